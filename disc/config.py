@@ -1,0 +1,48 @@
+"""Options and the only reader of the environment."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What the environment variables say.
+
+    DISC_DUMP: folder for numbered IR after every pass. DISC_CACHE_DIR: the compile cache (default: $XDG_CACHE_HOME/disc).
+    DISC_CACHE=0 turns the cache off. DISC_THREADS: default number of threads.
+    """
+
+    dump: Path | None
+    cache_dir: Path
+    cache: bool
+    threads: int | None
+
+
+def read_environment() -> Environment:
+    """Reads the process environment anew (cheap; tests change it)."""
+    dump = os.environ.get("DISC_DUMP")
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    threads = os.environ.get("DISC_THREADS")
+    return Environment(
+        dump=Path(dump) if dump else None,
+        cache_dir=Path(os.environ.get("DISC_CACHE_DIR") or Path(base) / "disc"),
+        cache=os.environ.get("DISC_CACHE", "1") != "0",
+        threads=int(threads) if threads else None,
+    )
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to compile. Every field that changes the output enters the cache key.
+
+    threads: threads per call; None = all cores. cache: use the compile cache. keep_stablehlo: store the imported program
+    as StableHLO portable bytecode in the artifact. debug_checks: legality check after every pass (on by default).
+    """
+
+    threads: int | None = None
+    cache: bool = True
+    keep_stablehlo: bool = False
+    debug_checks: bool = True

@@ -1,0 +1,72 @@
+"""The one tree of exceptions. Three kinds: the user's mistake, ours (`CompilerBug`), and run-time refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class DiscError(Exception):
+    """Base of every error that disc raises on purpose."""
+
+
+@dataclass(frozen=True)
+class UnsupportedOp:
+    """One op that cannot be compiled: its name, the reason, and the user's line ("file.py:12", or "unknown line")."""
+
+    op: str
+    reason: str
+    location: str = "unknown line"
+
+    def __str__(self) -> str:
+        return f"{self.op} at {self.location}: {self.reason}"
+
+
+class UnsupportedOpError(DiscError):
+    """Lists *every* op of a model that disc cannot compile, with the user's source lines."""
+
+    def __init__(self, ops: Sequence[UnsupportedOp]) -> None:
+        self.ops = tuple(ops)
+        lines = "\n".join(f"  - {op}" for op in self.ops)
+        count = f"{len(self.ops)} op" + ("" if len(self.ops) == 1 else "s")
+        super().__init__(f"{count} of this model cannot be compiled:\n{lines}")
+
+
+class UnsupportedFormatError(DiscError):
+    """The model file is of a kind that disc does not read (ONNX, a `.pt2` of another torch version, an unknown suffix)."""
+
+
+class ShapeConstraintError(DiscError):
+    """An input, dim or relation that the compiled model does not accept; the message names the input, the dim and the sizes seen."""
+
+
+class InputTypeError(DiscError):
+    """An input of the wrong dtype, or something that is not a tensor."""
+
+
+class InputRankError(DiscError):
+    """An input of the wrong rank, or the wrong number of inputs."""
+
+
+class DeviceError(DiscError):
+    """An input on a device that the artifact has no code for."""
+
+
+class AliasError(DiscError):
+    """A given output buffer overlaps an input or another output."""
+
+
+class ArtifactError(DiscError):
+    """A `.disc` file that cannot be trusted or read: truncated, changed, of a newer format, or not an artifact."""
+
+
+class TargetError(DiscError):
+    """The CPU or GPU lacks what the artifact or the requested target needs; the message names the feature."""
+
+
+class OutOfMemoryError(DiscError):
+    """A buffer of the size that these shapes need could not be allocated."""
+
+
+class CompilerBug(DiscError):
+    """Our mistake: the message names the pass, the saved IR and the exact command that runs it again."""

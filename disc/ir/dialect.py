@@ -1,0 +1,115 @@
+"""The `disc` dialect, defined in Python and lowered to IRDL; the ops are described in docs/architecture.md.
+
+Only structure (operands, results, regions, traits) is declared here, so that every op prints in generic form and takes
+free attributes; the legality of attributes is checked per stage in `stages.py`.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch_mlir import ir
+from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
+from torch_mlir.dialects import ext
+from torch_mlir.dialects import torch as torch_dialect
+
+
+class Disc(ext.Dialect, name="disc"):
+    """Symbolic dims, weights and fusions."""
+
+
+class SymbolicDim(Disc.Operation, name="symbolic_dim"):
+    """One dim symbol: `sym_name`, `min`, optional `max`, `divisor`, and either `source` (base) or `expr` (derived)."""
+
+    sym_name: ir.StringAttr
+
+
+class Relation(Disc.Operation, name="relation"):
+    """A fact between base symbols: `lhs` equals `rhs`."""
+
+    lhs: ir.StringAttr
+    rhs: ir.StringAttr
+
+
+class Weight(Disc.Operation, name="weight", traits=[ext.Pure]):
+    """An entry of the weight table."""
+
+    out: ext.Result[Any]
+
+
+class Reshape(Disc.Operation, name="reshape", traits=[ext.Pure]):
+    out: ext.Result[Any]
+    source: ext.Operand[Any]
+
+
+class BroadcastInDim(Disc.Operation, name="broadcast_in_dim", traits=[ext.Pure]):
+    out: ext.Result[Any]
+    source: ext.Operand[Any]
+
+
+class Iota(Disc.Operation, name="iota", traits=[ext.Pure]):
+    out: ext.Result[Any]
+
+
+class Slice(Disc.Operation, name="slice", traits=[ext.Pure]):
+    out: ext.Result[Any]
+    source: ext.Operand[Any]
+
+
+class Pad(Disc.Operation, name="pad", traits=[ext.Pure]):
+    out: ext.Result[Any]
+    source: ext.Operand[Any]
+    value: ext.Operand[Any]
+
+
+class DimValue(Disc.Operation, name="dim_value", traits=[ext.Pure]):
+    out: ext.Result[Any]
+
+
+class Gather(Disc.Operation, name="gather", traits=[ext.Pure]):
+    out: ext.Result[Any]
+    source: ext.Operand[Any]
+    indices: ext.Operand[Any]
+
+
+class Cumulative(Disc.Operation, name="cumulative", traits=[ext.Pure]):
+    out: ext.Result[Any]
+    source: ext.Operand[Any]
+
+
+class Fusion(Disc.Operation, name="fusion", traits=[ext.Pure]):
+    """A group of ops that becomes one kernel; the region is isolated and ends in `disc.yield`."""
+
+    outs: Sequence[ext.Result[Any]]
+    inputs: Sequence[ext.Operand[Any]]
+    body: ext.Region
+
+
+class Yield(Disc.Operation, name="yield", traits=[ir.IsTerminatorTrait]):
+    values: Sequence[ext.Operand[Any]]
+
+
+def make_context() -> ir.Context:
+    """A fresh MLIR context with every dialect that disc reads or writes."""
+    context = ir.Context()
+    load_dialects(context)
+    return context
+
+
+def load_dialects(context: ir.Context) -> None:
+    """Registers stablehlo, chlo, torch and disc in `context` (safe to repeat)."""
+    with context, ir.Location.unknown():
+        _stablehlo.register_dialect(context)
+        torch_dialect.register_dialect(context)  # pyright: ignore[reportAttributeAccessIssue]
+        try:
+            Disc.load()
+        except ext.DialectAlreadyLoadedError:
+            pass
+
+
+@contextmanager
+def disc_context() -> Iterator[ir.Context]:
+    """`with disc_context():` enters a fresh context and an unknown location."""
+    context = make_context()
+    with context, ir.Location.unknown():
+        yield context

@@ -1,0 +1,56 @@
+"""The weight table: name → array, with shared storage kept shared and nothing copied until a pass asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+# MLIR element type → the NumPy dtype that stores it. bf16 has no NumPy dtype and is stored as its 16 bits.
+STORAGE: dict[str, npt.DTypeLike] = {
+    "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uint16,
+    "i1": np.bool_, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64,
+    "ui8": np.uint8, "ui16": np.uint16, "ui32": np.uint32, "ui64": np.uint64,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Weight:
+    """One tensor of constant data.
+
+    array: any shape and strides, of the NumPy dtype `STORAGE[dtype]`; dtype: the MLIR element type ("f32", "bf16", ...).
+    """
+
+    array: npt.NDArray[np.generic]
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if self.array.dtype != np.dtype(STORAGE[self.dtype]):
+            raise TypeError(f"weight of type {self.dtype} must be stored as {np.dtype(STORAGE[self.dtype])}, not {self.array.dtype}")
+
+
+@dataclass
+class WeightTable:
+    """Name → `Weight`. Names are unique; two names may share one storage."""
+
+    entries: dict[str, Weight] = field(default_factory=dict)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.entries
+
+    def __getitem__(self, name: str) -> Weight:
+        return self.entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def add(self, hint: str, weight: Weight) -> str:
+        """Adds `weight` under `hint`, or under `hint.1`, `hint.2`, ... if taken; returns the name used."""
+        name, n = hint, 0
+        while name in self.entries:
+            n += 1
+            name = f"{hint}.{n}"
+        self.entries[name] = weight
+        return name
