@@ -1,0 +1,191 @@
+"""exp, log and what is made of them alone, for f32 and f64 lanes, each computed in its own format.
+
+Measured errors are in tests/unit/test_math_ulp.py; the comments give what the construction promises. Polynomials: tools/fit_polynomials.py.
+"""
+
+import math
+from dataclasses import dataclass
+
+from disc.codegen.x86.math_coefficients import EXP_F32, EXP_F64, LOG_F32, LOG_F64
+from disc.codegen.x86.math_lanes import Lanes
+
+LOG2_E = math.log2(math.e)
+
+
+@dataclass(frozen=True)
+class ExpLogTable:
+    """What differs between the formats."""
+
+    exp: tuple[float, ...]
+    # ln2 = high + low; high has enough trailing zeros that n * high is exact for every exponent n.
+    ln2_high: float
+    ln2_low: float
+    # e^x is 0 below `lowest` and infinite above `highest`; both leave the exponent arithmetic in range.
+    lowest: float
+    highest: float
+    # expm1(x) rounds to -1 below -`expm1_saturation`.
+    expm1_saturation: float
+
+
+TABLES = {
+    "f32": ExpLogTable(EXP_F32, 0.693145751953125, 1.42860682030941723212e-6, -104.0, 89.0, 18.0),
+    "f64": ExpLogTable(EXP_F64, 6.93147180369123816490e-01, 1.90821492927058770002e-10, -746.0, 710.0, 40.0),
+}
+
+
+def reduce_exponent(m: Lanes, x: str, bias: int) -> tuple[str, str, str]:
+    """x = n ln2 + r with |r| <= ln2/2: r, n as a float, and an integer whose low bits hold n + bias."""
+    table = TABLES[m.element]
+    magic = m.const(m.format.round_magic + bias)
+    shifted = m.fma(x, m.const(LOG2_E), magic)
+    n = m.sub(shifted, magic)
+    r = m.fma(n, m.const(-table.ln2_high), x)
+    r = m.fma(n, m.const(-table.ln2_low), r)
+    return r, n, m.bits(shifted)
+
+
+def expm1_reduced(m: Lanes, r: str) -> str:
+    """e^r - 1 on |r| <= ln2/2, within 1 ulp."""
+    return m.fma(m.mul(r, r), m.polynomial(r, TABLES[m.element].exp), r)
+
+
+def exponential(m: Lanes, x: str) -> str:
+    """e^x within 1 ulp, results below the smallest normal number included.
+
+    2^n is applied as two factors 2^(n/2): each is a normal number for every n, so the second product alone rounds a denormal result and
+    overflow becomes infinite by itself.
+    """
+    table = TABLES[m.element]
+    clamped = m.at_most(m.const(table.highest), m.at_least(m.const(table.lowest), x))
+    r, _, exponent = reduce_exponent(m, clamped, 2 * m.format.exponent_bias)
+    first = m.shift_right(exponent, 1)
+    second = m.int_sub(exponent, first)
+    polynomial = m.fma(m.mul(r, r), m.polynomial(r, table.exp), r)
+    value = m.offset(polynomial, 1.0)
+    return m.mul(m.mul(value, m.power_of_two(first)), m.power_of_two(second))
+
+
+def expm1_bounded(m: Lanes, x: str) -> str:
+    """e^x - 1 within 2 ulp where 2^round(x / ln2) is a normal number; -0 gives +0."""
+    r, _, exponent = reduce_exponent(m, x, m.format.exponent_bias)
+    scale = m.power_of_two(exponent)
+    return m.fma(scale, expm1_reduced(m, r), m.offset(scale, -1.0))
+
+
+def exponential_minus_one(m: Lanes, x: str) -> str:
+    """e^x - 1 within 2 ulp.
+
+    The top binade is reached by halving: 2^1024 is no number, 2 * 2^1023 (p + 1) is. Where n = 0 the polynomial alone is the answer.
+    """
+    table = TABLES[m.element]
+    clamped = m.at_most(m.const(table.highest), m.at_least(m.const(-table.expm1_saturation), x))
+    r, n, exponent = reduce_exponent(m, clamped, m.format.exponent_bias - 1)
+    half_scale = m.power_of_two(exponent)
+    reduced = expm1_reduced(m, r)
+    half = m.fma(half_scale, reduced, m.offset(half_scale, -0.5))
+    value = m.select(m.compare("oeq", n, m.const(0.0)), reduced, m.add(half, half))
+    return m.copy_sign(value, x)
+
+
+def logistic(m: Lanes, x: str) -> str:
+    """1 / (1 + e^-x) within 2 ulp: with z = e^-|x| it is 1 / (1 + z) or z / (1 + z), so that nothing overflows.
+
+    What 1 + z loses by rounding is put back to first order, with 3/4 standing for 1 / (1 + z): without it the error reaches 2.2 ulp.
+    """
+    z = exponential(m, m.neg(m.abs(x)))
+    one = m.const(1.0)
+    numerator = m.select(m.compare("olt", x, m.const(0.0)), z, one)
+    denominator = m.add(one, z)
+    lost = m.sub(z, m.sub(denominator, one))
+    quotient = m.div(numerator, denominator)
+    return m.fma(m.mul(quotient, lost), m.const(-0.75), quotient)
+
+
+def hyperbolic_tangent(m: Lanes, x: str) -> str:
+    """tanh(x) within 2 ulp, from t = e^(-2|x|) - 1, which keeps its relative precision down to the denormals.
+
+    -t / (2 + t) while the result is below about 1/2, and 1 - (2 + 2t) / (2 + t) beyond, where the quotient's error counts for less.
+    """
+    saturation = m.const(-TABLES[m.element].expm1_saturation - 2.0)
+    doubled = m.scale(m.abs(x), -2.0)
+    t = expm1_bounded(m, m.at_least(saturation, doubled))
+    two = m.const(2.0)
+    large = m.compare("olt", t, m.const(-0.625))
+    quotient = m.div(m.select(large, m.fma(t, two, two), t), m.add(t, two))
+    # The sign of a quotient is put right by the last operation.
+    return m.copy_sign(m.select(large, m.sub(m.const(1.0), quotient), quotient), x)
+
+
+def log_reduced(m: Lanes, f: str, k: str) -> str:
+    """k ln2 + log(1 + f) for sqrt(1/2) <= 1 + f <= sqrt(2), within 1 ulp."""
+    if m.element == "f32":
+        # ln2 rounded to f32 is right to 29 bits, so one constant is enough.
+        square = m.mul(f, f)
+        tail = m.mul(m.polynomial(f, LOG_F32), f)
+        tail = m.fma(tail, square, m.scale(square, -0.5))
+        return m.fma(k, m.const(math.log(2)), m.add(f, tail))
+    # log(1 + f) = 2 atanh(s) = f - (f^2/2 - s (f^2/2 + s^2 P(s^2))), which makes the correction of f small.
+    table = TABLES[m.element]
+    s = m.div(f, m.offset(f, 2.0))
+    z = m.mul(s, s)
+    half_square = m.mul(m.scale(f, 0.5), f)
+    series = m.fma(z, m.polynomial(z, LOG_F64), half_square)
+    low = m.fma(s, series, m.scale(k, table.ln2_low))
+    return m.fma(k, m.const(table.ln2_high), m.sub(f, m.sub(half_square, low)))
+
+
+def exponent_bits_above_root_half(m: Lanes, x: str) -> str:
+    """The bits of x, shifted so that the exponent field is k + bias where x = 2^k (1 + f), sqrt(1/2) <= 1 + f < sqrt(2)."""
+    shift = m.format.bits_of(1.0) - m.format.bits_of(math.sqrt(0.5))
+    return m.int_add(m.bits(x), m.int_const(shift))
+
+
+def exponent_as_float(m: Lanes, shifted_bits: str, extra: float) -> str:
+    """The exponent field less its bias and less `extra`. The field is put under the magic number's bits, so no conversion is needed."""
+    magic = m.format.bits_of(2.0**m.format.mantissa_bits)
+    field = m.shift_right(shifted_bits, m.format.mantissa_bits)
+    return m.offset(m.from_bits(m.int_or(field, m.int_const(magic))), -(2.0**m.format.mantissa_bits + m.format.exponent_bias + extra))
+
+
+def split_exponent(m: Lanes, x: str) -> tuple[str, str]:
+    """x = 2^k (1 + f) for positive finite x: f and k, both floats; denormal x included."""
+    mantissa_bits = m.format.mantissa_bits
+    tiny = m.compare("olt", x, m.const(m.format.smallest_normal))
+    normal = m.select(tiny, m.scale(x, 2.0**mantissa_bits), x)
+    shifted = exponent_bits_above_root_half(m, normal)
+    k = exponent_as_float(m, shifted, 0.0)
+    k = m.select(tiny, m.offset(k, -float(mantissa_bits)), k)
+    mantissa = m.int_and(shifted, m.int_const((1 << mantissa_bits) - 1))
+    fraction = m.from_bits(m.int_add(mantissa, m.int_const(m.format.bits_of(math.sqrt(0.5)))))
+    return m.offset(fraction, -1.0), k
+
+
+def with_log_poles(m: Lanes, value: str, x: str) -> str:
+    """log's results outside of the positive finite numbers: x for +inf and NaN, -inf at zero, NaN below."""
+    outside = m.select(m.compare("oeq", x, m.const(0.0)), m.neg(m.infinity()), m.not_a_number())
+    regular = m.select(m.compare("olt", x, m.infinity()), value, x)
+    return m.select(m.compare("ole", x, m.const(0.0)), outside, regular)
+
+
+def logarithm(m: Lanes, x: str) -> str:
+    """log(x) within 1 ulp."""
+    f, k = split_exponent(m, x)
+    return with_log_poles(m, log_reduced(m, f, k), x)
+
+
+def log_plus_one(m: Lanes, x: str) -> str:
+    """log(1 + x) within 2 ulp: k is taken from 1 + x rounded, f = 2^-k x + (2^-k - 1) from x itself, so no bit of a small x is lost.
+
+    4f is what is computed: 2^-k is denormal in the top binade, 2^(2-k) is not.
+    """
+    sum_ = m.offset(x, 1.0)
+    shifted = exponent_bits_above_root_half(m, sum_)
+    k = exponent_as_float(m, shifted, 0.0)
+    mantissa_bits = m.format.mantissa_bits
+    field = m.int_and(shifted, m.int_const(m.format.infinity_bits))
+    inverse = m.from_bits(m.int_sub(m.int_const((2 * m.format.exponent_bias + 2) << mantissa_bits), field))
+    f = m.scale(m.fma(inverse, x, m.offset(inverse, -4.0)), 0.25)
+    value = m.copy_sign(log_reduced(m, f, k), x)
+    above_pole = m.select(m.compare("olt", sum_, m.infinity()), value, x)
+    at_or_below = m.select(m.compare("oeq", sum_, m.const(0.0)), m.neg(m.infinity()), m.not_a_number())
+    return m.select(m.compare("ole", sum_, m.const(0.0)), at_or_below, above_pole)

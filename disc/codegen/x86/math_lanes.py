@@ -1,0 +1,218 @@
+"""The vocabulary in which the vector math functions are written.
+
+A value is an SSA name. `Lanes` appends arith and math operations on vectors through a `VectorBuilder`; each method is one operation that
+x86-64-v3 and x86-64-v4 execute as one instruction (or two), never a call into libm.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class VectorBuilder(Protocol):
+    """What the code generator lends: it names results, caches splat constants and knows the vector width."""
+
+    lanes: int
+
+    def op(self, text: str, result_type: str) -> str: ...
+
+    def const(self, value: float | int, element: str) -> str: ...
+
+    def vec(self, element: str) -> str: ...
+
+
+@dataclass(frozen=True)
+class Format:
+    """One binary floating-point format of IEEE 754."""
+
+    element: str
+    integer: str
+    mantissa_bits: int
+    exponent_bias: int
+
+    @property
+    def smallest_normal(self) -> float:
+        return 2.0 ** (1 - self.exponent_bias)
+
+    @property
+    def sign_bit(self) -> int:
+        """As the signed integer of the format's width."""
+        return -(1 << (self.mantissa_bits + self.exponent_bias.bit_length()))
+
+    @property
+    def infinity_bits(self) -> int:
+        return (2 * self.exponent_bias + 1) << self.mantissa_bits
+
+    @property
+    def not_a_number_bits(self) -> int:
+        return self.infinity_bits | (1 << (self.mantissa_bits - 1))
+
+    @property
+    def round_magic(self) -> float:
+        """1.5 * 2^mantissa_bits: adding it rounds to an integer, to nearest even, and leaves that integer in the low bits."""
+        return 1.5 * 2.0**self.mantissa_bits
+
+    def bits_of(self, value: float) -> int:
+        """The bit pattern of a non-negative value."""
+        codes = ("<f", "<i") if self.element == "f32" else ("<d", "<q")
+        (bits,) = struct.unpack(codes[1], struct.pack(codes[0], value))
+        return bits
+
+
+FORMATS = {"f32": Format("f32", "i32", 23, 127), "f64": Format("f64", "i64", 52, 1023)}
+
+
+class Lanes:
+    """Operations on vectors of one floating-point format and of the integers of the same width."""
+
+    def __init__(self, builder: VectorBuilder, element: str) -> None:
+        self.builder = builder
+        self.format = FORMATS[element]
+        self.element = element
+        self.type = builder.vec(element)
+        self.integer_type = builder.vec(self.format.integer)
+        self.mask_type = builder.vec("i1")
+
+    # Constants
+
+    def const(self, value: float) -> str:
+        return self.builder.const(float(value), self.element)
+
+    def int_const(self, value: int) -> str:
+        return self.builder.const(value, self.format.integer)
+
+    def infinity(self) -> str:
+        return self.from_bits(self.int_const(self.format.infinity_bits))
+
+    def not_a_number(self) -> str:
+        return self.from_bits(self.int_const(self.format.not_a_number_bits))
+
+    # Floating-point arithmetic, each correctly rounded
+
+    def _float_op(self, name: str, *operands: str) -> str:
+        return self.builder.op(f"{name} {', '.join(operands)} : {self.type}", self.type)
+
+    def add(self, left: str, right: str) -> str:
+        return self._float_op("arith.addf", left, right)
+
+    def sub(self, left: str, right: str) -> str:
+        return self._float_op("arith.subf", left, right)
+
+    def mul(self, left: str, right: str) -> str:
+        return self._float_op("arith.mulf", left, right)
+
+    def div(self, left: str, right: str) -> str:
+        return self._float_op("arith.divf", left, right)
+
+    def fma(self, left: str, right: str, addend: str) -> str:
+        """left * right + addend with one rounding."""
+        return self._float_op("math.fma", left, right, addend)
+
+    def neg(self, value: str) -> str:
+        return self._float_op("arith.negf", value)
+
+    def abs(self, value: str) -> str:
+        return self._float_op("math.absf", value)
+
+    def sqrt(self, value: str) -> str:
+        return self._float_op("math.sqrt", value)
+
+    def floor(self, value: str) -> str:
+        return self._float_op("math.floor", value)
+
+    def round_even(self, value: str) -> str:
+        return self._float_op("math.roundeven", value)
+
+    def copy_sign(self, magnitude: str, sign: str) -> str:
+        return self._float_op("math.copysign", magnitude, sign)
+
+    def scale(self, value: str, factor: float) -> str:
+        return self.mul(value, self.const(factor))
+
+    def offset(self, value: str, addend: float) -> str:
+        return self.add(value, self.const(addend))
+
+    def polynomial(self, variable: str, coefficients: tuple[float, ...]) -> str:
+        """Horner's rule; coefficients from the constant term upwards."""
+        result = self.const(coefficients[-1])
+        for coefficient in reversed(coefficients[:-1]):
+            result = self.fma(result, variable, self.const(coefficient))
+        return result
+
+    # Comparison. NaN compares false except with "une" and "uno".
+
+    def compare(self, predicate: str, left: str, right: str) -> str:
+        return self.builder.op(f"arith.cmpf {predicate}, {left}, {right} : {self.type}", self.mask_type)
+
+    def select(self, mask: str, chosen: str, other: str) -> str:
+        return self.builder.op(f"arith.select {mask}, {chosen}, {other} : {self.mask_type}, {self.type}", self.type)
+
+    def mask_and(self, left: str, right: str) -> str:
+        return self.builder.op(f"arith.andi {left}, {right} : {self.mask_type}", self.mask_type)
+
+    def mask_or(self, left: str, right: str) -> str:
+        return self.builder.op(f"arith.ori {left}, {right} : {self.mask_type}", self.mask_type)
+
+    def mask_xor(self, left: str, right: str) -> str:
+        return self.builder.op(f"arith.xori {left}, {right} : {self.mask_type}", self.mask_type)
+
+    def at_least(self, bound: str, value: str) -> str:
+        """max, where a NaN `value` stays: this operand order is what vmaxps does in one instruction."""
+        return self.select(self.compare("ogt", bound, value), bound, value)
+
+    def at_most(self, bound: str, value: str) -> str:
+        """min, where a NaN `value` stays."""
+        return self.select(self.compare("olt", bound, value), bound, value)
+
+    # Bit patterns
+
+    def bits(self, value: str) -> str:
+        return self.builder.op(f"arith.bitcast {value} : {self.type} to {self.integer_type}", self.integer_type)
+
+    def from_bits(self, value: str) -> str:
+        return self.builder.op(f"arith.bitcast {value} : {self.integer_type} to {self.type}", self.type)
+
+    def _int_op(self, name: str, left: str, right: str) -> str:
+        return self.builder.op(f"{name} {left}, {right} : {self.integer_type}", self.integer_type)
+
+    def int_add(self, left: str, right: str) -> str:
+        return self._int_op("arith.addi", left, right)
+
+    def int_sub(self, left: str, right: str) -> str:
+        return self._int_op("arith.subi", left, right)
+
+    def int_and(self, left: str, right: str) -> str:
+        return self._int_op("arith.andi", left, right)
+
+    def int_or(self, left: str, right: str) -> str:
+        return self._int_op("arith.ori", left, right)
+
+    def int_xor(self, left: str, right: str) -> str:
+        return self._int_op("arith.xori", left, right)
+
+    def shift_left(self, value: str, count: int) -> str:
+        return self._int_op("arith.shli", value, self.int_const(count))
+
+    def shift_right(self, value: str, count: int) -> str:
+        """Zeros come in at the top."""
+        return self._int_op("arith.shrui", value, self.int_const(count))
+
+    def int_compare(self, predicate: str, left: str, right: str) -> str:
+        return self.builder.op(f"arith.cmpi {predicate}, {left}, {right} : {self.integer_type}", self.mask_type)
+
+    def int_select(self, mask: str, chosen: str, other: str) -> str:
+        return self.builder.op(f"arith.select {mask}, {chosen}, {other} : {self.mask_type}, {self.integer_type}", self.integer_type)
+
+    def power_of_two(self, biased_exponent: str) -> str:
+        """2^(low bits of `biased_exponent` - bias)."""
+        return self.from_bits(self.shift_left(biased_exponent, self.format.mantissa_bits))
+
+
+def widen(builder: VectorBuilder, value: str) -> str:
+    """f32 lanes to f64 lanes, exactly."""
+    return builder.op(f"arith.extf {value} : {builder.vec('f32')} to {builder.vec('f64')}", builder.vec("f64"))
+
+
+def narrow(builder: VectorBuilder, value: str) -> str:
+    """f64 lanes to f32 lanes, rounded to nearest even."""
+    return builder.op(f"arith.truncf {value} : {builder.vec('f64')} to {builder.vec('f32')}", builder.vec("f32"))

@@ -1,0 +1,290 @@
+"""Fit the polynomials of the vector math functions and write `disc/codegen/x86/math_coefficients.py`.
+
+Each fit is a weighted minimax fit by Remez' second algorithm in 60-digit arithmetic. On an interval that does not reach across zero,
+coefficients are rounded to the target format one by one from the constant term upwards, and the rest are fitted again after each rounding,
+so that an early rounding error is made up for by the later coefficients. Across zero the powers x, x^2, ... alone do not alternate (all
+vanish inside the interval), so there all coefficients of one fit are rounded.
+
+    python tools/fit_polynomials.py            write the table
+    python tools/fit_polynomials.py NAME ...   print the named fits and their errors only
+"""
+
+import struct
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpmath import mp, mpf
+
+mp.dps = 60
+TABLE = Path(__file__).resolve().parent.parent / "disc" / "codegen" / "x86" / "math_coefficients.py"
+Function = Callable[[mpf], mpf]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """target(x) ≈ polynomial of `degree` on [low, high], minimising max |weight(x) * error(x)|."""
+
+    name: str
+    meaning: str
+    target: Function
+    weight: Function
+    low: mpf
+    high: mpf
+    degree: int
+    element: str
+
+
+def round_to(value: mpf, element: str) -> mpf:
+    if element == "f64":
+        return mpf(float(value))
+    return mpf(struct.unpack("<f", struct.pack("<f", float(value)))[0])
+
+
+def chebyshev_points(low: mpf, high: mpf, count: int) -> list[mpf]:
+    middle, half = (low + high) / 2, (high - low) / 2
+    return [middle - half * mp.cos(mp.pi * index / (count - 1)) for index in range(count)]
+
+
+def solve_reference(nodes: list[int], targets: list[mpf], weights: list[mpf], powers: list[list[mpf]], degrees: list[int]) -> list[mpf]:
+    """Coefficients (and, last, the levelled error) that make the weighted error alternate over the nodes."""
+    size = len(degrees) + 1
+    matrix, right = mp.matrix(size, size), mp.matrix(size, 1)
+    for row, node in enumerate(nodes):
+        for column, degree in enumerate(degrees):
+            matrix[row, column] = powers[node][degree]
+        matrix[row, size - 1] = (-1) ** row / weights[node]
+        right[row] = targets[node]
+    return list(mp.lu_solve(matrix, right))
+
+
+def alternating_extrema(errors: list[mpf], count: int) -> list[int]:
+    """The largest error of each run of one sign, cut down to `count` alternating runs from the weaker end."""
+    extrema: list[int] = []
+    for index, error in enumerate(errors):
+        if extrema and (error > 0) == (errors[extrema[-1]] > 0):
+            if abs(error) > abs(errors[extrema[-1]]):
+                extrema[-1] = index
+        else:
+            extrema.append(index)
+    while len(extrema) > count:
+        extrema.pop(0 if abs(errors[extrema[0]]) < abs(errors[extrema[-1]]) else -1)
+    return extrema
+
+
+def remez(fit: Fit, grid: list[mpf], weights: list[mpf], targets: list[mpf], powers: list[list[mpf]], first: int) -> tuple[list[mpf], mpf]:
+    """Coefficients of x^first .. x^degree and the largest weighted error."""
+    degrees = list(range(first, fit.degree + 1))
+    count = len(degrees) + 1
+    nodes = [round(index * (len(grid) - 1) / (count - 1)) for index in range(count)]
+    best: tuple[list[mpf], mpf] | None = None
+    for _ in range(30):
+        solution = solve_reference(nodes, targets, weights, powers, degrees)
+        coefficients = solution[:-1]
+        errors = [
+            weights[i] * (sum(c * powers[i][d] for c, d in zip(coefficients, degrees, strict=True)) - targets[i]) for i in range(len(grid))
+        ]
+        worst = max(abs(error) for error in errors)
+        if best is None or worst < best[1]:
+            best = (coefficients, worst)
+        extrema = alternating_extrema(errors, count)
+        if worst <= abs(solution[-1]) * mpf("1.001") or len(extrema) < count:
+            break
+        nodes = extrema
+    assert best is not None
+    return best
+
+
+def run(fit: Fit) -> tuple[list[float], float]:
+    """The rounded coefficients from the constant term upwards and the largest weighted error with them."""
+    grid = chebyshev_points(fit.low, fit.high, max(120, 12 * (fit.degree + 2)))
+    weights = [fit.weight(x) for x in grid]
+    # A weight of zero (a point at which the error does not count) would divide by zero.
+    floor = max(weights) / 1000
+    weights = [max(weight, floor) for weight in weights]
+    exact = [fit.target(x) for x in grid]
+    powers = [[x**degree for degree in range(fit.degree + 1)] for x in grid]
+    fixed: list[mpf] = []
+    targets = list(exact)
+    refit = not fit.low < 0 < fit.high
+    coefficients, _ = remez(fit, grid, weights, targets, powers, 0)
+    for degree in range(fit.degree + 1):
+        if refit and degree:
+            coefficients[degree:] = remez(fit, grid, weights, targets, powers, degree)[0]
+        fixed.append(round_to(coefficients[degree], fit.element))
+        targets = [target - fixed[-1] * row[degree] for target, row in zip(targets, powers, strict=True)]
+    worst = max(abs(weight * left) for weight, left in zip(weights, targets, strict=True))
+    return [float(value) for value in fixed], float(worst)
+
+
+def quotient_tail(function: Function, head: Function, divisor: Function, limit: float) -> Function:
+    """(function - head) / divisor, with `limit` where the divisor vanishes."""
+    return lambda x: (function(x) - head(x)) / divisor(x) if divisor(x) != 0 else mpf(limit)
+
+
+HALF_LN2 = mp.log(2) / 2 * mpf("1.001")
+LOG_LOW, LOG_HIGH = mp.sqrt(mpf("0.5")) - 1 - mpf("1e-6"), mp.sqrt(2) - 1 + mpf("1e-6")
+ERF_SPLIT = mpf("0.92")
+
+
+def exponential_fit(element: str, degree: int) -> Fit:
+    return Fit(
+        f"EXP_{element.upper()}",
+        "(e^r - 1 - r) / r^2 on |r| <= ln2 / 2, relative to e^r - 1",
+        quotient_tail(mp.exp, lambda r: 1 + r, lambda r: r * r, 0.5),
+        lambda r: abs(r * r / mp.expm1(r)) if r else mpf(0),
+        -HALF_LN2,
+        HALF_LN2,
+        degree,
+        element,
+    )
+
+
+def log_over_s(z: mpf) -> mpf:
+    """(log((1+s)/(1-s)) - 2s) / s^3 as a function of z = s^2."""
+    s = mp.sqrt(z)
+    return (2 * mp.atanh(s) - 2 * s) / s**3 if z > mpf("1e-15") else mpf(2) / 3 + z * 2 / 5
+
+
+def erf_head(element: str, degree: int) -> Fit:
+    top = ERF_SPLIT if element == "f32" else mpf(1)
+    return Fit(
+        f"ERF_HEAD_{element.upper()}",
+        "erf(x) / x - 1 as a function of x^2, relative to erf(x) / x",
+        lambda z: mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1 if z else 2 / mp.sqrt(mp.pi) - 1,
+        lambda z: mpf(1) if not z else mp.sqrt(z) / mp.erf(mp.sqrt(z)),
+        mpf(0),
+        top * top * mpf("1.001"),
+        degree,
+        element,
+    )
+
+
+def scaled_erfc(q: mpf) -> mpf:
+    """(1 + 2a) e^(a^2) erfc(a) as a function of q = (a - 4) / (a + 4)."""
+    a = 4 * (1 + q) / (1 - q)
+    return (1 + 2 * a) * mp.exp(a * a) * mp.erfc(a)
+
+
+def sine_tail(z: mpf) -> mpf:
+    r = mp.sqrt(z)
+    return (mp.sin(r) - r) / r**3 if z > mpf("1e-15") else mpf(-1) / 6 + z / 120
+
+
+def cosine_tail(z: mpf) -> mpf:
+    return (mp.cos(mp.sqrt(z)) - 1 + z / 2) / z**2 if z > mpf("1e-15") else mpf(1) / 24 - z / 720
+
+
+def arc_tail(function: Function, first: mpf, second: mpf) -> Function:
+    """(function(t) - t) / t^3 as a function of z = t^2, for function(t) = t + first t^3 + second t^5 + ..."""
+
+    def tail(z: mpf) -> mpf:
+        t = mp.sqrt(z)
+        return (function(t) - t) / t**3 if z > mpf("1e-15") else first + z * second
+
+    return tail
+
+
+def erf_inv_of(w: mpf) -> mpf:
+    """erf_inv(x) / x as a function of w = -log(1 - x^2)."""
+    if w < mpf("1e-12"):
+        return mp.sqrt(mp.pi) / 2 * (1 + mp.pi / 12 * w)
+    x = mp.sqrt(-mp.expm1(-w))
+    # 1 - x without cancellation, and Newton's iteration on log(erfc), for w up to 40.
+    complement = mp.exp(-w) / (1 + x)
+    y = mp.sqrt(max(w - mpf("0.5"), mpf("0.3"))) if w > 3 else mp.erfinv(x)
+    for _ in range(60):
+        step = (mp.erfc(y) - complement) / (2 / mp.sqrt(mp.pi) * mp.exp(-y * y))
+        y += step / (1 + y * step)
+        if abs(step) < mpf("1e-45"):
+            break
+    return y / x
+
+
+PI_QUARTER_SQUARED = (mp.pi / 4 * mpf("1.0001")) ** 2
+FITS = (
+    exponential_fit("f32", 4),
+    exponential_fit("f64", 9),
+    Fit(
+        "LOG_F32",
+        "(log(1+f) - f + f^2/2) / f^3 on [sqrt(1/2) - 1, sqrt(2) - 1], relative to log(1+f)",
+        lambda f: (mp.log1p(f) - f + f * f / 2) / f**3 if abs(f) > mpf("1e-12") else mpf(1) / 3 - f / 4,
+        lambda f: abs(f**3 / mp.log1p(f)) if f else mpf(0),
+        LOG_LOW,
+        LOG_HIGH,
+        7,
+        "f32",
+    ),
+    Fit(
+        "LOG_F64",
+        "(2 atanh(s) - 2s) / s^3 as a function of s^2, relative to 2 atanh(s)",
+        log_over_s,
+        lambda z: mp.sqrt(z) ** 3 / (2 * mp.atanh(mp.sqrt(z))) if z else mpf(0),
+        mpf(0),
+        (LOG_HIGH / (2 + LOG_HIGH)) ** 2,
+        6,
+        "f64",
+    ),
+    Fit(
+        "LOG_SERIES_F64",
+        "(2 atanh(s) - 2s - 2/3 s^3) / s^5 as a function of s^2, relative to 2 atanh(s)",
+        lambda z: (log_over_s(z) - mpf(2) / 3) / z if z > mpf("1e-15") else mpf(2) / 5,
+        lambda z: mp.sqrt(z) ** 5 / (2 * mp.atanh(mp.sqrt(z))) if z else mpf(0),
+        mpf(0),
+        (LOG_HIGH / (2 + LOG_HIGH)) ** 2,
+        8,
+        "f64",
+    ),
+    erf_head("f32", 5),
+    Fit(
+        "ERF_TAIL_F32",
+        "log2(erfc(x)), weighted so that the absolute error of erf(x) is even",
+        lambda x: mp.log(mp.erfc(x), 2),
+        mp.erfc,
+        ERF_SPLIT * mpf("0.99"),
+        mpf("4.1"),
+        7,
+        "f32",
+    ),
+    Fit(
+        "EXP2_SHORT_F32",
+        "2^r on |r| <= 1/2, for the tail of erf",
+        lambda r: mpf(2) ** r,
+        lambda r: mpf(2) ** -r,
+        mpf("-0.5"),
+        mpf("0.5"),
+        5,
+        "f32",
+    ),
+    erf_head("f64", 12),
+    Fit("ERFC_F64", "(1 + 2a) exp(a^2) erfc(a) as a function of q = (a-4) / (a+4), relative", scaled_erfc, lambda q: 1 / scaled_erfc(q), mpf(-1), mpf("0.75"), 22, "f64"),
+    Fit("SINE_F64", "(sin(r) - r) / r^3 as a function of r^2 on |r| <= pi/4", sine_tail, lambda z: z, mpf(0), PI_QUARTER_SQUARED, 5, "f64"),
+    Fit("COSINE_F64", "(cos(r) - 1 + r^2/2) / r^4 as a function of r^2 on |r| <= pi/4", cosine_tail, lambda z: z * z, mpf(0), PI_QUARTER_SQUARED, 5, "f64"),
+    Fit("ATAN_F64", "(atan(t) - t) / t^3 as a function of t^2 on |t| <= tan(pi/8)", arc_tail(mp.atan, mpf(-1) / 3, mpf(1) / 5), lambda z: z, mpf(0), (mp.tan(mp.pi / 8) * mpf("1.0001")) ** 2, 11, "f64"),
+    Fit("ASIN_F64", "(asin(t) - t) / t^3 as a function of t^2 on |t| <= 1/2", arc_tail(mp.asin, mpf(1) / 6, mpf(3) / 40), lambda z: z, mpf(0), mpf("0.25001"), 12, "f64"),
+    Fit("ERF_INV_CENTRE_F64", "erf_inv(x) / x as a function of w - 3, w = -log(1 - x^2) in [0, 6]", lambda v: erf_inv_of(v + 3), lambda v: 1 / erf_inv_of(v + 3), mpf(-3), mpf(3), 14, "f64"),
+    Fit("ERF_INV_TAIL_F64", "erf_inv(x) / x as a function of sqrt(w) - 4, w in [6, 38]", lambda v: erf_inv_of((v + 4) ** 2), lambda v: 1 / erf_inv_of((v + 4) ** 2), mp.sqrt(6) - 4 - mpf("0.01"), mpf("2.2"), 14, "f64"),
+)
+
+
+def rendered(fit: Fit) -> str:
+    coefficients, error = run(fit)
+    error_bits = f"{float(mp.log(error, 2)):.1f}"
+    print(f"{fit.name}: 2^{error_bits}", flush=True)
+    lines = "".join(f"    {value!r},\n" for value in coefficients)
+    return f"# {fit.meaning}; weighted error 2^{error_bits}.\n{fit.name} = (\n{lines})\n"
+
+
+def main(names: list[str]) -> None:
+    if names:
+        for fit in FITS:
+            if fit.name in names:
+                print(rendered(fit))
+        return
+    header = '"""Minimax polynomials of the vector math functions, constant term first. Written by tools/fit_polynomials.py; do not edit."""\n\n'
+    TABLE.write_text(header + "\n".join(rendered(fit) for fit in FITS))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
