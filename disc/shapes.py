@@ -140,7 +140,7 @@ class ShapeEnv:
             if name not in self._state.order:
                 self._state.order[name] = len(self._state.order)
                 self._state.ranges[name] = (-math.inf, math.inf)
-            self._learn_multiple(symbol, divisor)
+            self._learn_equal(symbol % divisor, Dim.of(0))
             if lo is not None:
                 self._learn_at_least(symbol, Dim.of(lo))
             if hi is not None:
@@ -491,6 +491,10 @@ class ShapeEnv:
         if self._decide_equal(left, right) is Truth.NO:
             raise self._contradiction(left, "equal", right)
         difference = divide_coefficients(difference, content(difference))
+        multiple = _as_multiple(difference)
+        if multiple is not None:
+            self._introduce_quotient(*multiple)
+            return
         if self._spread_divisors(difference):
             self._learn_equal(left, right)
             return
@@ -560,20 +564,6 @@ class ShapeEnv:
         self._state.ranges[quotient] = (low, high)
         self._state.solutions[name] = _internal_symbol(quotient) * divisor
         self._renew_facts()
-
-    def _learn_multiple(self, dim: Dim, divisor: int) -> None:
-        remainder = self._normal(dim % divisor)
-        if remainder == 0:
-            return
-        atom = dim.sole_atom
-        normal = self._normal(dim)
-        if isinstance(atom, Symbol) and len(normal.monomials) == 1:
-            coefficient, product = normal.monomials[0]
-            inner = of_terms([(1, product)]).sole_atom
-            if isinstance(inner, Symbol):
-                self._introduce_quotient(inner.name, divisor // math.gcd(divisor, coefficient))
-                return
-        self._learn_equal(dim % divisor, Dim.of(0))
 
     def _learn_at_least(self, left: Dim, right: Dim) -> None:
         difference = self._difference(left, right)
@@ -766,6 +756,17 @@ def _whole_part(dividend: Dim, divisor: Dim) -> Dim:
         if rest is not None and coefficient % scale == 0:
             found.append((coefficient // scale, rest))
     return of_terms(found)
+
+
+def _as_multiple(zero: Dim) -> tuple[str, int] | None:
+    """Reads `mod(c * x, k) == 0` as (x, a divisor of x)."""
+    atom = zero.sole_atom or (-zero).sole_atom
+    if not isinstance(atom, Mod) or not atom.right.is_const or len(atom.left.monomials) != 1:
+        return None
+    coefficient, product = atom.left.monomials[0]
+    symbol = of_terms([(1, product)]).sole_atom
+    divisor = atom.right.const // math.gcd(atom.right.const, coefficient)
+    return (symbol.name, divisor) if isinstance(symbol, Symbol) and divisor > 1 else None
 
 
 def _is_symbol_bound(difference: Dim) -> bool:
