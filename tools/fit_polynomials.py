@@ -101,7 +101,7 @@ def run(fit: Fit) -> tuple[list[float], float]:
     grid = chebyshev_points(fit.low, fit.high, max(120, 12 * (fit.degree + 2)))
     weights = [fit.weight(x) for x in grid]
     # A weight of zero (a point at which the error does not count) would divide by zero.
-    floor = max(weights) / 1000
+    floor = max(weights) / 10**6
     weights = [max(weight, floor) for weight in weights]
     exact = [fit.target(x) for x in grid]
     powers = [[x**degree for degree in range(fit.degree + 1)] for x in grid]
@@ -136,6 +136,24 @@ def exponential_fit(element: str, degree: int) -> Fit:
         lambda r: abs(r * r / mp.expm1(r)) if r else mpf(0),
         -HALF_LN2,
         HALF_LN2,
+        degree,
+        element,
+    )
+
+
+def exp2_fit(name: str, element: str, degree: int) -> Fit:
+    half = mpf("0.5001")
+    return Fit(name, "2^r on |r| <= 1/2, relative", lambda r: mpf(2) ** r, lambda r: mpf(2) ** -r, -half, half, degree, element)
+
+
+def tanh_fit(element: str, degree: int) -> Fit:
+    return Fit(
+        f"TANH_HEAD_{element.upper()}",
+        "(tanh(x) - x) / x^3 as a function of x^2 for |x| <= 0.625, relative to tanh(x)",
+        arc_tail(mp.tanh, mpf(-1) / 3, mpf(2) / 15),
+        lambda z: z * mp.sqrt(z) / mp.tanh(mp.sqrt(z)) if z else mpf(0),
+        mpf(0),
+        mpf("0.391"),
         degree,
         element,
     )
@@ -188,18 +206,24 @@ def arc_tail(function: Function, first: mpf, second: mpf) -> Function:
 
 def erf_inv_of(w: mpf) -> mpf:
     """erf_inv(x) / x as a function of w = -log(1 - x^2)."""
-    if w < mpf("1e-12"):
-        return mp.sqrt(mp.pi) / 2 * (1 + mp.pi / 12 * w)
+    if w < mpf("1e-20"):
+        return mp.sqrt(mp.pi) / 2
     x = mp.sqrt(-mp.expm1(-w))
-    # 1 - x without cancellation, and Newton's iteration on log(erfc), for w up to 40.
-    complement = mp.exp(-w) / (1 + x)
-    y = mp.sqrt(max(w - mpf("0.5"), mpf("0.3"))) if w > 3 else mp.erfinv(x)
-    for _ in range(60):
-        step = (mp.erfc(y) - complement) / (2 / mp.sqrt(mp.pi) * mp.exp(-y * y))
-        y += step / (1 + y * step)
-        if abs(step) < mpf("1e-45"):
+    # Newton's iteration on log(erfc(y)), a concave function, with 1 - x = e^-w / (1 + x) free of cancellation.
+    logarithm = -w - mp.log1p(x)
+    y = mp.sqrt(w) * mpf("0.9")
+    for _ in range(80):
+        complement = mp.erfc(y)
+        step = (mp.log(complement) - logarithm) * complement * mp.sqrt(mp.pi) / 2 * mp.exp(y * y)
+        y += step
+        if abs(step) < mpf("1e-50"):
             break
     return y / x
+
+
+def erf_inv_fit(name: str, variable: str, w_of: Function, low: mpf, high: mpf, degree: int) -> Fit:
+    meaning = f"erf_inv(x) / x as a function of {variable}, relative"
+    return Fit(name, meaning, lambda v: erf_inv_of(w_of(v)), lambda v: 1 / erf_inv_of(w_of(v)), low, high, degree, "f64")
 
 
 PI_QUARTER_SQUARED = (mp.pi / 4 * mpf("1.0001")) ** 2
@@ -244,27 +268,67 @@ FITS = (
         mp.erfc,
         ERF_SPLIT * mpf("0.99"),
         mpf("4.1"),
-        7,
+        6,
         "f32",
+    ),
+    exp2_fit("EXP2_SHORT_F32", "f32", 5),
+    exp2_fit("EXP2_F32", "f32", 6),
+    exp2_fit("EXP2_F64", "f64", 11),
+    tanh_fit("f32", 4),
+    tanh_fit("f64", 11),
+    erf_head("f64", 12),
+    Fit(
+        "ERFC_F64",
+        "(1 + 2a) exp(a^2) erfc(a) as a function of q = (a-4) / (a+4), relative",
+        scaled_erfc,
+        lambda q: 1 / scaled_erfc(q),
+        mpf(-1),
+        mpf("0.75"),
+        22,
+        "f64",
     ),
     Fit(
-        "EXP2_SHORT_F32",
-        "2^r on |r| <= 1/2, for the tail of erf",
-        lambda r: mpf(2) ** r,
-        lambda r: mpf(2) ** -r,
-        mpf("-0.5"),
-        mpf("0.5"),
+        "SINE_F64",
+        "(sin(r) - r) / r^3 as a function of r^2 on |r| <= pi/4",
+        sine_tail,
+        lambda z: z,
+        mpf(0),
+        PI_QUARTER_SQUARED,
         5,
-        "f32",
+        "f64",
     ),
-    erf_head("f64", 12),
-    Fit("ERFC_F64", "(1 + 2a) exp(a^2) erfc(a) as a function of q = (a-4) / (a+4), relative", scaled_erfc, lambda q: 1 / scaled_erfc(q), mpf(-1), mpf("0.75"), 22, "f64"),
-    Fit("SINE_F64", "(sin(r) - r) / r^3 as a function of r^2 on |r| <= pi/4", sine_tail, lambda z: z, mpf(0), PI_QUARTER_SQUARED, 5, "f64"),
-    Fit("COSINE_F64", "(cos(r) - 1 + r^2/2) / r^4 as a function of r^2 on |r| <= pi/4", cosine_tail, lambda z: z * z, mpf(0), PI_QUARTER_SQUARED, 5, "f64"),
-    Fit("ATAN_F64", "(atan(t) - t) / t^3 as a function of t^2 on |t| <= tan(pi/8)", arc_tail(mp.atan, mpf(-1) / 3, mpf(1) / 5), lambda z: z, mpf(0), (mp.tan(mp.pi / 8) * mpf("1.0001")) ** 2, 11, "f64"),
-    Fit("ASIN_F64", "(asin(t) - t) / t^3 as a function of t^2 on |t| <= 1/2", arc_tail(mp.asin, mpf(1) / 6, mpf(3) / 40), lambda z: z, mpf(0), mpf("0.25001"), 12, "f64"),
-    Fit("ERF_INV_CENTRE_F64", "erf_inv(x) / x as a function of w - 3, w = -log(1 - x^2) in [0, 6]", lambda v: erf_inv_of(v + 3), lambda v: 1 / erf_inv_of(v + 3), mpf(-3), mpf(3), 14, "f64"),
-    Fit("ERF_INV_TAIL_F64", "erf_inv(x) / x as a function of sqrt(w) - 4, w in [6, 38]", lambda v: erf_inv_of((v + 4) ** 2), lambda v: 1 / erf_inv_of((v + 4) ** 2), mp.sqrt(6) - 4 - mpf("0.01"), mpf("2.2"), 14, "f64"),
+    Fit(
+        "COSINE_F64",
+        "(cos(r) - 1 + r^2/2) / r^4 as a function of r^2 on |r| <= pi/4",
+        cosine_tail,
+        lambda z: z * z,
+        mpf(0),
+        PI_QUARTER_SQUARED,
+        5,
+        "f64",
+    ),
+    Fit(
+        "ATAN_F64",
+        "(atan(t) - t) / t^3 as a function of t^2 on |t| <= tan(pi/8)",
+        arc_tail(mp.atan, mpf(-1) / 3, mpf(1) / 5),
+        lambda z: z,
+        mpf(0),
+        (mp.tan(mp.pi / 8) * mpf("1.0001")) ** 2,
+        10,
+        "f64",
+    ),
+    Fit(
+        "ASIN_F64",
+        "(asin(t) - t) / t^3 as a function of t^2 on |t| <= 1/2",
+        arc_tail(mp.asin, mpf(1) / 6, mpf(3) / 40),
+        lambda z: z,
+        mpf(0),
+        mpf("0.25001"),
+        12,
+        "f64",
+    ),
+    erf_inv_fit("ERF_INV_CENTRE_F64", "w - 3, w = -log(1 - x^2) in [0, 6]", lambda v: v + 3, mpf(-3), mpf("3.01"), 22),
+    erf_inv_fit("ERF_INV_TAIL_F64", "sqrt(w) - 4, w in [6, 38]", lambda v: (v + 4) ** 2, mp.sqrt(6) - 4 - mpf("0.01"), mpf("2.2"), 27),
 )
 
 

@@ -6,7 +6,8 @@ and erf are computed in f32; the rarer f32 functions are computed in f64 and rou
 
 from collections.abc import Callable
 
-from disc.codegen.x86 import math_erf, math_exp_log
+from disc.codegen.x86 import math_erf, math_exp_log, math_hyperbolic, math_power
+from disc.codegen.x86 import math_trigonometric as trigonometric
 from disc.codegen.x86.math_lanes import Lanes, VectorBuilder, narrow, widen
 
 Unary = Callable[[Lanes, str], str]
@@ -34,11 +35,40 @@ UNARY: dict[str, Unary] = {
     "sqrt": sqrt,
     "tanh": math_exp_log.hyperbolic_tangent,
 }
+# Computed in f32.
 UNARY_F32: dict[str, Unary] = {"erf": math_erf.erf_f32}
-UNARY_F64: dict[str, Unary] = {}
-BINARY: dict[str, Binary] = {}
-BINARY_F32: dict[str, Binary] = {}
-BINARY_F64: dict[str, Binary] = {}
+# Computed in f64.
+UNARY_F64: dict[str, Unary] = {
+    "acos": trigonometric.acos,
+    "acosh": math_hyperbolic.acosh,
+    "asin": trigonometric.asin,
+    "asinh": math_hyperbolic.asinh,
+    "atan": trigonometric.atan,
+    "atanh": math_hyperbolic.atanh,
+    "cbrt": math_hyperbolic.cbrt,
+    "cosh": math_hyperbolic.cosh,
+    "cosine": trigonometric.cosine,
+    "erf": math_erf.erf_f64,
+    "erf_inv": math_erf.erf_inv_f64,
+    "erfc": math_erf.erfc_f64,
+    "sine": trigonometric.sine,
+    "sinh": math_hyperbolic.sinh,
+    "tan": trigonometric.tangent,
+}
+BINARY_F64: dict[str, Binary] = {
+    "atan2": trigonometric.atan2,
+    "power": math_power.power,
+}
+# Computed in f64 for operands that were f32: fewer bits are needed, or more range is at hand, than for f64 operands.
+UNARY_WIDENED: dict[str, Unary] = {
+    "cosine": trigonometric.cosine_f32,
+    "sine": trigonometric.sine_f32,
+    "tan": trigonometric.tangent_f32,
+}
+BINARY_WIDENED: dict[str, Binary] = {
+    "power": math_power.power_f32,
+    "remainder": math_power.remainder_f32,
+}
 
 
 def emit_unary(b: VectorBuilder, name: str, x: str, element: str) -> str:
@@ -46,12 +76,13 @@ def emit_unary(b: VectorBuilder, name: str, x: str, element: str) -> str:
     own = UNARY.get(name) or (UNARY_F32 if element == "f32" else UNARY_F64).get(name)
     if own is not None:
         return own(Lanes(b, element), x)
-    return narrow(b, UNARY_F64[name](Lanes(b, "f64"), widen(b, x)))
+    widened = UNARY_WIDENED.get(name) or UNARY_F64[name]
+    return narrow(b, widened(Lanes(b, "f64"), widen(b, x)))
 
 
 def emit_binary(b: VectorBuilder, name: str, x: str, y: str, element: str) -> str:
     """As `emit_unary`, for functions of two vectors."""
-    own = BINARY.get(name) or (BINARY_F32 if element == "f32" else BINARY_F64).get(name)
-    if own is not None:
-        return own(Lanes(b, element), x, y)
-    return narrow(b, BINARY_F64[name](Lanes(b, "f64"), widen(b, x), widen(b, y)))
+    if element == "f64":
+        return BINARY_F64[name](Lanes(b, element), x, y)
+    widened = BINARY_WIDENED.get(name) or BINARY_F64[name]
+    return narrow(b, widened(Lanes(b, "f64"), widen(b, x), widen(b, y)))

@@ -6,7 +6,7 @@ Measured errors are in tests/unit/test_math_ulp.py; the comments give what the c
 import math
 from dataclasses import dataclass
 
-from disc.codegen.x86.math_coefficients import EXP_F32, EXP_F64, LOG_F32, LOG_F64
+from disc.codegen.x86.math_coefficients import EXP2_F32, EXP2_F64, EXP_F32, EXP_F64, LOG_F32, LOG_F64, TANH_HEAD_F32, TANH_HEAD_F64
 from disc.codegen.x86.math_lanes import Lanes
 
 LOG2_E = math.log2(math.e)
@@ -25,11 +25,15 @@ class ExpLogTable:
     highest: float
     # expm1(x) rounds to -1 below -`expm1_saturation`.
     expm1_saturation: float
+    exp2: tuple[float, ...]
+    tanh_head: tuple[float, ...]
+    # tanh(x) rounds to 1 above `tanh_saturation`.
+    tanh_saturation: float
 
 
 TABLES = {
-    "f32": ExpLogTable(EXP_F32, 0.693145751953125, 1.42860682030941723212e-6, -104.0, 89.0, 18.0),
-    "f64": ExpLogTable(EXP_F64, 6.93147180369123816490e-01, 1.90821492927058770002e-10, -746.0, 710.0, 40.0),
+    "f32": ExpLogTable(EXP_F32, 0.693145751953125, 1.42860682030941723212e-6, -104.0, 89.0, 18.0, EXP2_F32, TANH_HEAD_F32, 10.0),
+    "f64": ExpLogTable(EXP_F64, 6.93147180369123816490e-01, 1.90821492927058770002e-10, -746.0, 710.0, 40.0, EXP2_F64, TANH_HEAD_F64, 22.0),
 }
 
 
@@ -49,27 +53,26 @@ def expm1_reduced(m: Lanes, r: str) -> str:
     return m.fma(m.mul(r, r), m.polynomial(r, TABLES[m.element].exp), r)
 
 
-def exponential(m: Lanes, x: str) -> str:
-    """e^x within 1 ulp, results below the smallest normal number included.
+def exponential_factors(m: Lanes, x: str, low: str | None = None) -> tuple[str, str, str]:
+    """Three factors of e^(x + low), to be multiplied in this order; `low` is a correction below x's last bit.
 
-    2^n is applied as two factors 2^(n/2): each is a normal number for every n, so the second product alone rounds a denormal result and
+    2^n is applied as two factors 2^(n/2): each is a normal number for every n, so the last product alone rounds a denormal result and
     overflow becomes infinite by itself.
     """
     table = TABLES[m.element]
     clamped = m.at_most(m.const(table.highest), m.at_least(m.const(table.lowest), x))
     r, _, exponent = reduce_exponent(m, clamped, 2 * m.format.exponent_bias)
+    if low is not None:
+        r = m.add(r, low)
     first = m.shift_right(exponent, 1)
     second = m.int_sub(exponent, first)
-    polynomial = m.fma(m.mul(r, r), m.polynomial(r, table.exp), r)
-    value = m.offset(polynomial, 1.0)
-    return m.mul(m.mul(value, m.power_of_two(first)), m.power_of_two(second))
+    return m.offset(expm1_reduced(m, r), 1.0), m.power_of_two(first), m.power_of_two(second)
 
 
-def expm1_bounded(m: Lanes, x: str) -> str:
-    """e^x - 1 within 2 ulp where 2^round(x / ln2) is a normal number; -0 gives +0."""
-    r, _, exponent = reduce_exponent(m, x, m.format.exponent_bias)
-    scale = m.power_of_two(exponent)
-    return m.fma(scale, expm1_reduced(m, r), m.offset(scale, -1.0))
+def exponential(m: Lanes, x: str) -> str:
+    """e^x within 1.1 ulp, results below the smallest normal number included."""
+    value, first, second = exponential_factors(m, x)
+    return m.mul(m.mul(value, first), second)
 
 
 def exponential_minus_one(m: Lanes, x: str) -> str:
@@ -102,18 +105,25 @@ def logistic(m: Lanes, x: str) -> str:
 
 
 def hyperbolic_tangent(m: Lanes, x: str) -> str:
-    """tanh(x) within 2 ulp, from t = e^(-2|x|) - 1, which keeps its relative precision down to the denormals.
+    """tanh(x) within 2 ulp.
 
-    -t / (2 + t) while the result is below about 1/2, and 1 - (2 + 2t) / (2 + t) beyond, where the quotient's error counts for less.
+    x + x^3 P(x^2) up to 0.6, beyond it 1 - E / (1 + E/2) with E = 2 e^(-2|x|), where E counts for so little that a power of two with a
+    one-constant reduction is enough. NaN takes the first way, because it fails the comparison.
     """
-    saturation = m.const(-TABLES[m.element].expm1_saturation - 2.0)
-    doubled = m.scale(m.abs(x), -2.0)
-    t = expm1_bounded(m, m.at_least(saturation, doubled))
-    two = m.const(2.0)
-    large = m.compare("olt", t, m.const(-0.625))
-    quotient = m.div(m.select(large, m.fma(t, two, two), t), m.add(t, two))
-    # The sign of a quotient is put right by the last operation.
-    return m.copy_sign(m.select(large, m.sub(m.const(1.0), quotient), quotient), x)
+    table = TABLES[m.element]
+    square = m.mul(x, x)
+    head = m.fma(m.mul(m.polynomial(square, table.tanh_head), square), x, x)
+    magnitude = m.abs(x)
+    bounded = m.at_most(m.const(table.tanh_saturation), magnitude)
+    # The bias of 1 makes 2 e^(-2|x|) of e^(-2|x|).
+    magic = m.const(m.format.round_magic + 1)
+    factor = m.const(-2 * LOG2_E)
+    shifted = m.fma(bounded, factor, magic)
+    fraction = m.polynomial(m.fma(bounded, factor, m.sub(magic, shifted)), table.exp2)
+    doubled = m.from_bits(m.int_add(m.bits(fraction), m.shift_left(m.bits(shifted), m.format.mantissa_bits)))
+    one = m.const(1.0)
+    tail = m.sub(one, m.div(doubled, m.fma(doubled, m.const(0.5), one)))
+    return m.copy_sign(m.select(m.compare("ogt", magnitude, m.const(0.6)), tail, head), x)
 
 
 def log_reduced(m: Lanes, f: str, k: str) -> str:
