@@ -1,0 +1,192 @@
+"""The stages of the IR: what is legal at each, and how the symbols of a module are read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch_mlir import ir
+from torch_mlir.passmanager import PassManager
+
+from disc.errors import CompilerBug
+from disc.ir.ops import DYNAMIC, block_ops, location_text, main_block, main_function, string_attr
+from disc.ir.symbols import ModuleEnv, relation, symbolic_dim
+from disc.shapes import Dim
+
+STAGES = ("imported", "named", "fused")
+
+_UNARY = (
+    "abs cbrt ceil convert cosine count_leading_zeros exponential exponential_minus_one floor imag is_finite log log_plus_one logistic "
+    "negate not popcnt real reduce_precision round_nearest_afz round_nearest_even rsqrt sign sine sqrt tan tanh"
+)
+_BINARY = (
+    "add and atan2 divide maximum minimum multiply or power remainder shift_left shift_right_arithmetic shift_right_logical subtract xor"
+)
+_OTHER = (
+    "clamp compare complex concatenate constant convolution dot_general dynamic_slice dynamic_update_slice reduce reduce_window reverse "
+    "scatter select transpose"
+)
+_CHLO = "acos acosh asin asinh atan atanh bessel_i1e conj cosh digamma erf erf_inv erfc is_inf is_neg_inf is_pos_inf lgamma sinh square tan"
+_DISC = "broadcast_in_dim cumulative dim_value gather iota pad reshape slice weight"
+
+NAMED_OPS: frozenset[str] = frozenset(
+    [f"stablehlo.{name}" for name in f"{_UNARY} {_BINARY} {_OTHER}".split()]
+    + [f"chlo.{name}" for name in _CHLO.split()]
+    + [f"disc.{name}" for name in _DISC.split()]
+    + ["func.return"]
+)
+FUSED_OPS: frozenset[str] = frozenset(["disc.weight", "disc.fusion", "stablehlo.constant", "func.return"])
+IMPORTED_DIALECTS: frozenset[str] = frozenset(["stablehlo", "chlo", "arith", "tensor", "shape", "math", "disc", "func"])
+DEFINITIONS = ("disc.symbolic_dim", "disc.relation")
+
+# What the generic ops of the dialect must carry from stage `named` on.
+_REQUIRED: dict[str, tuple[str, ...]] = {
+    "disc.weight": ("name",), "disc.cumulative": ("dim", "kind"), "disc.broadcast_in_dim": ("dims", "maybe"), "disc.iota": ("dim",),
+    "disc.slice": ("starts", "strides"), "disc.pad": ("low", "interior"), "disc.dim_value": ("expr",),
+    "disc.gather": ("dimension_numbers", "sizes"), "disc.fusion": ("kind", "name"),
+}  # fmt: skip
+
+
+def parse_module(text: str) -> ir.Module:
+    """Reads IR in the current context, which gets the dialects that a front end may use (chlo is loaded with a pass that makes it)."""
+    PassManager.parse("builtin.module(func.func(convert-torch-to-stablehlo))").run(ir.Module.parse("").operation)
+    return ir.Module.parse(text)
+
+
+# --- legality ---------------------------------------------------------------------------------------------------------
+
+
+def stage_of(module: ir.Module) -> str:
+    """The stage a module is in, by what it contains."""
+    if any(op.name == "disc.fusion" for op in block_ops(main_block(module))):
+        return "fused"
+    named = any(op.operation.name in DEFINITIONS for op in module.body.operations)
+    return "named" if named or _carries_encodings(module) else "imported"
+
+
+def _carries_encodings(module: ir.Module) -> bool:
+    """Whether a module without dynamic dims has its static ones named."""
+    results = (result for op in block_ops(main_block(module)) for result in op.results)
+    kinds = [value.type for value in (*main_block(module).arguments, *results) if isinstance(value.type, ir.RankedTensorType)]
+    ranked = [kind for kind in kinds if ir.RankedTensorType(kind).rank > 0]
+    return bool(ranked) and ir.RankedTensorType(ranked[0]).encoding is not None
+
+
+def check_stage(module: ir.Module, stage: str) -> None:
+    """Raises CompilerBug naming the first op of `module` that is illegal at `stage`."""
+    rules: dict[str, Callable[[ir.Operation], str | None]] = {"imported": _imported_fault, "named": _named_fault, "fused": _fused_fault}
+    if stage not in rules:
+        raise CompilerBug(f"there is no stage {stage!r}; the stages are {', '.join(STAGES)}")
+    symbols = [string_attr(op.operation, "sym_name") for op in module.body.operations if op.operation.name == "disc.symbolic_dim"]
+    for op in block_ops(main_block(module)):
+        fault = rules[stage](op)
+        if fault is None and stage != "imported":
+            fault = _types_fault(op, frozenset(symbols))
+        if fault is not None:
+            raise CompilerBug(f"{op.name} at {location_text(op)} is not legal at stage {stage}: {fault}")
+    if stage != "imported":
+        _check_signature(module)
+
+
+def _imported_fault(op: ir.Operation) -> str | None:
+    return None if op.name.split(".")[0] in IMPORTED_DIALECTS else "its dialect does not belong to imported IR"
+
+
+def _named_fault(op: ir.Operation) -> str | None:
+    if op.name not in NAMED_OPS:
+        return "no such op is left at this stage"
+    for name in _REQUIRED.get(op.name, ()):
+        if name not in op.attributes:
+            return f"it lacks the attribute {name!r}"
+    return None
+
+
+def _fused_fault(op: ir.Operation) -> str | None:
+    if op.name not in FUSED_OPS:
+        return "it must be inside a disc.fusion"
+    for name in _REQUIRED.get(op.name, ()):
+        if name not in op.attributes:
+            return f"it lacks the attribute {name!r}"
+    if op.name != "disc.fusion":
+        return None
+    return _region_fault(op)
+
+
+def _region_fault(fusion: ir.Operation) -> str | None:
+    """The body holds ops of stage `named` and `disc.yield`, and reads nothing from outside but its arguments."""
+    block = fusion.regions[0].blocks[0]
+    inside = {value: None for op in block_ops(block) for value in op.results} | {value: None for value in block.arguments}
+    for op in block_ops(block):
+        if op.name != "disc.yield" and _named_fault(op) is not None:
+            return f"its body holds {op.name}: {_named_fault(op)}"
+        if any(operand not in inside for operand in op.operands):
+            return f"its body reads a value from outside in {op.name}"
+    return None
+
+
+def _types_fault(op: ir.Operation, symbols: frozenset[str]) -> str | None:
+    for result in op.results:
+        fault = _encoding_fault(result.type, symbols)
+        if fault is not None:
+            return fault
+    return None
+
+
+def _encoding_fault(kind: ir.Type, symbols: frozenset[str]) -> str | None:
+    """Every ranked tensor of rank 1 or more names each dim: an integer for a static one, a defined symbol for a dynamic one."""
+    if not isinstance(kind, ir.RankedTensorType):
+        return f"the result type {kind} is not a tensor"
+    if kind.rank == 0:
+        return None if kind.encoding is None else f"the rank-0 type {kind} carries an encoding"
+    if kind.encoding is None or not isinstance(kind.encoding, ir.ArrayAttr) or len(kind.encoding) != kind.rank:
+        return f"the type {kind} does not name its dims"
+    for size, entry in zip(kind.shape, kind.encoding, strict=True):
+        if isinstance(entry, ir.IntegerAttr) and entry.value == size:
+            continue
+        if size == DYNAMIC and isinstance(entry, ir.FlatSymbolRefAttr) and entry.value in symbols:
+            continue
+        return f"the entry {entry} of the type {kind} is neither its size nor a defined symbol"
+    return None
+
+
+def _check_signature(module: ir.Module) -> None:
+    block = main_block(module)
+    declared = ir.FunctionType(ir.TypeAttr(main_function(module).attributes["function_type"]).value)
+    returned = [operand.type for operand in block_ops(block)[-1].operands]
+    if [value.type for value in block.arguments] != list(declared.inputs) or returned != list(declared.results):
+        raise CompilerBug("the type of @main does not agree with its arguments and what it returns")
+
+
+# --- symbols ----------------------------------------------------------------------------------------------------------
+
+
+def load_env(module: ir.Module) -> ModuleEnv:
+    """The facts that a module of stage `named` or later states."""
+    env = ModuleEnv(module)
+    ops = [op.operation for op in module.body.operations]
+    for op in ops:
+        if op.name == "disc.symbolic_dim" and "source" in op.attributes:
+            bounds = [ir.IntegerAttr(op.attributes[key]).value if key in op.attributes else None for key in ("min", "max", "divisor")]
+            env.add_base(string_attr(op, "sym_name"), string_attr(op, "source"), bounds[0], bounds[1], bounds[2] or 1)
+    for op in ops:
+        if op.name == "disc.relation":
+            env.equate(env.parse(string_attr(op, "lhs")), env.parse(string_attr(op, "rhs")))
+    for op in ops:
+        if op.name == "disc.symbolic_dim" and "expr" in op.attributes:
+            env.add_derived(string_attr(op, "sym_name"), env.parse(string_attr(op, "expr")))
+    return env
+
+
+def store_env(module: ir.Module, env: ModuleEnv) -> None:
+    """Writes the symbols and relations of `env` at the top of `module`: base symbols, derived ones, relations, in order of declaration."""
+    for op in list(module.body.operations):
+        if op.operation.name in DEFINITIONS:
+            op.operation.erase()
+    for name in (*env.sources, *env.derived):
+        symbolic_dim(env, name)
+    for name in env.sources:
+        symbol = Dim.symbol(name)
+        solved = env.simplify(symbol)
+        if solved != symbol:
+            relation(env, symbol, solved)
+    for left, right in env.facts():
+        relation(env, left, right)

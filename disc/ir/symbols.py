@@ -1,0 +1,109 @@
+"""The dim symbols of a module: a `ShapeEnv` that knows the name of every symbol the module defines."""
+
+from __future__ import annotations
+
+from torch_mlir import ir
+
+from disc.shapes import Dim, ShapeEnv
+
+
+class ModuleEnv(ShapeEnv):
+    """The facts about the dims of `module`. Base symbols have a source; every other size gets a derived symbol with an expression.
+
+    A derived symbol is an ordinary symbol of the `ShapeEnv`, solved by its expression, so `simplify` gives expressions in base symbols.
+    """
+
+    def __init__(self, module: ir.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.sources: dict[str, str] = {}
+        self.derived: dict[str, Dim] = {}
+        self._names: dict[Dim, str] = {}
+        self._by_reference: dict[ir.Attribute, Dim] = {}
+
+    def add_base(self, name: str, source: str, lo: int | None, hi: int | None, divisor: int) -> Dim:
+        """Declares a base symbol: the size or value that `source` ("arg0.1", "arg3") holds at run time."""
+        self.sources[name] = source
+        return self.symbol(name, lo, hi, divisor)
+
+    def add_derived(self, name: str, expression: Dim) -> None:
+        """Declares `name` as another word for `expression`."""
+        self.derived[name] = expression
+        self.equate(self.symbol(name, lo=None), expression)
+
+    def symbol_name(self, dim: Dim) -> str:
+        """The symbol that types carry for `dim`; a size without one gets a derived symbol, defined in the module at once."""
+        canonical = self.simplify(dim)
+        if not self._names:
+            self._name_known_sizes()
+        if canonical not in self._names:
+            name = self._unused_name()
+            self.add_derived(name, canonical)
+            symbolic_dim(self, name)
+            self._name_known_sizes()
+        return self._names[canonical]
+
+    def _name_known_sizes(self) -> None:
+        """The first symbol of each size, base symbols before derived ones."""
+        for name in (*self.sources, *self.derived):
+            self._names.setdefault(self.simplify(Dim.symbol(name)), name)
+
+    def _unused_name(self) -> str:
+        number = len(self.sources) + len(self.derived)
+        while f"S{number}" in self.sources or f"S{number}" in self.derived:
+            number += 1
+        return f"S{number}"
+
+    def resolve(self, reference: ir.Attribute) -> Dim:
+        """What one entry of a type's encoding (a symbol reference or an integer) stands for."""
+        found = self._by_reference.get(reference)
+        if found is None:
+            found = self._by_reference[reference] = self._parse_reference(reference)
+        return found
+
+    def _parse_reference(self, reference: ir.Attribute) -> Dim:
+        if isinstance(reference, ir.IntegerAttr):
+            return Dim.of(reference.value)
+        return self.simplify(Dim.symbol(ir.FlatSymbolRefAttr(reference).value))
+
+    def knowledge(self) -> tuple[object, ...]:
+        """Equal before and after a step that taught nothing."""
+        solved = tuple((str(self.simplify(Dim.symbol(name))), self.range(Dim.symbol(name)), self.divisor(Dim.symbol(name))) for name in self.names())
+        return (solved, tuple(self.facts()), tuple(self.inequalities()))
+
+    def _forget_answers(self) -> None:
+        """New facts can make two names one size."""
+        super()._forget_answers()
+        self._names = {}
+        self._by_reference = {}
+
+
+def symbolic_dim(env: ModuleEnv, name: str) -> None:
+    """Writes the `disc.symbolic_dim` of one symbol, after those already in the module."""
+    word = ir.IntegerType.get_signless(64)
+    symbol = Dim.symbol(name)
+    low, high = env.range(symbol)
+    attributes: dict[str, ir.Attribute] = {"sym_name": ir.StringAttr.get(name)}
+    if low is not None:
+        attributes["min"] = ir.IntegerAttr.get(word, low)
+    if high is not None:
+        attributes["max"] = ir.IntegerAttr.get(word, high)
+    attributes["divisor"] = ir.IntegerAttr.get(word, env.divisor(symbol))
+    if name in env.sources:
+        attributes["source"] = ir.StringAttr.get(env.sources[name])
+    else:
+        attributes["expr"] = ir.StringAttr.get(str(env.simplify(env.derived[name])))
+    _write(env, "disc.symbolic_dim", attributes)
+
+
+def relation(env: ModuleEnv, left: Dim, right: Dim) -> None:
+    """Writes a `disc.relation`: a fact among base symbols that is checked on entry."""
+    _write(env, "disc.relation", {"lhs": ir.StringAttr.get(str(left)), "rhs": ir.StringAttr.get(str(right))})
+
+
+def _write(env: ModuleEnv, name: str, attributes: dict[str, ir.Attribute]) -> None:
+    """Definitions stand before the first op that is none."""
+    for op in env.module.body.operations:
+        if op.operation.name not in ("disc.symbolic_dim", "disc.relation"):
+            ir.Operation.create(name, attributes=attributes, loc=ir.Location.unknown(env.module.context), ip=ir.InsertionPoint(op))
+            return

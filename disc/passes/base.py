@@ -1,0 +1,118 @@
+"""What a pass is and how a list of them runs: verified, checked against its stage, timed, dumped, reproducible."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from torch_mlir import ir
+from torch_mlir.passmanager import PassManager
+
+from disc.config import Options
+from disc.errors import CompilerBug, DiscError
+from disc.ir.stages import check_stage, stage_of
+from disc.ir.weights import WeightTable
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One application of a pass and the seconds it took, checks excluded."""
+
+    name: str
+    seconds: float
+
+
+@dataclass
+class CompileState:
+    """What passes share beside the module.
+
+    weights: data behind `disc.weight`. timings: one entry per pass that ran. dump: folder for the IR after every pass.
+    """
+
+    weights: WeightTable = field(default_factory=WeightTable)
+    options: Options = field(default_factory=Options)
+    timings: list[Timing] = field(default_factory=list)
+    dump: Path | None = None
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One rewrite of the module. Subclasses set `name` (kebab-case) and, when the module changes its stage, `makes`."""
+
+    name: ClassVar[str] = ""
+    makes: ClassVar[str | None] = None
+
+    def apply(self, module: ir.Module, state: CompileState) -> None:
+        raise NotImplementedError(f"{type(self).__name__}.apply")
+
+
+@dataclass(frozen=True)
+class UpstreamPass(Pass):
+    """A pass of MLIR itself, given as a textual pipeline for `builtin.module`, such as "canonicalize,cse"."""
+
+    name: ClassVar[str] = "upstream"
+    pipeline: str
+
+    def apply(self, module: ir.Module, state: CompileState) -> None:
+        with module.context:
+            PassManager.parse(f"builtin.module({self.pipeline})").run(module.operation)
+
+
+def pass_label(one: Pass) -> str:
+    """How the command line names this pass."""
+    return f"mlir:{one.pipeline}" if isinstance(one, UpstreamPass) else one.name
+
+
+def run_passes(module: ir.Module, passes: Sequence[Pass], state: CompileState) -> None:
+    """Runs `passes` in order. Any failure that is not a `DiscError` becomes a `CompilerBug` with a reproducer."""
+    stage = stage_of(module)
+    for one in passes:
+        before = module.operation.clone(ip=False)
+        try:
+            start = time.perf_counter()
+            with module.context, ir.Location.unknown():
+                one.apply(module, state)
+            state.timings.append(Timing(pass_label(one), time.perf_counter() - start))
+            stage = one.makes or stage
+            _check(module, stage, state.options)
+        except DiscError as error:
+            if not isinstance(error, CompilerBug):
+                raise
+            raise _with_reproducer(one, before, error) from error
+        except Exception as error:
+            raise _with_reproducer(one, before, error) from error
+        _dump(module, state)
+
+
+def _check(module: ir.Module, stage: str, options: Options) -> None:
+    if not options.debug_checks:
+        return
+    module.operation.verify()
+    check_stage(module, stage)
+
+
+def _dump(module: ir.Module, state: CompileState) -> None:
+    if state.dump is None:
+        return
+    state.dump.mkdir(parents=True, exist_ok=True)
+    last = state.timings[-1]
+    name = "".join(letter if letter.isalnum() else "-" for letter in last.name)[:60]
+    path = state.dump / f"{len(state.timings):03d}-{name}.mlir"
+    path.write_text(f"// {last.name}: {last.seconds * 1e3:.1f} ms\n{module.operation.get_asm(enable_debug_info=True)}")
+
+
+def _with_reproducer(one: Pass, before: ir.Operation, error: Exception) -> CompilerBug:
+    """Saves the IR from before the pass under a name of its own and says how to run the pass on it again."""
+    label = pass_label(one)
+    handle, path = tempfile.mkstemp(prefix=f"disc-{one.name}-", suffix=".mlir")
+    with os.fdopen(handle, "w") as file:
+        file.write(before.get_asm(enable_debug_info=True))
+    return CompilerBug(
+        f"compiler bug in pass {label}: {type(error).__name__}: {error}\n"
+        f"the IR before the pass is saved as {path}\nrun it again with: python tools/disc_opt.py --passes={label} {path}"
+    )

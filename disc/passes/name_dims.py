@@ -1,0 +1,62 @@
+"""name-dims: names every dim by a symbol on the types and turns shape operands into attributes and types.
+
+    func.func @main(%x: tensor<?x768xf32> {disc.dims = ["s0", 768]}) -> tensor<?x12x64xf32> {
+      %n = tensor.dim %x, %c0
+      %s = tensor.from_elements %n, %c12, %c64
+      %y = stablehlo.dynamic_reshape %x, %s
+becomes
+    "disc.symbolic_dim"() {sym_name = "S0", source = "arg0.0", ...}
+    func.func @main(%x: tensor<?x768xf32, [@S0, 768]>) -> tensor<?x12x64xf32, [@S0, 12, 64]> {
+      %y = "disc.reshape"(%x)
+
+Requires stage `imported`; guarantees stage `named`. Every size is an expression of base symbols, the sizes and scalars of the
+arguments; a size that depends on tensor data is reported. Facts that the program requires stay as `disc.relation`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch_mlir import ir
+
+from disc.errors import CompilerBug, UnsupportedOpError
+from disc.ir.ops import block_ops, main_block
+from disc.ir.stages import store_env
+from disc.ir.symbols import ModuleEnv
+from disc.passes.base import CompileState, Pass
+from disc.passes.input_symbols import InputSizes, declare_inputs
+from disc.passes.named_form import NamedForm
+from disc.passes.shape_rules import Shapes
+
+# Each round uses the facts that the round before found further down; real programs need two.
+MAX_ROUNDS = 8
+
+
+@dataclass(frozen=True)
+class NameDims(Pass):
+    name: ClassVar[str] = "name-dims"
+    makes: ClassVar[str | None] = "named"
+
+    def apply(self, module: ir.Module, state: CompileState) -> None:
+        env = ModuleEnv(module)
+        inputs = declare_inputs(module, env)
+        shapes = infer_shapes(module, env, inputs)
+        if shapes.unsupported:
+            raise UnsupportedOpError(shapes.unsupported)
+        store_env(module, env)
+        NamedForm(module, shapes, env).rewrite()
+
+
+def infer_shapes(module: ir.Module, env: ModuleEnv, inputs: InputSizes) -> Shapes:
+    """Walks @main until a walk teaches no new fact, so that facts found late also decide what comes early."""
+    for _ in range(MAX_ROUNDS):
+        known = env.knowledge()
+        shapes = Shapes(env)
+        shapes.dims.update(inputs.dims)
+        shapes.values.update(inputs.values)
+        for op in block_ops(main_block(module)):
+            shapes.visit(op)
+        if shapes.unsupported or env.knowledge() == known:
+            return shapes
+    raise CompilerBug(f"the facts about sizes are still growing after {MAX_ROUNDS} walks")

@@ -1,0 +1,37 @@
+"""The ordered lists of passes, and every pass by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from disc.errors import DiscError
+from disc.passes.base import Pass, UpstreamPass
+from disc.passes.name_dims import NameDims
+from disc.passes.resolve_broadcasts import ResolveBroadcasts
+
+# imported → named
+FRONT: tuple[Pass, ...] = (
+    NameDims(),
+    ResolveBroadcasts(),
+)
+
+REGISTRY: dict[str, type[Pass]] = {
+    one.name: one
+    for one in (
+        NameDims,
+        ResolveBroadcasts,
+    )
+}
+
+
+def parse_passes(text: str) -> Sequence[Pass]:
+    """ "name-dims,resolve-broadcasts" → the passes; names of MLIR's own passes are written `mlir:cse`."""
+    passes: list[Pass] = []
+    for name in filter(None, text.split(",")):
+        if name.startswith("mlir:"):
+            passes.append(UpstreamPass(name.removeprefix("mlir:")))
+        elif name in REGISTRY:
+            passes.append(REGISTRY[name]())
+        else:
+            raise DiscError(f"there is no pass {name!r}; the passes are {', '.join(REGISTRY)}")
+    return passes

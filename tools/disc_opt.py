@@ -1,0 +1,62 @@
+#!/usr/bin/env python
+"""Runs passes on an IR file and prints the result: python tools/disc_opt.py FILE --passes=name-dims,resolve-broadcasts"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from torch_mlir import ir
+
+from disc.config import read_environment
+from disc.errors import DiscError
+from disc.ir.dialect import disc_context
+from disc.ir.ops import block_ops, main_block, string_attr
+from disc.ir.stages import check_stage, parse_module
+from disc.ir.weights import STORAGE, Weight, WeightTable
+from disc.passes.base import CompileState, run_passes
+from disc.passes.pipelines import parse_passes
+
+
+def stand_in_weights(module: ir.Module) -> WeightTable:
+    """Data for every `disc.weight`: a file of IR does not hold it, so each gets small integers, the same in every run."""
+    table = WeightTable()
+    for op in block_ops(main_block(module)):
+        if op.name != "disc.weight":
+            continue
+        kind = ir.RankedTensorType(op.results[0].type)
+        dtype = str(kind.element_type)
+        values = np.arange(int(np.prod(kind.shape)), dtype=np.int64).reshape(kind.shape) % 7
+        table.entries[string_attr(op, "name")] = Weight(values.astype(STORAGE[dtype]), dtype)
+    return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", help="IR file, or - for standard input")
+    parser.add_argument("--passes", default="", help="comma-separated names; mlir:NAME for a pass of MLIR")
+    parser.add_argument("--stage", help="check that the result is legal at this stage: imported, named or fused")
+    parser.add_argument("--locations", action="store_true", help="print locations")
+    options = parser.parse_args()
+    text = sys.stdin.read() if options.file == "-" else Path(options.file).read_text()
+    with disc_context():
+        try:
+            module = parse_module(text)
+            state = CompileState(weights=stand_in_weights(module), dump=read_environment().dump)
+            run_passes(module, parse_passes(options.passes), state)
+            if options.stage:
+                check_stage(module, options.stage)
+        except DiscError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+        print(module.operation.get_asm(enable_debug_info=options.locations))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
