@@ -1,0 +1,224 @@
+"""Our decompositions of composite ATen ops: in f32 (never f64), in few passes over the data, and with shapes that stay symbolic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+aten = torch.ops.aten
+Decomposition = Callable[..., object]
+
+# Composite ops that stay whole: each has a rule that is better than its decomposition.
+KEPT = (aten.linear.default, aten.matmul.default)
+
+
+def wide(x: Tensor) -> Tensor:
+    """Normalisations and softmax are computed in f32 for 16-bit floats."""
+    return x.to(torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def native_layer_norm(
+    x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    dims = list(range(x.dim() - len(normalized_shape), x.dim()))
+    values = wide(x)
+    mean = values.mean(dims, keepdim=True)
+    centred = values - mean
+    rstd = torch.rsqrt((centred * centred).mean(dims, keepdim=True) + eps)
+    result = centred * rstd
+    if weight is not None:
+        result = result * weight
+    if bias is not None:
+        result = result + bias
+    return result.to(x.dtype), mean, rstd
+
+
+def rms_norm(x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+    dims = list(range(x.dim() - len(normalized_shape), x.dim()))
+    values = wide(x)
+    epsilon = torch.finfo(values.dtype).eps if eps is None else eps
+    result = values * torch.rsqrt((values * values).mean(dims, keepdim=True) + epsilon)
+    return (result if weight is None else result * weight).to(x.dtype)
+
+
+def native_group_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, batch: int, channels: int, space: int, group: int, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    grouped = wide(x).reshape(batch, group, channels // group, space)
+    mean = grouped.mean([2, 3], keepdim=True)
+    centred = grouped - mean
+    rstd = torch.rsqrt((centred * centred).mean([2, 3], keepdim=True) + eps)
+    result = (centred * rstd).reshape(x.shape)
+    per_channel = [1, channels, *[1] * (x.dim() - 2)]
+    if weight is not None:
+        result = result * weight.reshape(per_channel)
+    if bias is not None:
+        result = result + bias.reshape(per_channel)
+    return result.to(x.dtype), mean.reshape(batch, group), rstd.reshape(batch, group)
+
+
+def batch_norm_inference(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, momentum: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One multiplication and one addition per element; both factors are constants of the model."""
+    per_channel = [1, x.shape[1], *[1] * (x.dim() - 2)]
+    scale = torch.rsqrt(wide(variance) + eps)
+    if weight is not None:
+        scale = scale * weight
+    shift = -wide(mean) * scale
+    if bias is not None:
+        shift = shift + bias
+    result = wide(x) * scale.reshape(per_channel) + shift.reshape(per_channel)
+    return result.to(x.dtype), x.new_empty([0]), x.new_empty([0])
+
+
+def softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    values = wide(x)
+    exponentials = torch.exp(values - values.amax(dim, keepdim=True)) if x.dim() else torch.exp(values - values)
+    result = exponentials / exponentials.sum(dim, keepdim=True)
+    return result if half_to_float else result.to(x.dtype)
+
+
+def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    values = wide(x)
+    shifted = values - values.amax(dim, keepdim=True) if x.dim() else values - values
+    result = shifted - torch.log(torch.exp(shifted).sum(dim, keepdim=True))
+    return result if half_to_float else result.to(x.dtype)
+
+
+def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Softmax whose rows of -inf alone give 0: the maximum of such a row is replaced by 0, its sum by 1."""
+    values = wide(x if dtype is None else x.to(dtype))
+    maximum = values.amax(dim, keepdim=True)
+    exponentials = torch.exp(values - torch.where(maximum == -math.inf, 0.0, maximum))
+    total = exponentials.sum(dim, keepdim=True)
+    return (exponentials / torch.where(total == 0.0, 1.0, total)).to(dtype or x.dtype)
+
+
+def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
+    values = wide(x)
+    if approximate == "tanh":
+        inner = math.sqrt(2 / math.pi) * (values + 0.044715 * values * values * values)
+        return (0.5 * values * (1 + torch.tanh(inner))).to(x.dtype)
+    return (0.5 * values * (1 + torch.erf(values * math.sqrt(0.5)))).to(x.dtype)
+
+
+def silu(x: Tensor) -> Tensor:
+    values = wide(x)
+    return (values * torch.sigmoid(values)).to(x.dtype)
+
+
+def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
+    return torch.where(x > 0, x, x * negative_slope)
+
+
+def elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
+    return torch.where(x > 0, x * scale, torch.expm1(x * input_scale) * (alpha * scale))
+
+
+def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+    return torch.clamp(x, min_val, max_val)
+
+
+def variance_of(x: Tensor, dim: Sequence[int] | None, correction: float | None, keepdim: bool) -> tuple[Tensor, Tensor]:
+    dims = list(dim) if dim else list(range(x.dim()))
+    values = wide(x)
+    mean = values.mean(dims, keepdim=True)
+    centred = values - mean
+    count = math.prod(x.shape[d] for d in dims)
+    taken = 1 if correction is None else correction
+    if float(taken).is_integer():
+        divisor = torch.sym_max(count - int(taken), 0)
+    else:
+        divisor = torch.sym_max(count - taken, 0.0)
+    variance = (centred * centred).sum(dims, keepdim=True) / divisor
+    if not keepdim:
+        shape = [size for i, size in enumerate(x.shape) if i not in [d % x.dim() for d in dims]]
+        variance, mean = variance.reshape(shape), mean.reshape(shape)
+    return variance.to(x.dtype), mean.to(x.dtype)
+
+
+def var(x: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
+    return variance_of(x, dim, correction, keepdim)[0]
+
+
+def var_mean(
+    x: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    return variance_of(x, dim, correction, keepdim)
+
+
+def repeated_heads(x: Tensor, heads: int) -> Tensor:
+    """[batch..., kv heads, length, size] with each head standing for `heads // kv heads` query heads."""
+    groups = heads // x.shape[-3]
+    if groups == 1:
+        return x
+    spread = x.unsqueeze(-3).expand(*x.shape[:-2], groups, *x.shape[-2:])
+    return spread.reshape(*x.shape[:-3], heads, *x.shape[-2:])
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
+    *, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    """softmax(q kᵀ · scale + mask) v, with PyTorch's meaning of every argument.
+
+    Raises: NotImplementedError for dropout (training mode).
+    """
+    if dropout_p != 0.0:
+        raise NotImplementedError("dropout in scaled_dot_product_attention: put the model in eval mode")
+    if enable_gqa:
+        key, value = repeated_heads(key, query.shape[-3]), repeated_heads(value, query.shape[-3])
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = torch.matmul(query * factor, key.transpose(-2, -1))
+    if is_causal:
+        rows = torch.arange(query.shape[-2], device=query.device).unsqueeze(-1)
+        columns = torch.arange(key.shape[-2], device=query.device)
+        scores = torch.where(columns <= rows, scores, -math.inf)
+    if attn_mask is None:
+        return torch.matmul(softmax(scores, -1, False), value)
+    scores = torch.where(attn_mask, scores, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+    return torch.matmul(safe_softmax(scores, -1), value)
+
+
+def adaptive_average_pool_2d(x: Tensor, output_size: Sequence[int]) -> Tensor:
+    if all(size == 1 for size in output_size):
+        return x.mean([-2, -1], keepdim=True)
+    table = torch._decomp.get_decompositions([aten._adaptive_avg_pool2d.default])
+    return table[aten._adaptive_avg_pool2d.default](x, output_size)
+
+
+OURS: dict[torch._ops.OperatorBase, Decomposition] = {
+    aten.native_layer_norm.default: native_layer_norm,
+    aten.rms_norm.default: rms_norm,
+    aten.native_group_norm.default: native_group_norm,
+    aten._native_batch_norm_legit_no_training.default: batch_norm_inference,
+    aten._softmax.default: softmax,
+    aten._log_softmax.default: log_softmax,
+    aten._safe_softmax.default: safe_softmax,
+    aten.gelu.default: gelu,
+    aten.silu.default: silu,
+    aten.leaky_relu.default: leaky_relu,
+    aten.elu.default: elu,
+    aten.hardtanh.default: hardtanh,
+    aten.var.correction: var,
+    aten.var_mean.correction: var_mean,
+    aten.scaled_dot_product_attention.default: attention,
+    aten._adaptive_avg_pool2d.default: adaptive_average_pool_2d,
+}
+
+
+def export_table() -> dict[torch._ops.OperatorBase, Decomposition]:
+    """The table for `ExportedProgram.run_decompositions`."""
+    table = dict(torch.export.default_decompositions().items())
+    for op in KEPT:
+        table.pop(op, None)
+    return {**table, **OURS}
+
+
+def training_table() -> dict[torch._ops.OperatorBase, Decomposition]:
+    """The table for AOTAutograd, where composite ops are gone already."""
+    return {**torch._decomp.core_aten_decompositions(), **OURS}

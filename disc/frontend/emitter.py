@@ -1,0 +1,245 @@
+"""Builds StableHLO: tensors that know their symbolic shape and torch dtype, and the few ops every rule is made of.
+
+Shape operands are made from the sizes of the function's arguments alone, so two dims that PyTorch knows to be equal are one value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import sympy
+import torch
+from torch.utils._sympy.value_ranges import ValueRanges
+from torch_mlir import ir
+
+from disc.frontend.symbols import IndexArithmetic, Shape, Size, provably_non_negative, same_shape, same_size, to_size
+from disc.ir.weights import Weight, WeightTable
+
+MLIR_TYPES: dict[torch.dtype, str] = {
+    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
+    torch.bool: "i1", torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64",
+    torch.uint8: "ui8", torch.uint16: "ui16", torch.uint32: "ui32", torch.uint64: "ui64",
+}  # fmt: skip
+
+COMPARISONS = {"eq": "EQ", "ne": "NE", "lt": "LT", "le": "LE", "gt": "GT", "ge": "GE"}
+REDUCED_PRECISION = (torch.float16, torch.bfloat16)
+
+
+class RuleError(Exception):
+    """A rule cannot lower this use of its op; the message is the reason that the user reads."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """An SSA value with its symbolic shape and torch dtype."""
+
+    value: ir.Value
+    shape: Shape
+    dtype: torch.dtype
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+
+def element_type(dtype: torch.dtype) -> ir.Type:
+    """Raises: RuleError for a dtype that disc has no type for (complex, quantized, float8)."""
+    if dtype not in MLIR_TYPES:
+        raise RuleError(f"tensors of {dtype} are not supported")
+    return ir.Type.parse(MLIR_TYPES[dtype])
+
+
+def tensor_type(shape: Shape, dtype: torch.dtype) -> ir.RankedTensorType:
+    dynamic = ir.ShapedType.get_dynamic_size()
+    return ir.RankedTensorType.get([size if isinstance(size, int) else dynamic for size in shape], element_type(dtype))
+
+
+def is_static(shape: Shape) -> bool:
+    return all(isinstance(size, int) for size in shape)
+
+
+def wrap_dim(dim: int, rank: int) -> int:
+    return dim + max(rank, 1) if dim < 0 else dim
+
+
+def integers(values: Sequence[int]) -> ir.Attribute:
+    return ir.DenseI64ArrayAttr.get(list(values))
+
+
+class Emitter:
+    """Emits ops at the current insertion point and location."""
+
+    def __init__(self, sizes: IndexArithmetic, weights: WeightTable, ranges: dict[sympy.Symbol, ValueRanges]) -> None:
+        self.sizes = sizes
+        self.weights = weights
+        self.ranges = ranges
+
+    # --- raw ops ------------------------------------------------------------------------------------------------------------
+
+    def op(self, kind: str, operands: Sequence[ir.Value], shape: Shape, dtype: torch.dtype, /, **attributes: ir.Attribute) -> Tensor:
+        result = ir.Operation.create(kind, results=[tensor_type(shape, dtype)], operands=list(operands), attributes=attributes).result
+        return Tensor(result, shape, dtype)
+
+    def shape_operand(self, sizes: Sequence[Size]) -> ir.Value:
+        kind = ir.RankedTensorType.get([len(sizes)], ir.IndexType.get())
+        elements = [self.sizes.emit(size) for size in sizes]
+        return ir.Operation.create("tensor.from_elements", results=[kind], operands=elements).result
+
+    def non_negative(self, size: Size) -> bool:
+        return provably_non_negative(size, self.ranges)
+
+    # --- constants ----------------------------------------------------------------------------------------------------------
+
+    def scalar(self, value: bool | int | float, dtype: torch.dtype) -> Tensor:
+        kind = element_type(dtype)
+        attribute = ir.FloatAttr.get(kind, float(value)) if dtype.is_floating_point else ir.IntegerAttr.get(kind, self._wrapped(value, dtype))
+        splat = ir.DenseElementsAttr.get_splat(tensor_type((), dtype), attribute)
+        return self.op("stablehlo.constant", [], (), dtype, value=splat)
+
+    def _wrapped(self, value: bool | int | float, dtype: torch.dtype) -> int:
+        if dtype == torch.bool:
+            return int(bool(value))
+        return int(value)
+
+    def full(self, value: bool | int | float, shape: Shape, dtype: torch.dtype) -> Tensor:
+        return self.broadcast(self.scalar(value, dtype), shape)
+
+    def size_scalar(self, size: Size, dtype: torch.dtype) -> Tensor:
+        """A size used as data."""
+        if isinstance(size, int):
+            return self.scalar(size, dtype)
+        i64 = ir.IntegerType.get_signless(64)
+        integer = ir.Operation.create("arith.index_cast", results=[i64], operands=[self.sizes.emit(size)]).result
+        data = self.op("tensor.from_elements", [integer], (), torch.int64)
+        return self.convert(data, dtype)
+
+    def weight(self, name: str, entry: Weight, shape: Shape, dtype: torch.dtype) -> Tensor:
+        name = self.weights.add(name, entry)
+        return self.op("disc.weight", [], shape, dtype, name=ir.StringAttr.get(name))
+
+    def iota(self, shape: Shape, dim: int, dtype: torch.dtype) -> Tensor:
+        dimension = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)
+        if is_static(shape):
+            return self.op("stablehlo.iota", [], shape, dtype, iota_dimension=dimension)
+        return self.op("stablehlo.dynamic_iota", [self.shape_operand(shape)], shape, dtype, iota_dimension=dimension)
+
+    # --- elementwise --------------------------------------------------------------------------------------------------------
+
+    def convert(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        if x.dtype == dtype:
+            return x
+        if dtype == torch.bool:
+            return self.compare("ne", x, self.scalar(0, x.dtype))
+        return self.op("stablehlo.convert", [x.value], x.shape, dtype)
+
+    def unary(self, name: str, x: Tensor) -> Tensor:
+        return self.op(name if "." in name else f"stablehlo.{name}", [x.value], x.shape, x.dtype)
+
+    def binary(self, name: str, a: Tensor, b: Tensor) -> Tensor:
+        """`a <name> b` of one dtype; shapes that are not known to be equal go through `chlo.broadcast_<name>`."""
+        if same_shape(a.shape, b.shape):
+            return self.op(f"stablehlo.{name}", [a.value, b.value], a.shape, a.dtype)
+        return self.op(f"chlo.broadcast_{name}", [a.value, b.value], self.broadcast_shape(a.shape, b.shape), a.dtype)
+
+    def compare(self, direction: str, a: Tensor, b: Tensor) -> Tensor:
+        dialect = "stablehlo" if same_shape(a.shape, b.shape) else "chlo"
+        name = "stablehlo.compare" if dialect == "stablehlo" else "chlo.broadcast_compare"
+        attribute = ir.Attribute.parse(f"#{dialect}<comparison_direction {COMPARISONS[direction]}>")
+        shape = self.broadcast_shape(a.shape, b.shape)
+        return self.op(name, [a.value, b.value], shape, torch.bool, comparison_direction=attribute)
+
+    def select(self, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        operands = [condition.value, a.value, b.value]
+        if same_shape(a.shape, b.shape) and same_shape(condition.shape, a.shape):
+            return self.op("stablehlo.select", operands, a.shape, a.dtype)
+        shape = self.broadcast_shape(self.broadcast_shape(condition.shape, a.shape), b.shape)
+        return self.op("chlo.broadcast_select", operands, shape, a.dtype)
+
+    def broadcast_shape(self, a: Shape, b: Shape) -> Shape:
+        rank = max(len(a), len(b))
+        padded = [(1,) * (rank - len(shape)) + shape for shape in (a, b)]
+        return tuple(y if x == 1 else x if y == 1 or not isinstance(y, int) else y for x, y in zip(*padded, strict=True))
+
+    def math(self, x: Tensor, body: Callable[[Tensor], Tensor]) -> Tensor:
+        """`body` in f32 when x has a reduced precision, as PyTorch's CPU kernels compute."""
+        if x.dtype not in REDUCED_PRECISION:
+            return body(x)
+        return self.convert(body(self.convert(x, torch.float32)), x.dtype)
+
+    # --- shapes -------------------------------------------------------------------------------------------------------------
+
+    def reshape(self, x: Tensor, shape: Shape) -> Tensor:
+        if same_shape(x.shape, shape):
+            return x
+        if is_static(shape):
+            return self.op("stablehlo.reshape", [x.value], shape, x.dtype)
+        return self.op("stablehlo.dynamic_reshape", [x.value, self.shape_operand(shape)], shape, x.dtype)
+
+    def unsqueeze(self, x: Tensor, dim: int) -> Tensor:
+        return self.reshape(x, (*x.shape[:dim], 1, *x.shape[dim:]))
+
+    def transpose(self, x: Tensor, permutation: Sequence[int]) -> Tensor:
+        if list(permutation) == list(range(x.rank)):
+            return x
+        shape = tuple(x.shape[i] for i in permutation)
+        return self.op("stablehlo.transpose", [x.value], shape, x.dtype, permutation=integers(permutation))
+
+    def broadcast(self, x: Tensor, shape: Shape, dims: Sequence[int] | None = None) -> Tensor:
+        """`x` expanded to `shape`; input dim i goes to dims[i] (default: aligned at the right, as in PyTorch).
+
+        Raises: RuleError when a dim is neither 1 nor the result's size.
+        """
+        dims = list(range(len(shape) - x.rank, len(shape))) if dims is None else list(dims)
+        if same_shape(x.shape, shape) and dims == list(range(x.rank)):
+            return x
+        if is_static(x.shape) and is_static(shape):
+            return self.op("stablehlo.broadcast_in_dim", [x.value], shape, x.dtype, broadcast_dimensions=integers(dims))
+        kept = [i for i, dim in enumerate(dims) if same_size(x.shape[i], shape[dim])]
+        expanded = [i for i in range(x.rank) if i not in kept and x.shape[i] == 1]
+        attributes = {"broadcast_dimensions": integers(dims)}
+        attributes["known_expanding_dimensions"] = integers(expanded)
+        attributes["known_nonexpanding_dimensions"] = integers(kept)
+        return self.op("stablehlo.dynamic_broadcast_in_dim", [x.value, self.shape_operand(shape)], shape, x.dtype, **attributes)
+
+    def concatenate(self, tensors: Sequence[Tensor], dim: int) -> Tensor:
+        if len(tensors) == 1:
+            return tensors[0]
+        total: Size = to_size(sum((sympy.sympify(tensor.shape[dim]) for tensor in tensors), sympy.Integer(0)))
+        shape = (*tensors[0].shape[:dim], total, *tensors[0].shape[dim + 1 :])
+        dimension = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)
+        return self.op("stablehlo.concatenate", [tensor.value for tensor in tensors], shape, tensors[0].dtype, dimension=dimension)
+
+    def slice(self, x: Tensor, starts: Sequence[Size], sizes: Shape, strides: Sequence[int]) -> Tensor:
+        """The box of `sizes` elements from `starts`; the caller has clamped."""
+        if same_shape(x.shape, sizes) and all(stride == 1 for stride in strides):
+            return x
+        limits = [to_size(sympy.sympify(start) + (sympy.sympify(size) - 1) * stride + 1) if stride != 1 else to_size(sympy.sympify(start) + size)
+                  for start, size, stride in zip(starts, sizes, strides, strict=True)]  # fmt: skip
+        if is_static(x.shape) and is_static(tuple(starts)) and is_static(tuple(limits)):
+            attributes = {"start_indices": starts, "limit_indices": limits, "strides": strides}
+            return self.op("stablehlo.slice", [x.value], sizes, x.dtype, **{k: integers([int(i) for i in v]) for k, v in attributes.items()})
+        operands = [x.value, self.shape_operand(starts), self.shape_operand(limits), self.shape_operand(strides)]
+        return self.op("stablehlo.real_dynamic_slice", operands, sizes, x.dtype)
+
+    # --- regions ------------------------------------------------------------------------------------------------------------
+
+    def scalar_region(self, op: ir.Operation, kind: str | None, dtype: torch.dtype) -> None:
+        """Fills the region of a reduction or scatter: (a, b) → a <kind> b, or → b when kind is None."""
+        scalar = tensor_type((), dtype)
+        block = ir.Block.create_at_start(op.regions[0], [scalar, scalar], [op.location, op.location])
+        with ir.InsertionPoint(block):
+            result = block.arguments[1]
+            if kind is not None:
+                result = ir.Operation.create(f"stablehlo.{kind}", results=[scalar], operands=list(block.arguments)).result
+            ir.Operation.create("stablehlo.return", operands=[result])
+
+    def reduce(self, x: Tensor, kind: str, initial: bool | int | float, dims: Sequence[int]) -> Tensor:
+        if not dims:
+            return x
+        shape = tuple(size for i, size in enumerate(x.shape) if i not in dims)
+        operands = [x.value, self.scalar(initial, x.dtype).value]
+        attributes = {"dimensions": integers(sorted(dims))}
+        op = ir.Operation.create("stablehlo.reduce", results=[tensor_type(shape, x.dtype)], operands=operands, attributes=attributes, regions=1)
+        self.scalar_region(op, kind, x.dtype)
+        return Tensor(op.result, shape, x.dtype)

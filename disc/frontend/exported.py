@@ -1,0 +1,253 @@
+"""torch.export programs: exporting a module with every dim dynamic, and importing the program."""
+
+from __future__ import annotations
+
+import json
+import warnings
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import fx
+from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, SymIntArgument, TensorArgument
+from torch.utils import _pytree as pytree
+from torch_mlir import ir
+
+from disc.errors import UnsupportedFormatError, UnsupportedOp, UnsupportedOpError
+from disc.frontend.decompositions import export_table
+from disc.frontend.imported import Constant, Imported, OutputSpec
+from disc.frontend.locations import line_text, user_line
+from disc.frontend.lowering import GraphInput, GraphSource, lower_graph
+from disc.frontend.dialects import load_frontend_dialects
+
+DynamicShapes = Mapping[str, object] | Sequence[object] | None
+
+
+def import_exported(program: ExportedProgram, context: ir.Context) -> Imported:
+    """Lowers `program` to a module at stage `imported`.
+
+    Raises: UnsupportedOpError listing every op that cannot be compiled, or a buffer that the model writes.
+    """
+    load_frontend_dialects(context)
+    _refuse_mutation(program)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = program.run_decompositions(export_table())
+    placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    inputs, leaves, weights = [], [], {}
+    for spec in program.graph_signature.input_specs:
+        node = placeholders[spec.arg.name] if spec.arg.name in placeholders else None
+        if spec.kind == InputKind.USER_INPUT:
+            leaves.append(not isinstance(spec.arg, ConstantArgument))
+            if node is not None and leaves[-1]:
+                inputs.append(GraphInput(node, spec.arg.name))
+        elif node is not None:
+            weights[node] = (spec.target, _stored_tensor(program, spec.target))
+    weights |= _constants_by_attribute(program.graph_module)
+    source = GraphSource(program.graph, inputs, weights, _outputs(program), program.range_constraints)
+    lowered = lower_graph(source, context)
+    return Imported(
+        lowered.module,
+        lowered.weights,
+        tuple(argument.name for argument in inputs),
+        OutputSpec(lowered.result_names, lowered.constants, program.call_spec.out_spec),
+        program.call_spec.in_spec,
+        tuple(i for i, is_argument in enumerate(leaves) if is_argument),
+    )
+
+
+def _refuse_mutation(program: ExportedProgram) -> None:
+    """Raises: UnsupportedOpError naming each buffer or input that the model writes."""
+    signature = program.graph_signature
+    producers = {node.name: node for node in program.graph.nodes}
+    written = [(name, "buffer", target) for name, target in signature.buffers_to_mutate.items()]
+    written += [(name, "input", target) for name, target in signature.user_inputs_to_mutate.items()]
+    reason = "the model writes it in place; a compiled model has no state (batch norm in training mode? call model.eval())"
+    ops = [UnsupportedOp(f"{kind} {target}", reason, line_text(producers[name])) for name, kind, target in written]
+    if ops:
+        raise UnsupportedOpError(ops)
+
+
+def _stored_tensor(program: ExportedProgram, target: str) -> torch.Tensor:
+    """A parameter, a buffer (persistent or not) or a lifted constant."""
+    value = program.state_dict.get(target)
+    if value is None:
+        value = program.constants[target]
+    return value
+
+
+def _constants_by_attribute(module: fx.GraphModule) -> dict[fx.Node, tuple[str, torch.Tensor]]:
+    found = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr" and isinstance(value := getattr(module, node.target, None), torch.Tensor):
+            found[node] = (node.target, value)
+    return found
+
+
+def _outputs(program: ExportedProgram) -> list[tuple[str, fx.Node | Constant]]:
+    nodes = {node.name: node for node in program.graph.nodes}
+    outputs: list[tuple[str, fx.Node | Constant]] = []
+    for spec in program.graph_signature.output_specs:
+        if spec.kind != OutputKind.USER_OUTPUT:
+            raise UnsupportedOpError([UnsupportedOp(f"output {spec.target}", f"outputs of kind {spec.kind.name} are not supported")])
+        if isinstance(spec.arg, TensorArgument | SymIntArgument):
+            outputs.append((spec.arg.name, nodes[spec.arg.name]))
+        elif isinstance(spec.arg, ConstantArgument):
+            outputs.append(("", spec.arg.value))
+        else:
+            raise UnsupportedOpError([UnsupportedOp("output", f"outputs of type {type(spec.arg).__name__} are not supported")])
+    return outputs
+
+
+# --- exporting ------------------------------------------------------------------------------------------------------------------
+
+
+def export_module(
+    model: torch.nn.Module, example_inputs: tuple[object, ...], dynamic_shapes: DynamicShapes = None, kwargs: Mapping[str, object] | None = None
+) -> ExportedProgram:
+    """`torch.export` with every dim of every tensor dynamic unless `dynamic_shapes` says otherwise.
+
+    A dim that the model fixes becomes static. An example size of 0 or 1 would be taken for a constant by torch.export, so the
+    export runs on examples whose dynamic dims are at least 2.
+
+    Raises: UnsupportedOpError when the model's control flow or sizes depend on data; what torch.export raises otherwise.
+    """
+    named = dict(kwargs or {})
+    shapes = dynamic_shapes if dynamic_shapes is not None else _all_dynamic(model, example_inputs, named)
+    widened = widened_examples(example_inputs, named, shapes)
+    try:
+        return _export(model, widened[0], widened[1], shapes)
+    except UnsupportedOpError:
+        raise
+    except Exception:
+        # A size of 1 that the model itself needs (a broadcast dim, one channel) cannot be widened: the user's own example decides.
+        if not widened[2] or dynamic_shapes is not None:
+            raise
+        return _export(model, example_inputs, named, shapes)
+
+
+def _export(model: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object], shapes: object) -> ExportedProgram:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
+        except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode as error:
+            raise _data_dependent(error) from error
+        except torch._dynamo.exc.UserError as error:
+            if error.error_type is torch._dynamo.exc.UserErrorType.CONSTRAINT_VIOLATION:
+                raise
+            raise _data_dependent(error) from error
+
+
+def _data_dependent(error: Exception) -> UnsupportedOpError:
+    frame = user_line(_trace_text(error)) or user_line(str(error))
+    place = f"{frame[0]}:{frame[1]}" if frame else "unknown line"
+    first = str(error).strip().splitlines()[0]
+    return UnsupportedOpError([UnsupportedOp("control flow or size that depends on data", first, place)])
+
+
+def _trace_text(error: Exception) -> str:
+    lines, trace = [], error.__traceback__
+    while trace is not None:
+        lines.append(f'File "{trace.tb_frame.f_code.co_filename}", line {trace.tb_lineno}')
+        trace = trace.tb_next
+    return "\n".join(line for line in lines if "/disc/frontend/" not in line)
+
+
+def _all_dynamic(model: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    def dims(value: object) -> object:
+        return {i: Dim.AUTO for i in range(value.dim())} if isinstance(value, torch.Tensor) else None
+
+    positional = pytree.tree_map(dims, tuple(args))
+    if not kwargs:
+        return positional
+    import inspect
+
+    names = list(inspect.signature(model.forward).parameters)
+    return dict(zip(names, positional, strict=False)) | {name: pytree.tree_map(dims, value) for name, value in kwargs.items()}
+
+
+def widened_examples(
+    args: tuple[object, ...], kwargs: dict[str, object], shapes: object
+) -> tuple[tuple[object, ...], dict[str, object], bool]:
+    """The examples with each dynamic dim of size 0 or 1 repeated to 2; the flag says whether any was."""
+    changed = False
+    specs = _dim_specs(args, kwargs, shapes)
+
+    def widen(value: object, spec: object) -> object:
+        nonlocal changed
+        if not isinstance(value, torch.Tensor):
+            return value
+        for dim in _dynamic_dims(spec):
+            if value.shape[dim] < 2:
+                changed = True
+                value = value.new_zeros([2 if i == dim else s for i, s in enumerate(value.shape)]) if value.shape[dim] == 0 \
+                    else value.repeat_interleave(2, dim)  # fmt: skip
+        return value
+
+    leaves, tree = pytree.tree_flatten((args, kwargs))
+    widened = [widen(leaf, spec) for leaf, spec in zip(leaves, specs, strict=True)]
+    new_args, new_kwargs = pytree.tree_unflatten(widened, tree)
+    return new_args, new_kwargs, changed
+
+
+def _dim_specs(args: tuple[object, ...], kwargs: dict[str, object], shapes: object) -> list[object]:
+    """The spec of each leaf of (args, kwargs)."""
+    if isinstance(shapes, Mapping):
+        values = list(shapes.values())
+        pairs = [*zip(args, values, strict=False), *((value, shapes.get(name)) for name, value in kwargs.items())]
+    else:
+        assert isinstance(shapes, Sequence)
+        pairs = [*zip(args, shapes, strict=True), *((value, None) for value in kwargs.values())]
+    return [spec for value, spec in pairs for spec in _leaf_specs(value, spec)]
+
+
+def _leaf_specs(value: object, spec: object) -> list[object]:
+    if isinstance(value, torch.Tensor) or spec is None:
+        return [spec] * len(pytree.tree_leaves(value))
+    if isinstance(value, Mapping):
+        assert isinstance(spec, Mapping)
+        return [leaf for name, part in value.items() for leaf in _leaf_specs(part, spec.get(name))]
+    if isinstance(value, list | tuple):
+        assert isinstance(spec, Sequence)
+        return [leaf for part, inner in zip(value, spec, strict=True) for leaf in _leaf_specs(part, inner)]
+    return [None] * len(pytree.tree_leaves(value))
+
+
+def _dynamic_dims(spec: object) -> list[int]:
+    if isinstance(spec, Mapping):
+        return [dim for dim, size in spec.items() if size is not None and size is not Dim.STATIC and not isinstance(size, int)]
+    if isinstance(spec, list | tuple):
+        return [dim for dim, size in enumerate(spec) if size is not None and size is not Dim.STATIC and not isinstance(size, int)]
+    return []
+
+
+# --- .pt2 -----------------------------------------------------------------------------------------------------------------------
+
+
+def load_pt2(path: str | Path) -> ExportedProgram:
+    """`torch.export.load`. A `.pt2` file can run code when it is loaded: load only files that you trust.
+
+    Raises: UnsupportedFormatError for a file that is not an archive, or that another version of PyTorch wrote.
+    """
+    if not zipfile.is_zipfile(path):
+        raise UnsupportedFormatError(f"{path} is not a .pt2 archive")
+    written = pt2_torch_version(path)
+    ours = torch.__version__.split("+")[0]
+    if written is not None and written.split("+")[0].split(".")[:2] != ours.split(".")[:2]:
+        raise UnsupportedFormatError(f"{path} was written by PyTorch {written}; this is PyTorch {ours}: export the model again")
+    return torch.export.load(path)
+
+
+def pt2_torch_version(path: str | Path) -> str | None:
+    """The version of PyTorch that wrote the archive, read from its JSON without loading anything."""
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            if not name.endswith(".json"):
+                continue
+            record = json.loads(archive.read(name))
+            if isinstance(record, dict) and "torch_version" in record:
+                return str(record["torch_version"])
+    return None

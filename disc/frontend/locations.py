@@ -1,0 +1,42 @@
+"""Where an op comes from: the user's Python line, out of the stack trace that PyTorch keeps on each node."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import torch
+from torch import fx
+from torch_mlir import ir
+
+TORCH = os.path.dirname(torch.__file__) + os.sep
+FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
+
+
+def user_line(trace: str | None) -> tuple[str, int] | None:
+    """The innermost frame outside PyTorch itself (the innermost of all when there is none outside)."""
+    frames = [(path, int(line)) for path, line in FRAME.findall(trace or "")]
+    outside = [frame for frame in frames if not frame[0].startswith(TORCH)]
+    return outside[-1] if outside else frames[-1] if frames else None
+
+
+def module_path(node: fx.Node) -> str:
+    """The dotted path of the nn.Module that the node belongs to, or ""."""
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
+        return ""
+    path = list(stack.values())[-1][0]
+    return re.sub(r"^L\['self'\]\.?(_modules)?|^L__self___?", "", path)
+
+
+def location(node: fx.Node) -> ir.Location:
+    frame = user_line(node.meta.get("stack_trace"))
+    place = ir.Location.file(frame[0], frame[1], 0) if frame else ir.Location.unknown()
+    path = module_path(node)
+    return ir.Location.name(path, childLoc=place) if path else place
+
+
+def line_text(node: fx.Node) -> str:
+    """ "file.py:12", or "unknown line"."""
+    frame = user_line(node.meta.get("stack_trace"))
+    return f"{frame[0]}:{frame[1]}" if frame else "unknown line"

@@ -1,0 +1,350 @@
+"""An FX graph of ATen ops → a module at stage `imported`, op by op through the table of rules.
+
+Every op that no rule takes is collected, so that the user sees all of them at once.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import sympy
+import torch
+from torch import fx
+from torch.utils._sympy.value_ranges import ValueRanges
+from torch_mlir import ir
+from torch_mlir.passmanager import PassManager
+
+from disc.errors import CompilerBug, UnsupportedOp, UnsupportedOpError
+from disc.frontend.call import Call
+from disc.frontend.emitter import Emitter, RuleError, Tensor, element_type, is_static, tensor_type
+from disc.frontend.imported import Constant
+from disc.frontend.locations import line_text, location
+from disc.frontend.long_tail import lower_with_torch_mlir
+from disc.frontend.rules import RULES
+from disc.frontend.symbols import IndexArithmetic, Size, SymbolError, relaxed_minimum, solve_base, to_shape, to_size, to_text, upper_limit
+from disc.ir.weights import STORAGE, Weight, WeightTable
+
+aten = torch.ops.aten
+
+# Asserts about sizes hold by the relations among the inputs; asserts about data have no place in a compiled function.
+DROPPED = ("aten._assert_tensor_metadata", "aten._assert_async", "aten._assert_scalar", "aten.sym_constrain_range",
+           "aten._functional_assert_async", "aten._make_dep_token")  # fmt: skip
+DATA_DEPENDENT = ("aten.nonzero", "aten.masked_select", "aten._local_scalar_dense", "aten.unique", "aten._unique", "aten.bincount",
+                  "aten.repeat_interleave.Tensor", "aten.item")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GraphInput:
+    """A placeholder that becomes an argument, under the user's name."""
+
+    node: fx.Node
+    name: str
+
+
+@dataclass(frozen=True)
+class GraphSource:
+    """A graph with the meaning of its placeholders and outputs.
+
+    outputs: nodes or plain constants, in order; weights: placeholder or get_attr node → (name, data).
+    """
+
+    graph: fx.Graph
+    inputs: Sequence[GraphInput]
+    weights: Mapping[fx.Node, tuple[str, torch.Tensor]]
+    outputs: Sequence[tuple[str, fx.Node | Constant]]
+    ranges: Mapping[sympy.Symbol, ValueRanges]
+
+
+@dataclass(frozen=True)
+class LoweredGraph:
+    module: ir.Module
+    weights: WeightTable
+    result_names: tuple[str, ...]
+    constants: dict[int, Constant]
+
+
+def lower_graph(source: GraphSource, context: ir.Context) -> LoweredGraph:
+    """Raises: UnsupportedOpError naming every op without a rule; CompilerBug when our own output does not verify."""
+    with context, ir.Location.unknown():
+        lowered = _Lowering(source).run()
+        try:
+            PassManager.parse("builtin.module(cse)").run(lowered.module.operation)
+        except ir.MLIRError as error:
+            raise CompilerBug(f"frontend: the imported module does not verify: {error}\n{lowered.module}") from error
+        return lowered
+
+
+def to_weight(tensor: torch.Tensor) -> Weight:
+    """A view of the tensor's storage (no copy for a CPU tensor).
+
+    Raises: RuleError for a dtype without a type in the IR.
+    """
+    data = tensor.detach().cpu()
+    name = str(element_type(data.dtype))
+    if data.dtype == torch.bfloat16:
+        return Weight(data.view(torch.uint16).numpy(), name)
+    assert name in STORAGE
+    return Weight(data.numpy(), name)
+
+
+class _Lowering:
+    def __init__(self, source: GraphSource) -> None:
+        self.source = source
+        self.module = ir.Module.create()
+        self.weights = WeightTable()
+        self.values: dict[fx.Node, Tensor | tuple[Tensor, ...]] = {}
+        self.unsupported: list[UnsupportedOp] = []
+        self.ranges = self._relaxed_ranges()
+
+    def run(self) -> LoweredGraph:
+        function, block, emitter, anchor = self._create_function()
+        with ir.InsertionPoint(anchor):
+            for node in self._used_weights():
+                self._emit_weight(emitter, node)
+        with ir.InsertionPoint(block):
+            for node in self.source.graph.nodes:
+                if node.op == "call_function":
+                    self._emit_node(emitter, node)
+            if self.unsupported:
+                raise UnsupportedOpError(self.unsupported)
+            names, constants = self._emit_return(emitter, function)
+        anchor.erase()
+        self.module.operation.attributes["disc.symbols"] = self._symbols_attribute()
+        self.module.operation.attributes["disc.result_names"] = ir.ArrayAttr.get([ir.StringAttr.get(name) for name in names])
+        return LoweredGraph(self.module, self.weights, tuple(names), constants)
+
+    # --- the function and its sizes -----------------------------------------------------------------------------------------
+
+    def _create_function(self) -> tuple[ir.Operation, ir.Block, Emitter, ir.Operation]:
+        types, attributes = [], []
+        for argument in self.source.inputs:
+            kind, described = self._argument(argument)
+            types.append(kind)
+            attributes.append(ir.DictAttr.get(described))
+        function_type = ir.TypeAttr.get(ir.FunctionType.get(types, []))
+        described = {"sym_name": ir.StringAttr.get("main"), "function_type": function_type, "arg_attrs": ir.ArrayAttr.get(attributes)}
+        with ir.InsertionPoint(self.module.body):
+            function = ir.Operation.create("func.func", attributes=described, regions=1)
+        block = ir.Block.create_at_start(function.regions[0], types, [ir.Location.unknown()] * len(types))
+        index = ir.IndexType.get()
+        with ir.InsertionPoint(block):
+            # All shape arithmetic goes above this op, which is erased at the end.
+            anchor = ir.Operation.create("arith.constant", results=[index], attributes={"value": ir.IntegerAttr.get(index, 0)})
+        arithmetic = IndexArithmetic(anchor, {})
+        self._add_bases(arithmetic, block)
+        for argument, value in zip(self.source.inputs, block.arguments, strict=True):
+            meta = argument.node.meta["val"]
+            if isinstance(meta, torch.Tensor):
+                self.values[argument.node] = Tensor(value, to_shape(meta.shape), meta.dtype)
+        return function, block, Emitter(arithmetic, self.weights, self.ranges), anchor
+
+    def _argument(self, argument: GraphInput) -> tuple[ir.Type, dict[str, ir.Attribute]]:
+        value = argument.node.meta["val"]
+        described: dict[str, ir.Attribute] = {"disc.name": ir.StringAttr.get(argument.name)}
+        if not isinstance(value, torch.Tensor):
+            if isinstance(value, torch.SymInt):
+                described["disc.symbol"] = ir.StringAttr.get(to_text(to_size(value)))
+            elif not isinstance(value, int):
+                raise UnsupportedOpError([UnsupportedOp("placeholder", f"input {argument.name} is a {type(value).__name__}")])
+            return ir.IntegerType.get_signless(64), described
+        try:
+            kind = tensor_type(to_shape(value.shape), value.dtype)
+        except RuleError as error:
+            raise UnsupportedOpError([UnsupportedOp(f"input {argument.name}", str(error))]) from error
+        i64 = ir.IntegerType.get_signless(64)
+        dims = [ir.IntegerAttr.get(i64, s) if isinstance(s, int) else ir.StringAttr.get(to_text(s)) for s in to_shape(value.shape)]
+        described["disc.dims"] = ir.ArrayAttr.get(dims)
+        return kind, described
+
+    def _add_bases(self, arithmetic: IndexArithmetic, block: ir.Block) -> None:
+        """Where each symbol can be read: a dim that is the symbol itself before a scalar argument, a linear dim last."""
+        found: list[tuple[int, str, Callable[[], ir.Value]]] = []
+        for argument, value in zip(self.source.inputs, block.arguments, strict=True):
+            meta = argument.node.meta["val"]
+            if isinstance(meta, torch.Tensor):
+                readers = [(size, 0, _dim_reader(arithmetic, value, i)) for i, size in enumerate(to_shape(meta.shape))]
+            else:
+                readers = [(to_size(meta), 1, _scalar_reader(arithmetic, value))]
+            for size, preference, read in readers:
+                if isinstance(size, int):
+                    continue
+                rank = preference if isinstance(size, sympy.Symbol) else 2
+                found += [(rank, name, reader) for name, reader in solve_base(size, read, lambda: arithmetic).items()]
+        for _, name, reader in sorted(found, key=lambda entry: entry[0]):
+            arithmetic.bases.setdefault(name, reader)
+
+    def _relaxed_ranges(self) -> dict[sympy.Symbol, ValueRanges]:
+        ranges = {symbol: value_range for symbol, value_range in self.source.ranges.items() if isinstance(symbol, sympy.Symbol)}
+        sizes = {size for node in self.source.graph.nodes for size in _sizes_of(node.meta.get("val")) if isinstance(size, sympy.Expr)}
+        known = [size for size in sorted(sizes, key=str) if size.free_symbols <= set(ranges)]
+        return {symbol: ValueRanges(relaxed_minimum(symbol, ranges, known), value.upper) for symbol, value in ranges.items()}
+
+    def _symbols_attribute(self) -> ir.Attribute:
+        used = {str(s) for argument in self.source.inputs for size in _sizes_of(argument.node.meta["val"]) for s in sympy.sympify(size).free_symbols}
+        i64 = ir.IntegerType.get_signless(64)
+        entries: dict[str, ir.Attribute] = {}
+        for symbol, value_range in sorted(self.ranges.items(), key=lambda item: str(item[0])):
+            if str(symbol) not in used:
+                continue
+            entry = {"min": ir.IntegerAttr.get(i64, int(value_range.lower)), "divisor": ir.IntegerAttr.get(i64, 1)}
+            upper = upper_limit(value_range)
+            if upper is not None:
+                entry["max"] = ir.IntegerAttr.get(i64, upper)
+            entries[str(symbol)] = ir.DictAttr.get(entry)
+        return ir.DictAttr.get(entries)
+
+    # --- weights ------------------------------------------------------------------------------------------------------------
+
+    def _used_weights(self) -> list[fx.Node]:
+        return [node for node in self.source.weights if node.users]
+
+    def _emit_weight(self, emitter: Emitter, node: fx.Node) -> None:
+        name, data = self.source.weights[node]
+        try:
+            self.values[node] = emitter.weight(name, to_weight(data), tuple(data.shape), data.dtype)
+        except RuleError as error:
+            self.unsupported.append(UnsupportedOp(f"weight {name}", str(error)))
+            self.values[node] = self._stand_in(data)
+
+    # --- ops ----------------------------------------------------------------------------------------------------------------
+
+    def _emit_node(self, emitter: Emitter, node: fx.Node) -> None:
+        meta = node.meta.get("val")
+        name = str(node.target)
+        if name.startswith(DROPPED) or (meta is not None and not isinstance(meta, torch.Tensor | list | tuple)):
+            if name.startswith(DATA_DEPENDENT):
+                self._refuse(node, "its value or the size of its result depends on data")
+            return
+        if node.target is operator.getitem:
+            self._emit_getitem(node)
+            return
+        if meta is None and not node.users:
+            return
+        with location(node):
+            try:
+                self.values[node] = self._apply(emitter, node)
+            except (RuleError, SymbolError) as error:
+                self._refuse(node, str(error))
+                self.values[node] = self._stand_ins(meta)
+
+    def _apply(self, emitter: Emitter, node: fx.Node) -> Tensor | tuple[Tensor, ...]:
+        if str(node.target).startswith(DATA_DEPENDENT):
+            raise RuleError("the size of its result depends on data")
+        rule = RULES.get(node.target)
+        if rule is None:
+            result = lower_with_torch_mlir(emitter, node, self._argument_value)
+        else:
+            result = rule(emitter, Call(node, self._bind(node)))
+        meta = node.meta["val"]
+        if isinstance(result, tuple):
+            return tuple(self._checked(emitter, node, part, wanted) for part, wanted in zip(result, meta, strict=False))
+        return self._checked(emitter, node, result, meta)
+
+    def _checked(self, emitter: Emitter, node: fx.Node, result: Tensor, meta: torch.Tensor) -> Tensor:
+        """The result under the shape that PyTorch computed; a static size known on either side is kept."""
+        if result.dtype != meta.dtype or result.rank != meta.dim():
+            raise CompilerBug(f"frontend: the rule of {node.target} gives {result.value.type}, PyTorch {meta.dtype} {tuple(meta.shape)}")
+        shape = to_shape(meta.shape)
+        known: tuple[Size, ...] = tuple(have if isinstance(have, int) else want for have, want in zip(result.shape, shape, strict=True))
+        if tensor_type(known, result.dtype) == result.value.type:
+            return Tensor(result.value, known, result.dtype)
+        name = "stablehlo.reshape" if is_static(known) else "tensor.cast"
+        return emitter.op(name, [result.value], known, result.dtype)
+
+    def _refuse(self, node: fx.Node, reason: str) -> None:
+        self.unsupported.append(UnsupportedOp(str(node.target), reason, line_text(node)))
+
+    def _stand_ins(self, meta: object) -> Tensor | tuple[Tensor, ...]:
+        """A value of the right type after a refused op, so that the ops after it are examined too."""
+        if isinstance(meta, list | tuple):
+            return tuple(self._stand_in(part) for part in meta if isinstance(part, torch.Tensor))
+        return self._stand_in(meta)
+
+    def _stand_in(self, meta: object) -> Tensor:
+        assert isinstance(meta, torch.Tensor)
+        shape = to_shape(meta.shape)
+        dtype = meta.dtype if not meta.dtype.is_complex else torch.float32
+        kind = tensor_type(shape, dtype)
+        value = ir.Operation.create("builtin.unrealized_conversion_cast", results=[kind], operands=[]).result
+        return Tensor(value, shape, dtype)
+
+    def _emit_getitem(self, node: fx.Node) -> None:
+        parent, position = node.args
+        assert isinstance(parent, fx.Node) and isinstance(position, int)
+        parts = self.values[parent]
+        assert isinstance(parts, tuple)
+        if position < len(parts):
+            self.values[node] = parts[position]
+        elif node.users:
+            self._refuse(parent, f"result {position} is not supported")
+            self.values[node] = self._stand_in(node.meta["val"])
+
+    def _bind(self, node: fx.Node) -> dict[str, object]:
+        schema = getattr(node.target, "_schema", None)
+        if schema is None:
+            return {f"arg{i}": self._argument_value(argument) for i, argument in enumerate(node.args)}
+        bound: dict[str, object] = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
+        bound |= {argument.name: self._argument_value(value) for argument, value in zip(schema.arguments, node.args, strict=False)}
+        bound |= {name: self._argument_value(value) for name, value in node.kwargs.items()}
+        return bound
+
+    def _argument_value(self, argument: object) -> object:
+        if isinstance(argument, list | tuple):
+            return [self._argument_value(item) for item in argument]
+        if not isinstance(argument, fx.Node):
+            return argument
+        if argument in self.values:
+            return self.values[argument]
+        return _constant_or_size(argument.meta.get("val"), argument)
+
+    def _emit_return(self, emitter: Emitter, function: ir.Operation) -> tuple[list[str], dict[int, Constant]]:
+        names, constants, operands = [], {}, []
+        for position, (name, output) in enumerate(self.source.outputs):
+            if not isinstance(output, fx.Node):
+                constants[position] = output
+                continue
+            value = self._argument_value(output)
+            tensor = value if isinstance(value, Tensor) else emitter.size_scalar(to_size(value), torch.int64)
+            names.append(name)
+            operands.append(tensor.value)
+        ir.Operation.create("func.return", operands=operands)
+        inputs = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).inputs
+        function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, [operand.type for operand in operands]))
+        return names, constants
+
+
+def _constant_or_size(value: object, node: fx.Node) -> object:
+    if isinstance(value, torch.SymInt):
+        return to_size(value)
+    if isinstance(value, torch.SymFloat):
+        expression = value.node.expr
+        return float(expression) if expression.is_number else expression
+    if isinstance(value, int | float | bool | None):
+        return value
+    raise RuleError(f"argument {node.name} of type {type(value).__name__} is not supported")
+
+
+def _sizes_of(value: object) -> list[Size]:
+    if isinstance(value, torch.Tensor):
+        return list(to_shape(value.shape))
+    if isinstance(value, torch.SymInt):
+        return [to_size(value)]
+    if isinstance(value, list | tuple):
+        return [size for item in value for size in _sizes_of(item)]
+    return []
+
+
+def _dim_reader(arithmetic: IndexArithmetic, value: ir.Value, dim: int) -> Callable[[], ir.Value]:
+    def read() -> ir.Value:
+        return ir.Operation.create("tensor.dim", results=[arithmetic.index], operands=[value, arithmetic.constant(dim)]).result
+
+    return read
+
+
+def _scalar_reader(arithmetic: IndexArithmetic, value: ir.Value) -> Callable[[], ir.Value]:
+    def read() -> ir.Value:
+        return ir.Operation.create("arith.index_cast", results=[arithmetic.index], operands=[value]).result
+
+    return read

@@ -1,0 +1,154 @@
+"""Matrix products as `dot_general`, and convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch_mlir import ir
+
+from disc.frontend.call import Call
+from disc.frontend.emitter import Emitter, RuleError, Tensor, integers
+from disc.frontend.rules.elementwise import as_tensor
+from disc.frontend.symbols import Size
+
+aten = torch.ops.aten
+
+
+def dot(e: Emitter, a: Tensor, b: Tensor, contract: tuple[int, int], batch: int = 0) -> Tensor:
+    """`dot_general` over one dim of each; the first `batch` dims of both are batch dims."""
+    shape = tuple(a.shape[:batch]) + tuple(size for i, size in enumerate(a.shape) if i >= batch and i != contract[0])
+    shape += tuple(size for i, size in enumerate(b.shape) if i >= batch and i != contract[1])
+    dims = ", ".join(str(i) for i in range(batch))
+    batching = f"lhs_batching_dimensions = [{dims}], rhs_batching_dimensions = [{dims}], " if batch else ""
+    contracting = f"lhs_contracting_dimensions = [{contract[0]}], rhs_contracting_dimensions = [{contract[1]}]"
+    attribute = ir.Attribute.parse(f"#stablehlo.dot<{batching}{contracting}>")
+    return e.op("stablehlo.dot_general", [a.value, b.value], shape, a.dtype, dot_dimension_numbers=attribute)
+
+
+def linear(e: Emitter, call: Call) -> Tensor:
+    """x · wᵀ: the weight stays as it is stored, both last dims contract."""
+    x, weight, bias = call.tensor("input"), call.tensor("weight"), call.optional_tensor("bias")
+    result = dot(e, x, weight, (x.rank - 1, weight.rank - 1))
+    return result if bias is None else e.binary("add", result, bias)
+
+
+def multiply_matrices(e: Emitter, a: Tensor, b: Tensor) -> Tensor:
+    """`torch.matmul`: leading dims broadcast; equal ones become batch dims, and none are copied for a rank-2 right side."""
+    if a.rank == 0 or b.rank == 0:
+        raise RuleError("matmul of a scalar")
+    if b.rank == 1:
+        return dot(e, a, b, (a.rank - 1, 0))
+    if b.rank == 2:
+        return dot(e, a, b, (a.rank - 1, 0))
+    if a.rank == 1:
+        product = multiply_matrices(e, e.unsqueeze(a, 0), b)
+        return e.reshape(product, (*product.shape[:-2], product.shape[-1]))
+    leading = e.broadcast_shape(a.shape[:-2], b.shape[:-2])
+    a = e.broadcast(a, (*leading, *a.shape[-2:]))
+    b = e.broadcast(b, (*leading, *b.shape[-2:]))
+    return dot(e, a, b, (a.rank - 1, b.rank - 2), batch=len(leading))
+
+
+def matmul(e: Emitter, call: Call) -> Tensor:
+    return multiply_matrices(e, call.tensor("self"), call.tensor("other"))
+
+
+def mm(e: Emitter, call: Call) -> Tensor:
+    return multiply_matrices(e, call.tensor("self"), call.tensor("mat2"))
+
+
+def mv(e: Emitter, call: Call) -> Tensor:
+    return multiply_matrices(e, call.tensor("self"), call.tensor("vec"))
+
+
+def inner(e: Emitter, call: Call) -> Tensor:
+    return multiply_matrices(e, call.tensor("self"), call.tensor("tensor"))
+
+
+def add_product(e: Emitter, call: Call, product: Tensor) -> Tensor:
+    """beta * self + alpha * product."""
+    addend = e.convert(call.tensor("self"), call.dtype)
+    alpha, beta = call.scalar("alpha"), call.scalar("beta")
+    if alpha != 1:
+        product = e.binary("multiply", product, as_tensor(e, alpha, product.dtype))
+    if beta == 0:
+        return product
+    if beta != 1:
+        addend = e.binary("multiply", addend, as_tensor(e, beta, addend.dtype))
+    return e.binary("add", product, addend)
+
+
+def addmm(e: Emitter, call: Call) -> Tensor:
+    return add_product(e, call, multiply_matrices(e, call.tensor("mat1"), call.tensor("mat2")))
+
+
+def baddbmm(e: Emitter, call: Call) -> Tensor:
+    return add_product(e, call, multiply_matrices(e, call.tensor("batch1"), call.tensor("batch2")))
+
+
+def repeated(values: Sequence[int], count: int) -> list[int]:
+    return list(values) * count if len(values) == 1 else list(values)
+
+
+def convolve(
+    e: Emitter, x: Tensor, weight: Tensor, shape: tuple[Size, ...], *,
+    stride: Sequence[int], padding: Sequence[tuple[int, int]], lhs_dilation: Sequence[int], rhs_dilation: Sequence[int],
+    groups: int = 1, batch_groups: int = 1, dims: str | None = None,
+) -> Tensor:  # fmt: skip
+    space = ", ".join(str(i) for i in range(x.rank - 2))
+    dims = dims or f"[b, f, {space}]x[o, i, {space}]->[b, f, {space}]"
+    i64 = ir.IntegerType.get_signless(64)
+    edges = ir.DenseElementsAttr.get(np.array(padding, dtype=np.int64).reshape(len(padding), 2))
+    return e.op(
+        "stablehlo.convolution", [x.value, weight.value], shape, x.dtype,
+        window_strides=integers(stride), padding=edges, lhs_dilation=integers(lhs_dilation), rhs_dilation=integers(rhs_dilation),
+        dimension_numbers=ir.Attribute.parse(f"#stablehlo.conv<{dims}>"),
+        feature_group_count=ir.IntegerAttr.get(i64, groups), batch_group_count=ir.IntegerAttr.get(i64, batch_groups),
+    )  # fmt: skip
+
+
+def transposed_weight(e: Emitter, weight: Tensor, groups: int) -> Tensor:
+    """[in, out / groups, *k] of a transposed convolution → [out, in / groups, *k], turned around in space."""
+    space = list(range(2, weight.rank))
+    into, out = weight.shape[0], weight.shape[1]
+    if not isinstance(into, int) or not isinstance(out, int):
+        raise RuleError("a convolution whose weight has dynamic channels")
+    kernel = weight.shape[2:]
+    grouped = e.reshape(weight, (groups, into // groups, out, *kernel))
+    swapped = e.transpose(grouped, [0, 2, 1, *(dim + 1 for dim in space)])
+    flat = e.reshape(swapped, (groups * out, into // groups, *kernel))
+    return e.op("stablehlo.reverse", [flat.value], flat.shape, flat.dtype, dimensions=integers(space))
+
+
+def convolution(e: Emitter, call: Call) -> Tensor:
+    x, weight, bias = call.tensor("input"), call.tensor("weight"), call.optional_tensor("bias")
+    count = weight.rank - 2
+    stride, padding = repeated(call.integers("stride"), count), repeated(call.integers("padding"), count)
+    dilation, groups = repeated(call.integers("dilation"), count), call.integer("groups")
+    ones = [1] * count
+    if not call.flag("transposed"):
+        edges = [(pad, pad) for pad in padding]
+        result = convolve(
+            e, x, weight, call.shape, stride=stride, padding=edges, lhs_dilation=ones, rhs_dilation=dilation, groups=groups
+        )
+    else:
+        extra = repeated(call.integers("output_padding"), count)
+        kernel = [int(size) for size in weight.shape[2:] if isinstance(size, int)]
+        reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        edges = [(r - p, r - p + o) for r, p, o in zip(reach, padding, extra, strict=True)]
+        turned = transposed_weight(e, weight, groups)
+        result = convolve(
+            e, x, turned, call.shape, stride=ones, padding=edges, lhs_dilation=stride, rhs_dilation=dilation, groups=groups
+        )
+    if bias is None:
+        return result
+    return e.binary("add", result, e.reshape(bias, (bias.shape[0], *ones)))
+
+
+RULES = {
+    aten.linear.default: linear, aten.matmul.default: matmul, aten.mm.default: mm, aten.bmm.default: mm, aten.mv.default: mv,
+    aten.dot.default: inner, aten.addmm.default: addmm, aten.baddbmm.default: baddbmm,
+    aten.convolution.default: convolution,
+}  # fmt: skip

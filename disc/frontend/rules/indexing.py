@@ -1,0 +1,233 @@
+"""Gathers and scatters: embedding, advanced indexing, gather, scatter, index_put."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import fx
+from torch_mlir import ir
+
+from disc.frontend.call import Call
+from disc.frontend.emitter import Emitter, RuleError, Tensor, integers, is_static, tensor_type, wrap_dim
+from disc.frontend.rules.elementwise import as_tensor, operand
+from disc.frontend.symbols import Shape, Size
+
+aten = torch.ops.aten
+Rule = Callable[[Emitter, Call], Tensor | tuple[Tensor, ...]]
+
+SHAPE_ONLY = (aten.unsqueeze.default, aten.expand.default, aten.view.default, aten.slice.Tensor, aten.permute.default, aten.clone.default,
+              aten.squeeze.dims, aten.squeeze.dim, aten._to_copy.default, aten.reshape.default, aten.transpose.int, aten.select.int)  # fmt: skip
+
+
+def is_non_negative(node: object) -> bool:
+    """Whether an index is visibly ≥ 0: a constant, an arange from a non-negative start, sums, products and views of such."""
+    if isinstance(node, bool | int | float):
+        return node >= 0
+    if not isinstance(node, fx.Node) or node.op != "call_function":
+        return False
+    if node.target in SHAPE_ONLY:
+        return is_non_negative(node.args[0])
+    if node.target in (aten.add.Tensor, aten.mul.Tensor, aten.add.Scalar, aten.mul.Scalar, operator.add, operator.mul):
+        return all(is_non_negative(argument) for argument in node.args)
+    if node.target == aten.arange.start_step:
+        step = node.args[2] if len(node.args) > 2 else 1
+        return isinstance(node.args[0], int) and node.args[0] >= 0 and isinstance(step, int) and step > 0
+    return False
+
+
+def wrapped(e: Emitter, index: Tensor, size: Size) -> Tensor:
+    """Negative indices count from the end."""
+    negative = e.compare("lt", index, e.scalar(0, index.dtype))
+    return e.select(negative, e.binary("add", index, e.size_scalar(size, index.dtype)), index)
+
+
+def take(e: Emitter, x: Tensor, indices: Tensor, dims: Sequence[int], vector: bool) -> Tensor:
+    """x at `indices`: dims named by `dims` are indexed (the last dim of indices when `vector`), the others are kept whole and come last."""
+    leading = indices.shape[:-1] if vector else indices.shape
+    kept = [i for i in range(x.rank) if i not in dims]
+    shape = (*leading, *(x.shape[i] for i in kept))
+    sizes: Shape = tuple(1 if i in dims else size for i, size in enumerate(x.shape))
+    offset = list(range(len(leading), len(shape)))
+    attribute = ir.Attribute.parse(
+        f"#stablehlo.gather<offset_dims = {offset}, collapsed_slice_dims = {sorted(dims)}, start_index_map = {list(dims)}, "
+        f"index_vector_dim = {len(leading)}>"
+    )
+    if is_static(sizes):
+        slices = integers([int(size) for size in sizes if isinstance(size, int)])
+        return e.op("stablehlo.gather", [x.value, indices.value], shape, x.dtype, dimension_numbers=attribute, slice_sizes=slices)
+    operands = [x.value, indices.value, e.shape_operand(sizes)]
+    return e.op("stablehlo.dynamic_gather", operands, shape, x.dtype, dimension_numbers=attribute)
+
+
+def index_vectors(e: Emitter, indices: Sequence[Tensor]) -> tuple[Tensor, bool]:
+    """Index tensors, broadcast together, as one tensor; the flag says whether its last dim is the index vector."""
+    if len(indices) == 1:
+        return indices[0], False
+    shape: Shape = ()
+    for index in indices:
+        shape = e.broadcast_shape(shape, index.shape)
+    columns = [e.unsqueeze(e.broadcast(e.convert(index, torch.int64), shape), len(shape)) for index in indices]
+    return e.concatenate(columns, len(shape)), True
+
+
+def embedding(e: Emitter, call: Call) -> Tensor:
+    weight, indices = call.tensor("weight"), call.tensor("indices")
+    return take(e, weight, indices, [0], vector=False)
+
+
+def index_select(e: Emitter, call: Call) -> Tensor:
+    x, index = call.tensor("self"), call.tensor("index")
+    dim = wrap_dim(call.integer("dim"), x.rank)
+    if x.rank == 0:
+        return x
+    result = take(e, x, e.reshape(index, (index.shape[0],)) if index.rank else e.reshape(index, (1,)), [dim], vector=False)
+    order = list(range(1, dim + 1)) + [0] + list(range(dim + 1, x.rank))
+    return e.transpose(result, order)
+
+
+def checked_indices(e: Emitter, call: Call, x: Tensor) -> tuple[list[int], list[Tensor]]:
+    """The indexed dims and their index tensors, made non-negative.
+
+    Raises: RuleError for masks, whose result size depends on data.
+    """
+    nodes = call.node.args[1]
+    assert isinstance(nodes, list | tuple)
+    dims, indices = [], []
+    for dim, index in enumerate(call.optional_tensors("indices")):
+        if index is None:
+            continue
+        if index.dtype in (torch.bool, torch.uint8):
+            raise RuleError("indexing with a mask: the size of the result depends on data")
+        dims.append(dim)
+        indices.append(index if is_non_negative(nodes[dim]) else wrapped(e, index, x.shape[dim]))
+    return dims, indices
+
+
+def advanced_order(dims: Sequence[int], index_rank: int, rank: int) -> list[int]:
+    """The permutation from [index dims..., kept dims...] to PyTorch's order: index dims stand where adjacent indexed dims stood."""
+    adjacent = list(dims) == list(range(dims[0], dims[0] + len(dims)))
+    before = dims[0] if adjacent else 0
+    kept = rank - len(dims)
+    return [*range(index_rank, index_rank + before), *range(index_rank), *range(index_rank + before, index_rank + kept)]
+
+
+def index(e: Emitter, call: Call) -> Tensor:
+    x = call.tensor("self")
+    dims, indices = checked_indices(e, call, x)
+    vectors, vector = index_vectors(e, indices)
+    result = take(e, x, vectors, dims, vector)
+    return e.transpose(result, advanced_order(dims, vectors.rank - vector, x.rank))
+
+
+def element_vectors(e: Emitter, index: Tensor, dim: int) -> Tensor:
+    """The full coordinate of each element of `index`, which replaces the coordinate along `dim`."""
+    index = e.convert(index, torch.int64)
+    columns = [e.unsqueeze(index if i == dim else e.iota(index.shape, i, torch.int64), index.rank) for i in range(index.rank)]
+    return e.concatenate(columns, index.rank)
+
+
+def gather(e: Emitter, call: Call) -> Tensor:
+    x, position = call.tensor("self"), call.tensor("index")
+    if x.rank == 0:
+        return e.reshape(x, position.shape)
+    dim = wrap_dim(call.integer("dim"), x.rank)
+    if x.rank == 1:
+        return take(e, x, position, [0], vector=False)
+    return take(e, x, element_vectors(e, position, dim), list(range(x.rank)), vector=True)
+
+
+def scatter_at(e: Emitter, x: Tensor, indices: Tensor, updates: Tensor, dims: Sequence[int], vector: bool, kind: str | None) -> Tensor:
+    """x with `updates` ([index dims..., kept dims...]) written or combined at `indices` of `dims`."""
+    leading = indices.rank - vector
+    window = list(range(leading, updates.rank))
+    attribute = ir.Attribute.parse(
+        f"#stablehlo.scatter<update_window_dims = {window}, inserted_window_dims = {sorted(dims)}, "
+        f"scatter_dims_to_operand_dims = {list(dims)}, index_vector_dim = {leading}>"
+    )
+    attributes = {"scatter_dimension_numbers": attribute}
+    operands = [x.value, indices.value, updates.value]
+    op = ir.Operation.create("stablehlo.scatter", results=[tensor_type(x.shape, x.dtype)], operands=operands, attributes=attributes, regions=1)
+    e.scalar_region(op, kind, x.dtype)
+    return Tensor(op.result, x.shape, x.dtype)
+
+
+def scatter_rule(kind: str | None) -> Rule:
+    def rule(e: Emitter, call: Call) -> Tensor:
+        x, position = call.tensor("self"), call.tensor("index")
+        dim = wrap_dim(call.integer("dim"), x.rank)
+        source = operand(call, "src" if "src" in call.arguments else "value")
+        if isinstance(source, Tensor):
+            updates = e.slice(source, [0] * source.rank, position.shape, [1] * source.rank)
+        else:
+            updates = e.broadcast(as_tensor(e, source, x.dtype), position.shape)
+        return scatter_at(e, x, element_vectors(e, position, dim), updates, list(range(x.rank)), True, kind)
+
+    return rule
+
+
+def scatter_reduce(e: Emitter, call: Call) -> Tensor:
+    kinds = {"sum": "add", "prod": "multiply", "amax": "maximum", "amin": "minimum"}
+    reduction = call.text("reduce") or ""
+    if reduction not in kinds or not call.flag("include_self"):
+        raise RuleError(f"scatter_reduce of kind {reduction!r} with include_self={call.flag('include_self')}")
+    return plain(scatter_rule(kinds[reduction])(e, call))
+
+
+def plain(result: Tensor | tuple[Tensor, ...]) -> Tensor:
+    assert isinstance(result, Tensor)
+    return result
+
+
+def index_put(e: Emitter, call: Call) -> Tensor:
+    x, values = call.tensor("self"), call.tensor("values")
+    given = call.optional_tensors("indices")
+    if len(given) == 1 and given[0] is not None and given[0].dtype == torch.bool:
+        return put_mask(e, call, x, given[0], e.convert(values, x.dtype))
+    dims, indices = checked_indices(e, call, x)
+    vectors, vector = index_vectors(e, indices)
+    index_shape = vectors.shape[:-1] if vector else vectors.shape
+    canonical = (*index_shape, *(size for i, size in enumerate(x.shape) if i not in dims))
+    order = advanced_order(dims, len(index_shape), x.rank)
+    spread = e.broadcast(e.convert(values, x.dtype), tuple(canonical[i] for i in order))
+    updates = e.transpose(spread, sorted(range(len(order)), key=order.__getitem__))
+    return scatter_at(e, x, vectors, updates, dims, vector, "add" if call.flag("accumulate") else None)
+
+
+def put_mask(e: Emitter, call: Call, x: Tensor, mask: Tensor, values: Tensor) -> Tensor:
+    """x[mask] = one value."""
+    if any(size != 1 for size in values.shape):
+        raise RuleError("writing several values under a mask: which one goes where depends on data")
+    value = e.reshape(values, ())
+    if call.flag("accumulate"):
+        value = e.binary("add", x, value)
+    condition = e.broadcast(e.reshape(mask, (*mask.shape, *[1] * (x.rank - mask.rank))), x.shape)
+    return e.select(condition, value, x)
+
+
+def copy(e: Emitter, call: Call) -> Tensor:
+    return e.broadcast(e.convert(call.tensor("src"), call.dtype), call.shape)
+
+
+def diagonal(e: Emitter, call: Call) -> Tensor:
+    x = call.tensor("self")
+    first, second = wrap_dim(call.integer("dim1"), x.rank), wrap_dim(call.integer("dim2"), x.rank)
+    offset = call.integer("offset")
+    along = e.iota((call.shape[-1],), 0, torch.int64)
+    shifted = e.binary("add", along, e.scalar(abs(offset), torch.int64)) if offset else along
+    rows, columns = (shifted, along) if offset < 0 else (along, shifted)
+    vectors, _ = index_vectors(e, [rows, columns])
+    result = take(e, x, vectors, [first, second], vector=True)
+    return e.transpose(result, [*range(1, result.rank), 0])
+
+
+RULES: dict[object, Rule] = {
+    aten.embedding.default: embedding, aten.index_select.default: index_select,
+    aten.index.Tensor: index, aten._unsafe_index.Tensor: index,
+    aten.gather.default: gather, aten.diagonal.default: diagonal,
+    aten.scatter.src: scatter_rule(None), aten.scatter.value: scatter_rule(None), aten.scatter_add.default: scatter_rule("add"),
+    aten.scatter_reduce.two: scatter_reduce,
+    aten.index_put.default: index_put, aten._unsafe_index_put.default: index_put,
+    aten.copy.default: copy,
+}  # fmt: skip

@@ -1,0 +1,114 @@
+"""Max and average pooling as `reduce_window`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch_mlir import ir
+
+from disc.frontend.call import Call
+from disc.frontend.emitter import Emitter, RuleError, Tensor, integers, tensor_type
+from disc.frontend.rules.contractions import repeated
+from disc.frontend.rules.reductions import lowest
+from disc.frontend.symbols import Shape
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Window:
+    """The sliding window over the last dims; `ceil`: a last window may hang over the end."""
+
+    size: list[int]
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    ceil: bool
+
+
+def window_of(call: Call, count: int) -> Window:
+    size = repeated(call.integers("kernel_size"), count)
+    stride = repeated(call.integers("stride"), count) if call.has("stride") and call.raw("stride") != [] else size
+    dilation = repeated(call.integers("dilation"), count) if call.has("dilation") else [1] * count
+    return Window(size, stride, repeated(call.integers("padding"), count), dilation, call.flag("ceil_mode"))
+
+
+def reduce_window(e: Emitter, x: Tensor, window: Window, kind: str, initial: bool | int | float, padding: Sequence[int], shape: Shape) -> Tensor:
+    """Slides `window` over the last dims of x; `shape` is PyTorch's result, to which a window in the overhang alone is cut."""
+    lead = x.rank - len(window.size)
+    # Reaching stride - 1 further gives the rounded-up count of windows.
+    high = [pad + (step - 1 if window.ceil else 0) for pad, step in zip(padding, window.stride, strict=True)]
+    edges = np.array([(0, 0)] * lead + list(zip(padding, high, strict=True)), dtype=np.int64).reshape(x.rank, 2)
+    attributes = {
+        "window_dimensions": integers([1] * lead + window.size),
+        "window_strides": integers([1] * lead + window.stride),
+        "window_dilations": integers([1] * lead + window.dilation),
+        "base_dilations": integers([1] * x.rank),
+        "padding": ir.DenseElementsAttr.get(edges),
+    }
+    result_shape = shape
+    if window.ceil:
+        raise_for_dynamic(x.shape[lead:])
+        result_shape = (*shape[:lead], *(ceil_count(int(n), i, window, padding) for i, n in enumerate(x.shape[lead:]) if isinstance(n, int)))
+    operands = [x.value, e.scalar(initial, x.dtype).value]
+    kind_type = tensor_type(result_shape, x.dtype)
+    op = ir.Operation.create("stablehlo.reduce_window", results=[kind_type], operands=operands, attributes=attributes, regions=1)
+    e.scalar_region(op, kind, x.dtype)
+    result = Tensor(op.result, result_shape, x.dtype)
+    return e.slice(result, [0] * x.rank, shape, [1] * x.rank)
+
+
+def raise_for_dynamic(sizes: Shape) -> None:
+    if not all(isinstance(size, int) for size in sizes):
+        raise RuleError("pooling with ceil_mode over a dynamic dim")
+
+
+def ceil_count(size: int, i: int, window: Window, padding: Sequence[int]) -> int:
+    reach = window.dilation[i] * (window.size[i] - 1) + 1
+    return (size + 2 * padding[i] + window.stride[i] - 1 - reach) // window.stride[i] + 1
+
+
+def max_pool(e: Emitter, call: Call) -> tuple[Tensor, ...]:
+    if any(user.args[1] == 1 and user.users for user in call.node.users):
+        raise RuleError("the indices of max pooling are not supported")
+    return (max_values(e, call),)
+
+
+def max_values(e: Emitter, call: Call) -> Tensor:
+    x = call.tensor("self")
+    window = window_of(call, len(call.integers("kernel_size")) if len(call.integers("kernel_size")) > 1 else spatial(call))
+    return reduce_window(e, x, window, "maximum", lowest(x.dtype), window.padding, call.shape)
+
+
+def spatial(call: Call) -> int:
+    """How many dims an ATen pooling op slides over, from its name: max_pool2d → 2."""
+    name = str(call.node.target)
+    return next(count for count in (1, 2, 3) if f"{count}d" in name)
+
+
+def average_pool(e: Emitter, call: Call) -> Tensor:
+    original = call.tensor("self")
+    x = e.convert(original, torch.float32) if original.dtype in (torch.float16, torch.bfloat16) else original
+    window = window_of(call, spatial(call))
+    summed = reduce_window(e, x, window, "add", 0, window.padding, call.shape)
+    if call.has("divisor_override"):
+        divisor = e.scalar(call.integer("divisor_override"), x.dtype)
+    elif not window.ceil and (call.flag("count_include_pad") or not any(window.padding)):
+        divisor = e.scalar(math.prod(window.size), x.dtype)
+    elif window.ceil and call.flag("count_include_pad"):
+        raise RuleError("average pooling with ceil_mode and count_include_pad")
+    else:
+        lead = x.rank - len(window.size)
+        ones = e.full(1, (*[1] * lead, *x.shape[lead:]), x.dtype)
+        divisor = reduce_window(e, ones, window, "add", 0, window.padding, (*[1] * lead, *call.shape[lead:]))
+    return e.convert(e.binary("divide", summed, divisor), original.dtype)
+
+
+RULES: dict[object, Callable[[Emitter, Call], Tensor | tuple[Tensor, ...]]] = {
+    aten.max_pool2d_with_indices.default: max_pool, aten.max_pool3d_with_indices.default: max_pool,
+    aten.avg_pool1d.default: average_pool, aten.avg_pool2d.default: average_pool, aten.avg_pool3d.default: average_pool,
+}  # fmt: skip

@@ -1,0 +1,154 @@
+"""Sums, means, extremes, arg-extremes, any/all, scans."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch_mlir import ir
+
+from disc.frontend.call import Call
+from disc.frontend.emitter import REDUCED_PRECISION, Emitter, RuleError, Tensor, wrap_dim
+from disc.frontend.symbols import product
+
+aten = torch.ops.aten
+Rule = Callable[[Emitter, Call], Tensor | tuple[Tensor, ...]]
+
+
+def reduced_dims(call: Call, rank: int, name: str = "dim") -> list[int]:
+    if not call.has(name) or call.raw(name) == []:
+        return list(range(rank))
+    return sorted({wrap_dim(dim, rank) for dim in call.integers(name)}) if rank else []
+
+
+def lowest(dtype: torch.dtype) -> bool | int | float:
+    if dtype == torch.bool:
+        return False
+    return -math.inf if dtype.is_floating_point else torch.iinfo(dtype).min
+
+
+def highest(dtype: torch.dtype) -> bool | int | float:
+    if dtype == torch.bool:
+        return True
+    return math.inf if dtype.is_floating_point else torch.iinfo(dtype).max
+
+
+def reduced(e: Emitter, x: Tensor, kind: str, initial: bool | int | float, dims: list[int], call: Call) -> Tensor:
+    return e.reshape(e.reduce(x, kind, initial, dims), call.shape)
+
+
+def total(e: Emitter, call: Call) -> Tensor:
+    """Sums of 16-bit floats are kept in f32, as PyTorch's CPU kernels do."""
+    dtype = torch.float32 if call.dtype in REDUCED_PRECISION else call.dtype
+    x = e.convert(call.tensor("self"), dtype)
+    return e.convert(reduced(e, x, "add", 0, reduced_dims(call, x.rank), call), call.dtype)
+
+
+def mean(e: Emitter, call: Call) -> Tensor:
+    dtype = torch.float32 if call.dtype in REDUCED_PRECISION else call.dtype
+    x = e.convert(call.tensor("self"), dtype)
+    dims = reduced_dims(call, x.rank)
+    summed = reduced(e, x, "add", 0, dims, call)
+    count = e.size_scalar(product(x.shape[dim] for dim in dims), dtype)
+    return e.convert(e.binary("divide", summed, count), call.dtype)
+
+
+def prod(e: Emitter, call: Call) -> Tensor:
+    x = e.convert(call.tensor("self"), call.dtype)
+    return reduced(e, x, "multiply", 1, reduced_dims(call, x.rank), call)
+
+
+def extreme(kind: str) -> Rule:
+    def rule(e: Emitter, call: Call) -> Tensor:
+        x = call.tensor("self")
+        initial = lowest(x.dtype) if kind == "maximum" else highest(x.dtype)
+        return reduced(e, x, kind, initial, reduced_dims(call, x.rank), call)
+
+    return rule
+
+
+def any_or_all(kind: str) -> Rule:
+    def rule(e: Emitter, call: Call) -> Tensor:
+        x = e.convert(call.tensor("self"), torch.bool)
+        result = reduced(e, x, kind, kind == "and", reduced_dims(call, x.rank), call)
+        return e.convert(result, call.dtype)
+
+    return rule
+
+
+def first_index(e: Emitter, x: Tensor, best: Tensor, dim: int) -> Tensor:
+    """The first position along `dim` that holds `best` (x reduced over dim); NaN is found where PyTorch finds it."""
+    spread = e.broadcast(e.unsqueeze(best, dim), x.shape)
+    hit = e.compare("eq", x, spread)
+    if x.dtype.is_floating_point:
+        hit = e.binary("or", hit, e.compare("ne", x, x))
+    position = e.iota(x.shape, dim, torch.int64)
+    none = torch.iinfo(torch.int64).max
+    return e.reduce(e.select(hit, position, e.full(none, x.shape, torch.int64)), "minimum", none, [dim])
+
+
+def arg_extreme(kind: str) -> Rule:
+    def rule(e: Emitter, call: Call) -> Tensor:
+        x = call.tensor("self")
+        if not call.has("dim"):
+            x = e.reshape(x, (product(x.shape),))
+        dim = wrap_dim(call.integer("dim"), x.rank) if call.has("dim") else 0
+        best = e.reduce(x, kind, lowest(x.dtype) if kind == "maximum" else highest(x.dtype), [dim])
+        return e.reshape(first_index(e, x, best, dim), call.shape)
+
+    return rule
+
+
+def extreme_with_index(kind: str) -> Rule:
+    def rule(e: Emitter, call: Call) -> tuple[Tensor, ...]:
+        x = call.tensor("self")
+        dim = wrap_dim(call.integer("dim"), x.rank)
+        if x.rank == 0:
+            return x, e.scalar(0, torch.int64)
+        best = e.reduce(x, kind, lowest(x.dtype) if kind == "maximum" else highest(x.dtype), [dim])
+        return e.reshape(best, call.shape), e.reshape(first_index(e, x, best, dim), call.shape)
+
+    return rule
+
+
+def scan(kind: str) -> Rule:
+    def rule(e: Emitter, call: Call) -> Tensor:
+        x = e.convert(call.tensor("self"), call.dtype)
+        return cumulative(e, x, wrap_dim(call.integer("dim"), x.rank), kind)
+
+    return rule
+
+
+def cumulative(e: Emitter, x: Tensor, dim: int, kind: str) -> Tensor:
+    if x.rank == 0:
+        return x
+    wide = e.convert(x, torch.float32) if x.dtype in REDUCED_PRECISION else x
+    i64 = ir.IntegerType.get_signless(64)
+    scanned = e.op("disc.cumulative", [wide.value], x.shape, wide.dtype, dim=ir.IntegerAttr.get(i64, dim), kind=ir.StringAttr.get(kind))
+    return e.convert(scanned, x.dtype)
+
+
+def scan_with_index(kind: str) -> Rule:
+    def rule(e: Emitter, call: Call) -> tuple[Tensor, ...]:
+        x = call.tensor("self")
+        if any(user.args[1] == 1 and user.users for user in call.node.users):
+            raise RuleError("the indices of cummax/cummin are not supported")
+        values = cumulative(e, x, wrap_dim(call.integer("dim"), x.rank), kind)
+        return (values,)
+
+    return rule
+
+
+RULES: dict[object, Rule] = {
+    aten.sum.default: total, aten.sum.dim_IntList: total, aten.mean.default: mean, aten.mean.dim: mean,
+    aten.prod.default: prod, aten.prod.dim_int: prod,
+    aten.amax.default: extreme("maximum"), aten.amin.default: extreme("minimum"),
+    aten.max.default: extreme("maximum"), aten.min.default: extreme("minimum"),
+    aten.max.dim: extreme_with_index("maximum"), aten.min.dim: extreme_with_index("minimum"),
+    aten.argmax.default: arg_extreme("maximum"), aten.argmin.default: arg_extreme("minimum"),
+    aten.any.default: any_or_all("or"), aten.any.dim: any_or_all("or"), aten.any.dims: any_or_all("or"),
+    aten.all.default: any_or_all("and"), aten.all.dim: any_or_all("and"), aten.all.dims: any_or_all("and"),
+    aten.cumsum.default: scan("sum"), aten.cumprod.default: scan("prod"),
+    aten.cummax.default: scan_with_index("max"), aten.cummin.default: scan_with_index("min"),
+}  # fmt: skip

@@ -1,0 +1,212 @@
+"""Views, broadcasts, concatenation, padding, slices and creation of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import sympy
+import torch
+
+from disc.frontend.call import Call
+from disc.frontend.emitter import Emitter, RuleError, Tensor, integers, is_static, wrap_dim
+from disc.frontend.rules.elementwise import as_tensor, operand
+from disc.frontend.symbols import Shape, Size, same_size, to_shape, to_size
+
+aten = torch.ops.aten
+Rule = Callable[[Emitter, Call], Tensor]
+
+
+def reshape(e: Emitter, call: Call) -> Tensor:
+    return e.reshape(call.tensor("self"), call.shape)
+
+
+def permute(e: Emitter, call: Call) -> Tensor:
+    x = call.tensor("self")
+    return e.transpose(x, [wrap_dim(dim, x.rank) for dim in call.integers("dims")])
+
+
+def swap(e: Emitter, x: Tensor, first: int, second: int) -> Tensor:
+    order = list(range(x.rank))
+    order[first], order[second] = order[second], order[first]
+    return e.transpose(x, order)
+
+
+def transpose(e: Emitter, call: Call) -> Tensor:
+    x = call.tensor("self")
+    if x.rank == 0:
+        return x
+    return swap(e, x, wrap_dim(call.integer("dim0"), x.rank), wrap_dim(call.integer("dim1"), x.rank))
+
+
+def matrix_transpose(e: Emitter, call: Call) -> Tensor:
+    x = call.tensor("self")
+    return x if x.rank < 2 else swap(e, x, x.rank - 2, x.rank - 1)
+
+
+def expand(e: Emitter, call: Call) -> Tensor:
+    return e.broadcast(call.tensor("self"), call.shape)
+
+
+def repeat(e: Emitter, call: Call) -> Tensor:
+    x, repeats = call.tensor("self"), call.sizes("repeats")
+    padded: Shape = (1,) * (len(repeats) - x.rank) + x.shape
+    x = e.reshape(x, padded)
+    spread = e.reshape(x, tuple(part for size in padded for part in (1, size)))
+    wide = e.broadcast(spread, tuple(part for size, count in zip(padded, repeats, strict=True) for part in (count, size)))
+    return e.reshape(wide, call.shape)
+
+
+def cat(e: Emitter, call: Call) -> Tensor:
+    # PyTorch skips empty tensors of rank 1 whatever the rank of the others.
+    rank = len(call.shape)
+    kept = [tensor for tensor in call.tensors("tensors") if tensor.rank == rank and not (rank != 1 and tensor.shape == (0,))]
+    joined = e.concatenate([e.convert(tensor, call.dtype) for tensor in kept], wrap_dim(call.integer("dim"), rank))
+    return Tensor(joined.value, call.shape, joined.dtype)
+
+
+def flip(e: Emitter, call: Call) -> Tensor:
+    x = call.tensor("self")
+    dims = sorted(wrap_dim(dim, x.rank) for dim in call.integers("dims"))
+    return e.op("stablehlo.reverse", [x.value], x.shape, x.dtype, dimensions=integers(dims)) if dims else x
+
+
+def slice_start(e: Emitter, start: Size, size: Size) -> Size:
+    """Where a slice begins: a start that may be negative counts from the end, and never falls below 0.
+
+    A start beyond the end needs no clamp: the slice is empty then, and its size says so.
+    """
+    if isinstance(start, int) and isinstance(size, int):
+        return min(max(start + size, 0) if start < 0 else start, size)
+    if isinstance(start, int) and start < 0:
+        wrapped = to_size(size + start)
+        return wrapped if e.non_negative(wrapped) else to_size(sympy.Max(0, wrapped))
+    if e.non_negative(start):
+        return start
+    raise RuleError(f"a slice that starts at {start}, which may be negative or not")
+
+
+def slice_along(e: Emitter, x: Tensor, dim: int, start: Size, size: Size, step: int = 1) -> Tensor:
+    starts: list[Size] = [0] * x.rank
+    steps = [1] * x.rank
+    starts[dim], steps[dim] = start, step
+    return e.slice(x, starts, (*x.shape[:dim], size, *x.shape[dim + 1 :]), steps)
+
+
+def slice_tensor(e: Emitter, call: Call) -> Tensor:
+    x = call.tensor("self")
+    dim, step = wrap_dim(call.integer("dim"), x.rank), call.integer("step")
+    if same_size(call.shape[dim], x.shape[dim]) and step == 1:
+        return x
+    start: Size = call.size("start") if call.has("start") else 0
+    return slice_along(e, x, dim, slice_start(e, start, x.shape[dim]), call.shape[dim], step)
+
+
+def slice_scatter(e: Emitter, call: Call) -> Tensor:
+    x, source = call.tensor("self"), call.tensor("src")
+    dim = wrap_dim(call.integer("dim"), x.rank)
+    if call.integer("step") != 1:
+        raise RuleError("slice_scatter with a step other than 1")
+    start = slice_start(e, call.size("start") if call.has("start") else 0, x.shape[dim])
+    after = to_size(sympy.sympify(start) + source.shape[dim])
+    rest = to_size(sympy.sympify(x.shape[dim]) - after)
+    pieces = [slice_along(e, x, dim, 0, start), source, slice_along(e, x, dim, after, rest)]
+    kept = [piece for piece in pieces if piece.shape[dim] != 0]
+    return Tensor(e.concatenate(kept, dim).value, x.shape, x.dtype)
+
+
+def select(e: Emitter, call: Call) -> Tensor:
+    x = call.tensor("self")
+    dim = wrap_dim(call.integer("dim"), x.rank)
+    index = call.size("index")
+    start = to_size(sympy.sympify(x.shape[dim]) + index) if isinstance(index, int) and index < 0 else index
+    return e.reshape(slice_along(e, x, dim, start, 1), call.shape)
+
+
+def select_scatter(e: Emitter, call: Call) -> Tensor:
+    x = call.tensor("self")
+    dim = wrap_dim(call.integer("dim"), x.rank)
+    index = call.size("index")
+    start = to_size(sympy.sympify(x.shape[dim]) + index) if isinstance(index, int) and index < 0 else index
+    position = e.iota(tuple(size if i == dim else 1 for i, size in enumerate(x.shape)), dim, torch.int64)
+    hit = e.compare("eq", position, e.size_scalar(start, torch.int64))
+    return e.select(e.broadcast(hit, x.shape), e.broadcast(e.unsqueeze(call.tensor("src"), dim), x.shape), x)
+
+
+def split(e: Emitter, call: Call) -> tuple[Tensor, ...]:
+    x = call.tensor("self")
+    dim = wrap_dim(call.integer("dim"), x.rank)
+    pieces, start = [], sympy.Integer(0)
+    for result in call.results:
+        size = to_shape(result.shape)[dim]
+        pieces.append(slice_along(e, x, dim, to_size(start), size))
+        start = start + size
+    return tuple(pieces)
+
+
+def unbind(e: Emitter, call: Call) -> tuple[Tensor, ...]:
+    x = call.tensor("self")
+    dim = wrap_dim(call.integer("dim"), x.rank)
+    return tuple(e.reshape(slice_along(e, x, dim, i, 1), to_shape(result.shape)) for i, result in enumerate(call.results))
+
+
+def pad(e: Emitter, call: Call) -> Tensor:
+    x, amounts = call.tensor("self"), call.sizes("pad")
+    value = as_tensor(e, operand(call, "value"), x.dtype) if call.has("value") else e.scalar(0, x.dtype)
+    low: list[Size] = [0] * x.rank
+    high: list[Size] = [0] * x.rank
+    for i in range(len(amounts) // 2):
+        low[x.rank - 1 - i], high[x.rank - 1 - i] = amounts[2 * i], amounts[2 * i + 1]
+    return pad_edges(e, x, value, low, high, call.shape)
+
+
+def pad_edges(e: Emitter, x: Tensor, value: Tensor, low: list[Size], high: list[Size], shape: Shape) -> Tensor:
+    interior = [0] * x.rank
+    if is_static(tuple(low)) and is_static(tuple(high)):
+        amounts = {"edge_padding_low": low, "edge_padding_high": high, "interior_padding": interior}
+        return e.op("stablehlo.pad", [x.value, value.value], shape, x.dtype, **{k: integers([int(i) for i in v]) for k, v in amounts.items()})
+    operands = [x.value, value.value, e.shape_operand(low), e.shape_operand(high), e.shape_operand(interior)]
+    return e.op("stablehlo.dynamic_pad", operands, shape, x.dtype)
+
+
+def full(e: Emitter, call: Call) -> Tensor:
+    return e.broadcast(as_tensor(e, operand(call, "fill_value"), call.dtype), call.shape)
+
+
+def filled(value: int) -> Rule:
+    return lambda e, call: e.full(value, call.shape, call.dtype)
+
+
+def arange(e: Emitter, call: Call) -> Tensor:
+    """start + step * iota, in integers when the bounds are integers."""
+    start, step = operand(call, "start"), operand(call, "step") if call.has("step") else 1
+    if isinstance(start, Tensor) or isinstance(step, Tensor):
+        raise RuleError("arange over tensors")
+    whole = not isinstance(start, float) and not isinstance(step, float)
+    compute = torch.int64 if whole and not call.dtype.is_floating_point else torch.float64 if not whole else call.dtype
+    values = e.iota(call.shape, 0, compute if not whole or call.dtype.is_floating_point else call.dtype)
+    if step != 1:
+        values = e.binary("multiply", values, as_tensor(e, step, values.dtype))
+    if start != 0:
+        values = e.binary("add", values, as_tensor(e, start, values.dtype))
+    return e.convert(values, call.dtype)
+
+
+RULES: dict[object, Callable[[Emitter, Call], Tensor | tuple[Tensor, ...]]] = {
+    aten.view.default: reshape, aten._unsafe_view.default: reshape, aten.reshape.default: reshape,
+    aten.unsqueeze.default: reshape, aten.squeeze.default: reshape, aten.squeeze.dim: reshape, aten.squeeze.dims: reshape,
+    aten.flatten.using_ints: reshape, aten.unflatten.int: reshape, aten.view_copy.default: reshape,
+    aten.permute.default: permute, aten.transpose.int: transpose, aten.t.default: matrix_transpose,
+    aten.expand.default: expand, aten.repeat.default: repeat,
+    aten.cat.default: cat, aten.flip.default: flip,
+    aten.slice.Tensor: slice_tensor, aten.slice_scatter.default: slice_scatter,
+    aten.select.int: select, aten.select_scatter.default: select_scatter,
+    aten.split.Tensor: split, aten.split_with_sizes.default: split, aten.unbind.int: unbind, aten.chunk.default: split,
+    aten.constant_pad_nd.default: pad,
+    aten.full.default: full, aten.full_like.default: full, aten.new_full.default: full, aten.fill.Scalar: full,
+    aten.zeros.default: filled(0), aten.zeros_like.default: filled(0), aten.new_zeros.default: filled(0),
+    aten.ones.default: filled(1), aten.ones_like.default: filled(1), aten.new_ones.default: filled(1),
+    # Uninitialised memory may hold anything; zero is the reproducible choice.
+    aten.empty.memory_format: filled(0), aten.empty_like.default: filled(0), aten.new_empty.default: filled(0),
+    aten.empty_strided.default: filled(0), aten.empty_permuted.default: filled(0),
+    aten.arange.start_step: arange,
+}  # fmt: skip

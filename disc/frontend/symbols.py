@@ -1,0 +1,237 @@
+"""Symbols of a PyTorch program: sympy sizes → the text of `disc.dims`, and → index arithmetic in the IR."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import sympy
+import torch
+from torch.utils._sympy import functions as torch_sympy
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+from torch_mlir import ir
+
+Size = int | sympy.Expr
+Shape = tuple[Size, ...]
+
+# sympy node → the name in the grammar of expressions, and the arith op of the binary step.
+MINIMUM = (sympy.Min, torch_sympy.Min)
+MAXIMUM = (sympy.Max, torch_sympy.Max)
+FLOOR_DIVISION = (torch_sympy.FloorDiv, torch_sympy.CleanDiv)
+MODULO = (sympy.Mod, torch_sympy.Mod, torch_sympy.PythonMod)
+
+
+class SymbolError(Exception):
+    """An expression that the index arithmetic or the grammar of dims cannot say; the frontend reports it with the user's line."""
+
+
+def to_size(value: object) -> Size:
+    """An `int`, `torch.SymInt` or sympy expression as a plain int (when constant) or a sympy expression.
+
+    Raises: TypeError for anything else.
+    """
+    if isinstance(value, torch.SymInt):
+        value = value.node.expr
+    if isinstance(value, sympy.Expr):
+        return int(value) if value.is_Integer else value
+    if isinstance(value, int):
+        return int(value)
+    raise TypeError(f"not a size: {value!r}")
+
+
+def to_shape(values: Iterable[object]) -> Shape:
+    return tuple(to_size(value) for value in values)
+
+
+def product(sizes: Iterable[Size]) -> Size:
+    result: sympy.Expr = sympy.Integer(1)
+    for size in sizes:
+        result = result * size
+    return to_size(result)
+
+
+def simplified(size: Size | sympy.Expr) -> Size:
+    return to_size(sympy.expand(size)) if isinstance(size, sympy.Expr) else size
+
+
+def same_size(a: Size, b: Size) -> bool:
+    """Whether two sizes are the same expression after expansion (never a guess)."""
+    return a == b or (not (isinstance(a, int) and isinstance(b, int)) and simplified(sympy.sympify(a) - sympy.sympify(b)) == 0)
+
+
+def same_shape(a: Shape, b: Shape) -> bool:
+    return len(a) == len(b) and all(same_size(x, y) for x, y in zip(a, b, strict=True))
+
+
+def to_text(size: Size) -> str:
+    """`size` in the grammar of `disc/shapes.py`: "s0 * 2 + 1", "floordiv(a, b)", "mod(a, b)", "min(a, b)", "max(a, b)".
+
+    Raises: SymbolError for what the grammar cannot say.
+    """
+    if isinstance(size, int) or size.is_Integer:
+        return str(int(size))
+    if isinstance(size, sympy.Symbol):
+        return size.name
+    if isinstance(size, sympy.Add):
+        return _join_sum(_ordered(size))
+    if isinstance(size, sympy.Mul):
+        return " * ".join(_parenthesised(argument) for argument in _ordered(size))
+    if isinstance(size, sympy.Pow) and size.exp.is_Integer and int(size.exp) > 0:
+        return " * ".join([_parenthesised(size.base)] * int(size.exp))
+    name = _function_name(size)
+    return f"{name}({', '.join(to_text(_sympy(argument)) for argument in size.args)})"
+
+
+def _sympy(value: sympy.Basic) -> sympy.Expr:
+    if isinstance(value, sympy.Expr):
+        return value
+    raise SymbolError(f"the size expression {value} is not arithmetic")
+
+
+def _ordered(size: sympy.Expr) -> list[sympy.Expr]:
+    """The terms of a sum or product: symbols first by text, constants last, so that the text is deterministic."""
+    return sorted((_sympy(argument) for argument in size.args), key=lambda term: (bool(term.is_Number), str(term)))
+
+
+def _join_sum(terms: list[sympy.Expr]) -> str:
+    text = to_text(terms[0])
+    for term in terms[1:]:
+        negative = term.could_extract_minus_sign()
+        text += f" - {_parenthesised(-term)}" if negative else f" + {to_text(term)}"
+    return text
+
+
+def _parenthesised(term: sympy.Expr) -> str:
+    text = to_text(term)
+    return f"({text})" if isinstance(term, sympy.Add) or text.startswith("-") else text
+
+
+def _function_name(size: sympy.Expr) -> str:
+    for kinds, name in ((FLOOR_DIVISION, "floordiv"), (MODULO, "mod"), (MINIMUM, "min"), (MAXIMUM, "max")):
+        if isinstance(size, kinds):
+            return name
+    raise SymbolError(f"the size expression {size} has no integer form")
+
+
+class IndexArithmetic:
+    """Emits sympy sizes as `arith` ops on `index`, once per expression, at the top of the function.
+
+    bases: symbol name → a function that emits the symbol's value (`tensor.dim` of an argument, a cast of a scalar argument).
+    """
+
+    def __init__(self, anchor: ir.Operation, bases: dict[str, Callable[[], ir.Value]]) -> None:
+        self.anchor = anchor
+        self.bases = bases
+        self.cache: dict[Size, ir.Value] = {}
+        self.index = ir.IndexType.get()
+
+    def emit(self, size: Size) -> ir.Value:
+        """The index value of `size`.
+
+        Raises: SymbolError when a symbol depends on data or the expression is not integer arithmetic.
+        """
+        with ir.InsertionPoint(self.anchor), ir.Location.unknown():
+            return self._emit(to_size(size))
+
+    def _emit(self, size: Size) -> ir.Value:
+        if size not in self.cache:
+            self.cache[size] = self._emit_uncached(size)
+        return self.cache[size]
+
+    def _emit_uncached(self, size: Size) -> ir.Value:
+        if isinstance(size, int):
+            return self.constant(size)
+        if isinstance(size, sympy.Symbol):
+            if size.name not in self.bases:
+                raise SymbolError(f"the size {size} depends on data")
+            return self.bases[size.name]()
+        if isinstance(size, sympy.Add):
+            return self._emit_sum(_ordered(size))
+        if isinstance(size, sympy.Mul):
+            return self._emit_product(_ordered(size))
+        if isinstance(size, sympy.Pow) and size.exp.is_Integer and int(size.exp) > 0:
+            return self._fold("arith.muli", [size.base] * int(size.exp))
+        op = {"floordiv": "arith.floordivsi", "mod": "arith.remsi", "min": "arith.minsi", "max": "arith.maxsi"}[_function_name(size)]
+        return self._fold(op, [_sympy(argument) for argument in size.args])
+
+    def _emit_sum(self, terms: list[sympy.Expr]) -> ir.Value:
+        positive = [term for term in terms if not term.could_extract_minus_sign()]
+        negative = [-term for term in terms if term.could_extract_minus_sign()]
+        total = self._fold("arith.addi", positive) if positive else self.constant(0)
+        for term in negative:
+            total = self.binary("arith.subi", total, self._emit(to_size(term)))
+        return total
+
+    def _emit_product(self, terms: list[sympy.Expr]) -> ir.Value:
+        if any(term.is_Rational and not term.is_Integer for term in terms):
+            raise SymbolError(f"the size expression {sympy.Mul(*terms)} has no integer form")
+        return self._fold("arith.muli", terms)
+
+    def _fold(self, op: str, terms: list[sympy.Expr]) -> ir.Value:
+        result = self._emit(to_size(terms[0]))
+        for term in terms[1:]:
+            result = self.binary(op, result, self._emit(to_size(term)))
+        return result
+
+    def constant(self, value: int) -> ir.Value:
+        attribute = ir.IntegerAttr.get(self.index, value)
+        return ir.Operation.create("arith.constant", results=[self.index], attributes={"value": attribute}).result
+
+    def binary(self, op: str, a: ir.Value, b: ir.Value) -> ir.Value:
+        return ir.Operation.create(op, results=[self.index], operands=[a, b]).result
+
+
+def solve_base(size: sympy.Expr, value: Callable[[], ir.Value], arithmetic: Callable[[], IndexArithmetic]) -> dict[str, Callable[[], ir.Value]]:
+    """How to read the symbol out of a dim of size `size` whose runtime value is `value`: plain `s0`, or linear `2*s1 + 3`."""
+    symbols = sorted(size.free_symbols, key=str)
+    if len(symbols) != 1:
+        return {}
+    symbol = symbols[0]
+    if size == symbol:
+        return {str(symbol): value}
+    factor, offset = sympy.expand(size).coeff(symbol, 1), sympy.expand(size).coeff(symbol, 0)
+    linear = factor.is_Integer and offset.is_Integer and int(factor) > 0 and sympy.expand(factor * symbol + offset - size) == 0
+    if not linear:
+        return {}
+
+    def solve() -> ir.Value:
+        maths = arithmetic()
+        shifted = maths.binary("arith.subi", value(), maths.constant(int(offset))) if offset != 0 else value()
+        return maths.binary("arith.floordivsi", shifted, maths.constant(int(factor)))
+
+    return {str(symbol): solve}
+
+
+def relaxed_minimum(symbol: sympy.Symbol, ranges: dict[sympy.Symbol, ValueRanges], sizes: Iterable[sympy.Expr]) -> int:
+    """The smallest size of `symbol` for which every size of the graph stays non-negative.
+
+    PyTorch starts each range at 2 because it specialises 0 and 1, not because the user's program needs 2; but it also simplifies
+    with that bound (`x[1:]` has size `s0 - 1`, wrong for 0), so the bound is only lowered as far as no size becomes negative.
+    """
+    lower = int(ranges[symbol].lower)
+    if lower > 2:
+        return lower
+    using = [size for size in sizes if symbol in size.free_symbols]
+    for minimum in range(lower):
+        trial = {**ranges, symbol: ValueRanges(minimum, ranges[symbol].upper)}
+        if all(_lower_bound(size, trial) >= min(0, _lower_bound(size, ranges)) for size in using):
+            return minimum
+    return lower
+
+
+def _lower_bound(size: sympy.Expr, ranges: dict[sympy.Symbol, ValueRanges]) -> sympy.Expr:
+    return bound_sympy(size, ranges).lower
+
+
+def upper_limit(value_range: ValueRanges) -> int | None:
+    """The user's maximum, or None when there is none."""
+    upper = value_range.upper
+    if upper in (int_oo, sympy.oo) or not upper.is_Integer or int(upper) >= 2**62:
+        return None
+    return int(upper)
+
+
+def provably_non_negative(size: Size, ranges: dict[sympy.Symbol, ValueRanges]) -> bool:
+    if isinstance(size, int):
+        return size >= 0
+    return bool(_lower_bound(size, ranges) >= 0)
