@@ -1,0 +1,42 @@
+"""What the host code needs to know of a kernel: how to call it, over how many tasks, under which guards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..shapes import Dim
+
+
+@dataclass(frozen=True)
+class Version:
+    """One compiled version: its function name and the guard that must hold for it, "" for the one that is always right.
+
+    guard: a condition in text over dim expressions: "divides(16, S1)" or "equal(S1, S2)"; several are joined by " and ".
+    """
+
+    function: str
+    guard: str
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of an artifact.
+
+    name: for people; kind: loop, stitch, compute, ...; versions: tried in order, the last has no guard; symbols: the base
+    symbols passed after the pointers; tasks, cost (per task, in cycles), scratch (bytes per thread): expressions over symbols.
+    source: MLIR text of all versions; lines: the user's source lines; ops: the op names fused; notes: why it is as it is.
+    """
+
+    name: str
+    kind: str
+    versions: tuple[Version, ...]
+    symbols: tuple[str, ...]
+    tasks: Dim
+    cost: Dim
+    scratch: Dim
+    source: str
+    lines: tuple[str, ...]
+    ops: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    flops: Dim | None = None
+    bytes: Dim | None = None

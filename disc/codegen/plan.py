@@ -1,0 +1,140 @@
+"""Device-neutral kernel plans: which dims are parallel, which form a row, what is kept on chip between stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..errors import CompilerBug
+from ..ir.costs import node_cost, op_cost
+from ..ir.graph import Body, Node
+from ..shapes import Dim, Truth
+from .index import ONE, Index, IndexSpace
+from .probe import LoopVariable, Nest, Probe, choose_nest
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """A kernel over `group` × `tile` loops: every group iteration is independent (a task or part of one); the last tile loop
+    runs over vector lanes; reductions over exactly the tile dims are computed once per group iteration.
+
+    space: the dims iterated; index: the position in them; group_dims, group_index: the part that names a row (stitch);
+    groups, row: the numbers of group iterations and of elements per iteration; cached: values kept as a row in scratch.
+    """
+
+    space: tuple[Dim, ...]
+    index: Index
+    group_dims: tuple[Dim, ...]
+    group_index: Index
+    group: tuple[LoopVariable, ...]
+    tile: tuple[LoopVariable, ...]
+    full_roots: tuple[Node, ...]
+    group_roots: tuple[Node, ...]
+    cached: tuple[Node, ...] = ()
+
+    def groups(self, space: IndexSpace) -> Dim:
+        """The number of group iterations."""
+        return space.env.product([variable.extent for variable in self.group])
+
+    def row(self, space: IndexSpace) -> Dim:
+        """The number of elements of one group iteration."""
+        return space.env.product([variable.extent for variable in self.tile])
+
+
+def plan_rows(space: IndexSpace, body: Body, kind: str) -> RowPlan:
+    """Plans a fusion of kind "loop" or "stitch" (paper §4.2, steps 1 to 3: dominants, group dims, propagation)."""
+    if kind == "loop":
+        return _plan_loop(space, body)
+    dims, group_rank = row_space(body)
+    whole = space.env.product(dims)
+    full, grouped = [], []
+    for root in body.yields:
+        (full if space.env.equal(space.env.product(root.dims), whole) is Truth.YES else grouped).append(root)
+    group, tile = _nests(space, dims, group_rank, full, grouped)
+    cached = _cached_rows(body, dims)
+    return RowPlan(
+        dims, group.index + tile.index, dims[:group_rank], group.index, group.variables, tile.variables, tuple(full), tuple(grouped), cached
+    )
+
+
+def _plan_loop(space: IndexSpace, body: Body) -> RowPlan:
+    dims = max((root.dims for root in body.yields), key=lambda each: len([dim for dim in each if dim != ONE]))
+
+    def visit(probe: Probe, index: Index) -> None:
+        for root in body.yields:
+            at = root_index(probe.space, index, dims, root)
+            probe.offsets.append(probe.space.linear(at, root.dims))
+            probe.visit(root, at)
+
+    nest = choose_nest(space, dims, frozenset(), visit, "d")
+    if not nest.variables:
+        return RowPlan(dims, nest.index, dims, nest.index, (), (), (), body.yields)
+    return RowPlan(dims, nest.index, (), (), nest.variables[:-1], nest.variables[-1:], body.yields, ())
+
+
+def row_space(body: Body) -> tuple[tuple[Dim, ...], int]:
+    """(dims, number of group dims) of a stitch kernel: those of its first row reduction's operand."""
+    reduction = next(node for node in body.nodes if node.op == "stablehlo.reduce" and is_row_reduction(node))
+    source = reduction.operands[0]
+    return source.dims, len(source.dims) - len(reduction.ints("dimensions"))
+
+
+def is_row_reduction(node: Node) -> bool:
+    """True when the reduced dims are the last ones, unit dims aside."""
+    source = node.operands[0].dims
+    reduced = set(node.ints("dimensions"))
+    kept = [axis for axis in range(len(source)) if axis not in reduced and source[axis] != ONE]
+    return not kept or max(kept) < min((axis for axis in reduced if source[axis] != ONE), default=len(source))
+
+
+def root_index(space: IndexSpace, index: Sequence[Dim], dims: Sequence[Dim], root: Node) -> Index:
+    """The index of the element of `root` that iteration `index` over `dims` produces."""
+    if tuple(dims) == root.dims:
+        return tuple(index)
+    return space.reshape(tuple(index), dims, root.dims)  # a reshape between equal products, read backwards
+
+
+def _nests(space: IndexSpace, dims: tuple[Dim, ...], rank: int, full: list[Node], grouped: list[Node]) -> tuple[Nest, Nest]:
+    group_dims, tile_dims = dims[:rank], dims[rank:]
+    fixed_tile = tuple(space.variable(f"tile{number}", size) for number, size in enumerate(tile_dims))
+
+    def visit_group(probe: Probe, index: Index) -> None:
+        for root in full:
+            at = root_index(probe.space, index + fixed_tile, dims, root)
+            probe.offsets.append(probe.space.linear(at, root.dims))
+            probe.visit(root, at)
+        for root in grouped:
+            at = root_index(probe.space, index, group_dims, root)
+            probe.offsets.append(probe.space.linear(at, root.dims))
+            probe.visit(root, at)
+
+    group = choose_nest(space, group_dims, frozenset(), visit_group, "g")
+
+    def visit_tile(probe: Probe, index: Index) -> None:
+        for root in full:
+            at = root_index(probe.space, group.index + index, dims, root)
+            probe.offsets.append(probe.space.linear(at, root.dims))
+            probe.visit(root, at)
+
+    tile = choose_nest(space, tile_dims, frozenset(), visit_tile, "t") if full else Nest((), fixed_tile)
+    return group, tile
+
+
+def _cached_rows(body: Body, dims: tuple[Dim, ...]) -> tuple[Node, ...]:
+    """Values worth keeping as a row: read by a reduction and by something else, and dear to compute again."""
+    chosen: list[Node] = []
+    for node in body.nodes:
+        if node.element == "i1" or op_cost(node) == 0 or node.op == "stablehlo.reduce" or len(set(node.uses)) < 2:
+            continue
+        feeds_reduction = any(user.op == "stablehlo.reduce" for user in node.uses)
+        if feeds_reduction and node.dims == dims and node_cost(node) >= 12:
+            chosen.append(node)
+    return tuple(chosen)
+
+
+def check_single_dot(body: Body) -> Node:
+    """The one dot or convolution of a compute fusion."""
+    found = [node for node in body.nodes if node.op in ("stablehlo.dot_general", "stablehlo.convolution")]
+    if len(found) != 1:
+        raise CompilerBug(f"a compute fusion holds {len(found)} dots")
+    return found[0]

@@ -1,0 +1,407 @@
+"""Emits the value of any node of a fusion at any index, as a vector of lanes ("input-inline", paper §4.2).
+
+The consumer asks for a value at an index; views turn the index into that of their operand, element-wise ops ask their
+operands at the same index, buffers are loaded, reductions open loops. Whatever depends only on outer loop variables is
+emitted in the outer scope and remembered there, so a row's mean is computed once per row without a special case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...errors import CompilerBug
+from ...ir.graph import Body, Node
+from ...shapes import Dim, FloorDiv, Symbol
+from ..index import ONE, ZERO, Index, IndexSpace, split_linear, view_index
+from .builder import Builder, Scope, Variable, register_element
+from .elementwise import ELEMENTWISE, convert, emit_elementwise
+from .memory import Buffer, load_contiguous, load_gather, load_scalar, store_contiguous, store_scalar, store_scatter
+
+
+@dataclass(frozen=True, eq=False)
+class Predicate:
+    """Which lanes may touch memory: an SSA mask, valid from `scope` inwards."""
+
+    mask: str
+    scope: Scope
+
+
+@dataclass(eq=False)
+class RowCache:
+    """A row of an expensive value kept in per-thread scratch between the stages of a stitched kernel."""
+
+    buffer: Buffer
+    row_start: Dim
+    pending: bool = False
+    ready: bool = False
+
+
+Override = Callable[[Index, "Predicate | None"], str]
+
+
+@dataclass(eq=False)
+class Emitter:
+    """Values of nodes at indices. `leaves` maps nodes that are not to be emitted (inputs, a dot's tile) to where they are."""
+
+    b: Builder
+    space: IndexSpace
+    leaves: dict[Node, Buffer | Override] = field(default_factory=dict)
+    caches: dict[Node, RowCache] = field(default_factory=dict)
+    full_rows: bool = False
+    _names: int = 0
+    _row_loop: bool = False
+
+    # --- variables --------------------------------------------------------------------------------------------------
+
+    def name(self, prefix: str) -> str:
+        """A new variable name; never reused, so that an index names its loop."""
+        self._names += 1
+        return f"{prefix}_{self._names}"
+
+    @contextmanager
+    def bind(self, name: str, ssa: str, *, lane: bool = False, mask: str | None = None, aligned: bool = False) -> Iterator[Variable]:
+        """Binds a loop variable; a lane variable gets a companion `name.base` that stands for its first lane."""
+        with self.b.variable(name, ssa, lane=lane, mask=mask, aligned=aligned) as variable:
+            if not lane:
+                yield variable
+                return
+            with self.b.variable(name + ".base", ssa):
+                yield variable
+
+    def lane_loop(self, name: str, low: str, high: str, extent: Dim, unroll: int, carried: Sequence[tuple[str, str]], body: LaneBody) -> list[str]:
+        """Runs `body` over [low, high) with lane variable(s): whole vectors first, then masked ones. Returns the carried values.
+
+        low must be a multiple of the lane count; extent is what is known of high - low. `body(names, values)` gets the names of
+        `unroll` lane variables and the carried values (`unroll` copies) and returns the new ones.
+        """
+        b, lanes = self.b, self.b.lanes
+        step = lanes * unroll
+        known = extent.const if extent.is_const else None
+        names = [name] + [f"{name}.{number}" for number in range(1, unroll)]
+        for extra in names[1:]:
+            self.space.variable(extra, self.space.extents[name])
+        for each in names:
+            self.space.variable(each + ".base", self.space.extents[name])
+        values = list(carried)
+        if known is None or known >= step:
+            values = self._whole_vectors(names, low, high, step, values, body)
+        if (known is not None and known % step == 0) or (self.full_rows and unroll == 1 and known is None):
+            return [value for value, _ in values]
+        start = b.op(f"arith.subi {high}, {low} : i64")
+        start = b.op(f"arith.remui {start}, {b.index(step)} : i64")
+        start = low if known is not None and known < step else b.op(f"arith.subi {high}, {start} : i64")
+        return self._masked_vectors(name, start, high, unroll, values, body)
+
+    def _whole_vectors(
+        self, names: list[str], low: str, high: str, step: int, values: list[tuple[str, str]], body: LaneBody
+    ) -> list[tuple[str, str]]:
+        b = self.b
+        length = b.op(f"arith.subi {high}, {low} : i64")
+        rest = b.op(f"arith.remui {length}, {b.index(step)} : i64")
+        end = b.op(f"arith.subi {high}, {rest} : i64")
+        with b.loop(low, end, b.index(step), values) as loop:
+            self._unrolled(names, loop.index, loop.carried, loop.yields, body)
+        return [(result, type_) for result, (_, type_) in zip(loop.results, values, strict=True)]
+
+    def _unrolled(self, names: list[str], index: str, carried: list[str], yields: list[str], body: LaneBody) -> None:
+        b = self.b
+        bases = [index] + [b.op(f"arith.addi {index}, {b.index(b.lanes * number)} : i64") for number in range(1, len(names))]
+
+        def nest(position: int) -> None:
+            if position == len(names):
+                yields.extend(body(names, carried))
+                return
+            with self.bind(names[position], bases[position], lane=True, aligned=True):
+                nest(position + 1)
+
+        nest(0)
+
+    def _masked_vectors(self, name: str, start: str, high: str, unroll: int, values: list[tuple[str, str]], body: LaneBody) -> list[str]:
+        b = self.b
+        with b.loop(start, high, b.index(b.lanes), values) as loop:
+            mask = self.tail_mask(b.op(f"arith.subi {high}, {loop.index} : i64"))
+            with self.bind(name, loop.index, lane=True, mask=mask, aligned=True):
+                each = len(values) // unroll if unroll else 0
+                updated = body([name], loop.carried[:each])
+                loop.yields.extend(updated)
+                loop.yields.extend(loop.carried[each:])
+        return loop.results if values else []
+
+    def tail_mask(self, remaining: str) -> str:
+        """The mask of the first `remaining` (i64, any positive value) lanes."""
+        b = self.b
+        capped = b.op(f"arith.minsi {remaining}, {b.index(b.lanes)} : i64")
+        short = b.op(f"arith.trunci {capped} : i64 to i32")
+        splat = b.op(f"vector.broadcast {short} : i32 to {b.vec('i32')}")
+        return b.op(f"arith.cmpi slt, {self.lane_numbers('i32')}, {splat} : {b.vec('i32')}")
+
+    def lane_numbers(self, element: str) -> str:
+        """The constant <0, 1, 2, ...>."""
+        numbers = ", ".join(str(number) for number in range(self.b.lanes))
+        return self.b.constant(f"arith.constant dense<[{numbers}]> : {self.b.vec(element)}")
+
+    # --- values -----------------------------------------------------------------------------------------------------
+
+    def value(self, node: Node, index: Index, predicate: Predicate | None = None) -> str:
+        """The vector of `node`'s register values at `index`; lanes without a mask bit hold anything."""
+        scope = self._scope(index, predicate)
+        key = ("value", node.id, index, predicate)
+        found = scope.memo.get(key)
+        if found is None:
+            with self.b.at(scope):
+                found = self._cached(node, index, predicate)
+            scope.memo[key] = found
+        return found
+
+    def _scope(self, index: Sequence[Dim], predicate: Predicate | None) -> Scope:
+        scopes = [self.b.scope_of(dim) for dim in index]
+        if predicate is not None:
+            scopes.append(predicate.scope)
+        return max(scopes, key=lambda scope: scope.depth, default=self.b.root)
+
+    def _cached(self, node: Node, index: Index, predicate: Predicate | None) -> str:
+        cache = self.caches.get(node)
+        if cache is None or predicate is not None:
+            return self._emit(node, index, predicate)
+        position = self.space.env.simplify(self.space.linear(index, node.dims) - cache.row_start)
+        variable = self.b.lane_variable(position)
+        if variable is None or len([name for name in position.symbols() if name in self.space.extents]) != 1:
+            return self._emit(node, index, predicate)
+        if cache.ready:
+            return self.load(cache.buffer, position, None)
+        result = self._emit(node, index, predicate)
+        if self._row_loop:
+            self.store(cache.buffer, position, result)
+            cache.pending = True
+        return result
+
+    def _emit(self, node: Node, index: Index, predicate: Predicate | None) -> str:
+        leaf = self.leaves.get(node)
+        if isinstance(leaf, Buffer):
+            return self.load(leaf, self.space.linear(index, leaf.dims), predicate)
+        if leaf is not None:
+            return leaf(index, predicate)
+        viewed = view_index(self.space, node, index)
+        if viewed is not None:
+            return self.value(node.operands[0], viewed, predicate)
+        if node.op in ELEMENTWISE:
+            operands = [self.value(operand, index if operand.dims else (), predicate) for operand in node.operands]
+            return emit_elementwise(self.b, node, operands)
+        rule = STRUCTURAL.get(node.op)
+        if rule is None:
+            raise CompilerBug(f"no x86 rule for {node.op} (line {node.line or 'unknown'})")
+        return rule(self, node, index, predicate)
+
+    # --- memory -----------------------------------------------------------------------------------------------------
+
+    def uniform_divisions(self, dim: Dim) -> Dim:
+        """Divisions whose result is the same in every lane are written over the first lane's variable."""
+
+        def image(atom: object) -> Dim:
+            assert isinstance(atom, Symbol | FloorDiv) or atom is not None
+            whole = _atom_dim(atom)
+            if not isinstance(atom, FloorDiv):
+                return whole
+            variable = self.b.lane_variable(atom.left)
+            if variable is None or not variable.aligned or variable.name.endswith(".base") or not atom.right.is_const:
+                return whole
+            form = split_linear(atom.left, variable.name)
+            if form is None or form[0] != ONE or atom.right.const % self.b.lanes or self._multiple(form[1]) % self.b.lanes:
+                return whole
+            return atom.left.replace({variable.name: Dim.symbol(variable.name + ".base")}) // atom.right
+
+        return dim.map_atoms(image)
+
+    def _multiple(self, dim: Dim) -> int:
+        """A number that divides `dim` whatever its variables are (0 for 0)."""
+        if dim == ZERO:
+            return 0
+        result = 0
+        for coefficient, _ in dim.monomials:
+            result = int(np.gcd(result, coefficient))
+        return result
+
+    def load(self, buffer: Buffer, offset: Dim, predicate: Predicate | None) -> str:
+        """The elements at `offset` (in elements) of `buffer`, in register form."""
+        offset = self.uniform_divisions(offset)
+        variable = self.b.lane_variable(offset)
+        if variable is None:
+            return load_scalar(self.b, buffer, self.b.scalar(offset), predicate.mask if predicate else None)
+        mask = self.combined_mask(variable, predicate)
+        form = split_linear(offset, variable.name)
+        if form is not None and form[0] == ONE and variable.vector is None and self.b.lane_variable(form[1]) is None:
+            return load_contiguous(self.b, buffer, self.b.scalar(offset), mask)
+        return load_gather(self.b, buffer, self.lane_vector(offset), mask)
+
+    def store(self, buffer: Buffer, offset: Dim, value: str) -> None:
+        """Stores register values at `offset`; without a lane variable, lane 0 alone."""
+        offset = self.uniform_divisions(offset)
+        variable = self.b.lane_variable(offset)
+        if variable is None:
+            store_scalar(self.b, buffer, self.b.scalar(offset), value)
+            return
+        form = split_linear(offset, variable.name)
+        if form is not None and form[0] == ONE and variable.vector is None and self.b.lane_variable(form[1]) is None:
+            store_contiguous(self.b, buffer, self.b.scalar(offset), value, variable.mask)
+            return
+        store_scatter(self.b, buffer, self.lane_vector(offset), value, variable.mask)
+
+    def combined_mask(self, variable: Variable | None, predicate: Predicate | None) -> str | None:
+        """The lanes that exist and may touch memory; None = all."""
+        tail = variable.mask if variable is not None else None
+        if predicate is None:
+            return tail
+        if tail is None:
+            return predicate.mask
+        return self.b.op(f"arith.andi {tail}, {predicate.mask} : {self.b.vec('i1')}")
+
+    def lane_vector(self, dim: Dim) -> str:
+        """The i64 value of `dim` in every lane."""
+        b = self.b
+        dim = self.uniform_divisions(dim)
+        scope = b.scope_of(dim)
+        key = ("lanes", dim)
+        found = scope.memo.get(key)
+        if found is None:
+            with b.at(scope):
+                found = self._lane_vector(dim)
+            scope.memo[key] = found
+        return found
+
+    def _lane_vector(self, dim: Dim) -> str:
+        b, vector = self.b, self.b.vec("i64")
+        variable = b.lane_variable(dim)
+        if variable is None:
+            return b.op(f"vector.broadcast {b.scalar(dim)} : i64 to {vector}")
+        total: str | None = None
+        for coefficient, product in dim.monomials:
+            term: str | None = None if coefficient == 1 and product else b.const(coefficient, "i64")
+            for atom, power in product:
+                value = self._lane_atom(atom)
+                for _ in range(power):
+                    term = value if term is None else b.op(f"arith.muli {term}, {value} : {vector}")
+            assert term is not None
+            total = term if total is None else b.op(f"arith.addi {total}, {term} : {vector}")
+        assert total is not None
+        return total
+
+    def _lane_atom(self, atom: object) -> str:
+        b, vector = self.b, self.b.vec("i64")
+        if isinstance(atom, Symbol):
+            variable = b.variables[atom.name]
+            if variable.vector is not None:
+                return variable.vector
+            splat = b.op(f"vector.broadcast {variable.ssa} : i64 to {vector}")
+            return b.op(f"arith.addi {splat}, {self.lane_numbers('i64')} : {vector}") if variable.lane else splat
+        left, right = self.lane_vector(atom.left), self.lane_vector(atom.right)  # pyright: ignore[reportAttributeAccessIssue]
+        if type(atom).__name__ in ("Min", "Max"):
+            return b.op(f"arith.{type(atom).__name__.lower()}si {left}, {right} : {vector}")
+        quotient = self._divide_lanes(left, right)
+        if isinstance(atom, FloorDiv):
+            return quotient
+        return b.op(f"arith.subi {left}, {b.op(f'arith.muli {quotient}, {right} : {vector}')} : {vector}")
+
+    def _divide_lanes(self, left: str, right: str) -> str:
+        """floor(left / right) in f64, which is exact for positions below 2^52 after one correction step each way."""
+        b, vector, mask = self.b, self.b.vec("i64"), self.b.vec("i1")
+        zero, one = b.const(0, "i64"), b.const(1, "i64")
+        right = b.op(f"arith.maxsi {right}, {one} : {vector}")
+        double = b.vec("f64")
+        x = b.op(f"arith.sitofp {left} : {vector} to {double}")
+        y = b.op(f"arith.sitofp {right} : {vector} to {double}")
+        guess = b.op(f"math.floor {b.op(f'arith.divf {x}, {y} : {double}')} : {double}")
+        quotient = b.op(f"arith.fptosi {guess} : {double} to {vector}")
+        rest = b.op(f"arith.subi {left}, {b.op(f'arith.muli {quotient}, {right} : {vector}')} : {vector}")
+        high = b.op(f"arith.cmpi sge, {rest}, {right} : {vector}")
+        low = b.op(f"arith.cmpi slt, {rest}, {zero} : {vector}")
+        quotient = b.op(f"arith.addi {quotient}, {b.op(f'arith.select {high}, {one}, {zero} : {mask}, {vector}')} : {vector}")
+        return b.op(f"arith.subi {quotient}, {b.op(f'arith.select {low}, {one}, {zero} : {mask}, {vector}')} : {vector}")
+
+    # --- predicates -------------------------------------------------------------------------------------------------
+
+    def within(self, position: Dim, low: Dim, high: Dim, predicate: Predicate | None) -> Predicate | None:
+        """`predicate` and low <= position < high; conditions that the loop extents prove are dropped."""
+        b = self.b
+        checks = []
+        bounds = self.space.bounds(position)
+        env = self.space.env
+        if bounds[0] is None or env.le(low, bounds[0]).name != "YES":
+            checks.append(("sge", low))
+        if bounds[1] is None or env.lt(bounds[1], high).name != "YES":
+            checks.append(("slt", high))
+        for comparison, limit in checks:
+            scope = self._scope((position, limit), predicate)
+            with b.at(scope):
+                mask = b.op(f"arith.cmpi {comparison}, {self.lane_vector(position)}, {self.lane_vector(limit)} : {b.vec('i64')}")
+                if predicate is not None:
+                    mask = b.op(f"arith.andi {mask}, {predicate.mask} : {b.vec('i1')}")
+            predicate = Predicate(mask, scope)
+        return predicate
+
+    def data_variable(self, node: Node, index: Index, predicate: Predicate | None, high: Dim) -> Dim:
+        """An integer read from data as a position, clamped to [0, high]: a new variable."""
+        b = self.b
+        name = self.name("data")
+        raw = self.value(node, index, predicate)
+        with b.at(self._scope(index, predicate)):
+            wide = convert(b, raw, node.element, "i64")
+            limit = self.lane_vector(high)
+            capped = b.op(f"arith.minsi {wide}, {limit} : {b.vec('i64')}")
+            capped = b.op(f"arith.maxsi {capped}, {b.const(0, 'i64')} : {b.vec('i64')}")
+            lane = any(b.lane_variable(dim) is not None for dim in index)
+            first = b.op(f"vector.extract {capped}[0] : i64 from {b.vec('i64')}")
+            variable = Variable(name, first, b.scope, lane)
+            variable.vector = capped if lane else None
+            if lane:
+                variable.mask = next((found.mask for dim in index if (found := b.lane_variable(dim)) is not None), None)
+        b.variables[name] = variable
+        return self.space.variable(name, high + 1)
+
+    # --- bodies -----------------------------------------------------------------------------------------------------
+
+    def body(self, body: Body, arguments: Sequence[str]) -> list[str]:
+        """The values that a reduction body yields for these argument vectors."""
+        values: dict[Node, str] = dict(zip(body.arguments, arguments, strict=True))
+        for node in body.nodes:
+            if node in values:
+                continue
+            if node.op == "stablehlo.constant":
+                values[node] = constant_splat(self.b, node)
+                continue
+            values[node] = emit_elementwise(self.b, node, [values[operand] for operand in node.operands])
+        return [values[node] for node in body.yields]
+
+
+LaneBody = Callable[[list[str], list[str]], list[str]]
+
+
+def _atom_dim(atom: object) -> Dim:
+    from ...shapes import of_atom
+
+    return of_atom(atom)  # pyright: ignore[reportArgumentType]
+
+
+def constant_splat(b: Builder, node: Node) -> str:
+    """The splat vector of a constant with one distinct value."""
+    array = node.attrs["value"]
+    assert isinstance(array, np.ndarray)
+    if array.size == 0:
+        return b.const(0, register_element(node.element))
+    scalar = array.reshape(-1)[0]
+    if node.element == "bf16":
+        scalar = (np.uint32(scalar) << np.uint32(16)).view(np.float32)
+    element = register_element(node.element)
+    if element.startswith("i") and element != "i1":
+        bits = int(element[1:])
+        signed = int(scalar) - (1 << bits) if int(scalar) >= 1 << (bits - 1) else int(scalar)
+        return b.const(signed, element)
+    return b.const(bool(scalar) if element == "i1" else float(scalar), element)
+
+
+from .structural import STRUCTURAL  # noqa: E402  (the rules need the class above)
+
+__all__ = ["ONE", "Emitter", "Predicate", "RowCache", "constant_splat"]

@@ -1,0 +1,72 @@
+"""The frame around every kernel: `void k(const int64_t* args, int64_t begin, int64_t end, void* scratch)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...ir.graph import Body, Node
+from ...shapes import Dim
+from ..index import IndexSpace
+from .builder import Builder
+from .emit import Emitter
+from .memory import Buffer
+
+
+@dataclass(eq=False)
+class Frame:
+    """A kernel function under construction."""
+
+    emitter: Emitter
+    begin: str
+    end: str
+    scratch: str
+    outputs: tuple[Buffer, ...]
+    roots: tuple[Node, ...]
+
+    @property
+    def b(self) -> Builder:
+        return self.emitter.b
+
+
+def body_symbols(body: Body) -> tuple[str, ...]:
+    """Every base symbol that the dims and expressions of `body` mention, sorted."""
+    names: dict[str, None] = {}
+    for node in body.nodes:
+        for dim in node.dims:
+            names.update(dict.fromkeys(dim.symbols()))
+    return tuple(sorted(names))
+
+
+def emit_function(
+    name: str, body: Body, outputs: tuple[Node, ...], symbols: tuple[str, ...], space: IndexSpace, lanes: int, emit: Callable[[Frame], None]
+) -> str:
+    """The MLIR text of one kernel function. `emit` fills the body; inputs are bound as leaves, symbols as variables."""
+    b = Builder(lanes)
+    emitter = Emitter(b, space)
+    pointers = [_argument(b, number, "!llvm.ptr") for number in range(len(body.arguments) + len(outputs))]
+    for argument, pointer in zip(body.arguments, pointers, strict=False):
+        emitter.leaves[argument] = Buffer(pointer, argument.dims, argument.element)
+    results = tuple(Buffer(pointer, node.dims, node.element) for pointer, node in zip(pointers[len(body.arguments) :], outputs, strict=True))
+    for number, symbol in enumerate(symbols):
+        b.variables[symbol] = _symbol(b, symbol, _argument(b, len(pointers) + number, "i64"))
+    emit(Frame(emitter, "%begin", "%end", "%scratch", results, outputs))
+    lines = [f"func.func @{name}(%args: !llvm.ptr, %begin: i64, %end: i64, %scratch: !llvm.ptr) {{"]
+    lines += b.globals + b.root.lines + ["return", "}"]
+    return "\n".join([*lines[:1], *("  " + line for line in lines[1:-1]), lines[-1]]) + "\n"
+
+
+def _argument(b: Builder, number: int, type_: str) -> str:
+    slot = b.op(f"llvm.getelementptr %args[{number}] : (!llvm.ptr) -> !llvm.ptr, i64")
+    return b.op(f"llvm.load {slot} : !llvm.ptr -> {type_}")
+
+
+def _symbol(b: Builder, name: str, ssa: str):  # noqa: ANN202
+    from .builder import Variable
+
+    return Variable(name, ssa, b.root)
+
+
+def rounded_up(value: Dim, multiple: int) -> Dim:
+    """`value` rounded up to a multiple."""
+    return (value + (multiple - 1)) // multiple * multiple

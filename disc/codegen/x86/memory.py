@@ -1,0 +1,126 @@
+"""Loads and stores of lanes: contiguous, masked, gathered and scalar, with conversion between storage and register form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...shapes import Dim
+from .builder import Builder, register_element
+from .elementwise import bfloat16_bits
+
+STORAGE_BYTES = {
+    "f64": 8, "i64": 8, "ui64": 8, "f32": 4, "i32": 4, "ui32": 4, "f16": 2, "bf16": 2, "i16": 2, "ui16": 2, "i8": 1, "ui8": 1, "i1": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """A row-major tensor in memory: base pointer (SSA !llvm.ptr), dims, MLIR element type."""
+
+    pointer: str
+    dims: tuple[Dim, ...]
+    element: str
+
+
+def storage_element(element: str) -> str:
+    """The LLVM element type in memory: i1 is a byte, bf16 its 16 bits."""
+    if element == "i1":
+        return "i8"
+    if element == "bf16":
+        return "i16"
+    return element if element.startswith("f") else "i" + element.lstrip("ui")
+
+
+def address(b: Builder, buffer: Buffer, offset: str) -> str:
+    """The pointer to element `offset` (i64)."""
+    return b.op(f"llvm.getelementptr {buffer.pointer}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, {storage_element(buffer.element)}")
+
+
+def to_register(b: Builder, value: str, element: str) -> str:
+    """Storage lanes → register lanes."""
+    if element == "i1":
+        return b.op(f"arith.cmpi ne, {value}, {b.const(0, 'i8')} : {b.vec('i8')}")
+    if element == "f16":
+        return b.op(f"arith.extf {value} : {b.vec('f16')} to {b.vec('f32')}")
+    if element == "bf16":
+        wide = b.op(f"arith.extui {value} : {b.vec('i16')} to {b.vec('i32')}")
+        shifted = b.op(f"arith.shli {wide}, {b.const(16, 'i32')} : {b.vec('i32')}")
+        return b.op(f"arith.bitcast {shifted} : {b.vec('i32')} to {b.vec('f32')}")
+    return value
+
+
+def to_storage(b: Builder, value: str, element: str) -> str:
+    """Register lanes → storage lanes."""
+    if element == "i1":
+        return b.op(f"arith.extui {value} : {b.vec('i1')} to {b.vec('i8')}")
+    if element == "f16":
+        return b.op(f"arith.truncf {value} : {b.vec('f32')} to {b.vec('f16')}")
+    if element == "bf16":
+        return b.op(f"arith.trunci {bfloat16_bits(b, value)} : {b.vec('i32')} to {b.vec('i16')}")
+    return value
+
+
+def load_contiguous(b: Builder, buffer: Buffer, offset: str, mask: str | None) -> str:
+    """lanes consecutive elements from `offset`; masked lanes are not read and hold zero."""
+    element = storage_element(buffer.element)
+    vector, align = b.vec(element), STORAGE_BYTES[buffer.element]
+    pointer = address(b, buffer, offset)
+    if mask is None:
+        return to_register(b, b.op(f"llvm.load {pointer} {{alignment = {align} : i64}} : !llvm.ptr -> {vector}"), buffer.element)
+    zero = b.const(0, element)
+    text = f"llvm.intr.masked.load {pointer}, {mask}, {zero} {{alignment = {align} : i32}} : (!llvm.ptr, {b.vec('i1')}, {vector}) -> {vector}"
+    return to_register(b, b.op(text), buffer.element)
+
+
+def load_gather(b: Builder, buffer: Buffer, offsets: str, mask: str | None) -> str:
+    """One element per lane from an i64 vector of offsets."""
+    element = storage_element(buffer.element)
+    vector, align = b.vec(element), STORAGE_BYTES[buffer.element]
+    pointers = b.op(f"llvm.getelementptr {buffer.pointer}[{offsets}] : (!llvm.ptr, {b.vec('i64')}) -> {b.vec('!llvm.ptr')}, {element}")
+    mask = mask or b.const(1, "i1")
+    text = f"llvm.intr.masked.gather {pointers}, {mask}, {b.const(0, element)} {{alignment = {align} : i32}} : "
+    return to_register(b, b.op(text + f"({b.vec('!llvm.ptr')}, {b.vec('i1')}, {vector}) -> {vector}"), buffer.element)
+
+
+def load_scalar(b: Builder, buffer: Buffer, offset: str, mask: str | None) -> str:
+    """One element in every lane. Under a mask that is off in all lanes element 0 is read instead (never out of bounds)."""
+    element = storage_element(buffer.element)
+    if mask is not None:
+        allowed = b.op(f"vector.extract {mask}[0] : i1 from {b.vec('i1')}")
+        offset = b.op(f"arith.select {allowed}, {offset}, {b.index(0)} : i64")
+    scalar = b.op(f"llvm.load {address(b, buffer, offset)} : !llvm.ptr -> {element}")
+    return to_register(b, b.op(f"vector.broadcast {scalar} : {element} to {b.vec(element)}"), buffer.element)
+
+
+def store_contiguous(b: Builder, buffer: Buffer, offset: str, value: str, mask: str | None) -> None:
+    """Stores lanes to consecutive elements."""
+    element = storage_element(buffer.element)
+    vector, align = b.vec(element), STORAGE_BYTES[buffer.element]
+    pointer, stored = address(b, buffer, offset), to_storage(b, value, buffer.element)
+    if mask is None:
+        b.statement(f"llvm.store {stored}, {pointer} {{alignment = {align} : i64}} : {vector}, !llvm.ptr")
+        return
+    b.statement(f"llvm.intr.masked.store {stored}, {pointer}, {mask} {{alignment = {align} : i32}} : {vector}, {b.vec('i1')} into !llvm.ptr")
+
+
+def store_scatter(b: Builder, buffer: Buffer, offsets: str, value: str, mask: str | None) -> None:
+    """Stores one element per lane at an i64 vector of offsets."""
+    element = storage_element(buffer.element)
+    vector, align = b.vec(element), STORAGE_BYTES[buffer.element]
+    stored = to_storage(b, value, buffer.element)
+    pointers = b.op(f"llvm.getelementptr {buffer.pointer}[{offsets}] : (!llvm.ptr, {b.vec('i64')}) -> {b.vec('!llvm.ptr')}, {element}")
+    mask = mask or b.const(1, "i1")
+    b.statement(f"llvm.intr.masked.scatter {stored}, {pointers}, {mask} {{alignment = {align} : i32}} : {vector}, {b.vec('i1')} into {b.vec('!llvm.ptr')}")
+
+
+def store_scalar(b: Builder, buffer: Buffer, offset: str, value: str) -> None:
+    """Stores lane 0."""
+    element = storage_element(buffer.element)
+    stored = to_storage(b, value, buffer.element)
+    scalar = b.op(f"vector.extract {stored}[0] : {element} from {b.vec(element)}")
+    b.statement(f"llvm.store {scalar}, {address(b, buffer, offset)} : {element}, !llvm.ptr")
+
+
+def register_buffer_element(element: str) -> str:
+    """The element type of a scratch buffer that holds register values of `element`."""
+    return register_element(element) if element != "i1" else "i1"

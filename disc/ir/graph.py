@@ -1,0 +1,279 @@
+"""A read-only snapshot of one MLIR block as plain Python nodes.
+
+Fusion and code generation ask many questions about the same ops; this snapshot answers them without crossing into the
+MLIR bindings each time. It is made from IR and never edited: decisions are written back into the IR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from torch_mlir import ir
+from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
+
+from ..shapes import Dim, ShapeEnv
+
+Attribute = int | str | bool | tuple["Attribute", ...] | npt.NDArray[np.generic] | dict[str, "Attribute"]
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """One SSA value.
+
+    op: the full op name, or "input" for a block argument; operands: the values it reads; dims: canonical dims (rank 0: ());
+    element: MLIR element type text ("f32", "ui8"); attrs: parsed attributes; result: which result of its op; body: the
+    region of a reduction-like op; line: the user's line.
+    """
+
+    id: int
+    op: str
+    operands: tuple[Node, ...]
+    dims: tuple[Dim, ...]
+    element: str
+    attrs: dict[str, Attribute]
+    result: int = 0
+    siblings: tuple[Node, ...] = ()
+    body: Body | None = None
+    line: str = ""
+    uses: list[Node] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The op name without its dialect."""
+        return self.op.split(".", 1)[-1]
+
+    def ints(self, key: str) -> tuple[int, ...]:
+        """The integer tuple stored under attribute `key`, () when absent."""
+        value = self.attrs.get(key, ())
+        assert isinstance(value, tuple)
+        return value  # pyright: ignore[reportReturnType]
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """The tuple of strings stored under attribute `key`, () when absent."""
+        value = self.attrs.get(key, ())
+        assert isinstance(value, tuple)
+        return value  # pyright: ignore[reportReturnType]
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """The integer stored under attribute `key`."""
+        value = self.attrs.get(key, default)
+        assert isinstance(value, int), f"{self.op} lacks {key}"
+        return value
+
+
+@dataclass(eq=False, slots=True)
+class Body:
+    """A region or function body: its arguments, its nodes in order (arguments first) and what it yields."""
+
+    arguments: tuple[Node, ...]
+    nodes: tuple[Node, ...]
+    yields: tuple[Node, ...]
+
+
+class Snapshot:
+    """Builds nodes from a block. `values` maps the Python-side key of an MLIR value to its node."""
+
+    def __init__(self, env: ShapeEnv) -> None:
+        self.env = env
+        self._symbols: dict[str, Dim] = {}
+        self._types: dict[ir.Type, tuple[tuple[Dim, ...], str]] = {}
+        self._next = 0
+
+    def block(self, block: ir.Block) -> Body:
+        """The nodes of `block`; its terminator's operands are the yields."""
+        values: dict[ir.Value, Node] = {}
+        arguments = tuple(self._node("input", (), argument, {}, position) for position, argument in enumerate(block.arguments))
+        values.update(zip(block.arguments, arguments, strict=True))
+        nodes: list[Node] = list(arguments)
+        yields: tuple[Node, ...] = ()
+        for view in block.operations:
+            op = view.operation
+            operands = tuple(values[operand] for operand in op.operands)
+            if op.name in TERMINATORS:
+                yields = operands
+                continue
+            results = self._op_nodes(op, operands)
+            values.update(zip(op.results, results, strict=True))
+            nodes.extend(results)
+        return Body(arguments, tuple(nodes), yields)
+
+    def _op_nodes(self, op: ir.Operation, operands: tuple[Node, ...]) -> tuple[Node, ...]:
+        attrs = parse_attributes(op)
+        body = self.block(op.regions[0].blocks[0]) if len(op.regions) == 1 and len(op.regions[0].blocks) else None
+        line = location_line(op.location)
+        results = tuple(self._node(op.name, operands, value, attrs, number) for number, value in enumerate(op.results))
+        for node in results:
+            node.body, node.line, node.siblings = body, line, results
+        for operand in operands:
+            operand.uses.extend(results[:1])
+        return results
+
+    def _node(self, op: str, operands: tuple[Node, ...], value: ir.Value, attrs: dict[str, Attribute], result: int) -> Node:
+        dims, element = self._type(value.type)
+        self._next += 1
+        return Node(self._next, op, operands, dims, element, attrs, result)
+
+    def _type(self, type_: ir.Type) -> tuple[tuple[Dim, ...], str]:
+        found = self._types.get(type_)
+        if found is None:
+            found = self._types[type_] = self._read_type(type_)
+        return found
+
+    def _read_type(self, type_: ir.Type) -> tuple[tuple[Dim, ...], str]:
+        if not isinstance(type_, ir.RankedTensorType):
+            return (), str(type_)
+        tensor = ir.RankedTensorType(type_)
+        element = str(tensor.element_type)
+        if tensor.rank == 0:
+            return (), element
+        if tensor.encoding is None:
+            return tuple(Dim.of(size) for size in tensor.shape), element
+        return tuple(self._encoded(entry) for entry in ir.ArrayAttr(tensor.encoding)), element
+
+    def _encoded(self, entry: ir.Attribute) -> Dim:
+        if isinstance(entry, ir.IntegerAttr):
+            return Dim.of(ir.IntegerAttr(entry).value)
+        name = ir.FlatSymbolRefAttr(entry).value
+        found = self._symbols.get(name)
+        if found is None:
+            found = self._symbols[name] = self.env.simplify(self.env.parse(name))
+        return found
+
+
+TERMINATORS = frozenset({"func.return", "disc.yield", "stablehlo.return"})
+
+
+def location_line(location: ir.Location) -> str:
+    """"file.py:12" of the innermost file location, or ""."""
+    text = str(location)
+    if '"' not in text or ":" not in text:
+        return ""
+    for piece in text.split('"')[1:]:
+        if piece.startswith(":"):
+            continue
+        after = text.split(f'"{piece}"', 1)[1]
+        if after.startswith(":"):
+            return f"{piece}:{after[1:].split(':')[0]}"
+    return ""
+
+
+def parse_attributes(op: ir.Operation) -> dict[str, Attribute]:
+    """Every attribute of `op` as plain Python data."""
+    attributes = {key: op.attributes[key] for key in op.attributes}
+    return {key: _parse(key, attribute) for key, attribute in attributes.items()}
+
+
+def _parse(key: str, attribute: ir.Attribute) -> Attribute:
+    special = _SPECIAL.get(key)
+    text = str(attribute)
+    if special is not None and text.startswith("#stablehlo"):
+        return special(attribute)
+    if isinstance(attribute, ir.BoolAttr):
+        return ir.BoolAttr(attribute).value
+    if isinstance(attribute, ir.IntegerAttr):
+        return ir.IntegerAttr(attribute).value
+    if isinstance(attribute, ir.StringAttr):
+        return ir.StringAttr(attribute).value
+    if isinstance(attribute, ir.DenseI64ArrayAttr):
+        return tuple(ir.DenseI64ArrayAttr(attribute))
+    if isinstance(attribute, ir.DenseBoolArrayAttr):
+        return tuple(ir.DenseBoolArrayAttr(attribute))
+    if isinstance(attribute, ir.ArrayAttr):
+        return tuple(_parse("", item) for item in ir.ArrayAttr(attribute))
+    if isinstance(attribute, ir.DenseElementsAttr):
+        return dense_array(attribute)
+    return text
+
+
+def dense_array(attribute: ir.Attribute) -> npt.NDArray[np.generic]:
+    """The values of a dense elements attribute; bf16 as its 16 bits (uint16), splats broadcast without a copy."""
+    element = str(ir.ShapedType(attribute.type).element_type)  # pyright: ignore[reportAttributeAccessIssue]
+    shape = tuple(ir.ShapedType(attribute.type).shape)  # pyright: ignore[reportAttributeAccessIssue]
+    dense = ir.DenseElementsAttr(attribute)
+    if element == "bf16":
+        return _bfloat16_array(dense, shape)
+    if element == "i1" and not dense.is_splat:
+        return np.array([bool(value) for value in ir.DenseIntElementsAttr(attribute)], dtype=np.bool_).reshape(shape)
+    if dense.is_splat:
+        splat = dense.get_splat_value()
+        dtype = _NUMPY[element]
+        return np.broadcast_to(np.array(splat.value, dtype=dtype), shape)  # pyright: ignore[reportAttributeAccessIssue]
+    return np.array(dense).reshape(shape)
+
+
+def _bfloat16_array(dense: ir.DenseElementsAttr, shape: Sequence[int]) -> npt.NDArray[np.generic]:
+    if dense.is_splat:
+        values = np.float32(dense.get_splat_value().value)  # pyright: ignore[reportAttributeAccessIssue]
+        return np.broadcast_to((values.view(np.uint32) >> 16).astype(np.uint16), shape)
+    values = np.array([float(value) for value in ir.DenseFPElementsAttr(dense)], dtype=np.float32)
+    return (values.view(np.uint32) >> 16).astype(np.uint16).reshape(shape)
+
+
+_NUMPY: dict[str, npt.DTypeLike] = {
+    "f64": np.float64, "f32": np.float32, "f16": np.float16, "i1": np.bool_, "i8": np.int8, "i16": np.int16, "i32": np.int32,
+    "i64": np.int64, "ui8": np.uint8, "ui16": np.uint16, "ui32": np.uint32, "ui64": np.uint64,
+}  # fmt: skip
+
+
+def _dot(attribute: ir.Attribute) -> Attribute:
+    dot = _stablehlo.DotDimensionNumbers(attribute)
+    return {
+        "lhs_batch": tuple(dot.lhs_batching_dimensions), "rhs_batch": tuple(dot.rhs_batching_dimensions),
+        "lhs_contract": tuple(dot.lhs_contracting_dimensions), "rhs_contract": tuple(dot.rhs_contracting_dimensions),
+    }  # fmt: skip
+
+
+def _convolution(attribute: ir.Attribute) -> Attribute:
+    numbers = _stablehlo.ConvDimensionNumbers(attribute)
+    return {
+        "input_batch": numbers.input_batch_dimension, "input_feature": numbers.input_feature_dimension,
+        "input_spatial": tuple(numbers.input_spatial_dimensions), "kernel_input": numbers.kernel_input_feature_dimension,
+        "kernel_output": numbers.kernel_output_feature_dimension, "kernel_spatial": tuple(numbers.kernel_spatial_dimensions),
+        "output_batch": numbers.output_batch_dimension, "output_feature": numbers.output_feature_dimension,
+        "output_spatial": tuple(numbers.output_spatial_dimensions),
+    }  # fmt: skip
+
+
+def _gather(attribute: ir.Attribute) -> Attribute:
+    numbers = _stablehlo.GatherDimensionNumbers(attribute)
+    return {
+        "offset_dims": tuple(numbers.offset_dims), "collapsed": tuple(numbers.collapsed_slice_dims),
+        "operand_batch": tuple(numbers.operand_batching_dims), "indices_batch": tuple(numbers.start_indices_batching_dims),
+        "start_map": tuple(numbers.start_index_map), "vector_dim": numbers.index_vector_dim,
+    }  # fmt: skip
+
+
+def _scatter(attribute: ir.Attribute) -> Attribute:
+    numbers = _stablehlo.ScatterDimensionNumbers(attribute)
+    return {
+        "window_dims": tuple(numbers.update_window_dims), "inserted": tuple(numbers.inserted_window_dims),
+        "operand_batch": tuple(numbers.input_batching_dims), "indices_batch": tuple(numbers.scatter_indices_batching_dims),
+        "scatter_map": tuple(numbers.scattered_dims_to_operand_dims), "vector_dim": numbers.index_vector_dim,
+    }  # fmt: skip
+
+
+def _direction(attribute: ir.Attribute) -> Attribute:
+    return str(_stablehlo.ComparisonDirectionAttr(attribute).value)
+
+
+def _comparison(attribute: ir.Attribute) -> Attribute:
+    return str(_stablehlo.ComparisonTypeAttr(attribute).value)
+
+
+def _dimension_numbers(attribute: ir.Attribute) -> Attribute:
+    text = str(attribute)
+    if text.startswith("#stablehlo.gather"):
+        return _gather(attribute)
+    return _convolution(attribute)
+
+
+_SPECIAL: dict[str, Callable[[ir.Attribute], Attribute]] = {
+    "dot_dimension_numbers": _dot,
+    "dimension_numbers": _dimension_numbers,
+    "scatter_dimension_numbers": _scatter,
+    "comparison_direction": _direction,
+    "compare_type": _comparison,
+}
