@@ -426,6 +426,9 @@ def _modulo(left: Dim, right: Dim) -> Dim:
     if common > 1:
         inner = (divide_coefficients(variable, common) + constant // common) % (divisor // common)
         return inner * common + constant % common
+    if 2 * variable.monomials[0][0] > divisor:
+        # The padding to a multiple, -n % c, is c - 1 - (n + c - 1) % c: the remainder that belongs to the rounded-up quotient.
+        return divisor - 1 - (divisor - 1 - rest) % divisor
     return of_atom(Mod(rest, Dim.of(divisor)))
 
 

@@ -107,6 +107,9 @@ class Bounds:
             one_suffices = isinstance(atom, Max) == positive
             yield max(ends) if one_suffices else min(ends)
             return
+        if isinstance(atom, Mod) and atom.right.is_const:
+            # n - mod(n, c) is c * floordiv(n, c), whose range is exact: S rounded up to a multiple of 16 stays within 512 if S does.
+            yield self._direct(factor * (atom.left - atom.left // atom.right * atom.right) + rest)
         for scale, bound in self._replacements(atom, positive):
             yield _ceil_divide(self._search(factor * bound + rest * scale, depth), scale)
 
