@@ -10,7 +10,7 @@ from torch_mlir import ir
 from disc.errors import UnsupportedOp, UnsupportedOpError
 from disc.ir.ops import (
     Attribute, array_to_dense, block_ops, build, dense_to_array, element_of, int_attr, ints_attr, is_tensor, location_text, main_block,
-    main_function, rank_of, replace_op, splat, strings, tensor_type,
+    main_function, rank_of, strings, tensor_type,
 )  # fmt: skip
 from disc.ir.symbols import ModuleEnv
 from disc.passes.host_values import ONE, ZERO, HostValue, Ratio, elements, is_constant
@@ -33,6 +33,8 @@ class NamedForm:
         self.module = module
         self.shapes = shapes
         self.env = env
+        # Erased at the end: the tables of `shapes` know values by address, and a new op may get the address of an erased one.
+        self.replaced: dict[ir.Operation, None] = {}
         self.made: dict[ir.Value, ir.Value] = {}
         self.types: dict[tuple[tuple[Dim, ...], ir.Type], ir.RankedTensorType] = {}
 
@@ -45,10 +47,10 @@ class NamedForm:
         for op, is_live in zip(ops, live, strict=True):
             if is_live:
                 self._rewrite_op(op)
-        for op, is_live in zip(reversed(ops), reversed(live), strict=True):
-            if not is_live:
-                op.erase()
         self._write_signature()
+        for op, is_live in zip(reversed(ops), reversed(live), strict=True):
+            if not is_live or op in self.replaced:
+                op.erase()
 
     def type_of(self, value: ir.Value) -> ir.RankedTensorType:
         return self.typed(self.shapes.dims[value], element_of(value))
@@ -99,7 +101,12 @@ class NamedForm:
     def replace(self, op: ir.Operation, name: str, operands: Sequence[ir.Value], attributes: dict[str, Attribute]) -> None:
         """Puts the op `name` with the inferred result type in the place of `op`."""
         made = build(name, operands, [self.type_of(op.results[0])], attributes, before=op)
-        replace_op(op, [made.results[0]])
+        self.substitute(op, made.results[0])
+
+    def substitute(self, op: ir.Operation, value: ir.Value) -> None:
+        """Gives the readers of `op` to `value`."""
+        op.results[0].replace_all_uses_with(value)
+        self.replaced[op] = None
 
     def broadcast(self, value: ir.Value, dims: Sequence[Dim], positions: Sequence[int], before: ir.Operation) -> ir.Value:
         """`value` expanded to `dims`; its dim i is dim positions[i] there."""
@@ -205,7 +212,7 @@ def _rewrite_reshape(form: NamedForm, op: ir.Operation) -> None:
 def _rewrite_broadcast_in_dim(form: NamedForm, op: ir.Operation) -> None:
     dims = form.shapes.dims[op.results[0]]
     made = form.broadcast(op.operands[0], dims, ints_attr(op, "broadcast_dimensions"), op)
-    replace_op(op, [made])
+    form.substitute(op, made)
 
 
 def _rewrite_iota(form: NamedForm, op: ir.Operation) -> None:
@@ -266,7 +273,7 @@ def _rewrite_constant(form: NamedForm, op: ir.Operation) -> None:
     elif kind.rank > 0:
         value = array_to_dense(dense_to_array(value), kind)
     made = build("stablehlo.constant", [], [kind], {"value": value}, before=op)
-    replace_op(op, [made.results[0]])
+    form.substitute(op, made.results[0])
 
 
 def _rewrite_constant_like(form: NamedForm, op: ir.Operation) -> None:
@@ -274,11 +281,11 @@ def _rewrite_constant_like(form: NamedForm, op: ir.Operation) -> None:
     kind = form.typed((), element_of(op.results[0]))
     value = ir.DenseElementsAttr.get_splat(kind, op.attributes["value"])
     made = build("stablehlo.constant", [], [kind], {"value": value}, before=op).results[0]
-    replace_op(op, [form.broadcast(made, dims, [], op) if dims else made])
+    form.substitute(op, form.broadcast(made, dims, [], op) if dims else made)
 
 
 def _rewrite_cast(form: NamedForm, op: ir.Operation) -> None:
-    replace_op(op, [op.operands[0]])
+    form.substitute(op, op.operands[0])
 
 
 def _keep_return(form: NamedForm, op: ir.Operation) -> None:
