@@ -226,6 +226,13 @@ def erf_inv_fit(name: str, variable: str, w_of: Function, low: mpf, high: mpf, d
     return Fit(name, meaning, lambda v: erf_inv_of(w_of(v)), lambda v: 1 / erf_inv_of(w_of(v)), low, high, degree, "f64")
 
 
+def log_gamma_quotient(v: mpf) -> mpf:
+    """lgamma(2 + v) / (v (v + 1)); both zeros of the divisor are zeros of lgamma."""
+    if abs(v) < mpf("1e-20"):
+        return 1 - mp.euler
+    return mp.loggamma(2 + v) / (v * (v + 1)) if abs(v + 1) > mpf("1e-20") else +mp.euler
+
+
 PI_QUARTER_SQUARED = (mp.pi / 4 * mpf("1.0001")) ** 2
 FITS = (
     exponential_fit("f32", 4),
@@ -329,6 +336,16 @@ FITS = (
     ),
     erf_inv_fit("ERF_INV_CENTRE_F64", "w - 3, w = -log(1 - x^2) in [0, 6]", lambda v: v + 3, mpf(-3), mpf("3.01"), 22),
     erf_inv_fit("ERF_INV_TAIL_F64", "sqrt(w) - 4, w in [6, 38]", lambda v: (v + 4) ** 2, mp.sqrt(6) - 4 - mpf("0.01"), mpf("2.2"), 27),
+    Fit(
+        "LOG_GAMMA_F64",
+        "lgamma(2 + v) / (v (v + 1)) on [-1, 1], relative",
+        log_gamma_quotient,
+        lambda v: 1 / log_gamma_quotient(v),
+        mpf(-1),
+        mpf("1.001"),
+        26,
+        "f64",
+    ),
 )
 
 

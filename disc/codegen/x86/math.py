@@ -6,7 +6,7 @@ and erf are computed in f32; the rarer f32 functions are computed in f64 and rou
 
 from collections.abc import Callable
 
-from disc.codegen.x86 import math_erf, math_exp_log, math_hyperbolic, math_power
+from disc.codegen.x86 import math_erf, math_exp_log, math_gamma, math_hyperbolic, math_power
 from disc.codegen.x86 import math_trigonometric as trigonometric
 from disc.codegen.x86.math_lanes import Lanes, VectorBuilder, narrow, widen
 
@@ -48,9 +48,11 @@ UNARY_F64: dict[str, Unary] = {
     "cbrt": math_hyperbolic.cbrt,
     "cosh": math_hyperbolic.cosh,
     "cosine": trigonometric.cosine,
+    "digamma": math_gamma.digamma,
     "erf": math_erf.erf_f64,
     "erf_inv": math_erf.erf_inv_f64,
     "erfc": math_erf.erfc_f64,
+    "lgamma": math_gamma.lgamma,
     "sine": trigonometric.sine,
     "sinh": math_hyperbolic.sinh,
     "tan": trigonometric.tangent,
@@ -58,6 +60,7 @@ UNARY_F64: dict[str, Unary] = {
 BINARY_F64: dict[str, Binary] = {
     "atan2": trigonometric.atan2,
     "power": math_power.power,
+    "remainder": math_power.remainder,
 }
 # Computed in f64 for operands that were f32: fewer bits are needed, or more range is at hand, than for f64 operands.
 UNARY_WIDENED: dict[str, Unary] = {

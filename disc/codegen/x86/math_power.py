@@ -92,14 +92,49 @@ REMAINDER_STEPS = 10
 
 def remainder_f32(m: Lanes, x: str, y: str) -> str:
     """C's fmod for widened f32, exact: the divisor is scaled by 2^(28 k) for k = 9 ... 0, each time leaving at most half of it."""
-    dividend, divisor = m.abs(x), m.abs(y)
+    divisor = m.abs(y)
     inverse = m.div(m.const(1.0), divisor)
-    rest = dividend
+    rest = m.abs(x)
     for step in reversed(range(REMAINDER_STEPS)):
         scaled = m.scale(divisor, 2.0 ** (REMAINDER_STEP_BITS * step))
         quotient = m.round_even(m.mul(rest, m.scale(inverse, 2.0 ** (-REMAINDER_STEP_BITS * step))))
         rest = m.fma(m.neg(quotient), scaled, rest)
+    return with_remainder_rules(m, rest, x, divisor)
+
+
+def with_remainder_rules(m: Lanes, rest: str, x: str, divisor: str) -> str:
+    """The result in [0, divisor) with the sign of x. An infinite divisor leaves x; the steps make NaN of all undefined cases."""
     rest = m.select(m.compare("olt", rest, m.const(0.0)), m.add(rest, divisor), rest)
-    # The steps make NaN of an infinite divisor, where x is its own remainder, and of the undefined cases, as they should.
+    dividend = m.abs(x)
     unbounded = m.mask_and(m.compare("oeq", divisor, m.infinity()), m.compare("olt", dividend, m.infinity()))
     return m.copy_sign(m.select(unbounded, dividend, rest), x)
+
+
+# f64 quotients reach 2^2098. A step takes about 50 bits off: the rounded quotient has at most 52 bits.
+WIDE_STEP_BITS = 50
+WIDE_STEPS = 42
+
+
+def exponent_field(m: Lanes, value: str) -> str:
+    """The biased exponent of a float, as an integer; the sign does not count."""
+    return m.shift_right(m.int_and(m.bits(value), m.int_const(m.format.infinity_bits)), m.format.mantissa_bits)
+
+
+def remainder(m: Lanes, x: str, y: str) -> str:
+    """C's fmod in f64, exact: in each step the divisor times 2^shift, with `shift` chosen per lane to be about 2^50 below the rest."""
+    divisor = m.abs(y)
+    zero, bias = m.int_const(0), m.int_const(m.format.exponent_bias)
+    # A denormal divisor's exponent is that of its multiple by 2^54, less 54.
+    denormal = m.compare("olt", divisor, m.const(m.format.smallest_normal))
+    lifted = m.int_sub(exponent_field(m, m.scale(divisor, 2.0**54)), m.int_const(54))
+    start = m.int_add(m.int_select(denormal, lifted, exponent_field(m, divisor)), m.int_const(WIDE_STEP_BITS))
+    rest = m.abs(x)
+    for _ in range(WIDE_STEPS):
+        shift = m.int_sub(exponent_field(m, rest), start)
+        shift = m.int_select(m.int_compare("sgt", shift, zero), shift, zero)
+        half = m.shift_right(shift, 1)
+        scaled = m.mul(divisor, m.power_of_two(m.int_add(half, bias)))
+        scaled = m.mul(scaled, m.power_of_two(m.int_add(m.int_sub(shift, half), bias)))
+        quotient = m.round_even(m.div(rest, scaled))
+        rest = m.fma(m.neg(quotient), scaled, rest)
+    return with_remainder_rules(m, rest, x, divisor)
