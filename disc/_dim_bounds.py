@@ -110,6 +110,11 @@ class Bounds:
         if isinstance(atom, Mod) and atom.right.is_const:
             # n - mod(n, c) is c * floordiv(n, c), whose range is exact: S rounded up to a multiple of 16 stays within 512 if S does.
             yield self._direct(factor * (atom.left - atom.left // atom.right * atom.right) + rest)
+        if isinstance(atom, FloorDiv) and not atom.right.is_const and self._direct(atom.right) >= 1:
+            # Times k, the expression is at least `scaled`; an integer above -1 is not negative.
+            scaled = rest * atom.right + factor * (atom.left - atom.right + 1 if positive else atom.left)
+            if self._search(scaled + atom.right - 1, depth) >= 0:
+                yield 0
         for scale, bound in self._replacements(atom, positive):
             yield _ceil_divide(self._search(factor * bound + rest * scale, depth), scale)
 
