@@ -112,7 +112,7 @@ def test_no_accidental_truth() -> None:
     with pytest.raises(TypeError):
         bool(Truth.NO)
     with pytest.raises(TypeError):
-        A < B  # type: ignore[operator]  # noqa: B015
+        A < B  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]  # noqa: B015
 
 
 def test_structure() -> None:
@@ -349,7 +349,7 @@ def test_divisor_and_divides() -> None:
     assert env.divides(4, A + 2) is Truth.NO
     assert env.divides(B, A * B) is Truth.YES
     assert env.divides(0, A) is Truth.UNKNOWN and env.divides(0, 0) is Truth.YES and env.divides(0, 1) is Truth.NO
-    assert env.divides("P" and env.parse("P"), env.parse("P * 3 + A * P")) is Truth.YES
+    assert env.divides(env.parse("P"), env.parse("P * 3 + A * P")) is Truth.YES
 
 
 def test_divisor_of_an_expression_as_a_fact() -> None:
@@ -414,7 +414,7 @@ def test_declarations() -> None:
 
 # Random claims
 
-_VALUES = (0, 1, 2, 3, 4, 6, 12)
+_VALUES: tuple[int, ...] = (0, 1, 2, 3, 4, 6, 12)
 
 
 @st.composite

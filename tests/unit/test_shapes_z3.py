@@ -1,22 +1,27 @@
 """An SMT solver as the judge of `ShapeEnv`: every YES and NO must be a theorem, for all integers and not just a small grid."""
 
+from typing import Any
+
 import z3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disc.shapes import Atom, Dim, FloorDiv, Min, Mod, ShapeEnv, Symbol, Truth, ceildiv, dim_max, dim_min
 
+Term = Any
+"""A formula or number of the solver, whose own type hints do not describe what its operators give."""
+
 _TIMEOUT = 400
 """Milliseconds for one theorem; products of symbols are beyond what the solver always decides."""
 
 
-def floor_quotient(left: z3.ArithRef, right: z3.ArithRef) -> z3.ArithRef:
+def floor_quotient(left: Term, right: Term) -> Term:
     """The solver's `/` on integers leaves a remainder that is never negative; Python rounds down."""
     quotient = left / right
-    return z3.If(z3.And(right < 0, left % right != 0), quotient - 1, quotient)  # type: ignore[return-value]
+    return z3.If(z3.And(right < 0, left % right != 0), quotient - 1, quotient)
 
 
-def translate_atom(atom: Atom, divisors: list[z3.ArithRef]) -> z3.ArithRef:
+def translate_atom(atom: Atom, divisors: list[Term]) -> Term:
     if isinstance(atom, Symbol):
         return z3.Int(atom.name)
     left, right = translate(atom.left, divisors), translate(atom.right, divisors)
@@ -26,14 +31,14 @@ def translate_atom(atom: Atom, divisors: list[z3.ArithRef]) -> z3.ArithRef:
         return quotient if isinstance(atom, FloorDiv) else left - right * quotient
     smaller = left if isinstance(atom, Min) else right
     larger = right if isinstance(atom, Min) else left
-    return z3.If(left <= right, smaller, larger)  # type: ignore[return-value]
+    return z3.If(left <= right, smaller, larger)
 
 
-def translate(dim: Dim, divisors: list[z3.ArithRef]) -> z3.ArithRef:
+def translate(dim: Dim, divisors: list[Term]) -> Term:
     """The same expression for the solver; its divisors are collected, since only assignments without a zero among them count."""
-    total: z3.ArithRef = z3.IntVal(0)
+    total: Term = z3.IntVal(0)
     for coefficient, product in dim.monomials:
-        term: z3.ArithRef = z3.IntVal(coefficient)
+        term: Term = z3.IntVal(coefficient)
         for atom, power in product:
             for _ in range(power):
                 term = term * translate_atom(atom, divisors)
@@ -45,14 +50,14 @@ class Judge:
     """Knows the declarations and facts, and refutes claims."""
 
     def __init__(self) -> None:
-        self.premises: list[z3.BoolRef] = []
-        self.divisors: list[z3.ArithRef] = []
+        self.premises: list[Term] = []
+        self.divisors: list[Term] = []
         self.confirmed = 0
 
-    def translate(self, dim: Dim) -> z3.ArithRef:
+    def translate(self, dim: Dim) -> Term:
         return translate(dim, self.divisors)
 
-    def check(self, claim: z3.BoolRef) -> None:
+    def check(self, claim: Term) -> None:
         """Fails on a counterexample; a theorem that the solver cannot decide in time proves nothing either way."""
         solver = z3.Solver()
         solver.set("timeout", _TIMEOUT)
@@ -61,11 +66,11 @@ class Judge:
         assert answer != z3.sat, f"{claim} is false for {solver.model()}"
         self.confirmed += answer == z3.unsat
 
-    def check_truth(self, truth: Truth, claim: z3.BoolRef) -> None:
+    def check_truth(self, truth: Truth, claim: Term) -> None:
         if truth is Truth.YES:
             self.check(claim)
         if truth is Truth.NO:
-            self.check(z3.Not(claim))  # type: ignore[arg-type]
+            self.check(z3.Not(claim))
 
 
 def declare(lo: int | None, hi: int | None, divisor: int, name: str, env: ShapeEnv, judge: Judge) -> Dim:
@@ -115,7 +120,7 @@ def test_claims_are_theorems(
     for a, b, equal in facts:
         learn(env, judge, a, b, equal)
     a, b = judge.translate(left), judge.translate(right)
-    judge.check_truth(env.equal(left, right), a == b)  # type: ignore[arg-type]
+    judge.check_truth(env.equal(left, right), a == b)
     judge.check_truth(env.le(left, right), a <= b)
     judge.check_truth(env.lt(left, right), a < b)
     low, high = env.range(left)
@@ -123,9 +128,9 @@ def test_claims_are_theorems(
         judge.check(a >= low)
     if high is not None:
         judge.check(a <= high)
-    judge.check(a % env.divisor(left) == 0)  # type: ignore[arg-type]
-    judge.check(judge.translate(env.simplify(left)) == a)  # type: ignore[arg-type]
-    judge.check_truth(env.divides(4, left), a % 4 == 0)  # type: ignore[arg-type]
+    judge.check(a % env.divisor(left) == 0)
+    judge.check(judge.translate(env.simplify(left)) == a)
+    judge.check_truth(env.divides(4, left), a % 4 == 0)
 
 
 def learn(env: ShapeEnv, judge: Judge, left: Dim, right: Dim, equal: bool) -> None:
@@ -138,7 +143,7 @@ def learn(env: ShapeEnv, judge: Judge, left: Dim, right: Dim, equal: bool) -> No
     if solver.check() != z3.sat:
         return
     (env.equate if equal else env.assume_ge)(left, right)
-    judge.premises.append(fact)  # type: ignore[arg-type]
+    judge.premises.append(fact)
 
 
 def test_model_shapes_are_decided_and_right() -> None:
@@ -165,7 +170,7 @@ def test_model_shapes_are_decided_and_right() -> None:
     ]
     for left, right in questions:
         assert env.equal(left, right) is Truth.YES, f"{left} == {right}"
-        judge.check(judge.translate(left) == judge.translate(right))  # type: ignore[arg-type]
+        judge.check(judge.translate(left) == judge.translate(right))
     orders = [
         (dim_max(length - 3, 0), length),
         (ceildiv(length, 16) * 16, Dim.of(512)),
