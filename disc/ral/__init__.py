@@ -1,0 +1,1 @@
+"""The runtime: loads artifacts and runs them. Needs NumPy only."""

@@ -1,0 +1,182 @@
+"""`Executable`: a compiled model that runs on any shape. A thin face of the C++ runtime."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from disc import artifact
+from disc.artifact import Manifest, NamedWeight
+from disc.config import read_environment
+from disc.errors import InputRankError
+from disc.ral import _ral
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What `save` writes for an executable that was compiled in this process."""
+
+    manifest: Manifest
+    code: Mapping[str, bytes]
+    weights: Sequence[NamedWeight]
+    stablehlo: bytes | None
+
+
+class Executable:
+    """A compiled model. Call it with tensors of any accepted shape; the same kind comes back.
+
+    Inputs are torch tensors, NumPy arrays or anything with DLPack, on the CPU; Python ints stand for i64 scalars, floats for f64 scalars,
+    bools for i1 scalars. The memory of inputs is read in place unless it is not contiguous (then it is copied and counted). Results are
+    fresh tensors, never views of inputs. bf16 of NumPy arrays is given and returned as its bits in uint16.
+
+    Several threads may call one executable at once; the GIL is released meanwhile.
+    """
+
+    def __init__(self, context: _ral.Context, manifest: Manifest, parts: _Parts | None, compiles: int) -> None:
+        """Used by `from_parts` and `load`."""
+        self._context = context
+        self._manifest = manifest
+        self._parts = parts
+        self._compiles = compiles
+        self._names = [record["name"] for record in manifest["inputs"]]
+        context.single = manifest["single"]
+
+    @classmethod
+    def from_parts(
+        cls,
+        manifest: Manifest,
+        code: Mapping[str, bytes],
+        weights: Sequence[NamedWeight] = (),
+        stablehlo: bytes | None = None,
+        *,
+        threads: int | None = None,
+        isa: str | None = None,
+        compiles: int = 1,
+    ) -> Executable:
+        """Loads a program from memory; nothing is written to a file.
+
+        manifest, code, weights, stablehlo: as for `disc.artifact.write_artifact`. Contiguous weights are not copied and must not change.
+        threads: per call; None = DISC_THREADS or all cores. isa: the code to load; None = the best this CPU runs. compiles: how many
+        compiler runs it took, for `stats`.
+        """
+        contiguous = [(name, dtype, np.ascontiguousarray(array).reshape(array.shape)) for name, dtype, array in weights]
+        parts = _Parts(artifact.complete_manifest(manifest, code, contiguous), code, contiguous, stablehlo)
+        context = _ral.load_memory(
+            artifact.manifest_bytes(parts.manifest),
+            artifact.signature_bytes(parts.manifest),
+            [(name, code[name]) for name in artifact.ordered_isas(code)],
+            [array for _, _, array in contiguous],
+            _threads(threads),
+            isa,
+        )
+        return cls(context, parts.manifest, parts, compiles)
+
+    def __call__(self, *inputs: object, out: object = None, **named: object) -> object:
+        """Runs the model. `named`: inputs by name. `out`: a tensor or a tuple of tensors to write results to; returned as it is.
+
+        Raises InputRankError, InputTypeError, DeviceError, ShapeConstraintError, AliasError, OutOfMemoryError, and ArtifactError when the
+        weights of a loaded file turn out to be damaged.
+        """
+        if named:
+            inputs = self._arrange(inputs, named)
+        return self._context.call(inputs, out)
+
+    def _arrange(self, inputs: tuple[object, ...], named: dict[str, object]) -> tuple[object, ...]:
+        """All inputs by position."""
+        expected = self._names[len(inputs) :]
+        missing = [name for name in expected if name not in named]
+        unknown = [name for name in named if name not in expected]
+        if missing or unknown:
+            what = [f"missing {', '.join(map(repr, missing))}"] if missing else []
+            what += [f"unknown or given twice {', '.join(map(repr, unknown))}"] if unknown else []
+            raise InputRankError(f"inputs by name: {'; '.join(what)}; the inputs are {', '.join(map(repr, self._names))}")
+        return inputs + tuple(named[name] for name in expected)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the artifact in one step (temporary file, then rename)."""
+        if self._parts is None:
+            self._context.verify()
+            artifact.write_bytes(path, self._context.file_view())
+            return
+        artifact.write_artifact(path, self._parts.manifest, self._parts.code, self._parts.weights, self._parts.stablehlo)
+
+    def verify(self) -> None:
+        """Waits for the check of a loaded file's weights. Raises ArtifactError."""
+        self._context.verify()
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the artifact says about itself (docs/artifact.md)."""
+        return self._manifest
+
+    @property
+    def isa(self) -> str:
+        """The code section that runs on this CPU."""
+        return self._context.isa()
+
+    @property
+    def threads(self) -> int:
+        """Threads per call; may be set."""
+        return self._context.threads
+
+    @threads.setter
+    def threads(self, count: int) -> None:
+        self._context.threads = count
+
+    def stats(self) -> dict[str, int | dict[str, int]]:
+        """Counts since loading: compiles, calls, copied_inputs, copied_bytes, arena_bytes (held), launches (kernels run),
+        "kernels" (launches by kernel name) and "counters" (by name: versions taken and the like)."""
+        launches, _ = self._context.kernels()
+        return {
+            "compiles": self._compiles,
+            **self._context.stats(),
+            "launches": sum(launches),
+            "kernels": _summed(self._kernel_names(), launches),
+            "counters": _summed(self._manifest["counters"], self._context.counters()),
+        }
+
+    def profile(self, *inputs: object, **named: object) -> list[tuple[str, int, float]]:
+        """Runs one call; returns (kernel name, launches, seconds) of the kernels it ran, in the order of the manifest.
+
+        Calls that other threads make meanwhile are counted too.
+        """
+        before = self._context.kernels()
+        self._context.set_profile(True)
+        try:
+            self(*inputs, **named)
+        finally:
+            self._context.set_profile(False)
+        after = self._context.kernels()
+        times = zip(self._kernel_names(), *before, *after, strict=True)
+        return [(name, runs - runs0, (time - time0) * 1e-9) for name, runs0, time0, runs, time in times if runs > runs0]
+
+    def _kernel_names(self) -> list[str]:
+        return [str(record["name"]) for record in self._manifest["kernels"]]
+
+
+def load(path: str | os.PathLike[str], *, threads: int | None = None, isa: str | None = None) -> Executable:
+    """Loads an artifact; neither torch nor MLIR is needed. `threads` and `isa` as in `Executable.from_parts`.
+
+    Weights are mapped, and checked beside what the caller does next; the first call waits for that. Raises ArtifactError for a damaged
+    file and TargetError when this CPU lacks what the code needs.
+    """
+    context = _ral.load_file(os.fspath(path), _threads(threads), isa)
+    return Executable(context, cast("Manifest", json.loads(context.manifest())), None, 0)
+
+
+def _threads(threads: int | None) -> int:
+    """The runtime's number: 0 = all cores."""
+    return threads or read_environment().threads or 0
+
+
+def _summed(names: Sequence[str], values: Sequence[int]) -> dict[str, int]:
+    """Values by name; equal names are added up."""
+    total: dict[str, int] = {}
+    for name, value in zip(names, values, strict=True):
+        total[name] = total.get(name, 0) + value
+    return total

@@ -1,0 +1,180 @@
+/* The runtime abstraction layer: loads a compiled artifact and runs it. A C11 header; the library is libral.so.
+ *
+ * Threads: every function may be called from any thread at any time, except that `ral_unload` must come after the last call.
+ * Several threads may run `ral_call` on one context at once. Nothing here throws, aborts or writes to a file.
+ */
+#ifndef DISC_RAL_H
+#define DISC_RAL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RAL_ABI_VERSION 1
+#define RAL_API __attribute__((visibility("default")))
+
+typedef enum ral_dtype {
+  RAL_I1 = 0, /* one byte, 0 or 1 */
+  RAL_I8,
+  RAL_I16,
+  RAL_I32,
+  RAL_I64,
+  RAL_UI8,
+  RAL_UI16,
+  RAL_UI32,
+  RAL_UI64,
+  RAL_F16,
+  RAL_BF16,
+  RAL_F32,
+  RAL_F64
+} ral_dtype;
+
+typedef enum ral_status {
+  RAL_OK = 0,
+  RAL_ERROR_RANK,     /* wrong number of inputs, or an input of the wrong rank */
+  RAL_ERROR_DTYPE,    /* an input or given output of the wrong dtype */
+  RAL_ERROR_DEVICE,   /* a tensor on a device that the artifact has no code for */
+  RAL_ERROR_SHAPE,    /* a dim or relation that the compiled model does not accept */
+  RAL_ERROR_ALIAS,    /* a given output overlaps an input or another output, or is not contiguous */
+  RAL_ERROR_MEMORY,   /* a buffer could not be allocated */
+  RAL_ERROR_ARTIFACT, /* the artifact is damaged, of another version, or not an artifact */
+  RAL_ERROR_TARGET,   /* the CPU lacks what the artifact needs */
+  RAL_ERROR_INTERNAL  /* our mistake, or misuse of this interface */
+} ral_status;
+
+/* A tensor in memory. Strides count elements and may be 0 or negative; NULL means row-major. */
+typedef struct ral_tensor {
+  void* data;
+  const int64_t* dims;
+  const int64_t* strides;
+  int32_t rank;
+  int32_t dtype; /* ral_dtype */
+} ral_tensor;
+
+/* ---- What generated code sees ---------------------------------------------------------------------------------------------- */
+
+typedef struct ral_exec ral_exec; /* one call in progress */
+
+/* Work on tasks [begin, end). `scratch` is this thread's own, 64-byte aligned; NULL when the launch asked for none. */
+typedef void (*ral_kernel)(const int64_t* args, int64_t begin, int64_t end, void* scratch);
+
+/* Costs are given in units of 1/16 nanosecond of one core. */
+#define RAL_COST_PER_NANOSECOND 16
+
+/* The table handed to generated host code. The order is fixed; new entries come at the end. */
+typedef struct ral_host_api {
+  /* The call's arena, 64-byte aligned, valid until the entry returns; at most one per call. NULL = failed, the error is recorded. */
+  void* (*alloc)(ral_exec* exec, int64_t bytes);
+  /* Makes output `index`, row-major with these dims, and returns its data (never NULL for size 0). NULL = failed, the error is recorded. */
+  void* (*output)(ral_exec* exec, int64_t index, const int64_t* dims);
+  /* Runs `kernel` over [0, tasks), split over threads when tasks * cost_per_task is worth it. Returns when all tasks are done;
+   * nonzero = failed, the error is recorded. `kernel_id` is the index in the manifest's kernels. */
+  int32_t (*launch)(ral_exec* exec, int64_t kernel_id, ral_kernel kernel, const int64_t* args, int64_t tasks, int64_t cost_per_task,
+                    int64_t scratch_bytes);
+  /* Records that run-time check `check_id` (index in the manifest's checks) failed. Returns nonzero; the entry then returns nonzero. */
+  int32_t (*fail)(ral_exec* exec, int64_t check_id, int64_t actual, int64_t expected);
+} ral_host_api;
+
+/* The function `disc_entry` of each code section. Inputs are checked against the signature and contiguous (strides row-major);
+ * `weights` in the order of the manifest; `counters` start at 0 in every call and are added to the context's totals.
+ * Returns 0 when every output has been made. */
+typedef int32_t (*ral_entry)(ral_exec* exec, const ral_host_api* api, const ral_tensor* inputs, const void* const* weights,
+                             int64_t* counters);
+
+/* ---- Loading --------------------------------------------------------------------------------------------------------------- */
+
+typedef struct ral_context ral_context; /* a loaded artifact */
+
+typedef struct ral_options {
+  int32_t abi;     /* RAL_ABI_VERSION */
+  int32_t threads; /* threads per call; 0 = all cores this process may use */
+  const char* isa; /* load this code section; NULL = the best one this CPU can run */
+} ral_options;
+
+typedef struct ral_code {
+  const char* isa; /* a level and further features, as "x86-64-v4+avx512bf16" */
+  const void* data;
+  size_t size;
+} ral_code;
+
+/* A program in memory. Everything is copied but the weights, which the caller keeps alive and unchanged until `ral_unload`. */
+typedef struct ral_program {
+  const void* manifest; /* JSON, only handed back by ral_manifest */
+  size_t manifest_size;
+  const void* signature; /* docs/artifact.md, "Signature" */
+  size_t signature_size;
+  const ral_code* code; /* best last */
+  int32_t code_count;
+  const void* const* weights;
+  int32_t weight_count;
+} ral_program;
+
+/* `options` may be NULL. On failure *context is NULL and ral_last_error says why. */
+RAL_API ral_status ral_load_file(const char* path, const ral_options* options, ral_context** context);
+RAL_API ral_status ral_load_memory(const ral_program* program, const ral_options* options, ral_context** context);
+RAL_API void ral_unload(ral_context* context); /* NULL is ignored; outputs stay valid */
+
+/* Waits until the weights of an artifact from a file have been checked against their hashes (ral_call does so by itself). */
+RAL_API ral_status ral_verify(ral_context* context);
+
+/* The message of this thread's last failed call of this library; "" if none failed. Valid until its next failure. */
+RAL_API const char* ral_last_error(void);
+
+/* ---- Calling --------------------------------------------------------------------------------------------------------------- */
+
+/* Runs the program on the CPU. Inputs of any strides are accepted (not row-major: copied and counted).
+ * given_outputs == NULL: fills `outputs` with fresh tensors; free each with ral_release.
+ * given_outputs != NULL: results go to these `output_count` buffers (right dtype, dims, row-major, no overlap with an input or each
+ * other); `outputs` is not used. On failure nothing in `outputs` is to be released; given buffers may hold part of a result. */
+RAL_API ral_status ral_call(ral_context* context, const ral_tensor* inputs, int32_t input_count, const ral_tensor* given_outputs,
+                            ral_tensor* outputs, int32_t output_count);
+RAL_API void ral_release(ral_tensor* output); /* frees a tensor made by ral_call and clears it */
+
+/* ---- What is inside -------------------------------------------------------------------------------------------------------- */
+
+typedef struct ral_value_info {
+  const char* name;
+  const int64_t* dims; /* -1 = dynamic; NULL for an output (its dims are known after a call) */
+  int32_t rank;
+  int32_t dtype;
+} ral_value_info;
+
+RAL_API int32_t ral_input_count(const ral_context* context);
+RAL_API int32_t ral_output_count(const ral_context* context);
+RAL_API int32_t ral_kernel_count(const ral_context* context);
+RAL_API int32_t ral_counter_count(const ral_context* context);
+/* An index out of range gives a NULL name. */
+RAL_API ral_value_info ral_input_info(const ral_context* context, int32_t index);
+RAL_API ral_value_info ral_output_info(const ral_context* context, int32_t index);
+RAL_API const char* ral_kernel_name(const ral_context* context, int32_t index);
+RAL_API const char* ral_counter_name(const ral_context* context, int32_t index);
+RAL_API const char* ral_isa(const ral_context* context);
+RAL_API const void* ral_manifest(const ral_context* context, size_t* size);
+/* The bytes of the loaded file; NULL for a program from memory. */
+RAL_API const void* ral_file_bytes(const ral_context* context, size_t* size);
+RAL_API int64_t ral_dtype_size(int32_t dtype); /* bytes; 0 for an unknown dtype */
+RAL_API const char* ral_dtype_name(int32_t dtype);
+
+/* ---- Counting -------------------------------------------------------------------------------------------------------------- */
+
+typedef struct ral_stats {
+  int64_t calls; /* that ended well */
+  int64_t copied_inputs;
+  int64_t copied_bytes;
+  int64_t arena_bytes; /* held for calls, over all threads that called at once */
+} ral_stats;
+
+RAL_API void ral_get_stats(ral_context* context, ral_stats* stats);
+RAL_API void ral_get_counters(ral_context* context, int64_t* values);                         /* ral_counter_count values */
+RAL_API void ral_get_kernels(ral_context* context, int64_t* launches, int64_t* nanoseconds); /* ral_kernel_count values each */
+RAL_API void ral_set_profile(ral_context* context, int32_t on); /* kernel times are taken while on */
+RAL_API void ral_set_threads(ral_context* context, int32_t threads); /* as ral_options.threads */
+RAL_API int32_t ral_threads(const ral_context* context);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

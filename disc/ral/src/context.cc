@@ -1,0 +1,188 @@
+#include "context.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <system_error>
+
+#include "bytes.h"
+#include "cpu.h"
+#include "exec.h"
+#include "pool.h"
+
+using ral::error;
+using ral::Status;
+
+namespace ral {
+
+Counts::Counts(const Signature& signature)
+    : counters(signature.counters.size()), launches(signature.kernels.size()), nanoseconds(signature.kernels.size()) {}
+
+void Counts::clear() {
+  calls = copied_inputs = copied_bytes = 0;
+  for (auto* list : {&counters, &launches, &nanoseconds}) std::fill(list->begin(), list->end(), 0);
+}
+
+void Counts::add(const Counts& other) {
+  const auto add_list = [](std::vector<int64_t>& to, const std::vector<int64_t>& from) {
+    for (size_t i = 0; i < to.size(); ++i) to[i] += from[i];
+  };
+  calls += other.calls;
+  copied_inputs += other.copied_inputs;
+  copied_bytes += other.copied_bytes;
+  add_list(counters, other.counters);
+  add_list(launches, other.launches);
+  add_list(nanoseconds, other.nanoseconds);
+}
+
+}  // namespace ral
+
+void ral_context::ExecDeleter::operator()(ral_exec* exec) const { delete exec; }
+
+ral_context::~ral_context() {
+  stop_hashing_ = true;
+  for (std::thread& hasher : hashers_) hasher.join();
+}
+
+Status ral_context::load_file(const char* path, const ral_options& options) {
+  Status status = file.open(path);
+  if (!status.ok()) return status;
+  const auto manifest_bytes = file.find("manifest")->bytes;
+  manifest.assign(reinterpret_cast<const char*>(manifest_bytes.data()), manifest_bytes.size());
+  status = ral::read_signature(file.find("signature")->bytes, &signature);
+  if (status.ok()) status = place_weights();
+  std::vector<std::string> names;
+  std::vector<ral_code> sections;
+  names.reserve(file.sections().size());  // `sections` points into the strings
+  for (const ral::Section& section : file.sections()) {
+    if (!section.name.starts_with("code/")) continue;
+    names.push_back(section.name.substr(5));
+    sections.push_back({names.back().c_str(), section.bytes.data(), section.bytes.size()});
+  }
+  if (status.ok()) status = finish_load(options, sections);
+  if (status.ok()) start_hashing();
+  if (!status.ok() && !status.message.starts_with('\'')) status.message = "'" + std::string(path) + "': " + status.message;
+  return status;
+}
+
+Status ral_context::load_memory(const ral_program& program, const ral_options& options) {
+  if (program.manifest) manifest.assign(static_cast<const char*>(program.manifest), program.manifest_size);
+  const Status status = ral::read_signature({static_cast<const uint8_t*>(program.signature), program.signature_size}, &signature);
+  if (!status.ok()) return status;
+  if (program.weight_count != static_cast<int32_t>(signature.weights.size())) {
+    return error(RAL_ERROR_ARTIFACT, "ral_load_memory: the signature has " + std::to_string(signature.weights.size()) + " weights, got " +
+                                         std::to_string(program.weight_count));
+  }
+  weights.assign(program.weights, program.weights + program.weight_count);
+  verified_ = true;
+  return finish_load(options, {program.code, program.code + program.code_count});
+}
+
+Status ral_context::place_weights() {
+  const auto region = file.find("weights")->bytes;
+  for (const ral::WeightInfo& weight : signature.weights) {
+    const auto offset = static_cast<size_t>(weight.offset), size = static_cast<size_t>(weight.size);
+    if (offset > region.size() || size > region.size() - offset) {
+      return error(RAL_ERROR_ARTIFACT, "weight '" + weight.name + "' lies outside section 'weights'");
+    }
+    weights.push_back(region.data() + offset);
+  }
+  return {};
+}
+
+// Loads the last section that this CPU can run, or the one asked for.
+Status ral_context::finish_load(const ral_options& options, const std::vector<ral_code>& sections) {
+  threads = options.threads > 0 ? options.threads : ral::available_cores();
+  totals_ = std::make_unique<ral::Counts>(signature);
+  std::string refused;
+  for (auto section = sections.rbegin(); section != sections.rend(); ++section) {
+    if (options.isa && std::string_view(options.isa) != section->isa) continue;
+    const std::string missing = ral::missing_feature(section->isa);
+    if (missing.empty()) return code.load(section->isa, {static_cast<const uint8_t*>(section->data), section->size});
+    refused += (refused.empty() ? "" : "; ") + std::string("code for ") + section->isa + " needs the CPU feature '" + missing + "'";
+  }
+  if (!refused.empty()) return error(RAL_ERROR_TARGET, "this CPU cannot run the artifact: " + refused);
+  return error(RAL_ERROR_TARGET, options.isa ? "the artifact has no code for " + std::string(options.isa) : "the artifact has no CPU code");
+}
+
+void ral_context::start_hashing() {
+  const auto region = file.find("weights")->bytes;
+  const size_t chunks = (region.size() + ral::kWeightsChunk - 1) / ral::kWeightsChunk;
+  chunk_digests_.resize(chunks);
+  // Only a hint: pages are read either way.
+  if (!region.empty()) madvise(const_cast<uint8_t*>(region.data()), region.size(), MADV_WILLNEED);
+  constexpr size_t kHashers = 2;
+  for (size_t i = 0; i < std::min(chunks, kHashers); ++i) {
+    try {
+      hashers_.emplace_back([this] { hash_weights(); });
+    } catch (const std::system_error&) {
+      break;  // no more threads for this process: verify() hashes what is left
+    }
+  }
+}
+
+void ral_context::hash_weights() {
+  const auto region = file.find("weights")->bytes;
+  for (;;) {
+    const size_t chunk = next_chunk_.fetch_add(1);
+    if (chunk >= chunk_digests_.size() || stop_hashing_) return;
+    const auto rest = region.subspan(chunk * ral::kWeightsChunk);
+    chunk_digests_[chunk] = ral::sha256(rest.first(std::min(rest.size(), ral::kWeightsChunk)));
+  }
+}
+
+Status ral_context::verify() {
+  if (verified_.load(std::memory_order_acquire)) return {};
+  std::lock_guard lock(hashing_mutex_);
+  if (verified_ || !weights_status_.ok()) return weights_status_;
+  hash_weights();
+  for (std::thread& hasher : hashers_) hasher.join();
+  hashers_.clear();
+  const auto* digests = reinterpret_cast<const uint8_t*>(chunk_digests_.data());
+  if (ral::sha256({digests, chunk_digests_.size() * sizeof(ral::Digest)}) == file.find("weights")->digest) {
+    verified_.store(true, std::memory_order_release);
+  } else {
+    weights_status_ = error(RAL_ERROR_ARTIFACT, "section 'weights': hash differs, the file is damaged");
+  }
+  return weights_status_;
+}
+
+ral_context::ExecPointer ral_context::take_exec() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      ExecPointer exec = std::move(idle_.back());
+      idle_.pop_back();
+      return exec;
+    }
+  }
+  return ExecPointer(new ral_exec(*this));
+}
+
+void ral_context::give_exec(ExecPointer exec, bool completed) {
+  std::lock_guard lock(mutex_);
+  exec->counts.calls = completed ? 1 : 0;
+  totals_->add(exec->counts);
+  idle_.push_back(std::move(exec));
+}
+
+Status ral_context::call(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs, int32_t output_count) {
+  if (Status status = verify(); !status.ok()) return status;
+  ExecPointer exec = take_exec();
+  Status status = exec->run(inputs, input_count, given, outputs, output_count);
+  const bool completed = status.ok();
+  give_exec(std::move(exec), completed);
+  return status;
+}
+
+ral::Counts ral_context::totals() {
+  std::lock_guard lock(mutex_);
+  return *totals_;
+}
+
+int64_t ral_context::arena_bytes() {
+  std::lock_guard lock(mutex_);
+  int64_t bytes = 0;
+  for (const ExecPointer& exec : idle_) bytes += exec->held_bytes();
+  return bytes;
+}

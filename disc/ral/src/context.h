@@ -1,0 +1,84 @@
+// A loaded artifact: shared by all threads that call it.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "code.h"
+#include "file.h"
+#include "ral.h"
+#include "signature.h"
+#include "status.h"
+
+namespace ral {
+
+// The counts of one call, or the sum of all calls.
+struct Counts {
+  int64_t calls = 0;
+  int64_t copied_inputs = 0;
+  int64_t copied_bytes = 0;
+  std::vector<int64_t> counters;
+  std::vector<int64_t> launches;     // per kernel
+  std::vector<int64_t> nanoseconds;  // per kernel, while profiling
+
+  explicit Counts(const Signature& signature);
+  void clear();
+  void add(const Counts& other);
+};
+
+}  // namespace ral
+
+struct ral_context {
+  ral_context() = default;
+  ral_context(const ral_context&) = delete;
+  ral_context& operator=(const ral_context&) = delete;
+  ~ral_context();
+
+  ral::Status load_file(const char* path, const ral_options& options);
+  ral::Status load_memory(const ral_program& program, const ral_options& options);
+  ral::Status call(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs, int32_t output_count);
+  ral::Status verify();
+
+  // Read-only after load.
+  ral::Signature signature;
+  std::string manifest;
+  ral::ArtifactFile file;
+  ral::Code code;
+  std::vector<const void*> weights;
+
+  std::atomic<int32_t> threads{1};
+  std::atomic<bool> profile{false};
+
+  ral::Counts totals();
+  int64_t arena_bytes();
+
+ private:
+  struct ExecDeleter {
+    void operator()(ral_exec* exec) const;
+  };
+  using ExecPointer = std::unique_ptr<ral_exec, ExecDeleter>;
+
+  ral::Status finish_load(const ral_options& options, const std::vector<ral_code>& sections);
+  ral::Status place_weights();
+  void start_hashing();
+  void hash_weights();
+  ExecPointer take_exec();
+  void give_exec(ExecPointer exec, bool completed);
+
+  std::mutex mutex_;  // guards idle_ and totals_
+  std::vector<ExecPointer> idle_;
+  std::unique_ptr<ral::Counts> totals_;
+
+  // The check of the weights, which runs beside whatever the caller does after loading.
+  std::atomic<bool> verified_{false};
+  std::atomic<bool> stop_hashing_{false};
+  std::mutex hashing_mutex_;  // guards hashers_ and weights_status_
+  std::vector<std::thread> hashers_;
+  std::atomic<size_t> next_chunk_{0};
+  std::vector<ral::Digest> chunk_digests_;
+  ral::Status weights_status_;
+};

@@ -1,0 +1,22 @@
+// How a tensor lies in memory, and making a row-major copy of it.
+#pragma once
+
+#include "ral.h"
+
+namespace ral {
+
+// Row-major without gaps, and aligned to its element.
+bool is_row_major(const ral_tensor& tensor, int64_t element);
+
+// Writes the elements of `from` (any strides) to `to`, row-major. `to` does not overlap `from`.
+void copy_row_major(const ral_tensor& from, int64_t element, void* to);
+
+// The address range [begin, end) that the tensor touches; empty for size 0. Dims are not negative and the size fits in memory.
+struct Extent {
+  uintptr_t begin = 0;
+  uintptr_t end = 0;
+  bool overlaps(const Extent& other) const { return begin < other.end && other.begin < end; }
+};
+Extent extent(const ral_tensor& tensor, int64_t element);
+
+}  // namespace ral

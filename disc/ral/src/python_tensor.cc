@@ -1,0 +1,286 @@
+#include "python_tensor.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+
+#include <array>
+#include <utility>
+
+namespace ral::python {
+
+namespace {
+
+constexpr std::array<const char*, 10> kErrorNames{nullptr,           "InputRankError", "InputTypeError",   "DeviceError", "ShapeConstraintError",
+                                                  "AliasError",      "OutOfMemoryError", "ArtifactError", "TargetError", "CompilerBug"};
+
+// Raises InputTypeError for the Python error that is set, keeping it as the cause.
+[[noreturn]] void raise_unreadable(const Place& place, nb::python_error& cause) {
+  const nb::object error_type = nb::module_::import_("disc.errors").attr("InputTypeError");
+  nb::raise_from(cause, error_type.ptr(), "%scannot be read as a tensor: %s", place.text().c_str(), nb::str(cause.value()).c_str());
+}
+
+struct KnownType {
+  nb::object type;  // held, so that its address is not reused
+  const DLPackExchangeAPI* exchange;
+};
+
+// The exchange interface of an object's type, or null. Looked up once per type; guarded by the GIL.
+const DLPackExchangeAPI* exchange_of(nb::handle object) {
+  static auto& known = *new std::vector<KnownType>;  // never destroyed: it holds Python objects
+  const nb::handle type = object.type();
+  for (const KnownType& entry : known) {
+    if (entry.type.is(type)) return entry.exchange;
+  }
+  const DLPackExchangeAPI* exchange = nullptr;
+  const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
+  if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) {
+    exchange = static_cast<const DLPackExchangeAPI*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+    if (exchange->header.version.major != 1 || !exchange->dltensor_from_py_object_no_sync) exchange = nullptr;
+  }
+  known.push_back({nb::borrow(type), exchange});
+  return exchange;
+}
+
+int32_t sized(int32_t first, int64_t bytes) {
+  switch (bytes) {
+    case 1: return first;
+    case 2: return first + 1;
+    case 4: return first + 2;
+    case 8: return first + 3;
+    default: return -1;
+  }
+}
+
+// -1 = a dtype that disc does not have.
+int32_t dtype_of(DLDataType type) {
+  if (type.lanes != 1 || type.bits % 8 != 0) return -1;
+  const int64_t bytes = type.bits / 8;
+  switch (type.code) {
+    case kDLBool: return bytes == 1 ? RAL_I1 : -1;
+    case kDLInt: return sized(RAL_I8, bytes);
+    case kDLUInt: return sized(RAL_UI8, bytes);
+    case kDLBfloat: return bytes == 2 ? RAL_BF16 : -1;
+    case kDLFloat: return bytes == 2 ? RAL_F16 : bytes == 4 ? RAL_F32 : bytes == 8 ? RAL_F64 : -1;
+    default: return -1;
+  }
+}
+
+DLDataType dl_type(int32_t dtype) {
+  const auto bits = static_cast<uint8_t>(8 * ral_dtype_size(dtype));
+  if (dtype == RAL_I1) return {kDLBool, 8, 1};
+  if (dtype == RAL_BF16) return {kDLBfloat, 16, 1};
+  if (dtype >= RAL_F16) return {kDLFloat, bits, 1};
+  return {dtype >= RAL_UI8 ? kDLUInt : kDLInt, bits, 1};
+}
+
+// A struct format character of the buffer protocol, native byte order only.
+int32_t dtype_of(const char* format, int64_t bytes) {
+  const std::string_view text = format ? format : "B";
+  const bool swapped = !text.empty() && (text[0] == '>' || text[0] == '!');
+  const bool marked = !text.empty() && (text[0] == '@' || text[0] == '=' || text[0] == '<');
+  if (swapped || text.size() != (marked ? 2u : 1u)) return -1;
+  switch (text.back()) {
+    case '?': return RAL_I1;
+    case 'b': case 'h': case 'i': case 'l': case 'q': case 'n': return sized(RAL_I8, bytes);
+    case 'B': case 'H': case 'I': case 'L': case 'Q': case 'N': return sized(RAL_UI8, bytes);
+    case 'e': return RAL_F16;
+    case 'f': return RAL_F32;
+    case 'd': return RAL_F64;
+    default: return -1;
+  }
+}
+
+ral_tensor from_dl(const DLTensor& tensor, const Place& place) {
+  if (tensor.device.device_type != kDLCPU) {
+    const std::string device = tensor.device.device_type == kDLCUDA ? "cuda" : "DLPack device type " + std::to_string(tensor.device.device_type);
+    raise(RAL_ERROR_DEVICE, place.text() + "is on " + device + ":" + std::to_string(tensor.device.device_id) + ", the artifact has code for the CPU only");
+  }
+  const int32_t dtype = dtype_of(tensor.dtype);
+  if (dtype < 0) raise(RAL_ERROR_DTYPE, place.text() + "has a dtype that disc does not support");
+  return {static_cast<char*>(tensor.data) + tensor.byte_offset, tensor.shape, tensor.strides, tensor.ndim, dtype};
+}
+
+ral_tensor from_scalar(nb::handle object, const Place& place, Keeper& keeper) {
+  static const int64_t no_dims = 0;  // rank 0, but not null
+  if (PyFloat_Check(object.ptr())) {
+    keeper.real = PyFloat_AsDouble(object.ptr());
+    return {&keeper.real, &no_dims, nullptr, 0, RAL_F64};
+  }
+  int overflow = 0;
+  keeper.integer = PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
+  if (overflow) raise(RAL_ERROR_DTYPE, place.text() + "the int does not fit into 64 bits");
+  return {&keeper.integer, &no_dims, nullptr, 0, PyBool_Check(object.ptr()) ? RAL_I1 : RAL_I64};
+}
+
+ral_tensor from_exchange(nb::handle object, const DLPackExchangeAPI* exchange, const Place& place) {
+  DLTensor tensor;
+  if (exchange->dltensor_from_py_object_no_sync(object.ptr(), &tensor) == 0) return from_dl(tensor, place);
+  nb::python_error cause;
+  raise_unreadable(place, cause);
+}
+
+ral_tensor from_buffer(nb::handle object, const Place& place, Keeper& keeper) {
+  const int flags = PyBUF_STRIDES | PyBUF_FORMAT | (place.writable ? PyBUF_WRITABLE : 0);
+  if (PyObject_GetBuffer(object.ptr(), &keeper.view, flags) != 0) {
+    nb::python_error cause;
+    raise_unreadable(place, cause);
+  }
+  const Py_buffer& view = keeper.view;
+  int32_t dtype = dtype_of(view.format, view.itemsize);
+  if (dtype < 0) raise(RAL_ERROR_DTYPE, place.text() + "has the unsupported element format '" + view.format + "'");
+  if (dtype == RAL_UI16 && place.info.dtype == RAL_BF16) dtype = RAL_BF16;  // NumPy has no bf16: its bits come as uint16
+  for (int i = 0; i < view.ndim; ++i) {
+    if (view.strides[i] % view.itemsize != 0) raise(RAL_ERROR_DTYPE, place.text() + "its strides are no multiple of its element size; make it contiguous");
+    keeper.strides.push_back(view.strides[i] / view.itemsize);
+  }
+  static_assert(sizeof(Py_ssize_t) == sizeof(int64_t));
+  return {view.buf, reinterpret_cast<const int64_t*>(view.shape), keeper.strides.data(), view.ndim, dtype};
+}
+
+// Runs `body`; a Python error in it becomes InputTypeError.
+template <typename Body>
+auto reading(const Place& place, Body body) {
+  try {
+    return body();
+  } catch (nb::python_error& cause) {
+    raise_unreadable(place, cause);
+  }
+}
+
+nb::object dlpack_capsule(nb::handle object) {
+  const bool tracked = nb::cast<bool>(nb::getattr(object, "requires_grad", nb::bool_(false)));
+  const nb::object plain = tracked ? nb::object(object.attr("detach")()) : nb::borrow(object);
+  try {
+    return plain.attr("__dlpack__")(nb::arg("max_version") = nb::make_tuple(1, 0));
+  } catch (nb::python_error& refused) {
+    if (!refused.matches(PyExc_TypeError)) throw;  // a producer from before DLPack 1.0 does not know max_version
+  }
+  return plain.attr("__dlpack__")();
+}
+
+// The slow road, for tensors without the C exchange interface. The capsule is kept, not consumed: the memory is only borrowed.
+ral_tensor from_dlpack(nb::handle object, const Place& place, Keeper& keeper) {
+  const auto device = reading(place, [&] { return nb::cast<std::pair<int32_t, int32_t>>(object.attr("__dlpack_device__")()); });
+  if (device.first != kDLCPU) return from_dl({nullptr, {device.first, device.second}, 0, {kDLInt, 8, 1}, nullptr, nullptr, 0}, place);
+  keeper.owner = reading(place, [&] { return dlpack_capsule(object); });
+  PyObject* capsule = keeper.owner.ptr();
+  if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
+    const auto* managed = static_cast<DLManagedTensorVersioned*>(PyCapsule_GetPointer(capsule, "dltensor_versioned"));
+    if (managed->version.major != 1) raise(RAL_ERROR_DTYPE, place.text() + "uses an unknown version of DLPack");
+    if (place.writable && managed->flags & kDLReadOnly) raise(RAL_ERROR_DTYPE, place.text() + "is read-only");
+    return from_dl(managed->dl_tensor, place);
+  }
+  if (!PyCapsule_IsValid(capsule, "dltensor")) raise(RAL_ERROR_DTYPE, place.text() + "its __dlpack__ returned something else");
+  return from_dl(static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"))->dl_tensor, place);
+}
+
+// An output of ral_call that a framework owns through DLPack.
+struct OwnedOutput {
+  DLManagedTensorVersioned managed;
+  ral_tensor tensor;
+
+  static void release(DLManagedTensorVersioned* self) {
+    auto* owned = static_cast<OwnedOutput*>(self->manager_ctx);
+    ral_release(&owned->tensor);
+    delete owned;
+  }
+};
+
+nb::object through_exchange(const DLPackExchangeAPI* exchange, const ral_tensor& output) {
+  auto* owned = new OwnedOutput{};
+  owned->tensor = output;
+  owned->managed = {{1, 0},
+                    owned,
+                    OwnedOutput::release,
+                    0,
+                    {output.data, {kDLCPU, 0}, output.rank, dl_type(output.dtype), const_cast<int64_t*>(output.dims), const_cast<int64_t*>(output.strides), 0}};
+  void* object = nullptr;
+  // The framework takes ownership, also when it fails.
+  if (exchange->managed_tensor_to_py_object_no_sync(&owned->managed, &object) != 0) nb::raise_python_error();
+  return nb::steal(static_cast<PyObject*>(object));
+}
+
+// A NumPy array, or an object with `__dlpack__` when `Framework` is none. NumPy has no bf16: its bits come as uint16.
+template <typename... Framework>
+nb::object through_nanobind(const ral_tensor& output) {
+  auto* kept = new ral_tensor(output);
+  const nb::capsule owner(kept, [](void* pointer) noexcept {
+    auto* tensor = static_cast<ral_tensor*>(pointer);
+    ral_release(tensor);
+    delete tensor;
+  });
+  const bool bits_only = sizeof...(Framework) > 0 && output.dtype == RAL_BF16;
+  const DLDataType type = dl_type(bits_only ? static_cast<int32_t>(RAL_UI16) : output.dtype);
+  const nb::dlpack::dtype element{type.code, type.bits, type.lanes};
+  const nb::ndarray<Framework...> array(output.data, static_cast<size_t>(output.rank), reinterpret_cast<const size_t*>(output.dims), owner,
+                                        output.strides, element);
+  return nb::cast(array);
+}
+
+nb::object to_python(const Kind& kind, const ral_tensor& output) {
+  if (kind.exchange) return through_exchange(kind.exchange, output);
+  if (!kind.from_dlpack.is_valid()) return through_nanobind<nb::numpy>(output);
+  const nb::object plain = through_nanobind<>(output);
+  return kind.from_dlpack.is_none() ? plain : nb::object(kind.from_dlpack(plain));
+}
+
+}  // namespace
+
+void raise(ral_status status, const std::string& message) {
+  const nb::object type = nb::module_::import_("disc.errors").attr(kErrorNames.at(static_cast<size_t>(status)));
+  PyErr_SetString(type.ptr(), message.c_str());
+  nb::raise_python_error();
+}
+
+std::string Place::text() const {
+  const std::string name = info.name ? " '" + std::string(info.name) + "'" : "";  // one argument too many has no name
+  return (writable ? "output" : "input") + name + " (" + kind + " " + std::to_string(index) + "): ";
+}
+
+Borrowed::~Borrowed() {
+  for (Keeper& keeper : keepers_) {
+    if (keeper.view.obj) PyBuffer_Release(&keeper.view);
+  }
+}
+
+void Borrowed::add(nb::handle object, const Place& place) {
+  Keeper& keeper = keepers_.emplace_back();
+  PyObject* pointer = object.ptr();
+  const bool scalar = PyLong_Check(pointer) || PyFloat_Check(pointer);
+  if (!scalar && !first_) first_ = pointer;
+  tensors_.push_back(scalar && !place.writable ? from_scalar(object, place, keeper) : read(object, place, keeper));
+}
+
+ral_tensor Borrowed::read(nb::handle object, const Place& place, Keeper& keeper) {
+  const DLPackExchangeAPI* exchange = exchange_of(object);
+  // The exchange interface does not say whether the memory may be written.
+  if (exchange && !place.writable) return from_exchange(object, exchange, place);
+  if (PyObject_CheckBuffer(object.ptr())) return from_buffer(object, place, keeper);
+  if (nb::hasattr(object, "__dlpack__")) return from_dlpack(object, place, keeper);
+  raise(RAL_ERROR_DTYPE, place.text() + "expected a tensor, got " + Py_TYPE(object.ptr())->tp_name);
+}
+
+Kind Borrowed::kind() const {
+  if (!first_) return {};
+  const nb::handle first(first_);
+  if (const DLPackExchangeAPI* exchange = exchange_of(first)) return {exchange, {}};
+  if (PyObject_CheckBuffer(first_)) return {};
+  const std::string module = nb::cast<std::string>(first.type().attr("__module__"));
+  const nb::dict modules = nb::module_::import_("sys").attr("modules");
+  const nb::object root = modules.attr("get")(module.substr(0, module.find('.')));
+  return {nullptr, nb::getattr(root, "from_dlpack", nb::none())};
+}
+
+nb::object results(const Kind& kind, std::vector<ral_tensor>& outputs, bool single) {
+  nb::list list;
+  size_t done = 0;
+  try {
+    for (; done < outputs.size(); ++done) list.append(to_python(kind, outputs[done]));
+  } catch (...) {
+    for (size_t i = done + 1; i < outputs.size(); ++i) ral_release(&outputs[i]);  // the failed one is its framework's to free
+    throw;
+  }
+  return single ? nb::object(list[0]) : nb::object(nb::tuple(list));
+}
+
+}  // namespace ral::python

@@ -1,0 +1,77 @@
+// Between Python objects and ral_tensor: the part of the binding that knows torch-like tensors, NumPy arrays and DLPack.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <string>
+#include <vector>
+
+#include "dlpack.h"
+#include "ral.h"
+
+namespace ral::python {
+
+namespace nb = nanobind;
+
+// Raises the exception of disc.errors that stands for `status`.
+[[noreturn]] void raise(ral_status status, const std::string& message);
+
+// How to make results of the kind that came in.
+struct Kind {
+  const DLPackExchangeAPI* exchange = nullptr;  // a framework with the C exchange interface (torch)
+  nb::object from_dlpack;                       // another framework: its function, or None to hand out a plain DLPack object
+};
+
+// What an object is for: says what is expected and names it in errors.
+struct Place {
+  ral_value_info info;
+  const char* kind;  // "argument"
+  size_t index;
+  bool writable;
+
+  std::string text() const;  // "input 'x' (argument 0): "
+};
+
+// What keeps one tensor's memory alive.
+struct Keeper {
+  int64_t integer = 0;  // a Python scalar's value
+  double real = 0;
+  Py_buffer view{};  // view.obj == null: none
+  std::vector<int64_t> strides;
+  nb::object owner;
+};
+
+// Python objects lent to one call as tensors. Holds whatever keeps their memory alive.
+class Borrowed {
+ public:
+  Borrowed() = default;
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+  ~Borrowed();
+
+  // Adds every object of the tuple, once per Borrowed. `info(index)` says what is expected; `kind` and `writable` as in Place.
+  template <typename Info>
+  void add_all(const nb::tuple& objects, Info info, const char* kind, bool writable) {
+    tensors_.reserve(objects.size());
+    keepers_.reserve(objects.size());  // the tensors point into them
+    for (size_t i = 0; i < objects.size(); ++i) add(objects[i], {info(static_cast<int32_t>(i)), kind, i, writable});
+  }
+
+  const ral_tensor* tensors() const { return tensors_.data(); }
+  int32_t count() const { return static_cast<int32_t>(tensors_.size()); }
+  // The kind of the first tensor that was added; NumPy when there was none.
+  Kind kind() const;
+
+ private:
+  void add(nb::handle object, const Place& place);
+  ral_tensor read(nb::handle object, const Place& place, Keeper& keeper);
+
+  std::vector<ral_tensor> tensors_;
+  std::vector<Keeper> keepers_;
+  PyObject* first_ = nullptr;  // borrowed: the caller's tuple holds it
+};
+
+// Hands the outputs of ral_call to Python without a copy: a tuple, or the one output when `single`. Takes ownership of all of them.
+nb::object results(const Kind& kind, std::vector<ral_tensor>& outputs, bool single);
+
+}  // namespace ral::python
