@@ -363,7 +363,9 @@ def main(names: list[str]) -> None:
             if fit.name in names:
                 print(rendered(fit))
         return
-    header = '"""Minimax polynomials of the vector math functions, constant term first. Written by tools/fit_polynomials.py; do not edit."""\n\n'
+    header = (
+        '"""Minimax polynomials of the vector math functions, constant term first. Written by tools/fit_polynomials.py; do not edit."""\n\n'
+    )
     TABLE.write_text(header + "\n".join(rendered(fit) for fit in FITS))
 
 

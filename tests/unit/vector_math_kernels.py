@@ -52,10 +52,8 @@ class TextBuilder:
 def kernel_text(function: str, element: str, inputs: int, lanes: int) -> str:
     builder = TextBuilder(lanes)
     memref, vector = f"memref<?x{element}>", builder.vec(element)
-    if inputs == 1:
-        result = emit_unary(builder, function, "%x0", element)
-    else:
-        result = emit_binary(builder, function, "%x0", "%x1", element)
+    one_input = inputs == 1
+    result = emit_unary(builder, function, "%x0", element) if one_input else emit_binary(builder, function, "%x0", "%x1", element)
     loads = "\n".join(f"%x{index} = vector.load %in{index}[%i] : {memref}, {vector}" for index in range(inputs))
     arguments = ", ".join(f"%in{index}: {memref}" for index in range(inputs))
     body = "\n".join(builder.lines)

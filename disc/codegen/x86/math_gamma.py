@@ -49,7 +49,8 @@ def log_gamma_of_magnitude(m: Lanes, a: str) -> str:
     one = m.const(1.0)
     inside = m.compare("olt", a, m.const(3.0))
     factor = m.select(inside, m.select(below_one, a, one), m.select(recurs, product, one))
-    return m.sub(m.select(inside, near, far), logarithm(m, factor))
+    # Adding +0 makes lgamma(1) = +0 of -0.
+    return m.offset(m.sub(m.select(inside, near, far), logarithm(m, factor)), 0.0)
 
 
 def lgamma(m: Lanes, x: str) -> str:

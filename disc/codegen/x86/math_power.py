@@ -110,8 +110,8 @@ def with_remainder_rules(m: Lanes, rest: str, x: str, divisor: str) -> str:
     return m.copy_sign(m.select(unbounded, dividend, rest), x)
 
 
-# f64 quotients reach 2^2098. A step takes about 50 bits off: the rounded quotient has at most 52 bits.
-WIDE_STEP_BITS = 50
+# f64 quotients reach 2^2098. A step takes 51 bits off: the rounded quotient is at most 2^52, and no shift is beyond 2 * 1023.
+WIDE_STEP_BITS = 51
 WIDE_STEPS = 42
 
 
@@ -121,7 +121,7 @@ def exponent_field(m: Lanes, value: str) -> str:
 
 
 def remainder(m: Lanes, x: str, y: str) -> str:
-    """C's fmod in f64, exact: in each step the divisor times 2^shift, with `shift` chosen per lane to be about 2^50 below the rest."""
+    """C's fmod in f64, exact: in each step the divisor times 2^shift, with `shift` chosen per lane to be about 2^51 below the rest."""
     divisor = m.abs(y)
     zero, bias = m.int_const(0), m.int_const(m.format.exponent_bias)
     # A denormal divisor's exponent is that of its multiple by 2^54, less 54.
