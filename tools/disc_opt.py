@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -36,26 +37,33 @@ def stand_in_weights(module: ir.Module) -> WeightTable:
     return table
 
 
+def run(text: str, passes: str, stage: str | None, locations: bool) -> str:
+    """The text of one module after `passes`."""
+    with disc_context():
+        module = parse_module(text)
+        state = CompileState(weights=stand_in_weights(module), dump=read_environment().dump)
+        run_passes(module, parse_passes(passes), state)
+        if stage:
+            check_stage(module, stage)
+        return module.operation.get_asm(enable_debug_info=locations)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", help="IR file, or - for standard input")
+    parser.add_argument("file", help="IR file, or - for standard input; lines `// -----` separate modules")
     parser.add_argument("--passes", default="", help="comma-separated names; mlir:NAME for a pass of MLIR")
     parser.add_argument("--stage", help="check that the result is legal at this stage: imported, named or fused")
     parser.add_argument("--locations", action="store_true", help="print locations")
     options = parser.parse_args()
     text = sys.stdin.read() if options.file == "-" else Path(options.file).read_text()
-    with disc_context():
+    failed = False
+    for part in re.split(r"^// -----.*$", text, flags=re.MULTILINE):
         try:
-            module = parse_module(text)
-            state = CompileState(weights=stand_in_weights(module), dump=read_environment().dump)
-            run_passes(module, parse_passes(options.passes), state)
-            if options.stage:
-                check_stage(module, options.stage)
+            print(run(part, options.passes, options.stage, options.locations), flush=True)
         except DiscError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 1
-        print(module.operation.get_asm(enable_debug_info=options.locations))
-    return 0
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            failed = True
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
-from disc.errors import CompilerBug
+from disc.errors import CompilerBug, UnsupportedFormatError
 from disc.ir.ops import DYNAMIC, block_ops, location_text, main_block, main_function, string_attr
 from disc.ir.symbols import ModuleEnv, relation, symbolic_dim
 from disc.shapes import Dim
@@ -47,9 +47,15 @@ _REQUIRED: dict[str, tuple[str, ...]] = {
 
 
 def parse_module(text: str) -> ir.Module:
-    """Reads IR in the current context, which gets the dialects that a front end may use (chlo is loaded with a pass that makes it)."""
+    """Reads IR in the current context, which gets the dialects that a front end may use (chlo is loaded with a pass that makes it).
+
+    Raises: UnsupportedFormatError with MLIR's message for a text that is not valid IR.
+    """
     PassManager.parse("builtin.module(func.func(convert-torch-to-stablehlo))").run(ir.Module.parse("").operation)
-    return ir.Module.parse(text)
+    try:
+        return ir.Module.parse(text)
+    except ir.MLIRError as error:
+        raise UnsupportedFormatError(f"not valid IR: {error}") from error
 
 
 # --- legality ---------------------------------------------------------------------------------------------------------

@@ -11,5 +11,5 @@ config.test_format = lit.formats.ShTest(execute_external=False)  # noqa: F821  #
 config.suffixes = [".mlir"]  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
 config.substitutions += [  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
     ("%disc_opt", f"{sys.executable} {root}/tools/disc_opt.py"),
-    ("%filecheck", f"{sys.executable} -m filecheck.__main__"),
+    ("%filecheck", f"{sys.executable} -m filecheck"),
 ]

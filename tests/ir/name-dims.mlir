@@ -1,0 +1,182 @@
+// RUN: %disc_opt %s --passes=name-dims --stage=named | %filecheck %s
+
+// The size of an argument flows through a shape operand; the dead arithmetic goes.
+// CHECK-LABEL: module {
+// CHECK: "disc.symbolic_dim"() {{.*}}min = 0 : i64, source = "arg0.0", sym_name = "S0"
+// CHECK-NEXT: func.func @main(%[[X:.*]]: tensor<?x768xf32, [@S0, 768]>) -> tensor<?x12x64xf32, [@S0, 12, 64]> {
+// CHECK-NEXT: %[[Y:.*]] = "disc.reshape"(%[[X]])
+// CHECK-NEXT: return %[[Y]]
+func.func @main(%x: tensor<?x768xf32>) -> tensor<?x12x64xf32> {
+  %c0 = arith.constant 0 : index
+  %c12 = arith.constant 12 : index
+  %c64 = arith.constant 64 : index
+  %n = tensor.dim %x, %c0 : tensor<?x768xf32>
+  %s = tensor.from_elements %n, %c12, %c64 : tensor<3xindex>
+  %y = stablehlo.dynamic_reshape %x, %s : (tensor<?x768xf32>, tensor<3xindex>) -> tensor<?x12x64xf32>
+  return %y : tensor<?x12x64xf32>
+}
+
+// -----
+// Front-end symbols with their ranges; one that occurs only as a multiple; one given by a scalar argument.
+// CHECK-LABEL: module attributes
+// CHECK: divisor = 1 : i64, max = 512 : i64, min = 0 : i64, source = "arg0.0", sym_name = "S0"
+// CHECK: divisor = 1 : i64, min = 0 : i64, source = "arg1", sym_name = "S1"
+// CHECK: divisor = 2 : i64, max = 20 : i64, min = 2 : i64, source = "arg0.1", sym_name = "S2"
+// CHECK: divisor = 1 : i64, expr = "S0 + floordiv(S2, 2)", max = 522 : i64, min = 1 : i64, sym_name = "S3"
+// CHECK: func.func @main(%{{.*}}: tensor<?x?xf32, [@S0, @S2]> {{.*}}, %{{.*}}: i64 {{.*}}, %{{.*}}: tensor<?xf32, [@S3]>
+// CHECK-SAME: -> tensor<?xf32, [@S1]>
+// CHECK: "disc.iota"() {dim = 0 : i64} : () -> tensor<?xf32, [@S1]>
+module attributes {disc.symbols = {s0 = {min = 0 : i64, max = 512 : i64}, s1 = {min = 1 : i64, max = 10 : i64}}} {
+func.func @main(%x: tensor<?x?xf32> {disc.dims = ["s0", "2*s1"]}, %k: i64 {disc.symbol = "s2"}, %z: tensor<?xf32> {disc.dims = ["s0 + s1"]}) -> tensor<?xf32> {
+  %s = tensor.from_elements %k : tensor<1xi64>
+  %y = stablehlo.dynamic_iota %s, dim = 0 : (tensor<1xi64>) -> tensor<?xf32>
+  return %y : tensor<?xf32>
+}
+}
+
+// -----
+// Sibling constraint: the contracting dims are equal, which unites two base symbols and is checked on entry.
+// CHECK-LABEL: module {
+// CHECK: "disc.relation"() {lhs = "S2", rhs = "S1"}
+// CHECK: func.func @main(%[[A:.*]]: tensor<?x?xf32, [@S0, @S1]>, %[[B:.*]]: tensor<?x?xf32, [@S1, @S3]>) -> tensor<?x?xf32, [@S0, @S3]>
+// CHECK: stablehlo.dot_general %[[A]], %[[B]], contracting_dims = [1] x [0] : {{.*}} -> tensor<?x?xf32, [@S0, @S3]>
+func.func @main(%a: tensor<?x?xf32>, %b: tensor<?x?xf32>) -> tensor<?x?xf32> {
+  %c = stablehlo.dot %a, %b : (tensor<?x?xf32>, tensor<?x?xf32>) -> tensor<?x?xf32>
+  return %c : tensor<?x?xf32>
+}
+
+// -----
+// A fact learnt late decides what stands before it: both broadcasts disappear.
+// CHECK-LABEL: module {
+// CHECK: %[[SUM:.*]] = stablehlo.add %[[A:.*]], %[[B:.*]] : tensor<?xf32, [@S0]>
+// CHECK-NEXT: stablehlo.multiply %[[SUM]], %[[SUM]] : tensor<?xf32, [@S0]>
+func.func @main(%a: tensor<?xf32>, %b: tensor<?xf32>) -> (tensor<?xf32>, tensor<?xf32>) {
+  %sum = chlo.broadcast_add %a, %b : (tensor<?xf32>, tensor<?xf32>) -> tensor<?xf32>
+  %square = chlo.broadcast_multiply %sum, %sum : (tensor<?xf32>, tensor<?xf32>) -> tensor<?xf32>
+  %both = stablehlo.subtract %a, %b : tensor<?xf32>
+  return %square, %both : tensor<?xf32>, tensor<?xf32>
+}
+
+// -----
+// Undecided dims: the larger size unless one of the two is 0, and both operands say `maybe`.
+// CHECK-LABEL: module {
+// CHECK: expr = "max(S0, S1) * min(min(S0, S1), 1)", min = 0 : i64, sym_name = "S2"
+// CHECK: %[[L:.*]] = "disc.broadcast_in_dim"(%{{.*}}) {dims = array<i64: 0>, maybe = array<i64: 0>} : (tensor<?xf32, [@S0]>) -> tensor<?xf32, [@S2]>
+// CHECK: %[[R:.*]] = "disc.broadcast_in_dim"(%{{.*}}) {dims = array<i64: 0>, maybe = array<i64: 0>} : (tensor<?xf32, [@S1]>) -> tensor<?xf32, [@S2]>
+// CHECK: stablehlo.compare GT, %[[L]], %[[R]], FLOAT : {{.*}} -> tensor<?xi1, [@S2]>
+func.func @main(%a: tensor<?xf32>, %b: tensor<?xf32>) -> tensor<?xi1> {
+  %c = chlo.broadcast_compare %a, %b {compare_type = #chlo<comparison_type FLOAT>, comparison_direction = #chlo<comparison_direction GT>} : (tensor<?xf32>, tensor<?xf32>) -> tensor<?xi1>
+  return %c : tensor<?xi1>
+}
+
+// -----
+// A rank-0 operand and a shorter one; a `?` that is proved constant becomes static.
+// CHECK-LABEL: module {
+// CHECK: func.func @main(%[[A:.*]]: tensor<?x4xf32, [@S0, 4]>, %[[B:.*]]: tensor<4xf32, [4]>, %[[C:.*]]: tensor<f32>) -> tensor<?x4xf32, [@S0, 4]>
+// CHECK: "disc.broadcast_in_dim"(%[[B]]) {dims = array<i64: 1>, maybe = array<i64>}
+// CHECK: "disc.broadcast_in_dim"(%[[C]]) {dims = array<i64>, maybe = array<i64>}
+func.func @main(%a: tensor<?x4xf32>, %b: tensor<4xf32>, %c: tensor<f32>) -> tensor<?x?xf32> {
+  %0 = chlo.broadcast_add %a, %b : (tensor<?x4xf32>, tensor<4xf32>) -> tensor<?x?xf32>
+  %1 = chlo.broadcast_multiply %0, %c : (tensor<?x?xf32>, tensor<f32>) -> tensor<?x?xf32>
+  return %1 : tensor<?x?xf32>
+}
+
+// -----
+// Sizes as data: the mean divides by the size.
+// CHECK-LABEL: module {
+// CHECK: %[[N:.*]] = "disc.dim_value"() {expr = "S0"} : () -> tensor<i64>
+// CHECK-NEXT: %[[F:.*]] = stablehlo.convert %[[N]] : (tensor<i64>) -> tensor<f32>
+// CHECK-NEXT: stablehlo.divide %{{.*}}, %[[F]] : tensor<f32>
+func.func @main(%a: tensor<?xf32>) -> tensor<f32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %c0 = arith.constant 0 : index
+  %n = tensor.dim %a, %c0 : tensor<?xf32>
+  %n64 = arith.index_cast %n : index to i64
+  %t = tensor.from_elements %n64 : tensor<1xi64>
+  %r = stablehlo.reshape %t : (tensor<1xi64>) -> tensor<i64>
+  %f = stablehlo.convert %r : (tensor<i64>) -> tensor<f32>
+  %sum = stablehlo.reduce(%a init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<?xf32>, tensor<f32>) -> tensor<f32>
+  %mean = stablehlo.divide %sum, %f : tensor<f32>
+  return %mean : tensor<f32>
+}
+
+// -----
+// ceil(n / 2) computed in f64 is a size; comparisons and selects of sizes are arithmetic.
+// CHECK-LABEL: module {
+// CHECK: expr = "floordiv(S0 + 1, 2)", min = 0 : i64, sym_name = "S1"
+// CHECK: expr = "-S0 * min(max(-S0 + 8, 0), 1) + S0 + min(max(-S0 + 8, 0), 1) * 8", {{.*}}sym_name = "S2"
+// CHECK: "disc.iota"() {dim = 0 : i64} : () -> tensor<?xi64, [@S1]>
+// CHECK: "disc.iota"() {dim = 0 : i64} : () -> tensor<?xi64, [@S2]>
+func.func @main(%a: tensor<?xf32>) -> (tensor<?xi64>, tensor<?xi64>) {
+  %two = stablehlo.constant dense<2.0> : tensor<f64>
+  %size = stablehlo.get_dimension_size %a, dim = 0 : (tensor<?xf32>) -> tensor<i32>
+  %f = stablehlo.convert %size : (tensor<i32>) -> tensor<f64>
+  %q = stablehlo.divide %f, %two : tensor<f64>
+  %up = stablehlo.ceil %q : tensor<f64>
+  %i = stablehlo.convert %up : (tensor<f64>) -> tensor<i64>
+  %s = stablehlo.reshape %i : (tensor<i64>) -> tensor<1xi64>
+  %y = stablehlo.dynamic_iota %s, dim = 0 : (tensor<1xi64>) -> tensor<?xi64>
+  %c0 = arith.constant 0 : index
+  %c8 = arith.constant 8 : index
+  %n = tensor.dim %a, %c0 : tensor<?xf32>
+  %less = arith.cmpi slt, %n, %c8 : index
+  %most = arith.select %less, %c8, %n : index
+  %t = tensor.from_elements %most : tensor<1xindex>
+  %z = stablehlo.dynamic_iota %t, dim = 0 : (tensor<1xindex>) -> tensor<?xi64>
+  return %y, %z : tensor<?xi64>, tensor<?xi64>
+}
+
+// -----
+// Slices, pads and gathers keep only what the result type does not say.
+// CHECK-LABEL: module {
+// CHECK: "disc.slice"(%[[X:.*]]) {starts = ["1", "0"], strides = array<i64: 1, 1>} : {{.*}} -> tensor<?x8xf32, [@S2, 8]>
+// CHECK: "disc.pad"(%[[X]], %{{.*}}) {interior = array<i64: 0, 0>, low = ["S0", "0"]} : {{.*}} -> tensor<?x8xf32, [@S3, 8]>
+// CHECK: "disc.gather"(%[[X]], %{{.*}}) {dimension_numbers = #stablehlo.gather<{{.*}}>, sizes = ["1", "8"]} : {{.*}} -> tensor<?x8xf32, [@S1, 8]>
+func.func @main(%x: tensor<?x8xf32>, %i: tensor<?xi64>) -> (tensor<?x8xf32>, tensor<?x8xf32>, tensor<?x8xf32>) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c8 = arith.constant 8 : index
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %none = arith.constant dense<0> : tensor<2xindex>
+  %ones = arith.constant dense<1> : tensor<2xindex>
+  %sizes = arith.constant dense<[1, 8]> : tensor<2xi64>
+  %n = tensor.dim %x, %c0 : tensor<?x8xf32>
+  %starts = tensor.from_elements %c1, %c0 : tensor<2xindex>
+  %ends = tensor.from_elements %n, %c8 : tensor<2xindex>
+  %low = tensor.from_elements %n, %c0 : tensor<2xindex>
+  %a = stablehlo.real_dynamic_slice %x, %starts, %ends, %ones : (tensor<?x8xf32>, tensor<2xindex>, tensor<2xindex>, tensor<2xindex>) -> tensor<?x8xf32>
+  %b = stablehlo.dynamic_pad %x, %zero, %low, %none, %none : (tensor<?x8xf32>, tensor<f32>, tensor<2xindex>, tensor<2xindex>, tensor<2xindex>) -> tensor<?x8xf32>
+  %c = "stablehlo.dynamic_gather"(%x, %i, %sizes) {dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>} : (tensor<?x8xf32>, tensor<?xi64>, tensor<2xi64>) -> tensor<?x8xf32>
+  return %a, %b, %c : tensor<?x8xf32>, tensor<?x8xf32>, tensor<?x8xf32>
+}
+
+// -----
+// A strided window: the size of a convolution's result.
+// CHECK-LABEL: module {
+// CHECK: expr = "floordiv(S1 + 1, 2)", min = 0 : i64, sym_name = "S2"
+// CHECK: stablehlo.convolution({{.*}} -> tensor<?x8x?xf32, [@S0, 8, @S2]>
+func.func @main(%x: tensor<?x3x?xf32>, %k: tensor<8x3x3xf32>) -> tensor<?x8x?xf32> {
+  %y = stablehlo.convolution(%x, %k) dim_numbers = [b, f, 0]x[o, i, 0]->[b, f, 0], window = {stride = [2], pad = [[1, 1]]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64} : (tensor<?x3x?xf32>, tensor<8x3x3xf32>) -> tensor<?x8x?xf32>
+  return %y : tensor<?x8x?xf32>
+}
+
+// -----
+// Products: flattening and splitting again gives the dims back, also through a division by a dim.
+// CHECK-LABEL: module {
+// CHECK: expr = "S0 * S1", min = 0 : i64, sym_name = "S2"
+// CHECK: %[[FLAT:.*]] = "disc.reshape"(%{{.*}}) : {{.*}} -> tensor<?x8xf32, [@S2, 8]>
+// CHECK: "disc.reshape"(%[[FLAT]]) : {{.*}} -> tensor<?x?x8xf32, [@S0, @S1, 8]>
+func.func @main(%x: tensor<?x?x8xf32>) -> tensor<?x?x8xf32> {
+  %c0 = arith.constant 0 : index
+  %c8 = arith.constant 8 : index
+  %b = tensor.dim %x, %c0 : tensor<?x?x8xf32>
+  %shape = shape.shape_of %x : tensor<?x?x8xf32> -> tensor<3xindex>
+  %count = shape.num_elements %shape : tensor<3xindex> -> index
+  %rows = arith.divui %count, %c8 : index
+  %s = tensor.from_elements %rows, %c8 : tensor<2xindex>
+  %flat = stablehlo.dynamic_reshape %x, %s : (tensor<?x?x8xf32>, tensor<2xindex>) -> tensor<?x8xf32>
+  %l = arith.divui %rows, %b : index
+  %t = tensor.from_elements %b, %l, %c8 : tensor<3xindex>
+  %y = stablehlo.dynamic_reshape %flat, %t : (tensor<?x8xf32>, tensor<3xindex>) -> tensor<?x?x8xf32>
+  return %y : tensor<?x?x8xf32>
+}
