@@ -68,7 +68,8 @@ class ModuleEnv(ShapeEnv):
 
     def knowledge(self) -> tuple[object, ...]:
         """Equal before and after a step that taught nothing."""
-        solved = tuple((str(self.simplify(Dim.symbol(name))), self.range(Dim.symbol(name)), self.divisor(Dim.symbol(name))) for name in self.names())
+        symbols = [Dim.symbol(name) for name in self.names()]
+        solved = tuple((self.simplify(symbol), self.range(symbol), self.divisor(symbol)) for symbol in symbols)
         return (solved, tuple(self.facts()), tuple(self.inequalities()))
 
     def _forget_answers(self) -> None:

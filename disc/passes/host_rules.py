@@ -8,7 +8,19 @@ import numpy as np
 from torch_mlir import ir
 
 from disc.ir.ops import int_attr, ints_attr
-from disc.passes.host_values import ONE, ZERO, HostArithmetic, HostValue, Ratio, broadcast_sizes, elements, is_host_element, known_int, scalar, vector
+from disc.passes.host_values import (
+    ONE,
+    ZERO,
+    HostArithmetic,
+    HostValue,
+    Ratio,
+    broadcast_sizes,
+    elements,
+    is_host_element,
+    known_int,
+    scalar,
+    vector,
+)
 from disc.shapes import Dim
 
 Item = Dim | Ratio
@@ -111,12 +123,12 @@ def _convert(arithmetic: HostArithmetic, op: ir.Operation, operands: Sequence[Ho
 
 def _from_elements(arithmetic: HostArithmetic, op: ir.Operation, operands: Sequence[HostValue]) -> HostValue | None:
     shape = ir.RankedTensorType(op.results[0].type).shape
-    return vector([operand[()] for operand in operands]).reshape(shape)
+    return vector([operand.item() for operand in operands]).reshape(shape)
 
 
 def _extract(arithmetic: HostArithmetic, op: ir.Operation, operands: Sequence[HostValue]) -> HostValue | None:
-    index = tuple(known_int(operand[()]) for operand in operands[1:])
-    return None if None in index else scalar(operands[0][index])
+    index = tuple(known_int(operand.item()) for operand in operands[1:])
+    return None if None in index else scalar(operands[0].item(index))
 
 
 def _reshape(arithmetic: HostArithmetic, op: ir.Operation, operands: Sequence[HostValue]) -> HostValue | None:
@@ -135,8 +147,9 @@ def _slice(arithmetic: HostArithmetic, op: ir.Operation, operands: Sequence[Host
 
 def _dynamic_slice(arithmetic: HostArithmetic, op: ir.Operation, operands: Sequence[HostValue]) -> HostValue | None:
     """A slice whose starts are known; they are clamped so that the slice stays inside."""
-    starts = [known_int(operand[()]) for operand in operands[1:]]
-    if None in starts:
+    found = [known_int(operand.item()) for operand in operands[1:]]
+    starts = [start for start in found if start is not None]
+    if len(starts) != len(found):
         return None
     sizes = ints_attr(op, "slice_sizes")
     clamped = [min(max(start, 0), full - size) for start, size, full in zip(starts, sizes, operands[0].shape, strict=True)]
@@ -156,13 +169,14 @@ def _broadcast_in_dim(arithmetic: HostArithmetic, op: ir.Operation, operands: Se
 def _num_elements(arithmetic: HostArithmetic, op: ir.Operation, operands: Sequence[HostValue]) -> HostValue | None:
     product = ONE
     for size in elements(operands[0]):
+        assert isinstance(size, Dim), "a shape holds integers"
         product = product * size
     return scalar(product)
 
 
 def _get_extent(arithmetic: HostArithmetic, op: ir.Operation, operands: Sequence[HostValue]) -> HostValue | None:
-    index = known_int(operands[1][()])
-    return None if index is None else scalar(operands[0][index])
+    index = known_int(operands[1].item())
+    return None if index is None else scalar(operands[0].item(index))
 
 
 def _broadcast_shapes(arithmetic: HostArithmetic, op: ir.Operation, operands: Sequence[HostValue]) -> HostValue | None:
@@ -181,7 +195,7 @@ def _reduce(arithmetic: HostArithmetic, op: ir.Operation, operands: Sequence[Hos
     }.get(body[0])  # fmt: skip
     if len(body) != 2 or combine is None:
         return None
-    total: Item | None = operands[1][()]
+    total: Item | None = operands[1].item()
     for item in elements(operands[0]):
         total = None if total is None else combine(total, item)
     return None if total is None else scalar(total)
@@ -207,9 +221,11 @@ HOST_RULES: dict[str, Rule] = {
     "stablehlo.broadcast_in_dim": _broadcast_in_dim, "stablehlo.reduce": _reduce,
     "arith.addi": _ADD, "arith.subi": _SUBTRACT, "arith.muli": _MULTIPLY,
     "arith.divsi": _binary("divide"), "arith.divui": _binary("floor_divide"),
-    "arith.floordivsi": _binary("floor_divide"), "arith.ceildivsi": _binary("ceil_divide"), "arith.ceildivui": _binary("ceil_divide"),
+    "arith.floordivsi": _binary("floor_divide"),
+    "arith.ceildivsi": _binary("ceil_divide"), "arith.ceildivui": _binary("ceil_divide"),
     "arith.remsi": _binary("remainder"), "arith.remui": _binary("remainder"),
-    "arith.maxsi": _binary("maximum"), "arith.maxui": _binary("maximum"), "arith.minsi": _binary("minimum"), "arith.minui": _binary("minimum"),
+    "arith.maxsi": _binary("maximum"), "arith.maxui": _binary("maximum"),
+    "arith.minsi": _binary("minimum"), "arith.minui": _binary("minimum"),
     "arith.andi": _and, "arith.ori": _or, "arith.xori": _xor, "arith.cmpi": _compare_integers, "arith.select": _binary("select"),
     "arith.index_cast": _same, "arith.index_castui": _same, "arith.extsi": _same, "arith.extui": _same, "arith.trunci": _convert,
     "arith.sitofp": _convert, "arith.uitofp": _convert, "arith.fptosi": _convert, "arith.extf": _convert, "arith.truncf": _convert,

@@ -6,7 +6,7 @@ returns None when the result is not an expression of sizes; the op is then data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -81,7 +81,8 @@ def elements(value: HostValue) -> list[Dim | Ratio]:
 
 def is_constant(value: HostValue) -> bool:
     """Whether no symbol occurs in `value`."""
-    return all(item.is_const if isinstance(item, Dim) else item.numerator.is_const and item.denominator.is_const for item in elements(value))
+    parts = [(item,) if isinstance(item, Dim) else (item.numerator, item.denominator) for item in elements(value)]
+    return all(part.is_const for pair in parts for part in pair)
 
 
 def known_int(item: Dim | Ratio) -> int | None:

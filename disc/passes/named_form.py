@@ -9,8 +9,21 @@ from torch_mlir import ir
 
 from disc.errors import UnsupportedOp, UnsupportedOpError
 from disc.ir.ops import (
-    Attribute, array_to_dense, block_ops, build, dense_to_array, element_of, int_attr, ints_attr, is_tensor, location_text, main_block,
-    main_function, rank_of, strings, tensor_type,
+    Attribute,
+    array_to_dense,
+    block_ops,
+    build,
+    dense_to_array,
+    element_of,
+    int_attr,
+    ints_attr,
+    is_tensor,
+    location_text,
+    main_block,
+    main_function,
+    rank_of,
+    strings,
+    tensor_type,
 )  # fmt: skip
 from disc.ir.symbols import ModuleEnv
 from disc.passes.host_values import ONE, ZERO, HostValue, Ratio, elements, is_constant
@@ -136,7 +149,8 @@ class NamedForm:
         element = element_of(value)
         kind = self.typed(tuple(map(Dim.of, host.shape)), element)
         if is_constant(host):
-            return build("stablehlo.constant", [], [kind], {"value": array_to_dense(_constant_array(host, element), kind)}, before=before).results[0]
+            array = array_to_dense(_constant_array(host, element), kind)
+            return build("stablehlo.constant", [], [kind], {"value": array}, before=before).results[0]
         parts = [self._size(_whole(item, before), before) for item in elements(host)]
         joined = parts[0]
         word = ir.IntegerType.get_signless(64)
@@ -196,7 +210,8 @@ def _rewrite_broadcast(form: NamedForm, op: ir.Operation) -> None:
         operands.append(operand if same or is_rank0_condition else form.broadcast(operand, dims, positions, op))
     attributes: dict[str, Attribute] = {}
     if name == "stablehlo.compare":
-        attributes = {entry: _stablehlo_enum(op.attributes[entry]) for entry in ("comparison_direction", "compare_type") if entry in op.attributes}
+        kept = [entry for entry in ("comparison_direction", "compare_type") if entry in op.attributes]
+        attributes = {entry: _stablehlo_enum(op.attributes[entry]) for entry in kept}
     form.replace(op, name, operands, attributes)
 
 
@@ -228,7 +243,7 @@ def _rewrite_slice(form: NamedForm, op: ir.Operation) -> None:
 def _rewrite_dynamic_slice(form: NamedForm, op: ir.Operation) -> None:
     """With starts that are sizes it is a disc.slice, the starts clamped; with computed starts it stays."""
     values = [form.shapes.values.get(operand) for operand in list(op.operands)[1:]]
-    known = [value[()] for value in values if value is not None]
+    known = [value.item() for value in values if value is not None]
     if len(known) != len(values):
         op.results[0].set_type(form.type_of(op.results[0]))
         return

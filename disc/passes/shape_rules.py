@@ -12,9 +12,21 @@ from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
 from disc.errors import UnsupportedOp
-from disc.ir.ops import dense_to_array, element_of, int_attr, ints_attr, is_tensor, location_text, shape_of
+from disc.ir.ops import dense_to_array, int_attr, ints_attr, is_tensor, location_text, shape_of
 from disc.passes.host_rules import HOST_RULES
-from disc.passes.host_values import ONE, ZERO, HostArithmetic, HostValue, Ratio, broadcast_sizes, host_constant, is_host_element, known_int, scalar, vector
+from disc.passes.host_values import (
+    ONE,
+    ZERO,
+    HostArithmetic,
+    HostValue,
+    Ratio,
+    broadcast_sizes,
+    host_constant,
+    is_host_element,
+    known_int,
+    scalar,
+    vector,
+)
 from disc.shapes import Dim, ShapeEnv, Truth, dim_max
 
 Dims = tuple[Dim, ...]
@@ -111,7 +123,7 @@ def _constant_value(shapes: Shapes, op: ir.Operation) -> HostValue | None:
 
 def _dim_of(shapes: Shapes, op: ir.Operation) -> HostValue | None:
     index = shapes.values.get(op.operands[1])
-    position = None if index is None else known_int(index[()])
+    position = None if index is None else known_int(index.item())
     dims = shapes.dims.get(op.operands[0])
     return None if position is None or dims is None else scalar(dims[position])
 
@@ -258,7 +270,8 @@ def _convolution(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
     image, kernel = shapes.dims[op.operands[0]], shapes.dims[op.operands[1]]
     spatial = list(numbers.input_spatial_dimensions)
     rank = len(spatial)
-    shapes.same(image[numbers.input_feature_dimension], kernel[numbers.kernel_input_feature_dimension] * int_attr(op, "feature_group_count"))
+    group_features = kernel[numbers.kernel_input_feature_dimension]
+    shapes.same(image[numbers.input_feature_dimension], group_features * int_attr(op, "feature_group_count"))
     result: list[Dim] = [ZERO] * (rank + 2)
     result[numbers.output_batch_dimension] = image[numbers.input_batch_dimension] // int_attr(op, "batch_group_count")
     result[numbers.output_feature_dimension] = kernel[numbers.kernel_output_feature_dimension]
