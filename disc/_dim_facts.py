@@ -289,6 +289,10 @@ class Facts:
             return
         if self.decide_equal(left, right) is False:
             raise self._contradiction(left, "equal", right)
+        order = self._as_order(left, right) or self._as_order(right, left)
+        if order is not None:
+            self.assume_at_least(*order)
+            return
         difference = divide_coefficients(difference, content(difference))
         multiple = _as_multiple(difference)
         if multiple is not None:
@@ -304,6 +308,14 @@ class Facts:
         self.relations.append((left, right))
         self._derive_rules()
         self._tighten(left, right)
+
+    def _as_order(self, extreme: Dim, operand: Dim) -> tuple[Dim, Dim] | None:
+        """Reads `min(a, b) == b` and `max(a, b) == a` as `a >= b`."""
+        atom, operand = self.normal(extreme).sole_atom, self.normal(operand)
+        if not isinstance(atom, Min | Max) or operand not in atom.operands():
+            return None
+        other = atom.right if operand is atom.left else atom.left
+        return (other, operand) if isinstance(atom, Min) else (operand, other)
 
     def _spread_divisors(self, zero: Dim) -> bool:
         """From `c * x == rest` learns that x is divisible by what divides the rest and not c."""
@@ -363,6 +375,12 @@ class Facts:
         self.ranges[quotient] = (low, high)
         self.solutions[name] = _internal_symbol(quotient) * divisor
         self._renew_facts()
+
+    def assume_at_least(self, left: Dim, right: Dim) -> None:
+        """`learn_at_least` for a fact from outside: it is listed in `assumed` unless the ranges of the symbols express it."""
+        self.learn_at_least(left, right)
+        if Bounds(self.ranges.__getitem__, ()).lower(self.difference(left, right)) < 0:
+            self.assumed.append((self.restore(left), self.restore(right)))
 
     def learn_at_least(self, left: Dim, right: Dim) -> None:
         """Learns `left >= right`. Raises ShapeConstraintError if that never holds."""

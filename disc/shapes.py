@@ -130,14 +130,14 @@ class ShapeEnv:
     def assume_ge(self, left: Dim | int, right: Dim | int) -> None:
         """Learns `left >= right`."""
         with _Learning(self, f"{left} >= {right}"):
-            before = len(self._facts.inequalities)
-            self._facts.learn_at_least(Dim.of(left), Dim.of(right))
-            if len(self._facts.inequalities) > before:
-                self._facts.assumed.append((Dim.of(left), Dim.of(right)))
+            self._facts.assume_at_least(Dim.of(left), Dim.of(right))
 
     def facts(self) -> list[tuple[Dim, Dim]]:
-        """The equalities (left, right), as given, that are no replacement of a symbol: product equalities and pinned symbols."""
-        return list(self._facts.relations)
+        """The equalities (left, right), as given, that are no replacement of a symbol: product equalities and pinned symbols.
+
+        An inequality `a >= b` is among them as `min(a, b) == b`. `equate` with each pair restores the knowledge.
+        """
+        return [*self._facts.relations, *((dim_min(greater, smaller), smaller) for greater, smaller in self._facts.assumed)]
 
     def inequalities(self) -> list[tuple[Dim, Dim]]:
         """The pairs `left >= right` given to `assume_ge` that no range of a symbol expresses."""

@@ -373,6 +373,18 @@ def test_inequalities() -> None:
     assert env.equal(A, B) is Truth.YES
 
 
+def test_facts_restore_the_knowledge() -> None:
+    env = make_env(A=(0, 512, 1), B=(0, None, 1), C=(0, None, 4), D=(1, None, 1))
+    env.assume_ge(A, B)
+    env.equate(A * B, C * D)
+    assert env.facts() == [(A * B, C * D), (dim_min(A, B), B)]
+    other = make_env(A=(0, 512, 1), B=(0, None, 1), C=(0, None, 4), D=(1, None, 1))
+    for left, right in env.facts():
+        other.equate(parse_dim(str(left)), parse_dim(str(right)))
+    assert other.facts() == env.facts()
+    assert other.le(B, A) is Truth.YES and other.equal(A * B * 2, C * D * 2) is Truth.YES
+
+
 def test_contradictions_name_both_sides_and_change_nothing() -> None:
     env = make_env(A=(0, 512, 1), B=(0, None, 4))
     env.equate(A, B)
