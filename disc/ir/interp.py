@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from disc.shapes import Dim
 from torch_mlir import ir
 
 from disc.errors import CompilerBug, InputRankError, InputTypeError, ShapeConstraintError
@@ -18,6 +17,7 @@ from disc.ir import interp_compute, interp_elementwise, interp_structure
 from disc.ir.interp_values import Array, Rule, Scope, element_name, held_dtype, round_to_bf16
 from disc.ir.ops import block_ops, int_attr, location_text, main_block, string_attr
 from disc.ir.weights import WeightTable
+from disc.shapes import parse_dim
 
 _TERMINATORS = ("func.return", "stablehlo.return", "disc.yield")
 
@@ -60,6 +60,11 @@ def evaluate_op(
 ) -> list[Array]:
     """The results of one op on the given operands; `symbols` need to hold only what the op's types and attributes name."""
     return _evaluate(op, operands, make_scope(symbols or {}, weights), whole=True)
+
+
+def evaluate_scalars(op: ir.Operation, operands: list[Array]) -> Array:
+    """The result of an elementwise op on one element of each operand, whatever the types of the op."""
+    return _evaluate(op, operands, make_scope({}, None), whole=False)[0]
 
 
 def can_evaluate(op: ir.Operation) -> bool:
@@ -125,7 +130,7 @@ def bind_symbols(module: ir.Module, arrays: Sequence[Array]) -> dict[str, int]:
             values[string_attr(op, "sym_name")] = _read_source(string_attr(op, "source"), arrays)
     for op in definitions:
         if "expr" in op.attributes:
-            values[string_attr(op, "sym_name")] = Dim.parse(string_attr(op, "expr")).evaluate(values)
+            values[string_attr(op, "sym_name")] = parse_dim(string_attr(op, "expr")).evaluate(values)
     for op in definitions:
         _check_range(op, values[string_attr(op, "sym_name")])
     for op in module.body.operations:
@@ -151,6 +156,6 @@ def _check_range(op: ir.Operation, value: int) -> None:
 
 
 def _check_relation(op: ir.Operation, values: Mapping[str, int]) -> None:
-    left, right = (Dim.parse(string_attr(op, side)).evaluate(values) for side in ("lhs", "rhs"))
+    left, right = (parse_dim(string_attr(op, side)).evaluate(values) for side in ("lhs", "rhs"))
     if left != right:
         raise ShapeConstraintError(f"{string_attr(op, 'lhs')} = {string_attr(op, 'rhs')} does not hold: {left} and {right}")

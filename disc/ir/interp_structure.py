@@ -74,8 +74,7 @@ def _window(source: Array, starts: Sequence[int], sizes: Sequence[int], strides:
     for dim, (start, size, stride) in enumerate(zip(starts, sizes, strides, strict=True)):
         if size > 0 and (start < 0 or start + (size - 1) * stride >= source.shape[dim]):
             raise ShapeConstraintError(f"a slice of {size} from {start} by {stride} leaves dim {dim} of size {source.shape[dim]}")
-    places = [start + stride * np.arange(size) for start, size, stride in zip(starts, sizes, strides, strict=True)]
-    return source[np.ix_(*places)] if places else source
+    return source[tuple(slice(b, b + n * stride, stride) for b, n, stride in zip(starts, sizes, strides, strict=True))]
 
 
 def _slice(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:

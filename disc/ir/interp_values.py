@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from disc.shapes import Dim
 from torch_mlir import ir
 
 from disc.errors import CompilerBug
 from disc.ir import ops
 from disc.ir.weights import STORAGE, Weight, WeightTable
+from disc.shapes import parse_dim
 
 Array = npt.NDArray[Any]
 
@@ -135,7 +135,7 @@ class Scope:
 
     def evaluate(self, expression: str) -> int:
         """The value of a dim expression."""
-        return Dim.parse(expression).evaluate(self.symbols)
+        return parse_dim(expression).evaluate(self.symbols)
 
     def _entry(self, entry: ir.Attribute) -> int:
         return self.symbols[entry.value] if isinstance(entry, ir.FlatSymbolRefAttr) else ir.IntegerAttr(entry).value

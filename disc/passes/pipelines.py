@@ -6,8 +6,12 @@ from collections.abc import Sequence
 
 from disc.errors import DiscError
 from disc.passes.base import Pass, UpstreamPass
+from disc.passes.fold_constants import FoldConstants
+from disc.passes.fold_transposes import FoldTransposes
+from disc.passes.merge_dots import MergeDots
 from disc.passes.name_dims import NameDims
 from disc.passes.resolve_broadcasts import ResolveBroadcasts
+from disc.passes.simplify import Simplify
 
 # imported → named
 FRONT: tuple[Pass, ...] = (
@@ -15,11 +19,24 @@ FRONT: tuple[Pass, ...] = (
     ResolveBroadcasts(),
 )
 
+# named → named
+GRAPH: tuple[Pass, ...] = (
+    Simplify(),
+    FoldTransposes(),
+    MergeDots(),
+    FoldConstants(),
+    Simplify(),
+)
+
 REGISTRY: dict[str, type[Pass]] = {
     one.name: one
     for one in (
         NameDims,
         ResolveBroadcasts,
+        Simplify,
+        FoldTransposes,
+        MergeDots,
+        FoldConstants,
     )
 }
 

@@ -15,6 +15,7 @@ from disc.errors import InputRankError, InputTypeError, ShapeConstraintError
 from disc.ir.dialect import disc_context
 from disc.ir.interp import interpret
 from disc.ir.interp_values import bf16_bits, bf16_values, constant_attribute, constant_value, is_splat, round_to_bf16
+from disc.ir.stages import parse_module
 from disc.ir.weights import Weight, WeightTable
 
 Array = np.ndarray[Any, Any]
@@ -30,7 +31,7 @@ def _context() -> Iterator[None]:
 
 
 def run(text: str, *inputs: Array, weights: WeightTable | None = None) -> list[Array]:
-    return interpret(ir.Module.parse(text), inputs, weights)
+    return interpret(parse_module(text), inputs, weights)
 
 
 def reference(text: str, *inputs: Array) -> list[Array]:

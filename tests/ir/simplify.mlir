@@ -1,0 +1,76 @@
+// RUN: %disc_opt %s --passes=simplify --stage=named | %filecheck %s
+
+"disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
+"disc.symbolic_dim"() {sym_name = "S1", min = 0 : i64, divisor = 4 : i64, expr = "S0 * 4"} : () -> ()
+
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: %[[X:.*]]: tensor<?x4xf32, [@S0, 4]>, %[[P:.*]]: tensor<?x4xi1, [@S0, 4]>, %[[B:.*]]: tensor<2x?x4xf32, [2, @S0, 4]>, %[[W:.*]]: tensor<4x3xf32, [4, 3]>
+func.func @main(%x: tensor<?x4xf32, [@S0, 4]>, %p: tensor<?x4xi1, [@S0, 4]>, %b: tensor<2x?x4xf32, [2, @S0, 4]>, %w: tensor<4x3xf32, [4, 3]>)
+    -> (tensor<?x4xf32, [@S0, 4]>, tensor<?x4xf32, [@S0, 4]>, tensor<?x4xf32, [@S0, 4]>, tensor<?x2x2xf32, [@S0, 2, 2]>,
+        tensor<?x4xf32, [@S0, 4]>, tensor<2x?x4xf32, [2, @S0, 4]>, tensor<?x4xf32, [@S0, 4]>, tensor<2x?x3xf32, [2, @S0, 3]>,
+        tensor<?x4xf32, [@S0, 4]>, tensor<?x4xf32, [@S0, 4]>) {
+  %one = stablehlo.constant dense<1.0> : tensor<f32>
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %minus_zero = stablehlo.constant dense<-0.0> : tensor<f32>
+  %eight = stablehlo.constant dense<8.0> : tensor<f32>
+  %two = stablehlo.constant dense<2.0> : tensor<f32>
+  %ones = "disc.broadcast_in_dim"(%one) {dims = array<i64>, maybe = array<i64>} : (tensor<f32>) -> tensor<?x4xf32, [@S0, 4]>
+  %zeros = "disc.broadcast_in_dim"(%zero) {dims = array<i64>, maybe = array<i64>} : (tensor<f32>) -> tensor<?x4xf32, [@S0, 4]>
+  %minus_zeros = "disc.broadcast_in_dim"(%minus_zero) {dims = array<i64>, maybe = array<i64>} : (tensor<f32>) -> tensor<?x4xf32, [@S0, 4]>
+  %eights = "disc.broadcast_in_dim"(%eight) {dims = array<i64>, maybe = array<i64>} : (tensor<f32>) -> tensor<?x4xf32, [@S0, 4]>
+  %twos = "disc.broadcast_in_dim"(%two) {dims = array<i64>, maybe = array<i64>} : (tensor<f32>) -> tensor<?x4xf32, [@S0, 4]>
+
+  // x * 1 - 0 + -0 is x; x + 0 is not.
+  // CHECK: %[[ADD:.*]] = stablehlo.add %[[X]], %{{.*}}
+  %0 = stablehlo.multiply %x, %ones : tensor<?x4xf32, [@S0, 4]>
+  %1 = stablehlo.subtract %0, %zeros : tensor<?x4xf32, [@S0, 4]>
+  %2 = stablehlo.add %minus_zeros, %1 : tensor<?x4xf32, [@S0, 4]>
+  %r0 = stablehlo.add %2, %zeros : tensor<?x4xf32, [@S0, 4]>
+
+  // x / 8 is x * 0.125, x ^ 2 is x * x.
+  // CHECK: %[[DIV:.*]] = stablehlo.multiply %[[X]], %{{.*}}
+  // CHECK: %[[POW:.*]] = stablehlo.multiply %[[X]], %[[X]]
+  %r1 = stablehlo.divide %x, %eights : tensor<?x4xf32, [@S0, 4]>
+  %r2 = stablehlo.power %x, %twos : tensor<?x4xf32, [@S0, 4]>
+
+  // Two reshapes are one; an equal one is computed once.
+  // CHECK: %[[RESHAPE:.*]] = "disc.reshape"(%[[X]])
+  %3 = "disc.reshape"(%x) : (tensor<?x4xf32, [@S0, 4]>) -> tensor<?xf32, [@S1]>
+  %r3 = "disc.reshape"(%3) : (tensor<?xf32, [@S1]>) -> tensor<?x2x2xf32, [@S0, 2, 2]>
+
+  // reshape(negate(reshape)) meets itself.
+  // CHECK: %[[NEG:.*]] = stablehlo.negate %[[X]]
+  %4 = stablehlo.negate %3 : tensor<?xf32, [@S1]>
+  %r4 = "disc.reshape"(%4) : (tensor<?xf32, [@S1]>) -> tensor<?x4xf32, [@S0, 4]>
+
+  %5 = stablehlo.transpose %b, dims = [1, 2, 0] : (tensor<2x?x4xf32, [2, @S0, 4]>) -> tensor<?x4x2xf32, [@S0, 4, 2]>
+  %r5 = stablehlo.transpose %5, dims = [2, 0, 1] : (tensor<?x4x2xf32, [@S0, 4, 2]>) -> tensor<2x?x4xf32, [2, @S0, 4]>
+
+  // CHECK: %[[SELECT:.*]] = stablehlo.select %[[P]], %[[POW]], %[[X]]
+  %6 = stablehlo.not %p : tensor<?x4xi1, [@S0, 4]>
+  %r6 = stablehlo.select %6, %x, %r2 : tensor<?x4xi1, [@S0, 4]>, tensor<?x4xf32, [@S0, 4]>
+
+  // A weight repeated over the batch makes no batched product.
+  // CHECK: %[[DOT:.*]] = stablehlo.dot_general %[[B]], %[[W]], contracting_dims = [2] x [0]
+  %7 = "disc.broadcast_in_dim"(%w) {dims = array<i64: 1, 2>, maybe = array<i64>} : (tensor<4x3xf32, [4, 3]>) -> tensor<2x4x3xf32, [2, 4, 3]>
+  %r7 = stablehlo.dot_general %b, %7, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<2x?x4xf32, [2, @S0, 4]>, tensor<2x4x3xf32, [2, 4, 3]>) -> tensor<2x?x3xf32, [2, @S0, 3]>
+
+  // The dim of size 1 that a reduction keeps is part of the broadcast.
+  // CHECK: %[[SUM:.*]] = stablehlo.reduce
+  // CHECK: %[[SPREAD:.*]] = "disc.broadcast_in_dim"(%[[SUM]]) {dims = array<i64: 0>, maybe = array<i64>}
+  %8 = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<?x4xf32, [@S0, 4]>, tensor<f32>) -> tensor<?xf32, [@S0]>
+  %9 = "disc.reshape"(%8) : (tensor<?xf32, [@S0]>) -> tensor<?x1xf32, [@S0, 1]>
+  %r8 = "disc.broadcast_in_dim"(%9) {dims = array<i64: 0, 1>, maybe = array<i64: 0>} : (tensor<?x1xf32, [@S0, 1]>) -> tensor<?x4xf32, [@S0, 4]>
+
+  // f32 → f64 → f32 loses nothing; 1 + 2 is 3.
+  // CHECK: stablehlo.constant dense<3.000000e+00>
+  %10 = stablehlo.convert %x : (tensor<?x4xf32, [@S0, 4]>) -> tensor<?x4xf64, [@S0, 4]>
+  %11 = stablehlo.convert %10 : (tensor<?x4xf64, [@S0, 4]>) -> tensor<?x4xf32, [@S0, 4]>
+  %12 = stablehlo.add %ones, %twos : tensor<?x4xf32, [@S0, 4]>
+  %r9 = stablehlo.maximum %11, %12 : tensor<?x4xf32, [@S0, 4]>
+
+  // CHECK: return %[[ADD]], %[[DIV]], %[[POW]], %[[RESHAPE]], %[[NEG]], %[[B]], %[[SELECT]], %[[DOT]], %[[SPREAD]], %{{.*}} :
+  return %r0, %r1, %r2, %r3, %r4, %r5, %r6, %r7, %r8, %r9 : tensor<?x4xf32, [@S0, 4]>, tensor<?x4xf32, [@S0, 4]>, tensor<?x4xf32, [@S0, 4]>,
+    tensor<?x2x2xf32, [@S0, 2, 2]>, tensor<?x4xf32, [@S0, 4]>, tensor<2x?x4xf32, [2, @S0, 4]>, tensor<?x4xf32, [@S0, 4]>,
+    tensor<2x?x3xf32, [2, @S0, 3]>, tensor<?x4xf32, [@S0, 4]>, tensor<?x4xf32, [@S0, 4]>
+}
