@@ -127,8 +127,9 @@ def _from_elements(arithmetic: HostArithmetic, op: ir.Operation, operands: Seque
 
 
 def _extract(arithmetic: HostArithmetic, op: ir.Operation, operands: Sequence[HostValue]) -> HostValue | None:
-    index = tuple(known_int(operand.item()) for operand in operands[1:])
-    return None if None in index else scalar(operands[0].item(index))
+    found = [known_int(operand.item()) for operand in operands[1:]]
+    index = tuple(position for position in found if position is not None)
+    return scalar(operands[0].item(index)) if len(index) == len(found) else None
 
 
 def _reshape(arithmetic: HostArithmetic, op: ir.Operation, operands: Sequence[HostValue]) -> HostValue | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
-from disc.errors import UnsupportedOp
+from disc.errors import ShapeConstraintError, UnsupportedOp
 from disc.ir.ops import dense_to_array, int_attr, ints_attr, is_tensor, location_text, shape_of
 from disc.passes.host_rules import HOST_RULES
 from disc.passes.host_values import (
@@ -63,6 +63,8 @@ class Shapes:
         except DataDependentSizeError as error:
             self._refuse(op, str(error))
             return
+        except ShapeConstraintError as error:
+            raise ShapeConstraintError(f"{op.name} at {location_text(op)}: {error}") from error
         for result, dims in zip(op.results, inferred, strict=True):
             self.dims[result] = self.meet(dims, result)
 
