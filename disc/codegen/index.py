@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from .._dim_algebra import of_terms
 from ..ir.graph import Node
-from ..shapes import Dim, ShapeEnv, Symbol, Truth, dim_max, dim_min, of_terms
+from ..shapes import Dim, ShapeEnv, Symbol, Truth, dim_max, dim_min
 
 Index = tuple[Dim, ...]
 ZERO = Dim.of(0)

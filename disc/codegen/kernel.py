@@ -19,11 +19,28 @@ class Version:
 
 
 @dataclass(frozen=True)
+class PackedWeight:
+    """A weight argument to be replaced by panels: array[panel][k][column] of element (k, n) at flat position start + k*k_step + n*n_step.
+
+    argument: which kernel input; columns: panel width, zeros beyond n.
+    """
+
+    argument: int
+    k: int
+    n: int
+    k_step: int
+    n_step: int
+    start: int
+    columns: int
+
+
+@dataclass(frozen=True)
 class Kernel:
     """One kernel of an artifact.
 
     name: for people; kind: loop, stitch, compute, ...; versions: tried in order, the last has no guard; symbols: the base
     symbols passed after the pointers; tasks, cost (per task, in cycles), scratch (bytes per thread): expressions over symbols.
+    micro_kernels: the shared (element, rows, vectors) functions that `source` calls; packed: weights wanted in panels.
     source: MLIR text of all versions; lines: the user's source lines; ops: the op names fused; notes: why it is as it is.
     """
 
@@ -40,3 +57,5 @@ class Kernel:
     notes: tuple[str, ...] = ()
     flops: Dim | None = None
     bytes: Dim | None = None
+    micro_kernels: tuple[tuple[str, int, int], ...] = ()
+    packed: tuple[PackedWeight, ...] = ()

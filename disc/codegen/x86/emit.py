@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..._dim_algebra import of_atom
 from ...errors import CompilerBug
 from ...ir.graph import Body, Node
 from ...shapes import Dim, FloorDiv, Symbol
@@ -202,8 +203,7 @@ class Emitter:
         """Divisions whose result is the same in every lane are written over the first lane's variable."""
 
         def image(atom: object) -> Dim:
-            assert isinstance(atom, Symbol | FloorDiv) or atom is not None
-            whole = _atom_dim(atom)
+            whole = of_atom(atom)  # pyright: ignore[reportArgumentType]
             if not isinstance(atom, FloorDiv):
                 return whole
             variable = self.b.lane_variable(atom.left)
@@ -377,12 +377,6 @@ class Emitter:
 
 
 LaneBody = Callable[[list[str], list[str]], list[str]]
-
-
-def _atom_dim(atom: object) -> Dim:
-    from ...shapes import of_atom
-
-    return of_atom(atom)  # pyright: ignore[reportArgumentType]
 
 
 def constant_splat(b: Builder, node: Node) -> str:

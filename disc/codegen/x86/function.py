@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from ...ir.graph import Body, Node
 from ...shapes import Dim
-from ..index import IndexSpace
-from .builder import Builder
+from ..index import ZERO, IndexSpace
+from .builder import Builder, Variable
 from .emit import Emitter
-from .memory import Buffer
+from .memory import STORAGE_BYTES, Buffer
 
 
 @dataclass(eq=False)
@@ -23,6 +23,7 @@ class Frame:
     scratch: str
     outputs: tuple[Buffer, ...]
     roots: tuple[Node, ...]
+    arguments: tuple[Node, ...]
 
     @property
     def b(self) -> Builder:
@@ -50,7 +51,7 @@ def emit_function(
     results = tuple(Buffer(pointer, node.dims, node.element) for pointer, node in zip(pointers[len(body.arguments) :], outputs, strict=True))
     for number, symbol in enumerate(symbols):
         b.variables[symbol] = _symbol(b, symbol, _argument(b, len(pointers) + number, "i64"))
-    emit(Frame(emitter, "%begin", "%end", "%scratch", results, outputs))
+    emit(Frame(emitter, "%begin", "%end", "%scratch", results, outputs, body.arguments))
     lines = [f"func.func @{name}(%args: !llvm.ptr, %begin: i64, %end: i64, %scratch: !llvm.ptr) {{"]
     lines += b.globals + b.root.lines + ["return", "}"]
     return "\n".join([*lines[:1], *("  " + line for line in lines[1:-1]), lines[-1]]) + "\n"
@@ -61,12 +62,29 @@ def _argument(b: Builder, number: int, type_: str) -> str:
     return b.op(f"llvm.load {slot} : !llvm.ptr -> {type_}")
 
 
-def _symbol(b: Builder, name: str, ssa: str):  # noqa: ANN202
-    from .builder import Variable
-
+def _symbol(b: Builder, name: str, ssa: str) -> Variable:
     return Variable(name, ssa, b.root)
 
 
 def rounded_up(value: Dim, multiple: int) -> Dim:
     """`value` rounded up to a multiple."""
     return (value + (multiple - 1)) // multiple * multiple
+
+
+def kernel_lines(body: Body) -> tuple[str, ...]:
+    """The user's source lines behind a kernel."""
+    return tuple(dict.fromkeys(node.line for node in body.nodes if node.line))
+
+
+def kernel_ops(body: Body) -> tuple[str, ...]:
+    """The ops in a kernel, in order."""
+    return tuple(node.op for node in body.nodes if node.op != "input")
+
+
+def traffic(space: IndexSpace, body: Body) -> Dim:
+    """Bytes that must move: every input and output once (a gathered table counts as its output)."""
+    total = ZERO
+    gathered = {node.operands[0] for node in body.nodes if node.op == "disc.gather"}
+    for node in (*(argument for argument in body.arguments if argument not in gathered), *body.yields):
+        total = total + space.env.product(node.dims) * STORAGE_BYTES[node.element]
+    return total

@@ -14,7 +14,7 @@ from disc.codegen.x86.math_lanes import Lanes
 
 
 def erf_f32(m: Lanes, x: str) -> str:
-    """erf(x) within 1 ulp.
+    """erf(x) within 2 ulp (1.7 measured, just beyond 0.92).
 
     Below 0.92 it is x + x P(x^2), beyond it is 1 - 2^T(|x|) with T a polynomial of log2(erfc). NaN takes the first way, because it fails
     the comparison.
@@ -54,7 +54,7 @@ def erf_f64(m: Lanes, x: str) -> str:
 
 
 def erfc_f64(m: Lanes, x: str) -> str:
-    """erfc(x) in f64, within 5 ulp; 1 - erf(x) about zero, where the tail's rounding errors would show most."""
+    """erfc(x) in f64, within 3 ulp (measured); 1 - erf(x) about zero, where the tail's rounding errors would show most."""
     magnitude = m.abs(x)
     tail = erfc_of_magnitude(m, magnitude)
     value = m.select(m.compare("olt", x, m.const(0.0)), m.sub(m.const(2.0), tail), tail)

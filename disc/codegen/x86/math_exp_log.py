@@ -93,7 +93,8 @@ def exponential_minus_one(m: Lanes, x: str) -> str:
 def logistic(m: Lanes, x: str) -> str:
     """1 / (1 + e^-x) within 2 ulp: with z = e^-|x| it is 1 / (1 + z) or z / (1 + z), so that nothing overflows.
 
-    What 1 + z loses by rounding is put back to first order, with 3/4 standing for 1 / (1 + z): without it the error reaches 2.2 ulp.
+    What 1 + z and the division lose by rounding is put back to first order, with 3/4 standing for 1 / (1 + z): without it the error
+    reaches 2.2 ulp.
     """
     z = exponential(m, m.neg(m.abs(x)))
     one = m.const(1.0)
@@ -101,7 +102,9 @@ def logistic(m: Lanes, x: str) -> str:
     denominator = m.add(one, z)
     lost = m.sub(z, m.sub(denominator, one))
     quotient = m.div(numerator, denominator)
-    return m.fma(m.mul(quotient, lost), m.const(-0.75), quotient)
+    minus_quotient = m.neg(quotient)
+    residual = m.fma(minus_quotient, lost, m.fma(minus_quotient, denominator, numerator))
+    return m.fma(residual, m.const(0.75), quotient)
 
 
 def hyperbolic_tangent(m: Lanes, x: str) -> str:

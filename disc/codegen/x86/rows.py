@@ -5,12 +5,12 @@ from __future__ import annotations
 from ...ir.costs import node_cost
 from ...ir.graph import Body
 from ...shapes import Dim, Truth
-from ..index import ZERO, IndexSpace
+from ..index import IndexSpace
 from ..kernel import Kernel, Version
 from ..plan import RowPlan, plan_rows, root_index
 from .builder import register_element
 from .emit import RowCache
-from .function import Frame, body_symbols, emit_function, rounded_up
+from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
 from .memory import STORAGE_BYTES, Buffer, address
 
 CHUNK = 4096  # elements of a flat loop per task: 16 KiB of f32, half of an L1 cache
@@ -37,8 +37,8 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int) -
     cost = (Dim.of(CHUNK) if flat else row) * work // lanes + 16
     return Kernel(
         name, kind, tuple(versions), symbols, (row + (CHUNK - 1)) // CHUNK if flat else groups, cost,
-        rounded_up(row, lanes) * (8 * len(plan.cached)), source, _lines(body), _ops(body), _notes(plan, flat),
-        flops=groups * row * work, bytes=_traffic(space, body),
+        rounded_up(row, lanes) * (8 * len(plan.cached)), source, kernel_lines(body), kernel_ops(body), _notes(plan, flat),
+        flops=groups * row * work, bytes=traffic(space, body),
     )  # fmt: skip
 
 
@@ -147,14 +147,6 @@ def _emit_flat(frame: Frame, plan: RowPlan) -> None:
         e.lane_loop(variable.name, low, high, extent, 1, [], body)
 
 
-def _lines(body: Body) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(node.line for node in body.nodes if node.line))
-
-
-def _ops(body: Body) -> tuple[str, ...]:
-    return tuple(node.op for node in body.nodes if node.op != "input")
-
-
 def _notes(plan: RowPlan, flat: bool) -> tuple[str, ...]:
     if flat:
         return (f"one flat loop over {plan.tile[0].extent} elements",)
@@ -163,12 +155,3 @@ def _notes(plan: RowPlan, flat: bool) -> tuple[str, ...]:
     notes = [f"tasks: {groups}; row: {tile}"]
     notes += [f"row of {node.name} kept in scratch between stages" for node in plan.cached]
     return tuple(notes)
-
-
-def _traffic(space: IndexSpace, body: Body) -> Dim:
-    """Bytes that must move: every input and output once (a gathered table counts as its output)."""
-    total = ZERO
-    gathered = {node.operands[0] for node in body.nodes if node.op == "disc.gather"}
-    for node in (*(argument for argument in body.arguments if argument not in gathered), *body.yields):
-        total = total + space.env.product(node.dims) * STORAGE_BYTES[node.element]
-    return total

@@ -1,0 +1,422 @@
+"""Compute kernels: a dot or convolution with everything fused into its operands' packing and its epilogue.
+
+Loops: tasks are (batch, column panel, row block), row blocks fastest, so that consecutive tasks share a packed panel; within a
+task, tiles of ROWS rows call a shared micro-kernel and the epilogue reads the tile from L1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...errors import CompilerBug
+from ...ir.costs import node_cost
+from ...ir.graph import Body, Node
+from ...shapes import Dim, Truth
+from ..contraction import Contraction, Operand, forward_indices, read_contraction, trace_views
+from ..index import ONE, ZERO, Index, IndexSpace, split_linear
+from ..kernel import Kernel, PackedWeight, Version
+from ..plan import check_single_dot
+from .builder import register_element
+from .elementwise import convert
+from .emit import Emitter, Predicate
+from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
+from .memory import STORAGE_BYTES, Buffer, address
+from .micro import micro_name
+
+ROWS = 6  # 6 x 4 accumulators of 16 lanes: 24 + 4 + 1 of 32 registers (112-116 GF/s of a 112-116 GF/s limit on Zen 4)
+VECTORS = {16: 4, 8: 2}  # per ISA level: AVX-512 has 32 registers, AVX2 16
+PANEL = 64  # columns of a packed panel, the same for every ISA level so that packed weights serve all
+ROW_BLOCK = 120  # rows of a task, a multiple of ROWS
+
+
+@dataclass(frozen=True)
+class _Access:
+    """An operand that is a buffer under views: offset(row or column, k) is affine in k."""
+
+    leaf: Node
+    k_step: Dim
+    rest: Dim
+
+
+@dataclass(eq=False)
+class _Gemm:
+    """The plan of one compute kernel: panels, sources of both operands, and where things lie in scratch."""
+
+    contraction: Contraction
+    element: str
+    lanes: int
+    vectors: int
+    panel: int
+    left: _Access | None
+    right: _Access | None
+    packed: bool
+    roots: tuple[Node, ...]
+
+    @property
+    def size(self) -> int:
+        return STORAGE_BYTES[self.element]
+
+    @property
+    def tile_bytes(self) -> int:
+        return ROWS * PANEL * self.size
+
+    @property
+    def left_offset(self) -> int:
+        """Where packed rows of A start in scratch: after the tile and the row pointers."""
+        return self.tile_bytes + 64
+
+    def right_offset(self) -> Dim:
+        """Where the packed panel of B starts in scratch."""
+        rows = rounded_up(self.contraction.k, 16) * (ROWS * self.size) if self.left is None else ZERO
+        return rows + self.left_offset
+
+    def scratch(self) -> Dim:
+        """Bytes of scratch per thread."""
+        panel = ZERO if self.packed else self.contraction.k * (self.panel * self.size)
+        return self.right_offset() + panel + 64
+
+
+def emit_compute(name: str, body: Body, space: IndexSpace, lanes: int, weights: frozenset[Node]) -> Kernel:
+    """The kernel of a compute fusion; `weights` are the arguments known to be weights, which are packed ahead of time."""
+    node = check_single_dot(body)
+    contraction = read_contraction(space, node)
+    for prefix, extent in (("gm", contraction.m), ("gn", contraction.n), ("gk", contraction.k), ("gb", contraction.batch)):
+        space.variable(prefix, extent)
+    gemm, packed = _plan(space, body, contraction, lanes, weights)
+    symbols = body_symbols(body)
+    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, lanes, lambda frame: _emit(frame, gemm, body, packed))
+    tasks = contraction.batch * _panels(gemm) * _row_blocks(gemm)
+    macs = contraction.batch * contraction.m * contraction.n * contraction.k
+    work = sum(node_cost(root) for root in body.yields)
+    return Kernel(
+        name, "compute", (Version(f"{name}_v0", ""),), symbols, tasks, contraction.k * (ROW_BLOCK * gemm.panel // 32) + 64, gemm.scratch(), source,
+        kernel_lines(body), kernel_ops(body), _notes(gemm, packed, work), flops=macs * 2, bytes=traffic(space, body),
+        micro_kernels=_micro_kernels(gemm), packed=(packed,) if packed else (),
+    )  # fmt: skip
+
+
+# --- planning -----------------------------------------------------------------------------------------------------------
+
+
+def _plan(
+    space: IndexSpace, body: Body, contraction: Contraction, lanes: int, weights: frozenset[Node]
+) -> tuple[_Gemm, PackedWeight | None]:
+    element = register_element(contraction.node.element)
+    columns = contraction.n.const if contraction.n.is_const else PANEL
+    panel = PANEL if columns >= PANEL else max((columns + 15) // 16 * 16, 16)
+    left = _access(space, contraction.left, "gm", element)
+    right = _access(space, contraction.right, "gn", element)
+    packed = _packed_weight(body, contraction, right, panel, weights)
+    gemm = _Gemm(contraction, element, lanes, VECTORS[lanes], panel, left, right, packed is not None, body.yields)
+    return gemm, packed
+
+
+def _access(space: IndexSpace, operand: Operand, free: str, element: str) -> _Access | None:
+    """How to read the operand in place: possible when it is a buffer of the register type under views, affine in k, without bounds."""
+    index, bounds = operand.locate(Dim.symbol("gb"), Dim.symbol(free), Dim.symbol("gk"))
+    if bounds or operand.node.element != element:
+        return None
+    traced = trace_views(space, operand.node, index)
+    if traced is None:
+        return None
+    form = split_linear(traced[1], "gk")
+    if form is None:
+        return None
+    return _Access(traced[0], *form)
+
+
+def _packed_weight(body: Body, contraction: Contraction, access: _Access | None, panel: int, weights: frozenset[Node]) -> PackedWeight | None:
+    if access is None or access.leaf not in weights or len(set(access.leaf.uses)) != 1:
+        return None
+    form = split_linear(access.rest, "gn")
+    if form is None or not (form[0].is_const and form[1].is_const and access.k_step.is_const and contraction.n.is_const and contraction.k.is_const):
+        return None
+    return PackedWeight(
+        body.arguments.index(access.leaf), contraction.k.const, contraction.n.const, access.k_step.const, form[0].const, form[1].const, panel
+    )
+
+
+def _panels(gemm: _Gemm) -> Dim:
+    return (gemm.contraction.n + (gemm.panel - 1)) // gemm.panel
+
+
+def _row_blocks(gemm: _Gemm) -> Dim:
+    return (gemm.contraction.m + (ROW_BLOCK - 1)) // ROW_BLOCK
+
+
+def _micro_kernels(gemm: _Gemm) -> tuple[tuple[str, int, int], ...]:
+    return tuple((gemm.element, rows, vectors) for rows in _row_counts(gemm) for vectors in _vector_counts(gemm))
+
+
+def _row_counts(gemm: _Gemm) -> tuple[int, ...]:
+    m = gemm.contraction.m
+    if not m.is_const:
+        return tuple(range(1, ROWS + 1))
+    counts = {min(ROWS, m.const - start) for start in range(0, max(m.const, 1), ROWS)}
+    return tuple(sorted(count for count in counts if count > 0)) or (1,)
+
+
+def _vector_counts(gemm: _Gemm) -> tuple[int, ...]:
+    most = min(gemm.vectors, gemm.panel // gemm.lanes)
+    n = gemm.contraction.n
+    if n.is_const and n.const % (most * gemm.lanes) == 0:
+        return (most,)
+    return tuple(range(1, most + 1))
+
+
+def _notes(gemm: _Gemm, packed: PackedWeight | None, work: int) -> tuple[str, ...]:
+    right = "packed ahead of time" if packed else "read in place" if _direct(gemm) else "packed per panel"
+    left = "read in place" if gemm.left is not None else "packed per tile"
+    return (
+        f"schedule: {ROWS} rows x {gemm.vectors} vectors of {gemm.lanes}, panels of {gemm.panel} columns, row blocks of {ROW_BLOCK}",
+        f"A {left}; B {right}; epilogue cost {work}",
+    )
+
+
+def _direct(gemm: _Gemm) -> bool:
+    if gemm.packed or gemm.right is None:
+        return False
+    form = split_linear(gemm.right.rest, "gn")
+    return form is not None and form[0] == ONE
+
+
+# --- emission -----------------------------------------------------------------------------------------------------------
+
+
+def _emit(frame: Frame, gemm: _Gemm, body: Body, packed: PackedWeight | None) -> None:
+    b, e = frame.b, frame.emitter
+    c = gemm.contraction
+    with b.loop(frame.begin, frame.end, b.index(1)) as task:
+        position = e.space.variable("gtask", c.batch * _panels(gemm) * _row_blocks(gemm))
+        with e.bind("gtask", task.index):
+            blocks = _row_blocks(gemm)
+            outer = e.space.divide(position, blocks)
+            panel = outer - e.space.divide(outer, _panels(gemm)) * _panels(gemm)
+            ssa = [b.scalar(each) for each in (position - outer * blocks, panel, e.space.divide(outer, _panels(gemm)))]
+            first = b.op(f"arith.cmpi eq, {task.index}, {frame.begin} : i64")
+            start = b.op(f"arith.cmpi eq, {ssa[0]}, {b.index(0)} : i64")
+            fresh = b.op(f"arith.ori {first}, {start} : i1")
+            with e.bind("gb", ssa[2]):
+                _emit_panel(frame, gemm, body, ssa[0], ssa[1], fresh, packed)
+
+
+def _emit_panel(frame: Frame, gemm: _Gemm, body: Body, block: str, panel: str, fresh: str, packed: PackedWeight | None) -> None:
+    b, c = frame.b, gemm.contraction
+    low = b.op(f"arith.muli {block}, {b.index(ROW_BLOCK)} : i64")
+    high = b.op(f"arith.minsi {b.op(f'arith.addi {low}, {b.index(ROW_BLOCK)} : i64')}, {b.scalar(c.m)} : i64")
+    column = b.op(f"arith.muli {panel}, {b.index(gemm.panel)} : i64")
+    column_end = b.op(f"arith.minsi {b.op(f'arith.addi {column}, {b.index(gemm.panel)} : i64')}, {b.scalar(c.n)} : i64")
+    pointer, step = _right_panel(frame, gemm, panel, column, column_end, fresh, packed)
+    width = gemm.lanes * min(gemm.vectors, gemm.panel // gemm.lanes)
+    if width == gemm.panel:
+        _emit_rows(frame, gemm, body, (low, high), (column, column_end), pointer, step)
+        return
+    with b.loop(column, column_end, b.index(width)) as strip:
+        end = b.op(f"arith.minsi {b.op(f'arith.addi {strip.index}, {b.index(width)} : i64')}, {column_end} : i64")
+        shift = b.op(f"arith.subi {strip.index}, {column} : i64")
+        moved = b.op(f"llvm.getelementptr {pointer}[{shift}] : (!llvm.ptr, i64) -> !llvm.ptr, {gemm.element}")
+        _emit_rows(frame, gemm, body, (low, high), (strip.index, end), moved, step)
+
+
+def _right_panel(
+    frame: Frame, gemm: _Gemm, panel: str, column: str, column_end: str, fresh: str, packed: PackedWeight | None
+) -> tuple[str, str]:
+    """(pointer to the panel's first row, bytes from row to row of B)."""
+    b, e = frame.b, frame.emitter
+    packed_step = b.index(gemm.panel * gemm.size)
+    if packed is not None:
+        leaf = e.leaves[body_argument(frame, packed)]
+        assert isinstance(leaf, Buffer)
+        offset = b.op(f"arith.muli {panel}, {b.index(gemm.panel * packed.k)} : i64")
+        return address(b, Buffer(leaf.pointer, (), gemm.element), offset), packed_step
+    scratch = address(b, Buffer(frame.scratch, (), "i8"), b.scalar(gemm.right_offset()))
+    if not _direct(gemm):
+        with b.when(fresh):
+            _pack_right(frame, gemm, scratch, column, column_end)
+        return scratch, packed_step
+    return _direct_panel(frame, gemm, scratch, column, column_end, fresh)
+
+
+def body_argument(frame: Frame, packed: PackedWeight) -> Node:
+    """The argument that a packed weight replaces."""
+    return frame.arguments[packed.argument]
+
+
+def _direct_panel(frame: Frame, gemm: _Gemm, scratch: str, column: str, column_end: str, fresh: str) -> tuple[str, str]:
+    """Whole panels of B are read in place; the last, narrower one is packed, since the micro-kernel reads whole vectors."""
+    b, e = frame.b, frame.emitter
+    assert gemm.right is not None
+    leaf = e.leaves[gemm.right.leaf]
+    assert isinstance(leaf, Buffer)
+    with e.bind("gn", column):
+        place = address(b, leaf, b.scalar(gemm.right.rest))
+    step = b.op(f"arith.muli {b.scalar(gemm.right.k_step)}, {b.index(gemm.size)} : i64")
+    n = gemm.contraction.n
+    if n.is_const and n.const % gemm.panel == 0:
+        return place, step
+    whole = b.op(f"arith.cmpi eq, {b.op(f'arith.subi {column_end}, {column} : i64')}, {b.index(gemm.panel)} : i64")
+    narrow = b.op(f"arith.xori {whole}, {b.constant('arith.constant true')} : i1")
+    with b.when(b.op(f"arith.andi {narrow}, {fresh} : i1")):
+        _pack_right(frame, gemm, scratch, column, column_end)
+    pointer = b.op(f"arith.select {whole}, {place}, {scratch} : i1, !llvm.ptr")
+    return pointer, b.op(f"arith.select {whole}, {step}, {b.index(gemm.panel * gemm.size)} : i64")
+
+
+def _pack_right(frame: Frame, gemm: _Gemm, scratch: str, column: str, column_end: str) -> None:
+    """Copies B[:, column:column_end] to scratch as rows of `panel` elements, zeros up to the next vector."""
+    b, e = frame.b, frame.emitter
+    if gemm.right is not None and gemm.element == "f32" and _transposed(gemm):
+        from .transpose import pack_transposed
+
+        pack_transposed(frame, gemm.right.leaf, gemm.right.rest, gemm.contraction.k, gemm.panel, scratch, column, column_end)
+        return
+    vectors = gemm.panel // gemm.lanes
+    target = Buffer(scratch, (), gemm.element)
+    with b.loop(b.index(0), b.index(vectors), b.index(1)) as strip:
+        offset = b.op(f"arith.muli {strip.index}, {b.index(gemm.lanes)} : i64")
+        start = b.op(f"arith.addi {column}, {offset} : i64")
+        remaining = b.op(f"arith.subi {column_end}, {start} : i64")
+        mask = e.tail_mask(b.op(f"arith.maxsi {remaining}, {b.index(0)} : i64"))
+        with e.bind("gn", start, lane=True, mask=mask, aligned=True), b.loop(b.index(0), b.scalar(gemm.contraction.k), b.index(1)) as k_loop:
+            with e.bind("gk", k_loop.index):
+                value = _operand_value(e, gemm, gemm.contraction.right, Dim.symbol("gn"), mask)
+                place = b.op(f"arith.addi {b.op(f'arith.muli {k_loop.index}, {b.index(gemm.panel)} : i64')}, {offset} : i64")
+                b.statement(f"llvm.store {value}, {address(b, target, place)} {{alignment = {gemm.size} : i64}} : {b.vec(gemm.element)}, !llvm.ptr")
+
+
+def _transposed(gemm: _Gemm) -> bool:
+    assert gemm.right is not None
+    return gemm.right.k_step == ONE and gemm.lanes == 16
+
+
+def _operand_value(e: Emitter, gemm: _Gemm, operand: Operand, row: Dim, mask: str | None) -> str:
+    """A lane vector of an operand in the accumulator's type; lanes that are masked or out of bounds are zero."""
+    b = e.b
+    index, bounds = operand.locate(Dim.symbol("gb"), row, Dim.symbol("gk"))
+    inside: Predicate | None = None
+    for position, low, high in bounds:
+        inside = e.within(position, low, high, inside)
+    value = convert(b, e.value(operand.node, index, inside), operand.node.element, gemm.contraction.node.element)
+    zero, vector = b.const(0, gemm.element), b.vec(gemm.element)
+    for condition in (inside.mask if inside is not None else None, mask):
+        if condition is not None:
+            value = b.op(f"arith.select {condition}, {value}, {zero} : {b.vec('i1')}, {vector}")
+    return value
+
+
+def _emit_rows(
+    frame: Frame, gemm: _Gemm, body: Body, rows: tuple[str, str], columns: tuple[str, str], pointer: str, step: str
+) -> None:
+    b, e = frame.b, frame.emitter
+    with b.loop(rows[0], rows[1], b.index(ROWS)) as tile:
+        left = b.op(f"arith.subi {rows[1]}, {tile.index} : i64")
+        count = b.op(f"arith.minsi {left}, {b.index(ROWS)} : i64")
+        k_step = _row_pointers(frame, gemm, tile.index, count)
+        width = b.op(f"arith.subi {columns[1]}, {columns[0]} : i64")
+        _call_micro(frame, gemm, count, width, k_step, pointer, step)
+        with b.loop(b.index(0), count, b.index(1)) as row:
+            m = b.op(f"arith.addi {tile.index}, {row.index} : i64")
+            with e.bind("gm", m):
+                _epilogue(frame, gemm, body, row.index, columns)
+
+
+def _row_pointers(frame: Frame, gemm: _Gemm, start: str, count: str) -> str:
+    """Fills the array of row pointers of A (packing the rows first where they cannot be read in place); returns bytes from k to k+1."""
+    b, e = frame.b, frame.emitter
+    array = address(b, Buffer(frame.scratch, (), "i8"), b.index(gemm.tile_bytes))
+    with b.loop(b.index(0), count, b.index(1)) as row:
+        m = b.op(f"arith.addi {start}, {row.index} : i64")
+        slot = b.op(f"llvm.getelementptr {array}[{row.index}] : (!llvm.ptr, i64) -> !llvm.ptr, !llvm.ptr")
+        with e.bind("gm", m):
+            if gemm.left is not None:
+                leaf = e.leaves[gemm.left.leaf]
+                assert isinstance(leaf, Buffer)
+                b.statement(f"llvm.store {address(b, leaf, b.scalar(gemm.left.rest))}, {slot} : !llvm.ptr, !llvm.ptr")
+            else:
+                base = _pack_left(frame, gemm, row.index)
+                b.statement(f"llvm.store {base}, {slot} : !llvm.ptr, !llvm.ptr")
+    if gemm.left is None:
+        return b.index(gemm.size)
+    return b.op(f"arith.muli {b.scalar(gemm.left.k_step)}, {b.index(gemm.size)} : i64")
+
+
+def _pack_left(frame: Frame, gemm: _Gemm, row: str) -> str:
+    """Computes one row of A into scratch; returns its address."""
+    b, e = frame.b, frame.emitter
+    k = gemm.contraction.k
+    place = b.op(f"arith.muli {row}, {b.scalar(rounded_up(k, 16) * gemm.size)} : i64")
+    place = b.op(f"arith.addi {place}, {b.index(gemm.left_offset)} : i64")
+    base = address(b, Buffer(frame.scratch, (), "i8"), place)
+    target = Buffer(base, (k,), gemm.element)
+
+    def lanes(names: list[str], carried: list[str]) -> list[str]:
+        del names, carried
+        e.store(target, Dim.symbol("gk"), _operand_value(e, gemm, gemm.contraction.left, Dim.symbol("gm"), None))
+        return []
+
+    e.lane_loop("gk", b.index(0), b.scalar(k), k, 1, [], lanes)
+    return base
+
+
+def _call_micro(frame: Frame, gemm: _Gemm, count: str, width: str, k_step: str, pointer: str, step: str) -> None:
+    """Calls the micro-kernel of this tile's number of rows and vectors."""
+    b = frame.b
+    array = address(b, Buffer(frame.scratch, (), "i8"), b.index(gemm.tile_bytes))
+    row_counts, vector_counts = _row_counts(gemm), _vector_counts(gemm)
+    k = b.scalar(gemm.contraction.k)
+    operands = f"{array}, {k_step}, {pointer}, {step}, {k}, {frame.scratch}, {b.index(PANEL)}"
+    types = "(!llvm.ptr, i64, !llvm.ptr, i64, i64, !llvm.ptr, i64) -> ()"
+    vectors = b.op(f"arith.divui {b.op(f'arith.addi {width}, {b.index(gemm.lanes - 1)} : i64')}, {b.index(gemm.lanes)} : i64")
+    for vector_count in vector_counts:
+        for rows in row_counts:
+            call = f"func.call @{micro_name(gemm.element, rows, vector_count, gemm.lanes)}({operands}) : {types}"
+            checks = []
+            if len(row_counts) > 1:
+                checks.append(b.op(f"arith.cmpi eq, {count}, {b.index(rows)} : i64"))
+            if len(vector_counts) > 1:
+                checks.append(b.op(f"arith.cmpi eq, {vectors}, {b.index(vector_count)} : i64"))
+            if not checks:
+                b.statement(call)
+                continue
+            with b.when(checks[0] if len(checks) == 1 else b.op(f"arith.andi {checks[0]}, {checks[1]} : i1")):
+                b.statement(call)
+
+
+def _epilogue(frame: Frame, gemm: _Gemm, body: Body, row: str, columns: tuple[str, str]) -> None:
+    """Stores one row of every root, the dot's values taken from the tile."""
+    b, e = frame.b, frame.emitter
+    c = gemm.contraction
+    name_row, name_start = e.name("row"), e.name("start")
+    e.space.variable(name_row, Dim.of(ROWS))
+    e.space.variable(name_start, c.n)
+    with e.bind(name_row, row), e.bind(name_start, columns[0]):
+        tile = Buffer(frame.scratch, (), gemm.element)
+        offset = Dim.symbol(name_row) * PANEL + Dim.symbol("gn") - Dim.symbol(name_start)
+
+        def dot_value(index: Index, predicate: Predicate | None) -> str:
+            del index
+            return e.load(tile, offset, predicate)
+
+        at = c.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("gn"))
+        indices = forward_indices(e.space, body, c.node, at)
+        e.leaves[c.node] = dot_value
+        _store_columns(frame, gemm, indices, columns)
+        del e.leaves[c.node]
+
+
+def _store_columns(frame: Frame, gemm: _Gemm, indices: dict[Node, Index], columns: Sequence[str]) -> None:
+    e = frame.emitter
+    n = gemm.contraction.n
+    width = gemm.lanes * min(gemm.vectors, gemm.panel // gemm.lanes)
+    whole = e.space.env.divides(width, n) is Truth.YES
+
+    def store(names: list[str], carried: list[str]) -> list[str]:
+        del names, carried
+        for root, output in zip(frame.roots, frame.outputs, strict=True):
+            if root not in indices:
+                raise CompilerBug(f"{root.op} (line {root.line}) is not reached from the dot of its fusion")
+            e.store(output, e.space.linear(indices[root], root.dims), e.value(root, indices[root]))
+        return []
+
+    e.lane_loop("gn", columns[0], columns[1], Dim.of(width) if whole else Dim.symbol("gn"), 1, [], store)

@@ -1,0 +1,75 @@
+"""Packs the transpose of rows into a panel, 16 x 16 elements at a time in registers."""
+
+from __future__ import annotations
+
+from ...ir.graph import Node
+from ...shapes import Dim
+from .builder import Builder
+from .function import Frame
+from .memory import Buffer, address, load_contiguous
+
+
+def transpose_16(b: Builder, rows: list[str]) -> list[str]:
+    """The transpose of 16 vectors of 16 f32: four rounds of pairwise shuffles, 64 in all."""
+    vector = b.vec("f32")
+    distance = 1
+    while distance < 16:
+        result = list(rows)
+        low = ", ".join(str(lane if not lane & distance else 16 + lane - distance) for lane in range(16))
+        high = ", ".join(str(lane + distance if not lane & distance else 16 + lane) for lane in range(16))
+        for first in range(16):
+            if first & distance:
+                continue
+            second = first + distance
+            result[first] = b.op(f"vector.shuffle {rows[first]}, {rows[second]} [{low}] : {vector}, {vector}")
+            result[second] = b.op(f"vector.shuffle {rows[first]}, {rows[second]} [{high}] : {vector}, {vector}")
+        rows = result
+        distance *= 2
+    return rows
+
+
+def pack_transposed(frame: Frame, leaf: Node, rest: Dim, k: Dim, panel: int, scratch: str, column: str, column_end: str) -> None:
+    """panel[k][column] of a B whose k runs along memory: row n of the source is loaded along k, 16 rows are transposed at once.
+
+    Columns past the end repeat the last row: the epilogue masks them, and every value read is a valid one.
+    """
+    b, e = frame.b, frame.emitter
+    buffer = e.leaves[leaf]
+    assert isinstance(buffer, Buffer)
+    target = Buffer(scratch, (), "f32")
+    last = b.op(f"arith.subi {column_end}, {b.index(1)} : i64")
+    width = b.op(f"arith.subi {column_end}, {column} : i64")
+    with b.loop(b.index(0), width, b.index(16)) as strip:
+        starts: list[str] = []
+        for number in range(16):
+            n = b.op(f"arith.addi {column}, {b.op(f'arith.addi {strip.index}, {b.index(number)} : i64')} : i64")
+            with e.bind("gn", b.op(f"arith.minsi {n}, {last} : i64")):
+                starts.append(b.scalar(rest))
+        length = b.scalar(k)
+
+        def block(position: str, mask: str | None, store_count: str) -> None:
+            rows = [load_contiguous(b, buffer, b.op(f"arith.addi {start}, {position} : i64"), mask) for start in starts]
+            columns = transpose_16(b, rows)
+            for number, value in enumerate(columns):
+                at = b.op(f"arith.muli {b.op(f'arith.addi {position}, {b.index(number)} : i64')}, {b.index(panel)} : i64")
+                place = address(b, target, b.op(f"arith.addi {at}, {strip.index} : i64"))
+                store = f"llvm.store {value}, {place} {{alignment = 4 : i64}} : {b.vec('f32')}, !llvm.ptr"
+                if mask is None:
+                    b.statement(store)
+                    continue
+                with b.when(b.op(f"arith.cmpi sgt, {store_count}, {b.index(number)} : i64")):
+                    b.statement(store)
+
+        _blocks(frame, length, k, block)
+
+
+def _blocks(frame: Frame, length: str, k: Dim, block) -> None:  # noqa: ANN001
+    b, e = frame.b, frame.emitter
+    rest = b.op(f"arith.remui {length}, {b.index(16)} : i64")
+    whole = b.op(f"arith.subi {length}, {rest} : i64")
+    with b.loop(b.index(0), whole, b.index(16)) as loop:
+        block(loop.index, None, "")
+    if k.is_const and k.const % 16 == 0:
+        return
+    with b.when(b.op(f"arith.cmpi sgt, {rest}, {b.index(0)} : i64")):
+        block(whole, e.tail_mask(rest), rest)
