@@ -159,7 +159,7 @@ F64_CASES: dict[str, tuple[Callable[[mpf], mpf], float, float, float]] = {
     "cosh": (mp.cosh, 1e-5, 710.4, 2.5),
     "cosine": (mp.cos, 1e-300, 1e6, 1.5),
     "erf": (mp.erf, 1e-300, 6.5, 1.5),
-    "erfc": (mp.erfc, 1e-5, 27.2, 5.0),
+    "erfc": (mp.erfc, 1e-5, 27.2, 3.0),
     "exponential": (mp.exp, 1e-5, 745.0, 1.5),
     "exponential_minus_one": (mp.expm1, 1e-300, 709.0, 2.0),
     "log": (lambda x: mp.log(abs(x)), 5e-324, 1e308, 1.5),
