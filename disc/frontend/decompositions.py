@@ -8,8 +8,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from disc.frontend.rules import RULES
+
 aten = torch.ops.aten
 Decomposition = Callable[..., object]
+
+# Every decomposition that PyTorch has, for the ops that neither a rule nor a decomposition of ours takes.
+PYTORCH: dict[torch._ops.OperatorBase, Decomposition] = dict(torch._decomp.global_decomposition_table["post_autograd"])
 
 # Composite ops that stay whole: each has a rule that is better than its decomposition.
 KEPT = (aten.linear.default, aten.matmul.default)
@@ -187,8 +192,16 @@ def attention(
 def adaptive_average_pool_2d(x: Tensor, output_size: Sequence[int]) -> Tensor:
     if all(size == 1 for size in output_size):
         return x.mean([-2, -1], keepdim=True)
-    table = torch._decomp.get_decompositions([aten._adaptive_avg_pool2d.default])
-    return table[aten._adaptive_avg_pool2d.default](x, output_size)
+    return PYTORCH[aten._adaptive_avg_pool2d.default](x, output_size)  # pyright: ignore[reportReturnType]
+
+
+def adaptive_max_pool_2d(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Raises: NotImplementedError unless the whole plane becomes one value."""
+    if any(size != 1 for size in output_size):
+        raise NotImplementedError("adaptive_max_pool2d to more than one value")
+    plane = x.flatten(-2)
+    values, indices = plane.max(-1)
+    return values.unsqueeze(-1).unsqueeze(-1), indices.unsqueeze(-1).unsqueeze(-1)
 
 
 OURS: dict[torch._ops.OperatorBase, Decomposition] = {
@@ -208,12 +221,13 @@ OURS: dict[torch._ops.OperatorBase, Decomposition] = {
     aten.var_mean.correction: var_mean,
     aten.scaled_dot_product_attention.default: attention,
     aten._adaptive_avg_pool2d.default: adaptive_average_pool_2d,
+    aten.adaptive_max_pool2d.default: adaptive_max_pool_2d,
 }
 
 
 def export_table() -> dict[torch._ops.OperatorBase, Decomposition]:
-    """The table for `ExportedProgram.run_decompositions`."""
-    table = dict(torch.export.default_decompositions().items())
+    """The table for `ExportedProgram.run_decompositions`: an op with a rule stays, ours come before PyTorch's."""
+    table = _pytorch_without_rules() | dict(torch.export.default_decompositions().items())
     for op in KEPT:
         table.pop(op, None)
     return {**table, **OURS}
@@ -221,4 +235,8 @@ def export_table() -> dict[torch._ops.OperatorBase, Decomposition]:
 
 def training_table() -> dict[torch._ops.OperatorBase, Decomposition]:
     """The table for AOTAutograd, where composite ops are gone already."""
-    return {**torch._decomp.core_aten_decompositions(), **OURS}
+    return {**_pytorch_without_rules(), **torch._decomp.core_aten_decompositions(), **OURS}
+
+
+def _pytorch_without_rules() -> dict[torch._ops.OperatorBase, Decomposition]:
+    return {op: decomposition for op, decomposition in PYTORCH.items() if op not in RULES}

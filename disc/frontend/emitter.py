@@ -5,15 +5,17 @@ Shape operands are made from the sizes of the function's arguments alone, so two
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import sympy
 import torch
+from torch.utils._sympy import functions as torch_sympy
 from torch.utils._sympy.value_ranges import ValueRanges
 from torch_mlir import ir
 
-from disc.frontend.symbols import IndexArithmetic, Shape, Size, provably_non_negative, same_shape, same_size, to_size
+from disc.frontend.symbols import IndexArithmetic, Shape, Size, SymbolError, provably_non_negative, same_shape, same_size, to_size
 from disc.ir.weights import Weight, WeightTable
 
 MLIR_TYPES: dict[torch.dtype, str] = {
@@ -24,6 +26,16 @@ MLIR_TYPES: dict[torch.dtype, str] = {
 
 COMPARISONS = {"eq": "EQ", "ne": "NE", "lt": "LT", "le": "LE", "gt": "GT", "ge": "GE"}
 REDUCED_PRECISION = (torch.float16, torch.bfloat16)
+
+
+REAL_FUNCTIONS = (
+    ((torch_sympy.IntTrueDiv, torch_sympy.FloatTrueDiv), "divide"), (sympy.Mul, "multiply"), (sympy.Add, "add"),
+    ((sympy.Pow, torch_sympy.FloatPow, torch_sympy.PowByNatural), "power"), (torch_sympy.Max, "maximum"), (torch_sympy.Min, "minimum"),
+)  # fmt: skip
+
+
+def _is_integral(number: sympy.Expr) -> bool:
+    return bool(number.is_integer) and not number.has(torch_sympy.IntTrueDiv, torch_sympy.FloatTrueDiv, torch_sympy.ToFloat, sympy.Float)
 
 
 class RuleError(Exception):
@@ -86,6 +98,11 @@ class Emitter:
         elements = [self.sizes.emit(size) for size in sizes]
         return ir.Operation.create("tensor.from_elements", results=[kind], operands=elements).result
 
+    def integer_operand(self, sizes: Sequence[Size]) -> ir.Value:
+        """As `shape_operand`, for the ops whose verifier refuses `index`."""
+        kind = ir.RankedTensorType.get([len(sizes)], ir.IntegerType.get_signless(64))
+        return ir.Operation.create("tensor.from_elements", results=[kind], operands=[self.integer(size) for size in sizes]).result
+
     def non_negative(self, size: Size) -> bool:
         return provably_non_negative(size, self.ranges)
 
@@ -109,10 +126,35 @@ class Emitter:
         """A size used as data."""
         if isinstance(size, int):
             return self.scalar(size, dtype)
-        i64 = ir.IntegerType.get_signless(64)
-        integer = ir.Operation.create("arith.index_cast", results=[i64], operands=[self.sizes.emit(size)]).result
-        data = self.op("tensor.from_elements", [integer], (), torch.int64)
+        if not _is_integral(size):
+            return self.convert(self._real_scalar(size), dtype)
+        data = self.op("tensor.from_elements", [self.integer(size)], (), torch.int64)
         return self.convert(data, dtype)
+
+    def integer(self, size: Size) -> ir.Value:
+        """A size as an i64 scalar."""
+        i64 = ir.IntegerType.get_signless(64)
+        return ir.Operation.create("arith.index_cast", results=[i64], operands=[self.sizes.emit(size)]).result
+
+    def _real_scalar(self, number: sympy.Expr) -> Tensor:
+        """A Python float computed from sizes, in f64 as Python computes it.
+
+        Raises: SymbolError for functions that are not listed here.
+        """
+        double = torch.float64
+        if number.is_number:
+            return self.scalar(float(number), double)
+        if _is_integral(number):
+            return self.size_scalar(to_size(number), double)
+        parts = [self._real_scalar(part) for part in number.args if isinstance(part, sympy.Expr)]
+        if isinstance(number, torch_sympy.ToFloat):
+            return parts[0]
+        if isinstance(number, torch_sympy.OpaqueUnaryFn_sqrt):
+            return self.unary("sqrt", parts[0])
+        for kinds, op in REAL_FUNCTIONS:
+            if isinstance(number, kinds):
+                return functools.reduce(lambda a, b, op=op: self.binary(op, a, b), parts)
+        raise SymbolError(f"the number {number} computed from sizes has no lowering")
 
     def weight(self, name: str, entry: Weight, shape: Shape, dtype: torch.dtype) -> Tensor:
         name = self.weights.add(name, entry)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import warnings
 import zipfile
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -114,21 +116,25 @@ def export_module(
 
     Raises: UnsupportedOpError when the model's control flow or sizes depend on data; what torch.export raises otherwise.
     """
-    named = dict(kwargs or {})
-    shapes = dynamic_shapes if dynamic_shapes is not None else _all_dynamic(model, example_inputs, named)
-    widened = widened_examples(example_inputs, named, shapes)
+    bound = inspect.signature(model.forward).bind(*example_inputs, **dict(kwargs or {}))
+    shapes = _specs_by_name(bound, dynamic_shapes)
+    widened = _widened(bound, shapes)
     try:
-        return _export(model, widened[0], widened[1], shapes)
+        return _export(model, widened.args, widened.kwargs, shapes)
     except UnsupportedOpError:
         raise
     except Exception:
         # A size of 1 that the model itself needs (a broadcast dim, one channel) cannot be widened: the user's own example decides.
-        if not widened[2] or dynamic_shapes is not None:
+        if dynamic_shapes is not None or all(a is b for a, b in zip(_leaves(bound), _leaves(widened), strict=True)):
             raise
-        return _export(model, example_inputs, named, shapes)
+        return _export(model, bound.args, bound.kwargs, shapes)
 
 
-def _export(model: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object], shapes: object) -> ExportedProgram:
+def _leaves(bound: inspect.BoundArguments) -> list[object]:
+    return pytree.tree_leaves((bound.args, bound.kwargs))
+
+
+def _export(model: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object], shapes: dict[str, object]) -> ExportedProgram:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -156,64 +162,44 @@ def _trace_text(error: Exception) -> str:
     return "\n".join(line for line in lines if "/disc/frontend/" not in line)
 
 
-def _all_dynamic(model: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-    def dims(value: object) -> object:
-        return {i: Dim.AUTO for i in range(value.dim())} if isinstance(value, torch.Tensor) else None
-
-    positional = pytree.tree_map(dims, tuple(args))
-    if not kwargs:
-        return positional
-    import inspect
-
-    names = list(inspect.signature(model.forward).parameters)
-    return dict(zip(names, positional, strict=False)) | {name: pytree.tree_map(dims, value) for name, value in kwargs.items()}
+def _specs_by_name(bound: inspect.BoundArguments, dynamic_shapes: DynamicShapes) -> dict[str, object]:
+    """Parameter name → the dynamic dims of each tensor in its argument; all of them when the user says nothing."""
+    if dynamic_shapes is None:
+        return {name: pytree.tree_map(_every_dim, value) for name, value in bound.arguments.items()}
+    if isinstance(dynamic_shapes, Mapping):
+        return dict(dynamic_shapes)
+    return dict(zip(bound.arguments, dynamic_shapes, strict=True))
 
 
-def widened_examples(
-    args: tuple[object, ...], kwargs: dict[str, object], shapes: object
-) -> tuple[tuple[object, ...], dict[str, object], bool]:
-    """The examples with each dynamic dim of size 0 or 1 repeated to 2; the flag says whether any was."""
-    changed = False
-    specs = _dim_specs(args, kwargs, shapes)
+def _every_dim(value: object) -> object:
+    return {dim: Dim.AUTO for dim in range(value.dim())} if isinstance(value, torch.Tensor) else None
 
-    def widen(value: object, spec: object) -> object:
-        nonlocal changed
-        if not isinstance(value, torch.Tensor):
-            return value
-        for dim in _dynamic_dims(spec):
-            if value.shape[dim] < 2:
-                changed = True
-                value = value.new_zeros([2 if i == dim else s for i, s in enumerate(value.shape)]) if value.shape[dim] == 0 \
-                    else value.repeat_interleave(2, dim)  # fmt: skip
+
+def _widened(bound: inspect.BoundArguments, specs: Mapping[str, object]) -> inspect.BoundArguments:
+    """The arguments with each dynamic dim of size 0 or 1 widened to 2."""
+    arguments = {name: _widen_tree(value, specs.get(name)) for name, value in bound.arguments.items()}
+    return inspect.BoundArguments(bound.signature, OrderedDict(arguments))
+
+
+def _widen_tree(value: object, spec: object) -> object:
+    if spec is None:
         return value
-
-    leaves, tree = pytree.tree_flatten((args, kwargs))
-    widened = [widen(leaf, spec) for leaf, spec in zip(leaves, specs, strict=True)]
-    new_args, new_kwargs = pytree.tree_unflatten(widened, tree)
-    return new_args, new_kwargs, changed
-
-
-def _dim_specs(args: tuple[object, ...], kwargs: dict[str, object], shapes: object) -> list[object]:
-    """The spec of each leaf of (args, kwargs)."""
-    if isinstance(shapes, Mapping):
-        values = list(shapes.values())
-        pairs = [*zip(args, values, strict=False), *((value, shapes.get(name)) for name, value in kwargs.items())]
-    else:
-        assert isinstance(shapes, Sequence)
-        pairs = [*zip(args, shapes, strict=True), *((value, None) for value in kwargs.values())]
-    return [spec for value, spec in pairs for spec in _leaf_specs(value, spec)]
+    if isinstance(value, torch.Tensor):
+        for dim in _dynamic_dims(spec):
+            value = _widen(value, dim)
+        return value
+    if isinstance(value, Mapping) and isinstance(spec, Mapping):
+        return {name: _widen_tree(part, spec.get(name)) for name, part in value.items()}
+    if isinstance(value, list | tuple) and isinstance(spec, list | tuple):
+        parts = [_widen_tree(part, inner) for part, inner in zip(value, spec, strict=True)]
+        return parts if isinstance(value, list) else tuple(parts)
+    return value
 
 
-def _leaf_specs(value: object, spec: object) -> list[object]:
-    if isinstance(value, torch.Tensor) or spec is None:
-        return [spec] * len(pytree.tree_leaves(value))
-    if isinstance(value, Mapping):
-        assert isinstance(spec, Mapping)
-        return [leaf for name, part in value.items() for leaf in _leaf_specs(part, spec.get(name))]
-    if isinstance(value, list | tuple):
-        assert isinstance(spec, Sequence)
-        return [leaf for part, inner in zip(value, spec, strict=True) for leaf in _leaf_specs(part, inner)]
-    return [None] * len(pytree.tree_leaves(value))
+def _widen(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    if tensor.shape[dim] == 0:
+        return tensor.new_zeros([2 if i == dim else size for i, size in enumerate(tensor.shape)])
+    return tensor.repeat_interleave(2, dim) if tensor.shape[dim] == 1 else tensor
 
 
 def _dynamic_dims(spec: object) -> list[int]:

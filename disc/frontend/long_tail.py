@@ -86,8 +86,7 @@ def _lowered(graph: fx.Graph) -> ir.Module:
 def _operand(emitter: Emitter, value: object) -> ir.Value:
     if isinstance(value, Tensor):
         return value.value
-    i64 = ir.IntegerType.get_signless(64)
-    return ir.Operation.create("arith.index_cast", results=[i64], operands=[emitter.sizes.emit(to_size(value))]).result
+    return emitter.integer(to_size(value))
 
 
 def _cloned(module: ir.Module, operands: list[ir.Value]) -> list[ir.Value]:

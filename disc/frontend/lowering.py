@@ -72,7 +72,7 @@ def lower_graph(source: GraphSource, context: ir.Context) -> LoweredGraph:
         try:
             PassManager.parse("builtin.module(cse)").run(lowered.module.operation)
         except ir.MLIRError as error:
-            raise CompilerBug(f"frontend: the imported module does not verify: {error}\n{lowered.module}") from error
+            raise CompilerBug(f"frontend: the imported module does not verify: {error}") from error
         return lowered
 
 

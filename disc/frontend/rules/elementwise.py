@@ -31,6 +31,7 @@ BINARY: dict[str, str] = {
     "mul": "multiply", "maximum": "maximum", "minimum": "minimum", "atan2": "atan2", "fmod": "remainder",
     "bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor",
     "bitwise_left_shift": "shift_left", "bitwise_right_shift": "shift_right_arithmetic",
+    "__lshift__": "shift_left", "__rshift__": "shift_right_arithmetic",
 }  # fmt: skip
 LOGICAL = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor"}
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -296,7 +297,7 @@ def scalar_tensor(e: Emitter, call: Call) -> Tensor:
 RULES: dict[object, Rule] = {}
 for _name in UNARY:
     RULES[getattr(aten, _name).default] = unary_rule(_name)
-for _name in ("mul", "fmod", "bitwise_and", "bitwise_or", "bitwise_xor"):
+for _name in ("mul", "fmod", "bitwise_and", "bitwise_or", "bitwise_xor", "__lshift__", "__rshift__"):
     RULES[getattr(aten, _name).Tensor] = binary_rule(_name)
     RULES[getattr(aten, _name).Scalar] = binary_rule(_name)
 for _name in ("maximum", "minimum", "atan2"):

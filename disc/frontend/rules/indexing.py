@@ -57,7 +57,7 @@ def take(e: Emitter, x: Tensor, indices: Tensor, dims: Sequence[int], vector: bo
     if is_static(sizes):
         slices = integers([int(size) for size in sizes if isinstance(size, int)])
         return e.op("stablehlo.gather", [x.value, indices.value], shape, x.dtype, dimension_numbers=attribute, slice_sizes=slices)
-    operands = [x.value, indices.value, e.shape_operand(sizes)]
+    operands = [x.value, indices.value, e.integer_operand(sizes)]
     return e.op("stablehlo.dynamic_gather", operands, shape, x.dtype, dimension_numbers=attribute)
 
 

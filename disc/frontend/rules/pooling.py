@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch.utils._sympy.functions import FloorDiv
 from torch_mlir import ir
 
 from disc.frontend.call import Call
 from disc.frontend.emitter import Emitter, RuleError, Tensor, integers, tensor_type
 from disc.frontend.rules.contractions import repeated
 from disc.frontend.rules.reductions import lowest
-from disc.frontend.symbols import Shape
+from disc.frontend.symbols import Shape, Size, to_size
 
 aten = torch.ops.aten
 
@@ -52,8 +53,7 @@ def reduce_window(e: Emitter, x: Tensor, window: Window, kind: str, initial: boo
     }
     result_shape = shape
     if window.ceil:
-        raise_for_dynamic(x.shape[lead:])
-        result_shape = (*shape[:lead], *(ceil_count(int(n), i, window, padding) for i, n in enumerate(x.shape[lead:]) if isinstance(n, int)))
+        result_shape = (*shape[:lead], *(ceil_count(size, i, window, padding) for i, size in enumerate(x.shape[lead:])))
     operands = [x.value, e.scalar(initial, x.dtype).value]
     kind_type = tensor_type(result_shape, x.dtype)
     op = ir.Operation.create("stablehlo.reduce_window", results=[kind_type], operands=operands, attributes=attributes, regions=1)
@@ -62,14 +62,10 @@ def reduce_window(e: Emitter, x: Tensor, window: Window, kind: str, initial: boo
     return e.slice(result, [0] * x.rank, shape, [1] * x.rank)
 
 
-def raise_for_dynamic(sizes: Shape) -> None:
-    if not all(isinstance(size, int) for size in sizes):
-        raise RuleError("pooling with ceil_mode over a dynamic dim")
-
-
-def ceil_count(size: int, i: int, window: Window, padding: Sequence[int]) -> int:
+def ceil_count(size: Size, i: int, window: Window, padding: Sequence[int]) -> Size:
+    """How many windows start inside, or in the overhang of, a padded dim."""
     reach = window.dilation[i] * (window.size[i] - 1) + 1
-    return (size + 2 * padding[i] + window.stride[i] - 1 - reach) // window.stride[i] + 1
+    return to_size(FloorDiv(size + 2 * padding[i] + window.stride[i] - 1 - reach, window.stride[i]) + 1)
 
 
 def max_pool(e: Emitter, call: Call) -> tuple[Tensor, ...]:
