@@ -2,8 +2,11 @@
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
 
 #include <array>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 
 namespace ral::python {
@@ -144,11 +147,13 @@ auto reading(const Place& place, Body body) {
     return body();
   } catch (nb::python_error& cause) {
     raise_unreadable(place, cause);
+  } catch (const nb::cast_error&) {
+    raise(RAL_ERROR_DTYPE, place.text() + "its __dlpack_device__ is not a pair of integers");
   }
 }
 
 nb::object dlpack_capsule(nb::handle object) {
-  const bool tracked = nb::cast<bool>(nb::getattr(object, "requires_grad", nb::bool_(false)));
+  const bool tracked = PyObject_IsTrue(nb::getattr(object, "requires_grad", nb::bool_(false)).ptr()) == 1;
   const nb::object plain = tracked ? nb::object(object.attr("detach")()) : nb::borrow(object);
   try {
     return plain.attr("__dlpack__")(nb::arg("max_version") = nb::make_tuple(1, 0));
@@ -200,8 +205,8 @@ nb::object through_exchange(const DLPackExchangeAPI* exchange, const ral_tensor&
   return nb::steal(static_cast<PyObject*>(object));
 }
 
-// A NumPy array, or an object with `__dlpack__` when `Framework` is none. NumPy has no bf16: its bits come as uint16.
-template <typename... Framework>
+// Framework: nb::numpy, or nb::array_api for a plain object with `__dlpack__`. NumPy has no bf16: its bits come as uint16.
+template <typename Framework>
 nb::object through_nanobind(const ral_tensor& output) {
   auto* kept = new ral_tensor(output);
   const nb::capsule owner(kept, [](void* pointer) noexcept {
@@ -209,10 +214,10 @@ nb::object through_nanobind(const ral_tensor& output) {
     ral_release(tensor);
     delete tensor;
   });
-  const bool bits_only = sizeof...(Framework) > 0 && output.dtype == RAL_BF16;
+  const bool bits_only = std::is_same_v<Framework, nb::numpy> && output.dtype == RAL_BF16;
   const DLDataType type = dl_type(bits_only ? static_cast<int32_t>(RAL_UI16) : output.dtype);
   const nb::dlpack::dtype element{type.code, type.bits, type.lanes};
-  const nb::ndarray<Framework...> array(output.data, static_cast<size_t>(output.rank), reinterpret_cast<const size_t*>(output.dims), owner,
+  const nb::ndarray<Framework> array(output.data, static_cast<size_t>(output.rank), reinterpret_cast<const size_t*>(output.dims), owner,
                                         output.strides, element);
   return nb::cast(array);
 }
@@ -220,7 +225,7 @@ nb::object through_nanobind(const ral_tensor& output) {
 nb::object to_python(const Kind& kind, const ral_tensor& output) {
   if (kind.exchange) return through_exchange(kind.exchange, output);
   if (!kind.from_dlpack.is_valid()) return through_nanobind<nb::numpy>(output);
-  const nb::object plain = through_nanobind<>(output);
+  const nb::object plain = through_nanobind<nb::array_api>(output);
   return kind.from_dlpack.is_none() ? plain : nb::object(kind.from_dlpack(plain));
 }
 

@@ -1,0 +1,268 @@
+// Tests of the runtime that run under the sanitizers: `ral_test`. Exits with 1 at the first failure.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <numeric>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "layout.h"
+#include "ral.h"
+#include "sha256.h"
+
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+#define CHECK(condition) ((condition) ? void() : fail(#condition, __LINE__))
+
+void fail(const char* condition, int line) {
+  std::fprintf(stderr, "ral_test.cc:%d: %s is false; last error: %s\n", line, condition, ral_last_error());
+  std::exit(1);
+}
+
+Bytes read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+template <typename T>
+void put(Bytes& bytes, T value) {
+  const auto* data = reinterpret_cast<const uint8_t*>(&value);
+  bytes.insert(bytes.end(), data, data + sizeof value);
+}
+
+void put_text(Bytes& bytes, const std::string& text) {
+  put<uint32_t>(bytes, static_cast<uint32_t>(text.size()));
+  bytes.insert(bytes.end(), text.begin(), text.end());
+}
+
+// Of test_program.c.
+Bytes program_signature() {
+  Bytes bytes;
+  put<uint32_t>(bytes, 1);  // version
+  put<uint32_t>(bytes, 1);
+  put_text(bytes, "x");
+  for (uint32_t value : {uint32_t{RAL_F32}, 2u}) put(bytes, value);
+  for (int64_t dim : {int64_t{-1}, int64_t{4}}) put(bytes, dim);
+  put<uint32_t>(bytes, 1);
+  put_text(bytes, "y");
+  for (uint32_t value : {uint32_t{RAL_F32}, 2u}) put(bytes, value);
+  for (const char* name : {"too many rows", "add_rows", "rows"}) {
+    put<uint32_t>(bytes, 1);
+    put_text(bytes, name);
+  }
+  put<uint32_t>(bytes, 1);
+  put_text(bytes, "weight");
+  put<int64_t>(bytes, 0);
+  put<int64_t>(bytes, sizeof(float));
+  return bytes;
+}
+
+// The file format of docs/artifact.md, written once more so that the reader is not tested against itself.
+Bytes artifact_file(const std::vector<std::pair<std::string, Bytes>>& sections) {
+  Bytes header, body;
+  const size_t table_end = 32 + sections.size() * 112;
+  const auto end = [&] { return table_end + 32 + body.size(); };
+  for (const auto& [name, content] : sections) {
+    body.resize(body.size() + (-end() & (name == "weights" ? 4095 : 63)));
+    char padded[64] = {};
+    std::memcpy(padded, name.data(), name.size());
+    header.insert(header.end(), padded, padded + 64);
+    put<uint64_t>(header, end());
+    put<uint64_t>(header, content.size());
+    ral::Digest digest = ral::sha256_portable(content);
+    if (name == "weights") digest = ral::sha256_portable(digest);
+    header.insert(header.end(), digest.begin(), digest.end());
+    body.insert(body.end(), content.begin(), content.end());
+  }
+  Bytes file{'D', 'I', 'S', 'C', '\r', '\n', 0x1a, '\n'};
+  put<uint32_t>(file, 1);
+  put<uint32_t>(file, static_cast<uint32_t>(sections.size()));
+  put<uint64_t>(file, end());
+  put<uint64_t>(file, 0);
+  file.insert(file.end(), header.begin(), header.end());
+  const ral::Digest digest = ral::sha256_portable(file);
+  file.insert(file.end(), digest.begin(), digest.end());
+  file.insert(file.end(), body.begin(), body.end());
+  return file;
+}
+
+ral_context* load_program(int32_t threads) {
+  static const Bytes code = read_file(TEST_PROGRAM);
+  static const Bytes signature = program_signature();
+  static const float weight = 0.5f;
+  const void* weights[] = {&weight};
+  const ral_code section{"x86-64", code.data(), code.size()};
+  const ral_program program{nullptr, 0, signature.data(), signature.size(), &section, 1, weights, 1};
+  const ral_options options{RAL_ABI_VERSION, threads, nullptr};
+  ral_context* context = nullptr;
+  CHECK(ral_load_memory(&program, &options, &context) == RAL_OK);
+  return context;
+}
+
+void call_and_check(ral_context* context, int64_t rows, bool transposed) {
+  std::vector<float> data(static_cast<size_t>(rows * 4));
+  std::iota(data.begin(), data.end(), 0.0f);
+  const int64_t dims[2] = {rows, 4}, strides[2] = {1, rows};
+  const ral_tensor input{data.data(), dims, transposed ? strides : nullptr, 2, RAL_F32};
+  ral_tensor output;
+  CHECK(ral_call(context, &input, 1, nullptr, &output, 1) == RAL_OK);
+  CHECK(output.dims[0] == rows && output.dims[1] == 4 && output.strides[0] == 4);
+  for (int64_t i = 0; i < rows * 4; ++i) {
+    const int64_t source = transposed ? i % 4 * rows + i / 4 : i;
+    CHECK(static_cast<const float*>(output.data)[i] == static_cast<float>(source) + 0.5f);
+  }
+  ral_release(&output);
+  ral_release(&output);  // a second time does nothing
+}
+
+void test_sha256() {
+  const std::string text = "abc";
+  const uint8_t start[4] = {0xba, 0x78, 0x16, 0xbf};  // FIPS 180-4, example
+  const ral::Digest digest = ral::sha256({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+  CHECK(std::memcmp(digest.data(), start, sizeof start) == 0);
+  std::mt19937 generator(1);
+  for (size_t size = 0; size < 300; ++size) {
+    Bytes bytes(size);
+    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(generator());
+    CHECK(ral::sha256(bytes) == ral::sha256_portable(bytes));
+  }
+}
+
+template <typename T>
+void test_layouts() {
+  std::mt19937 generator(2);
+  for (int round = 0; round < 300; ++round) {
+    const int32_t rank = static_cast<int32_t>(generator() % 5);
+    int64_t dims[4], strides[4], low = 0, high = 0;
+    for (int32_t i = 0; i < rank; ++i) {
+      dims[i] = static_cast<int64_t>(generator() % 5);
+      strides[i] = static_cast<int64_t>(generator() % 13) - 6;
+      if (dims[i] > 0) (strides[i] < 0 ? low : high) += (dims[i] - 1) * strides[i];
+    }
+    std::vector<T> data(static_cast<size_t>(high - low + 1));
+    std::iota(data.begin(), data.end(), T{});
+    const ral_tensor tensor{data.data() - low, dims, strides, rank, RAL_I8};
+    int64_t count = 1;
+    for (int32_t i = 0; i < rank; ++i) count *= dims[i];
+    std::vector<T> copy(static_cast<size_t>(count));
+    ral::copy_row_major(tensor, sizeof(T), copy.data());
+    for (int64_t flat = 0; flat < count; ++flat) {
+      int64_t rest = flat, offset = -low;
+      for (int32_t i = rank - 1; i >= 0; --i) {
+        offset += rest % dims[i] * strides[i];
+        rest /= dims[i];
+      }
+      CHECK(copy[static_cast<size_t>(flat)] == data[static_cast<size_t>(offset)]);
+    }
+    const ral::Extent extent = ral::extent(tensor, sizeof(T));
+    CHECK(count == 0 ? extent.begin == extent.end : extent.end - extent.begin == data.size() * sizeof(T));
+  }
+}
+
+void test_threads() {
+  ral_context* context = load_program(4);
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 8; ++caller) {
+    callers.emplace_back([=] {
+      std::mt19937 generator(static_cast<uint32_t>(caller));
+      for (int i = 0; i < 100; ++i) call_and_check(context, static_cast<int64_t>(generator() % 300), generator() % 2);
+    });
+  }
+  for (int i = 0; i < 100; ++i) {
+    ral_stats stats;
+    ral_get_stats(context, &stats);
+    ral_set_profile(context, i % 2);
+  }
+  for (std::thread& caller : callers) caller.join();
+  ral_stats stats;
+  ral_get_stats(context, &stats);
+  int64_t launches = 0, nanoseconds = 0, rows = 0;
+  ral_get_kernels(context, &launches, &nanoseconds);
+  ral_get_counters(context, &rows);
+  CHECK(stats.calls == 800 && launches == 800 && rows > 0 && stats.copied_inputs > 0);
+  ral_unload(context);
+}
+
+void test_errors() {
+  ral_context* context = load_program(1);
+  float data[4] = {};
+  int64_t dims[2] = {1, 4};
+  ral_tensor input{data, dims, nullptr, 2, RAL_F32}, output{};
+  CHECK(ral_call(context, &input, 0, nullptr, &output, 1) == RAL_ERROR_RANK);
+  CHECK(ral_call(context, &input, 1, nullptr, &output, 2) == RAL_ERROR_RANK);
+  input.rank = 1;
+  CHECK(ral_call(context, &input, 1, nullptr, &output, 1) == RAL_ERROR_RANK);
+  input = {data, dims, nullptr, 2, 99};
+  CHECK(ral_call(context, &input, 1, nullptr, &output, 1) == RAL_ERROR_DTYPE);
+  input.dtype = RAL_F32;
+  CHECK(ral_call(context, &input, 1, &input, nullptr, 1) == RAL_ERROR_ALIAS);
+  for (int64_t rows : {int64_t{-1}, INT64_MIN, int64_t{100001}}) {
+    dims[0] = rows;
+    CHECK(ral_call(context, &input, 1, nullptr, &output, 1) == RAL_ERROR_SHAPE);
+  }
+  CHECK(std::strcmp(ral_last_error(), "too many rows: got 100001, expected 100000") == 0);
+  const int64_t zero_strides[2] = {0, 0};
+  input.strides = zero_strides;
+  dims[0] = INT64_MAX / 4;
+  CHECK(ral_call(context, &input, 1, nullptr, &output, 1) == RAL_ERROR_MEMORY);
+  const ral_options options{RAL_ABI_VERSION + 1, 0, nullptr};
+  ral_context* none = context;
+  CHECK(ral_load_file("/dev/null", &options, &none) == RAL_ERROR_INTERNAL && !none);
+  ral_unload(context);
+}
+
+void test_file(const std::string& path) {
+  const Bytes code = read_file(TEST_PROGRAM);
+  const float weight = 0.5f;
+  Bytes weights;
+  put(weights, weight);
+  const Bytes manifest{'{', '}'};
+  const Bytes file = artifact_file({{"manifest", manifest}, {"signature", program_signature()}, {"code/x86-64", code}, {"weights", weights}});
+  const auto load = [&](const Bytes& content) {
+    std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(content.size()));
+    ral_context* context = nullptr;
+    ral_status status = ral_load_file(path.c_str(), nullptr, &context);
+    if (status == RAL_OK) status = ral_verify(context);
+    if (status == RAL_OK) call_and_check(context, 3, false);
+    ral_unload(context);
+    return status;
+  };
+  CHECK(load(file) == RAL_OK);
+  std::mt19937 generator(3);
+  for (int round = 0; round < 500; ++round) {
+    Bytes damaged = file;
+    damaged[generator() % (round % 2 ? 1024 : damaged.size())] ^= static_cast<uint8_t>(1 << generator() % 8);
+    CHECK(load(damaged) == RAL_ERROR_ARTIFACT);
+    damaged = file;
+    damaged.resize(generator() % damaged.size());
+    CHECK(load(damaged) == RAL_ERROR_ARTIFACT);
+  }
+  for (int round = 0; round < 1000; ++round) {  // hostile signatures behind right hashes
+    Bytes signature = program_signature();
+    signature[generator() % signature.size()] = static_cast<uint8_t>(generator() % 3 ? generator() : 255);
+    if (round % 5 == 0) signature.resize(generator() % signature.size());
+    const Bytes hostile = artifact_file({{"manifest", manifest}, {"signature", signature}, {"weights", weights}});
+    CHECK(load(hostile) != RAL_OK);
+  }
+  std::remove(path.c_str());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  test_sha256();
+  test_layouts<uint8_t>();
+  test_layouts<uint16_t>();
+  test_layouts<uint32_t>();
+  test_layouts<uint64_t>();
+  test_errors();
+  test_threads();
+  test_file(argc > 1 ? argv[1] : "ral_test.disc");
+  std::puts("ral_test: all passed");
+  return 0;
+}
