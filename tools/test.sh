@@ -1,0 +1,46 @@
+#!/bin/bash
+# Everything a change must pass: build, ruff, pyright, lit, pytest. From a fresh checkout it makes .venv first.
+#   --sanitize  also builds the runtime with ASan, UBSan and TSan and runs its C++ tests under each
+#   --long      also the tests marked `long`
+# DISC_VENV and DISC_EXTRAS as in tools/setup.sh.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+sanitize=0
+marks="not long and not gpu"
+for argument in "$@"; do
+  case "$argument" in
+    --sanitize) sanitize=1 ;;
+    --long) marks="not gpu" ;;
+    *) echo "usage: tools/test.sh [--sanitize] [--long]" >&2; exit 1 ;;
+  esac
+done
+
+step() { echo "== $1" >&2; }
+
+step "setup and build"
+. tools/setup.sh
+
+step "ruff"
+ruff check disc tests tools
+ruff format --check disc tests tools
+
+step "pyright"
+pyright --pythonpath "$(command -v python)"
+
+if compgen -G "tests/ir/*.mlir" >/dev/null; then
+  step "lit"
+  lit --quiet tests/ir
+fi
+
+step "pytest"
+python -m pytest -m "$marks"
+
+if [ "$sanitize" = 1 ]; then
+  for kind in address undefined thread; do
+    step "sanitizer: $kind"
+    cmake -S . -B "build/sanitize-$kind" -G Ninja -DDISC_SANITIZE="$kind" -DCMAKE_BUILD_TYPE=RelWithDebInfo >/dev/null
+    cmake --build "build/sanitize-$kind" --parallel 2
+    ctest --test-dir "build/sanitize-$kind" --output-on-failure
+  done
+fi
