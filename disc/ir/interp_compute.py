@@ -118,7 +118,7 @@ def _convolution(op: ir.Operation, operands: list[Array], scope: Scope) -> list[
     )
     if "window_reversal" in op.attributes:
         reversed_dims = [i + 2 for i, flag in enumerate(ir.DenseBoolArrayAttr(op.attributes["window_reversal"])) if flag]
-        kernel = np.flip(kernel, reversed_dims)
+        kernel = np.flip(kernel, tuple(reversed_dims))
     x = _spread(x, np.zeros((), x.dtype), [(0, 0), (0, 0), *_paddings(op, spatial)], [1, 1, *optional_integers(op, "lhs_dilation", ones)])
     views = _window_places(
         x, [1, 1, *kernel.shape[2:]], [1, 1, *optional_integers(op, "window_strides", ones)],

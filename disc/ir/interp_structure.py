@@ -40,7 +40,7 @@ def _concatenate(op: ir.Operation, operands: list[Array], scope: Scope) -> list[
 
 
 def _reverse(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
-    return [np.flip(operands[0], ints_attr(op, "dimensions"))]
+    return [np.flip(operands[0], tuple(ints_attr(op, "dimensions")))]
 
 
 def _broadcast(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:

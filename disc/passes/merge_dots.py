@@ -33,7 +33,6 @@ from disc.passes.rewriting import (
     erase_dead,
     make_reshape,
     named_type,
-    positions,
     producers_after,
     static_entry,
     static_size,
@@ -74,7 +73,8 @@ def sharing_groups(block: ir.Block, env: ModuleEnv, side: int) -> list[list[ir.O
             key = (dot.operands[side], DotNumbers.of(dot), _other_attributes(dot), str(element_type(dot.results[0].type)))
             classes.setdefault(key, []).append(dot)
     found = [group for dots in classes.values() for group in _compatible(dots, lambda a, b: may_share(a, b, env, side))]
-    return [group for members in found for group in _independent(members, block)]
+    reach = _reach(block)
+    return [group for members in found for group in _independent(members, reach)]
 
 
 def batching_groups(block: ir.Block, env: ModuleEnv, batch_bytes: int) -> list[list[ir.Operation]]:
@@ -86,7 +86,8 @@ def batching_groups(block: ir.Block, env: ModuleEnv, batch_bytes: int) -> list[l
             key = (DotNumbers.of(dot), _other_attributes(dot), tuple(element_name(value.type) for value in (*dot.operands, *dot.results)))
             classes.setdefault(key, []).append(dot)
     found = [group for dots in classes.values() for group in _compatible(dots, lambda a, b: may_batch(a, b, env))]
-    return [group for members in found for group in _independent(members, block)]
+    reach = _reach(block)
+    return [group for members in found for group in _independent(members, reach)]
 
 
 def may_share(first: ir.Operation, second: ir.Operation, env: ModuleEnv, side: int) -> bool:
@@ -150,14 +151,28 @@ def _compatible(dots: Sequence[ir.Operation], may: Callable[[ir.Operation, ir.Op
     return [group for group in groups if len(group) > 1]
 
 
-def _independent(dots: Sequence[ir.Operation], block: ir.Block) -> list[list[ir.Operation]]:
+def _reach(block: ir.Block) -> dict[ir.Operation, int]:
+    """For each dot its own bit and the bits of the dots that it depends on."""
+    reach: dict[ir.Operation, int] = {}
+    behind: dict[ir.Value, int] = {}
+    for op in block_ops(block):
+        mask = 0
+        for operand in op.operands:
+            mask |= behind.get(operand, 0)
+        if op.name == "stablehlo.dot_general":
+            mask |= 1 << len(reach)
+            reach[op] = mask
+        behind.update(dict.fromkeys(op.results, mask))
+    return reach
+
+
+def _independent(dots: Sequence[ir.Operation], reach: dict[ir.Operation, int]) -> list[list[ir.Operation]]:
     """Splits the dots (in block order) into groups without a path from one member to another."""
-    places = positions(block)
     groups: list[list[ir.Operation]] = []
     for dot in dots:
         for group in groups:
-            before = producers_after(list(dot.operands), places[group[0]], places)
-            if not any(member in before for member in group):
+            # The own bit of a dot is its highest one.
+            if not any(reach[dot] >> (reach[member].bit_length() - 1) & 1 for member in group):
                 group.append(dot)
                 break
         else:
@@ -171,8 +186,7 @@ def _independent(dots: Sequence[ir.Operation], block: ir.Block) -> list[list[ir.
 def _gather_operands(dots: Sequence[ir.Operation]) -> ir.Operation:
     """Moves whatever the dots read to before the first of them, which is returned."""
     first = dots[0]
-    places = positions(first.block)
-    for producer in producers_after([operand for dot in dots for operand in dot.operands], places[first], places):
+    for producer in producers_after([operand for dot in dots for operand in dot.operands], first):
         producer.move_before(first)
     return first
 

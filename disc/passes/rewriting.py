@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cmp_to_key
 
 import numpy as np
 from torch_mlir import ir
@@ -101,19 +102,14 @@ def erase_dead(block: ir.Block) -> bool:
     return changed
 
 
-def positions(block: ir.Block) -> dict[ir.Operation, int]:
-    """Op → its place in the block."""
-    return {op: place for place, op in enumerate(block_ops(block))}
-
-
-def producers_after(values: Sequence[ir.Value], first: int, places: dict[ir.Operation, int]) -> list[ir.Operation]:
-    """The ops at place `first` or later that `values` depend on, in block order."""
-    found: dict[int, ir.Operation] = {}
+def producers_after(values: Sequence[ir.Value], first: ir.Operation) -> list[ir.Operation]:
+    """The ops at or after `first` that `values` depend on, in block order."""
+    found: dict[ir.Operation, None] = {}
     pending = [producer(value) for value in values]
     while pending:
         op = pending.pop()
-        if op is None or places[op] < first or places[op] in found:
+        if op is None or op in found or op.is_before_in_block(first):
             continue
-        found[places[op]] = op
+        found[op] = None
         pending += [producer(operand) for operand in op.operands]
-    return [found[place] for place in sorted(found)]
+    return sorted(found, key=cmp_to_key(lambda one, other: -1 if one.is_before_in_block(other) else 1))

@@ -463,19 +463,36 @@ MAYBE = """
 "disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
 "disc.symbolic_dim"() {sym_name = "S1", min = 0 : i64, divisor = 1 : i64, source = "arg1.0"} : () -> ()
 func.func @main(%x: tensor<?xf32, [@S0]>, %y: tensor<?xf32, [@S1]>) -> tensor<?xf32, [@S1]> {
-  %f = "disc.fusion"(%x, %y) ({
-  ^bb0(%a: tensor<?xf32, [@S0]>, %b: tensor<?xf32, [@S1]>):
-    %0 = "disc.broadcast_in_dim"(%a) {dims = array<i64: 0>, maybe = array<i64: 0>} : (tensor<?xf32, [@S0]>) -> tensor<?xf32, [@S1]>
-    %1 = stablehlo.add %0, %b : tensor<?xf32, [@S1]>
-    "disc.yield"(%1) : (tensor<?xf32, [@S1]>) -> ()
-  }) {kind = "loop", name = "f"} : (tensor<?xf32, [@S0]>, tensor<?xf32, [@S1]>) -> tensor<?xf32, [@S1]>
-  return %f : tensor<?xf32, [@S1]>
+  %0 = "disc.broadcast_in_dim"(%x) {dims = array<i64: 0>, maybe = array<i64: 0>} : (tensor<?xf32, [@S0]>) -> tensor<?xf32, [@S1]>
+  %1 = stablehlo.add %0, %y : tensor<?xf32, [@S1]>
+  return %1 : tensor<?xf32, [@S1]>
 }"""
 
 
-def test_maybe_broadcast_inside_a_fusion() -> None:
+def test_broadcast_decided_at_run_time() -> None:
     y = np.arange(3, dtype=np.float32)
     np.testing.assert_array_equal(run(MAYBE, np.array([5], np.float32), y)[0], y + 5)
     np.testing.assert_array_equal(run(MAYBE, y, y)[0], y + y)
     with pytest.raises(ShapeConstraintError, match="a dim of size 2 cannot be broadcast to size 3"):
         run(MAYBE, y[:2], y)
+
+
+FUSION = """
+"disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
+func.func @main(%x: tensor<?xf32, [@S0]>, %y: tensor<?xf32, [@S0]>) -> (tensor<?xf32, [@S0]>, tensor<?xf32, [@S0]>) {
+  %f:2 = "disc.fusion"(%x, %y) ({
+  ^bb0(%a: tensor<?xf32, [@S0]>, %b: tensor<?xf32, [@S0]>):
+    %0 = stablehlo.add %a, %b : tensor<?xf32, [@S0]>
+    %1 = stablehlo.multiply %0, %b : tensor<?xf32, [@S0]>
+    "disc.yield"(%1, %0) : (tensor<?xf32, [@S0]>, tensor<?xf32, [@S0]>) -> ()
+  }) {kind = "loop", name = "f"} : (tensor<?xf32, [@S0]>, tensor<?xf32, [@S0]>) -> (tensor<?xf32, [@S0]>, tensor<?xf32, [@S0]>)
+  return %f#0, %f#1 : tensor<?xf32, [@S0]>, tensor<?xf32, [@S0]>
+}"""
+
+
+@pytest.mark.parametrize("n", [0, 1, 7])
+def test_fusion(n: int) -> None:
+    x, y = np.arange(n, dtype=np.float32), np.full(n, 3, np.float32)
+    product, total = run(FUSION, x, y)
+    np.testing.assert_array_equal(product, (x + y) * y)
+    np.testing.assert_array_equal(total, x + y)
