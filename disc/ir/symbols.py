@@ -72,9 +72,21 @@ class ModuleEnv(ShapeEnv):
         solved = tuple((self.simplify(symbol), self.range(symbol), self.divisor(symbol)) for symbol in symbols)
         return (solved, tuple(self.facts()), tuple(self.inequalities()))
 
-    def _forget_answers(self) -> None:
-        """New facts can make two names one size."""
-        super()._forget_answers()
+    # New facts can make two names one size, so what the names stand for is looked up again.
+
+    def symbol(self, name: str, lo: int | None = 0, hi: int | None = None, divisor: int = 1) -> Dim:
+        self._forget_names()
+        return super().symbol(name, lo, hi, divisor)
+
+    def equate(self, left: Dim | int, right: Dim | int) -> None:
+        super().equate(left, right)
+        self._forget_names()
+
+    def assume_ge(self, left: Dim | int, right: Dim | int) -> None:
+        super().assume_ge(left, right)
+        self._forget_names()
+
+    def _forget_names(self) -> None:
         self._names = {}
         self._by_reference = {}
 

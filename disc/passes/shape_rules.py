@@ -304,9 +304,7 @@ def _reduce_window(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
     windows, ones = ints_attr(op, "window_dimensions"), [1] * rank
     strides, dilations = ints_attr(op, "window_strides", ones), ints_attr(op, "window_dilations", ones)
     base, paddings = ints_attr(op, "base_dilations", ones), _paddings(op, rank)
-    result = tuple(
-        window_size(shapes, dims[i], Dim.of(windows[i]), *paddings[i], strides[i], dilations[i], base[i]) for i in range(rank)
-    )
+    result = tuple(window_size(shapes, dims[i], Dim.of(windows[i]), *paddings[i], strides[i], dilations[i], base[i]) for i in range(rank))
     return [result] * len(op.results)
 
 

@@ -143,8 +143,10 @@ def test_shape_arithmetic_computes_like_numpy(size: int):
       %from = tensor.from_elements %c1, %c0 : tensor<2xindex>
       %to = tensor.from_elements %n, %c2 : tensor<2xindex>
       %low = tensor.from_elements %n, %c0 : tensor<2xindex>
-      %a = stablehlo.real_dynamic_slice %x, %from, %to, %ones : (tensor<?x2xf32>, tensor<2xindex>, tensor<2xindex>, tensor<2xindex>) -> tensor<?x2xf32>
-      %b = stablehlo.dynamic_pad %a, %zero, %low, %none, %none : (tensor<?x2xf32>, tensor<f32>, tensor<2xindex>, tensor<2xindex>, tensor<2xindex>) -> tensor<?x2xf32>
+      %a = stablehlo.real_dynamic_slice %x, %from, %to, %ones
+        : (tensor<?x2xf32>, tensor<2xindex>, tensor<2xindex>, tensor<2xindex>) -> tensor<?x2xf32>
+      %b = stablehlo.dynamic_pad %a, %zero, %low, %none, %none
+        : (tensor<?x2xf32>, tensor<f32>, tensor<2xindex>, tensor<2xindex>, tensor<2xindex>) -> tensor<?x2xf32>
       %m = tensor.dim %b, %c0 : tensor<?x2xf32>
       %flat = arith.muli %m, %c2 : index
       %s = tensor.from_elements %flat : tensor<1xindex>
@@ -249,6 +251,17 @@ def test_new_sizes_get_derived_symbols_once():
     assert again.symbol_name(again.parse("S1 * S0")) == "S2"
 
 
+def test_a_new_fact_unites_names():
+    module = parse_module(MODULE)
+    env = load_env(module)
+    argument = main_block(module).arguments[0]
+    rows, columns = dims_of(argument, env)
+    assert (env.symbol_name(rows), env.symbol_name(columns)) == ("S0", "S1")
+    env.equate(rows, columns)
+    assert dims_of(argument, env) == (rows, rows)
+    assert (env.symbol_name(rows), env.symbol_name(columns)) == ("S0", "S0")
+
+
 def test_store_and_load_keep_the_facts():
     module = parse_module(MODULE)
     env = load_env(module)
@@ -277,7 +290,7 @@ def test_location_text():
     module = parse_module("""func.func @main() {
       return loc("encoder/layer"("bert.py":12:4))
     }""")
-    assert location_text(list(main_block(module).operations)[0].operation) == "bert.py:12"
+    assert location_text(main_block(module).operations[0].operation) == "bert.py:12"
 
 
 # --- stages and the pass manager --------------------------------------------------------------------------------------
