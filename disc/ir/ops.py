@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -82,17 +82,6 @@ def array_to_dense(array: npt.NDArray[np.generic], kind: ir.RankedTensorType) ->
     return ir.DenseElementsAttr.get(np.ascontiguousarray(array), type=kind)
 
 
-def splat(value: float | bool, kind: ir.RankedTensorType) -> ir.DenseElementsAttr:
-    """A dense attribute of the static type `kind` with `value` everywhere."""
-    return ir.DenseElementsAttr.get_splat(kind, scalar_attr(value, kind.element_type))
-
-
-def scalar_attr(value: float | bool, element: ir.Type) -> ir.Attribute:
-    if isinstance(element, ir.IntegerType | ir.IndexType):
-        return ir.IntegerAttr.get(element, int(value))
-    return ir.FloatAttr.get(element, float(value))
-
-
 # --- operations -------------------------------------------------------------------------------------------------------
 
 
@@ -153,11 +142,8 @@ def block_ops(block: ir.Block) -> list[ir.Operation]:
     return [op.operation for op in block.operations]
 
 
-def walk_values(block: ir.Block) -> Iterator[ir.Value]:
-    """Every value that a block defines: its arguments, then the results of its ops (not of nested regions)."""
-    yield from block.arguments
-    for op in block.operations:
-        yield from op.operation.results
+def terminator_of(block: ir.Block) -> ir.Operation:
+    return block.operations[len(block.operations) - 1].operation
 
 
 # --- tensor types -----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
 from disc.errors import CompilerBug, UnsupportedFormatError
-from disc.ir.ops import DYNAMIC, block_ops, location_text, main_block, main_function, string_attr
+from disc.ir.ops import DYNAMIC, block_ops, location_text, main_block, main_function, string_attr, terminator_of
 from disc.ir.symbols import ModuleEnv, relation, symbolic_dim
 from disc.shapes import Dim
 
@@ -157,7 +157,7 @@ def _encoding_fault(kind: ir.Type, symbols: frozenset[str]) -> str | None:
 def _check_signature(module: ir.Module) -> None:
     block = main_block(module)
     declared = ir.FunctionType(ir.TypeAttr(main_function(module).attributes["function_type"]).value)
-    returned = [operand.type for operand in block_ops(block)[-1].operands]
+    returned = [operand.type for operand in terminator_of(block).operands]
     if [value.type for value in block.arguments] != list(declared.inputs) or returned != list(declared.results):
         raise CompilerBug("the type of @main does not agree with its arguments and what it returns")
 

@@ -186,6 +186,10 @@ class HostArithmetic:
             return a if condition.const else b
         if isinstance(a, Ratio) or isinstance(b, Ratio):
             return None
+        if condition in (self.less(a, b), ONE - self.less(b, a)):
+            return self.minimum(a, b)
+        if condition in (self.less(b, a), ONE - self.less(a, b)):
+            return self.maximum(a, b)
         return condition * a + (ONE - condition) * b
 
     def maximum(self, a: Dim | Ratio, b: Dim | Ratio) -> Dim | Ratio | None:

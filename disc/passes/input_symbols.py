@@ -25,7 +25,7 @@ class InputSizes:
 
 @dataclass(frozen=True)
 class _Bounds:
-    low: int
+    low: int | None
     high: int | None
     divisor: int
 
@@ -33,7 +33,7 @@ class _Bounds:
 def declare_inputs(module: ir.Module, env: ModuleEnv) -> InputSizes:
     """Declares the base symbols S0, S1, ... in argument order.
 
-    A front-end symbol is the first dim or scalar argument that is this symbol and nothing else. One that occurs only inside
+    A scalar without a name may be negative. A front-end symbol is the first dim or scalar argument that is this symbol and nothing else. One that occurs only inside
     `2 * s1` makes that dim the base symbol, with divisor 2, and is its half. A dim without a name gets a symbol of its own.
     """
     reader = _Reader(module, env)
@@ -80,8 +80,8 @@ class _Reader:
         """A base symbol `scale * name + offset` for this dim."""
         is_tensor = isinstance(self.arguments[index].type, ir.RankedTensorType)
         source = f"arg{index}.{position}" if is_tensor else f"arg{index}"
-        bounds = self.bounds.get(name, _Bounds(0, None, 1))
-        low = bounds.low * scale + offset
+        bounds = self.bounds.get(name, _Bounds(0 if is_tensor or not name.startswith("?") else None, None, 1))
+        low = None if bounds.low is None else bounds.low * scale + offset
         high = None if bounds.high is None else bounds.high * scale + offset
         divisor = bounds.divisor * scale if offset == 0 else 1
         base = self.env.add_base(f"S{len(self.env.sources)}", source, low, high, divisor)

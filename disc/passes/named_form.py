@@ -23,7 +23,7 @@ from disc.ir.ops import (
     main_function,
     rank_of,
     strings,
-    tensor_type,
+    tensor_type, terminator_of,
 )  # fmt: skip
 from disc.ir.symbols import ModuleEnv
 from disc.passes.host_values import ONE, ZERO, HostValue, Ratio, elements, is_constant
@@ -171,7 +171,7 @@ class NamedForm:
 
     def _write_signature(self) -> None:
         block = main_block(self.module)
-        results = [operand.type for operand in block_ops(block)[-1].operands]
+        results = [operand.type for operand in terminator_of(block).operands]
         kind = ir.FunctionType.get([argument.type for argument in block.arguments], results)
         main_function(self.module).attributes["function_type"] = ir.TypeAttr.get(kind)
 

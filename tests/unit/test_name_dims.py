@@ -58,6 +58,20 @@ def test_decided_comparisons_are_constants():
     assert arithmetic.compare("EQ", a, ONE) == 0
 
 
+def test_selects_of_comparisons():
+    env = ShapeEnv()
+    a, b, other = env.symbol("S0"), env.symbol("S1"), env.symbol("S2")
+    arithmetic = HostArithmetic(env)
+    values = [(x, y) for x in range(4) for y in range(4)]
+    for direction, smaller in [("LT", True), ("LE", True), ("GT", False), ("GE", False)]:
+        chosen = arithmetic.select(arithmetic.compare(direction, a, b), a, b)
+        assert isinstance(chosen, Dim)
+        assert [chosen.evaluate({"S0": x, "S1": y}) for x, y in values] == [min(x, y) if smaller else max(x, y) for x, y in values]
+    general = arithmetic.select(arithmetic.compare("LT", a, b), other, a)
+    assert isinstance(general, Dim)
+    assert [general.evaluate({"S0": x, "S1": y, "S2": 9}) for x, y in values] == [9 if x < y else x for x, y in values]
+
+
 def test_broadcast_size_is_right_for_zero_and_one():
     env = ShapeEnv()
     size = broadcast_size(env, env.symbol("S0"), env.symbol("S1"))
