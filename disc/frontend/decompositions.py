@@ -204,6 +204,19 @@ def adaptive_max_pool_2d(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor,
     return values.unsqueeze(-1).unsqueeze(-1), indices.unsqueeze(-1).unsqueeze(-1)
 
 
+def trilinear(
+    a: Tensor, b: Tensor, c: Tensor, expand_a: Sequence[int], expand_b: Sequence[int], expand_c: Sequence[int], dims: Sequence[int],
+    unroll_dim: int = 1,
+) -> Tensor:  # fmt: skip
+    for dim in sorted(expand_a):
+        a = a.unsqueeze(dim)
+    for dim in sorted(expand_b):
+        b = b.unsqueeze(dim)
+    for dim in sorted(expand_c):
+        c = c.unsqueeze(dim)
+    return (a * b * c).sum(list(dims))
+
+
 OURS: dict[torch._ops.OperatorBase, Decomposition] = {
     aten.native_layer_norm.default: native_layer_norm,
     aten.rms_norm.default: rms_norm,
@@ -221,6 +234,7 @@ OURS: dict[torch._ops.OperatorBase, Decomposition] = {
     aten.var_mean.correction: var_mean,
     aten.scaled_dot_product_attention.default: attention,
     aten._adaptive_avg_pool2d.default: adaptive_average_pool_2d,
+    aten._trilinear.default: trilinear,
     aten.adaptive_max_pool2d.default: adaptive_max_pool_2d,
 }
 

@@ -77,7 +77,7 @@ def _lowered(graph: fx.Graph) -> ir.Module:
     try:
         importer.import_stateless_graph(graph, func_name="call")
         PassManager.parse(PIPELINE).run(importer.module.operation)
-    except (ir.MLIRError, NotImplementedError, TypeError, KeyError, AssertionError, RuntimeError) as error:
+    except (ir.MLIRError, NotImplementedError, TypeError, ValueError, KeyError, AssertionError, RuntimeError) as error:
         # Whatever torch-mlir stumbles over means the same to the user: this op has no lowering.
         raise RuleError(NO_RULE) from error
     return importer.module

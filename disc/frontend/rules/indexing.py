@@ -222,6 +222,16 @@ def diagonal(e: Emitter, call: Call) -> Tensor:
     return e.transpose(result, [*range(1, result.rank), 0])
 
 
+def unfold(e: Emitter, call: Call) -> Tensor:
+    """Windows of `size` elements every `step` along a dim; the elements of a window come last."""
+    x, size, step = call.tensor("self"), call.integer("size"), call.integer("step")
+    dim = wrap_dim(call.integer("dimension"), x.rank)
+    windows = (call.shape[dim], size)
+    starts = e.binary("multiply", e.iota(windows, 0, torch.int64), e.scalar(step, torch.int64))
+    picked = take(e, x, e.binary("add", starts, e.iota(windows, 1, torch.int64)), [dim], vector=False)
+    return e.transpose(picked, [*range(2, 2 + dim), 0, *range(2 + dim, picked.rank), 1])
+
+
 RULES: dict[object, Rule] = {
     aten.embedding.default: embedding, aten.index_select.default: index_select,
     aten.index.Tensor: index, aten._unsafe_index.Tensor: index,
@@ -229,5 +239,5 @@ RULES: dict[object, Rule] = {
     aten.scatter.src: scatter_rule(None), aten.scatter.value: scatter_rule(None), aten.scatter_add.default: scatter_rule("add"),
     aten.scatter_reduce.two: scatter_reduce,
     aten.index_put.default: index_put, aten._unsafe_index_put.default: index_put,
-    aten.copy.default: copy,
+    aten.copy.default: copy, aten.unfold.default: unfold,
 }  # fmt: skip

@@ -1,0 +1,156 @@
+"""StableHLO files: MLIR text (`.mlir`) and portable bytecode (`.mlirbc`)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+from torch_mlir import ir
+from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
+from torch_mlir.passmanager import PassManager
+
+from disc.errors import UnsupportedFormatError
+from disc.frontend.dialects import load_frontend_dialects
+from disc.frontend.imported import Imported, OutputSpec
+from disc.ir.weights import STORAGE, Weight, WeightTable
+
+# Larger dense constants become weights; smaller ones stay in the module.
+MAX_CONSTANT_BYTES = 1024
+BYTECODE_MAGIC = b"ML\xefR"
+
+
+def load_stablehlo(path: str | Path, context: ir.Context) -> Imported:
+    """Reads a StableHLO file.
+
+    Raises: UnsupportedFormatError for another kind of file, text that does not parse (with its line), or a module without one
+    function to compile.
+    """
+    path = Path(path)
+    if path.suffix == ".onnx":
+        raise UnsupportedFormatError(f"{path}: ONNX is not supported yet: export the model with torch.export, or convert it to StableHLO")
+    if path.suffix not in (".mlir", ".mlirbc"):
+        raise UnsupportedFormatError(f"{path}: unknown suffix {path.suffix!r}; disc reads .pt2, .mlir and .mlirbc")
+    return import_stablehlo(path.read_bytes(), context, str(path))
+
+
+def import_stablehlo(source: bytes | str, context: ir.Context, name: str = "module") -> Imported:
+    """StableHLO text or portable bytecode → stage `imported`; `name` stands in messages.
+
+    Raises: UnsupportedFormatError as `load_stablehlo`.
+    """
+    load_frontend_dialects(context)
+    data = source.encode() if isinstance(source, str) else source
+    with context, ir.Location.unknown():
+        module = _parse(data, name)
+        function = _only_function(module, name)
+        PassManager.parse("builtin.module(inline,symbol-dce)").run(module.operation)
+        function = _only_function(module, name)
+        function.attributes["sym_name"] = ir.StringAttr.get("main")
+        weights = WeightTable()
+        for block in function.regions[0].blocks:
+            _extract_constants(block, weights)
+        return _described(module, function, weights)
+
+
+def _parse(data: bytes, name: str) -> ir.Module:
+    try:
+        if data.startswith(BYTECODE_MAGIC):
+            return _deserialized(data)
+        return ir.Module.parse(data.decode())
+    except UnicodeDecodeError as error:
+        raise UnsupportedFormatError(f"{name} is neither MLIR text nor bytecode") from error
+    except ir.MLIRError as error:
+        raise UnsupportedFormatError(f"{name} does not parse: {_with_line(str(error), name)}") from error
+
+
+def _deserialized(data: bytes) -> ir.Module:
+    """Portable artifacts are bytecode of a versioned dialect; other bytecode is read as it is."""
+    if b"vhlo" not in data:
+        return ir.Module.parse(data)
+    return ir.Module.parse(_stablehlo.deserialize_portable_artifact_str(data))
+
+
+def _with_line(message: str, name: str) -> str:
+    """MLIR calls an unnamed buffer "-": put the file's name there, and keep the first error."""
+    first = next((line for line in message.splitlines() if "error:" in line), message)
+    return re.sub(r'^error: "-":(\d+):(\d+):', rf"{name}:\1:\2:", first.strip())
+
+
+def _only_function(module: ir.Module, name: str) -> ir.Operation:
+    """`main`, or the only public function."""
+    functions = [op.operation for op in module.body if op.operation.name == "func.func" and op.operation.regions[0].blocks]
+    named = [op for op in functions if ir.StringAttr(op.attributes["sym_name"]).value == "main"]
+    public = named or [op for op in functions if "sym_visibility" not in op.attributes]
+    if len(public) != 1:
+        raise UnsupportedFormatError(f"{name} has {len(public)} public functions; name the one to compile @main")
+    for op in functions:
+        if op != public[0]:
+            op.attributes["sym_visibility"] = ir.StringAttr.get("private")
+    return public[0]
+
+
+def _extract_constants(block: ir.Block, weights: WeightTable) -> None:
+    for op in list(block.operations):
+        for region in op.operation.regions:
+            for inner in region.blocks:
+                _extract_constants(inner, weights)
+        if op.operation.name == "stablehlo.constant":
+            _extract(op.operation, weights)
+
+
+def _extract(op: ir.Operation, weights: WeightTable) -> None:
+    kind = ir.RankedTensorType(op.result.type)
+    value = op.attributes["value"]
+    array = _large_array(value, kind)
+    if array is None:
+        return
+    name = weights.add("constant", Weight(array, str(kind.element_type)))
+    with ir.InsertionPoint(op), op.location:
+        weight = ir.Operation.create("disc.weight", results=[kind], attributes={"name": ir.StringAttr.get(name)})
+    op.result.replace_all_uses_with(weight.result)
+    op.erase()
+
+
+def _large_array(value: ir.Attribute, kind: ir.RankedTensorType) -> np.ndarray | None:
+    """The data of a dense constant above the limit; None for splats and small ones.
+
+    Raises: UnsupportedFormatError for large constants of a type that disc does not store.
+    """
+    element = str(kind.element_type)
+    resource = isinstance(value, ir.DenseResourceElementsAttr)
+    if not resource and (not isinstance(value, ir.DenseElementsAttr) or value.is_splat):
+        return None
+    if element not in STORAGE:
+        raise UnsupportedFormatError(f"a constant of element type {element} is not supported")
+    dtype = np.dtype(STORAGE[element])
+    count = int(np.prod(kind.shape))
+    if count * dtype.itemsize <= MAX_CONSTANT_BYTES:
+        return None
+    if resource:
+        raise UnsupportedFormatError("constants in dense_resource form are not supported: print them as dense<...>")
+    if element == "bf16":
+        # The bindings cannot read bf16 elements; attributes of this size print as the hex of their bytes.
+        digits = re.search(r'dense<"0x([0-9A-Fa-f]+)">', str(value))
+        assert digits is not None
+        return np.frombuffer(bytes.fromhex(digits.group(1)), dtype=np.uint16).reshape(kind.shape)
+    return np.array(ir.DenseElementsAttr(value)).reshape(kind.shape).astype(dtype, copy=False)
+
+
+def _described(module: ir.Module, function: ir.Operation, weights: WeightTable) -> Imported:
+    """Names for arguments and results, where the file has none."""
+    block = function.regions[0].blocks[0]
+    given = list(ir.ArrayAttr(function.attributes["arg_attrs"])) if "arg_attrs" in function.attributes else [ir.DictAttr.get({})] * len(block.arguments)
+    names, described = [], []
+    for position, attributes in enumerate(given):
+        entries = {entry.name: entry.attr for entry in ir.DictAttr(attributes)}
+        entries.setdefault("disc.name", ir.StringAttr.get(f"arg{position}"))
+        names.append(ir.StringAttr(entries["disc.name"]).value)
+        described.append(ir.DictAttr.get(entries))
+    function.attributes["arg_attrs"] = ir.ArrayAttr.get(described)
+    results = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results
+    result_names = tuple(f"result{i}" for i in range(len(results)))
+    module.operation.attributes["disc.result_names"] = ir.ArrayAttr.get([ir.StringAttr.get(name) for name in result_names])
+    if "disc.symbols" not in module.operation.attributes:
+        module.operation.attributes["disc.symbols"] = ir.DictAttr.get({})
+    return Imported(module, weights, tuple(names), OutputSpec(result_names))
