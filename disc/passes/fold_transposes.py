@@ -3,6 +3,9 @@
     %t = stablehlo.transpose %w, dims = [1, 0]
     %y = dot_general %x, %t, contracting [1] x [0]    ─►   %y = dot_general %x, %w, contracting [1] x [1]
 
+    %s = stablehlo.multiply (stablehlo.transpose %x), %splat
+    %y = dot_general %s, ...                          ─►   %y = dot_general (stablehlo.multiply %x, %splat), ...
+
     %y = dot_general %x, %w, contracting [1] x [0]
     %t = stablehlo.transpose %y, dims = [1, 0]        ─►   %t = dot_general %w, %x, contracting [0] x [1]
 
@@ -17,10 +20,11 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from disc.ir.ops import block_ops, ints_attr, main_block, rank_of, replace_op
+from disc.ir.interp_elementwise import RULES as ELEMENTWISE
+from disc.ir.ops import block_ops, build, ints_attr, main_block, rank_of, replace_op
 from disc.passes.base import CompileState, Pass
 from disc.passes.dot_numbers import DotNumbers
-from disc.passes.rewriting import defining, erase_dead, has_one_use
+from disc.passes.rewriting import defining, element_type, entries, erase_dead, has_one_use, make_splat, named_type, producer, splat_value
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,8 @@ class FoldTransposes(Pass):
         block = main_block(module)
         for op in block_ops(block):
             if op.name == "stablehlo.dot_general":
+                for side in (0, 1):
+                    _sink_transpose(op, side)
                 _fold_operands(op)
         for op in block_ops(block):
             if op.name == "stablehlo.transpose":
@@ -60,6 +66,34 @@ def _fold_operands(dot: ir.Operation) -> None:
             transpose = defining(operands[side], "stablehlo.transpose")
     if operands != list(dot.operands):
         replace_op(dot, numbers.build_dot(dot, operands, dot.results[0].type).results)
+
+
+def _scaled_transpose(value: ir.Value) -> ir.Operation | None:
+    """The transpose below an elementwise op that nobody else reads and whose other operands are splats."""
+    scale = defining(value, *ELEMENTWISE)
+    if scale is None or not has_one_use(value):
+        return None
+    varying = [operand for operand in scale.operands if splat_value(operand) is None]
+    return defining(varying[0], "stablehlo.transpose") if len(varying) == 1 else None
+
+
+def _sink_transpose(dot: ir.Operation, side: int) -> None:
+    """f(transpose(x)) that feeds the dot becomes transpose(f(x)), where the transpose then folds (the scaled query of an attention)."""
+    transpose = _scaled_transpose(dot.operands[side])
+    if transpose is None or not keeps_order_of_free_dims(ints_attr(transpose, "permutation"), DotNumbers.of(dot).bound(side)):
+        return
+    scale, source = producer(dot.operands[side]), transpose.operands[0]
+    assert scale is not None
+    operands: list[ir.Value] = []
+    for operand in scale.operands:
+        splat = splat_value(operand)
+        dims = entries(source.type) if ir.RankedTensorType(operand.type).rank else []
+        operands.append(source if splat is None else make_splat(splat, named_type(element_type(operand.type), dims), scale))
+    type_ = named_type(element_type(scale.results[0].type), entries(source.type))
+    attributes = {name: scale.attributes[name] for name in scale.attributes}
+    moved = build(scale.name, operands, [type_], attributes, before=scale)
+    permutation = {"permutation": transpose.attributes["permutation"]}
+    replace_op(scale, build(transpose.name, moved.results, [scale.results[0].type], permutation, before=scale).results)
 
 
 @dataclass(frozen=True)

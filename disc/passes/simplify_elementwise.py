@@ -11,9 +11,9 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 
 from disc.ir.interp import evaluate_scalars
 from disc.ir.interp_elementwise import RULES as EVALUABLE
-from disc.ir.interp_values import Array, round_to_bf16
-from disc.ir.ops import build, string_attr
-from disc.passes.rewriting import defining, element_type, make_splat, splat_value
+from disc.ir.interp_values import Array, held_dtype, round_to_bf16
+from disc.ir.ops import build, int_attr, string_attr
+from disc.passes.rewriting import defining, element_type, entries, is_one, make_splat, splat_value
 from disc.shapes import parse_dim
 
 Rule = Callable[[ir.Operation], ir.Value | None]
@@ -165,6 +165,31 @@ def compare_with_itself(op: ir.Operation) -> ir.Value | None:
     return make_splat(np.array(direction in ("EQ", "LE", "GE")), op.results[0].type, op)
 
 
+def compare_of_iota(op: ir.Operation) -> ir.Value | None:
+    """A count is never negative: `iota >= 0` is true, `iota < 0` is false (the rest of a causal mask that masks nothing)."""
+    source = op.operands[0]
+    while (moved := defining(source, "disc.reshape", "disc.broadcast_in_dim", "stablehlo.transpose")) is not None:
+        source = moved.operands[0]
+    bound = splat_value(op.operands[1])
+    signed = str(element_type(source.type)) in ("i32", "i64")
+    if bound is None or not signed or defining(source, "disc.iota") is None:
+        return None
+    direction = _stablehlo.ComparisonDirectionAttr(op.attributes["comparison_direction"]).value
+    if (direction == "GE" and bound <= 0) or (direction in ("GT", "NE") and bound < 0):
+        return make_splat(np.array(True), op.results[0].type, op)
+    if (direction == "LT" and bound <= 0) or (direction in ("LE", "EQ") and bound < 0):
+        return make_splat(np.array(False), op.results[0].type, op)
+    return None
+
+
+def iota_of_one(op: ir.Operation) -> ir.Value | None:
+    """Counting along a dim of size 1 gives zeros."""
+    type_ = ir.RankedTensorType(op.results[0].type)
+    if not is_one(entries(type_)[int_attr(op, "dim")]):
+        return None
+    return make_splat(np.zeros((), held_dtype(str(type_.element_type))), type_, op)
+
+
 def convert_to_same(op: ir.Operation) -> ir.Value | None:
     return op.operands[0] if op.operands[0].type == op.results[0].type else None
 
@@ -251,8 +276,9 @@ _SPECIFIC: dict[str, tuple[Rule, ...]] = {
     "stablehlo.or": (equal_operands, or_constant),
     "stablehlo.xor": (xor_zero,),
     "stablehlo.select": (select_decided,),
-    "stablehlo.compare": (compare_with_itself,),
+    "stablehlo.compare": (compare_with_itself, compare_of_iota),
     "stablehlo.convert": (convert_to_same, convert_of_convert, convert_of_iota),
+    "disc.iota": (iota_of_one,),
     "disc.dim_value": (constant_dim_value,),
 }
 

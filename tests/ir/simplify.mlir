@@ -8,7 +8,7 @@
 func.func @main(%x: tensor<?x4xf32, [@S0, 4]>, %p: tensor<?x4xi1, [@S0, 4]>, %b: tensor<2x?x4xf32, [2, @S0, 4]>, %w: tensor<4x3xf32, [4, 3]>)
     -> (tensor<?x4xf32, [@S0, 4]>, tensor<?x4xf32, [@S0, 4]>, tensor<?x4xf32, [@S0, 4]>, tensor<?x2x2xf32, [@S0, 2, 2]>,
         tensor<?x4xf32, [@S0, 4]>, tensor<2x?x4xf32, [2, @S0, 4]>, tensor<?x4xf32, [@S0, 4]>, tensor<2x?x3xf32, [2, @S0, 3]>,
-        tensor<?x4xf32, [@S0, 4]>, tensor<?x4xf32, [@S0, 4]>) {
+        tensor<?x4xf32, [@S0, 4]>, tensor<?x4xf32, [@S0, 4]>, tensor<?x4xi1, [@S0, 4]>) {
   %one = stablehlo.constant dense<1.0> : tensor<f32>
   %zero = stablehlo.constant dense<0.0> : tensor<f32>
   %minus_zero = stablehlo.constant dense<-0.0> : tensor<f32>
@@ -69,8 +69,15 @@ func.func @main(%x: tensor<?x4xf32, [@S0, 4]>, %p: tensor<?x4xi1, [@S0, 4]>, %b:
   %12 = stablehlo.add %ones, %twos : tensor<?x4xf32, [@S0, 4]>
   %r9 = stablehlo.maximum %11, %12 : tensor<?x4xf32, [@S0, 4]>
 
-  // CHECK: return %[[ADD]], %[[DIV]], %[[POW]], %[[RESHAPE]], %[[NEG]], %[[B]], %[[SELECT]], %[[DOT]], %[[SPREAD]], %{{.*}} :
-  return %r0, %r1, %r2, %r3, %r4, %r5, %r6, %r7, %r8, %r9 : tensor<?x4xf32, [@S0, 4]>, tensor<?x4xf32, [@S0, 4]>, tensor<?x4xf32, [@S0, 4]>,
+  // iota >= 0 masks nothing.
+  %none = stablehlo.constant dense<0> : tensor<i64>
+  %nones = "disc.broadcast_in_dim"(%none) {dims = array<i64>, maybe = array<i64>} : (tensor<i64>) -> tensor<?x4xi64, [@S0, 4]>
+  %13 = "disc.iota"() {dim = 0 : i64} : () -> tensor<?x4xi64, [@S0, 4]>
+  %14 = stablehlo.compare GE, %13, %nones : (tensor<?x4xi64, [@S0, 4]>, tensor<?x4xi64, [@S0, 4]>) -> tensor<?x4xi1, [@S0, 4]>
+  %r10 = stablehlo.and %14, %p : tensor<?x4xi1, [@S0, 4]>
+
+  // CHECK: return %[[ADD]], %[[DIV]], %[[POW]], %[[RESHAPE]], %[[NEG]], %[[B]], %[[SELECT]], %[[DOT]], %[[SPREAD]], %{{.*}}, %[[P]] :
+  return %r0, %r1, %r2, %r3, %r4, %r5, %r6, %r7, %r8, %r9, %r10 : tensor<?x4xf32, [@S0, 4]>, tensor<?x4xf32, [@S0, 4]>, tensor<?x4xf32, [@S0, 4]>,
     tensor<?x2x2xf32, [@S0, 2, 2]>, tensor<?x4xf32, [@S0, 4]>, tensor<2x?x4xf32, [2, @S0, 4]>, tensor<?x4xf32, [@S0, 4]>,
-    tensor<2x?x3xf32, [2, @S0, 3]>, tensor<?x4xf32, [@S0, 4]>, tensor<?x4xf32, [@S0, 4]>
+    tensor<2x?x3xf32, [2, @S0, 3]>, tensor<?x4xf32, [@S0, 4]>, tensor<?x4xf32, [@S0, 4]>, tensor<?x4xi1, [@S0, 4]>
 }
