@@ -33,7 +33,8 @@ class _Bounds:
 def declare_inputs(module: ir.Module, env: ModuleEnv) -> InputSizes:
     """Declares the base symbols S0, S1, ... in argument order.
 
-    A scalar without a name may be negative. A front-end symbol is the first dim or scalar argument that is this symbol and nothing else. One that occurs only inside
+    A scalar without a name may be negative.
+    A front-end symbol is the first dim or scalar argument that is this symbol and nothing else. One that occurs only inside
     `2 * s1` makes that dim the base symbol, with divisor 2, and is its half. A dim without a name gets a symbol of its own.
     """
     reader = _Reader(module, env)

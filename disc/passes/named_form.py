@@ -23,8 +23,9 @@ from disc.ir.ops import (
     main_function,
     rank_of,
     strings,
-    tensor_type, terminator_of,
-)  # fmt: skip
+    tensor_type,
+    terminator_of,
+)
 from disc.ir.symbols import ModuleEnv
 from disc.passes.host_values import ONE, ZERO, HostValue, Ratio, elements, is_constant
 from disc.passes.shape_rules import Shapes, conv_paddings, gather_sizes, pad_amounts, slice_bounds
