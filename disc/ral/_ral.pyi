@@ -5,6 +5,7 @@ ABI_VERSION: int
 
 class Context:
     single: bool
+    like: object
     threads: int
     def call(self, inputs: tuple[object, ...], out: object) -> object: ...
     def verify(self) -> None: ...

@@ -128,6 +128,15 @@ class Executable:
     def threads(self, count: int) -> None:
         self._context.threads = count
 
+    @property
+    def like(self) -> object:
+        """A tensor whose kind the results of a call *without tensors* have (Python scalars only, or no input); None = NumPy. May be set."""
+        return self._context.like
+
+    @like.setter
+    def like(self, tensor: object) -> None:
+        self._context.like = tensor
+
     def stats(self) -> dict[str, int | dict[str, int]]:
         """Counts since loading: compiles, calls, copied_inputs, copied_bytes, arena_bytes (held), launches (kernels run),
         "kernels" (launches by kernel name) and "counters" (by name: versions taken and the like)."""

@@ -93,6 +93,13 @@ def test_the_kind_of_the_first_tensor_comes_back(adder: Executable) -> None:
     assert isinstance(adder(x, torch.ones(2, 4)), np.ndarray)
 
 
+def test_the_kind_without_tensors() -> None:
+    exe = Executable.from_parts(two_manifest(), {"x86-64-v3": build(TWO)})
+    assert isinstance(exe(1)[0], np.ndarray)
+    exe.like = torch.empty(0)
+    assert isinstance(exe(1)[0], torch.Tensor)
+
+
 class OnlyDlpack:
     """A tensor of an unknown framework."""
 

@@ -52,7 +52,8 @@ class WeightBuffers {
 struct Context {
   WeightBuffers weights;
   std::unique_ptr<ral_context, Unload> handle;
-  bool single = false;  // a call gives its one output, not a tuple
+  bool single = false;               // a call gives its one output, not a tuple
+  nb::object like = nb::none();      // a call without tensors gives results of the kind of this one; None = NumPy
 
   ral_context* get() const { return handle.get(); }
 };
@@ -120,7 +121,7 @@ nb::object call(const Context& context, const nb::tuple& arguments, const nb::ob
                       out.is_none() ? output_count : given.count());
   }
   check(status);
-  return out.is_none() ? ral::python::results(inputs.kind(), outputs, context.single) : out;
+  return out.is_none() ? ral::python::results(inputs.kind(context.like), outputs, context.single) : out;
 }
 
 std::vector<int64_t> counters(const Context& context) {
@@ -186,6 +187,7 @@ NB_MODULE(_ral, module) {
       .def("file_view", &file_view)
       .def("isa", [](const Context& context) { return ral_isa(context.get()); })
       .def_rw("single", &Context::single)
+      .def_rw("like", &Context::like, nb::for_setter(nb::arg().none()))
       .def_prop_rw(
           "threads", [](const Context& context) { return ral_threads(context.get()); },
           [](const Context& context, int32_t threads) { ral_set_threads(context.get(), threads); });

@@ -265,11 +265,10 @@ ral_tensor Borrowed::read(nb::handle object, const Place& place, Keeper& keeper)
   raise(RAL_ERROR_DTYPE, place.text() + "expected a tensor, got " + Py_TYPE(object.ptr())->tp_name);
 }
 
-Kind Borrowed::kind() const {
-  if (!first_) return {};
-  const nb::handle first(first_);
+Kind Borrowed::kind(nb::handle otherwise) const {
+  const nb::handle first = first_ ? nb::handle(first_) : otherwise;
   if (const DLPackExchangeAPI* exchange = exchange_of(first)) return {exchange, {}};
-  if (PyObject_CheckBuffer(first_)) return {};
+  if (first.is_none() || PyObject_CheckBuffer(first.ptr())) return {};
   const std::string module = nb::cast<std::string>(first.type().attr("__module__"));
   const nb::dict modules = nb::module_::import_("sys").attr("modules");
   const nb::object root = modules.attr("get")(module.substr(0, module.find('.')));

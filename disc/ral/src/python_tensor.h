@@ -59,8 +59,8 @@ class Borrowed {
 
   const ral_tensor* tensors() const { return tensors_.data(); }
   int32_t count() const { return static_cast<int32_t>(tensors_.size()); }
-  // The kind of the first tensor that was added; NumPy when there was none.
-  Kind kind() const;
+  // The kind of the first tensor that was added, of `otherwise` when there was none.
+  Kind kind(nb::handle otherwise) const;
 
  private:
   void add(nb::handle object, const Place& place);
