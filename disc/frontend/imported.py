@@ -25,6 +25,10 @@ class OutputSpec:
     constants: dict[int, Constant] = field(default_factory=dict)
     tree: pytree.TreeSpec | None = None
 
+    def is_single(self) -> bool:
+        """True when the user's value is one tensor, not a tuple or another structure."""
+        return self.tree is not None and self.tree.is_leaf() and not self.constants
+
     def rebuild(self, results: Sequence[object]) -> object:
         """The user's nested value from the flat results of the function."""
         remaining = iter(results)

@@ -76,6 +76,17 @@ def lower_graph(source: GraphSource, context: ir.Context) -> LoweredGraph:
         return lowered
 
 
+def refused_nodes(source: GraphSource, context: ir.Context) -> dict[fx.Node, UnsupportedOp]:
+    """The nodes that cannot be lowered, with the reason; empty when the graph can be compiled whole."""
+    with context, ir.Location.unknown():
+        lowering = _Lowering(source)
+        try:
+            lowering.run()
+        except UnsupportedOpError:
+            return lowering.refused
+        return {}
+
+
 def to_weight(tensor: torch.Tensor) -> Weight:
     """A view of the tensor's storage (no copy for a CPU tensor).
 
@@ -96,6 +107,7 @@ class _Lowering:
         self.weights = WeightTable()
         self.values: dict[fx.Node, Tensor | tuple[Tensor, ...]] = {}
         self.unsupported: list[UnsupportedOp] = []
+        self.refused: dict[fx.Node, UnsupportedOp] = {}
         self.ranges = self._relaxed_ranges()
 
     def run(self) -> LoweredGraph:
@@ -254,7 +266,8 @@ class _Lowering:
         return emitter.op(name, [result.value], known, result.dtype)
 
     def _refuse(self, node: fx.Node, reason: str) -> None:
-        self.unsupported.append(UnsupportedOp(str(node.target), reason, line_text(node)))
+        self.refused[node] = UnsupportedOp(str(node.target), reason, line_text(node))
+        self.unsupported.append(self.refused[node])
 
     def _stand_ins(self, meta: object) -> Tensor | tuple[Tensor, ...]:
         """A value of the right type after a refused op, so that the ops after it are examined too."""
