@@ -1,4 +1,6 @@
 // Tests of the runtime that run under the sanitizers: `ral_test`. Exits with 1 at the first failure.
+#include "ral.h"
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -10,7 +12,6 @@
 #include <vector>
 
 #include "layout.h"
-#include "ral.h"
 #include "sha256.h"
 
 namespace {
@@ -222,9 +223,11 @@ void test_file(const std::string& path) {
   Bytes weights;
   put(weights, weight);
   const Bytes manifest{'{', '}'};
-  const Bytes file = artifact_file({{"manifest", manifest}, {"signature", program_signature()}, {"code/x86-64", code}, {"weights", weights}});
+  const Bytes file =
+      artifact_file({{"manifest", manifest}, {"signature", program_signature()}, {"code/x86-64", code}, {"weights", weights}});
   const auto load = [&](const Bytes& content) {
-    std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(content.size()));
+    std::ofstream(path, std::ios::binary)
+        .write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(content.size()));
     ral_context* context = nullptr;
     ral_status status = ral_load_file(path.c_str(), nullptr, &context);
     if (status == RAL_OK) status = ral_verify(context);

@@ -35,7 +35,8 @@ int main(int argc, char** argv) {
   clock_gettime(CLOCK_MONOTONIC, &end);
   printf("{\"dims\": [%lld, %lld], \"values\": [", (long long)output.dims[0], (long long)output.dims[1]);
   for (int64_t i = 0; i < output.dims[0] * output.dims[1]; ++i) printf("%s%g", i ? ", " : "", (double)((const float*)output.data)[i]);
-  printf("], \"nanoseconds_per_call\": %g}\n", ((double)(end.tv_sec - start.tv_sec) * 1e9 + (double)(end.tv_nsec - start.tv_nsec)) / kCalls);
+  printf("], \"nanoseconds_per_call\": %g}\n",
+         ((double)(end.tv_sec - start.tv_sec) * 1e9 + (double)(end.tv_nsec - start.tv_nsec)) / kCalls);
   ral_release(&output);
   ral_unload(context);
   return 0;

@@ -168,10 +168,10 @@ typedef struct ral_stats {
 } ral_stats;
 
 RAL_API void ral_get_stats(ral_context* context, ral_stats* stats);
-RAL_API void ral_get_counters(ral_context* context, int64_t* values);                         /* ral_counter_count values */
+RAL_API void ral_get_counters(ral_context* context, int64_t* values);                        /* ral_counter_count values */
 RAL_API void ral_get_kernels(ral_context* context, int64_t* launches, int64_t* nanoseconds); /* ral_kernel_count values each */
-RAL_API void ral_set_profile(ral_context* context, int32_t on); /* kernel times are taken while on */
-RAL_API void ral_set_threads(ral_context* context, int32_t threads); /* as ral_options.threads */
+RAL_API void ral_set_profile(ral_context* context, int32_t on);                              /* kernel times are taken while on */
+RAL_API void ral_set_threads(ral_context* context, int32_t threads);                         /* as ral_options.threads */
 RAL_API int32_t ral_threads(const ral_context* context);
 
 #ifdef __cplusplus

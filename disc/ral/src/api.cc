@@ -36,8 +36,8 @@ Status load(const char* function, const ral_options* options, ral_context** cont
   *context = nullptr;
   const ral_options chosen = options ? *options : ral_options{RAL_ABI_VERSION, 0, nullptr};
   if (chosen.abi != RAL_ABI_VERSION) {
-    return error(RAL_ERROR_INTERNAL, std::string(function) + ": the caller was built for ABI " + std::to_string(chosen.abi) + ", this library has ABI " +
-                                         std::to_string(RAL_ABI_VERSION));
+    return error(RAL_ERROR_INTERNAL, std::string(function) + ": the caller was built for ABI " + std::to_string(chosen.abi) +
+                                         ", this library has ABI " + std::to_string(RAL_ABI_VERSION));
   }
   auto loaded = std::make_unique<ral_context>();
   Status status = body(*loaded, chosen);
@@ -56,7 +56,9 @@ ral_value_info info_at(const std::vector<ral::ValueInfo>& values, int32_t index,
   return {value.name.c_str(), with_dims ? value.dims.data() : nullptr, value.rank, value.dtype};
 }
 
-const char* name_at(const std::vector<std::string>& names, int32_t index) { return in_range(index, names) ? names[static_cast<size_t>(index)].c_str() : nullptr; }
+const char* name_at(const std::vector<std::string>& names, int32_t index) {
+  return in_range(index, names) ? names[static_cast<size_t>(index)].c_str() : nullptr;
+}
 
 }  // namespace
 
@@ -64,13 +66,15 @@ extern "C" {
 
 ral_status ral_load_file(const char* path, const ral_options* options, ral_context** context) {
   return guarded("ral_load_file", [&] {
-    return load("ral_load_file", options, context, [&](ral_context& loaded, const ral_options& chosen) { return loaded.load_file(path, chosen); });
+    return load("ral_load_file", options, context,
+                [&](ral_context& loaded, const ral_options& chosen) { return loaded.load_file(path, chosen); });
   });
 }
 
 ral_status ral_load_memory(const ral_program* program, const ral_options* options, ral_context** context) {
   return guarded("ral_load_memory", [&] {
-    return load("ral_load_memory", options, context, [&](ral_context& loaded, const ral_options& chosen) { return loaded.load_memory(*program, chosen); });
+    return load("ral_load_memory", options, context,
+                [&](ral_context& loaded, const ral_options& chosen) { return loaded.load_memory(*program, chosen); });
   });
 }
 
@@ -82,8 +86,8 @@ ral_status ral_verify(ral_context* context) {
 
 const char* ral_last_error(void) { return last_error.c_str(); }
 
-ral_status ral_call(ral_context* context, const ral_tensor* inputs, int32_t input_count, const ral_tensor* given_outputs, ral_tensor* outputs,
-                    int32_t output_count) {
+ral_status ral_call(ral_context* context, const ral_tensor* inputs, int32_t input_count, const ral_tensor* given_outputs,
+                    ral_tensor* outputs, int32_t output_count) {
   return guarded("ral_call", [&] { return context->call(inputs, input_count, given_outputs, outputs, output_count); });
 }
 

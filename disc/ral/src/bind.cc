@@ -52,8 +52,8 @@ class WeightBuffers {
 struct Context {
   WeightBuffers weights;
   std::unique_ptr<ral_context, Unload> handle;
-  bool single = false;               // a call gives its one output, not a tuple
-  nb::object like = nb::none();      // a call without tensors gives results of the kind of this one; None = NumPy
+  bool single = false;           // a call gives its one output, not a tuple
+  nb::object like = nb::none();  // a call without tensors gives results of the kind of this one; None = NumPy
 
   ral_context* get() const { return handle.get(); }
 };
@@ -64,7 +64,9 @@ nb::tuple out_tuple(const nb::object& out) {
   return nb::isinstance<nb::list>(out) ? nb::tuple(out) : nb::make_tuple(out);
 }
 
-ral_options options(int32_t threads, const std::optional<std::string>& isa) { return {RAL_ABI_VERSION, threads, isa ? isa->c_str() : nullptr}; }
+ral_options options(int32_t threads, const std::optional<std::string>& isa) {
+  return {RAL_ABI_VERSION, threads, isa ? isa->c_str() : nullptr};
+}
 
 template <typename Load>
 Context loaded(Load load) {
@@ -93,14 +95,10 @@ Context load_memory(const nb::bytes& manifest, const nb::bytes& signature, const
   WeightBuffers buffers;
   std::vector<const void*> pointers;
   for (const nb::object& weight : weights) pointers.push_back(buffers.add(weight));
-  const ral_program program{manifest.data(),
-                            manifest.size(),
-                            signature.data(),
-                            signature.size(),
-                            sections.data(),
-                            static_cast<int32_t>(sections.size()),
-                            pointers.data(),
-                            static_cast<int32_t>(pointers.size())};
+  const ral_program program{manifest.data(),  manifest.size(),
+                            signature.data(), signature.size(),
+                            sections.data(),  static_cast<int32_t>(sections.size()),
+                            pointers.data(),  static_cast<int32_t>(pointers.size())};
   const ral_options chosen = options(threads, isa);
   Context context = loaded([&](ral_context** handle) { return ral_load_memory(&program, &chosen, handle); });
   context.weights = std::move(buffers);
@@ -166,7 +164,8 @@ nb::bytes bytes_of(const void* (*read)(const ral_context*, size_t*), const Conte
 nb::object file_view(const Context& context) {
   size_t size = 0;
   const void* data = ral_file_bytes(context.get(), &size);
-  return nb::steal(PyMemoryView_FromMemory(static_cast<char*>(const_cast<void*>(data ? data : "")), static_cast<Py_ssize_t>(size), PyBUF_READ));
+  return nb::steal(
+      PyMemoryView_FromMemory(static_cast<char*>(const_cast<void*>(data ? data : "")), static_cast<Py_ssize_t>(size), PyBUF_READ));
 }
 
 }  // namespace
@@ -174,8 +173,8 @@ nb::object file_view(const Context& context) {
 NB_MODULE(_ral, module) {
   module.attr("ABI_VERSION") = RAL_ABI_VERSION;
   module.def("load_file", &load_file, nb::arg("path"), nb::arg("threads"), nb::arg("isa").none());
-  module.def("load_memory", &load_memory, nb::arg("manifest"), nb::arg("signature"), nb::arg("code"), nb::arg("weights"), nb::arg("threads"),
-             nb::arg("isa").none());
+  module.def("load_memory", &load_memory, nb::arg("manifest"), nb::arg("signature"), nb::arg("code"), nb::arg("weights"),
+             nb::arg("threads"), nb::arg("isa").none());
   nb::class_<Context>(module, "Context")
       .def("call", &call, nb::arg("inputs"), nb::arg("out").none())
       .def("verify", &verify)

@@ -166,7 +166,8 @@ void ral_context::give_exec(ExecPointer exec, bool completed) {
   idle_.push_back(std::move(exec));
 }
 
-Status ral_context::call(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs, int32_t output_count) {
+Status ral_context::call(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs,
+                         int32_t output_count) {
   if (Status status = verify(); !status.ok()) return status;
   ExecPointer exec = take_exec();
   Status status = exec->run(inputs, input_count, given, outputs, output_count);

@@ -111,8 +111,10 @@ Status ral_exec::prepare_inputs(const ral_tensor* inputs) {
     strides += inputs[i].rank;
     if (ral::is_row_major(inputs[i], element)) continue;
     int64_t bytes = 0;
-    if (!ral::tensor_bytes(inputs[i].dims, inputs[i].rank, element, &bytes) || __builtin_add_overflow(total, ral::round_up(bytes), &total)) {
-      return error(RAL_ERROR_MEMORY, "copying input '" + infos[i].name + "': size " + ral::dims_text(inputs[i].dims, inputs[i].rank) + " is too large");
+    if (!ral::tensor_bytes(inputs[i].dims, inputs[i].rank, element, &bytes) ||
+        __builtin_add_overflow(total, ral::round_up(bytes), &total)) {
+      return error(RAL_ERROR_MEMORY,
+                   "copying input '" + infos[i].name + "': size " + ral::dims_text(inputs[i].dims, inputs[i].rank) + " is too large");
     }
     counts.copied_inputs += 1;
     counts.copied_bytes += bytes;
@@ -196,7 +198,8 @@ Status ral_exec::make_output(size_t index, const int64_t* dims) {
   }
   const int64_t head = ral::round_up(static_cast<int64_t>(2 * rank * sizeof(int64_t)));
   char* block = static_cast<char*>(ral::allocate(head + bytes));
-  if (!block) return error(RAL_ERROR_MEMORY, name() + "cannot allocate " + std::to_string(bytes) + " bytes for " + ral::dims_text(dims, info.rank));
+  if (!block)
+    return error(RAL_ERROR_MEMORY, name() + "cannot allocate " + std::to_string(bytes) + " bytes for " + ral::dims_text(dims, info.rank));
   auto* own_dims = reinterpret_cast<int64_t*>(block);
   std::copy(dims, dims + rank, own_dims);
   ral::row_major_strides(dims, info.rank, own_dims + rank);
@@ -214,7 +217,8 @@ int32_t ral_exec::threads_for(int64_t tasks, int64_t cost) const {
 
 int32_t ral_exec::launch(int64_t id, ral_kernel kernel, const int64_t* args, int64_t tasks, int64_t cost, int64_t scratch_bytes) {
   if (id < 0 || id >= static_cast<int64_t>(counts.launches.size()) || scratch_bytes < 0 || scratch_bytes > (int64_t{1} << 40)) {
-    return record(RAL_ERROR_INTERNAL, "launch: kernel " + std::to_string(id) + " with " + std::to_string(scratch_bytes) + " bytes of scratch (compiler bug)");
+    return record(RAL_ERROR_INTERNAL,
+                  "launch: kernel " + std::to_string(id) + " with " + std::to_string(scratch_bytes) + " bytes of scratch (compiler bug)");
   }
   const auto slot = static_cast<size_t>(id);
   counts.launches[slot] += 1;

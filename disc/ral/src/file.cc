@@ -81,17 +81,19 @@ Status ArtifactFile::read_header() {
   std::memcpy(&header, bytes_.data(), sizeof header);
   if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) return damaged("header: not a disc artifact");
   if (header.version > kFormatVersion) {
-    return damaged("header: format version " + std::to_string(header.version) + " is newer than this runtime reads (" + std::to_string(kFormatVersion) +
-                   "); rebuild the artifact or upgrade disc");
+    return damaged("header: format version " + std::to_string(header.version) + " is newer than this runtime reads (" +
+                   std::to_string(kFormatVersion) + "); rebuild the artifact or upgrade disc");
   }
   if (header.version != kFormatVersion) return damaged("header: format version " + std::to_string(header.version) + " is not known");
   if (header.file_size != bytes_.size()) {
     return damaged("header: the file should have " + std::to_string(header.file_size) + " bytes and has " + std::to_string(bytes_.size()));
   }
   const size_t table_end = sizeof(Header) + header.section_count * sizeof(Entry);
-  if (header.reserved != 0 || header.section_count > kMaxSections || table_end + sizeof(Digest) > bytes_.size()) return damaged("header: damaged");
+  if (header.reserved != 0 || header.section_count > kMaxSections || table_end + sizeof(Digest) > bytes_.size())
+    return damaged("header: damaged");
   const Digest digest = sha256(bytes_.first(table_end));
-  if (std::memcmp(digest.data(), bytes_.data() + table_end, digest.size()) != 0) return damaged("header: hash differs, the file is damaged");
+  if (std::memcmp(digest.data(), bytes_.data() + table_end, digest.size()) != 0)
+    return damaged("header: hash differs, the file is damaged");
 
   size_t end = table_end + sizeof(Digest);
   for (uint32_t i = 0; i < header.section_count; ++i) {
@@ -100,7 +102,8 @@ Status ArtifactFile::read_header() {
     const std::string name(entry.name, strnlen(entry.name, sizeof entry.name));
     const size_t alignment = name == "weights" ? kPage : kAlignment;
     const size_t offset = (end + alignment - 1) / alignment * alignment;
-    if (entry.offset != offset || offset > bytes_.size() || entry.size > bytes_.size() - offset) return damaged("section '" + name + "' has a wrong place");
+    if (entry.offset != offset || offset > bytes_.size() || entry.size > bytes_.size() - offset)
+      return damaged("section '" + name + "' has a wrong place");
     if (!is_zero(bytes_.subspan(end, offset - end))) return damaged("padding before section '" + name + "' is damaged");
     if (find(name)) return damaged("section '" + name + "' occurs twice");
     Section section{name, bytes_.subspan(offset, entry.size), {}};
@@ -113,7 +116,8 @@ Status ArtifactFile::read_header() {
 
 Status ArtifactFile::check_sections() const {
   for (const Section& section : sections_) {
-    if (section.name != "weights" && sha256(section.bytes) != section.digest) return damaged("section '" + section.name + "': hash differs, the file is damaged");
+    if (section.name != "weights" && sha256(section.bytes) != section.digest)
+      return damaged("section '" + section.name + "': hash differs, the file is damaged");
   }
   for (const char* name : {"manifest", "signature", "weights"}) {
     if (!find(name)) return damaged(std::string("section '") + name + "' is missing");

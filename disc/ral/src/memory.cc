@@ -7,9 +7,9 @@
 namespace ral {
 
 namespace {
-constexpr int64_t kHugePage = 2 << 20;                     // bytes, x86-64
-constexpr int64_t kHugePageThreshold = 2 * kHugePage;      // below, alignment would waste more than it saves
-constexpr int64_t kLargest = int64_t{1} << 47;             // the user address space of x86-64
+constexpr int64_t kHugePage = 2 << 20;                 // bytes, x86-64
+constexpr int64_t kHugePageThreshold = 2 * kHugePage;  // below, alignment would waste more than it saves
+constexpr int64_t kLargest = int64_t{1} << 47;         // the user address space of x86-64
 }  // namespace
 
 void* allocate(int64_t bytes) noexcept {

@@ -13,8 +13,8 @@ namespace ral::python {
 
 namespace {
 
-constexpr std::array<const char*, 10> kErrorNames{nullptr,           "InputRankError", "InputTypeError",   "DeviceError", "ShapeConstraintError",
-                                                  "AliasError",      "OutOfMemoryError", "ArtifactError", "TargetError", "CompilerBug"};
+constexpr std::array<const char*, 10> kErrorNames{nullptr,      "InputRankError",   "InputTypeError", "DeviceError", "ShapeConstraintError",
+                                                  "AliasError", "OutOfMemoryError", "ArtifactError",  "TargetError", "CompilerBug"};
 
 // Raises InputTypeError for the Python error that is set, keeping it as the cause.
 [[noreturn]] void raise_unreadable(const Place& place, nb::python_error& cause) {
@@ -84,8 +84,18 @@ int32_t dtype_of(const char* format, int64_t bytes) {
   if (swapped || text.size() != (marked ? 2u : 1u)) return -1;
   switch (text.back()) {
     case '?': return RAL_I1;
-    case 'b': case 'h': case 'i': case 'l': case 'q': case 'n': return sized(RAL_I8, bytes);
-    case 'B': case 'H': case 'I': case 'L': case 'Q': case 'N': return sized(RAL_UI8, bytes);
+    case 'b':
+    case 'h':
+    case 'i':
+    case 'l':
+    case 'q':
+    case 'n': return sized(RAL_I8, bytes);
+    case 'B':
+    case 'H':
+    case 'I':
+    case 'L':
+    case 'Q':
+    case 'N': return sized(RAL_UI8, bytes);
     case 'e': return RAL_F16;
     case 'f': return RAL_F32;
     case 'd': return RAL_F64;
@@ -95,8 +105,10 @@ int32_t dtype_of(const char* format, int64_t bytes) {
 
 ral_tensor from_dl(const DLTensor& tensor, const Place& place) {
   if (tensor.device.device_type != kDLCPU) {
-    const std::string device = tensor.device.device_type == kDLCUDA ? "cuda" : "DLPack device type " + std::to_string(tensor.device.device_type);
-    raise(RAL_ERROR_DEVICE, place.text() + "is on " + device + ":" + std::to_string(tensor.device.device_id) + ", the artifact has code for the CPU only");
+    const std::string device =
+        tensor.device.device_type == kDLCUDA ? "cuda" : "DLPack device type " + std::to_string(tensor.device.device_type);
+    raise(RAL_ERROR_DEVICE,
+          place.text() + "is on " + device + ":" + std::to_string(tensor.device.device_id) + ", the artifact has code for the CPU only");
   }
   const int32_t dtype = dtype_of(tensor.dtype);
   if (dtype < 0) raise(RAL_ERROR_DTYPE, place.text() + "has a dtype that disc does not support");
@@ -133,7 +145,8 @@ ral_tensor from_buffer(nb::handle object, const Place& place, Keeper& keeper) {
   if (dtype < 0) raise(RAL_ERROR_DTYPE, place.text() + "has the unsupported element format '" + view.format + "'");
   if (dtype == RAL_UI16 && place.info.dtype == RAL_BF16) dtype = RAL_BF16;  // NumPy has no bf16: its bits come as uint16
   for (int i = 0; i < view.ndim; ++i) {
-    if (view.strides[i] % view.itemsize != 0) raise(RAL_ERROR_DTYPE, place.text() + "its strides are no multiple of its element size; make it contiguous");
+    if (view.strides[i] % view.itemsize != 0)
+      raise(RAL_ERROR_DTYPE, place.text() + "its strides are no multiple of its element size; make it contiguous");
     keeper.strides.push_back(view.strides[i] / view.itemsize);
   }
   static_assert(sizeof(Py_ssize_t) == sizeof(int64_t));
@@ -198,7 +211,13 @@ nb::object through_exchange(const DLPackExchangeAPI* exchange, const ral_tensor&
                     owned,
                     OwnedOutput::release,
                     0,
-                    {output.data, {kDLCPU, 0}, output.rank, dl_type(output.dtype), const_cast<int64_t*>(output.dims), const_cast<int64_t*>(output.strides), 0}};
+                    {output.data,
+                     {kDLCPU, 0},
+                     output.rank,
+                     dl_type(output.dtype),
+                     const_cast<int64_t*>(output.dims),
+                     const_cast<int64_t*>(output.strides),
+                     0}};
   void* object = nullptr;
   // The framework takes ownership, also when it fails.
   if (exchange->managed_tensor_to_py_object_no_sync(&owned->managed, &object) != 0) nb::raise_python_error();
@@ -218,7 +237,7 @@ nb::object through_nanobind(const ral_tensor& output) {
   const DLDataType type = dl_type(bits_only ? static_cast<int32_t>(RAL_UI16) : output.dtype);
   const nb::dlpack::dtype element{type.code, type.bits, type.lanes};
   const nb::ndarray<Framework> array(output.data, static_cast<size_t>(output.rank), reinterpret_cast<const size_t*>(output.dims), owner,
-                                        output.strides, element);
+                                     output.strides, element);
   return nb::cast(array);
 }
 

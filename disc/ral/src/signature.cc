@@ -104,7 +104,9 @@ struct Reader {
 
 }  // namespace
 
-int64_t dtype_size(int32_t dtype) { return dtype >= 0 && dtype < static_cast<int32_t>(kDtypes.size()) ? kDtypes[static_cast<size_t>(dtype)].size : 0; }
+int64_t dtype_size(int32_t dtype) {
+  return dtype >= 0 && dtype < static_cast<int32_t>(kDtypes.size()) ? kDtypes[static_cast<size_t>(dtype)].size : 0;
+}
 
 const char* dtype_name(int32_t dtype) {
   return dtype >= 0 && dtype < static_cast<int32_t>(kDtypes.size()) ? kDtypes[static_cast<size_t>(dtype)].name : "unknown";
@@ -114,7 +116,8 @@ Status read_signature(std::span<const uint8_t> bytes, Signature* signature) {
   Reader reader{bytes};
   const uint32_t version = reader.number<uint32_t>();
   if (!reader.ok || version != kSignatureVersion) {
-    return error(RAL_ERROR_ARTIFACT, "section 'signature': version " + std::to_string(version) + ", expected " + std::to_string(kSignatureVersion));
+    return error(RAL_ERROR_ARTIFACT,
+                 "section 'signature': version " + std::to_string(version) + ", expected " + std::to_string(kSignatureVersion));
   }
   signature->inputs = reader.values(true);
   signature->outputs = reader.values(false);
