@@ -4,7 +4,7 @@ Only structure (operands, results, regions, traits) is declared here, so that ev
 free attributes; the legality of attributes is checked per stage in `stages.py`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -77,18 +77,6 @@ class Cumulative(Disc.Operation, name="cumulative", traits=[ext.Pure]):
     source: ext.Operand[Any]
 
 
-class Fusion(Disc.Operation, name="fusion", traits=[ext.Pure]):
-    """A group of ops that becomes one kernel; the region is isolated and ends in `disc.yield`."""
-
-    outs: Sequence[ext.Result[Any]]
-    inputs: Sequence[ext.Operand[Any]]
-    body: ext.Region
-
-
-class Yield(Disc.Operation, name="yield", traits=[ir.IsTerminatorTrait]):
-    values: Sequence[ext.Operand[Any]]
-
-
 def make_context() -> ir.Context:
     """A fresh MLIR context with every dialect that disc reads or writes."""
     context = ir.Context()
@@ -97,7 +85,11 @@ def make_context() -> ir.Context:
 
 
 def load_dialects(context: ir.Context) -> None:
-    """Registers stablehlo, chlo, torch and disc in `context` (safe to repeat)."""
+    """Registers stablehlo, chlo, torch and disc in `context` (safe to repeat).
+
+    `kernel.fusion` and `kernel.yield` stay unregistered: an IRDL op with variadic operands demands one type of all of them.
+    """
+    context.allow_unregistered_dialects = True
     with context, ir.Location.unknown():
         _stablehlo.register_dialect(context)
         torch_dialect.register_dialect(context)  # pyright: ignore[reportAttributeAccessIssue]

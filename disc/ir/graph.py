@@ -74,10 +74,11 @@ class Body:
 
 
 class Snapshot:
-    """Builds nodes from a block. `values` maps the Python-side key of an MLIR value to its node."""
+    """Builds nodes from a block; `ops` maps a node's id to the op that made it."""
 
     def __init__(self, env: ShapeEnv) -> None:
         self.env = env
+        self.ops: dict[int, ir.Operation] = {}
         self._symbols: dict[str, Dim] = {}
         self._types: dict[ir.Type, tuple[tuple[Dim, ...], str]] = {}
         self._next = 0
@@ -107,6 +108,7 @@ class Snapshot:
         results = tuple(self._node(op.name, operands, value, attrs, number) for number, value in enumerate(op.results))
         for node in results:
             node.body, node.line, node.siblings = body, line, results
+            self.ops[node.id] = op
         for operand in operands:
             operand.uses.extend(results[:1])
         return results
@@ -143,7 +145,7 @@ class Snapshot:
         return found
 
 
-TERMINATORS = frozenset({"func.return", "disc.yield", "stablehlo.return"})
+TERMINATORS = frozenset({"func.return", "kernel.yield", "stablehlo.return"})
 
 
 def location_line(location: ir.Location) -> str:

@@ -19,7 +19,7 @@ from disc.ir.ops import block_ops, int_attr, location_text, main_block, string_a
 from disc.ir.weights import WeightTable
 from disc.shapes import parse_dim
 
-_TERMINATORS = ("func.return", "stablehlo.return", "disc.yield")
+_TERMINATORS = ("func.return", "stablehlo.return", "kernel.yield")
 
 
 def _merge(*tables: Mapping[str, Rule]) -> dict[str, Rule]:
@@ -37,7 +37,7 @@ def _fusion(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array
 
 
 RULES: Mapping[str, Rule] = _merge(
-    interp_elementwise.RULES, interp_structure.RULES, interp_compute.RULES, {"disc.fusion": _fusion}
+    interp_elementwise.RULES, interp_structure.RULES, interp_compute.RULES, {"kernel.fusion": _fusion}
 )  # fmt: skip
 
 

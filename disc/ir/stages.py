@@ -34,7 +34,7 @@ NAMED_OPS: frozenset[str] = frozenset(
     + [f"disc.{name}" for name in _DISC.split()]
     + ["func.return"]
 )
-FUSED_OPS: frozenset[str] = frozenset(["disc.weight", "disc.fusion", "stablehlo.constant", "func.return"])
+FUSED_OPS: frozenset[str] = frozenset(["disc.weight", "kernel.fusion", "stablehlo.constant", "func.return"])
 IMPORTED_DIALECTS: frozenset[str] = frozenset(["stablehlo", "chlo", "arith", "tensor", "shape", "math", "disc", "func"])
 DEFINITIONS = ("disc.symbolic_dim", "disc.relation")
 
@@ -42,7 +42,7 @@ DEFINITIONS = ("disc.symbolic_dim", "disc.relation")
 _REQUIRED: dict[str, tuple[str, ...]] = {
     "disc.weight": ("name",), "disc.cumulative": ("dim", "kind"), "disc.broadcast_in_dim": ("dims", "maybe"), "disc.iota": ("dim",),
     "disc.slice": ("starts", "strides"), "disc.pad": ("low", "interior"), "disc.dim_value": ("expr",),
-    "disc.gather": ("dimension_numbers", "sizes"), "disc.fusion": ("kind", "name"),
+    "disc.gather": ("dimension_numbers", "sizes"), "kernel.fusion": ("kind", "name"),
 }  # fmt: skip
 
 
@@ -63,7 +63,7 @@ def parse_module(text: str) -> ir.Module:
 
 def stage_of(module: ir.Module) -> str:
     """The stage a module is in, by what it contains."""
-    if any(op.name == "disc.fusion" for op in block_ops(main_block(module))):
+    if any(op.name == "kernel.fusion" for op in block_ops(main_block(module))):
         return "fused"
     named = any(op.operation.name in DEFINITIONS for op in module.body.operations)
     return "named" if named or _carries_encodings(module) else "imported"
@@ -108,21 +108,21 @@ def _named_fault(op: ir.Operation) -> str | None:
 
 def _fused_fault(op: ir.Operation) -> str | None:
     if op.name not in FUSED_OPS:
-        return "it must be inside a disc.fusion"
+        return "it must be inside a kernel.fusion"
     for name in _REQUIRED.get(op.name, ()):
         if name not in op.attributes:
             return f"it lacks the attribute {name!r}"
-    if op.name != "disc.fusion":
+    if op.name != "kernel.fusion":
         return None
     return _region_fault(op)
 
 
 def _region_fault(fusion: ir.Operation) -> str | None:
-    """The body holds ops of stage `named` and `disc.yield`, and reads nothing from outside but its arguments."""
+    """The body holds ops of stage `named` and `kernel.yield`, and reads nothing from outside but its arguments."""
     block = fusion.regions[0].blocks[0]
     inside = {value: None for op in block_ops(block) for value in op.results} | {value: None for value in block.arguments}
     for op in block_ops(block):
-        if op.name != "disc.yield" and _named_fault(op) is not None:
+        if op.name != "kernel.yield" and _named_fault(op) is not None:
             return f"its body holds {op.name}: {_named_fault(op)}"
         if any(operand not in inside for operand in op.operands):
             return f"its body reads a value from outside in {op.name}"

@@ -8,10 +8,14 @@ from disc.errors import DiscError
 from disc.passes.base import Pass, UpstreamPass
 from disc.passes.fold_constants import FoldConstants
 from disc.passes.fold_transposes import FoldTransposes
+from disc.passes.form_fusions import FormFusions
+from disc.passes.fuse_compute import FuseCompute
+from disc.passes.fuse_elementwise import FuseElementwise
 from disc.passes.merge_dots import MergeDots
 from disc.passes.name_dims import NameDims
 from disc.passes.resolve_broadcasts import ResolveBroadcasts
 from disc.passes.simplify import Simplify
+from disc.passes.stitch import Stitch
 
 # imported → named
 FRONT: tuple[Pass, ...] = (
@@ -28,6 +32,14 @@ GRAPH: tuple[Pass, ...] = (
     Simplify(),
 )
 
+# named → fused (paper §4.1: small fusions first, then larger ones from them)
+FUSION: tuple[Pass, ...] = (
+    FuseElementwise(),
+    FuseCompute(),
+    Stitch(),
+    FormFusions(),
+)
+
 REGISTRY: dict[str, type[Pass]] = {
     one.name: one
     for one in (
@@ -37,6 +49,10 @@ REGISTRY: dict[str, type[Pass]] = {
         FoldTransposes,
         MergeDots,
         FoldConstants,
+        FuseElementwise,
+        FuseCompute,
+        Stitch,
+        FormFusions,
     )
 }
 

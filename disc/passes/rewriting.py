@@ -11,7 +11,7 @@ from torch_mlir import ir
 from disc.ir.interp_values import Array, constant_attribute, constant_value, is_splat
 from disc.ir.ops import block_ops, build, is_unused
 
-_TERMINATORS = ("func.return", "stablehlo.return", "disc.yield")
+_TERMINATORS = ("func.return", "stablehlo.return", "kernel.yield")
 
 
 def entries(type_: ir.Type) -> list[ir.Attribute]:

@@ -480,11 +480,11 @@ def test_broadcast_decided_at_run_time() -> None:
 FUSION = """
 "disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
 func.func @main(%x: tensor<?xf32, [@S0]>, %y: tensor<?xf32, [@S0]>) -> (tensor<?xf32, [@S0]>, tensor<?xf32, [@S0]>) {
-  %f:2 = "disc.fusion"(%x, %y) ({
+  %f:2 = "kernel.fusion"(%x, %y) ({
   ^bb0(%a: tensor<?xf32, [@S0]>, %b: tensor<?xf32, [@S0]>):
     %0 = stablehlo.add %a, %b : tensor<?xf32, [@S0]>
     %1 = stablehlo.multiply %0, %b : tensor<?xf32, [@S0]>
-    "disc.yield"(%1, %0) : (tensor<?xf32, [@S0]>, tensor<?xf32, [@S0]>) -> ()
+    "kernel.yield"(%1, %0) : (tensor<?xf32, [@S0]>, tensor<?xf32, [@S0]>) -> ()
   }) {kind = "loop", name = "f"} : (tensor<?xf32, [@S0]>, tensor<?xf32, [@S0]>) -> (tensor<?xf32, [@S0]>, tensor<?xf32, [@S0]>)
   return %f#0, %f#1 : tensor<?xf32, [@S0]>, tensor<?xf32, [@S0]>
 }"""

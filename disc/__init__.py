@@ -1,0 +1,30 @@
+"""disc: compile a model once, serve every input shape.
+
+`load` and `Executable` need NumPy alone; `compile` needs the extra `compile` (torch, torch-mlir) and is imported on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from disc.config import Options
+from disc.errors import DiscError
+from disc.ral.executable import Executable, load
+
+if TYPE_CHECKING:
+    from disc.api import compile
+
+__version__ = "0.1.0"
+__all__ = ["DiscError", "Executable", "Options", "__version__", "compile", "load"]
+
+
+def __getattr__(name: str) -> object:
+    """Imports the compiler when `disc.compile` is first asked for."""
+    if name != "compile":
+        raise AttributeError(f"module 'disc' has no attribute {name!r}")
+    try:
+        from disc.api import compile as compile_model
+    except ModuleNotFoundError as error:
+        raise DiscError(f"disc.compile needs {error.name}; install the compiler with: pip install 'disc[compile]'") from error
+    globals()["compile"] = compile_model
+    return compile_model

@@ -1,0 +1,120 @@
+"""Compiling a model: the one place that wires the stages."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch_mlir import ir
+
+from disc.codegen.build import build, manifest_tables
+from disc.config import Options, read_environment
+from disc.errors import TargetError, UnsupportedFormatError
+from disc.frontend.imported import Imported
+from disc.ir.dialect import make_context
+from disc.ir.stages import load_env
+from disc.passes.base import CompileState, run_passes
+from disc.passes.pipelines import FRONT, FUSION, GRAPH
+from disc.ral.executable import Executable
+from disc.targets import host_isa
+
+if TYPE_CHECKING:
+    import torch
+
+    Model = torch.nn.Module | torch.export.ExportedProgram | str | os.PathLike[str]
+
+DynamicShapes = Mapping[str, object] | Sequence[object] | None
+ISAS = ("x86-64-v3", "x86-64-v4")
+
+
+def compile(  # noqa: A001 - the name that users expect
+    model: Model,
+    example_inputs: Sequence[object] | Mapping[str, object] | None = None,
+    dynamic_shapes: DynamicShapes = None,
+    target: str | Sequence[str] = "native",
+    options: Options | None = None,
+) -> Executable:
+    """Compiles `model` once for every shape of its inputs.
+
+    model: a module, an exported program, or the path of a `.pt2`, `.mlir` or `.mlirbc` file. example_inputs: one valid set of inputs (a tuple,
+    or a dict by name), needed for a module; their sizes do not matter. dynamic_shapes: as `torch.export` takes them; None = every dim of every
+    tensor input is dynamic. target: "native", or ISA levels such as ["x86-64-v3", "x86-64-v4"].
+
+    Raises UnsupportedOpError (all ops that cannot be compiled), UnsupportedFormatError, TargetError, ShapeConstraintError, CompilerBug.
+    """
+    options = options or Options()
+    isas = target_isas(target)
+    imported = import_model(model, example_inputs, dynamic_shapes, make_context())
+    return compile_imported(imported, isas, options)
+
+
+def import_model(
+    model: Model, example_inputs: Sequence[object] | Mapping[str, object] | None, dynamic_shapes: DynamicShapes, context: ir.Context
+) -> Imported:
+    """The front end for this kind of model."""
+    if isinstance(model, str | os.PathLike):
+        return _import_file(Path(model), context)
+    import torch
+
+    from disc.frontend.exported import export_module, import_exported
+
+    if isinstance(model, torch.export.ExportedProgram):
+        return import_exported(model, context)
+    if not isinstance(model, torch.nn.Module):
+        raise UnsupportedFormatError(f"cannot compile a {type(model).__name__}: give a torch.nn.Module, an ExportedProgram or a path")
+    if example_inputs is None:
+        raise UnsupportedFormatError("compiling a module needs example_inputs: one tuple of valid inputs of any size")
+    return import_exported(export_module(model, example_inputs, dynamic_shapes), context)
+
+
+def _import_file(path: Path, context: ir.Context) -> Imported:
+    from disc.frontend.stablehlo import import_file
+
+    if path.suffix == ".pt2":
+        from disc.frontend.exported import import_exported, load_pt2
+
+        return import_exported(load_pt2(path), context)
+    return import_file(path, context)
+
+
+def compile_imported(imported: Imported, isas: Sequence[str], options: Options) -> Executable:
+    """Runs every stage after the front end and loads the result."""
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), 20_000))  # values are emitted by recursion over the fused graph
+    state = CompileState(weights=imported.weights, options=options, dump=read_environment().dump)
+    run_passes(imported.module, [*FRONT, *GRAPH, *FUSION], state)
+    built = build(imported.module, state.weights, isas)
+    with imported.module.context, ir.Location.unknown():
+        tables = manifest_tables(built, imported.module, load_env(imported.module))
+    manifest = {
+        "format": 1,
+        "compiler": "disc 0.1.0",
+        **tables,
+        "single": imported.outputs.is_single(),
+        "options": {"threads": options.threads, "isas": list(isas)},
+    }
+    weights = [(name, weight.dtype, weight.array) for name, weight in built.weights]
+    return Executable.from_parts(manifest, built.code, weights, threads=options.threads)
+
+
+def target_isas(target: str | Sequence[str]) -> tuple[str, ...]:
+    """The ISA levels to compile for.
+
+    Raises TargetError for a name that is no target, and for "native" on a CPU below x86-64-v3.
+    """
+    names = [target] if isinstance(target, str) else list(target)
+    found: dict[str, None] = {}
+    for name in names:
+        if name == "native":
+            found[host_isa()] = None
+        elif name in ISAS:
+            found[name] = None
+        elif name.startswith("sm_"):
+            raise TargetError(f"target {name!r}: GPU code is not generated yet; use one of {', '.join(('native', *ISAS))}")
+        else:
+            raise TargetError(f"there is no target {name!r}; the targets are native, {', '.join(ISAS)}")
+    if not found:
+        raise TargetError("the list of targets is empty")
+    return tuple(sorted(found, key=ISAS.index))

@@ -1,0 +1,324 @@
+"""Stage `fused` → kernels, host entry, object code: the back end in one screen.
+
+Equal fusions are compiled once, by structural key: the text of the region with its symbols (paper §6; equal layers of a model
+share one kernel).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from torch_mlir import ir
+
+from ..errors import CompilerBug
+from ..ir.graph import Node, Snapshot
+from ..ir.ops import main_block, main_function, string_attr
+from ..ir.stages import load_env
+from ..ir.weights import Weight, WeightTable
+from ..shapes import Dim, ShapeEnv
+from .host import Check, Launch, Program, Source, counter_names, emit_host
+from .index import IndexSpace
+from .kernel import Kernel, PackedWeight
+from .x86.gemm import emit_compute
+from .x86.lower import LANES, compile_object, link_shared
+from .x86.micro import micro_source
+from .x86.rows import emit_rows
+from .x86.sequential import emit_sequential
+
+
+@dataclass(eq=False)
+class Built:
+    """Code per ISA level, the manifest's tables, and the weights in slot order."""
+
+    code: dict[str, bytes]
+    program: Program
+    weights: list[tuple[str, Weight]]
+    counters: list[str]
+    sources: dict[str, str]
+
+
+@dataclass(eq=False)
+class _Fusion:
+    node: Node
+    results: tuple[Node, ...]
+    key: str
+    kind: str
+    name: str
+
+
+def build(module: ir.Module, weights: WeightTable, isas: Sequence[str]) -> Built:
+    """Compiles a module of stage `fused` for every ISA level.
+
+    Raises CompilerBug when a fusion cannot be generated, TargetError without a linker.
+    """
+    reader = _Reader(module, weights)
+    code: dict[str, bytes] = {}
+    sources: dict[str, str] = {}
+    program: Program | None = None
+    slots: _WeightSlots | None = None
+    for isa in isas:
+        slots = _WeightSlots(weights)
+        program, source = reader.program(LANES[isa], slots)
+        sources[isa] = source
+        code[isa] = link_shared([compile_object(source, isa)])
+    assert program is not None and slots is not None
+    return Built(code, program, slots.entries, counter_names(program.launches), sources)
+
+
+class _WeightSlots:
+    """Numbers the weights that the code reads; packs panels where a kernel wants them."""
+
+    def __init__(self, table: WeightTable) -> None:
+        self.table = table
+        self.entries: list[tuple[str, Weight]] = []
+        self._numbers: dict[object, int] = {}
+
+    def plain(self, name: str) -> int:
+        """The slot of a weight as it is, row-major."""
+        key = ("plain", self._identity(name))
+        if key not in self._numbers:
+            weight = self.table[name]
+            self._numbers[key] = len(self.entries)
+            self.entries.append((name, Weight(np.ascontiguousarray(weight.array), weight.dtype)))
+        return self._numbers[key]
+
+    def packed(self, name: str, pack: PackedWeight) -> int:
+        """The slot of a weight in panels."""
+        form = (pack.k, pack.n, pack.k_step, pack.n_step, pack.start, pack.columns)
+        key = ("packed", self._identity(name), form)
+        if key not in self._numbers:
+            weight = self.table[name]
+            self._numbers[key] = len(self.entries)
+            self.entries.append((f"{name}.panels{pack.columns}", Weight(pack_panels(weight.array, pack), weight.dtype)))
+        return self._numbers[key]
+
+    def _identity(self, name: str) -> object:
+        array = self.table[name].array
+        return (array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str) if array.size else name
+
+
+def pack_panels(array: npt.NDArray[np.generic], pack: PackedWeight) -> npt.NDArray[np.generic]:
+    """(panels, k, columns): element (k, n) of the weight at [n // columns, k, n % columns], zeros beyond n."""
+    flat = _flat_view(array, pack)
+    panels = -(-pack.n // pack.columns)
+    result = np.zeros((panels, pack.k, pack.columns), dtype=array.dtype)
+    for panel in range(panels):
+        part = flat[:, panel * pack.columns : (panel + 1) * pack.columns]
+        result[panel, :, : part.shape[1]] = part
+    return result
+
+
+def _flat_view(array: npt.NDArray[np.generic], pack: PackedWeight) -> npt.NDArray[np.generic]:
+    """The (k, n) matrix that the row-major positions describe; without a copy for a contiguous or a transposed weight."""
+    if array.ndim == 2 and pack.start == 0:
+        if array.shape == (pack.k, pack.n) and (pack.k_step, pack.n_step) == (array.shape[1], 1):
+            return array
+        if array.shape == (pack.n, pack.k) and (pack.k_step, pack.n_step) == (1, array.shape[1]):
+            return array.T
+    flat = np.ascontiguousarray(array).reshape(-1)
+    step = flat.itemsize
+    return np.lib.stride_tricks.as_strided(flat[pack.start :], (pack.k, pack.n), (pack.k_step * step, pack.n_step * step), writeable=False)
+
+
+class _Reader:
+    """Reads the fused module once; makes a program per lane count."""
+
+    def __init__(self, module: ir.Module, weights: WeightTable) -> None:
+        self.env = load_env(module)
+        self.module = module
+        self.weights = weights
+        snapshot = Snapshot(self.env)
+        self.body = snapshot.block(main_block(module))
+        self.snapshot = snapshot
+        self.sources = {name: _source(text) for name, text in self.env.sources.items()}
+        self.fusions = [self._fusion(node) for node in self.body.nodes if node.op == "kernel.fusion" and node.result == 0]
+        self.input_names = input_names(module)
+
+    def _fusion(self, node: Node) -> _Fusion:
+        op = self.snapshot.ops[node.id]
+        copy = op.clone(ip=False)
+        name = string_attr(op, "name")
+        del copy.attributes["name"]
+        constant = "".join("w" if operand.op == "disc.weight" else "." for operand in node.operands)
+        return _Fusion(node, node.siblings, f"{constant}\n{copy.get_asm(use_local_scope=True)}", string_attr(op, "kind"), name)
+
+    def program(self, lanes: int, slots: _WeightSlots) -> tuple[Program, str]:
+        """The program and the MLIR text of all its code for one lane count."""
+        kernels: dict[str, Kernel] = {}
+        launches: list[Launch] = []
+        counters: dict[str, tuple[int, ...]] = {}
+        for fusion in self.fusions:
+            kernel = kernels.get(fusion.key)
+            if kernel is None:
+                kernel = kernels[fusion.key] = self._kernel(fusion, lanes, len(kernels))
+                first = sum(len(each) for each in counters.values())
+                counters[fusion.key] = tuple(range(first, first + len(kernel.versions)))
+            launches.append(self._launch(fusion, kernel, slots, counters[fusion.key]))
+        program = Program(self.env, self.body.arguments, self.sources, self._checks(), launches, self.body.yields)
+        micro = dict.fromkeys(each for kernel in kernels.values() for each in kernel.micro_kernels)
+        text = [kernel.source for kernel in kernels.values()]
+        text += [micro_source(element, rows, vectors, lanes) for element, rows, vectors in micro]
+        return program, "\n".join([*text, emit_host(program)])
+
+    def _kernel(self, fusion: _Fusion, lanes: int, number: int) -> Kernel:
+        body = fusion.node.body
+        assert body is not None
+        space = IndexSpace(self.env.copy())
+        name = f"{fusion.name}_{number}".replace(".", "_")
+        weights = frozenset(
+            argument for argument, operand in zip(body.arguments, fusion.node.operands, strict=True) if operand.op == "disc.weight"
+        )
+        if fusion.kind == "compute":
+            return emit_compute(name, body, space, lanes, weights)
+        if fusion.kind in ("loop", "stitch"):
+            return emit_rows(name, body, fusion.kind, space, lanes)
+        if fusion.kind == "library":
+            return emit_sequential(name, body, space, lanes)
+        raise CompilerBug(f"fusion {fusion.name} has the unknown kind {fusion.kind!r}")
+
+    def _launch(self, fusion: _Fusion, kernel: Kernel, slots: _WeightSlots, counters: tuple[int, ...]) -> Launch:
+        packed = {pack.argument: pack for pack in kernel.packed}
+        weights: dict[int, int] = {}
+        for position, operand in enumerate(fusion.node.operands):
+            if operand.op != "disc.weight":
+                continue
+            name = operand.attrs["name"]
+            assert isinstance(name, str)
+            weights[position] = slots.packed(name, packed[position]) if position in packed else slots.plain(name)
+        return Launch(kernel, fusion.name, fusion.node.operands, fusion.results, weights, counters)
+
+    # --- checks ---------------------------------------------------------------------------------------------------------
+
+    def _checks(self) -> list[Check]:
+        checks: list[Check] = []
+        for number, argument in enumerate(self.body.arguments):
+            for axis, size in enumerate(argument.dims):
+                checks.extend(self._dim_checks(number, axis, size))
+        for name, source in self.sources.items():
+            checks.extend(self._range_checks(name, source))
+        for left, right in self.env.facts():
+            checks.append(Check("equal", left, right, f"the sizes of the inputs must satisfy {self._describe(left)} == {self._describe(right)}"))
+        checks.extend(self._broadcast_checks())
+        return checks
+
+    def _dim_checks(self, number: int, axis: int, size: Dim) -> list[Check]:
+        if size.is_const:
+            return []  # the runtime checks static dims against the signature
+        names = size.symbols()
+        if len(names) == 1 and str(size) == names[0] and self.sources.get(names[0]) == Source(number, axis):
+            return []
+        message = f"dim {axis} of input '{self.input_names[number]}' must equal {self._describe(size)}"
+        return [Check("equal", (number, axis), size, message)]
+
+    def _range_checks(self, name: str, source: Source) -> list[Check]:
+        low, high = self.env.range(Dim.symbol(name))
+        divisor = self.env.divisor(Dim.symbol(name))
+        what, value = self._describe(Dim.symbol(name)), self._raw(source)
+        checks: list[Check] = []
+        if low is not None and low > 0:
+            checks.append(Check("at_least", value, Dim.of(low), f"{what} must be at least {low}"))
+        if high is not None:
+            checks.append(Check("at_most", value, Dim.of(high), f"{what} must be at most {high}"))
+        if divisor > 1:
+            checks.append(Check("divides", value, Dim.of(divisor), f"{what} must be a multiple of {divisor}: got {{actual}}"))
+        solved = self.env.simplify(Dim.symbol(name))
+        if solved != Dim.symbol(name):
+            checks.append(Check("equal", value, solved, f"{what} must equal {self._describe(solved)}"))
+        return checks
+
+    def _raw(self, source: Source) -> Dim | tuple[int, int]:
+        if source.dim is None:
+            name = next(name for name, each in self.sources.items() if each == source)
+            return Dim.symbol(name)
+        return (source.argument, source.dim)
+
+    def _broadcast_checks(self) -> list[Check]:
+        checks: dict[tuple[Dim, Dim], Check] = {}
+        for fusion in self.fusions:
+            assert fusion.node.body is not None
+            for node in fusion.node.body.nodes:
+                if node.op != "disc.broadcast_in_dim":
+                    continue
+                for axis in node.ints("maybe"):
+                    actual, expected = node.operands[0].dims[axis], node.dims[node.ints("dims")[axis]]
+                    where = f" (line {node.line})" if node.line else ""
+                    message = f"sizes {self._describe(actual)} and {self._describe(expected)} do not broadcast{where}"
+                    checks.setdefault((actual, expected), Check("broadcasts", actual, expected, message))
+        return list(checks.values())
+
+    def _describe(self, size: Dim) -> str:
+        """An expression in words: symbols become "dim 1 of input 'ids'"."""
+        if size.is_const:
+            return str(size)
+        words = {name: self._source_words(source) for name, source in self.sources.items()}
+        names = size.symbols()
+        if len(names) == 1 and str(size) == names[0]:
+            return words.get(names[0], names[0])
+        return f"{size} (" + ", ".join(f"{name} = {words.get(name, name)}" for name in names) + ")"
+
+    def _source_words(self, source: Source) -> str:
+        name = self.input_names[source.argument]
+        return f"the value of input '{name}'" if source.dim is None else f"dim {source.dim} of input '{name}'"
+
+
+def _source(text: str) -> Source:
+    """ "arg0.1" → dim 1 of argument 0; "arg3" → the value of argument 3."""
+    argument, _, dim = text.removeprefix("arg").partition(".")
+    return Source(int(argument), int(dim) if dim else None)
+
+
+def input_names(module: ir.Module) -> list[str]:
+    """The user's names of the inputs ("arg0" where the front end gave none)."""
+    function = main_function(module)
+    block = main_block(module)
+    attributes = ir.ArrayAttr(function.attributes["arg_attrs"]) if "arg_attrs" in function.attributes else None
+    names: list[str] = []
+    for number in range(len(block.arguments)):
+        own = ir.DictAttr(attributes[number]) if attributes is not None else None
+        names.append(ir.StringAttr(own["disc.name"]).value if own is not None and "disc.name" in own else f"arg{number}")
+    return names
+
+
+def manifest_tables(built: Built, module: ir.Module, env: ShapeEnv) -> Mapping[str, object]:
+    """Inputs, outputs, symbols, checks, kernels and counters as the artifact's manifest wants them."""
+    program = built.program
+    names = input_names(module)
+    return {
+        "inputs": [
+            {"name": name, "dtype": node.element, "dims": [dim.const if dim.is_const else str(dim) for dim in node.dims]}
+            for name, node in zip(names, program.arguments, strict=True)
+        ],
+        "outputs": [
+            {"name": f"output{number}", "dtype": node.element, "rank": len(node.dims), "dims": [str(dim) for dim in node.dims]}
+            for number, node in enumerate(program.outputs)
+        ],
+        "symbols": [_symbol_entry(env, name, source) for name, source in program.sources.items()],
+        "checks": [{"message": check.message} for check in program.checks],
+        "kernels": [kernel_entry(launch) for launch in program.launches],
+        "counters": built.counters,
+    }
+
+
+def _symbol_entry(env: ShapeEnv, name: str, source: Source) -> dict[str, object]:
+    low, high = env.range(Dim.symbol(name))
+    entry: dict[str, object] = {"name": name, "min": low, "divisor": env.divisor(Dim.symbol(name))}
+    if high is not None:
+        entry["max"] = high
+    entry["source"] = f"arg{source.argument}" + ("" if source.dim is None else f".{source.dim}")
+    return entry
+
+
+def kernel_entry(launch: Launch) -> dict[str, object]:
+    """What `explain` needs of one launch."""
+    kernel = launch.kernel
+    return {
+        "name": launch.name, "kernel": kernel.name, "kind": kernel.kind, "ops": list(kernel.ops), "lines": list(kernel.lines),
+        "versions": [{"function": version.function, "guard": version.guard} for version in kernel.versions],
+        "counters": list(launch.counters), "notes": list(kernel.notes), "tasks": str(kernel.tasks),
+        "flops": str(kernel.flops) if kernel.flops is not None else None, "bytes": str(kernel.bytes) if kernel.bytes is not None else None,
+        "inputs": [f"{node.element}[{', '.join(map(str, node.dims))}]" for node in launch.inputs],
+        "results": [f"{node.element}[{', '.join(map(str, node.dims))}]" for node in launch.results],
+    }  # fmt: skip

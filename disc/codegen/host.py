@@ -1,0 +1,318 @@
+"""The host entry: one native function that reads dims, checks relations, plans buffers and launches kernels (paper §6.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..ir.graph import Node
+from ..shapes import Dim, ShapeEnv, Truth, dim_max
+from .kernel import Kernel
+from .x86.builder import Builder, Variable
+
+ELEMENT_BYTES = {
+    "f64": 8, "i64": 8, "ui64": 8, "f32": 4, "i32": 4, "ui32": 4, "f16": 2, "bf16": 2, "i16": 2, "ui16": 2, "i8": 1, "ui8": 1, "i1": 1,
+}  # fmt: skip
+TENSOR_BYTES = 32  # sizeof(ral_tensor): data 0, dims 8, strides 16, rank 24, dtype 28
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a base symbol's value is: dim `dim` of input `argument`, or its value when `dim` is None."""
+
+    argument: int
+    dim: int | None
+
+
+@dataclass(frozen=True)
+class Check:
+    """A condition on entry: `kind` is equal, at_least, at_most, divides or broadcasts (1 or equal); `message` may use {actual} and {expected}."""
+
+    kind: str
+    actual: Dim | tuple[int, int]
+    expected: Dim
+    message: str
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """One kernel call: its operands and results as nodes of the program; `weights` maps an operand position to a weight slot."""
+
+    kernel: Kernel
+    name: str
+    inputs: tuple[Node, ...]
+    results: tuple[Node, ...]
+    weights: dict[int, int]
+    counters: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Program:
+    """What the host entry does, in order."""
+
+    env: ShapeEnv
+    arguments: tuple[Node, ...]
+    sources: dict[str, Source]
+    checks: list[Check]
+    launches: list[Launch]
+    outputs: tuple[Node, ...]
+    weight_slots: dict[Node, int] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class _Slot:
+    """A piece of the arena that holds several buffers one after the other."""
+
+    sizes: list[Dim]
+    free_from: int
+
+
+def plan_slots(program: Program) -> tuple[list[_Slot], dict[Node, int]]:
+    """Buffers by lifetime: a slot is free again after the last reader; of the free ones the equal-sized is taken first."""
+    last: dict[Node, int] = {}
+    for number, launch in enumerate(program.launches):
+        for node in launch.inputs:
+            last[node] = number
+    slots: list[_Slot] = []
+    place: dict[Node, int] = {}
+    outputs = set(program.outputs)
+    for number, launch in enumerate(program.launches):
+        for node in launch.results:
+            if node in outputs:
+                continue
+            place[node] = _take(slots, buffer_bytes(program.env, node), number, last.get(node, number))
+    return slots, place
+
+
+def _take(slots: list[_Slot], size: Dim, now: int, until: int) -> int:
+    free = [number for number, slot in enumerate(slots) if slot.free_from < now]
+    chosen = next((number for number in free if size in slots[number].sizes), free[0] if free else None)
+    if chosen is None:
+        slots.append(_Slot([size], until))
+        return len(slots) - 1
+    if size not in slots[chosen].sizes:
+        slots[chosen].sizes.append(size)
+    slots[chosen].free_from = until
+    return chosen
+
+
+def buffer_bytes(env: ShapeEnv, node: Node) -> Dim:
+    """Bytes of a value, rounded up to whole cache lines, plus one line so that empty buffers have an address."""
+    return (env.product(node.dims) * ELEMENT_BYTES[node.element] + 127) // 64 * 64
+
+
+def emit_host(program: Program) -> str:
+    """MLIR text of `disc_entry` (see `ral_entry` in ral.h)."""
+    return _Host(program).emit()
+
+
+class _Host:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.b = Builder(1)
+        self.pointers: dict[Node, str] = {}
+        self.blocks = 0
+
+    def emit(self) -> str:
+        """The whole function; every failing call leaves at once with status 1."""
+        b = self.b
+        self._load_api()
+        self._load_inputs()
+        for number, check in enumerate(self.program.checks):
+            self._check(number, check)
+        self._allocate()
+        most = max((len(self._arguments(launch)) for launch in self.program.launches), default=1)
+        args = b.op(f"llvm.alloca {b.index(max(most, 1))} x i64 : (i64) -> !llvm.ptr")
+        for number, launch in enumerate(self.program.launches):
+            self._launch(number, launch, args)
+        ok = b.constant("arith.constant 0 : i32")
+        head = "func.func @disc_entry(%exec: !llvm.ptr, %api: !llvm.ptr, %inputs: !llvm.ptr, %weights: !llvm.ptr, %counters: !llvm.ptr) -> i32 {"
+        failed = ["^failed:", "  %one = arith.constant 1 : i32", "  return %one : i32"]
+        return "\n".join([head, *b.globals, *b.root.lines, f"return {ok} : i32", *failed, "}"]) + "\n"
+
+    # --- pieces ---------------------------------------------------------------------------------------------------------
+
+    def _load_api(self) -> None:
+        b = self.b
+        self.api: dict[str, str] = {}
+        for number, name in enumerate(("alloc", "output", "launch", "fail")):
+            slot = b.op(f"llvm.getelementptr %api[{number}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
+            self.api[name] = b.op(f"llvm.load {slot} : !llvm.ptr -> !llvm.ptr")
+
+    def _input_field(self, argument: int, offset: int) -> str:
+        b = self.b
+        slot = b.op(f"llvm.getelementptr %inputs[{argument * TENSOR_BYTES + offset}] : (!llvm.ptr) -> !llvm.ptr, i8")
+        return b.op(f"llvm.load {slot} : !llvm.ptr -> !llvm.ptr")
+
+    def _load_inputs(self) -> None:
+        b = self.b
+        for number, node in enumerate(self.program.arguments):
+            self.pointers[node] = self._input_field(number, 0)
+        for name, source in self.program.sources.items():
+            b.variables[name] = Variable(name, self._source_value(source), b.root)
+
+    def _source_value(self, source: Source) -> str:
+        b = self.b
+        if source.dim is None:
+            return b.op(f"llvm.load {self._input_field(source.argument, 0)} : !llvm.ptr -> i64")
+        return self._input_dim(source.argument, source.dim)
+
+    def _input_dim(self, argument: int, dim: int) -> str:
+        b = self.b
+        slot = b.op(f"llvm.getelementptr {self._input_field(argument, 8)}[{dim}] : (!llvm.ptr) -> !llvm.ptr, i64")
+        return b.op(f"llvm.load {slot} : !llvm.ptr -> i64")
+
+    def _check(self, number: int, check: Check) -> None:
+        b = self.b
+        actual = self._input_dim(*check.actual) if isinstance(check.actual, tuple) else b.scalar(check.actual)
+        expected = b.scalar(check.expected)
+        if check.kind == "divides":
+            rest = b.op(f"arith.remsi {actual}, {expected} : i64")
+            good = b.op(f"arith.cmpi eq, {rest}, {b.index(0)} : i64")
+        elif check.kind == "broadcasts":
+            one = b.op(f"arith.cmpi eq, {actual}, {b.index(1)} : i64")
+            good = b.op(f"arith.ori {one}, {b.op(f'arith.cmpi eq, {actual}, {expected} : i64')} : i1")
+        else:
+            comparison = {"equal": "eq", "at_least": "sge", "at_most": "sle"}[check.kind]
+            good = b.op(f"arith.cmpi {comparison}, {actual}, {expected} : i64")
+        failed = f"^check{number}"
+        self._branch(good, failed)
+        call = f"llvm.call {self.api['fail']}(%exec, {b.index(number)}, {actual}, {expected}) : !llvm.ptr, (!llvm.ptr, i64, i64, i64) -> i32"
+        b.statement(f"{failed}:")
+        b.op(call)
+        b.statement("cf.br ^failed")
+        b.statement(f"^next{self.blocks - 1}:")
+
+    def _branch(self, condition: str, otherwise: str) -> None:
+        """Goes on in a new block when `condition` holds. The caller writes `otherwise` and then the new block's label."""
+        self.b.statement(f"cf.cond_br {condition}, ^next{self.blocks}, {otherwise}")
+        self.blocks += 1
+
+    def _continue_if(self, condition: str) -> None:
+        self._branch(condition, "^failed")
+        self.b.statement(f"^next{self.blocks - 1}:")
+
+    def _non_null(self, pointer: str) -> None:
+        b = self.b
+        null = b.op("llvm.mlir.zero : !llvm.ptr")
+        self._continue_if(b.op(f'llvm.icmp "ne" {pointer}, {null} : !llvm.ptr'))
+
+    def _allocate(self) -> None:
+        b, program = self.b, self.program
+        slots, place = plan_slots(program)
+        offsets: list[str] = []
+        total = b.index(64)
+        for slot in slots:
+            offsets.append(total)
+            largest = slot.sizes[0]
+            for size in slot.sizes[1:]:
+                largest = size if program.env.le(largest, size) is Truth.YES else dim_max(largest, size)
+            total = b.op(f"arith.addi {total}, {b.scalar(largest)} : i64")
+        base = b.op(f"llvm.call {self.api['alloc']}(%exec, {total}) : !llvm.ptr, (!llvm.ptr, i64) -> !llvm.ptr")
+        self._non_null(base)
+        for node, number in place.items():
+            self.pointers[node] = b.op(f"llvm.getelementptr {base}[{offsets[number]}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
+        for node in program.arguments:  # an empty input may have no memory; kernels may still form its address
+            null = b.op("llvm.mlir.zero : !llvm.ptr")
+            missing = b.op(f'llvm.icmp "eq" {self.pointers[node]}, {null} : !llvm.ptr')
+            self.pointers[node] = b.op(f"arith.select {missing}, {base}, {self.pointers[node]} : i1, !llvm.ptr")
+        self._make_outputs()
+
+    def _make_outputs(self) -> None:
+        b = self.b
+        most = max((len(node.dims) for node in self.program.outputs), default=1)
+        dims = b.op(f"llvm.alloca {b.index(max(most, 1))} x i64 : (i64) -> !llvm.ptr")
+        for number, node in enumerate(self.program.outputs):
+            for axis, size in enumerate(node.dims):
+                slot = b.op(f"llvm.getelementptr {dims}[{axis}] : (!llvm.ptr) -> !llvm.ptr, i64")
+                b.statement(f"llvm.store {b.scalar(size)}, {slot} : i64, !llvm.ptr")
+            text = f"llvm.call {self.api['output']}(%exec, {b.index(number)}, {dims}) : !llvm.ptr, (!llvm.ptr, i64, !llvm.ptr) -> !llvm.ptr"
+            pointer = b.op(text)
+            self._non_null(pointer)
+            self.pointers[node] = pointer
+
+    def _arguments(self, launch: Launch) -> list[Node | str | int]:
+        items: list[Node | str | int] = [launch.weights.get(number, node) for number, node in enumerate(launch.inputs)]
+        return [*items, *launch.results, *launch.kernel.symbols]
+
+    def _argument_value(self, item: Node | str | int) -> tuple[str, str]:
+        b = self.b
+        if isinstance(item, str):
+            return b.variables[item].ssa, "i64"
+        if isinstance(item, int):
+            slot = b.op(f"llvm.getelementptr %weights[{item}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
+            return b.op(f"llvm.load {slot} : !llvm.ptr -> !llvm.ptr"), "!llvm.ptr"
+        return self.pointers[item], "!llvm.ptr"
+
+    def _launch(self, number: int, launch: Launch, args: str) -> None:
+        b, kernel = self.b, launch.kernel
+        for position, item in enumerate(self._arguments(launch)):
+            value, type_ = self._argument_value(item)
+            slot = b.op(f"llvm.getelementptr {args}[{position}] : (!llvm.ptr) -> !llvm.ptr, i64")
+            b.statement(f"llvm.store {value}, {slot} : {type_}, !llvm.ptr")
+        function = self._choose(launch)
+        values = ", ".join(b.scalar(each) for each in (kernel.tasks, kernel.cost, kernel.scratch))
+        status = b.op(
+            f"llvm.call {self.api['launch']}(%exec, {b.index(number)}, {function}, {args}, {values}) : "
+            "!llvm.ptr, (!llvm.ptr, i64, !llvm.ptr, !llvm.ptr, i64, i64, i64) -> i32"
+        )
+        zero = b.constant("arith.constant 0 : i32")
+        self._continue_if(b.op(f"arith.cmpi eq, {status}, {zero} : i32"))
+
+    def _choose(self, launch: Launch) -> str:
+        """The first version whose guard holds; counts it."""
+        b = self.b
+        versions = launch.kernel.versions
+        address = self._address(versions[-1].function)
+        counter = b.index(launch.counters[-1])
+        for version, number in reversed(list(zip(versions, launch.counters, strict=True))[:-1]):
+            good = self._guard(version.guard)
+            candidate = self._address(version.function)
+            address = b.op(f"arith.select {good}, {candidate}, {address} : i1, !llvm.ptr")
+            counter = b.op(f"arith.select {good}, {b.index(number)}, {counter} : i64")
+        slot = b.op(f"llvm.getelementptr %counters[{counter}] : (!llvm.ptr, i64) -> !llvm.ptr, i64")
+        old = b.op(f"llvm.load {slot} : !llvm.ptr -> i64")
+        b.statement(f"llvm.store {b.op(f'arith.addi {old}, {b.index(1)} : i64')}, {slot} : i64, !llvm.ptr")
+        return address
+
+    def _address(self, function: str) -> str:
+        b = self.b
+        type_ = "(!llvm.ptr, i64, i64, !llvm.ptr) -> ()"
+        value = b.op(f"func.constant @{function} : {type_}")
+        return b.op(f"builtin.unrealized_conversion_cast {value} : {type_} to !llvm.ptr")
+
+    def _guard(self, text: str) -> str:
+        """`divides(16, S1)` and `equal(S0, S1)`, joined by " and ", as an i1."""
+        b = self.b
+        result: str | None = None
+        for part in text.split(" and "):
+            name, _, rest = part.partition("(")
+            left, right = _two(rest.removesuffix(")"))
+            a, c = b.scalar(self.program.env.parse(left)), b.scalar(self.program.env.parse(right))
+            if name == "divides":
+                value = b.op(f"arith.remui {c}, {a} : i64")
+                condition = b.op(f"arith.cmpi eq, {value}, {b.index(0)} : i64")
+            else:
+                condition = b.op(f"arith.cmpi eq, {a}, {c} : i64")
+            result = condition if result is None else b.op(f"arith.andi {result}, {condition} : i1")
+        assert result is not None
+        return result
+
+
+def _two(text: str) -> tuple[str, str]:
+    """Splits "a, b" at the comma outside parentheses."""
+    depth = 0
+    for position, letter in enumerate(text):
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if letter == "," and depth == 0:
+            return text[:position].strip(), text[position + 1 :].strip()
+    raise ValueError(f"not two operands: {text}")
+
+
+def counter_names(launches: Sequence[Launch]) -> list[str]:
+    """Names of the counters in order: kernel and guard."""
+    names: dict[int, str] = {}
+    for launch in launches:
+        for version, number in zip(launch.kernel.versions, launch.counters, strict=True):
+            names[number] = f"{launch.kernel.name}[{version.guard or 'any shape'}]"
+    return [names[number] for number in sorted(names)]

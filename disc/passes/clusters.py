@@ -1,0 +1,215 @@
+"""Groups of ops that will become one kernel, as attributes on the ops of `@main`.
+
+The fusion passes (paper §4.1) only decide: each reads the groups left by the one before, merges some, and writes them back as
+`disc.group = 3 : i64` and `disc.kind = "stitch"`. `form-fusions` then builds the regions. Views and constants belong to no group:
+every group that reads through one gets its own copy, because a view is only a change of index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from torch_mlir import ir
+
+from disc.ir.graph import Body, Node, Snapshot
+from disc.ir.ops import main_block
+from disc.ir.stages import load_env
+from disc.shapes import Dim, ShapeEnv, Truth
+
+FREE = frozenset({"stablehlo.constant", "disc.dim_value", "disc.iota"})
+VIEWS = frozenset({"disc.reshape", "disc.broadcast_in_dim", "stablehlo.transpose", "disc.slice", "stablehlo.reverse"})
+SOURCES = frozenset({"input", "disc.weight"})
+DOTS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
+ALONE = frozenset({"stablehlo.scatter", "disc.cumulative", "stablehlo.reduce_window"})
+STRUCTURAL = frozenset({"stablehlo.concatenate", "disc.pad", "disc.gather", "stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"})
+MOST_OPS = 256  # a larger region compiles slowly and gains nothing: its values no longer fit registers
+
+
+@dataclass(eq=False)
+class Cluster:
+    """A group: its ops (first results) in program order, and what kind of kernel it will be."""
+
+    id: int
+    kind: str
+    nodes: list[Node] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Use:
+    """One op that reads a value, and what the views between them do."""
+
+    user: Node
+    expands: bool
+    permutes: bool
+
+
+def is_row_reduction(node: Node) -> bool:
+    """True when the reduced dims are the last ones, unit dims aside."""
+    if node.op != "stablehlo.reduce":
+        return False
+    source = node.operands[0].dims
+    reduced = set(node.ints("dimensions"))
+    kept = [axis for axis in range(len(source)) if axis not in reduced and not source[axis] == 1]
+    taken = [axis for axis in sorted(reduced) if not source[axis] == 1]
+    return bool(taken) and (not kept or max(kept) < min(taken))
+
+
+class Clusters:
+    """The groups of a function, the reads between its ops, and the questions that fusion asks."""
+
+    def __init__(self, module: ir.Module) -> None:
+        self.env: ShapeEnv = load_env(module)
+        self.snapshot = Snapshot(self.env)
+        self.body: Body = self.snapshot.block(main_block(module))
+        self.order: dict[Node, int] = {}
+        self.of: dict[Node, Cluster] = {}
+        self.returned = set(self.body.yields)
+        self._uses: dict[Node, tuple[Use, ...]] = {}
+        self._next = 0
+        self._read()
+
+    # --- reading and writing attributes ----------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        found: dict[int, Cluster] = {}
+        for position, node in enumerate(self.body.nodes):
+            self.order[node] = position
+            if node.result or not self.is_real(node):
+                continue
+            number = node.attrs.get("disc.group")
+            if not isinstance(number, int):
+                number = self._next
+            cluster = found.get(number)
+            if cluster is None:
+                cluster = found[number] = Cluster(number, str(node.attrs.get("disc.kind", self._first_kind(node))))
+            cluster.nodes.append(node)
+            for each in node.siblings:
+                self.of[each] = cluster
+            self._next = max(self._next, number + 1)
+
+    def _first_kind(self, node: Node) -> str:
+        if node.op in DOTS:
+            return "compute"
+        if node.op in ALONE:
+            return "loop" if node.op == "stablehlo.reduce_window" else "library"
+        return "stitch" if is_row_reduction(node) else "loop"
+
+    def write(self) -> None:
+        """Stores the groups as attributes, numbered in program order."""
+        numbers: dict[int, int] = {}
+        with self.context():
+            for node in self.body.nodes:
+                cluster = self.of.get(node)
+                if cluster is None or node.result:
+                    continue
+                number = numbers.setdefault(cluster.id, len(numbers))
+                op = self.snapshot.ops[node.id]
+                op.attributes["disc.group"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
+                op.attributes["disc.kind"] = ir.StringAttr.get(cluster.kind)
+
+    def context(self) -> ir.Context:
+        """The context of the module."""
+        return next(iter(self.snapshot.ops.values())).context if self.snapshot.ops else ir.Context.current
+
+    # --- questions -------------------------------------------------------------------------------------------------------
+
+    def is_real(self, node: Node) -> bool:
+        """True for an op that belongs to a group: not a source, constant or view (unless the view itself is returned)."""
+        if node.op in SOURCES:
+            return False
+        if node in self.returned:
+            return True
+        return node.op not in FREE and node.op not in VIEWS
+
+    def uses(self, node: Node) -> tuple[Use, ...]:
+        """The real ops that read `node` (any result), through views."""
+        found = self._uses.get(node)
+        if found is None:
+            collected: list[Use] = []
+            for result in node.siblings or (node,):
+                self._collect(result, False, False, collected, set())
+            found = self._uses[node] = tuple(collected)
+        return found
+
+    def _collect(self, node: Node, expands: bool, permutes: bool, found: list[Use], seen: set[tuple[int, bool, bool]]) -> None:
+        for user in self.readers(node):
+            wider = expands or (user.op == "disc.broadcast_in_dim" and not self.same_count(user, node))
+            moved = permutes or user.op in ("stablehlo.transpose", "disc.slice", "stablehlo.reverse")
+            if self.is_real(user):
+                found.append(Use(user, wider, moved))
+            elif (user.id, wider, moved) not in seen:
+                seen.add((user.id, wider, moved))
+                self._collect(user, wider, moved, found, seen)
+
+    def readers(self, node: Node) -> list[Node]:
+        """The ops that read exactly this result (first results)."""
+        return [user for user in dict.fromkeys(self._direct.get(node, ()))]
+
+    @property
+    def _direct(self) -> dict[Node, list[Node]]:
+        found = getattr(self, "_direct_uses", None)
+        if found is None:
+            found = {}
+            for user in self.body.nodes:
+                if user.result == 0:
+                    for operand in user.operands:
+                        found.setdefault(operand, []).append(user)
+            self._direct_uses = found
+        return found
+
+    def same_count(self, first: Node, second: Node) -> bool:
+        """True when both values provably have equally many elements."""
+        return self.env.equal(self.count(first), self.count(second)) is Truth.YES
+
+    def count(self, node: Node) -> Dim:
+        """The number of elements."""
+        return self.env.product(node.dims)
+
+    def escapes(self, node: Node, clusters: Iterable[Cluster]) -> bool:
+        """True when `node` is read outside `clusters` or returned."""
+        inside = list(clusters)
+        if any(result in self.returned for result in node.siblings or (node,)):
+            return True
+        return any(self.of[use.user] not in inside for use in self.uses(node))
+
+    def roots(self, cluster: Cluster) -> list[Node]:
+        """The ops of the group whose values are needed outside it."""
+        return [node for node in cluster.nodes if self.escapes(node, (cluster,))]
+
+    def successors(self, cluster: Cluster) -> list[Cluster]:
+        """The groups that read from this one."""
+        found = {self.of[use.user].id: self.of[use.user] for node in cluster.nodes for use in self.uses(node)}
+        found.pop(cluster.id, None)
+        return list(found.values())
+
+    def would_cycle(self, producer: Cluster, consumer: Cluster) -> bool:
+        """True when a third group lies on a path from `producer` to `consumer`."""
+        last = max(self.order[node] for node in consumer.nodes)
+        pending = [each for each in self.successors(producer) if each is not consumer]
+        seen = {each.id for each in pending}
+        while pending:
+            current = pending.pop()
+            if current is consumer:
+                return True
+            if min(self.order[node] for node in current.nodes) > last:
+                continue
+            for each in self.successors(current):
+                if each.id not in seen:
+                    seen.add(each.id)
+                    pending.append(each)
+        return False
+
+    def merge(self, producer: Cluster, consumer: Cluster, kind: str) -> Cluster:
+        """Moves the ops of `producer` into `consumer`, which becomes of `kind`."""
+        consumer.nodes = sorted(producer.nodes + consumer.nodes, key=lambda node: self.order[node])
+        consumer.kind = kind
+        for node in producer.nodes:
+            for each in node.siblings or (node,):
+                self.of[each] = consumer
+        producer.nodes = []
+        return consumer
+
+    def all(self) -> list[Cluster]:
+        """Every group once, in order of first op."""
+        return list({cluster.id: cluster for node in self.body.nodes if (cluster := self.of.get(node)) is not None}.values())

@@ -1,0 +1,81 @@
+"""fuse-compute: a dot or convolution takes the element-wise group that consumes it as its epilogue (paper §4.1).
+
+    %0 = stablehlo.dot_general ...  {disc.group = 0, disc.kind = "compute"}
+    %1 = stablehlo.add %0, %bias    {disc.group = 0, disc.kind = "compute"}
+
+Requires groups by fuse-elementwise; only writes attributes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch_mlir import ir
+
+from disc.ir.graph import Node
+from disc.passes.base import CompileState, Pass
+from disc.passes.clusters import ALONE, DOTS, STRUCTURAL, Cluster, Clusters
+
+EPILOGUE_STOPS = frozenset({"stablehlo.reduce", *ALONE, *STRUCTURAL, *DOTS})
+
+
+@dataclass(frozen=True)
+class FuseCompute(Pass):
+    """Merges each dot with its one consumer where that is a pure epilogue."""
+
+    name: ClassVar[str] = "fuse-compute"
+
+    def apply(self, module: ir.Module, state: CompileState) -> None:
+        clusters = Clusters(module)
+        for node in clusters.body.nodes:
+            if node.op not in DOTS:
+                continue
+            cluster = clusters.of[node]
+            consumers = clusters.successors(cluster)
+            if len(consumers) == 1 and may_be_epilogue(clusters, node, consumers[0]):
+                clusters.merge(cluster, consumers[0], "compute")
+        clusters.write()
+
+
+def may_be_epilogue(clusters: Clusters, dot: Node, epilogue: Cluster) -> bool:
+    """Legality: every op of the group is element-wise over the dot's elements, each read exactly where it is computed."""
+    if epilogue.kind != "loop" or any(result in clusters.returned for result in dot.siblings):
+        return False
+    if any(node.op in EPILOGUE_STOPS for node in epilogue.nodes):
+        return False
+    if any(use.expands for use in clusters.uses(dot)):
+        return False
+    reached = _reached(clusters, dot, epilogue)
+    if reached is None or any(root not in reached for root in clusters.roots(epilogue)):
+        return False
+    return not clusters.would_cycle(clusters.of[dot], epilogue)
+
+
+def _reached(clusters: Clusters, dot: Node, epilogue: Cluster) -> set[Node] | None:
+    """The nodes of the group that depend on the dot by one-to-one steps; None when one reads it in two different places.
+
+    `route` is the order of dims through transposes: two operands of one op must have come the same way.
+    """
+    route: dict[Node, tuple[object, ...]] = {dot: ()}
+    members = set(epilogue.nodes)
+    for node in clusters.body.nodes:
+        sources = [operand for operand in node.operands if operand in route]
+        if not sources or node is dot:
+            continue
+        if clusters.is_real(node) and node not in members:
+            continue
+        ways = {route[source] for source in sources}
+        if len(ways) != 1:
+            return None
+        way = next(iter(ways))
+        if node.op == "stablehlo.transpose":
+            way = (*way, ("transpose", node.ints("permutation"), tuple(str(dim) for dim in node.dims)))
+        elif node.op == "disc.reshape":
+            way = (*way, ("reshape", tuple(str(dim) for dim in node.dims)))
+        elif node.dims != sources[0].dims or node.op in ("disc.slice", "stablehlo.reverse", "disc.broadcast_in_dim"):
+            if any(clusters.of.get(user) is epilogue for user in (use.user for use in clusters.uses(node))):
+                return None
+            continue
+        route[node] = way
+    return {node for node in route if node in members}

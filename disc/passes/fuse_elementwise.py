@@ -1,0 +1,81 @@
+"""fuse-elementwise: element-wise ops join their consumers, up to and including a reduction at the end (paper §4.1).
+
+    %0 = stablehlo.add %a, %b          %0 = stablehlo.add %a, %b {disc.group = 0, disc.kind = "loop"}
+    %1 = stablehlo.tanh %0        →    %1 = stablehlo.tanh %0    {disc.group = 0, disc.kind = "loop"}
+
+Requires stage `named`; only writes attributes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch_mlir import ir
+
+from disc.ir.costs import node_cost
+from disc.ir.graph import Node
+from disc.passes.base import CompileState, Pass
+from disc.passes.clusters import ALONE, DOTS, MOST_OPS, STRUCTURAL, Cluster, Clusters, Use, is_row_reduction
+
+CHEAP = 4  # instructions per element that may be done again for every element of a wider consumer
+
+
+@dataclass(frozen=True)
+class FuseElementwise(Pass):
+    """Merges producers into consumers, last op first."""
+
+    name: ClassVar[str] = "fuse-elementwise"
+
+    def apply(self, module: ir.Module, state: CompileState) -> None:
+        clusters = Clusters(module)
+        for node in reversed(clusters.body.nodes):
+            cluster = clusters.of.get(node)
+            if cluster is None or node.result or cluster.nodes[-1] is not node:
+                continue
+            _merge_into_consumer(clusters, node, cluster)
+        clusters.write()
+
+
+def _merge_into_consumer(clusters: Clusters, node: Node, cluster: Cluster) -> None:
+    targets = list({clusters.of[use.user].id: clusters.of[use.user] for use in clusters.uses(node)}.values())
+    for target in targets:
+        if target is not cluster and may_fuse(clusters, node, cluster, target) and should_fuse(clusters, node, target):
+            clusters.merge(cluster, target, target.kind)
+            return
+
+
+def may_fuse(clusters: Clusters, node: Node, cluster: Cluster, target: Cluster) -> bool:
+    """Legality: both are memory-bound, the result can be one iteration space, and no other group lies between."""
+    if cluster.kind not in ("loop", "stitch") or target.kind not in ("loop", "stitch") or node.op in ALONE or node.op in DOTS:
+        return False
+    if len(cluster.nodes) + len(target.nodes) > MOST_OPS or is_row_reduction(node):
+        return False
+    if clusters.escapes(node, (target, cluster)) and not _same_space(clusters, node, target):
+        return False
+    return not clusters.would_cycle(cluster, target)
+
+
+def _same_space(clusters: Clusters, node: Node, target: Cluster) -> bool:
+    """True when `node` may be one more result of `target`: every result has as many elements, in the same order."""
+    if any(each.op == "stablehlo.reduce" or each.op in ALONE for each in target.nodes):
+        return False
+    if any(use.permutes or use.expands for use in clusters.uses(node) if clusters.of[use.user] is target):
+        return False
+    return all(clusters.same_count(root, node) for root in clusters.roots(target))
+
+
+def should_fuse(clusters: Clusters, node: Node, target: Cluster) -> bool:
+    """Profit: no value that is dear to compute is computed again and again."""
+    uses = [use for use in clusters.uses(node) if clusters.of[use.user] is target]
+    if node.op == "stablehlo.reduce":
+        return all(not use.expands and not use.permutes and use.user.op not in ("stablehlo.reduce", *STRUCTURAL) for use in uses)
+    repeated = any(_repeats(use) for use in uses)
+    if any(each.op == "stablehlo.reduce" for each in clusters.of[node].nodes) and repeated:
+        return False
+    return not repeated or node_cost(node) <= CHEAP
+
+
+def _repeats(use: Use) -> bool:
+    """True when one element of the value is needed for several iterations of the user."""
+    return use.expands or use.user.op in ("stablehlo.reduce_window", "disc.gather")
