@@ -479,20 +479,22 @@ def test_broadcast_decided_at_run_time() -> None:
 
 FUSION = """
 "disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
-func.func @main(%x: tensor<?xf32, [@S0]>, %y: tensor<?xf32, [@S0]>) -> (tensor<?xf32, [@S0]>, tensor<?xf32, [@S0]>) {
+func.func @main(%x: tensor<?x2xf32, [@S0, 2]>, %y: tensor<2xf32, [2]>) -> (tensor<?xf32, [@S0]>, tensor<?x2xf32, [@S0, 2]>) {
   %f:2 = "kernel.fusion"(%x, %y) ({
-  ^bb0(%a: tensor<?xf32, [@S0]>, %b: tensor<?xf32, [@S0]>):
-    %0 = stablehlo.add %a, %b : tensor<?xf32, [@S0]>
-    %1 = stablehlo.multiply %0, %b : tensor<?xf32, [@S0]>
-    "kernel.yield"(%1, %0) : (tensor<?xf32, [@S0]>, tensor<?xf32, [@S0]>) -> ()
-  }) {kind = "loop", name = "f"} : (tensor<?xf32, [@S0]>, tensor<?xf32, [@S0]>) -> (tensor<?xf32, [@S0]>, tensor<?xf32, [@S0]>)
-  return %f#0, %f#1 : tensor<?xf32, [@S0]>, tensor<?xf32, [@S0]>
+  ^bb0(%a: tensor<?x2xf32, [@S0, 2]>, %b: tensor<2xf32, [2]>):
+    %zero = stablehlo.constant dense<0.0> : tensor<f32>
+    %0 = "disc.broadcast_in_dim"(%b) {dims = array<i64: 1>, maybe = array<i64>} : (tensor<2xf32, [2]>) -> tensor<?x2xf32, [@S0, 2]>
+    %1 = stablehlo.add %a, %0 : tensor<?x2xf32, [@S0, 2]>
+    %2 = stablehlo.reduce(%1 init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<?x2xf32, [@S0, 2]>, tensor<f32>) -> tensor<?xf32, [@S0]>
+    "kernel.yield"(%2, %1) : (tensor<?xf32, [@S0]>, tensor<?x2xf32, [@S0, 2]>) -> ()
+  }) {kind = "loop", name = "f"} : (tensor<?x2xf32, [@S0, 2]>, tensor<2xf32, [2]>) -> (tensor<?xf32, [@S0]>, tensor<?x2xf32, [@S0, 2]>)
+  return %f#0, %f#1 : tensor<?xf32, [@S0]>, tensor<?x2xf32, [@S0, 2]>
 }"""
 
 
 @pytest.mark.parametrize("n", [0, 1, 7])
 def test_fusion(n: int) -> None:
-    x, y = np.arange(n, dtype=np.float32), np.full(n, 3, np.float32)
-    product, total = run(FUSION, x, y)
-    np.testing.assert_array_equal(product, (x + y) * y)
+    x, y = np.arange(2 * n, dtype=np.float32).reshape(n, 2), np.array([3, 5], np.float32)
+    rows, total = run(FUSION, x, y)
     np.testing.assert_array_equal(total, x + y)
+    np.testing.assert_array_equal(rows, (x + y).sum(1))
