@@ -256,11 +256,10 @@ def _convert_float(b: Builder, value: str, start: str, end: str, target: str) ->
 
 
 def _float_to_integer(b: Builder, value: str, start: str, target: str) -> str:
-    """fptosi/fptoui saturate in LLVM's `.sat` intrinsics; NaN gives 0. Narrow integers go through 32 bits."""
+    """Saturates, NaN gives 0 (LLVM's `.sat` conversions)."""
     end = register_element(target)
-    unsigned = target in UNSIGNED
-    name = "llvm.intr.fptoui.sat" if unsigned else "llvm.intr.fptosi.sat"
-    return b.op(f"{name}({value}) : ({b.vec(start)}) -> {b.vec(end)}")
+    name = f"llvm.fpto{'u' if target in UNSIGNED else 's'}i.sat.v{b.lanes}{end}.v{b.lanes}{start}"
+    return b.op(f'llvm.call_intrinsic "{name}"({value}) : ({b.vec(start)}) -> {b.vec(end)}')
 
 
 def round_to_storage(b: Builder, value: str, target: str) -> str:
