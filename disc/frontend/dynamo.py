@@ -28,6 +28,7 @@ from disc.frontend.decompositions import training_table
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.imported import Constant, Imported, OutputSpec
 from disc.frontend.lowering import GraphInput, GraphSource, lower_graph, refused_nodes
+from disc.frontend.symbols import shape_environment
 from disc.ir.dialect import make_context
 
 symbolic_config.backed_size_oblivious = True
@@ -165,13 +166,8 @@ def graph_source(module: fx.GraphModule) -> GraphSource:
 
 def _ranges(graph: fx.Graph) -> Mapping[sympy.Symbol, ValueRanges]:
     """The range of every symbol, out of the shape environment that made it."""
-    for node in graph.nodes:
-        value = node.meta.get("val")
-        sizes = list(value.shape) if isinstance(value, torch.Tensor) else [value]
-        for size in sizes:
-            if isinstance(size, torch.SymInt):
-                return dict(size.node.shape_env.var_to_range)
-    return {}
+    environment = shape_environment(node.meta.get("val") for node in graph.nodes)
+    return dict(environment.var_to_range) if environment is not None else {}
 
 
 # --- ops that stay with PyTorch -------------------------------------------------------------------------------------------------

@@ -33,10 +33,10 @@ def import_exported(program: ExportedProgram, context: ir.Context) -> Imported:
     Raises: UnsupportedOpError listing every op that cannot be compiled, or a buffer that the model writes.
     """
     load_frontend_dialects(context)
-    _refuse_mutation(program)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = program.run_decompositions(export_table())
+    _refuse_mutation(program)
     placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     inputs, leaves, weights = [], [], {}
     for spec in program.graph_signature.input_specs:

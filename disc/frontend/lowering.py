@@ -23,7 +23,19 @@ from disc.frontend.imported import Constant
 from disc.frontend.locations import line_text, location
 from disc.frontend.long_tail import lower_with_torch_mlir
 from disc.frontend.rules import RULES
-from disc.frontend.symbols import IndexArithmetic, Size, SymbolError, relaxed_minimum, solve_base, to_shape, to_size, to_text, upper_limit
+from disc.frontend.symbols import (
+    IndexArithmetic,
+    Size,
+    SymbolError,
+    divisors,
+    relaxed_minimum,
+    shape_environment,
+    solve_base,
+    to_shape,
+    to_size,
+    to_text,
+    upper_limit,
+)
 from disc.ir.weights import STORAGE, Weight, WeightTable
 
 aten = torch.ops.aten
@@ -195,12 +207,14 @@ class _Lowering:
 
     def _symbols_attribute(self) -> ir.Attribute:
         used = {str(s) for argument in self.source.inputs for size in _sizes_of(argument.node.meta["val"]) for s in sympy.sympify(size).free_symbols}
+        environment = shape_environment(argument.node.meta["val"] for argument in self.source.inputs)
+        divisor = divisors(guard.expr for guard in environment.guards) if environment is not None else {}
         i64 = ir.IntegerType.get_signless(64)
         entries: dict[str, ir.Attribute] = {}
         for symbol, value_range in sorted(self.ranges.items(), key=lambda item: str(item[0])):
             if str(symbol) not in used:
                 continue
-            entry = {"min": ir.IntegerAttr.get(i64, int(value_range.lower)), "divisor": ir.IntegerAttr.get(i64, 1)}
+            entry = {"min": ir.IntegerAttr.get(i64, int(value_range.lower)), "divisor": ir.IntegerAttr.get(i64, divisor.get(str(symbol), 1))}
             upper = upper_limit(value_range)
             if upper is not None:
                 entry["max"] = ir.IntegerAttr.get(i64, upper)

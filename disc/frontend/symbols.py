@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
+import math
 from collections.abc import Callable, Iterable
 
 import sympy
 import torch
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy import functions as torch_sympy
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
@@ -205,18 +208,43 @@ def solve_base(size: sympy.Expr, value: Callable[[], ir.Value], arithmetic: Call
 def relaxed_minimum(symbol: sympy.Symbol, ranges: dict[sympy.Symbol, ValueRanges], sizes: Iterable[sympy.Expr]) -> int:
     """The smallest size of `symbol` for which every size of the graph stays non-negative.
 
-    PyTorch starts each range at 2 because it specialises 0 and 1, not because the user's program needs 2; but it also simplifies
-    with that bound (`x[1:]` has size `s0 - 1`, wrong for 0), so the bound is only lowered as far as no size becomes negative.
+    PyTorch specialises sizes 0 and 1 and therefore bounds every size from below by 2, not because the user's program needs 2; but it
+    also simplifies with that bound (`x[1:]` has size `s0 - 1`, wrong for 0), so the bound is only lowered as far as no size becomes
+    negative. A bound that makes no size exactly 2 has another reason, a branch or the user's own minimum, and stays.
     """
     lower = int(ranges[symbol].lower)
-    if lower > 2:
-        return lower
     using = [size for size in sizes if symbol in size.free_symbols]
-    for minimum in range(lower):
+    if lower != 2 and not any(size.free_symbols == {symbol} and size.subs(symbol, lower) == 2 for size in using):
+        return lower
+
+    def holds(minimum: int) -> bool:
         trial = {**ranges, symbol: ValueRanges(minimum, ranges[symbol].upper)}
-        if all(_lower_bound(size, trial) >= min(0, _lower_bound(size, ranges)) for size in using):
-            return minimum
-    return lower
+        return all(_lower_bound(size, trial) >= min(0, _lower_bound(size, ranges)) for size in using)
+
+    return bisect.bisect_left(range(lower), True, key=holds)
+
+
+def divisors(guards: Iterable[sympy.Basic]) -> dict[str, int]:
+    """Symbol → a number that divides it, out of guards such as `Eq(Mod(4*s0, 8), 0)`."""
+    found: dict[str, int] = {}
+    for guard in guards:
+        if not (isinstance(guard, sympy.Eq) and guard.rhs == 0 and isinstance(guard.lhs, MODULO)):
+            continue
+        dividend, divisor = guard.lhs.args
+        factor, rest = _sympy(dividend).as_coeff_Mul()
+        if isinstance(rest, sympy.Symbol) and divisor.is_Integer and factor.is_Integer:
+            needed = int(divisor) // math.gcd(int(divisor), int(factor))
+            found[rest.name] = math.lcm(found.get(rest.name, 1), needed)
+    return found
+
+
+def shape_environment(values: Iterable[object]) -> ShapeEnv | None:
+    """The environment that made the symbols of these tensors and sizes; None when nothing is dynamic."""
+    for value in values:
+        for size in value.shape if isinstance(value, torch.Tensor) else [value]:
+            if isinstance(size, torch.SymInt):
+                return size.node.shape_env
+    return None
 
 
 def _lower_bound(size: sympy.Expr, ranges: dict[sympy.Symbol, ValueRanges]) -> sympy.Expr:

@@ -20,6 +20,13 @@ def reshape(e: Emitter, call: Call) -> Tensor:
     return e.reshape(call.tensor("self"), call.shape)
 
 
+def view(e: Emitter, call: Call) -> Tensor:
+    """Sizes that the user wrote as numbers are kept: PyTorch may know them only as quotients of symbols."""
+    written = call.sizes("size" if "size" in call.arguments else "shape")
+    shape = tuple(size if isinstance(size, int) and size >= 0 else found for size, found in zip(written, call.shape, strict=True))
+    return e.reshape(call.tensor("self"), shape)
+
+
 def permute(e: Emitter, call: Call) -> Tensor:
     x = call.tensor("self")
     return e.transpose(x, [wrap_dim(dim, x.rank) for dim in call.integers("dims")])
@@ -192,7 +199,7 @@ def arange(e: Emitter, call: Call) -> Tensor:
 
 
 RULES: dict[object, Callable[[Emitter, Call], Tensor | tuple[Tensor, ...]]] = {
-    aten.view.default: reshape, aten._unsafe_view.default: reshape, aten.reshape.default: reshape,
+    aten.view.default: view, aten._unsafe_view.default: view, aten.reshape.default: view,
     aten.unsqueeze.default: reshape, aten.squeeze.default: reshape, aten.squeeze.dim: reshape, aten.squeeze.dims: reshape,
     aten.flatten.using_ints: reshape, aten.unflatten.int: reshape, aten.view_copy.default: reshape,
     aten.permute.default: permute, aten.transpose.int: transpose, aten.t.default: matrix_transpose,

@@ -1,0 +1,132 @@
+"""The torch.compile backend: one graph for all sizes, training, and ops that stay with PyTorch."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch_mlir import ir
+
+from disc.frontend import dynamo
+from disc.frontend.imported import Imported
+from disc.ir.interp import interpret
+from disc.passes.base import CompileState, run_passes
+from disc.passes.name_dims import NameDims
+from disc.passes.resolve_broadcasts import ResolveBroadcasts
+
+
+def interpreted(imported: Imported) -> dynamo.Executable:
+    """A compiler for tests: the interpreter on the named module, with scalar arguments as tensors, which it needs."""
+    assert imported.module.operation.verify()
+    run_passes(imported.module, [NameDims(), ResolveBroadcasts()], CompileState(weights=imported.weights))
+    text = re.sub(r"(%arg\d+): i64", r"\1: tensor<i64>", str(imported.module))
+    module = ir.Module.parse(text, imported.module.context)
+
+    def run(inputs: Sequence[object]) -> list[object]:
+        arrays = [x.detach().numpy() if isinstance(x, torch.Tensor) else np.asarray(x, dtype=np.int64) for x in inputs]
+        return [torch.from_numpy(np.array(result)) for result in interpret(module, arrays, imported.weights)]
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    dynamo.reset_statistics()
+    dynamo.set_compiler(interpreted)
+    yield
+    dynamo.set_compiler(None)
+
+
+def perceptron() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 8))
+
+
+@pytest.mark.parametrize("first", [3, 1, 0])
+def test_one_graph_serves_every_batch(first: int) -> None:
+    model = perceptron()
+    compiled = torch.compile(model, backend=dynamo.backend, dynamic=True)
+    with torch.no_grad():
+        for batch in (first, 5, 1, 0, 2, 3):
+            x = torch.randn(batch, 7, 16)
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
+    assert dynamo.statistics().graphs == 1
+
+
+def test_training_gives_the_gradients_of_pytorch() -> None:
+    model = perceptron()
+    compiled = torch.compile(model, backend=dynamo.backend, dynamic=True)
+    for batch in (3, 5, 1, 2):
+        x = torch.randn(batch, 7, 16, requires_grad=True)
+        gradients = []
+        for function in (compiled, model):
+            model.zero_grad()
+            x.grad = None
+            function(x).square().sum().backward()
+            gradients.append([p.grad.clone() for p in model.parameters()] + [x.grad.clone()])
+        torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-3)
+    assert dynamo.statistics().graphs == 2
+    assert not dynamo.statistics().eager
+
+
+def test_training_attention_and_embedding() -> None:
+    torch.manual_seed(0)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(20, 8)
+            self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.layer(self.embedding(ids))
+
+    model = Model()
+    compiled = torch.compile(model, backend=dynamo.backend, dynamic=True)
+    for batch, length in ((3, 5), (2, 7)):
+        ids = torch.randint(0, 20, (batch, length))
+        gradients = []
+        for function in (compiled, model):
+            model.zero_grad()
+            function(ids).square().sum().backward()
+            gradients.append([p.grad.clone() for p in model.parameters()])
+        torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-3)
+
+
+def test_unsupported_op_runs_in_pytorch() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        values = torch.topk(x.relu() + 1, 2, dim=1)[0]
+        return values.exp() * x.shape[0]
+
+    compiled = torch.compile(function, backend=dynamo.backend, dynamic=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for batch in (3, 5, 2):
+            x = torch.randn(batch, 7)
+            torch.testing.assert_close(compiled(x), function(x))
+    messages = [str(warning.message) for warning in caught if "disc leaves" in str(warning.message)]
+    assert len(messages) == 1
+    assert "aten.topk.default" in messages[0] and "test_frontend_dynamo.py:" in messages[0]
+    assert dynamo.statistics().eager == {"aten.topk.default": 1}
+    assert dynamo.statistics().compiled == 2
+
+
+def test_size_results_are_integers() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        return x + 1, x.shape[0] * 2
+
+    compiled = torch.compile(function, backend=dynamo.backend, dynamic=True)
+    result, size = compiled(torch.ones(5, 2))
+    assert size == 10 and isinstance(size, int)
+    assert result.shape == (5, 2)
+
+
+def test_options_are_refused() -> None:
+    with pytest.raises(TypeError, match="no options"):
+        dynamo.backend(torch.fx.symbolic_trace(nn.Linear(2, 2)), [torch.ones(1, 2)], speed=3)
