@@ -71,13 +71,13 @@ def import_model(
 
 
 def _import_file(path: Path, context: ir.Context) -> Imported:
-    from disc.frontend.stablehlo import import_file
+    from disc.frontend.stablehlo import load_stablehlo
 
     if path.suffix == ".pt2":
         from disc.frontend.exported import import_exported, load_pt2
 
         return import_exported(load_pt2(path), context)
-    return import_file(path, context)
+    return load_stablehlo(path, context)
 
 
 def compile_imported(imported: Imported, isas: Sequence[str], options: Options) -> Executable:
