@@ -25,10 +25,16 @@ from .memory import Buffer, load_contiguous, load_gather, load_scalar, store_con
 
 @dataclass(frozen=True, eq=False)
 class Predicate:
-    """Which lanes may touch memory: an SSA mask, valid from `scope` inwards."""
+    """Which lanes may touch memory: an SSA mask, valid from `scope` inwards.
+
+    uniform: the conditions among them that are the same in every lane. A value at an index without a lane variable answers to
+    those alone: it may be a reduction with lanes of its own, to which the others mean nothing.
+    """
 
     mask: str
     scope: Scope
+    uniform: Predicate | None = None
+    varies: bool = False
 
 
 @dataclass(eq=False)
@@ -149,6 +155,8 @@ class Emitter:
 
     def value(self, node: Node, index: Index, predicate: Predicate | None = None) -> str:
         """The vector of `node`'s register values at `index`; lanes without a mask bit hold anything."""
+        if predicate is not None and predicate.varies and all(self.b.lane_variable(dim) is None for dim in index):
+            predicate = predicate.uniform
         scope = self._scope(index, predicate)
         key = ("value", node.id, index, predicate)
         found = scope.memo.get(key)
@@ -337,10 +345,22 @@ class Emitter:
             scope = self._scope((position, limit), predicate)
             with b.at(scope):
                 mask = b.op(f"arith.cmpi {comparison}, {self.lane_vector(position)}, {self.lane_vector(limit)} : {b.vec('i64')}")
-                if predicate is not None:
-                    mask = b.op(f"arith.andi {mask}, {predicate.mask} : {b.vec('i1')}")
-            predicate = Predicate(mask, scope)
+                predicate = self._and(predicate, mask, scope, b.lane_variable(position) is not None or b.lane_variable(limit) is not None)
         return predicate
+
+    def _and(self, predicate: Predicate | None, mask: str, scope: Scope, varies: bool) -> Predicate:
+        """`predicate` with one more condition; `scope` is that of both."""
+        b = self.b
+        whole = mask if predicate is None else b.op(f"arith.andi {mask}, {predicate.mask} : {b.vec('i1')}")
+        if varies:
+            uniform = None if predicate is None else predicate.uniform if predicate.varies else predicate
+            return Predicate(whole, scope, uniform, True)
+        if predicate is None or not predicate.varies:
+            return Predicate(whole, scope)
+        if predicate.uniform is None:
+            return Predicate(whole, scope, Predicate(mask, scope), True)
+        both = b.op(f"arith.andi {mask}, {predicate.uniform.mask} : {b.vec('i1')}")
+        return Predicate(whole, scope, Predicate(both, scope), True)
 
     def data_variable(self, node: Node, index: Index, predicate: Predicate | None, high: Dim) -> Dim:
         """An integer read from data as a position, clamped to [0, high]: a new variable."""
