@@ -157,7 +157,8 @@ class _Reader:
                 first = sum(len(each) for each in counters.values())
                 counters[fusion.key] = tuple(range(first, first + len(kernel.versions)))
             launches.append(self._launch(fusion, kernel, slots, counters[fusion.key]))
-        program = Program(self.env, self.body.arguments, self.sources, self._checks(), launches, self.body.yields)
+        returned = {node: slots.plain(str(node.attrs["name"])) for node in self.body.yields if node.op == "disc.weight"}
+        program = Program(self.env, self.body.arguments, self.sources, self._checks(), launches, self.body.yields, returned)
         micro = dict.fromkeys(each for kernel in kernels.values() for each in kernel.micro_kernels)
         text = [kernel.source for kernel in kernels.values()]
         text += [micro_source(element, rows, vectors, lanes) for element, rows, vectors in micro]

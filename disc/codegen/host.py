@@ -112,6 +112,7 @@ class _Host:
         self.b = Builder(1)
         self.pointers: dict[Node, str] = {}
         self.blocks = 0
+        self.copies: list[tuple[str, Node]] = []
 
     def emit(self) -> str:
         """The whole function; every failing call leaves at once with status 1."""
@@ -125,6 +126,8 @@ class _Host:
         args = b.op(f"llvm.alloca {b.index(max(most, 1))} x i64 : (i64) -> !llvm.ptr")
         for number, launch in enumerate(self.program.launches):
             self._launch(number, launch, args)
+        for target, node in self.copies:
+            self._copy(target, node)
         ok = b.constant("arith.constant 0 : i32")
         head = "func.func @disc_entry(%exec: !llvm.ptr, %api: !llvm.ptr, %inputs: !llvm.ptr, %weights: !llvm.ptr, %counters: !llvm.ptr) -> i32 {"
         failed = ["^failed:", "  %one = arith.constant 1 : i32", "  return %one : i32"]
@@ -219,7 +222,9 @@ class _Host:
         self._make_outputs()
 
     def _make_outputs(self) -> None:
+        """Results of kernels are computed in place; inputs, weights and values returned twice are copied at the end."""
         b = self.b
+        computed = {node for launch in self.program.launches for node in launch.results}
         most = max((len(node.dims) for node in self.program.outputs), default=1)
         dims = b.op(f"llvm.alloca {b.index(max(most, 1))} x i64 : (i64) -> !llvm.ptr")
         for number, node in enumerate(self.program.outputs):
@@ -229,7 +234,18 @@ class _Host:
             text = f"llvm.call {self.api['output']}(%exec, {b.index(number)}, {dims}) : !llvm.ptr, (!llvm.ptr, i64, !llvm.ptr) -> !llvm.ptr"
             pointer = b.op(text)
             self._non_null(pointer)
-            self.pointers[node] = pointer
+            if node in computed:
+                computed.remove(node)
+                self.pointers[node] = pointer
+            else:
+                self.copies.append((pointer, node))
+
+    def _copy(self, target: str, node: Node) -> None:
+        b = self.b
+        slot = self.program.weight_slots.get(node)
+        source = self.pointers[node] if slot is None else self._argument_value(slot)[0]
+        count = b.scalar(self.program.env.product(node.dims) * ELEMENT_BYTES[node.element])
+        b.statement(f'"llvm.intr.memcpy"({target}, {source}, {count}) <{{isVolatile = false}}> : (!llvm.ptr, !llvm.ptr, i64) -> ()')
 
     def _arguments(self, launch: Launch) -> list[Node | str | int]:
         items: list[Node | str | int] = [launch.weights.get(number, node) for number, node in enumerate(launch.inputs)]
