@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from torch_mlir import ir
 
+from disc.cache import cache_key, file_view, open_cache
 from disc.codegen.build import build, manifest_tables
 from disc.config import Options, read_environment
 from disc.errors import TargetError, UnsupportedFormatError
@@ -18,7 +20,7 @@ from disc.ir.dialect import make_context
 from disc.ir.stages import load_env
 from disc.passes.base import CompileState, run_passes
 from disc.passes.pipelines import FRONT, FUSION, GRAPH
-from disc.ral.executable import Executable
+from disc.ral.executable import Executable, load
 from disc.targets import host_isa
 
 if TYPE_CHECKING:
@@ -47,27 +49,75 @@ def compile(  # noqa: A001 - the name that users expect
     """
     options = options or Options()
     isas = target_isas(target)
-    imported = import_model(model, example_inputs, dynamic_shapes, make_context())
-    return compile_imported(imported, isas, options)
+    program = _program(model, example_inputs, dynamic_shapes)
+    environment = read_environment()
+    if not (options.cache and environment.cache):
+        return compile_imported(_import_program(program, make_context()), isas, options)
+    cache, key = open_cache(environment), _key(program, isas, options)
+    found = cache.lookup(key, lambda path: _load_checked(path, options))
+    if found is not None:
+        return found
+    compiled = compile_imported(_import_program(program, make_context()), isas, options)
+    cache.store(key, compiled.save)
+    return compiled
 
 
 def import_model(
     model: Model, example_inputs: Sequence[object] | Mapping[str, object] | None, dynamic_shapes: DynamicShapes, context: ir.Context
 ) -> Imported:
     """The front end for this kind of model."""
+    return _import_program(_program(model, example_inputs, dynamic_shapes), context)
+
+
+def _program(
+    model: Model, example_inputs: Sequence[object] | Mapping[str, object] | None, dynamic_shapes: DynamicShapes
+) -> torch.export.ExportedProgram | Path:
+    """The model without Python code: a file, or an exported program."""
     if isinstance(model, str | os.PathLike):
-        return _import_file(Path(model), context)
+        path = Path(model)
+        if not path.is_file():
+            raise UnsupportedFormatError(f"{path}: there is no such file")
+        return path
     import torch
 
-    from disc.frontend.exported import export_module, import_exported
+    from disc.frontend.exported import export_module
 
     if isinstance(model, torch.export.ExportedProgram):
-        return import_exported(model, context)
+        return model
     if not isinstance(model, torch.nn.Module):
         raise UnsupportedFormatError(f"cannot compile a {type(model).__name__}: give a torch.nn.Module, an ExportedProgram or a path")
     if example_inputs is None:
         raise UnsupportedFormatError("compiling a module needs example_inputs: one tuple of valid inputs of any size")
-    return import_exported(export_module(model, example_inputs, dynamic_shapes), context)
+    if isinstance(example_inputs, Mapping):
+        return export_module(model, (), dynamic_shapes, example_inputs)
+    return export_module(model, tuple(example_inputs), dynamic_shapes)
+
+
+def _key(program: torch.export.ExportedProgram | Path, isas: Sequence[str], options: Options) -> str:
+    """The cache key. A file counts by its bytes, a program by its graph and weights: both known before the front end has run."""
+    settings = dataclasses.asdict(options)
+    del settings["cache"], settings["debug_checks"]  # neither changes the output
+    facts = {"options": repr(settings), "isas": " ".join(isas)}
+    if isinstance(program, Path):
+        return cache_key({**facts, "file": program.suffix}, [("file", file_view(program))])
+    from disc.frontend.identity import program_data, program_facts
+
+    return cache_key({**facts, **program_facts(program)}, program_data(program))
+
+
+def _load_checked(path: Path, options: Options) -> Executable:
+    """An entry of the cache; waits for the check of its weights, so that a damaged one is found while it can still be replaced."""
+    found = load(path, threads=options.threads)
+    found.verify()
+    return found
+
+
+def _import_program(program: torch.export.ExportedProgram | Path, context: ir.Context) -> Imported:
+    if isinstance(program, Path):
+        return _import_file(program, context)
+    from disc.frontend.exported import import_exported
+
+    return import_exported(program, context)
 
 
 def _import_file(path: Path, context: ir.Context) -> Imported:

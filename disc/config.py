@@ -6,18 +6,24 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from disc.errors import DiscError
+
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
 
 @dataclass(frozen=True)
 class Environment:
     """What the environment variables say.
 
     DISC_DUMP: folder for numbered IR after every pass. DISC_CACHE_DIR: the compile cache (default: $XDG_CACHE_HOME/disc).
-    DISC_CACHE=0 turns the cache off. DISC_THREADS: default number of threads.
+    DISC_CACHE=0 turns the cache off. DISC_CACHE_SIZE: what it may hold, in bytes or as 500M or 8G (default: 8G).
+    DISC_THREADS: default number of threads.
     """
 
     dump: Path | None
     cache_dir: Path
     cache: bool
+    cache_size: int
     threads: int | None
 
 
@@ -30,8 +36,17 @@ def read_environment() -> Environment:
         dump=Path(dump) if dump else None,
         cache_dir=Path(os.environ.get("DISC_CACHE_DIR") or Path(base) / "disc"),
         cache=os.environ.get("DISC_CACHE", "1") != "0",
+        cache_size=_bytes(os.environ.get("DISC_CACHE_SIZE") or "8G"),
         threads=int(threads) if threads else None,
     )
+
+
+def _bytes(text: str) -> int:
+    """ "500M" → bytes; the units are powers of 1024."""
+    number, unit = (text[:-1], text[-1].upper()) if text[-1].upper() in _UNITS else (text, "")
+    if not number.isdecimal():
+        raise DiscError(f"DISC_CACHE_SIZE={text!r} is no size: give bytes, or a number with K, M, G or T")
+    return int(number) * _UNITS.get(unit, 1)
 
 
 @dataclass(frozen=True)
