@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 import transformers
@@ -16,6 +17,7 @@ from transformers.models.clip.modeling_clip import CLIPTextModel, CLIPVisionMode
 Inputs = tuple[torch.Tensor, ...]
 DynamicShapes = tuple[dict[int, object] | None, ...] | None
 Built = tuple[nn.Module, Inputs, DynamicShapes]
+Config = TypeVar("Config")
 
 VOCABULARY = 200
 # (batch, length): size 1, primes, powers of two, their neighbours; all unseen by the export, which runs on (3, 17).
@@ -88,7 +90,7 @@ IMAGE_DIMS: DynamicShapes = ({0: Dim.AUTO, 2: Dim.AUTO, 3: Dim.AUTO},)
 BATCH_DIMS: DynamicShapes = ({0: Dim.AUTO},)
 
 
-def small(config: Callable[..., object], full: bool, **options: object) -> object:
+def small(config: Callable[..., Config], full: bool, **options: object) -> Config:
     """The config with 2 layers of width 64, or as the library defines it."""
     base: dict[str, object] = {} if full else {
         "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": VOCABULARY,
@@ -130,7 +132,7 @@ def openai_gpt() -> Built:
 
 
 def gpt2(full: bool = False) -> Built:
-    options = {} if full else {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": VOCABULARY}
+    options: dict[str, Any] = {} if full else {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": VOCABULARY}
     return text(lambda: transformers.GPT2Model(transformers.GPT2Config(use_cache=False, **options)))
 
 
@@ -144,7 +146,9 @@ def qwen3() -> Built:
 
 
 def t5_config(full: bool) -> transformers.T5Config:
-    options = {} if full else {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4, "vocab_size": VOCABULARY}
+    options: dict[str, Any] = (
+        {} if full else {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4, "vocab_size": VOCABULARY}
+    )
     return transformers.T5Config(use_cache=False, **options)
 
 

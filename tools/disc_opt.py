@@ -20,7 +20,7 @@ from disc.ir.dialect import disc_context
 from disc.ir.ops import block_ops, main_block, string_attr
 from disc.ir.stages import check_stage, parse_module
 from disc.ir.weights import STORAGE, Weight, WeightTable
-from disc.passes.base import CompileState, run_passes
+from disc.ir.passes import CompileState, run_passes
 from disc.passes.pipelines import parse_passes
 
 

@@ -298,7 +298,7 @@ def manifest_tables(built: Built, module: ir.Module, env: ShapeEnv) -> Mapping[s
         ],
         "symbols": [_symbol_entry(env, name, source) for name, source in program.sources.items()],
         "checks": [{"message": check.message} for check in program.checks],
-        "kernels": [kernel_entry(launch) for launch in program.launches],
+        "kernels": _kernel_entries(program),
         "counters": built.counters,
     }
 
@@ -312,8 +312,16 @@ def _symbol_entry(env: ShapeEnv, name: str, source: Source) -> dict[str, object]
     return entry
 
 
-def kernel_entry(launch: Launch) -> dict[str, object]:
-    """What `explain` needs of one launch."""
+def _kernel_entries(program: Program) -> list[dict[str, object]]:
+    made = {node: f"arg{number}" for number, node in enumerate(program.arguments)}
+    for number, launch in enumerate(program.launches):
+        made.update((node, f"kernel{number}") for node in launch.results)
+    return [kernel_entry(launch, [made.get(node) or str(node.attrs.get("name", "constant")) for node in launch.inputs])
+            for launch in program.launches]  # fmt: skip
+
+
+def kernel_entry(launch: Launch, operands: Sequence[str]) -> dict[str, object]:
+    """What `explain` needs of one launch. operands: what made each input: "arg0", "kernel3", "constant" or the name of a weight."""
     kernel = launch.kernel
     return {
         "name": launch.name, "kernel": kernel.name, "kind": kernel.kind, "ops": list(kernel.ops), "lines": list(kernel.lines),
@@ -322,4 +330,5 @@ def kernel_entry(launch: Launch) -> dict[str, object]:
         "flops": str(kernel.flops) if kernel.flops is not None else None, "bytes": str(kernel.bytes) if kernel.bytes is not None else None,
         "inputs": [f"{node.element}[{', '.join(map(str, node.dims))}]" for node in launch.inputs],
         "results": [f"{node.element}[{', '.join(map(str, node.dims))}]" for node in launch.results],
+        "operands": list(operands),
     }  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch._decomp import core_aten_decompositions, global_decomposition_table
 
 from disc.frontend.rules import RULES
 
@@ -14,7 +15,7 @@ aten = torch.ops.aten
 Decomposition = Callable[..., object]
 
 # Every decomposition that PyTorch has, for the ops that neither a rule nor a decomposition of ours takes.
-PYTORCH: dict[torch._ops.OperatorBase, Decomposition] = dict(torch._decomp.global_decomposition_table["post_autograd"])
+PYTORCH: dict[torch._ops.OperatorBase, Decomposition] = dict(global_decomposition_table["post_autograd"])
 
 # Composite ops that stay whole: each has a rule that is better than its decomposition.
 KEPT = (aten.linear.default, aten.matmul.default)
@@ -135,10 +136,8 @@ def variance_of(x: Tensor, dim: Sequence[int] | None, correction: float | None, 
     centred = values - mean
     count = math.prod(x.shape[d] for d in dims)
     taken = 1 if correction is None else correction
-    if float(taken).is_integer():
-        divisor = torch.sym_max(count - int(taken), 0)
-    else:
-        divisor = torch.sym_max(count - taken, 0.0)
+    left = count - int(taken) if float(taken).is_integer() else count - taken
+    divisor = torch.sym_max(left, 0)
     variance = (centred * centred).sum(dims, keepdim=True) / divisor
     if not keepdim:
         shape = [size for i, size in enumerate(x.shape) if i not in [d % x.dim() for d in dims]]
@@ -249,7 +248,7 @@ def export_table() -> dict[torch._ops.OperatorBase, Decomposition]:
 
 def training_table() -> dict[torch._ops.OperatorBase, Decomposition]:
     """The table for AOTAutograd, where composite ops are gone already."""
-    return {**_pytorch_without_rules(), **torch._decomp.core_aten_decompositions(), **OURS}
+    return {**_pytorch_without_rules(), **core_aten_decompositions(), **OURS}
 
 
 def _pytorch_without_rules() -> dict[torch._ops.OperatorBase, Decomposition]:

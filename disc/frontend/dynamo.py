@@ -84,9 +84,7 @@ def backend(module: fx.GraphModule, example_inputs: Sequence[object], **options:
     """
     if options:
         raise TypeError(f"the disc backend has no options {sorted(options)}")
-    compile_with_autograd = aot_autograd(
-        fw_compiler=_boxed, bw_compiler=_boxed, inference_compiler=_boxed, decompositions=training_table()
-    )
+    compile_with_autograd = aot_autograd(fw_compiler=_boxed, bw_compiler=_boxed, inference_compiler=_boxed, decompositions=training_table())
     # The fused attention kernels cannot be looked into; the composite one is matmuls and a softmax.
     with sdpa_kernel([SDPBackend.MATH]):
         return compile_with_autograd(module, list(example_inputs))

@@ -71,6 +71,12 @@ def is_static(shape: Shape) -> bool:
     return all(isinstance(size, int) for size in shape)
 
 
+def slice_limit(start: Size, size: Size, stride: int) -> Size:
+    """One past the last element of a slice; a static empty slice ends where it starts."""
+    limit = to_size(sympy.sympify(start) + (sympy.sympify(size) - 1) * stride + 1)
+    return max(limit, start) if isinstance(limit, int) and isinstance(start, int) else limit
+
+
 def wrap_dim(dim: int, rank: int) -> int:
     return dim + max(rank, 1) if dim < 0 else dim
 
@@ -110,7 +116,9 @@ class Emitter:
 
     def scalar(self, value: bool | int | float, dtype: torch.dtype) -> Tensor:
         kind = element_type(dtype)
-        attribute = ir.FloatAttr.get(kind, float(value)) if dtype.is_floating_point else ir.IntegerAttr.get(kind, self._wrapped(value, dtype))
+        attribute = (
+            ir.FloatAttr.get(kind, float(value)) if dtype.is_floating_point else ir.IntegerAttr.get(kind, self._wrapped(value, dtype))
+        )
         splat = ir.DenseElementsAttr.get_splat(tensor_type((), dtype), attribute)
         return self.op("stablehlo.constant", [], (), dtype, value=splat)
 
@@ -256,11 +264,12 @@ class Emitter:
         """The box of `sizes` elements from `starts`; the caller has clamped."""
         if same_shape(x.shape, sizes) and all(stride == 1 for stride in strides):
             return x
-        limits = [to_size(sympy.sympify(start) + (sympy.sympify(size) - 1) * stride + 1) if stride != 1 else to_size(sympy.sympify(start) + size)
-                  for start, size, stride in zip(starts, sizes, strides, strict=True)]  # fmt: skip
+        limits = [slice_limit(start, size, stride) for start, size, stride in zip(starts, sizes, strides, strict=True)]
         if is_static(x.shape) and is_static(tuple(starts)) and is_static(tuple(limits)):
             attributes = {"start_indices": starts, "limit_indices": limits, "strides": strides}
-            return self.op("stablehlo.slice", [x.value], sizes, x.dtype, **{k: integers([int(i) for i in v]) for k, v in attributes.items()})
+            return self.op(
+                "stablehlo.slice", [x.value], sizes, x.dtype, **{k: integers([int(i) for i in v]) for k, v in attributes.items()}
+            )
         operands = [x.value, self.shape_operand(starts), self.shape_operand(limits), self.shape_operand(strides)]
         return self.op("stablehlo.real_dynamic_slice", operands, sizes, x.dtype)
 
@@ -282,6 +291,8 @@ class Emitter:
         shape = tuple(size for i, size in enumerate(x.shape) if i not in dims)
         operands = [x.value, self.scalar(initial, x.dtype).value]
         attributes = {"dimensions": integers(sorted(dims))}
-        op = ir.Operation.create("stablehlo.reduce", results=[tensor_type(shape, x.dtype)], operands=operands, attributes=attributes, regions=1)
+        op = ir.Operation.create(
+            "stablehlo.reduce", results=[tensor_type(shape, x.dtype)], operands=operands, attributes=attributes, regions=1
+        )
         self.scalar_region(op, kind, x.dtype)
         return Tensor(op.result, shape, x.dtype)

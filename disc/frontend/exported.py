@@ -8,21 +8,25 @@ import warnings
 import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
+import torch.fx.experimental._config as symbolic_config
 from torch import fx
+from torch._dynamo.exc import UserError, UserErrorType
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, SymIntArgument, TensorArgument
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 from torch_mlir import ir
 
 from disc.errors import UnsupportedFormatError, UnsupportedOp, UnsupportedOpError
 from disc.frontend.decompositions import export_table
+from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.imported import Constant, Imported, OutputSpec
 from disc.frontend.locations import line_text, user_line
 from disc.frontend.lowering import GraphInput, GraphSource, lower_graph
-from disc.frontend.dialects import load_frontend_dialects
 
 DynamicShapes = Mapping[str, object] | Sequence[object] | None
 
@@ -33,19 +37,19 @@ def import_exported(program: ExportedProgram, context: ir.Context) -> Imported:
     Raises: UnsupportedOpError listing every op that cannot be compiled, or a buffer that the model writes.
     """
     load_frontend_dialects(context)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), sizes_from_two():
         warnings.simplefilter("ignore")
         program = program.run_decompositions(export_table())
     _refuse_mutation(program)
     placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     inputs, leaves, weights = [], [], {}
     for spec in program.graph_signature.input_specs:
-        node = placeholders[spec.arg.name] if spec.arg.name in placeholders else None
+        node = placeholders.get(spec.arg.name)
         if spec.kind == InputKind.USER_INPUT:
             leaves.append(not isinstance(spec.arg, ConstantArgument))
             if node is not None and leaves[-1]:
                 inputs.append(GraphInput(node, spec.arg.name))
-        elif node is not None:
+        elif node is not None and spec.target is not None:
             weights[node] = (spec.target, _stored_tensor(program, spec.target))
     weights |= _constants_by_attribute(program.graph_module)
     source = GraphSource(program.graph, inputs, weights, _outputs(program), program.range_constraints)
@@ -77,6 +81,7 @@ def _stored_tensor(program: ExportedProgram, target: str) -> torch.Tensor:
     value = program.state_dict.get(target)
     if value is None:
         value = program.constants[target]
+    assert isinstance(value, torch.Tensor)
     return value
 
 
@@ -107,7 +112,10 @@ def _outputs(program: ExportedProgram) -> list[tuple[str, fx.Node | Constant]]:
 
 
 def export_module(
-    model: torch.nn.Module, example_inputs: tuple[object, ...], dynamic_shapes: DynamicShapes = None, kwargs: Mapping[str, object] | None = None
+    model: torch.nn.Module,
+    example_inputs: tuple[object, ...],
+    dynamic_shapes: DynamicShapes = None,
+    kwargs: Mapping[str, object] | None = None,
 ) -> ExportedProgram:
     """`torch.export` with every dim of every tensor dynamic unless `dynamic_shapes` says otherwise.
 
@@ -134,15 +142,23 @@ def _leaves(bound: inspect.BoundArguments) -> list[object]:
     return pytree.tree_leaves((bound.args, bound.kwargs))
 
 
+def sizes_from_two() -> AbstractContextManager[object]:
+    """PyTorch's default reasoning, under which a symbolic size is never 1, so that it takes no dim for a broadcast one.
+
+    The torch.compile backend needs the other setting and leaves it on for the process. `lowering` brings sizes 0 and 1 back.
+    """
+    return symbolic_config.patch(backed_size_oblivious=False)
+
+
 def _export(model: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object], shapes: dict[str, object]) -> ExportedProgram:
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), sizes_from_two():
         warnings.simplefilter("ignore")
         try:
             return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
-        except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode as error:
+        except GuardOnDataDependentSymNode as error:
             raise _data_dependent(error) from error
-        except torch._dynamo.exc.UserError as error:
-            if error.error_type is torch._dynamo.exc.UserErrorType.CONSTRAINT_VIOLATION:
+        except UserError as error:
+            if error.error_type is UserErrorType.CONSTRAINT_VIOLATION:
                 raise
             raise _data_dependent(error) from error
 

@@ -206,7 +206,12 @@ class _Lowering:
         return {symbol: ValueRanges(relaxed_minimum(symbol, ranges, known), value.upper) for symbol, value in ranges.items()}
 
     def _symbols_attribute(self) -> ir.Attribute:
-        used = {str(s) for argument in self.source.inputs for size in _sizes_of(argument.node.meta["val"]) for s in sympy.sympify(size).free_symbols}
+        used = {
+            str(s)
+            for argument in self.source.inputs
+            for size in _sizes_of(argument.node.meta["val"])
+            for s in sympy.sympify(size).free_symbols
+        }
         environment = shape_environment(argument.node.meta["val"] for argument in self.source.inputs)
         divisor = divisors(guard.expr for guard in environment.guards) if environment is not None else {}
         i64 = ir.IntegerType.get_signless(64)
@@ -214,7 +219,10 @@ class _Lowering:
         for symbol, value_range in sorted(self.ranges.items(), key=lambda item: str(item[0])):
             if str(symbol) not in used:
                 continue
-            entry = {"min": ir.IntegerAttr.get(i64, int(value_range.lower)), "divisor": ir.IntegerAttr.get(i64, divisor.get(str(symbol), 1))}
+            entry = {
+                "min": ir.IntegerAttr.get(i64, int(value_range.lower)),
+                "divisor": ir.IntegerAttr.get(i64, divisor.get(str(symbol), 1)),
+            }
             upper = upper_limit(value_range)
             if upper is not None:
                 entry["max"] = ir.IntegerAttr.get(i64, upper)
@@ -259,10 +267,8 @@ class _Lowering:
         if str(node.target).startswith(DATA_DEPENDENT):
             raise RuleError("the size of its result depends on data")
         rule = RULES.get(node.target)
-        if rule is None:
-            result = lower_with_torch_mlir(emitter, node, self._argument_value)
-        else:
-            result = rule(emitter, Call(node, self._bind(node)))
+        bound = Call(node, self._bind(node)) if rule is not None else None
+        result = rule(emitter, bound) if rule and bound else lower_with_torch_mlir(emitter, node, self._argument_value)
         meta = node.meta["val"]
         if isinstance(result, tuple):
             return tuple(self._checked(emitter, node, part, wanted) for part, wanted in zip(result, meta, strict=False))

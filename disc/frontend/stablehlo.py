@@ -140,7 +140,11 @@ def _large_array(value: ir.Attribute, kind: ir.RankedTensorType) -> np.ndarray |
 def _described(module: ir.Module, function: ir.Operation, weights: WeightTable) -> Imported:
     """Names for arguments and results, where the file has none."""
     block = function.regions[0].blocks[0]
-    given = list(ir.ArrayAttr(function.attributes["arg_attrs"])) if "arg_attrs" in function.attributes else [ir.DictAttr.get({})] * len(block.arguments)
+    given = (
+        list(ir.ArrayAttr(function.attributes["arg_attrs"]))
+        if "arg_attrs" in function.attributes
+        else [ir.DictAttr.get({})] * len(block.arguments)
+    )
     names, described = [], []
     for position, attributes in enumerate(given):
         entries = {entry.name: entry.attr for entry in ir.DictAttr(attributes)}

@@ -184,7 +184,9 @@ class IndexArithmetic:
         return ir.Operation.create(op, results=[self.index], operands=[a, b]).result
 
 
-def solve_base(size: sympy.Expr, value: Callable[[], ir.Value], arithmetic: Callable[[], IndexArithmetic]) -> dict[str, Callable[[], ir.Value]]:
+def solve_base(
+    size: sympy.Expr, value: Callable[[], ir.Value], arithmetic: Callable[[], IndexArithmetic]
+) -> dict[str, Callable[[], ir.Value]]:
     """How to read the symbol out of a dim of size `size` whose runtime value is `value`: plain `s0`, or linear `2*s1 + 3`."""
     symbols = sorted(size.free_symbols, key=str)
     if len(symbols) != 1:
@@ -233,7 +235,8 @@ def divisors(guards: Iterable[sympy.Basic]) -> dict[str, int]:
         dividend, divisor = guard.lhs.args
         factor, rest = _sympy(dividend).as_coeff_Mul()
         if isinstance(rest, sympy.Symbol) and divisor.is_Integer and factor.is_Integer:
-            needed = int(divisor) // math.gcd(int(divisor), int(factor))
+            modulus = int(_sympy(divisor))
+            needed = modulus // math.gcd(modulus, int(factor))
             found[rest.name] = math.lcm(found.get(rest.name, 1), needed)
     return found
 

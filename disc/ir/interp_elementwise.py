@@ -114,8 +114,22 @@ def _not(x: Array) -> Array:
     return np.logical_not(x) if x.dtype == np.bool_ else np.invert(x)
 
 
+def _extreme(function: Callable[[Array, Array], Array], sign: bool) -> Function:
+    """IEEE maximum or minimum: of two zeros the one with this sign bit is chosen (NumPy takes any)."""
+
+    def chosen(x: Array, y: Array) -> Array:
+        if not _is_float(x):
+            return function(x, y)
+        return np.where(x == y, np.where(np.signbit(x) == sign, x, y), function(x, y)).astype(x.dtype)
+
+    return chosen
+
+
+_maximum, _minimum = _extreme(np.maximum, False), _extreme(np.minimum, True)
+
+
 def _clamp(low: Array, x: Array, high: Array) -> Array:
-    return np.minimum(np.maximum(x, low), high)
+    return _minimum(_maximum(x, low), high)
 
 
 def _total_order(x: Array) -> Array:
@@ -186,7 +200,10 @@ def _reduce_precision(op: ir.Operation, operands: list[Array], scope: Scope) -> 
 def _lgamma(x: float) -> float:
     if math.isinf(x) or (x <= 0 and x == math.floor(x)):
         return math.inf
-    return math.lgamma(x)
+    try:
+        return math.lgamma(x)
+    except OverflowError:
+        return math.inf
 
 
 def _per_element(function: Callable[[float], float]) -> Function:
@@ -226,7 +243,7 @@ def _erf_inverse(x: Array) -> Array:
 _PLAIN: dict[str, Function] = {
     "stablehlo.add": np.add, "stablehlo.subtract": np.subtract, "stablehlo.multiply": np.multiply,
     "stablehlo.divide": _divide, "stablehlo.remainder": _remainder, "stablehlo.power": _power,
-    "stablehlo.maximum": np.maximum, "stablehlo.minimum": np.minimum, "stablehlo.clamp": _clamp, "stablehlo.select": np.where,
+    "stablehlo.maximum": _maximum, "stablehlo.minimum": _minimum, "stablehlo.clamp": _clamp, "stablehlo.select": np.where,
     "stablehlo.and": np.bitwise_and, "stablehlo.or": np.bitwise_or, "stablehlo.xor": np.bitwise_xor, "stablehlo.not": _not,
     "stablehlo.shift_left": _shift(np.left_shift, np.zeros_like),
     "stablehlo.shift_right_logical": _shift(_logical_right, np.zeros_like),

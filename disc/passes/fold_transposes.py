@@ -22,7 +22,7 @@ from torch_mlir import ir
 
 from disc.ir.interp_elementwise import RULES as ELEMENTWISE
 from disc.ir.ops import block_ops, build, ints_attr, main_block, rank_of, replace_op
-from disc.passes.base import CompileState, Pass
+from disc.ir.passes import CompileState, Pass
 from disc.passes.dot_numbers import DotNumbers
 from disc.passes.rewriting import defining, element_type, entries, erase_dead, has_one_use, make_splat, named_type, producer, splat_value
 

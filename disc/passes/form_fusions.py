@@ -12,7 +12,7 @@ from torch_mlir import ir
 
 from disc.ir.graph import Node
 from disc.ir.ops import main_block
-from disc.passes.base import CompileState, Pass
+from disc.ir.passes import CompileState, Pass
 from disc.passes.clusters import Cluster, Clusters
 
 

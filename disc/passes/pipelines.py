@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from disc.errors import DiscError
-from disc.passes.base import Pass, UpstreamPass
+from disc.ir.passes import Pass, UpstreamPass
 from disc.passes.fold_constants import FoldConstants
 from disc.passes.fold_transposes import FoldTransposes
 from disc.passes.form_fusions import FormFusions

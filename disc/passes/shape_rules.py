@@ -377,6 +377,13 @@ def _cast(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
     return [shapes.dims[op.operands[0]]]
 
 
+def _bitcast(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    source, result = (ir.RankedTensorType(value.type).rank for value in (op.operands[0], op.results[0]))
+    if source != result:
+        raise DataDependentSizeError("bitcast_convert between element types of different widths is not supported")
+    return [shapes.dims[op.operands[0]]]
+
+
 def _host_tensor(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
     """Tensors of sizes themselves: their own shape is static."""
     return [tuple(Dim.of(size) for size in ir.RankedTensorType(op.results[0].type).shape)]
@@ -395,6 +402,7 @@ _BINARY = (
 )
 
 RULES: dict[str, Rule] = {
+    "stablehlo.bitcast_convert": _bitcast,
     **{f"stablehlo.{name}": _elementwise for name in f"{_UNARY} {_BINARY} clamp complex".split()},
     **{f"chlo.{name}": _elementwise for name in _CHLO_UNARY.split()},
     **{f"chlo.broadcast_{name}": _broadcast_elementwise for name in _BINARY.split()},

@@ -19,7 +19,7 @@ from torch_mlir.passmanager import PassManager
 
 from disc.errors import CompilerBug
 from disc.ir.ops import block_ops, main_block, replace_op
-from disc.passes.base import CompileState, Pass
+from disc.ir.passes import CompileState, Pass
 from disc.passes.rewriting import erase_dead
 from disc.passes.simplify_elementwise import ELEMENTWISE_RULES
 from disc.passes.simplify_structure import STRUCTURE_RULES

@@ -14,7 +14,7 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from disc.ir.graph import Node
-from disc.passes.base import CompileState, Pass
+from disc.ir.passes import CompileState, Pass
 from disc.passes.clusters import ALONE, MOST_OPS, Cluster, Clusters, is_row_reduction
 from disc.shapes import Dim, Truth
 

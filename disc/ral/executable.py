@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from disc.artifact import Manifest, NamedWeight
 from disc.config import read_environment
 from disc.errors import InputRankError
 from disc.ral import _ral
+
+if TYPE_CHECKING:
+    from disc.explain import Explanation
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,21 @@ class Executable:
 
         Calls that other threads make meanwhile are counted too.
         """
+        names = self._kernel_names()
+        return [(name, runs, seconds) for name, (runs, seconds) in zip(names, self._profiled(inputs, named), strict=True) if runs]
+
+    def explain(self, *inputs: object, **named: object) -> Explanation:
+        """Per kernel: source ops and lines, versions, guards, the version that ran. With inputs, of one profiled call on them (after one
+        to warm up), with times and the share of the machine's limit; without, of the calls since loading."""
+        from disc.explain import explain, explain_call  # above this floor; and only who asks pays for it
+
+        if not inputs and not named and self._names:
+            return explain(self)
+        arranged = self._arrange(inputs, named)
+        return explain_call(self, arranged, lambda: self._profiled(arranged, {}))
+
+    def _profiled(self, inputs: tuple[object, ...], named: dict[str, object]) -> list[tuple[int, float]]:
+        """Runs one call; (launches, seconds) of each kernel of the manifest."""
         before = self._context.kernels()
         self._context.set_profile(True)
         try:
@@ -161,8 +179,7 @@ class Executable:
         finally:
             self._context.set_profile(False)
         after = self._context.kernels()
-        times = zip(self._kernel_names(), *before, *after, strict=True)
-        return [(name, runs - runs0, (time - time0) * 1e-9) for name, runs0, time0, runs, time in times if runs > runs0]
+        return [(runs - runs0, (time - time0) * 1e-9) for runs0, time0, runs, time in zip(*before, *after, strict=True)]
 
     def _kernel_names(self) -> list[str]:
         return [str(record["name"]) for record in self._manifest["kernels"]]

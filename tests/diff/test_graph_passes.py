@@ -17,7 +17,7 @@ from disc.ir.interp_values import bf16_bits, element_name, held_dtype, round_to_
 from disc.ir.ops import block_ops, main_block, string_attr
 from disc.ir.stages import parse_module
 from disc.ir.weights import Weight, WeightTable
-from disc.passes.base import CompileState, Pass, run_passes
+from disc.ir.passes import CompileState, Pass, run_passes
 from disc.passes.fold_constants import FoldConstants
 from disc.passes.fold_transposes import FoldTransposes
 from disc.passes.merge_dots import MergeDots

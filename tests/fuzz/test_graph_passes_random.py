@@ -16,7 +16,7 @@ from disc.ir.interp import interpret
 from disc.ir.ops import block_ops, main_block, string_attr
 from disc.ir.stages import parse_module
 from disc.ir.weights import Weight, WeightTable
-from disc.passes.base import CompileState, Pass, run_passes
+from disc.ir.passes import CompileState, Pass, run_passes
 from disc.passes.fold_constants import FoldConstants
 from disc.passes.fold_transposes import FoldTransposes
 from disc.passes.merge_dots import MergeDots

@@ -15,7 +15,7 @@ from torch_mlir import ir
 from disc.frontend import dynamo
 from disc.frontend.imported import Imported
 from disc.ir.interp import interpret
-from disc.passes.base import CompileState, run_passes
+from disc.ir.passes import CompileState, run_passes
 from disc.passes.name_dims import NameDims
 from disc.passes.resolve_broadcasts import ResolveBroadcasts
 
@@ -41,6 +41,10 @@ def fresh() -> Iterator[None]:
     dynamo.set_compiler(interpreted)
     yield
     dynamo.set_compiler(None)
+
+
+def gradients_of(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    return [tensor.grad.clone() for tensor in tensors if tensor.grad is not None]
 
 
 def perceptron() -> nn.Module:
@@ -69,7 +73,7 @@ def test_training_gives_the_gradients_of_pytorch() -> None:
             model.zero_grad()
             x.grad = None
             function(x).square().sum().backward()
-            gradients.append([p.grad.clone() for p in model.parameters()] + [x.grad.clone()])
+            gradients.append(gradients_of(*model.parameters(), x))
         torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-3)
     assert dynamo.statistics().graphs == 2
     assert not dynamo.statistics().eager
@@ -95,7 +99,7 @@ def test_training_attention_and_embedding() -> None:
         for function in (compiled, model):
             model.zero_grad()
             function(ids).square().sum().backward()
-            gradients.append([p.grad.clone() for p in model.parameters()])
+            gradients.append(gradients_of(*model.parameters()))
         torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-3)
 
 

@@ -9,12 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from disc.frontend.exported import export_module, import_exported
 from disc.frontend.imported import Imported
 from disc.ir.dialect import make_context
 from disc.ir.interp import interpret
-from disc.passes.base import CompileState, run_passes
+from disc.ir.passes import CompileState, run_passes
 from disc.passes.name_dims import NameDims
 from disc.passes.resolve_broadcasts import ResolveBroadcasts
 
@@ -63,9 +64,9 @@ def named(model: nn.Module, inputs: Inputs) -> Imported:
 
 def assert_agrees(imported: Imported, model: nn.Module, inputs: Inputs, tolerance: float = 1e-4) -> None:
     with torch.no_grad():
-        wanted = [leaf for leaf in torch.utils._pytree.tree_leaves(model(*inputs)) if leaf is not None]
+        wanted = [leaf for leaf in tree_leaves(model(*inputs)) if leaf is not None]
     results = interpret(imported.module, [to_numpy(tensor) for tensor in inputs], imported.weights)
-    given = [leaf for leaf in torch.utils._pytree.tree_leaves(imported.outputs.rebuild(results)) if leaf is not None]
+    given = [leaf for leaf in tree_leaves(imported.outputs.rebuild(results)) if leaf is not None]
     assert len(given) == len(wanted)
     for ours, theirs in zip(given, wanted, strict=True):
         expected = to_numpy(theirs) if isinstance(theirs, torch.Tensor) else np.asarray(theirs)

@@ -22,6 +22,8 @@ def emit_elementwise(b: Builder, node: Node, operands: Sequence[str]) -> str:
     if rule is not None:
         return rule(b, node, operands)
     element = register_element(node.operands[0].element)
+    if node.op == "stablehlo.power" and not is_float(node.element):
+        return _integer_power(b, node, operands)
     if len(operands) == 1:
         return math.emit_unary(b, node.name, operands[0], element)
     return math.emit_binary(b, node.name, operands[0], operands[1], element)
@@ -212,10 +214,35 @@ def _is_signed_infinite(sign: float) -> Callable[[Builder, Node, Sequence[str]],
 
 
 def _bitcast(b: Builder, node: Node, operands: Sequence[str]) -> str:
-    source, target = register_element(node.operands[0].element), register_element(node.element)
-    if source == target:
-        return operands[0]
-    return b.op(f"arith.bitcast {operands[0]} : {b.vec(source)} to {b.vec(target)}")
+    """Through the memory form, which differs from the register form for bf16 and f16."""
+    source, target = storage_element(node.operands[0].element), storage_element(node.element)
+    stored = to_storage(b, operands[0], node.operands[0].element)
+    if source != target:
+        stored = b.op(f"arith.bitcast {stored} : {b.vec(source)} to {b.vec(target)}")
+    return to_register(b, stored, node.element)
+
+
+def _integer_power(b: Builder, node: Node, operands: Sequence[str]) -> str:
+    """Square and multiply, wrapping; a negative exponent gives the truncated reciprocal: 0 but for 1 and -1."""
+    element = register_element(node.element)
+    vector, mask = b.vec(element), b.vec("i1")
+    x, y = operands
+    zero, one = b.const(0, element), b.const(1, element)
+    carried = [(each, vector) for each in (one, x, y)]
+    with b.loop(b.index(0), b.index(int(element[1:])), b.index(1), carried) as loop:
+        result, base, rest = loop.carried
+        odd = b.op(f"arith.trunci {rest} : {vector} to {mask}")
+        multiplied = b.op(f"arith.muli {result}, {base} : {vector}")
+        result = b.op(f"arith.select {odd}, {multiplied}, {result} : {mask}, {vector}")
+        loop.yields = [result, b.op(f"arith.muli {base}, {base} : {vector}"), b.op(f"arith.shrui {rest}, {one} : {vector}")]
+    if node.element in UNSIGNED:
+        return loop.results[0]
+    # (-1)^y = (-1)^-y, and the loop has used y modulo 2^width, so 1 and -1 are right for a negative y too.
+    is_one, is_minus = (b.op(f"arith.cmpi eq, {x}, {unit} : {vector}") for unit in (one, b.const(-1, element)))
+    kept = b.op(f"arith.cmpi sge, {y}, {zero} : {vector}")
+    for condition in (is_one, is_minus):
+        kept = b.op(f"arith.ori {kept}, {condition} : {mask}")
+    return b.op(f"arith.select {kept}, {loop.results[0]}, {zero} : {mask}, {vector}")
 
 
 def _convert(b: Builder, node: Node, operands: Sequence[str]) -> str:
@@ -285,6 +312,42 @@ def bfloat16_bits(b: Builder, value: str) -> str:
     quiet = b.op(f"arith.ori {high}, {b.const(0x40, 'i32')} : {vector}")
     is_nan = b.op(f"arith.cmpf uno, {value}, {value} : {b.vec('f32')}")
     return b.op(f"arith.select {is_nan}, {quiet}, {rounded} : {mask}, {vector}")
+
+
+# --- storage and register forms -------------------------------------------------------------------------------------------
+
+
+def storage_element(element: str) -> str:
+    """The LLVM element type in memory: i1 is a byte, bf16 its 16 bits."""
+    if element == "i1":
+        return "i8"
+    if element == "bf16":
+        return "i16"
+    return element if element.startswith("f") else "i" + element.lstrip("ui")
+
+
+def to_register(b: Builder, value: str, element: str) -> str:
+    """Storage lanes → register lanes."""
+    if element == "i1":
+        return b.op(f"arith.cmpi ne, {value}, {b.const(0, 'i8')} : {b.vec('i8')}")
+    if element == "f16":
+        return b.op(f"arith.extf {value} : {b.vec('f16')} to {b.vec('f32')}")
+    if element == "bf16":
+        wide = b.op(f"arith.extui {value} : {b.vec('i16')} to {b.vec('i32')}")
+        shifted = b.op(f"arith.shli {wide}, {b.const(16, 'i32')} : {b.vec('i32')}")
+        return b.op(f"arith.bitcast {shifted} : {b.vec('i32')} to {b.vec('f32')}")
+    return value
+
+
+def to_storage(b: Builder, value: str, element: str) -> str:
+    """Register lanes → storage lanes."""
+    if element == "i1":
+        return b.op(f"arith.extui {value} : {b.vec('i1')} to {b.vec('i8')}")
+    if element == "f16":
+        return b.op(f"arith.truncf {value} : {b.vec('f32')} to {b.vec('f16')}")
+    if element == "bf16":
+        return b.op(f"arith.trunci {bfloat16_bits(b, value)} : {b.vec('i32')} to {b.vec('i16')}")
+    return value
 
 
 Rule = Callable[[Builder, Node, Sequence[str]], str]

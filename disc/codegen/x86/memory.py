@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...shapes import Dim
 from .builder import Builder, register_element
-from .elementwise import bfloat16_bits
+from .elementwise import storage_element, to_register, to_storage
 
 STORAGE_BYTES = {
     "f64": 8, "i64": 8, "ui64": 8, "f32": 4, "i32": 4, "ui32": 4, "f16": 2, "bf16": 2, "i16": 2, "ui16": 2, "i8": 1, "ui8": 1, "i1": 1,
@@ -22,42 +22,9 @@ class Buffer:
     element: str
 
 
-def storage_element(element: str) -> str:
-    """The LLVM element type in memory: i1 is a byte, bf16 its 16 bits."""
-    if element == "i1":
-        return "i8"
-    if element == "bf16":
-        return "i16"
-    return element if element.startswith("f") else "i" + element.lstrip("ui")
-
-
 def address(b: Builder, buffer: Buffer, offset: str) -> str:
     """The pointer to element `offset` (i64)."""
     return b.op(f"llvm.getelementptr {buffer.pointer}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, {storage_element(buffer.element)}")
-
-
-def to_register(b: Builder, value: str, element: str) -> str:
-    """Storage lanes → register lanes."""
-    if element == "i1":
-        return b.op(f"arith.cmpi ne, {value}, {b.const(0, 'i8')} : {b.vec('i8')}")
-    if element == "f16":
-        return b.op(f"arith.extf {value} : {b.vec('f16')} to {b.vec('f32')}")
-    if element == "bf16":
-        wide = b.op(f"arith.extui {value} : {b.vec('i16')} to {b.vec('i32')}")
-        shifted = b.op(f"arith.shli {wide}, {b.const(16, 'i32')} : {b.vec('i32')}")
-        return b.op(f"arith.bitcast {shifted} : {b.vec('i32')} to {b.vec('f32')}")
-    return value
-
-
-def to_storage(b: Builder, value: str, element: str) -> str:
-    """Register lanes → storage lanes."""
-    if element == "i1":
-        return b.op(f"arith.extui {value} : {b.vec('i1')} to {b.vec('i8')}")
-    if element == "f16":
-        return b.op(f"arith.truncf {value} : {b.vec('f32')} to {b.vec('f16')}")
-    if element == "bf16":
-        return b.op(f"arith.trunci {bfloat16_bits(b, value)} : {b.vec('i32')} to {b.vec('i16')}")
-    return value
 
 
 def load_contiguous(b: Builder, buffer: Buffer, offset: str, mask: str | None) -> str:

@@ -130,18 +130,14 @@ def convolution(e: Emitter, call: Call) -> Tensor:
     ones = [1] * count
     if not call.flag("transposed"):
         edges = [(pad, pad) for pad in padding]
-        result = convolve(
-            e, x, weight, call.shape, stride=stride, padding=edges, lhs_dilation=ones, rhs_dilation=dilation, groups=groups
-        )
+        result = convolve(e, x, weight, call.shape, stride=stride, padding=edges, lhs_dilation=ones, rhs_dilation=dilation, groups=groups)
     else:
         extra = repeated(call.integers("output_padding"), count)
         kernel = [int(size) for size in weight.shape[2:] if isinstance(size, int)]
         reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
         edges = [(r - p, r - p + o) for r, p, o in zip(reach, padding, extra, strict=True)]
         turned = transposed_weight(e, weight, groups)
-        result = convolve(
-            e, x, turned, call.shape, stride=ones, padding=edges, lhs_dilation=stride, rhs_dilation=dilation, groups=groups
-        )
+        result = convolve(e, x, turned, call.shape, stride=ones, padding=edges, lhs_dilation=stride, rhs_dilation=dilation, groups=groups)
     if bias is None:
         return result
     return e.binary("add", result, e.reshape(bias, (bias.shape[0], *ones)))

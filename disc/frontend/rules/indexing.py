@@ -17,8 +17,10 @@ from disc.frontend.symbols import Shape, Size
 aten = torch.ops.aten
 Rule = Callable[[Emitter, Call], Tensor | tuple[Tensor, ...]]
 
-SHAPE_ONLY = (aten.unsqueeze.default, aten.expand.default, aten.view.default, aten.slice.Tensor, aten.permute.default, aten.clone.default,
-              aten.squeeze.dims, aten.squeeze.dim, aten._to_copy.default, aten.reshape.default, aten.transpose.int, aten.select.int)  # fmt: skip
+SHAPE_ONLY = (
+    aten.unsqueeze.default, aten.expand.default, aten.view.default, aten.slice.Tensor, aten.permute.default, aten.clone.default,
+    aten.squeeze.dims, aten.squeeze.dim, aten._to_copy.default, aten.reshape.default, aten.transpose.int, aten.select.int,
+)  # fmt: skip
 
 
 def is_non_negative(node: object) -> bool:
@@ -30,10 +32,10 @@ def is_non_negative(node: object) -> bool:
     if node.target in SHAPE_ONLY:
         return is_non_negative(node.args[0])
     if node.target in (aten.add.Tensor, aten.mul.Tensor, aten.add.Scalar, aten.mul.Scalar, operator.add, operator.mul):
-        return all(is_non_negative(argument) for argument in node.args)
+        return not node.kwargs and all(is_non_negative(argument) for argument in node.args)
     if node.target == aten.arange.start_step:
-        step = node.args[2] if len(node.args) > 2 else 1
-        return isinstance(node.args[0], int) and node.args[0] >= 0 and isinstance(step, int) and step > 0
+        start, _, step = (*node.args, 1)[:3]
+        return isinstance(start, int) and start >= 0 and isinstance(step, int) and step > 0
     return False
 
 
@@ -83,7 +85,7 @@ def index_select(e: Emitter, call: Call) -> Tensor:
     if x.rank == 0:
         return x
     result = take(e, x, e.reshape(index, (index.shape[0],)) if index.rank else e.reshape(index, (1,)), [dim], vector=False)
-    order = list(range(1, dim + 1)) + [0] + list(range(dim + 1, x.rank))
+    order = [*range(1, dim + 1), 0, *range(dim + 1, x.rank)]
     return e.transpose(result, order)
 
 
@@ -148,7 +150,9 @@ def scatter_at(e: Emitter, x: Tensor, indices: Tensor, updates: Tensor, dims: Se
     )
     attributes = {"scatter_dimension_numbers": attribute}
     operands = [x.value, indices.value, updates.value]
-    op = ir.Operation.create("stablehlo.scatter", results=[tensor_type(x.shape, x.dtype)], operands=operands, attributes=attributes, regions=1)
+    op = ir.Operation.create(
+        "stablehlo.scatter", results=[tensor_type(x.shape, x.dtype)], operands=operands, attributes=attributes, regions=1
+    )
     e.scalar_region(op, kind, x.dtype)
     return Tensor(op.result, x.shape, x.dtype)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +39,9 @@ def window_of(call: Call, count: int) -> Window:
     return Window(size, stride, repeated(call.integers("padding"), count), dilation, call.flag("ceil_mode"))
 
 
-def reduce_window(e: Emitter, x: Tensor, window: Window, kind: str, initial: bool | int | float, padding: Sequence[int], shape: Shape) -> Tensor:
+def reduce_window(
+    e: Emitter, x: Tensor, window: Window, kind: str, initial: bool | int | float, padding: Sequence[int], shape: Shape
+) -> Tensor:
     """Slides `window` over the last dims of x; `shape` is PyTorch's result, to which a window in the overhang alone is cut."""
     lead = x.rank - len(window.size)
     # Reaching stride - 1 further gives the rounded-up count of windows.
@@ -65,7 +68,8 @@ def reduce_window(e: Emitter, x: Tensor, window: Window, kind: str, initial: boo
 def ceil_count(size: Size, i: int, window: Window, padding: Sequence[int]) -> Size:
     """How many windows start inside, or in the overhang of, a padded dim."""
     reach = window.dilation[i] * (window.size[i] - 1) + 1
-    return to_size(FloorDiv(size + 2 * padding[i] + window.stride[i] - 1 - reach, window.stride[i]) + 1)
+    windows: Any = FloorDiv(size + 2 * padding[i] + window.stride[i] - 1 - reach, window.stride[i])
+    return to_size(windows + 1)
 
 
 def max_pool(e: Emitter, call: Call) -> tuple[Tensor, ...]:

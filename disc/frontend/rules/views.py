@@ -170,7 +170,9 @@ def pad_edges(e: Emitter, x: Tensor, value: Tensor, low: list[Size], high: list[
     interior = [0] * x.rank
     if is_static(tuple(low)) and is_static(tuple(high)):
         amounts = {"edge_padding_low": low, "edge_padding_high": high, "interior_padding": interior}
-        return e.op("stablehlo.pad", [x.value, value.value], shape, x.dtype, **{k: integers([int(i) for i in v]) for k, v in amounts.items()})
+        return e.op(
+            "stablehlo.pad", [x.value, value.value], shape, x.dtype, **{k: integers([int(i) for i in v]) for k, v in amounts.items()}
+        )
     operands = [x.value, value.value, e.shape_operand(low), e.shape_operand(high), e.shape_operand(interior)]
     return e.op("stablehlo.dynamic_pad", operands, shape, x.dtype)
 
