@@ -147,7 +147,7 @@ def sizes_from_two() -> AbstractContextManager[object]:
 
     The torch.compile backend needs the other setting and leaves it on for the process. `lowering` brings sizes 0 and 1 back.
     """
-    return symbolic_config.patch(backed_size_oblivious=False)
+    return symbolic_config.patch(backed_size_oblivious=False)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _export(model: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object], shapes: dict[str, object]) -> ExportedProgram:
