@@ -15,8 +15,8 @@ from disc.shapes import Dim
 STAGES = ("imported", "named", "fused")
 
 _UNARY = (
-    "abs cbrt ceil convert cosine count_leading_zeros exponential exponential_minus_one floor imag is_finite log log_plus_one logistic "
-    "negate not popcnt real reduce_precision round_nearest_afz round_nearest_even rsqrt sign sine sqrt tan tanh"
+    "abs bitcast_convert cbrt ceil convert cosine count_leading_zeros exponential exponential_minus_one floor imag is_finite log "
+    "log_plus_one logistic negate not popcnt real reduce_precision round_nearest_afz round_nearest_even rsqrt sign sine sqrt tan tanh"
 )
 _BINARY = (
     "add and atan2 divide maximum minimum multiply or power remainder shift_left shift_right_arithmetic shift_right_logical subtract xor"

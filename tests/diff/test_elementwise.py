@@ -107,8 +107,8 @@ def test_exact(element: str) -> None:
     if element in INTEGERS:
         body += [binary(name, element) for name in ("divide", "remainder", "shift_left", "shift_right_logical")]
         body += [unary(name, element) for name in ("popcnt", "count_leading_zeros")]
-        body.append(binary("shift_right_arithmetic", element))
     if element in SIGNED:
+        body.append(binary("shift_right_arithmetic", element))
         body += [unary(name, element) for name in ("abs", "negate", "sign")]
     run_pairs(text_program(function_text(arguments(element), body)), element)
 
@@ -117,9 +117,14 @@ def test_exact(element: str) -> None:
 def test_functions(element: str) -> None:
     """Real functions: within a few units of the last place of the interpreter's, which works in f64."""
     body = [unary(name, element) for name in FUNCTIONS] + [binary(name, element) for name in ("power", "atan2")]
-    body += [unary(name, element, "chlo") for name in CHLO_FUNCTIONS]
+    body += [unary(name, element, "chlo") for name in CHLO_FUNCTIONS if element != "f64" or name != "digamma"]  # the interpreter's is f32-good
     body.append((f"chlo.square %x : {vector(element)} -> {vector(element)}", vector(element)))
-    run_pairs(text_program(function_text(arguments(element), body)), element, ulps=40)
+    program = text_program(function_text(arguments(element), body))
+    for count in (*SIZES, 401):
+        sides = pairs(element, count)
+        if element == "f64":  # the range of arguments that f64 trigonometry promises
+            sides = [np.where(np.isfinite(side) & (side != 0), np.clip(np.abs(side), 1e-300, 1e5) * np.sign(side), side) for side in sides]
+        program.check([to_bits(side, element) for side in sides], ulps=40)
 
 
 @pytest.mark.parametrize("element", INTEGERS)
