@@ -23,6 +23,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._sympy.value_ranges import ValueRanges
 
+from disc.config import Options
 from disc.errors import UnsupportedOp, UnsupportedOpError
 from disc.frontend.decompositions import training_table
 from disc.frontend.dialects import load_frontend_dialects
@@ -65,16 +66,26 @@ def reset_statistics() -> None:
 
 
 def set_compiler(compiler: Compiler | None) -> None:
-    """How an `Imported` becomes callable: `compiler(imported)(inputs)` → results. None: `disc.api.compile_imported`."""
+    """How an `Imported` becomes callable: `compiler(imported)(inputs)` → results. None: the public compile for this CPU."""
     global _compiler
     _compiler = compiler
 
 
 def _compile_step(imported: Imported) -> Executable:
-    # The public interface lies above this floor, hence by name and only when it is needed.
-    compiler = _compiler or importlib.import_module("disc.api").compile_imported
     _statistics.compiled += 1
-    return compiler(imported)
+    return (_compiler or _native_compiler)(imported)
+
+
+def _native_compiler(imported: Imported) -> Executable:
+    # The public interface lies above this floor, hence by name and only when it is needed.
+    api = importlib.import_module("disc.api")
+    executable = api.compile_imported(imported, api.target_isas("native"), Options())
+
+    def run(inputs: list[object]) -> list[object]:
+        # Parameters come as they are; a tensor that wants gradients cannot be lent out.
+        return list(executable(*(x.detach() if isinstance(x, torch.Tensor) else x for x in inputs)))
+
+    return run
 
 
 def backend(module: fx.GraphModule, example_inputs: Sequence[object], **options: object) -> Callable[..., object]:
