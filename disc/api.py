@@ -18,10 +18,11 @@ from disc.config import Options, read_environment
 from disc.errors import TargetError, UnsupportedFormatError
 from disc.frontend.imported import Imported
 from disc.ir.dialect import make_context
-from disc.ir.stages import load_env
 from disc.ir.passes import CompileState, run_passes
+from disc.ir.stages import load_env
 from disc.passes.pipelines import FRONT, FUSION, GRAPH
 from disc.ral.executable import Executable, load
+from disc.speculation.versions import SpeculateVersions
 from disc.targets import host_isa
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def compile_imported(imported: Imported, isas: Sequence[str], options: Options) 
     """Runs every stage after the front end and loads the result."""
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 20_000))  # values are emitted by recursion over the fused graph
     state = CompileState(weights=imported.weights, options=options, dump=read_environment().dump)
-    run_passes(imported.module, [*FRONT, *GRAPH, *FUSION], state)
+    run_passes(imported.module, [*FRONT, *GRAPH, *FUSION, SpeculateVersions()], state)
     built = build(imported.module, state.weights, isas)
     with imported.module.context, ir.Location.unknown():
         tables = manifest_tables(built, imported.module, load_env(imported.module))

@@ -175,7 +175,8 @@ class _Reader:
         if fusion.kind == "compute":
             return emit_compute(name, body, space, lanes, weights)
         if fusion.kind in ("loop", "stitch"):
-            return emit_rows(name, body, fusion.kind, space, lanes)
+            guards = fusion.node.texts("versions") or ("",)
+            return emit_rows(name, body, fusion.kind, space, lanes, guards)
         if fusion.kind == "library":
             return emit_sequential(name, body, space, lanes)
         raise CompilerBug(f"fusion {fusion.name} has the unknown kind {fusion.kind!r}")
@@ -201,7 +202,9 @@ class _Reader:
         for name, source in self.sources.items():
             checks.extend(self._range_checks(name, source))
         for left, right in self.env.facts():
-            checks.append(Check("equal", left, right, f"the sizes of the inputs must satisfy {self._describe(left)} == {self._describe(right)}"))
+            checks.append(
+                Check("equal", left, right, f"the sizes of the inputs must satisfy {self._describe(left)} == {self._describe(right)}")
+            )
         checks.extend(self._broadcast_checks())
         return checks
 
