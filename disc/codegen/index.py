@@ -21,9 +21,13 @@ ONE = Dim.of(1)
 
 @dataclass
 class IndexSpace:
-    """The loop variables of one kernel with their extents, and the divisions that could not be resolved."""
+    """The loop variables of one kernel with their extents, and the divisions that could not be resolved.
+
+    broadcasts_resolved: the version under construction runs only where no run-time broadcast expands.
+    """
 
     env: ShapeEnv
+    broadcasts_resolved: bool = False
     extents: dict[str, Dim] = field(default_factory=dict)
     unresolved: list[tuple[Dim, Dim]] = field(default_factory=list)
     _groups: dict[tuple[Index, Index], list[tuple[tuple[int, ...], tuple[int, ...]]] | None] = field(default_factory=dict)
@@ -170,7 +174,7 @@ def view_index(space: IndexSpace, node: Node, index: Index) -> Index | None:
             result[axis] = index[position]
         return tuple(result)
     if node.op == "disc.broadcast_in_dim":
-        maybe = node.ints("maybe")
+        maybe = () if space.broadcasts_resolved else node.ints("maybe")
         return tuple(
             _broadcast_position(index[axis], source[number], node.dims[axis], number in maybe)
             for number, axis in enumerate(node.ints("dims"))

@@ -23,6 +23,7 @@ SOURCES = frozenset({"input", "disc.weight"})
 DOTS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
 ALONE = frozenset({"stablehlo.scatter", "disc.cumulative", "stablehlo.reduce_window"})
 STRUCTURAL = frozenset({"stablehlo.concatenate", "disc.pad", "disc.gather", "stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"})
+STORED = "disc.store"  # marks a view that its producer writes to memory in the viewed order
 MOST_OPS = 256  # a larger region compiles slowly and gains nothing: its values no longer fit registers
 
 
@@ -118,7 +119,7 @@ class Clusters:
         """True for an op that belongs to a group: not a source, constant or view (unless the view itself is returned)."""
         if node.op in SOURCES:
             return False
-        if node in self.returned:
+        if node in self.returned or STORED in node.attrs:
             return True
         return node.op not in FREE and node.op not in VIEWS
 
@@ -209,6 +210,15 @@ class Clusters:
                 self.of[each] = consumer
         producer.nodes = []
         return consumer
+
+    def store(self, view: Node, cluster: Cluster) -> None:
+        """Makes `view` an op of `cluster`: the group writes its result in the order of the view."""
+        view.attrs[STORED] = True
+        with self.context():
+            self.snapshot.ops[view.id].attributes[STORED] = ir.UnitAttr.get()
+        self.of[view] = cluster
+        cluster.nodes.append(view)
+        self._uses.clear()
 
     def all(self) -> list[Cluster]:
         """Every group once, in order of first op."""

@@ -13,7 +13,7 @@ from torch_mlir import ir
 from disc.ir.graph import Node
 from disc.ir.ops import main_block
 from disc.ir.passes import CompileState, Pass
-from disc.passes.clusters import Cluster, Clusters
+from disc.passes.clusters import STORED, Cluster, Clusters
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class _Builder:
 
     def _copy(self, node: Node, region: ir.Block, inside: dict[Node, ir.Value]) -> None:
         copy = self.clusters.snapshot.ops[node.id].clone(ip=ir.InsertionPoint(region)).operation
-        for name in ("disc.group", "disc.kind"):
+        for name in ("disc.group", "disc.kind", STORED):
             if name in copy.attributes:
                 del copy.attributes[name]
         for number, operand in enumerate(node.operands):

@@ -35,7 +35,33 @@ class FuseCompute(Pass):
             consumers = clusters.successors(cluster)
             if len(consumers) == 1 and may_be_epilogue(clusters, node, consumers[0]):
                 clusters.merge(cluster, consumers[0], "compute")
+        for cluster in clusters.all():
+            if cluster.kind == "compute":
+                _store_transposed(clusters, cluster)
         clusters.write()
+
+
+def _store_transposed(clusters: Clusters, cluster: Cluster) -> None:
+    """Lets the dot write its result in the order in which its one reader, a transpose of all dims but the last, wants it.
+
+    The rows that the epilogue stores stay whole, so this costs nothing, and the next dot reads its operand in place.
+    """
+    roots = clusters.roots(cluster)
+    if len(roots) != 1 or len(roots[0].siblings) > 1:
+        return
+    value = roots[0]
+    while value not in clusters.returned:
+        readers = clusters.readers(value)
+        if len(readers) != 1 or clusters.is_real(readers[0]):
+            return
+        view = readers[0]
+        if view.op == "stablehlo.transpose":
+            if view.ints("permutation")[-1] == len(view.dims) - 1:
+                clusters.store(view, cluster)
+            return
+        if view.op != "disc.reshape":
+            return
+        value = view
 
 
 def may_be_epilogue(clusters: Clusters, dot: Node, epilogue: Cluster) -> bool:

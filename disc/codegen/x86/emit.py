@@ -58,7 +58,7 @@ class Emitter:
     space: IndexSpace
     leaves: dict[Node, Buffer | Override] = field(default_factory=dict)
     caches: dict[Node, RowCache] = field(default_factory=dict)
-    full_rows: bool = False
+    whole: Dim | None = None  # a length that is known to be a multiple of the lanes in this version
     _names: int = 0
     _row_loop: bool = False
 
@@ -96,12 +96,15 @@ class Emitter:
         values = list(carried)
         if known is None or known >= step:
             values = self._whole_vectors(names, low, high, step, values, body)
-        if (known is not None and known % step == 0) or (self.full_rows and unroll == 1 and known is None):
+        if (known is not None and known % step == 0) or (unroll == 1 and self._is_whole(extent)):
             return [value for value, _ in values]
         start = b.op(f"arith.subi {high}, {low} : i64")
         start = b.op(f"arith.remui {start}, {b.index(step)} : i64")
         start = low if known is not None and known < step else b.op(f"arith.subi {high}, {start} : i64")
         return self._masked_vectors(name, start, high, unroll, values, body)
+
+    def _is_whole(self, extent: Dim) -> bool:
+        return self.whole is not None and self.space.env.exact_div(extent, self.whole) is not None
 
     def _whole_vectors(
         self, names: list[str], low: str, high: str, step: int, values: list[tuple[str, str]], body: LaneBody

@@ -61,6 +61,8 @@ def lgamma(m: Lanes, x: str) -> str:
     reflected = m.sub(logarithm(m, m.div(m.const(math.pi), sine)), value)
     # At -infinity the reflection is the difference of two infinities.
     reflected = m.select(m.compare("oeq", magnitude, m.infinity()), m.infinity(), reflected)
+    # Near zero both sides are -log|x| up to 2 |x|, and x sin(pi x) would underflow.
+    reflected = m.select(m.compare("olt", magnitude, m.const(1e-18)), value, reflected)
     return m.select(m.compare("olt", x, m.const(0.0)), reflected, value)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...ir.costs import node_cost
 from ...ir.graph import Body
-from ...shapes import Dim, Truth
+from ...shapes import Dim
 from ..index import IndexSpace
 from ..kernel import Kernel, Version
 from ..plan import RowPlan, plan_rows, root_index
@@ -16,20 +18,23 @@ from .memory import STORAGE_BYTES, Buffer, address
 CHUNK = 4096  # elements of a flat loop per task: 16 KiB of f32, half of an L1 cache
 
 
-def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int) -> Kernel:
-    """The kernel of a loop or stitch fusion, with a version without tail code where the row length divides by the lanes."""
+def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, guards: Sequence[str] = ("",)) -> Kernel:
+    """The kernel of a loop or stitch fusion in one version per guard: "divides(16, row)" means no tail code, "equal(...)" that no
+    run-time broadcast expands (the guards of one fusion name all of them)."""
     plan = plan_rows(space, body, kind)
     symbols = body_symbols(body)
     flat = not plan.group and len(plan.tile) == 1 and kind == "loop"
     row, groups = plan.row(space), plan.groups(space)
-    guards = _vector_guard(space, plan, row, lanes, flat)
     versions: list[Version] = []
     source = ""
     for number, guard in enumerate(guards):
         function = f"{name}_v{number}"
 
-        def emit(frame: Frame, full_rows: bool = bool(guard)) -> None:
-            _emit(frame, plan, groups, flat, full_rows)
+        def emit(frame: Frame, guard: str = guard) -> None:
+            space.broadcasts_resolved = "equal(" in guard
+            frame.emitter.whole = _whole_length(space, guard)
+            _emit(frame, plan, groups, flat)
+            space.broadcasts_resolved = False
 
         source += emit_function(function, body, body.yields, symbols, space, lanes, emit)
         versions.append(Version(function, guard))
@@ -42,17 +47,15 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int) -
     )  # fmt: skip
 
 
-def _vector_guard(space: IndexSpace, plan: RowPlan, row: Dim, lanes: int, flat: bool) -> tuple[str, ...]:
-    """Guards of the versions, best first. A known length needs one version only (paper §5.2.1)."""
-    if flat or len(plan.tile) != 1:
-        return ("",)
-    if row.is_const or space.env.divides(lanes, row) is Truth.YES:
-        return ("",)
-    return (f"divides({lanes}, {row})", "")
+def _whole_length(space: IndexSpace, guard: str) -> Dim | None:
+    """The length in the "divides(16, length)" part of a guard."""
+    for part in guard.split(" and "):
+        if part.startswith("divides("):
+            return space.env.parse(part.partition(",")[2].removesuffix(")").strip())
+    return None
 
 
-def _emit(frame: Frame, plan: RowPlan, groups: Dim, flat: bool, full_rows: bool) -> None:
-    frame.emitter.full_rows = full_rows
+def _emit(frame: Frame, plan: RowPlan, groups: Dim, flat: bool) -> None:
     if flat:
         _emit_flat(frame, plan)
         return

@@ -1,0 +1,89 @@
+"""speculate-versions: each memory-bound fusion gets its versions and the guard of each (paper §5.2.1).
+
+    "kernel.fusion"(%a) ({...}) {kind = "stitch"}
+    →  "kernel.fusion"(%a) ({...}) {kind = "stitch", versions = ["divides(16, S1)", ""]}
+
+Two questions are left to the call: whether the row length is a multiple of the vector length (no tail code), and whether every
+broadcast that may expand is in fact none (no index arithmetic for it). A version exists only where the symbols leave the question
+open; the last one has no guard. Requires and keeps stage `fused`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch_mlir import ir
+
+from disc.ir.graph import Body, Node, Snapshot
+from disc.ir.ops import main_block
+from disc.ir.passes import CompileState, Pass
+from disc.ir.stages import load_env
+from disc.shapes import Dim, ShapeEnv, Truth
+
+VECTOR = 16  # lanes of the widest ISA level; the narrower ones divide it
+
+
+@dataclass(frozen=True)
+class SpeculateVersions(Pass):
+    """Writes the attribute `versions` on loop and stitch fusions."""
+
+    name: ClassVar[str] = "speculate-versions"
+
+    def apply(self, module: ir.Module, state: CompileState) -> None:
+        env = load_env(module)
+        snapshot = Snapshot(env)
+        body = snapshot.block(main_block(module))
+        for node in body.nodes:
+            if node.op != "kernel.fusion" or node.result or node.body is None or node.attrs["kind"] not in ("loop", "stitch"):
+                continue
+            guards = [ir.StringAttr.get(guard) for guard in choose_versions(env, node.body, str(node.attrs["kind"]))]
+            snapshot.ops[node.id].attributes["versions"] = ir.ArrayAttr.get(guards)
+
+
+def choose_versions(env: ShapeEnv, body: Body, kind: str) -> list[str]:
+    """The guards, best version first, "" last."""
+    equal = broadcast_guard(body)
+    row = row_length(env, body, kind)
+    divides = f"divides({VECTOR}, {row})" if row is not None and leaves_tail_open(env, row) else ""
+    guards = [" and ".join(part for part in (equal, divides) if part), equal, divides if not equal else "", ""]
+    return list(dict.fromkeys(guard for guard in guards if guard)) + [""]
+
+
+def broadcast_guard(body: Body) -> str:
+    """The condition that no run-time broadcast of the fusion expands: "equal(S0, S2)", several joined by " and "."""
+    conditions: dict[str, None] = {}
+    for node in body.nodes:
+        if node.op != "disc.broadcast_in_dim":
+            continue
+        for axis in node.ints("maybe"):
+            conditions[f"equal({node.operands[0].dims[axis]}, {node.dims[node.ints('dims')[axis]]})"] = None
+    return " and ".join(conditions)
+
+
+def row_length(env: ShapeEnv, body: Body, kind: str) -> Dim | None:
+    """The length of the rows that lanes run over; None when all results are one flat loop, whose only tail is at its end."""
+    if kind == "stitch":
+        reduction = next((node for node in body.nodes if node.op == "stablehlo.reduce"), None)
+        if reduction is None:
+            return None
+        source = reduction.operands[0].dims
+        return env.product([source[axis] for axis in reduction.ints("dimensions")])
+    root = max(body.yields, key=lambda node: len(node.dims))
+    if not root.dims or _flat(env, body, root):
+        return None
+    return next((size for size in reversed(root.dims) if size != 1), None)
+
+
+def _flat(env: ShapeEnv, body: Body, root: Node) -> bool:
+    """True when every input is as large as the result and no op moves elements."""
+    moving = ("stablehlo.transpose", "disc.slice", "disc.pad", "disc.gather", "stablehlo.concatenate", "stablehlo.reduce", "disc.iota")
+    if any(node.op in moving for node in body.nodes):
+        return False
+    count = env.product(root.dims)
+    return all(not node.dims or env.equal(env.product(node.dims), count) is Truth.YES for node in body.arguments)
+
+
+def leaves_tail_open(env: ShapeEnv, row: Dim) -> bool:
+    """True when it is not known whether the row length divides by the vector length."""
+    return not row.is_const and env.divides(VECTOR, row) is Truth.UNKNOWN
