@@ -1,0 +1,1 @@
+"""Measurements of disc against its peers: `python -m bench.run --help`."""

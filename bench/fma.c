@@ -1,0 +1,66 @@
+// The highest rate of fused multiply-adds that the cores of this machine reach: independent accumulators in registers, no memory.
+// Arguments: number of threads, seconds. Prints flops per second (2 per multiply-add), the best of 5 parts.
+// Compiled by bench/machine.py with -O3 -march=native; DISC_LANES is 16 with AVX-512, 8 with AVX.
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+typedef float Vector __attribute__((vector_size(DISC_LANES * 4)));
+// 24 chains of 4 cycles keep any two FMA units busy; with 16 registers (AVX) 12 chains do, and more would spill.
+enum { CHAINS = DISC_LANES == 16 ? 24 : 12, STEPS = 4096 };
+
+typedef struct {
+  double until;
+  double flops;
+  float sink;
+} Work;
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void *work(void *argument) {
+  Work *w = argument;
+  Vector sums[CHAINS];
+  Vector a = (Vector){0} + 0.999f, b = (Vector){0} + 1e-6f;
+  for (int c = 0; c < CHAINS; ++c) sums[c] = (Vector){0} + (float)c;
+  while (now() < w->until) {
+    for (int step = 0; step < STEPS; ++step) {
+#pragma GCC unroll 24
+      for (int c = 0; c < CHAINS; ++c) sums[c] = sums[c] * a + b;
+    }
+    w->flops += 2.0 * DISC_LANES * CHAINS * STEPS;
+  }
+  for (int c = 0; c < CHAINS; ++c) w->sink += sums[c][0];
+  return NULL;
+}
+
+static double part(int threads, double seconds) {
+  pthread_t ids[threads];
+  Work works[threads];
+  double start = now(), flops = 0;
+  for (int i = 0; i < threads; ++i) {
+    works[i] = (Work){start + seconds, 0, 0};
+    if (pthread_create(&ids[i], NULL, work, &works[i])) exit(1);
+  }
+  for (int i = 0; i < threads; ++i) {
+    pthread_join(ids[i], NULL);
+    flops += works[i].flops;
+    if (works[i].sink == 0.5f) puts("");  // the sums are used
+  }
+  return flops / (now() - start);
+}
+
+int main(int count, char **arguments) {
+  if (count != 3) return 1;
+  double best = 0;
+  for (int i = 0; i < 5; ++i) {
+    double rate = part(atoi(arguments[1]), atof(arguments[2]) / 5);
+    if (rate > best) best = rate;
+  }
+  printf("%.0f\n", best);
+  return 0;
+}

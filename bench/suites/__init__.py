@@ -1,0 +1,1 @@
+"""One module per suite; each has `run(job) -> Result`, called in a process of its own by `bench.worker`."""

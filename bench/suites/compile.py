@@ -1,0 +1,105 @@
+"""How long compiling takes, cold and from the cache, and how long an artifact takes to save and load."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from torch import nn
+from torch._inductor import config as inductor_config
+
+import disc
+from bench.cases import CASES, Case, build
+from bench.job import Job, Result
+from bench.peers import Workbench, as_tensor, build_inductor
+from bench.suites.models import max_error
+from disc.api import compile_imported, target_isas
+from disc.frontend.exported import export_module, import_exported
+from disc.ir.dialect import make_context
+
+
+def run(job: Job) -> Result:
+    """Seconds of every step, each in this one process."""
+    case = CASES[job.model]
+    model = build(case)
+    inputs = case.inputs(case.example)
+    with tempfile.TemporaryDirectory(prefix="disc-bench-") as name:
+        folder = Path(name)
+        stages, exe = cold_stages(case, model, job.threads)
+        result: Result = {
+            "model": case.name,
+            "title": case.title,
+            "threads": job.threads,
+            "cold_s": stages,
+            "cached_s": cached_seconds(case, model, job, folder),
+            "artifact": artifact_figures(exe, case, folder / "model.disc", job),
+            "error": max_error(as_tensor(disc.load(folder / "model.disc")(*inputs)), model(*inputs)),
+        }
+        if "inductor" in job.peers:
+            result["inductor_s"] = inductor_seconds(case, model, job.threads, folder)
+    return result
+
+
+def cold_stages(case: Case, model: nn.Module, threads: int) -> tuple[dict[str, float], disc.Executable]:
+    """Seconds per stage of one compile without the cache."""
+    options = disc.Options(threads=threads, cache=False)
+    marks = [time.perf_counter()]
+    program = export_module(model, case.inputs(case.example), case.dynamic_shapes)
+    marks.append(time.perf_counter())
+    imported = import_exported(program, make_context())
+    marks.append(time.perf_counter())
+    exe = compile_imported(imported, target_isas("native"), options)
+    marks.append(time.perf_counter())
+    names = ("torch.export", "import to StableHLO", "passes, code, link, load")
+    stages = {name: after - before for name, before, after in zip(names, marks, marks[1:], strict=False)}
+    return {**stages, "total": marks[-1] - marks[0]}, exe
+
+
+def cached_seconds(case: Case, model: nn.Module, job: Job, folder: Path) -> list[float]:
+    """The compile that fills an empty cache, then `repeats` compiles that find everything there."""
+    os.environ["DISC_CACHE_DIR"] = str(folder / "cache")
+    os.environ.pop("DISC_CACHE", None)
+    options = disc.Options(threads=job.threads, cache=True)
+    seconds: list[float] = []
+    for _ in range(1 + job.repeats):
+        start = time.perf_counter()
+        disc.compile(model, case.inputs(case.example), case.dynamic_shapes, options=options)
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def artifact_figures(exe: disc.Executable, case: Case, path: Path, job: Job) -> dict[str, float]:
+    """Save, load (median, the file in the page cache), the first call after a load, with the check of the weights, and the second."""
+    start = time.perf_counter()
+    exe.save(path)
+    saved = time.perf_counter() - start
+    inputs = case.inputs(case.example)
+    loads: list[float] = []
+    firsts: list[float] = []
+    seconds: list[float] = []
+    for _ in range(job.repeats):
+        marks = [time.perf_counter()]
+        loaded = disc.load(path, threads=job.threads)
+        marks.append(time.perf_counter())
+        loaded(*inputs)
+        marks.append(time.perf_counter())
+        loaded(*inputs)
+        marks.append(time.perf_counter())
+        for times, before, after in zip((loads, firsts, seconds), marks, marks[1:], strict=False):
+            times.append(after - before)
+    return {
+        "bytes": float(path.stat().st_size),
+        "save_s": saved,
+        "load_s": statistics.median(loads),
+        "first_call_s": statistics.median(firsts),
+        "second_call_s": statistics.median(seconds),
+    }
+
+
+def inductor_seconds(case: Case, model: nn.Module, threads: int, folder: Path) -> float:
+    """torch.compile(dynamic=True) and its first call, its caches off."""
+    with inductor_config.patch(force_disable_caches=True):
+        return build_inductor(Workbench(case, model, threads, folder)).setup

@@ -1,0 +1,31 @@
+"""Runs one job in a process of its own: `python -m bench.worker JOB.json RESULT.json`, started by `bench.run`."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from bench.job import Job
+
+
+def main(job_path: str, result_path: str) -> None:
+    """Reads the job, runs its suite without gradients, writes the result."""
+    fields = json.loads(Path(job_path).read_text())
+    job = Job(**{**fields, "peers": tuple(fields["peers"])})
+    torch.set_num_threads(job.threads)
+    torch.set_num_interop_threads(1)
+    suite = importlib.import_module(f"bench.suites.{job.suite}")
+    start = time.perf_counter()
+    with torch.no_grad():
+        result = suite.run(job)
+    result["wall_s"] = time.perf_counter() - start
+    Path(result_path).write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
