@@ -30,11 +30,14 @@ class Frame:
         return self.emitter.b
 
 
-def body_symbols(body: Body) -> tuple[str, ...]:
+def body_symbols(space: IndexSpace, body: Body) -> tuple[str, ...]:
     """Every base symbol that the dims and expressions of `body` mention, sorted."""
     names: dict[str, None] = {}
     for node in body.nodes:
-        for dim in node.dims:
+        texts = [text for key in ("starts", "low", "sizes") for text in node.texts(key)]
+        if node.op == "disc.dim_value":
+            texts.append(str(node.attrs["expr"]))
+        for dim in (*node.dims, *(space.env.simplify(space.env.parse(text)) for text in texts)):
             names.update(dict.fromkeys(dim.symbols()))
     return tuple(sorted(names))
 

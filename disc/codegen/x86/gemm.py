@@ -84,7 +84,7 @@ def emit_compute(name: str, body: Body, space: IndexSpace, lanes: int, weights: 
     for prefix, extent in (("gm", contraction.m), ("gn", contraction.n), ("gk", contraction.k), ("gb", contraction.batch)):
         space.variable(prefix, extent)
     gemm, packed = _plan(space, body, contraction, lanes, weights)
-    symbols = body_symbols(body)
+    symbols = body_symbols(space, body)
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, lanes, lambda frame: _emit(frame, gemm, body, packed))
     tasks = contraction.batch * _panels(gemm) * _row_blocks(gemm)
     macs = contraction.batch * contraction.m * contraction.n * contraction.k

@@ -22,7 +22,7 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, g
     """The kernel of a loop or stitch fusion in one version per guard: "divides(16, row)" means no tail code, "equal(...)" that no
     run-time broadcast expands (the guards of one fusion name all of them)."""
     plan = plan_rows(space, body, kind)
-    symbols = body_symbols(body)
+    symbols = body_symbols(space, body)
     flat = not plan.group and len(plan.tile) == 1 and kind == "loop"
     row, groups = plan.row(space), plan.groups(space)
     versions: list[Version] = []

@@ -20,7 +20,7 @@ def emit_sequential(name: str, body: Body, space: IndexSpace, lanes: int) -> Ker
     node = next((each for each in body.nodes if each.op in ("disc.cumulative", "stablehlo.scatter")), None)
     if node is None or body.yields != (node,):
         raise CompilerBug("a library fusion must yield the results of one scan or scatter")
-    symbols = body_symbols(body)
+    symbols = body_symbols(space, body)
     if node.op == "disc.cumulative":
         tasks, emit = _scan(space, node)
     else:
