@@ -28,7 +28,9 @@ DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat1
 
 def compile_command(
     model: Annotated[str, typer.Argument(help=MODEL_HELP)],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The artifact to write; default: the model's name with .disc.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The artifact to write; default: the model's name with .disc.")
+    ] = None,
     dynamic: Annotated[list[str] | None, typer.Option(help="NAME=0,1: only these dims of this input of a factory are dynamic.")] = None,
     static: Annotated[list[str] | None, typer.Option(help="NAME=1 or NAME: these dims, or all, are fixed to the example's sizes.")] = None,
     target: Annotated[list[str] | None, typer.Option(help="native (the default), x86-64-v3 or x86-64-v4; may be repeated.")] = None,
@@ -43,7 +45,9 @@ def compile_command(
     _check_output(path)
     is_file = ":" not in model or os.path.exists(model)
     if is_file and (dynamic or static or dtype):
-        raise UnsupportedFormatError("--dynamic, --static and --dtype are for package.module:factory; a file has its dims and types already")
+        raise UnsupportedFormatError(
+            "--dynamic, --static and --dtype are for package.module:factory; a file has its dims and types already"
+        )
     if model.endswith(".pt2"):
         print(PT2_NOTE, file=sys.stderr)
     start = time.perf_counter()
@@ -112,7 +116,9 @@ def _checked(name: str, built: object) -> tuple[torch.nn.Module, Sequence[object
 
     if isinstance(built, tuple) and len(built) in (2, 3) and isinstance(built[0], torch.nn.Module) and isinstance(built[1], tuple | list):
         return built[0], tuple(built[1]), built[2] if len(built) == 3 else None
-    raise UnsupportedFormatError(f"{name} must return (module, example_inputs) or (module, example_inputs, dynamic_shapes), not {_kind(built)}")
+    raise UnsupportedFormatError(
+        f"{name} must return (module, example_inputs) or (module, example_inputs, dynamic_shapes), not {_kind(built)}"
+    )
 
 
 def _kind(value: object) -> str:
@@ -148,7 +154,9 @@ def _dynamic_shapes(
     arguments = inspect.signature(module.forward).bind(*inputs).arguments
     for name, value in arguments.items():
         if not isinstance(value, torch.Tensor):
-            raise ShapeConstraintError(f"--dynamic and --static need tensor inputs; '{name}' is a {type(value).__name__}: let the factory return dynamic_shapes")
+            raise ShapeConstraintError(
+                f"--dynamic and --static need tensor inputs; '{name}' is a {type(value).__name__}: let the factory return dynamic_shapes"
+            )
     ranks = {name: value.dim() for name, value in arguments.items()}
     chosen = {name: set(range(rank)) for name, rank in ranks.items()}
     for name, dims in _dims_by_name("--dynamic", dynamic, ranks).items():

@@ -7,7 +7,7 @@ share one kernel).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from ..shapes import Dim, ShapeEnv
 from .host import Check, Launch, Program, Source, counter_names, emit_host
 from .index import IndexSpace
 from .kernel import Kernel, PackedWeight
+from .x86.function import checks_indices
 from .x86.gemm import emit_compute
 from .x86.lower import LANES, compile_object, link_shared
 from .x86.micro import micro_source
@@ -130,6 +131,7 @@ class _Reader:
         self.env = load_env(module)
         self.module = module
         self.weights = weights
+        self.checked = "disc.checked_indices" in module.operation.attributes
         snapshot = Snapshot(self.env)
         self.body = snapshot.block(main_block(module))
         self.snapshot = snapshot
@@ -158,7 +160,10 @@ class _Reader:
                 counters[fusion.key] = tuple(range(first, first + len(kernel.versions)))
             launches.append(self._launch(fusion, kernel, slots, counters[fusion.key]))
         returned = {node: slots.plain(str(node.attrs["name"])) for node in self.body.yields if node.op == "disc.weight"}
-        program = Program(self.env, self.body.arguments, self.sources, self._checks(), launches, self.body.yields, returned)
+        checks = self._checks()
+        entry_checks = len(checks)
+        checks += [_index_check(launch) for launch in launches]
+        program = Program(self.env, self.body.arguments, self.sources, checks, launches, self.body.yields, returned, entry_checks)
         micro = dict.fromkeys(each for kernel in kernels.values() for each in kernel.micro_kernels)
         text = [kernel.source for kernel in kernels.values()]
         text += [micro_source(element, rows, vectors, lanes) for element, rows, vectors in micro]
@@ -167,19 +172,20 @@ class _Reader:
     def _kernel(self, fusion: _Fusion, lanes: int, number: int) -> Kernel:
         body = fusion.node.body
         assert body is not None
-        space = IndexSpace(self.env.copy())
+        space = IndexSpace(self.env.copy(), self.checked)
         name = f"{fusion.name}_{number}".replace(".", "_")
         weights = frozenset(
             argument for argument, operand in zip(body.arguments, fusion.node.operands, strict=True) if operand.op == "disc.weight"
         )
         if fusion.kind == "compute":
-            return emit_compute(name, body, space, lanes, weights)
-        if fusion.kind in ("loop", "stitch"):
-            guards = fusion.node.texts("versions") or ("",)
-            return emit_rows(name, body, fusion.kind, space, lanes, guards)
-        if fusion.kind == "library":
-            return emit_sequential(name, body, space, lanes)
-        raise CompilerBug(f"fusion {fusion.name} has the unknown kind {fusion.kind!r}")
+            kernel = emit_compute(name, body, space, lanes, weights)
+        elif fusion.kind in ("loop", "stitch"):
+            kernel = emit_rows(name, body, fusion.kind, space, lanes, fusion.node.texts("versions") or ("",))
+        elif fusion.kind == "library":
+            kernel = emit_sequential(name, body, space, lanes)
+        else:
+            raise CompilerBug(f"fusion {fusion.name} has the unknown kind {fusion.kind!r}")
+        return replace(kernel, checks_indices=checks_indices(space, body))
 
     def _launch(self, fusion: _Fusion, kernel: Kernel, slots: _WeightSlots, counters: tuple[int, ...]) -> Launch:
         packed = {pack.argument: pack for pack in kernel.packed}
@@ -266,6 +272,13 @@ class _Reader:
     def _source_words(self, source: Source) -> str:
         name = self.input_names[source.argument]
         return f"the value of input '{name}'" if source.dim is None else f"dim {source.dim} of input '{name}'"
+
+
+def _index_check(launch: Launch) -> Check:
+    """What a launch reports when an index in its data is out of range (never, for most)."""
+    where = f" (line {', '.join(launch.kernel.lines[:3])})" if launch.kernel.lines else ""
+    message = f"index {{actual}} is out of range for a dim of size {{expected}} in {launch.name}{where}"
+    return Check("index", Dim.of(0), Dim.of(0), message)
 
 
 def _source(text: str) -> Source:

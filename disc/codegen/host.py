@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..ir.graph import Node
 from ..shapes import Dim, ShapeEnv, Truth, dim_max
@@ -13,6 +13,7 @@ from .x86.builder import Builder, Variable
 ELEMENT_BYTES = {
     "f64": 8, "i64": 8, "ui64": 8, "f32": 4, "i32": 4, "ui32": 4, "f16": 2, "bf16": 2, "i16": 2, "ui16": 2, "i8": 1, "ui8": 1, "i1": 1,
 }  # fmt: skip
+FAULT = "fault"  # the argument where a kernel reports an index out of range
 TENSOR_BYTES = 32  # sizeof(ral_tensor): data 0, dims 8, strides 16, rank 24, dtype 28
 
 
@@ -48,7 +49,7 @@ class Launch:
 
 @dataclass(eq=False)
 class Program:
-    """What the host entry does, in order."""
+    """What the host entry does, in order. The first `entry_checks` checks are made on entry; one per launch follows, for indices."""
 
     env: ShapeEnv
     arguments: tuple[Node, ...]
@@ -56,7 +57,8 @@ class Program:
     checks: list[Check]
     launches: list[Launch]
     outputs: tuple[Node, ...]
-    weight_slots: dict[Node, int] = field(default_factory=dict)
+    weight_slots: dict[Node, int]
+    entry_checks: int
 
 
 @dataclass(eq=False)
@@ -119,7 +121,7 @@ class _Host:
         b = self.b
         self._load_api()
         self._load_inputs()
-        for number, check in enumerate(self.program.checks):
+        for number, check in enumerate(self.program.checks[: self.program.entry_checks]):
             self._check(number, check)
         self._allocate()
         most = max((len(self._arguments(launch)) for launch in self.program.launches), default=1)
@@ -213,6 +215,8 @@ class _Host:
             total = b.op(f"arith.addi {total}, {b.scalar(largest)} : i64")
         base = b.op(f"llvm.call {self.api['alloc']}(%exec, {total}) : !llvm.ptr, (!llvm.ptr, i64) -> !llvm.ptr")
         self._non_null(base)
+        self.base = base  # the first line of the arena is where kernels report an index out of range
+        b.statement(f"llvm.store {b.index(0)}, {base} : i64, !llvm.ptr")
         for node, number in place.items():
             self.pointers[node] = b.op(f"llvm.getelementptr {base}[{offsets[number]}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
         for node in program.arguments:  # an empty input may have no memory; kernels may still form its address
@@ -249,10 +253,13 @@ class _Host:
 
     def _arguments(self, launch: Launch) -> list[Node | str | int]:
         items: list[Node | str | int] = [launch.weights.get(number, node) for number, node in enumerate(launch.inputs)]
-        return [*items, *launch.results, *launch.kernel.symbols]
+        fault = [FAULT] if launch.kernel.checks_indices else []
+        return [*items, *launch.results, *launch.kernel.symbols, *fault]
 
     def _argument_value(self, item: Node | str | int) -> tuple[str, str]:
         b = self.b
+        if item == FAULT:
+            return self.base, "!llvm.ptr"
         if isinstance(item, str):
             return b.variables[item].ssa, "i64"
         if isinstance(item, int):
@@ -274,6 +281,24 @@ class _Host:
         )
         zero = b.constant("arith.constant 0 : i32")
         self._continue_if(b.op(f"arith.cmpi eq, {status}, {zero} : i32"))
+        if kernel.checks_indices:
+            self._check_indices(number)
+
+    def _check_indices(self, launch: int) -> None:
+        """Fails when the kernel has reported an index out of range."""
+        b = self.b
+        flag, index, size = (self._fault_word(number) for number in range(3))
+        number = self.program.entry_checks + launch
+        failed = f"^fault{launch}"
+        self._branch(b.op(f"arith.cmpi eq, {flag}, {b.index(0)} : i64"), failed)
+        b.statement(f"{failed}:")
+        b.op(f"llvm.call {self.api['fail']}(%exec, {b.index(number)}, {index}, {size}) : !llvm.ptr, (!llvm.ptr, i64, i64, i64) -> i32")
+        b.statement("cf.br ^failed")
+        b.statement(f"^next{self.blocks - 1}:")
+
+    def _fault_word(self, number: int) -> str:
+        slot = self.b.op(f"llvm.getelementptr {self.base}[{number}] : (!llvm.ptr) -> !llvm.ptr, i64")
+        return self.b.op(f"llvm.load {slot} : !llvm.ptr -> i64")
 
     def _choose(self, launch: Launch) -> str:
         """The first version whose guard holds; counts it."""

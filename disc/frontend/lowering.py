@@ -136,6 +136,8 @@ class _Lowering:
             names, constants = self._emit_return(emitter, function)
         anchor.erase()
         self.module.operation.attributes["disc.symbols"] = self._symbols_attribute()
+        # StableHLO clamps an index that is out of range; PyTorch raises, and so must the compiled model.
+        self.module.operation.attributes["disc.checked_indices"] = ir.UnitAttr.get(self.module.context)
         self.module.operation.attributes["disc.result_names"] = ir.ArrayAttr.get([ir.StringAttr.get(name) for name in names])
         return LoweredGraph(self.module, self.weights, tuple(names), constants)
 

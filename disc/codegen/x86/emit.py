@@ -58,6 +58,7 @@ class Emitter:
     space: IndexSpace
     leaves: dict[Node, Buffer | Override] = field(default_factory=dict)
     caches: dict[Node, RowCache] = field(default_factory=dict)
+    fault: str | None = None  # where to report an index out of range: three i64 (flag, index, size); None = indices are clamped
     whole: Dim | None = None  # a length that is known to be a multiple of the lanes in this version
     _names: int = 0
     _row_loop: bool = False
@@ -373,6 +374,7 @@ class Emitter:
         with b.at(self._scope(index, predicate)):
             wide = convert(b, raw, node.element, "i64")
             limit = self.lane_vector(high)
+            self._report_fault(wide, limit, index, predicate)
             capped = b.op(f"arith.minsi {wide}, {limit} : {b.vec('i64')}")
             capped = b.op(f"arith.maxsi {capped}, {b.const(0, 'i64')} : {b.vec('i64')}")
             lane = any(b.lane_variable(dim) is not None for dim in index)
@@ -383,6 +385,27 @@ class Emitter:
                 variable.mask = next((found.mask for dim in index if (found := b.lane_variable(dim)) is not None), None)
         b.variables[name] = variable
         return self.space.variable(name, high + 1)
+
+    def _report_fault(self, wide: str, limit: str, index: Index, predicate: Predicate | None) -> None:
+        """Records an index below 0 or above `limit` in a lane that counts."""
+        if self.fault is None:
+            return
+        b = self.b
+        low = b.op(f"arith.cmpi slt, {wide}, {b.const(0, 'i64')} : {b.vec('i64')}")
+        high = b.op(f"arith.cmpi sgt, {wide}, {limit} : {b.vec('i64')}")
+        bad = b.op(f"arith.ori {low}, {high} : {b.vec('i1')}")
+        variable = next((found for dim in index if (found := b.lane_variable(dim)) is not None), None)
+        active = self.combined_mask(variable, predicate)
+        if active is not None:
+            bad = b.op(f"arith.andi {bad}, {active} : {b.vec('i1')}")
+        with b.when(b.op(f"vector.reduction <or>, {bad} : {b.vec('i1')} into i1")):
+            chosen = b.op(f"arith.select {bad}, {wide}, {b.const(0, 'i64')} : {b.vec('i1')}, {b.vec('i64')}")
+            shown = b.op(f"vector.reduction <add>, {chosen} : {b.vec('i64')} into i64") if variable is not None else None
+            first = b.op(f"vector.extract {wide}[0] : i64 from {b.vec('i64')}") if shown is None else shown
+            size = b.op(f"vector.extract {limit}[0] : i64 from {b.vec('i64')}")
+            for number, value in enumerate((b.index(1), first, b.op(f"arith.addi {size}, {b.index(1)} : i64"))):
+                slot = b.op(f"llvm.getelementptr {self.fault}[{number}] : (!llvm.ptr) -> !llvm.ptr, i64")
+                b.statement(f"llvm.store {value}, {slot} : i64, !llvm.ptr")
 
     # --- bodies -----------------------------------------------------------------------------------------------------
 

@@ -54,10 +54,17 @@ def emit_function(
     results = tuple(Buffer(pointer, node.dims, node.element) for pointer, node in zip(pointers[len(body.arguments) :], outputs, strict=True))
     for number, symbol in enumerate(symbols):
         b.variables[symbol] = _symbol(b, symbol, _argument(b, len(pointers) + number, "i64"))
+    if checks_indices(space, body):
+        emitter.fault = _argument(b, len(pointers) + len(symbols), "!llvm.ptr")
     emit(Frame(emitter, "%begin", "%end", "%scratch", results, outputs, body.arguments))
     lines = [f"func.func @{name}(%args: !llvm.ptr, %begin: i64, %end: i64, %scratch: !llvm.ptr) {{"]
     lines += b.globals + b.root.lines + ["return", "}"]
     return "\n".join([*lines[:1], *("  " + line for line in lines[1:-1]), lines[-1]]) + "\n"
+
+
+def checks_indices(space: IndexSpace, body: Body) -> bool:
+    """True when the kernel gets one more argument, where it reports an index out of range."""
+    return space.checked_indices and any(node.op == "disc.gather" for node in body.nodes)
 
 
 def _argument(b: Builder, number: int, type_: str) -> str:

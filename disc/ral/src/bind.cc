@@ -171,6 +171,7 @@ nb::object file_view(const Context& context) {
 }  // namespace
 
 NB_MODULE(_ral, module) {
+  nb::set_leak_warnings(false);  // at exit, executables kept by caches of torch.compile are no error
   module.attr("ABI_VERSION") = RAL_ABI_VERSION;
   module.def("load_file", &load_file, nb::arg("path"), nb::arg("threads"), nb::arg("isa").none());
   module.def("load_memory", &load_memory, nb::arg("manifest"), nb::arg("signature"), nb::arg("code"), nb::arg("weights"),
