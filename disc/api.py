@@ -13,12 +13,12 @@ from torch_mlir import ir
 
 from disc.artifact import Manifest
 from disc.cache import cache_key, file_view, open_cache
-from disc.codegen.build import build, manifest_tables
+from disc.codegen.build import Built, build, manifest_tables
 from disc.config import Options, read_environment
 from disc.errors import TargetError, UnsupportedFormatError
 from disc.frontend.imported import Imported
 from disc.ir.dialect import make_context
-from disc.ir.passes import CompileState, run_passes
+from disc.ir.passes import CompileState, bug_with_reproducer, run_passes
 from disc.ir.stages import load_env
 from disc.passes.pipelines import FRONT, FUSION, GRAPH
 from disc.ral.executable import Executable, load
@@ -138,7 +138,7 @@ def compile_imported(imported: Imported, isas: Sequence[str], options: Options) 
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 20_000))  # values are emitted by recursion over the fused graph
     state = CompileState(weights=imported.weights, options=options, dump=read_environment().dump)
     run_passes(imported.module, [*FRONT, *GRAPH, *FUSION, SpeculateVersions()], state)
-    built = build(imported.module, state.weights, isas)
+    built = _generate(imported.module, state, isas)
     with imported.module.context, ir.Location.unknown():
         tables = manifest_tables(built, imported.module, load_env(imported.module))
     manifest: dict[str, object] = {
@@ -150,6 +150,20 @@ def compile_imported(imported: Imported, isas: Sequence[str], options: Options) 
     }
     weights = [(name, weight.dtype, weight.array) for name, weight in built.weights]
     return Executable.from_parts(cast("Manifest", manifest), built.code, weights, threads=options.threads)
+
+
+def _generate(module: ir.Module, state: CompileState, isas: Sequence[str]) -> Built:
+    """Code for a module of stage `fused`; a failure of ours leaves its IR and the command that repeats it."""
+    try:
+        built = build(module, state.weights, isas)
+    except TargetError:
+        raise
+    except Exception as error:
+        raise bug_with_reproducer("code generation", "codegen", f"--emit={isas[0]}", module.operation, error) from error
+    if state.dump is not None:
+        for isa, text in built.sources.items():
+            (state.dump / f"{len(state.timings) + 1:03d}-kernels-{isa}.mlir").write_text(text)
+    return built
 
 
 def target_isas(target: str | Sequence[str]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from torch_mlir import ir
 
+from disc.codegen.build import build
 from disc.config import read_environment
 from disc.errors import DiscError
 from disc.ir.dialect import disc_context
@@ -22,6 +23,7 @@ from disc.ir.stages import check_stage, parse_module
 from disc.ir.weights import STORAGE, Weight, WeightTable
 from disc.ir.passes import CompileState, run_passes
 from disc.passes.pipelines import parse_passes
+from disc.speculation.versions import SpeculateVersions
 
 
 def stand_in_weights(module: ir.Module) -> WeightTable:
@@ -37,14 +39,16 @@ def stand_in_weights(module: ir.Module) -> WeightTable:
     return table
 
 
-def run(text: str, passes: str, stage: str | None, locations: bool) -> str:
-    """The text of one module after `passes`."""
+def run(text: str, passes: str, stage: str | None, locations: bool, emit: str | None) -> str:
+    """The text of one module after `passes`, or of its kernels and host entry for ISA level `emit`."""
     with disc_context():
         module = parse_module(text)
         state = CompileState(weights=stand_in_weights(module), dump=read_environment().dump)
-        run_passes(module, parse_passes(passes), state)
+        run_passes(module, parse_passes(passes, (SpeculateVersions,)), state)
         if stage:
             check_stage(module, stage)
+        if emit:
+            return build(module, state.weights, [emit]).sources[emit]
         return module.operation.get_asm(enable_debug_info=locations)
 
 
@@ -53,13 +57,14 @@ def main() -> int:
     parser.add_argument("file", help="IR file, or - for standard input; lines `// -----` separate modules")
     parser.add_argument("--passes", default="", help="comma-separated names; mlir:NAME for a pass of MLIR")
     parser.add_argument("--stage", help="check that the result is legal at this stage: imported, named or fused")
+    parser.add_argument("--emit", metavar="ISA", help="generate code for a module of stage fused, and print it: x86-64-v3 or x86-64-v4")
     parser.add_argument("--locations", action="store_true", help="print locations")
     options = parser.parse_args()
     text = sys.stdin.read() if options.file == "-" else Path(options.file).read_text()
     failed = False
     for part in re.split(r"^// -----.*$", text, flags=re.MULTILINE):
         try:
-            print(run(part, options.passes, options.stage, options.locations), flush=True)
+            print(run(part, options.passes, options.stage, options.locations, options.emit), flush=True)
         except DiscError as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
             failed = True

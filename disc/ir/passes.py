@@ -109,10 +109,15 @@ def _dump(module: ir.Module, state: CompileState) -> None:
 def _with_reproducer(one: Pass, before: ir.Operation, error: Exception) -> CompilerBug:
     """Saves the IR from before the pass under a name of its own and says how to run the pass on it again."""
     label = pass_label(one)
-    handle, path = tempfile.mkstemp(prefix=f"disc-{one.name}-", suffix=".mlir")
+    return bug_with_reproducer(f"pass {label}", one.name, f"--passes={label}", before, error)
+
+
+def bug_with_reproducer(where: str, hint: str, arguments: str, before: ir.Operation, error: Exception) -> CompilerBug:
+    """The error for a failure of ours in `where`; `arguments` make tools/disc_opt.py fail again on the saved IR."""
+    handle, path = tempfile.mkstemp(prefix=f"disc-{hint}-", suffix=".mlir")
     with os.fdopen(handle, "w") as file:
         file.write(before.get_asm(enable_debug_info=True))
     return CompilerBug(
-        f"compiler bug in pass {label}: {type(error).__name__}: {error}\n"
-        f"the IR before the pass is saved as {path}\nrun it again with: python tools/disc_opt.py --passes={label} {path}"
+        f"compiler bug in {where}: {type(error).__name__}: {error}\n"
+        f"the IR before it is saved as {path}\nrun it again with: python tools/disc_opt.py {arguments} {path}"
     )

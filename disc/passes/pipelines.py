@@ -57,14 +57,18 @@ REGISTRY: dict[str, type[Pass]] = {
 }
 
 
-def parse_passes(text: str) -> Sequence[Pass]:
-    """ "name-dims,resolve-broadcasts" → the passes; names of MLIR's own passes are written `mlir:cse`."""
+def parse_passes(text: str, more: Sequence[type[Pass]] = ()) -> Sequence[Pass]:
+    """ "name-dims,resolve-broadcasts" → the passes; names of MLIR's own passes are written `mlir:cse`.
+
+    more: passes of other packages (speculation) that the caller can also run.
+    """
+    registry = {**REGISTRY, **{one.name: one for one in more}}
     passes: list[Pass] = []
     for name in filter(None, text.split(",")):
         if name.startswith("mlir:"):
             passes.append(UpstreamPass(name.removeprefix("mlir:")))
-        elif name in REGISTRY:
-            passes.append(REGISTRY[name]())
+        elif name in registry:
+            passes.append(registry[name]())
         else:
-            raise DiscError(f"there is no pass {name!r}; the passes are {', '.join(REGISTRY)}")
+            raise DiscError(f"there is no pass {name!r}; the passes are {', '.join(registry)}")
     return passes
