@@ -79,7 +79,7 @@ def _output(command: list[str]) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def measure_limits(threads: int, seconds: float = 0.5) -> Limits:
+def measure_limits(threads: int, seconds: float = 0.2) -> Limits:
     """Both limits with this many threads. Without gcc the FMA limit is the best of torch's matrix products, which may be far lower."""
     try:
         flops = _fma_flops(threads, seconds)
@@ -97,6 +97,11 @@ def _fma_flops(threads: int, seconds: float) -> float:
         flags = ["-O3", "-march=native", "-ffp-contract=fast", "-mprefer-vector-width=512", f"-DDISC_LANES={lanes}", "-pthread"]
         _output(["gcc", *flags, str(ROOT / "bench" / "fma.c"), "-o", program])
         return float(_output([program, str(threads), str(seconds)]))
+
+
+def higher(one: Limits, other: Limits) -> Limits:
+    """The higher of two measurements: a busy machine only ever lowers one."""
+    return Limits(max(one.flops, other.flops), max(one.copy, other.copy), other.how)
 
 
 def _matmul_flops(seconds: float) -> float:

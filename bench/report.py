@@ -62,27 +62,38 @@ def ratios(result: Record, peer: str) -> list[float]:
     return [row["ms"][peer]["median"] / row["ms"]["disc"]["median"] for row in rows]
 
 
+def limit_ms(result: Record, row: Record) -> float:
+    """The time of the matrix products alone at the limit of multiply-adds."""
+    return row["flops"] / result["fma_flops"] * 1e3
+
+
 def limit_shares(result: Record) -> list[float]:
     """Per shape, the limit's time over disc's."""
-    return [row["limit_ms"] / row["ms"]["disc"]["median"] for row in result["rows"] if "disc" in row["ms"]]
+    return [limit_ms(result, row) / row["ms"]["disc"]["median"] for row in result["rows"] if "disc" in row["ms"]]
 
 
 def _models(result: Record) -> str:
     peers = peer_names(result)
     header = ["shape", "disc ms", "spread", "of limit", *(f"{peer} ms" for peer in peers), *(f"{peer} ÷ disc" for peer in peers), "error"]
-    text = table(header, [_shape_row(row, peers) for row in result["rows"]])
+    text = table(header, [_shape_row(result, row, peers) for row in result["rows"]])
     setup = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in result["setup_s"].items() if seconds)
+    slow = ", ".join(f"{name} {seconds:.1f} s" for name in ["disc", *peers] if (seconds := _first_seconds(result, name)) > 1)
     return "\n".join([
         f"## {result['title']}, {result['threads']} thread{'s' * (result['threads'] != 1)}, fp32",
         "",
-        f"Limit {result['fma_flops'] * 1e-9:.0f} GF/s, copy {result['copy_bytes'] * 1e-9:.1f} GB/s ({result['limits']}). Set-up: {setup}.",
+        f"Limit {result['fma_flops'] * 1e-9:.0f} GF/s, copy {result['copy_bytes'] * 1e-9:.1f} GB/s ({result['limits']}). Set-up: {setup}."
+        + f" First calls of all shapes together, recompiles included: {slow}." * bool(slow),
         *(f"{name} was skipped: {reason}" for name, reason in result["skipped"].items()),
         "",
         text,
     ])  # fmt: skip
 
 
-def _shape_row(row: Record, peers: Sequence[str]) -> list[str]:
+def _first_seconds(result: Record, name: str) -> float:
+    return sum(row["first_s"].get(name, 0.0) for row in result["rows"])
+
+
+def _shape_row(result: Record, row: Record, peers: Sequence[str]) -> list[str]:
     times = row["ms"]
     if "disc" not in times:
         return [row["shape"], "-", "-", "-", *(f"{times[peer]['median']:.2f}" for peer in peers), *("-" for _ in peers), "-"]
@@ -91,7 +102,7 @@ def _shape_row(row: Record, peers: Sequence[str]) -> list[str]:
         row["shape"],
         f"{own['median']:.2f}",
         f"{own['spread']:.0%}",
-        f"{row['limit_ms'] / own['median']:.0%}",
+        f"{limit_ms(result, row) / own['median']:.0%}",
         *(f"{times[peer]['median']:.2f}" for peer in peers),
         *(f"{times[peer]['median'] / own['median']:.2f}" for peer in peers),
         f"{row['error']['disc']:.1e}" + (f" WRONG: {' '.join(row['wrong'])}" if row["wrong"] else ""),
@@ -119,10 +130,8 @@ def _ratio(value: float) -> str:
 
 
 def _overhead(result: Record) -> str:
-    rows = [
-        [name, f"{us['median']:.2f}", f"{us['low']:.2f}", f"{us['high']:.2f}", f"{result['error'][name]:.0e}"]
-        for name, us in result["us"].items()
-    ]
+    figures = result["us"].items()
+    rows = [[name, *(f"{us[key]:.2f}" for key in ("median", "low", "high")), f"{result['error'][name]:.0e}"] for name, us in figures]
     return "\n".join([
         f"## x + 1 on four elements, {result['threads']} thread{'s' * (result['threads'] != 1)}",
         "",

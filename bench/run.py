@@ -69,7 +69,7 @@ def _command(arguments: Sequence[str] | None) -> str:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
     parser.add_argument("--suite", choices=SUITES, default="models")
     parser.add_argument("--peers", default="eager,inductor,ort,openvino", help=f"of {', '.join(PEERS)}; empty = disc alone")
     parser.add_argument("--threads", default="1", help="such as 1 or 1,2")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import time
+from collections.abc import Mapping
 
 import torch
 from torch import nn
@@ -12,8 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench.cases import CASES, Case, Inputs, Shape, build, parse_shapes, shape_name
 from bench.job import Job, Result
-from bench.machine import Limits, measure_limits
-from bench.peers import Peer, as_tensor, build_peers
+from bench.machine import higher, measure_limits
+from bench.peers import Call, Peer, as_tensor, build_peers
 from bench.timing import Timing, interleave
 
 TOLERANCE = 1e-3  # a result this far from eager's is wrong, not rounded
@@ -24,9 +26,12 @@ def run(job: Job) -> Result:
     case = CASES[job.model]
     shapes = parse_shapes(job.shapes, case)
     model = build(case)
-    limits = measure_limits(job.threads)
     peers, skipped = build_peers(case, model, list(job.peers), job.threads)
-    rows = [_row(case, shape, model, peers, limits, job.repeats) for shape in shapes]
+    limits = measure_limits(job.threads)
+    rows: list[dict[str, object]] = []
+    for shape in shapes:
+        rows.append(_row(case, shape, model, peers, job.repeats))
+        limits = higher(limits, measure_limits(job.threads))
     return {
         "model": case.name,
         "title": case.title,
@@ -40,23 +45,34 @@ def run(job: Job) -> Result:
     }
 
 
-def _row(case: Case, shape: Shape, model: nn.Module, peers: list[Peer], limits: Limits, repeats: int) -> dict[str, object]:
+def _row(case: Case, shape: Shape, model: nn.Module, peers: list[Peer], repeats: int) -> dict[str, object]:
     inputs = case.inputs(shape)
     expected = model(*inputs)
     calls = {peer.name: peer.bind(inputs) for peer in peers}
-    errors = {name: max_error(as_tensor(call()), expected) for name, call in calls.items()}  # the warm-up, with every recompile
+    firsts, errors = _warm_up(calls, expected)
     wrong = [name for name, error in errors.items() if not error <= TOLERANCE]
     timings = interleave(calls, repeats)
-    flops = matrix_flops(model, inputs)
     print(f"  {case.name} {shape_name(shape)}: {_line(timings)}", file=sys.stderr, flush=True)
     return {
         "shape": shape_name(shape),
-        "flops": flops,
-        "limit_ms": flops / limits.flops * 1e3,
+        "flops": matrix_flops(model, inputs),
+        "first_s": firsts,
         "ms": {name: dataclasses.asdict(timing) for name, timing in timings.items()},
         "error": errors,
         "wrong": wrong,
     }
+
+
+def _warm_up(calls: Mapping[str, Call], expected: torch.Tensor) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds of everybody's first call with this shape, with every recompile, and the error of its result."""
+    firsts: dict[str, float] = {}
+    errors: dict[str, float] = {}
+    for name, call in calls.items():
+        start = time.perf_counter()
+        result = call()
+        firsts[name] = time.perf_counter() - start
+        errors[name] = max_error(as_tensor(result), expected)
+    return firsts, errors
 
 
 def _line(timings: dict[str, Timing]) -> str:
