@@ -177,16 +177,20 @@ def assert_close(ours: object, theirs: object, tolerance: float | None, where: s
     torch.testing.assert_close(ours, theirs, rtol=limit, atol=limit * scale, equal_nan=True, msg=lambda text: f"{where}: {text}")
 
 
-def module_program(model: nn.Module | Function, *example: torch.Tensor, dynamic_shapes: object = None) -> ModuleProgram:
-    """Compiles with every dim dynamic unless told otherwise."""
+def module_program(model: nn.Module | Function, *example: torch.Tensor, dynamic: Sequence[Sequence[int]] | None = None) -> ModuleProgram:
+    """Compiles with every dim dynamic, or with the dims that `dynamic` lists for each input."""
     module = (model if isinstance(model, nn.Module) else Wrapped(model)).eval()
-    return ModuleProgram(both_targets(module, tuple(example), dynamic_shapes), module)
+    shapes: object = None
+    if dynamic is not None:
+        each = tuple(dict.fromkeys(dims, torch.export.Dim.AUTO) for dims in dynamic)
+        shapes = (each,) if isinstance(module, Wrapped) else each
+    return ModuleProgram(both_targets(module, tuple(example), shapes), module)
 
 
 def randn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
     """Standard normal values; for integers and bools small values of both signs where legal."""
     generator = torch.Generator().manual_seed(seed + sum(shape))
-    values = torch.randn(*shape, generator=generator, dtype=torch.float64)
+    values = torch.randn(shape, generator=generator, dtype=torch.float64)
     if dtype.is_floating_point:
         return values.to(dtype)
     if dtype == torch.bool:
