@@ -21,6 +21,10 @@ from disc.errors import InputTypeError, ShapeConstraintError, UnsupportedFormatE
 if TYPE_CHECKING:
     import torch
 
+    from disc.api import DynamicShapes
+
+    Built = tuple[torch.nn.Module, Sequence[object], DynamicShapes]
+
 MODEL_HELP = "A .pt2, .mlir or .mlirbc file, or package.module:factory, a function that returns (module, example_inputs[, dynamic_shapes])."
 PT2_NOTE = "note: PyTorch may run code that a .pt2 file brings along; for files of unknown origin use StableHLO (.mlir, .mlirbc)"
 DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16"}
@@ -88,7 +92,7 @@ def _check_output(path: Path) -> None:
 # ---- package.module:factory -------------------------------------------------------------------------------------------------------
 
 
-def _from_factory(name: str) -> tuple[torch.nn.Module, Sequence[object], object]:
+def _from_factory(name: str) -> Built:
     """(module, example inputs, dynamic shapes or None) of `package.module:factory`.
 
     Raises UnsupportedFormatError when it cannot be imported, fails, or returns something else.
@@ -111,7 +115,7 @@ def _from_factory(name: str) -> tuple[torch.nn.Module, Sequence[object], object]
     return _checked(name, built)
 
 
-def _checked(name: str, built: object) -> tuple[torch.nn.Module, Sequence[object], object]:
+def _checked(name: str, built: object) -> Built:
     import torch
 
     if isinstance(built, tuple) and len(built) in (2, 3) and isinstance(built[0], torch.nn.Module) and isinstance(built[1], tuple | list):

@@ -14,7 +14,7 @@ import typer
 
 from disc import artifact
 from disc.cache import Cache, open_cache
-from disc.cli_output import AsJson, Debug, byte_size, print_json, print_table
+from disc.cli_output import AsJson, Debug, byte_size, print_json, print_table, type_text
 from disc.config import read_environment
 from disc.errors import ArtifactError
 from disc.targets import LEVEL_FLAGS, cpu_flags
@@ -114,11 +114,10 @@ def cache_ls_command(as_json: AsJson = False, debug: Debug = False) -> None:
 
 def _inputs(path: Path) -> str:
     try:
-        return ", ".join(
-            f"{record['name']}: {record['dtype']} rank {len(record['dims'])}" for record in artifact.read_manifest(path)["inputs"]
-        )
+        records = artifact.read_manifest(path)["inputs"]
     except ArtifactError:
         return "damaged"
+    return ", ".join(f"{record['name']}: {type_text(record['dtype'], record['dims'])}" for record in records)
 
 
 @cache_app.command("verify")

@@ -17,6 +17,7 @@ from disc.artifact import InputRecord
 from disc.cli_inputs import RANDOM_HELP, Array, given_inputs, random_inputs
 from disc.cli_output import AsJson, Debug, Threads, byte_size, duration, print_json, print_table, spinner, type_text
 from disc.errors import InputRankError, UnsupportedFormatError
+from disc.explain import relations
 from disc.ral.executable import Executable, load
 
 Artifact = Annotated[Path, typer.Argument(help="A .disc file.", metavar="MODEL.disc")]
@@ -102,7 +103,8 @@ def bench_command(
     records = executable.manifest["inputs"]
     if not shapes and any(isinstance(dim, str) for record in records for dim in record["dims"]):
         raise InputRankError(
-            "which sizes? give --shape once or more, such as --shape " + ",".join(f"{each['name']}=2x17" for each in records)
+            "which sizes? give --shape once or more, such as --shape "
+            + ",".join(f"{each['name']}={'x'.join('8' * len(each['dims']))}" for each in records)
         )
     rows: list[dict[str, object]] = []
     for text in shapes or [""]:
@@ -177,8 +179,8 @@ def inspect_command(path: Artifact, as_json: AsJson = False, debug: Debug = Fals
     for symbol in manifest["symbols"]:
         limits = f"{symbol['min']} to {symbol.get('max', 'any')}, a multiple of {symbol['divisor']}"
         print(f"symbol {symbol['name']}: {limits}")
-    for check in manifest["checks"]:
-        print(f"check  {check['message']}")
+    for message in relations([check["message"] for check in manifest["checks"]]):
+        print(f"check  {message}")
     kinds = Counter(str(record.get("kind", "kernel")) for record in manifest["kernels"])
     print(f"launches {len(manifest['kernels'])}: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
     print(f"weights {len(weights)}, options {manifest['options']}")

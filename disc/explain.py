@@ -177,13 +177,18 @@ def _explanation(
             for record in manifest["outputs"]
         ),
         symbols=tuple(_symbol_text(cast("Record", record), manifest) for record in manifest["symbols"]),
-        checks=tuple(record["message"] for record in manifest["checks"]),
+        checks=relations([record["message"] for record in manifest["checks"]]),
         sizes=sizes,
         kernels=tuple(kernels),
         seconds=total,
         copied_inputs=cast("int", executable.stats()["copied_inputs"]),
         limits=limits,
     )
+
+
+def relations(messages: Sequence[str]) -> tuple[str, ...]:
+    """The checks on sizes; those on indices stand one per kernel and say nothing about it."""
+    return tuple(message for message in messages if not message.startswith("index {actual}"))
 
 
 def _symbol_text(record: Record, manifest: Manifest) -> str:

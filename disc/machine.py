@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 COPY_BYTES = 64 << 20  # per array: beyond the last-level cache of most machines
-GEMM_SIZE = 1024
+GEMM_SIZES = (256, 512, 1024)  # other programs disturb the larger ones more
 REPEATS = 8
 
 
@@ -32,16 +32,16 @@ class Limits:
 def machine_limits(threads: int) -> Limits:
     """Measures both limits (about 0.2 s). threads: of the copy; the matrix product uses as many as NumPy's library does."""
     source = (
-        f"sgemm of NumPy's BLAS at {GEMM_SIZE}x{GEMM_SIZE}x{GEMM_SIZE} on its own threads; "
+        f"the best sgemm of NumPy's BLAS at sizes {', '.join(map(str, GEMM_SIZES))} on its own threads; "
         f"copy of {COPY_BYTES >> 20} MiB outside the caches on {threads} thread{'' if threads == 1 else 's'} (caches are faster)"
     )
-    return Limits(_gemm_gflops(), _copy_gbytes(threads), source)
+    return Limits(max(_gemm_gflops(size) for size in GEMM_SIZES), _copy_gbytes(threads), source)
 
 
-def _gemm_gflops() -> float:
-    left = np.ones((GEMM_SIZE, GEMM_SIZE), np.float32)
+def _gemm_gflops(size: int) -> float:
+    left = np.ones((size, size), np.float32)
     right, result = left.copy(), np.empty_like(left)
-    return 2 * GEMM_SIZE**3 / _best(lambda: np.matmul(left, right, out=result)) * 1e-9
+    return 2 * size**3 / _best(lambda: np.matmul(left, right, out=result)) * 1e-9
 
 
 def _copy_gbytes(threads: int) -> float:
