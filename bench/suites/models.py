@@ -83,9 +83,8 @@ def max_error(result: torch.Tensor, expected: torch.Tensor) -> float:
     """The largest absolute difference; infinite when the shapes differ or only one of two values is NaN."""
     if result.shape != expected.shape:
         return float("inf")
-    difference = (result.double() - expected.double()).abs()
-    both_nan = result.isnan() & expected.isnan()
-    worst = difference.masked_fill(both_nan, 0).nan_to_num(nan=float("inf"))
+    same = (result == expected) | (result.isnan() & expected.isnan())
+    worst = (result.double() - expected.double()).abs().masked_fill(same, 0).nan_to_num(nan=float("inf"))
     return float(worst.max()) if worst.numel() else 0.0
 
 
