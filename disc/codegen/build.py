@@ -22,6 +22,7 @@ from ..shapes import Dim, ShapeEnv
 from .host import Check, Launch, Program, Source, counter_names, emit_host
 from .index import IndexSpace
 from .kernel import Kernel, PackedWeight
+from .x86.attention import emit_attention
 from .x86.function import checks_indices
 from .x86.gemm import emit_compute
 from .x86.lower import LANES, compile_object, link_shared
@@ -181,6 +182,8 @@ class _Reader:
             kernel = emit_compute(name, body, space, lanes, weights)
         elif fusion.kind in ("loop", "stitch"):
             kernel = emit_rows(name, body, fusion.kind, space, lanes, fusion.node.texts("versions") or ("",))
+        elif fusion.kind == "attention":
+            kernel = emit_attention(name, body, space, lanes)
         elif fusion.kind == "library":
             kernel = emit_sequential(name, body, space, lanes)
         else:

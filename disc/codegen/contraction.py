@@ -160,9 +160,9 @@ def _axis(value: object) -> int:
     return value
 
 
-def trace_views(space: IndexSpace, node: Node, index: Index) -> tuple[Node, Dim] | None:
-    """(input node, flat offset) when only views lie between an input and `node`."""
-    while node.op != "input":
+def trace_views(space: IndexSpace, node: Node, index: Index, leaves: frozenset[Node] = frozenset()) -> tuple[Node, Dim] | None:
+    """(input node, flat offset) when only views lie between an input, or one of `leaves`, and `node`."""
+    while node.op != "input" and node not in leaves:
         viewed = view_index(space, node, index)
         if viewed is None:
             return None

@@ -41,8 +41,11 @@ class RowPlan:
         return space.env.product([variable.extent for variable in self.tile])
 
 
-def plan_rows(space: IndexSpace, body: Body, kind: str) -> RowPlan:
-    """Plans a fusion of kind "loop" or "stitch" (paper §4.2, steps 1 to 3: dominants, group dims, propagation)."""
+def plan_rows(space: IndexSpace, body: Body, kind: str, leaves: frozenset[Node] = frozenset()) -> RowPlan:
+    """Plans a fusion of kind "loop" or "stitch" (paper §4.2, steps 1 to 3: dominants, group dims, propagation).
+
+    leaves: values of the fusion that lie in memory like inputs.
+    """
     if kind == "loop":
         return _plan_loop(space, body)
     dims, group_rank = row_space(body)
@@ -50,7 +53,7 @@ def plan_rows(space: IndexSpace, body: Body, kind: str) -> RowPlan:
     full, grouped = [], []
     for root in body.yields:
         (full if space.env.equal(space.env.product(root.dims), whole) is Truth.YES else grouped).append(root)
-    group, tile = _nests(space, dims, group_rank, full, grouped)
+    group, tile = _nests(space, dims, group_rank, full, grouped, leaves)
     cached = _cached_rows(body, dims)
     return RowPlan(
         dims, group.index + tile.index, dims[:group_rank], group.index, group.variables, tile.variables, tuple(full), tuple(grouped), cached
@@ -94,7 +97,7 @@ def root_index(space: IndexSpace, index: Sequence[Dim], dims: Sequence[Dim], roo
     return space.reshape(tuple(index), dims, root.dims)  # a reshape between equal products, read backwards
 
 
-def _nests(space: IndexSpace, dims: tuple[Dim, ...], rank: int, full: list[Node], grouped: list[Node]) -> tuple[Nest, Nest]:
+def _nests(space: IndexSpace, dims: tuple[Dim, ...], rank: int, full: list[Node], grouped: list[Node], leaves: frozenset[Node]) -> tuple[Nest, Nest]:
     group_dims, tile_dims = dims[:rank], dims[rank:]
     fixed_tile = tuple(space.variable(f"tile{number}", size) for number, size in enumerate(tile_dims))
 
@@ -108,7 +111,7 @@ def _nests(space: IndexSpace, dims: tuple[Dim, ...], rank: int, full: list[Node]
             probe.offsets.append(probe.space.linear(at, root.dims))
             probe.visit(root, at)
 
-    group = choose_nest(space, group_dims, frozenset(), visit_group, "g")
+    group = choose_nest(space, group_dims, leaves, visit_group, "g")
 
     def visit_tile(probe: Probe, index: Index) -> None:
         for root in full:
@@ -116,7 +119,7 @@ def _nests(space: IndexSpace, dims: tuple[Dim, ...], rank: int, full: list[Node]
             probe.offsets.append(probe.space.linear(at, root.dims))
             probe.visit(root, at)
 
-    tile = choose_nest(space, tile_dims, frozenset(), visit_tile, "t") if full else Nest((), fixed_tile)
+    tile = choose_nest(space, tile_dims, leaves, visit_tile, "t") if full else Nest((), fixed_tile)
     return group, tile
 
 

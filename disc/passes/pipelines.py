@@ -9,9 +9,11 @@ from disc.ir.passes import Pass, UpstreamPass
 from disc.passes.fold_constants import FoldConstants
 from disc.passes.fold_transposes import FoldTransposes
 from disc.passes.form_fusions import FormFusions
+from disc.passes.fuse_attention import FuseAttention
 from disc.passes.fuse_compute import FuseCompute
 from disc.passes.fuse_elementwise import FuseElementwise
 from disc.passes.merge_dots import MergeDots
+from disc.passes.merge_slices import MergeSlices
 from disc.passes.name_dims import NameDims
 from disc.passes.resolve_broadcasts import ResolveBroadcasts
 from disc.passes.simplify import Simplify
@@ -28,6 +30,7 @@ GRAPH: tuple[Pass, ...] = (
     Simplify(),
     FoldTransposes(),
     MergeDots(),
+    MergeSlices(),
     FoldConstants(),
     Simplify(),
 )
@@ -37,6 +40,7 @@ FUSION: tuple[Pass, ...] = (
     FuseElementwise(),
     FuseCompute(),
     Stitch(),
+    FuseAttention(),
     FormFusions(),
 )
 
@@ -48,10 +52,12 @@ REGISTRY: dict[str, type[Pass]] = {
         Simplify,
         FoldTransposes,
         MergeDots,
+        MergeSlices,
         FoldConstants,
         FuseElementwise,
         FuseCompute,
         Stitch,
+        FuseAttention,
         FormFusions,
     )
 }

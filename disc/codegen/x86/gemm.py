@@ -40,7 +40,7 @@ class _Access:
 
 
 @dataclass(eq=False)
-class _Gemm:
+class Gemm:
     """The plan of one compute kernel: panels, sources of both operands, and where things lie in scratch."""
 
     contraction: Contraction
@@ -81,9 +81,8 @@ def emit_compute(name: str, body: Body, space: IndexSpace, lanes: int, weights: 
     """The kernel of a compute fusion; `weights` are the arguments known to be weights, which are packed ahead of time."""
     node = check_single_dot(body)
     contraction = read_contraction(space, node)
-    for prefix, extent in (("gm", contraction.m), ("gn", contraction.n), ("gk", contraction.k), ("gb", contraction.batch)):
-        space.variable(prefix, extent)
-    gemm, packed = _plan(space, body, contraction, lanes, weights)
+    declare(space, contraction)
+    gemm, packed = plan_gemm(space, body, contraction, lanes, weights)
     symbols = body_symbols(space, body)
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, lanes, lambda frame: _emit(frame, gemm, body, packed))
     tasks = contraction.batch * _panels(gemm) * _row_blocks(gemm)
@@ -92,32 +91,39 @@ def emit_compute(name: str, body: Body, space: IndexSpace, lanes: int, weights: 
     return Kernel(
         name, "compute", (Version(f"{name}_v0", ""),), symbols, tasks, contraction.k * (ROW_BLOCK * gemm.panel // 32) + 64, gemm.scratch(), source,
         kernel_lines(body), kernel_ops(body), _notes(gemm, packed, work), flops=macs * 2, bytes=traffic(space, body),
-        micro_kernels=_micro_kernels(gemm), packed=(packed,) if packed else (),
+        micro_kernels=micro_kernels(gemm), packed=(packed,) if packed else (),
     )  # fmt: skip
 
 
 # --- planning -----------------------------------------------------------------------------------------------------------
 
 
-def _plan(
-    space: IndexSpace, body: Body, contraction: Contraction, lanes: int, weights: frozenset[Node]
-) -> tuple[_Gemm, PackedWeight | None]:
+def declare(space: IndexSpace, contraction: Contraction) -> None:
+    """Sets the extents of the loop variables gm, gn, gk and gb to those of `contraction`."""
+    for name, extent in (("gm", contraction.m), ("gn", contraction.n), ("gk", contraction.k), ("gb", contraction.batch)):
+        space.variable(name, extent)
+
+
+def plan_gemm(
+    space: IndexSpace, body: Body, contraction: Contraction, lanes: int, weights: frozenset[Node], leaves: frozenset[Node] = frozenset()
+) -> tuple[Gemm, PackedWeight | None]:
+    """How the operands are read. `leaves`: values of the fusion that will lie in memory like inputs."""
     element = register_element(contraction.node.element)
     columns = contraction.n.const if contraction.n.is_const else PANEL
     panel = PANEL if columns >= PANEL else max((columns + 15) // 16 * 16, 16)
-    left = _access(space, contraction.left, "gm", element)
-    right = _access(space, contraction.right, "gn", element)
+    left = _access(space, contraction.left, "gm", element, leaves)
+    right = _access(space, contraction.right, "gn", element, leaves)
     packed = _packed_weight(body, contraction, right, panel, weights)
-    gemm = _Gemm(contraction, element, lanes, VECTORS[lanes], panel, left, right, packed is not None, body.yields)
+    gemm = Gemm(contraction, element, lanes, VECTORS[lanes], panel, left, right, packed is not None, body.yields)
     return gemm, packed
 
 
-def _access(space: IndexSpace, operand: Operand, free: str, element: str) -> _Access | None:
+def _access(space: IndexSpace, operand: Operand, free: str, element: str, leaves: frozenset[Node]) -> _Access | None:
     """How to read the operand in place: possible when it is a buffer of the register type under views, affine in k, without bounds."""
     index, bounds = operand.locate(Dim.symbol("gb"), Dim.symbol(free), Dim.symbol("gk"))
     if bounds or operand.node.element != element:
         return None
-    traced = trace_views(space, operand.node, index)
+    traced = trace_views(space, operand.node, index, leaves)
     if traced is None:
         return None
     form = split_linear(traced[1], "gk")
@@ -137,19 +143,19 @@ def _packed_weight(body: Body, contraction: Contraction, access: _Access | None,
     )
 
 
-def _panels(gemm: _Gemm) -> Dim:
+def _panels(gemm: Gemm) -> Dim:
     return (gemm.contraction.n + (gemm.panel - 1)) // gemm.panel
 
 
-def _row_blocks(gemm: _Gemm) -> Dim:
+def _row_blocks(gemm: Gemm) -> Dim:
     return (gemm.contraction.m + (ROW_BLOCK - 1)) // ROW_BLOCK
 
 
-def _micro_kernels(gemm: _Gemm) -> tuple[tuple[str, int, int], ...]:
+def micro_kernels(gemm: Gemm) -> tuple[tuple[str, int, int], ...]:
     return tuple((gemm.element, rows, vectors) for rows in _row_counts(gemm) for vectors in _vector_counts(gemm))
 
 
-def _row_counts(gemm: _Gemm) -> tuple[int, ...]:
+def _row_counts(gemm: Gemm) -> tuple[int, ...]:
     m = gemm.contraction.m
     if not m.is_const:
         return tuple(range(1, ROWS + 1))
@@ -157,7 +163,7 @@ def _row_counts(gemm: _Gemm) -> tuple[int, ...]:
     return tuple(sorted(count for count in counts if count > 0)) or (1,)
 
 
-def _vector_counts(gemm: _Gemm) -> tuple[int, ...]:
+def _vector_counts(gemm: Gemm) -> tuple[int, ...]:
     most = min(gemm.vectors, gemm.panel // gemm.lanes)
     n = gemm.contraction.n
     if n.is_const and n.const % (most * gemm.lanes) == 0:
@@ -165,7 +171,7 @@ def _vector_counts(gemm: _Gemm) -> tuple[int, ...]:
     return tuple(range(1, most + 1))
 
 
-def _notes(gemm: _Gemm, packed: PackedWeight | None, work: int) -> tuple[str, ...]:
+def _notes(gemm: Gemm, packed: PackedWeight | None, work: int) -> tuple[str, ...]:
     right = "packed ahead of time" if packed else "read in place" if _direct(gemm) else "packed per panel"
     left = "read in place" if gemm.left is not None else "packed per tile"
     return (
@@ -174,7 +180,7 @@ def _notes(gemm: _Gemm, packed: PackedWeight | None, work: int) -> tuple[str, ..
     )
 
 
-def _direct(gemm: _Gemm) -> bool:
+def _direct(gemm: Gemm) -> bool:
     if gemm.packed or gemm.right is None:
         return False
     form = split_linear(gemm.right.rest, "gn")
@@ -184,7 +190,7 @@ def _direct(gemm: _Gemm) -> bool:
 # --- emission -----------------------------------------------------------------------------------------------------------
 
 
-def _emit(frame: Frame, gemm: _Gemm, body: Body, packed: PackedWeight | None) -> None:
+def _emit(frame: Frame, gemm: Gemm, body: Body, packed: PackedWeight | None) -> None:
     b, e = frame.b, frame.emitter
     c = gemm.contraction
     with b.loop(frame.begin, frame.end, b.index(1)) as task:
@@ -201,26 +207,41 @@ def _emit(frame: Frame, gemm: _Gemm, body: Body, packed: PackedWeight | None) ->
                 _emit_panel(frame, gemm, body, ssa[0], ssa[1], fresh, packed)
 
 
-def _emit_panel(frame: Frame, gemm: _Gemm, body: Body, block: str, panel: str, fresh: str, packed: PackedWeight | None) -> None:
+def _emit_panel(frame: Frame, gemm: Gemm, body: Body, block: str, panel: str, fresh: str, packed: PackedWeight | None) -> None:
     b, c = frame.b, gemm.contraction
     low = b.op(f"arith.muli {block}, {b.index(ROW_BLOCK)} : i64")
     high = b.op(f"arith.minsi {b.op(f'arith.addi {low}, {b.index(ROW_BLOCK)} : i64')}, {b.scalar(c.m)} : i64")
+    _emit_strips(frame, gemm, body, (low, high), panel, fresh, packed)
+
+
+def emit_columns(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], fresh: str) -> None:
+    """All columns of the given rows, for a batch bound to gb; `fresh`: whether the panels of B must be packed."""
+    b = frame.b
+    with b.loop(b.index(0), b.scalar(_panels(gemm)), b.index(1)) as panel:
+        _emit_strips(frame, gemm, body, rows, panel.index, fresh, None)
+
+
+def _emit_strips(
+    frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], panel: str, fresh: str, packed: PackedWeight | None
+) -> None:
+    """One panel: as many columns at a time as the accumulators hold."""
+    b, c = frame.b, gemm.contraction
     column = b.op(f"arith.muli {panel}, {b.index(gemm.panel)} : i64")
     column_end = b.op(f"arith.minsi {b.op(f'arith.addi {column}, {b.index(gemm.panel)} : i64')}, {b.scalar(c.n)} : i64")
     pointer, step = _right_panel(frame, gemm, panel, column, column_end, fresh, packed)
     width = gemm.lanes * min(gemm.vectors, gemm.panel // gemm.lanes)
     if width == gemm.panel:
-        _emit_rows(frame, gemm, body, (low, high), (column, column_end), pointer, step)
+        _emit_rows(frame, gemm, body, rows, (column, column_end), pointer, step)
         return
     with b.loop(column, column_end, b.index(width)) as strip:
         end = b.op(f"arith.minsi {b.op(f'arith.addi {strip.index}, {b.index(width)} : i64')}, {column_end} : i64")
         shift = b.op(f"arith.subi {strip.index}, {column} : i64")
         moved = b.op(f"llvm.getelementptr {pointer}[{shift}] : (!llvm.ptr, i64) -> !llvm.ptr, {gemm.element}")
-        _emit_rows(frame, gemm, body, (low, high), (strip.index, end), moved, step)
+        _emit_rows(frame, gemm, body, rows, (strip.index, end), moved, step)
 
 
 def _right_panel(
-    frame: Frame, gemm: _Gemm, panel: str, column: str, column_end: str, fresh: str, packed: PackedWeight | None
+    frame: Frame, gemm: Gemm, panel: str, column: str, column_end: str, fresh: str, packed: PackedWeight | None
 ) -> tuple[str, str]:
     """(pointer to the panel's first row, bytes from row to row of B)."""
     b, e = frame.b, frame.emitter
@@ -243,7 +264,7 @@ def body_argument(frame: Frame, packed: PackedWeight) -> Node:
     return frame.arguments[packed.argument]
 
 
-def _direct_panel(frame: Frame, gemm: _Gemm, scratch: str, column: str, column_end: str, fresh: str) -> tuple[str, str]:
+def _direct_panel(frame: Frame, gemm: Gemm, scratch: str, column: str, column_end: str, fresh: str) -> tuple[str, str]:
     """Whole panels of B are read in place; the last, narrower one is packed, since the micro-kernel reads whole vectors."""
     b, e = frame.b, frame.emitter
     assert gemm.right is not None
@@ -263,7 +284,7 @@ def _direct_panel(frame: Frame, gemm: _Gemm, scratch: str, column: str, column_e
     return pointer, b.op(f"arith.select {whole}, {step}, {b.index(gemm.panel * gemm.size)} : i64")
 
 
-def _pack_right(frame: Frame, gemm: _Gemm, scratch: str, column: str, column_end: str) -> None:
+def _pack_right(frame: Frame, gemm: Gemm, scratch: str, column: str, column_end: str) -> None:
     """Copies B[:, column:column_end] to scratch as rows of `panel` elements, zeros up to the next vector."""
     b, e = frame.b, frame.emitter
     if gemm.right is not None and gemm.element == "f32" and _transposed(gemm):
@@ -285,12 +306,12 @@ def _pack_right(frame: Frame, gemm: _Gemm, scratch: str, column: str, column_end
                 b.statement(f"llvm.store {value}, {address(b, target, place)} {{alignment = {gemm.size} : i64}} : {b.vec(gemm.element)}, !llvm.ptr")
 
 
-def _transposed(gemm: _Gemm) -> bool:
+def _transposed(gemm: Gemm) -> bool:
     assert gemm.right is not None
     return gemm.right.k_step == ONE and gemm.lanes == 16
 
 
-def _operand_value(e: Emitter, gemm: _Gemm, operand: Operand, row: Dim, mask: str | None) -> str:
+def _operand_value(e: Emitter, gemm: Gemm, operand: Operand, row: Dim, mask: str | None) -> str:
     """A lane vector of an operand in the accumulator's type; lanes that are masked or out of bounds are zero."""
     b = e.b
     index, bounds = operand.locate(Dim.symbol("gb"), row, Dim.symbol("gk"))
@@ -306,7 +327,7 @@ def _operand_value(e: Emitter, gemm: _Gemm, operand: Operand, row: Dim, mask: st
 
 
 def _emit_rows(
-    frame: Frame, gemm: _Gemm, body: Body, rows: tuple[str, str], columns: tuple[str, str], pointer: str, step: str
+    frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], columns: tuple[str, str], pointer: str, step: str
 ) -> None:
     b, e = frame.b, frame.emitter
     with b.loop(rows[0], rows[1], b.index(ROWS)) as tile:
@@ -321,7 +342,7 @@ def _emit_rows(
                 _epilogue(frame, gemm, body, row.index, columns)
 
 
-def _row_pointers(frame: Frame, gemm: _Gemm, start: str, count: str) -> str:
+def _row_pointers(frame: Frame, gemm: Gemm, start: str, count: str) -> str:
     """Fills the array of row pointers of A (packing the rows first where they cannot be read in place); returns bytes from k to k+1."""
     b, e = frame.b, frame.emitter
     array = address(b, Buffer(frame.scratch, (), "i8"), b.index(gemm.tile_bytes))
@@ -341,7 +362,7 @@ def _row_pointers(frame: Frame, gemm: _Gemm, start: str, count: str) -> str:
     return b.op(f"arith.muli {b.scalar(gemm.left.k_step)}, {b.index(gemm.size)} : i64")
 
 
-def _pack_left(frame: Frame, gemm: _Gemm, row: str) -> str:
+def _pack_left(frame: Frame, gemm: Gemm, row: str) -> str:
     """Computes one row of A into scratch; returns its address."""
     b, e = frame.b, frame.emitter
     k = gemm.contraction.k
@@ -359,7 +380,7 @@ def _pack_left(frame: Frame, gemm: _Gemm, row: str) -> str:
     return base
 
 
-def _call_micro(frame: Frame, gemm: _Gemm, count: str, width: str, k_step: str, pointer: str, step: str) -> None:
+def _call_micro(frame: Frame, gemm: Gemm, count: str, width: str, k_step: str, pointer: str, step: str) -> None:
     """Calls the micro-kernel of this tile's number of rows and vectors."""
     b = frame.b
     array = address(b, Buffer(frame.scratch, (), "i8"), b.index(gemm.tile_bytes))
@@ -383,7 +404,7 @@ def _call_micro(frame: Frame, gemm: _Gemm, count: str, width: str, k_step: str, 
                 b.statement(call)
 
 
-def _epilogue(frame: Frame, gemm: _Gemm, body: Body, row: str, columns: tuple[str, str]) -> None:
+def _epilogue(frame: Frame, gemm: Gemm, body: Body, row: str, columns: tuple[str, str]) -> None:
     """Stores one row of every root, the dot's values taken from the tile."""
     b, e = frame.b, frame.emitter
     c = gemm.contraction
@@ -405,7 +426,7 @@ def _epilogue(frame: Frame, gemm: _Gemm, body: Body, row: str, columns: tuple[st
         del e.leaves[c.node]
 
 
-def _store_columns(frame: Frame, gemm: _Gemm, indices: dict[Node, Index], columns: Sequence[str]) -> None:
+def _store_columns(frame: Frame, gemm: Gemm, indices: dict[Node, Index], columns: Sequence[str]) -> None:
     e = frame.emitter
     n = gemm.contraction.n
     width = gemm.lanes * min(gemm.vectors, gemm.panel // gemm.lanes)

@@ -64,10 +64,11 @@ def _emit(frame: Frame, plan: RowPlan, groups: Dim, flat: bool) -> None:
         name = e.name("task")
         position = e.space.variable(name, groups)
         with e.bind(name, task.index):
-            _bind_group(frame, plan, position)
+            emit_group(frame, plan, position)
 
 
-def _bind_group(frame: Frame, plan: RowPlan, position: Dim) -> None:
+def emit_group(frame: Frame, plan: RowPlan, position: Dim) -> None:
+    """All stages of the row at flat `position` among the groups."""
     e = frame.emitter
     values = e.space.delinear(position, [variable.extent for variable in plan.group])
 

@@ -1,0 +1,173 @@
+"""Attention kernels: scores of a block of rows into scratch, their softmax in place, their product with the values.
+
+A task is (batch, block of rows). The scores of a block never leave the core's caches and there is no buffer of all scores; because
+whole rows are kept, the result is that of the three kernels one after the other, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...errors import CompilerBug
+from ...ir.graph import Body, Node
+from ...shapes import Dim
+from ..contraction import Contraction, read_contraction
+from ..index import IndexSpace
+from ..kernel import Kernel, Version
+from ..plan import RowPlan, plan_rows
+from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
+from .gemm import Gemm, declare, emit_columns, micro_kernels, plan_gemm
+from .memory import Buffer, address
+from .rows import emit_group
+
+BLOCK = 96  # rows of a task: the packed keys of a panel serve all of them; 96 rows of 1024 scores are 384 KiB, within an L2
+
+
+class _Attention:
+    """The parts of one fusion: two contractions, the scores between the first and the rows, and the rows' result."""
+
+    def __init__(self, space: IndexSpace, body: Body, lanes: int) -> None:
+        dots = [node for node in body.nodes if node.op == "stablehlo.dot_general"]
+        if len(dots) != 2:
+            raise CompilerBug(f"an attention fusion holds {len(dots)} dots")
+        self.probability = dots[1].operands[0]
+        self.scores = _scores(body, dots[0], self.probability)
+        self.first = _plan(space, body, dots[0], lanes, (self.scores,), frozenset())
+        rows = _between(body, self.scores, self.probability)
+        self.rows: RowPlan = plan_rows(space, rows, "stitch", frozenset({self.scores}))
+        self.second = _plan(space, body, dots[1], lanes, body.yields, frozenset({self.probability}))
+        self.length = self.first.contraction.n
+
+    def row_bytes(self, space: IndexSpace) -> Dim:
+        """Scratch of the row caches of the softmax."""
+        del space
+        return rounded_up(self.length, 16) * (8 * len(self.rows.cached)) + 64
+
+    def offsets(self, space: IndexSpace) -> tuple[Dim, Dim, Dim, Dim]:
+        """Byte offsets in scratch: second contraction, rows, scores, end."""
+        second = rounded_up(self.first.scratch(), 64)
+        rows = second + rounded_up(self.second.scratch(), 64)
+        scores = rows + self.row_bytes(space)
+        return second, rows, scores, scores + self.length * (BLOCK * 4) + 64
+
+
+def emit_attention(name: str, body: Body, space: IndexSpace, lanes: int) -> Kernel:
+    """The kernel of an attention fusion."""
+    parts = _Attention(space, body, lanes)
+    symbols = body_symbols(space, body)
+    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, lanes, lambda frame: _emit(frame, parts, body))
+    one, two = parts.first.contraction, parts.second.contraction
+    macs = one.batch * one.m * (one.n * one.k + two.n * two.k)
+    notes = (
+        f"scores of {BLOCK} rows at a time stay in scratch: no buffer of {one.m} x {one.n} scores",
+        *(f"row of {node.name} kept in scratch between stages" for node in parts.rows.cached),
+    )
+    return Kernel(
+        name, "attention", (Version(f"{name}_v0", ""),), symbols, one.batch * _blocks(one), (one.k + two.n) * one.n * (BLOCK // 32) + 64,
+        parts.offsets(space)[3], source, kernel_lines(body), kernel_ops(body), notes, flops=macs * 2, bytes=traffic(space, body),
+        micro_kernels=tuple(dict.fromkeys(micro_kernels(parts.first) + micro_kernels(parts.second))),
+    )  # fmt: skip
+
+
+def _plan(space: IndexSpace, body: Body, node: Node, lanes: int, roots: tuple[Node, ...], leaves: frozenset[Node]) -> Gemm:
+    contraction = read_contraction(space, node)
+    declare(space, contraction)
+    gemm, _ = plan_gemm(space, body, contraction, lanes, frozenset(), leaves)
+    gemm.roots = roots
+    return gemm
+
+
+def _blocks(contraction: Contraction) -> Dim:
+    return (contraction.m + (BLOCK - 1)) // BLOCK
+
+
+def _scores(body: Body, dot: Node, probability: Node) -> Node:
+    """The last value computed from the first dot one to one: what the rows read."""
+    reached = {dot}
+    last = dot
+    for node in body.nodes:
+        if node is probability or node.op == "stablehlo.reduce":
+            break
+        if any(operand in reached for operand in node.operands):
+            reached.add(node)
+            last = node
+    readers = [node for node in body.nodes if last in node.operands]
+    if not any(node.op == "stablehlo.reduce" for node in readers):
+        raise CompilerBug(f"the scores of an attention fusion are not read by a reduction (line {dot.line})")
+    return last
+
+
+def _between(body: Body, scores: Node, probability: Node) -> Body:
+    """The nodes from the scores to the probabilities."""
+    wanted: dict[Node, None] = {}
+    pending = [probability]
+    while pending:
+        node = pending.pop()
+        if node in wanted or node is scores:
+            continue
+        wanted[node] = None
+        pending.extend(operand for operand in node.operands if operand.op != "input")
+    order = {node: position for position, node in enumerate(body.nodes)}
+    return Body(body.arguments, tuple(sorted(wanted, key=lambda node: order[node])), (probability,))
+
+
+# --- emission -----------------------------------------------------------------------------------------------------------
+
+
+def _emit(frame: Frame, parts: _Attention, body: Body) -> None:
+    b, e = frame.b, frame.emitter
+    c = parts.first.contraction
+    blocks = _blocks(c)
+    with b.loop(frame.begin, frame.end, b.index(1)) as task:
+        position = e.space.variable("gtask", c.batch * blocks)
+        with e.bind("gtask", task.index):
+            batch = e.space.divide(position, blocks)
+            number, block = b.scalar(batch), b.scalar(position - batch * blocks)
+            low = b.op(f"arith.muli {block}, {b.index(BLOCK)} : i64")
+            high = b.op(f"arith.minsi {b.op(f'arith.addi {low}, {b.index(BLOCK)} : i64')}, {b.scalar(c.m)} : i64")
+            with e.bind("gb", number):
+                _emit_block(frame, parts, body, number, (low, high))
+
+
+def _emit_block(frame: Frame, parts: _Attention, body: Body, batch: str, rows: tuple[str, str]) -> None:
+    b, e = frame.b, frame.emitter
+    second, caches, scores, _ = parts.offsets(e.space)
+    buffer = _row_buffer(frame, parts, batch, rows[0], scores)
+    always = b.constant("arith.constant true")
+
+    declare(e.space, parts.first.contraction)
+    emit_columns(replace(frame, roots=(parts.scores,), outputs=(buffer,)), parts.first, body, rows, always)
+
+    e.leaves[parts.scores] = buffer
+    moved = address(b, Buffer(frame.scratch, (), "i8"), b.scalar(caches))
+    _emit_softmax(replace(frame, roots=(parts.probability,), outputs=(buffer,), scratch=moved), parts, batch, rows)
+    del e.leaves[parts.scores]
+
+    e.leaves[parts.probability] = buffer
+    declare(e.space, parts.second.contraction)
+    moved = address(b, Buffer(frame.scratch, (), "i8"), b.scalar(second))
+    emit_columns(replace(frame, scratch=moved), parts.second, body, rows, always)
+    del e.leaves[parts.probability]
+
+
+def _row_buffer(frame: Frame, parts: _Attention, batch: str, low: str, scores: Dim) -> Buffer:
+    """The scratch rows of this block as if they were the whole tensor of scores: its base lies before scratch by the rows that precede."""
+    b = frame.b
+    c = parts.first.contraction
+    before = b.op(f"arith.addi {b.op(f'arith.muli {batch}, {b.scalar(c.m)} : i64')}, {low} : i64")
+    elements = b.op(f"arith.muli {before}, {b.scalar(parts.length)} : i64")
+    back = b.op(f"arith.muli {elements}, {b.index(-4)} : i64")
+    base = address(b, Buffer(frame.scratch, (), "i8"), b.scalar(scores))
+    return Buffer(address(b, Buffer(base, (), "i8"), back), parts.scores.dims, "f32")
+
+
+def _emit_softmax(frame: Frame, parts: _Attention, batch: str, rows: Sequence[str]) -> None:
+    b, e = frame.b, frame.emitter
+    c = parts.first.contraction
+    first = b.op(f"arith.muli {batch}, {b.scalar(c.m)} : i64")
+    with b.loop(rows[0], rows[1], b.index(1)) as row:
+        name = e.name("row")
+        position = e.space.variable(name, c.batch * c.m)
+        with e.bind(name, b.op(f"arith.addi {first}, {row.index} : i64")):
+            emit_group(frame, parts.rows, position)
