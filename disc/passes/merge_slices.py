@@ -209,8 +209,7 @@ class _Rows:
         self._weights = weights
         self._names: dict[tuple[str, bytes], str] = {}
 
-    def build(self, pieces: Sequence[Array], element: ir.Type, before: ir.Operation) -> ir.Value:
-        data = np.concatenate(pieces)
+    def build(self, data: Array, element: ir.Type, before: ir.Operation) -> ir.Value:
         key = (str(element), data.tobytes())
         if key not in self._names:
             self._names[key] = self._weights.add("merged.scalars", stored_weight(data, str(element)))
@@ -250,17 +249,23 @@ def _whole_row(pieces: Sequence[Array | ir.Value], root: ir.Value, rows: _Rows, 
     """The pieces side by side, repeated for every row of `root`."""
     element = element_type(root.type)
     vectors: list[ir.Value] = []
-    for scalars, group in groupby(pieces, lambda piece: not isinstance(piece, ir.Value)):
-        if scalars:
-            vectors.append(rows.build([piece for piece in group if not isinstance(piece, ir.Value)], element, before))
+    for is_constant, group in groupby(pieces, lambda piece: isinstance(piece, ir.Value)):
+        members = list(group)
+        if is_constant:
+            vectors += [_flat(piece, before) for piece in members if isinstance(piece, ir.Value)]
             continue
-        for piece in group:
-            assert isinstance(piece, ir.Value)
-            size = prod(ir.RankedTensorType(piece.type).shape)
-            vectors.append(make_reshape(piece, named_type(element, [static_entry(size)]), before))
+        data = np.concatenate([piece for piece in members if not isinstance(piece, ir.Value)])
+        if len(members) == len(pieces) and is_splat(data):
+            return make_splat(data[0].reshape(()), root.type, before)
+        vectors.append(rows.build(data, element, before))
     vector = vectors[0]
     if len(vectors) > 1:
         type_ = named_type(element, entries(root.type)[-1:])
         vector = build("stablehlo.concatenate", vectors, [type_], {"dimension": 0}, before=before).results[0]
     attributes = {"dims": [rank_of(root) - 1], "maybe": []}
     return build("disc.broadcast_in_dim", [vector], [root.type], attributes, before=before).results[0]
+
+
+def _flat(vector: ir.Value, before: ir.Operation) -> ir.Value:
+    size = prod(ir.RankedTensorType(vector.type).shape)
+    return make_reshape(vector, named_type(element_type(vector.type), [static_entry(size)]), before)
