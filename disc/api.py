@@ -54,7 +54,7 @@ def compile(
     isas = target_isas(target)
     program = _program(model, example_inputs, dynamic_shapes)
     environment = read_environment()
-    if not (options.cache and environment.cache):
+    if not (options.cache and environment.cache) or environment.dump is not None:  # whoever asks for dumps wants the passes to run
         return compile_imported(_import_program(program, make_context()), isas, options)
     cache, key = open_cache(environment), _key(program, isas, options)
     found = cache.lookup(key, lambda path: _load_checked(path, options))

@@ -102,10 +102,8 @@ def bench_command(
     executable = load(path, threads=threads)
     records = executable.manifest["inputs"]
     if not shapes and any(isinstance(dim, str) for record in records for dim in record["dims"]):
-        raise InputRankError(
-            "which sizes? give --shape once or more, such as --shape "
-            + ",".join(f"{each['name']}={'x'.join('8' * len(each['dims']))}" for each in records)
-        )
+        example = ",".join(f"{record['name']}={'x'.join('8' * len(record['dims']))}" for record in records)
+        raise InputRankError(f"which sizes? give --shape once or more, such as --shape {example}")
     rows: list[dict[str, object]] = []
     for text in shapes or [""]:
         with spinner(f"timing {text}"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import textwrap
 from importlib import resources
 
 from disc.explain import Explanation, KernelReport, counted_names
@@ -70,7 +71,7 @@ def _edge(source: int, target: int) -> str:
 def _box(kernel: KernelReport, group: int, number: int, row: int, longest: float) -> str:
     top, seconds = _top(row), _seconds(kernel, number)
     bar = round(BOX_WIDTH * seconds / longest) if longest else 0
-    title = html.escape(f"{number} {counted_names(kernel.ops)}"[:58])
+    title = html.escape(textwrap.shorten(f"{number} {counted_names(kernel.ops)}", 52, placeholder=" …"))
     time = f"{seconds * 1e6:.1f} µs" if kernel.measured is not None else ""
     return (
         f'<g class="box {html.escape(kernel.kind)}" data-kernel="{group}" data-launch="{number}" data-row="{row}" tabindex="0">'

@@ -7,11 +7,11 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 sanitize=0
-marks="not long and not gpu"
+long=()
 for argument in "$@"; do
   case "$argument" in
     --sanitize) sanitize=1 ;;
-    --long) marks="not gpu" ;;
+    --long) long=(--long) ;;
     *) echo "usage: tools/test.sh [--sanitize] [--long]" >&2; exit 1 ;;
   esac
 done
@@ -34,7 +34,7 @@ if compgen -G "tests/ir/*.mlir" >/dev/null; then
 fi
 
 step "pytest"
-python -m pytest -m "$marks"
+python -m pytest -m "not gpu" "${long[@]}"
 
 if [ "$sanitize" = 1 ]; then
   for kind in address undefined thread; do
