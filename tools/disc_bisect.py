@@ -25,8 +25,8 @@ from disc.frontend.imported import Imported
 from disc.ir.dialect import make_context
 from disc.ir.interp import interpret
 from disc.ir.ops import main_block, main_function, terminator_of
-from disc.ir.stages import load_env
 from disc.ir.passes import CompileState, run_passes
+from disc.ir.stages import load_env
 from disc.passes.pipelines import FRONT, FUSION, GRAPH
 from disc.ral.executable import Executable
 

@@ -19,9 +19,9 @@ from disc.config import read_environment
 from disc.errors import DiscError
 from disc.ir.dialect import disc_context
 from disc.ir.ops import block_ops, main_block, string_attr
+from disc.ir.passes import CompileState, run_passes
 from disc.ir.stages import check_stage, parse_module
 from disc.ir.weights import STORAGE, Weight, WeightTable
-from disc.ir.passes import CompileState, run_passes
 from disc.passes.pipelines import parse_passes
 from disc.speculation.versions import SpeculateVersions
 

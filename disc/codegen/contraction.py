@@ -56,7 +56,7 @@ def _read_dot(space: IndexSpace, node: Node) -> Contraction:
     m_dims, n_dims = _pick(left.dims, left_free), _pick(right.dims, right_free)
     k_dims = _pick(left.dims, axes["lhs_contract"])  # pyright: ignore[reportArgumentType]
 
-    def locate(count: int, batch: Sequence[int], free: Sequence[int], contract: Sequence[int], free_dims: Sequence[Dim]):  # noqa: ANN202
+    def locate(count: int, batch: Sequence[int], free: Sequence[int], contract: Sequence[int], free_dims: Sequence[Dim]):
         def at(b: Dim, row: Dim, k: Dim) -> tuple[Index, Sequence[Bound]]:
             index = [ZERO] * count
             for targets, position, dims in ((batch, b, batch_dims), (free, row, free_dims), (contract, k, k_dims)):

@@ -182,7 +182,9 @@ class _Host:
             good = b.op(f"arith.cmpi {comparison}, {actual}, {expected} : i64")
         failed = f"^check{number}"
         self._branch(good, failed)
-        call = f"llvm.call {self.api['fail']}(%exec, {b.index(number)}, {actual}, {expected}) : !llvm.ptr, (!llvm.ptr, i64, i64, i64) -> i32"
+        call = (
+            f"llvm.call {self.api['fail']}(%exec, {b.index(number)}, {actual}, {expected}) : !llvm.ptr, (!llvm.ptr, i64, i64, i64) -> i32"
+        )
         b.statement(f"{failed}:")
         b.op(call)
         b.statement("cf.br ^failed")

@@ -186,7 +186,10 @@ def view_index(space: IndexSpace, node: Node, index: Index) -> Index | None:
         return tuple(start + position * stride for start, position, stride in zip(starts, index, strides, strict=True))
     if node.op == "stablehlo.reverse":
         reversed_dims = node.ints("dimensions")
-        return tuple(size - 1 - position if axis in reversed_dims else position for axis, (position, size) in enumerate(zip(index, source, strict=True)))
+        return tuple(
+            size - 1 - position if axis in reversed_dims else position
+            for axis, (position, size) in enumerate(zip(index, source, strict=True))
+        )
     return None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..errors import CompilerBug
 from ..ir.costs import node_cost, op_cost
-from ..ir.graph import Body, Node
+from ..ir.graph import Body, Node, is_row_reduction
 from ..shapes import Dim, Truth
 from .index import ONE, Index, IndexSpace
 from .probe import LoopVariable, Nest, Probe, choose_nest
@@ -76,18 +76,11 @@ def _plan_loop(space: IndexSpace, body: Body) -> RowPlan:
 
 
 def row_space(body: Body) -> tuple[tuple[Dim, ...], int]:
-    """(dims, number of group dims) of a stitch kernel: those of its first row reduction's operand."""
-    reduction = next(node for node in body.nodes if node.op == "stablehlo.reduce" and is_row_reduction(node))
-    source = reduction.operands[0]
-    return source.dims, len(source.dims) - len(reduction.ints("dimensions"))
-
-
-def is_row_reduction(node: Node) -> bool:
-    """True when the reduced dims are the last ones, unit dims aside."""
-    source = node.operands[0].dims
-    reduced = set(node.ints("dimensions"))
-    kept = [axis for axis in range(len(source)) if axis not in reduced and source[axis] != ONE]
-    return not kept or max(kept) < min((axis for axis in reduced if source[axis] != ONE), default=len(source))
+    """(dims, number of group dims) of a stitch kernel: those of its first row reduction's operand, split at the first reduced dim that
+    is not 1 (kept dims of size 1 may follow it)."""
+    reduction = next(node for node in body.nodes if is_row_reduction(node))
+    dims = reduction.operands[0].dims
+    return dims, min(axis for axis in reduction.ints("dimensions") if dims[axis] != ONE)
 
 
 def root_index(space: IndexSpace, index: Sequence[Dim], dims: Sequence[Dim], root: Node) -> Index:
@@ -97,7 +90,9 @@ def root_index(space: IndexSpace, index: Sequence[Dim], dims: Sequence[Dim], roo
     return space.reshape(tuple(index), dims, root.dims)  # a reshape between equal products, read backwards
 
 
-def _nests(space: IndexSpace, dims: tuple[Dim, ...], rank: int, full: list[Node], grouped: list[Node], leaves: frozenset[Node]) -> tuple[Nest, Nest]:
+def _nests(
+    space: IndexSpace, dims: tuple[Dim, ...], rank: int, full: list[Node], grouped: list[Node], leaves: frozenset[Node]
+) -> tuple[Nest, Nest]:
     group_dims, tile_dims = dims[:rank], dims[rank:]
     fixed_tile = tuple(space.variable(f"tile{number}", size) for number, size in enumerate(tile_dims))
 

@@ -93,9 +93,7 @@ def _reduce(probe: Probe, node: Node, index: Index) -> None:
     count = len(node.operands) // 2
     reduced, kept = node.ints("dimensions"), iter(index)
     source_dims = node.operands[0].dims
-    at = tuple(
-        (probe.variable(size) if size != ONE else ZERO) if axis in reduced else next(kept) for axis, size in enumerate(source_dims)
-    )
+    at = tuple((probe.variable(size) if size != ONE else ZERO) if axis in reduced else next(kept) for axis, size in enumerate(source_dims))
     for source in node.operands[:count]:
         probe.visit(source, at)
 

@@ -9,7 +9,9 @@ EXPENSIVE = {
     "erf_inv": 30, "sine": 30, "cosine": 30, "tan": 36, "power": 60, "atan2": 40, "sqrt": 8, "rsqrt": 12, "divide": 8, "cbrt": 30,
     "remainder": 30,
 }  # fmt: skip
-VIEWS = frozenset({"disc.reshape", "disc.broadcast_in_dim", "stablehlo.transpose", "disc.slice", "stablehlo.reverse", "stablehlo.convert", "disc.iota"})
+VIEWS = frozenset(
+    {"disc.reshape", "disc.broadcast_in_dim", "stablehlo.transpose", "disc.slice", "stablehlo.reverse", "stablehlo.convert", "disc.iota"}
+)
 
 
 def op_cost(node: Node) -> int:

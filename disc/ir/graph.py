@@ -148,8 +148,19 @@ class Snapshot:
 TERMINATORS = frozenset({"func.return", "kernel.yield", "stablehlo.return"})
 
 
+def is_row_reduction(node: Node) -> bool:
+    """True when the reduced dims are the last ones, unit dims aside, and not all of size 1."""
+    if node.op != "stablehlo.reduce":
+        return False
+    source = node.operands[0].dims
+    reduced = set(node.ints("dimensions"))
+    kept = [axis for axis in range(len(source)) if axis not in reduced and not source[axis] == 1]
+    taken = [axis for axis in sorted(reduced) if not source[axis] == 1]
+    return bool(taken) and (not kept or max(kept) < min(taken))
+
+
 def location_line(location: ir.Location) -> str:
-    """"file.py:12" of the innermost file location, or ""."""
+    """ "file.py:12" of the innermost file location, or ""."""
     text = str(location)
     if '"' not in text or ":" not in text:
         return ""

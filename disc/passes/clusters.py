@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from torch_mlir import ir
 
-from disc.ir.graph import Body, Node, Snapshot
+from disc.ir.graph import Body, Node, Snapshot, is_row_reduction
 from disc.ir.ops import main_block
 from disc.ir.stages import load_env
 from disc.shapes import Dim, ShapeEnv, Truth
@@ -43,17 +43,6 @@ class Use:
     user: Node
     expands: bool
     permutes: bool
-
-
-def is_row_reduction(node: Node) -> bool:
-    """True when the reduced dims are the last ones, unit dims aside."""
-    if node.op != "stablehlo.reduce":
-        return False
-    source = node.operands[0].dims
-    reduced = set(node.ints("dimensions"))
-    kept = [axis for axis in range(len(source)) if axis not in reduced and not source[axis] == 1]
-    taken = [axis for axis in sorted(reduced) if not source[axis] == 1]
-    return bool(taken) and (not kept or max(kept) < min(taken))
 
 
 class Clusters:

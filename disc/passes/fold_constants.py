@@ -20,8 +20,8 @@ from disc.ir.interp import evaluate_op, make_scope
 from disc.ir.interp_structure import RULES as MOVES
 from disc.ir.interp_values import constant_attribute, constant_value, element_name, held_weight, is_splat, stored_weight
 from disc.ir.ops import block_ops, build, main_block, string_attr
-from disc.ir.weights import Weight, WeightTable
 from disc.ir.passes import CompileState, Pass
+from disc.ir.weights import Weight, WeightTable
 from disc.passes.constants import LEAVES, constant_values
 from disc.passes.rewriting import erase_dead, producer
 

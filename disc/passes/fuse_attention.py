@@ -41,14 +41,23 @@ class FuseAttention(Pass):
 def match_attention(clusters: Clusters, middle: Cluster) -> tuple[Cluster, Cluster] | None:
     """(group of the scores' dot, group of the second dot) when `middle` stands between them and nobody else sees their values."""
     roots = clusters.roots(middle)
-    if len(roots) != 1 or len(roots[0].siblings) > 1 or any(not is_row_reduction(node) for node in middle.nodes if node.op == "stablehlo.reduce"):
+    if (
+        len(roots) != 1
+        or len(roots[0].siblings) > 1
+        or any(not is_row_reduction(node) for node in middle.nodes if node.op == "stablehlo.reduce")
+    ):
         return None
     probability = roots[0]
     last = _reader(clusters, probability)
     if last is None or not _multiplies_rows(probability, _dot(last)):
         return None
     for first in clusters.all():
-        if first.kind == "compute" and first is not last and clusters.successors(first) == [middle] and _makes_rows(clusters, first, middle, probability):
+        if (
+            first.kind == "compute"
+            and first is not last
+            and clusters.successors(first) == [middle]
+            and _makes_rows(clusters, first, middle, probability)
+        ):
             if not clusters.would_cycle(first, middle) and not clusters.would_cycle(middle, last):
                 return first, last
     return None
@@ -92,7 +101,9 @@ def _makes_rows(clusters: Clusters, first: Cluster, middle: Cluster, probability
     assert isinstance(numbers, dict)
     batch = numbers["lhs_batch"]
     assert isinstance(batch, tuple)
-    return len(batch) == len(probability.dims) - 2 and all(_rows(node, probability) for node in middle.nodes if node.op == "stablehlo.reduce")
+    return len(batch) == len(probability.dims) - 2 and all(
+        _rows(node, probability) for node in middle.nodes if node.op == "stablehlo.reduce"
+    )
 
 
 def _rows(reduction: Node, probability: Node) -> bool:

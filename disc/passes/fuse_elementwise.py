@@ -14,9 +14,9 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from disc.ir.costs import node_cost
-from disc.ir.graph import Node
+from disc.ir.graph import Node, is_row_reduction
 from disc.ir.passes import CompileState, Pass
-from disc.passes.clusters import ALONE, DOTS, MOST_OPS, STRUCTURAL, Cluster, Clusters, Use, is_row_reduction
+from disc.passes.clusters import ALONE, DOTS, MOST_OPS, STRUCTURAL, Cluster, Clusters, Use
 
 CHEAP = 4  # instructions per element that may be done again for every element of a wider consumer
 

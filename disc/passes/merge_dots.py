@@ -22,9 +22,9 @@ from torch_mlir import ir
 
 from disc.ir.interp_values import element_name, held_dtype
 from disc.ir.ops import block_ops, build, main_block, replace_op
+from disc.ir.passes import CompileState, Pass
 from disc.ir.stages import load_env
 from disc.ir.symbols import ModuleEnv
-from disc.ir.passes import CompileState, Pass
 from disc.passes.constants import constant_values
 from disc.passes.dot_numbers import DotNumbers
 from disc.passes.rewriting import (

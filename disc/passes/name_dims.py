@@ -22,9 +22,9 @@ from torch_mlir import ir
 
 from disc.errors import CompilerBug, UnsupportedOpError
 from disc.ir.ops import block_ops, main_block
+from disc.ir.passes import CompileState, Pass
 from disc.ir.stages import store_env
 from disc.ir.symbols import ModuleEnv
-from disc.ir.passes import CompileState, Pass
 from disc.passes.input_symbols import InputSizes, declare_inputs
 from disc.passes.named_form import NamedForm
 from disc.passes.shape_rules import Shapes

@@ -17,9 +17,9 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from disc.ir.ops import block_ops, dims_of, ints_attr, is_unused, main_block, replace_op, to_attribute
+from disc.ir.passes import CompileState, Pass
 from disc.ir.stages import load_env
 from disc.ir.symbols import ModuleEnv
-from disc.ir.passes import CompileState, Pass
 from disc.shapes import Dim, Truth
 
 NAME = "disc.broadcast_in_dim"

@@ -13,9 +13,9 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from disc.ir.graph import Node
+from disc.ir.graph import Node, is_row_reduction
 from disc.ir.passes import CompileState, Pass
-from disc.passes.clusters import ALONE, MOST_OPS, Cluster, Clusters, is_row_reduction
+from disc.passes.clusters import ALONE, MOST_OPS, Cluster, Clusters
 from disc.shapes import Dim, Truth
 
 

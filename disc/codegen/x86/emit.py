@@ -80,7 +80,9 @@ class Emitter:
             with self.b.variable(name + ".base", ssa):
                 yield variable
 
-    def lane_loop(self, name: str, low: str, high: str, extent: Dim, unroll: int, carried: Sequence[tuple[str, str]], body: LaneBody) -> list[str]:
+    def lane_loop(
+        self, name: str, low: str, high: str, extent: Dim, unroll: int, carried: Sequence[tuple[str, str]], body: LaneBody
+    ) -> list[str]:
         """Runs `body` over [low, high) with lane variable(s): whole vectors first, then masked ones. Returns the carried values.
 
         low must be a multiple of the lane count; extent is what is known of high - low. `body(names, values)` gets the names of

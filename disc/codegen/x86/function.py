@@ -51,7 +51,9 @@ def emit_function(
     pointers = [_argument(b, number, "!llvm.ptr") for number in range(len(body.arguments) + len(outputs))]
     for argument, pointer in zip(body.arguments, pointers, strict=False):
         emitter.leaves[argument] = Buffer(pointer, argument.dims, argument.element)
-    results = tuple(Buffer(pointer, node.dims, node.element) for pointer, node in zip(pointers[len(body.arguments) :], outputs, strict=True))
+    results = tuple(
+        Buffer(pointer, node.dims, node.element) for pointer, node in zip(pointers[len(body.arguments) :], outputs, strict=True)
+    )
     for number, symbol in enumerate(symbols):
         b.variables[symbol] = _symbol(b, symbol, _argument(b, len(pointers) + number, "i64"))
     if checks_indices(space, body):

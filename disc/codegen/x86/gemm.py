@@ -132,14 +132,24 @@ def _access(space: IndexSpace, operand: Operand, free: str, element: str, leaves
     return _Access(traced[0], *form)
 
 
-def _packed_weight(body: Body, contraction: Contraction, access: _Access | None, panel: int, weights: frozenset[Node]) -> PackedWeight | None:
+def _packed_weight(
+    body: Body, contraction: Contraction, access: _Access | None, panel: int, weights: frozenset[Node]
+) -> PackedWeight | None:
     if access is None or access.leaf not in weights or len(set(access.leaf.uses)) != 1:
         return None
     form = split_linear(access.rest, "gn")
-    if form is None or not (form[0].is_const and form[1].is_const and access.k_step.is_const and contraction.n.is_const and contraction.k.is_const):
+    if form is None or not (
+        form[0].is_const and form[1].is_const and access.k_step.is_const and contraction.n.is_const and contraction.k.is_const
+    ):
         return None
     return PackedWeight(
-        body.arguments.index(access.leaf), contraction.k.const, contraction.n.const, access.k_step.const, form[0].const, form[1].const, panel
+        body.arguments.index(access.leaf),
+        contraction.k.const,
+        contraction.n.const,
+        access.k_step.const,
+        form[0].const,
+        form[1].const,
+        panel,
     )
 
 
@@ -221,9 +231,7 @@ def emit_columns(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], fr
         _emit_strips(frame, gemm, body, rows, panel.index, fresh, None)
 
 
-def _emit_strips(
-    frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], panel: str, fresh: str, packed: PackedWeight | None
-) -> None:
+def _emit_strips(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], panel: str, fresh: str, packed: PackedWeight | None) -> None:
     """One panel: as many columns at a time as the accumulators hold."""
     b, c = frame.b, gemm.contraction
     column = b.op(f"arith.muli {panel}, {b.index(gemm.panel)} : i64")
@@ -299,11 +307,16 @@ def _pack_right(frame: Frame, gemm: Gemm, scratch: str, column: str, column_end:
         start = b.op(f"arith.addi {column}, {offset} : i64")
         remaining = b.op(f"arith.subi {column_end}, {start} : i64")
         mask = e.tail_mask(b.op(f"arith.maxsi {remaining}, {b.index(0)} : i64"))
-        with e.bind("gn", start, lane=True, mask=mask, aligned=True), b.loop(b.index(0), b.scalar(gemm.contraction.k), b.index(1)) as k_loop:
+        with (
+            e.bind("gn", start, lane=True, mask=mask, aligned=True),
+            b.loop(b.index(0), b.scalar(gemm.contraction.k), b.index(1)) as k_loop,
+        ):
             with e.bind("gk", k_loop.index):
                 value = _operand_value(e, gemm, gemm.contraction.right, Dim.symbol("gn"), mask)
                 place = b.op(f"arith.addi {b.op(f'arith.muli {k_loop.index}, {b.index(gemm.panel)} : i64')}, {offset} : i64")
-                b.statement(f"llvm.store {value}, {address(b, target, place)} {{alignment = {gemm.size} : i64}} : {b.vec(gemm.element)}, !llvm.ptr")
+                b.statement(
+                    f"llvm.store {value}, {address(b, target, place)} {{alignment = {gemm.size} : i64}} : {b.vec(gemm.element)}, !llvm.ptr"
+                )
 
 
 def _transposed(gemm: Gemm) -> bool:
@@ -326,9 +339,7 @@ def _operand_value(e: Emitter, gemm: Gemm, operand: Operand, row: Dim, mask: str
     return value
 
 
-def _emit_rows(
-    frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], columns: tuple[str, str], pointer: str, step: str
-) -> None:
+def _emit_rows(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], columns: tuple[str, str], pointer: str, step: str) -> None:
     b, e = frame.b, frame.emitter
     with b.loop(rows[0], rows[1], b.index(ROWS)) as tile:
         left = b.op(f"arith.subi {rows[1]}, {tile.index} : i64")

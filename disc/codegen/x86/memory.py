@@ -35,7 +35,9 @@ def load_contiguous(b: Builder, buffer: Buffer, offset: str, mask: str | None) -
     if mask is None:
         return to_register(b, b.op(f"llvm.load {pointer} {{alignment = {align} : i64}} : !llvm.ptr -> {vector}"), buffer.element)
     zero = b.const(0, element)
-    text = f"llvm.intr.masked.load {pointer}, {mask}, {zero} {{alignment = {align} : i32}} : (!llvm.ptr, {b.vec('i1')}, {vector}) -> {vector}"
+    text = (
+        f"llvm.intr.masked.load {pointer}, {mask}, {zero} {{alignment = {align} : i32}} : (!llvm.ptr, {b.vec('i1')}, {vector}) -> {vector}"
+    )
     return to_register(b, b.op(text), buffer.element)
 
 
@@ -67,7 +69,9 @@ def store_contiguous(b: Builder, buffer: Buffer, offset: str, value: str, mask: 
     if mask is None:
         b.statement(f"llvm.store {stored}, {pointer} {{alignment = {align} : i64}} : {vector}, !llvm.ptr")
         return
-    b.statement(f"llvm.intr.masked.store {stored}, {pointer}, {mask} {{alignment = {align} : i32}} : {vector}, {b.vec('i1')} into !llvm.ptr")
+    b.statement(
+        f"llvm.intr.masked.store {stored}, {pointer}, {mask} {{alignment = {align} : i32}} : {vector}, {b.vec('i1')} into !llvm.ptr"
+    )
 
 
 def store_scatter(b: Builder, buffer: Buffer, offsets: str, value: str, mask: str | None) -> None:
@@ -77,7 +81,9 @@ def store_scatter(b: Builder, buffer: Buffer, offsets: str, value: str, mask: st
     stored = to_storage(b, value, buffer.element)
     pointers = b.op(f"llvm.getelementptr {buffer.pointer}[{offsets}] : (!llvm.ptr, {b.vec('i64')}) -> {b.vec('!llvm.ptr')}, {element}")
     mask = mask or b.const(1, "i1")
-    b.statement(f"llvm.intr.masked.scatter {stored}, {pointers}, {mask} {{alignment = {align} : i32}} : {vector}, {b.vec('i1')} into {b.vec('!llvm.ptr')}")
+    b.statement(
+        f"llvm.intr.masked.scatter {stored}, {pointers}, {mask} {{alignment = {align} : i32}} : {vector}, {b.vec('i1')} into {b.vec('!llvm.ptr')}"
+    )
 
 
 def store_scalar(b: Builder, buffer: Buffer, offset: str, value: str) -> None:

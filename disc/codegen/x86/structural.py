@@ -198,13 +198,15 @@ def _row_reduce(
     e.space.variable(lane_name, inner)
 
     def lanes(outer_positions: list[Dim], values: list[str]) -> list[str]:
-        pairs = [(value, type_) for value, (_, type_) in zip(values, carried, strict=True)] * unroll
+        pairs = [(value, type_) for value, (_, type_) in zip(values, carried, strict=True)] + carried * (unroll - 1)
 
         def step(names: list[str], accumulators: list[str]) -> list[str]:
             updated: list[str] = []
             for number, name in enumerate(names):
                 own = accumulators[number * len(carried) : (number + 1) * len(carried)]
-                updated.extend(_accumulate(e, node, sources, source_index(place([*outer_positions, Dim.symbol(name)])), own, name, predicate))
+                updated.extend(
+                    _accumulate(e, node, sources, source_index(place([*outer_positions, Dim.symbol(name)])), own, name, predicate)
+                )
             return updated
 
         saved, e._row_loop = e._row_loop, not outer
@@ -232,6 +234,7 @@ def _reduction_loops(
     e: Emitter, sources: Sequence[Node], extents: list[Dim], source_index: Callable[[Sequence[Dim]], Index]
 ) -> tuple[list[Dim], Dim, Callable[[Sequence[Dim]], Sequence[Dim]]]:
     """(outer extents, lane extent, positions in the reduced dims): one flat lane loop where every load stays affine."""
+
     def visit(probe: Probe, positions: Index) -> None:
         for source in sources:
             probe.visit(source, source_index(positions))

@@ -63,7 +63,7 @@ def pack_transposed(frame: Frame, leaf: Node, rest: Dim, k: Dim, panel: int, scr
         _blocks(frame, length, k, block)
 
 
-def _blocks(frame: Frame, length: str, k: Dim, block) -> None:  # noqa: ANN001
+def _blocks(frame: Frame, length: str, k: Dim, block) -> None:
     b, e = frame.b, frame.emitter
     rest = b.op(f"arith.remui {length}, {b.index(16)} : i64")
     whole = b.op(f"arith.subi {length}, {rest} : i64")
