@@ -10,6 +10,7 @@ such an expression by anything.
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -577,10 +578,7 @@ class _Parser:
         result = self.factor()
         while sign := self.accept("*", "//", "%"):
             operand = self.factor()
-            if sign == "*":
-                result = result * operand
-            else:
-                result = result // operand if sign == "//" else result % operand
+            result = {"*": operator.mul, "//": operator.floordiv, "%": operator.mod}[sign](result, operand)
         return result
 
     def factor(self) -> Dim:

@@ -16,7 +16,7 @@ import typer
 
 from disc.cli_output import AsJson, Debug, Threads, byte_size, print_json, spinner, type_text
 from disc.config import Options
-from disc.errors import InputTypeError, ShapeConstraintError, UnsupportedFormatError
+from disc.errors import DiscError, InputTypeError, ShapeConstraintError, UnsupportedFormatError
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,7 @@ DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat1
 
 
 def compile_command(
-    model: Annotated[str, typer.Argument(help=MODEL_HELP)],
+    model: Annotated[str, typer.Argument(help=MODEL_HELP, metavar="MODEL")],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The artifact to write; default: the model's name with .disc.")
     ] = None,
@@ -58,13 +58,14 @@ def compile_command(
     with spinner(f"compiling {model}"):
         import disc
 
-        inputs, shapes, source = None, None, model
+        source = model
         if not is_file:
-            source, inputs, shapes = _from_factory(model)
-            source, inputs = _converted(source, inputs, dtype)
-            shapes = _dynamic_shapes(source, inputs, dynamic or [], static or []) if dynamic or static else shapes
+            module, inputs, shapes = _from_factory(model)
+            module, inputs = _converted(module, inputs, dtype)
+            shapes = _dynamic_shapes(module, inputs, dynamic or [], static or []) if dynamic or static else shapes
+            source = _exported(model, module, inputs, shapes)
         options = Options(threads=threads, cache=not no_cache)
-        executable = disc.compile(source, inputs, shapes, target or "native", options)
+        executable = disc.compile(source, target=target or "native", options=options)
         executable.save(path)
     seconds = time.perf_counter() - start
     manifest, cached = executable.manifest, executable.stats()["compiles"] == 0
@@ -146,6 +147,18 @@ def _converted(module: torch.nn.Module, inputs: Sequence[object], dtype: str | N
     wanted = getattr(torch, DTYPES[dtype])
     converted = [each.to(wanted) if isinstance(each, torch.Tensor) and each.is_floating_point() else each for each in inputs]
     return module.to(wanted), tuple(converted)
+
+
+def _exported(name: str, module: torch.nn.Module, inputs: Sequence[object], shapes: DynamicShapes) -> torch.export.ExportedProgram:
+    """The program. Raises UnsupportedFormatError for what the module itself or torch.export says: both speak of the user's code."""
+    from disc.frontend.exported import export_module
+
+    try:
+        return export_module(module, tuple(inputs), shapes)
+    except DiscError:
+        raise
+    except Exception as error:
+        raise UnsupportedFormatError(f"{name} cannot be exported: {_user_error(error)}") from error
 
 
 def _dynamic_shapes(

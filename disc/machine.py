@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 COPY_BYTES = 64 << 20  # per array: beyond the last-level cache of most machines
-GEMM_SIZES = (256, 512, 1024)  # other programs disturb the larger ones more
-REPEATS = 8
+GEMM_SIZES = (256, 384, 512, 768)  # short runs: other programs on the machine spoil long ones
+REPEATS = 20
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Limits:
 
 @functools.cache
 def machine_limits(threads: int) -> Limits:
-    """Measures both limits (about 0.2 s). threads: of the copy; the matrix product uses as many as NumPy's library does."""
+    """Measures both limits (about half a second). threads: of the copy; the matrix product uses as many as NumPy's library does."""
     source = (
         f"the best sgemm of NumPy's BLAS at sizes {', '.join(map(str, GEMM_SIZES))} on its own threads; "
         f"copy of {COPY_BYTES >> 20} MiB outside the caches on {threads} thread{'' if threads == 1 else 's'} (caches are faster)"

@@ -27,7 +27,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Check:
-    """A condition on entry: `kind` is equal, at_least, at_most, divides or broadcasts (1 or equal); `message` may use {actual} and {expected}."""
+    """A condition on entry: `kind` is equal, at_least, at_most, divides or broadcasts (1 or equal).
+
+    `message` may use {actual} and {expected}.
+    """
 
     kind: str
     actual: Dim | tuple[int, int]
@@ -131,7 +134,8 @@ class _Host:
         for target, node in self.copies:
             self._copy(target, node)
         ok = b.constant("arith.constant 0 : i32")
-        head = "func.func @disc_entry(%exec: !llvm.ptr, %api: !llvm.ptr, %inputs: !llvm.ptr, %weights: !llvm.ptr, %counters: !llvm.ptr) -> i32 {"
+        parameters = ", ".join(f"%{name}: !llvm.ptr" for name in ("exec", "api", "inputs", "weights", "counters"))
+        head = f"func.func @disc_entry({parameters}) -> i32 {{"
         failed = ["^failed:", "  %one = arith.constant 1 : i32", "  return %one : i32"]
         return "\n".join([head, *b.globals, *b.root.lines, f"return {ok} : i32", *failed, "}"]) + "\n"
 

@@ -7,7 +7,7 @@ free attributes; the legality of attributes is checked per stage in `stages.py`.
 import sys
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from torch_mlir import ir
@@ -101,10 +101,8 @@ def load_dialects(context: ir.Context) -> None:
     with context, ir.Location.unknown():
         _stablehlo.register_dialect(context)
         torch_dialect.register_dialect(context)  # pyright: ignore[reportAttributeAccessIssue]
-        try:
+        with suppress(ext.DialectAlreadyLoadedError):
             Disc.load()
-        except ext.DialectAlreadyLoadedError:
-            pass
 
 
 @contextmanager

@@ -154,8 +154,8 @@ def is_row_reduction(node: Node) -> bool:
         return False
     source = node.operands[0].dims
     reduced = set(node.ints("dimensions"))
-    kept = [axis for axis in range(len(source)) if axis not in reduced and not source[axis] == 1]
-    taken = [axis for axis in sorted(reduced) if not source[axis] == 1]
+    kept = [axis for axis in range(len(source)) if axis not in reduced and source[axis] != 1]
+    taken = [axis for axis in sorted(reduced) if source[axis] != 1]
     return bool(taken) and (not kept or max(kept) < min(taken))
 
 

@@ -24,7 +24,7 @@ from disc.ir.interp_elementwise import RULES as ELEMENTWISE
 from disc.ir.ops import block_ops, build, ints_attr, main_block, rank_of, replace_op
 from disc.ir.passes import CompileState, Pass
 from disc.passes.dot_numbers import DotNumbers
-from disc.passes.rewriting import defining, element_type, entries, erase_dead, has_one_use, make_splat, named_type, producer, splat_value
+from disc.passes.rewriting import defining, element_type, entries, erase_dead, has_one_use, make_splat, named_type, splat_value
 
 
 @dataclass(frozen=True)
@@ -68,22 +68,37 @@ def _fold_operands(dot: ir.Operation) -> None:
         replace_op(dot, numbers.build_dot(dot, operands, dot.results[0].type).results)
 
 
-def _scaled_transpose(value: ir.Value) -> ir.Operation | None:
-    """The transpose below an elementwise op that nobody else reads and whose other operands are splats."""
-    scale = defining(value, *ELEMENTWISE)
-    if scale is None or not has_one_use(value):
-        return None
-    varying = [operand for operand in scale.operands if splat_value(operand) is None]
-    return defining(varying[0], "stablehlo.transpose") if len(varying) == 1 else None
+def _scaling(value: ir.Value) -> list[ir.Operation]:
+    """The chain of elementwise ops above `value`, last one first: each read by the next alone, each with splats for other operands."""
+    chain: list[ir.Operation] = []
+    while (op := defining(value, *ELEMENTWISE)) is not None and has_one_use(value):
+        varying = [operand for operand in op.operands if splat_value(operand) is None]
+        if len(varying) != 1:
+            break
+        chain.append(op)
+        value = varying[0]
+    return chain
 
 
 def _sink_transpose(dot: ir.Operation, side: int) -> None:
-    """f(transpose(x)) that feeds the dot becomes transpose(f(x)), where the transpose then folds (the scaled query of an attention)."""
-    transpose = _scaled_transpose(dot.operands[side])
+    """f(transpose(x)) that feeds the dot becomes transpose(f(x)), where the transpose then folds (the scaled query of an attention).
+
+    f may be a chain, such as a scaling between two conversions.
+    """
+    chain = _scaling(dot.operands[side])
+    if not chain:
+        return
+    below = [defining(operand, "stablehlo.transpose") for operand in chain[-1].operands]
+    transpose = next((op for op in below if op is not None and splat_value(op.results[0]) is None), None)
     if transpose is None or not keeps_order_of_free_dims(ints_attr(transpose, "permutation"), DotNumbers.of(dot).bound(side)):
         return
-    scale, source = producer(dot.operands[side]), transpose.operands[0]
-    assert scale is not None
+    for scale in reversed(chain):
+        transpose = _swap(scale, transpose)
+
+
+def _swap(scale: ir.Operation, transpose: ir.Operation) -> ir.Operation:
+    """Does the scaling before the transpose; returns the new transpose."""
+    source = transpose.operands[0]
     operands: list[ir.Value] = []
     for operand in scale.operands:
         splat = splat_value(operand)
@@ -93,7 +108,9 @@ def _sink_transpose(dot: ir.Operation, side: int) -> None:
     attributes = {name: scale.attributes[name] for name in scale.attributes}
     moved = build(scale.name, operands, [type_], attributes, before=scale)
     permutation = {"permutation": transpose.attributes["permutation"]}
-    replace_op(scale, build(transpose.name, moved.results, [scale.results[0].type], permutation, before=scale).results)
+    turned = build(transpose.name, moved.results, [scale.results[0].type], permutation, before=scale)
+    replace_op(scale, turned.results)
+    return turned
 
 
 @dataclass(frozen=True)

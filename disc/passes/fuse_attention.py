@@ -57,9 +57,10 @@ def match_attention(clusters: Clusters, middle: Cluster) -> tuple[Cluster, Clust
             and first is not last
             and clusters.successors(first) == [middle]
             and _makes_rows(clusters, first, middle, probability)
+            and not clusters.would_cycle(first, middle)
+            and not clusters.would_cycle(middle, last)
         ):
-            if not clusters.would_cycle(first, middle) and not clusters.would_cycle(middle, last):
-                return first, last
+            return first, last
     return None
 
 
@@ -88,7 +89,7 @@ def _multiplies_rows(probability: Node, dot: Node | None) -> bool:
 
 
 def _makes_rows(clusters: Clusters, first: Cluster, middle: Cluster, probability: Node) -> bool:
-    """True when the group's one result has the dims of `probability`, one row per element of the dot's m, and is read by `middle` as it is."""
+    """True when the group's one result has the dims of `probability`, rows along the dot's m, and is read by `middle` as it is."""
     dot = _dot(first)
     roots = clusters.roots(first)
     if dot is None or len(roots) != 1 or roots[0].dims != probability.dims or dot.dims != roots[0].dims or roots[0].element != "f32":

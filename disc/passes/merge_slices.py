@@ -5,8 +5,8 @@
     %0 = stablehlo.add %q, broadcast(%bq)                     %0 = "disc.slice"(%z) {starts = ["0", "0"], ...}
     %1 = stablehlo.add %k, broadcast(%bk)                     %1 = "disc.slice"(%z) {starts = ["0", "768"], ...}
 
-A slice without the step gets its neutral element (x + -0.0, x * 1.0), so every result keeps its bits. Requires and keeps stage
-`named`; `fold-constants` concatenates the vectors at compile time.
+A slice without the step gets its neutral element (x + -0.0, x * 1.0), so every result keeps its bits. A step of 16-bit floats may
+compute in f32 between two conversions. Requires and keeps stage `named`; `fold-constants` concatenates the vectors at compile time.
 """
 
 from __future__ import annotations
@@ -42,34 +42,41 @@ from disc.passes.rewriting import (
     static_entry,
     static_size,
 )
+from disc.passes.simplify_elementwise import is_lossless
 from disc.shapes import parse_dim
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a step does: the op, and which operand the slice is (0 for a commutative op, wherever it stands)."""
+    """What a step does: the op, which operand the slice is (0 for a commutative op, wherever it stands), in which type it computes."""
 
     name: str
     side: int
+    element: str
 
 
-# For each kind of step the row value that changes no bit of any x, NaN, infinities and signed zeros included; None: there is none.
-NEUTRAL: Mapping[Kind, float | None] = {
-    Kind("stablehlo.add", 0): -0.0,
-    Kind("stablehlo.subtract", 0): 0.0,
-    Kind("stablehlo.subtract", 1): None,
-    Kind("stablehlo.multiply", 0): 1.0,
-    Kind("stablehlo.divide", 0): 1.0,
-    Kind("stablehlo.divide", 1): None,
+# For each op and side the row value that changes no bit of any x, NaN, infinities and signed zeros included; None: there is none.
+NEUTRAL: Mapping[tuple[str, int], float | None] = {
+    ("stablehlo.add", 0): -0.0,
+    ("stablehlo.subtract", 0): 0.0,
+    ("stablehlo.subtract", 1): None,
+    ("stablehlo.multiply", 0): 1.0,
+    ("stablehlo.divide", 0): 1.0,
+    ("stablehlo.divide", 1): None,
 }
 _COMMUTATIVE = ("stablehlo.add", "stablehlo.multiply")
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """An op that alone reads what becomes of a slice. row: one element for all columns of the slice, or a constant with one for each."""
+    """What alone reads `value`, a slice in some layout.
 
-    op: ir.Operation
+    main: the arithmetic; ops: it, or it between a widening and the conversion back. row: one element for all columns of the slice, or a
+    constant with one for each.
+    """
+
+    main: ir.Operation
+    ops: tuple[ir.Operation, ...]
     kind: Kind
     value: ir.Value
     row: Array | ir.Value
@@ -132,12 +139,26 @@ def next_step(part: ir.Operation, constants: dict[ir.Value, None]) -> Step | Non
         columns = split_columns(value, reader, columns)
         value = reader.results[0]
         reader = _only_reader(value)
-    if reader is None or len(reader.operands) != 2 or reader.results[0].type != value.type:
+    return _step_on(value, reader, columns, constants) if reader is not None else None
+
+
+def _step_on(value: ir.Value, reader: ir.Operation, columns: int, constants: dict[ir.Value, None]) -> Step | None:
+    """The step that the only reader of `value` is, or begins."""
+    ops, source = (reader,), value
+    if reader.name == "stablehlo.convert":
+        source = reader.results[0]
+        main = _only_reader(source)
+        back = _only_reader(main.results[0]) if main is not None and main.results else None
+        exact = is_lossless(element_name(value.type), element_name(source.type))
+        if main is None or back is None or back.name != "stablehlo.convert" or not exact:
+            return None
+        ops, reader = (reader, main, back), main
+    if len(reader.operands) != 2 or [each.type for each in (*reader.results, *ops[-1].results)] != [source.type, value.type]:
         return None
-    side = 0 if reader.operands[0] == value else 1
-    kind = Kind(reader.name, 0 if reader.name in _COMMUTATIVE else side)
-    row = _row_of(reader.operands[1 - side], columns, constants) if kind in NEUTRAL else None
-    return Step(reader, kind, value, row) if row is not None else None
+    side = 0 if reader.operands[0] == source else 1
+    kind = Kind(reader.name, 0 if reader.name in _COMMUTATIVE else side, element_name(source.type))
+    row = _row_of(reader.operands[1 - side], columns, constants) if (kind.name, kind.side) in NEUTRAL else None
+    return Step(reader, ops, kind, value, row) if row is not None else None
 
 
 def split_columns(value: ir.Value, layout: ir.Operation, columns: int) -> int:
@@ -162,7 +183,7 @@ def common_kind(steps: Sequence[Step | None]) -> Kind | None:
 
 def may_merge(steps: Sequence[Step | None], kind: Kind) -> bool:
     """Legal? Slices without a step of this kind need its neutral element."""
-    return NEUTRAL[kind] is not None or all(step is not None and step.kind == kind for step in steps)
+    return NEUTRAL[kind.name, kind.side] is not None or all(step is not None and step.kind == kind for step in steps)
 
 
 def should_merge(root: ir.Value) -> bool:
@@ -223,31 +244,40 @@ def _merge(root: ir.Value, parts: Sequence[ir.Operation], steps: Sequence[Step |
     first = parts[0]
     for part in parts:
         first = part if part.is_before_in_block(first) else first
-    pieces = [_piece(root, part, step, kind) for part, step in zip(parts, taken, strict=True)]
+    pieces = [_piece(part, step, kind) for part, step in zip(parts, taken, strict=True)]
     for needed in producers_after([piece for piece in pieces if isinstance(piece, ir.Value)], first):
         needed.move_before(first)
-    row = _whole_row(pieces, root, rows, first)
-    location = next(step.op.location for step in taken if step is not None)
-    operands = [root, row] if kind.side == 0 else [row, root]
-    moved = build(kind.name, operands, [root.type], location=location, before=first).results[0]
+    main = next(step.main for step in taken if step is not None)
+    type_ = named_type(element_type(main.results[0].type), entries(root.type))
+    operands = [_convert(root, type_, main, first), _whole_row(pieces, type_, rows, first)]
+    moved = build(kind.name, operands if kind.side == 0 else operands[::-1], [type_], location=main.location, before=first).results[0]
+    result = _convert(moved, root.type, main, first)
     for part, step in zip(parts, taken, strict=True):
-        part.operands[0] = moved
+        part.operands[0] = result
         if step is not None:
-            replace_op(step.op, [step.value])
-    return moved
+            replace_op(step.ops[-1], [step.value])
+            for op in reversed(step.ops[:-1]):
+                op.erase()
+    return result
 
 
-def _piece(root: ir.Value, part: ir.Operation, step: Step | None, kind: Kind) -> Array | ir.Value:
+def _convert(value: ir.Value, type_: ir.Type, main: ir.Operation, before: ir.Operation) -> ir.Value:
+    if value.type == type_:
+        return value
+    return build("stablehlo.convert", [value], [type_], location=main.location, before=before).results[0]
+
+
+def _piece(part: ir.Operation, step: Step | None, kind: Kind) -> Array | ir.Value:
     """The row of one slice: a constant, or an array that repeats a scalar."""
     if step is not None and isinstance(step.row, ir.Value):
         return step.row
-    scalar = NEUTRAL[kind] if step is None else step.row
-    return np.full(width(part) or 0, scalar, held_dtype(element_name(root.type)))
+    scalar = NEUTRAL[kind.name, kind.side] if step is None else step.row
+    return np.full(width(part) or 0, scalar, held_dtype(kind.element))
 
 
-def _whole_row(pieces: Sequence[Array | ir.Value], root: ir.Value, rows: _Rows, before: ir.Operation) -> ir.Value:
-    """The pieces side by side, repeated for every row of `root`."""
-    element = element_type(root.type)
+def _whole_row(pieces: Sequence[Array | ir.Value], type_: ir.Type, rows: _Rows, before: ir.Operation) -> ir.Value:
+    """The pieces side by side, repeated for every row of a tensor of this type."""
+    element = element_type(type_)
     vectors: list[ir.Value] = []
     for is_constant, group in groupby(pieces, lambda piece: isinstance(piece, ir.Value)):
         members = list(group)
@@ -256,14 +286,14 @@ def _whole_row(pieces: Sequence[Array | ir.Value], root: ir.Value, rows: _Rows, 
             continue
         data = np.concatenate([piece for piece in members if not isinstance(piece, ir.Value)])
         if len(members) == len(pieces) and is_splat(data):
-            return make_splat(data[0].reshape(()), root.type, before)
+            return make_splat(data[0].reshape(()), type_, before)
         vectors.append(rows.build(data, element, before))
     vector = vectors[0]
     if len(vectors) > 1:
-        type_ = named_type(element, entries(root.type)[-1:])
-        vector = build("stablehlo.concatenate", vectors, [type_], {"dimension": 0}, before=before).results[0]
-    attributes = {"dims": [rank_of(root) - 1], "maybe": []}
-    return build("disc.broadcast_in_dim", [vector], [root.type], attributes, before=before).results[0]
+        columns = named_type(element, entries(type_)[-1:])
+        vector = build("stablehlo.concatenate", vectors, [columns], {"dimension": 0}, before=before).results[0]
+    attributes = {"dims": [len(entries(type_)) - 1], "maybe": []}
+    return build("disc.broadcast_in_dim", [vector], [type_], attributes, before=before).results[0]
 
 
 def _flat(vector: ir.Value, before: ir.Operation) -> ir.Value:

@@ -106,10 +106,7 @@ def _fits(clusters: Clusters, root: Node, rows: Rows) -> bool:
         return True
     if not _equal(clusters, count, clusters.env.product((rows.groups, rows.tile))):
         return False
-    for first in range(len(root.dims) + 1):
-        if _equal(clusters, clusters.env.product(root.dims[first:]), rows.tile):
-            return True
-    return False
+    return any(_equal(clusters, clusters.env.product(root.dims[first:]), rows.tile) for first in range(len(root.dims) + 1))
 
 
 def should_stitch(clusters: Clusters, producer: Cluster, consumer: Cluster) -> bool:

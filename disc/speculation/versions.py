@@ -47,7 +47,7 @@ def choose_versions(env: ShapeEnv, body: Body, kind: str) -> list[str]:
     row = row_length(env, body, kind)
     divides = f"divides({VECTOR}, {row})" if row is not None and leaves_tail_open(env, row) else ""
     guards = [" and ".join(part for part in (equal, divides) if part), equal, divides if not equal else "", ""]
-    return list(dict.fromkeys(guard for guard in guards if guard)) + [""]
+    return [*dict.fromkeys(guard for guard in guards if guard), ""]
 
 
 def broadcast_guard(body: Body) -> str:

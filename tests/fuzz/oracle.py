@@ -46,12 +46,9 @@ SUMS = frozenset({"stablehlo.dot_general", "stablehlo.reduce", "disc.cumulative"
 ROUND_ONCE: dict[str, Callable[[Array, Array], Array]] = {
     "stablehlo.add": np.add, "stablehlo.subtract": np.subtract, "stablehlo.multiply": np.multiply,
 }  # fmt: skip
-NEVER_ROUND = frozenset(
-    "stablehlo.constant disc.weight disc.reshape disc.broadcast_in_dim disc.iota disc.slice disc.pad disc.dim_value disc.gather "
-    "stablehlo.transpose stablehlo.concatenate stablehlo.reverse stablehlo.compare stablehlo.select stablehlo.clamp stablehlo.maximum "
-    "stablehlo.minimum stablehlo.negate stablehlo.abs stablehlo.sign stablehlo.floor stablehlo.ceil stablehlo.not stablehlo.and "
-    "stablehlo.or stablehlo.xor stablehlo.convert".split()
-)
+_HLO = "abs and ceil clamp compare concatenate constant convert floor maximum minimum negate not or reverse select sign transpose xor"
+_DISC = "broadcast_in_dim dim_value gather iota pad reshape slice weight"
+NEVER_ROUND = frozenset([*(f"stablehlo.{name}" for name in _HLO.split()), *(f"disc.{name}" for name in _DISC.split())])
 
 
 @dataclass(frozen=True)

@@ -18,17 +18,17 @@ import pytest
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parent)]
 
-from graphs import random_module
-from oracle import Failure, check
+from graphs import random_module  # noqa: E402
+from oracle import Failure, check  # noqa: E402
 
-from tools.disc_reduce import shrink
+from tools.disc_reduce import shrink  # noqa: E402
 
 SEEDS = 25
 LONG_SEEDS = 400
 SECONDS_PER_CHECK = 60.0
 SECONDS_TO_SHRINK = 60.0
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["oracle"])
+_processes.set_forkserver_preload(["disc.api", "disc.speculation.versions"])  # each check is then a fork away
 
 
 def checked(text: str, seed: int) -> Failure | None:

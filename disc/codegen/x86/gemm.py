@@ -89,7 +89,8 @@ def emit_compute(name: str, body: Body, space: IndexSpace, lanes: int, weights: 
     macs = contraction.batch * contraction.m * contraction.n * contraction.k
     work = sum(node_cost(root) for root in body.yields)
     return Kernel(
-        name, "compute", (Version(f"{name}_v0", ""),), symbols, tasks, contraction.k * (ROW_BLOCK * gemm.panel // 32) + 64, gemm.scratch(), source,
+        name, "compute", (Version(f"{name}_v0", ""),), symbols, tasks,
+        contraction.k * (ROW_BLOCK * gemm.panel // 32) + 64, gemm.scratch(), source,
         kernel_lines(body), kernel_ops(body), _notes(gemm, packed, work), flops=macs * 2, bytes=traffic(space, body),
         micro_kernels=micro_kernels(gemm), packed=(packed,) if packed else (),
     )  # fmt: skip
@@ -310,13 +311,12 @@ def _pack_right(frame: Frame, gemm: Gemm, scratch: str, column: str, column_end:
         with (
             e.bind("gn", start, lane=True, mask=mask, aligned=True),
             b.loop(b.index(0), b.scalar(gemm.contraction.k), b.index(1)) as k_loop,
+            e.bind("gk", k_loop.index),
         ):
-            with e.bind("gk", k_loop.index):
-                value = _operand_value(e, gemm, gemm.contraction.right, Dim.symbol("gn"), mask)
-                place = b.op(f"arith.addi {b.op(f'arith.muli {k_loop.index}, {b.index(gemm.panel)} : i64')}, {offset} : i64")
-                b.statement(
-                    f"llvm.store {value}, {address(b, target, place)} {{alignment = {gemm.size} : i64}} : {b.vec(gemm.element)}, !llvm.ptr"
-                )
+            value = _operand_value(e, gemm, gemm.contraction.right, Dim.symbol("gn"), mask)
+            place = b.op(f"arith.addi {b.op(f'arith.muli {k_loop.index}, {b.index(gemm.panel)} : i64')}, {offset} : i64")
+            pointer = address(b, target, place)
+            b.statement(f"llvm.store {value}, {pointer} {{alignment = {gemm.size} : i64}} : {b.vec(gemm.element)}, !llvm.ptr")
 
 
 def _transposed(gemm: Gemm) -> bool:
@@ -417,7 +417,7 @@ def _call_micro(frame: Frame, gemm: Gemm, count: str, width: str, k_step: str, p
 
 def _epilogue(frame: Frame, gemm: Gemm, body: Body, row: str, columns: tuple[str, str]) -> None:
     """Stores one row of every root, the dot's values taken from the tile."""
-    b, e = frame.b, frame.emitter
+    e = frame.emitter
     c = gemm.contraction
     name_row, name_start = e.name("row"), e.name("start")
     e.space.variable(name_row, Dim.of(ROWS))

@@ -82,7 +82,8 @@ def store_scatter(b: Builder, buffer: Buffer, offsets: str, value: str, mask: st
     pointers = b.op(f"llvm.getelementptr {buffer.pointer}[{offsets}] : (!llvm.ptr, {b.vec('i64')}) -> {b.vec('!llvm.ptr')}, {element}")
     mask = mask or b.const(1, "i1")
     b.statement(
-        f"llvm.intr.masked.scatter {stored}, {pointers}, {mask} {{alignment = {align} : i32}} : {vector}, {b.vec('i1')} into {b.vec('!llvm.ptr')}"
+        f"llvm.intr.masked.scatter {stored}, {pointers}, {mask} {{alignment = {align} : i32}} : "
+        f"{vector}, {b.vec('i1')} into {b.vec('!llvm.ptr')}"
     )
 
 

@@ -32,7 +32,8 @@ def micro_source(element: str, rows: int, vectors: int, lanes: int) -> str:
     names = [f"%acc{row}_{j}" for row in range(rows) for j in range(vectors)]
     types = ", ".join([vector] * len(names))
     w(
-        f"%s:{len(names)} = scf.for %i = %c0 to %k step %c1 iter_args({', '.join(name + ' = %zero' for name in names)}) -> ({types}) : i64 {{"
+        f"%s:{len(names)} = scf.for %i = %c0 to %k step %c1 "
+        f"iter_args({', '.join(name + ' = %zero' for name in names)}) -> ({types}) : i64 {{"
     )
     w("%bo = arith.muli %i, %b_step : i64\n%ao = arith.muli %i, %k_step : i64")
     w("%bp = llvm.getelementptr %b[%bo] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
