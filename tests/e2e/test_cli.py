@@ -1,0 +1,209 @@
+"""Every command of the CLI, as people and as scripts use it."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import disc
+from disc import cli
+from disc.cli import main
+
+FACTORY = """
+import torch
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 3)
+
+    def forward(self, x, scale):
+        return torch.softmax(self.linear(x) * scale, -1), x.sum(-1)
+
+def build():
+    torch.manual_seed(0)
+    return Scaled().eval(), (torch.randn(2, 4), torch.randn(3))
+
+def with_dims():
+    return *build(), ({0: torch.export.Dim.AUTO}, {})
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a factory and its artifact."""
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "scaled_factory.py").write_text(FACTORY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["compile", "scaled_factory:with_dims", "-o", "scaled.disc"]) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+
+
+def output_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
+    capsys.readouterr()
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def dims(record: dict) -> list[bool]:
+    return [isinstance(dim, str) for dim in record["dims"]]
+
+
+def test_compile_tells_of_the_cache(capsys: pytest.CaptureFixture[str]) -> None:
+    first = output_json(capsys, "compile", "scaled_factory:with_dims", "-o", "again.disc", "--no-cache")
+    second = output_json(capsys, "compile", "scaled_factory:with_dims", "-o", "again.disc")
+    assert (first["cached"], second["cached"]) == (False, True)
+    assert Path("again.disc").stat().st_size == second["bytes"]
+
+
+def test_compile_dims(capsys: pytest.CaptureFixture[str]) -> None:
+    every = output_json(capsys, "compile", "scaled_factory:build", "-o", "dims.disc")
+    assert [dims(record) for record in every["inputs"]] == [[True, False], [True]] or [dims(record) for record in every["inputs"]] == [
+        [True, False],
+        [False],
+    ]
+    fixed = output_json(capsys, "compile", "scaled_factory:build", "-o", "dims.disc", "--static", "x=0", "--static", "scale")
+    assert [dims(record) for record in fixed["inputs"]] == [[False, False], [False]]
+    chosen = output_json(capsys, "compile", "scaled_factory:build", "-o", "dims.disc", "--dynamic", "x=0", "--static", "scale")
+    assert [dims(record) for record in chosen["inputs"]] == [[True, False], [False]]
+
+
+def test_compile_targets_and_dtype(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("compile", "scaled_factory:build", "-o", "f64.disc", "--target", "x86-64-v3", "--target", "x86-64-v4", "--dtype", "f64")
+    result = output_json(capsys, *arguments)
+    assert result["isas"] == ["x86-64-v3", "x86-64-v4"]
+    assert {record["dtype"] for record in result["inputs"]} == {"f64"}
+
+
+def test_compile_stablehlo_to_the_default_name(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("double.mlir").write_text(
+        "func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> {\n  %y = stablehlo.add %x, %x : tensor<?xf32>\n  return %y : tensor<?xf32>\n}\n"
+    )
+    assert main(["compile", "double.mlir"]) == 0
+    assert "double.disc" in capsys.readouterr().out
+    (result,) = disc.load("double.disc")(np.ones(5, np.float32))
+    np.testing.assert_array_equal(result, np.full(5, 2, np.float32))
+
+
+def test_compile_pt2_warns(capsys: pytest.CaptureFixture[str]) -> None:
+    program = torch.export.export(torch.nn.ReLU(), (torch.randn(2, 3),))
+    torch.export.save(program, "relu.pt2")
+    assert main(["compile", "relu.pt2"]) == 0
+    assert "may run code" in capsys.readouterr().err
+
+
+def test_run_reads_and_writes_files(capsys: pytest.CaptureFixture[str]) -> None:
+    x, scale = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32), np.ones(3, np.float32)
+    np.save("x.npy", x)
+    np.save("scale.npy", scale)
+    assert (
+        main(["run", "scaled.disc", "--input", "x.npy", "--input", "scale=scale.npy", "--output", "first.npy", "--output", "second.npy"])
+        == 0
+    )
+    expected = disc.load("scaled.disc")(x, scale)
+    np.testing.assert_array_equal(np.load("first.npy"), expected[0])
+    np.testing.assert_array_equal(np.load("second.npy"), expected[1])
+    assert "wrote first.npy, second.npy" in capsys.readouterr().out
+    assert main(["run", "scaled.disc", "--input", "scale=scale.npy", "--input", "x=x.npy", "--output", "all.npz"]) == 0
+    np.testing.assert_array_equal(np.load("all.npz")["output0"], expected[0])
+
+
+def test_run_random(capsys: pytest.CaptureFixture[str]) -> None:
+    result = output_json(capsys, "run", "scaled.disc", "--random", "x=7x4")
+    assert [output["type"] for output in result["outputs"]] == ["f32[7, 3]", "f32[7]"]
+    assert result["outputs"][0]["mean"] == pytest.approx(1 / 3)
+    assert result["outputs"][0]["not_finite"] == 0
+
+
+def test_inspect_and_verify(capsys: pytest.CaptureFixture[str]) -> None:
+    value = output_json(capsys, "inspect", "scaled.disc")
+    assert [record["name"] for record in value["inputs"]] == ["x", "scale"]
+    assert value["sections"][-1]["name"] == "weights"
+    assert output_json(capsys, "verify", "scaled.disc")["ok"] is True
+    assert main(["inspect", "scaled.disc"]) == 0
+    text = capsys.readouterr().out
+    assert "input  x: f32[S0, 4]" in text and "manifest" in text
+
+
+def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
+    result = output_json(capsys, "bench", "scaled.disc", "--seconds", "0.02", "--shape", "x=1x4", "--shape", "x=64x4", "--threads", "1")
+    assert [row["shape"] for row in result["shapes"]] == ["x=1x4", "x=64x4"]
+    assert result["threads"] == 1
+    assert all(row["p10"] <= row["median"] <= row["p90"] and row["calls"] >= 5 for row in result["shapes"])
+    assert main(["bench", "scaled.disc", "--seconds", "0.02", "--shape", "x=1x4"]) == 0
+    assert "median" in capsys.readouterr().out
+
+
+def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "scaled.disc"]) == 0
+    assert "scaled_factory.py" in capsys.readouterr().out
+    value = output_json(capsys, "explain", "scaled.disc", "--random", "x=6x4", "--html", "report.html")
+    assert value["sizes"] == {"S0": 6}
+    assert Path("report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    value = output_json(capsys, "doctor")
+    assert {"ISA levels", "torch", "torch-mlir", "linker", "cache", "threads"} <= {finding["name"] for finding in value["findings"]}
+    monkeypatch.setenv("PATH", "")
+    assert main(["doctor"]) == 1
+    assert "install binutils" in capsys.readouterr().out
+
+
+def test_cache_commands(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISC_CACHE_DIR", str(tmp_path))
+    assert main(["compile", "scaled_factory:build", "-o", "cached.disc"]) == 0
+    (entry,) = output_json(capsys, "cache", "ls")["entries"]
+    assert "x: f32" in entry["inputs"]
+    assert output_json(capsys, "cache", "verify") == {"entries": 1, "damaged": {}}
+    path = tmp_path / f"{entry['key']}.disc"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert main(["cache", "verify"]) == 1
+    assert not path.exists()
+    assert main(["compile", "scaled_factory:build", "-o", "cached.disc"]) == 0
+    assert output_json(capsys, "cache", "clear")["removed"] == 1
+    assert output_json(capsys, "cache", "ls")["entries"] == []
+
+
+def test_key_is_the_same_in_another_process(capsys: pytest.CaptureFixture[str]) -> None:
+    command = [sys.executable, "-m", "disc.cli", "compile", "scaled_factory:with_dims", "-o", "other.disc", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["cached"] is True
+    assert done.stderr == ""
+
+
+def test_starts_fast_and_without_torch() -> None:
+    code = "import sys, disc.cli; print('torch' in sys.modules, 'torch_mlir' in sys.modules)"
+    start = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False False\n"
+    assert time.perf_counter() - start < 2
+
+
+@pytest.mark.parametrize("command", ["compile", "run", "inspect", "verify", "bench", "explain", "doctor", "cache"])
+def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    assert "Usage: disc" in capsys.readouterr().out
+
+
+def test_our_mistake_asks_for_a_report(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> None:
+        raise ZeroDivisionError("by design")
+
+    monkeypatch.setattr("disc.artifact.verify", broken)
+    assert main(["verify", "scaled.disc"]) == cli.OURS
+    message = capsys.readouterr().err
+    assert "ZeroDivisionError: by design" in message and "disc doctor" in message and "Traceback" not in message
+    assert main(["verify", "scaled.disc", "--debug"]) == cli.OURS
+    assert "Traceback" in capsys.readouterr().err

@@ -1,0 +1,202 @@
+"""One test per message: what the CLI and the public interface say to a mistake, and the exit code."""
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import disc
+from disc import errors
+from disc.artifact import FORMAT_VERSION
+from disc.cli import main
+
+FACTORY = """
+import torch
+
+class Sum(torch.nn.Module):
+    def forward(self, ids, mask):
+        return ids * mask
+
+def build():
+    return Sum(), (torch.randn(2, 3), torch.randn(2, 3))
+
+def fails():
+    raise ValueError("no weights here")
+
+class Mismatched(torch.nn.Module):
+    def forward(self, x):
+        return x @ torch.ones(5, 5)
+
+def mismatched():
+    return Mismatched(), (torch.randn(3, 4),)
+
+def wrong():
+    return 42
+
+class Sorts(torch.nn.Module):
+    def forward(self, x):
+        return torch.linalg.svd(x)[1] + torch.linalg.eigvalsh(x)
+
+def unsupported():
+    return Sorts(), (torch.randn(3, 3),)
+"""
+
+
+class Sum(nn.Module):
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.cat([ids, ids], 1) * mask
+
+
+@pytest.fixture(scope="module")
+def executable() -> disc.Executable:
+    """ids: f32[S0, S1], mask: f32[S0, 2 * S1]."""
+    return disc.compile(Sum(), (torch.randn(2, 3), torch.randn(2, 6)))
+
+
+@pytest.fixture(scope="module")
+def folder(executable: disc.Executable, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("errors")
+    (folder / "sum_factory.py").write_text(FACTORY)
+    executable.save(folder / "sum.disc")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+
+
+# ---- The command line: arguments, part of the message
+
+MISTAKES = {
+    "no command": (["fly"], "No such command 'fly'"),
+    "no model": (["compile"], "Missing argument 'MODEL'"),
+    "no option": (["run", "sum.disc", "--wings"], "No such option: --wings"),
+    "no file": (["compile", "none.mlir"], "none.mlir: there is no such file"),
+    "onnx": (["compile", "model.onnx"], "ONNX is not supported yet: export the model with torch.export"),
+    "unknown suffix": (["compile", "model.h5"], "unknown suffix '.h5'; disc reads .pt2, .mlir and .mlirbc"),
+    "not a pt2": (["compile", "text.pt2"], "text.pt2 is not a .pt2 archive"),
+    "not MLIR": (["compile", "text.mlir"], "text.mlir does not parse: text.mlir:1:1"),
+    "no module": (["compile", "no_such_module:build"], "cannot import 'no_such_module': ModuleNotFoundError"),
+    "no factory": (["compile", "sum_factory:make"], "'sum_factory' has no function 'make'; it has build, fails, mismatched, unsupported, wrong"),
+    "factory fails": (["compile", "sum_factory:fails"], "sum_factory:fails failed: ValueError: no weights here"),
+    "export fails": (["compile", "sum_factory:mismatched"], "sum_factory:mismatched cannot be exported: "),
+    "factory returns": (["compile", "sum_factory:wrong"], "must return (module, example_inputs"),
+    "unknown target": (["compile", "sum_factory:build", "--target", "z80"], "there is no target 'z80'; the targets are native, x86-64-v3"),
+    "gpu target": (["compile", "sum_factory:build", "--target", "sm_90"], "GPU code is not generated yet"),
+    "unknown dtype": (["compile", "sum_factory:build", "--dtype", "f8"], "--dtype f8: the types are f32, f64, f16, bf16"),
+    "dtype of a file": (["compile", "text.mlir", "--dtype", "f32"], "a file has its dims and types already"),
+    "unknown dynamic input": (["compile", "sum_factory:build", "--dynamic", "x=0"], "no input 'x'; its inputs are 'ids', 'mask'"),
+    "no such dim": (["compile", "sum_factory:build", "--static", "ids=2"], "dims of 'ids' are numbers from 0 to 1"),
+    "output folder": (["compile", "sum_factory:build", "-o", "no/where.disc"], "the folder no does not exist"),
+    "not an artifact": (["run", "text.mlir", "--random", "2x2"], "not a disc artifact"),
+    "no artifact": (["inspect", "none.disc"], "'none.disc': cannot be opened: No such file or directory"),
+    "truncated": (["verify", "truncated.disc"], "bytes and has"),
+    "newer": (["inspect", "newer.disc"], "is newer than this runtime reads"),
+    "missing inputs": (["run", "sum.disc"], "missing 'ids' (f32[S0, S1]), 'mask'"),
+    "missing size": (["run", "sum.disc", "--random", "ids=2x3"], "missing sizes for 'mask'"),
+    "unknown input": (["run", "sum.disc", "--random", "x=2x3"], "'x' is no input; the inputs are 'ids', 'mask'"),
+    "given twice": (["run", "sum.disc", "--random", "ids=2x3,ids=2x3"], "'ids' is given twice"),
+    "too many inputs": (["run", "sum.disc", "--random", "2x3,2x6,1"], "the model has only 2 inputs"),
+    "no size": (["run", "sum.disc", "--random", "ids=two,mask=2x6"], "'two' is no size: write ids=2x17"),
+    "wrong rank": (["run", "sum.disc", "--random", "ids=2,mask=2x6"], "input 'ids' is f32[S0, S1]: give 2 sizes, not 1"),
+    "empty range": (["run", "sum.disc", "--random", "ids=2x3:5..5,mask=2x6"], "the range 5..5 is empty"),
+    "broken relation": (["run", "sum.disc", "--random", "ids=2x3,mask=2x7"], "dim 1 of input 'mask' must equal"),
+    "no input file": (["run", "sum.disc", "--input", "none.npy"], "none.npy cannot be read as a .npy file"),
+    "no array": (["run", "sum.disc", "--input", "text.mlir"], "text.mlir cannot be read as a .npy file"),
+    "output suffix": (["run", "sum.disc", "--random", "2x3,2x6", "--output", "y.txt"], "--output y.txt: give one .npy file per result"),
+    "too many outputs": (["run", "sum.disc", "--random", "2x3,2x6", "--output", "a.npy", "--output", "b.npy"], "2 output files for 1 results"),
+    "bench without sizes": (["bench", "sum.disc"], "--shape ids=8x8,mask=8x8"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _files(folder: Path) -> None:
+    for name in ("model.onnx", "model.h5", "text.pt2", "text.mlir"):
+        (folder / name).write_text("hello, this is no model of any kind that disc could read")
+    whole = bytearray((folder / "sum.disc").read_bytes())
+    (folder / "truncated.disc").write_bytes(whole[:-100])
+    struct.pack_into("<I", whole, 8, FORMAT_VERSION + 1)
+    (folder / "newer.disc").write_bytes(whole)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistake(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments, message = MISTAKES[name]
+    assert main(arguments) == 1
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == "" and "Traceback" not in captured.err
+
+
+def test_mistake_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "none.disc", "--json"]) == 1
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["kind"], error["exit_code"]) == ("ArtifactError", 1)
+
+
+def test_unsupported_ops_with_their_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compile", "sum_factory:unsupported"]) == 1
+    message = capsys.readouterr().err
+    assert "2 ops of this model cannot be compiled" in message
+    line = FACTORY.splitlines().index("        return torch.linalg.svd(x)[1] + torch.linalg.eigvalsh(x)") + 1
+    assert message.count(f"sum_factory.py:{line}") == 2
+
+
+# ---- disc.compile, disc.load and calls
+
+
+def test_compile_something_else() -> None:
+    with pytest.raises(errors.UnsupportedFormatError, match=r"cannot compile a int: give a torch.nn.Module, an ExportedProgram or a path"):
+        disc.compile(42)
+
+
+def test_compile_without_inputs() -> None:
+    with pytest.raises(errors.UnsupportedFormatError, match="needs example_inputs"):
+        disc.compile(Sum())
+
+
+def test_no_targets() -> None:
+    with pytest.raises(errors.TargetError, match="the list of targets is empty"):
+        disc.compile(Sum(), (torch.randn(2, 3), torch.randn(2, 6)), target=[])
+
+
+def test_call_with_the_wrong_rank(executable: disc.Executable) -> None:
+    with pytest.raises(errors.InputRankError, match="'ids'"):
+        executable(torch.randn(3), torch.randn(2, 6))
+
+
+def test_call_with_the_wrong_type(executable: disc.Executable) -> None:
+    with pytest.raises(errors.InputTypeError, match="'mask'"):
+        executable(torch.randn(2, 3), torch.ones(2, 6, dtype=torch.int64))
+
+
+def test_call_with_too_few_inputs(executable: disc.Executable) -> None:
+    with pytest.raises(errors.InputRankError):
+        executable(torch.randn(2, 3))
+
+
+def test_call_with_a_missing_name(executable: disc.Executable) -> None:
+    with pytest.raises(errors.InputRankError, match="missing 'mask'"):
+        executable(ids=torch.randn(2, 3))
+
+
+def test_call_with_a_broken_relation(executable: disc.Executable) -> None:
+    with pytest.raises(errors.ShapeConstraintError, match=r"dim 1 of input 'mask' must equal.*got 7, expected 6"):
+        executable(torch.randn(2, 3), torch.randn(2, 7))
+
+
+@pytest.mark.parametrize(("name", "message"), [("truncated", "should have"), ("newer", "newer than this runtime")])
+def test_load_of_a_bad_file(name: str, message: str) -> None:
+    with pytest.raises(errors.ArtifactError, match=message):
+        disc.load(f"{name}.disc")
+
+
+def test_input_file_of_several_arrays(capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez("two.npz", a=np.ones(1), b=np.ones(1))
+    assert main(["run", "sum.disc", "--input", "two.npz"]) == 1
+    assert "holds several arrays" in capsys.readouterr().err
