@@ -15,12 +15,13 @@ from disc.ir.dialect import disc_context
 from disc.ir.interp import interpret
 from disc.ir.interp_values import bf16_bits, element_name, held_dtype, round_to_bf16
 from disc.ir.ops import block_ops, main_block, string_attr
+from disc.ir.passes import CompileState, Pass, run_passes
 from disc.ir.stages import parse_module
 from disc.ir.weights import Weight, WeightTable
-from disc.ir.passes import CompileState, Pass, run_passes
 from disc.passes.fold_constants import FoldConstants
 from disc.passes.fold_transposes import FoldTransposes
 from disc.passes.merge_dots import MergeDots
+from disc.passes.merge_slices import MergeSlices
 from disc.passes.pipelines import GRAPH
 from disc.passes.simplify import Simplify
 
@@ -29,6 +30,7 @@ PASSES: dict[str, Sequence[Pass]] = {
     "simplify": [Simplify()],
     "fold-transposes": [FoldTransposes()],
     "merge-dots": [MergeDots()],
+    "merge-slices": [MergeSlices()],
     "fold-constants": [FoldConstants()],
     "graph": GRAPH,
 }
@@ -92,7 +94,7 @@ def check(text: str, passes: Sequence[Pass], exact: bool) -> ir.Module:
     return after
 
 
-@pytest.mark.parametrize("name", ["simplify", "fold-transposes", "merge-dots", "fold-constants"])
+@pytest.mark.parametrize("name", ["simplify", "fold-transposes", "merge-dots", "merge-slices", "fold-constants"])
 @pytest.mark.parametrize("passes", PASSES)
 def test_goldens(name: str, passes: str) -> None:
     check((GOLDEN / f"{name}.mlir").read_text(), PASSES[passes], exact=False)

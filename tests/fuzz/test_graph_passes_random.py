@@ -14,12 +14,13 @@ from disc.config import Options
 from disc.ir.dialect import disc_context
 from disc.ir.interp import interpret
 from disc.ir.ops import block_ops, main_block, string_attr
+from disc.ir.passes import CompileState, Pass, run_passes
 from disc.ir.stages import parse_module
 from disc.ir.weights import Weight, WeightTable
-from disc.ir.passes import CompileState, Pass, run_passes
 from disc.passes.fold_constants import FoldConstants
 from disc.passes.fold_transposes import FoldTransposes
 from disc.passes.merge_dots import MergeDots
+from disc.passes.merge_slices import MergeSlices
 from disc.passes.pipelines import GRAPH
 from disc.passes.simplify import Simplify
 
@@ -265,6 +266,7 @@ PASSES: dict[str, Sequence[Pass]] = {
     "simplify": [Simplify()],
     "fold-transposes": [FoldTransposes()],
     "merge-dots": [MergeDots()],
+    "merge-slices": [MergeDots(), MergeSlices()],
     "fold-constants": [FoldConstants()],
     "graph": GRAPH,
 }

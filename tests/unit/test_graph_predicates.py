@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from disc.ir.dialect import disc_context
+from disc.ir.ops import block_ops, main_block, strings_attr
+from disc.ir.stages import parse_module
 from disc.passes.dot_numbers import DotNumbers
 from disc.passes.fold_transposes import ResultOrder, keeps_order_of_free_dims, result_order
+from disc.passes.merge_slices import split_columns, tiles
 from disc.passes.simplify_elementwise import is_lossless
 
 
@@ -56,3 +60,51 @@ def test_dot_numbers_permute_and_swap() -> None:
 )  # fmt: skip
 def test_is_lossless(source: str, target: str, lossless: bool) -> None:
     assert is_lossless(source, target) is lossless
+
+
+@pytest.mark.parametrize(
+    ("slices", "starts"),
+    [
+        ([(0, 8), (8, 4)], ["0", "8"]),
+        ([(8, 4), (0, 4), (4, 4)], ["0", "4", "8"]),
+        ([(0, 4), (8, 4)], []),
+        ([(0, 8), (4, 8)], []),
+        ([(0, 8)], []),
+        ([(0, 12)], []),
+    ],
+)
+def test_slices_tile_the_last_dim_without_gap_or_overlap(slices: list[tuple[int, int]], starts: list[str]) -> None:
+    x = "tensor<3x12xf32, [3, 12]>"
+    lines = [
+        f'%{place} = "disc.slice"(%x) {{starts = ["0", "{start}"], strides = array<i64: 1, 1>}} : ({x}) -> tensor<3x{size}xf32, [3, {size}]>'
+        for place, (start, size) in enumerate(slices)
+    ]
+    with disc_context():
+        module = parse_module("\n".join([f"func.func @main(%x: {x}) {{", *lines, "return", "}"]))
+        assert [strings_attr(part, "starts")[1] for part in tiles(main_block(module).arguments[0])] == starts
+
+
+@pytest.mark.parametrize(
+    ("layout", "result", "before", "columns"),
+    [
+        ('"disc.reshape"(%x)', "[@S0, 3, 2, 4]", 1, 2),
+        ('"disc.reshape"(%x)', "[@S0, 3, 8, 1]", 1, 2),
+        ('"disc.reshape"(%x)', "[@S0, 3, 2, 4]", 0, 0),
+        ('"disc.reshape"(%x)', "[@S0, 24]", 1, 0),
+        ('"disc.reshape"(%x)', "[@S0, 24]", 2, 1),
+        ("stablehlo.transpose %x, dims = [0, 1, 2]", "[@S0, 3, 8]", 1, 0),
+    ],
+)
+def test_columns_survive_a_reshape_that_splits_them(layout: str, result: str, before: int, columns: int) -> None:
+    sizes = result.strip("[]").replace("@S0", "?").replace(", ", "x")
+    x = "tensor<?x3x8xf32, [@S0, 3, 8]>"
+    text = f"""
+    "disc.symbolic_dim"() {{sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"}} : () -> ()
+    func.func @main(%x: {x}) {{
+      %0 = {layout} : ({x}) -> tensor<{sizes}xf32, {result}>
+      return
+    }}"""
+    with disc_context():
+        module = parse_module(text)
+        block = main_block(module)
+        assert split_columns(block.arguments[0], block_ops(block)[0], before) == columns
