@@ -6,7 +6,7 @@ MLIR bindings each time. It is made from IR and never edited: decisions are writ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
 from ..shapes import Dim, ShapeEnv
+from .ops import dense_to_array
 
 Attribute = int | str | bool | tuple["Attribute", ...] | npt.NDArray[np.generic] | dict[str, "Attribute"]
 
@@ -207,7 +208,7 @@ def dense_array(attribute: ir.Attribute) -> npt.NDArray[np.generic]:
     shape = tuple(ir.ShapedType(attribute.type).shape)  # pyright: ignore[reportAttributeAccessIssue]
     dense = ir.DenseElementsAttr(attribute)
     if element == "bf16":
-        return _bfloat16_array(dense, shape)
+        return dense_to_array(attribute)
     if element == "i1" and not dense.is_splat:
         return np.array([bool(value) for value in ir.DenseIntElementsAttr(attribute)], dtype=np.bool_).reshape(shape)
     if dense.is_splat:
@@ -215,14 +216,6 @@ def dense_array(attribute: ir.Attribute) -> npt.NDArray[np.generic]:
         dtype = _NUMPY[element]
         return np.broadcast_to(np.array(splat.value, dtype=dtype), shape)  # pyright: ignore[reportAttributeAccessIssue]
     return np.array(dense).reshape(shape)
-
-
-def _bfloat16_array(dense: ir.DenseElementsAttr, shape: Sequence[int]) -> npt.NDArray[np.generic]:
-    if dense.is_splat:
-        values = np.float32(dense.get_splat_value().value)  # pyright: ignore[reportAttributeAccessIssue]
-        return np.broadcast_to((values.view(np.uint32) >> 16).astype(np.uint16), shape)
-    values = np.array([float(value) for value in ir.DenseFPElementsAttr(dense)], dtype=np.float32)
-    return (values.view(np.uint32) >> 16).astype(np.uint16).reshape(shape)
 
 
 _NUMPY: dict[str, npt.DTypeLike] = {

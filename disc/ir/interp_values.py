@@ -6,7 +6,6 @@ is held as its NumPy dtype (`weights.STORAGE`). Weights of bf16 are widened on r
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,16 +69,7 @@ def constant_value(attribute: ir.Attribute) -> Array:
     element, shape = str(type_.element_type), list(type_.shape)
     if element != "bf16":
         return np.array(dense).astype(held_dtype(element), copy=False).reshape(shape)
-    if dense.is_splat:
-        return np.full(shape, ir.FloatAttr(dense.get_splat_value()).value, np.float32)
-    # The bindings have no buffer for bf16: its data is read from the printed form.
-    text = str(dense)
-    packed = re.match(r'dense<"0x([0-9A-F]*)">', text)
-    if packed:
-        return bf16_values(np.frombuffer(bytes.fromhex(packed[1]), np.uint16)).reshape(shape)
-    items = re.findall(r"0x[0-9A-F]+|[-+0-9.e]+", text[len("dense<") : text.index(">")])
-    held = [bf16_values(np.array([int(item, 16)]))[0] if item.startswith("0x") else float(item) for item in items]
-    return round_to_bf16(np.array(held, np.float32)).reshape(shape)
+    return bf16_values(ops.dense_to_array(dense))
 
 
 def constant_attribute(array: Array, type_: ir.Type) -> ir.Attribute:

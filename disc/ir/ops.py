@@ -60,21 +60,23 @@ def strings_attr(op: ir.Operation, name: str) -> list[str]:
 
 
 def dense_to_array(attribute: ir.Attribute) -> npt.NDArray[np.generic]:
-    """The values of a dense attribute; bf16 comes as its 16 bits in uint16."""
+    """The values of a dense attribute; bf16 comes as its 16 bits in uint16, a splat of it without a copy."""
     shaped = ir.ShapedType(attribute.type)  # pyright: ignore[reportAttributeAccessIssue]
     if not isinstance(shaped.element_type, ir.BF16Type):
         return np.array(attribute)
+    if ir.DenseElementsAttr(attribute).is_splat:
+        return np.broadcast_to(_bf16_to_array(str(attribute), []), shaped.shape)
     return _bf16_to_array(str(attribute), list(shaped.shape))
 
 
 def _bf16_to_array(text: str, shape: list[int]) -> npt.NDArray[np.uint16]:
-    """The bindings cannot read bf16, so the text is read: as hex bytes, or as f32 whose upper half is the bf16."""
+    """The bindings cannot read bf16, so the text is read: as hex bytes, or as f32, rounded (a decimal is only near its bf16)."""
     if '"0x' in text:
-        flat = np.frombuffer(bytes.fromhex(text.split('"0x')[1].split('"')[0]), np.uint16)
-        return np.broadcast_to(flat, shape).copy() if flat.size == 1 else flat.reshape(shape)
+        return np.frombuffer(bytes.fromhex(text.split('"0x')[1].split('"')[0]), np.uint16).reshape(shape)
     values = _HALF_BITS.sub(r"0x\g<1>0000", text.rsplit(" : ", 1)[0])
     wide = ir.Attribute.parse(f"{values} : {ir.RankedTensorType.get(shape, ir.F32Type.get())}")
-    return (np.array(wide).view(np.uint32) >> 16).astype(np.uint16)
+    bits = np.array(wide).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
 def array_to_dense(array: npt.NDArray[np.generic], kind: ir.RankedTensorType) -> ir.DenseElementsAttr:

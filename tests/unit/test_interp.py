@@ -13,8 +13,10 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 
 from disc.errors import InputRankError, InputTypeError, ShapeConstraintError
 from disc.ir.dialect import disc_context
+from disc.ir.graph import dense_array
 from disc.ir.interp import interpret
 from disc.ir.interp_values import bf16_bits, bf16_values, constant_attribute, constant_value, is_splat, round_to_bf16
+from disc.ir.ops import dense_to_array
 from disc.ir.stages import parse_module
 from disc.ir.weights import Weight, WeightTable
 
@@ -498,3 +500,24 @@ def test_fusion(n: int) -> None:
     rows, total = run(FUSION, x, y)
     np.testing.assert_array_equal(total, x + y)
     np.testing.assert_array_equal(rows, (x + y).sum(1))
+
+
+BF16 = round_to_bf16(np.concatenate([SPECIAL, np.array([1.2549e32, -1.3203, 6.39468e-36, 0.1, -3.3e38, 1.17e-38], np.float32)]))
+
+
+@pytest.mark.parametrize("shape", [[], [1], [2], [3, 8], [24, 24]])
+def test_bf16_constants_are_read_to_the_bit(shape: list[int]) -> None:
+    """However they are printed: as decimals, which are only near their value, as bits, or packed when there are many."""
+    values = np.resize(BF16[5:], shape) if shape != [3, 8] else BF16.reshape(shape)
+    attribute = constant_attribute(values, ir.RankedTensorType.get(shape, ir.BF16Type.get()))
+    np.testing.assert_array_equal(dense_to_array(attribute), bf16_bits(values))
+    np.testing.assert_array_equal(dense_array(attribute), bf16_bits(values))
+    np.testing.assert_array_equal(bf16_bits(constant_value(attribute)), bf16_bits(values))
+
+
+@pytest.mark.parametrize("value", BF16)
+def test_bf16_splats_are_read_to_the_bit(value: float) -> None:
+    values = np.full((2, 3), value, np.float32)
+    attribute = constant_attribute(values, ir.RankedTensorType.get([2, 3], ir.BF16Type.get()))
+    for bits in (dense_to_array(attribute), dense_array(attribute), bf16_bits(constant_value(attribute))):
+        np.testing.assert_array_equal(bits, bf16_bits(values))
