@@ -18,6 +18,7 @@ from disc.passes.name_dims import NameDims
 from disc.passes.resolve_broadcasts import ResolveBroadcasts
 from disc.passes.simplify import Simplify
 from disc.passes.stitch import Stitch
+from disc.passes.store_constants import StoreConstants
 
 # imported → named
 FRONT: tuple[Pass, ...] = (
@@ -33,6 +34,7 @@ GRAPH: tuple[Pass, ...] = (
     MergeSlices(),
     FoldConstants(),
     Simplify(),
+    StoreConstants(),
 )
 
 # named → fused (paper §4.1: small fusions first, then larger ones from them)
@@ -54,6 +56,7 @@ REGISTRY: dict[str, type[Pass]] = {
         MergeDots,
         MergeSlices,
         FoldConstants,
+        StoreConstants,
         FuseElementwise,
         FuseCompute,
         Stitch,
