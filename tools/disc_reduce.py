@@ -112,14 +112,14 @@ def _op_edits(module: ir.Module) -> Iterator[Edit]:
     ops = block_ops(block)
     for place in reversed(range(len(ops))):
         op = ops[place]
-        if op.name in KEPT or is_unused(op):
+        if op.name in KEPT or op.name == "stablehlo.constant" or is_unused(op):
             continue
         earlier = [*op.operands, *block.arguments, *(value for each in ops[:place] for value in each.results)]
         for result in op.results:
             same = [value for value in dict.fromkeys(earlier) if value.type == result.type]
             for value in same[:4]:
                 yield lambda module, result=result, value=value: result.replace_all_uses_with(value)
-        if op.name not in ("stablehlo.constant", "disc.weight"):
+        if op.name != "disc.weight":
             yield lambda module, op=op: _to_arguments(module, op)
 
 
@@ -131,7 +131,8 @@ def _to_arguments(module: ir.Module, op: ir.Operation) -> None:
 
 
 def _module_edits(module: ir.Module) -> Iterator[Edit]:
-    """One relation or attribute of the module less, and operands of an op that are one value where they were two."""
+    """What nothing reads goes; one relation less; operands of an op that are one value where they were two."""
+    yield lambda module: None
     for op in module.body.operations:
         if op.operation.name == "disc.relation":
             yield lambda module, op=op.operation: op.erase()
@@ -139,7 +140,7 @@ def _module_edits(module: ir.Module) -> Iterator[Edit]:
         operands = list(op.operands)
         for place, value in enumerate(operands):
             others = [other for other in operands[:place] if other != value and other.type == value.type]
-            if others and op.name not in KEPT:
+            if others and op.name not in (*KEPT, "stablehlo.reduce"):  # a start that is not neutral may be folded in any number of times
                 yield lambda module, op=op, place=place, other=others[0]: op.operands.__setitem__(place, other)
 
 

@@ -478,7 +478,7 @@ EXTREMES = {
 
 
 def argmax(g: Graph) -> None:
-    """The place of the largest element, the first of equal ones, and the element itself."""
+    """The place of the largest element, the first of equal ones; NaN is the largest, so that the order does not matter."""
     x = g.pick(lambda value: value.element == "f32" and value.exact and len(value.dims) > 0)
     if x is None:
         return
@@ -492,11 +492,18 @@ def argmax(g: Graph) -> None:
         f"{name}:2 = stablehlo.reduce({x.name} init: {start}), ({places} init: {zero}) across dimensions = [{axis}]"
         f" : ({g.of(x)}, {g.type(x.dims, 'i64')}, tensor<f32>, tensor<i64>) -> ({kind}, {result})\n"
         "reducer(%a: tensor<f32>, %b: tensor<f32>) (%i: tensor<i64>, %j: tensor<i64>) {\n"
+        "  %nan_a = stablehlo.compare NE, %a, %a : (tensor<f32>, tensor<f32>) -> tensor<i1>\n"
+        "  %nan_b = stablehlo.compare NE, %b, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>\n"
         "  %gt = stablehlo.compare GT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>\n"
         "  %eq = stablehlo.compare EQ, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>\n"
         "  %lt = stablehlo.compare LT, %i, %j : (tensor<i64>, tensor<i64>) -> tensor<i1>\n"
-        "  %first = stablehlo.and %eq, %lt : tensor<i1>\n"
-        "  %take = stablehlo.or %gt, %first : tensor<i1>\n"
+        "  %number_b = stablehlo.not %nan_b : tensor<i1>\n"
+        "  %only_a = stablehlo.and %nan_a, %number_b : tensor<i1>\n"
+        "  %larger = stablehlo.or %gt, %only_a : tensor<i1>\n"
+        "  %both = stablehlo.and %nan_a, %nan_b : tensor<i1>\n"
+        "  %same = stablehlo.or %eq, %both : tensor<i1>\n"
+        "  %first = stablehlo.and %same, %lt : tensor<i1>\n"
+        "  %take = stablehlo.or %larger, %first : tensor<i1>\n"
         "  %value = stablehlo.select %take, %a, %b : tensor<i1>, tensor<f32>\n"
         "  %place = stablehlo.select %take, %i, %j : tensor<i1>, tensor<i64>\n"
         "  stablehlo.return %value, %place : tensor<f32>, tensor<i64>\n}"

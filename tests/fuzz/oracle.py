@@ -77,8 +77,8 @@ def _check(text: str, seed: int, shapes: int) -> Failure | None:
     runs = [_inputs(module, sizes, seed, number) for number, sizes in enumerate(_sizes(module, np.random.default_rng(seed), shapes))]
     try:
         wanted = [interpret_noisily(module, inputs, weights) for inputs in runs]
-    except DiscError as error:
-        return Failure("the interpreter refuses", str(error))
+    except Exception as error:
+        return Failure("the interpreter refuses", "".join(traceback.format_exception(error)))
     try:
         executables = compile_named(parse_module(text), weights)
     except Exception as error:
