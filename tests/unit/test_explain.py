@@ -11,7 +11,7 @@ from torch import nn
 import disc
 from disc.errors import InputRankError
 from disc.explain import counted_names, relations, short_line
-from disc.machine import Limits
+from disc.machine import Limits, machine_limits
 
 
 class Weighted(nn.Module):
@@ -105,3 +105,10 @@ def test_small_parts() -> None:
     assert short_line("d.py:3") == "d.py:3"
     assert relations(["dim 1 must be 2", "index {actual} is out of range"]) == ("dim 1 must be 2",)
     assert Limits(gflops=100, gbytes=10, source="").least_seconds(1000, 1000) == pytest.approx(1e-7)
+
+
+def test_machine_limits() -> None:
+    limits = machine_limits(1)
+    assert limits is machine_limits(1)
+    assert 1 < limits.gflops < 10_000 and 0.1 < limits.gbytes < 10_000
+    assert "on 1 thread" in limits.source
