@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fuzz"))
 
-from oracle import check  # noqa: E402
+from oracle import check
 
 GRAPHS = sorted((Path(__file__).resolve().parent / "graphs").glob("*.mlir"))
 
