@@ -33,6 +33,15 @@ def with_dims():
     return *build(), ({0: torch.export.Dim.AUTO}, {})
 """
 
+CHECKED = """
+module attributes {disc.symbols = {s0 = {min = 0 : i64, divisor = 8 : i64}}} {
+  func.func @main(%x: tensor<?xf32> {disc.name = "x", disc.dims = ["s0"]}) -> tensor<?xf32> {
+    %y = stablehlo.add %x, %x : tensor<?xf32>
+    return %y : tensor<?xf32>
+  }
+}
+"""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -134,6 +143,21 @@ def test_inspect_and_verify(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "scaled.disc"]) == 0
     text = capsys.readouterr().out
     assert "input  x: f32[S0, 4]" in text and "manifest" in text
+    assert "symbol S0 = dim 0 of input 'x', 0 to any\n" in text and "a multiple of 1" not in text
+
+
+def test_inspect_checks(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("checked.mlir").write_text(CHECKED)
+    table = torch.nn.Embedding(10, 4)
+    disc.compile(table, (torch.zeros(2, 3, dtype=torch.int64),)).save("table.disc")
+    assert main(["compile", "checked.mlir"]) == 0
+    assert main(["inspect", "checked.disc"]) == 0
+    text = capsys.readouterr().out
+    assert "check  dim 0 of input 'x' must be a multiple of 8\n" in text and "{" not in text.replace("options {", "")
+    assert "index" not in text, "a check of indices where nothing is gathered"
+    assert main(["inspect", "table.disc"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("must fit its dim\n") == 1 and "{actual}" not in text
 
 
 def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
