@@ -181,6 +181,7 @@ def inspect_command(path: Artifact, as_json: AsJson = False, debug: Debug = Fals
     kinds = Counter(str(record.get("kind", "kernel")) for record in manifest["kernels"])
     print(f"launches {len(manifest['kernels'])}: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
     print(f"weights {len(weights)}, options {manifest['options']}")
+    print(f"the program as StableHLO: {'in section stablehlo' if any(each.name == 'stablehlo' for each in sections) else 'not in here'}")
     print_table(("section", "bytes", "offset"), [(each.name, each.size, each.offset) for each in sections])
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import disc
-from disc import cli
+from disc import artifact, cli
 from disc.cli import main
 
 FACTORY = """
@@ -103,6 +103,20 @@ def test_compile_stablehlo_to_the_default_name(capsys: pytest.CaptureFixture[str
     assert "double.disc" in capsys.readouterr().out
     (result,) = disc.load("double.disc")(np.ones(5, np.float32))
     np.testing.assert_array_equal(result, np.full(5, 2, np.float32))
+
+
+def test_embedded_stablehlo(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("checked.mlir").write_text(CHECKED)
+    for options, says in (((), "not in here"), (("--embed-stablehlo",), "in section stablehlo")):
+        assert main(["compile", "checked.mlir", *options]) == 0
+        assert main(["inspect", "checked.disc"]) == 0
+        assert f"the program as StableHLO: {says}\n" in capsys.readouterr().out
+    Path("again.mlirbc").write_bytes(artifact.read_section("checked.disc", "stablehlo"))
+    assert main(["compile", "again.mlirbc", "--embed-stablehlo"]) == 0
+    assert artifact.read_section("again.disc", "stablehlo") == Path("again.mlirbc").read_bytes()
+    again = disc.load("again.disc")
+    assert again.manifest["inputs"] == disc.load("checked.disc").manifest["inputs"]
+    np.testing.assert_array_equal(np.ravel(again(np.ones(8, np.float32))), np.full(8, 2, np.float32))
 
 
 def test_compile_pt2_warns(capsys: pytest.CaptureFixture[str]) -> None:
