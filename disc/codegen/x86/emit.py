@@ -53,7 +53,11 @@ Rule = Callable[["Emitter", Node, Index, "Predicate | None"], str]
 
 @dataclass(eq=False)
 class Emitter:
-    """Values of nodes at indices. `rules` has the ops that are neither element-wise nor views; `leaves` maps nodes that are not to be emitted (inputs, a dot's tile) to where they are."""
+    """Values of nodes at indices.
+
+    rules: the ops that are neither element-wise nor views. leaves: nodes that are not to be emitted (inputs, a dot's tile) and where
+    they are instead.
+    """
 
     b: Builder
     space: IndexSpace
