@@ -22,8 +22,8 @@ step "setup and build"
 . tools/setup.sh
 
 step "ruff"
-ruff check disc tests tools
-ruff format --check disc tests tools
+ruff check .
+ruff format --check .
 
 step "pyright"
 pyright --pythonpath "$(command -v python)"
