@@ -222,7 +222,8 @@ class Noisy:
         with np.errstate(all="ignore"):
             finite = np.isfinite(theirs)
             same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
-            allowed = ROUNDING[self.element] * np.abs(theirs) if noisy else np.zeros_like(theirs)
+            # Terms that are equal round alike, where noise averages out: hence a least tolerance.
+            allowed = 4 * ROUNDING[self.element] * np.abs(theirs) if noisy else np.zeros_like(theirs)
             for each in noisy:
                 allowed = np.maximum(allowed, MARGIN * np.abs(each - theirs))
             tiny = np.finfo(self.value.dtype).tiny if noisy else 0.0
