@@ -34,7 +34,7 @@ if compgen -G "tests/ir/*.mlir" >/dev/null; then
 fi
 
 step "pytest"
-python -m pytest -m "not gpu" "${long[@]}"
+python -m pytest -m "not gpu" -n 2 --dist worksteal "${long[@]}"
 
 if [ "$sanitize" = 1 ]; then
   for kind in address undefined thread; do
