@@ -37,10 +37,13 @@ def import_exported(program: ExportedProgram, context: ir.Context) -> Imported:
     Raises: UnsupportedOpError listing every op that cannot be compiled, or a buffer that the model writes.
     """
     load_frontend_dialects(context)
-    _refuse_complex(program)  # PyTorch cannot decompose all of them
     with warnings.catch_warnings(), sizes_from_two():
         warnings.simplefilter("ignore")
-        program = program.run_decompositions(export_table())
+        try:
+            program = program.run_decompositions(export_table())
+        except Exception:
+            _refuse_complex(program)  # PyTorch itself fails on some of them
+            raise
     _refuse_mutation(program)
     placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     inputs, leaves, weights = [], [], {}
