@@ -79,7 +79,7 @@ def measure(layer: Layer, batches: tuple[int, ...], repeats: int) -> None:
             torch.testing.assert_close(compiled(source), result, rtol=1e-3, atol=1e-3)
             calls = {"ours": lambda source=source: compiled(source), "eager": lambda source=source: model(source)}
             times = interleave(calls, repeats)
-        ours, eager = times["ours"].median, times["eager"].median
+        ours, eager = times["ours"].low, times["eager"].low
         rate = layer.flops * result.numel() / ours / 1e6
         share = _limit(layer, source, result, model) / ours
         print(f"{layer.name:22} batch {batch}: {ours:8.3f} ms, eager {eager:8.3f} ms, x{eager / ours:5.2f}, {rate:6.1f} GF/s, {share:4.0%} of the limit")
