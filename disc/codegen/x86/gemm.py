@@ -187,7 +187,8 @@ def _vector_counts(gemm: Gemm) -> tuple[int, ...]:
 
 def _notes(gemm: Gemm, packed: PackedWeight | None, work: int) -> tuple[str, ...]:
     right = "packed ahead of time" if packed else "read in place" if _direct(gemm) else "packed per panel"
-    right = f"{right}, {gemm.patches.describe()}" if gemm.patches is not None else right
+    if gemm.contraction.node.op == "stablehlo.convolution":
+        right = f"{right}, {gemm.patches.describe() if gemm.patches is not None else 'patches packed by gathers'}"
     left = "read in place" if gemm.left is not None else "packed per tile"
     return (
         f"schedule: {ROWS} rows x {gemm.vectors} vectors of {gemm.lanes}, panels of {gemm.panel} columns, row blocks of {ROW_BLOCK}",
