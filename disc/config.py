@@ -53,11 +53,12 @@ def _bytes(text: str) -> int:
 class Options:
     """How to compile. Every field that changes the output enters the cache key.
 
-    threads: threads per call; None = all cores. cache: use the compile cache. keep_stablehlo: store the imported program
-    as StableHLO portable bytecode in the artifact. debug_checks: legality check after every pass (on by default).
+    threads: threads per call; None = all cores. cache: use the compile cache. embed_stablehlo: store the model as StableHLO
+    portable bytecode in the artifact (for models that come as StableHLO files). debug_checks: legality check after every pass (on by
+    default).
     """
 
     threads: int | None = None
     cache: bool = True
-    keep_stablehlo: bool = False
+    embed_stablehlo: bool = False
     debug_checks: bool = True

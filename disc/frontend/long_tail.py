@@ -13,6 +13,7 @@ from torch_mlir.passmanager import PassManager
 
 from disc.frontend.emitter import Emitter, RuleError, Tensor
 from disc.frontend.symbols import Shape, Size, to_shape, to_size
+from disc.ir.stages import NAMED_OPS
 
 # torch dialect → StableHLO that keeps chlo.broadcast_*, so that a broadcast goes exactly when its dims are proved equal.
 PIPELINE = (
@@ -20,7 +21,25 @@ PIPELINE = (
     "func.func(convert-torch-to-stablehlo,convert-torch-to-arith),torch-func-backend-type-conversion-for-stablehlo,"
     "func.func(canonicalize,torch-finalizing-backend-type-conversion-for-stablehlo),canonicalize,cse)"
 )
-ALLOWED = ("stablehlo.", "chlo.", "arith.", "tensor.")
+# What torch-mlir makes for dynamic sizes, and its plain forms of ops that `disc` has its own of: name-dims turns them into stage `named`.
+_NAMED_LATER = (
+    "broadcast_in_dim dynamic_broadcast_in_dim dot dynamic_conv gather dynamic_gather get_dimension_size iota dynamic_iota pad dynamic_pad "
+    "reshape dynamic_reshape slice real_dynamic_slice"
+)
+_BROADCASTING = (
+    "add and atan2 compare divide maximum minimum multiply or power remainder select shift_left shift_right_arithmetic shift_right_logical "
+    "subtract xor"
+)
+# Stage `named` has these, but no code is generated for them.
+_NO_CODE = frozenset({
+    "chlo.bessel_i1e", "chlo.conj", "stablehlo.complex", "stablehlo.imag", "stablehlo.real", "stablehlo.reduce_precision",
+})  # fmt: skip
+ALLOWED: frozenset[str] = frozenset([
+    *(NAMED_OPS - _NO_CODE),
+    *(f"stablehlo.{name}" for name in _NAMED_LATER.split()),
+    *(f"chlo.broadcast_{name}" for name in _BROADCASTING.split()),
+    "chlo.constant", "chlo.constant_like", "tensor.cast", "tensor.dim", "tensor.extract", "tensor.from_elements",
+])  # fmt: skip
 NO_RULE = "no lowering for this op"
 
 
@@ -92,7 +111,7 @@ def _operand(emitter: Emitter, value: object) -> ir.Value:
 def _cloned(module: ir.Module, operands: list[ir.Value]) -> list[ir.Value]:
     """The ops of the module's function, cloned to the insertion point.
 
-    Raises: RuleError when an op is left that stage `imported` does not have.
+    Raises: RuleError when one of them is none that the later stages compile, as stablehlo.sort is.
     """
     function = next(iter(module.body))
     block = function.regions[0].blocks[0]
@@ -102,7 +121,7 @@ def _cloned(module: ir.Module, operands: list[ir.Value]) -> list[ir.Value]:
     for op in block.operations:
         if op.operation.name == "func.return":
             return [mapping.get(operand, operand) for operand in op.operands]
-        if not op.operation.name.startswith(ALLOWED):
+        if op.operation.name not in ALLOWED and not op.operation.name.startswith("arith."):
             raise RuleError(NO_RULE)
         clone = op.operation.clone()
         for i, operand in enumerate(op.operands):

@@ -45,6 +45,14 @@ def data(value: bytes) -> list[tuple[str, memoryview]]:
     return [("weight", memoryview(value))]
 
 
+def test_tests_leave_the_users_cache_alone(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Neither they nor the processes they start."""
+    code = "from disc.config import read_environment; print(read_environment().cache_dir)"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    assert read_environment().cache_dir == Path(other)
+    assert Path(other).is_relative_to(tmp_path_factory.getbasetemp())
+
+
 # ---- Keys
 
 

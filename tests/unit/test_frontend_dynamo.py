@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -12,10 +12,11 @@ import torch
 from torch import nn
 from torch_mlir import ir
 
-from disc.frontend import dynamo
+from disc.frontend import dynamo, long_tail
 from disc.frontend.imported import Imported
 from disc.ir.interp import interpret
 from disc.ir.passes import CompileState, run_passes
+from disc.passes import shape_rules
 from disc.passes.name_dims import NameDims
 from disc.passes.resolve_broadcasts import ResolveBroadcasts
 
@@ -119,6 +120,42 @@ def test_unsupported_op_runs_in_pytorch() -> None:
     assert "aten.topk.default" in messages[0] and "test_frontend_dynamo.py:" in messages[0]
     assert dynamo.statistics().eager == {"aten.topk.default": 1}
     assert dynamo.statistics().compiled == 2
+
+
+@pytest.mark.parametrize(("name", "op"), [("topk", lambda x: torch.topk(x, 2)[0]), ("sort", lambda x: torch.sort(x, stable=True)[0])])
+def test_static_sizes_leave_the_same_ops_to_pytorch(name: str, op: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """torch-mlir has a form for them, but the stages after the import have none."""
+    dynamo.set_compiler(None)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return op(x.relu() + 1).exp()
+
+    compiled = torch.compile(function, backend=dynamo.backend, dynamic=False)
+    x = torch.randn(3, 7)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.testing.assert_close(compiled(x), function(x))
+    messages = [str(warning.message) for warning in caught if "disc leaves" in str(warning.message)]
+    assert len(messages) == 1 and f"aten.{name}." in messages[0]
+    assert sum(dynamo.statistics().eager.values()) == 1
+    assert dynamo.statistics().compiled == 2
+
+
+def test_the_long_tail_gives_only_ops_with_a_shape_rule() -> None:
+    without_result = {"func.return", "tensor.dim", "tensor.extract"}
+    of_ours = {op for op in long_tail.ALLOWED if op.startswith("disc.")}
+    assert long_tail.ALLOWED - without_result - of_ours <= set(shape_rules.RULES)
+    assert {op for op in shape_rules.RULES if op.startswith("chlo.broadcast_")} <= long_tail.ALLOWED
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_native_results(count: int) -> None:
+    """A graph with one result gives that one, not the rows of it."""
+    dynamo.set_compiler(None)
+    compiled = torch.compile(lambda x: tuple(x + i for i in range(count)), backend=dynamo.backend, dynamic=True)
+    for batch in (3, 1, 5):
+        x = torch.randn(batch, 2)
+        torch.testing.assert_close(compiled(x), tuple(x + i for i in range(count)))
 
 
 def test_size_results_are_integers() -> None:

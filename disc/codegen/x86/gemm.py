@@ -432,7 +432,11 @@ def _epilogue(frame: Frame, gemm: Gemm, body: Body, row: str, columns: tuple[str
     e.space.variable(name_start, c.n)
     with e.bind(name_row, row), e.bind(name_start, columns[0]):
         tile = Buffer(frame.scratch, (), gemm.element)
-        offset = Dim.symbol(name_row) * PANEL + Dim.symbol("gn") - Dim.symbol(name_start)
+        offset = Dim.symbol(name_row) * PANEL
+        if c.n == ONE:  # the index of a value names no column then, so it would be taken for one that all rows share
+            e.floor = frame.b.scope
+        else:
+            offset += Dim.symbol("gn") - Dim.symbol(name_start)
 
         def dot_value(index: Index, predicate: Predicate | None) -> str:
             del index
@@ -443,6 +447,7 @@ def _epilogue(frame: Frame, gemm: Gemm, body: Body, row: str, columns: tuple[str
         e.leaves[c.node] = dot_value
         _store_columns(frame, gemm, indices, columns)
         del e.leaves[c.node]
+        e.floor = None
 
 
 def _store_columns(frame: Frame, gemm: Gemm, indices: dict[Node, Index], columns: Sequence[str]) -> None:
