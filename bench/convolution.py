@@ -1,6 +1,6 @@
 """Convolution and pooling layers alone: ours against eager, in turns, with the share of the machine's limit.
 
-    python -m bench.convolution [--only name] [--repeats 15]
+    python -m bench.convolution [--only name] [--repeats 15] [--models]
 
 The limit of a layer is the larger of its operations over the multiply-add rate of a core and its bytes over the memory rate.
 """
@@ -12,10 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import transformers
 from torch import nn
 from torch.export import Dim
 
 import disc
+from bench.cases import ImageModel
 from bench.timing import interleave
 from disc.config import Options
 
@@ -85,13 +87,47 @@ def measure(layer: Layer, batches: tuple[int, ...], repeats: int) -> None:
         print(f"{layer.name:22} batch {batch}: {ours:8.3f} ms, eager {eager:8.3f} ms, x{eager / ours:5.2f}, {rate:6.1f} GF/s, {share:4.0%} of the limit")
 
 
+IMAGES = ((1, 224, 224), (1, 161, 193), (4, 224, 224))
+MODELS: dict[str, tuple[Callable[[], nn.Module], float]] = {  # with the multiply-adds of one image of 224 x 224
+    "ResNet-50": (lambda: transformers.ResNetModel(transformers.ResNetConfig()), 4.09e9),
+    "ConvNeXt-tiny": (lambda: transformers.ConvNextModel(transformers.ConvNextConfig()), 4.46e9),
+}
+
+
+def measure_model(name: str, repeats: int) -> None:
+    """Prints one line per image size."""
+    torch.manual_seed(0)
+    build, products = MODELS[name]
+    model = ImageModel(build()).eval()
+    dims = ({0: Dim.AUTO, 2: Dim.AUTO, 3: Dim.AUTO},)
+    compiled = disc.compile(model, (torch.randn(2, 3, 160, 97),), dims, options=Options(threads=1, cache=False))
+    for size in IMAGES:
+        source = torch.randn(size[0], 3, *size[1:])
+        with torch.no_grad():
+            difference = (compiled(source) - model(source)).abs().max()
+            times = interleave({"ours": lambda source=source: compiled(source), "eager": lambda source=source: model(source)}, repeats)
+        ours, eager = times["ours"].low, times["eager"].low
+        rate = 2 * products * size[0] * size[1] * size[2] / 224**2 / ours / 1e6
+        medians = times["eager"].median / times["ours"].median
+        print(
+            f"{name} {size}: {ours:.1f} ms, eager {eager:.1f} ms, x{eager / ours:.2f} (medians x{medians:.2f}), "
+            f"{rate:.0f} GF/s, {rate * 1e9 / FLOPS:.0%} of the limit, difference {difference:.1e}"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="layers whose name contains this")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--batch", type=int, nargs="*", default=[1, 8])
+    parser.add_argument("--models", action="store_true", help="whole models instead of layers")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.models:
+        for name in MODELS:
+            if arguments.only in name:
+                measure_model(name, arguments.repeats)
+        return
     for layer in LAYERS:
         if arguments.only in layer.name:
             measure(layer, tuple(arguments.batch), arguments.repeats)
