@@ -84,7 +84,10 @@ def measure(layer: Layer, batches: tuple[int, ...], repeats: int) -> None:
         ours, eager = times["ours"].low, times["eager"].low
         rate = layer.flops * result.numel() / ours / 1e6
         share = _limit(layer, source, result, model) / ours
-        print(f"{layer.name:22} batch {batch}: {ours:8.3f} ms, eager {eager:8.3f} ms, x{eager / ours:5.2f}, {rate:6.1f} GF/s, {share:4.0%} of the limit")
+        print(
+            f"{layer.name:22} batch {batch}: {ours:8.3f} ms, eager {eager:8.3f} ms, x{eager / ours:5.2f}, "
+            f"{rate:6.1f} GF/s, {share:4.0%} of the limit"
+        )
 
 
 IMAGES = ((1, 224, 224), (1, 161, 193), (4, 224, 224))

@@ -158,7 +158,9 @@ def test_residual_block(groups: int) -> None:
 
 def test_large_images() -> None:
     """More rows than one band, more columns than one panel, a sum over more than one panel of rows."""
-    model = nn.Sequential(nn.Conv2d(3, 70, 3, 1, 1), nn.Conv2d(70, 70, 5, 1, 2, groups=70), nn.MaxPool2d(3, 2, 1), nn.Conv2d(70, 130, 3, 2, 1))
+    model = nn.Sequential(
+        nn.Conv2d(3, 70, 3, 1, 1), nn.Conv2d(70, 70, 5, 1, 2, groups=70), nn.MaxPool2d(3, 2, 1), nn.Conv2d(70, 130, 3, 2, 1)
+    )
     program = image_program(model, 3)
     for size in ((1, 3, 97, 131), (2, 3, 70, 64)):
         program.check(randn(*size), tolerance=1e-4)
@@ -166,7 +168,9 @@ def test_large_images() -> None:
 
 def test_paths_are_reported() -> None:
     """explain says which path each convolution took."""
-    model = nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1), nn.Conv2d(8, 8, 3, 2, 1, groups=8), nn.Conv2d(8, 8, 3, 4), nn.ConvTranspose2d(8, 8, 3, 2))
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, 1, 1), nn.Conv2d(8, 8, 3, 2, 1, groups=8), nn.Conv2d(8, 8, 3, 4), nn.ConvTranspose2d(8, 8, 3, 2)
+    )
     compiled = disc.compile(model.eval(), (torch.randn(2, 3, 64, 65),), IMAGE_DIMS)
     text = str(compiled.explain())
     for note in ("patches packed by whole vectors", "window kernel", "patches packed by strided loads", "patches packed by gathers"):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ...ir.graph import Node
 from ...shapes import Dim
 from ..contraction import Contraction, WindowAxis, trace_views
-from ..index import ONE, ZERO, IndexSpace, split_linear
+from ..index import ONE, IndexSpace, split_linear
 from .builder import Builder, register_element
 from .function import Frame
 from .memory import Buffer, load_contiguous, load_gather, store_contiguous
@@ -57,7 +57,11 @@ class Patches:
 def read_patches(space: IndexSpace, contraction: Contraction) -> Patches | None:
     """The patches of a convolution whose source lies in memory under views that keep it affine; None otherwise."""
     windows = contraction.windows
-    if windows is None or register_element(contraction.right.node.element) != register_element(contraction.node.element):
+    if (
+        windows is None
+        or not windows.axes
+        or register_element(contraction.right.node.element) != register_element(contraction.node.element)
+    ):
         return None
     names = ["pc", *(f"p{number}" for number in range(len(windows.axes)))]
     for name, extent in zip(names, (windows.channels, *(axis.size for axis in windows.axes)), strict=True):

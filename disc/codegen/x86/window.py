@@ -89,10 +89,10 @@ def read_window(space: IndexSpace, body: Body) -> Window | None:
 def _read_depthwise(space: IndexSpace, node: Node) -> Window | None:
     contraction = read_contraction(space, node)
     windows = contraction.windows
-    if windows is None or contraction.m != ONE or windows.channels != ONE or len(windows.axes) > 2:
+    if windows is None or contraction.m != ONE or windows.channels != ONE or len(windows.axes) not in (1, 2):
         return None
-    rows, columns = windows.axes if len(windows.axes) == 2 else (POINT, windows.axes[0])
-    flat = len(windows.axes) == 1
+    *outer, columns = windows.axes
+    rows, flat = outer[0] if outer else POINT, not outer
 
     def source_at(plane: Dim, row: Dim, column: Dim) -> Index:
         return windows.at(plane, ZERO, [column] if flat else [row, column])
