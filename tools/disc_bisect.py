@@ -12,6 +12,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from torch_mlir import ir
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from disc.api import import_model, target_isas
+from disc.artifact import Manifest
 from disc.codegen.build import build, manifest_tables
 from disc.frontend.imported import Imported
 from disc.ir.dialect import make_context
@@ -59,7 +61,8 @@ def compare(imported: Imported, inputs: Sequence[torch.Tensor]) -> None:
     with imported.module.context:
         tables = manifest_tables(built, imported.module, load_env(imported.module))
     weights = [(name, weight.dtype, weight.array) for name, weight in built.weights]
-    executable = Executable.from_parts({"format": 1, "compiler": "bisect", **tables, "single": False, "options": {}}, built.code, weights)
+    manifest = cast("Manifest", {"format": 1, "compiler": "bisect", **tables, "single": False, "options": {}})
+    executable = Executable.from_parts(manifest, built.code, weights)
     arrays = [tensor.numpy() for tensor in inputs]
     expected = interpret(imported.module, arrays, state.weights)
     actual = executable(*arrays)

@@ -22,8 +22,8 @@ step "setup and build"
 . tools/setup.sh
 
 step "ruff"
-ruff check disc tests tools
-ruff format --check disc tests tools
+ruff check .
+ruff format --check .
 
 step "pyright"
 pyright --pythonpath "$(command -v python)"
@@ -34,7 +34,7 @@ if compgen -G "tests/ir/*.mlir" >/dev/null; then
 fi
 
 step "pytest"
-python -m pytest -m "not gpu" "${long[@]}"
+python -m pytest -m "not gpu" -n 2 --dist worksteal "${long[@]}"
 
 if [ "$sanitize" = 1 ]; then
   for kind in address undefined thread; do

@@ -37,6 +37,7 @@ def import_exported(program: ExportedProgram, context: ir.Context) -> Imported:
     Raises: UnsupportedOpError listing every op that cannot be compiled, or a buffer that the model writes.
     """
     load_frontend_dialects(context)
+    _refuse_complex(program)  # PyTorch cannot decompose all of them
     with warnings.catch_warnings(), sizes_from_two():
         warnings.simplefilter("ignore")
         program = program.run_decompositions(export_table())
@@ -72,6 +73,17 @@ def _refuse_mutation(program: ExportedProgram) -> None:
     written += [(name, "input", target) for name, target in signature.user_inputs_to_mutate.items()]
     reason = "the model writes it in place; a compiled model has no state (batch norm in training mode? call model.eval())"
     ops = [UnsupportedOp(f"{kind} {target}", reason, line_text(producers[name])) for name, kind, target in written]
+    if ops:
+        raise UnsupportedOpError(ops)
+
+
+def _refuse_complex(program: ExportedProgram) -> None:
+    """Raises: UnsupportedOpError naming each op that makes a complex tensor."""
+    ops: list[UnsupportedOp] = []
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.is_complex():
+            ops.append(UnsupportedOp(str(node.target), "complex numbers are not supported", line_text(node)))
     if ops:
         raise UnsupportedOpError(ops)
 

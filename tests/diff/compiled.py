@@ -113,7 +113,10 @@ def text_program(text: str) -> TextProgram:
     inputs = tuple(element_name(argument.type) for argument in block.arguments)
     results = list(terminator_of(block).operands)
     outputs = tuple(element_name(value.type) for value in results)
-    ops = tuple("input" if isinstance(value, ir.BlockArgument) else str(value.owner.opview if hasattr(value.owner, "opview") else value.owner) for value in results)
+    ops = tuple(
+        "input" if isinstance(value, ir.BlockArgument) else str(value.owner.opview if hasattr(value.owner, "opview") else value.owner)
+        for value in results
+    )
     return TextProgram(executables, imported.module, state, inputs, outputs, ops)
 
 
@@ -167,7 +170,9 @@ class ModuleProgram:
 
 def assert_close(ours: object, theirs: object, tolerance: float | None, where: str) -> None:
     assert isinstance(ours, torch.Tensor) and isinstance(theirs, torch.Tensor), where
-    assert ours.shape == theirs.shape and ours.dtype == theirs.dtype, f"{where}: {ours.dtype}{tuple(ours.shape)}, {theirs.dtype}{tuple(theirs.shape)}"
+    assert ours.shape == theirs.shape and ours.dtype == theirs.dtype, (
+        f"{where}: {ours.dtype}{tuple(ours.shape)}, {theirs.dtype}{tuple(theirs.shape)}"
+    )
     if not theirs.dtype.is_floating_point:
         assert torch.equal(ours, theirs), f"{where}: {ours} instead of {theirs}"
         return

@@ -39,7 +39,11 @@ def test_outputs() -> None:
 
 def test_results_are_fresh() -> None:
     """Writing into a result changes neither inputs, weights nor other results."""
-    for executable in both_targets(Outputs().eval(), (randn(3, 4), randn(5, dtype=torch.int64)), ({0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}, {0: torch.export.Dim.AUTO})):
+    for executable in both_targets(
+        Outputs().eval(),
+        (randn(3, 4), randn(5, dtype=torch.int64)),
+        ({0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}, {0: torch.export.Dim.AUTO}),
+    ):
         x, y = randn(3, 4), randn(5, dtype=torch.int64)
         results = executable(x, y)
         assert isinstance(results, tuple | list)
@@ -54,7 +58,9 @@ def test_results_are_fresh() -> None:
 
 
 def test_many_outputs() -> None:
-    program = module_program(lambda x: [(x * number).sin() for number in range(25)] + [x.sum(0) + number for number in range(10)], randn(3, 4))
+    program = module_program(
+        lambda x: [(x * number).sin() for number in range(25)] + [x.sum(0) + number for number in range(10)], randn(3, 4)
+    )
     for shape in SHAPES[2:]:
         program.check(randn(*shape))
 
@@ -81,7 +87,12 @@ def test_arrays() -> None:
     base = randn(40, 70).numpy()
     frozen = base[:6, :11].copy()
     frozen.flags.writeable = False
-    for x, y in [(base[::-1, :9], base[:, 9:18]), (np.asfortranarray(base), base[:, ::-1]), (frozen, base[6:12, :11]), (base[:5, ::-2], np.broadcast_to(base[:1, :35], (5, 35)))]:
+    for x, y in [
+        (base[::-1, :9], base[:, 9:18]),
+        (np.asfortranarray(base), base[:, ::-1]),
+        (frozen, base[6:12, :11]),
+        (base[:5, ::-2], np.broadcast_to(base[:1, :35], (5, 35))),
+    ]:
         wanted = mixed(torch.from_numpy(x.copy()), torch.from_numpy(y.copy()))
         for executable in program.executables:
             results = executable(x, y)
@@ -99,7 +110,13 @@ class Layers(nn.Module):
 
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
         y = self.norm(x + self.second(F.gelu(self.first(x))))
-        return [y, y @ y.transpose(-1, -2), y.cumsum(1), y.sum((0, 1)), torch.zeros_like(y).scatter_add(1, (y.abs() * 1000).long() % y.shape[1], y)]
+        return [
+            y,
+            y @ y.transpose(-1, -2),
+            y.cumsum(1),
+            y.sum((0, 1)),
+            torch.zeros_like(y).scatter_add(1, (y.abs() * 1000).long() % y.shape[1], y),
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +133,13 @@ def test_one_executable_in_many_threads(layers: list[object]) -> None:
             wanted = [model(x)[0] for x in inputs]
         wrong: list[str] = []
 
-        def work(number: int, executable: object = executable, inputs: list[torch.Tensor] = inputs, wanted: list[torch.Tensor] = wanted, wrong: list[str] = wrong) -> None:
+        def work(
+            number: int,
+            executable: object = executable,
+            inputs: list[torch.Tensor] = inputs,
+            wanted: list[torch.Tensor] = wanted,
+            wrong: list[str] = wrong,
+        ) -> None:
             for _ in range(20):
                 result = executable(inputs[number])[0]  # pyright: ignore[reportCallIssue]
                 if not torch.allclose(result, wanted[number], rtol=1e-4, atol=1e-4):

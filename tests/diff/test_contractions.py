@@ -63,7 +63,13 @@ class Attention(nn.Module):
         masked = torch.where(mask[:, None, None, :] > 0, scores, torch.tensor(-1e9))
         context = (masked.softmax(-1) @ v).transpose(1, 2).reshape(batch, length, 32)
         fused = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return [self.out(context) + x, scores, fused, F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None, :] > 0), torch.einsum("bhid,bhjd->bij", q, k)]
+        return [
+            self.out(context) + x,
+            scores,
+            fused,
+            F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None, :] > 0),
+            torch.einsum("bhid,bhjd->bij", q, k),
+        ]
 
 
 def test_attention() -> None:
@@ -108,7 +114,9 @@ def test_weights_of_every_type(dtype: torch.dtype) -> None:
     model = nn.Sequential(nn.Linear(24, 40), nn.ReLU(), nn.Linear(40, 70), nn.LayerNorm(70)).to(dtype)
     program = module_program(model, randn(3, 4, 24, dtype=dtype), dynamic=[(0, 1)])
     for batch, length in ((1, 1), (2, 7), (1, 17)):
-        program.check(randn(batch, length, 24, dtype=dtype), tolerance={torch.float64: 1e-10, torch.float16: 0.01, torch.bfloat16: 0.06}[dtype])
+        program.check(
+            randn(batch, length, 24, dtype=dtype), tolerance={torch.float64: 1e-10, torch.float16: 0.01, torch.bfloat16: 0.06}[dtype]
+        )
 
 
 class Shared(nn.Module):
@@ -121,7 +129,18 @@ class Shared(nn.Module):
 
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
         w = self.weight
-        return [x @ w, x @ w.t(), F.linear(x, w[:7]), x @ w[:, 3:20], x[..., :5] @ w[2:7], (x @ w) @ w, x + w[0], w @ x.transpose(-1, -2), x @ (w * 2 + 1), x @ (w + x[0, 0])]
+        return [
+            x @ w,
+            x @ w.t(),
+            F.linear(x, w[:7]),
+            x @ w[:, 3:20],
+            x[..., :5] @ w[2:7],
+            (x @ w) @ w,
+            x + w[0],
+            w @ x.transpose(-1, -2),
+            x @ (w * 2 + 1),
+            x @ (w + x[0, 0]),
+        ]
 
 
 def test_weights_in_many_roles() -> None:

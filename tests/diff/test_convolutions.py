@@ -62,7 +62,12 @@ def test_one_channel_and_given_kernels() -> None:
     """A single input channel; kernels that are inputs."""
 
     def forward(x: torch.Tensor, kernel: torch.Tensor, row: torch.Tensor) -> list[torch.Tensor]:
-        return [F.conv2d(x, kernel), F.conv2d(x, kernel, padding=1, stride=2), F.conv2d(x.tanh(), kernel * 2), F.conv1d(x[:, :, 0], row, padding=1)]
+        return [
+            F.conv2d(x, kernel),
+            F.conv2d(x, kernel, padding=1, stride=2),
+            F.conv2d(x.tanh(), kernel * 2),
+            F.conv1d(x[:, :, 0], row, padding=1),
+        ]
 
     program = module_program(forward, randn(2, 1, 8, 9), randn(4, 1, 3, 3), randn(5, 1, 3), dynamic=[(0, 2, 3), (0,), (0,)])
     for batch, height, width in IMAGES:
@@ -86,7 +91,16 @@ class Block(nn.Module):
         y = F.relu(self.norm(self.first(x)) + x)
         z = F.gelu(self.second(y)) * torch.sigmoid(x)
         pooled = F.adaptive_avg_pool2d(z, 1).flatten(1)
-        return [y, z, self.head(pooled), y.permute(0, 2, 3, 1).contiguous(), self.second(x).flatten(2).transpose(1, 2), torch.cat([y, z], 1), F.relu6(self.first(x)), F.pad(y, (1, 1))]
+        return [
+            y,
+            z,
+            self.head(pooled),
+            y.permute(0, 2, 3, 1).contiguous(),
+            self.second(x).flatten(2).transpose(1, 2),
+            torch.cat([y, z], 1),
+            F.relu6(self.first(x)),
+            F.pad(y, (1, 1)),
+        ]
 
 
 @pytest.mark.parametrize("channels", [1, 8, 17])
@@ -99,7 +113,12 @@ def test_blocks(channels: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_types(dtype: torch.dtype) -> None:
     torch.manual_seed(3)
-    layers: list[nn.Module] = [nn.Conv2d(4, 7, 3, padding=1), nn.Conv2d(4, 4, 3, groups=4), nn.MaxPool2d(2), nn.AvgPool2d(3, padding=1, stride=1)]
+    layers: list[nn.Module] = [
+        nn.Conv2d(4, 7, 3, padding=1),
+        nn.Conv2d(4, 4, 3, groups=4),
+        nn.MaxPool2d(2),
+        nn.AvgPool2d(3, padding=1, stride=1),
+    ]
     program = module_program(Branches(layers).to(dtype), randn(2, 4, 8, 9, dtype=dtype), dynamic=[(0, 2, 3)])
     for batch, height, width in IMAGES[:3]:
         program.check(randn(batch, 4, height, width, dtype=dtype), tolerance=0.04 if dtype == torch.bfloat16 else 1e-10)

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compiled import SIZES, TextProgram, function_text, text_program, to_bits
+import torch
+import torch.nn.functional as F
+from compiled import SIZES, TextProgram, function_text, module_program, randn, text_program, to_bits
 
 from disc.ir.interp_values import held_dtype, round_to_bf16
 
@@ -34,7 +36,9 @@ def special_values(element: str) -> Array:
         return np.array([False, True])
     if dtype.kind in "iu":
         info = np.iinfo(dtype)
-        return np.unique(np.array([info.min, info.min + 1, info.max, info.max - 1, 0, 1, 2, 3, 7, info.max // 2, info.min // 2], dtype)).astype(dtype)
+        return np.unique(
+            np.array([info.min, info.min + 1, info.max, info.max - 1, 0, 1, 2, 3, 7, info.max // 2, info.min // 2], dtype)
+        ).astype(dtype)
     inf, nan = float("inf"), float("nan")
     small = {"f64": 5e-324, "f32": 1e-45, "f16": 6e-8, "bf16": 1e-40}[element]
     large = {"f64": 1.7e308, "f32": 3.4e38, "f16": 65504.0, "bf16": 3.38e38}[element]
@@ -117,14 +121,16 @@ def test_exact(element: str) -> None:
 def test_functions(element: str) -> None:
     """Real functions: within a few units of the last place of the interpreter's, which works in f64."""
     body = [unary(name, element) for name in FUNCTIONS] + [binary(name, element) for name in ("power", "atan2")]
-    body += [unary(name, element, "chlo") for name in CHLO_FUNCTIONS if element != "f64" or name != "digamma"]  # the interpreter's is f32-good
+    body += [
+        unary(name, element, "chlo") for name in CHLO_FUNCTIONS if element != "f64" or name != "digamma"
+    ]  # the interpreter's is f32-good
     body.append((f"chlo.square %x : {vector(element)} -> {vector(element)}", vector(element)))
     program = text_program(function_text(arguments(element), body))
     for count in (*SIZES, 401):
         sides = pairs(element, count)
         if element == "f64":  # the range of arguments that f64 trigonometry promises
             sides = [np.where(np.isfinite(side) & (side != 0), np.clip(np.abs(side), 1e-300, 1e5) * np.sign(side), side) for side in sides]
-        program.check([to_bits(side, element) for side in sides], ulps=40)
+        program.check([to_bits(side, element) for side in sides], ulps=40, absolute=1e-15)
 
 
 @pytest.mark.parametrize("element", INTEGERS)
@@ -145,7 +151,16 @@ def test_converts(element: str) -> None:
         program.check([to_bits(left, element)])
 
 
-BITCASTS = (("f32", "i32"), ("i32", "f32"), ("f64", "i64"), ("i64", "f64"), ("f32", "ui32"), ("bf16", "i16"), ("i16", "bf16"), ("f16", "ui16"))
+BITCASTS = (
+    ("f32", "i32"),
+    ("i32", "f32"),
+    ("f64", "i64"),
+    ("i64", "f64"),
+    ("f32", "ui32"),
+    ("bf16", "i16"),
+    ("i16", "bf16"),
+    ("f16", "ui16"),
+)
 
 
 @pytest.mark.parametrize(("source", "target"), BITCASTS)
@@ -177,3 +192,37 @@ def test_select_and_constants(element: str) -> None:
         sides = [to_bits(side, element) for side in pairs(element, count)]
         for chosen in (False, True):
             program.check([generator.random(count) < 0.5, np.array(chosen), *sides])
+
+
+def torch_floats(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+    return [
+        x // y, x % y, torch.remainder(x, 2.5), torch.fmod(x, y), torch.div(x, y, rounding_mode="trunc"), x.round(), x.frac(), x.sign(), torch.heaviside(x, y), x.clamp(-1, 1), x.clamp(min=0.5),
+        torch.maximum(x, y), torch.fmax(x, y), x.reciprocal(), x.rsqrt(), x.square(), x.pow(3), x.abs().pow(0.5), x.abs().pow(y), torch.where(x > y, x, 0.0), x.lerp(y, 0.3), torch.addcmul(x, y, y),
+        x.isfinite(), x.isnan(), x.nan_to_num(1.0, 2.0, -2.0), torch.hypot(x, y), torch.copysign(x, y), x.logit(0.1), F.softplus(x), F.elu(x), F.hardswish(x), F.leaky_relu(x), F.mish(x), F.selu(x),
+        x.signbit(), torch.logaddexp(x, y), x.expm1(), x.log1p(), x.exp2(), x.abs().log2(), x.abs().log10(), x.erfinv(), torch.sinc(x), x.deg2rad(), x.eq(y), x.logical_not(), x.to(torch.int32),
+    ]  # fmt: skip
+
+
+def torch_integers(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+    """y has no zero: eager raises there."""
+    return [
+        x // y, x % y, torch.div(x, y, rounding_mode="trunc"), torch.fmod(x, y), x / y, x & y, x | y, x ^ y, ~x, x << 1, x >> 1, -x, x.abs(), x.sign(), x.clamp(1, 3), x * y - x, x.pow(2), x.eq(y), x.float().exp(),
+        x.bool(), x + 1.5, x > 1, torch.maximum(x, y), x.logical_and(y), torch.where(x > y, x, y), x.to(torch.float64), x.to(torch.uint8), x.square(), x.bitwise_not(), x.remainder(3), x.floor_divide(2),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_torch_floats(dtype: torch.dtype) -> None:
+    program = module_program(torch_floats, randn(5, dtype=dtype), randn(5, dtype=dtype))
+    for size in (0, 1, 9, 17, 33):
+        program.check(randn(size, dtype=dtype) * 2, randn(size, dtype=dtype, seed=1))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.uint8])
+def test_torch_integers(dtype: torch.dtype) -> None:
+    program = module_program(torch_integers, randn(5, dtype=dtype), randn(5, dtype=dtype))
+    for size in (0, 1, 9, 17, 33):
+        y = randn(size, dtype=dtype, seed=1)
+        program.check(randn(size, dtype=dtype), torch.where(y == 0, 3, y).to(dtype))
+    if dtype == torch.uint8:
+        program.check(torch.tensor([255, 254, 128], dtype=dtype), torch.tensor([255, 1, 2], dtype=dtype))

@@ -29,7 +29,14 @@ class Embeddings(nn.Module):
     def forward(self, ids: torch.Tensor) -> list[torch.Tensor]:
         tokens = self.tokens(ids)
         places = self.positions(torch.arange(ids.shape[1]))
-        return [tokens + places, tokens * 2, F.layer_norm(tokens + places, (24,)), tokens.sum(1), self.tokens.weight[ids].mean(2), tokens.transpose(1, 2) + 1]
+        return [
+            tokens + places,
+            tokens * 2,
+            F.layer_norm(tokens + places, (24,)),
+            tokens.sum(1),
+            self.tokens.weight[ids].mean(2),
+            tokens.transpose(1, 2) + 1,
+        ]
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
@@ -53,12 +60,19 @@ def test_selections() -> None:
     program = module_program(forward, *example)
     for height, width in SHAPES:
         for count in (1, 5, 16, 17):
-            program.check(randn(height, width), indices(count, high=height), indices(count + 1, high=width), indices(height, count, high=width))
+            program.check(
+                randn(height, width), indices(count, high=height), indices(count + 1, high=width), indices(height, count, high=width)
+            )
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int32, torch.int8, torch.bool])
 def test_gather_of_every_type(dtype: torch.dtype) -> None:
-    program = module_program(lambda x, rows, cells: [x[rows], x.gather(1, cells), x[:, rows // 2]], randn(8, 8, dtype=dtype), indices(4, high=8), indices(8, 3, high=8))
+    program = module_program(
+        lambda x, rows, cells: [x[rows], x.gather(1, cells), x[:, rows // 2]],
+        randn(8, 8, dtype=dtype),
+        indices(4, high=8),
+        indices(8, 3, high=8),
+    )
     for height, width in [(9, 9), (17, 33)]:
         program.check(randn(height, width, dtype=dtype), indices(7, high=height), indices(height, 17, high=width))
 
@@ -83,7 +97,9 @@ def test_scatters() -> None:
     program = module_program(forward, randn(5, 6), indices(4, high=5), randn(4, 6), indices(5, 6, high=6))
     for height, width in SHAPES:
         for count in (1, 5, 17):
-            program.check(randn(height, width), indices(count, high=height), randn(count, width), indices(height, width, high=width), tolerance=1e-4)
+            program.check(
+                randn(height, width), indices(count, high=height), randn(count, width), indices(height, width, high=width), tolerance=1e-4
+            )
 
 
 def test_slice_assignments() -> None:
@@ -92,7 +108,16 @@ def test_slice_assignments() -> None:
         first[:, 1:3] = 7.0
         second[1:] = y[1:]
         third[:, 0] = y[:, 1]
-        return [first, second, third, x.select_scatter(y[0], 0, 1), x.slice_scatter(y[:, :2], 1, 0, 2), torch.where(x > y, x, y), x.masked_fill(y > 0, 9.0), x.clone().copy_(y)]
+        return [
+            first,
+            second,
+            third,
+            x.select_scatter(y[0], 0, 1),
+            x.slice_scatter(y[:, :2], 1, 0, 2),
+            torch.where(x > y, x, y),
+            x.masked_fill(y > 0, 9.0),
+            x.clone().copy_(y),
+        ]
 
     program = module_program(forward, randn(5, 6), randn(5, 6, seed=1))
     for height, width in [(3, 4), (5, 16), (17, 7), (2, 33)]:

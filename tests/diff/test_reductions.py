@@ -19,7 +19,9 @@ def axes_for(dtype: torch.dtype) -> list[tuple[int, ...]]:
     return AXES if dtype == torch.float32 else FEW_AXES
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool]
+)
 def test_sums(dtype: torch.dtype) -> None:
     """Empty reductions give the identity."""
 
@@ -49,7 +51,20 @@ def test_nan_and_infinity() -> None:
     """NaN wins in extremes; sums carry it; rows of -inf stay what eager makes of them."""
 
     def forward(x: torch.Tensor) -> list[torch.Tensor]:
-        return [x.amax(0), x.amax(1), x.amin(0), x.amin(1), x.sum(1), x.argmax(1), x.argmin(0), x.softmax(1), x.logsumexp(1), x.cummax(1)[0], x.max(), x.isnan().any(1)]
+        return [
+            x.amax(0),
+            x.amax(1),
+            x.amin(0),
+            x.amin(1),
+            x.sum(1),
+            x.argmax(1),
+            x.argmin(0),
+            x.softmax(1),
+            x.logsumexp(1),
+            x.cummax(1)[0],
+            x.max(),
+            x.isnan().any(1),
+        ]
 
     program = module_program(forward, randn(3, 4))
     for rows, columns in ((3, 5), (16, 17), (5, 33), (2, 130)):
@@ -75,8 +90,18 @@ def test_means_and_variances(dtype: torch.dtype) -> None:
 
 def softmaxes(x: torch.Tensor) -> list[torch.Tensor]:
     results = [F.softmax(x, axis) for axis in range(3)] + [F.log_softmax(x, axis) for axis in range(3)]
-    results += [x.logsumexp(axis) for axis in range(3)] + [F.softmax(x * 2 + 1, -1).sum(1), F.softmax(x.transpose(1, 2), -1), F.softmax(x, -1).transpose(0, 2).exp()]
-    return [*results, F.softmax(x.masked_fill(x > 1, float("-inf")), -1), F.softmin(x, 1), F.normalize(x, dim=-1), F.gelu(x) / F.gelu(x).abs().amax(-1, keepdim=True).clamp(min=1)]
+    results += [x.logsumexp(axis) for axis in range(3)] + [
+        F.softmax(x * 2 + 1, -1).sum(1),
+        F.softmax(x.transpose(1, 2), -1),
+        F.softmax(x, -1).transpose(0, 2).exp(),
+    ]
+    return [
+        *results,
+        F.softmax(x.masked_fill(x > 1, float("-inf")), -1),
+        F.softmin(x, 1),
+        F.normalize(x, dim=-1),
+        F.gelu(x) / F.gelu(x).abs().amax(-1, keepdim=True).clamp(min=1),
+    ]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -102,7 +127,16 @@ class Norms(nn.Module):
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
         added = x + y
         normed = self.layer(added)
-        return [normed, self.rms(x), F.layer_norm(x, x.shape[1:]), added, self.rms(normed * self.scale).softmax(-1), normed.mean(1), (normed * x).sum((1, 2)), normed.transpose(1, 2) + 1]
+        return [
+            normed,
+            self.rms(x),
+            F.layer_norm(x, x.shape[1:]),
+            added,
+            self.rms(normed * self.scale).softmax(-1),
+            normed.mean(1),
+            (normed * x).sum((1, 2)),
+            normed.transpose(1, 2) + 1,
+        ]
 
 
 @pytest.mark.parametrize("width", [1, 7, 16, 33, 257])
@@ -186,14 +220,26 @@ def test_reduction_of_two_values() -> None:
 @pytest.mark.parametrize("element", ["i32", "i8", "ui8", "f64", "i1"])
 def test_reductions_of_every_body(element: str) -> None:
     """All the plain bodies over rows, columns and both, from their identities (the rest from any value)."""
-    names = ["and", "or", "xor"] if element == "i1" else ["add", "multiply", "maximum", "minimum"] + ([] if element == "f64" else ["and", "or"])
+    names = (
+        ["and", "or", "xor"] if element == "i1" else ["add", "multiply", "maximum", "minimum"] + ([] if element == "f64" else ["and", "or"])
+    )
     matrix, row = f"tensor<?x?x{element}>", f"tensor<?x{element}>"
     body = []
     for name in names:
         initial = {"add": "%zero", "xor": "%zero", "multiply": "%one"}.get(name, "%v")
         for axis in ("0", "1"):
-            body.append((f"stablehlo.reduce(%x init: {initial}) applies stablehlo.{name} across dimensions = [{axis}] : ({matrix}, tensor<{element}>) -> {row}", row))
-        body.append((f"stablehlo.reduce(%x init: {initial}) applies stablehlo.{name} across dimensions = [0, 1] : ({matrix}, tensor<{element}>) -> tensor<{element}>", f"tensor<{element}>"))
+            body.append(
+                (
+                    f"stablehlo.reduce(%x init: {initial}) applies stablehlo.{name} across dimensions = [{axis}] : ({matrix}, tensor<{element}>) -> {row}",
+                    row,
+                )
+            )
+        body.append(
+            (
+                f"stablehlo.reduce(%x init: {initial}) applies stablehlo.{name} across dimensions = [0, 1] : ({matrix}, tensor<{element}>) -> tensor<{element}>",
+                f"tensor<{element}>",
+            )
+        )
     program = text_program(function_text(f"%x: {matrix}, %v: tensor<{element}>, %zero: tensor<{element}>, %one: tensor<{element}>", body))
     dtype = {"i32": torch.int32, "i8": torch.int8, "ui8": torch.uint8, "f64": torch.float64, "i1": torch.bool}[element]
     for rows, columns in ((0, 3), (3, 0), (1, 1), (3, 16), (5, 17), (9, 33)):

@@ -40,7 +40,7 @@ def test_views_of_every_type(element: str) -> None:
         (f"stablehlo.concatenate %x, %x, %x, dim = 1 : ({m}, {m}, {m}) -> {m}", m),
         (f"stablehlo.pad %x, %v, low = [1, 2], high = [0, 3], interior = [0, 0] : ({m}, tensor<{element}>) -> {m}", m),
         (f"stablehlo.pad %x, %v, low = [0, 1], high = [2, 0], interior = [2, 1] : ({m}, tensor<{element}>) -> {m}", m),
-        ("stablehlo.broadcast_in_dim %v, dims = [] : (tensor<{0}>) -> tensor<3x{0}>".format(element), f"tensor<3x{element}>"),
+        (f"stablehlo.broadcast_in_dim %v, dims = [] : (tensor<{element}>) -> tensor<3x{element}>", f"tensor<3x{element}>"),
     ]
     program = text_program(function_text(f"%x: {m}, %v: tensor<{element}>", body))
     for shape in MATRICES:
@@ -134,7 +134,13 @@ def test_heads() -> None:
     def forward(x: torch.Tensor) -> list[torch.Tensor]:
         heads = x.reshape(x.shape[0], x.shape[1], 4, 8).transpose(1, 2)
         groups = x.reshape(x.shape[0], x.shape[1], 2, 16)
-        return [heads * 2, (heads + 1).transpose(1, 2).reshape(x.shape), groups.softmax(-1).reshape(x.shape), groups.sum(2), x.chunk(4, -1)[3] + 1]
+        return [
+            heads * 2,
+            (heads + 1).transpose(1, 2).reshape(x.shape),
+            groups.softmax(-1).reshape(x.shape),
+            groups.sum(2),
+            x.chunk(4, -1)[3] + 1,
+        ]
 
     program = module_program(forward, randn(2, 3, 32), dynamic=[(0, 1)])
     for first, second in ((0, 3), (3, 0), (1, 1), (1, 17), (5, 7), (2, 33)):
@@ -212,12 +218,23 @@ def test_one_dim() -> None:
         program.check(randn(size))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
+)
 def test_torch_broadcasts(dtype: torch.dtype) -> None:
     """Static ones, scalars and missing leading dims."""
 
     def forward(x: torch.Tensor, row: torch.Tensor, scalar: torch.Tensor) -> list[torch.Tensor]:
-        return [x + row, row * x, x - scalar, row[None] + x, x.sum(0, keepdim=True).to(dtype) + x, x.amax(1, keepdim=True) * x, row[None, :] * row[:, None], scalar + row]
+        return [
+            x + row,
+            row * x,
+            x - scalar,
+            row[None] + x,
+            x.sum(0, keepdim=True).to(dtype) + x,
+            x.amax(1, keepdim=True) * x,
+            row[None, :] * row[:, None],
+            scalar + row,
+        ]
 
     program = module_program(forward, randn(3, 4, dtype=dtype), randn(4, dtype=dtype), randn(dtype=dtype))
     for shape in MATRICES[2:]:

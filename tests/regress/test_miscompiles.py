@@ -11,7 +11,9 @@ from compiled import function_text, module_program, randn, text_program
 def test_input_returned_as_it_is() -> None:
     """The output buffer took the place of the input, so every reader of the input read garbage."""
     vector = "tensor<?xf32>"
-    program = text_program(function_text(f"%x: {vector}", [(f"stablehlo.convert %x : {vector}", vector), (f"stablehlo.abs %x : {vector}", vector)]))
+    program = text_program(
+        function_text(f"%x: {vector}", [(f"stablehlo.convert %x : {vector}", vector), (f"stablehlo.abs %x : {vector}", vector)])
+    )
     program.check([np.array([1.0, -2.0], np.float32)])
 
 

@@ -11,8 +11,8 @@ from disc.errors import CompilerBug, ShapeConstraintError, UnsupportedFormatErro
 from disc.ir.dialect import disc_context
 from disc.ir.interp import interpret
 from disc.ir.ops import array_to_dense, dense_to_array, dims_of, location_text, main_block, tensor_type
-from disc.ir.stages import check_stage, load_env, parse_module, stage_of, store_env
 from disc.ir.passes import CompileState, Pass, run_passes
+from disc.ir.stages import check_stage, load_env, parse_module, stage_of, store_env
 from disc.passes.host_values import ONE, HostArithmetic, Ratio, broadcast_size, ratio_of
 from disc.passes.pipelines import FRONT, parse_passes
 from disc.shapes import Dim, ShapeEnv

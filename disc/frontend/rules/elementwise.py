@@ -26,6 +26,12 @@ UNARY: dict[str, str] = {
     "sinh": "chlo.sinh", "cosh": "chlo.cosh", "asin": "chlo.asin", "acos": "chlo.acos", "atan": "chlo.atan",
     "asinh": "chlo.asinh", "acosh": "chlo.acosh", "atanh": "chlo.atanh",
 }  # fmt: skip
+# What StableHLO has for signed types only.
+UNSIGNED: dict[str, Callable[[Emitter, Tensor], Tensor]] = {
+    "abs": lambda e, x: x,
+    "neg": lambda e, x: e.binary("subtract", e.scalar(0, x.dtype), x),
+    "sign": lambda e, x: e.convert(e.convert(x, torch.bool), x.dtype),
+}
 INTEGER_IDENTITY = ("floor", "ceil", "round")
 BINARY: dict[str, str] = {
     "mul": "multiply", "maximum": "maximum", "minimum": "minimum", "atan2": "atan2", "fmod": "remainder",
@@ -82,6 +88,8 @@ def unary_rule(name: str) -> Rule:
         x = call.tensor("self")
         if name in INTEGER_IDENTITY and not x.dtype.is_floating_point:
             return x
+        if name in UNSIGNED and not x.dtype.is_signed:
+            return UNSIGNED[name](e, x)
         return e.math(e.convert(x, call.dtype), lambda y: e.unary(UNARY[name], y))
 
     return rule
@@ -89,7 +97,10 @@ def unary_rule(name: str) -> Rule:
 
 def binary_rule(name: str) -> Rule:
     def rule(e: Emitter, call: Call) -> Tensor:
-        return computed(e, call, lambda a, b: e.binary(BINARY[name], a, b))
+        op = BINARY[name]
+        if op == "shift_right_arithmetic" and not call.dtype.is_signed:
+            op = "shift_right_logical"
+        return computed(e, call, lambda a, b: e.binary(op, a, b))
 
     return rule
 
