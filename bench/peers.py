@@ -95,7 +95,7 @@ def build_inductor(bench: Workbench) -> Peer:
 
 
 def build_ort(bench: Workbench) -> Peer:
-    import onnxruntime
+    import onnxruntime  # pyright: ignore[reportMissingImports]
 
     path = bench.onnx()
     start = time.perf_counter()
@@ -114,7 +114,7 @@ def build_ort(bench: Workbench) -> Peer:
 
 def build_openvino(bench: Workbench) -> Peer:
     """In fp32: left alone, OpenVINO computes in bf16 where the CPU can."""
-    import openvino
+    import openvino  # pyright: ignore[reportMissingImports]
 
     path = bench.onnx()
     start = time.perf_counter()

@@ -14,7 +14,7 @@ from compiled import SIZES, Function, function_text, module_program, randn, text
 from disc.errors import ShapeConstraintError
 from disc.ir.interp_values import held_dtype
 
-ELEMENTS = ("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "ui8", "i1")
+ELEMENTS = ("f64", "f32", "f16", "bf16", "i64", "i16", "ui8", "i1")
 MATRICES = [(0, 5), (5, 0), (1, 1), (1, 7), (7, 1), (3, 16), (16, 3), (17, 15), (8, 9), (13, 31), (64, 67)]
 CUBES = [(0, 2, 3), (2, 0, 3), (3, 2, 0), (1, 1, 1), (1, 7, 16), (7, 1, 17), (3, 5, 1), (2, 3, 5), (4, 15, 9), (3, 17, 33)]
 
@@ -218,9 +218,7 @@ def test_one_dim() -> None:
         program.check(randn(size))
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
-)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8])
 def test_torch_broadcasts(dtype: torch.dtype) -> None:
     """Static ones, scalars and missing leading dims."""
 
