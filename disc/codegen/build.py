@@ -29,6 +29,7 @@ from .x86.lower import LANES, compile_object, link_shared
 from .x86.micro import micro_source
 from .x86.rows import emit_rows
 from .x86.sequential import emit_sequential
+from .x86.window import emit_window, read_window
 
 
 @dataclass(eq=False)
@@ -179,7 +180,10 @@ class _Reader:
         weights = frozenset(
             argument for argument, operand in zip(body.arguments, fusion.node.operands, strict=True) if operand.op == "disc.weight"
         )
-        if fusion.kind == "compute":
+        window = read_window(space, body) if fusion.kind in ("compute", "loop") else None
+        if window is not None:
+            kernel = emit_window(name, body, space, lanes, window)
+        elif fusion.kind == "compute":
             kernel = emit_compute(name, body, space, lanes, weights)
         elif fusion.kind in ("loop", "stitch"):
             kernel = emit_rows(name, body, fusion.kind, space, lanes, fusion.node.texts("versions") or ("",))

@@ -21,11 +21,39 @@ class Operand:
     locate: Callable[[Dim, Dim, Dim], tuple[Index, Sequence[Bound]]]
 
 
+@dataclass(frozen=True)
+class WindowAxis:
+    """One spatial axis of a window: output position o reads input positions o * stride + w * dilation - low for w < window.
+
+    size, out: the lengths of the axis in the source and in the result.
+    """
+
+    size: Dim
+    out: Dim
+    window: int
+    stride: int
+    dilation: int
+    low: int
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """How a convolution reads its source: n runs over `axes`' output positions, k over (channel, window positions).
+
+    at: the index in the source of (batch, channel of the group, input positions).
+    """
+
+    axes: tuple[WindowAxis, ...]
+    channels: Dim
+    at: Callable[[Dim, Dim, Sequence[Dim]], Index]
+
+
 @dataclass(frozen=True, eq=False)
 class Contraction:
     """A dot or convolution over flat batch, m, n and k of the given extents.
 
-    result: the index in the node's result of element (batch, m, n).
+    result: the index in the node's result of element (batch, m, n). windows: for a convolution with static windows and no holes in
+    its source.
     """
 
     node: Node
@@ -36,6 +64,7 @@ class Contraction:
     left: Operand
     right: Operand
     result: Callable[[Dim, Dim, Dim], Index]
+    windows: Windows | None = None
 
 
 def read_contraction(space: IndexSpace, node: Node) -> Contraction:
@@ -106,6 +135,16 @@ def _read_convolution(space: IndexSpace, node: Node) -> Contraction:
     out_dims = _pick(node.dims, output_spatial)
     reversal = node.attrs.get("window_reversal")
 
+    def position_at(b: Dim, channel: Dim, positions: Sequence[Dim]) -> Index:
+        image = space.divide(b, groups)
+        group = b - image * groups if groups != ONE else ZERO
+        index = [ZERO] * len(source.dims)
+        index[_axis(numbers["input_batch"])] = image
+        index[_axis(numbers["input_feature"])] = group * kernel.dims[kernel_input] + channel
+        for place, position in zip(input_spatial, positions, strict=True):
+            index[place] = position
+        return tuple(index)
+
     def kernel_at(b: Dim, m: Dim, k: Dim) -> tuple[Index, Sequence[Bound]]:
         channel, *window = space.delinear(k, k_dims)
         index = [ZERO] * len(kernel.dims)
@@ -118,20 +157,16 @@ def _read_convolution(space: IndexSpace, node: Node) -> Contraction:
 
     def source_at(b: Dim, n: Dim, k: Dim) -> tuple[Index, Sequence[Bound]]:
         channel, *window = space.delinear(k, k_dims)
-        image = space.divide(b, groups)
-        group = b - image * groups if groups != ONE else ZERO
-        index = [ZERO] * len(source.dims)
-        index[_axis(numbers["input_batch"])] = image
-        index[_axis(numbers["input_feature"])] = group * kernel.dims[kernel_input] + channel
         bounds: list[Bound] = []
+        positions: list[Dim] = []
         for axis, (place, out, position) in enumerate(zip(input_spatial, space.delinear(n, out_dims), window, strict=True)):
             at = out * strides[axis] + position * right_dilation[axis] - low[axis]
             step = left_dilation[axis]
             bounds.append((at, ZERO, (source.dims[place] - 1) * step + 1))
             if step != 1:
                 bounds.append(((at % step) * -1, ZERO, ONE))
-            index[place] = at if step == 1 else at // step
-        return tuple(index), bounds
+            positions.append(at if step == 1 else at // step)
+        return position_at(b, channel, positions), bounds
 
     def result(b: Dim, m: Dim, n: Dim) -> Index:
         image = space.divide(b, groups)
@@ -143,10 +178,17 @@ def _read_convolution(space: IndexSpace, node: Node) -> Contraction:
             index[place] = position
         return tuple(index)
 
+    windows: Windows | None = None
+    if all(window.is_const for window in window_dims) and all(step == 1 for step in left_dilation):
+        axes = tuple(
+            WindowAxis(source.dims[place], out, window.const, strides[axis], right_dilation[axis], low[axis])
+            for axis, (place, out, window) in enumerate(zip(input_spatial, out_dims, window_dims, strict=True))
+        )
+        windows = Windows(axes, kernel.dims[kernel_input], position_at)
     product = space.env.product
     return Contraction(
         node, image_count * groups, group_outputs, product(out_dims), product(k_dims),
-        Operand(kernel, kernel_at), Operand(source, source_at), result,
+        Operand(kernel, kernel_at), Operand(source, source_at), result, windows,
     )  # fmt: skip
 
 

@@ -135,11 +135,11 @@ def _grouped_sum(views: list[Array], kernel: Array, groups: int, batch_groups: i
     batch, features, *out = views[0].shape
     outputs, inputs = kernel.shape[:2]
     parts = groups * batch_groups
-    places = kernel.reshape(parts, outputs // parts, inputs, -1)
+    places = kernel.reshape(parts, outputs // parts, inputs, len(views))
     total = np.zeros((parts, outputs // parts, batch // batch_groups, int(np.prod(out, dtype=np.int64))), views[0].dtype)
     for place, view in enumerate(views):
         # [batch group, batch, group, feature, out] → [part, feature, batch, out]; one of the two counts is 1.
-        split = view.reshape(batch_groups, batch // batch_groups, groups, features // groups, -1)
+        split = view.reshape(batch_groups, batch // batch_groups, groups, features // groups, total.shape[3])
         split = split.transpose(0, 2, 3, 1, 4).reshape(parts, features // groups, batch // batch_groups, total.shape[3])
         total += np.einsum("poi,pibs->pobs", places[:, :, :, place], split, optimize=True)
     return total.transpose(2, 0, 1, 3).reshape([batch // batch_groups, outputs, *out])

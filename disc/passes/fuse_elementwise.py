@@ -70,10 +70,26 @@ def should_fuse(clusters: Clusters, node: Node, target: Cluster) -> bool:
     uses = [use for use in clusters.uses(node) if clusters.of[use.user] is target]
     if node.op == "stablehlo.reduce":
         return all(not use.expands and not use.permutes and use.user.op not in ("stablehlo.reduce", *STRUCTURAL) for use in uses)
+    if any(use.user.op == "stablehlo.reduce_window" for use in uses) and _follows_dot(clusters, node):
+        return False
     repeated = any(_repeats(use) for use in uses)
     if any(each.op == "stablehlo.reduce" for each in clusters.of[node].nodes) and repeated:
         return False
     return not repeated or node_cost(node) <= CHEAP
+
+
+def _follows_dot(clusters: Clusters, node: Node) -> bool:
+    """True when element-wise steps alone lie between a dot and `node`, which can then be its epilogue: it costs less nowhere else."""
+    pending, seen = [node], {node}
+    while pending:
+        current = pending.pop()
+        if current.op in DOTS:
+            return True
+        if current in clusters.of and clusters.of[current].kind == "loop" and current.op not in ALONE:
+            fresh = [operand for operand in current.operands if operand not in seen]
+            pending.extend(fresh)
+            seen.update(fresh)
+    return False
 
 
 def _repeats(use: Use) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from disc.errors import DiscError
 from disc.ir.passes import Pass, UpstreamPass
+from disc.passes.fold_batch_norm import FoldBatchNorm
 from disc.passes.fold_constants import FoldConstants
 from disc.passes.fold_transposes import FoldTransposes
 from disc.passes.form_fusions import FormFusions
@@ -32,6 +33,7 @@ GRAPH: tuple[Pass, ...] = (
     FoldTransposes(),
     MergeDots(),
     MergeSlices(),
+    FoldBatchNorm(),
     FoldConstants(),
     Simplify(),
     StoreConstants(),
@@ -55,6 +57,7 @@ REGISTRY: dict[str, type[Pass]] = {
         FoldTransposes,
         MergeDots,
         MergeSlices,
+        FoldBatchNorm,
         FoldConstants,
         StoreConstants,
         FuseElementwise,

@@ -18,6 +18,7 @@ from disc.ir.ops import block_ops, main_block, string_attr
 from disc.ir.passes import CompileState, Pass, run_passes
 from disc.ir.stages import parse_module
 from disc.ir.weights import Weight, WeightTable
+from disc.passes.fold_batch_norm import FoldBatchNorm
 from disc.passes.fold_constants import FoldConstants
 from disc.passes.fold_transposes import FoldTransposes
 from disc.passes.merge_dots import MergeDots
@@ -31,6 +32,7 @@ PASSES: dict[str, Sequence[Pass]] = {
     "fold-transposes": [FoldTransposes()],
     "merge-dots": [MergeDots()],
     "merge-slices": [MergeSlices()],
+    "fold-batch-norm": [FoldBatchNorm()],
     "fold-constants": [FoldConstants()],
     "graph": GRAPH,
 }
@@ -94,7 +96,7 @@ def check(text: str, passes: Sequence[Pass], exact: bool) -> ir.Module:
     return after
 
 
-@pytest.mark.parametrize("name", ["simplify", "fold-transposes", "merge-dots", "merge-slices", "fold-constants"])
+@pytest.mark.parametrize("name", ["simplify", "fold-transposes", "merge-dots", "merge-slices", "fold-batch-norm", "fold-constants"])
 @pytest.mark.parametrize("passes", PASSES)
 def test_goldens(name: str, passes: str) -> None:
     check((GOLDEN / f"{name}.mlir").read_text(), PASSES[passes], exact=False)

@@ -23,6 +23,7 @@ from .emit import Emitter, Predicate
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
 from .memory import STORAGE_BYTES, Buffer, address
 from .micro import micro_name
+from .patches import Patches, pack_patches, read_patches
 
 ROWS = 6  # 6 x 4 accumulators of 16 lanes: 24 + 4 + 1 of 32 registers (112-116 GF/s of a 112-116 GF/s limit on Zen 4)
 VECTORS = {16: 4, 8: 2}  # per ISA level: AVX-512 has 32 registers, AVX2 16
@@ -52,6 +53,7 @@ class Gemm:
     right: _Access | None
     packed: bool
     roots: tuple[Node, ...]
+    patches: Patches | None = None
 
     @property
     def size(self) -> int:
@@ -115,7 +117,8 @@ def plan_gemm(
     left = _access(space, contraction.left, "gm", element, leaves)
     right = _access(space, contraction.right, "gn", element, leaves)
     packed = _packed_weight(body, contraction, right, panel, weights)
-    gemm = Gemm(contraction, element, lanes, VECTORS[lanes], panel, left, right, packed is not None, body.yields)
+    patches = read_patches(space, contraction)
+    gemm = Gemm(contraction, element, lanes, VECTORS[lanes], panel, left, right, packed is not None, body.yields, patches)
     return gemm, packed
 
 
@@ -184,6 +187,8 @@ def _vector_counts(gemm: Gemm) -> tuple[int, ...]:
 
 def _notes(gemm: Gemm, packed: PackedWeight | None, work: int) -> tuple[str, ...]:
     right = "packed ahead of time" if packed else "read in place" if _direct(gemm) else "packed per panel"
+    if gemm.contraction.node.op == "stablehlo.convolution":
+        right = f"{right}, {gemm.patches.describe() if gemm.patches is not None else 'patches packed by gathers'}"
     left = "read in place" if gemm.left is not None else "packed per tile"
     return (
         f"schedule: {ROWS} rows x {gemm.vectors} vectors of {gemm.lanes}, panels of {gemm.panel} columns, row blocks of {ROW_BLOCK}",
@@ -192,7 +197,7 @@ def _notes(gemm: Gemm, packed: PackedWeight | None, work: int) -> tuple[str, ...
 
 
 def _direct(gemm: Gemm) -> bool:
-    if gemm.packed or gemm.right is None:
+    if gemm.packed or gemm.right is None or gemm.patches is not None:
         return False
     form = split_linear(gemm.right.rest, "gn")
     return form is not None and form[0] == ONE
@@ -296,6 +301,9 @@ def _direct_panel(frame: Frame, gemm: Gemm, scratch: str, column: str, column_en
 def _pack_right(frame: Frame, gemm: Gemm, scratch: str, column: str, column_end: str) -> None:
     """Copies B[:, column:column_end] to scratch as rows of `panel` elements, zeros up to the next vector."""
     b, e = frame.b, frame.emitter
+    if gemm.patches is not None:
+        pack_patches(frame, gemm.patches, gemm.element, gemm.panel, scratch, column, column_end)
+        return
     if gemm.right is not None and gemm.element == "f32" and _transposed(gemm):
         from .transpose import pack_transposed
 

@@ -1,0 +1,364 @@
+"""Window kernels: depthwise convolutions and pooling, lanes along the output width, no index arithmetic per tap.
+
+A task is one plane (image and channel) and a band of output rows. The source rows of the band are copied into scratch once, padded, the
+columns of a stride split into phases, so that every tap of every output is an unmasked load of consecutive elements. Blocks of output
+rows accumulate in registers: a loaded vector serves all rows of the block that see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ...ir.graph import Body, Node
+from ...shapes import Dim
+from ..contraction import WindowAxis, forward_indices, read_contraction
+from ..index import ONE, ZERO, Index, IndexSpace
+from ..kernel import Kernel, Version
+from .builder import register_element
+from .emit import Predicate
+from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, traffic
+from .memory import STORAGE_BYTES, Buffer, address
+
+BAND = 32  # output rows of a task: a 7x7 window then copies 38 rows for 32, and the copy of 224 columns is 38 KiB
+ROWS = {16: 8, 8: 4}  # accumulators per block: with one weight per window row they must fit 32 and 16 registers
+MOST_TAPS = 128  # the taps are unrolled; past this the code no longer fits the instruction cache
+ELEMENTS = ("f32", "f64", "i32", "i64")
+POINT = WindowAxis(ONE, ONE, 1, 1, 1, 0)  # the missing axis of a one-dimensional window
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """A value whose element (plane, row, column) combines a window of its source's plane.
+
+    source_at, result_at: indices in the source and in the node of (plane, row, column). kernel_at: the index in the kernel of (plane, tap)
+    for a depthwise convolution, None for a pool, whose body combines and whose initial value fills the padding.
+    """
+
+    node: Node
+    source: Node
+    planes: Dim
+    rows: WindowAxis
+    columns: WindowAxis
+    source_at: Callable[[Dim, Dim, Dim], Index]
+    result_at: Callable[[Dim, Dim, Dim], Index]
+    kernel_at: Callable[[Dim, int], Index] | None = None
+
+    @property
+    def element(self) -> str:
+        return register_element(self.node.element)
+
+    @property
+    def phases(self) -> int:
+        """Rows of scratch per source row: column j of phase p is source column j * stride + p - low."""
+        return min(self.columns.stride, (self.columns.window - 1) * self.columns.dilation + 1)
+
+    @property
+    def halved(self) -> bool:
+        """Both phases of a stride of 2 come from the same pair of vectors."""
+        return self.columns.stride == 2 and self.phases == 2
+
+    @property
+    def shift(self) -> int:
+        """How many columns of a phase the last tap lies behind the first."""
+        return (self.columns.window - 1) * self.columns.dilation // self.columns.stride
+
+    def pitch(self) -> Dim:
+        """Elements of a scratch row: room for the taps of a whole last vector."""
+        return (self.columns.out + (self.shift + 31)) // 16 * 16
+
+    def source_rows(self, rows: int) -> int:
+        """The source rows that this many output rows see."""
+        return (rows - 1) * self.rows.stride + (self.rows.window - 1) * self.rows.dilation + 1
+
+
+def read_window(space: IndexSpace, body: Body) -> Window | None:
+    """The window of a fusion around one pool or depthwise convolution; None where another path must take it."""
+    found = [node for node in body.nodes if node.op in ("stablehlo.reduce_window", "stablehlo.convolution", "stablehlo.reduce")]
+    if len(found) != 1 or found[0].op == "stablehlo.reduce":
+        return None
+    window = _read_pool(space, found[0]) if found[0].op == "stablehlo.reduce_window" else _read_depthwise(space, found[0])
+    if window is None or window.element not in ELEMENTS or window.rows.window * window.columns.window > MOST_TAPS:
+        return None
+    for name, extent in (("gb", window.planes), ("wy", window.rows.out), ("wx", window.columns.out)):
+        space.variable(name, extent)
+    at = window.result_at(Dim.symbol("gb"), Dim.symbol("wy"), Dim.symbol("wx"))
+    return window if all(root in forward_indices(space, body, window.node, at) for root in body.yields) else None
+
+
+def _read_depthwise(space: IndexSpace, node: Node) -> Window | None:
+    contraction = read_contraction(space, node)
+    windows = contraction.windows
+    if windows is None or contraction.m != ONE or windows.channels != ONE or len(windows.axes) not in (1, 2):
+        return None
+    *outer, columns = windows.axes
+    rows, flat = outer[0] if outer else POINT, not outer
+
+    def source_at(plane: Dim, row: Dim, column: Dim) -> Index:
+        return windows.at(plane, ZERO, [column] if flat else [row, column])
+
+    def result_at(plane: Dim, row: Dim, column: Dim) -> Index:
+        return contraction.result(plane, ZERO, row * columns.out + column)
+
+    def kernel_at(plane: Dim, tap: int) -> Index:
+        return contraction.left.locate(plane, ZERO, Dim.of(tap))[0]
+
+    return Window(node, contraction.right.node, contraction.batch, rows, columns, source_at, result_at, kernel_at)
+
+
+def _read_pool(space: IndexSpace, node: Node) -> Window | None:
+    rank = len(node.dims)
+    ones = (1,) * rank
+    sizes, padding = node.ints("window_dimensions"), node.attrs.get("padding")
+    strides, dilations = node.ints("window_strides") or ones, node.ints("window_dilations") or ones
+    if len(node.operands) != 2 or any(step != 1 for step in node.ints("base_dilations")):
+        return None
+    source = node.operands[0]
+    low = [int(padding[axis][0]) if padding is not None else 0 for axis in range(rank)]  # pyright: ignore[reportIndexIssue, reportArgumentType]
+    every = [WindowAxis(source.dims[axis], node.dims[axis], sizes[axis], strides[axis], dilations[axis], low[axis]) for axis in range(rank)]
+    slid = [axis for axis in range(rank) if (sizes[axis], strides[axis]) != (1, 1) or source.dims[axis] != node.dims[axis]]
+    if not 1 <= len(slid) <= 2:
+        return None
+    lead = [axis for axis in range(rank) if axis not in slid]
+
+    def at(plane: Dim, row: Dim, column: Dim) -> Index:
+        index = [ZERO] * rank
+        for axis, position in zip(lead, space.delinear(plane, [node.dims[axis] for axis in lead]), strict=True):
+            index[axis] = position
+        for axis, position in zip(slid[::-1], (column, row), strict=False):
+            index[axis] = position
+        return tuple(index)
+
+    rows = every[slid[0]] if len(slid) == 2 else POINT
+    planes = space.env.product([node.dims[axis] for axis in lead])
+    return Window(node, source, planes, rows, every[slid[-1]], at, at)
+
+
+def emit_window(name: str, body: Body, space: IndexSpace, lanes: int, window: Window) -> Kernel:
+    """The kernel of a fusion that `read_window` accepted."""
+    symbols = body_symbols(space, body)
+    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, lanes, lambda frame: _emit(frame, window, body))
+    taps = window.rows.window * window.columns.window
+    count = window.planes * window.rows.out * window.columns.out
+    kind = "compute" if window.kernel_at is not None else "loop"
+    notes = (
+        f"window kernel: bands of {BAND} rows copied padded in {window.phases} phases, blocks of {ROWS[lanes]} rows, {taps} taps unrolled",
+    )
+    return Kernel(
+        name, kind, (Version(f"{name}_v0", ""),), symbols, window.planes * _bands(window), window.columns.out * (BAND * taps // lanes) + 64,
+        _tile_offset(window) + ROWS[lanes] * lanes * STORAGE_BYTES[window.element], source,
+        kernel_lines(body), kernel_ops(body), notes, flops=count * (2 * taps), bytes=traffic(space, body),
+    )  # fmt: skip
+
+
+def _bands(window: Window) -> Dim:
+    return (window.rows.out + (BAND - 1)) // BAND
+
+
+def _tile_offset(window: Window) -> Dim:
+    """Where the block's results start in scratch, in bytes: behind the copied band."""
+    return window.pitch() * (window.source_rows(BAND) * window.phases * STORAGE_BYTES[window.element]) + 64
+
+
+# --- emission -----------------------------------------------------------------------------------------------------------
+
+
+def _emit(frame: Frame, window: Window, body: Body) -> None:
+    b, e = frame.b, frame.emitter
+    with b.loop(frame.begin, frame.end, b.index(1)) as task:
+        position = e.space.variable("wtask", window.planes * _bands(window))
+        e.space.variable("wband", _bands(window))
+        with e.bind("wtask", task.index):
+            plane = e.space.divide(position, _bands(window))
+            with e.bind("gb", b.scalar(plane)), e.bind("wband", b.scalar(position - plane * _bands(window))):
+                _emit_band(frame, window, body)
+
+
+def _emit_band(frame: Frame, window: Window, body: Body) -> None:
+    b = frame.b
+    first = b.scalar(Dim.symbol("wband") * BAND)
+    rows = b.op(f"arith.minsi {b.op(f'arith.subi {b.scalar(window.rows.out)}, {first} : i64')}, {b.index(BAND)} : i64")
+    _copy_band(frame, window, rows)
+    block = ROWS[b.lanes]
+    with (
+        b.loop(b.index(0), rows, b.index(block)) as block_loop,
+        b.loop(b.index(0), b.scalar(window.columns.out), b.index(b.lanes)) as strip,
+    ):
+        sums = _block_values(frame, window, block_loop.index, strip.index)
+        tile = Buffer(address(b, Buffer(frame.scratch, (), "i8"), b.scalar(_tile_offset(window))), (), window.element)
+        for number, value in enumerate(sums):
+            place = address(b, tile, b.index(number * b.lanes))
+            b.statement(f"llvm.store {value}, {place} {{alignment = {_size(window)} : i64}} : {b.vec(window.element)}, !llvm.ptr")
+        count = b.op(f"arith.minsi {b.op(f'arith.subi {rows}, {block_loop.index} : i64')}, {b.index(block)} : i64")
+        top = b.op(f"arith.addi {first}, {block_loop.index} : i64")
+        _epilogue(frame, window, body, tile, (top, count), strip.index)
+
+
+def _size(window: Window) -> int:
+    return STORAGE_BYTES[window.element]
+
+
+def _copy_band(frame: Frame, window: Window, rows: str) -> None:
+    """scratch[source row][phase][column] of the band: the source inside, the fill value outside."""
+    b, e = frame.b, frame.emitter
+    rows_seen = b.op(f"arith.muli {b.op(f'arith.subi {rows}, {b.index(1)} : i64')}, {b.index(window.rows.stride)} : i64")
+    rows_seen = b.op(f"arith.addi {rows_seen}, {b.index(window.source_rows(1))} : i64")
+    e.space.variable("wrow", Dim.of(window.source_rows(BAND)))
+    row = Dim.symbol("wband") * (BAND * window.rows.stride) + Dim.symbol("wrow") - window.rows.low
+    length = window.columns.out + window.shift
+    vectors = 2 if window.halved else 1
+    names = [f"wcol{number}" for number in range(vectors)]
+    for name in names:
+        e.space.variable(name, window.pitch() * vectors)
+        e.space.variable(f"{name}.base", window.pitch() * vectors)
+    with (
+        b.loop(b.index(0), rows_seen, b.index(1)) as row_loop,
+        e.bind("wrow", row_loop.index),
+        b.loop(b.index(0), b.scalar(length), b.index(b.lanes)) as column,
+    ):
+        place = b.scalar(Dim.symbol("wrow") * window.pitch() * window.phases)
+        place = b.op(f"arith.addi {place}, {column.index} : i64")
+        if window.halved:
+            values = _two_phases(frame, window, row, names, column.index)
+        else:
+            with e.bind(names[0], column.index, lane=True, aligned=True):
+                at = Dim.symbol(names[0]) * window.columns.stride - window.columns.low
+                values = [_padded(frame, window, row, at + phase) for phase in range(window.phases)]
+        for phase, value in enumerate(values):
+            offset = b.op(f"arith.addi {place}, {b.scalar(window.pitch() * phase)} : i64")
+            pointer = address(b, Buffer(frame.scratch, (), window.element), offset)
+            b.statement(f"llvm.store {value}, {pointer} {{alignment = {_size(window)} : i64}} : {b.vec(window.element)}, !llvm.ptr")
+
+
+def _two_phases(frame: Frame, window: Window, row: Dim, names: Sequence[str], column: str) -> list[str]:
+    """The even and the odd of two consecutive vectors of source columns."""
+    b, e = frame.b, frame.emitter
+    start = b.op(f"arith.muli {column}, {b.index(2)} : i64")
+    second = b.op(f"arith.addi {start}, {b.index(b.lanes)} : i64")
+    vector, halves = b.vec(window.element), []
+    for name, base in zip(names, (start, second), strict=True):
+        with e.bind(name, base, lane=True, aligned=True):
+            halves.append(_padded(frame, window, row, Dim.symbol(name) - window.columns.low))
+    result: list[str] = []
+    for phase in range(2):
+        order = ", ".join(str(2 * lane + phase) for lane in range(b.lanes))
+        result.append(b.op(f"vector.shuffle {halves[0]}, {halves[1]} [{order}] : {vector}, {vector}"))
+    return result
+
+
+def _padded(frame: Frame, window: Window, row: Dim, column: Dim) -> str:
+    """The source at a position that may lie outside."""
+    b, e = frame.b, frame.emitter
+    uniform: Predicate | None = None
+    if window.rows is not POINT:
+        uniform = _row_inside(frame, window, row)
+    variable = b.lane_variable(column)
+    assert variable is not None
+    vector, step = b.vec("i32"), 1 if window.halved else window.columns.stride
+    numbers = b.constant(f"arith.constant dense<[{', '.join(str(lane * step) for lane in range(b.lanes))}]> : {vector}")
+    first = b.op(f"vector.broadcast {b.op(f'arith.trunci {b.scalar(column)} : i64 to i32')} : i32 to {vector}")
+    limit = b.op(f"vector.broadcast {b.op(f'arith.trunci {b.scalar(window.columns.size)} : i64 to i32')} : i32 to {vector}")
+    mask = b.op(f"arith.cmpi ult, {b.op(f'arith.addi {first}, {numbers} : {vector}')}, {limit} : {vector}")
+    if uniform is not None:
+        mask = b.op(f"arith.andi {mask}, {uniform.mask} : {b.vec('i1')}")
+    inside = Predicate(mask, b.scope, uniform, True)
+    at = window.source_at(Dim.symbol("gb"), ZERO if window.rows is POINT else row, column)
+    value = e.value(window.source, at, inside)
+    return b.op(f"arith.select {mask}, {value}, {_fill(frame, window)} : {b.vec('i1')}, {b.vec(window.element)}")
+
+
+def _row_inside(frame: Frame, window: Window, row: Dim) -> Predicate:
+    """Whether a source row exists, emitted once per row."""
+    b = frame.b
+    scope = b.scope_of(row)
+    key = ("row inside", row)
+    if key not in scope.memo:
+        with b.at(scope):
+            inside = b.op(f"arith.cmpi ult, {b.scalar(row)}, {b.scalar(window.rows.size)} : i64")
+            scope.memo[key] = b.op(f"vector.broadcast {inside} : i1 to {b.vec('i1')}")
+    return Predicate(scope.memo[key], scope)
+
+
+def _fill(frame: Frame, window: Window) -> str:
+    if window.kernel_at is not None:
+        return frame.b.const(0, window.element)
+    return frame.emitter.value(window.node.operands[1], ())
+
+
+def _block_values(frame: Frame, window: Window, top: str, left: str) -> list[str]:
+    """The results of a block of rows and a vector of columns; `top`: the block's first row within the band."""
+    b = frame.b
+    count = ROWS[b.lanes]
+    vector = b.vec(window.element)
+    row_place = b.op(f"arith.muli {top}, {b.scalar(window.pitch() * (window.rows.stride * window.phases))} : i64")
+    origin = address(b, Buffer(frame.scratch, (), window.element), b.op(f"arith.addi {row_place}, {left} : i64"))
+    sums = [_fill(frame, window)] * count
+    for tap in range(window.columns.window):
+        shift, phase = divmod(tap * window.columns.dilation, window.columns.stride)
+        weights = [_weight(frame, window, line * window.columns.window + tap) for line in range(window.rows.window)]
+        for row in range(window.source_rows(count)):
+            seen = _rows_that_see(window, row, count)
+            if not seen:
+                continue
+            offset = b.scalar(window.pitch() * (row * window.phases + phase) + shift)
+            pointer = address(b, Buffer(origin, (), window.element), offset)
+            value = b.op(f"llvm.load {pointer} {{alignment = {_size(window)} : i64}} : !llvm.ptr -> {vector}")
+            for number, line in seen:
+                sums[number] = _combine(frame, window, sums[number], value, weights[line])
+    return sums
+
+
+def _rows_that_see(window: Window, row: int, count: int) -> list[tuple[int, int]]:
+    """(output row of the block, line of the window) for a source row of the block."""
+    found: list[tuple[int, int]] = []
+    for line in range(window.rows.window):
+        number, rest = divmod(row - line * window.rows.dilation, window.rows.stride)
+        if rest == 0 and 0 <= number < count:
+            found.append((number, line))
+    return found
+
+
+def _weight(frame: Frame, window: Window, tap: int) -> str | None:
+    """One weight of the plane in every lane."""
+    if window.kernel_at is None:
+        return None
+    kernel = window.node.operands[1]
+    return frame.emitter.value(kernel, window.kernel_at(Dim.symbol("gb"), tap))
+
+
+def _combine(frame: Frame, window: Window, total: str, value: str, weight: str | None) -> str:
+    b = frame.b
+    if weight is None:
+        assert window.node.body is not None
+        return frame.emitter.body(window.node.body, [total, value])[0]
+    vector = b.vec(window.element)
+    if window.element.startswith("f"):
+        return b.op(f"vector.fma {value}, {weight}, {total} : {vector}")
+    return b.op(f"arith.addi {b.op(f'arith.muli {value}, {weight} : {vector}')}, {total} : {vector}")
+
+
+def _epilogue(frame: Frame, window: Window, body: Body, tile: Buffer, rows: tuple[str, str], left: str) -> None:
+    """Stores `rows` = (first, count) rows of every root, the window's values taken from the tile."""
+    b, e = frame.b, frame.emitter
+    mask = e.tail_mask(b.op(f"arith.subi {b.scalar(window.columns.out)}, {left} : i64"))
+    e.space.variable("wnumber", Dim.of(ROWS[b.lanes]))
+    e.space.variable("wx.base", window.columns.out)
+    with (
+        b.loop(b.index(0), rows[1], b.index(1)) as row,
+        e.bind("wnumber", row.index),
+        e.bind("wy", b.op(f"arith.addi {rows[0]}, {row.index} : i64")),
+        e.bind("wx", left, lane=True, mask=mask, aligned=True),
+    ):
+        place = address(b, tile, b.scalar(Dim.symbol("wnumber") * b.lanes))
+        value = b.op(f"llvm.load {place} {{alignment = {_size(window)} : i64}} : !llvm.ptr -> {b.vec(window.element)}")
+        at = window.result_at(Dim.symbol("gb"), Dim.symbol("wy"), Dim.symbol("wx"))
+        indices = forward_indices(e.space, body, window.node, at)
+
+        def window_value(index: Index, predicate: Predicate | None) -> str:
+            del index, predicate
+            return value
+
+        e.leaves[window.node] = window_value
+        for root, output in zip(frame.roots, frame.outputs, strict=True):
+            e.store(output, e.space.linear(indices[root], root.dims), e.value(root, indices[root]))
+        del e.leaves[window.node]
