@@ -203,7 +203,10 @@ def computes_in(module: ir.Module, element: str) -> bool:
     found: list[ir.Operation] = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name in ("stablehlo.dot_general", "stablehlo.convolution") and str(ir.ShapedType(op.operands[0].type).element_type) == element:
+        if (
+            op.name in ("stablehlo.dot_general", "stablehlo.convolution")
+            and str(ir.ShapedType(op.operands[0].type).element_type) == element
+        ):
             found.append(op)
             return ir.WalkResult.INTERRUPT
         return ir.WalkResult.ADVANCE

@@ -92,7 +92,13 @@ def _makes_rows(clusters: Clusters, first: Cluster, middle: Cluster, probability
     """True when the group's one result has the dims of `probability`, rows along the dot's m, and is read by `middle` as it is."""
     dot = _dot(first)
     roots = clusters.roots(first)
-    if dot is None or len(roots) != 1 or roots[0].dims != probability.dims or dot.dims != roots[0].dims or not _narrow_float(roots[0].element):
+    if (
+        dot is None
+        or len(roots) != 1
+        or roots[0].dims != probability.dims
+        or dot.dims != roots[0].dims
+        or not _narrow_float(roots[0].element)
+    ):
         return False
     if any(not clusters.is_real(reader) for reader in clusters.readers(roots[0])):
         return False

@@ -39,7 +39,6 @@ GRAPH: tuple[Pass, ...] = (
 )
 
 
-
 def graph_passes(dtype: str) -> tuple[Pass, ...]:
     """GRAPH for computing dots in `dtype`: conversions enter before constants are folded, so that weights are converted once."""
     if dtype == "f32":
