@@ -56,12 +56,12 @@ def compile(
     program = _program(model, example_inputs, dynamic_shapes)
     environment = read_environment()
     if not (options.cache and environment.cache) or environment.dump is not None:  # whoever asks for dumps wants the passes to run
-        return compile_imported(_import_program(program, make_context()), target, options)
+        return _compile_program(program, target, options)
     cache, key = open_cache(environment), _key(program, target, options)
     found = cache.lookup(key, lambda path: _load_checked(path, options))
     if found is not None:
         return found
-    compiled = compile_imported(_import_program(program, make_context()), target, options)
+    compiled = _compile_program(program, target, options)
     cache.store(key, compiled.save)
     return compiled
 
@@ -95,6 +95,20 @@ def _program(
     if isinstance(example_inputs, Mapping):
         return export_module(model, (), dynamic_shapes, example_inputs)
     return export_module(model, tuple(example_inputs), dynamic_shapes)
+
+
+def _compile_program(program: torch.export.ExportedProgram | Path, target: str | Sequence[str], options: Options) -> Executable:
+    imported = _import_program(program, make_context())
+    return compile_imported(imported, target, options, _stablehlo(program) if options.embed_stablehlo else None)
+
+
+def _stablehlo(program: torch.export.ExportedProgram | Path) -> bytes:
+    """What `Options.embed_stablehlo` asks for. Raises UnsupportedFormatError where the model is no StableHLO file."""
+    from disc.frontend.stablehlo import portable_bytecode
+
+    if not isinstance(program, Path):
+        raise UnsupportedFormatError("embed_stablehlo: only a model that comes as StableHLO (.mlir, .mlirbc) can be embedded as StableHLO")
+    return portable_bytecode(program)
 
 
 def _key(program: torch.export.ExportedProgram | Path, target: str | Sequence[str], options: Options) -> str:
@@ -134,8 +148,8 @@ def _import_file(path: Path, context: ir.Context) -> Imported:
     return load_stablehlo(path, context)
 
 
-def compile_imported(imported: Imported, target: str | Sequence[str], options: Options) -> Executable:
-    """Runs every stage after the front end and loads the result."""
+def compile_imported(imported: Imported, target: str | Sequence[str], options: Options, stablehlo: bytes | None = None) -> Executable:
+    """Runs every stage after the front end and loads the result. stablehlo: the section of that name."""
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 20_000))  # values are emitted by recursion over the fused graph
     state = CompileState(weights=imported.weights, options=options, dump=read_environment().dump)
     run_passes(imported.module, [*FRONT, *graph_passes(options.dtype), *FUSION, SpeculateVersions()], state)
@@ -151,7 +165,7 @@ def compile_imported(imported: Imported, target: str | Sequence[str], options: O
         "options": {"threads": options.threads, "isas": list(isas)},
     }
     weights = [(name, weight.dtype, weight.array) for name, weight in built.weights]
-    return Executable.from_parts(cast("Manifest", manifest), built.code, weights, threads=options.threads)
+    return Executable.from_parts(cast("Manifest", manifest), built.code, weights, stablehlo, threads=options.threads)
 
 
 def _generate(module: ir.Module, state: CompileState, isas: Sequence[str]) -> Built:

@@ -120,7 +120,7 @@ def write_artifact(
     """Writes an artifact in one step: whoever reads `path` sees the old file or the whole new one.
 
     code: ISA ("x86-64-v3", "x86-64-v4+avx512bf16") → shared object. weights: in the order in which generated code counts them.
-    stablehlo: the imported program as portable bytecode.
+    stablehlo: the program as portable bytecode.
     """
     complete = complete_manifest(manifest, code, weights)
     sections: list[tuple[str, bytes]] = [("manifest", manifest_bytes(complete)), ("signature", signature_bytes(complete))]

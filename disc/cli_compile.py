@@ -41,6 +41,9 @@ def compile_command(
     dtype: Annotated[str | None, typer.Option(help="Convert a factory's module and inputs first: f32, f64, f16 or bf16.")] = None,
     threads: Threads = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not use the compile cache.")] = False,
+    embed_stablehlo: Annotated[
+        bool, typer.Option("--embed-stablehlo", help="Store the program in the artifact as well, for a .mlir or .mlirbc file.")
+    ] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -52,6 +55,8 @@ def compile_command(
         raise UnsupportedFormatError(
             "--dynamic, --static and --dtype are for package.module:factory; a file has its dims and types already"
         )
+    if embed_stablehlo and not (is_file and model.endswith((".mlir", ".mlirbc"))):
+        raise UnsupportedFormatError("--embed-stablehlo is for models that come as StableHLO (.mlir, .mlirbc)")
     if model.endswith(".pt2"):
         print(PT2_NOTE, file=sys.stderr)
     start = time.perf_counter()
@@ -64,7 +69,7 @@ def compile_command(
             module, inputs = _converted(module, inputs, dtype)
             shapes = _dynamic_shapes(module, inputs, dynamic or [], static or []) if dynamic or static else shapes
             source = _exported(model, module, inputs, shapes)
-        options = Options(threads=threads, cache=not no_cache)
+        options = Options(threads=threads, cache=not no_cache, embed_stablehlo=embed_stablehlo)
         executable = disc.compile(source, target=target or "native", options=options)
         executable.save(path)
     seconds = time.perf_counter() - start

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -17,7 +17,7 @@ from disc.artifact import InputRecord
 from disc.cli_inputs import RANDOM_HELP, Array, given_inputs, random_inputs
 from disc.cli_output import AsJson, Debug, Threads, byte_size, duration, print_json, print_table, spinner, type_text
 from disc.errors import InputRankError, UnsupportedFormatError
-from disc.explain import relations
+from disc.explain import check_text, symbol_text
 from disc.ral.executable import Executable, load
 
 Artifact = Annotated[Path, typer.Argument(help="A .disc file.", metavar="MODEL.disc")]
@@ -175,13 +175,13 @@ def inspect_command(path: Artifact, as_json: AsJson = False, debug: Debug = Fals
     for record in manifest["outputs"]:
         print(f"output {record['name']}: {type_text(record['dtype'], record.get('dims', ['?'] * record['rank']))}")
     for symbol in manifest["symbols"]:
-        limits = f"{symbol['min']} to {symbol.get('max', 'any')}, a multiple of {symbol['divisor']}"
-        print(f"symbol {symbol['name']}: {limits}")
-    for message in relations([check["message"] for check in manifest["checks"]]):
-        print(f"check  {message}")
+        print(f"symbol {symbol_text(cast('Mapping[str, object]', symbol), manifest)}")
+    for check in manifest["checks"]:
+        print(f"check  {check_text(check['message'])}")
     kinds = Counter(str(record.get("kind", "kernel")) for record in manifest["kernels"])
     print(f"launches {len(manifest['kernels'])}: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
     print(f"weights {len(weights)}, options {manifest['options']}")
+    print(f"the program as StableHLO: {'in section stablehlo' if any(each.name == 'stablehlo' for each in sections) else 'not in here'}")
     print_table(("section", "bytes", "offset"), [(each.name, each.size, each.offset) for each in sections])
 
 

@@ -55,14 +55,15 @@ class Options:
     """How to compile. Every field that changes the output enters the cache key.
 
     threads: threads per call; None = all cores. dtype: "f32" computes in the model's own types; "bf16" or "f16" rounds the operands of f32
-    dots and convolutions to that type (automatic mixed precision: they still accumulate in f32, and everything else stays f32). cache: use the compile cache. keep_stablehlo: store the imported program
-    as StableHLO portable bytecode in the artifact. debug_checks: legality check after every pass (on by default).
+    dots and convolutions to that type (automatic mixed precision: they still accumulate in f32, and everything else stays f32). cache: use
+    the compile cache. embed_stablehlo: store the model as StableHLO portable bytecode in the artifact (for models that come as StableHLO
+    files). debug_checks: legality check after every pass (on by default).
     """
 
     threads: int | None = None
     dtype: str = "f32"
     cache: bool = True
-    keep_stablehlo: bool = False
+    embed_stablehlo: bool = False
     debug_checks: bool = True
 
     def __post_init__(self) -> None:

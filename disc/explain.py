@@ -84,7 +84,7 @@ class KernelReport:
 class Explanation:
     """The report. `str()` is a table, `to_json()` and `to_html()` have everything.
 
-    sizes: symbol → its value in the profiled call, {} without one; symbols: what each one is; checks: the relations checked on entry.
+    sizes: symbol → its value in the profiled call, {} without one; symbols: what each one is; checks: the conditions that are checked.
     """
 
     isa: str
@@ -176,8 +176,8 @@ def _explanation(
             f"{record['name']}: {record['dtype']}[{', '.join(map(str, record.get('dims', ['?'] * record['rank'])))}]"
             for record in manifest["outputs"]
         ),
-        symbols=tuple(_symbol_text(cast("Record", record), manifest) for record in manifest["symbols"]),
-        checks=relations([record["message"] for record in manifest["checks"]]),
+        symbols=tuple(symbol_text(cast("Record", record), manifest) for record in manifest["symbols"]),
+        checks=tuple(check_text(record["message"]) for record in manifest["checks"]),
         sizes=sizes,
         kernels=tuple(kernels),
         seconds=total,
@@ -186,12 +186,13 @@ def _explanation(
     )
 
 
-def relations(messages: Sequence[str]) -> tuple[str, ...]:
-    """The checks on sizes; those on indices stand one per kernel and say nothing about it."""
-    return tuple(message for message in messages if not message.startswith("index {actual}"))
+def check_text(message: str) -> str:
+    """What must hold, without what a failure adds: "dim 0 must be a multiple of 8" of "dim 0 must be a multiple of 8: got {actual}"."""
+    condition, _, found = message.rpartition(": ")
+    return condition if condition and "{" in found else message
 
 
-def _symbol_text(record: Record, manifest: Manifest) -> str:
+def symbol_text(record: Record, manifest: Manifest) -> str:
     """ "S0 = dim 1 of input 'ids', 0 to 512, a multiple of 8"."""
     text = str(record["name"])
     if "source" in record:

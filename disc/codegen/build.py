@@ -165,9 +165,10 @@ class _Reader:
             launches.append(self._launch(fusion, kernel, slots, counters[fusion.key]))
         returned = {node: slots.plain(str(node.attrs["name"])) for node in self.body.yields if node.op == "disc.weight"}
         checks = self._checks()
-        entry_checks = len(checks)
-        checks += [_index_check(launch) for launch in launches]
-        program = Program(self.env, self.body.arguments, self.sources, checks, launches, self.body.yields, returned, entry_checks)
+        gathering = [number for number, launch in enumerate(launches) if launch.kernel.checks_indices]
+        index_checks = {number: len(checks) + position for position, number in enumerate(gathering)}
+        checks += [_index_check(launches[number]) for number in gathering]
+        program = Program(self.env, self.body.arguments, self.sources, checks, launches, self.body.yields, returned, index_checks)
         micro = dict.fromkeys(each for kernel in kernels.values() for each in kernel.micro_kernels)
         text = [kernel.source for kernel in kernels.values()]
         text += [micro_source(form, rows, vectors, isa.lanes) for form, rows, vectors in micro]
@@ -281,9 +282,9 @@ class _Reader:
 
 
 def _index_check(launch: Launch) -> Check:
-    """What a launch reports when an index in its data is out of range (never, for most)."""
+    """What a launch that gathers reports when an index in its data is out of range."""
     where = f" (line {', '.join(launch.kernel.lines[:3])})" if launch.kernel.lines else ""
-    message = f"index {{actual}} is out of range for a dim of size {{expected}} in {launch.name}{where}"
+    message = f"every index of {launch.name}{where} must fit its dim: {{actual}} is out of range for a dim of size {{expected}}"
     return Check("index", Dim.of(0), Dim.of(0), message)
 
 

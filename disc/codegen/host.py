@@ -27,9 +27,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Check:
-    """A condition on entry: `kind` is equal, at_least, at_most, divides or broadcasts (1 or equal).
+    """A condition on entry: `kind` is equal, at_least, at_most, divides or broadcasts (1 or equal); "index" is one that a kernel reports.
 
-    `message` may use {actual} and {expected}.
+    `message` says what must hold; after a last ": " it may say what came, with {actual} and {expected}.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class Launch:
 
 @dataclass(eq=False)
 class Program:
-    """What the host entry does, in order. The first `entry_checks` checks are made on entry; one per launch follows, for indices."""
+    """What the host entry does, in order. index_checks: number of a launch → number of the check of its indices."""
 
     env: ShapeEnv
     arguments: tuple[Node, ...]
@@ -61,7 +61,7 @@ class Program:
     launches: list[Launch]
     outputs: tuple[Node, ...]
     weight_slots: dict[Node, int]
-    entry_checks: int
+    index_checks: dict[int, int]
 
 
 @dataclass(eq=False)
@@ -124,8 +124,9 @@ class _Host:
         b = self.b
         self._load_api()
         self._load_inputs()
-        for number, check in enumerate(self.program.checks[: self.program.entry_checks]):
-            self._check(number, check)
+        for number, check in enumerate(self.program.checks):
+            if check.kind != "index":
+                self._check(number, check)
         self._allocate()
         most = max((len(self._arguments(launch)) for launch in self.program.launches), default=1)
         args = b.op(f"llvm.alloca {b.index(max(most, 1))} x i64 : (i64) -> !llvm.ptr")
@@ -287,14 +288,14 @@ class _Host:
         )
         zero = b.constant("arith.constant 0 : i32")
         self._continue_if(b.op(f"arith.cmpi eq, {status}, {zero} : i32"))
-        if kernel.checks_indices:
+        if number in self.program.index_checks:
             self._check_indices(number)
 
     def _check_indices(self, launch: int) -> None:
         """Fails when the kernel has reported an index out of range."""
         b = self.b
         flag, index, size = (self._fault_word(number) for number in range(3))
-        number = self.program.entry_checks + launch
+        number = self.program.index_checks[launch]
         failed = f"^fault{launch}"
         self._branch(b.op(f"arith.cmpi eq, {flag}, {b.index(0)} : i64"), failed)
         b.statement(f"{failed}:")

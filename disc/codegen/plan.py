@@ -37,7 +37,9 @@ class RowPlan:
         return space.env.product([variable.extent for variable in self.group])
 
     def row(self, space: IndexSpace) -> Dim:
-        """The number of elements of one group iteration."""
+        """The number of elements of one group iteration; where nothing is stored per element, of the rows that are reduced."""
+        if not self.tile:
+            return space.env.product(self.space[len(self.group_dims) :])
         return space.env.product([variable.extent for variable in self.tile])
 
 

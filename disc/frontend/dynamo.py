@@ -80,10 +80,12 @@ def _native_compiler(imported: Imported) -> Executable:
     # The public interface lies above this floor, hence by name and only when it is needed.
     api = importlib.import_module("disc.api")
     executable = api.compile_imported(imported, "native", Options())
+    single = imported.outputs.is_single()
 
     def run(inputs: list[object]) -> list[object]:
         # Parameters come as they are; a tensor that wants gradients cannot be lent out.
-        return list(executable(*(x.detach() if isinstance(x, torch.Tensor) else x for x in inputs)))
+        results = executable(*(x.detach() if isinstance(x, torch.Tensor) else x for x in inputs))
+        return [results] if single else list(results)
 
     return run
 

@@ -124,7 +124,7 @@ def export_module(
 
     Raises: UnsupportedOpError when the model's control flow or sizes depend on data; what torch.export raises otherwise.
     """
-    bound = inspect.signature(model.forward).bind(*example_inputs, **dict(kwargs or {}))
+    bound = inspect.signature(model.forward).bind(*_distinct(example_inputs), **dict(kwargs or {}))
     shapes = _specs_by_name(bound, dynamic_shapes)
     widened = _widened(bound, shapes)
     try:
@@ -136,6 +136,19 @@ def export_module(
         if dynamic_shapes is not None or all(a is b for a, b in zip(_leaves(bound), _leaves(widened), strict=True)):
             raise
         return _export(model, bound.args, bound.kwargs, shapes)
+
+
+def _distinct(inputs: tuple[object, ...]) -> tuple[object, ...]:
+    """The inputs with a copy of every tensor that occurs again: torch.export would take the two for one input."""
+    seen: set[int] = set()
+
+    def copied(leaf: object) -> object:
+        if isinstance(leaf, torch.Tensor) and id(leaf) in seen:
+            return leaf.clone()
+        seen.add(id(leaf))
+        return leaf
+
+    return tuple(pytree.tree_map(copied, inputs))
 
 
 def _leaves(bound: inspect.BoundArguments) -> list[object]:

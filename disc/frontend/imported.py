@@ -26,8 +26,8 @@ class OutputSpec:
     tree: pytree.TreeSpec | None = None
 
     def is_single(self) -> bool:
-        """True when the user's value is one tensor, not a tuple or another structure."""
-        return self.tree is not None and self.tree.is_leaf() and not self.constants
+        """True when the user's value is one tensor, not a tuple or another structure: so is the result of a function with just one."""
+        return not self.constants and (len(self.names) == 1 if self.tree is None else self.tree.is_leaf())
 
     def rebuild(self, results: Sequence[object]) -> object:
         """The user's nested value from the flat results of the function."""

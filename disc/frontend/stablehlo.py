@@ -34,6 +34,23 @@ def load_stablehlo(path: str | Path, context: ir.Context) -> Imported:
     return import_stablehlo(path.read_bytes(), context, str(path))
 
 
+def portable_bytecode(path: Path) -> bytes:
+    """The program of a StableHLO file as portable bytecode, which later versions of StableHLO can read.
+
+    Raises: UnsupportedFormatError for another kind of file, and for a program with ops outside StableHLO.
+    """
+    if path.suffix not in (".mlir", ".mlirbc"):
+        raise UnsupportedFormatError(f"{path}: only a model that comes as StableHLO (.mlir, .mlirbc) can be embedded as StableHLO")
+    data = path.read_bytes()
+    if data.startswith(BYTECODE_MAGIC) and b"vhlo" in data:
+        return data
+    try:
+        return _stablehlo.serialize_portable_artifact_str(data, _stablehlo.get_current_version())
+    except ValueError as error:
+        first = next((line for line in str(error).splitlines() if "error:" in line), str(error)).partition("error: ")[2]
+        raise UnsupportedFormatError(f"{path} cannot be embedded: it is not portable StableHLO: {first}") from error
+
+
 def import_stablehlo(source: bytes | str, context: ir.Context, name: str = "module") -> Imported:
     """StableHLO text or portable bytecode → stage `imported`; `name` stands in messages.
 

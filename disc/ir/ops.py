@@ -64,9 +64,10 @@ def dense_to_array(attribute: ir.Attribute) -> npt.NDArray[np.generic]:
     shaped = ir.ShapedType(attribute.type)  # pyright: ignore[reportAttributeAccessIssue]
     if not isinstance(shaped.element_type, ir.BF16Type):
         return np.array(attribute)
-    if ir.DenseElementsAttr(attribute).is_splat:
-        return np.broadcast_to(_bf16_to_array(str(attribute), []), shaped.shape)
-    return _bf16_to_array(str(attribute), list(shaped.shape))
+    with attribute.context, ir.Location.unknown():
+        if ir.DenseElementsAttr(attribute).is_splat:
+            return np.broadcast_to(_bf16_to_array(str(attribute), []), shaped.shape)
+        return _bf16_to_array(str(attribute), list(shaped.shape))
 
 
 def _bf16_to_array(text: str, shape: list[int]) -> npt.NDArray[np.uint16]:

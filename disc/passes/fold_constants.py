@@ -15,6 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 from torch_mlir import ir
+from torch_mlir.passmanager import PassManager
 
 from disc.ir.interp import evaluate_op, make_scope
 from disc.ir.interp_structure import RULES as MOVES
@@ -42,6 +43,8 @@ class FoldConstants(Pass):
     growth: int = 2
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
+        # Layers that share their weights ask for the same constants: each is computed and stored once.
+        PassManager.parse("builtin.module(cse)").run(module.operation)
         block = main_block(module)
         folder = _Folder(constant_values(block), state.weights)
         # From the last op on: a result that is folded makes the ops before it dead, and one that is not offers its operands.

@@ -190,7 +190,8 @@ def move_through_elementwise(op: ir.Operation) -> ir.Value | None:
     dims = entries(op.results[0].type)
     moved: list[ir.Value] = []
     for operand, splat in zip(inner.operands, splats, strict=True):
-        type_ = named_type(element_type(operand.type), dims if ir.RankedTensorType(operand.type).rank else [])
+        scalar = ir.RankedTensorType(operand.type).rank < ir.RankedTensorType(inner.results[0].type).rank  # of a select or clamp
+        type_ = named_type(element_type(operand.type), [] if scalar else dims)
         attributes = {name: op.attributes[name] for name in op.attributes}
         moved.append(
             make_splat(splat, type_, op) if splat is not None else build(op.name, [operand], [type_], attributes, before=op).results[0]

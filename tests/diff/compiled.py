@@ -70,8 +70,9 @@ class TextProgram:
         wanted = self.expected(inputs)
         wrong: list[str] = []
         for executable in self.executables:
-            results = executable(*inputs)
-            assert isinstance(results, tuple | list) and len(results) == len(wanted)
+            returned = executable(*inputs)
+            results = returned if isinstance(returned, tuple) else (returned,)
+            assert len(results) == len(wanted)
             for number, (ours, theirs) in enumerate(zip(results, wanted, strict=True)):
                 element = self.outputs[number]
                 values = bf16_values(ours) if element == "bf16" else ours
@@ -100,7 +101,7 @@ def mismatch(ours: Array, theirs: Array, relative: float, absolute: float) -> st
 
 
 def text_program(text: str) -> TextProgram:
-    """Compiles a module with one public function; the executables return a tuple."""
+    """Compiles a module with one public function; the executables return a tuple, or its one result."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.mlir"
         path.write_text(text)

@@ -257,3 +257,15 @@ def test_a_transposed_weight_is_a_view() -> None:
     for name in ("a", "b"):
         folded = state.weights[f"folded.transpose.{name}"].array
         assert folded.shape == (8, 4) and np.shares_memory(folded, state.weights[name].array)
+
+
+def test_equal_constants_are_stored_once() -> None:
+    """Layers that share their weights (ALBERT) share what is folded from them."""
+    half, whole = "tensor<8x4xf32, [8, 4]>", "tensor<16x4xf32, [16, 4]>"
+    weights = [f'%{name}{layer} = "disc.weight"() {{name = "{name}"}} : () -> {half}' for layer in range(3) for name in "ab"]
+    joined = [f"%c{layer} = stablehlo.concatenate %a{layer}, %b{layer}, dim = 0 : ({half}, {half}) -> {whole}" for layer in range(3)]
+    body = "\n".join([*weights, *joined])
+    module = parse_module(f"func.func @main() -> ({whole}, {whole}, {whole}) {{ {body} return %c0, %c1, %c2 : {whole}, {whole}, {whole} }}")
+    state = CompileState(random_weights(module, np.random.default_rng(0)), Options(debug_checks=True))
+    run_passes(module, [FoldConstants()], state)
+    assert list(state.weights) == ["a", "b", "folded.concatenate.a"]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import disc
-from disc import cli
+from disc import artifact, cli
 from disc.cli import main
 
 FACTORY = """
@@ -31,6 +31,15 @@ def build():
 
 def with_dims():
     return *build(), ({0: torch.export.Dim.AUTO}, {})
+"""
+
+CHECKED = """
+module attributes {disc.symbols = {s0 = {min = 0 : i64, divisor = 8 : i64}}} {
+  func.func @main(%x: tensor<?xf32> {disc.name = "x", disc.dims = ["s0"]}) -> tensor<?xf32> {
+    %y = stablehlo.add %x, %x : tensor<?xf32>
+    return %y : tensor<?xf32>
+  }
+}
 """
 
 
@@ -92,8 +101,23 @@ def test_compile_stablehlo_to_the_default_name(capsys: pytest.CaptureFixture[str
     )
     assert main(["compile", "double.mlir"]) == 0
     assert "double.disc" in capsys.readouterr().out
-    (result,) = disc.load("double.disc")(np.ones(5, np.float32))
+    result = disc.load("double.disc")(np.ones(5, np.float32))
+    assert isinstance(result, np.ndarray), "one result is no tuple"
     np.testing.assert_array_equal(result, np.full(5, 2, np.float32))
+
+
+def test_embedded_stablehlo(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("checked.mlir").write_text(CHECKED)
+    for options, says in (((), "not in here"), (("--embed-stablehlo",), "in section stablehlo")):
+        assert main(["compile", "checked.mlir", *options]) == 0
+        assert main(["inspect", "checked.disc"]) == 0
+        assert f"the program as StableHLO: {says}\n" in capsys.readouterr().out
+    Path("again.mlirbc").write_bytes(artifact.read_section("checked.disc", "stablehlo"))
+    assert main(["compile", "again.mlirbc", "--embed-stablehlo"]) == 0
+    assert artifact.read_section("again.disc", "stablehlo") == Path("again.mlirbc").read_bytes()
+    again = disc.load("again.disc")
+    assert again.manifest["inputs"] == disc.load("checked.disc").manifest["inputs"]
+    np.testing.assert_array_equal(again(np.ones(8, np.float32)), np.full(8, 2, np.float32))
 
 
 def test_compile_pt2_warns(capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,6 +158,21 @@ def test_inspect_and_verify(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "scaled.disc"]) == 0
     text = capsys.readouterr().out
     assert "input  x: f32[S0, 4]" in text and "manifest" in text
+    assert "symbol S0 = dim 0 of input 'x', 0 to any\n" in text and "a multiple of 1" not in text
+
+
+def test_inspect_checks(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("checked.mlir").write_text(CHECKED)
+    table = torch.nn.Embedding(10, 4)
+    disc.compile(table, (torch.zeros(2, 3, dtype=torch.int64),)).save("table.disc")
+    assert main(["compile", "checked.mlir"]) == 0
+    assert main(["inspect", "checked.disc"]) == 0
+    text = capsys.readouterr().out
+    assert "check  dim 0 of input 'x' must be a multiple of 8\n" in text and "{" not in text.replace("options {", "")
+    assert "index" not in text, "a check of indices where nothing is gathered"
+    assert main(["inspect", "table.disc"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("must fit its dim\n") == 1 and "{actual}" not in text
 
 
 def test_bench(capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,6 +57,14 @@ def executable() -> disc.Executable:
     return disc.compile(Sum(), (torch.randn(2, 3), torch.randn(2, 6)))
 
 
+OWN_OP = """
+func.func @main(%x: tensor<?x3xf32>) -> tensor<?x3xf32> {
+  %y = "disc.cumulative"(%x) {dim = 1 : i64, kind = "sum"} : (tensor<?x3xf32>) -> tensor<?x3xf32>
+  return %y : tensor<?x3xf32>
+}
+"""
+
+
 @pytest.fixture(scope="module")
 def folder(executable: disc.Executable, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("errors")
@@ -90,6 +98,8 @@ MISTAKES = {
     "gpu target": (["compile", "sum_factory:build", "--target", "sm_90"], "GPU code is not generated yet"),
     "unknown dtype": (["compile", "sum_factory:build", "--dtype", "f8"], "--dtype f8: the types are f32, f64, f16, bf16"),
     "dtype of a file": (["compile", "text.mlir", "--dtype", "f32"], "a file has its dims and types already"),
+    "no StableHLO to embed": (["compile", "sum_factory:build", "--embed-stablehlo"], "is for models that come as StableHLO"),
+    "not portable": (["compile", "own.mlir", "--embed-stablehlo"], "own.mlir cannot be embedded: it is not portable StableHLO: "),
     "unknown dynamic input": (["compile", "sum_factory:build", "--dynamic", "x=0"], "no input 'x'; its inputs are 'ids', 'mask'"),
     "no such dim": (["compile", "sum_factory:build", "--static", "ids=2"], "dims of 'ids' are numbers from 0 to 1"),
     "output folder": (["compile", "sum_factory:build", "-o", "no/where.disc"], "the folder no does not exist"),
@@ -118,6 +128,7 @@ MISTAKES = {
 def _files(folder: Path) -> None:
     for name in ("model.onnx", "model.h5", "text.pt2", "text.mlir"):
         (folder / name).write_text("hello, this is no model of any kind that disc could read")
+    (folder / "own.mlir").write_text(OWN_OP)
     whole = bytearray((folder / "sum.disc").read_bytes())
     (folder / "truncated.disc").write_bytes(whole[:-100])
     struct.pack_into("<I", whole, 8, FORMAT_VERSION + 1)
@@ -200,3 +211,8 @@ def test_input_file_of_several_arrays(capsys: pytest.CaptureFixture[str]) -> Non
     np.savez("two.npz", a=np.ones(1), b=np.ones(1))
     assert main(["run", "sum.disc", "--input", "two.npz"]) == 1
     assert "holds several arrays" in capsys.readouterr().err
+
+
+def test_embedding_a_torch_model() -> None:
+    with pytest.raises(errors.UnsupportedFormatError, match="only a model that comes as StableHLO"):
+        disc.compile(torch.nn.ReLU(), (torch.randn(2, 3),), options=disc.Options(embed_stablehlo=True))

@@ -442,6 +442,36 @@ def gather(g: Graph) -> None:
     )  # fmt: skip
 
 
+def dynamic_slice(g: Graph) -> None:
+    """A constant part of every constant dim, from where another value says (clamped)."""
+    x = g.pick(lambda value: 0 < len(value.dims) < 4 and all(dim.is_const and dim.const > 0 for dim in value.dims))
+    start = g.pick(lambda value: value.element in ("i64", "i32") and value.exact and not value.dims)
+    if x is None:
+        return
+    at = g.constant(str(int(g.random.integers(-1, 4))), "i64") if start is None else start.name
+    element = "i64" if start is None else start.element
+    sizes = [int(g.random.integers(1, dim.const + 1)) for dim in x.dims]
+    dims = [Dim.of(size) for size in sizes]
+    kinds = ", ".join([g.of(x), *[f"tensor<{element}>"] * len(dims)])
+    text = f"stablehlo.dynamic_slice {', '.join([x.name, *[at] * len(dims)])}, sizes = {sizes} : ({kinds}) -> {g.type(dims, x.element)}"
+    moved(g, x, text, dims)
+
+
+def clamp(g: Graph) -> None:
+    x = g.pick(is_number)
+    if x is None:
+        return
+    low, high = ("-1.5", "2.0") if is_float(x) else ("1", "5")
+    bounds = [g.constant(each, x.element) for each in (low, high)]
+    if g.chance(0.5):
+        bounds = [g.splat(each, x.dims, x.element) for each in (low, high)]
+        kind = g.of(x)
+        text = f"stablehlo.clamp {bounds[0]}, {x.name}, {bounds[1]} : {kind}"
+    else:
+        text = f"stablehlo.clamp {bounds[0]}, {x.name}, {bounds[1]} : (tensor<{x.element}>, {g.of(x)}, tensor<{x.element}>) -> {g.of(x)}"
+    g.emit(text, x.dims, x.element, x.exact, x.bits)
+
+
 # --- reductions and products --------------------------------------------------------------------------------------------------
 
 
@@ -562,8 +592,12 @@ def product(g: Graph) -> None:
 
 def softmax(g: Graph) -> None:
     x = g.pick(lambda value: value.element in ("f32", "f64", "bf16") and len(value.dims) > 0 and value.exact)
-    if x is None:
-        return
+    if x is not None:
+        softmax_of(g, x)
+
+
+def softmax_of(g: Graph, x: Value) -> Value:
+    """Along the last dim."""
     axis = len(x.dims) - 1
     places, kind = list(range(axis)), g.of(x)
     top = g.reduce_line("maximum", EXTREMES[x.element][0], x.name, x.dims, [axis], x.element)
@@ -571,7 +605,37 @@ def softmax(g: Graph) -> None:
     raised = g.line(f"stablehlo.exponential {g.line(f'stablehlo.subtract {x.name}, {top} : {kind}')} : {kind}")
     total = g.reduce_line("add", "0.0", raised, x.dims, [axis], x.element)
     total = g.broadcast_line(total, x.dims[:-1], x.dims, x.element, places)
-    g.emit(f"stablehlo.divide {raised}, {total} : {kind}", x.dims, x.element, False)
+    return g.emit(f"stablehlo.divide {raised}, {total} : {kind}", x.dims, x.element, False)
+
+
+def attention(g: Graph) -> None:
+    """Scores of x with y, perhaps scaled or masked, softmax over them, and the sum of y weighted by it."""
+    x = g.pick(lambda value: value.element == "f32" and value.exact and value.bits < 8 and 1 < len(value.dims) < 4)
+    if x is None:
+        return
+    y = g.pick(lambda value: value.element == "f32" and value.exact and value.bits < 8 and value.dims[:-2] == x.dims[:-2]
+               and len(value.dims) == len(x.dims) and value.dims[-1] == x.dims[-1])  # fmt: skip
+    assert y is not None
+    batch = len(x.dims) - 2
+    batches = f"batching_dims = {list(range(batch))} x {list(range(batch))}, " if batch else ""
+    dims = (*x.dims[:-1], y.dims[-2])
+    kinds = f"({g.of(x)}, {g.of(y)}) -> {g.type(dims, 'f32')}"
+    scores = g.line(f"stablehlo.dot_general {x.name}, {y.name}, {batches}contracting_dims = [{batch + 1}] x [{batch + 1}] : {kinds}")
+    if g.chance(0.5):
+        scores = g.line(f"stablehlo.multiply {scores}, {g.splat('0.125', dims, 'f32')} : {g.type(dims, 'f32')}")
+    if g.chance(0.3):
+        rows, columns = (g.line(f'"disc.iota"() {{dim = {axis} : i64}} : () -> {g.type(dims, "i64")}') for axis in (batch, batch + 1))
+        flags = g.line(f"stablehlo.compare LE, {columns}, {rows} : ({g.type(dims, 'i64')}, {g.type(dims, 'i64')}) -> {g.type(dims, 'i1')}")
+        low = g.splat("-30.0", dims, "f32")
+        scores = g.line(f"stablehlo.select {flags}, {scores}, {low} : {g.type(dims, 'i1')}, {g.type(dims, 'f32')}")
+    weights = softmax_of(g, Value(scores, dims, "f32", True, 20))
+    kinds = f"({g.of(weights)}, {g.of(y)}) -> {g.of(x)}"
+    g.emit(
+        f"stablehlo.dot_general {weights.name}, {y.name}, {batches}contracting_dims = [{batch + 1}] x [{batch}] : {kinds}",
+        x.dims,
+        "f32",
+        False,
+    )
 
 
 def layernorm(g: Graph) -> None:
@@ -600,7 +664,7 @@ def layernorm(g: Graph) -> None:
 MAKERS: tuple[Callable[[Graph], None], ...] = (
     unary, unary, binary, binary, binary, binary, transcendental, transcendental, divide, select, select, convert, iota, dim_value,
     transpose, transpose, reshape, reshape, reshape, broadcast, broadcast, slice_dim, slice_dim, pad, concatenate, reverse, gather,
-    reduce, reduce, reduce, argmax, cumulative, linear, linear, product, softmax, layernorm,
+    reduce, reduce, reduce, argmax, cumulative, linear, linear, product, softmax, layernorm, attention, dynamic_slice, clamp,
 )  # fmt: skip
 
 

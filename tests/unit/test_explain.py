@@ -10,8 +10,8 @@ from torch import nn
 
 import disc
 from disc.errors import InputRankError
-from disc.explain import counted_names, relations, short_line
-from disc.machine import Limits
+from disc.explain import check_text, counted_names, short_line
+from disc.machine import Limits, machine_limits
 
 
 class Weighted(nn.Module):
@@ -103,5 +103,13 @@ def test_small_parts() -> None:
     assert counted_names(["stablehlo.add", "stablehlo.constant", "disc.slice", "stablehlo.add"]) == "add x2, slice"
     assert short_line("/a/b/c/d.py:3") == "b/c/d.py:3"
     assert short_line("d.py:3") == "d.py:3"
-    assert relations(["dim 1 must be 2", "index {actual} is out of range"]) == ("dim 1 must be 2",)
+    assert check_text("dim 1 of input 'x' must be a multiple of 8: got {actual}") == "dim 1 of input 'x' must be a multiple of 8"
+    assert check_text("dim 1 of input 'x' must equal 2") == "dim 1 of input 'x' must equal 2"
     assert Limits(gflops=100, gbytes=10, source="").least_seconds(1000, 1000) == pytest.approx(1e-7)
+
+
+def test_machine_limits() -> None:
+    limits = machine_limits(1)
+    assert limits is machine_limits(1)
+    assert 1 < limits.gflops < 10_000 and 0.1 < limits.gbytes < 10_000
+    assert "on 1 thread" in limits.source

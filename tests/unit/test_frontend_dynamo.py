@@ -121,6 +121,16 @@ def test_unsupported_op_runs_in_pytorch() -> None:
     assert dynamo.statistics().compiled == 2
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_native_results(count: int) -> None:
+    """A graph with one result gives that one, not the rows of it."""
+    dynamo.set_compiler(None)
+    compiled = torch.compile(lambda x: tuple(x + i for i in range(count)), backend=dynamo.backend, dynamic=True)
+    for batch in (3, 1, 5):
+        x = torch.randn(batch, 2)
+        torch.testing.assert_close(compiled(x), tuple(x + i for i in range(count)))
+
+
 def test_size_results_are_integers() -> None:
     def function(x: torch.Tensor) -> tuple[torch.Tensor, int]:
         return x + 1, x.shape[0] * 2

@@ -170,8 +170,10 @@ def _emit_softmax(frame: Frame, parts: _Attention, batch: str, rows: Sequence[st
     b, e = frame.b, frame.emitter
     c = parts.first.contraction
     first = b.op(f"arith.muli {batch}, {b.scalar(c.m)} : i64")
+    e.floor = b.scope  # this block's scratch is known from here on
     with b.loop(rows[0], rows[1], b.index(1)) as row:
         name = e.name("row")
         position = e.space.variable(name, c.batch * c.m)
         with e.bind(name, b.op(f"arith.addi {first}, {row.index} : i64")):
             emit_group(frame, parts.rows, position)
+    e.floor = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from ...ir.graph import Node
 from . import math
 from .builder import Builder, register_element
@@ -357,6 +359,23 @@ def to_storage(b: Builder, value: str, element: str) -> str:
     if element == "bf16":
         return b.op(f"arith.trunci {bfloat16_bits(b, value)} : {b.vec('i32')} to {b.vec('i16')}")
     return value
+
+
+def constant_splat(b: Builder, node: Node) -> str:
+    """The splat vector of a constant with one distinct value."""
+    array = node.attrs["value"]
+    assert isinstance(array, np.ndarray)
+    if array.size == 0:
+        return b.const(0, register_element(node.element))
+    scalar = array.reshape(-1)[0]
+    if node.element == "bf16":
+        scalar = (np.uint32(scalar) << np.uint32(16)).view(np.float32)
+    element = register_element(node.element)
+    if element.startswith("i") and element != "i1":
+        bits = int(element[1:])
+        signed = int(scalar) - (1 << bits) if int(scalar) >= 1 << (bits - 1) else int(scalar)
+        return b.const(signed, element)
+    return b.const(bool(scalar) if element == "i1" else float(scalar), element)
 
 
 Rule = Callable[[Builder, Node, Sequence[str]], str]

@@ -7,7 +7,7 @@ emitted in the outer scope and remembered there, so a row's mean is computed onc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -18,8 +18,8 @@ from ...errors import CompilerBug
 from ...ir.graph import Body, Node
 from ...shapes import Dim, FloorDiv, Symbol
 from ..index import ONE, ZERO, Index, IndexSpace, split_linear, view_index
-from .builder import Builder, Scope, Variable, register_element
-from .elementwise import ELEMENTWISE, convert, emit_elementwise
+from .builder import Builder, Scope, Variable
+from .elementwise import ELEMENTWISE, constant_splat, convert, emit_elementwise
 from .memory import Buffer, load_contiguous, load_gather, load_scalar, store_contiguous, store_scalar, store_scatter
 
 
@@ -48,17 +48,24 @@ class RowCache:
 
 
 Override = Callable[[Index, "Predicate | None"], str]
+Rule = Callable[["Emitter", Node, Index, "Predicate | None"], str]
 
 
 @dataclass(eq=False)
 class Emitter:
-    """Values of nodes at indices. `leaves` maps nodes that are not to be emitted (inputs, a dot's tile) to where they are."""
+    """Values of nodes at indices.
+
+    rules: the ops that are neither element-wise nor views. leaves: nodes that are not to be emitted (inputs, a dot's tile) and where
+    they are instead.
+    """
 
     b: Builder
     space: IndexSpace
+    rules: Mapping[str, Rule]
     leaves: dict[Node, Buffer | Override] = field(default_factory=dict)
     caches: dict[Node, RowCache] = field(default_factory=dict)
     fault: str | None = None  # where to report an index out of range: three i64 (flag, index, size); None = indices are clamped
+    floor: Scope | None = None  # nothing is emitted further out than this, however little its index depends on
     whole: Dim | None = None  # a length that is known to be a multiple of the lanes in this version
     _names: int = 0
     _row_loop: bool = False
@@ -176,6 +183,8 @@ class Emitter:
         scopes = [self.b.scope_of(dim) for dim in index]
         if predicate is not None:
             scopes.append(predicate.scope)
+        if self.floor is not None:
+            scopes.append(self.floor)
         return max(scopes, key=lambda scope: scope.depth, default=self.b.root)
 
     def _cached(self, node: Node, index: Index, predicate: Predicate | None) -> str:
@@ -206,7 +215,7 @@ class Emitter:
         if node.op in ELEMENTWISE:
             operands = [self.value(operand, index if operand.dims else (), predicate) for operand in node.operands]
             return emit_elementwise(self.b, node, operands)
-        rule = STRUCTURAL.get(node.op)
+        rule = self.rules.get(node.op)
         if rule is None:
             raise CompilerBug(f"no x86 rule for {node.op} (line {node.line or 'unknown'})")
         return rule(self, node, index, predicate)
@@ -425,25 +434,3 @@ class Emitter:
 
 
 LaneBody = Callable[[list[str], list[str]], list[str]]
-
-
-def constant_splat(b: Builder, node: Node) -> str:
-    """The splat vector of a constant with one distinct value."""
-    array = node.attrs["value"]
-    assert isinstance(array, np.ndarray)
-    if array.size == 0:
-        return b.const(0, register_element(node.element))
-    scalar = array.reshape(-1)[0]
-    if node.element == "bf16":
-        scalar = (np.uint32(scalar) << np.uint32(16)).view(np.float32)
-    element = register_element(node.element)
-    if element.startswith("i") and element != "i1":
-        bits = int(element[1:])
-        signed = int(scalar) - (1 << bits) if int(scalar) >= 1 << (bits - 1) else int(scalar)
-        return b.const(signed, element)
-    return b.const(bool(scalar) if element == "i1" else float(scalar), element)
-
-
-from .structural import STRUCTURAL  # noqa: E402  (the rules need the class above)
-
-__all__ = ["ONE", "Emitter", "Predicate", "RowCache", "constant_splat"]

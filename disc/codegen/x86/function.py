@@ -11,6 +11,7 @@ from ..index import ZERO, IndexSpace
 from .builder import Builder, Variable
 from .emit import Emitter
 from .memory import STORAGE_BYTES, Buffer
+from .structural import STRUCTURAL
 
 
 @dataclass(eq=False)
@@ -47,7 +48,7 @@ def emit_function(
 ) -> str:
     """The MLIR text of one kernel function. `emit` fills the body; inputs are bound as leaves, symbols as variables."""
     b = Builder(lanes)
-    emitter = Emitter(b, space)
+    emitter = Emitter(b, space, STRUCTURAL)
     pointers = [_argument(b, number, "!llvm.ptr") for number in range(len(body.arguments) + len(outputs))]
     for argument, pointer in zip(body.arguments, pointers, strict=False):
         emitter.leaves[argument] = Buffer(pointer, argument.dims, argument.element)

@@ -21,8 +21,8 @@ from .builder import register_element
 from .elementwise import convert, pack_bf16_pair, storage_element, to_storage
 from .emit import Emitter, Predicate
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
-from .memory import Buffer, address
 from .isa import Isa
+from .memory import Buffer, address
 from .micro import BYTES, Form, choose_form, micro_name
 from .transpose import TransposedRows, pack_transposed
 
@@ -208,7 +208,8 @@ def _notes(gemm: Gemm, packed: PackedWeight | None, work: int) -> tuple[str, ...
     right = "packed ahead of time" if packed else "read in place" if _direct(gemm) else "packed per panel"
     left = "read in place" if gemm.left is not None else "packed per tile"
     return (
-        f"schedule: {ROWS} rows x {gemm.vectors} vectors of {gemm.lanes}, panels of {gemm.panel} columns, row blocks of {ROW_BLOCK}, {gemm.form.name}",
+        f"schedule: {ROWS} rows x {gemm.vectors} vectors of {gemm.lanes}, panels of {gemm.panel} columns, row blocks of {ROW_BLOCK}",
+        f"micro-kernel: {gemm.form.name}",
         f"A {left}; B {right}; epilogue cost {work}",
     )
 
@@ -472,7 +473,11 @@ def _epilogue(frame: Frame, gemm: Gemm, body: Body, row: str, columns: tuple[str
     e.space.variable(name_start, c.n)
     with e.bind(name_row, row), e.bind(name_start, columns[0]):
         tile = Buffer(frame.scratch, (), gemm.element)
-        offset = Dim.symbol(name_row) * PANEL + Dim.symbol("gn") - Dim.symbol(name_start)
+        offset = Dim.symbol(name_row) * PANEL
+        if c.n == ONE:  # the index of a value names no column then, so it would be taken for one that all rows share
+            e.floor = frame.b.scope
+        else:
+            offset += Dim.symbol("gn") - Dim.symbol(name_start)
 
         def dot_value(index: Index, predicate: Predicate | None) -> str:
             del index
@@ -483,6 +488,7 @@ def _epilogue(frame: Frame, gemm: Gemm, body: Body, row: str, columns: tuple[str
         e.leaves[c.node] = dot_value
         _store_columns(frame, gemm, indices, columns)
         del e.leaves[c.node]
+        e.floor = None
 
 
 def _store_columns(frame: Frame, gemm: Gemm, indices: dict[Node, Index], columns: Sequence[str]) -> None:

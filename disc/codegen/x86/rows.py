@@ -101,7 +101,8 @@ def _make_caches(frame: Frame, plan: RowPlan) -> None:
     for number, node in enumerate(plan.cached):
         element = register_element(node.element)
         offset = b.scalar(rounded_up(row, b.lanes) * (number * 8))
-        pointer = address(b, Buffer(frame.scratch, (), "i8"), offset)
+        with b.at(e.floor or b.root):  # a row that is the same for every group is made before the loop over groups
+            pointer = address(b, Buffer(frame.scratch, (), "i8"), offset)
         assert STORAGE_BYTES[element] <= 8
         e.caches[node] = RowCache(Buffer(pointer, node.dims, element), e.space.env.simplify(start))
 

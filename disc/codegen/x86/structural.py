@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from ...errors import CompilerBug
 from ...ir.costs import node_cost
@@ -12,17 +11,11 @@ from ...shapes import Dim
 from ..index import ONE, ZERO, Index
 from ..probe import Probe, flattens
 from .builder import register_element
-from .elementwise import convert
-
-if TYPE_CHECKING:
-    from .emit import Emitter, Predicate
-
-Rule = Callable[["Emitter", Node, Index, "Predicate | None"], str]
+from .elementwise import constant_splat, convert
+from .emit import Emitter, Predicate, Rule
 
 
 def _constant(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> str:
-    from .emit import constant_splat
-
     return constant_splat(e.b, node)
 
 

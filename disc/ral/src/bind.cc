@@ -168,6 +168,18 @@ nb::object file_view(const Context& context) {
       PyMemoryView_FromMemory(static_cast<char*>(const_cast<void*>(data ? data : "")), static_cast<Py_ssize_t>(size), PyBUF_READ));
 }
 
+// (f32 operations per second, bytes copied per second) of one core.
+std::pair<double, double> measure_limits() {
+  std::pair<double, double> limits;
+  ral_status status;
+  {
+    nb::gil_scoped_release release;
+    status = ral_measure_limits(&limits.first, &limits.second);
+  }
+  check(status);
+  return limits;
+}
+
 }  // namespace
 
 NB_MODULE(_ral, module) {
@@ -176,6 +188,7 @@ NB_MODULE(_ral, module) {
   module.def("load_file", &load_file, nb::arg("path"), nb::arg("threads"), nb::arg("isa").none());
   module.def("load_memory", &load_memory, nb::arg("manifest"), nb::arg("signature"), nb::arg("code"), nb::arg("weights"),
              nb::arg("threads"), nb::arg("isa").none());
+  module.def("measure_limits", &measure_limits);
   nb::class_<Context>(module, "Context")
       .def("call", &call, nb::arg("inputs"), nb::arg("out").none())
       .def("verify", &verify)

@@ -1,0 +1,114 @@
+"""Whole models: one compile each, many shapes, against eager PyTorch."""
+
+from __future__ import annotations
+
+import copy
+import random
+import resource
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+import disc
+from tests.models import FULL, MODELS, shapes
+
+TOLERANCE = 1e-4
+UNCACHED = disc.Options(cache=False)
+
+
+def flat(value: object) -> list[torch.Tensor]:
+    """The tensors of a model's result, in order."""
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def assert_close(model: torch.nn.Module, executable: disc.Executable, inputs: Sequence[torch.Tensor]) -> None:
+    """Every output has eager's dims and differs by at most TOLERANCE."""
+    with torch.no_grad():
+        expected = flat(model(*inputs))
+    actual = flat(executable(*inputs))
+    assert [tensor.shape for tensor in actual] == [tensor.shape for tensor in expected]
+    for ours, theirs in zip(actual, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=TOLERANCE, rtol=0.0)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_one_compile_serves_every_shape(name: str, tmp_path: Path) -> None:
+    model, example, dynamic_shapes = MODELS[name]()
+    model.eval()
+    executable = disc.compile(model, example, dynamic_shapes, options=UNCACHED)
+    samples = shapes(name)
+    assert len(samples) >= 12
+    for inputs in samples:
+        assert_close(model, executable, inputs)
+    assert executable.stats()["compiles"] == 1
+    executable.save(tmp_path / "model.disc")
+    assert_close(model, disc.load(tmp_path / "model.disc"), samples[0])
+
+
+@pytest.mark.parametrize("name", ["bert", "resnet", "t5-encoder"])
+def test_avx2_code_agrees(name: str) -> None:
+    model, example, dynamic_shapes = MODELS[name]()
+    model.eval()
+    executable = disc.compile(model, example, dynamic_shapes, target="x86-64-v3", options=UNCACHED)
+    for inputs in shapes(name)[::3]:
+        assert_close(model, executable, inputs)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", FULL)
+def test_base_sizes(name: str) -> None:
+    model, example, dynamic_shapes = MODELS[name](full=True)
+    model.eval()
+    executable = disc.compile(model, example, dynamic_shapes, options=UNCACHED)
+    for inputs in shapes(name, full=True):
+        assert_close(model, executable, inputs)
+
+
+def test_a_thousand_shapes_leave_memory_flat() -> None:
+    model, example, dynamic_shapes = MODELS["bert"]()
+    executable = disc.compile(model.eval(), example, dynamic_shapes, options=disc.Options(cache=False, threads=2))
+    generator = random.Random(0)
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            batch, length = generator.randint(1, 6), generator.randint(1, 70)
+            executable(torch.randint(0, 100, (batch, length)), torch.ones(batch, length, dtype=torch.int64))
+
+    executable(torch.zeros(6, 70, dtype=torch.int64), torch.ones(6, 70, dtype=torch.int64))
+    run(200)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    run(1000)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 8 * 1024, f"{grown} KiB more after 1,000 shapes"
+    assert executable.stats()["compiles"] == 1
+
+
+def test_training_through_torch_compile() -> None:
+    torch.manual_seed(0)
+    reference = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.LayerNorm(32), torch.nn.Linear(32, 8))
+    trained = copy.deepcopy(reference)
+    compiled = torch.compile(trained, backend="disc", dynamic=True)
+    for batch in (3, 5, 1, 0, 2, 17):
+        losses = []
+        for model in (reference, compiled):
+            loss = model(torch.full((batch, 7, 16), 0.1) + torch.arange(16)).square().sum()
+            loss.backward()
+            losses.append(loss)
+        torch.testing.assert_close(losses[0], losses[1], atol=1e-4, rtol=1e-5)
+        for left, right in zip(reference.parameters(), trained.parameters(), strict=True):
+            torch.testing.assert_close(left.grad, right.grad, atol=1e-3, rtol=1e-4)
+        reference.zero_grad()
+        trained.zero_grad()
+
+
+def test_an_index_out_of_range_is_an_error_and_loses_nothing() -> None:
+    table = torch.nn.Embedding(10, 16)
+    executable = disc.compile(table, (torch.zeros(2, 3, dtype=torch.int64),), options=UNCACHED)
+    for bad in ([[1, 10]], [[-1, 2]]):
+        with pytest.raises(disc.DiscError, match="out of range for a dim of size 10"):
+            executable(torch.tensor(bad))
+    good = torch.tensor([[0, 9]])
+    torch.testing.assert_close(executable(good), table(good))
