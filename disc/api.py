@@ -19,11 +19,11 @@ from disc.errors import TargetError, UnsupportedFormatError
 from disc.frontend.imported import Imported
 from disc.ir.dialect import make_context
 from disc.ir.passes import CompileState, bug_with_reproducer, run_passes
-from disc.ir.stages import load_env
-from disc.passes.pipelines import FRONT, FUSION, GRAPH
+from disc.ir.stages import computes_in, load_env
+from disc.passes.pipelines import FRONT, FUSION, graph_passes
 from disc.ral.executable import Executable, load
 from disc.speculation.versions import SpeculateVersions
-from disc.targets import host_isa
+from disc.targets import BF16_ISA, host_bf16_isa, host_isa
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Model = torch.nn.Module | torch.export.ExportedProgram | str | os.PathLike[str]
 
 DynamicShapes = Mapping[str, object] | Sequence[object] | None
-ISAS = ("x86-64-v3", "x86-64-v4")
+ISAS = ("x86-64-v3", "x86-64-v4", BF16_ISA)
 
 
 def compile(
@@ -45,22 +45,23 @@ def compile(
 
     model: a module, an exported program, or the path of a `.pt2`, `.mlir` or `.mlirbc` file. example_inputs: one valid set of inputs (a
     tuple, or a dict by name), needed for a module; their sizes do not matter. dynamic_shapes: as `torch.export` takes them; None = every
-    dim of every tensor input is dynamic. target: "native", or ISA levels such as ["x86-64-v3", "x86-64-v4"]. The result comes out of
+    dim of every tensor input is dynamic. target: "native" (this CPU, with its bf16 instructions where the program computes in bf16), or ISA
+    names such as ["x86-64-v3", "x86-64-v4", "x86-64-v4+avx512bf16"]. The result comes out of
     the compile cache where the same program was compiled before (`stats()["compiles"]` is then 0).
 
     Raises UnsupportedOpError (all ops that cannot be compiled), UnsupportedFormatError, TargetError, ShapeConstraintError, CompilerBug.
     """
     options = options or Options()
-    isas = target_isas(target)
+    target_isas(target)  # before the export: a target that does not exist should fail at once
     program = _program(model, example_inputs, dynamic_shapes)
     environment = read_environment()
     if not (options.cache and environment.cache) or environment.dump is not None:  # whoever asks for dumps wants the passes to run
-        return _compile_program(program, isas, options)
-    cache, key = open_cache(environment), _key(program, isas, options)
+        return _compile_program(program, target, options)
+    cache, key = open_cache(environment), _key(program, target, options)
     found = cache.lookup(key, lambda path: _load_checked(path, options))
     if found is not None:
         return found
-    compiled = _compile_program(program, isas, options)
+    compiled = _compile_program(program, target, options)
     cache.store(key, compiled.save)
     return compiled
 
@@ -96,9 +97,9 @@ def _program(
     return export_module(model, tuple(example_inputs), dynamic_shapes)
 
 
-def _compile_program(program: torch.export.ExportedProgram | Path, isas: Sequence[str], options: Options) -> Executable:
+def _compile_program(program: torch.export.ExportedProgram | Path, target: str | Sequence[str], options: Options) -> Executable:
     imported = _import_program(program, make_context())
-    return compile_imported(imported, isas, options, _stablehlo(program) if options.embed_stablehlo else None)
+    return compile_imported(imported, target, options, _stablehlo(program) if options.embed_stablehlo else None)
 
 
 def _stablehlo(program: torch.export.ExportedProgram | Path) -> bytes:
@@ -110,11 +111,11 @@ def _stablehlo(program: torch.export.ExportedProgram | Path) -> bytes:
     return portable_bytecode(program)
 
 
-def _key(program: torch.export.ExportedProgram | Path, isas: Sequence[str], options: Options) -> str:
+def _key(program: torch.export.ExportedProgram | Path, target: str | Sequence[str], options: Options) -> str:
     """The cache key. A file counts by its bytes, a program by its graph and weights: both known before the front end has run."""
     settings = dataclasses.asdict(options)
     del settings["cache"], settings["debug_checks"]  # neither changes the output
-    facts = {"options": repr(settings), "isas": " ".join(isas)}
+    facts = {"options": repr(settings), "target": repr(target), "isas": " ".join(target_isas(target, bf16=True))}
     if isinstance(program, Path):
         return cache_key({**facts, "file": program.suffix}, [("file", file_view(program))])
     from disc.frontend.identity import program_data, program_facts
@@ -147,11 +148,12 @@ def _import_file(path: Path, context: ir.Context) -> Imported:
     return load_stablehlo(path, context)
 
 
-def compile_imported(imported: Imported, isas: Sequence[str], options: Options, stablehlo: bytes | None = None) -> Executable:
+def compile_imported(imported: Imported, target: str | Sequence[str], options: Options, stablehlo: bytes | None = None) -> Executable:
     """Runs every stage after the front end and loads the result. stablehlo: the section of that name."""
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 20_000))  # values are emitted by recursion over the fused graph
     state = CompileState(weights=imported.weights, options=options, dump=read_environment().dump)
-    run_passes(imported.module, [*FRONT, *GRAPH, *FUSION, SpeculateVersions()], state)
+    run_passes(imported.module, [*FRONT, *graph_passes(options.dtype), *FUSION, SpeculateVersions()], state)
+    isas = target_isas(target, computes_in(imported.module, "bf16"))
     built = _generate(imported.module, state, isas)
     with imported.module.context, ir.Location.unknown():
         tables = manifest_tables(built, imported.module, load_env(imported.module))
@@ -180,8 +182,8 @@ def _generate(module: ir.Module, state: CompileState, isas: Sequence[str]) -> Bu
     return built
 
 
-def target_isas(target: str | Sequence[str]) -> tuple[str, ...]:
-    """The ISA levels to compile for.
+def target_isas(target: str | Sequence[str], bf16: bool = False) -> tuple[str, ...]:
+    """The ISA levels to compile for; bf16: "native" includes the CPU's bf16 instructions.
 
     Raises TargetError for a name that is no target, and for "native" on a CPU below x86-64-v3.
     """
@@ -189,7 +191,7 @@ def target_isas(target: str | Sequence[str]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for name in names:
         if name == "native":
-            found[host_isa()] = None
+            found[host_bf16_isa() if bf16 else host_isa()] = None
         elif name in ISAS:
             found[name] = None
         elif name.startswith("sm_"):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from disc.errors import DiscError
 
+DTYPES = ("f32", "bf16", "f16")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -53,12 +54,18 @@ def _bytes(text: str) -> int:
 class Options:
     """How to compile. Every field that changes the output enters the cache key.
 
-    threads: threads per call; None = all cores. cache: use the compile cache. embed_stablehlo: store the model as StableHLO
-    portable bytecode in the artifact (for models that come as StableHLO files). debug_checks: legality check after every pass (on by
-    default).
+    threads: threads per call; None = all cores. dtype: "f32" computes in the model's own types; "bf16" or "f16" rounds the operands of f32
+    dots and convolutions to that type (automatic mixed precision: they still accumulate in f32, and everything else stays f32). cache: use
+    the compile cache. embed_stablehlo: store the model as StableHLO portable bytecode in the artifact (for models that come as StableHLO
+    files). debug_checks: legality check after every pass (on by default).
     """
 
     threads: int | None = None
+    dtype: str = "f32"
     cache: bool = True
     embed_stablehlo: bool = False
     debug_checks: bool = True
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise DiscError(f"dtype={self.dtype!r}: choose one of {', '.join(DTYPES)}")

@@ -12,6 +12,10 @@ LEVEL_FLAGS: dict[str, tuple[str, ...]] = {
     "x86-64-v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
 }
 
+# Features beyond the levels that code is generated for: LLVM's name → that of /proc/cpuinfo.
+FEATURE_FLAGS: dict[str, str] = {"avx512bf16": "avx512_bf16"}
+BF16_ISA = "x86-64-v4+avx512bf16"
+
 
 def cpu_flags() -> frozenset[str]:
     """The CPU's flags as the kernel lists them; empty where there is no /proc/cpuinfo."""
@@ -31,3 +35,9 @@ def host_isa() -> str:
     if missing:
         raise TargetError(f"this CPU lacks {', '.join(missing)}: disc needs x86-64-v3 (AVX2 and FMA) at least")
     return "x86-64-v4" if all(flag in flags for flag in LEVEL_FLAGS["x86-64-v4"]) else "x86-64-v3"
+
+
+def host_bf16_isa() -> str:
+    """As `host_isa`, with the bf16 dot products of AVX-512 where this CPU has them."""
+    isa = host_isa()
+    return BF16_ISA if isa == "x86-64-v4" and FEATURE_FLAGS["avx512bf16"] in cpu_flags() else isa

@@ -25,7 +25,8 @@ from .kernel import Kernel, PackedWeight
 from .x86.attention import emit_attention
 from .x86.function import checks_indices
 from .x86.gemm import emit_compute
-from .x86.lower import LANES, compile_object, link_shared
+from .x86.isa import Isa, read_isa
+from .x86.lower import compile_object, link_shared
 from .x86.micro import micro_source
 from .x86.rows import emit_rows
 from .x86.sequential import emit_sequential
@@ -64,9 +65,9 @@ def build(module: ir.Module, weights: WeightTable, isas: Sequence[str]) -> Built
     slots: _WeightSlots | None = None
     for isa in isas:
         slots = _WeightSlots(weights)
-        program, source = reader.program(LANES[isa], slots)
+        program, source = reader.program(read_isa(isa), slots)
         sources[isa] = source
-        code[isa] = link_shared([compile_object(source, isa)])
+        code[isa] = link_shared([compile_object(source, read_isa(isa))])
     assert program is not None and slots is not None
     return Built(code, program, slots.entries, counter_names(program.launches), sources)
 
@@ -90,7 +91,7 @@ class _WeightSlots:
 
     def packed(self, name: str, pack: PackedWeight) -> int:
         """The slot of a weight in panels."""
-        form = (pack.k, pack.n, pack.k_step, pack.n_step, pack.start, pack.columns)
+        form = (pack.k, pack.n, pack.k_step, pack.n_step, pack.start, pack.columns, pack.group)
         key = ("packed", self._identity(name), form)
         if key not in self._numbers:
             weight = self.table[name]
@@ -104,14 +105,16 @@ class _WeightSlots:
 
 
 def pack_panels(array: npt.NDArray[np.generic], pack: PackedWeight) -> npt.NDArray[np.generic]:
-    """(panels, k, columns): element (k, n) of the weight at [n // columns, k, n % columns], zeros beyond n."""
+    """(panels, k / group, columns * group): element (k, n) at [n // columns, k // group, n % columns * group + k % group], else zero."""
     flat = _flat_view(array, pack)
-    panels = -(-pack.n // pack.columns)
-    result = np.zeros((panels, pack.k, pack.columns), dtype=array.dtype)
+    panels, rows = -(-pack.n // pack.columns), -(-pack.k // pack.group)
+    result = np.zeros((panels, rows, pack.columns, pack.group), dtype=array.dtype)
     for panel in range(panels):
         part = flat[:, panel * pack.columns : (panel + 1) * pack.columns]
-        result[panel, :, : part.shape[1]] = part
-    return result
+        for side in range(pack.group):
+            own = part[side :: pack.group]
+            result[panel, : own.shape[0], : part.shape[1], side] = own
+    return result.reshape(panels, rows, pack.columns * pack.group)
 
 
 def _flat_view(array: npt.NDArray[np.generic], pack: PackedWeight) -> npt.NDArray[np.generic]:
@@ -149,15 +152,15 @@ class _Reader:
         constant = "".join("w" if operand.op == "disc.weight" else "." for operand in node.operands)
         return _Fusion(node, node.siblings, f"{constant}\n{copy.get_asm(use_local_scope=True)}", string_attr(op, "kind"), name)
 
-    def program(self, lanes: int, slots: _WeightSlots) -> tuple[Program, str]:
-        """The program and the MLIR text of all its code for one lane count."""
+    def program(self, isa: Isa, slots: _WeightSlots) -> tuple[Program, str]:
+        """The program and the MLIR text of all its code for one ISA level."""
         kernels: dict[str, Kernel] = {}
         launches: list[Launch] = []
         counters: dict[str, tuple[int, ...]] = {}
         for fusion in self.fusions:
             kernel = kernels.get(fusion.key)
             if kernel is None:
-                kernel = kernels[fusion.key] = self._kernel(fusion, lanes, len(kernels))
+                kernel = kernels[fusion.key] = self._kernel(fusion, isa, len(kernels))
                 first = sum(len(each) for each in counters.values())
                 counters[fusion.key] = tuple(range(first, first + len(kernel.versions)))
             launches.append(self._launch(fusion, kernel, slots, counters[fusion.key]))
@@ -169,10 +172,10 @@ class _Reader:
         program = Program(self.env, self.body.arguments, self.sources, checks, launches, self.body.yields, returned, index_checks)
         micro = dict.fromkeys(each for kernel in kernels.values() for each in kernel.micro_kernels)
         text = [kernel.source for kernel in kernels.values()]
-        text += [micro_source(element, rows, vectors, lanes) for element, rows, vectors in micro]
+        text += [micro_source(form, rows, vectors, isa.lanes) for form, rows, vectors in micro]
         return program, "\n".join([*text, emit_host(program)])
 
-    def _kernel(self, fusion: _Fusion, lanes: int, number: int) -> Kernel:
+    def _kernel(self, fusion: _Fusion, isa: Isa, number: int) -> Kernel:
         body = fusion.node.body
         assert body is not None
         space = IndexSpace(self.env.copy(), self.checked)
@@ -182,15 +185,15 @@ class _Reader:
         )
         window = read_window(space, body) if fusion.kind in ("compute", "loop") else None
         if window is not None:
-            kernel = emit_window(name, body, space, lanes, window)
+            kernel = emit_window(name, body, space, isa.lanes, window)
         elif fusion.kind == "compute":
-            kernel = emit_compute(name, body, space, lanes, weights)
+            kernel = emit_compute(name, body, space, isa, weights)
         elif fusion.kind in ("loop", "stitch"):
-            kernel = emit_rows(name, body, fusion.kind, space, lanes, fusion.node.texts("versions") or ("",))
+            kernel = emit_rows(name, body, fusion.kind, space, isa.lanes, fusion.node.texts("versions") or ("",))
         elif fusion.kind == "attention":
-            kernel = emit_attention(name, body, space, lanes)
+            kernel = emit_attention(name, body, space, isa)
         elif fusion.kind == "library":
-            kernel = emit_sequential(name, body, space, lanes)
+            kernel = emit_sequential(name, body, space, isa.lanes)
         else:
             raise CompilerBug(f"fusion {fusion.name} has the unknown kind {fusion.kind!r}")
         return replace(kernel, checks_indices=checks_indices(space, body))

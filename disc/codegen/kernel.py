@@ -22,7 +22,8 @@ class Version:
 class PackedWeight:
     """A weight argument to be replaced by panels: array[panel][k][column] of element (k, n) at flat position start + k*k_step + n*n_step.
 
-    argument: which kernel input; columns: panel width, zeros beyond n.
+    argument: which kernel input; columns: panel width, zeros beyond n; group: values of k that lie side by side for each column, so that
+    the panels are array[panel][k // group][column][k % group], zeros beyond k.
     """
 
     argument: int
@@ -32,6 +33,7 @@ class PackedWeight:
     n_step: int
     start: int
     columns: int
+    group: int = 1
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Kernel:
 
     name: for people; kind: loop, stitch, compute, ...; versions: tried in order, the last has no guard; symbols: the base
     symbols passed after the pointers; tasks, cost (per task, in cycles), scratch (bytes per thread): expressions over symbols.
-    micro_kernels: the shared (element, rows, vectors) functions that `source` calls; packed: weights wanted in panels.
+    micro_kernels: the shared (form, rows, vectors) functions that `source` calls; packed: weights wanted in panels.
     checks_indices: the last argument is where an index out of range is reported.
     source: MLIR text of all versions; lines: the user's source lines; ops: the op names fused; notes: why it is as it is.
     """

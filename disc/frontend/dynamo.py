@@ -79,7 +79,7 @@ def _compile_step(imported: Imported) -> Executable:
 def _native_compiler(imported: Imported) -> Executable:
     # The public interface lies above this floor, hence by name and only when it is needed.
     api = importlib.import_module("disc.api")
-    executable = api.compile_imported(imported, api.target_isas("native"), Options())
+    executable = api.compile_imported(imported, "native", Options())
     single = imported.outputs.is_single()
 
     def run(inputs: list[object]) -> list[object]:

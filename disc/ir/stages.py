@@ -196,3 +196,20 @@ def store_env(module: ir.Module, env: ModuleEnv) -> None:
             relation(env, symbol, solved)
     for left, right in env.facts():
         relation(env, left, right)
+
+
+def computes_in(module: ir.Module, element: str) -> bool:
+    """True when a dot or convolution of the module, at any stage and depth, multiplies operands of this element type."""
+    found: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if (
+            op.name in ("stablehlo.dot_general", "stablehlo.convolution")
+            and str(ir.ShapedType(op.operands[0].type).element_type) == element
+        ):
+            found.append(op)
+            return ir.WalkResult.INTERRUPT
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return bool(found)

@@ -92,7 +92,13 @@ def _makes_rows(clusters: Clusters, first: Cluster, middle: Cluster, probability
     """True when the group's one result has the dims of `probability`, rows along the dot's m, and is read by `middle` as it is."""
     dot = _dot(first)
     roots = clusters.roots(first)
-    if dot is None or len(roots) != 1 or roots[0].dims != probability.dims or dot.dims != roots[0].dims or roots[0].element != "f32":
+    if (
+        dot is None
+        or len(roots) != 1
+        or roots[0].dims != probability.dims
+        or dot.dims != roots[0].dims
+        or not _narrow_float(roots[0].element)
+    ):
         return False
     if any(not clusters.is_real(reader) for reader in clusters.readers(roots[0])):
         return False
@@ -105,6 +111,11 @@ def _makes_rows(clusters: Clusters, first: Cluster, middle: Cluster, probability
     return len(batch) == len(probability.dims) - 2 and all(
         _rows(node, probability) for node in middle.nodes if node.op == "stablehlo.reduce"
     )
+
+
+def _narrow_float(element: str) -> bool:
+    """True for floats that compute in f32: the scores of a block are kept so."""
+    return element in ("f32", "bf16", "f16")
 
 
 def _rows(reduction: Node, probability: Node) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from disc.errors import DiscError
 from disc.ir.passes import Pass, UpstreamPass
+from disc.passes.convert_dots import ConvertDots
 from disc.passes.fold_batch_norm import FoldBatchNorm
 from disc.passes.fold_constants import FoldConstants
 from disc.passes.fold_transposes import FoldTransposes
@@ -39,6 +40,15 @@ GRAPH: tuple[Pass, ...] = (
     StoreConstants(),
 )
 
+
+def graph_passes(dtype: str) -> tuple[Pass, ...]:
+    """GRAPH for computing dots in `dtype`: conversions enter before constants are folded, so that weights are converted once."""
+    if dtype == "f32":
+        return GRAPH
+    place = GRAPH.index(FoldConstants())
+    return (*GRAPH[:place], ConvertDots(dtype), *GRAPH[place:])
+
+
 # named → fused (paper §4.1: small fusions first, then larger ones from them)
 FUSION: tuple[Pass, ...] = (
     FuseElementwise(),
@@ -58,6 +68,7 @@ REGISTRY: dict[str, type[Pass]] = {
         MergeDots,
         MergeSlices,
         FoldBatchNorm,
+        ConvertDots,
         FoldConstants,
         StoreConstants,
         FuseElementwise,

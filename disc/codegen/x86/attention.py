@@ -18,7 +18,8 @@ from ..kernel import Kernel, Version
 from ..plan import RowPlan, plan_rows
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
 from .gemm import Gemm, declare, emit_columns, micro_kernels, plan_gemm
-from .memory import Buffer, address
+from .isa import Isa
+from .memory import STORAGE_BYTES, Buffer, address
 from .rows import emit_group
 
 BLOCK = 96  # rows of a task: the packed keys of a panel serve all of them; 96 rows of 1024 scores are 384 KiB, within an L2
@@ -27,16 +28,16 @@ BLOCK = 96  # rows of a task: the packed keys of a panel serve all of them; 96 r
 class _Attention:
     """The parts of one fusion: two contractions, the scores between the first and the rows, and the rows' result."""
 
-    def __init__(self, space: IndexSpace, body: Body, lanes: int) -> None:
+    def __init__(self, space: IndexSpace, body: Body, isa: Isa) -> None:
         dots = [node for node in body.nodes if node.op == "stablehlo.dot_general"]
         if len(dots) != 2:
             raise CompilerBug(f"an attention fusion holds {len(dots)} dots")
         self.probability = dots[1].operands[0]
         self.scores = _scores(body, dots[0], self.probability)
-        self.first = _plan(space, body, dots[0], lanes, (self.scores,), frozenset())
+        self.first = _plan(space, body, dots[0], isa, (self.scores,), frozenset())
         rows = _between(body, self.scores, self.probability)
         self.rows: RowPlan = plan_rows(space, rows, "stitch", frozenset({self.scores}))
-        self.second = _plan(space, body, dots[1], lanes, body.yields, frozenset({self.probability}))
+        self.second = _plan(space, body, dots[1], isa, body.yields, frozenset({self.probability}))
         self.length = self.first.contraction.n
 
     def row_bytes(self, space: IndexSpace) -> Dim:
@@ -52,11 +53,11 @@ class _Attention:
         return second, rows, scores, scores + self.length * (BLOCK * 4) + 64
 
 
-def emit_attention(name: str, body: Body, space: IndexSpace, lanes: int) -> Kernel:
+def emit_attention(name: str, body: Body, space: IndexSpace, isa: Isa) -> Kernel:
     """The kernel of an attention fusion."""
-    parts = _Attention(space, body, lanes)
+    parts = _Attention(space, body, isa)
     symbols = body_symbols(space, body)
-    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, lanes, lambda frame: _emit(frame, parts, body))
+    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, isa.lanes, lambda frame: _emit(frame, parts, body))
     one, two = parts.first.contraction, parts.second.contraction
     macs = one.batch * one.m * (one.n * one.k + two.n * two.k)
     notes = (
@@ -70,10 +71,10 @@ def emit_attention(name: str, body: Body, space: IndexSpace, lanes: int) -> Kern
     )  # fmt: skip
 
 
-def _plan(space: IndexSpace, body: Body, node: Node, lanes: int, roots: tuple[Node, ...], leaves: frozenset[Node]) -> Gemm:
+def _plan(space: IndexSpace, body: Body, node: Node, isa: Isa, roots: tuple[Node, ...], leaves: frozenset[Node]) -> Gemm:
     contraction = read_contraction(space, node)
     declare(space, contraction)
-    gemm, _ = plan_gemm(space, body, contraction, lanes, frozenset(), leaves)
+    gemm, _ = plan_gemm(space, body, contraction, isa, frozenset(), leaves)
     gemm.roots = roots
     return gemm
 
@@ -133,7 +134,10 @@ def _emit(frame: Frame, parts: _Attention, body: Body) -> None:
 def _emit_block(frame: Frame, parts: _Attention, body: Body, batch: str, rows: tuple[str, str]) -> None:
     b, e = frame.b, frame.emitter
     second, caches, scores, _ = parts.offsets(e.space)
-    buffer = _row_buffer(frame, parts, batch, rows[0], scores)
+    buffer = _row_buffer(frame, parts, batch, rows[0], scores, "f32")
+    # A probability stored narrower than its score lies before every score that is still to be read: row r ends at or before row r + 1 of
+    # the scores starts, and within row 0 an element is written only after it was read.
+    narrow = _row_buffer(frame, parts, batch, rows[0], scores, parts.probability.element)
     always = b.constant("arith.constant true")
 
     declare(e.space, parts.first.contraction)
@@ -141,25 +145,25 @@ def _emit_block(frame: Frame, parts: _Attention, body: Body, batch: str, rows: t
 
     e.leaves[parts.scores] = buffer
     moved = address(b, Buffer(frame.scratch, (), "i8"), b.scalar(caches))
-    _emit_softmax(replace(frame, roots=(parts.probability,), outputs=(buffer,), scratch=moved), parts, batch, rows)
+    _emit_softmax(replace(frame, roots=(parts.probability,), outputs=(narrow,), scratch=moved), parts, batch, rows)
     del e.leaves[parts.scores]
 
-    e.leaves[parts.probability] = buffer
+    e.leaves[parts.probability] = narrow
     declare(e.space, parts.second.contraction)
     moved = address(b, Buffer(frame.scratch, (), "i8"), b.scalar(second))
     emit_columns(replace(frame, scratch=moved), parts.second, body, rows, always)
     del e.leaves[parts.probability]
 
 
-def _row_buffer(frame: Frame, parts: _Attention, batch: str, low: str, scores: Dim) -> Buffer:
+def _row_buffer(frame: Frame, parts: _Attention, batch: str, low: str, place: Dim, element: str) -> Buffer:
     """The scratch rows of this block as if they were the whole tensor of scores: its base lies before scratch by the rows that precede."""
     b = frame.b
     c = parts.first.contraction
     before = b.op(f"arith.addi {b.op(f'arith.muli {batch}, {b.scalar(c.m)} : i64')}, {low} : i64")
     elements = b.op(f"arith.muli {before}, {b.scalar(parts.length)} : i64")
-    back = b.op(f"arith.muli {elements}, {b.index(-4)} : i64")
-    base = address(b, Buffer(frame.scratch, (), "i8"), b.scalar(scores))
-    return Buffer(address(b, Buffer(base, (), "i8"), back), parts.scores.dims, "f32")
+    back = b.op(f"arith.muli {elements}, {b.index(-STORAGE_BYTES[element])} : i64")
+    base = address(b, Buffer(frame.scratch, (), "i8"), b.scalar(place))
+    return Buffer(address(b, Buffer(base, (), "i8"), back), parts.scores.dims, element)
 
 
 def _emit_softmax(frame: Frame, parts: _Attention, batch: str, rows: Sequence[str]) -> None:

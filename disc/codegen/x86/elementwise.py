@@ -316,6 +316,15 @@ def bfloat16_bits(b: Builder, value: str) -> str:
     return b.op(f"arith.select {is_nan}, {quiet}, {rounded} : {mask}, {vector}")
 
 
+def pack_bf16_pair(b: Builder, low: str, high: str) -> str:
+    """i32 lanes with two bf16 each, from f32 registers that hold bf16 values exactly."""
+    vector = b.vec("i32")
+    lower, upper = (b.op(f"arith.bitcast {value} : {b.vec('f32')} to {vector}") for value in (low, high))
+    shifted = b.op(f"arith.shrui {lower}, {b.const(16, 'i32')} : {vector}")
+    kept = b.op(f"arith.andi {upper}, {b.const(-65536, 'i32')} : {vector}")
+    return b.op(f"arith.ori {shifted}, {kept} : {vector}")
+
+
 # --- storage and register forms -------------------------------------------------------------------------------------------
 
 

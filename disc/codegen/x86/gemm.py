@@ -18,12 +18,14 @@ from ..index import ONE, ZERO, Index, IndexSpace, split_linear
 from ..kernel import Kernel, PackedWeight, Version
 from ..plan import check_single_dot
 from .builder import register_element
-from .elementwise import convert
+from .elementwise import convert, pack_bf16_pair, storage_element, to_storage
 from .emit import Emitter, Predicate
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
-from .memory import STORAGE_BYTES, Buffer, address
-from .micro import micro_name
+from .isa import Isa
+from .memory import Buffer, address
+from .micro import BYTES, Form, choose_form, micro_name
 from .patches import Patches, pack_patches, read_patches
+from .transpose import TransposedRows, pack_transposed
 
 ROWS = 6  # 6 x 4 accumulators of 16 lanes: 24 + 4 + 1 of 32 registers (112-116 GF/s of a 112-116 GF/s limit on Zen 4)
 VECTORS = {16: 4, 8: 2}  # per ISA level: AVX-512 has 32 registers, AVX2 16
@@ -45,7 +47,7 @@ class Gemm:
     """The plan of one compute kernel: panels, sources of both operands, and where things lie in scratch."""
 
     contraction: Contraction
-    element: str
+    form: Form
     lanes: int
     vectors: int
     panel: int
@@ -56,12 +58,27 @@ class Gemm:
     patches: Patches | None = None
 
     @property
-    def size(self) -> int:
-        return STORAGE_BYTES[self.element]
+    def element(self) -> str:
+        """The element type of the accumulators."""
+        return self.form.accumulator
 
     @property
     def tile_bytes(self) -> int:
-        return ROWS * PANEL * self.size
+        return ROWS * PANEL * BYTES[self.element]
+
+    @property
+    def left_size(self) -> int:
+        """Bytes of one element of A, in place or packed."""
+        return BYTES[self.form.left]
+
+    @property
+    def panel_step(self) -> int:
+        """Bytes from one row of a packed panel of B to the next."""
+        return self.panel * self.form.unit
+
+    def panel_rows(self) -> Dim:
+        """Rows of a panel: values of k in groups."""
+        return (self.contraction.k + (self.form.group - 1)) // self.form.group
 
     @property
     def left_offset(self) -> int:
@@ -70,23 +87,23 @@ class Gemm:
 
     def right_offset(self) -> Dim:
         """Where the packed panel of B starts in scratch."""
-        rows = rounded_up(self.contraction.k, 16) * (ROWS * self.size) if self.left is None else ZERO
+        rows = rounded_up(self.contraction.k, 16) * (ROWS * self.left_size) if self.left is None else ZERO
         return rows + self.left_offset
 
     def scratch(self) -> Dim:
         """Bytes of scratch per thread."""
-        panel = ZERO if self.packed else self.contraction.k * (self.panel * self.size)
+        panel = ZERO if self.packed else self.panel_rows() * self.panel_step
         return self.right_offset() + panel + 64
 
 
-def emit_compute(name: str, body: Body, space: IndexSpace, lanes: int, weights: frozenset[Node]) -> Kernel:
+def emit_compute(name: str, body: Body, space: IndexSpace, isa: Isa, weights: frozenset[Node]) -> Kernel:
     """The kernel of a compute fusion; `weights` are the arguments known to be weights, which are packed ahead of time."""
     node = check_single_dot(body)
     contraction = read_contraction(space, node)
     declare(space, contraction)
-    gemm, packed = plan_gemm(space, body, contraction, lanes, weights)
+    gemm, packed = plan_gemm(space, body, contraction, isa, weights)
     symbols = body_symbols(space, body)
-    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, lanes, lambda frame: _emit(frame, gemm, body, packed))
+    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, isa.lanes, lambda frame: _emit(frame, gemm, body, packed))
     tasks = contraction.batch * _panels(gemm) * _row_blocks(gemm)
     macs = contraction.batch * contraction.m * contraction.n * contraction.k
     work = sum(node_cost(root) for root in body.yields)
@@ -102,28 +119,32 @@ def emit_compute(name: str, body: Body, space: IndexSpace, lanes: int, weights: 
 
 
 def declare(space: IndexSpace, contraction: Contraction) -> None:
-    """Sets the extents of the loop variables gm, gn, gk and gb to those of `contraction`."""
-    for name, extent in (("gm", contraction.m), ("gn", contraction.n), ("gk", contraction.k), ("gb", contraction.batch)):
+    """Sets the extents of the loop variables gm, gn, gk and gb to those of `contraction`; gj is the second k of a pair."""
+    c = contraction
+    for name, extent in (("gm", c.m), ("gn", c.n), ("gk", c.k), ("gj", c.k), ("gb", c.batch)):
         space.variable(name, extent)
 
 
 def plan_gemm(
-    space: IndexSpace, body: Body, contraction: Contraction, lanes: int, weights: frozenset[Node], leaves: frozenset[Node] = frozenset()
+    space: IndexSpace, body: Body, contraction: Contraction, isa: Isa, weights: frozenset[Node], leaves: frozenset[Node] = frozenset()
 ) -> tuple[Gemm, PackedWeight | None]:
     """How the operands are read. `leaves`: values of the fusion that will lie in memory like inputs."""
-    element = register_element(contraction.node.element)
+    accumulator = register_element(contraction.node.element)
+    form = choose_form(contraction.left.node.element, contraction.right.node.element, accumulator, isa.features)
     columns = contraction.n.const if contraction.n.is_const else PANEL
     panel = PANEL if columns >= PANEL else max((columns + 15) // 16 * 16, 16)
-    left = _access(space, contraction.left, "gm", element, leaves)
-    right = _access(space, contraction.right, "gn", element, leaves)
-    packed = _packed_weight(body, contraction, right, panel, weights)
-    patches = read_patches(space, contraction)
-    gemm = Gemm(contraction, element, lanes, VECTORS[lanes], panel, left, right, packed is not None, body.yields, patches)
+    left = _access(space, contraction.left, "gm", form.left, leaves)
+    if left is not None and form.left == "bf16" and left.k_step != ONE:
+        left = None  # pairs are read as one number, so they must be neighbours
+    right = _access(space, contraction.right, "gn", form.right, leaves)
+    packed = _packed_weight(body, contraction, right, panel, form.group, weights)
+    patches = read_patches(space, contraction) if form.group == 1 and form.right == form.accumulator else None
+    gemm = Gemm(contraction, form, isa.lanes, VECTORS[isa.lanes], panel, left, right, packed is not None, body.yields, patches)
     return gemm, packed
 
 
 def _access(space: IndexSpace, operand: Operand, free: str, element: str, leaves: frozenset[Node]) -> _Access | None:
-    """How to read the operand in place: possible when it is a buffer of the register type under views, affine in k, without bounds."""
+    """How to read the operand in place: possible when it is a buffer of `element` under views, affine in k, without bounds."""
     index, bounds = operand.locate(Dim.symbol("gb"), Dim.symbol(free), Dim.symbol("gk"))
     if bounds or operand.node.element != element:
         return None
@@ -137,7 +158,7 @@ def _access(space: IndexSpace, operand: Operand, free: str, element: str, leaves
 
 
 def _packed_weight(
-    body: Body, contraction: Contraction, access: _Access | None, panel: int, weights: frozenset[Node]
+    body: Body, contraction: Contraction, access: _Access | None, panel: int, group: int, weights: frozenset[Node]
 ) -> PackedWeight | None:
     if access is None or access.leaf not in weights or len(set(access.leaf.uses)) != 1:
         return None
@@ -154,6 +175,7 @@ def _packed_weight(
         form[0].const,
         form[1].const,
         panel,
+        group,
     )
 
 
@@ -166,7 +188,7 @@ def _row_blocks(gemm: Gemm) -> Dim:
 
 
 def micro_kernels(gemm: Gemm) -> tuple[tuple[str, int, int], ...]:
-    return tuple((gemm.element, rows, vectors) for rows in _row_counts(gemm) for vectors in _vector_counts(gemm))
+    return tuple((gemm.form.name, rows, vectors) for rows in _row_counts(gemm) for vectors in _vector_counts(gemm))
 
 
 def _row_counts(gemm: Gemm) -> tuple[int, ...]:
@@ -192,12 +214,13 @@ def _notes(gemm: Gemm, packed: PackedWeight | None, work: int) -> tuple[str, ...
     left = "read in place" if gemm.left is not None else "packed per tile"
     return (
         f"schedule: {ROWS} rows x {gemm.vectors} vectors of {gemm.lanes}, panels of {gemm.panel} columns, row blocks of {ROW_BLOCK}",
+        f"micro-kernel: {gemm.form.name}",
         f"A {left}; B {right}; epilogue cost {work}",
     )
 
 
 def _direct(gemm: Gemm) -> bool:
-    if gemm.packed or gemm.right is None or gemm.patches is not None:
+    if gemm.packed or gemm.right is None or gemm.patches is not None or gemm.form.group != 1:
         return False
     form = split_linear(gemm.right.rest, "gn")
     return form is not None and form[0] == ONE
@@ -250,7 +273,8 @@ def _emit_strips(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], pa
     with b.loop(column, column_end, b.index(width)) as strip:
         end = b.op(f"arith.minsi {b.op(f'arith.addi {strip.index}, {b.index(width)} : i64')}, {column_end} : i64")
         shift = b.op(f"arith.subi {strip.index}, {column} : i64")
-        moved = b.op(f"llvm.getelementptr {pointer}[{shift}] : (!llvm.ptr, i64) -> !llvm.ptr, {gemm.element}")
+        shift = b.op(f"arith.muli {shift}, {b.index(gemm.form.unit)} : i64")
+        moved = address(b, Buffer(pointer, (), "i8"), shift)
         _emit_rows(frame, gemm, body, rows, (strip.index, end), moved, step)
 
 
@@ -259,12 +283,13 @@ def _right_panel(
 ) -> tuple[str, str]:
     """(pointer to the panel's first row, bytes from row to row of B)."""
     b, e = frame.b, frame.emitter
-    packed_step = b.index(gemm.panel * gemm.size)
+    packed_step = b.index(gemm.panel_step)
     if packed is not None:
         leaf = e.leaves[body_argument(frame, packed)]
         assert isinstance(leaf, Buffer)
-        offset = b.op(f"arith.muli {panel}, {b.index(gemm.panel * packed.k)} : i64")
-        return address(b, Buffer(leaf.pointer, (), gemm.element), offset), packed_step
+        rows = -(-packed.k // packed.group)
+        offset = b.op(f"arith.muli {panel}, {b.index(gemm.panel_step * rows)} : i64")
+        return address(b, Buffer(leaf.pointer, (), "i8"), offset), packed_step
     scratch = address(b, Buffer(frame.scratch, (), "i8"), b.scalar(gemm.right_offset()))
     if not _direct(gemm):
         with b.when(fresh):
@@ -286,7 +311,7 @@ def _direct_panel(frame: Frame, gemm: Gemm, scratch: str, column: str, column_en
     assert isinstance(leaf, Buffer)
     with e.bind("gn", column):
         place = address(b, leaf, b.scalar(gemm.right.rest))
-    step = b.op(f"arith.muli {b.scalar(gemm.right.k_step)}, {b.index(gemm.size)} : i64")
+    step = b.op(f"arith.muli {b.scalar(gemm.right.k_step)}, {b.index(gemm.form.unit)} : i64")
     n = gemm.contraction.n
     if n.is_const and n.const % gemm.panel == 0:
         return place, step
@@ -295,47 +320,71 @@ def _direct_panel(frame: Frame, gemm: Gemm, scratch: str, column: str, column_en
     with b.when(b.op(f"arith.andi {narrow}, {fresh} : i1")):
         _pack_right(frame, gemm, scratch, column, column_end)
     pointer = b.op(f"arith.select {whole}, {place}, {scratch} : i1, !llvm.ptr")
-    return pointer, b.op(f"arith.select {whole}, {step}, {b.index(gemm.panel * gemm.size)} : i64")
+    return pointer, b.op(f"arith.select {whole}, {step}, {b.index(gemm.panel_step)} : i64")
 
 
 def _pack_right(frame: Frame, gemm: Gemm, scratch: str, column: str, column_end: str) -> None:
-    """Copies B[:, column:column_end] to scratch as rows of `panel` elements, zeros up to the next vector."""
+    """Copies B[:, column:column_end] to scratch as rows of `panel` columns, zeros up to the next vector."""
     b, e = frame.b, frame.emitter
     if gemm.patches is not None:
         pack_patches(frame, gemm.patches, gemm.element, gemm.panel, scratch, column, column_end)
         return
-    if gemm.right is not None and gemm.element == "f32" and _transposed(gemm):
-        from .transpose import pack_transposed
-
-        pack_transposed(frame, gemm.right.leaf, gemm.right.rest, gemm.contraction.k, gemm.panel, scratch, column, column_end)
+    if gemm.right is not None and _transposed(gemm):
+        source = TransposedRows(gemm.right.leaf, gemm.right.rest, gemm.panel_rows(), gemm.form.group)
+        pack_transposed(frame, source, gemm.panel, scratch, column, column_end)
         return
     vectors = gemm.panel // gemm.lanes
-    target = Buffer(scratch, (), gemm.element)
     with b.loop(b.index(0), b.index(vectors), b.index(1)) as strip:
         offset = b.op(f"arith.muli {strip.index}, {b.index(gemm.lanes)} : i64")
         start = b.op(f"arith.addi {column}, {offset} : i64")
         remaining = b.op(f"arith.subi {column_end}, {start} : i64")
         mask = e.tail_mask(b.op(f"arith.maxsi {remaining}, {b.index(0)} : i64"))
-        with (
-            e.bind("gn", start, lane=True, mask=mask, aligned=True),
-            b.loop(b.index(0), b.scalar(gemm.contraction.k), b.index(1)) as k_loop,
-            e.bind("gk", k_loop.index),
-        ):
-            value = _operand_value(e, gemm, gemm.contraction.right, Dim.symbol("gn"), mask)
-            place = b.op(f"arith.addi {b.op(f'arith.muli {k_loop.index}, {b.index(gemm.panel)} : i64')}, {offset} : i64")
-            pointer = address(b, target, place)
-            b.statement(f"llvm.store {value}, {pointer} {{alignment = {gemm.size} : i64}} : {b.vec(gemm.element)}, !llvm.ptr")
+        with e.bind("gn", start, lane=True, mask=mask, aligned=True):
+            _pack_strip(frame, gemm, scratch, offset, mask)
+
+
+def _pack_strip(frame: Frame, gemm: Gemm, scratch: str, offset: str, mask: str) -> None:
+    """One vector of columns of a panel, bound to gn, over all of k."""
+    b, e = frame.b, frame.emitter
+    group, k = gemm.form.group, gemm.contraction.k
+
+    def store(row: str, value: str, kind: str) -> None:
+        place = b.op(f"arith.addi {b.op(f'arith.muli {row}, {b.index(gemm.panel)} : i64')}, {offset} : i64")
+        place = b.op(f"arith.muli {place}, {b.index(gemm.form.unit)} : i64")
+        pointer = address(b, Buffer(scratch, (), "i8"), place)
+        b.statement(f"llvm.store {value}, {pointer} {{alignment = {gemm.form.unit} : i64}} : {b.vec(kind)}, !llvm.ptr")
+
+    def value(at: str, name: str = "gk") -> str:
+        with e.bind(name, at):
+            return _operand_value(e, gemm, gemm.contraction.right, (Dim.symbol("gn"), Dim.symbol(name)), mask)
+
+    whole = k // group
+    with b.loop(b.index(0), b.scalar(whole), b.index(1)) as row:
+        if group == 1:
+            store(row.index, to_storage(b, value(row.index), gemm.form.right), storage_element(gemm.form.right))
+        else:
+            first = b.op(f"arith.muli {row.index}, {b.index(2)} : i64")
+            second = b.op(f"arith.addi {first}, {b.index(1)} : i64")
+            store(row.index, pack_bf16_pair(b, value(first), value(second, "gj")), "i32")
+    if group == 1 or (k.is_const and k.const % group == 0):
+        return
+    last = b.scalar(k - 1)
+    with b.when(b.op(f"arith.cmpi slt, {b.scalar(whole * group)}, {b.scalar(k)} : i64")):
+        store(b.scalar(whole), pack_bf16_pair(b, value(last), b.const(0, "f32")), "i32")
 
 
 def _transposed(gemm: Gemm) -> bool:
+    """True when B's k runs along memory in units of 32 bits, which are transposed in registers."""
     assert gemm.right is not None
-    return gemm.right.k_step == ONE and gemm.lanes == 16
+    k = gemm.contraction.k
+    whole = k.is_const and k.const % gemm.form.group == 0
+    return gemm.right.k_step == ONE and gemm.lanes == 16 and gemm.form.unit == 4 and (gemm.form.group == 1 or whole)
 
 
-def _operand_value(e: Emitter, gemm: Gemm, operand: Operand, row: Dim, mask: str | None) -> str:
-    """A lane vector of an operand in the accumulator's type; lanes that are masked or out of bounds are zero."""
+def _operand_value(e: Emitter, gemm: Gemm, operand: Operand, place: tuple[Dim, Dim], mask: str | None) -> str:
+    """A lane vector of an operand at (row or column, k), in the accumulator's type; lanes masked or out of bounds are zero."""
     b = e.b
-    index, bounds = operand.locate(Dim.symbol("gb"), row, Dim.symbol("gk"))
+    index, bounds = operand.locate(Dim.symbol("gb"), *place)
     inside: Predicate | None = None
     for position, low, high in bounds:
         inside = e.within(position, low, high, inside)
@@ -377,22 +426,22 @@ def _row_pointers(frame: Frame, gemm: Gemm, start: str, count: str) -> str:
                 base = _pack_left(frame, gemm, row.index)
                 b.statement(f"llvm.store {base}, {slot} : !llvm.ptr, !llvm.ptr")
     if gemm.left is None:
-        return b.index(gemm.size)
-    return b.op(f"arith.muli {b.scalar(gemm.left.k_step)}, {b.index(gemm.size)} : i64")
+        return b.index(gemm.left_size)
+    return b.op(f"arith.muli {b.scalar(gemm.left.k_step)}, {b.index(gemm.left_size)} : i64")
 
 
 def _pack_left(frame: Frame, gemm: Gemm, row: str) -> str:
     """Computes one row of A into scratch; returns its address."""
     b, e = frame.b, frame.emitter
     k = gemm.contraction.k
-    place = b.op(f"arith.muli {row}, {b.scalar(rounded_up(k, 16) * gemm.size)} : i64")
+    place = b.op(f"arith.muli {row}, {b.scalar(rounded_up(k, 16) * gemm.left_size)} : i64")
     place = b.op(f"arith.addi {place}, {b.index(gemm.left_offset)} : i64")
     base = address(b, Buffer(frame.scratch, (), "i8"), place)
-    target = Buffer(base, (k,), gemm.element)
+    target = Buffer(base, (k,), gemm.form.left)
 
     def lanes(names: list[str], carried: list[str]) -> list[str]:
         del names, carried
-        e.store(target, Dim.symbol("gk"), _operand_value(e, gemm, gemm.contraction.left, Dim.symbol("gm"), None))
+        e.store(target, Dim.symbol("gk"), _operand_value(e, gemm, gemm.contraction.left, (Dim.symbol("gm"), Dim.symbol("gk")), None))
         return []
 
     e.lane_loop("gk", b.index(0), b.scalar(k), k, 1, [], lanes)
@@ -410,7 +459,7 @@ def _call_micro(frame: Frame, gemm: Gemm, count: str, width: str, k_step: str, p
     vectors = b.op(f"arith.divui {b.op(f'arith.addi {width}, {b.index(gemm.lanes - 1)} : i64')}, {b.index(gemm.lanes)} : i64")
     for vector_count in vector_counts:
         for rows in row_counts:
-            call = f"func.call @{micro_name(gemm.element, rows, vector_count, gemm.lanes)}({operands}) : {types}"
+            call = f"func.call @{micro_name(gemm.form.name, rows, vector_count, gemm.lanes)}({operands}) : {types}"
             checks = []
             if len(row_counts) > 1:
                 checks.append(b.op(f"arith.cmpi eq, {count}, {b.index(rows)} : i64"))

@@ -12,17 +12,12 @@ from torch_mlir.execution_engine import ExecutionEngine
 from torch_mlir.passmanager import PassManager
 
 from ...errors import CompilerBug, TargetError
+from .isa import Isa
 
 PIPELINE = (
     "builtin.module(convert-vector-to-scf,convert-scf-to-cf,convert-vector-to-llvm{force-32bit-vector-indices=0},"
     "convert-math-to-llvm,convert-arith-to-llvm,convert-func-to-llvm,convert-cf-to-llvm,reconcile-unrealized-casts)"
 )
-LANES = {"x86-64-v3": 8, "x86-64-v4": 16}
-_V3 = ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "popcnt")
-FEATURES = {
-    "x86-64-v3": _V3,
-    "x86-64-v4": (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
-}  # fmt: skip
 
 
 def lower_to_llvm(source: str) -> ir.Module:
@@ -35,20 +30,20 @@ def lower_to_llvm(source: str) -> ir.Module:
     return module
 
 
-def set_target(module: ir.Module, isa: str) -> None:
+def set_target(module: ir.Module, isa: Isa) -> None:
     """Marks every function for the ISA level, so that the machine that compiles does not matter."""
-    features = [f"+{name}" for name in FEATURES[isa]]
-    features += ["+prefer-256-bit"] if isa == "x86-64-v3" else ["-prefer-256-bit"]
+    features = [f"+{name}" for name in isa.llvm_features]
+    features += ["+prefer-256-bit"] if isa.lanes == 8 else ["-prefer-256-bit"]
     attribute = ir.Attribute.parse("#llvm.target_features<[" + ", ".join(f'"{name}"' for name in features) + "]>")
     for view in module.body.operations:
         op = view.operation
         if op.name != "llvm.func" or not len(op.regions[0].blocks):
             continue
-        op.attributes["target_cpu"] = ir.StringAttr.get(isa)
+        op.attributes["target_cpu"] = ir.StringAttr.get(isa.level)
         op.attributes["target_features"] = attribute
 
 
-def compile_object(source: str, isa: str, opt_level: int = 3) -> bytes:
+def compile_object(source: str, isa: Isa, opt_level: int = 3) -> bytes:
     """The object file of kernel and host text for one ISA level."""
     with ir.Context(), ir.Location.unknown():
         module = lower_to_llvm(source)

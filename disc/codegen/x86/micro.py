@@ -6,56 +6,213 @@ caller's epilogue reads it from L1. The cost of that detour is rows × vectors s
 
 from __future__ import annotations
 
-BYTES = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, "i16": 2, "i8": 1}
+from collections.abc import Callable
+from dataclasses import dataclass
+
+BYTES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2, "i32": 4, "i64": 8, "i16": 2, "i8": 1}
 
 
-def micro_name(element: str, rows: int, vectors: int, lanes: int) -> str:
+@dataclass(frozen=True)
+class Form:
+    """How a micro-kernel wants its operands.
+
+    name: in function names; accumulator: element of the tile; left, right: elements in memory of A's rows and of B's panels; group:
+    values of k that lie side by side in a panel, per column; feature: what the CPU must have beyond its level.
+    """
+
+    name: str
+    accumulator: str
+    left: str
+    right: str
+    group: int = 1
+    feature: str = ""
+
+    @property
+    def unit(self) -> int:
+        """Bytes of one column of a panel row: `group` values."""
+        return BYTES[self.right] * self.group
+
+
+# Every form by its name: operands as they are accumulated, then those that are stored narrower, the best first. All forms of one narrow
+# element share the layout of the panels, so that weights packed ahead of time serve every ISA level of an artifact. (AMX tiles would be
+# one more entry, with the feature "amx-bf16".)
+FORMS: dict[str, Form] = {
+    form.name: form
+    for form in (
+        *(Form(element, element, element, element) for element in ("f32", "f64", "i64", "i32", "i16", "i8")),
+        Form("bf16dot", "f32", "bf16", "bf16", 2, "avx512bf16"),
+        Form("bf16wide", "f32", "f32", "bf16", 2),
+        Form("f16wide", "f32", "f32", "f16"),
+    )
+}
+
+
+def choose_form(left: str, right: str, accumulator: str, features: frozenset[str]) -> Form:
+    """The best form for stored elements `left` and `right` on a CPU with these features."""
+    if left == right and left != accumulator:
+        for form in FORMS.values():
+            if form.right == right and form.accumulator == accumulator and (not form.feature or form.feature in features):
+                return form
+    return FORMS[accumulator]
+
+
+def micro_name(form: str, rows: int, vectors: int, lanes: int) -> str:
     """The function's name."""
-    return f"disc_micro_{element}_{rows}x{vectors}x{lanes}"
+    return f"disc_micro_{form}_{rows}x{vectors}x{lanes}"
 
 
-def micro_source(element: str, rows: int, vectors: int, lanes: int) -> str:
-    """MLIR text of one micro-kernel. Products are accumulated by fused multiply-add in order of k."""
-    vector, size = f"vector<{lanes}x{element}>", BYTES[element]
-    zero = "0.0" if element.startswith("f") else "0"
-    out: list[str] = []
-    w = out.append
-    w(
-        f"func.func @{micro_name(element, rows, vectors, lanes)}(%rows: !llvm.ptr, %k_step: i64, %b: !llvm.ptr, %b_step: i64, "
-        "%k: i64, %tile: !llvm.ptr, %tile_step: i64) {"
-    )
-    w("%c0 = arith.constant 0 : i64\n%c1 = arith.constant 1 : i64")
-    w(f"%zero = arith.constant dense<{zero}> : {vector}")
-    for row in range(rows):
-        w(f"%rp{row} = llvm.getelementptr %rows[{row}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
-        w(f"%r{row} = llvm.load %rp{row} : !llvm.ptr -> !llvm.ptr")
-    names = [f"%acc{row}_{j}" for row in range(rows) for j in range(vectors)]
-    types = ", ".join([vector] * len(names))
-    w(
-        f"%s:{len(names)} = scf.for %i = %c0 to %k step %c1 "
-        f"iter_args({', '.join(name + ' = %zero' for name in names)}) -> ({types}) : i64 {{"
-    )
-    w("%bo = arith.muli %i, %b_step : i64\n%ao = arith.muli %i, %k_step : i64")
-    w("%bp = llvm.getelementptr %b[%bo] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
-    for j in range(vectors):
-        w(f"%bp{j} = llvm.getelementptr %bp[{j * lanes * size}] : (!llvm.ptr) -> !llvm.ptr, i8")
-        w(f"%b{j} = llvm.load %bp{j} {{alignment = {size} : i64}} : !llvm.ptr -> {vector}")
-    for row in range(rows):
-        w(f"%ap{row} = llvm.getelementptr %r{row}[%ao] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
-        w(f"%as{row} = llvm.load %ap{row} : !llvm.ptr -> {element}")
-        w(f"%a{row} = vector.broadcast %as{row} : {element} to {vector}")
-        for j in range(vectors):
-            if element.startswith("f"):
-                w(f"%n{row}_{j} = vector.fma %a{row}, %b{j}, %acc{row}_{j} : {vector}")
-            else:
-                w(f"%p{row}_{j} = arith.muli %a{row}, %b{j} : {vector}")
-                w(f"%n{row}_{j} = arith.addi %p{row}_{j}, %acc{row}_{j} : {vector}")
-    w(f"scf.yield {', '.join(f'%n{row}_{j}' for row in range(rows) for j in range(vectors))} : {types}\n}}")
-    for row in range(rows):
-        w(f"%tr{row} = arith.constant {row} : i64\n%to{row} = arith.muli %tr{row}, %tile_step : i64")
-        for j in range(vectors):
-            w(f"%tj{row}_{j} = arith.constant {j * lanes} : i64\n%tx{row}_{j} = arith.addi %to{row}, %tj{row}_{j} : i64")
-            w(f"%tp{row}_{j} = llvm.getelementptr %tile[%tx{row}_{j}] : (!llvm.ptr, i64) -> !llvm.ptr, {element}")
-            w(f"llvm.store %s#{row * vectors + j}, %tp{row}_{j} {{alignment = {size} : i64}} : {vector}, !llvm.ptr")
-    w("return\n}\n")
-    return "\n".join(out)
+def micro_source(form: str, rows: int, vectors: int, lanes: int) -> str:
+    """MLIR text of one micro-kernel. Products are accumulated in order of k, by fused multiply-add or, for pairs of bf16, two at a time."""
+    return _Micro(FORMS[form], rows, vectors, lanes).source()
+
+
+class _Micro:
+    """One micro-kernel under construction; the accumulators are lists of SSA names, row by row."""
+
+    def __init__(self, form: Form, rows: int, vectors: int, lanes: int) -> None:
+        self.form, self.rows, self.vectors, self.lanes = form, rows, vectors, lanes
+        self.vector = f"vector<{lanes}x{form.accumulator}>"
+        self.out: list[str] = []
+        self._count = 0
+
+    def source(self) -> str:
+        """The text of the function."""
+        name = micro_name(self.form.name, self.rows, self.vectors, self.lanes)
+        self._line(
+            f"func.func @{name}(%rows: !llvm.ptr, %k_step: i64, %b: !llvm.ptr, %b_step: i64, %k: i64, %tile: !llvm.ptr, %tile_step: i64) {{"
+        )
+        self._line("%c0 = arith.constant 0 : i64")
+        self._line("%c1 = arith.constant 1 : i64")
+        self._line("%c2 = arith.constant 2 : i64")
+        zero = self._op(f"arith.constant dense<{'0.0' if self.form.accumulator.startswith('f') else '0'}> : {self.vector}")
+        for row in range(self.rows):
+            self._line(f"%rp{row} = llvm.getelementptr %rows[{row}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
+            self._line(f"%r{row} = llvm.load %rp{row} : !llvm.ptr -> !llvm.ptr")
+        start = [zero] * (self.rows * self.vectors)
+        self._store(self._loop("%c0", "%k", start, self._single) if self.form.group == 1 else self._pairs(start))
+        self._line("return\n}\n")
+        return "\n".join(self.out)
+
+    def _line(self, text: str) -> None:
+        self.out.append(text)
+
+    def _op(self, text: str) -> str:
+        self._count += 1
+        self._line(f"%v{self._count} = {text}")
+        return f"%v{self._count}"
+
+    def _loop(self, low: str, high: str, start: list[str], step: Callable[[str, list[str]], list[str]]) -> list[str]:
+        """`step(i, accumulators)` for i in [low, high), from the accumulators `start`; returns the last ones."""
+        self._count += 1
+        name, types = f"%s{self._count}", ", ".join([self.vector] * len(start))
+        carried = [f"{name}_{number}" for number in range(len(start))]
+        pairs = ", ".join(f"{new} = {old}" for new, old in zip(carried, start, strict=True))
+        self._line(f"{name}:{len(start)} = scf.for {name}_i = {low} to {high} step %c1 iter_args({pairs}) -> ({types}) : i64 {{")
+        results = step(f"{name}_i", carried)
+        self._line(f"scf.yield {', '.join(results)} : {types}\n}}")
+        return [f"{name}#{number}" for number in range(len(start))]
+
+    def _pairs(self, start: list[str]) -> list[str]:
+        """Two values of k at a time, then an odd last one, whose partner in the panel is zero."""
+        pairs = self._op("arith.divui %k, %c2 : i64")
+        end = self._op(f"arith.divui {self._op('arith.addi %k, %c1 : i64')}, %c2 : i64")
+        whole, last = (self._dot_pair, self._dot_last) if self.form.left == self.form.right else (self._wide_pair, self._wide_last)
+        return self._loop(pairs, end, self._loop("%c0", pairs, start, whole), last)
+
+    def _store(self, accumulators: list[str]) -> None:
+        element = self.form.accumulator
+        for row in range(self.rows):
+            base = self._op(f"arith.muli {self._op(f'arith.constant {row} : i64')}, %tile_step : i64")
+            for j in range(self.vectors):
+                column = self._op(f"arith.addi {base}, {self._op(f'arith.constant {j * self.lanes} : i64')} : i64")
+                place = self._op(f"llvm.getelementptr %tile[{column}] : (!llvm.ptr, i64) -> !llvm.ptr, {element}")
+                value = accumulators[row * self.vectors + j]
+                self._line(f"llvm.store {value}, {place} {{alignment = {BYTES[element]} : i64}} : {self.vector}, !llvm.ptr")
+
+    # --- operands -------------------------------------------------------------------------------------------------------
+
+    def _right(self, index: str, kind: str) -> list[str]:
+        """The panel's row `index` as vectors of `lanes` elements of type `kind`."""
+        offset = self._op(f"arith.muli {index}, %b_step : i64")
+        row = self._op(f"llvm.getelementptr %b[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
+        values: list[str] = []
+        for j in range(self.vectors):
+            place = self._op(f"llvm.getelementptr {row}[{j * self.lanes * self.form.unit}] : (!llvm.ptr) -> !llvm.ptr, i8")
+            align = BYTES[self.form.right]
+            values.append(self._op(f"llvm.load {place} {{alignment = {align} : i64}} : !llvm.ptr -> vector<{self.lanes}x{kind}>"))
+        return values
+
+    def _left(self, row: int, offset: str, kind: str) -> str:
+        """The scalar of type `kind` at byte `offset` of a row of A, aligned as an element of A is."""
+        place = self._op(f"llvm.getelementptr %r{row}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
+        return self._op(f"llvm.load {place} {{alignment = {BYTES[self.form.left]} : i64}} : !llvm.ptr -> {kind}")
+
+    def _spread(self, scalar: str, kind: str) -> str:
+        return self._op(f"vector.broadcast {scalar} : {kind} to vector<{self.lanes}x{kind}>")
+
+    # --- one step of k --------------------------------------------------------------------------------------------------
+
+    def _single(self, index: str, accumulators: list[str]) -> list[str]:
+        stored = self.form.right
+        right = self._right(index, stored)
+        if stored != self.form.accumulator:
+            right = [self._op(f"arith.extf {value} : vector<{self.lanes}x{stored}> to {self.vector}") for value in right]
+        return self._multiply(self._op(f"arith.muli {index}, %k_step : i64"), right, accumulators)
+
+    def _multiply(self, offset: str, right: list[str], accumulators: list[str]) -> list[str]:
+        """accumulators + A[offset] * right."""
+        element, results = self.form.accumulator, []
+        for row in range(self.rows):
+            left = self._spread(self._left(row, offset, element), element)
+            for j, value in enumerate(right):
+                old = accumulators[row * self.vectors + j]
+                if element.startswith("f"):
+                    results.append(self._op(f"vector.fma {left}, {value}, {old} : {self.vector}"))
+                else:
+                    product = self._op(f"arith.muli {left}, {value} : {self.vector}")
+                    results.append(self._op(f"arith.addi {product}, {old} : {self.vector}"))
+        return results
+
+    def _wide_pair(self, index: str, accumulators: list[str]) -> list[str]:
+        pairs = self._right(index, "i32")
+        offset = self._op(f"arith.muli {self._op(f'arith.muli {index}, %c2 : i64')}, %k_step : i64")
+        first = self._multiply(offset, [self._even(pair) for pair in pairs], accumulators)
+        return self._multiply(self._op(f"arith.addi {offset}, %k_step : i64"), [self._odd(pair) for pair in pairs], first)
+
+    def _wide_last(self, index: str, accumulators: list[str]) -> list[str]:
+        offset = self._op(f"arith.muli {self._op(f'arith.muli {index}, %c2 : i64')}, %k_step : i64")
+        return self._multiply(offset, [self._even(pair) for pair in self._right(index, "i32")], accumulators)
+
+    def _even(self, pair: str) -> str:
+        """The lower of two bf16 as f32, whose upper 16 bits it is."""
+        kind = f"vector<{self.lanes}xi32>"
+        shifted = self._op(f"arith.shli {pair}, {self._op(f'arith.constant dense<16> : {kind}')} : {kind}")
+        return self._op(f"arith.bitcast {shifted} : {kind} to {self.vector}")
+
+    def _odd(self, pair: str) -> str:
+        """The upper of two bf16 as f32."""
+        kind = f"vector<{self.lanes}xi32>"
+        masked = self._op(f"arith.andi {pair}, {self._op(f'arith.constant dense<-65536> : {kind}')} : {kind}")
+        return self._op(f"arith.bitcast {masked} : {kind} to {self.vector}")
+
+    def _dot_pair(self, index: str, accumulators: list[str]) -> list[str]:
+        offset = self._op(f"arith.muli {self._op(f'arith.muli {index}, %c2 : i64')}, %k_step : i64")
+        return self._dot(index, [self._left(row, offset, "i32") for row in range(self.rows)], accumulators)
+
+    def _dot_last(self, index: str, accumulators: list[str]) -> list[str]:
+        offset = self._op(f"arith.muli {self._op(f'arith.muli {index}, %c2 : i64')}, %k_step : i64")
+        left = [self._op(f"arith.extui {self._left(row, offset, 'i16')} : i16 to i32") for row in range(self.rows)]
+        return self._dot(index, left, accumulators)
+
+    def _dot(self, index: str, left: list[str], accumulators: list[str]) -> list[str]:
+        """accumulators + the dot products of pairs of bf16 (`vdpbf16ps`: round to nearest even, denormals are zero)."""
+        kind, pairs = f"vector<{self.lanes}xi32>", f"vector<{self.lanes * 2}xbf16>"
+        right = [self._op(f"vector.bitcast {value} : {kind} to {pairs}") for value in self._right(index, "i32")]
+        results: list[str] = []
+        for row in range(self.rows):
+            spread = self._op(f"vector.bitcast {self._spread(left[row], 'i32')} : {kind} to {pairs}")
+            for j, value in enumerate(right):
+                operands = f"{accumulators[row * self.vectors + j]}, {spread}, {value}"
+                types = f"({self.vector}, {pairs}, {pairs}) -> {self.vector}"
+                results.append(self._op(f'llvm.call_intrinsic "llvm.x86.avx512bf16.dpbf16ps.512"({operands}) : {types}'))
+        return results

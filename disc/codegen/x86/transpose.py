@@ -1,6 +1,8 @@
-"""Packs the transpose of rows into a panel, 16 x 16 elements at a time in registers."""
+"""Packs the transpose of rows into a panel, 16 x 16 units of 32 bits at a time in registers."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 from ...ir.graph import Node
 from ...shapes import Dim
@@ -10,8 +12,8 @@ from .memory import Buffer, address, load_contiguous
 
 
 def transpose_16(b: Builder, rows: list[str]) -> list[str]:
-    """The transpose of 16 vectors of 16 f32: four rounds of pairwise shuffles, 64 in all."""
-    vector = b.vec("f32")
+    """The transpose of 16 vectors of 16 i32: four rounds of pairwise shuffles, 64 in all."""
+    vector = b.vec("i32")
     distance = 1
     while distance < 16:
         result = list(rows)
@@ -28,39 +30,52 @@ def transpose_16(b: Builder, rows: list[str]) -> list[str]:
     return rows
 
 
-def pack_transposed(frame: Frame, leaf: Node, rest: Dim, k: Dim, panel: int, scratch: str, column: str, column_end: str) -> None:
-    """panel[k][column] of a B whose k runs along memory: row n of the source is loaded along k, 16 rows are transposed at once.
+@dataclass(frozen=True)
+class TransposedRows:
+    """A B whose k runs along memory in units of 32 bits: f32, or pairs of bf16.
+
+    leaf: its buffer; start: the offset of column gn's first element; units: units along k; group: elements of a unit.
+    """
+
+    leaf: Node
+    start: Dim
+    units: Dim
+    group: int
+
+
+def pack_transposed(frame: Frame, source: TransposedRows, panel: int, scratch: str, column: str, column_end: str) -> None:
+    """panel[unit][column] of B: row n of the source is loaded along k, 16 rows are transposed at once.
 
     Columns past the end repeat the last row: the epilogue masks them, and every value read is a valid one.
     """
     b, e = frame.b, frame.emitter
-    buffer = e.leaves[leaf]
-    assert isinstance(buffer, Buffer)
-    target = Buffer(scratch, (), "f32")
+    leaf = e.leaves[source.leaf]
+    assert isinstance(leaf, Buffer)
+    buffer = Buffer(leaf.pointer, (), "i32")
+    target = Buffer(scratch, (), "i32")
     last = b.op(f"arith.subi {column_end}, {b.index(1)} : i64")
     width = b.op(f"arith.subi {column_end}, {column} : i64")
     with b.loop(b.index(0), width, b.index(16)) as strip:
-        starts: list[str] = []
+        rows: list[Buffer] = []
         for number in range(16):
             n = b.op(f"arith.addi {column}, {b.op(f'arith.addi {strip.index}, {b.index(number)} : i64')} : i64")
             with e.bind("gn", b.op(f"arith.minsi {n}, {last} : i64")):
-                starts.append(b.scalar(rest))
-        length = b.scalar(k)
+                rows.append(replace(buffer, pointer=address(b, leaf, b.scalar(source.start))))
+        length = b.scalar(source.units)
 
         def block(position: str, mask: str | None, store_count: str) -> None:
-            rows = [load_contiguous(b, buffer, b.op(f"arith.addi {start}, {position} : i64"), mask) for start in starts]
-            columns = transpose_16(b, rows)
-            for number, value in enumerate(columns):
+            values = [load_contiguous(b, row, position, mask) for row in rows]
+            for number, value in enumerate(transpose_16(b, values)):
                 at = b.op(f"arith.muli {b.op(f'arith.addi {position}, {b.index(number)} : i64')}, {b.index(panel)} : i64")
                 place = address(b, target, b.op(f"arith.addi {at}, {strip.index} : i64"))
-                store = f"llvm.store {value}, {place} {{alignment = 4 : i64}} : {b.vec('f32')}, !llvm.ptr"
+                store = f"llvm.store {value}, {place} {{alignment = 4 : i64}} : {b.vec('i32')}, !llvm.ptr"
                 if mask is None:
                     b.statement(store)
                     continue
                 with b.when(b.op(f"arith.cmpi sgt, {store_count}, {b.index(number)} : i64")):
                     b.statement(store)
 
-        _blocks(frame, length, k, block)
+        _blocks(frame, length, source.units, block)
 
 
 def _blocks(frame: Frame, length: str, k: Dim, block) -> None:

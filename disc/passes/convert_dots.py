@@ -1,0 +1,105 @@
+"""convert-dots: f32 dots and convolutions read operands rounded to bf16 or f16, and still give f32 (automatic mixed precision).
+
+    %s = "disc.slice"(%x)                          %c = stablehlo.convert %x : bf16
+    %d = dot_general %s, %w : f32           ─►     %s = "disc.slice"(%c) : bf16
+                                                   %v = stablehlo.convert %w : bf16           (folded into the weight table)
+                                                   %d = dot_general %s, %v : (bf16, bf16) -> f32
+
+Requires and keeps stage `named`. A conversion goes before the views of a value, next to the op that computes it: there it is fused into
+that op's kernel, one conversion serves every reader, and the dot reads its operand where it lies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch_mlir import ir
+
+from disc.ir.interp_values import element_name
+from disc.ir.ops import block_ops, build, main_block, replace_op
+from disc.ir.passes import CompileState, Pass
+from disc.passes.dot_numbers import DotNumbers
+from disc.passes.rewriting import entries, erase_dead, named_type, producer, static_size
+
+VIEWS = ("disc.reshape", "disc.broadcast_in_dim", "stablehlo.transpose", "disc.slice", "stablehlo.reverse")
+
+
+@dataclass(frozen=True)
+class ConvertDots(Pass):
+    """Converts every dot that gains.
+
+    dtype: "bf16" or "f16". least: a dot that contracts fewer elements stays f32: it is no product of matrices but, say, positions times
+    frequencies, where nothing is won and positions above 256 would be rounded.
+    """
+
+    name: ClassVar[str] = "convert-dots"
+    dtype: str = "bf16"
+    least: int = 8
+
+    def apply(self, module: ir.Module, state: CompileState) -> None:
+        block = main_block(module)
+        narrowed = _Narrowed(block, self.dtype)
+        for op in block_ops(block):
+            if may_convert(op) and should_convert(op, self.least):
+                _convert(op, narrowed)
+        erase_dead(block)
+
+
+def may_convert(op: ir.Operation) -> bool:
+    """Legal? An f32 dot or convolution of f32 operands."""
+    return op.name in ("stablehlo.dot_general", "stablehlo.convolution") and all(
+        element_name(value.type) == "f32" for value in (*op.operands, *op.results)
+    )
+
+
+def should_convert(op: ir.Operation, least: int) -> bool:
+    """Profitable? Unless so little is contracted that there is nothing to win."""
+    if op.name == "stablehlo.convolution":
+        return True
+    sizes = entries(op.operands[0].type)
+    contracted = [static_size(sizes[dim]) for dim in DotNumbers.of(op).contracting[0]]
+    total = 1
+    for size in contracted:
+        if size is None:
+            return True
+        total *= size
+    return total >= least
+
+
+def _convert(op: ir.Operation, narrowed: _Narrowed) -> None:
+    operands = [narrowed.value(operand) for operand in op.operands]
+    attributes = {name: op.attributes[name] for name in op.attributes}
+    new = build(op.name, operands, [result.type for result in op.results], attributes, location=op.location, before=op)
+    replace_op(op, new.results)
+
+
+@dataclass
+class _Narrowed:
+    """The narrow form of every value that was asked for, each made once."""
+
+    block: ir.Block
+    dtype: str
+    made: dict[ir.Value, ir.Value] = field(default_factory=dict)
+
+    def value(self, value: ir.Value) -> ir.Value:
+        if value not in self.made:
+            self.made[value] = self._make(value)
+        return self.made[value]
+
+    def _make(self, value: ir.Value) -> ir.Value:
+        op = producer(value)
+        type_ = named_type(self._element(), entries(value.type))
+        if op is None:
+            return build("stablehlo.convert", [value], [type_], before=self.block.operations[0].operation).results[0]
+        if op.name == "stablehlo.convert" and element_name(op.operands[0].type) == self.dtype:
+            return op.operands[0]
+        if op.name in VIEWS:
+            attributes = {name: op.attributes[name] for name in op.attributes}
+            return build(op.name, [self.value(op.operands[0])], [type_], attributes, location=op.location, before=op).results[0]
+        new = build("stablehlo.convert", [value], [type_], location=op.location, before=op)
+        new.move_after(op)
+        return new.results[0]
+
+    def _element(self) -> ir.Type:
+        return ir.BF16Type.get() if self.dtype == "bf16" else ir.F16Type.get()

@@ -1,0 +1,197 @@
+"""bf16 and f16 dots on every ISA level of this machine, against torch in f64 on the same rounded operands; whole models against f32."""
+
+from __future__ import annotations
+
+import copy
+import math
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from compiled import randn
+from models import MODELS, shapes
+from torch import nn
+from torch.nn import functional
+
+import disc
+from disc.config import Options
+from disc.errors import DiscError, TargetError
+from disc.ral.executable import Executable, load
+from disc.targets import BF16_ISA, host_bf16_isa, host_isa
+
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
+ISAS = tuple(dict.fromkeys(("x86-64-v3", host_isa(), host_bf16_isa())))
+SIZES = (0, 1, 2, 15, 16, 17, 63, 64, 65, 127)
+# Sums of k products in f32, in any order and with k roundings at most, of the accumulated magnitude; a few are enough.
+SUM_ULPS = 16
+TRANSFORMERS = ("bert", "gpt2", "vit", "t5", "llama")
+
+
+def on_every_isa(model: nn.Module, inputs: Sequence[torch.Tensor], dims: object, dtype: str) -> list[Executable]:
+    """One compile in mixed precision, loaded once per ISA level."""
+    compiled = disc.compile(model.eval(), tuple(inputs), dims, target=ISAS, options=Options(dtype=dtype))  # pyright: ignore[reportArgumentType]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.disc"
+        compiled.save(path)
+        return [load(path, isa=isa) for isa in ISAS]
+
+
+class Product(nn.Module):
+    """a @ b, b as it is or transposed."""
+
+    def __init__(self, transposed: bool) -> None:
+        super().__init__()
+        self.transposed = transposed
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a @ (b.mT if self.transposed else b)
+
+
+class Layer(nn.Module):
+    """gelu(x @ weight + bias)."""
+
+    def __init__(self, k: int, n: int) -> None:
+        super().__init__()
+        torch.manual_seed(k * 1000 + n)
+        self.linear = nn.Linear(k, n)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.gelu(self.linear(x))
+
+
+def check_sums(ours: torch.Tensor, a: torch.Tensor, b: torch.Tensor, where: str) -> None:
+    """`ours` is a @ b but for the rounding of sums in f32."""
+    exact = a.double() @ b.double()
+    magnitude = a.double().abs() @ b.double().abs()
+    error = (ours.double() - exact).abs()
+    assert ours.shape == exact.shape and ours.dtype == torch.float32, where
+    assert bool((error <= SUM_ULPS * 2.0**-23 * magnitude + 1e-30).all()), f"{where}: off by {float((error / magnitude).max())} of the magnitude"
+
+
+@cache
+def products(dtype: str, transposed: bool) -> list[Executable]:
+    return on_every_isa(Product(transposed), (randn(3, 5, 24), randn(3, 7, 24) if transposed else randn(3, 24, 7)), None, dtype)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_products_of_every_size(dtype: str, transposed: bool) -> None:
+    """One compile with all of m, n and k dynamic, batched."""
+    for executable in products(dtype, transposed):
+        for m, n, k in [(m, n, k) for m in SIZES for n in SIZES for k in SIZES if (m * 7 + n * 3 + k) % 5 == 0 or k < 2]:
+            a, b = randn(2, m, k), randn(2, k, n, seed=1)
+            ours = executable(a, b.mT.contiguous() if transposed else b)
+            assert isinstance(ours, torch.Tensor)
+            rounded = a.to(DTYPES[dtype]), b.to(DTYPES[dtype])
+            check_sums(ours, *rounded, f"{executable.isa} {m}x{n}x{k}")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize(("k", "n"), [(8, 1), (15, 17), (17, 63), (64, 64), (65, 65), (127, 127), (16, 2)])
+def test_layers_with_weights(dtype: str, k: int, n: int) -> None:
+    """Weights packed ahead of time, odd k padded, with an epilogue."""
+    layer, narrow = Layer(k, n), DTYPES[dtype]
+    weight, bias = layer.linear.weight.detach().to(narrow).double(), layer.linear.bias.detach().double()
+    for executable in on_every_isa(layer, (randn(3, k),), None, dtype):
+        for m in (0, 1, 2, 5, 6, 7, 13, 121, 250):
+            x = randn(m, k)
+            ours = executable(x)
+            wanted = functional.gelu(x.to(narrow).double() @ weight.T + bias)
+            torch.testing.assert_close(ours, wanted.float(), rtol=1e-5, atol=1e-5, msg=lambda text, isa=executable.isa: f"{isa} {text}")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_short_contractions_stay_f32(dtype: str) -> None:
+    """Positions times frequencies: a position above 256 has no bf16."""
+    executable = on_every_isa(Product(False), (randn(5, 1), randn(1, 7)), ({0: torch.export.Dim.AUTO}, {1: torch.export.Dim.AUTO}), dtype)[-1]
+    positions, frequencies = torch.arange(1000.0)[:, None] + 0.25, randn(1, 9)
+    assert torch.equal(torch.as_tensor(executable(positions, frequencies)), positions @ frequencies)
+
+
+def test_special_values() -> None:
+    """Infinities and NaN pass through every form of micro-kernel; the padding of an odd k brings no NaN."""
+    for executable in products("bf16", False):
+        a, b = torch.ones(1, 1, 17), torch.ones(1, 17, 3)
+        a[0, 0, 16], b[0, 16] = math.inf, torch.tensor([1.0, -1.0, math.nan])
+        ours = torch.as_tensor(executable(a, b)).flatten().tolist()
+        assert ours[:2] == [math.inf, -math.inf] and math.isnan(ours[2]), executable.isa
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_convolutions(dtype: str) -> None:
+    model, narrow = nn.Conv2d(5, 7, 3, stride=2, padding=1), DTYPES[dtype]
+    dims = ({0: torch.export.Dim.AUTO, 2: torch.export.Dim.AUTO, 3: torch.export.Dim.AUTO},)
+    for executable in on_every_isa(model, (randn(2, 5, 9, 11),), dims, dtype):
+        for size in ((1, 5, 8, 8), (2, 5, 9, 16), (3, 5, 21, 33)):
+            x = randn(*size)
+            weight = model.weight.detach().to(narrow).double()
+            wanted = functional.conv2d(x.to(narrow).double(), weight, model.bias.detach().double(), stride=2, padding=1)
+            torch.testing.assert_close(executable(x), wanted.float(), rtol=1e-5, atol=1e-5)
+
+
+def relative_error(ours: torch.Tensor, wanted: torch.Tensor) -> float:
+    return float((ours.double() - wanted.double()).norm() / wanted.double().norm())
+
+
+def outputs(result: object) -> list[torch.Tensor]:
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_models_in_mixed_precision(name: str, dtype: str) -> None:
+    """Close to f32 in the mean, with mostly the same greatest element; the attention is still one kernel."""
+    model, inputs, dims = MODELS[name]()
+    same, rows = 0, 0
+    for executable in on_every_isa(model, inputs, dims, dtype):
+        kinds = [kernel["kind"] for kernel in executable.manifest["kernels"]]
+        assert "attention" in kinds
+        for sizes in shapes(name)[::2]:
+            with torch.no_grad():
+                wanted = outputs(model(*sizes))
+            for ours, theirs in zip(outputs(executable(*sizes)), wanted, strict=True):
+                assert ours.dtype == torch.float32
+                assert relative_error(ours, theirs) <= 2e-2, f"{executable.isa} {[tuple(each.shape) for each in sizes]}"
+                same += int((ours.argmax(-1) == theirs.argmax(-1)).sum())
+                rows += theirs[..., 0].numel()
+    assert same >= 0.95 * rows
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_models_of_that_type(name: str, dtype: str) -> None:
+    """model.bfloat16(): as near to f32 as eager is in that type."""
+    model, inputs, dims = MODELS[name]()
+    narrow = copy.deepcopy(model).to(DTYPES[dtype])
+    compiled = disc.compile(narrow, inputs, dims)  # pyright: ignore[reportArgumentType]
+    assert compiled.isa == (host_bf16_isa() if dtype == "bf16" else host_isa())
+    for sizes in shapes(name)[1:8:2]:
+        with torch.no_grad():
+            wanted, eager = outputs(model(*sizes)), outputs(narrow(*sizes))
+        for ours, theirs, reference in zip(outputs(compiled(*sizes)), eager, wanted, strict=True):
+            assert ours.dtype == DTYPES[dtype]
+            assert relative_error(ours, reference) <= 1.5 * relative_error(theirs, reference) + 1e-3
+
+
+def test_native_takes_bf16_instructions_only_where_they_are_used() -> None:
+    layer, inputs = Layer(16, 16).eval(), (randn(2, 16),)
+    assert disc.compile(layer, inputs).isa == host_isa()
+    assert disc.compile(layer, inputs, options=Options(dtype="bf16")).isa == host_bf16_isa()
+    assert disc.compile(layer, inputs, options=Options(dtype="f16")).isa == host_isa()
+
+
+def test_weights_are_stored_narrow() -> None:
+    """Half the bytes of the weights, in one layout for all levels."""
+    executable = on_every_isa(Layer(128, 128), (randn(2, 128),), None, "bf16")[0]
+    sizes = {weight["dtype"]: weight["size"] for weight in executable.manifest["weights"] if len(weight["shape"]) == 3}
+    assert sizes == {"bf16": 128 * 128 * 2}
+
+
+def test_errors() -> None:
+    with pytest.raises(DiscError, match="dtype='int4': choose one of f32, bf16, f16"):
+        Options(dtype="int4")
+    with pytest.raises(TargetError, match=f"the targets are native, x86-64-v3, x86-64-v4, {BF16_ISA.replace('+', '.')}"):
+        disc.compile(Layer(2, 2), (randn(2, 2),), target="x86-64-v4+amx")
