@@ -68,7 +68,9 @@ def check_sums(ours: torch.Tensor, a: torch.Tensor, b: torch.Tensor, where: str)
     magnitude = a.double().abs() @ b.double().abs()
     error = (ours.double() - exact).abs()
     assert ours.shape == exact.shape and ours.dtype == torch.float32, where
-    assert bool((error <= SUM_ULPS * 2.0**-23 * magnitude + 1e-30).all()), f"{where}: off by {float((error / magnitude).max())} of the magnitude"
+    assert bool((error <= SUM_ULPS * 2.0**-23 * magnitude + 1e-30).all()), (
+        f"{where}: off by {float((error / magnitude).max())} of the magnitude"
+    )
 
 
 @cache
@@ -106,7 +108,9 @@ def test_layers_with_weights(dtype: str, k: int, n: int) -> None:
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_short_contractions_stay_f32(dtype: str) -> None:
     """Positions times frequencies: a position above 256 has no bf16."""
-    executable = on_every_isa(Product(False), (randn(5, 1), randn(1, 7)), ({0: torch.export.Dim.AUTO}, {1: torch.export.Dim.AUTO}), dtype)[-1]
+    executable = on_every_isa(Product(False), (randn(5, 1), randn(1, 7)), ({0: torch.export.Dim.AUTO}, {1: torch.export.Dim.AUTO}), dtype)[
+        -1
+    ]
     positions, frequencies = torch.arange(1000.0)[:, None] + 0.25, randn(1, 9)
     assert torch.equal(torch.as_tensor(executable(positions, frequencies)), positions @ frequencies)
 
