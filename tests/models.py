@@ -14,6 +14,8 @@ from torch import nn
 from torch.export import Dim
 from transformers.models.clip.modeling_clip import CLIPTextModel, CLIPVisionModel
 
+from bench.cases import ImageModel, TextModel
+
 Inputs = tuple[torch.Tensor, ...]
 DynamicShapes = tuple[dict[int, object] | None, ...] | None
 Built = tuple[nn.Module, Inputs, DynamicShapes]
@@ -27,17 +29,6 @@ IMAGE_SIZES = [(1, 96, 96), (2, 96, 128), (3, 64, 64), (1, 97, 65), (5, 64, 96),
 BATCHES = [1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 17, 31]
 
 
-class TextModel(nn.Module):
-    """A transformers model of token ids and attention mask; the first output."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        return self.model(input_ids=ids, attention_mask=mask)[0]
-
-
 class EncoderDecoder(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -45,15 +36,6 @@ class EncoderDecoder(nn.Module):
 
     def forward(self, ids: torch.Tensor, decoder_ids: torch.Tensor) -> torch.Tensor:
         return self.model(input_ids=ids, decoder_input_ids=decoder_ids)[0]
-
-
-class ImageModel(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        return self.model(pixel_values=pixels)[0]
 
 
 def text_inputs(batch: int = 3, length: int = 17) -> Inputs:

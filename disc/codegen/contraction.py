@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from ..errors import CompilerBug
 from ..ir.graph import Body, Node
-from ..shapes import Dim, Truth
-from .index import ONE, ZERO, Index, IndexSpace, split_linear, view_index
+from ..shapes import Dim
+from .index import ONE, ZERO, Index, IndexSpace, view_index
 
 Bound = tuple[Dim, Dim, Dim]  # (position, low, high): low <= position < high or the element is zero
+Locate = Callable[[Dim, Dim, Dim], tuple[Index, Sequence[Bound]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +19,7 @@ class Operand:
     """One factor: its node, and where element (batch, row or column, k) is: an index, with bounds outside which it is zero."""
 
     node: Node
-    locate: Callable[[Dim, Dim, Dim], tuple[Index, Sequence[Bound]]]
+    locate: Locate
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def _read_dot(space: IndexSpace, node: Node) -> Contraction:
     m_dims, n_dims = _pick(left.dims, left_free), _pick(right.dims, right_free)
     k_dims = _pick(left.dims, axes["lhs_contract"])  # pyright: ignore[reportArgumentType]
 
-    def locate(count: int, batch: Sequence[int], free: Sequence[int], contract: Sequence[int], free_dims: Sequence[Dim]):
+    def locate(count: int, batch: Sequence[int], free: Sequence[int], contract: Sequence[int], free_dims: Sequence[Dim]) -> Locate:
         def at(b: Dim, row: Dim, k: Dim) -> tuple[Index, Sequence[Bound]]:
             index = [ZERO] * count
             for targets, position, dims in ((batch, b, batch_dims), (free, row, free_dims), (contract, k, k_dims)):
@@ -235,13 +236,3 @@ def _forward(space: IndexSpace, node: Node, source: Node, index: Index) -> Index
     if node.dims == source.dims and node.op != "disc.broadcast_in_dim":
         return index
     return None
-
-
-def affine_in(offset: Dim, name: str) -> tuple[Dim, Dim] | None:
-    """(slope, rest) of `offset` in variable `name`."""
-    return split_linear(offset, name)
-
-
-def forwardable(node: Node, source: Node, space: IndexSpace) -> bool:
-    """True when an epilogue may go on from `source` to `node`: same elements, one for one."""
-    return space.env.equal(space.env.product(node.dims), space.env.product(source.dims)) is Truth.YES

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..ir.graph import Node
+from ..ir.weights import ELEMENT_BYTES
 from ..shapes import Dim, ShapeEnv, Truth, dim_max
 from .kernel import Kernel
 from .x86.builder import Builder, Variable
 
-ELEMENT_BYTES = {
-    "f64": 8, "i64": 8, "ui64": 8, "f32": 4, "i32": 4, "ui32": 4, "f16": 2, "bf16": 2, "i16": 2, "ui16": 2, "i8": 1, "ui8": 1, "i1": 1,
-}  # fmt: skip
 FAULT = "fault"  # the argument where a kernel reports an index out of range
 TENSOR_BYTES = 32  # sizeof(ral_tensor): data 0, dims 8, strides 16, rank 24, dtype 28
 
@@ -185,13 +183,16 @@ class _Host:
         else:
             comparison = {"equal": "eq", "at_least": "sge", "at_most": "sle"}[check.kind]
             good = b.op(f"arith.cmpi {comparison}, {actual}, {expected} : i64")
+        self._fail_unless(good, number, actual, expected)
+
+    def _fail_unless(self, good: str, number: int, actual: str, expected: str) -> None:
+        """Reports check `number` and leaves when `good` does not hold."""
+        b = self.b
         failed = f"^check{number}"
         self._branch(good, failed)
-        call = (
-            f"llvm.call {self.api['fail']}(%exec, {b.index(number)}, {actual}, {expected}) : !llvm.ptr, (!llvm.ptr, i64, i64, i64) -> i32"
-        )
         b.statement(f"{failed}:")
-        b.op(call)
+        operands = f"%exec, {b.index(number)}, {actual}, {expected}"
+        b.op(f"llvm.call {self.api['fail']}({operands}) : !llvm.ptr, (!llvm.ptr, i64, i64, i64) -> i32")
         b.statement("cf.br ^failed")
         b.statement(f"^next{self.blocks - 1}:")
 
@@ -295,13 +296,8 @@ class _Host:
         """Fails when the kernel has reported an index out of range."""
         b = self.b
         flag, index, size = (self._fault_word(number) for number in range(3))
-        number = self.program.index_checks[launch]
-        failed = f"^fault{launch}"
-        self._branch(b.op(f"arith.cmpi eq, {flag}, {b.index(0)} : i64"), failed)
-        b.statement(f"{failed}:")
-        b.op(f"llvm.call {self.api['fail']}(%exec, {b.index(number)}, {index}, {size}) : !llvm.ptr, (!llvm.ptr, i64, i64, i64) -> i32")
-        b.statement("cf.br ^failed")
-        b.statement(f"^next{self.blocks - 1}:")
+        good = b.op(f"arith.cmpi eq, {flag}, {b.index(0)} : i64")
+        self._fail_unless(good, self.program.index_checks[launch], index, size)
 
     def _fault_word(self, number: int) -> str:
         slot = self.b.op(f"llvm.getelementptr {self.base}[{number}] : (!llvm.ptr) -> !llvm.ptr, i64")

@@ -168,12 +168,9 @@ def attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
     *, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """softmax(q kᵀ · scale + mask) v, with PyTorch's meaning of every argument.
-
-    Raises: NotImplementedError for dropout (training mode).
-    """
+    """softmax(q kᵀ · scale + mask) v, with PyTorch's meaning of every argument; dropout (training mode) is left undecomposed."""
     if dropout_p != 0.0:
-        raise NotImplementedError("dropout in scaled_dot_product_attention: put the model in eval mode")
+        return NotImplemented
     if enable_gqa:
         key, value = repeated_heads(key, query.shape[-3]), repeated_heads(value, query.shape[-3])
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale

@@ -16,6 +16,7 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 
 from ..shapes import Dim, ShapeEnv
 from .ops import dense_to_array
+from .weights import STORAGE
 
 Attribute = int | str | bool | tuple["Attribute", ...] | npt.NDArray[np.generic] | dict[str, "Attribute"]
 
@@ -213,15 +214,9 @@ def dense_array(attribute: ir.Attribute) -> npt.NDArray[np.generic]:
         return np.array([bool(value) for value in ir.DenseIntElementsAttr(attribute)], dtype=np.bool_).reshape(shape)
     if dense.is_splat:
         splat = dense.get_splat_value()
-        dtype = _NUMPY[element]
+        dtype = STORAGE[element]
         return np.broadcast_to(np.array(splat.value, dtype=dtype), shape)  # pyright: ignore[reportAttributeAccessIssue]
     return np.array(dense).reshape(shape)
-
-
-_NUMPY: dict[str, npt.DTypeLike] = {
-    "f64": np.float64, "f32": np.float32, "f16": np.float16, "i1": np.bool_, "i8": np.int8, "i16": np.int16, "i32": np.int32,
-    "i64": np.int64, "ui8": np.uint8, "ui16": np.uint16, "ui32": np.uint32, "ui64": np.uint64,
-}  # fmt: skip
 
 
 def _dot(attribute: ir.Attribute) -> Attribute:

@@ -15,6 +15,9 @@ STORAGE: dict[str, npt.DTypeLike] = {
     "ui8": np.uint8, "ui16": np.uint16, "ui32": np.uint32, "ui64": np.uint64,
 }  # fmt: skip
 
+# MLIR element type → bytes of one element in memory.
+ELEMENT_BYTES: dict[str, int] = {element: np.dtype(dtype).itemsize for element, dtype in STORAGE.items()}
+
 
 @dataclass(frozen=True, eq=False)
 class Weight:

@@ -151,6 +151,17 @@ def test_every_unsupported_op_is_listed_with_its_line() -> None:
     assert all(re.search(r"test_frontend\.py:\d+$", op.location) for op in error.ops)
 
 
+class Dropout(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
+
+
+def test_attention_with_dropout_is_refused_with_its_line() -> None:
+    error = refusal(Dropout(), torch.randn(1, 2, 5, 4))
+    assert "scaled_dot_product_attention" in error.ops[0].op
+    assert re.search(r"test_frontend\.py:\d+$", error.ops[0].location)
+
+
 class Mask(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x[x > 0].sum()

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from ...errors import CompilerBug
 from ...ir.graph import Body, Node
+from ...ir.weights import ELEMENT_BYTES
 from ...shapes import Dim
 from ..contraction import Contraction, read_contraction
 from ..index import IndexSpace
@@ -19,7 +20,7 @@ from ..plan import RowPlan, plan_rows
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
 from .gemm import Gemm, declare, emit_columns, micro_kernels, plan_gemm
 from .isa import Isa
-from .memory import STORAGE_BYTES, Buffer, address
+from .memory import Buffer, address
 from .rows import emit_group
 
 BLOCK = 96  # rows of a task: the packed keys of a panel serve all of them; 96 rows of 1024 scores are 384 KiB, within an L2
@@ -161,7 +162,7 @@ def _row_buffer(frame: Frame, parts: _Attention, batch: str, low: str, place: Di
     c = parts.first.contraction
     before = b.op(f"arith.addi {b.op(f'arith.muli {batch}, {b.scalar(c.m)} : i64')}, {low} : i64")
     elements = b.op(f"arith.muli {before}, {b.scalar(parts.length)} : i64")
-    back = b.op(f"arith.muli {elements}, {b.index(-STORAGE_BYTES[element])} : i64")
+    back = b.op(f"arith.muli {elements}, {b.index(-ELEMENT_BYTES[element])} : i64")
     base = address(b, Buffer(frame.scratch, (), "i8"), b.scalar(place))
     return Buffer(address(b, Buffer(base, (), "i8"), back), parts.scores.dims, element)
 

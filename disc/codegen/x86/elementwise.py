@@ -146,7 +146,7 @@ def _clamp(b: Builder, node: Node, operands: Sequence[str]) -> str:
     return b.op(f"{names[1]} {b.op(f'{names[0]} {x}, {low} : {vector}')}, {high} : {vector}")
 
 
-def _round(name: str) -> Callable[[Builder, Node, Sequence[str]], str]:
+def _math(name: str) -> Callable[[Builder, Node, Sequence[str]], str]:
     def rule(b: Builder, node: Node, operands: Sequence[str]) -> str:
         return b.op(f"math.{name} {operands[0]} : {b.vec(register_element(node.element))}")
 
@@ -187,13 +187,6 @@ def _is_finite(b: Builder, node: Node, operands: Sequence[str]) -> str:
     vector = b.vec(element)
     magnitude = b.op(f"math.absf {operands[0]} : {vector}")
     return b.op(f"arith.cmpf olt, {magnitude}, {b.const(float('inf'), element)} : {vector}")
-
-
-def _counting(name: str) -> Callable[[Builder, Node, Sequence[str]], str]:
-    def rule(b: Builder, node: Node, operands: Sequence[str]) -> str:
-        return b.op(f"math.{name} {operands[0]} : {b.vec(register_element(node.element))}")
-
-    return rule
 
 
 def _square(b: Builder, node: Node, operands: Sequence[str]) -> str:
@@ -397,16 +390,16 @@ RULES: dict[str, Rule] = {
     "stablehlo.compare": _compare,
     "stablehlo.select": _select,
     "stablehlo.clamp": _clamp,
-    "stablehlo.floor": _round("floor"),
-    "stablehlo.ceil": _round("ceil"),
-    "stablehlo.round_nearest_even": _round("roundeven"),
+    "stablehlo.floor": _math("floor"),
+    "stablehlo.ceil": _math("ceil"),
+    "stablehlo.round_nearest_even": _math("roundeven"),
     "stablehlo.round_nearest_afz": _round_away,
     "stablehlo.shift_left": _shift("shli"),
     "stablehlo.shift_right_arithmetic": _shift("shrsi"),
     "stablehlo.shift_right_logical": _shift("shrui"),
     "stablehlo.is_finite": _is_finite,
-    "stablehlo.popcnt": _counting("ctpop"),
-    "stablehlo.count_leading_zeros": _counting("ctlz"),
+    "stablehlo.popcnt": _math("ctpop"),
+    "stablehlo.count_leading_zeros": _math("ctlz"),
     "stablehlo.convert": _convert,
     "stablehlo.bitcast_convert": _bitcast,
     "chlo.square": _square,

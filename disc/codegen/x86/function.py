@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...ir.graph import Body, Node
+from ...ir.weights import ELEMENT_BYTES
 from ...shapes import Dim
 from ..index import ZERO, IndexSpace
 from .builder import Builder, Variable
 from .emit import Emitter
-from .memory import STORAGE_BYTES, Buffer
+from .memory import Buffer
 from .structural import STRUCTURAL
 
 
@@ -56,7 +57,7 @@ def emit_function(
         Buffer(pointer, node.dims, node.element) for pointer, node in zip(pointers[len(body.arguments) :], outputs, strict=True)
     )
     for number, symbol in enumerate(symbols):
-        b.variables[symbol] = _symbol(b, symbol, _argument(b, len(pointers) + number, "i64"))
+        b.variables[symbol] = Variable(symbol, _argument(b, len(pointers) + number, "i64"), b.root)
     if checks_indices(space, body):
         emitter.fault = _argument(b, len(pointers) + len(symbols), "!llvm.ptr")
     emit(Frame(emitter, "%begin", "%end", "%scratch", results, outputs, body.arguments))
@@ -73,10 +74,6 @@ def checks_indices(space: IndexSpace, body: Body) -> bool:
 def _argument(b: Builder, number: int, type_: str) -> str:
     slot = b.op(f"llvm.getelementptr %args[{number}] : (!llvm.ptr) -> !llvm.ptr, i64")
     return b.op(f"llvm.load {slot} : !llvm.ptr -> {type_}")
-
-
-def _symbol(b: Builder, name: str, ssa: str) -> Variable:
-    return Variable(name, ssa, b.root)
 
 
 def rounded_up(value: Dim, multiple: int) -> Dim:
@@ -99,5 +96,5 @@ def traffic(space: IndexSpace, body: Body) -> Dim:
     total = ZERO
     gathered = {node.operands[0] for node in body.nodes if node.op == "disc.gather"}
     for node in (*(argument for argument in body.arguments if argument not in gathered), *body.yields):
-        total = total + space.env.product(node.dims) * STORAGE_BYTES[node.element]
+        total = total + space.env.product(node.dims) * ELEMENT_BYTES[node.element]
     return total

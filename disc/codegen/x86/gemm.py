@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ...errors import CompilerBug
 from ...ir.costs import node_cost
 from ...ir.graph import Body, Node
+from ...ir.weights import ELEMENT_BYTES
 from ...shapes import Dim, Truth
 from ..contraction import Contraction, Operand, forward_indices, read_contraction, trace_views
 from ..index import ONE, ZERO, Index, IndexSpace, split_linear
@@ -23,7 +24,7 @@ from .emit import Emitter, Predicate
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
 from .isa import Isa
 from .memory import Buffer, address
-from .micro import BYTES, Form, choose_form, micro_name
+from .micro import Form, choose_form, micro_name
 from .patches import Patches, pack_patches, read_patches
 from .transpose import TransposedRows, pack_transposed
 
@@ -64,12 +65,12 @@ class Gemm:
 
     @property
     def tile_bytes(self) -> int:
-        return ROWS * PANEL * BYTES[self.element]
+        return ROWS * PANEL * ELEMENT_BYTES[self.element]
 
     @property
     def left_size(self) -> int:
         """Bytes of one element of A, in place or packed."""
-        return BYTES[self.form.left]
+        return ELEMENT_BYTES[self.form.left]
 
     @property
     def panel_step(self) -> int:

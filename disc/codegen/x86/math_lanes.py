@@ -35,11 +35,6 @@ class Format:
         return 2.0 ** (1 - self.exponent_bias)
 
     @property
-    def sign_bit(self) -> int:
-        """As the signed integer of the format's width."""
-        return -(1 << (self.mantissa_bits + self.exponent_bias.bit_length()))
-
-    @property
     def infinity_bits(self) -> int:
         return (2 * self.exponent_bias + 1) << self.mantissa_bits
 
@@ -186,9 +181,6 @@ class Lanes:
 
     def int_or(self, left: str, right: str) -> str:
         return self._int_op("arith.ori", left, right)
-
-    def int_xor(self, left: str, right: str) -> str:
-        return self._int_op("arith.xori", left, right)
 
     def shift_left(self, value: str, count: int) -> str:
         return self._int_op("arith.shli", value, self.int_const(count))

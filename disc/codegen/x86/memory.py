@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...ir.weights import ELEMENT_BYTES
 from ...shapes import Dim
-from .builder import Builder, register_element
+from .builder import Builder
 from .elementwise import storage_element, to_register, to_storage
-
-STORAGE_BYTES = {
-    "f64": 8, "i64": 8, "ui64": 8, "f32": 4, "i32": 4, "ui32": 4, "f16": 2, "bf16": 2, "i16": 2, "ui16": 2, "i8": 1, "ui8": 1, "i1": 1,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +27,7 @@ def address(b: Builder, buffer: Buffer, offset: str) -> str:
 def load_contiguous(b: Builder, buffer: Buffer, offset: str, mask: str | None) -> str:
     """lanes consecutive elements from `offset`; masked lanes are not read and hold zero."""
     element = storage_element(buffer.element)
-    vector, align = b.vec(element), STORAGE_BYTES[buffer.element]
+    vector, align = b.vec(element), ELEMENT_BYTES[buffer.element]
     pointer = address(b, buffer, offset)
     if mask is None:
         return to_register(b, b.op(f"llvm.load {pointer} {{alignment = {align} : i64}} : !llvm.ptr -> {vector}"), buffer.element)
@@ -44,7 +41,7 @@ def load_contiguous(b: Builder, buffer: Buffer, offset: str, mask: str | None) -
 def load_gather(b: Builder, buffer: Buffer, offsets: str, mask: str | None) -> str:
     """One element per lane from an i64 vector of offsets."""
     element = storage_element(buffer.element)
-    vector, align = b.vec(element), STORAGE_BYTES[buffer.element]
+    vector, align = b.vec(element), ELEMENT_BYTES[buffer.element]
     pointers = b.op(f"llvm.getelementptr {buffer.pointer}[{offsets}] : (!llvm.ptr, {b.vec('i64')}) -> {b.vec('!llvm.ptr')}, {element}")
     mask = mask or b.const(1, "i1")
     text = f"llvm.intr.masked.gather {pointers}, {mask}, {b.const(0, element)} {{alignment = {align} : i32}} : "
@@ -64,7 +61,7 @@ def load_scalar(b: Builder, buffer: Buffer, offset: str, mask: str | None) -> st
 def store_contiguous(b: Builder, buffer: Buffer, offset: str, value: str, mask: str | None) -> None:
     """Stores lanes to consecutive elements."""
     element = storage_element(buffer.element)
-    vector, align = b.vec(element), STORAGE_BYTES[buffer.element]
+    vector, align = b.vec(element), ELEMENT_BYTES[buffer.element]
     pointer, stored = address(b, buffer, offset), to_storage(b, value, buffer.element)
     if mask is None:
         b.statement(f"llvm.store {stored}, {pointer} {{alignment = {align} : i64}} : {vector}, !llvm.ptr")
@@ -77,7 +74,7 @@ def store_contiguous(b: Builder, buffer: Buffer, offset: str, value: str, mask: 
 def store_scatter(b: Builder, buffer: Buffer, offsets: str, value: str, mask: str | None) -> None:
     """Stores one element per lane at an i64 vector of offsets."""
     element = storage_element(buffer.element)
-    vector, align = b.vec(element), STORAGE_BYTES[buffer.element]
+    vector, align = b.vec(element), ELEMENT_BYTES[buffer.element]
     stored = to_storage(b, value, buffer.element)
     pointers = b.op(f"llvm.getelementptr {buffer.pointer}[{offsets}] : (!llvm.ptr, {b.vec('i64')}) -> {b.vec('!llvm.ptr')}, {element}")
     mask = mask or b.const(1, "i1")
@@ -93,8 +90,3 @@ def store_scalar(b: Builder, buffer: Buffer, offset: str, value: str) -> None:
     stored = to_storage(b, value, buffer.element)
     scalar = b.op(f"vector.extract {stored}[0] : {element} from {b.vec(element)}")
     b.statement(f"llvm.store {scalar}, {address(b, buffer, offset)} : {element}, !llvm.ptr")
-
-
-def register_buffer_element(element: str) -> str:
-    """The element type of a scratch buffer that holds register values of `element`."""
-    return register_element(element) if element != "i1" else "i1"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-BYTES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2, "i32": 4, "i64": 8, "i16": 2, "i8": 1}
+from ...ir.weights import ELEMENT_BYTES
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Form:
     @property
     def unit(self) -> int:
         """Bytes of one column of a panel row: `group` values."""
-        return BYTES[self.right] * self.group
+        return ELEMENT_BYTES[self.right] * self.group
 
 
 # Every form by its name: operands as they are accumulated, then those that are stored narrower, the best first. All forms of one narrow
@@ -127,7 +127,7 @@ class _Micro:
                 column = self._op(f"arith.addi {base}, {self._op(f'arith.constant {j * self.lanes} : i64')} : i64")
                 place = self._op(f"llvm.getelementptr %tile[{column}] : (!llvm.ptr, i64) -> !llvm.ptr, {element}")
                 value = accumulators[row * self.vectors + j]
-                self._line(f"llvm.store {value}, {place} {{alignment = {BYTES[element]} : i64}} : {self.vector}, !llvm.ptr")
+                self._line(f"llvm.store {value}, {place} {{alignment = {ELEMENT_BYTES[element]} : i64}} : {self.vector}, !llvm.ptr")
 
     # --- operands -------------------------------------------------------------------------------------------------------
 
@@ -138,14 +138,14 @@ class _Micro:
         values: list[str] = []
         for j in range(self.vectors):
             place = self._op(f"llvm.getelementptr {row}[{j * self.lanes * self.form.unit}] : (!llvm.ptr) -> !llvm.ptr, i8")
-            align = BYTES[self.form.right]
+            align = ELEMENT_BYTES[self.form.right]
             values.append(self._op(f"llvm.load {place} {{alignment = {align} : i64}} : !llvm.ptr -> vector<{self.lanes}x{kind}>"))
         return values
 
     def _left(self, row: int, offset: str, kind: str) -> str:
         """The scalar of type `kind` at byte `offset` of a row of A, aligned as an element of A is."""
         place = self._op(f"llvm.getelementptr %r{row}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
-        return self._op(f"llvm.load {place} {{alignment = {BYTES[self.form.left]} : i64}} : !llvm.ptr -> {kind}")
+        return self._op(f"llvm.load {place} {{alignment = {ELEMENT_BYTES[self.form.left]} : i64}} : !llvm.ptr -> {kind}")
 
     def _spread(self, scalar: str, kind: str) -> str:
         return self._op(f"vector.broadcast {scalar} : {kind} to vector<{self.lanes}x{kind}>")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ...ir.costs import node_cost
 from ...ir.graph import Body
+from ...ir.weights import ELEMENT_BYTES
 from ...shapes import Dim
 from ..index import IndexSpace
 from ..kernel import Kernel, Version
@@ -13,7 +14,7 @@ from ..plan import RowPlan, plan_rows, root_index
 from .builder import register_element
 from .emit import RowCache
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
-from .memory import STORAGE_BYTES, Buffer, address
+from .memory import Buffer, address
 
 CHUNK = 4096  # elements of a flat loop per task: 16 KiB of f32, half of an L1 cache
 
@@ -103,7 +104,7 @@ def _make_caches(frame: Frame, plan: RowPlan) -> None:
         offset = b.scalar(rounded_up(row, b.lanes) * (number * 8))
         with b.at(e.floor or b.root):  # a row that is the same for every group is made before the loop over groups
             pointer = address(b, Buffer(frame.scratch, (), "i8"), offset)
-        assert STORAGE_BYTES[element] <= 8
+        assert ELEMENT_BYTES[element] <= 8
         e.caches[node] = RowCache(Buffer(pointer, node.dims, element), e.space.env.simplify(start))
 
 

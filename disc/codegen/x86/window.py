@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...ir.graph import Body, Node
+from ...ir.weights import ELEMENT_BYTES
 from ...shapes import Dim
 from ..contraction import WindowAxis, forward_indices, read_contraction
 from ..index import ONE, ZERO, Index, IndexSpace
@@ -18,7 +19,7 @@ from ..kernel import Kernel, Version
 from .builder import register_element
 from .emit import Predicate
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, traffic
-from .memory import STORAGE_BYTES, Buffer, address
+from .memory import Buffer, address
 
 BAND = 32  # output rows of a task: a 7x7 window then copies 38 rows for 32, and the copy of 224 columns is 38 KiB
 ROWS = {16: 8, 8: 4}  # accumulators per block: with one weight per window row they must fit 32 and 16 registers
@@ -146,7 +147,7 @@ def emit_window(name: str, body: Body, space: IndexSpace, lanes: int, window: Wi
     )
     return Kernel(
         name, kind, (Version(f"{name}_v0", ""),), symbols, window.planes * _bands(window), window.columns.out * (BAND * taps // lanes) + 64,
-        _tile_offset(window) + ROWS[lanes] * lanes * STORAGE_BYTES[window.element], source,
+        _tile_offset(window) + ROWS[lanes] * lanes * ELEMENT_BYTES[window.element], source,
         kernel_lines(body), kernel_ops(body), notes, flops=count * (2 * taps), bytes=traffic(space, body),
     )  # fmt: skip
 
@@ -157,7 +158,7 @@ def _bands(window: Window) -> Dim:
 
 def _tile_offset(window: Window) -> Dim:
     """Where the block's results start in scratch, in bytes: behind the copied band."""
-    return window.pitch() * (window.source_rows(BAND) * window.phases * STORAGE_BYTES[window.element]) + 64
+    return window.pitch() * (window.source_rows(BAND) * window.phases * ELEMENT_BYTES[window.element]) + 64
 
 
 # --- emission -----------------------------------------------------------------------------------------------------------
@@ -195,7 +196,7 @@ def _emit_band(frame: Frame, window: Window, body: Body) -> None:
 
 
 def _size(window: Window) -> int:
-    return STORAGE_BYTES[window.element]
+    return ELEMENT_BYTES[window.element]
 
 
 def _copy_band(frame: Frame, window: Window, rows: str) -> None:
