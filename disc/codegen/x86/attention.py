@@ -18,7 +18,8 @@ from ..index import IndexSpace
 from ..kernel import Kernel, Version
 from ..plan import RowPlan, plan_rows
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
-from .gemm import Gemm, declare, emit_columns, micro_kernels, plan_gemm
+from .gemm import emit_columns
+from .gemm_plan import Gemm, declare, micro_kernels, plan_gemm
 from .isa import Isa
 from .memory import Buffer, address
 from .rows import emit_group

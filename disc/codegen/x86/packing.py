@@ -1,0 +1,163 @@
+"""Packing of operands within a compute kernel: panels of B and rows of A that cannot be read in place."""
+
+from __future__ import annotations
+
+from ...ir.graph import Node
+from ...shapes import Dim
+from ..contraction import Operand
+from ..kernel import PackedWeight
+from .elementwise import convert, pack_bf16_pair, storage_element, to_storage
+from .emit import Emitter, Predicate
+from .function import Frame, rounded_up
+from .gemm_plan import Gemm, is_direct, is_transposed
+from .memory import Buffer, address
+from .patches import pack_patches
+from .transpose import TransposedRows, pack_transposed
+
+
+def right_panel(
+    frame: Frame, gemm: Gemm, panel: str, column: str, column_end: str, fresh: str, packed: PackedWeight | None
+) -> tuple[str, str]:
+    """(pointer to the panel's first row, bytes from row to row of B)."""
+    b, e = frame.b, frame.emitter
+    packed_step = b.index(gemm.panel_step)
+    if packed is not None:
+        leaf = e.leaves[body_argument(frame, packed)]
+        assert isinstance(leaf, Buffer)
+        rows = -(-packed.k // packed.group)
+        offset = b.op(f"arith.muli {panel}, {b.index(gemm.panel_step * rows)} : i64")
+        return address(b, Buffer(leaf.pointer, (), "i8"), offset), packed_step
+    scratch = address(b, Buffer(frame.scratch, (), "i8"), b.scalar(gemm.right_offset()))
+    if not is_direct(gemm):
+        with b.when(fresh):
+            _pack_right(frame, gemm, scratch, column, column_end)
+        return scratch, packed_step
+    return _direct_panel(frame, gemm, scratch, column, column_end, fresh)
+
+
+def body_argument(frame: Frame, packed: PackedWeight) -> Node:
+    """The argument that a packed weight replaces."""
+    return frame.arguments[packed.argument]
+
+
+def _direct_panel(frame: Frame, gemm: Gemm, scratch: str, column: str, column_end: str, fresh: str) -> tuple[str, str]:
+    """Whole panels of B are read in place; the last, narrower one is packed, since the micro-kernel reads whole vectors."""
+    b, e = frame.b, frame.emitter
+    assert gemm.right is not None
+    leaf = e.leaves[gemm.right.leaf]
+    assert isinstance(leaf, Buffer)
+    with e.bind("gn", column):
+        place = address(b, leaf, b.scalar(gemm.right.rest))
+    step = b.op(f"arith.muli {b.scalar(gemm.right.k_step)}, {b.index(gemm.form.unit)} : i64")
+    n = gemm.contraction.n
+    if n.is_const and n.const % gemm.panel == 0:
+        return place, step
+    whole = b.op(f"arith.cmpi eq, {b.op(f'arith.subi {column_end}, {column} : i64')}, {b.index(gemm.panel)} : i64")
+    narrow = b.op(f"arith.xori {whole}, {b.constant('arith.constant true')} : i1")
+    with b.when(b.op(f"arith.andi {narrow}, {fresh} : i1")):
+        _pack_right(frame, gemm, scratch, column, column_end)
+    pointer = b.op(f"arith.select {whole}, {place}, {scratch} : i1, !llvm.ptr")
+    return pointer, b.op(f"arith.select {whole}, {step}, {b.index(gemm.panel_step)} : i64")
+
+
+def _pack_right(frame: Frame, gemm: Gemm, scratch: str, column: str, column_end: str) -> None:
+    """Copies B[:, column:column_end] to scratch as rows of `panel` columns, zeros up to the next vector."""
+    b, e = frame.b, frame.emitter
+    if gemm.patches is not None:
+        pack_patches(frame, gemm.patches, gemm.element, gemm.panel, scratch, column, column_end)
+        return
+    if gemm.right is not None and is_transposed(gemm):
+        source = TransposedRows(gemm.right.leaf, gemm.right.rest, gemm.panel_rows(), gemm.form.group)
+        pack_transposed(frame, source, gemm.panel, scratch, column, column_end)
+        return
+    vectors = gemm.panel // gemm.lanes
+    with b.loop(b.index(0), b.index(vectors), b.index(1)) as strip:
+        offset = b.op(f"arith.muli {strip.index}, {b.index(gemm.lanes)} : i64")
+        start = b.op(f"arith.addi {column}, {offset} : i64")
+        remaining = b.op(f"arith.subi {column_end}, {start} : i64")
+        mask = e.tail_mask(b.op(f"arith.maxsi {remaining}, {b.index(0)} : i64"))
+        with e.bind("gn", start, lane=True, mask=mask, aligned=True):
+            _pack_strip(frame, gemm, scratch, offset, mask)
+
+
+def _pack_strip(frame: Frame, gemm: Gemm, scratch: str, offset: str, mask: str) -> None:
+    """One vector of columns of a panel, bound to gn, over all of k."""
+    b, e = frame.b, frame.emitter
+    group, k = gemm.form.group, gemm.contraction.k
+
+    def store(row: str, value: str, kind: str) -> None:
+        place = b.op(f"arith.addi {b.op(f'arith.muli {row}, {b.index(gemm.panel)} : i64')}, {offset} : i64")
+        place = b.op(f"arith.muli {place}, {b.index(gemm.form.unit)} : i64")
+        pointer = address(b, Buffer(scratch, (), "i8"), place)
+        b.statement(f"llvm.store {value}, {pointer} {{alignment = {gemm.form.unit} : i64}} : {b.vec(kind)}, !llvm.ptr")
+
+    def value(at: str, name: str = "gk") -> str:
+        with e.bind(name, at):
+            return _operand_value(e, gemm, gemm.contraction.right, (Dim.symbol("gn"), Dim.symbol(name)), mask)
+
+    whole = k // group
+    with b.loop(b.index(0), b.scalar(whole), b.index(1)) as row:
+        if group == 1:
+            store(row.index, to_storage(b, value(row.index), gemm.form.right), storage_element(gemm.form.right))
+        else:
+            first = b.op(f"arith.muli {row.index}, {b.index(2)} : i64")
+            second = b.op(f"arith.addi {first}, {b.index(1)} : i64")
+            store(row.index, pack_bf16_pair(b, value(first), value(second, "gj")), "i32")
+    if group == 1 or (k.is_const and k.const % group == 0):
+        return
+    last = b.scalar(k - 1)
+    with b.when(b.op(f"arith.cmpi slt, {b.scalar(whole * group)}, {b.scalar(k)} : i64")):
+        store(b.scalar(whole), pack_bf16_pair(b, value(last), b.const(0, "f32")), "i32")
+
+
+def _operand_value(e: Emitter, gemm: Gemm, operand: Operand, place: tuple[Dim, Dim], mask: str | None) -> str:
+    """A lane vector of an operand at (row or column, k), in the accumulator's type; lanes masked or out of bounds are zero."""
+    b = e.b
+    index, bounds = operand.locate(Dim.symbol("gb"), *place)
+    inside: Predicate | None = None
+    for position, low, high in bounds:
+        inside = e.within(position, low, high, inside)
+    value = convert(b, e.value(operand.node, index, inside), operand.node.element, gemm.contraction.node.element)
+    zero, vector = b.const(0, gemm.element), b.vec(gemm.element)
+    for condition in (inside.mask if inside is not None else None, mask):
+        if condition is not None:
+            value = b.op(f"arith.select {condition}, {value}, {zero} : {b.vec('i1')}, {vector}")
+    return value
+
+
+def row_pointers(frame: Frame, gemm: Gemm, start: str, count: str) -> str:
+    """Fills the array of row pointers of A (packing the rows first where they cannot be read in place); returns bytes from k to k+1."""
+    b, e = frame.b, frame.emitter
+    array = address(b, Buffer(frame.scratch, (), "i8"), b.index(gemm.tile_bytes))
+    with b.loop(b.index(0), count, b.index(1)) as row:
+        m = b.op(f"arith.addi {start}, {row.index} : i64")
+        slot = b.op(f"llvm.getelementptr {array}[{row.index}] : (!llvm.ptr, i64) -> !llvm.ptr, !llvm.ptr")
+        with e.bind("gm", m):
+            if gemm.left is not None:
+                leaf = e.leaves[gemm.left.leaf]
+                assert isinstance(leaf, Buffer)
+                b.statement(f"llvm.store {address(b, leaf, b.scalar(gemm.left.rest))}, {slot} : !llvm.ptr, !llvm.ptr")
+            else:
+                base = _pack_left(frame, gemm, row.index)
+                b.statement(f"llvm.store {base}, {slot} : !llvm.ptr, !llvm.ptr")
+    if gemm.left is None:
+        return b.index(gemm.left_size)
+    return b.op(f"arith.muli {b.scalar(gemm.left.k_step)}, {b.index(gemm.left_size)} : i64")
+
+
+def _pack_left(frame: Frame, gemm: Gemm, row: str) -> str:
+    """Computes one row of A into scratch; returns its address."""
+    b, e = frame.b, frame.emitter
+    k = gemm.contraction.k
+    place = b.op(f"arith.muli {row}, {b.scalar(rounded_up(k, 16) * gemm.left_size)} : i64")
+    place = b.op(f"arith.addi {place}, {b.index(gemm.left_offset)} : i64")
+    base = address(b, Buffer(frame.scratch, (), "i8"), place)
+    target = Buffer(base, (k,), gemm.form.left)
+
+    def lanes(names: list[str], carried: list[str]) -> list[str]:
+        del names, carried
+        e.store(target, Dim.symbol("gk"), _operand_value(e, gemm, gemm.contraction.left, (Dim.symbol("gm"), Dim.symbol("gk")), None))
+        return []
+
+    e.lane_loop("gk", b.index(0), b.scalar(k), k, 1, [], lanes)
+    return base
