@@ -22,6 +22,7 @@ from disc.ir.passes import CompileState, bug_with_reproducer, run_passes
 from disc.ir.stages import computes_in, load_env
 from disc.passes.pipelines import FRONT, FUSION, graph_passes
 from disc.ral.executable import Executable, load
+from disc.schedules import Tree, find_tree
 from disc.speculation.versions import SpeculateVersions
 from disc.targets import BF16_ISA, host_bf16_isa, host_isa
 
@@ -115,7 +116,12 @@ def _key(program: torch.export.ExportedProgram | Path, target: str | Sequence[st
     """The cache key. A file counts by its bytes, a program by its graph and weights: both known before the front end has run."""
     settings = dataclasses.asdict(options)
     del settings["cache"], settings["debug_checks"]  # neither changes the output
-    facts = {"options": repr(settings), "target": repr(target), "isas": " ".join(target_isas(target, bf16=True))}
+    facts = {
+        "options": repr(settings),
+        "target": repr(target),
+        "isas": " ".join(target_isas(target, bf16=True)),
+        "schedules": find_tree(read_environment().cache_dir).digest(),
+    }
     if isinstance(program, Path):
         return cache_key({**facts, "file": program.suffix}, [("file", file_view(program))])
     from disc.frontend.identity import program_data, program_facts
@@ -148,13 +154,15 @@ def _import_file(path: Path, context: ir.Context) -> Imported:
     return load_stablehlo(path, context)
 
 
-def compile_imported(imported: Imported, target: str | Sequence[str], options: Options, stablehlo: bytes | None = None) -> Executable:
-    """Runs every stage after the front end and loads the result. stablehlo: the section of that name."""
+def compile_imported(
+    imported: Imported, target: str | Sequence[str], options: Options, stablehlo: bytes | None = None, tree: Tree | None = None
+) -> Executable:
+    """Runs every stage after the front end and loads the result. stablehlo: the section of that name. tree: chooses schedules of GEMMs."""
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 20_000))  # values are emitted by recursion over the fused graph
     state = CompileState(weights=imported.weights, options=options, dump=read_environment().dump)
     run_passes(imported.module, [*FRONT, *graph_passes(options.dtype), *FUSION, SpeculateVersions()], state)
     isas = target_isas(target, computes_in(imported.module, "bf16"))
-    built = _generate(imported.module, state, isas)
+    built = _generate(imported.module, state, isas, tree or find_tree(read_environment().cache_dir))
     with imported.module.context, ir.Location.unknown():
         tables = manifest_tables(built, imported.module, load_env(imported.module))
     manifest: dict[str, object] = {
@@ -168,10 +176,10 @@ def compile_imported(imported: Imported, target: str | Sequence[str], options: O
     return Executable.from_parts(cast("Manifest", manifest), built.code, weights, stablehlo, threads=options.threads)
 
 
-def _generate(module: ir.Module, state: CompileState, isas: Sequence[str]) -> Built:
+def _generate(module: ir.Module, state: CompileState, isas: Sequence[str], tree: Tree) -> Built:
     """Code for a module of stage `fused`; a failure of ours leaves its IR and the command that repeats it."""
     try:
-        built = build(module, state.weights, isas)
+        built = build(module, state.weights, isas, tree)
     except TargetError:
         raise
     except Exception as error:

@@ -18,6 +18,7 @@ from ..ir.graph import Node, Snapshot
 from ..ir.ops import main_block, main_function, string_attr
 from ..ir.stages import load_env
 from ..ir.weights import Weight, WeightTable
+from ..schedules import Tree
 from ..shapes import Dim, ShapeEnv
 from .host import Check, Launch, Program, Source, counter_names, emit_host
 from .index import IndexSpace
@@ -53,12 +54,12 @@ class _Fusion:
     name: str
 
 
-def build(module: ir.Module, weights: WeightTable, isas: Sequence[str]) -> Built:
-    """Compiles a module of stage `fused` for every ISA level.
+def build(module: ir.Module, weights: WeightTable, isas: Sequence[str], tree: Tree) -> Built:
+    """Compiles a module of stage `fused` for every ISA level. tree: what chooses the schedules of GEMMs.
 
     Raises CompilerBug when a fusion cannot be generated, TargetError without a linker.
     """
-    reader = _Reader(module, weights)
+    reader = _Reader(module, weights, tree)
     code: dict[str, bytes] = {}
     sources: dict[str, str] = {}
     program: Program | None = None
@@ -132,7 +133,8 @@ def _flat_view(array: npt.NDArray[np.generic], pack: PackedWeight) -> npt.NDArra
 class _Reader:
     """Reads the fused module once; makes a program per lane count."""
 
-    def __init__(self, module: ir.Module, weights: WeightTable) -> None:
+    def __init__(self, module: ir.Module, weights: WeightTable, tree: Tree) -> None:
+        self.tree = tree
         self.env = load_env(module)
         self.module = module
         self.weights = weights
@@ -187,7 +189,7 @@ class _Reader:
         if window is not None:
             kernel = emit_window(name, body, space, isa.lanes, window)
         elif fusion.kind == "compute":
-            kernel = emit_compute(name, body, space, isa, weights)
+            kernel = emit_compute(name, body, space, isa, weights, self.tree)
         elif fusion.kind in ("loop", "stitch"):
             kernel = emit_rows(name, body, fusion.kind, space, isa.lanes, fusion.node.texts("versions") or ("",))
         elif fusion.kind == "attention":

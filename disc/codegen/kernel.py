@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..schedules import Tree
 from ..shapes import Dim
 
 
@@ -11,7 +12,8 @@ from ..shapes import Dim
 class Version:
     """One compiled version: its function name and the guard that must hold for it, "" for the one that is always right.
 
-    guard: a condition in text over dim expressions: "divides(16, S1)" or "equal(S1, S2)"; several are joined by " and ".
+    guard: a condition in text over dim expressions: "divides(16, S1)" or "equal(S1, S2)"; several are joined by " and ". In a kernel
+    with a `Choice`, what the schedule is, in words.
     """
 
     function: str
@@ -34,6 +36,20 @@ class PackedWeight:
     start: int
     columns: int
     group: int = 1
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The schedule of a GEMM is chosen in every call: one version for each of `tree.schedules`.
+
+    features: the sizes that the tree asks for, all but the number of threads, which the runtime knows. tile: rows of a tile, of which
+    the rows of a task are a multiple. splits: whether k may be taken in parts.
+    """
+
+    tree: Tree
+    features: tuple[Dim, Dim, Dim, Dim]
+    tile: int
+    splits: bool
 
 
 @dataclass(frozen=True)
@@ -62,4 +78,5 @@ class Kernel:
     bytes: Dim | None = None
     micro_kernels: tuple[tuple[str, int, int], ...] = ()
     packed: tuple[PackedWeight, ...] = ()
+    choice: Choice | None = None
     checks_indices: bool = False
