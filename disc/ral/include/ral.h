@@ -76,6 +76,8 @@ typedef struct ral_host_api {
                     int64_t scratch_bytes);
   /* Records that run-time check `check_id` (index in the manifest's checks) failed. Returns nonzero; the entry then returns nonzero. */
   int32_t (*fail)(ral_exec* exec, int64_t check_id, int64_t actual, int64_t expected);
+  /* Bytes of the last-level cache: results that are larger are worth writing past it. */
+  int64_t cache_bytes;
 } ral_host_api;
 
 /* The function `disc_entry` of each code section. Inputs are checked against the signature and contiguous (strides row-major);

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "bytes.h"
+#include "cpu.h"
 #include "layout.h"
 #include "pool.h"
 
@@ -53,7 +54,7 @@ int32_t host_fail(ral_exec* exec, int64_t check_id, int64_t actual, int64_t expe
 }  // namespace
 
 namespace ral {
-const ral_host_api kHostApi = {host_alloc, host_output, host_launch, host_fail};
+const ral_host_api kHostApi = {host_alloc, host_output, host_launch, host_fail, ral::last_level_cache_bytes()};
 
 // An output is one block: dims, strides, then the data on a 64-byte boundary. `dims` is the start of the block.
 void release_output(ral_tensor* output) {
