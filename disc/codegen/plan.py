@@ -32,7 +32,8 @@ class RowPlan:
 
     space: the dims iterated; index: the position in them; group_dims, group_index: the part that names a row (stitch);
     groups, row: the numbers of group iterations and of elements per iteration; cached: values kept as a row in scratch.
-    stages: the row reductions and their indices, in rounds that need only the rounds before.
+    stages: the reductions that are the same for all of a row, with their indices, in rounds that need only the rounds before; columns:
+    those of a loop kernel that differ from lane to lane, likewise.
     """
 
     space: tuple[Dim, ...]
@@ -45,6 +46,7 @@ class RowPlan:
     group_roots: tuple[Node, ...]
     cached: tuple[Node, ...] = ()
     stages: tuple[tuple[Dominant, ...], ...] = ()
+    columns: tuple[tuple[Dominant, ...], ...] = ()
 
     def groups(self, space: IndexSpace) -> Dim:
         """The number of group iterations."""
@@ -133,7 +135,11 @@ def _plan_loop(space: IndexSpace, body: Body) -> RowPlan:
     nest = choose_nest(space, dims, frozenset(), visit, "d")
     if not nest.variables:
         return RowPlan(dims, nest.index, dims, nest.index, (), (), (), body.yields)
-    return RowPlan(dims, nest.index, (), (), _in_input_order(space, nest, visit), nest.variables[-1:], body.yields, ())
+    lane = nest.variables[-1]
+    stages = _stages(space, [(root, root_index(space, nest.index, dims, root)) for root in body.yields], frozenset(), frozenset())
+    columns = [tuple((node, index) for node, index in stage if any(lane.name in dim.symbols() for dim in index)) for stage in stages]
+    order = _in_input_order(space, nest, visit)
+    return RowPlan(dims, nest.index, (), (), order, (lane,), body.yields, (), columns=tuple(stage for stage in columns if stage))
 
 
 def _in_input_order(space: IndexSpace, nest: Nest, visit: Visit) -> tuple[LoopVariable, ...]:

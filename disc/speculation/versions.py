@@ -73,6 +73,9 @@ def broadcast_guard(body: Body) -> str:
 def streamed_bytes(env: ShapeEnv, body: Body) -> Dim | None:
     """The bytes of all results when they may be many and memory is what the fusion waits for; else None."""
     largest = max(body.yields, key=lambda node: len(node.dims))
+    reduced = [node.operands[0].dims for node in body.nodes if node.op == "stablehlo.reduce"]
+    if any(env.equal(env.product(dims), env.product(largest.dims)) is not Truth.YES for dims in reduced):
+        return None
     if sum(op_cost(node) for node in body.nodes if node.dims == largest.dims) > MEMORY_BOUND:
         return None
     size = Dim.of(0)

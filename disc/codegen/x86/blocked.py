@@ -17,7 +17,7 @@ from ..plan import RowPlan, root_index
 from ..probe import LoopVariable, Probe
 from .builder import register_element
 from .elementwise import ELEMENTWISE
-from .emit import Emitter, Predicate
+from .emit import Emitter, Override, Predicate
 from .function import Frame
 from .memory import Buffer, load_contiguous
 from .transpose import transpose_square
@@ -157,10 +157,8 @@ class _Block:
             with e.bind(self.blocked.lane.name, row), e.bind(self.blocked.across.name, self.across):
                 rows.append(load_contiguous(b, leaf, b.scalar(offset), mask))
         vectors = transpose_square(b, rows, register_element(node.element))
-        return {
-            (node, offset.replace({self.blocked.across.name: Dim.symbol(name)})): vector
-            for name, vector in zip(names, vectors, strict=True)
-        }
+        offsets = [offset.replace({self.blocked.across.name: Dim.symbol(name)}) for name in names]
+        return {(node, each): vector for each, vector in zip(offsets, vectors, strict=True)}
 
     def _store(self, name: str, number: int) -> None:
         b = self.frame.b
@@ -178,7 +176,7 @@ class _Block:
             e.store(output, e.space.linear(at, root.dims), e.value(root, at), result=True)
 
 
-def _reader(e: Emitter, node: Node, leaf: object, found: dict[tuple[Node, Dim], str]):
+def _reader(e: Emitter, node: Node, leaf: object, found: dict[tuple[Node, Dim], str]) -> Override:
     """Reads `node` from the transposed vectors, or from memory where it is also read otherwise."""
     assert isinstance(leaf, Buffer)
 

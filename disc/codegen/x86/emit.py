@@ -48,6 +48,7 @@ class RowCache:
 
 
 Override = Callable[[Index, "Predicate | None"], str]
+Ahead = Callable[[Node, Dim], Dim | None]
 Rule = Callable[["Emitter", Node, Index, "Predicate | None"], str]
 
 
@@ -68,8 +69,8 @@ class Emitter:
     floor: Scope | None = None  # nothing is emitted further out than this, however little its index depends on
     whole: Dim | None = None  # a length that is known to be a multiple of the lanes in this version
     streams: bool = False  # results go past the caches in this version
-    ahead: dict[Node, Dim] = field(default_factory=dict)  # inputs whose elements so much further on are to be fetched into the cache
-    fetched: set[Node] = field(default_factory=set)  # those that were
+    ahead: Ahead | None = None  # where the cache line lies that is to be fetched when an input is read at an offset
+    fetched: set[Node] = field(default_factory=set)  # inputs of which lines were
     _names: int = 0
     row_loop: bool = False  # the open lane loop passes over a whole row in order
 
@@ -222,8 +223,8 @@ class Emitter:
         leaf = self.leaves.get(node)
         if isinstance(leaf, Buffer):
             offset = self.space.linear(index, leaf.dims)
-            if node in self.ahead:
-                self._fetch(node, leaf, offset)
+            if self.ahead is not None:
+                self._fetch(node, leaf, offset, self.ahead(node, offset))
             return self.load(leaf, offset, predicate)
         if leaf is not None:
             return leaf(index, predicate)
@@ -302,11 +303,11 @@ class Emitter:
 
         return all(divides(term) for term in terms_of(offset))
 
-    def _fetch(self, node: Node, buffer: Buffer, offset: Dim) -> None:
-        """Prefetches what lies `ahead` of the elements at `offset`; an address past the end does no harm."""
+    def _fetch(self, node: Node, buffer: Buffer, offset: Dim, target: Dim | None) -> None:
+        """Prefetches what `target` stands for; an address past the end does no harm."""
         variable = self.b.lane_variable(offset)
-        if variable is not None and variable.mask is None:
-            prefetch(self.b, buffer, self.b.scalar(offset + self.ahead[node]))
+        if target is not None and variable is not None and variable.mask is None:
+            prefetch(self.b, buffer, self.b.scalar(target))
             self.fetched.add(node)
 
     def combined_mask(self, variable: Variable | None, predicate: Predicate | None) -> str | None:

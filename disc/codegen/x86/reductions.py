@@ -15,10 +15,12 @@ from ...shapes import Dim
 from ..index import ONE, ZERO, Index
 from ..probe import Probe, flattens
 from .builder import register_element
-from .emit import Emitter, Predicate
+from .emit import Ahead, Emitter, Predicate
 
 CHAINS = 4  # accumulators that hide the latency of an addition where the loop does little else
 DEAR = 8  # ops per element from which on the loop does enough else
+
+ROWS_AHEAD = 8  # fetched by a loop down several columns at once
 
 Place = Callable[[Sequence[Dim]], Sequence[Dim]]
 
@@ -46,7 +48,7 @@ def reduce_at(e: Emitter, node: Node, index: Index, predicate: Predicate | None)
     """The rule of `stablehlo.reduce`: the value of one result; all results of the op are remembered."""
     if _key(node, index, predicate, node.result) not in e.b.scope.memo:
         if any(e.b.lane_variable(dim) is not None for dim in index):
-            _remember(e, node, index, predicate, _column_reduce(e, node, index, predicate))
+            _reduce_columns(e, [(node, index)], predicate)
         else:
             _reduce_rows(e, [_row_reduction(e, node, index, predicate)])
     return e.b.scope.memo[_key(node, index, predicate, node.result)]
@@ -87,27 +89,63 @@ def _source_index(node: Node, index: Index, positions: Sequence[Dim]) -> Index:
 # --- columns --------------------------------------------------------------------------------------------------------------
 
 
-def _column_reduce(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> list[str]:
+def reduce_columns_together(e: Emitter, wanted: Sequence[tuple[Node, Index]]) -> None:
+    """Computes column reductions, none of which needs another and whose indices are known in the current scope, in as few loops as their
+    extents allow; `reduce_at` then finds them."""
+    nests: dict[object, list[tuple[Node, Index]]] = {}
+    for node, index in dict.fromkeys(wanted):
+        nests.setdefault(tuple(_extents(node)), []).append((node, index))
+    for same in nests.values():
+        _reduce_columns(e, same, None)
+
+
+def _extents(node: Node) -> list[Dim]:
+    return [node.operands[0].dims[axis] for axis in node.ints("dimensions")]
+
+
+def _reduce_columns(e: Emitter, wanted: Sequence[tuple[Node, Index]], predicate: Predicate | None) -> None:
+    """Reductions over equal extents, as one loop nest."""
     b = e.b
-    assert node.body is not None
-    sources = node.operands[: len(node.operands) // 2]
-    extents = [sources[0].dims[axis] for axis in node.ints("dimensions")]
-    initial = _initial(e, node)
+    extents = _extents(wanted[0][0])
+    initial = [_initial(e, node) for node, _ in wanted]
+    types = [type_ for own in initial for _, type_ in own]
+
+    def step(positions: list[Dim], values: list[str]) -> list[str]:
+        updated: list[str] = []
+        for (node, index), own in zip(wanted, initial, strict=True):
+            at = _source_index(node, index, positions)
+            elements = [e.value(source, at, predicate) for source in node.operands[: len(own)]]
+            updated.extend(_combined(e, node, values[len(updated) : len(updated) + len(own)], elements))
+        return updated
 
     def nest(depth: int, positions: list[Dim], values: list[str]) -> list[str]:
         if depth == len(extents):
-            at = _source_index(node, index, positions)
-            return _combined(e, node, values, [e.value(source, at, predicate) for source in sources])
+            return step(positions, values)
         if extents[depth] == ONE:
             return nest(depth + 1, [*positions, ZERO], values)
         name = e.name("r")
         variable = e.space.variable(name, extents[depth])
-        pairs = [(value, type_) for value, (_, type_) in zip(values, initial, strict=True)]
+        pairs = list(zip(values, types, strict=True))
         with b.loop(b.index(0), b.scalar(extents[depth]), b.index(1), pairs) as loop, e.bind(name, loop.index):
+            e.ahead = _rows_ahead(name) if len(wanted) > 1 else None
             loop.yields = nest(depth + 1, [*positions, variable], loop.carried)
+            e.ahead = None
         return loop.results
 
-    return nest(0, [], [value for value, _ in initial])
+    results = nest(0, [], [value for own in initial for value, _ in own])
+    for (node, index), own in zip(wanted, initial, strict=True):
+        _remember(e, node, index, predicate, results[: len(own)])
+        results = results[len(own) :]
+
+
+def _rows_ahead(name: str) -> Ahead:
+    """What the loop over `name` reads some rows later: the hardware does not foresee such strides."""
+
+    def ahead(node: Node, offset: Dim) -> Dim | None:
+        del node
+        return offset.replace({name: Dim.symbol(name) + ROWS_AHEAD}) if name in offset.symbols() else None
+
+    return ahead
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------------

@@ -15,13 +15,14 @@ from ..kernel import Kernel, Version
 from ..plan import RowPlan, plan_rows, root_index
 from .blocked import STRIP, Blocked, emit_blocked, plan_blocks
 from .builder import register_element
-from .emit import RowCache
+from .emit import Ahead, RowCache
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
 from .memory import Buffer, address, fence_streams
-from .reductions import reduce_together
+from .reductions import reduce_columns_together, reduce_together
 
 CHUNK = 4096  # elements of a flat loop per task: 16 KiB of f32, half of an L1 cache
 CHEAP = 12  # ops per element up to which a block's sixteen copies of them are worth their code
+COLUMNS = 8  # vectors of columns that are reduced at once
 ROWS = 4  # short rows worked on at once
 BLOCK_BYTES = 4096  # of them together: longer ones hide their latencies by themselves, and many streams defeat the hardware's prefetching
 AHEAD = 4096  # elements: a later pass over a row fetches the next one, but nothing further ahead
@@ -55,13 +56,14 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, g
 
         source += emit_function(function, body, body.yields, symbols, space, lanes, emit)
         versions.append(Version(function, guard))
-    tasks, elements = ((row + (CHUNK - 1)) // CHUNK, Dim.of(CHUNK)) if flat else (groups, row)
+    chunk = chunk_of(plan, lanes)
+    tasks, elements = ((row + (chunk - 1)) // chunk, Dim.of(chunk)) if flat else (groups, row)
     if blocked is not None:
         tasks, elements = blocked.tasks(space), row * STRIP
     return Kernel(
         name, kind, tuple(versions), symbols, tasks, elements * work // lanes + 16,
-        rounded_up(row, lanes) * (8 * len(plan.cached) * rows_at_once(plan)), source, kernel_lines(body), kernel_ops(body), _notes(plan, flat, blocked),
-        flops=groups * row * work, bytes=traffic(space, body),
+        rounded_up(row, lanes) * (8 * len(plan.cached) * rows_at_once(plan)), source, kernel_lines(body), kernel_ops(body),
+        _notes(plan, flat, blocked), flops=groups * row * work, bytes=traffic(space, body),
     )  # fmt: skip
 
 
@@ -77,7 +79,6 @@ def _emit(frame: Frame, plan: RowPlan, groups: Dim, flat: bool) -> None:
     if flat:
         _emit_flat(frame, plan)
         return
-    b = frame.b
     low = frame.begin
     rows = rows_at_once(plan)
     if rows > 1:
@@ -113,6 +114,18 @@ def _loop_over_groups(frame: Frame, plan: RowPlan, groups: Dim, limits: tuple[st
             positions.append(e.space.variable(name, groups))
             bound.enter_context(e.bind(name, b.op(f"arith.addi {task.index}, {b.index(number)} : i64") if number else task.index))
         emit_groups(frame, plan, positions)
+
+
+def chunk_of(plan: RowPlan, lanes: int) -> int:
+    """Elements of a flat loop per task."""
+    columns = columns_at_once(plan)
+    return CHUNK if columns == 1 else columns * lanes
+
+
+def columns_at_once(plan: RowPlan) -> int:
+    """How many vectors of columns share the loop down their rows: whole cache lines side by side, and as many chains of additions."""
+    reductions = sum(len(stage) for stage in plan.columns)
+    return max(1, COLUMNS // reductions) if reductions else 1
 
 
 def rows_at_once(plan: RowPlan) -> int:
@@ -160,8 +173,7 @@ def _emit_rows(frame: Frame, plan: RowPlan, rows: Sequence[_Row]) -> None:
         if number == 1:
             e.ahead = _next_rows(frame, plan)
         reduce_together(e, [(node, row.of(index)) for row in rows for node, index in stage])
-        e.ahead = {node: distance for node, distance in e.ahead.items() if node not in e.fetched}
-    if len(plan.stages) == 1:
+    if not e.fetched and plan.stages:
         e.ahead = _next_rows(frame, plan)
     for root, output in zip(frame.roots, frame.outputs, strict=True):
         if root in plan.group_roots:
@@ -171,15 +183,20 @@ def _emit_rows(frame: Frame, plan: RowPlan, rows: Sequence[_Row]) -> None:
     if plan.full_roots:
         _tile_loops(frame, plan, rows, 0)
     e.caches.clear()
-    e.ahead, e.fetched = {}, set()
+    e.ahead, e.fetched = None, set()
 
 
-def _next_rows(frame: Frame, plan: RowPlan) -> dict[Node, Dim]:
-    """How far on the next row of each input lies: where a pass over a row in cache fetches it, the next first pass finds it there."""
-    space = frame.emitter.space
-    length = space.env.product(plan.space[len(plan.group_dims) :])
+def _next_rows(frame: Frame, plan: RowPlan) -> Ahead:
+    """The same place in the next row of an input: where a pass over a row in cache fetches that, the next first pass finds it there."""
+    space, fetched = frame.emitter.space, frozenset(frame.emitter.fetched)
+    distance = dim_min(space.env.product(plan.space[len(plan.group_dims) :]), Dim.of(AHEAD))
     whole = space.env.product(plan.space)
-    return {node: dim_min(length, Dim.of(AHEAD)) for node in frame.arguments if space.env.product(node.dims) == whole}
+    rows = {node for node in frame.arguments if space.env.product(node.dims) == whole} - fetched
+
+    def ahead(node: Node, offset: Dim) -> Dim | None:
+        return offset + distance if node in rows else None
+
+    return ahead
 
 
 def _make_caches(frame: Frame, plan: RowPlan, rows: Sequence[_Row]) -> None:
@@ -209,12 +226,23 @@ def _tile_loops(frame: Frame, plan: RowPlan, rows: Sequence[_Row], depth: int) -
             _tile_loops(frame, plan, rows, depth + 1)
         return
 
+    _lanes(frame, plan, rows, (b.index(0), b.scalar(variable.extent)), variable.extent)
+
+
+def _lanes(frame: Frame, plan: RowPlan, rows: Sequence[_Row], limits: tuple[str, str], extent: Dim) -> None:
+    """The loop over lanes of the innermost variable, of which `extent` elements are run over."""
+    variable = plan.tile[-1]
+
     def body(names: list[str], carried: list[str]) -> list[str]:
-        del names, carried
-        _store_full(frame, plan, rows)
+        del carried
+        copies = [_Row(0, {**rows[0].names, variable.name: Dim.symbol(name)}) for name in names]
+        for stage in plan.columns:
+            reduce_columns_together(frame.emitter, [(node, copy.of(index)) for copy in copies for node, index in stage])
+        _store_full(frame, plan, copies if plan.columns else rows)
         return []
 
-    e.lane_loop(variable.name, b.index(0), b.scalar(variable.extent), variable.extent, 1, [], body)
+    columns = columns_at_once(plan)
+    frame.emitter.lane_loop(variable.name, *limits, extent, columns, [], body)
 
 
 def _store_full(frame: Frame, plan: RowPlan, rows: Sequence[_Row]) -> None:
@@ -228,19 +256,14 @@ def _store_full(frame: Frame, plan: RowPlan, rows: Sequence[_Row]) -> None:
 
 def _emit_flat(frame: Frame, plan: RowPlan) -> None:
     """One loop over all elements, cut into chunks."""
-    e, b = frame.emitter, frame.b
-    variable = plan.tile[0]
+    b = frame.b
+    variable, chunk = plan.tile[0], chunk_of(plan, frame.b.lanes)
     with b.loop(frame.begin, frame.end, b.index(1)) as task:
-        low = b.op(f"arith.muli {task.index}, {b.index(CHUNK)} : i64")
-        high = b.op(f"arith.minsi {b.op(f'arith.addi {low}, {b.index(CHUNK)} : i64')}, {b.scalar(variable.extent)} : i64")
+        low = b.op(f"arith.muli {task.index}, {b.index(chunk)} : i64")
+        high = b.op(f"arith.minsi {b.op(f'arith.addi {low}, {b.index(chunk)} : i64')}, {b.scalar(variable.extent)} : i64")
 
-        def body(names: list[str], carried: list[str]) -> list[str]:
-            del names, carried
-            _store_full(frame, plan, [_Row(0, {})])
-            return []
-
-        extent = variable.extent if variable.extent.is_const and variable.extent.const <= CHUNK else Dim.symbol(variable.name)
-        e.lane_loop(variable.name, low, high, extent, 1, [], body)
+        extent = variable.extent if variable.extent.is_const and variable.extent.const <= chunk else Dim.symbol(variable.name)
+        _lanes(frame, plan, [_Row(0, {})], (low, high), extent)
 
 
 def _notes(plan: RowPlan, flat: bool, blocked: Blocked | None) -> tuple[str, ...]:
