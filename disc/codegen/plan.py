@@ -58,6 +58,15 @@ class RowPlan:
             return space.env.product(self.space[len(self.group_dims) :])
         return space.env.product([variable.extent for variable in self.tile])
 
+    def depth(self, space: IndexSpace) -> Dim:
+        """How many elements are read for each one that is written: the length of the columns of a loop kernel."""
+        lengths = [
+            space.env.product([node.operands[0].dims[axis] for axis in node.ints("dimensions")])
+            for stage in self.columns
+            for node, _ in stage
+        ]
+        return lengths[0] if lengths else ONE
+
 
 def plan_rows(space: IndexSpace, body: Body, kind: str, leaves: frozenset[Node] = frozenset()) -> RowPlan:
     """Plans a fusion of kind "loop" or "stitch" (paper §4.2, steps 1 to 3: dominants, group dims, propagation).
