@@ -14,6 +14,7 @@ from .x86.builder import Builder, Variable
 from .x86.gemm_plan import SCHEDULE_SYMBOLS
 
 FAULT = "fault"  # the argument where a kernel reports an index out of range
+API = ("alloc", "output", "launch", "fail", "choose")  # the functions of ral_host_api, in order; behind them cache_bytes
 TENSOR_BYTES = 32  # sizeof(ral_tensor): data 0, dims 8, strides 16, rank 24, dtype 28
 
 
@@ -152,7 +153,7 @@ class _Host:
     def _load_api(self) -> None:
         b = self.b
         self.api: dict[str, str] = {}
-        for number, name in enumerate(("alloc", "output", "launch", "fail", "choose")):
+        for number, name in enumerate(API):
             slot = b.op(f"llvm.getelementptr %api[{number}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
             self.api[name] = b.op(f"llvm.load {slot} : !llvm.ptr -> !llvm.ptr")
 
@@ -375,7 +376,7 @@ class _Host:
         address = self._address(versions[-1].function)
         counter = b.index(launch.counters[-1])
         for version, number in reversed(list(zip(versions, launch.counters, strict=True))[:-1]):
-            good = self._guard(version.guard)
+            good = self._guard(version.guard, launch)
             candidate = self._address(version.function)
             address = b.op(f"arith.select {good}, {candidate}, {address} : i1, !llvm.ptr")
             counter = b.op(f"arith.select {good}, {b.index(number)}, {counter} : i64")
@@ -388,32 +389,46 @@ class _Host:
         value = b.op(f"func.constant @{function} : {type_}")
         return b.op(f"builtin.unrealized_conversion_cast {value} : {type_} to !llvm.ptr")
 
-    def _guard(self, text: str) -> str:
-        """`divides(16, S1)` and `equal(S0, S1)`, joined by " and ", as an i1."""
+    def _guard(self, text: str, launch: Launch) -> str:
+        """`divides(16, S1)`, `equal(S0, S1)` and `beyond_cache(S0 * 4)`, joined by " and ", as an i1."""
         b = self.b
         result: str | None = None
         for part in text.split(" and "):
             name, _, rest = part.partition("(")
-            left, right = _two(rest.removesuffix(")"))
-            a, c = b.scalar(self.program.env.parse(left)), b.scalar(self.program.env.parse(right))
-            if name == "divides":
-                value = b.op(f"arith.remui {c}, {a} : i64")
-                condition = b.op(f"arith.cmpi eq, {value}, {b.index(0)} : i64")
-            else:
-                condition = b.op(f"arith.cmpi eq, {a}, {c} : i64")
+            operands = [b.scalar(self.program.env.parse(each)) for each in _operands(rest.removesuffix(")"))]
+            condition = self._streams(operands[0], launch) if name == "beyond_cache" else self._compare(name, *operands)
             result = condition if result is None else b.op(f"arith.andi {result}, {condition} : i1")
         assert result is not None
         return result
 
+    def _compare(self, name: str, left: str, right: str) -> str:
+        b = self.b
+        if name == "divides":
+            left, right = b.op(f"arith.remui {right}, {left} : i64"), b.index(0)
+        return b.op(f"arith.cmpi eq, {left}, {right} : i64")
 
-def _two(text: str) -> tuple[str, str]:
-    """Splits "a, b" at the comma outside parentheses."""
-    depth = 0
-    for position, letter in enumerate(text):
+    def _streams(self, size: str, launch: Launch) -> str:
+        """The results, of `size` bytes, are larger than the last-level cache and all begin on a cache line."""
+        b = self.b
+        slot = b.op(f"llvm.getelementptr %api[{len(API)}] : (!llvm.ptr) -> !llvm.ptr, i64")
+        good = b.op(f"arith.cmpi sgt, {size}, {b.op(f'llvm.load {slot} : !llvm.ptr -> i64')} : i64")
+        for node in launch.results:
+            address = b.op(f"llvm.ptrtoint {self.pointers[node]} : !llvm.ptr to i64")
+            aligned = b.op(f"arith.cmpi eq, {b.op(f'arith.andi {address}, {b.index(63)} : i64')}, {b.index(0)} : i64")
+            good = b.op(f"arith.andi {good}, {aligned} : i1")
+        return good
+
+
+def _operands(text: str) -> list[str]:
+    """Splits "a, b" at the commas outside parentheses."""
+    parts, depth = [""], 0
+    for letter in text:
         depth += {"(": 1, ")": -1}.get(letter, 0)
         if letter == "," and depth == 0:
-            return text[:position].strip(), text[position + 1 :].strip()
-    raise ValueError(f"not two operands: {text}")
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
 
 
 def counter_names(launches: Sequence[Launch]) -> list[str]:

@@ -71,6 +71,11 @@ def exponential_factors(m: Lanes, x: str, low: str | None = None) -> tuple[str, 
 
 def exponential(m: Lanes, x: str) -> str:
     """e^x within 1.1 ulp, results below the smallest normal number included."""
+    if m.scales_exactly:
+        table = TABLES[m.element]
+        clamped = m.at_most(m.const(table.highest), m.at_least(m.const(table.lowest), x))
+        r, n, _ = reduce_exponent(m, clamped, 0)
+        return m.scale_by_power(m.offset(expm1_reduced(m, r), 1.0), n)
     value, first, second = exponential_factors(m, x)
     return m.mul(m.mul(value, first), second)
 

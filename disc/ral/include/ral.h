@@ -80,6 +80,8 @@ typedef struct ral_host_api {
    * the feature of a leaf is -1 and its threshold the answer, in [0, count). features: 4 sizes, and room for the number of threads, which is
    * filled in here. ral_force_choice overrides the answer. */
   int64_t (*choose)(ral_exec* exec, const int64_t* nodes, int64_t* features, int64_t count);
+  /* Bytes of the last-level cache: results that are larger are worth writing past it. */
+  int64_t cache_bytes;
 } ral_host_api;
 
 /* The function `disc_entry` of each code section. Inputs are checked against the signature and contiguous (strides row-major);

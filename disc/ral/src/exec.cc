@@ -5,6 +5,7 @@
 #include <new>
 
 #include "bytes.h"
+#include "cpu.h"
 #include "layout.h"
 #include "pool.h"
 
@@ -55,7 +56,7 @@ int64_t host_choose(ral_exec* exec, const int64_t* nodes, int64_t* features, int
 }  // namespace
 
 namespace ral {
-const ral_host_api kHostApi = {host_alloc, host_output, host_launch, host_fail, host_choose};
+const ral_host_api kHostApi = {host_alloc, host_output, host_launch, host_fail, host_choose, ral::last_level_cache_bytes()};
 
 // An output is one block: dims, strides, then the data on a 64-byte boundary. `dims` is the start of the block.
 void release_output(ral_tensor* output) {
