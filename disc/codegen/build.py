@@ -33,6 +33,7 @@ from .x86.micro import micro_source
 from .x86.rows import emit_rows
 from .x86.sequential import emit_sequential
 from .x86.window import emit_window, read_window
+from .x86.window_last import emit_last_window, read_last_window
 
 
 @dataclass(eq=False)
@@ -187,8 +188,12 @@ class _Reader:
         weights = frozenset(
             argument for argument, operand in zip(body.arguments, fusion.node.operands, strict=True) if operand.op == "disc.weight"
         )
-        window = read_window(space, body) if fusion.kind in ("compute", "loop") else None
-        if window is not None:
+        slides = fusion.kind in ("compute", "loop")
+        last = read_last_window(space, body, isa.lanes) if slides else None
+        window = read_window(space, body) if slides and last is None else None
+        if last is not None:
+            kernel = emit_last_window(name, body, space, last)
+        elif window is not None:
             kernel = emit_window(name, body, space, isa.lanes, window)
         elif fusion.kind == "compute":
             indirect = read_indirect(space, body, isa.lanes, weights)

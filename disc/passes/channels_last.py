@@ -26,12 +26,11 @@ from disc.ir.interp_values import element_name
 from disc.ir.ops import block_ops, main_block
 from disc.ir.passes import CompileState, Pass
 from disc.ir.stages import load_env
-from disc.passes.channels_last_ops import Convolution, Rewriter, is_flattening, is_pool, read_convolution, to_last, turned
+from disc.passes.channels_last_ops import IMAGE_CHANNELS, Convolution, Rewriter, is_flattening, is_pool, read_convolution, to_last, turned
 from disc.passes.constants import constant_values
 from disc.passes.rewriting import defining, entries, erase_dead, producer, splat_value, static_size
 
 LEAST_CHANNELS = 8  # with fewer output channels most lanes of a vector of channels would be idle
-SMALL_CHANNELS = 4  # a source with this few (an image) is cheap to transpose
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ class _Graph:
                 group.removed += 1
             elif any(use.owner in self.convolutions for use in value.uses) and value not in self.constants:
                 size = static_size(entries(value.type)[1])
-                group.inserted += size is None or size > SMALL_CHANNELS
+                group.inserted += size is None or size > IMAGE_CHANNELS
 
     def _count_readers(self, group: Group, value: ir.Value) -> None:
         outside = [use.owner for use in value.uses if self.group_of.get(_operation(use.owner)) is not group]

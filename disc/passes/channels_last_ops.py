@@ -16,7 +16,7 @@ from disc.passes.dot_numbers import DotNumbers
 from disc.passes.rewriting import defining, element_type, entries, make_reshape, make_splat, named_type, static_entry, static_size
 from disc.shapes import Dim
 
-PADDED_CHANNELS = 8  # a source with this few channels is padded in memory: then a row of the window is one run of elements
+IMAGE_CHANNELS = 4  # a channels-first source with this few channels is read as it is, padded in memory
 ELEMENTS = ("f32", "f64")
 
 
@@ -138,24 +138,27 @@ class Rewriter:
     # --- ops ------------------------------------------------------------------------------------------------------------
 
     def _convolution(self, op: ir.Operation, convolution: Convolution) -> ir.Value:
-        source = _last(op.operands[0], op)
         type_ = _last_type(op.results[0].type)
         if convolution.is_product:
-            return _first(self._product(op, convolution, source, type_), op)
-        attributes = {name: op.attributes[name] for name in op.attributes}
+            return _first(self._product(op, convolution, _last(op.operands[0], op), type_), op)
         rank = len(convolution.window) + 2
-        if convolution.groups == 1 and convolution.inputs <= PADDED_CHANNELS and any(any(pad) for pad in convolution.pads):
+        # An image keeps its few channels first: a line of the window is longer than they are.
+        image = convolution.groups == 1 and convolution.inputs <= IMAGE_CHANNELS and turned(op.operands[0]) is None
+        source = op.operands[0] if image else _last(op.operands[0], op)
+        attributes = {name: op.attributes[name] for name in op.attributes}
+        if image and any(any(pad) for pad in convolution.pads):
             source = self._padded(source, convolution, op)
             zeros = np.zeros((rank - 2, 2), np.int64)
             attributes["padding"] = ir.DenseElementsAttr.get(zeros, type=ir.RankedTensorType.get([rank - 2, 2], _index_type()))
         spatial = list(range(1, rank - 1))
         attributes["dimension_numbers"] = _stablehlo.ConvDimensionNumbers.get(
-            input_batch_dimension=0, input_feature_dimension=rank - 1, input_spatial_dimensions=spatial,
-            kernel_input_feature_dimension=rank - 2, kernel_output_feature_dimension=rank - 1,
-            kernel_spatial_dimensions=list(range(rank - 2)),
+            input_batch_dimension=0, input_feature_dimension=1 if image else rank - 1,
+            input_spatial_dimensions=list(range(2, rank)) if image else spatial,
+            kernel_input_feature_dimension=0 if image else rank - 2, kernel_output_feature_dimension=rank - 1,
+            kernel_spatial_dimensions=spatial if image else list(range(rank - 2)),
             output_batch_dimension=0, output_feature_dimension=rank - 1, output_spatial_dimensions=spatial,
         )  # fmt: skip
-        kernel = _transposed(op.operands[1], [*range(2, rank), 1, 0], op)
+        kernel = _transposed(op.operands[1], [1, *range(2, rank), 0] if image else [*range(2, rank), 1, 0], op)
         return _first(build(op.name, [source, kernel], [type_], attributes, before=op).results[0], op)
 
     def _product(self, op: ir.Operation, convolution: Convolution, source: ir.Value, type_: ir.RankedTensorType) -> ir.Value:
@@ -173,13 +176,13 @@ class Rewriter:
         ]
 
     def _padded(self, source: ir.Value, convolution: Convolution, op: ir.Operation) -> ir.Value:
-        """The source with its padding in memory."""
+        """The channels-first source with its padding in memory: every line of the window is then one run of elements."""
         dims = entries(source.type)
         sizes = [self.env.resolve(entry) for entry in dims]
         for axis, (low, high) in enumerate(convolution.pads):
-            dims[axis + 1] = self._entry(sizes[axis + 1] + (low + high))
+            dims[axis + 2] = self._entry(sizes[axis + 2] + (low + high))
         zero = make_splat(np.zeros((), np.dtype(element_name(source.type).replace("f", "float"))), _scalar_type(source.type), op)
-        low = strings("0", *(pad[0] for pad in convolution.pads), "0")
+        low = strings("0", "0", *(pad[0] for pad in convolution.pads))
         attributes = {"low": low, "interior": ir.DenseI64ArrayAttr.get([0] * len(dims))}
         return build("disc.pad", [source, zero], [named_type(element_type(source.type), dims)], attributes, before=op).results[0]
 

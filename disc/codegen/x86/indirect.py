@@ -1,57 +1,86 @@
-"""Channels-last convolutions: rows are the output positions of all images, columns the output channels; no patch is ever copied.
+"""Convolutions with a channels-last result: rows are the output positions of all images, columns the output channels; no patch is copied.
 
-For every tile of rows and every tap of the window a table holds the address of the source's channels, or of zeros where the window lies
-outside ("The Indirect Convolution Algorithm", Dukhan 2019). The weights are packed ahead of time in panels of (tap, channel) rows.
-Loops: tasks are (panel, row block), row blocks fastest; within a task chunks of taps whose part of the panel stays in L2, tiles of rows.
+For every tile of rows and every tap of the window a table holds the address of a run of the source: its channels, or, of an image with
+channels first, a line of the window. Where the window lies outside it is the address of zeros ("The Indirect Convolution Algorithm",
+Dukhan 2019). The weights are packed ahead of time in panels of (tap, element of the run) rows. Loops: tasks are (panel, row block), row
+blocks fastest; within a task chunks of taps whose part of the panel stays in L2, then tiles of rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...errors import CompilerBug
 from ...ir.costs import node_cost
 from ...ir.graph import Body, Node
 from ...ir.weights import ELEMENT_BYTES
 from ...shapes import Dim
-from ..contraction import forward_indices, read_contraction
+from ..contraction import WindowAxis, forward_indices, read_contraction
 from ..index import ONE, Index, IndexSpace
 from ..kernel import Kernel, PackedWeight, Version
 from .emit import Predicate
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, traffic
 from .gemm_plan import PANEL, ROW_BLOCK, VECTORS, declare
 from .memory import Buffer, address
-from .patches import SourceAxis, read_patches
+from .patches import Patches, read_patches
 from .taps import TABLE_ROWS, taps_name, taps_source
 
 CHUNK_BYTES = 448 * 1024  # of a panel: with the source rows of a block it stays in an L2 of 1 MiB
+
+
+@dataclass(frozen=True)
+class TapAxis:
+    """An axis of the window, and elements from one source position to the next. guarded: the window can leave the source along it;
+    merged: its taps are part of a run."""
+
+    window: WindowAxis
+    step: Dim
+    guarded: bool
+    merged: bool = False
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The axes of a window; inner: how many elements of the source lie side by side for one tap."""
+
+    axes: tuple[TapAxis, ...]
+    inner: int
 
 
 @dataclass(frozen=True, eq=False)
 class Indirect:
     """A convolution whose source has its channels innermost.
 
-    axes: those with a loop over taps; inner: elements that lie side by side for one tap (the channels, times the last axis' window where
-    the window never leaves the source); base: where (image gb, position 0) starts, in elements;
-    outs, strides: output positions, and elements from one to the next, of every axis.
+    base: where (image gb, position 0) starts, in elements; columns: output channels; positions: outputs of one image.
     """
 
     node: Node
     leaf: Node
     base: Dim
-    axes: tuple[SourceAxis, ...]
-    guarded: tuple[bool, ...]
-    outs: tuple[Dim, ...]
-    strides: tuple[Dim, ...]
-    inner: int
-    taps: int
+    runs: Runs
     columns: int
     images: Dim
     positions: Dim
     result: Callable[[Dim, Dim, Dim], Index]
     packed: PackedWeight
     lanes: int
+
+    @property
+    def inner(self) -> int:
+        return self.runs.inner
+
+    @property
+    def loops(self) -> list[TapAxis]:
+        """The axes with a loop over taps."""
+        return [axis for axis in self.runs.axes if not axis.merged]
+
+    @property
+    def taps(self) -> int:
+        count = 1
+        for axis in self.loops:
+            count *= axis.window.window
+        return count
 
     @property
     def element(self) -> str:
@@ -116,53 +145,62 @@ def read_indirect(space: IndexSpace, body: Body, lanes: int, weights: frozenset[
     if node is None or node.element not in ("f32", "f64") or any(each.element != node.element for each in node.operands):
         return None
     kernel = node.operands[1]
-    if kernel not in weights or len(set(kernel.uses)) != 1 or not _is_channels_last(node):
+    if kernel not in weights or len(set(kernel.uses)) != 1 or not _has_order(node):
         return None
     contraction = read_contraction(space, node)
     declare(space, contraction)
     patches = read_patches(space, contraction)
-    if patches is None or patches.channel_step != ONE or not patches.channels.is_const or not contraction.m.is_const:
+    if patches is None or not patches.channels.is_const or not contraction.m.is_const or not contraction.k.is_const:
         return None
-    if not contraction.m.const or not contraction.k.is_const or not contraction.k.const:
+    runs = _runs(node, patches)
+    if runs is None or not contraction.m.const or not contraction.k.const:
         return None
-    axes, guarded, inner = _merged(node, patches.axes, patches.channels.const)
-    taps = 1
-    for axis in axes:
-        taps *= axis.window.window
     columns = contraction.m.const
     panel = PANEL if columns >= PANEL else (columns + 15) // 16 * 16
     packed = PackedWeight(body.arguments.index(kernel), contraction.k.const, columns, columns, 1, 0, panel)
-    outs, strides = tuple(axis.window.out for axis in patches.axes), tuple(axis.step * axis.window.stride for axis in patches.axes)
     return Indirect(
-        node, patches.leaf, patches.base, axes, guarded, outs, strides, inner, taps, columns, contraction.batch, contraction.n,
-        contraction.result, packed, lanes,
+        node, patches.leaf, patches.base, runs, columns, contraction.batch, contraction.n, contraction.result, packed, lanes
     )  # fmt: skip
 
 
-def _is_channels_last(node: Node) -> bool:
+def _has_order(node: Node) -> bool:
+    """Channels last in the result, taps and channels outermost in the kernel, in the order in which the source has them."""
     numbers = node.attrs["dimension_numbers"]
     assert isinstance(numbers, dict)
     rank = len(node.dims)
-    last = (numbers["input_feature"], numbers["output_feature"], numbers["kernel_output"]) == (rank - 1,) * 3
+    places = (numbers["output_feature"], numbers["kernel_output"])
     plain = node.integer("feature_group_count", 1) == 1 and not any(node.ints("window_reversal"))
-    return last and plain and numbers["kernel_input"] == rank - 2 and numbers["kernel_spatial"] == tuple(range(rank - 2))
+    if not plain or places != (rank - 1, rank - 1):
+        return False
+    if numbers["input_feature"] == rank - 1:
+        return numbers["kernel_input"] == rank - 2 and numbers["kernel_spatial"] == tuple(range(rank - 2))
+    return numbers["input_feature"] == 1 and numbers["kernel_input"] == 0 and numbers["kernel_spatial"] == tuple(range(1, rank - 1))
 
 
-def _merged(node: Node, axes: tuple[SourceAxis, ...], channels: int) -> tuple[tuple[SourceAxis, ...], tuple[bool, ...], int]:
-    """(axes with tap loops, whether each can leave the source, elements of a tap).
-
-    A window along the last axis that stays inside reads one run of channels, position by position.
-    """
-    padding = node.attrs.get("padding")
+def _runs(node: Node, patches: Patches) -> Runs | None:
+    """Channels innermost in the source are a run, all positions of a last axis that the window never leaves included. With channels
+    outermost the run is the window along the last axis, and the channels are one more axis of taps."""
+    numbers, padding = node.attrs["dimension_numbers"], node.attrs.get("padding")
+    assert isinstance(numbers, dict)
     spatial = len(node.dims) - 2
     pads = [(int(low), int(high)) for low, high in padding] if padding is not None else [(0, 0)] * spatial  # pyright: ignore[reportGeneralTypeIssues]
-    if len(axes) != spatial:  # joined axes: windows of 1, nothing padded
-        return axes, (False,) * len(axes), channels
-    guarded = tuple(low != 0 or high > 0 for low, high in pads)
+    if len(patches.axes) != spatial:
+        pads = [(0, 0)] * len(patches.axes)  # axes are joined where windows are 1 and nothing is padded
+    axes = [TapAxis(axis.window, axis.step, low != 0 or high > 0) for axis, (low, high) in zip(patches.axes, pads, strict=True)]
     last = axes[-1]
-    if not guarded[-1] and last.step == Dim.of(channels) and (last.window.dilation == 1 or last.window.window == 1):
-        return axes[:-1], guarded[:-1], channels * last.window.window
-    return axes, guarded, channels
+    stays = not last.guarded and (last.window.dilation == 1 or last.window.window == 1)
+    channels = patches.channels.const
+    if numbers["input_feature"] == 1:
+        if not stays or last.step != ONE:
+            return None
+        every = WindowAxis(patches.channels, ONE, channels, 1, 1, 0)
+        axes = [TapAxis(every, patches.channel_step, False), *axes[:-1], replace(last, merged=True)]
+        return Runs(tuple(axes), last.window.window)
+    if patches.channel_step != ONE:
+        return None
+    if stays and last.step == Dim.of(channels):
+        return Runs((*axes[:-1], replace(last, merged=True)), channels * last.window.window)
+    return Runs(tuple(axes), channels)
 
 
 def emit_indirect(name: str, body: Body, space: IndexSpace, plan: Indirect) -> Kernel:
@@ -225,7 +263,7 @@ def _emit(frame: Frame, plan: Indirect, body: Body) -> None:
 def _clear(frame: Frame, plan: Indirect) -> None:
     """The zeros that a tap outside the source reads."""
     b = frame.b
-    if not any(plan.guarded):
+    if not any(axis.guarded for axis in plan.loops):
         return
     zeros = Buffer(address(b, Buffer(frame.scratch, (), "i8"), b.index(plan.zeros_offset)), (), plan.element)
     with b.loop(b.index(0), b.index(plan.inner), b.index(1)) as each:
@@ -269,13 +307,15 @@ def _fill_table(frame: Frame, plan: Indirect, rows: tuple[str, str], taps: tuple
         e.bind("gm", b.op(f"arith.addi {rows[0]}, {row.index} : i64")),
     ):
         image = e.space.divide(Dim.symbol("gm"), plan.positions)
-        positions = e.space.delinear(Dim.symbol("gm") - image * plan.positions, plan.outs)
+        axes = plan.runs.axes
+        positions = e.space.delinear(Dim.symbol("gm") - image * plan.positions, [axis.window.out for axis in axes])
+        moves = [position * axis.window.stride for position, axis in zip(positions, axes, strict=True)]
         with e.bind("gb", b.scalar(image)):
             origin = plan.base
-            for position, stride in zip(positions, plan.strides, strict=True):
-                origin = origin + position * stride
+            for move, axis in zip(moves, axes, strict=True):
+                origin = origin + move * axis.step
             start = b.scalar(origin)
-        starts = [b.scalar(position * axis.window.stride) for position, axis in zip(positions, plan.axes, strict=False)]
+        starts = [b.scalar(move) for move, axis in zip(moves, axes, strict=True) if not axis.merged]
         with b.loop(taps[0], taps[1], b.index(1)) as tap:
             offset, inside = _tap(frame, plan, starts, start, tap.index)
             pointer = address(b, leaf, offset)
@@ -294,8 +334,9 @@ def _tap(frame: Frame, plan: Indirect, starts: list[str], start: str, tap: str) 
     b = frame.b
     inside: str | None = None
     offset, rest = start, tap
-    for number in reversed(range(len(plan.axes))):
-        axis, window = plan.axes[number], plan.axes[number].window
+    loops = plan.loops
+    for number, axis in reversed(list(enumerate(loops))):
+        window = axis.window
         if number:
             quotient = b.op(f"arith.divui {rest}, {b.index(window.window)} : i64")
             at = b.op(f"arith.subi {rest}, {b.op(f'arith.muli {quotient}, {b.index(window.window)} : i64')} : i64")
@@ -305,7 +346,7 @@ def _tap(frame: Frame, plan: Indirect, starts: list[str], start: str, tap: str) 
         at = b.op(f"arith.muli {at}, {b.index(window.dilation)} : i64")
         at = b.op(f"arith.subi {at}, {b.index(window.low)} : i64")
         offset = b.op(f"arith.addi {offset}, {b.op(f'arith.muli {at}, {b.scalar(axis.step)} : i64')} : i64")
-        if plan.guarded[number]:
+        if axis.guarded:
             valid = b.op(f"arith.cmpi ult, {b.op(f'arith.addi {starts[number]}, {at} : i64')}, {b.scalar(window.size)} : i64")
             inside = valid if inside is None else b.op(f"arith.andi {inside}, {valid} : i1")
     return offset, inside
