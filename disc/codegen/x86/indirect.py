@@ -3,7 +3,7 @@
 For every tile of rows and every tap of the window a table holds the address of a run of the source: its channels, or, of an image with
 channels first, a line of the window. Where the window lies outside it is the address of zeros ("The Indirect Convolution Algorithm",
 Dukhan 2019). The weights are packed ahead of time in panels of (tap, element of the run) rows. Loops: tasks are (panel, row block), row
-blocks fastest; within a task chunks of taps whose part of the panel stays in L2, then tiles of rows.
+blocks fastest unless all panels together stay in L2; within a task chunks of taps whose part of the panel stays in L2, then tiles of rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_o
 from .gemm_plan import PANEL, ROW_BLOCK, VECTORS, declare
 from .memory import Buffer, address
 from .patches import Patches, read_patches
-from .taps import TABLE_ROWS, taps_name, taps_source
+from .taps import TABLE_ROWS, UNROLLED, Taps
 
 CHUNK_BYTES = 448 * 1024  # of a panel: with the source rows of a block it stays in an L2 of 1 MiB
 
@@ -133,6 +133,16 @@ class Indirect:
         """Bytes: sums, table, zeros."""
         return self.zeros_offset + self.inner * self.size + 64
 
+    @property
+    def panels_first(self) -> bool:
+        """Do the panels of one row block follow each other? Then the source and the result are gone through once."""
+        return self.packed.k * self.panel_step * _panels(self) <= CHUNK_BYTES
+
+    def micro(self, rows: int, vectors: int) -> Taps:
+        """The micro-kernel of a tile."""
+        run = self.inner if self.inner <= UNROLLED else 0
+        return Taps(self.element, rows, vectors, self.lanes, self.packed.columns, run)
+
     def vector_counts(self) -> tuple[int, ...]:
         """The widths of tiles, in vectors."""
         widths = {min(self.width, self.columns - start) for start in range(0, self.columns, self.width)}
@@ -208,15 +218,14 @@ def emit_indirect(name: str, body: Body, space: IndexSpace, plan: Indirect) -> K
     symbols = body_symbols(space, body)
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, plan.lanes, lambda frame: _emit(frame, plan, body))
     macs = plan.rows * (plan.columns * plan.packed.k)
-    functions = tuple(
-        (taps_name(plan.element, rows, vectors, plan.lanes), taps_source(plan.element, rows, vectors, plan.lanes))
-        for rows in range(1, TABLE_ROWS + 1)
-        for vectors in plan.vector_counts()
-    )
+    kernels = [plan.micro(rows, vectors) for rows in range(1, TABLE_ROWS + 1) for vectors in plan.vector_counts()]
+    functions = tuple((each.name, each.source()) for each in kernels)
+    order = "panels" if plan.panels_first else "row blocks"
+    work = sum(node_cost(root) for root in body.yields)
     notes = (
         f"schedule: {TABLE_ROWS} rows x {plan.width // plan.lanes} vectors of {plan.lanes}, panels of {plan.packed.columns} columns, "
-        f"row blocks of {ROW_BLOCK}, {plan.chunks} chunks of {plan.chunk} taps of {plan.inner}",
-        f"channels last: A read through a table of addresses; B packed ahead of time; epilogue cost {sum(map(node_cost, body.yields))}",
+        f"row blocks of {ROW_BLOCK}, {order} fastest, {plan.chunks} chunks of {plan.chunk} taps of {plan.inner}",
+        f"channels last: A read through a table of addresses; B packed ahead of time; epilogue cost {work}",
     )
     return Kernel(
         name, "compute", (Version(f"{name}_v0", ""),), symbols, _row_blocks(plan) * _panels(plan),
@@ -243,8 +252,10 @@ def _emit(frame: Frame, plan: Indirect, body: Body) -> None:
     _clear(frame, plan)
     blocks = b.scalar(_row_blocks(plan))
     with b.loop(frame.begin, frame.end, b.index(1)) as task:
-        panel = b.op(f"arith.divui {task.index}, {blocks} : i64")
-        block = b.op(f"arith.subi {task.index}, {b.op(f'arith.muli {panel}, {blocks} : i64')} : i64")
+        inner = b.index(_panels(plan)) if plan.panels_first else blocks
+        slow = b.op(f"arith.divui {task.index}, {inner} : i64")
+        fast = b.op(f"arith.subi {task.index}, {b.op(f'arith.muli {slow}, {inner} : i64')} : i64")
+        block, panel = (slow, fast) if plan.panels_first else (fast, slow)
         low = b.op(f"arith.muli {block}, {b.index(ROW_BLOCK)} : i64")
         high = b.op(f"arith.minsi {b.op(f'arith.addi {low}, {b.index(ROW_BLOCK)} : i64')}, {b.scalar(plan.rows)} : i64")
         weight = e.leaves[frame.arguments[plan.packed.argument]]
@@ -359,8 +370,8 @@ def _call_taps(frame: Frame, plan: Indirect, count: str, columns: tuple[str, str
     number = b.op(f"arith.subi {taps[1]}, {taps[0]} : i64")
     panel = address(b, Buffer(pointer, (), "i8"), b.op(f"arith.muli {taps[0]}, {b.index(plan.inner * plan.panel_step)} : i64"))
     fresh = b.op(f"arith.cmpi eq, {taps[0]}, {b.index(0)} : i64")
-    operands = f"{table}, {number}, {b.index(plan.inner)}, {panel}, {b.index(plan.panel_step)}, {sums}, {b.index(PANEL)}, {fresh}"
-    types = "(!llvm.ptr, i64, i64, !llvm.ptr, i64, !llvm.ptr, i64, i1) -> ()"
+    operands = f"{table}, {number}, {b.index(plan.inner)}, {panel}, {sums}, {b.index(PANEL)}, {fresh}"
+    types = "(!llvm.ptr, i64, i64, !llvm.ptr, !llvm.ptr, i64, i1) -> ()"
     width = b.op(f"arith.subi {columns[1]}, {columns[0]} : i64")
     vectors = b.op(f"arith.divui {b.op(f'arith.addi {width}, {b.index(plan.lanes - 1)} : i64')}, {b.index(plan.lanes)} : i64")
     counts = plan.vector_counts()
@@ -370,7 +381,7 @@ def _call_taps(frame: Frame, plan: Indirect, count: str, columns: tuple[str, str
             if len(counts) > 1:
                 check = b.op(f"arith.andi {check}, {b.op(f'arith.cmpi eq, {vectors}, {b.index(vector_count)} : i64')} : i1")
             with b.when(check):
-                b.statement(f"func.call @{taps_name(plan.element, rows, vector_count, plan.lanes)}({operands}) : {types}")
+                b.statement(f"func.call @{plan.micro(rows, vector_count).name}({operands}) : {types}")
 
 
 def _epilogue(frame: Frame, plan: Indirect, body: Body, tile: tuple[str, str], columns: tuple[str, str]) -> None:
