@@ -143,7 +143,7 @@ class _Graph:
         for value in outer:
             if turned(value) is not None:
                 group.removed += 1
-            elif any(use.owner in self.convolutions for use in value.uses) and value not in self.constants:
+            elif any(_operation(use.owner) in self.convolutions for use in value.uses) and value not in self.constants:
                 size = static_size(entries(value.type)[1])
                 group.inserted += size is None or size > IMAGE_CHANNELS
 

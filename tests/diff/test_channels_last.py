@@ -84,6 +84,15 @@ def test_other_ranks(rank: int) -> None:
         program.check(randn(sizes[0], 9, *sizes[1:]), tolerance=1e-4)
 
 
+def test_joined_axes() -> None:
+    """Axes with a window of 1 are one, and the padding of the others stays theirs."""
+    model = nn.Sequential(nn.Conv3d(9, 16, 1), nn.Conv3d(16, 24, (3, 1, 1), 1, (1, 0, 0)), nn.ReLU(), nn.Conv3d(24, 16, (3, 1, 1)))
+    torch.manual_seed(0)
+    program = module_program(model, randn(2, 9, 5, 4, 6), dynamic=[(0, 2, 3, 4)])
+    for sizes in ((1, 9, 3, 1, 1), (2, 9, 4, 3, 5), (1, 9, 7, 8, 9)):
+        program.check(randn(*sizes))
+
+
 def test_double() -> None:
     model = nn.Sequential(
         nn.Conv2d(3, 20, 3, 2, 1), nn.Conv2d(20, 20, 3, 1, 1, groups=20), nn.Conv2d(20, 72, 3, 1, 1), nn.MaxPool2d(3, 1, 1)

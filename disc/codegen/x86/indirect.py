@@ -195,7 +195,7 @@ def _runs(node: Node, patches: Patches) -> Runs | None:
     spatial = len(node.dims) - 2
     pads = [(int(low), int(high)) for low, high in padding] if padding is not None else [(0, 0)] * spatial  # pyright: ignore[reportGeneralTypeIssues]
     if len(patches.axes) != spatial:
-        pads = [(0, 0)] * len(patches.axes)  # axes are joined where windows are 1 and nothing is padded
+        pads = [*pads[: len(patches.axes) - 1], (0, 0)]  # the last ones are joined: windows of 1, nothing padded
     axes = [TapAxis(axis.window, axis.step, low != 0 or high > 0) for axis, (low, high) in zip(patches.axes, pads, strict=True)]
     last = axes[-1]
     stays = not last.guarded and (last.window.dilation == 1 or last.window.window == 1)
