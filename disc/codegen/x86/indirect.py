@@ -21,11 +21,12 @@ from ..index import ONE, Index, IndexSpace
 from ..kernel import Kernel, PackedWeight, Version
 from .emit import Predicate
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, traffic
-from .gemm_plan import PANEL, ROW_BLOCK, VECTORS, declare
+from .gemm_plan import PANEL, VECTORS, declare
 from .memory import Buffer, address
 from .patches import Patches, read_patches
 from .taps import TABLE_ROWS, UNROLLED, Taps
 
+ROW_BLOCK = 120  # rows of a task, a multiple of the rows of a tile
 CHUNK_BYTES = 448 * 1024  # of a panel: with the source rows of a block it stays in an L2 of 1 MiB
 
 
