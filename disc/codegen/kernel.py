@@ -58,7 +58,8 @@ class Kernel:
 
     name: for people; kind: loop, stitch, compute, ...; versions: tried in order, the last has no guard; symbols: the base
     symbols passed after the pointers; tasks, cost (per task, in cycles), scratch (bytes per thread): expressions over symbols.
-    micro_kernels: the shared (form, rows, vectors) functions that `source` calls; packed: weights wanted in panels.
+    micro_kernels: the shared (form, rows, vectors) functions that `source` calls; functions: further shared ones, as
+    (name, MLIR text); packed: weights wanted in panels.
     checks_indices: the last argument is where an index out of range is reported.
     source: MLIR text of all versions; lines: the user's source lines; ops: the op names fused; notes: why it is as it is.
     """
@@ -77,6 +78,7 @@ class Kernel:
     flops: Dim | None = None
     bytes: Dim | None = None
     micro_kernels: tuple[tuple[str, int, int], ...] = ()
+    functions: tuple[tuple[str, str], ...] = ()
     packed: tuple[PackedWeight, ...] = ()
     choice: Choice | None = None
     checks_indices: bool = False
