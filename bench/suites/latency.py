@@ -63,14 +63,17 @@ def peer_names(job: Job) -> list[str]:
 
 def _opened(job: Job, case: Case, processes: list[PeerProcess], folder: Path) -> Run:
     this = Run(job, case, build(case), folder)
-    arguments = {"case": case.name, "threads": job.threads, "dtype": job.dtype, "folder": str(folder)}
     for process in processes:
         try:
-            this.setup[process.name] = process.seconds("open", "setup", peer=process.name, **arguments)
+            this.setup[process.name] = process.seconds("open", "setup", peer=process.name, **_opening(job, case, folder))
             this.peers[process.name] = process
         except PeerFailed as error:
             this.skipped[process.name] = str(error)
     return this
+
+
+def _opening(job: Job, case: Case, folder: Path) -> dict[str, object]:
+    return {"case": case.name, "threads": job.threads, "dtype": job.dtype, "folder": str(folder)}
 
 
 def _case(this: Run) -> Result:
@@ -150,20 +153,22 @@ def _with_limits(result: Result, limits: Limits | None) -> Result:
 
 def _memory(this: Run, shape: Shape) -> dict[str, object]:
     """Peak resident MiB during calls of the largest shape. Runtimes with a model file are measured alone with it; those inside PyTorch in
-    their process, which must hold PyTorch and the model."""
+    a fresh process that holds PyTorch and the model, as it must."""
     mib: dict[str, dict[str, float]] = {}
     failed: dict[str, str] = {}
-    for name, process in this.peers.items():
+    for name in this.peers:
         try:
-            mib[name] = _file_memory(this, name, shape) if name in OPEN else _own_memory(this, process, shape)
+            mib[name] = _file_memory(this, name, shape) if name in OPEN else _torch_memory(this, name, shape)
         except (PeerFailed, subprocess.CalledProcessError) as error:
             failed[name] = str(error)
     return {"shape": shape_name(shape), "mib": mib, "failed": failed}
 
 
-def _own_memory(this: Run, process: PeerProcess, shape: Shape) -> dict[str, float]:
-    process.ask("bind", shape=shape, output=str(this.folder / "result.npy"))
-    return {"calls": round(process.seconds("peak", "bytes") / 2**20, 1)}
+def _torch_memory(this: Run, name: str, shape: Shape) -> dict[str, float]:
+    with PeerProcess(name, {}) as process:
+        process.ask("open", peer=name, **_opening(this.job, this.case, this.folder))
+        process.ask("bind", shape=shape, output=str(this.folder / "result.npy"))
+        return {"calls": round(process.seconds("peak", "bytes") / 2**20, 1)}
 
 
 def _file_memory(this: Run, name: str, shape: Shape) -> dict[str, float]:
