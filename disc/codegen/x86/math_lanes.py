@@ -134,6 +134,14 @@ class Lanes:
             result = self.fma(result, variable, self.const(coefficient))
         return result
 
+    def scale_by_power(self, value: str, exponent: str) -> str:
+        """f32 value * 2^exponent, rounded once (`vscalefps`: AVX-512 with 16 lanes only)."""
+        short = self.builder.op("llvm.mlir.constant(-1 : i16) : i16", "i16")
+        rounding = self.builder.op("llvm.mlir.constant(4 : i32) : i32", "i32")  # the current mode
+        types = f"({self.type}, {self.type}, {self.type}, i16, i32) -> {self.type}"
+        operands = f"{value}, {exponent}, {value}, {short}, {rounding}"
+        return self.builder.op(f'llvm.call_intrinsic "llvm.x86.avx512.mask.scalef.ps.512"({operands}) : {types}', self.type)
+
     # Comparison. NaN compares false except with "une" and "uno".
 
     def compare(self, predicate: str, left: str, right: str) -> str:
