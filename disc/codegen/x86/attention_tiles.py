@@ -87,7 +87,10 @@ def each_row(
     with _strips(task, gemm, columns, panel.pointer) as (strip, moved), _tiles(task) as (low, count):
         array = b.op(f"llvm.getelementptr {task.places[pointers]}[{low}] : (!llvm.ptr, i64) -> !llvm.ptr, !llvm.ptr")
         tile = task.places[place]
-        _micro(task, gemm, (count, strip), f"{array}, {k_step}, {moved}, {panel.step}, {panel.k}, {tile}, {b.index(PANEL)}")
+        right = f"{moved}, {panel.step}, {panel.k}, {tile}, {b.index(PANEL)}"
+        no_prefetch = f"{task.frame.scratch}, {b.index(0)}"
+        fresh = b.constant("arith.constant false")  # the tile is written, not added to
+        _micro(task, gemm, (count, strip), f"{array}, {b.index(0)}, {k_step}, {right}, {fresh}, {no_prefetch}")
         high = b.op(f"arith.addi {low}, {count} : i64")
         with e.bind(start_name, low), b.loop(low, high, b.index(1)) as row:
             position = b.op(f"arith.addi {task.low}, {row.index} : i64")
@@ -124,7 +127,7 @@ def _micro(task: Task, gemm: Gemm, size: tuple[str, tuple[str, str]], operands: 
     b = task.frame.b
     rows, columns = size
     heights, widths = task.blocks.row_counts(), task.blocks.vector_counts(gemm)
-    types = "(!llvm.ptr, i64, !llvm.ptr, i64, i64, !llvm.ptr, i64) -> ()"
+    types = "(!llvm.ptr, i64, i64, !llvm.ptr, i64, i64, !llvm.ptr, i64, i1, !llvm.ptr, i64) -> ()"
     calls = {
         (width - 1) * ROWS + height: f"func.call @{micro_name(gemm.form.name, height, width, gemm.lanes)}({operands}) : {types}"
         for width in widths
