@@ -15,7 +15,7 @@ from .emit import Predicate
 from .function import Frame
 from .gemm_plan import PANEL, ROWS, Gemm
 from .memory import Buffer, address
-from .micro import micro_name
+from .micro import call_micro
 from .running_softmax import RowState
 
 
@@ -126,23 +126,8 @@ def _micro(task: Task, gemm: Gemm, size: tuple[str, tuple[str, str]], operands: 
     """Calls the micro-kernel for this number of rows and of columns."""
     b = task.frame.b
     rows, columns = size
-    heights, widths = task.blocks.row_counts(), task.blocks.vector_counts(gemm)
-    types = "(!llvm.ptr, i64, i64, !llvm.ptr, i64, i64, !llvm.ptr, i64, i1, !llvm.ptr, i64) -> ()"
-    calls = {
-        (width - 1) * ROWS + height: f"func.call @{micro_name(gemm.form.name, height, width, gemm.lanes)}({operands}) : {types}"
-        for width in widths
-        for height in heights
-    }
-    if len(calls) == 1:
-        b.statement(next(iter(calls.values())))
-        return
     span = b.op(f"arith.subi {columns[1]}, {columns[0]} : i64")
-    vectors = b.op(f"arith.divui {b.op(f'arith.addi {span}, {b.index(-1)} : i64')}, {b.index(gemm.lanes)} : i64")
-    number = b.op(f"arith.addi {b.op(f'arith.muli {vectors}, {b.index(ROWS)} : i64')}, {rows} : i64")
-    b.statement(f"scf.index_switch {b.op(f'arith.index_cast {number} : i64 to index')}")
-    for key, call in calls.items():
-        b.statement(f"case {key} {{\n{call}\nscf.yield\n}}")
-    b.statement("default {\nscf.yield\n}")
+    call_micro(b, gemm.form, gemm.lanes, task.blocks.row_counts(), task.blocks.vector_counts(gemm), (rows, span), operands)
 
 
 def store_row(task: Task, gemm: Gemm, row: TileRow, adjust: Callable[[str], str], put: Callable[[dict[Node, Index]], None]) -> None:

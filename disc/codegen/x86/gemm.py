@@ -26,7 +26,7 @@ from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_o
 from .gemm_plan import PANEL, ROWS, SCHEDULE_SYMBOLS, Gemm, declare, micro_kernels, notes, panels, plan_gemm, row_counts, vector_counts
 from .isa import Isa
 from .memory import Buffer, address
-from .micro import micro_name, prefetch
+from .micro import call_micro, prefetch
 from .packing import right_panel, row_pointers
 
 
@@ -257,25 +257,10 @@ def _call_micro(frame: Frame, gemm: Gemm, count: str, width: str, k_step: str, p
     """Calls the micro-kernel of this tile's number of rows and vectors."""
     b = frame.b
     array = address(b, Buffer(frame.scratch, (), "i8"), b.index(gemm.tile_bytes))
-    tile_rows, tile_vectors = row_counts(gemm), vector_counts(gemm)
     skip = b.op(f"arith.muli {part.start}, {k_step} : i64")
     right = f"{part.pointer}, {part.step}, {part.count}"
     operands = f"{array}, {skip}, {k_step}, {right}, {tile}, {b.index(PANEL)}, {part.later}, {ahead[0]}, {ahead[1]}"
-    types = "(!llvm.ptr, i64, i64, !llvm.ptr, i64, i64, !llvm.ptr, i64, i1, !llvm.ptr, i64) -> ()"
-    vectors = b.op(f"arith.divui {b.op(f'arith.addi {width}, {b.index(gemm.lanes - 1)} : i64')}, {b.index(gemm.lanes)} : i64")
-    for vector_count in tile_vectors:
-        for rows in tile_rows:
-            call = f"func.call @{micro_name(gemm.form.name, rows, vector_count, gemm.lanes)}({operands}) : {types}"
-            checks = []
-            if len(tile_rows) > 1:
-                checks.append(b.op(f"arith.cmpi eq, {count}, {b.index(rows)} : i64"))
-            if len(tile_vectors) > 1:
-                checks.append(b.op(f"arith.cmpi eq, {vectors}, {b.index(vector_count)} : i64"))
-            if not checks:
-                b.statement(call)
-                continue
-            with b.when(checks[0] if len(checks) == 1 else b.op(f"arith.andi {checks[0]}, {checks[1]} : i1")):
-                b.statement(call)
+    call_micro(b, gemm.form, gemm.lanes, row_counts(gemm), vector_counts(gemm), (count, width), operands)
 
 
 def _epilogue(frame: Frame, gemm: Gemm, body: Body, place: str, row: str, columns: tuple[str, str]) -> None:

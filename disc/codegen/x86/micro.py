@@ -9,10 +9,11 @@ memory in its first tiles and computes in the others takes the sum of both times
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...ir.weights import ELEMENT_BYTES
+from .builder import Builder
 
 MICRO_PREFIX = "disc_micro_"
 
@@ -75,6 +76,28 @@ def prefetch(pointer: str, *, write: bool = False) -> str:
 def micro_source(form: str, rows: int, vectors: int, lanes: int) -> str:
     """MLIR text of one micro-kernel. Products are accumulated in order of k, by fused multiply-add or, for pairs of bf16, two at a time."""
     return _Micro(FORMS[form], rows, vectors, lanes).source()
+
+
+def call_micro(
+    b: Builder, form: Form, lanes: int, heights: Sequence[int], widths: Sequence[int], size: tuple[str, str], operands: str
+) -> None:
+    """Calls the micro-kernel for `size`, SSA numbers of rows and columns. heights, widths: which rows and vectors there may be."""
+    types = "(!llvm.ptr, i64, i64, !llvm.ptr, i64, i64, !llvm.ptr, i64, i1, !llvm.ptr, i64) -> ()"
+    most = max(heights) + 1
+    calls = {
+        (width - 1) * most + height: f"func.call @{micro_name(form.name, height, width, lanes)}({operands}) : {types}"
+        for width in widths
+        for height in heights
+    }
+    if len(calls) == 1:
+        b.statement(next(iter(calls.values())))
+        return
+    vectors = b.op(f"arith.divui {b.op(f'arith.addi {size[1]}, {b.index(-1)} : i64')}, {b.index(lanes)} : i64")
+    number = b.op(f"arith.addi {b.op(f'arith.muli {vectors}, {b.index(most)} : i64')}, {size[0]} : i64")
+    b.statement(f"scf.index_switch {b.op(f'arith.index_cast {number} : i64 to index')}")
+    for key, call in calls.items():
+        b.statement(f"case {key} {{\n{call}\nscf.yield\n}}")
+    b.statement("default {\nscf.yield\n}")
 
 
 class _Micro:
