@@ -318,6 +318,18 @@ def pack_bf16_pair(b: Builder, low: str, high: str) -> str:
     return b.op(f"arith.ori {shifted}, {kept} : {vector}")
 
 
+def pack_bytes(b: Builder, values: Sequence[str]) -> str:
+    """i32 lanes with four bytes each, the first lowest, from four vectors of i8."""
+    vector = b.vec("i32")
+    result: str | None = None
+    for number, value in enumerate(values):
+        wide = b.op(f"arith.extui {value} : {b.vec('i8')} to {vector}")
+        moved = b.op(f"arith.shli {wide}, {b.const(8 * number, 'i32')} : {vector}") if number else wide
+        result = moved if result is None else b.op(f"arith.ori {result}, {moved} : {vector}")
+    assert result is not None
+    return result
+
+
 # --- storage and register forms -------------------------------------------------------------------------------------------
 
 
