@@ -278,10 +278,24 @@ def _convert_float(b: Builder, value: str, start: str, end: str, target: str) ->
 
 
 def _float_to_integer(b: Builder, value: str, start: str, target: str) -> str:
-    """Saturates, NaN gives 0 (LLVM's `.sat` conversions)."""
+    """Saturates, NaN gives 0 (LLVM's `.sat` conversions, which for results below 32 bits are done lane by lane, so these are clamped)."""
     end = register_element(target)
+    if int(end[1:]) < 32:
+        return _float_to_short(b, value, start, target)
     name = f"llvm.fpto{'u' if target in UNSIGNED else 's'}i.sat.v{b.lanes}{end}.v{b.lanes}{start}"
     return b.op(f'llvm.call_intrinsic "{name}"({value}) : ({b.vec(start)}) -> {b.vec(end)}')
+
+
+def _float_to_short(b: Builder, value: str, start: str, target: str) -> str:
+    vector, bits, unsigned = b.vec(start), int(register_element(target)[1:]), target in UNSIGNED
+    low, high = (0, (1 << bits) - 1) if unsigned else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    if not unsigned:  # maxnumf below turns a NaN into the lower end
+        ordered = b.op(f"arith.cmpf ord, {value}, {value} : {vector}")
+        value = b.op(f"arith.select {ordered}, {value}, {b.const(0.0, start)} : {b.vec('i1')}, {vector}")
+    for op, limit in (("maxnumf", low), ("minnumf", high)):
+        value = b.op(f"arith.{op} {value}, {b.const(float(limit), start)} : {vector}")
+    whole = b.op(f"arith.fptosi {value} : {vector} to {b.vec('i32')}")
+    return b.op(f"arith.trunci {whole} : {b.vec('i32')} to {b.vec(register_element(target))}")
 
 
 def round_to_storage(b: Builder, value: str, target: str) -> str:
