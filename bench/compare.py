@@ -1,17 +1,19 @@
 """What changed between two results of one suite: `python -m bench.compare before.json after.json`.
 
-Times are compared, and ratios to the peers too: these hold even where the machine was slower during one of the runs.
+Times are compared, and ratios to peers and shares of the limit too: these hold even where the machine was slower during one of the runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.report import Record, peer_names, table
+from bench.figures import Record, peer_names, ratio, share
+from bench.report import table
 
 NOTABLE = 0.05  # a change of a ratio beyond this is marked
 
@@ -50,48 +52,43 @@ def _origin(record: Record) -> str:
 
 
 def _mark(name: str, old: dict[str, float], new: dict[str, float]) -> str:
-    """Ratios to a peer say better or worse; a time alone may be the machine's doing."""
-    if "÷" not in name or abs(new[name] / old[name] - 1) <= NOTABLE:
+    """Ratios to a peer, and shares of a limit, say better or worse; a time alone may be the machine's doing."""
+    if not name.endswith(("÷ disc", "of limit")) or abs(new[name] / old[name] - 1) <= NOTABLE:
         return ""
     return "better" if new[name] > old[name] else "WORSE"
 
 
 def figures(record: Record) -> dict[str, float]:
     """Every number of a result under a name that the next run gives it too."""
+    read = {"compile": _compile, "stream": _stream}.get(record["suite"], _calls)
     found: dict[str, float] = {}
     for result in record["results"]:
-        prefix = f"{result.get('model', record['suite'])} t{result['threads']}"
-        found.update({f"{prefix} {name}": value for name, value in FIGURES[record["suite"]](result).items()})
+        prefix = f"{result['case']} t{result['threads']} {result.get('dtype', 'fp32')}"
+        found.update({f"{prefix} {name}": value for name, value in read(result).items()})
     return found
 
 
-def _models(result: Record) -> dict[str, float]:
+def _calls(result: Record) -> dict[str, float]:
     found: dict[str, float] = {}
     for row in result["rows"]:
         if "disc" not in row["ms"]:
             continue
-        own = row["ms"]["disc"]["median"]
-        found[f"{row['shape']} disc ms"] = own
-        found |= {f"{row['shape']} {peer} ÷ disc": row["ms"][peer]["median"] / own for peer in peer_names(result)}
-    return found
-
-
-def _overhead(result: Record) -> dict[str, float]:
-    own = result["us"]["disc"]["median"]
-    peers = {f"{name} ÷ disc": us["median"] / own for name, us in result["us"].items() if name != "disc"}
-    return {"disc µs": own, **peers}
+        own = {"disc ms": row["ms"]["disc"]["median"], "of limit": share(row, "disc")}
+        own |= {f"{peer} ÷ disc": ratio(row, peer) for peer in peer_names(result)}
+        found |= {f"{row['shape']} {name}": value for name, value in own.items() if not math.isnan(value)}
+    memory = (result.get("memory") or {}).get("mib", {})
+    return found | {f"{name} MiB in calls": mib["calls"] for name, mib in memory.items()}
 
 
 def _compile(result: Record) -> dict[str, float]:
     artifact = {name: value for name, value in result["artifact"].items() if name != "bytes"}
-    return {**{f"cold: {name} s": value for name, value in result["cold_s"].items()}, "cached s": min(result["cached_s"]), **artifact}
+    return {**{f"{name} s": value for table in ("cold_s", "cached_s") for name, value in result[table].items()}, **artifact}
 
 
 def _stream(result: Record) -> dict[str, float]:
-    return {name: float(result[name]) for name in ("compiles", "first_s", "steady_s", "ratio", "arena_mib")}
+    whole = {name: float(result[name]) for name in ("compiles", "first_s", "steady_s", "ratio", "arena_mib")}
+    return whole | {f"first ÷ steady {name}": value for name, value in result["quantiles"].items()}
 
-
-FIGURES = {"models": _models, "overhead": _overhead, "compile": _compile, "stream": _stream}
 
 if __name__ == "__main__":
     sys.exit(main())

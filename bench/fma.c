@@ -1,6 +1,8 @@
 // The highest rate of fused multiply-adds that the cores of this machine reach: independent accumulators in registers, no memory.
 // Arguments: number of threads, seconds. Prints flops per second (2 per multiply-add), the best of 5 parts.
-// Compiled by bench/machine.py with -O3 -march=native; DISC_LANES is 16 with AVX-512, 8 with AVX.
+// Compiled by bench/limits.py with -O3 -march=native; DISC_LANES is 16 with AVX-512, 8 with AVX; DISC_BF16 = 1 measures the dot products
+// of bf16 pairs into f32 lanes (AVX512_BF16) instead of f32 multiply-adds.
+#include <immintrin.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +11,16 @@
 typedef float Vector __attribute__((vector_size(DISC_LANES * 4)));
 // 24 chains of 4 cycles keep any two FMA units busy; with 16 registers (AVX) 12 chains do, and more would spill.
 enum { CHAINS = DISC_LANES == 16 ? 24 : 12, STEPS = 4096 };
+
+#if DISC_BF16
+enum { PRODUCTS = 2 * DISC_LANES };
+static inline Vector step(Vector sum, Vector a, Vector b) {
+  return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+}
+#else
+enum { PRODUCTS = DISC_LANES };
+static inline Vector step(Vector sum, Vector a, Vector b) { return sum * a + b; }
+#endif
 
 typedef struct {
   double until;
@@ -28,11 +40,11 @@ static void *work(void *argument) {
   Vector a = (Vector){0} + 0.999f, b = (Vector){0} + 1e-6f;
   for (int c = 0; c < CHAINS; ++c) sums[c] = (Vector){0} + (float)c;
   while (now() < w->until) {
-    for (int step = 0; step < STEPS; ++step) {
+    for (int i = 0; i < STEPS; ++i) {
 #pragma GCC unroll 24
-      for (int c = 0; c < CHAINS; ++c) sums[c] = sums[c] * a + b;
+      for (int c = 0; c < CHAINS; ++c) sums[c] = step(sums[c], a, b);
     }
-    w->flops += 2.0 * DISC_LANES * CHAINS * STEPS;
+    w->flops += 2.0 * PRODUCTS * CHAINS * STEPS;
   }
   for (int c = 0; c < CHAINS; ++c) w->sink += sums[c][0];
   return NULL;

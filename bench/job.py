@@ -9,11 +9,18 @@ Result = dict[str, object]
 
 @dataclass(frozen=True)
 class Job:
-    """One process' work. shapes: as on the command line; None = the case's own. repeats: turns per figure."""
+    """One process' work: cases one after the other, with one number of threads, in one dtype.
+
+    shapes: as on the command line; None = the case's own. inductor_shapes: those that inductor takes part in; None = all.
+    repeats: turns per figure. memory: measure that too.
+    """
 
     suite: str
-    model: str
+    cases: tuple[str, ...]
     threads: int
     peers: tuple[str, ...]
     shapes: str | None
     repeats: int
+    dtype: str = "fp32"
+    inductor_shapes: str | None = None
+    memory: bool = False

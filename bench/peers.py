@@ -1,4 +1,4 @@
-"""disc and its peers behind one face: built once per model, bound to the inputs of one shape, called.
+"""disc and its peers behind one face: built once per case, bound to the inputs of one shape, called.
 
 A peer whose package is missing, or that cannot build the model, is a `Skipped` with its reason.
 """
@@ -6,7 +6,6 @@ A peer whose package is missing, or that cannot build the model, is a `Skipped` 
 from __future__ import annotations
 
 import importlib.util
-import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -18,6 +17,8 @@ import torch
 from torch import nn
 
 from bench.cases import Case, Inputs
+from bench.dtypes import DTYPES, Dtype
+from bench.runtimes import OPEN
 
 if TYPE_CHECKING:
     from disc import Executable
@@ -46,19 +47,19 @@ class Skipped:
 
 @dataclass
 class Workbench:
-    """What the peers of one model share: the model, threads, and the ONNX file, exported when first asked for."""
+    """What a peer is built from. folder: of the ONNX file, exported when first asked for and shared by the processes of one case."""
 
     case: Case
     model: nn.Module
     threads: int
     folder: Path
-    _onnx: Path | None = field(default=None, init=False)
+    dtype: Dtype = field(default_factory=lambda: DTYPES["fp32"])
 
     def onnx(self) -> Path:
-        if self._onnx is None:
-            self._onnx = self.folder / f"{self.case.name}.onnx"
-            export_onnx(self.case, self.model, self._onnx)
-        return self._onnx
+        path = self.folder / f"{self.case.name}.onnx"
+        if not path.exists():
+            export_onnx(self.case, self.model, path)
+        return path
 
 
 def export_onnx(case: Case, model: nn.Module, path: Path) -> None:
@@ -76,62 +77,107 @@ def build_disc(bench: Workbench) -> Peer:
     import disc
 
     start = time.perf_counter()
-    options = disc.Options(threads=bench.threads, cache=False)
+    options = disc.Options(threads=bench.threads, cache=False, dtype=bench.dtype.disc)
     exe = disc.compile(bench.model, bench.case.inputs(bench.case.example), bench.case.dynamic_shapes, options=options)
     return Peer("disc", lambda inputs: lambda: exe(*inputs), time.perf_counter() - start, exe)
 
 
 def build_eager(bench: Workbench) -> Peer:
-    return Peer("eager", lambda inputs: lambda: bench.model(*inputs), 0.0)
+    """The model itself; its weights and inputs in bf16 for that dtype."""
+    model = _converted(bench)
+    return Peer("eager", lambda inputs: _call(model, _cast(inputs, bench)), 0.0)
+
+
+def build_autocast(bench: Workbench) -> Peer:
+    """The f32 model within `torch.autocast` to bf16, entered once and for good: then it casts every weight once, not in every call.
+
+    The process must be this peer's alone.
+    """
+    if bench.dtype.name != "bf16":
+        raise ValueError(f"autocast computes in bf16, not {bench.dtype.name}")
+    torch.clear_autocast_cache()  # of the case before
+    torch.autocast("cpu", torch.bfloat16).__enter__()
+    return Peer("autocast", lambda inputs: _call(bench.model, inputs), 0.0)
 
 
 def build_inductor(bench: Workbench) -> Peer:
     """torch.compile with dynamic shapes; its set-up includes the first call. Every later recompile falls into the warm-up."""
     start = time.perf_counter()
     torch._dynamo.reset()
-    compiled = torch.compile(bench.model, dynamic=True)
-    compiled(*bench.case.inputs(bench.case.example))
-    return Peer("inductor", lambda inputs: lambda: compiled(*inputs), time.perf_counter() - start)
+    compiled = torch.compile(_converted(bench), dynamic=True)
+    compiled(*_cast(bench.case.inputs(bench.case.example), bench))
+    return Peer("inductor", lambda inputs: _call(compiled, _cast(inputs, bench)), time.perf_counter() - start)
+
+
+def build_onednn_packed(bench: Workbench) -> Peer:
+    """oneDNN's linear layer with the weight reordered beforehand, as inductor's freezing calls it."""
+    linear = _linear(_converted(bench))
+    packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), None)
+
+    def bind(inputs: Inputs) -> Call:
+        (x,) = _cast(inputs, bench)
+        return lambda: torch.ops.mkldnn._linear_pointwise(x, packed, linear.bias, "none", [], "")
+
+    return Peer("onednn-packed", bind, 0.0)
+
+
+def build_mkl_packed(bench: Workbench) -> Peer:
+    """MKL's product with the weight packed for the very number of rows it is called with. f32 alone."""
+    if bench.dtype.name != "fp32":
+        raise ValueError(f"MKL packs f32 weights, not {bench.dtype.name}")
+    linear = _linear(bench.model)
+
+    def bind(inputs: Inputs) -> Call:
+        (x,), rows = inputs, inputs[0].shape[0]
+        packed = torch.ops.mkl._mkl_reorder_linear_weight(linear.weight.detach(), rows)
+        return lambda: torch.ops.mkl._mkl_linear(x, packed, linear.weight, linear.bias, rows)
+
+    return Peer("mkl-packed", bind, 0.0)
+
+
+def _linear(model: nn.Module) -> nn.Linear:
+    if not isinstance(model, nn.Linear):
+        raise ValueError("packed products are measured for a linear layer alone")
+    return model
+
+
+def _converted(bench: Workbench) -> nn.Module:
+    return bench.model.to(torch.bfloat16) if bench.dtype.name == "bf16" else bench.model
+
+
+def _cast(inputs: Inputs, bench: Workbench) -> Inputs:
+    if bench.dtype.name != "bf16":
+        return inputs
+    return tuple(tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor for tensor in inputs)
+
+
+def _call(function: Callable[..., object], inputs: Inputs) -> Call:
+    return lambda: function(*inputs)
 
 
 def build_ort(bench: Workbench) -> Peer:
-    import onnxruntime  # pyright: ignore[reportMissingImports]
-
-    path = bench.onnx()
-    start = time.perf_counter()
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = bench.threads
-    options.inter_op_num_threads = 1
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    names = [entry.name for entry in session.get_inputs()]
-
-    def bind(inputs: Inputs) -> Call:
-        feeds = {name: tensor.numpy() for name, tensor in zip(names, inputs, strict=True)}
-        return lambda: session.run(None, feeds)[0]
-
-    return Peer("ort", bind, time.perf_counter() - start)
+    return _from_file("ort", bench)
 
 
 def build_openvino(bench: Workbench) -> Peer:
-    """In fp32: left alone, OpenVINO computes in bf16 where the CPU can."""
-    import openvino  # pyright: ignore[reportMissingImports]
+    return _from_file("openvino", bench)
 
+
+def _from_file(name: str, bench: Workbench) -> Peer:
+    """A runtime that reads the ONNX file; its set-up does not count the export."""
     path = bench.onnx()
     start = time.perf_counter()
-    config = {"INFERENCE_NUM_THREADS": bench.threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
-    compiled = openvino.Core().compile_model(str(path), "CPU", config)
-
-    def bind(inputs: Inputs) -> Call:
-        feeds = [tensor.numpy() for tensor in inputs]
-        return lambda: compiled(feeds, share_inputs=True, share_outputs=True)[0]
-
-    return Peer("openvino", bind, time.perf_counter() - start)
+    bind = OPEN[name](path, bench.threads, bench.dtype.openvino)
+    return Peer(name, lambda inputs: bind([tensor.numpy() for tensor in inputs]), time.perf_counter() - start)
 
 
 BUILDERS: dict[str, Callable[[Workbench], Peer]] = {
     "disc": build_disc,
     "eager": build_eager,
+    "autocast": build_autocast,
     "inductor": build_inductor,
+    "onednn-packed": build_onednn_packed,
+    "mkl-packed": build_mkl_packed,
     "ort": build_ort,
     "openvino": build_openvino,
 }
@@ -139,31 +185,18 @@ NEEDS: dict[str, tuple[str, ...]] = {"ort": ("onnx", "onnxruntime"), "openvino":
 PEERS = tuple(name for name in BUILDERS if name != "disc")
 
 
-def build_peers(case: Case, model: nn.Module, names: list[str], threads: int) -> tuple[list[Peer], list[Skipped]]:
-    """disc first, then the peers asked for."""
-    built: list[Peer] = []
-    skipped: list[Skipped] = []
-    with tempfile.TemporaryDirectory(prefix="disc-bench-") as folder:
-        bench = Workbench(case, model, threads, Path(folder))
-        for name in dict.fromkeys(["disc", *names]):
-            peer = _build(name, bench)
-            if isinstance(peer, Peer):
-                built.append(peer)
-            else:
-                skipped.append(peer)
-    return built, skipped
-
-
-def _build(name: str, bench: Workbench) -> Peer | Skipped:
+def build_peer(name: str, bench: Workbench) -> Peer | Skipped:
+    """Whoever fails on a model is a line of the report, not the end of the run."""
     missing = [package for package in NEEDS.get(name, ()) if importlib.util.find_spec(package) is None]
     if missing:
         return Skipped(name, f"not installed: {', '.join(missing)} (pip install -e '.[bench]')")
     try:
         return BUILDERS[name](bench)
-    except Exception as error:  # a peer that fails on a model is a line of the report, not the end of the run
+    except Exception as error:
         return Skipped(name, f"{type(error).__name__}: {str(error).strip()[:300]}")
 
 
 def as_tensor(result: object) -> torch.Tensor:
-    """The result of any peer, copied: some hand out memory that their next call writes again."""
-    return torch.as_tensor(result).clone()
+    """The result of any peer in f32 (integers as they are), copied: some hand out memory that their next call writes again."""
+    tensor = torch.as_tensor(result)
+    return tensor.to(torch.float32, copy=True) if tensor.is_floating_point() else tensor.clone()

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-Record = Mapping[str, Any]  # what JSON gives back
+from bench.figures import Record, geomean, peer_names, ratio, ratios, share, shares, summary, title
 
 
 def markdown(record: Record) -> str:
     """The whole report of a run."""
     results: Sequence[Record] = record["results"]
+    write = {"compile": _compile, "stream": _stream}.get(record["suite"], _calls)
     sections = [_head(record)]
-    sections += [SECTIONS[record["suite"]](result) for result in results]
-    if record["suite"] == "models":
+    sections += [write(result) for result in results]
+    if write is _calls and results:
         sections.append(_summary(results))
-    failed = [f"- **{entry['model']}, {entry['threads']} threads failed**: {entry['reason']}" for entry in record["failed"]]
+    failed = [f"- **{', '.join(entry['cases'])}, {entry['threads']} threads, {entry['dtype']} failed**: {entry['reason']}"
+              for entry in record["failed"]]  # fmt: skip
     return "\n\n".join([*sections, *(["\n".join(failed)] if failed else [])]) + "\n"
 
 
@@ -45,107 +46,105 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def geomean(values: Iterable[float]) -> float:
-    """NaN of an empty list."""
-    logs = [math.log(value) for value in values]
-    return math.exp(sum(logs) / len(logs)) if logs else math.nan
+# --- timed calls ----------------------------------------------------------------------------------------------------------------
 
 
-def peer_names(result: Record) -> list[str]:
-    """The peers that were measured, without disc, in the order of the run."""
-    return [name for name in result["rows"][0]["ms"] if name != "disc"] if result["rows"] else []
-
-
-def ratios(result: Record, peer: str) -> list[float]:
-    """Per shape, how many times longer the peer takes than disc; without shapes where either was wrong."""
-    rows = [row for row in result["rows"] if not {"disc", peer} & set(row["wrong"]) and {"disc", peer} <= set(row["ms"])]
-    return [row["ms"][peer]["median"] / row["ms"]["disc"]["median"] for row in rows]
-
-
-def limit_ms(result: Record, row: Record) -> float:
-    """The time of the matrix products alone at the limit of multiply-adds."""
-    return row["flops"] / result["fma_flops"] * 1e3
-
-
-def limit_shares(result: Record) -> list[float]:
-    """Per shape, the limit's time over disc's."""
-    return [limit_ms(result, row) / row["ms"]["disc"]["median"] for row in result["rows"] if "disc" in row["ms"]]
-
-
-def _models(result: Record) -> str:
+def _calls(result: Record) -> str:
     peers = peer_names(result)
-    header = ["shape", "disc ms", "spread", "of limit", *(f"{peer} ms" for peer in peers), *(f"{peer} ÷ disc" for peer in peers), "error"]
-    text = table(header, [_shape_row(result, row, peers) for row in result["rows"]])
+    header = ["shape", "disc ms", "spread", "of FMA", "of bandwidth", "of limit", *(f"{peer} ms" for peer in peers),
+              *(f"{peer} ÷ disc" for peer in peers), "error"]  # fmt: skip
     setup = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in result["setup_s"].items() if seconds)
     slow = ", ".join(f"{name} {seconds:.1f} s" for name in ["disc", *peers] if (seconds := _first_seconds(result, name)) > 1)
-    return "\n".join([
-        f"## {result['title']}, {result['threads']} thread{'s' * (result['threads'] != 1)}, fp32",
+    lines = [
+        f"## {title(result)}",
         "",
-        f"Limit {result['fma_flops'] * 1e-9:.0f} GF/s, copy {result['copy_bytes'] * 1e-9:.1f} GB/s ({result['limits']}). Set-up: {setup}."
+        f"{_limits(result)} Set-up: {setup or 'none'}."
         + f" First calls of all shapes together, recompiles included: {slow}." * bool(slow),
         *(f"{name} was skipped: {reason}" for name, reason in result["skipped"].items()),
+        *(f"{name} failed at {row['shape']}: {reason}" for row in result["rows"] for name, reason in row["failed"].items()),
         "",
-        text,
-    ])  # fmt: skip
+        table(header, [_shape_row(row, peers) for row in result["rows"]]),
+    ]  # fmt: skip
+    return "\n".join([*lines, *_memory(result)])
+
+
+def _limits(result: Record) -> str:
+    limits = result["limits"]
+    if limits is None:
+        return "The machine's limits could not be measured."
+    largest = max(limits["reads"], key=int)
+    return (
+        f"Limits with {result['threads']} thread{'s' * (result['threads'] != 1)}: {limits['flops'] * 1e-9:.0f} GF/s; out of cache, read "
+        f"{limits['reads'][largest] * 1e-9:.1f} GB/s, copy {limits['copies'][largest] * 1e-9:.1f} GB/s ({limits['how']})."
+    )
 
 
 def _first_seconds(result: Record, name: str) -> float:
     return sum(row["first_s"].get(name, 0.0) for row in result["rows"])
 
 
-def _shape_row(result: Record, row: Record, peers: Sequence[str]) -> list[str]:
+def _shape_row(row: Record, peers: Sequence[str]) -> list[str]:
     times = row["ms"]
-    if "disc" not in times:
-        return [row["shape"], "-", "-", "-", *(f"{times[peer]['median']:.2f}" for peer in peers), *("-" for _ in peers), "-"]
-    own = times["disc"]
+    own = times.get("disc")
+    wrong = f" WRONG: {' '.join(row['wrong'])}" if row["wrong"] else ""
     return [
         row["shape"],
-        f"{own['median']:.2f}",
-        f"{own['spread']:.0%}",
-        f"{limit_ms(result, row) / own['median']:.0%}",
-        *(f"{times[peer]['median']:.2f}" for peer in peers),
-        *(f"{times[peer]['median'] / own['median']:.2f}" for peer in peers),
-        f"{row['error']['disc']:.1e}" + (f" WRONG: {' '.join(row['wrong'])}" if row["wrong"] else ""),
+        milliseconds(own["median"]) if own else "-",
+        f"{own['spread']:.0%}" if own else "-",
+        *(_percent(share(row, "disc", part)) for part in ("compute_ms", "memory_ms", "limit")),
+        *(milliseconds(times[peer]["median"]) if peer in times else "-" for peer in peers),
+        *(_ratio(ratio(row, peer)) for peer in peers),
+        (f"{row['error']['disc']:.1e}" if own else "-") + wrong,
     ]
 
 
-def _summary(results: Sequence[Record]) -> str:
-    """Geometric means per model, and over the models, each model counting the same."""
-    peers = list(dict.fromkeys(name for result in results for name in peer_names(result)))
-    rows: list[list[str]] = []
-    for threads in sorted({result["threads"] for result in results}):
-        chosen = [result for result in results if result["threads"] == threads]
-        means = [[geomean(ratios(result, peer)) for peer in peers] for result in chosen]
-        shares = [geomean(limit_shares(result)) for result in chosen]
-        for result, mean, share in zip(chosen, means, shares, strict=True):
-            rows.append([f"{result['title']}, {threads}", *map(_ratio, mean), f"{share:.0%}"])
-        overall = [geomean(value for value in column if not math.isnan(value)) for column in zip(*means, strict=True)]
-        rows.append([f"**all, {threads}**", *map(_ratio, overall), f"{geomean(s for s in shares if not math.isnan(s)):.0%}"])
-    header = ["model, threads", *(f"{peer} ÷ disc" for peer in peers), "of limit"]
-    return f"## Geometric means over the shapes (above 1: disc is faster)\n\n{table(header, rows)}"
+def milliseconds(value: float) -> str:
+    """With four digits at most where there are decimals."""
+    return f"{value:.2f}" if value >= 1 else f"{value:.4f}"
 
 
 def _ratio(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.2f}"
 
 
-def _overhead(result: Record) -> str:
-    figures = result["us"].items()
-    rows = [[name, *(f"{us[key]:.2f}" for key in ("median", "low", "high")), f"{result['error'][name]:.0e}"] for name, us in figures]
-    return "\n".join([
-        f"## x + 1 on four elements, {result['threads']} thread{'s' * (result['threads'] != 1)}",
-        "",
-        *(f"{name} was skipped: {reason}" for name, reason in result["skipped"].items()),
-        table(["", "µs per call", "low", "high", "error"], rows),
-    ])  # fmt: skip
+def _percent(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.0%}"
+
+
+def _memory(result: Record) -> list[str]:
+    """Resident memory, where it was measured."""
+    memory = result.get("memory")
+    if not memory:
+        return []
+    parts = ("start", "load", "calls")
+    rows = [[name, *(f"{mib[part]:.0f}" if part in mib else "-" for part in parts)] for name, mib in memory["mib"].items()]
+    failed = [f"{name}: its memory could not be measured: {reason}" for name, reason in memory["failed"].items()]
+    about = f"Resident MiB at {memory['shape']}: after the imports, peak until loaded, peak during calls (within PyTorch: calls alone)."
+    return ["", about, *failed, "", table(["", "imports", "load", "calls"], rows)]
+
+
+def _summary(results: Sequence[Record]) -> str:
+    """Geometric means per result, and over the results, each counting the same."""
+    peers = list(dict.fromkeys(name for result in results for name in peer_names(result)))
+    rows: list[list[str]] = []
+    for dtype, threads in dict.fromkeys((result["dtype"], result["threads"]) for result in results):
+        chosen = [result for result in results if (result["dtype"], result["threads"]) == (dtype, threads)]
+        for result in chosen:
+            means = [geomean(ratios(result, peer)) for peer in peers]
+            rows.append([title(result), *map(_ratio, means), _percent(geomean(shares(result, "disc")))])
+        means, own = summary(chosen, peers)
+        rows.append([f"**all, {threads} thread{'s' * (threads != 1)}, {dtype}**", *map(_ratio, means), _percent(own)])
+    header = ["", *(f"{peer} ÷ disc" for peer in peers), "of limit"]
+    return f"## Geometric means over the shapes (above 1: disc is faster)\n\n{table(header, rows)}"
+
+
+# --- the other suites -----------------------------------------------------------------------------------------------------------
 
 
 def _compile(result: Record) -> str:
     artifact = result["artifact"]
-    cached = sorted(result["cached_s"][1:])
     rows = [[f"cold: {name}", f"{seconds:.2f} s"] for name, seconds in result["cold_s"].items()]
-    rows += [["compile that fills the cache", f"{result['cached_s'][0]:.2f} s"]]
-    rows += [["compile from the cache (median)", f"{cached[len(cached) // 2]:.2f} s"]] if cached else []
+    rows += [[name, f"{seconds:.2f} s"] for name, seconds in result["cached_s"].items()]
     rows += [
         [f"save {artifact['bytes'] / 2**20:.0f} MiB", f"{artifact['save_s']:.2f} s"],
         ["load", f"{artifact['load_s'] * 1e3:.1f} ms"],
@@ -158,17 +157,19 @@ def _compile(result: Record) -> str:
 
 
 def _stream(result: Record) -> str:
+    quantiles = result["quantiles"]
     rows = [
         ["different shapes", str(result["shapes"])],
         ["compiles", str(result["compiles"])],
         ["first pass", f"{result['first_s']:.1f} s"],
         ["sum of steady times", f"{result['steady_s']:.1f} s"],
         ["first pass ÷ steady", f"{result['ratio']:.3f}"],
+        [
+            "first ÷ steady of a shape: median, 90 %, 99 %, largest",
+            " ".join(f"{value:.2f}" for value in quantiles.values()),
+        ],
         ["resident MiB: start, each quarter, after the steady pass", " ".join(map(str, result["resident_mib"]))],
         ["buffers held MiB", str(result["arena_mib"])],
         ["largest error against eager", f"{result['error']:.1e}"],
     ]
-    return f"## {result['title']}, {result['threads']} thread{'s' * (result['threads'] != 1)}\n\n{table(['', 'value'], rows)}"
-
-
-SECTIONS = {"models": _models, "overhead": _overhead, "compile": _compile, "stream": _stream}
+    return f"## {title(result)}\n\n{table(['', 'value'], rows)}"

@@ -1,7 +1,8 @@
-"""Measures disc against its peers: `python -m bench.run --suite models --peers eager,ort --threads 1,2`.
+"""Measures disc against its peers: `python -m bench.run --suite models --peers eager,ort --threads 1,2 --dtype fp32,bf16`.
 
-Every model and thread count runs in a process of its own, whose environment says how many threads there are, for every library alike.
-Inside, disc and the peers take turns. Writes bench/results/<date>-<suite>.json and a Markdown report beside it.
+Suites: models, gemm, memory, conv and overhead time calls; stream sends a thousand shapes through one process; compile times the compiler.
+Every peer runs in a process of its own, whose environment says how many threads there are, for every library alike; the peers take turns,
+and whose turn it is not is stopped. Writes bench/results/<date>-<suite>.json, a Markdown report and a plot (.png) beside it.
 """
 
 from __future__ import annotations
@@ -14,17 +15,20 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from bench.cases import CASES, MEASURED, parse_shapes
+from bench.cases import CASES, SUITE_CASES, parse_shapes
+from bench.dtypes import DTYPES
 from bench.job import Job
 from bench.machine import ROOT, describe
 from bench.peers import PEERS
+from bench.plot import plot
 from bench.report import markdown
 
-SUITES = ("models", "overhead", "compile", "stream")
-DEFAULT_MODELS = {"models": MEASURED, "overhead": ("add-one",), "compile": ("bert",), "stream": ("bert-small",)}
+FRAMEWORKS = ("eager", "inductor", "ort", "openvino")
+DEFAULT_PEERS = {"gemm": ("eager", "onednn-packed", "mkl-packed"), "memory": ("eager", "inductor"), "stream": ()}  # others: FRAMEWORKS
+ALONE = ("models", "compile", "stream")  # a process per case, so that its memory and times owe nothing to the case before
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "DISC_THREADS")
 WORKER_SECONDS = 7200
 
@@ -35,15 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     machine = describe()
     results: list[dict[str, object]] = []
     failed: list[dict[str, object]] = []
-    for threads in chosen.threads:
-        for model in chosen.models:
-            job = Job(chosen.suite, model, threads, chosen.peers, chosen.shapes, chosen.repeats)
-            print(f"{job.suite}: {model}, {threads} threads", file=sys.stderr, flush=True)
-            outcome = run_job(job)
-            if isinstance(outcome, str):
-                failed.append({"model": model, "threads": threads, "reason": outcome})
-            else:
-                results.append(outcome)
+    for job in jobs(chosen):
+        print(f"{job.suite}: {', '.join(job.cases)}; {job.threads} threads, {job.dtype}", file=sys.stderr, flush=True)
+        outcome = run_job(job)
+        if isinstance(outcome, str):
+            failed.append({"cases": list(job.cases), "threads": job.threads, "dtype": job.dtype, "reason": outcome})
+        else:
+            results += outcome
     now = datetime.datetime.now(datetime.UTC)
     date = now.strftime("%Y-%m-%d %H:%M UTC")
     record = {"suite": chosen.suite, "date": date, "machine": machine, "command": _command(arguments), "results": results, "failed": failed}
@@ -54,8 +56,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = free_path(folder, f"{now:%Y-%m-%d}-{chosen.suite}")
     path.write_text(json.dumps(record, indent=1) + "\n")
     path.with_suffix(".md").write_text(report)
-    print(f"written: {path} and {path.with_suffix('.md').name}", file=sys.stderr)
+    reason = plot(record, path.with_suffix(".png")) if results else "no results"
+    print(f"written: {path}, .md" + (f"; no plot: {reason}" if reason else ", .png"), file=sys.stderr)
     return 1 if failed or any(row["wrong"] for result in results for row in _rows(result)) else 0
+
+
+def jobs(chosen: argparse.Namespace) -> list[Job]:
+    """One worker each."""
+    groups = [(case,) for case in chosen.cases] if chosen.suite in ALONE else [tuple(chosen.cases)]
+    memory = chosen.suite == "models"
+    settings = [(dtype, threads, group) for dtype in chosen.dtype for threads in chosen.threads for group in groups]
+    return [
+        Job(chosen.suite, group, threads, chosen.peers, chosen.shapes, chosen.repeats, dtype, chosen.inductor_shapes, memory)
+        for dtype, threads, group in settings
+    ]
 
 
 def _rows(result: dict[str, object]) -> list[dict[str, object]]:
@@ -69,33 +83,56 @@ def _command(arguments: Sequence[str] | None) -> str:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
-    parser.add_argument("--suite", choices=SUITES, default="models")
-    parser.add_argument("--peers", default="eager,inductor,ort,openvino", help=f"of {', '.join(PEERS)}; empty = disc alone")
+    parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suite", choices=list(SUITE_CASES), default="models")
+    parser.add_argument("--cases", help="names of cases, or parts of names; default: all of the suite (compile, stream: any)")
+    parser.add_argument("--peers", help=f"of {', '.join(PEERS)}; empty = disc alone; default: {', '.join(FRAMEWORKS)} (gemm: packed ones)")
     parser.add_argument("--threads", default="1", help="such as 1 or 1,2")
-    parser.add_argument("--models", help=f"of {', '.join(CASES)}; default: those of the suite")
-    parser.add_argument("--shapes", help="such as 1x16,4x50; default: those of the model")
+    parser.add_argument("--dtype", default="fp32", help=f"of {', '.join(DTYPES)}")
+    parser.add_argument("--shapes", help="such as 1x16,4x50; default: those of the case")
+    parser.add_argument("--inductor-shapes", help="the shapes that inductor takes part in (it compiles for minutes); default: all")
     parser.add_argument("--repeats", type=int, default=7, help="turns per figure")
     parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results", help="folder of the results")
     chosen = parser.parse_args(arguments)
-    chosen.peers = tuple(name for name in chosen.peers.split(",") if name)
-    unknown = set(chosen.peers) - set(PEERS)
-    if unknown:
-        parser.error(f"unknown peers: {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
-    chosen.models = chosen.models.split(",") if chosen.models else list(DEFAULT_MODELS[chosen.suite])
-    unknown = set(chosen.models) - set(CASES) - set(DEFAULT_MODELS[chosen.suite])
-    if unknown:
-        parser.error(f"unknown models: {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
     try:
+        chosen.peers = _names(chosen.peers, PEERS, "peers", DEFAULT_PEERS.get(chosen.suite, FRAMEWORKS))
+        chosen.dtype = _names(chosen.dtype, DTYPES, "dtypes", ("fp32",))
+        chosen.cases = _cases(chosen.suite, chosen.cases)
         chosen.threads = [int(count) for count in chosen.threads.split(",")]
-        parse_shapes(chosen.shapes, CASES["bert"])
+        for name in chosen.cases:
+            parse_shapes(chosen.shapes, CASES[name])
+            parse_shapes(chosen.inductor_shapes, CASES[name])
     except ValueError as error:
         parser.error(str(error))
     return chosen
 
 
-def run_job(job: Job) -> dict[str, object] | str:
-    """The worker's result, or why there is none."""
+def _names(text: str | None, known: Collection[str], what: str, default: tuple[str, ...]) -> tuple[str, ...]:
+    """A list with commas. Raises ValueError for a name that is not known."""
+    names = default if text is None else tuple(name for name in text.split(",") if name)
+    unknown = sorted(set(names) - set(known))
+    if unknown:
+        raise ValueError(f"unknown {what}: {', '.join(unknown)}; there are {', '.join(known)}")
+    return names
+
+
+def _cases(suite: str, text: str | None) -> list[str]:
+    """The cases of the suite, or any, whose names are or contain the parts asked for. Raises ValueError for a part that none contains."""
+    own = [case.name for case in SUITE_CASES[suite]]
+    if not text:
+        return own
+    candidates = list(CASES) if suite in ("compile", "stream", "models") else own
+    found: dict[str, None] = {}
+    for part in text.split(","):
+        named = [part] if part in candidates else [name for name in candidates if part in name]
+        if not named:
+            raise ValueError(f"unknown cases: {part}; there are {', '.join(candidates)}")
+        found |= dict.fromkeys(named)
+    return list(found)
+
+
+def run_job(job: Job) -> list[dict[str, object]] | str:
+    """The worker's results, or why there are none."""
     with tempfile.TemporaryDirectory(prefix="disc-bench-") as folder:
         job_path, result_path = Path(folder, "job.json"), Path(folder, "result.json")
         job_path.write_text(json.dumps(dataclasses.asdict(job)))
@@ -107,7 +144,7 @@ def run_job(job: Job) -> dict[str, object] | str:
             return f"not done after {WORKER_SECONDS} s"
         if status:
             return f"the worker ended with status {status}; its messages are above"
-        return json.loads(result_path.read_text())
+        return json.loads(result_path.read_text())["results"]
 
 
 def free_path(folder: Path, stem: str) -> Path:

@@ -12,19 +12,21 @@ import torch
 
 from bench.job import Job
 
+# The module of each suite: the suites of calls differ in their cases alone.
+MODULES = dict.fromkeys(("models", "gemm", "memory", "conv", "overhead"), "latency") | {"compile": "compile", "stream": "stream"}
+
 
 def main(job_path: str, result_path: str) -> None:
-    """Reads the job, runs its suite without gradients, writes the result."""
+    """Reads the job, runs its suite without gradients, writes the results."""
     fields = json.loads(Path(job_path).read_text())
-    job = Job(**{**fields, "peers": tuple(fields["peers"])})
+    job = Job(**{**fields, "cases": tuple(fields["cases"]), "peers": tuple(fields["peers"])})
     torch.set_num_threads(job.threads)
     torch.set_num_interop_threads(1)
-    suite = importlib.import_module(f"bench.suites.{job.suite}")
+    suite = importlib.import_module(f"bench.suites.{MODULES[job.suite]}")
     start = time.perf_counter()
     with torch.no_grad():
-        result = suite.run(job)
-    result["wall_s"] = time.perf_counter() - start
-    Path(result_path).write_text(json.dumps(result))
+        results = suite.run(job)
+    Path(result_path).write_text(json.dumps({"results": results, "wall_s": time.perf_counter() - start}))
 
 
 if __name__ == "__main__":

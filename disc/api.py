@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -22,6 +22,7 @@ from disc.ir.passes import CompileState, bug_with_reproducer, run_passes
 from disc.ir.stages import dot_elements, load_env
 from disc.passes.pipelines import FRONT, FUSION, graph_passes
 from disc.ral.executable import Executable, load
+from disc.schedules import Tree, find_tree
 from disc.speculation.versions import SpeculateVersions
 from disc.targets import FEATURE_FLAGS, ISAS, host_isa
 
@@ -54,15 +55,37 @@ def compile(
     options = options or Options()
     target_isas(target)  # before the export: a target that does not exist should fail at once
     program = _program(model, example_inputs, dynamic_shapes)
+    return _through_cache(options, lambda: _key(program, target, options), lambda: _compile_program(program, target, options))
+
+
+def compile_graph(imported: Imported, target: str | Sequence[str], options: Options) -> Executable:
+    """`compile_imported` through the compile cache, for a front end whose graphs are cheap to import and have no other identity.
+
+    The key is all that the later stages see: the module at stage `imported` with its symbols and relations, and the weights. As for other
+    programs, source lines do not count.
+    """
+    weights = {name: imported.weights[name] for name in imported.weights}
+    facts = {
+        **_settings(target, options),
+        "module": imported.module.operation.get_asm(),
+        "single": str(imported.outputs.is_single()),
+        "weights": "\n".join(f"{name}: {weight.dtype} {weight.array.shape}" for name, weight in weights.items()),
+    }
+    data = [(name, weight.bytes()) for name, weight in weights.items()]
+    return _through_cache(options, lambda: cache_key(facts, data), lambda: compile_imported(imported, target, options))
+
+
+def _through_cache(options: Options, key: Callable[[], str], produce: Callable[[], Executable]) -> Executable:
+    """What the cache has under the key; else what `produce` compiles, which is stored."""
     environment = read_environment()
     if not (options.cache and environment.cache) or environment.dump is not None:  # whoever asks for dumps wants the passes to run
-        return _compile_program(program, target, options)
-    cache, key = open_cache(environment), _key(program, target, options)
-    found = cache.lookup(key, lambda path: _load_checked(path, options))
+        return produce()
+    cache, name = open_cache(environment), key()
+    found = cache.lookup(name, lambda path: _load_checked(path, options))
     if found is not None:
         return found
-    compiled = _compile_program(program, target, options)
-    cache.store(key, compiled.save)
+    compiled = produce()
+    cache.store(name, compiled.save)
     return compiled
 
 
@@ -113,14 +136,24 @@ def _stablehlo(program: torch.export.ExportedProgram | Path) -> bytes:
 
 def _key(program: torch.export.ExportedProgram | Path, target: str | Sequence[str], options: Options) -> str:
     """The cache key. A file counts by its bytes, a program by its graph and weights: both known before the front end has run."""
-    settings = dataclasses.asdict(options)
-    del settings["cache"], settings["debug_checks"]  # neither changes the output
-    facts = {"options": repr(settings), "target": repr(target), "isas": " ".join(target_isas(target, tuple(FEATURE_FLAGS)))}
+    facts = _settings(target, options)
     if isinstance(program, Path):
         return cache_key({**facts, "file": program.suffix}, [("file", file_view(program))])
     from disc.frontend.identity import program_data, program_facts
 
     return cache_key({**facts, **program_facts(program)}, program_data(program))
+
+
+def _settings(target: str | Sequence[str], options: Options) -> dict[str, str]:
+    """What of the request enters the key."""
+    settings = dataclasses.asdict(options)
+    del settings["cache"], settings["debug_checks"]  # neither changes the output
+    return {
+        "options": repr(settings),
+        "target": repr(target),
+        "isas": " ".join(target_isas(target, tuple(FEATURE_FLAGS))),
+        "schedules": find_tree(read_environment().cache_dir).digest(),
+    }
 
 
 def _load_checked(path: Path, options: Options) -> Executable:
@@ -148,14 +181,16 @@ def _import_file(path: Path, context: ir.Context) -> Imported:
     return load_stablehlo(path, context)
 
 
-def compile_imported(imported: Imported, target: str | Sequence[str], options: Options, stablehlo: bytes | None = None) -> Executable:
-    """Runs every stage after the front end and loads the result. stablehlo: the section of that name."""
+def compile_imported(
+    imported: Imported, target: str | Sequence[str], options: Options, stablehlo: bytes | None = None, tree: Tree | None = None
+) -> Executable:
+    """Runs every stage after the front end and loads the result. stablehlo: the section of that name. tree: chooses schedules of GEMMs."""
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 20_000))  # values are emitted by recursion over the fused graph
     state = CompileState(weights=imported.weights, options=options, dump=read_environment().dump)
     run_passes(imported.module, [*FRONT, *graph_passes(options.dtype), *FUSION, SpeculateVersions()], state)
     elements = dot_elements(imported.module)
     isas = target_isas(target, [feature for element, feature in FEATURE_OF.items() if element in elements])
-    built = _generate(imported.module, state, isas)
+    built = _generate(imported.module, state, isas, tree or find_tree(read_environment().cache_dir))
     with imported.module.context, ir.Location.unknown():
         tables = manifest_tables(built, imported.module, load_env(imported.module))
     manifest: dict[str, object] = {
@@ -169,10 +204,10 @@ def compile_imported(imported: Imported, target: str | Sequence[str], options: O
     return Executable.from_parts(cast("Manifest", manifest), built.code, weights, stablehlo, threads=options.threads)
 
 
-def _generate(module: ir.Module, state: CompileState, isas: Sequence[str]) -> Built:
+def _generate(module: ir.Module, state: CompileState, isas: Sequence[str], tree: Tree) -> Built:
     """Code for a module of stage `fused`; a failure of ours leaves its IR and the command that repeats it."""
     try:
-        built = build(module, state.weights, isas)
+        built = build(module, state.weights, isas, tree)
     except TargetError:
         raise
     except Exception as error:

@@ -16,11 +16,11 @@ ROOT = Path(__file__).resolve().parents[1]
 UNITS: dict[str, tuple[str, float]] = {
     "disc.errors": ("errors", 1), "disc.config": ("config", 1),
     "disc.shapes": ("shapes", 2), "disc._dim": ("shapes", 2), "disc.artifact": ("artifact", 2), "disc.cache": ("cache", 2),
-    "disc.targets": ("targets", 2),
+    "disc.targets": ("targets", 2), "disc.schedules": ("schedules", 2),
     "disc.ir": ("ir", 3), "disc.ral": ("ral", 3),
     "disc.frontend": ("frontend", 4), "disc.passes": ("passes", 4), "disc.speculation": ("speculation", 4), "disc.codegen": ("codegen", 4),
     "disc.explain": ("explain", 4), "disc.machine": ("explain", 4), "disc.serving": ("serving", 4),
-    "disc.api": ("api", 5),
+    "disc.api": ("api", 5), "disc.tuning": ("tuning", 5.2),
     "disc.cli": ("cli", 6),
     "disc": ("package", 5.5),
 }  # fmt: skip

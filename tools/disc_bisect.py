@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from disc.api import import_model, target_isas
 from disc.artifact import Manifest
 from disc.codegen.build import build, manifest_tables
+from disc.config import read_environment
 from disc.frontend.imported import Imported
 from disc.ir.dialect import make_context
 from disc.ir.interp import interpret
@@ -31,6 +32,7 @@ from disc.ir.passes import CompileState, run_passes
 from disc.ir.stages import load_env
 from disc.passes.pipelines import FRONT, FUSION, GRAPH
 from disc.ral.executable import Executable
+from disc.schedules import find_tree
 
 
 def expose_fusions(module: ir.Module) -> list[str]:
@@ -57,7 +59,7 @@ def compare(imported: Imported, inputs: Sequence[torch.Tensor]) -> None:
     state = CompileState(weights=imported.weights)
     run_passes(imported.module, [*FRONT, *GRAPH, *FUSION], state)
     names = expose_fusions(imported.module)
-    built = build(imported.module, state.weights, target_isas("native"))
+    built = build(imported.module, state.weights, target_isas("native"), find_tree(read_environment().cache_dir))
     with imported.module.context:
         tables = manifest_tables(built, imported.module, load_env(imported.module))
     weights = [(name, weight.dtype, weight.array) for name, weight in built.weights]

@@ -23,6 +23,7 @@ from disc.ir.passes import CompileState, run_passes
 from disc.ir.stages import check_stage, parse_module
 from disc.ir.weights import STORAGE, Weight, WeightTable
 from disc.passes.pipelines import parse_passes
+from disc.schedules import find_tree
 from disc.speculation.versions import SpeculateVersions
 
 
@@ -48,7 +49,7 @@ def run(text: str, passes: str, stage: str | None, locations: bool, emit: str | 
         if stage:
             check_stage(module, stage)
         if emit:
-            return build(module, state.weights, [emit]).sources[emit]
+            return build(module, state.weights, [emit], find_tree(read_environment().cache_dir)).sources[emit]
         return module.operation.get_asm(enable_debug_info=locations)
 
 

@@ -1,1 +1,1 @@
-"""One module per suite; each has `run(job) -> Result`, called in a process of its own by `bench.worker`."""
+"""One module per suite; each has `run(job) -> list[Result]`, called in a process of its own by `bench.worker`."""

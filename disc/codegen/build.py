@@ -18,6 +18,7 @@ from ..ir.graph import Node, Snapshot
 from ..ir.ops import main_block, main_function, string_attr
 from ..ir.stages import load_env
 from ..ir.weights import Weight, WeightTable
+from ..schedules import Tree
 from ..shapes import Dim, ShapeEnv
 from .host import Check, Launch, Program, Source, counter_names, emit_host
 from .index import IndexSpace
@@ -25,12 +26,14 @@ from .kernel import Kernel, PackedWeight
 from .x86.attention import emit_attention
 from .x86.function import checks_indices
 from .x86.gemm import emit_compute
+from .x86.indirect import emit_indirect, read_indirect
 from .x86.isa import Isa, read_isa
 from .x86.lower import compile_object, link_shared
 from .x86.micro import micro_source
 from .x86.rows import emit_rows
 from .x86.sequential import emit_sequential
 from .x86.window import emit_window, read_window
+from .x86.window_last import emit_last_window, read_last_window
 
 
 @dataclass(eq=False)
@@ -53,12 +56,12 @@ class _Fusion:
     name: str
 
 
-def build(module: ir.Module, weights: WeightTable, isas: Sequence[str]) -> Built:
-    """Compiles a module of stage `fused` for every ISA level.
+def build(module: ir.Module, weights: WeightTable, isas: Sequence[str], tree: Tree) -> Built:
+    """Compiles a module of stage `fused` for every ISA level. tree: what chooses the schedules of GEMMs.
 
     Raises CompilerBug when a fusion cannot be generated, TargetError without a linker.
     """
-    reader = _Reader(module, weights)
+    reader = _Reader(module, weights, tree)
     code: dict[str, bytes] = {}
     sources: dict[str, str] = {}
     program: Program | None = None
@@ -132,7 +135,8 @@ def _flat_view(array: npt.NDArray[np.generic], pack: PackedWeight) -> npt.NDArra
 class _Reader:
     """Reads the fused module once; makes a program per lane count."""
 
-    def __init__(self, module: ir.Module, weights: WeightTable) -> None:
+    def __init__(self, module: ir.Module, weights: WeightTable, tree: Tree) -> None:
+        self.tree = tree
         self.env = load_env(module)
         self.module = module
         self.weights = weights
@@ -173,6 +177,7 @@ class _Reader:
         micro = dict.fromkeys(each for kernel in kernels.values() for each in kernel.micro_kernels)
         text = [kernel.source for kernel in kernels.values()]
         text += [micro_source(form, rows, vectors, isa.lanes) for form, rows, vectors in micro]
+        text += dict(each for kernel in kernels.values() for each in kernel.functions).values()
         return program, "\n".join([*text, emit_host(program)])
 
     def _kernel(self, fusion: _Fusion, isa: Isa, number: int) -> Kernel:
@@ -183,11 +188,19 @@ class _Reader:
         weights = frozenset(
             argument for argument, operand in zip(body.arguments, fusion.node.operands, strict=True) if operand.op == "disc.weight"
         )
-        window = read_window(space, body) if fusion.kind in ("compute", "loop") else None
-        if window is not None:
+        slides = fusion.kind in ("compute", "loop")
+        last = read_last_window(space, body, isa.lanes) if slides else None
+        window = read_window(space, body) if slides and last is None else None
+        if last is not None:
+            kernel = emit_last_window(name, body, space, last)
+        elif window is not None:
             kernel = emit_window(name, body, space, isa.lanes, window)
         elif fusion.kind == "compute":
-            kernel = emit_compute(name, body, space, isa, weights)
+            indirect = read_indirect(space, body, isa.lanes, weights)
+            if indirect is not None:
+                kernel = emit_indirect(name, body, space, indirect)
+            else:
+                kernel = emit_compute(name, body, space, isa, weights, self.tree)
         elif fusion.kind in ("loop", "stitch"):
             kernel = emit_rows(name, body, fusion.kind, space, isa.lanes, fusion.node.texts("versions") or ("",))
         elif fusion.kind == "attention":

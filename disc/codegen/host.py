@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from ..ir.graph import Node
 from ..ir.weights import ELEMENT_BYTES
+from ..schedules import FEATURES
 from ..shapes import Dim, ShapeEnv, Truth, dim_max
-from .kernel import Kernel
+from .kernel import Choice, Kernel
 from .x86.builder import Builder, Variable
+from .x86.gemm_plan import SCHEDULE_SYMBOLS
 
 FAULT = "fault"  # the argument where a kernel reports an index out of range
+API = ("alloc", "output", "launch", "fail", "choose")  # the functions of ral_host_api, in order; behind them cache_bytes
 TENSOR_BYTES = 32  # sizeof(ral_tensor): data 0, dims 8, strides 16, rank 24, dtype 28
 
 
@@ -116,6 +119,7 @@ class _Host:
         self.pointers: dict[Node, str] = {}
         self.blocks = 0
         self.copies: list[tuple[str, Node]] = []
+        self.tables: dict[tuple[int, ...], str] = {}
 
     def emit(self) -> str:
         """The whole function; every failing call leaves at once with status 1."""
@@ -128,6 +132,7 @@ class _Host:
         self._allocate()
         most = max((len(self._arguments(launch)) for launch in self.program.launches), default=1)
         args = b.op(f"llvm.alloca {b.index(max(most, 1))} x i64 : (i64) -> !llvm.ptr")
+        self.features = b.op(f"llvm.alloca {b.index(len(FEATURES))} x i64 : (i64) -> !llvm.ptr")
         for number, launch in enumerate(self.program.launches):
             self._launch(number, launch, args)
         for target, node in self.copies:
@@ -136,14 +141,19 @@ class _Host:
         parameters = ", ".join(f"%{name}: !llvm.ptr" for name in ("exec", "api", "inputs", "weights", "counters"))
         head = f"func.func @disc_entry({parameters}) -> i32 {{"
         failed = ["^failed:", "  %one = arith.constant 1 : i32", "  return %one : i32"]
-        return "\n".join([head, *b.globals, *b.root.lines, f"return {ok} : i32", *failed, "}"]) + "\n"
+        tables = [
+            f"llvm.mlir.global internal constant @{name}(dense<[{', '.join(map(str, values))}]> : tensor<{len(values)}xi64>) "
+            f": !llvm.array<{len(values)} x i64>"
+            for values, name in self.tables.items()
+        ]
+        return "\n".join([*tables, head, *b.globals, *b.root.lines, f"return {ok} : i32", *failed, "}"]) + "\n"
 
     # --- pieces ---------------------------------------------------------------------------------------------------------
 
     def _load_api(self) -> None:
         b = self.b
         self.api: dict[str, str] = {}
-        for number, name in enumerate(("alloc", "output", "launch", "fail")):
+        for number, name in enumerate(API):
             slot = b.op(f"llvm.getelementptr %api[{number}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
             self.api[name] = b.op(f"llvm.load {slot} : !llvm.ptr -> !llvm.ptr")
 
@@ -277,11 +287,13 @@ class _Host:
 
     def _launch(self, number: int, launch: Launch, args: str) -> None:
         b, kernel = self.b, launch.kernel
+        choice = kernel.choice
+        number_of_version = self._schedule(choice) if choice is not None else None
         for position, item in enumerate(self._arguments(launch)):
             value, type_ = self._argument_value(item)
             slot = b.op(f"llvm.getelementptr {args}[{position}] : (!llvm.ptr) -> !llvm.ptr, i64")
             b.statement(f"llvm.store {value}, {slot} : {type_}, !llvm.ptr")
-        function = self._choose(launch)
+        function = self._choose(launch) if number_of_version is None else self._count_schedule(launch, number_of_version)
         values = ", ".join(b.scalar(each) for each in (kernel.tasks, kernel.cost, kernel.scratch))
         status = b.op(
             f"llvm.call {self.api['launch']}(%exec, {b.index(number)}, {function}, {args}, {values}) : "
@@ -291,6 +303,60 @@ class _Host:
         self._continue_if(b.op(f"arith.cmpi eq, {status}, {zero} : i32"))
         if number in self.program.index_checks:
             self._check_indices(number)
+
+    def _schedule(self, choice: Choice) -> str:
+        """The number of the schedule for this call's sizes; binds the symbols that tell the kernel of it."""
+        b = self.b
+        array = self.features
+        for position, size in enumerate(choice.features):
+            slot = b.op(f"llvm.getelementptr {array}[{position}] : (!llvm.ptr) -> !llvm.ptr, i64")
+            b.statement(f"llvm.store {b.scalar(size)}, {slot} : i64, !llvm.ptr")
+        schedules = choice.tree.schedules
+        nodes = self._table([value for node in choice.tree.nodes for value in node])
+        operands = f"%exec, {nodes}, {array}, {b.index(len(schedules))}"
+        number = b.op(f"llvm.call {self.api['choose']}({operands}) : !llvm.ptr, (!llvm.ptr, !llvm.ptr, !llvm.ptr, i64) -> i64")
+        fields = self._table([value for schedule in schedules for value in astuple(schedule)])
+        first = b.op(f"arith.muli {number}, {b.index(4)} : i64")
+        rows, depth, ahead, order = (self._entry(fields, first, place) for place in range(4))
+        m, k = b.scalar(choice.features[0]), b.scalar(choice.features[2])
+        rows = self._even(m, rows, choice.tile)
+        blocks = b.op(f"arith.ceildivui {m}, {rows} : i64")
+        depth = self._even(k, depth if choice.splits else b.op(f"arith.maxsi {k}, {b.index(1)} : i64"), 16)
+        for name, value in zip(SCHEDULE_SYMBOLS, (rows, blocks, depth, ahead, order), strict=True):
+            b.variables[name] = Variable(name, value, b.root)
+        return number
+
+    def _even(self, total: str, most: str, multiple: int) -> str:
+        """The size of parts of `total` that are as equal as multiples of `multiple` can be, of about `most` each; at least one such."""
+        b = self.b
+        parts = b.op(f"arith.maxsi {b.op(f'arith.ceildivui {total}, {most} : i64')}, {b.index(1)} : i64")
+        part = b.op(f"arith.ceildivui {b.op(f'arith.ceildivui {total}, {parts} : i64')}, {b.index(multiple)} : i64")
+        return b.op(f"arith.muli {b.op(f'arith.maxsi {part}, {b.index(1)} : i64')}, {b.index(multiple)} : i64")
+
+    def _entry(self, table: str, first: str, place: int) -> str:
+        b = self.b
+        slot = b.op(
+            f"llvm.getelementptr {table}[{b.op(f'arith.addi {first}, {b.index(place)} : i64')}] : (!llvm.ptr, i64) -> !llvm.ptr, i64"
+        )
+        return b.op(f"llvm.load {slot} : !llvm.ptr -> i64")
+
+    def _table(self, values: Sequence[int]) -> str:
+        """The address of a constant array of i64, one for equal contents."""
+        key = tuple(values)
+        name = self.tables.setdefault(key, f"disc_table_{len(self.tables)}")
+        return self.b.constant(f"llvm.mlir.addressof @{name} : !llvm.ptr")
+
+    def _count_schedule(self, launch: Launch, number: str) -> str:
+        """Counts the schedule; returns the address of the kernel, which is the same for all of them."""
+        b = self.b
+        self._count(b.op(f"arith.addi {number}, {b.index(launch.counters[0])} : i64"))
+        return self._address(launch.kernel.versions[0].function)
+
+    def _count(self, counter: str) -> None:
+        b = self.b
+        slot = b.op(f"llvm.getelementptr %counters[{counter}] : (!llvm.ptr, i64) -> !llvm.ptr, i64")
+        old = b.op(f"llvm.load {slot} : !llvm.ptr -> i64")
+        b.statement(f"llvm.store {b.op(f'arith.addi {old}, {b.index(1)} : i64')}, {slot} : i64, !llvm.ptr")
 
     def _check_indices(self, launch: int) -> None:
         """Fails when the kernel has reported an index out of range."""
@@ -310,13 +376,11 @@ class _Host:
         address = self._address(versions[-1].function)
         counter = b.index(launch.counters[-1])
         for version, number in reversed(list(zip(versions, launch.counters, strict=True))[:-1]):
-            good = self._guard(version.guard)
+            good = self._guard(version.guard, launch)
             candidate = self._address(version.function)
             address = b.op(f"arith.select {good}, {candidate}, {address} : i1, !llvm.ptr")
             counter = b.op(f"arith.select {good}, {b.index(number)}, {counter} : i64")
-        slot = b.op(f"llvm.getelementptr %counters[{counter}] : (!llvm.ptr, i64) -> !llvm.ptr, i64")
-        old = b.op(f"llvm.load {slot} : !llvm.ptr -> i64")
-        b.statement(f"llvm.store {b.op(f'arith.addi {old}, {b.index(1)} : i64')}, {slot} : i64, !llvm.ptr")
+        self._count(counter)
         return address
 
     def _address(self, function: str) -> str:
@@ -325,32 +389,46 @@ class _Host:
         value = b.op(f"func.constant @{function} : {type_}")
         return b.op(f"builtin.unrealized_conversion_cast {value} : {type_} to !llvm.ptr")
 
-    def _guard(self, text: str) -> str:
-        """`divides(16, S1)` and `equal(S0, S1)`, joined by " and ", as an i1."""
+    def _guard(self, text: str, launch: Launch) -> str:
+        """`divides(16, S1)`, `equal(S0, S1)` and `beyond_cache(S0 * 4)`, joined by " and ", as an i1."""
         b = self.b
         result: str | None = None
         for part in text.split(" and "):
             name, _, rest = part.partition("(")
-            left, right = _two(rest.removesuffix(")"))
-            a, c = b.scalar(self.program.env.parse(left)), b.scalar(self.program.env.parse(right))
-            if name == "divides":
-                value = b.op(f"arith.remui {c}, {a} : i64")
-                condition = b.op(f"arith.cmpi eq, {value}, {b.index(0)} : i64")
-            else:
-                condition = b.op(f"arith.cmpi eq, {a}, {c} : i64")
+            operands = [b.scalar(self.program.env.parse(each)) for each in _operands(rest.removesuffix(")"))]
+            condition = self._streams(operands[0], launch) if name == "beyond_cache" else self._compare(name, *operands)
             result = condition if result is None else b.op(f"arith.andi {result}, {condition} : i1")
         assert result is not None
         return result
 
+    def _compare(self, name: str, left: str, right: str) -> str:
+        b = self.b
+        if name == "divides":
+            left, right = b.op(f"arith.remui {right}, {left} : i64"), b.index(0)
+        return b.op(f"arith.cmpi eq, {left}, {right} : i64")
 
-def _two(text: str) -> tuple[str, str]:
-    """Splits "a, b" at the comma outside parentheses."""
-    depth = 0
-    for position, letter in enumerate(text):
+    def _streams(self, size: str, launch: Launch) -> str:
+        """The results, of `size` bytes, are larger than the last-level cache and all begin on a cache line."""
+        b = self.b
+        slot = b.op(f"llvm.getelementptr %api[{len(API)}] : (!llvm.ptr) -> !llvm.ptr, i64")
+        good = b.op(f"arith.cmpi sgt, {size}, {b.op(f'llvm.load {slot} : !llvm.ptr -> i64')} : i64")
+        for node in launch.results:
+            address = b.op(f"llvm.ptrtoint {self.pointers[node]} : !llvm.ptr to i64")
+            aligned = b.op(f"arith.cmpi eq, {b.op(f'arith.andi {address}, {b.index(63)} : i64')}, {b.index(0)} : i64")
+            good = b.op(f"arith.andi {good}, {aligned} : i1")
+        return good
+
+
+def _operands(text: str) -> list[str]:
+    """Splits "a, b" at the commas outside parentheses."""
+    parts, depth = [""], 0
+    for letter in text:
         depth += {"(": 1, ")": -1}.get(letter, 0)
         if letter == "," and depth == 0:
-            return text[:position].strip(), text[position + 1 :].strip()
-    raise ValueError(f"not two operands: {text}")
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
 
 
 def counter_names(launches: Sequence[Launch]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..schedules import Tree
 from ..shapes import Dim
 
 
@@ -11,7 +12,8 @@ from ..shapes import Dim
 class Version:
     """One compiled version: its function name and the guard that must hold for it, "" for the one that is always right.
 
-    guard: a condition in text over dim expressions: "divides(16, S1)" or "equal(S1, S2)"; several are joined by " and ".
+    guard: a condition in text over dim expressions: "divides(16, S1)" or "equal(S1, S2)"; several are joined by " and ". In a kernel
+    with a `Choice`, what the schedule is, in words.
     """
 
     function: str
@@ -37,12 +39,27 @@ class PackedWeight:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """The schedule of a GEMM is chosen in every call: one version for each of `tree.schedules`.
+
+    features: the sizes that the tree asks for, all but the number of threads, which the runtime knows. tile: rows of a tile, of which
+    the rows of a task are a multiple. splits: whether k may be taken in parts.
+    """
+
+    tree: Tree
+    features: tuple[Dim, Dim, Dim, Dim]
+    tile: int
+    splits: bool
+
+
+@dataclass(frozen=True)
 class Kernel:
     """One kernel of an artifact.
 
     name: for people; kind: loop, stitch, compute, ...; versions: tried in order, the last has no guard; symbols: the base
     symbols passed after the pointers; tasks, cost (per task, in cycles), scratch (bytes per thread): expressions over symbols.
-    micro_kernels: the shared (form, rows, vectors) functions that `source` calls; packed: weights wanted in panels.
+    micro_kernels: the shared (form, rows, vectors) functions that `source` calls; functions: further shared ones, as
+    (name, MLIR text); packed: weights wanted in panels.
     checks_indices: the last argument is where an index out of range is reported.
     source: MLIR text of all versions; lines: the user's source lines; ops: the op names fused; notes: why it is as it is.
     """
@@ -61,5 +78,7 @@ class Kernel:
     flops: Dim | None = None
     bytes: Dim | None = None
     micro_kernels: tuple[tuple[str, int, int], ...] = ()
+    functions: tuple[tuple[str, str], ...] = ()
     packed: tuple[PackedWeight, ...] = ()
+    choice: Choice | None = None
     checks_indices: bool = False

@@ -9,8 +9,20 @@ from ..errors import CompilerBug
 from ..ir.costs import node_cost, op_cost
 from ..ir.graph import Body, Node, is_row_reduction
 from ..shapes import Dim, Truth
-from .index import ONE, Index, IndexSpace
-from .probe import LoopVariable, Nest, Probe, choose_nest
+from .index import ONE, Index, IndexSpace, split_linear, view_index
+from .probe import LoopVariable, Nest, Probe, Visit, choose_nest
+
+Dominant = tuple[Node, Index]
+PARTIAL = frozenset(
+    {
+        "disc.pad",
+        "stablehlo.concatenate",
+        "disc.gather",
+        "stablehlo.dynamic_slice",
+        "stablehlo.dynamic_update_slice",
+        "stablehlo.reduce_window",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -20,6 +32,8 @@ class RowPlan:
 
     space: the dims iterated; index: the position in them; group_dims, group_index: the part that names a row (stitch);
     groups, row: the numbers of group iterations and of elements per iteration; cached: values kept as a row in scratch.
+    stages: the reductions that are the same for all of a row, with their indices, in rounds that need only the rounds before; columns:
+    those of a loop kernel that differ from lane to lane, likewise.
     """
 
     space: tuple[Dim, ...]
@@ -31,6 +45,8 @@ class RowPlan:
     full_roots: tuple[Node, ...]
     group_roots: tuple[Node, ...]
     cached: tuple[Node, ...] = ()
+    stages: tuple[tuple[Dominant, ...], ...] = ()
+    columns: tuple[tuple[Dominant, ...], ...] = ()
 
     def groups(self, space: IndexSpace) -> Dim:
         """The number of group iterations."""
@@ -41,6 +57,15 @@ class RowPlan:
         if not self.tile:
             return space.env.product(self.space[len(self.group_dims) :])
         return space.env.product([variable.extent for variable in self.tile])
+
+    def depth(self, space: IndexSpace) -> Dim:
+        """How many elements are read for each one that is written: the length of the columns of a loop kernel."""
+        lengths = [
+            space.env.product([node.operands[0].dims[axis] for axis in node.ints("dimensions")])
+            for stage in self.columns
+            for node, _ in stage
+        ]
+        return lengths[0] if lengths else ONE
 
 
 def plan_rows(space: IndexSpace, body: Body, kind: str, leaves: frozenset[Node] = frozenset()) -> RowPlan:
@@ -56,10 +81,55 @@ def plan_rows(space: IndexSpace, body: Body, kind: str, leaves: frozenset[Node] 
     for root in body.yields:
         (full if space.env.equal(space.env.product(root.dims), whole) is Truth.YES else grouped).append(root)
     group, tile = _nests(space, dims, group_rank, full, grouped, leaves)
-    cached = _cached_rows(body, dims)
+    index = group.index + tile.index
+    roots = [(root, root_index(space, index, dims, root)) for root in full]
+    roots += [(root, root_index(space, group.index, dims[:group_rank], root)) for root in grouped]
+    stages = _stages(space, roots, frozenset(variable.name for variable in tile.variables), leaves)
     return RowPlan(
-        dims, group.index + tile.index, dims[:group_rank], group.index, group.variables, tile.variables, tuple(full), tuple(grouped), cached
-    )
+        dims, index, dims[:group_rank], group.index, group.variables, tile.variables, tuple(full), tuple(grouped), _cached_rows(body, dims),
+        stages,
+    )  # fmt: skip
+
+
+def _stages(
+    space: IndexSpace, roots: Sequence[Dominant], lanes: frozenset[str], leaves: frozenset[Node]
+) -> tuple[tuple[Dominant, ...], ...]:
+    """The reductions behind `roots` that are the same for all of a row (their index has none of the variables `lanes`), by round.
+
+    Not looked for: what stands behind an op that reads only parts of its operand, which may not be needed at all.
+    """
+    rounds: dict[Dominant, int] = {}
+    seen: dict[Dominant, int] = {}
+
+    def visit(node: Node, index: Index) -> int:
+        """The round after which the value can be computed."""
+        if (node, index) not in seen:
+            seen[node, index] = 0
+            seen[node, index] = look(node, index)
+        return seen[node, index]
+
+    def look(node: Node, index: Index) -> int:
+        if node.op == "input" or node in leaves:
+            return 0
+        viewed = view_index(space, node, index)
+        if viewed is not None:
+            return visit(node.operands[0], viewed)
+        if node.op in PARTIAL:
+            return 0
+        if node.op != "stablehlo.reduce":
+            return max((visit(operand, index if operand.dims else ()) for operand in node.operands), default=0)
+        first, kept = node.siblings[0], iter(index)
+        sizes, reduced = node.operands[0].dims, node.ints("dimensions")
+        at = tuple(space.variable(f"stage_{first.id}_{axis}", sizes[axis]) if axis in reduced else next(kept) for axis in range(len(sizes)))
+        before = max((visit(source, at) for source in node.operands[: len(node.operands) // 2]), default=0)
+        if any(name in lanes or name.startswith("stage_") for dim in index for name in dim.symbols()):
+            return before
+        return rounds.setdefault((first, index), before + 1)
+
+    for root, index in roots:
+        visit(root, index)
+    last = max(rounds.values(), default=0)
+    return tuple(tuple(dominant for dominant, each in rounds.items() if each == number) for number in range(1, last + 1))
 
 
 def _plan_loop(space: IndexSpace, body: Body) -> RowPlan:
@@ -74,7 +144,32 @@ def _plan_loop(space: IndexSpace, body: Body) -> RowPlan:
     nest = choose_nest(space, dims, frozenset(), visit, "d")
     if not nest.variables:
         return RowPlan(dims, nest.index, dims, nest.index, (), (), (), body.yields)
-    return RowPlan(dims, nest.index, (), (), nest.variables[:-1], nest.variables[-1:], body.yields, ())
+    lane = nest.variables[-1]
+    stages = _stages(space, [(root, root_index(space, nest.index, dims, root)) for root in body.yields], frozenset(), frozenset())
+    columns = [tuple((node, index) for node, index in stage if any(lane.name in dim.symbols() for dim in index)) for stage in stages]
+    order = _in_input_order(space, nest, visit)
+    return RowPlan(dims, nest.index, (), (), order, (lane,), body.yields, (), columns=tuple(stage for stage in columns if stage))
+
+
+def _in_input_order(space: IndexSpace, nest: Nest, visit: Visit) -> tuple[LoopVariable, ...]:
+    """The loops around the lanes, ordered as one whole input lies in memory: stores do not wait, scattered loads do."""
+    probe = Probe(space, frozenset())
+    visit(probe, nest.index)
+    whole = space.env.product([variable.extent for variable in nest.variables])
+    offset = next((offset for node, offset in probe.reads if space.env.equal(space.env.product(node.dims), whole) is Truth.YES), None)
+    ordered: list[LoopVariable] = []
+    for variable in nest.variables[:-1]:
+        place = len(ordered)
+        while place and offset is not None and _steps_further(space, offset, variable.name, ordered[place - 1].name):
+            place -= 1
+        ordered.insert(place, variable)
+    return tuple(ordered)
+
+
+def _steps_further(space: IndexSpace, offset: Dim, first: str, second: str) -> bool:
+    """True when a step of loop `first` moves `offset` by a whole number of steps of `second`."""
+    near, far = split_linear(offset, second), split_linear(offset, first)
+    return near is not None and far is not None and near[0] != far[0] and space.env.exact_div(far[0], near[0]) is not None
 
 
 def row_space(body: Body) -> tuple[tuple[Dim, ...], int]:

@@ -12,11 +12,12 @@ from .index import ONE, ZERO, Index, IndexSpace, view_index
 
 @dataclass
 class Probe:
-    """What the loads of a value look like: the offsets into leaves, and positions used by structural ops."""
+    """What the loads of a value look like: the offsets into leaves (and into which), and positions used by structural ops."""
 
     space: IndexSpace
     leaves: frozenset[Node]
     offsets: list[Dim] = field(default_factory=list)
+    reads: list[tuple[Node, Dim]] = field(default_factory=list)
     positions: list[Dim] = field(default_factory=list)
     _seen: set[tuple[int, Index]] = field(default_factory=set)
     _names: int = 0
@@ -27,7 +28,8 @@ class Probe:
             return
         self._seen.add((node.id, index))
         if node.op == "input" or node in self.leaves:
-            self.offsets.append(self.space.linear(index, node.dims))
+            self.reads.append((node, self.space.linear(index, node.dims)))
+            self.offsets.append(self.reads[-1][1])
             return
         viewed = view_index(self.space, node, index)
         if viewed is not None:

@@ -43,11 +43,12 @@ class Statistics:
     """What the backend did since the process started (or `reset_statistics`).
 
     graphs: graphs handed over by PyTorch; compiled: modules compiled (a graph with eager ops gives several);
-    eager: op name → how many nodes run in PyTorch.
+    cached: how many of these came out of the compile cache; eager: op name → how many nodes run in PyTorch.
     """
 
     graphs: int = 0
     compiled: int = 0
+    cached: int = 0
     eager: Counter[str] = field(default_factory=Counter)
 
 
@@ -79,7 +80,8 @@ def _compile_step(imported: Imported) -> Executable:
 def _native_compiler(imported: Imported) -> Executable:
     # The public interface lies above this floor, hence by name and only when it is needed.
     api = importlib.import_module("disc.api")
-    executable = api.compile_imported(imported, "native", Options())
+    executable = api.compile_graph(imported, "native", Options())
+    _statistics.cached += executable.stats()["compiles"] == 0
     single = imported.outputs.is_single()
 
     def run(inputs: list[object]) -> list[object]:

@@ -33,6 +33,10 @@ class Weight:
         if self.array.dtype != np.dtype(STORAGE[self.dtype]):
             raise TypeError(f"weight of type {self.dtype} must be stored as {np.dtype(STORAGE[self.dtype])}, not {self.array.dtype}")
 
+    def bytes(self) -> memoryview:
+        """The elements in row-major order; without a copy where they lie so."""
+        return np.ascontiguousarray(self.array).reshape(-1).view(np.uint8).data if self.array.size else memoryview(b"")
+
 
 @dataclass
 class WeightTable:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from disc.errors import DiscError
 from disc.ir.passes import Pass, UpstreamPass
+from disc.passes.channels_last import ChannelsLast
 from disc.passes.convert_dots import ConvertDots
 from disc.passes.fold_batch_norm import FoldBatchNorm
 from disc.passes.fold_constants import FoldConstants
@@ -36,6 +37,7 @@ GRAPH: tuple[Pass, ...] = (
     MergeDots(),
     MergeSlices(),
     FoldBatchNorm(),
+    ChannelsLast(),
     FoldConstants(),
     Simplify(),
     StoreConstants(),
@@ -70,6 +72,7 @@ REGISTRY: dict[str, type[Pass]] = {
         MergeDots,
         MergeSlices,
         FoldBatchNorm,
+        ChannelsLast,
         QuantizeDots,
         ConvertDots,
         FoldConstants,

@@ -140,6 +140,10 @@ class Executable:
     def like(self, tensor: object) -> None:
         self._context.like = tensor
 
+    def force_schedule(self, number: int | None) -> None:
+        """From now on every GEMM takes this one of the schedules that its kernel has, in the order of `explain`; None: the tree decides."""
+        self._context.force_choice(-1 if number is None else number)
+
     def stats(self) -> dict[str, int | dict[str, int]]:
         """Counts since loading: compiles, calls, copied_inputs, copied_bytes, arena_bytes (held), launches (kernels run),
         "kernels" (launches by kernel name) and "counters" (by name: versions taken and the like)."""

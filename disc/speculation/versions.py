@@ -3,9 +3,10 @@
     "kernel.fusion"(%a) ({...}) {kind = "stitch"}
     →  "kernel.fusion"(%a) ({...}) {kind = "stitch", versions = ["divides(16, S1)", ""]}
 
-Two questions are left to the call: whether the row length is a multiple of the vector length (no tail code), and whether every
-broadcast that may expand is in fact none (no index arithmetic for it). A version exists only where the symbols leave the question
-open; the last one has no guard. Requires and keeps stage `fused`.
+Three questions are left to the call: whether the row length is a multiple of the vector length (no tail code), whether every
+broadcast that may expand is in fact none (no index arithmetic for it), and whether the results are larger than the caches (stores that
+bypass them: a line that is written whole need not be read first). A version exists only where the symbols leave the question open; the
+last one has no guard. Requires and keeps stage `fused`.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
+from disc.ir.costs import op_cost
 from disc.ir.graph import Body, Node, Snapshot
 from disc.ir.ops import main_block
 from disc.ir.passes import CompileState, Pass
 from disc.ir.stages import load_env
+from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim, ShapeEnv, Truth
 
 VECTOR = 16  # lanes of the widest ISA level; the narrower ones divide it
+MEMORY_BOUND = 16  # instructions per element: with more, a core takes longer over a line than memory does
+SMALLEST_CACHE = 1 << 20  # bytes: no machine's last-level cache is smaller, so that smaller results need no version of their own
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,11 @@ def choose_versions(env: ShapeEnv, body: Body, kind: str) -> list[str]:
     equal = broadcast_guard(body)
     row = row_length(env, body, kind)
     divides = f"divides({VECTOR}, {row})" if row is not None and leaves_tail_open(env, row) else ""
-    guards = [" and ".join(part for part in (equal, divides) if part), equal, divides if not equal else "", ""]
+    best = " and ".join(part for part in (equal, divides) if part)
+    guards = [best, equal, divides if not equal else "", ""]
+    if divides or row is None or env.divides(VECTOR, row) is Truth.YES:
+        size = streamed_bytes(env, body)
+        guards.insert(0, " and ".join(part for part in (best, f"beyond_cache({size})" if size is not None else "") if part))
     return [*dict.fromkeys(guard for guard in guards if guard), ""]
 
 
@@ -59,6 +68,21 @@ def broadcast_guard(body: Body) -> str:
         for axis in node.ints("maybe"):
             conditions[f"equal({node.operands[0].dims[axis]}, {node.dims[node.ints('dims')[axis]]})"] = None
     return " and ".join(conditions)
+
+
+def streamed_bytes(env: ShapeEnv, body: Body) -> Dim | None:
+    """The bytes of all results when they may be many and memory is what the fusion waits for; else None."""
+    largest = max(body.yields, key=lambda node: len(node.dims))
+    reduced = [node.operands[0].dims for node in body.nodes if node.op == "stablehlo.reduce"]
+    if any(env.equal(env.product(dims), env.product(largest.dims)) is not Truth.YES for dims in reduced):
+        return None
+    if sum(op_cost(node) for node in body.nodes if node.dims == largest.dims) > MEMORY_BOUND:
+        return None
+    size = Dim.of(0)
+    for root in body.yields:
+        size = size + env.product(root.dims) * ELEMENT_BYTES[root.element]
+    _, most = env.range(size)
+    return size if most is None or most > SMALLEST_CACHE else None
 
 
 def row_length(env: ShapeEnv, body: Body, kind: str) -> Dim | None:

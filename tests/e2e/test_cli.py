@@ -13,6 +13,7 @@ import torch
 import disc
 from disc import artifact, cli
 from disc.cli import main
+from disc.schedules import read_tree
 
 FACTORY = """
 import torch
@@ -246,3 +247,24 @@ def test_our_mistake_asks_for_a_report(capsys: pytest.CaptureFixture[str], monke
     assert "ZeroDivisionError: by design" in message and "disc doctor" in message and "Traceback" not in message
     assert main(["verify", "scaled.disc", "--debug"]) == cli.OURS
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_tune_measures_goes_on_and_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A small grid: stopped at once, then finished; the tree it writes decides for programs compiled afterwards."""
+    from disc import tuning
+
+    monkeypatch.setenv("DISC_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tuning, "LINEAR", ((64, 32),))
+    monkeypatch.setattr(tuning, "BATCHED", ())
+    monkeypatch.setattr(tuning, "ROWS", tuple(range(1, 13)))
+    monkeypatch.setattr(tuning, "COARSE_ROWS", (2, 40))
+    assert main(["tune", "--threads", "1", "--minutes", "0"]) == 1
+    assert "it goes on from here" in capsys.readouterr().err
+    assert main(["tune", "--threads", "1"]) == 0
+    assert "12 sizes" in capsys.readouterr().out
+    own = read_tree((tmp_path / "schedules.json").read_text())
+    layer = torch.nn.Linear(32, 64).eval()
+    compiled = disc.compile(layer, (torch.randn(3, 32),), dynamic_shapes=({0: torch.export.Dim.AUTO},))
+    guards = {version.guard for version in compiled.explain().kernels[0].versions}
+    assert guards == {schedule.describe() for schedule in own.prune({1: 64, 2: 32, 3: 1}).schedules}
+    torch.testing.assert_close(compiled(torch.ones(5, 32)), layer(torch.ones(5, 32)))

@@ -1,7 +1,9 @@
-"""The benchmark's own arithmetic and reports; nothing is timed here but calls that do nothing."""
+"""The benchmark's own arithmetic, reports, and processes; nothing is timed here but calls that do nothing."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 from pathlib import Path
 
@@ -9,32 +11,70 @@ import pytest
 import torch
 from torch import nn
 
-from bench import peers, report, run
-from bench.cases import CASES, MEASURED, Case, parse_shapes
-from bench.compare import comparison, figures
-from bench.suites.models import matrix_flops, max_error
-from bench.suites.stream import stream_shapes
-from bench.timing import interleave, summarize
+from bench import figures, peers, report, run
+from bench.cases import CASES, SUITE_CASES, Case, build, parse_shapes
+from bench.cases.case import random_tensor
+from bench.checks import error_of, weight_elements, work_of
+from bench.compare import comparison
+from bench.compare import figures as compared
+from bench.dtypes import DTYPES
+from bench.job import Job
+from bench.limits import Limits, Work, bound, higher
+from bench.peer_process import PeerFailed, PeerProcess
+from bench.plot import plot
+from bench.suites.latency import peer_names
+from bench.suites.stream import quantiles, stream_shapes
+from bench.timing import calls_per_turn, interleave, summarize, time_turn
+
+TINY = Case("tiny", "tiny", nn.Identity, lambda shape: (torch.ones(shape),), ((2,),), (0,), (3,))
 
 
 def timing(median: float) -> dict[str, float]:
     return {"median": median, "low": median, "high": median, "spread": 0.01, "turns": 3}
 
 
-def record(disc_ms: float, peer_ms: float, *, wrong: tuple[str, ...] = ()) -> dict[str, object]:
-    row = {
-        "shape": "1x16", "flops": 2_000_000, "ms": {"disc": timing(disc_ms), "eager": timing(peer_ms)},
-        "first_s": {"disc": 0.1, "eager": 2.0}, "error": {"disc": 1e-6, "eager": 0.0}, "wrong": list(wrong),
+def row(disc_ms: float, peer_ms: float, *, wrong: tuple[str, ...] = ()) -> dict[str, object]:
+    """2 ms of multiply-adds, 1 ms of bytes."""
+    return {
+        "shape": "1x16", "work": {"flops": 2_000_000, "read": 10, "written": 10}, "bound": {"compute_ms": 2.0, "memory_ms": 1.0},
+        "ms": {"disc": timing(disc_ms), "eager": timing(peer_ms)}, "first_s": {"disc": 0.1, "eager": 2.0},
+        "error": {"disc": 1e-6, "eager": 0.0}, "wrong": list(wrong), "failed": {},
     }  # fmt: skip
+
+
+def record(disc_ms: float, peer_ms: float, *, wrong: tuple[str, ...] = (), suite: str = "models") -> dict[str, object]:
+    limits = {"flops": 1e9, "reads": {"1024": 2e10, "268435456": 1e10}, "copies": {"1024": 2e10, "268435456": 8e9}, "how": "how"}
     result = {
-        "model": "bert", "title": "BERT-base", "threads": 1, "fma_flops": 1e9, "copy_bytes": 1e10, "limits": "how",
-        "setup_s": {"disc": 3.0, "eager": 0.0}, "skipped": {"ort": "not installed"}, "rows": [row],
+        "case": "bert", "title": "BERT-base", "threads": 1, "dtype": "fp32", "limits": limits, "setup_s": {"disc": 3.0, "eager": 0.0},
+        "skipped": {"ort": "not installed"}, "rows": [row(disc_ms, peer_ms, wrong=wrong)],
+        "memory": {"shape": "1x16", "mib": {"disc": {"start": 50.0, "load": 500.0, "calls": 510.0}, "eager": {"calls": 777.0}}, "failed": {}},
     }  # fmt: skip
-    machine = {
+    return {"suite": suite, "date": "today", "machine": machine(), "results": [result], "failed": []}
+
+
+def machine() -> dict[str, object]:
+    return {
         "cpu": "CPU", "family": "1", "model": "2", "cores": 2, "memory_gib": 4.0, "flags": ["avx2"], "kernel": "6", "python": "3.11",
         "versions": {"torch": "2"}, "commit": "abc", "load": 0.0,
     }  # fmt: skip
-    return {"suite": "models", "date": "today", "machine": machine, "results": [result], "failed": []}
+
+
+def stream_record() -> dict[str, object]:
+    result = {
+        "case": "bert-small", "title": "BERT", "threads": 2, "dtype": "bf16", "shapes": 1000, "compiles": 1, "first_s": 11.0, "steady_s": 10.0,
+        "ratio": 1.1, "quantiles": quantiles([1.0, 2.0]), "resident_mib": [10.0, 11.0], "arena_mib": 1.0, "error": 1e-6,
+    }  # fmt: skip
+    return {"suite": "stream", "date": "today", "machine": machine(), "results": [result], "failed": []}
+
+
+def compile_record() -> dict[str, object]:
+    artifact = {"bytes": 2.0**20, "save_s": 1.0, "load_s": 0.01, "first_call_s": 0.3, "second_call_s": 0.1}
+    result = {"case": "bert", "title": "BERT", "threads": 1, "cold_s": {"total": 9.0}, "cached_s": {"cached: from the module": 0.25},
+              "artifact": artifact, "error": 1e-6}  # fmt: skip
+    return {"suite": "compile", "date": "today", "machine": machine(), "results": [result], "failed": []}
+
+
+# --- turns ----------------------------------------------------------------------------------------------------------------------
 
 
 def test_summary_of_turns() -> None:
@@ -44,40 +84,104 @@ def test_summary_of_turns() -> None:
     assert summarize([2.0]).spread == 0.0
 
 
-def test_everybody_has_as_many_turns() -> None:
+def test_everybody_has_as_many_turns_and_the_order_rotates() -> None:
     order: list[str] = []
-    found = interleave({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 3)
-    assert {name: result.turns for name, result in found.items()} == {"a": 3, "b": 3}
-    firsts = [name for number, name in enumerate(order) if number == 0 or order[number - 1] != name]
-    assert firsts == ["a", "b", "a", "b", "a", "b"][: len(firsts)]
+
+    def turn(name: str) -> float:
+        order.append(name)
+        return float(len(order))
+
+    found = interleave({name: lambda name=name: turn(name) for name in "abc"}, 3)
+    assert {name: result.turns for name, result in found.items()} == {"a": 3, "b": 3, "c": 3}
+    assert "".join(order) == "abcbcacab"
+
+
+def test_a_turn_makes_as_many_calls_as_it_is_told() -> None:
+    calls: list[int] = []
+    assert time_turn(lambda: calls.append(1), 5) >= 0
+    assert len(calls) == 5
+    assert calls_per_turn(lambda: None) > 100
+
+
+def test_quantiles_of_a_stream() -> None:
+    found = quantiles([1.0] * 99 + [3.0])
+    assert (found["p50"], found["p90"], found["max"]) == (1.0, 1.0, 3.0)
+    assert 1.0 < found["p99"] < 3.0
+
+
+# --- checks and work ------------------------------------------------------------------------------------------------------------
 
 
 def test_error_of_results() -> None:
     one = torch.tensor([1.0, float("nan"), float("inf")])
-    assert max_error(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5])) == 0.5
-    assert max_error(torch.ones(2), torch.ones(3)) == math.inf
-    assert max_error(torch.tensor([1.0, 2.0, 3.0]), one) == math.inf
-    assert max_error(one, one) == 0.0
-    assert max_error(torch.ones(0), torch.ones(0)) == 0.0
+    assert error_of(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5])) == 0.2  # over the largest value, 2.5
+    assert error_of(torch.tensor([0.25]), torch.tensor([0.5])) == 0.25  # over 1
+    assert error_of(torch.ones(2), torch.ones(3)) == math.inf
+    assert error_of(torch.tensor([1.0, 2.0, 3.0]), one) == math.inf
+    assert error_of(torch.tensor([1.0, float("nan"), 3.0]), one) == math.inf
+    assert error_of(one, one) == 0.0
+    assert error_of(torch.ones(0), torch.ones(0)) == 0.0
 
 
-def test_flops_of_a_linear_layer() -> None:
+def test_work_of_a_linear_layer() -> None:
+    x, model = torch.ones(3, 8), nn.Linear(8, 4)
     with torch.no_grad():
-        assert matrix_flops(nn.Linear(8, 4), (torch.ones(3, 8),)) == 2 * 3 * 8 * 4
+        found = work_of(model, (x,), model(x), DTYPES["fp32"])
+        half = work_of(model, (x,), model(x), DTYPES["bf16"])
+    assert found == Work(2 * 3 * 8 * 4, 4 * (3 * 8 + 8 * 4 + 4), 4 * 3 * 4)
+    assert half.read == found.read - 2 * (8 * 4 + 4)
+
+
+def test_tables_of_embeddings_are_not_read_whole_and_shared_weights_count_once() -> None:
+    linear = nn.Linear(8, 8)
+    assert weight_elements(nn.Sequential(nn.Embedding(100, 8), linear, linear)) == 72
+
+
+def test_roofline() -> None:
+    limits = Limits(1e9, {100: 4e9, 1000: 2e9}, {100: 2e9, 1000: 1e9})
+    assert bound(Work(2_000_000, 0, 0), limits).compute_ms == pytest.approx(2.0)
+    read = bound(Work(0, 500, 0), limits)  # the rate of 100 bytes: 500 may be cached like them
+    assert read.memory_ms == pytest.approx(500 / 4e9 * 1e3)
+    both = bound(Work(0, 3000, 1000), limits)  # 1000 read and written as by a copy, 2000 more read
+    assert both.memory_ms == pytest.approx((2000 / 1e9 + 2000 / 2e9) * 1e3)
+    assert both.ms == both.memory_ms
+    assert bound(Work(0, 10, 0), limits).memory_ms == pytest.approx(10 / 4e9 * 1e3)  # smaller than all that was measured
+
+
+def test_the_higher_of_two_limits() -> None:
+    found = higher(Limits(1.0, {1: 5.0}, {1: 1.0}), Limits(2.0, {1: 4.0}, {1: 3.0}))
+    assert found == Limits(2.0, {1: 5.0}, {1: 3.0})
+
+
+# --- cases ----------------------------------------------------------------------------------------------------------------------
 
 
 def test_shapes_on_the_command_line() -> None:
     case = CASES["bert"]
     assert parse_shapes("1x16,4x50", case) == ((1, 16), (4, 50))
     assert parse_shapes(None, case) == case.shapes
+    assert parse_shapes("7", CASES["linear-768x768"]) == ((7,),)
     for wrong in ("1x2x3", "0x4", "x", "7"):
         with pytest.raises(ValueError):
             parse_shapes(wrong, case)
 
 
-def test_examples_are_not_among_the_measured_shapes() -> None:
-    assert set(MEASURED) <= set(CASES)
-    assert all(case.example not in case.shapes for case in CASES.values())
+def test_every_case_has_a_name_of_its_own_and_an_unmeasured_example() -> None:
+    cases = [case for suite in ("models", "gemm", "memory", "conv", "overhead", "stream") for case in SUITE_CASES[suite]]
+    assert len({case.name for case in cases}) == len(cases) == len(CASES)
+    assert all(case.example not in case.shapes for case in cases)
+    assert all(len(shape) == len(case.example) for case in cases for shape in case.shapes)
+
+
+@pytest.mark.parametrize("case", [*SUITE_CASES["memory"], *SUITE_CASES["gemm"][:1], *SUITE_CASES["conv"][2:]], ids=lambda case: case.name)
+def test_layers_run_on_their_example(case: Case) -> None:
+    with torch.no_grad():
+        first, second = (build(case)(*case.inputs(case.example)) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_random_tensors_repeat() -> None:
+    assert torch.equal(random_tensor(2, 3), random_tensor(2, 3))
 
 
 def test_stream_shapes_differ_and_repeat() -> None:
@@ -86,13 +190,27 @@ def test_stream_shapes_differ_and_repeat() -> None:
     assert shapes == stream_shapes(1000)
 
 
-def test_report_has_ratios_and_the_share_of_the_limit() -> None:
+# --- report, plot, comparison ---------------------------------------------------------------------------------------------------
+
+
+def test_report_has_ratios_and_the_shares_of_both_limits() -> None:
     text = report.markdown(record(4.0, 10.0))
-    assert "2.50" in text
-    assert "50%" in text  # 2 Mflop at 1 GF/s are 2 ms
+    line = next(line for line in text.splitlines() if line.startswith("| 1x16"))
+    assert [cell.strip() for cell in line.split("|")[2:9]] == ["4.00", "1%", "50%", "25%", "50%", "10.00", "2.50"]
     assert "ort was skipped: not installed" in text
+    assert "read 10.0 GB/s, copy 8.0 GB/s" in text
     assert "First calls of all shapes together, recompiles included: eager 2.0 s" in text
+    assert "| disc  |      50 |  500 |   510 |" in text
     assert "smoke test" not in text
+
+
+def test_report_without_limits() -> None:
+    bare = record(4.0, 10.0)
+    results = bare["results"]
+    assert isinstance(results, list)
+    results[0]["limits"] = results[0]["rows"][0]["bound"] = results[0]["memory"] = None
+    text = report.markdown(bare)
+    assert "could not be measured" in text and "2.50" in text
 
 
 def test_wrong_results_have_no_ratio() -> None:
@@ -100,26 +218,113 @@ def test_wrong_results_have_no_ratio() -> None:
     assert "WRONG: disc" in report.markdown(wrong)
     results = wrong["results"]
     assert isinstance(results, list)
-    assert report.ratios(results[0], "eager") == []
+    assert figures.ratios(results[0], "eager") == []
 
 
-def test_comparison_marks_ratios_only() -> None:
+def test_a_peer_that_is_missing_at_one_shape() -> None:
+    results = record(4.0, 10.0)["results"]
+    assert isinstance(results, list)
+    other = row(5.0, 1.0)
+    other["ms"] = {"disc": timing(5.0)}
+    results[0]["rows"].append(other)
+    assert figures.peer_names(results[0]) == ["eager"]
+    assert figures.ratios(results[0], "eager") == [2.5]
+    assert figures.shares(results[0], "disc") == [0.5, 0.4]
+    assert figures.summary(results, ["eager"]) == (pytest.approx([2.5]), pytest.approx(math.sqrt(0.2)))
+
+
+@pytest.mark.parametrize(
+    "made", [record(4.0, 10.0), record(1.0, 2.0, suite="gemm"), stream_record(), compile_record()], ids=lambda r: r["suite"]
+)
+def test_every_suite_has_a_report_and_a_plot(made: dict[str, object], tmp_path: Path) -> None:
+    made = json.loads(json.dumps(made))  # as a run gives it
+    assert report.markdown(made).startswith(f"# {made['suite']}, today")
+    assert comparison(made, made).count("+0.0%") == len(compared(made)) > 0
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "plot.png"
+    assert plot(made, path) is None
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_there_is_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "matplotlib is not installed" in (plot(record(1.0, 2.0), tmp_path / "plot.png") or "")
+
+
+def test_comparison_marks_ratios_and_shares_only() -> None:
     text = comparison(record(4.0, 10.0), record(5.0, 10.0))
     marked = [line for line in text.splitlines() if "WORSE" in line]
-    assert len(marked) == 1 and "eager ÷ disc" in marked[0]
-    assert figures(record(4.0, 10.0))["bert t1 1x16 disc ms"] == 4.0
+    assert len(marked) == 2
+    assert "of limit" in marked[0] and "eager ÷ disc" in marked[1]
+    assert compared(record(4.0, 10.0))["bert t1 fp32 1x16 disc ms"] == 4.0
+    assert compared(record(4.0, 10.0))["bert t1 fp32 disc MiB in calls"] == 510.0
 
 
-def test_missing_and_failing_peers_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+# --- peers and their processes --------------------------------------------------------------------------------------------------
+
+
+def test_missing_and_failing_peers_are_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def fail(bench: peers.Workbench) -> peers.Peer:
         raise RuntimeError("no")
 
-    monkeypatch.setattr(peers, "BUILDERS", {**peers.BUILDERS, "disc": fail, "ort": fail})
+    monkeypatch.setattr(peers, "BUILDERS", {**peers.BUILDERS, "disc": fail})
     monkeypatch.setattr(peers, "NEEDS", {"ort": ("no_such_package",)})
-    case = Case("tiny", "tiny", nn.Identity, lambda shape: (torch.ones(shape),), ((2,),), (0,), (3,))
-    built, skipped = peers.build_peers(case, nn.Identity(), ["eager", "ort"], 1)
-    assert [peer.name for peer in built] == ["eager"]
-    assert {peer.name: peer.reason.split(":")[0] for peer in skipped} == {"disc": "RuntimeError", "ort": "not installed"}
+    bench = peers.Workbench(TINY, nn.Identity(), 1, tmp_path)
+    made = [peers.build_peer(name, bench) for name in ("eager", "disc", "ort", "onednn-packed", "autocast")]
+    assert isinstance(made[0], peers.Peer)
+    reasons = [each.reason.split(":")[0] for each in made[1:] if isinstance(each, peers.Skipped)]
+    assert reasons == ["RuntimeError", "not installed", "ValueError", "ValueError"]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("onednn-packed", "fp32"), ("onednn-packed", "bf16"), ("mkl-packed", "fp32"), ("eager", "bf16")]
+)
+def test_peers_of_a_linear_layer_agree(name: str, dtype: str, tmp_path: Path) -> None:
+    case = CASES["linear-512x512"]
+    inputs = case.inputs((7,))
+    with torch.no_grad():
+        expected = build(case)(*inputs)
+        peer = peers.BUILDERS[name](peers.Workbench(case, build(case), 1, tmp_path, DTYPES[dtype]))
+        error = error_of(peers.as_tensor(peer.bind(inputs)()), expected)
+    assert error <= DTYPES[dtype].tolerance
+    assert (error > 1e-5) == (dtype == "bf16")
+
+
+def test_eager_brings_its_other_ways_in_bf16() -> None:
+    job = Job("gemm", ("linear-768x768",), 1, ("eager", "ort"), None, 1, "bf16")
+    assert peer_names(job) == ["disc", "eager", "ort", "autocast"]
+    assert peer_names(dataclasses.replace(job, dtype="fp32")) == ["disc", "eager", "ort"]
+    assert peer_names(dataclasses.replace(job, peers=())) == ["disc"]
+
+
+def test_a_peer_in_its_own_process(tmp_path: Path) -> None:
+    output = tmp_path / "result.npy"
+    with PeerProcess("eager", {"OMP_NUM_THREADS": "1"}) as process:
+        arguments = {"case": "add-one", "threads": 1, "folder": str(tmp_path)}
+        with pytest.raises(PeerFailed, match="KeyError"):
+            process.ask("open", peer="nobody", dtype="fp32", **arguments)
+        with pytest.raises(PeerFailed, match="computes in bf16"):
+            process.ask("open", peer="autocast", dtype="fp32", **arguments)
+        assert process.ask("open", peer="eager", dtype="fp32", **arguments) == {"setup": 0.0}
+        assert process.seconds("bind", "first", shape=[4], output=str(output)) > 0
+        assert process.seconds("turn", "ms") > 0
+        assert process.seconds("peak", "bytes") > 2**20
+        pid = process.pid
+        assert _state(pid) == "T"
+    assert not Path(f"/proc/{pid}").exists()
+    assert output.stat().st_size > 0
+
+
+def test_a_peer_that_dies_has_a_reason() -> None:
+    with PeerProcess("eager", {"OMP_NUM_THREADS": "nonsense"}) as process, pytest.raises(PeerFailed, match="ended with status 1"):
+        process.ask("turn")
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+# --- the command ----------------------------------------------------------------------------------------------------------------
 
 
 def test_results_never_overwrite_each_other(tmp_path: Path) -> None:
@@ -128,7 +333,30 @@ def test_results_never_overwrite_each_other(tmp_path: Path) -> None:
     assert (first.name, run.free_path(tmp_path, "day-models").name) == ("day-models.json", "day-models-2.json")
 
 
-def test_command_line_refuses_unknown_peers(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--peers", "nobody"], "unknown peers: nobody"),
+        (["--dtype", "fp64"], "unknown dtypes: fp64"),
+        (["--cases", "nothing"], "unknown cases: nothing"),
+        (["--shapes", "1x2x3"], "shapes of bert are written as 3x17"),
+    ],
+)
+def test_command_line_refuses_what_there_is_not(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        run.main(["--peers", "nobody"])
-    assert "unknown peers: nobody" in capsys.readouterr().err
+        run.main(arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_models_are_measured_alone_and_layers_together() -> None:
+    parse = run._parse
+    chosen = run.jobs(parse(["--threads", "1,2", "--dtype", "fp32,bf16", "--cases", "bert,vit"]))
+    assert [(job.cases, job.threads, job.dtype) for job in chosen[:3]] == [
+        (("bert",), 1, "fp32"),
+        (("vit",), 1, "fp32"),
+        (("bert",), 2, "fp32"),
+    ]
+    assert len(chosen) == 8 and all(job.memory for job in chosen)
+    (layers,) = run.jobs(parse(["--suite", "gemm", "--cases", "512"]))
+    assert layers.cases == ("linear-512x512", "linear-2048x512", "linear-512x2048") and not layers.memory
+    assert layers.peers == ("eager", "onednn-packed", "mkl-packed")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -171,3 +174,75 @@ def test_size_results_are_integers() -> None:
 def test_options_are_refused() -> None:
     with pytest.raises(TypeError, match="no options"):
         dynamo.backend(torch.fx.symbolic_trace(nn.Linear(2, 2)), [torch.ones(1, 2)], speed=3)
+
+
+# --- the compile cache ----------------------------------------------------------------------------------------------------------
+
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+
+def cached_counts(function: Function, x: torch.Tensor) -> tuple[int, int]:
+    """(modules compiled, those out of the cache) of a fresh torch.compile and one call, checked against eager."""
+    torch._dynamo.reset()
+    dynamo.reset_statistics()
+    dynamo.set_compiler(None)
+    torch.testing.assert_close(torch.compile(function, backend=dynamo.backend, dynamic=True)(x), function(x))
+    return dynamo.statistics().compiled, dynamo.statistics().cached
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DISC_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x) * 2 + x.shape[0]
+
+
+def test_a_graph_compiled_before_comes_out_of_the_cache(own_cache: Path) -> None:
+    assert cached_counts(doubled, torch.randn(3, 2)) == (1, 0)
+    assert cached_counts(doubled, torch.randn(3, 2)) == (1, 1)
+    assert cached_counts(doubled, torch.randn(7, 2)) == (1, 1)  # the sizes of the first call do not matter
+    assert len(list(own_cache.glob("*.disc"))) == 1
+
+
+OTHERS: dict[str, tuple[Function, torch.Tensor]] = {
+    "constant": (lambda x: torch.relu(x) * 3 + x.shape[0], torch.ones(3, 2)),
+    "size": (lambda x: torch.relu(x) * 2 + x.shape[1], torch.ones(3, 2)),
+    "relation": (lambda x: torch.relu(x) * 2 + x.shape[0] if x.shape[0] % 3 == 0 else x, torch.ones(3, 2)),
+    "op": (lambda x: torch.tanh(x) * 2 + x.shape[0], torch.ones(3, 2)),
+    "dtype": (doubled, torch.ones(3, 2, dtype=torch.float64)),
+    "rank": (doubled, torch.ones(3, 4, 2)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_graph_misses(name: str, own_cache: Path) -> None:
+    assert cached_counts(doubled, torch.ones(3, 2)) == (1, 0)
+    assert cached_counts(*OTHERS[name]) == (1, 0)
+
+
+def test_without_the_cache_nothing_is_kept(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISC_CACHE", "0")
+    assert [cached_counts(doubled, torch.ones(3, 2)) for _ in range(2)] == [(1, 0), (1, 0)]
+    assert not own_cache.exists()
+
+
+CACHE_USER = """
+import torch
+from disc.frontend import dynamo
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16))
+x = torch.randn(5, 8)
+compiled = torch.compile(model, backend="disc", dynamic=True)
+compiled(x).sum().backward()
+print(dynamo.statistics().compiled, dynamo.statistics().cached)
+"""
+
+
+def test_a_second_process_finds_the_graphs_of_the_first(own_cache: Path) -> None:
+    """Inference and training graphs alike: the names of symbols are the same in every process."""
+    found = [subprocess.run([sys.executable, "-c", CACHE_USER], capture_output=True, text=True, check=True).stdout for _ in range(2)]
+    assert found == ["2 0\n", "2 2\n"]

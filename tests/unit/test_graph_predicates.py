@@ -7,6 +7,8 @@ import pytest
 from disc.ir.dialect import disc_context
 from disc.ir.ops import block_ops, main_block, strings_attr
 from disc.ir.stages import parse_module
+from disc.passes.channels_last import Group, may_turn, should_turn
+from disc.passes.channels_last_ops import Convolution, first_order, last_order
 from disc.passes.dot_numbers import DotNumbers
 from disc.passes.fold_transposes import ResultOrder, keeps_order_of_free_dims, result_order
 from disc.passes.merge_slices import split_columns, tiles
@@ -108,3 +110,31 @@ def test_columns_survive_a_reshape_that_splits_them(layout: str, result: str, be
         module = parse_module(text)
         block = main_block(module)
         assert split_columns(block.arguments[0], block_ops(block)[0], before) == columns
+
+
+@pytest.mark.parametrize(
+    ("dense", "removed", "inserted", "pays"),
+    [(1, 0, 2, False), (1, 0, 1, False), (2, 0, 1, True), (3, 0, 2, True), (0, 2, 0, True), (0, 1, 1, False), (1, 1, 1, True)],
+)
+def test_a_group_turns_channels_last_where_it_holds_more_convolutions_than_transposes(
+    dense: int, removed: int, inserted: int, pays: bool
+) -> None:
+    assert should_turn(Group([], dense, inserted, removed)) is pays
+
+
+def convolution(inputs: int, outputs: int, groups: int = 1, plain: bool = True) -> Convolution:
+    return Convolution(inputs, outputs, groups, (3,), (1,), ((1, 1),), (1,), plain)
+
+
+def test_what_may_turn_channels_last() -> None:
+    assert may_turn(convolution(3, 16), True) and may_turn(convolution(1, 16, 16), True)
+    assert not may_turn(convolution(3, 16), False), "the kernel must be constant"
+    assert not may_turn(convolution(3, 7), True), "too few output channels"
+    assert not may_turn(convolution(2, 16, 8), True), "neither dense nor depthwise"
+    assert not may_turn(convolution(1, 32, 16), True), "two outputs per channel"
+    assert not may_turn(convolution(3, 16, plain=False), True)
+
+
+def test_the_two_orders_undo_each_other() -> None:
+    for rank in (3, 4, 5):
+        assert [last_order(rank)[dim] for dim in first_order(rank)] == list(range(rank))

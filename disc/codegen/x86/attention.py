@@ -1,7 +1,7 @@
-"""Attention kernels: scores of a block of rows into scratch, their softmax in place, their product with the values.
+"""Attention kernels: a dot, what normalises its rows, and a dot over the same rows, with no buffer of all scores.
 
-A task is (batch, block of rows). The scores of a block never leave the core's caches and there is no buffer of all scores; because
-whole rows are kept, the result is that of the three kernels one after the other, bit for bit.
+A softmax runs over blocks of keys (`attention_blocks`). Any other function of rows needs them whole: the scores of a block of rows go to
+scratch, are normalised in place and multiplied, bit for bit as by the three kernels one after the other.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from ..contraction import Contraction, read_contraction
 from ..index import IndexSpace
 from ..kernel import Kernel, Version
 from ..plan import RowPlan, plan_rows
+from ..softmax import read_causal, read_softmax
+from .attention_blocks import Blocks, emit_blocks
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
 from .gemm import emit_columns
 from .gemm_plan import Gemm, declare, micro_kernels, plan_gemm
@@ -27,19 +29,15 @@ from .rows import emit_group
 BLOCK = 96  # rows of a task: the packed keys of a panel serve all of them; 96 rows of 1024 scores are 384 KiB, within an L2
 
 
-class _Attention:
-    """The parts of one fusion: two contractions, the scores between the first and the rows, and the rows' result."""
+class _Rows:
+    """The parts of a fusion whose rows are kept whole: two contractions, the scores between the first and the rows, the rows' result."""
 
     def __init__(self, space: IndexSpace, body: Body, isa: Isa) -> None:
-        dots = [node for node in body.nodes if node.op == "stablehlo.dot_general"]
-        if len(dots) != 2:
-            raise CompilerBug(f"an attention fusion holds {len(dots)} dots")
-        self.probability = dots[1].operands[0]
-        self.scores = _scores(body, dots[0], self.probability)
-        self.first = _plan(space, body, dots[0], isa, (self.scores,), frozenset())
+        first, second, self.scores, self.probability = _read(body)
+        self.first = _plan(space, body, first, isa, (self.scores,), frozenset())
         rows = _between(body, self.scores, self.probability)
         self.rows: RowPlan = plan_rows(space, rows, "stitch", frozenset({self.scores}))
-        self.second = _plan(space, body, dots[1], isa, body.yields, frozenset({self.probability}))
+        self.second = _plan(space, body, second, isa, body.yields, frozenset({self.probability}))
         self.length = self.first.contraction.n
 
     def row_bytes(self, space: IndexSpace) -> Dim:
@@ -57,20 +55,50 @@ class _Attention:
 
 def emit_attention(name: str, body: Body, space: IndexSpace, isa: Isa) -> Kernel:
     """The kernel of an attention fusion."""
-    parts = _Attention(space, body, isa)
+    blocks = _read_blocks(space, body, isa)
+    if blocks is not None:
+        micro, notes, scratch, tasks = blocks.micro_kernels(), blocks.notes(), blocks.places()["end"], blocks.row_blocks()
+        one, two = blocks.first.contraction, blocks.second.contraction
+        keys = one.n if blocks.causal is None else (one.n + 1) // 2  # of the keys, as many as rows as a rule, a row sees half
+        emit = lambda frame: emit_blocks(frame, blocks, body)  # noqa: E731
+    else:
+        rows = _Rows(space, body, isa)
+        micro = micro_kernels(rows.first) + micro_kernels(rows.second)
+        notes = (
+            "no softmax, so rows are kept whole: "
+            f"scores of {BLOCK} rows at a time stay in scratch, no buffer of {rows.first.contraction.m} x {rows.length} scores",
+            *(f"row of {node.name} kept in scratch between stages" for node in rows.rows.cached),
+        )
+        scratch, tasks = rows.offsets(space)[3], _blocks(rows.first.contraction)
+        one, two, keys = rows.first.contraction, rows.second.contraction, rows.length
+        emit = lambda frame: _emit(frame, rows, body)  # noqa: E731
     symbols = body_symbols(space, body)
-    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, isa.lanes, lambda frame: _emit(frame, parts, body))
-    one, two = parts.first.contraction, parts.second.contraction
-    macs = one.batch * one.m * (one.n * one.k + two.n * two.k)
-    notes = (
-        f"scores of {BLOCK} rows at a time stay in scratch: no buffer of {one.m} x {one.n} scores",
-        *(f"row of {node.name} kept in scratch between stages" for node in parts.rows.cached),
-    )
+    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, isa.lanes, emit)
     return Kernel(
-        name, "attention", (Version(f"{name}_v0", ""),), symbols, one.batch * _blocks(one), (one.k + two.n) * one.n * (BLOCK // 32) + 64,
-        parts.offsets(space)[3], source, kernel_lines(body), kernel_ops(body), notes, flops=macs * 2, bytes=traffic(space, body),
-        micro_kernels=tuple(dict.fromkeys(micro_kernels(parts.first) + micro_kernels(parts.second))),
+        name, "attention", (Version(f"{name}_v0", ""),), symbols, one.batch * tasks, (one.k + two.n) * keys * (BLOCK // 32) + 64,
+        scratch, source, kernel_lines(body), kernel_ops(body), notes, flops=one.batch * one.m * keys * (one.k + two.n) * 2,
+        bytes=traffic(space, body), micro_kernels=tuple(dict.fromkeys(micro)),
     )  # fmt: skip
+
+
+def _read(body: Body) -> tuple[Node, Node, Node, Node]:
+    """(first dot, second dot, scores, probabilities)."""
+    dots = [node for node in body.nodes if node.op == "stablehlo.dot_general"]
+    if len(dots) != 2:
+        raise CompilerBug(f"an attention fusion holds {len(dots)} dots")
+    probability = dots[1].operands[0]
+    return dots[0], dots[1], _scores(body, dots[0], probability), probability
+
+
+def _read_blocks(space: IndexSpace, body: Body, isa: Isa) -> Blocks | None:
+    """The parts of a fusion around a softmax, None for another function of rows."""
+    dot, second, scores, probability = _read(body)
+    softmax = read_softmax(scores, probability)
+    if softmax is None:
+        return None
+    first = _plan(space, body, dot, isa, (scores,), frozenset())
+    causal = read_causal(space, body, first.contraction, scores)
+    return Blocks(first, _plan(space, body, second, isa, body.yields, frozenset({probability})), scores, probability, softmax, causal)
 
 
 def _plan(space: IndexSpace, body: Body, node: Node, isa: Isa, roots: tuple[Node, ...], leaves: frozenset[Node]) -> Gemm:
@@ -118,7 +146,7 @@ def _between(body: Body, scores: Node, probability: Node) -> Body:
 # --- emission -----------------------------------------------------------------------------------------------------------
 
 
-def _emit(frame: Frame, parts: _Attention, body: Body) -> None:
+def _emit(frame: Frame, parts: _Rows, body: Body) -> None:
     b, e = frame.b, frame.emitter
     c = parts.first.contraction
     blocks = _blocks(c)
@@ -133,7 +161,7 @@ def _emit(frame: Frame, parts: _Attention, body: Body) -> None:
                 _emit_block(frame, parts, body, number, (low, high))
 
 
-def _emit_block(frame: Frame, parts: _Attention, body: Body, batch: str, rows: tuple[str, str]) -> None:
+def _emit_block(frame: Frame, parts: _Rows, body: Body, batch: str, rows: tuple[str, str]) -> None:
     b, e = frame.b, frame.emitter
     second, caches, scores, _ = parts.offsets(e.space)
     buffer = _row_buffer(frame, parts, batch, rows[0], scores, "f32")
@@ -157,7 +185,7 @@ def _emit_block(frame: Frame, parts: _Attention, body: Body, batch: str, rows: t
     del e.leaves[parts.probability]
 
 
-def _row_buffer(frame: Frame, parts: _Attention, batch: str, low: str, place: Dim, element: str) -> Buffer:
+def _row_buffer(frame: Frame, parts: _Rows, batch: str, low: str, place: Dim, element: str) -> Buffer:
     """The scratch rows of this block as if they were the whole tensor of scores: its base lies before scratch by the rows that precede."""
     b = frame.b
     c = parts.first.contraction
@@ -168,7 +196,7 @@ def _row_buffer(frame: Frame, parts: _Attention, batch: str, low: str, place: Di
     return Buffer(address(b, Buffer(base, (), "i8"), back), parts.scores.dims, element)
 
 
-def _emit_softmax(frame: Frame, parts: _Attention, batch: str, rows: Sequence[str]) -> None:
+def _emit_softmax(frame: Frame, parts: _Rows, batch: str, rows: Sequence[str]) -> None:
     b, e = frame.b, frame.emitter
     c = parts.first.contraction
     first = b.op(f"arith.muli {batch}, {b.scalar(c.m)} : i64")

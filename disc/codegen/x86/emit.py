@@ -16,11 +16,11 @@ import numpy as np
 from ..._dim_algebra import of_atom
 from ...errors import CompilerBug
 from ...ir.graph import Body, Node
-from ...shapes import Dim, FloorDiv, Symbol
-from ..index import ONE, ZERO, Index, IndexSpace, split_linear, view_index
+from ...shapes import Dim, FloorDiv, Symbol, Truth
+from ..index import ONE, ZERO, Index, IndexSpace, split_linear, terms_of, view_index
 from .builder import Builder, Scope, Variable
 from .elementwise import ELEMENTWISE, constant_splat, convert, emit_elementwise
-from .memory import Buffer, load_contiguous, load_gather, load_scalar, store_contiguous, store_scalar, store_scatter
+from .memory import Buffer, load_contiguous, load_gather, load_scalar, prefetch, store_contiguous, store_scalar, store_scatter
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +48,7 @@ class RowCache:
 
 
 Override = Callable[[Index, "Predicate | None"], str]
+Ahead = Callable[[Node, Dim], Dim | None]
 Rule = Callable[["Emitter", Node, Index, "Predicate | None"], str]
 
 
@@ -63,12 +64,15 @@ class Emitter:
     space: IndexSpace
     rules: Mapping[str, Rule]
     leaves: dict[Node, Buffer | Override] = field(default_factory=dict)
-    caches: dict[Node, RowCache] = field(default_factory=dict)
+    caches: dict[Node, list[RowCache]] = field(default_factory=dict)  # one per row that is worked on at once
     fault: str | None = None  # where to report an index out of range: three i64 (flag, index, size); None = indices are clamped
     floor: Scope | None = None  # nothing is emitted further out than this, however little its index depends on
     whole: Dim | None = None  # a length that is known to be a multiple of the lanes in this version
+    streams: bool = False  # results go past the caches in this version
+    ahead: Ahead | None = None  # where the cache line lies that is to be fetched when an input is read at an offset
+    fetched: set[Node] = field(default_factory=set)  # inputs of which lines were
     _names: int = 0
-    _row_loop: bool = False
+    row_loop: bool = False  # the open lane loop passes over a whole row in order
 
     # --- variables --------------------------------------------------------------------------------------------------
 
@@ -170,7 +174,7 @@ class Emitter:
         """The vector of `node`'s register values at `index`; lanes without a mask bit hold anything."""
         if predicate is not None and predicate.varies and all(self.b.lane_variable(dim) is None for dim in index):
             predicate = predicate.uniform
-        scope = self._scope(index, predicate)
+        scope = self.scope(index, predicate)
         key = ("value", node.id, index, predicate)
         found = scope.memo.get(key)
         if found is None:
@@ -179,7 +183,8 @@ class Emitter:
             scope.memo[key] = found
         return found
 
-    def _scope(self, index: Sequence[Dim], predicate: Predicate | None) -> Scope:
+    def scope(self, index: Sequence[Dim], predicate: Predicate | None) -> Scope:
+        """Where a value at `index` under `predicate` is computed: the outermost scope that knows both."""
         scopes = [self.b.scope_of(dim) for dim in index]
         if predicate is not None:
             scopes.append(predicate.scope)
@@ -188,25 +193,39 @@ class Emitter:
         return max(scopes, key=lambda scope: scope.depth, default=self.b.root)
 
     def _cached(self, node: Node, index: Index, predicate: Predicate | None) -> str:
-        cache = self.caches.get(node)
-        if cache is None or predicate is not None:
+        found = self._cache_at(node, index) if predicate is None else None
+        if found is None:
             return self._emit(node, index, predicate)
-        position = self.space.env.simplify(self.space.linear(index, node.dims) - cache.row_start)
-        variable = self.b.lane_variable(position)
-        if variable is None or len([name for name in position.symbols() if name in self.space.extents]) != 1:
-            return self._emit(node, index, predicate)
+        cache, position = found
         if cache.ready:
             return self.load(cache.buffer, position, None)
         result = self._emit(node, index, predicate)
-        if self._row_loop:
+        if self.row_loop:
             self.store(cache.buffer, position, result)
             cache.pending = True
         return result
 
+    def _cache_at(self, node: Node, index: Index) -> tuple[RowCache, Dim] | None:
+        """The cache of the row that `index` lies in, and the position in it."""
+        for cache in self.caches.get(node, ()):
+            position = self.space.env.simplify(self.space.linear(index, node.dims) - cache.row_start)
+            variable = self.b.lane_variable(position)
+            if variable is not None and len([name for name in position.symbols() if name in self.space.extents]) == 1:
+                return cache, position
+        return None
+
+    def finish_caches(self) -> None:
+        """The rows that the last loop stored can be read from now on."""
+        for cache in (each for rows in self.caches.values() for each in rows):
+            cache.ready, cache.pending = cache.ready or cache.pending, False
+
     def _emit(self, node: Node, index: Index, predicate: Predicate | None) -> str:
         leaf = self.leaves.get(node)
         if isinstance(leaf, Buffer):
-            return self.load(leaf, self.space.linear(index, leaf.dims), predicate)
+            offset = self.space.linear(index, leaf.dims)
+            if self.ahead is not None:
+                self._fetch(node, leaf, offset, self.ahead(node, offset))
+            return self.load(leaf, offset, predicate)
         if leaf is not None:
             return leaf(index, predicate)
         viewed = view_index(self.space, node, index)
@@ -260,18 +279,36 @@ class Emitter:
             return load_contiguous(self.b, buffer, self.b.scalar(offset), mask)
         return load_gather(self.b, buffer, self.lane_vector(offset), mask)
 
-    def store(self, buffer: Buffer, offset: Dim, value: str) -> None:
-        """Stores register values at `offset`; without a lane variable, lane 0 alone."""
+    def store(self, buffer: Buffer, offset: Dim, value: str, *, result: bool = False) -> None:
+        """Stores register values at `offset`; without a lane variable, lane 0 alone. result: of the kernel, on a cache line's boundary."""
         offset = self.uniform_divisions(offset)
         variable = self.b.lane_variable(offset)
         if variable is None:
             store_scalar(self.b, buffer, self.b.scalar(offset), value)
             return
         form = split_linear(offset, variable.name)
-        if form is not None and form[0] == ONE and variable.vector is None and self.b.lane_variable(form[1]) is None:
-            store_contiguous(self.b, buffer, self.b.scalar(offset), value, variable.mask)
+        if form is None or form[0] != ONE or variable.vector is not None or self.b.lane_variable(form[1]) is not None:
+            store_scatter(self.b, buffer, self.lane_vector(offset), value, variable.mask)
             return
-        store_scatter(self.b, buffer, self.lane_vector(offset), value, variable.mask)
+        stream = result and self.streams and variable.mask is None and variable.aligned and self._whole_vectors_before(form[1])
+        store_contiguous(self.b, buffer, self.b.scalar(offset), value, variable.mask, stream=stream)
+
+    def _whole_vectors_before(self, offset: Dim) -> bool:
+        """True when `offset` is a multiple of the lane count."""
+
+        def divides(term: Dim) -> bool:
+            if self.space.env.divides(self.b.lanes, term) is Truth.YES:
+                return True
+            return self.whole is not None and self.space.env.exact_div(term, self.whole) is not None
+
+        return all(divides(term) for term in terms_of(offset))
+
+    def _fetch(self, node: Node, buffer: Buffer, offset: Dim, target: Dim | None) -> None:
+        """Prefetches what `target` stands for; an address past the end does no harm."""
+        variable = self.b.lane_variable(offset)
+        if target is not None and variable is not None and variable.mask is None:
+            prefetch(self.b, buffer, self.b.scalar(target))
+            self.fetched.add(node)
 
     def combined_mask(self, variable: Variable | None, predicate: Predicate | None) -> str | None:
         """The lanes that exist and may touch memory; None = all."""
@@ -357,7 +394,7 @@ class Emitter:
         if bounds[1] is None or env.lt(bounds[1], high).name != "YES":
             checks.append(("slt", high))
         for comparison, limit in checks:
-            scope = self._scope((position, limit), predicate)
+            scope = self.scope((position, limit), predicate)
             with b.at(scope):
                 mask = b.op(f"arith.cmpi {comparison}, {self.lane_vector(position)}, {self.lane_vector(limit)} : {b.vec('i64')}")
                 predicate = self._and(predicate, mask, scope, b.lane_variable(position) is not None or b.lane_variable(limit) is not None)
@@ -382,7 +419,7 @@ class Emitter:
         b = self.b
         name = self.name("data")
         raw = self.value(node, index, predicate)
-        with b.at(self._scope(index, predicate)):
+        with b.at(self.scope(index, predicate)):
             wide = convert(b, raw, node.element, "i64")
             limit = self.lane_vector(high)
             self._report_fault(wide, limit, index, predicate)

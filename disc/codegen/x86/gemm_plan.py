@@ -20,7 +20,9 @@ ROWS = 6  # 6 x 4 accumulators of 16 lanes: 24 + 4 + 1 of 32 registers (112-116 
 VECTORS = {16: 4, 8: 2}  # per ISA level: AVX-512 has 32 registers, AVX2 16
 PANEL = 64  # columns of a packed panel, the same for every ISA level so that packed weights serve all
 GROUP = ("gk", "gk1", "gk2", "gk3")  # the positions in k of a group's members while it is packed
-ROW_BLOCK = 120  # rows of a task, a multiple of ROWS
+# What a kernel is told of its schedule in every call: rows of a task, the number of such blocks of rows, rows of a panel at a time, how to
+# prefetch, and the order of tasks.
+SCHEDULE_SYMBOLS = ("g_rows", "g_blocks", "g_depth", "g_ahead", "g_panels_first")
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Gemm:
     packed: bool
     roots: tuple[Node, ...]
     patches: Patches | None = None
+    tile_rows: int = ROWS  # that scratch has room for: more than a tile where sums are kept from one part of k to the next
 
     @property
     def element(self) -> str:
@@ -54,7 +57,7 @@ class Gemm:
 
     @property
     def tile_bytes(self) -> int:
-        return ROWS * PANEL * ELEMENT_BYTES[self.element]
+        return self.tile_rows * PANEL * ELEMENT_BYTES[self.element]
 
     @property
     def left_size(self) -> int:
@@ -151,20 +154,16 @@ def panels(gemm: Gemm) -> Dim:
     return (gemm.contraction.n + (gemm.panel - 1)) // gemm.panel
 
 
-def row_blocks(gemm: Gemm) -> Dim:
-    return (gemm.contraction.m + (ROW_BLOCK - 1)) // ROW_BLOCK
-
-
 def micro_kernels(gemm: Gemm) -> tuple[tuple[str, int, int], ...]:
     return tuple((gemm.form.name, rows, vectors) for rows in row_counts(gemm) for vectors in vector_counts(gemm))
 
 
 def row_counts(gemm: Gemm) -> tuple[int, ...]:
+    """The heights that tiles may have."""
     m = gemm.contraction.m
-    if not m.is_const:
-        return tuple(range(1, ROWS + 1))
-    counts = {min(ROWS, m.const - start) for start in range(0, max(m.const, 1), ROWS)}
-    return tuple(sorted(count for count in counts if count > 0)) or (1,)
+    if m.is_const and 0 < m.const <= ROWS:
+        return (m.const,)
+    return tuple(range(1, ROWS + 1))
 
 
 def vector_counts(gemm: Gemm) -> tuple[int, ...]:
@@ -181,7 +180,7 @@ def notes(gemm: Gemm, packed: PackedWeight | None, work: int) -> tuple[str, ...]
         right = f"{right}, {gemm.patches.describe() if gemm.patches is not None else 'patches packed by gathers'}"
     left = "read in place" if gemm.left is not None else "packed per tile"
     return (
-        f"schedule: {ROWS} rows x {gemm.vectors} vectors of {gemm.lanes}, panels of {gemm.panel} columns, row blocks of {ROW_BLOCK}",
+        f"tiles of up to {ROWS} rows x {gemm.vectors} vectors of {gemm.lanes}, panels of {gemm.panel} columns",
         f"micro-kernel: {gemm.form.name}",
         f"A {left}; B {right}; epilogue cost {work}",
     )

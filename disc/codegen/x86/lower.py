@@ -12,11 +12,13 @@ from torch_mlir.execution_engine import ExecutionEngine
 from torch_mlir.passmanager import PassManager
 
 from ...errors import CompilerBug, TargetError
+from ...ir.ops import string_attr
 from .isa import Isa
+from .micro import MICRO_PREFIX
 
 PIPELINE = (
     "builtin.module(convert-vector-to-scf,convert-scf-to-cf,convert-vector-to-llvm{force-32bit-vector-indices=0},"
-    "convert-math-to-llvm,convert-arith-to-llvm,convert-func-to-llvm,convert-cf-to-llvm,reconcile-unrealized-casts)"
+    "convert-math-to-llvm,arith-expand,convert-arith-to-llvm,convert-func-to-llvm,convert-cf-to-llvm,reconcile-unrealized-casts)"
 )
 
 
@@ -39,6 +41,8 @@ def set_target(module: ir.Module, isa: Isa) -> None:
         op = view.operation
         if op.name != "llvm.func" or not len(op.regions[0].blocks):
             continue
+        if string_attr(op, "sym_name").startswith(MICRO_PREFIX):
+            op.attributes["no_inline"] = ir.UnitAttr.get()  # inlined, its accumulators and the constants of an epilogue spill each other
         op.attributes["target_cpu"] = ir.StringAttr.get(isa.level)
         op.attributes["target_features"] = attribute
 

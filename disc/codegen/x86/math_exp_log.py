@@ -71,8 +71,25 @@ def exponential_factors(m: Lanes, x: str, low: str | None = None) -> tuple[str, 
 
 def exponential(m: Lanes, x: str) -> str:
     """e^x within 1.1 ulp, results below the smallest normal number included."""
+    if m.scales_exactly:
+        table = TABLES[m.element]
+        clamped = m.at_most(m.const(table.highest), m.at_least(m.const(table.lowest), x))
+        r, n, _ = reduce_exponent(m, clamped, 0)
+        return m.scale_by_power(m.offset(expm1_reduced(m, r), 1.0), n)
     value, first, second = exponential_factors(m, x)
     return m.mul(m.mul(value, first), second)
+
+
+def exponential_of_negative(m: Lanes, x: str) -> str:
+    """e^x of f32 x <= 0 or NaN, within 1.1 ulp like `exponential`, with fewer instructions: nothing overflows."""
+    clamped = m.at_least(m.const(TABLES[m.element].lowest), x)
+    r, n, exponent = reduce_exponent(m, clamped, 0 if m.scales_exactly else 2 * m.format.exponent_bias)
+    value = m.offset(expm1_reduced(m, r), 1.0)
+    if m.scales_exactly:
+        return m.scale_by_power(value, n)
+    first = m.shift_right(exponent, 1)
+    second = m.int_sub(exponent, first)
+    return m.mul(m.mul(value, m.power_of_two(first)), m.power_of_two(second))
 
 
 def exponential_minus_one(m: Lanes, x: str) -> str:

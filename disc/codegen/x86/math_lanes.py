@@ -134,6 +134,21 @@ class Lanes:
             result = self.fma(result, variable, self.const(coefficient))
         return result
 
+    @property
+    def scales_exactly(self) -> bool:
+        """True when `scale_by_power` is one instruction: a vector of 16 f32 lanes is one AVX-512 register."""
+        return self.builder.lanes == 16 and self.element == "f32"
+
+    def scale_by_power(self, value: str, exponent: str) -> str:
+        """value * 2^exponent with one rounding, for an integral `exponent` of any size (where `scales_exactly`)."""
+        mask = self.builder.op("arith.constant -1 : i16", "i16")
+        rounding = self.builder.op("arith.constant 4 : i32", "i32")  # as the control register says
+        return self.builder.op(
+            f'llvm.call_intrinsic "llvm.x86.avx512.mask.scalef.ps.512"({value}, {exponent}, {value}, {mask}, {rounding}) : '
+            f"({self.type}, {self.type}, {self.type}, i16, i32) -> {self.type}",
+            self.type,
+        )
+
     # Comparison. NaN compares false except with "une" and "uno".
 
     def compare(self, predicate: str, left: str, right: str) -> str:

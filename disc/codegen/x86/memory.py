@@ -38,6 +38,13 @@ def load_contiguous(b: Builder, buffer: Buffer, offset: str, mask: str | None) -
     return to_register(b, b.op(text), buffer.element)
 
 
+def prefetch(b: Builder, buffer: Buffer, offset: str) -> None:
+    """Asks for the cache line of element `offset`, which need not exist."""
+    b.statement(
+        f'"llvm.intr.prefetch"({address(b, buffer, offset)}) <{{cache = 1 : i32, hint = 3 : i32, rw = 0 : i32}}> : (!llvm.ptr) -> ()'
+    )
+
+
 def load_gather(b: Builder, buffer: Buffer, offsets: str, mask: str | None) -> str:
     """One element per lane from an i64 vector of offsets."""
     element = storage_element(buffer.element)
@@ -58,11 +65,15 @@ def load_scalar(b: Builder, buffer: Buffer, offset: str, mask: str | None) -> st
     return to_register(b, b.op(f"vector.broadcast {scalar} : {element} to {b.vec(element)}"), buffer.element)
 
 
-def store_contiguous(b: Builder, buffer: Buffer, offset: str, value: str, mask: str | None) -> None:
-    """Stores lanes to consecutive elements."""
+def store_contiguous(b: Builder, buffer: Buffer, offset: str, value: str, mask: str | None, *, stream: bool = False) -> None:
+    """Stores lanes to consecutive elements. stream: past the caches; the address must be a multiple of the vector's size, and a fence
+    must follow the last such store."""
     element = storage_element(buffer.element)
     vector, align = b.vec(element), ELEMENT_BYTES[buffer.element]
     pointer, stored = address(b, buffer, offset), to_storage(b, value, buffer.element)
+    if stream:
+        b.statement(f"llvm.store {stored}, {pointer} {{alignment = {align * b.lanes} : i64, nontemporal}} : {vector}, !llvm.ptr")
+        return
     if mask is None:
         b.statement(f"llvm.store {stored}, {pointer} {{alignment = {align} : i64}} : {vector}, !llvm.ptr")
         return
@@ -90,3 +101,8 @@ def store_scalar(b: Builder, buffer: Buffer, offset: str, value: str) -> None:
     stored = to_storage(b, value, buffer.element)
     scalar = b.op(f"vector.extract {stored}[0] : {element} from {b.vec(element)}")
     b.statement(f"llvm.store {scalar}, {address(b, buffer, offset)} : {element}, !llvm.ptr")
+
+
+def fence_streams(b: Builder) -> None:
+    """Makes streamed results visible to other threads before anything that comes after."""
+    b.statement('llvm.call_intrinsic "llvm.x86.sse.sfence"() : () -> ()')

@@ -63,7 +63,7 @@ def _direct_panel(frame: Frame, gemm: Gemm, scratch: str, column: str, column_en
 
 def _pack_right(frame: Frame, gemm: Gemm, scratch: str, column: str, column_end: str) -> None:
     """Copies B[:, column:column_end] to scratch as rows of `panel` columns, zeros up to the next vector."""
-    b, e = frame.b, frame.emitter
+    b = frame.b
     if gemm.patches is not None:
         pack_patches(frame, gemm.patches, gemm.element, gemm.panel, scratch, column, column_end)
         return
@@ -71,20 +71,28 @@ def _pack_right(frame: Frame, gemm: Gemm, scratch: str, column: str, column_end:
         source = TransposedRows(gemm.right.leaf, gemm.right.rest, gemm.panel_rows(), gemm.form.group)
         pack_transposed(frame, source, gemm.panel, scratch, column, column_end)
         return
+    pack_columns(frame, gemm, scratch, (column, column_end), (b.index(0), b.scalar(gemm.contraction.k)))
+
+
+def pack_columns(frame: Frame, gemm: Gemm, scratch: str, columns: tuple[str, str], depth: tuple[str, str]) -> None:
+    """Copies B[depth, columns] to scratch, a vector of columns at a time, zeros up to the next vector; depth: [begin, end) of k, begin a
+    multiple of the form's group."""
+    b, e = frame.b, frame.emitter
     vectors = gemm.panel // gemm.lanes
     with b.loop(b.index(0), b.index(vectors), b.index(1)) as strip:
         offset = b.op(f"arith.muli {strip.index}, {b.index(gemm.lanes)} : i64")
-        start = b.op(f"arith.addi {column}, {offset} : i64")
-        remaining = b.op(f"arith.subi {column_end}, {start} : i64")
+        start = b.op(f"arith.addi {columns[0]}, {offset} : i64")
+        remaining = b.op(f"arith.subi {columns[1]}, {start} : i64")
         mask = e.tail_mask(b.op(f"arith.maxsi {remaining}, {b.index(0)} : i64"))
         with e.bind("gn", start, lane=True, mask=mask, aligned=True):
-            _pack_strip(frame, gemm, scratch, offset, mask)
+            _pack_strip(frame, gemm, scratch, offset, mask, depth)
 
 
-def _pack_strip(frame: Frame, gemm: Gemm, scratch: str, offset: str, mask: str) -> None:
-    """One vector of columns of a panel, bound to gn, over all of k."""
+def _pack_strip(frame: Frame, gemm: Gemm, scratch: str, offset: str, mask: str, depth: tuple[str, str]) -> None:
+    """One vector of columns of a panel, bound to gn, over `depth`."""
     b, e = frame.b, frame.emitter
-    group, k = gemm.form.group, gemm.contraction.k
+    group = gemm.form.group
+    begin, end = depth
 
     def store(row: str, value: str, kind: str) -> None:
         place = b.op(f"arith.addi {b.op(f'arith.muli {row}, {b.index(gemm.panel)} : i64')}, {offset} : i64")
@@ -96,27 +104,30 @@ def _pack_strip(frame: Frame, gemm: Gemm, scratch: str, offset: str, mask: str) 
         with e.bind(name, at):
             return _operand_value(e, gemm.contraction.right, gemm.form.right, (Dim.symbol("gn"), Dim.symbol(name)), mask)
 
-    def members(row: str) -> list[str]:
-        """The positions in k of a row's group."""
-        first = b.op(f"arith.muli {row}, {b.index(group)} : i64")
+    def members(first: str) -> list[str]:
+        """The positions in k of the group that starts there."""
         return [first, *(b.op(f"arith.addi {first}, {b.index(number)} : i64") for number in range(1, group))]
 
-    whole = k // group
-    with b.loop(b.index(0), b.scalar(whole), b.index(1)) as row:
+    count = b.op(f"arith.subi {end}, {begin} : i64")
+    whole = b.op(f"arith.divui {count}, {b.index(group)} : i64")
+    with b.loop(b.index(0), whole, b.index(1)) as row:
+        first = b.op(f"arith.addi {begin}, {b.op(f'arith.muli {row.index}, {b.index(group)} : i64')} : i64")
         if group == 1:
-            store(row.index, to_storage(b, value(row.index), gemm.form.right), storage_element(gemm.form.right))
+            store(row.index, to_storage(b, value(first), gemm.form.right), storage_element(gemm.form.right))
         else:
-            store(row.index, _join(b, gemm, [value(at, name) for at, name in zip(members(row.index), GROUP, strict=False)]), "i32")
-    if group == 1 or (k.is_const and k.const % group == 0):
+            store(row.index, _join(b, gemm, [value(at, name) for at, name in zip(members(first), GROUP, strict=False)]), "i32")
+    if group == 1:
         return
     zero, kind = b.const(0, register_element(gemm.form.right)), b.vec(register_element(gemm.form.right))
-    with b.when(b.op(f"arith.cmpi slt, {b.scalar(whole * group)}, {b.scalar(k)} : i64")):
+    done = b.op(f"arith.muli {whole}, {b.index(group)} : i64")
+    with b.when(b.op(f"arith.cmpi slt, {done}, {count} : i64")):
+        last = b.op(f"arith.subi {end}, {b.index(1)} : i64")
         values: list[str] = []
-        for at, name in zip(members(b.scalar(whole))[:-1], GROUP, strict=False):
-            inside = b.op(f"arith.cmpi slt, {at}, {b.scalar(k)} : i64")
-            read = value(b.op(f"arith.minsi {at}, {b.scalar(k - 1)} : i64"), name)
+        for at, name in zip(members(b.op(f"arith.addi {begin}, {done} : i64"))[:-1], GROUP, strict=False):
+            inside = b.op(f"arith.cmpi slt, {at}, {end} : i64")
+            read = value(b.op(f"arith.minsi {at}, {last} : i64"), name)
             values.append(b.op(f"arith.select {inside}, {read}, {zero} : {kind}"))
-        store(b.scalar(whole), _join(b, gemm, [*values, zero]), "i32")
+        store(whole, _join(b, gemm, [*values, zero]), "i32")
 
 
 def _join(b: Builder, gemm: Gemm, values: list[str]) -> str:
@@ -152,14 +163,14 @@ def row_pointers(frame: Frame, gemm: Gemm, start: str, count: str) -> str:
                 assert isinstance(leaf, Buffer)
                 b.statement(f"llvm.store {address(b, leaf, b.scalar(gemm.left.rest))}, {slot} : !llvm.ptr, !llvm.ptr")
             else:
-                base = _pack_left(frame, gemm, row.index)
+                base = pack_left(frame, gemm, row.index)
                 b.statement(f"llvm.store {base}, {slot} : !llvm.ptr, !llvm.ptr")
     if gemm.left is None:
         return b.index(gemm.left_size)
     return b.op(f"arith.muli {b.scalar(gemm.left.k_step)}, {b.index(gemm.left_size)} : i64")
 
 
-def _pack_left(frame: Frame, gemm: Gemm, row: str) -> str:
+def pack_left(frame: Frame, gemm: Gemm, row: str) -> str:
     """Computes one row of A into scratch; returns its address."""
     b, e = frame.b, frame.emitter
     k = gemm.contraction.k

@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 
 from ...ir.costs import node_cost
-from ...ir.graph import Body
+from ...ir.graph import Body, Node
 from ...ir.weights import ELEMENT_BYTES
-from ...shapes import Dim
-from ..index import IndexSpace
+from ...shapes import Dim, dim_min
+from ..index import Index, IndexSpace
 from ..kernel import Kernel, Version
 from ..plan import RowPlan, plan_rows, root_index
+from .blocked import STRIP, Blocked, emit_blocked, plan_blocks
 from .builder import register_element
-from .emit import RowCache
+from .emit import Ahead, RowCache
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
-from .memory import Buffer, address
+from .memory import Buffer, address, fence_streams
+from .reductions import reduce_columns_together, reduce_together
 
 CHUNK = 4096  # elements of a flat loop per task: 16 KiB of f32, half of an L1 cache
+CHEAP = 12  # ops per element up to which a block's sixteen copies of them are worth their code
+COLUMNS = 8  # vectors of columns that are reduced at once
+ROWS = 4  # short rows worked on at once
+BLOCK_BYTES = 4096  # of them together: longer ones hide their latencies by themselves, and many streams defeat the hardware's prefetching
+AHEAD = 4096  # elements: a later pass over a row fetches the next one, but nothing further ahead
 
 
 def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, guards: Sequence[str] = ("",)) -> Kernel:
     """The kernel of a loop or stitch fusion in one version per guard: "divides(16, row)" means no tail code, "equal(...)" that no
-    run-time broadcast expands (the guards of one fusion name all of them)."""
+    run-time broadcast expands (the guards of one fusion name all of them), "beyond_cache(bytes)" that results bypass the caches."""
     plan = plan_rows(space, body, kind)
     symbols = body_symbols(space, body)
     flat = not plan.group and len(plan.tile) == 1 and kind == "loop"
     row, groups = plan.row(space), plan.groups(space)
+    work = sum(node_cost(root) + 2 for root in body.yields)
+    blocked = plan_blocks(space, body.nodes, plan) if kind == "loop" and work <= CHEAP else None
     versions: list[Version] = []
     source = ""
     for number, guard in enumerate(guards):
@@ -34,17 +45,25 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, g
         def emit(frame: Frame, guard: str = guard) -> None:
             space.broadcasts_resolved = "equal(" in guard
             frame.emitter.whole = _whole_length(space, guard)
-            _emit(frame, plan, groups, flat)
+            frame.emitter.streams = "beyond_cache(" in guard
+            if blocked is None:
+                _emit(frame, plan, groups, flat)
+            else:
+                emit_blocked(frame, plan, blocked)
+            if frame.emitter.streams:
+                fence_streams(frame.b)
             space.broadcasts_resolved = False
 
         source += emit_function(function, body, body.yields, symbols, space, lanes, emit)
         versions.append(Version(function, guard))
-    work = sum(node_cost(root) + 2 for root in body.yields)
-    cost = (Dim.of(CHUNK) if flat else row) * work // lanes + 16
+    chunk = chunk_of(plan, lanes)
+    tasks, elements = ((row + (chunk - 1)) // chunk, Dim.of(chunk)) if flat else (groups, row)
+    if blocked is not None:
+        tasks, elements = blocked.tasks(space), row * STRIP
     return Kernel(
-        name, kind, tuple(versions), symbols, (row + (CHUNK - 1)) // CHUNK if flat else groups, cost,
-        rounded_up(row, lanes) * (8 * len(plan.cached)), source, kernel_lines(body), kernel_ops(body), _notes(plan, flat),
-        flops=groups * row * work, bytes=traffic(space, body),
+        name, kind, tuple(versions), symbols, tasks, elements * plan.depth(space) * work // lanes + 16,
+        rounded_up(row, lanes) * (8 * len(plan.cached) * rows_at_once(plan)), source, kernel_lines(body), kernel_ops(body),
+        _notes(plan, flat, blocked), flops=groups * row * work, bytes=traffic(space, body),
     )  # fmt: skip
 
 
@@ -60,100 +79,196 @@ def _emit(frame: Frame, plan: RowPlan, groups: Dim, flat: bool) -> None:
     if flat:
         _emit_flat(frame, plan)
         return
+    low = frame.begin
+    rows = rows_at_once(plan)
+    if rows > 1:
+        low = _end_of_blocks(frame, plan, rows)
+        _loop_over_groups(frame, plan, groups, (frame.begin, low), rows)
+    _loop_over_groups(frame, plan, groups, (low, frame.end), 1)
+
+
+def _end_of_blocks(frame: Frame, plan: RowPlan, rows: int) -> str:
+    """Where the blocks of `rows` groups end and single groups begin: at once where rows are so long that a block leaves the cache."""
     b, e = frame.b, frame.emitter
-    with b.loop(frame.begin, frame.end, b.index(1)) as task:
-        name = e.name("task")
-        position = e.space.variable(name, groups)
-        with e.bind(name, task.index):
-            emit_group(frame, plan, position)
+    rest = b.op(f"arith.remui {b.op(f'arith.subi {frame.end}, {frame.begin} : i64')}, {b.index(rows)} : i64")
+    end = b.op(f"arith.subi {frame.end}, {rest} : i64")
+    length = e.space.env.product(plan.space[len(plan.group_dims) :])
+    most = b.index(BLOCK_BYTES // (rows * _bytes_per_element(plan, frame)))
+    fits = b.op(f"arith.cmpi sle, {b.scalar(length)}, {most} : i64")
+    return b.op(f"arith.select {fits}, {end}, {frame.begin} : i64")
+
+
+def _bytes_per_element(plan: RowPlan, frame: Frame) -> int:
+    """What one element of a row takes up on chip: that of every input and every cached value of the row's size."""
+    whole = frame.emitter.space.env.product(plan.space)
+    rows = [node for node in frame.arguments if frame.emitter.space.env.product(node.dims) == whole]
+    return max(1, sum(ELEMENT_BYTES[node.element] for node in (*rows, *plan.cached)))
+
+
+def _loop_over_groups(frame: Frame, plan: RowPlan, groups: Dim, limits: tuple[str, str], rows: int) -> None:
+    b, e = frame.b, frame.emitter
+    with b.loop(*limits, b.index(rows)) as task, ExitStack() as bound:
+        positions: list[Dim] = []
+        for number in range(rows):
+            name = e.name("task")
+            positions.append(e.space.variable(name, groups))
+            bound.enter_context(e.bind(name, b.op(f"arith.addi {task.index}, {b.index(number)} : i64") if number else task.index))
+        emit_groups(frame, plan, positions)
+
+
+def chunk_of(plan: RowPlan, lanes: int) -> int:
+    """Elements of a flat loop per task."""
+    columns = columns_at_once(plan)
+    return CHUNK if columns == 1 else columns * lanes
+
+
+def columns_at_once(plan: RowPlan) -> int:
+    """How many vectors of columns share the loop down their rows: whole cache lines side by side, and as many chains of additions."""
+    reductions = sum(len(stage) for stage in plan.columns)
+    return max(1, COLUMNS // reductions) if reductions else 1
+
+
+def rows_at_once(plan: RowPlan) -> int:
+    """How many rows share their loops: with row reductions, whose last steps are long chains of dependent instructions."""
+    return ROWS if plan.stages and plan.group else 1
 
 
 def emit_group(frame: Frame, plan: RowPlan, position: Dim) -> None:
     """All stages of the row at flat `position` among the groups."""
+    emit_groups(frame, plan, [position])
+
+
+def emit_groups(frame: Frame, plan: RowPlan, positions: Sequence[Dim]) -> None:
+    """All stages of the rows at these flat positions among the groups, side by side."""
     e = frame.emitter
-    values = e.space.delinear(position, [variable.extent for variable in plan.group])
+    rows: list[_Row] = []
+    with ExitStack() as bound:
+        for number, position in enumerate(positions):
+            names: dict[str, Dim] = {}
+            values = e.space.delinear(position, [variable.extent for variable in plan.group])
+            for variable, value in zip(plan.group, values, strict=True):
+                own = f"{variable.name}.row{number}"
+                names[variable.name] = e.space.variable(own, variable.extent)
+                bound.enter_context(e.bind(own, frame.b.scalar(value)))
+            rows.append(_Row(number, names))
+        _emit_rows(frame, plan, rows)
 
-    def nest(number: int) -> None:
-        if number == len(plan.group):
-            _emit_row(frame, plan)
-            return
-        with e.bind(plan.group[number].name, frame.b.scalar(values[number])):
-            nest(number + 1)
 
-    nest(0)
+@dataclass(frozen=True)
+class _Row:
+    """One of the rows worked on at once: its number, and its own variables for those of the plan's group."""
+
+    number: int
+    names: dict[str, Dim]
+
+    def of(self, index: Index) -> Index:
+        """`index` for this row."""
+        return tuple(position.replace(self.names) for position in index)
 
 
-def _emit_row(frame: Frame, plan: RowPlan) -> None:
+def _emit_rows(frame: Frame, plan: RowPlan, rows: Sequence[_Row]) -> None:
     e = frame.emitter
-    _make_caches(frame, plan)
+    _make_caches(frame, plan, rows)
+    for number, stage in enumerate(plan.stages):
+        if number == 1:
+            e.ahead = _next_rows(frame, plan)
+        reduce_together(e, [(node, row.of(index)) for row in rows for node, index in stage])
+    if not e.fetched and plan.stages:
+        e.ahead = _next_rows(frame, plan)
     for root, output in zip(frame.roots, frame.outputs, strict=True):
         if root in plan.group_roots:
-            at = root_index(e.space, plan.group_index, plan.group_dims, root)
-            e.store(output, e.space.linear(at, root.dims), e.value(root, at))
+            for row in rows:
+                at = row.of(root_index(e.space, plan.group_index, plan.group_dims, root))
+                e.store(output, e.space.linear(at, root.dims), e.value(root, at))
     if plan.full_roots:
-        _tile_loops(frame, plan, 0)
+        _tile_loops(frame, plan, rows, 0)
     e.caches.clear()
+    e.ahead, e.fetched = None, set()
 
 
-def _make_caches(frame: Frame, plan: RowPlan) -> None:
+def _next_rows(frame: Frame, plan: RowPlan) -> Ahead:
+    """The same place in the next row of an input: where a pass over a row in cache fetches that, the next first pass finds it there."""
+    space, fetched = frame.emitter.space, frozenset(frame.emitter.fetched)
+    distance = dim_min(space.env.product(plan.space[len(plan.group_dims) :]), Dim.of(AHEAD))
+    whole = space.env.product(plan.space)
+    rows = {node for node in frame.arguments if space.env.product(node.dims) == whole} - fetched
+
+    def ahead(node: Node, offset: Dim) -> Dim | None:
+        return offset + distance if node in rows else None
+
+    return ahead
+
+
+def _make_caches(frame: Frame, plan: RowPlan, rows: Sequence[_Row]) -> None:
     e, b = frame.emitter, frame.b
-    row = e.space.env.product(plan.space[len(plan.group_dims) :])
-    start = e.space.linear(plan.group_index, plan.group_dims) * row
+    length = e.space.env.product(plan.space[len(plan.group_dims) :])
+    size = rounded_up(length, b.lanes) * 8
     for number, node in enumerate(plan.cached):
         element = register_element(node.element)
-        offset = b.scalar(rounded_up(row, b.lanes) * (number * 8))
-        with b.at(e.floor or b.root):  # a row that is the same for every group is made before the loop over groups
-            pointer = address(b, Buffer(frame.scratch, (), "i8"), offset)
         assert ELEMENT_BYTES[element] <= 8
-        e.caches[node] = RowCache(Buffer(pointer, node.dims, element), e.space.env.simplify(start))
+        for row in rows:
+            start = e.space.linear(row.of(plan.group_index), plan.group_dims) * length
+            offset = b.scalar(size * (row.number * len(plan.cached) + number))
+            with b.at(e.floor or b.root):  # a row that is the same for every group is made before the loop over groups
+                pointer = address(b, Buffer(frame.scratch, (), "i8"), offset)
+            e.caches.setdefault(node, []).append(RowCache(Buffer(pointer, node.dims, element), e.space.env.simplify(start)))
 
 
-def _tile_loops(frame: Frame, plan: RowPlan, depth: int) -> None:
+def _tile_loops(frame: Frame, plan: RowPlan, rows: Sequence[_Row], depth: int) -> None:
     e, b = frame.emitter, frame.b
     variables = plan.tile
     if not variables:
-        _store_full(frame, plan)
+        _store_full(frame, plan, rows)
         return
     variable = variables[depth]
     if depth < len(variables) - 1:
         with b.loop(b.index(0), b.scalar(variable.extent), b.index(1)) as loop, e.bind(variable.name, loop.index):
-            _tile_loops(frame, plan, depth + 1)
+            _tile_loops(frame, plan, rows, depth + 1)
         return
 
+    _lanes(frame, plan, rows, (b.index(0), b.scalar(variable.extent)), variable.extent)
+
+
+def _lanes(frame: Frame, plan: RowPlan, rows: Sequence[_Row], limits: tuple[str, str], extent: Dim) -> None:
+    """The loop over lanes of the innermost variable, of which `extent` elements are run over."""
+    variable = plan.tile[-1]
+
     def body(names: list[str], carried: list[str]) -> list[str]:
-        del names, carried
-        _store_full(frame, plan)
+        del carried
+        copies = [_Row(0, {**rows[0].names, variable.name: Dim.symbol(name)}) for name in names]
+        for stage in plan.columns:
+            reduce_columns_together(frame.emitter, [(node, copy.of(index)) for copy in copies for node, index in stage])
+        _store_full(frame, plan, copies if plan.columns else rows)
         return []
 
-    e.lane_loop(variable.name, b.index(0), b.scalar(variable.extent), variable.extent, 1, [], body)
+    columns = columns_at_once(plan)
+    frame.emitter.lane_loop(variable.name, *limits, extent, columns, [], body)
 
 
-def _store_full(frame: Frame, plan: RowPlan) -> None:
+def _store_full(frame: Frame, plan: RowPlan, rows: Sequence[_Row]) -> None:
     e = frame.emitter
     for root, output in zip(frame.roots, frame.outputs, strict=True):
         if root in plan.full_roots:
-            at = root_index(e.space, plan.index, plan.space, root)
-            e.store(output, e.space.linear(at, root.dims), e.value(root, at))
+            for row in rows:
+                at = row.of(root_index(e.space, plan.index, plan.space, root))
+                e.store(output, e.space.linear(at, root.dims), e.value(root, at), result=True)
 
 
 def _emit_flat(frame: Frame, plan: RowPlan) -> None:
     """One loop over all elements, cut into chunks."""
-    e, b = frame.emitter, frame.b
-    variable = plan.tile[0]
+    b = frame.b
+    variable, chunk = plan.tile[0], chunk_of(plan, frame.b.lanes)
     with b.loop(frame.begin, frame.end, b.index(1)) as task:
-        low = b.op(f"arith.muli {task.index}, {b.index(CHUNK)} : i64")
-        high = b.op(f"arith.minsi {b.op(f'arith.addi {low}, {b.index(CHUNK)} : i64')}, {b.scalar(variable.extent)} : i64")
+        low = b.op(f"arith.muli {task.index}, {b.index(chunk)} : i64")
+        high = b.op(f"arith.minsi {b.op(f'arith.addi {low}, {b.index(chunk)} : i64')}, {b.scalar(variable.extent)} : i64")
 
-        def body(names: list[str], carried: list[str]) -> list[str]:
-            del names, carried
-            _store_full(frame, plan)
-            return []
-
-        extent = variable.extent if variable.extent.is_const and variable.extent.const <= CHUNK else Dim.symbol(variable.name)
-        e.lane_loop(variable.name, low, high, extent, 1, [], body)
+        extent = variable.extent if variable.extent.is_const and variable.extent.const <= chunk else Dim.symbol(variable.name)
+        _lanes(frame, plan, [_Row(0, {})], (low, high), extent)
 
 
-def _notes(plan: RowPlan, flat: bool) -> tuple[str, ...]:
+def _notes(plan: RowPlan, flat: bool, blocked: Blocked | None) -> tuple[str, ...]:
+    if blocked is not None:
+        return (f"tasks: {STRIP} of {blocked.across.extent}; blocks transposed in registers along {blocked.lane.extent}",)
     if flat:
         return (f"one flat loop over {plan.tile[0].extent} elements",)
     groups = " x ".join(str(variable.extent) for variable in plan.group) or "1"

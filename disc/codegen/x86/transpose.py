@@ -11,15 +11,15 @@ from .function import Frame
 from .memory import Buffer, address, load_contiguous
 
 
-def transpose_16(b: Builder, rows: list[str]) -> list[str]:
-    """The transpose of 16 vectors of 16 i32: four rounds of pairwise shuffles, 64 in all."""
-    vector = b.vec("i32")
+def transpose_square(b: Builder, rows: list[str], element: str) -> list[str]:
+    """The transpose of as many vectors as they have lanes, a power of 2, by rounds of pairwise shuffles (four and 64 for 16 lanes)."""
+    vector, lanes = b.vec(element), len(rows)
     distance = 1
-    while distance < 16:
+    while distance < lanes:
         result = list(rows)
-        low = ", ".join(str(lane if not lane & distance else 16 + lane - distance) for lane in range(16))
-        high = ", ".join(str(lane + distance if not lane & distance else 16 + lane) for lane in range(16))
-        for first in range(16):
+        low = ", ".join(str(lane if not lane & distance else lanes + lane - distance) for lane in range(lanes))
+        high = ", ".join(str(lane + distance if not lane & distance else lanes + lane) for lane in range(lanes))
+        for first in range(lanes):
             if first & distance:
                 continue
             second = first + distance
@@ -65,7 +65,7 @@ def pack_transposed(frame: Frame, source: TransposedRows, panel: int, scratch: s
 
         def block(position: str, mask: str | None, store_count: str) -> None:
             values = [load_contiguous(b, row, position, mask) for row in rows]
-            for number, value in enumerate(transpose_16(b, values)):
+            for number, value in enumerate(transpose_square(b, values, "i32")):
                 at = b.op(f"arith.muli {b.op(f'arith.addi {position}, {b.index(number)} : i64')}, {b.index(panel)} : i64")
                 place = address(b, target, b.op(f"arith.addi {at}, {strip.index} : i64"))
                 store = f"llvm.store {value}, {place} {{alignment = 4 : i64}} : {b.vec('i32')}, !llvm.ptr"

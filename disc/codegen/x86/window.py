@@ -305,7 +305,7 @@ def _block_values(frame: Frame, window: Window, top: str, left: str) -> list[str
             pointer = address(b, Buffer(origin, (), window.element), offset)
             value = b.op(f"llvm.load {pointer} {{alignment = {_size(window)} : i64}} : !llvm.ptr -> {vector}")
             for number, line in seen:
-                sums[number] = _combine(frame, window, sums[number], value, weights[line])
+                sums[number] = combine(frame, window.node, window.element, sums[number], value, weights[line])
     return sums
 
 
@@ -327,13 +327,14 @@ def _weight(frame: Frame, window: Window, tap: int) -> str | None:
     return frame.emitter.value(kernel, window.kernel_at(Dim.symbol("gb"), tap))
 
 
-def _combine(frame: Frame, window: Window, total: str, value: str, weight: str | None) -> str:
+def combine(frame: Frame, node: Node, element: str, total: str, value: str, weight: str | None) -> str:
+    """A running result of `node` with one more source value: weighted, or combined by the body of a pool."""
     b = frame.b
     if weight is None:
-        assert window.node.body is not None
-        return frame.emitter.body(window.node.body, [total, value])[0]
-    vector = b.vec(window.element)
-    if window.element.startswith("f"):
+        assert node.body is not None
+        return frame.emitter.body(node.body, [total, value])[0]
+    vector = b.vec(element)
+    if element.startswith("f"):
         return b.op(f"vector.fma {value}, {weight}, {total} : {vector}")
     return b.op(f"arith.addi {b.op(f'arith.muli {value}, {weight} : {vector}')}, {total} : {vector}")
 

@@ -76,6 +76,12 @@ typedef struct ral_host_api {
                     int64_t scratch_bytes);
   /* Records that run-time check `check_id` (index in the manifest's checks) failed. Returns nonzero; the entry then returns nonzero. */
   int32_t (*fail)(ral_exec* exec, int64_t check_id, int64_t actual, int64_t expected);
+  /* Walks a decision tree: nodes of four numbers (feature, threshold, left, right), node 0 first; left when features[feature] <= threshold;
+   * the feature of a leaf is -1 and its threshold the answer, in [0, count). features: 4 sizes, and room for the number of threads, which is
+   * filled in here. ral_force_choice overrides the answer. */
+  int64_t (*choose)(ral_exec* exec, const int64_t* nodes, int64_t* features, int64_t count);
+  /* Bytes of the last-level cache: results that are larger are worth writing past it. */
+  int64_t cache_bytes;
 } ral_host_api;
 
 /* The function `disc_entry` of each code section. Inputs are checked against the signature and contiguous (strides row-major);
@@ -173,6 +179,8 @@ RAL_API void ral_get_kernels(ral_context* context, int64_t* launches, int64_t* n
 RAL_API void ral_set_profile(ral_context* context, int32_t on);                              /* kernel times are taken while on */
 RAL_API void ral_set_threads(ral_context* context, int32_t threads);                         /* as ral_options.threads */
 RAL_API int32_t ral_threads(const ral_context* context);
+/* From now on every choice among schedules takes this number, or the last one where there are fewer; -1 = the tree decides. For measuring. */
+RAL_API void ral_force_choice(ral_context* context, int64_t number);
 
 /* ---- What the machine can do ----------------------------------------------------------------------------------------------- */
 

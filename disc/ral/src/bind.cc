@@ -196,6 +196,7 @@ NB_MODULE(_ral, module) {
       .def("counters", &counters)
       .def("kernels", &kernels)
       .def("set_profile", [](const Context& context, bool on) { ral_set_profile(context.get(), on); })
+      .def("force_choice", [](const Context& context, int64_t number) { ral_force_choice(context.get(), number); })
       .def("manifest", [](const Context& context) { return bytes_of(ral_manifest, context); })
       .def("file_view", &file_view)
       .def("isa", [](const Context& context) { return ral_isa(context.get()); })

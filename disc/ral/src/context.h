@@ -52,6 +52,7 @@ struct ral_context {
 
   std::atomic<int32_t> threads{1};
   std::atomic<bool> profile{false};
+  std::atomic<int64_t> forced_choice{-1};
 
   ral::Counts totals();
   int64_t arena_bytes();

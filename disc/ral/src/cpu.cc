@@ -2,6 +2,7 @@
 
 #include <cpuid.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -115,6 +116,22 @@ std::string missing_feature(std::string_view isa) {
     if (!cpu_has(feature)) return std::string(feature);
   }
   return "";
+}
+
+int64_t last_level_cache_bytes() {
+  constexpr int64_t kUnknown = 32 << 20;
+  constexpr uint32_t kIntelCaches = 4, kAmdCaches = 0x8000001d;  // the same fields; a CPU that lacks one of the leaves has zeros there
+  constexpr uint32_t kInstructions = 2;
+  int64_t largest = 0;
+  for (const uint32_t leaf : {kIntelCaches, kAmdCaches}) {
+    for (uint32_t cache = 0; cache < 8; ++cache) {
+      uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
+      if (!__get_cpuid_count(leaf, cache, &eax, &ebx, &ecx, &edx) || (eax & 0x1f) == 0) break;
+      const int64_t line = (ebx & 0xfff) + 1, partitions = (ebx >> 12 & 0x3ff) + 1, ways = (ebx >> 22) + 1;
+      if ((eax & 0x1f) != kInstructions) largest = std::max(largest, line * partitions * ways * (int64_t{ecx} + 1));
+    }
+  }
+  return largest > 0 ? largest : kUnknown;
 }
 
 }  // namespace ral

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "bytes.h"
+#include "cpu.h"
 #include "layout.h"
 #include "pool.h"
 
@@ -50,10 +51,12 @@ int32_t host_fail(ral_exec* exec, int64_t check_id, int64_t actual, int64_t expe
   return guarded<int32_t>(exec, 1, [&] { return exec->fail(check_id, actual, expected); });
 }
 
+int64_t host_choose(ral_exec* exec, const int64_t* nodes, int64_t* features, int64_t count) { return exec->choose(nodes, features, count); }
+
 }  // namespace
 
 namespace ral {
-const ral_host_api kHostApi = {host_alloc, host_output, host_launch, host_fail};
+const ral_host_api kHostApi = {host_alloc, host_output, host_launch, host_fail, host_choose, ral::last_level_cache_bytes()};
 
 // An output is one block: dims, strides, then the data on a 64-byte boundary. `dims` is the start of the block.
 void release_output(ral_tensor* output) {
@@ -251,4 +254,13 @@ int32_t ral_exec::fail(int64_t check_id, int64_t actual, int64_t expected) {
   const bool has_places = text.find("{actual}") != std::string::npos || text.find("{expected}") != std::string::npos;
   const std::string whole = has_places ? text : text + ": got {actual}, expected {expected}";
   return record(RAL_ERROR_SHAPE, with_value(with_value(whole, "{actual}", actual), "{expected}", expected));
+}
+
+int64_t ral_exec::choose(const int64_t* nodes, int64_t* features, int64_t count) const {
+  const int64_t forced = context_.forced_choice.load(std::memory_order_relaxed);
+  if (forced >= 0) return std::min(forced, count - 1);
+  features[4] = context_.threads.load(std::memory_order_relaxed);
+  const int64_t* node = nodes;
+  while (node[0] >= 0) node = nodes + 4 * (features[node[0]] <= node[1] ? node[2] : node[3]);
+  return node[1];
 }

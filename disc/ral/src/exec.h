@@ -23,6 +23,7 @@ struct ral_exec {
   void* output(int64_t index, const int64_t* dims);
   int32_t launch(int64_t kernel_id, ral_kernel kernel, const int64_t* args, int64_t tasks, int64_t cost, int64_t scratch_bytes);
   int32_t fail(int64_t check_id, int64_t actual, int64_t expected);
+  int64_t choose(const int64_t* nodes, int64_t* features, int64_t count) const;
   int32_t record(ral_status code, std::string message);
 
   ral::Counts counts;

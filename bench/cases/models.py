@@ -1,39 +1,17 @@
-"""The models that are measured: base-size, from their configurations with seeded weights, nothing is downloaded."""
+"""Whole models of base size, from their configurations. transformers takes seconds to import, so each builder does it when it is called."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
-import transformers
 from torch import nn
-from torch.export import Dim
 
-Inputs = tuple[torch.Tensor, ...]
-Shape = tuple[int, ...]
+from bench.cases.case import Case, Inputs, Shape
 
 TEXT_SHAPES: tuple[Shape, ...] = ((1, 16), (1, 64), (1, 37), (4, 50), (8, 64), (1, 256), (16, 23))
 IMAGE_SHAPES: tuple[Shape, ...] = ((1, 224), (2, 224))
 TOKENS = 20_000  # every vocabulary measured here is larger
-
-
-@dataclass(frozen=True)
-class Case:
-    """One model. `dynamic`: the dims of every input that may change. `example`: the shape to compile with, not among `shapes`."""
-
-    name: str
-    title: str
-    build: Callable[[], nn.Module]
-    inputs: Callable[[Shape], Inputs]
-    shapes: tuple[Shape, ...]
-    dynamic: tuple[int, ...]
-    example: Shape
-
-    @property
-    def dynamic_shapes(self) -> tuple[dict[int, object], ...]:
-        """As `torch.export` and `disc.compile` take them."""
-        return tuple({dim: Dim.AUTO for dim in self.dynamic} for _ in self.inputs(self.example))
 
 
 class TextModel(nn.Module):
@@ -58,6 +36,11 @@ class ImageModel(nn.Module):
         return self.model(pixel_values=pixels)[0]
 
 
+class AddOne(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+
 def text_inputs(shape: Shape) -> Inputs:
     """Random ids; the mask is 0 for the last third of every row but the first, as in a padded batch."""
     batch, length = shape
@@ -68,6 +51,7 @@ def text_inputs(shape: Shape) -> Inputs:
 
 
 def image_inputs(shape: Shape) -> Inputs:
+    """Square images: (batch, size)."""
     batch, size = shape
     return (torch.randn(batch, 3, size, size, generator=torch.Generator().manual_seed(batch)),)
 
@@ -77,61 +61,50 @@ def _text(name: str, title: str, build: Callable[[], nn.Module]) -> Case:
 
 
 def _bert() -> nn.Module:
+    import transformers
+
     return transformers.BertModel(transformers.BertConfig(), add_pooling_layer=False)
 
 
 def _albert() -> nn.Module:
+    import transformers
+
     config = transformers.AlbertConfig(hidden_size=768, num_attention_heads=12, intermediate_size=3072)
     return transformers.AlbertModel(config, add_pooling_layer=False)
 
 
 def _gpt2() -> nn.Module:
+    import transformers
+
     return transformers.GPT2Model(transformers.GPT2Config(use_cache=False))
 
 
 def _t5_encoder() -> nn.Module:
+    import transformers
+
     config = transformers.T5Config(d_model=512, d_kv=64, d_ff=2048, num_layers=6, num_heads=8, use_cache=False)
     return transformers.T5EncoderModel(config)
 
 
 def _vit() -> nn.Module:
+    import transformers
+
     return ImageModel(transformers.ViTModel(transformers.ViTConfig(), add_pooling_layer=False))
 
 
 def _small_bert() -> nn.Module:
+    import transformers
+
     config = transformers.BertConfig(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024)
     return transformers.BertModel(config, add_pooling_layer=False)
 
 
-CASES: dict[str, Case] = {
-    case.name: case
-    for case in (
-        _text("bert", "BERT-base", _bert),
-        _text("albert", "ALBERT-base", _albert),
-        _text("gpt2", "GPT-2", _gpt2),
-        Case("vit", "ViT-base", _vit, image_inputs, IMAGE_SHAPES, (0,), (3, 224)),
-        _text("t5-encoder", "T5-small encoder", _t5_encoder),
-        _text("bert-small", "BERT, 4 layers of width 256", _small_bert),
-    )
-}
-MEASURED = ("bert", "albert", "gpt2", "vit", "t5-encoder")
-
-
-def build(case: Case) -> nn.Module:
-    """The model with its seeded weights, in evaluation mode."""
-    torch.manual_seed(0)
-    return case.build().eval()
-
-
-def parse_shapes(text: str | None, case: Case) -> tuple[Shape, ...]:
-    """ "1x16,4x50" → ((1, 16), (4, 50)); None = the shapes of the case. Raises ValueError for anything else."""
-    if not text:
-        return case.shapes
-    shapes = tuple(tuple(int(size) for size in part.split("x")) for part in text.split(","))
-    if any(len(shape) != 2 or min(shape) < 1 for shape in shapes):
-        raise ValueError(f"shapes are written BATCHxSIZE,BATCHxSIZE,..., not {text!r}")
-    return shapes
-
-
-def shape_name(shape: Shape) -> str:
-    return "x".join(map(str, shape))
+MODEL_CASES = (
+    _text("bert", "BERT-base", _bert),
+    _text("albert", "ALBERT-base", _albert),
+    _text("gpt2", "GPT-2", _gpt2),
+    Case("vit", "ViT-base", _vit, image_inputs, IMAGE_SHAPES, (0,), (3, 224)),
+    _text("t5-encoder", "T5-small encoder", _t5_encoder),
+)
+SMALL_BERT = _text("bert-small", "BERT, 4 layers of width 256", _small_bert)
+ADD_ONE = Case("add-one", "x + 1 on 4 elements", AddOne, lambda shape: (torch.zeros(shape),), ((4,),), (0,), (3,))

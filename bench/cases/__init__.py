@@ -1,0 +1,22 @@
+"""The cases of every suite. Nothing is downloaded: models are made from their configurations with seeded weights."""
+
+from __future__ import annotations
+
+from bench.cases.case import Case, Inputs, Shape, build, parse_shapes, shape_name
+from bench.cases.conv import CONV_CASES
+from bench.cases.gemm import GEMM_CASES
+from bench.cases.memory import MEMORY_CASES
+from bench.cases.models import ADD_ONE, MODEL_CASES, SMALL_BERT, ImageModel, TextModel
+
+SUITE_CASES: dict[str, tuple[Case, ...]] = {
+    "models": MODEL_CASES,
+    "gemm": GEMM_CASES,
+    "memory": MEMORY_CASES,
+    "conv": CONV_CASES,
+    "overhead": (ADD_ONE,),
+    "compile": MODEL_CASES[:1],
+    "stream": (SMALL_BERT,),
+}
+CASES: dict[str, Case] = {case.name: case for cases in SUITE_CASES.values() for case in cases}
+
+__all__ = ["CASES", "SUITE_CASES", "Case", "ImageModel", "Inputs", "Shape", "TextModel", "build", "parse_shapes", "shape_name"]

@@ -1,0 +1,98 @@
+"""One peer in a process of its own: `python -m bench.peer_server ANSWERS`, started by `bench.peer_process`.
+
+Reads one JSON command per line from its standard input and writes one JSON answer per line to the file descriptor ANSWERS; what
+libraries print goes to standard error. An answer with "reason" says why there is no other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bench.cases import CASES, build
+from bench.dtypes import DTYPES
+from bench.memory import peak_of
+from bench.peers import Call, Peer, Skipped, Workbench, as_tensor, build_peer
+from bench.timing import calls_per_turn, time_turn
+
+Message = dict[str, object]
+PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+class Server:
+    """The state between commands: the peer of the open case, and the call of the bound shape."""
+
+    def __init__(self) -> None:
+        self.bench: Workbench | None = None
+        self.peer: Peer | None = None
+        self.call: Call | None = None
+        self.count = 1
+
+    def open(self, peer: str, case: str, threads: int, dtype: str, folder: str) -> Message:
+        """Builds the peer for a case, in the place of the one before. Answers setup: seconds."""
+        self.peer = self.call = self.bench = None
+        bench = self.bench = Workbench(CASES[case], build(CASES[case]), threads, Path(folder), DTYPES[dtype])
+        made = build_peer(peer, bench)
+        if isinstance(made, Skipped):
+            return {"reason": made.reason}
+        self.peer = made
+        return {"setup": made.setup}
+
+    def bind(self, shape: list[int], output: str) -> Message:
+        """Makes the first call with a shape, recompiles included, and writes its result to `output` (.npy). Answers first: seconds."""
+        assert self.peer is not None and self.bench is not None
+        self.call = self.peer.bind(self.bench.case.inputs(tuple(shape)))
+        start = time.perf_counter()
+        result = self.call()
+        first = time.perf_counter() - start
+        np.save(output, as_tensor(result).numpy())
+        self.call()
+        self.count = calls_per_turn(self.call)
+        return {"first": first}
+
+    def turn(self) -> Message:
+        """One turn of calls, after one that brings weights and code back into the caches. Answers ms: per call."""
+        assert self.call is not None
+        self.call()
+        return {"ms": time_turn(self.call, self.count)}
+
+    def peak(self) -> Message:
+        """Answers bytes: the highest resident memory during calls of the bound shape."""
+        assert self.call is not None
+        call = self.call
+        return {"bytes": peak_of(lambda: [call() for _ in range(3)])}
+
+    def save(self, path: str) -> Message:
+        """Writes disc's artifact."""
+        assert self.peer is not None and self.peer.executable is not None
+        self.peer.executable.save(path)
+        return {}
+
+
+def main(answers: str) -> None:
+    """Serves until the input ends; dies with its parent, stopped or not."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    torch.set_num_interop_threads(1)
+    server = Server()
+    commands = {"open": server.open, "bind": server.bind, "turn": server.turn, "peak": server.peak, "save": server.save}
+    with os.fdopen(int(answers), "w") as out, torch.no_grad():
+        for line in sys.stdin:
+            command = json.loads(line)
+            try:
+                answer = commands[command.pop("do")](**command)
+            except Exception as error:
+                answer = {"reason": f"{type(error).__name__}: {str(error).strip()[:300]}"}
+            print(json.dumps(answer), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,187 @@
+"""Latency of one case over its shapes, disc and the peers in turns, every result compared with eager's, every time with the roofline."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from bench.cases import CASES, Case, Inputs, Shape, build, parse_shapes, shape_name
+from bench.checks import error_of, work_of
+from bench.dtypes import DTYPES
+from bench.job import Job, Result
+from bench.limits import HOW, Limits, Work, bound, higher, measure_limits
+from bench.memory import runtime_memory
+from bench.peer_process import PeerFailed, PeerProcess
+from bench.runtimes import OPEN
+from bench.timing import interleave
+
+
+@dataclass
+class Run:
+    """What the measurement of one case needs. peers: the processes that could build it; skipped: the others, with the reason."""
+
+    job: Job
+    case: Case
+    model: nn.Module
+    folder: Path
+    peers: dict[str, PeerProcess] = field(default_factory=dict)
+    setup: dict[str, float] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+
+def run(job: Job) -> list[Result]:
+    """One result per case. Every peer has one process for all of them."""
+    with contextlib.ExitStack() as stack:
+        processes = [stack.enter_context(PeerProcess(name)) for name in peer_names(job)]
+        limits = _limits(job)
+        results: list[Result] = []
+        for name in job.cases:
+            with tempfile.TemporaryDirectory(prefix="disc-bench-") as folder:
+                results.append(_case(_opened(job, CASES[name], processes, Path(folder))))
+            again = _limits(job)
+            limits = higher(limits, again) if limits is not None and again is not None else None
+    return [_with_limits(result, limits) for result in results]
+
+
+def peer_names(job: Job) -> list[str]:
+    """disc first; where eager takes part, so do the other ways it has for the dtype."""
+    extra = DTYPES[job.dtype].extra_peers if "eager" in job.peers else ()
+    return list(dict.fromkeys(["disc", *job.peers, *extra]))
+
+
+def _opened(job: Job, case: Case, processes: list[PeerProcess], folder: Path) -> Run:
+    this = Run(job, case, build(case), folder)
+    for process in processes:
+        try:
+            this.setup[process.name] = process.seconds("open", "setup", peer=process.name, **_opening(job, case, folder))
+            this.peers[process.name] = process
+        except PeerFailed as error:
+            this.skipped[process.name] = str(error)
+    return this
+
+
+def _opening(job: Job, case: Case, folder: Path) -> dict[str, object]:
+    return {"case": case.name, "threads": job.threads, "dtype": job.dtype, "folder": str(folder)}
+
+
+def _case(this: Run) -> Result:
+    """One row per shape."""
+    shapes = parse_shapes(this.job.shapes, this.case)
+    return {
+        "case": this.case.name,
+        "title": this.case.title,
+        "threads": this.job.threads,
+        "dtype": this.job.dtype,
+        "setup_s": this.setup,
+        "skipped": this.skipped,
+        "rows": [_row(this, shape) for shape in shapes],
+        "memory": _memory(this, max(shapes, key=math.prod)) if this.job.memory else None,
+    }
+
+
+def _row(this: Run, shape: Shape) -> dict[str, object]:
+    inputs = this.case.inputs(shape)
+    expected = this.model(*inputs)
+    firsts: dict[str, float] = {}
+    errors: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    for name, process in this.peers.items():
+        if name == "inductor" and this.job.inductor_shapes and shape not in parse_shapes(this.job.inductor_shapes, this.case):
+            continue
+        output = this.folder / "result.npy"
+        try:
+            firsts[name] = process.seconds("bind", "first", shape=shape, output=str(output))
+            errors[name] = error_of(torch.from_numpy(np.load(output)), expected)
+        except PeerFailed as error:
+            failed[name] = str(error)
+    turns: dict[str, Callable[[], float]] = {name: _turn(this.peers[name]) for name in firsts}
+    timings = interleave(turns, this.job.repeats)
+    line = ", ".join(f"{name} {timing.median:.3f} ms" for name, timing in timings.items())
+    print(f"  {this.case.name} {shape_name(shape)}: {line}", file=sys.stderr, flush=True)
+    dtype = DTYPES[this.job.dtype]
+    return {
+        "shape": shape_name(shape),
+        "work": dataclasses.asdict(work_of(this.model, inputs, expected, dtype)),
+        "first_s": firsts,
+        "ms": {name: dataclasses.asdict(timing) for name, timing in timings.items()},
+        "error": errors,
+        "wrong": [name for name, error in errors.items() if not error <= dtype.tolerance],
+        "failed": failed,
+    }
+
+
+def _turn(process: PeerProcess) -> Callable[[], float]:
+    return lambda: process.seconds("turn", "ms")
+
+
+# --- limits ---------------------------------------------------------------------------------------------------------------------
+
+
+def _limits(job: Job) -> Limits | None:
+    """None where the machine's limits cannot be measured."""
+    try:
+        return measure_limits(job.threads, job.dtype)
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"no limits: {error}", file=sys.stderr, flush=True)
+        return None
+
+
+def _with_limits(result: Result, limits: Limits | None) -> Result:
+    """The result with the limits, and with the milliseconds that the multiply-adds and the bytes of every row must take."""
+    rows = cast("list[dict[str, object]]", result["rows"])
+    if limits is None:
+        return {**result, "limits": None, "rows": [{**row, "bound": None} for row in rows]}
+    bounds = [bound(Work(**cast("dict[str, int]", row["work"])), limits) for row in rows]
+    judged = [{**row, "bound": dataclasses.asdict(each)} for row, each in zip(rows, bounds, strict=True)]
+    return {**result, "limits": {**dataclasses.asdict(limits), "how": HOW}, "rows": judged}
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------------------
+
+
+def _memory(this: Run, shape: Shape) -> dict[str, object]:
+    """Peak resident MiB during calls of the largest shape. Runtimes with a model file are measured alone with it; those inside PyTorch in
+    a fresh process that holds PyTorch and the model, as it must."""
+    mib: dict[str, dict[str, float]] = {}
+    failed: dict[str, str] = {}
+    for name in this.peers:
+        try:
+            mib[name] = _file_memory(this, name, shape) if name in OPEN else _torch_memory(this, name, shape)
+        except (PeerFailed, subprocess.CalledProcessError) as error:
+            failed[name] = str(error)
+    return {"shape": shape_name(shape), "mib": mib, "failed": failed}
+
+
+def _torch_memory(this: Run, name: str, shape: Shape) -> dict[str, float]:
+    with PeerProcess(name, {}) as process:
+        process.ask("open", peer=name, **_opening(this.job, this.case, this.folder))
+        process.ask("bind", shape=shape, output=str(this.folder / "result.npy"))
+        return {"calls": round(process.seconds("peak", "bytes") / 2**20, 1)}
+
+
+def _file_memory(this: Run, name: str, shape: Shape) -> dict[str, float]:
+    file = this.folder / (f"{this.case.name}.disc" if name == "disc" else f"{this.case.name}.onnx")
+    if name == "disc":
+        this.peers[name].ask("save", path=str(file))
+    inputs = _saved(this.case.inputs(shape), this.folder)
+    figures = runtime_memory(name, file, this.job.threads, DTYPES[this.job.dtype].openvino, inputs)
+    return {key: round(value / 2**20, 1) for key, value in figures.items()}
+
+
+def _saved(inputs: Inputs, folder: Path) -> list[Path]:
+    paths = [folder / f"input{number}.npy" for number in range(len(inputs))]
+    for path, tensor in zip(paths, inputs, strict=True):
+        np.save(path, tensor.numpy())
+    return paths

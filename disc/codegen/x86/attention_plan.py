@@ -1,0 +1,108 @@
+"""The plan of an attention kernel over blocks of keys: where things lie in scratch, which micro-kernels it calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...ir.graph import Node
+from ...shapes import Dim
+from ..index import ZERO
+from ..softmax import Causal, Softmax
+from .function import rounded_up
+from .gemm_plan import ROWS, Gemm
+
+ROW_BLOCK = 96  # rows of a task, a multiple of ROWS: a packed panel of keys serves all of them
+KEY_BLOCK = 512  # with 96 rows: 192 KiB of scores, and 128 KiB of values of 64 columns, within an L2
+
+
+@dataclass(eq=False)
+class Blocks:
+    """The parts of the kernel. scores, probability: the nodes between the dots."""
+
+    first: Gemm
+    second: Gemm
+    scores: Node
+    probability: Node
+    softmax: Softmax
+    causal: Causal | None
+
+    @property
+    def columns(self) -> Dim:
+        """Floats from row to row of the unfinished results."""
+        return rounded_up(self.second.contraction.n, 16)
+
+    def row_blocks(self) -> Dim:
+        """Tasks of a batch."""
+        return (self.first.contraction.m + (ROW_BLOCK - 1)) // ROW_BLOCK
+
+    def places(self) -> dict[str, Dim]:
+        """Byte offsets in scratch; "end" is its size.
+
+        queries: packed rows of the first dot; keys, values: tile and panel of the first and of the second; then the row pointers of both,
+        the scores, maxima, sums and scales of the rows, and the unfinished results.
+        """
+        queries = rounded_up(self.first.contraction.k, 16) * (ROW_BLOCK * self.first.left_size) if self.first.left is None else ZERO
+        sizes = {
+            "queries": queries + self.first.left_offset,
+            "keys": self.first.scratch(),
+            "values": Dim.of(self.second.tile_bytes + KEY_BLOCK * self.second.panel_step),
+            "query_rows": Dim.of(ROW_BLOCK * 8),
+            "score_rows": Dim.of(ROW_BLOCK * 8),
+            "scores": Dim.of(ROW_BLOCK * KEY_BLOCK * 4),
+            "maxima": Dim.of(ROW_BLOCK * 4),
+            "sums": Dim.of(ROW_BLOCK * 4),
+            "scales": Dim.of(ROW_BLOCK * 4),
+            "results": self.columns * (ROW_BLOCK * 4),
+        }
+        offsets: dict[str, Dim] = {}
+        total = ZERO
+        for name, size in sizes.items():
+            offsets[name] = total
+            total = total + rounded_up(size, 64)
+        return {**offsets, "end": total + 64}
+
+    def row_counts(self) -> tuple[int, ...]:
+        """The heights of tiles that occur."""
+        m = self.first.contraction.m
+        if not m.is_const or m.const == 0:
+            return tuple(range(1, ROWS + 1))
+        heights = {size for rows in parts_of(m.const, ROW_BLOCK) for size in parts_of(rows, ROWS)}
+        return tuple(sorted(heights))
+
+    def vector_counts(self, gemm: Gemm) -> tuple[int, ...]:
+        """The widths of tiles of `gemm` that occur, in vectors."""
+        most = tile_width(gemm) // gemm.lanes
+        return (most,) if self.whole_tiles(gemm) else tuple(range(1, most + 1))
+
+    def whole_tiles(self, gemm: Gemm) -> bool:
+        """True when every tile of `gemm` has all its columns."""
+        n = gemm.contraction.n
+        return n.is_const and n.const % tile_width(gemm) == 0 and (gemm is self.second or self.causal is None)
+
+    def micro_kernels(self) -> tuple[tuple[str, int, int], ...]:
+        """Those that the kernel calls."""
+        gemms = (self.first, self.second)
+        return tuple((gemm.form.name, rows, count) for gemm in gemms for rows in self.row_counts() for count in self.vector_counts(gemm))
+
+    def notes(self) -> tuple[str, ...]:
+        c = self.first.contraction
+        lines = [
+            f"running softmax: {ROW_BLOCK} rows x {KEY_BLOCK} keys of scores in scratch, no buffer of {c.m} x {c.n} scores",
+            f"rows of -inf alone give {'0' if self.softmax.safe else 'NaN'}",
+        ]
+        if self.causal is not None:
+            lines.append(
+                f"causal: row gm sees {self.causal.columns} keys, the rest is skipped in blocks unless a value there is not finite"
+            )
+        return tuple(lines)
+
+
+def parts_of(whole: int, most: int) -> set[int]:
+    """The sizes of as few equal parts as hold at most `most` each."""
+    count = -(-whole // most)
+    return {whole // count, -(-whole // count)}
+
+
+def tile_width(gemm: Gemm) -> int:
+    """Columns of a tile."""
+    return gemm.lanes * min(gemm.vectors, gemm.panel // gemm.lanes)

@@ -1,0 +1,176 @@
+"""Tiles of an attention kernel: a block of rows times a panel, tile by tile, and what is done with each row of a tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from ...ir.graph import Body, Node
+from ...shapes import Dim
+from ..contraction import forward_indices
+from ..index import ONE, ZERO, Index
+from .attention_plan import KEY_BLOCK, ROW_BLOCK, Blocks, tile_width
+from .emit import Predicate
+from .function import Frame
+from .gemm_plan import PANEL, ROWS, Gemm
+from .memory import Buffer, address
+from .micro import micro_name
+from .running_softmax import RowState
+
+
+@dataclass(eq=False)
+class Task:
+    """One block of rows: its first row and number of rows, and where its scratch is."""
+
+    frame: Frame
+    blocks: Blocks
+    body: Body
+    low: str
+    rows: str
+    places: dict[str, str]
+
+    def at(self, name: str) -> Frame:
+        """The frame with scratch from `name` on."""
+        return replace(self.frame, scratch=self.places[name])
+
+    def buffer(self, name: str, element: str = "f32") -> Buffer:
+        return Buffer(self.places[name], (), element)
+
+    def state(self, row: str) -> RowState:
+        """What the softmax keeps of a row; probabilities are stored as the second dot reads them."""
+        b = self.frame.b
+        start = b.op(f"arith.muli {row}, {b.index(KEY_BLOCK * 4)} : i64")
+        scores = address(b, self.buffer("scores", "i8"), start)
+        maximum, total, scale = (address(b, self.buffer(name), row) for name in ("maxima", "sums", "scales"))
+        blocks = self.blocks
+        return RowState(scores, maximum, total, scale, KEY_BLOCK, blocks.probability.element, blocks.second.form.left)
+
+
+def share(frame: Frame, number: str, whole: str, parts: str) -> tuple[str, str]:
+    """[begin, end) of part `number` of `whole` in equal parts."""
+    b = frame.b
+    begin = b.op(f"arith.divui {b.op(f'arith.muli {number}, {whole} : i64')}, {parts} : i64")
+    after = b.op(f"arith.addi {number}, {b.index(1)} : i64")
+    return begin, b.op(f"arith.divui {b.op(f'arith.muli {after}, {whole} : i64')}, {parts} : i64")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A panel of B: its first row, bytes from row to row, rows."""
+
+    pointer: str
+    step: str
+    k: str
+
+
+@dataclass(frozen=True)
+class TileRow:
+    """One row of a tile of products. place: where the tile is; number: the row within the block, offset: where it starts in the tile, as
+    expressions; columns: [begin, end) of the tile."""
+
+    place: str
+    number: Dim
+    offset: Dim
+    columns: tuple[str, str]
+
+
+def each_row(
+    task: Task, gemm: Gemm, names: tuple[str, str, str], panel: Panel, columns: tuple[str, str], each: Callable[[TileRow], None]
+) -> None:
+    """All rows of the block times one panel; names: where tile and row pointers are, and the bytes from k to k + 1; `each` row is handled
+    with gm bound."""
+    b, e = task.frame.b, task.frame.emitter
+    place, pointers, k_step = names
+    row_name, start_name = e.name("row"), e.name("start")
+    number, start = e.space.variable(row_name, Dim.of(ROW_BLOCK)), e.space.variable(start_name, Dim.of(ROW_BLOCK))
+    with _strips(task, gemm, columns, panel.pointer) as (strip, moved), _tiles(task) as (low, count):
+        array = b.op(f"llvm.getelementptr {task.places[pointers]}[{low}] : (!llvm.ptr, i64) -> !llvm.ptr, !llvm.ptr")
+        tile = task.places[place]
+        right = f"{moved}, {panel.step}, {panel.k}, {tile}, {b.index(PANEL)}"
+        no_prefetch = f"{task.frame.scratch}, {b.index(0)}"
+        fresh = b.constant("arith.constant false")  # the tile is written, not added to
+        _micro(task, gemm, (count, strip), f"{array}, {b.index(0)}, {k_step}, {right}, {fresh}, {no_prefetch}")
+        high = b.op(f"arith.addi {low}, {count} : i64")
+        with e.bind(start_name, low), b.loop(low, high, b.index(1)) as row:
+            position = b.op(f"arith.addi {task.low}, {row.index} : i64")
+            with e.bind(row_name, row.index), e.bind("gm", position):
+                each(TileRow(place, number, (number - start) * PANEL, strip))
+
+
+@contextmanager
+def _strips(task: Task, gemm: Gemm, columns: tuple[str, str], pointer: str) -> Iterator[tuple[tuple[str, str], str]]:
+    """Loops over as many columns at a time as the accumulators hold: their range and the panel from there on."""
+    b, width = task.frame.b, tile_width(gemm)
+    if width == gemm.panel:
+        yield columns, pointer
+        return
+    with b.loop(*columns, b.index(width)) as strip:
+        end = b.op(f"arith.minsi {b.op(f'arith.addi {strip.index}, {b.index(width)} : i64')}, {columns[1]} : i64")
+        shift = b.op(f"arith.subi {strip.index}, {columns[0]} : i64")
+        shift = b.op(f"arith.muli {shift}, {b.index(gemm.form.unit)} : i64")
+        yield (strip.index, end), address(b, Buffer(pointer, (), "i8"), shift)
+
+
+@contextmanager
+def _tiles(task: Task) -> Iterator[tuple[str, str]]:
+    """Loops over tiles of equal height: the first row of each and the number of its rows."""
+    b = task.frame.b
+    tiles = b.op(f"arith.ceildivui {task.rows}, {b.index(ROWS)} : i64")
+    with b.loop(b.index(0), tiles, b.index(1)) as tile:
+        low, high = share(task.frame, tile.index, task.rows, tiles)
+        yield low, b.op(f"arith.subi {high}, {low} : i64")
+
+
+def _micro(task: Task, gemm: Gemm, size: tuple[str, tuple[str, str]], operands: str) -> None:
+    """Calls the micro-kernel for this number of rows and of columns."""
+    b = task.frame.b
+    rows, columns = size
+    heights, widths = task.blocks.row_counts(), task.blocks.vector_counts(gemm)
+    types = "(!llvm.ptr, i64, i64, !llvm.ptr, i64, i64, !llvm.ptr, i64, i1, !llvm.ptr, i64) -> ()"
+    calls = {
+        (width - 1) * ROWS + height: f"func.call @{micro_name(gemm.form.name, height, width, gemm.lanes)}({operands}) : {types}"
+        for width in widths
+        for height in heights
+    }
+    if len(calls) == 1:
+        b.statement(next(iter(calls.values())))
+        return
+    span = b.op(f"arith.subi {columns[1]}, {columns[0]} : i64")
+    vectors = b.op(f"arith.divui {b.op(f'arith.addi {span}, {b.index(-1)} : i64')}, {b.index(gemm.lanes)} : i64")
+    number = b.op(f"arith.addi {b.op(f'arith.muli {vectors}, {b.index(ROWS)} : i64')}, {rows} : i64")
+    b.statement(f"scf.index_switch {b.op(f'arith.index_cast {number} : i64 to index')}")
+    for key, call in calls.items():
+        b.statement(f"case {key} {{\n{call}\nscf.yield\n}}")
+    b.statement("default {\nscf.yield\n}")
+
+
+def store_row(task: Task, gemm: Gemm, row: TileRow, adjust: Callable[[str], str], put: Callable[[dict[Node, Index]], None]) -> None:
+    """Runs `put` over the columns of a row of a tile, the dot's value there being `adjust` of the tile's."""
+    b, e, c = task.frame.b, task.frame.emitter, gemm.contraction
+    tile = task.buffer(row.place, gemm.element)
+    name = e.name("start")
+    offset = row.offset + (ZERO if c.n == ONE else Dim.symbol("gn") - e.space.variable(name, c.n))
+
+    def dot_value(index: Index, predicate: Predicate | None) -> str:
+        del index
+        return adjust(e.load(tile, offset, predicate))
+
+    indices = forward_indices(e.space, task.body, c.node, c.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("gn")))
+
+    def columns(names: list[str], carried: list[str]) -> list[str]:
+        del names, carried
+        put(indices)
+        return []
+
+    e.leaves[c.node] = dot_value
+    e.floor = b.scope if c.n == ONE else None  # the index of a value names no column then: it would be taken for one of all rows
+    with e.bind(name, row.columns[0]):
+        e.lane_loop("gn", *row.columns, _known_width(task, gemm), 1, [], columns)
+    e.floor = None
+    del e.leaves[c.node]
+
+
+def _known_width(task: Task, gemm: Gemm) -> Dim:
+    """The columns of a tile, gn where they are not known."""
+    return Dim.of(tile_width(gemm)) if task.blocks.whole_tiles(gemm) else Dim.symbol("gn")

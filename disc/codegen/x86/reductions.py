@@ -1,0 +1,288 @@
+"""Reductions: over lanes when the result is the same in every lane (rows), one accumulator per lane otherwise (columns).
+
+Row reductions of equal extent share one loop (paper §5.1: independent dominants are interleaved): several reductions of a row, and
+the same one of several rows, so that the latencies of their accumulators and of the sums across lanes overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ...ir.costs import node_cost
+from ...ir.graph import Node
+from ...shapes import Dim
+from ..index import ONE, ZERO, Index
+from ..probe import Probe, flattens
+from .builder import register_element
+from .emit import Ahead, Emitter, Predicate
+
+CHAINS = 4  # accumulators that hide the latency of an addition where the loop does little else
+DEAR = 8  # ops per element from which on the loop does enough else
+
+ROWS_AHEAD = 8  # fetched by a loop down several columns at once
+
+Place = Callable[[Sequence[Dim]], Sequence[Dim]]
+
+
+@dataclass(eq=False)
+class _Reduction:
+    """One reduction at one index of its kept dims: its loops (`outer` extents, then lanes over `inner`), the positions in the reduced
+    dims that these stand for, and the SSA values and types that its accumulators start from."""
+
+    node: Node
+    index: Index
+    predicate: Predicate | None
+    initial: list[tuple[str, str]]
+    outer: list[Dim]
+    inner: Dim
+    place: Place
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        """What is reduced."""
+        return self.node.operands[: len(self.node.operands) // 2]
+
+
+def reduce_at(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> str:
+    """The rule of `stablehlo.reduce`: the value of one result; all results of the op are remembered."""
+    if _key(node, index, predicate, node.result) not in e.b.scope.memo:
+        if any(e.b.lane_variable(dim) is not None for dim in index):
+            _reduce_columns(e, [(node, index)], predicate)
+        else:
+            _reduce_rows(e, [_row_reduction(e, node, index, predicate)])
+    return e.b.scope.memo[_key(node, index, predicate, node.result)]
+
+
+def reduce_together(e: Emitter, wanted: Sequence[tuple[Node, Index]]) -> None:
+    """Computes row reductions, none of which needs another, in as few loops as their extents allow; `reduce_at` then finds them."""
+    nests: dict[object, list[_Reduction]] = {}
+    for node, index in dict.fromkeys(wanted):
+        each = _row_reduction(e, node, index, None)
+        nests.setdefault((e.scope(index, None).depth, tuple(each.outer), each.inner), []).append(each)
+    for same in nests.values():
+        with e.b.at(e.scope(same[0].index, None)):
+            _reduce_rows(e, same)
+
+
+def _key(node: Node, index: Index, predicate: Predicate | None, result: int) -> object:
+    return ("reduce", node.siblings[0].id, index, predicate, result)
+
+
+def _remember(e: Emitter, node: Node, index: Index, predicate: Predicate | None, results: Sequence[str]) -> None:
+    with e.b.at(e.scope(index, predicate)):
+        for number, result in enumerate(results):
+            e.b.scope.memo[_key(node, index, predicate, number)] = result
+
+
+def _initial(e: Emitter, node: Node) -> list[tuple[str, str]]:
+    initials = node.operands[len(node.operands) // 2 :]
+    return [(e.value(initial, ()), e.b.vec(register_element(initial.element))) for initial in initials]
+
+
+def _source_index(node: Node, index: Index, positions: Sequence[Dim]) -> Index:
+    reduced = node.ints("dimensions")
+    kept, taken = iter(index), iter(positions)
+    return tuple(next(taken) if axis in reduced else next(kept) for axis in range(len(node.operands[0].dims)))
+
+
+# --- columns --------------------------------------------------------------------------------------------------------------
+
+
+def reduce_columns_together(e: Emitter, wanted: Sequence[tuple[Node, Index]]) -> None:
+    """Computes column reductions, none of which needs another and whose indices are known in the current scope, in as few loops as their
+    extents allow; `reduce_at` then finds them."""
+    nests: dict[object, list[tuple[Node, Index]]] = {}
+    for node, index in dict.fromkeys(wanted):
+        nests.setdefault(tuple(_extents(node)), []).append((node, index))
+    for same in nests.values():
+        _reduce_columns(e, same, None)
+
+
+def _extents(node: Node) -> list[Dim]:
+    return [node.operands[0].dims[axis] for axis in node.ints("dimensions")]
+
+
+def _reduce_columns(e: Emitter, wanted: Sequence[tuple[Node, Index]], predicate: Predicate | None) -> None:
+    """Reductions over equal extents, as one loop nest."""
+    b = e.b
+    extents = _extents(wanted[0][0])
+    initial = [_initial(e, node) for node, _ in wanted]
+    types = [type_ for own in initial for _, type_ in own]
+
+    def step(positions: list[Dim], values: list[str]) -> list[str]:
+        updated: list[str] = []
+        for (node, index), own in zip(wanted, initial, strict=True):
+            at = _source_index(node, index, positions)
+            elements = [e.value(source, at, predicate) for source in node.operands[: len(own)]]
+            updated.extend(_combined(e, node, values[len(updated) : len(updated) + len(own)], elements))
+        return updated
+
+    def nest(depth: int, positions: list[Dim], values: list[str]) -> list[str]:
+        if depth == len(extents):
+            return step(positions, values)
+        if extents[depth] == ONE:
+            return nest(depth + 1, [*positions, ZERO], values)
+        name = e.name("r")
+        variable = e.space.variable(name, extents[depth])
+        pairs = list(zip(values, types, strict=True))
+        with b.loop(b.index(0), b.scalar(extents[depth]), b.index(1), pairs) as loop, e.bind(name, loop.index):
+            e.ahead = _rows_ahead(name) if len(wanted) > 1 else None
+            loop.yields = nest(depth + 1, [*positions, variable], loop.carried)
+            e.ahead = None
+        return loop.results
+
+    results = nest(0, [], [value for own in initial for value, _ in own])
+    for (node, index), own in zip(wanted, initial, strict=True):
+        _remember(e, node, index, predicate, results[: len(own)])
+        results = results[len(own) :]
+
+
+def _rows_ahead(name: str) -> Ahead:
+    """What the loop over `name` reads some rows later: the hardware does not foresee such strides."""
+
+    def ahead(node: Node, offset: Dim) -> Dim | None:
+        del node
+        return offset.replace({name: Dim.symbol(name) + ROWS_AHEAD}) if name in offset.symbols() else None
+
+    return ahead
+
+
+# --- rows -----------------------------------------------------------------------------------------------------------------
+
+
+def _row_reduction(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> _Reduction:
+    """Its loops: one flat lane loop where every load stays affine."""
+    sources = node.operands[: len(node.operands) // 2]
+    extents = [sources[0].dims[axis] for axis in node.ints("dimensions")]
+    initial = _initial(e, node)
+
+    def visit(probe: Probe, positions: Index) -> None:
+        for source in sources:
+            probe.visit(source, _source_index(node, index, positions))
+
+    if len([extent for extent in extents if extent != ONE]) <= 1 or flattens(e.space, frozenset(e.leaves), extents, visit):
+        whole = e.space.env.product(extents)
+        return _Reduction(node, index, predicate, initial, [], whole, lambda positions: e.space.delinear(positions[0], extents))
+    return _Reduction(node, index, predicate, initial, extents[:-1], extents[-1], lambda positions: positions)
+
+
+def _reduce_rows(e: Emitter, reductions: Sequence[_Reduction]) -> None:
+    """Reductions with equal loops, as one loop nest."""
+    b = e.b
+    outer, inner = reductions[0].outer, reductions[0].inner
+    initial = [pair for each in reductions for pair in each.initial]
+    unroll = _unroll(b.lanes, reductions)
+    lane_name = e.name("v")
+    e.space.variable(lane_name, inner)
+
+    def lanes(outer_positions: list[Dim], values: list[str]) -> list[str]:
+        pairs = [(value, type_) for value, (_, type_) in zip(values, initial, strict=True)] + initial * (unroll - 1)
+
+        def step(names: list[str], accumulators: list[str]) -> list[str]:
+            updated: list[str] = []
+            for name in names:
+                positions = [*outer_positions, Dim.symbol(name)]
+                for each in reductions:
+                    own = accumulators[len(updated) : len(updated) + len(each.initial)]
+                    updated.extend(_accumulate(e, each, positions, own, name))
+            return updated
+
+        saved, e.row_loop = e.row_loop, not outer
+        results = e.lane_loop(lane_name, b.index(0), b.scalar(inner), inner, unroll, pairs, step)
+        e.row_loop = saved
+        return _join(e, reductions, results, unroll)
+
+    def nest(depth: int, positions: list[Dim], values: list[str]) -> list[str]:
+        if depth == len(outer):
+            return lanes(positions, values)
+        name = e.name("r")
+        variable = e.space.variable(name, outer[depth])
+        pairs = [(value, type_) for value, (_, type_) in zip(values, initial, strict=True)]
+        with b.loop(b.index(0), b.scalar(outer[depth]), b.index(1), pairs) as loop, e.bind(name, loop.index):
+            loop.yields = nest(depth + 1, [*positions, variable], loop.carried)
+        return loop.results
+
+    results = nest(0, [], [value for value, _ in initial])
+    e.finish_caches()
+    for each in reductions:
+        own, results = results[: len(each.initial)], results[len(each.initial) :]
+        _remember(e, each.node, each.index, each.predicate, _across_lanes(e, each.node, own))
+
+
+def _unroll(lanes: int, reductions: Sequence[_Reduction]) -> int:
+    """Copies of the accumulators: enough chains to hide an addition's latency, but no more than a known row fills."""
+    inner = reductions[0].inner
+    if any(node_cost(source) > DEAR for each in reductions for source in each.sources):
+        return 1
+    unroll = CHAINS
+    while unroll > 1 and (unroll * len(reductions) >= 2 * CHAINS or (inner.is_const and inner.const < unroll * lanes)):
+        unroll //= 2
+    return unroll
+
+
+def _accumulate(e: Emitter, reduction: _Reduction, positions: Sequence[Dim], own: list[str], name: str) -> list[str]:
+    b, node = e.b, reduction.node
+    assert node.body is not None
+    at = _source_index(node, reduction.index, reduction.place(positions))
+    updated = _combined(e, node, own, [e.value(source, at, reduction.predicate) for source in reduction.sources])
+    mask = b.variables[name].mask
+    if mask is None:
+        return updated
+    vectors = [b.vec(register_element(argument.element)) for argument in node.body.arguments[: len(own)]]
+    return [
+        b.op(f"arith.select {mask}, {new}, {old} : {b.vec('i1')}, {vector}") for new, old, vector in zip(updated, own, vectors, strict=True)
+    ]
+
+
+def _combined(e: Emitter, node: Node, accumulators: list[str], elements: list[str]) -> list[str]:
+    """The body of the reduction. A maximum or minimum gets its operands in the other order: its test for NaN is of the first, which then
+    is not part of the chain from one iteration to the next."""
+    assert node.body is not None
+    if _is_extreme(node):
+        return e.body(node.body, [*elements, *accumulators])
+    return e.body(node.body, [*accumulators, *elements])
+
+
+def _is_extreme(node: Node) -> bool:
+    """True when the body is the maximum or minimum of its two arguments alone."""
+    body = node.body
+    assert body is not None
+    if len(body.arguments) != 2 or len(body.yields) != 1:
+        return False
+    last = body.yields[0]
+    return last.op in ("stablehlo.maximum", "stablehlo.minimum") and set(last.operands) == set(body.arguments)
+
+
+def _join(e: Emitter, reductions: Sequence[_Reduction], results: list[str], unroll: int) -> list[str]:
+    """The `unroll` copies of all accumulators as one."""
+    count = len(results) // unroll
+    groups = [results[number * count : (number + 1) * count] for number in range(unroll)]
+    while len(groups) > 1:
+        groups = [_join_two(e, reductions, groups[number], groups[number + 1]) for number in range(0, len(groups), 2)]
+    return groups[0]
+
+
+def _join_two(e: Emitter, reductions: Sequence[_Reduction], left: list[str], right: list[str]) -> list[str]:
+    joined: list[str] = []
+    for each in reductions:
+        place = slice(len(joined), len(joined) + len(each.initial))
+        joined.extend(_combined(e, each.node, left[place], right[place]))
+    return joined
+
+
+def _across_lanes(e: Emitter, node: Node, values: list[str]) -> list[str]:
+    """Combines the lanes by a butterfly, so that every lane ends with the result."""
+    b = e.b
+    assert node.body is not None
+    distance = b.lanes // 2
+    elements = [register_element(argument.element) for argument in node.body.arguments[: len(values)]]
+    while distance:
+        order = ", ".join(str(lane ^ distance) for lane in range(b.lanes))
+        moved = [
+            b.op(f"vector.shuffle {value}, {value} [{order}] : {b.vec(element)}, {b.vec(element)}")
+            for value, element in zip(values, elements, strict=True)
+        ]
+        values = _combined(e, node, values, moved)
+        distance //= 2
+    return values

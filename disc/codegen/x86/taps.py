@@ -1,0 +1,144 @@
+"""Micro-kernels of channels-last convolutions: a tile of `rows` output positions x `vectors` of output channels, summed over taps.
+
+`void taps(table: const T*[taps][TABLE_ROWS], taps: i64, run: i64, b: T*, tile: T*, tile_step: elements, fresh: i1)`: each tap reads `run`
+consecutive elements for every row, from where the table says, against `run` rows of the packed panel b. The rows of the left operand
+are thus never copied ("The Indirect Convolution Algorithm", Dukhan 2019). fresh: the tile starts at zero; otherwise at what it holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...ir.weights import ELEMENT_BYTES
+
+TABLE_ROWS = 6  # rows of a tile, and of an entry of the table: 6 x 4 accumulators of 16 lanes, as for dots
+UNROLLED = 16  # a run this short is unrolled: a loop around so few steps costs a tenth of them
+
+
+@dataclass(frozen=True)
+class Taps:
+    """One micro-kernel. panel: columns of the packed panel; run: the length of a run where it is unrolled, 0 where the call says it."""
+
+    element: str
+    rows: int
+    vectors: int
+    lanes: int
+    panel: int
+    run: int
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return f"disc_taps_{self.element}_{self.rows}x{self.vectors}x{self.lanes}_{self.panel}" + (f"_{self.run}" if self.run else "")
+
+    def source(self) -> str:
+        """MLIR text. Products are accumulated in order of (tap, element of the run) by fused multiply-add."""
+        return "\n".join(_Source(self).lines()) + "\n"
+
+
+class _Source:
+    """The text under construction; values that are carried are named by row and column of the tile."""
+
+    def __init__(self, taps: Taps) -> None:
+        self.taps = taps
+        self.size = ELEMENT_BYTES[taps.element]
+        self.vector = f"vector<{taps.lanes}x{taps.element}>"
+        self.places = [(row, column) for row in range(taps.rows) for column in range(taps.vectors)]
+        self.types = ", ".join([self.vector] * len(self.places))
+
+    def lines(self) -> list[str]:
+        return [
+            f"func.func @{self.taps.name}(%table: !llvm.ptr, %taps: i64, %run: i64, %b: !llvm.ptr, %tile: !llvm.ptr, %tile_step: i64, "
+            "%fresh: i1) {",
+            "%c0 = arith.constant 0 : i64",
+            "%c1 = arith.constant 1 : i64",
+            f"%entry = arith.constant {TABLE_ROWS} : i64",
+            f"%width = arith.constant {self.taps.panel} : i64",
+            f"%zero = arith.constant dense<0.0> : {self.vector}",
+            "%step = arith.muli %run, %width : i64",
+            *self._starts(),
+            *self._tap_loop(),
+            *(f"llvm.store %sums#{number}, %place{row}_{column} {{alignment = {self.size} : i64}} : {self.vector}, !llvm.ptr"
+              for number, (row, column) in enumerate(self.places)),
+            "return",
+            "}",
+        ]  # fmt: skip
+
+    def _names(self, prefix: str) -> list[str]:
+        return [f"%{prefix}_{row}_{column}" for row, column in self.places]
+
+    def _results(self, name: str) -> list[str]:
+        return [f"%{name}#{number}" for number in range(len(self.places))]
+
+    def _yield(self, values: list[str]) -> str:
+        return f"scf.yield {', '.join(values)} : {self.types}"
+
+    def _loop(self, name: str, variable: str, count: str, carried: list[str], start: list[str]) -> str:
+        pairs = ", ".join(f"{new} = {old}" for new, old in zip(carried, start, strict=True))
+        return f"%{name}:{len(start)} = scf.for {variable} = %c0 to {count} step %c1 iter_args({pairs}) -> ({self.types}) : i64 {{"
+
+    def _starts(self) -> list[str]:
+        """Where every vector of the tile lies, and what it starts from."""
+        lines: list[str] = []
+        for row, column in self.places:
+            own = f"{row}_{column}"
+            lines += [
+                f"%row{own} = arith.constant {row} : i64",
+                f"%begin{own} = arith.muli %row{own}, %tile_step : i64",
+                f"%lane{own} = arith.constant {column * self.taps.lanes} : i64",
+                f"%at{own} = arith.addi %begin{own}, %lane{own} : i64",
+                f"%place{own} = llvm.getelementptr %tile[%at{own}] : (!llvm.ptr, i64) -> !llvm.ptr, {self.taps.element}",
+            ]
+        lines += [f"%start:{len(self.places)} = scf.if %fresh -> ({self.types}) {{", self._yield(["%zero"] * len(self.places)), "} else {"]
+        for row, column in self.places:
+            own = f"{row}_{column}"
+            lines.append(f"%old_{own} = llvm.load %place{own} {{alignment = {self.size} : i64}} : !llvm.ptr -> {self.vector}")
+        return [*lines, self._yield(self._names("old")), "}"]
+
+    def _tap_loop(self) -> list[str]:
+        carried = self._names("t")
+        lines = [
+            self._loop("sums", "%tap", "%taps", carried, self._results("start")),
+            "%first = arith.muli %tap, %entry : i64",
+            "%skipped = arith.muli %tap, %step : i64",
+            f"%panel = llvm.getelementptr %b[%skipped] : (!llvm.ptr, i64) -> !llvm.ptr, {self.taps.element}",
+            "%entries = llvm.getelementptr %table[%first] : (!llvm.ptr, i64) -> !llvm.ptr, !llvm.ptr",
+        ]
+        for row in range(self.taps.rows):
+            lines += [
+                f"%slot{row} = llvm.getelementptr %entries[{row}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr",
+                f"%r{row} = llvm.load %slot{row} : !llvm.ptr -> !llvm.ptr",
+            ]
+        if self.taps.run:
+            for k in range(self.taps.run):
+                lines.append(f"%k{k} = arith.constant {k} : i64")
+                lines += self._step(f"k{k}", carried)
+                carried = self._names(f"k{k}f")
+            return [*lines, self._yield(carried), "}"]
+        inner = self._names("s")
+        lines += [self._loop("partial", "%k", "%run", inner, carried), *self._step("k", inner), self._yield(self._names("kf")), "}"]
+        return [*lines, self._yield(self._results("partial")), "}"]
+
+    def _step(self, k: str, sums: list[str]) -> list[str]:
+        """One element of a run: `sums` plus products, named after `k`."""
+        taps, element = self.taps, self.taps.element
+        lines = [
+            f"%{k}o = arith.muli %{k}, %width : i64",
+            f"%{k}l = llvm.getelementptr %panel[%{k}o] : (!llvm.ptr, i64) -> !llvm.ptr, {element}",
+        ]
+        for column in range(taps.vectors):
+            lines += [
+                f"%{k}w{column} = llvm.getelementptr %{k}l[{column * taps.lanes}] : (!llvm.ptr) -> !llvm.ptr, {element}",
+                f"%{k}v{column} = llvm.load %{k}w{column} {{alignment = {self.size} : i64}} : !llvm.ptr -> {self.vector}",
+            ]
+        for row in range(taps.rows):
+            lines += [
+                f"%{k}e{row} = llvm.getelementptr %r{row}[%{k}] : (!llvm.ptr, i64) -> !llvm.ptr, {element}",
+                f"%{k}x{row} = llvm.load %{k}e{row} {{alignment = {self.size} : i64}} : !llvm.ptr -> {element}",
+                f"%{k}y{row} = vector.broadcast %{k}x{row} : {element} to {self.vector}",
+            ]
+            lines += [
+                f"%{k}f_{row}_{column} = vector.fma %{k}y{row}, %{k}v{column}, {sums[row * taps.vectors + column]} : {self.vector}"
+                for column in range(taps.vectors)
+            ]
+        return lines

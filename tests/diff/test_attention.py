@@ -1,0 +1,184 @@
+"""Attention kernels against eager: lengths around every block, masks of every kind, rows without a key, values that are not finite."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from compiled import ModuleProgram, module_program, randn
+from torch import Tensor, nn
+
+# 0, 1, primes, around a vector (8, 16), a panel (64), a block of rows (96) and a block of keys (512), and more than two blocks.
+LENGTHS = (0, 1, 2, 5, 7, 16, 17, 63, 64, 65, 95, 96, 97, 131, 193, 511, 512, 513, 1025)
+
+
+def qkv(rows: int, keys: int, heads: int = 2, width: int = 16, kv_heads: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    kv_heads = heads if kv_heads is None else kv_heads
+    return randn(1, heads, rows, width), randn(1, kv_heads, keys, width, seed=1), randn(1, kv_heads, keys, width, seed=2)
+
+
+def kinds(program: ModuleProgram) -> list[str]:
+    return [str(record["kind"]) for record in program.executables[0].manifest["kernels"]]
+
+
+def notes(program: ModuleProgram) -> str:
+    records = program.executables[0].manifest["kernels"]
+    return " ".join(str(note) for record in records if record["kind"] == "attention" for note in record["notes"])  # type: ignore[union-attr]
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+SELF = [[2], [2], [2]]
+
+
+def test_every_length() -> None:
+    program = module_program(attention, *qkv(17, 23), dynamic=SELF)
+    assert kinds(program).count("attention") == 1 and "running softmax" in notes(program)
+    for length in LENGTHS:
+        program.check(*qkv(length, length))
+    for rows, keys in ((1, 600), (0, 5), (5, 0), (97, 1), (3, 1024), (100, 7)):
+        program.check(*qkv(rows, keys))
+
+
+@pytest.mark.parametrize("width", [1, 5, 8, 24, 64, 72, 80, 128])
+def test_every_width_of_a_head(width: int) -> None:
+    program = module_program(attention, *qkv(17, 23, width=width), dynamic=SELF)
+    for length in (1, 7, 65, 97, 515):
+        program.check(*qkv(length, length, width=width))
+
+
+@pytest.mark.parametrize("rows,keys", [(1, 1), (1, 33), (6, 64), (97, 97), (200, 515)])
+def test_static_sizes(rows: int, keys: int) -> None:
+    """Tiles and panels of known sizes; the number of heads is dynamic."""
+    program = module_program(attention, *qkv(rows, keys, heads=3), dynamic=[[1], [1], [1]])
+    for heads in (0, 1, 2, 5):
+        program.check(*qkv(rows, keys, heads=heads))
+    causal_program = module_program(causal, *qkv(rows, keys, heads=3), dynamic=[[1], [1], [1]])
+    causal_program.check(*qkv(rows, keys))
+
+
+def test_causal_skips_keys() -> None:
+    program = module_program(causal, *qkv(17, 23), dynamic=SELF)
+    assert "causal" in notes(program)
+    for length in LENGTHS:
+        program.check(*qkv(length, length))
+    for rows, keys in ((3, 700), (700, 3), (513, 1100), (1100, 513)):
+        program.check(*qkv(rows, keys))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_values_that_are_not_finite_count_where_they_are_masked(bad: float) -> None:
+    """0 x inf and 0 x NaN are NaN, in a skipped block too; masked keys of any value do not matter."""
+
+    def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        allowed = torch.arange(k.shape[-2]) <= torch.arange(q.shape[-2]).unsqueeze(-1)
+        scores = torch.where(allowed, q @ k.transpose(-1, -2), -math.inf)
+        return torch.softmax(scores, -1) @ v
+
+    compiled = module_program(program, *qkv(17, 23), dynamic=SELF)
+    assert "causal" in notes(compiled)
+    q, k, v = qkv(700, 700)
+    v[0, 1, 650, 3] = bad
+    k[0, 0, 660] = bad
+    compiled.check(q, k, v)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 3e38, -3e38])
+def test_scores_that_are_not_finite(bad: float) -> None:
+    def program(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        return torch.softmax(q @ k.transpose(-1, -2) + bias, -1) @ v
+
+    compiled = module_program(program, *qkv(5, 7), randn(5, 7), dynamic=[*SELF, [0, 1]])
+    assert kinds(compiled).count("attention") == 1
+    for keys in (3, 100, 1030):
+        bias = randn(4, keys)
+        bias[1] = bad  # a whole row
+        bias[2, keys // 2] = bad
+        bias[3, : keys // 2] = bad  # all of the first block of keys of a long row
+        compiled.check(*qkv(4, keys), bias)
+
+
+class Masked(nn.Module):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+@pytest.mark.parametrize("boolean", [True, False])
+def test_masks_and_rows_without_a_key(boolean: bool) -> None:
+    def mask(rows: int, keys: int) -> Tensor:
+        allowed = randn(rows, keys) > -0.5
+        allowed[::3] = False
+        return allowed if boolean else torch.where(allowed, randn(rows, keys, seed=3), -math.inf)
+
+    program = module_program(Masked(), *qkv(5, 7), mask(5, 7), dynamic=[*SELF, [0, 1]])
+    assert "rows of -inf alone give 0" in notes(program)
+    for rows, keys in ((1, 1), (4, 0), (7, 13), (97, 64), (99, 513), (5, 1100)):
+        program.check(*qkv(rows, keys), mask(rows, keys))
+
+
+def test_causal_with_earlier_keys() -> None:
+    """Queries at the end of longer keys, as with a cache: the bound depends on both lengths."""
+
+    def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        past = k.shape[-2] - q.shape[-2]
+        allowed = torch.arange(k.shape[-2]) <= torch.arange(q.shape[-2]).unsqueeze(-1) + past
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
+
+    compiled = module_program(program, *qkv(5, 9), dynamic=SELF)
+    assert "causal" in notes(compiled)
+    for rows, keys in ((1, 1), (1, 700), (3, 515), (97, 97), (100, 1100), (9, 4)):
+        compiled.check(*qkv(rows, keys))
+
+
+def test_grouped_heads_are_read_in_place() -> None:
+    """No kernel repeats keys or values: the attention reads the head of its group."""
+
+    def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    compiled = module_program(program, *qkv(5, 9, 6, 16, 2), dynamic=SELF)
+    assert kinds(compiled) in (["loop", "attention"], ["attention"])  # the loop scales the queries
+    for length in (1, 13, 64, 130, 530):
+        compiled.check(*qkv(length, length, 6, 16, 2))
+
+
+def test_another_function_of_rows_keeps_them_whole() -> None:
+    def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = torch.relu(q @ k.transpose(-1, -2))
+        return (scores / (scores.sum(-1, keepdim=True) + 1)) @ v
+
+    compiled = module_program(program, *qkv(17, 23), dynamic=SELF)
+    assert "no softmax" in notes(compiled)
+    for length in (0, 1, 7, 64, 97, 300):
+        compiled.check(*qkv(length, length))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_types(dtype: torch.dtype) -> None:
+    def narrow(length: int) -> tuple[Tensor, ...]:
+        return tuple(each.to(dtype) for each in qkv(length, length, width=32))
+
+    program = module_program(causal, *narrow(17), dynamic=SELF)
+    for length in (1, 7, 64, 97, 513, 700):
+        program.check(*narrow(length), tolerance=2e-2)
+
+
+def test_strided_inputs_of_a_layer() -> None:
+    """Heads side by side in one projection, as every encoder has them."""
+
+    def program(x: Tensor) -> Tensor:
+        q, k, v = (each.unflatten(-1, (3, 16)).transpose(1, 2) for each in x.chunk(3, -1))
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+    compiled = module_program(program, randn(2, 7, 144), dynamic=[[0, 1]])
+    assert kinds(compiled).count("attention") == 1
+    for batch, length in ((1, 1), (3, 7), (2, 97), (1, 520), (0, 4), (4, 0)):
+        compiled.check(randn(batch, length, 144))

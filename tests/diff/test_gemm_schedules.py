@@ -1,0 +1,99 @@
+"""Every schedule of a GEMM gives the right result, whatever the size; the tree in the runtime chooses as the one in Python does."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import disc
+from disc.api import compile_imported, import_model
+from disc.ir.dialect import make_context
+from disc.ral.executable import Executable
+from disc.schedules import FAMILY, LEAF, Schedule, Tree, every_schedule
+
+ROWS = (0, 1, 2, 5, 6, 7, 8, 13, 29, 30, 31, 59, 61, 119, 121, 241, 245)
+# Small blocks, so that small matrices already take several; the prefetch reads past the end of a weight.
+SHORT = tuple(Schedule(rows, k, ahead, order) for rows in (6, 12) for k in (16, 64) for ahead in (0, 1) for order in (0, 1))
+AUTO = torch.export.Dim.AUTO
+
+
+class Layers(nn.Module):
+    """Epilogues, K beyond a part and odd, N below, at and above a panel; a product of two activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.second, self.third = nn.Linear(300, 130), nn.Linear(131, 64), nn.Linear(131, 7)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        wide = F.gelu(self.first(x))
+        tall = torch.cat([wide, x[:, :1]], 1)
+        return wide, self.second(tall) + tall[:, :64], torch.tanh(self.third(tall)).T, wide @ wide.T
+
+
+def compiled(tree: Tree, dtype: str = "f32", target: str = "native") -> tuple[nn.Module, Executable]:
+    model = Layers().eval()
+    imported = import_model(model, (torch.randn(3, 300),), ({0: AUTO},), make_context())
+    return model, compile_imported(imported, target, disc.Options(threads=2, dtype=dtype), tree=tree)
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "native"])
+@pytest.mark.parametrize("schedules", [SHORT, FAMILY[::3]], ids=["short", "family"])
+def test_every_schedule(schedules: tuple[Schedule, ...], target: str) -> None:
+    model, executable = compiled(every_schedule(schedules), target=target)
+    for rows in ROWS:
+        x = torch.randn(rows, 300)
+        expected = model(x)
+        for number in range(len(schedules)):
+            executable.force_schedule(number)
+            for ours, theirs in zip(executable(x), expected, strict=True):  # pyright: ignore[reportArgumentType]
+                torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_every_schedule_in_reduced_precision(dtype: str) -> None:
+    """The schedules differ only in the order of sums, so they must agree much better than with f32."""
+    model, executable = compiled(every_schedule(SHORT), dtype)
+    for rows in ROWS[::3]:
+        x = torch.randn(rows, 300)
+        expected = model(x)
+        for number in range(len(SHORT)):
+            executable.force_schedule(number)
+            for ours, theirs in zip(executable(x), expected, strict=True):  # pyright: ignore[reportArgumentType]
+                torch.testing.assert_close(ours, theirs, atol=0.15, rtol=0.02)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_runtime_walks_the_tree_as_python_does(seed: int) -> None:
+    """Counts which schedule each launch takes, over sizes on both sides of every threshold."""
+    generator = random.Random(seed)
+    cuts = sorted(generator.sample(range(1, 40), 5))
+    nodes: list[tuple[int, int, int, int]] = []
+
+    def grow(low: int, high: int) -> int:
+        place = len(nodes)
+        if low == high:
+            nodes.append((LEAF, low, 0, 0))
+            return place
+        middle = (low + high) // 2
+        nodes.append((0, 0, 0, 0))
+        nodes[place] = (0, cuts[middle], grow(low, middle), grow(middle + 1, high))
+        return place
+
+    grow(0, 5)
+    tree = Tree(FAMILY[:6], tuple(nodes))
+    model = nn.Linear(20, 70).eval()
+    imported = import_model(model, (torch.randn(3, 20),), ({0: AUTO},), make_context())
+    executable = compile_imported(imported, "native", disc.Options(threads=1), tree=tree)
+    versions = [version.guard for version in executable.explain().kernels[0].versions]
+    for rows in (1, *cuts, *(cut + 1 for cut in cuts), 100):
+        x = torch.randn(rows, 20)
+        before = [version.runs for version in executable.explain().kernels[0].versions]
+        torch.testing.assert_close(executable(x), model(x), atol=1e-5, rtol=1e-5)
+        after = [version.runs for version in executable.explain().kernels[0].versions]
+        taken = [name for name, old, new in zip(versions, before, after, strict=True) if new == old + 1]
+        assert taken == [tree.schedules[tree.choose((rows, 70, 20, 1, 1))].describe()]

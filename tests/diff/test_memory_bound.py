@@ -1,0 +1,126 @@
+"""What memory-bound kernels choose by size: rows side by side, columns side by side, transposed blocks, results past the caches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from compiled import module_program, randn
+
+from disc.ral.executable import Executable
+
+LENGTHS = (1, 15, 16, 17, 64, 100, 255, 256, 257, 300)  # of rows; up to 256 f32 four of them go together
+
+
+def row_kernels(x: torch.Tensor) -> list[torch.Tensor]:
+    return [F.softmax(x, -1), F.layer_norm(x, x.shape[1:]), x / x.norm(dim=-1, keepdim=True).clamp(min=1), x.amax(1), x.sum(1)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_side_by_side(dtype: torch.dtype) -> None:
+    """Every remainder of the rows that go together, rows short and long."""
+    program = module_program(row_kernels, randn(3, 4, dtype=dtype))
+    for number, length in enumerate(LENGTHS):
+        for rows in (0, 1, 4, 5 + number % 3, 8):
+            program.check(randn(rows, length, dtype=dtype))
+
+
+def test_rows_of_a_mask() -> None:
+    """Rows whose number is split over several loops, and a row that all of them share."""
+
+    def forward(x: torch.Tensor, mask: torch.Tensor, bias: torch.Tensor) -> list[torch.Tensor]:
+        return [F.softmax(x + mask, -1), F.softmax(x * bias.softmax(-1), -1), (x + mask).sum(-1)]
+
+    program = module_program(forward, randn(2, 3, 4, 5), randn(2, 1, 1, 5), randn(5))
+    for batch, heads, length, width in ((1, 1, 1, 1), (2, 3, 5, 16), (3, 2, 3, 33), (1, 5, 7, 300)):
+        program.check(randn(batch, heads, length, width), randn(batch, 1, 1, width), randn(width))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32])
+def test_columns_side_by_side(dtype: torch.dtype) -> None:
+    """Every remainder of the vectors of columns that go together."""
+
+    def forward(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x.sum(0), x.amax(0), x.sum(0) + x.amin(0), x.argmax(0), (x + 1).sum(0) * 2]
+
+    program = module_program(forward, randn(3, 4, dtype=dtype))
+    for columns in (1, 15, 16, 17, 63, 64, 127, 128, 129, 143, 250):
+        for rows in (1, 2, 9):
+            program.check(randn(rows, columns, dtype=dtype))
+    program.check(randn(9, 0, dtype=dtype))
+
+
+def test_columns_of_groups() -> None:
+    def forward(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x.mean(1), x.var(1, correction=0), x.sum((0, 1)), F.softmax(x, 1)]
+
+    program = module_program(forward, randn(2, 3, 4))
+    for shape in ((1, 1, 1), (2, 7, 16), (3, 5, 130), (1, 17, 257), (0, 2, 3)):
+        program.check(randn(*shape))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.bfloat16, torch.float64, torch.bool])
+def test_transposed_blocks(dtype: torch.dtype) -> None:
+    """Blocks cut on one side, on both and on none; an input that is read both ways."""
+
+    def forward(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        moved = x.transpose(0, 1).contiguous()
+        return [moved, x.transpose(0, 1) == y, x.reshape(1, *x.shape).permute(2, 0, 1).contiguous()]
+
+    program = module_program(forward, randn(3, 4, dtype=dtype), randn(4, 3, dtype=dtype))
+    for rows, columns in ((0, 3), (3, 0), (1, 1), (15, 65), (16, 64), (17, 63), (64, 16), (80, 130), (272, 17), (300, 64)):
+        program.check(randn(rows, columns, dtype=dtype), randn(columns, rows, dtype=dtype, seed=1))
+
+
+def test_transposed_both_ways() -> None:
+    program = module_program(lambda x: x + x.transpose(1, 2), randn(2, 4, 4), dynamic=[(0,)])
+    program.check(randn(3, 4, 4))
+    square = module_program(lambda x: (x + x.transpose(1, 2)).relu(), randn(2, 80, 80), dynamic=[(0,)])
+    for batch in (0, 1, 3):
+        square.check(randn(batch, 80, 80))
+
+
+def test_permutations() -> None:
+    def forward(x: torch.Tensor) -> list[torch.Tensor]:
+        orders = ((0, 2, 3, 1), (0, 3, 1, 2), (0, 2, 1, 3), (3, 2, 1, 0), (1, 0, 3, 2), (2, 3, 0, 1))
+        return [x.permute(order).contiguous() for order in orders]
+
+    program = module_program(forward, randn(2, 3, 4, 5))
+    for shape in ((1, 1, 1, 1), (2, 17, 5, 33), (3, 16, 8, 16), (1, 65, 3, 20), (2, 0, 3, 4)):
+        program.check(randn(*shape))
+
+
+def test_results_beyond_the_cache() -> None:
+    """A result that is larger than the last-level cache and begins on a cache line is written past it; any other is not."""
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, x.shape[1:]) + 1
+
+    program = module_program(forward, randn(3, 32))
+    elements = 2 * cache_bytes() // 4
+    large = randn(64, 32).repeat(elements // 4096, 2)
+    place = torch.empty(large.numel() + 1)
+    aligned, shifted = place[:-1].view(large.shape), place[1:].view(large.shape)
+    wanted = forward(large)
+    for executable in program.executables:
+        for x, out, streams in ((large, aligned, 1), (large, shifted, 0), (large[:4], None, 0)):
+            before = streamed(executable)
+            result = executable(x, out=out)
+            assert isinstance(result, torch.Tensor)
+            torch.testing.assert_close(result, wanted[: len(x)], rtol=1e-4, atol=1e-4)
+            assert streamed(executable) - before == streams
+
+
+def cache_bytes() -> int:
+    """Of the largest cache that the system knows of, 32 MiB if of none."""
+    files = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
+    return max((int(file.read_text().strip().removesuffix("K")) << 10 for file in files), default=32 << 20)
+
+
+def streamed(executable: Executable) -> int:
+    """Launches that wrote past the caches."""
+    counters = executable.stats()["counters"]
+    assert isinstance(counters, dict)
+    return sum(count for name, count in counters.items() if "beyond_cache" in name)
