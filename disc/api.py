@@ -19,12 +19,12 @@ from disc.errors import TargetError, UnsupportedFormatError
 from disc.frontend.imported import Imported
 from disc.ir.dialect import make_context
 from disc.ir.passes import CompileState, bug_with_reproducer, run_passes
-from disc.ir.stages import computes_in, load_env
+from disc.ir.stages import dot_elements, load_env
 from disc.passes.pipelines import FRONT, FUSION, graph_passes
 from disc.ral.executable import Executable, load
 from disc.schedules import Tree, find_tree
 from disc.speculation.versions import SpeculateVersions
-from disc.targets import BF16_ISA, host_bf16_isa, host_isa
+from disc.targets import FEATURE_FLAGS, ISAS, host_isa
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Model = torch.nn.Module | torch.export.ExportedProgram | str | os.PathLike[str]
 
 DynamicShapes = Mapping[str, object] | Sequence[object] | None
-ISAS = ("x86-64-v3", "x86-64-v4", BF16_ISA)
+FEATURE_OF = {"bf16": "avx512bf16", "ui8": "avx512vnni"}  # element type of a dot's left operand → what multiplies it fastest
 
 
 def compile(
@@ -46,9 +46,9 @@ def compile(
 
     model: a module, an exported program, or the path of a `.pt2`, `.mlir` or `.mlirbc` file. example_inputs: one valid set of inputs (a
     tuple, or a dict by name), needed for a module; their sizes do not matter. dynamic_shapes: as `torch.export` takes them; None = every
-    dim of every tensor input is dynamic. target: "native" (this CPU, with its bf16 instructions where the program computes in bf16), or ISA
-    names such as ["x86-64-v3", "x86-64-v4", "x86-64-v4+avx512bf16"]. The result comes out of
-    the compile cache where the same program was compiled before (`stats()["compiles"]` is then 0).
+    dim of every tensor input is dynamic. target: "native" (this CPU, with its bf16 and int8 instructions where the program computes in
+    these), or ISA names such as ["x86-64-v3", "x86-64-v4", "x86-64-v4+avx512bf16"] (`disc.targets.ISAS` lists them). The result comes
+    out of the compile cache where the same program was compiled before (`stats()["compiles"]` is then 0).
 
     Raises UnsupportedOpError (all ops that cannot be compiled), UnsupportedFormatError, TargetError, ShapeConstraintError, CompilerBug.
     """
@@ -151,7 +151,7 @@ def _settings(target: str | Sequence[str], options: Options) -> dict[str, str]:
     return {
         "options": repr(settings),
         "target": repr(target),
-        "isas": " ".join(target_isas(target, bf16=True)),
+        "isas": " ".join(target_isas(target, tuple(FEATURE_FLAGS))),
         "schedules": find_tree(read_environment().cache_dir).digest(),
     }
 
@@ -188,7 +188,8 @@ def compile_imported(
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 20_000))  # values are emitted by recursion over the fused graph
     state = CompileState(weights=imported.weights, options=options, dump=read_environment().dump)
     run_passes(imported.module, [*FRONT, *graph_passes(options.dtype), *FUSION, SpeculateVersions()], state)
-    isas = target_isas(target, computes_in(imported.module, "bf16"))
+    elements = dot_elements(imported.module)
+    isas = target_isas(target, [feature for element, feature in FEATURE_OF.items() if element in elements])
     built = _generate(imported.module, state, isas, tree or find_tree(read_environment().cache_dir))
     with imported.module.context, ir.Location.unknown():
         tables = manifest_tables(built, imported.module, load_env(imported.module))
@@ -217,8 +218,8 @@ def _generate(module: ir.Module, state: CompileState, isas: Sequence[str], tree:
     return built
 
 
-def target_isas(target: str | Sequence[str], bf16: bool = False) -> tuple[str, ...]:
-    """The ISA levels to compile for; bf16: "native" includes the CPU's bf16 instructions.
+def target_isas(target: str | Sequence[str], features: Sequence[str] = ()) -> tuple[str, ...]:
+    """The ISA levels to compile for; features: what "native" includes beyond the level, where the CPU has it.
 
     Raises TargetError for a name that is no target, and for "native" on a CPU below x86-64-v3.
     """
@@ -226,7 +227,7 @@ def target_isas(target: str | Sequence[str], bf16: bool = False) -> tuple[str, .
     found: dict[str, None] = {}
     for name in names:
         if name == "native":
-            found[host_bf16_isa() if bf16 else host_isa()] = None
+            found[host_isa(features)] = None
         elif name in ISAS:
             found[name] = None
         elif name.startswith("sm_"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from disc.errors import DiscError
 
-DTYPES = ("f32", "bf16", "f16")
+DTYPES = ("f32", "bf16", "f16", "int8")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -55,7 +55,9 @@ class Options:
     """How to compile. Every field that changes the output enters the cache key.
 
     threads: threads per call; None = all cores. dtype: "f32" computes in the model's own types; "bf16" or "f16" rounds the operands of f32
-    dots and convolutions to that type (automatic mixed precision: they still accumulate in f32, and everything else stays f32). cache: use
+    dots and convolutions to that type (automatic mixed precision: they still accumulate in f32, and everything else stays f32); "int8"
+    multiplies f32 activations by weights in 8 bits, both quantized (weights per output column when compiling, activations per row in
+    every call), and does the other dots and the convolutions in bf16. cache: use
     the compile cache. embed_stablehlo: store the model as StableHLO portable bytecode in the artifact (for models that come as StableHLO
     files). debug_checks: legality check after every pass (on by default).
     """

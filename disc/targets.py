@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from disc.errors import TargetError
@@ -13,8 +14,16 @@ LEVEL_FLAGS: dict[str, tuple[str, ...]] = {
 }
 
 # Features beyond the levels that code is generated for: LLVM's name → that of /proc/cpuinfo.
-FEATURE_FLAGS: dict[str, str] = {"avx512bf16": "avx512_bf16"}
-BF16_ISA = "x86-64-v4+avx512bf16"
+FEATURE_FLAGS: dict[str, str] = {"avx512bf16": "avx512_bf16", "avx512vnni": "avx512_vnni"}
+
+# Every ISA that code is generated for, each better than those before it on a CPU that has it.
+ISAS = (
+    "x86-64-v3",
+    "x86-64-v4",
+    "x86-64-v4+avx512vnni",
+    "x86-64-v4+avx512bf16",
+    "x86-64-v4+avx512bf16+avx512vnni",
+)
 
 
 def cpu_flags() -> frozenset[str]:
@@ -28,16 +37,15 @@ def cpu_flags() -> frozenset[str]:
     return frozenset()
 
 
-def host_isa() -> str:
-    """The best ISA level that this CPU runs. Raises TargetError naming the missing features of the lowest one."""
+def host_isa(features: Collection[str] = ()) -> str:
+    """The best ISA level that this CPU runs, with those of `features` (LLVM's names) that it has.
+
+    Raises TargetError naming the missing features of the lowest level.
+    """
     flags = cpu_flags()
     missing = [flag for flag in LEVEL_FLAGS["x86-64-v3"] if flag not in flags]
     if missing:
         raise TargetError(f"this CPU lacks {', '.join(missing)}: disc needs x86-64-v3 (AVX2 and FMA) at least")
-    return "x86-64-v4" if all(flag in flags for flag in LEVEL_FLAGS["x86-64-v4"]) else "x86-64-v3"
-
-
-def host_bf16_isa() -> str:
-    """As `host_isa`, with the bf16 dot products of AVX-512 where this CPU has them."""
-    isa = host_isa()
-    return BF16_ISA if isa == "x86-64-v4" and FEATURE_FLAGS["avx512bf16"] in cpu_flags() else isa
+    if any(flag not in flags for flag in LEVEL_FLAGS["x86-64-v4"]):
+        return "x86-64-v3"
+    return "+".join(["x86-64-v4", *(name for name, flag in FEATURE_FLAGS.items() if name in features and flag in flags)])

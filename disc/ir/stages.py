@@ -198,18 +198,14 @@ def store_env(module: ir.Module, env: ModuleEnv) -> None:
         relation(env, left, right)
 
 
-def computes_in(module: ir.Module, element: str) -> bool:
-    """True when a dot or convolution of the module, at any stage and depth, multiplies operands of this element type."""
-    found: list[ir.Operation] = []
+def dot_elements(module: ir.Module) -> frozenset[str]:
+    """The element types of the left operands of all dots and convolutions, at any stage and depth."""
+    found: set[str] = set()
 
     def visit(op: ir.Operation) -> ir.WalkResult:
-        if (
-            op.name in ("stablehlo.dot_general", "stablehlo.convolution")
-            and str(ir.ShapedType(op.operands[0].type).element_type) == element
-        ):
-            found.append(op)
-            return ir.WalkResult.INTERRUPT
+        if op.name in ("stablehlo.dot_general", "stablehlo.convolution"):
+            found.add(str(ir.ShapedType(op.operands[0].type).element_type))
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
-    return bool(found)
+    return frozenset(found)

@@ -18,6 +18,7 @@ from disc.passes.fuse_elementwise import FuseElementwise
 from disc.passes.merge_dots import MergeDots
 from disc.passes.merge_slices import MergeSlices
 from disc.passes.name_dims import NameDims
+from disc.passes.quantize_dots import QuantizeDots
 from disc.passes.resolve_broadcasts import ResolveBroadcasts
 from disc.passes.simplify import Simplify
 from disc.passes.stitch import Stitch
@@ -48,7 +49,8 @@ def graph_passes(dtype: str) -> tuple[Pass, ...]:
     if dtype == "f32":
         return GRAPH
     place = GRAPH.index(FoldConstants())
-    return (*GRAPH[:place], ConvertDots(dtype), *GRAPH[place:])
+    narrow = (QuantizeDots(), ConvertDots("bf16")) if dtype == "int8" else (ConvertDots(dtype),)
+    return (*GRAPH[:place], *narrow, *GRAPH[place:])
 
 
 # named → fused (paper §4.1: small fusions first, then larger ones from them)
@@ -71,6 +73,7 @@ REGISTRY: dict[str, type[Pass]] = {
         MergeSlices,
         FoldBatchNorm,
         ChannelsLast,
+        QuantizeDots,
         ConvertDots,
         FoldConstants,
         StoreConstants,

@@ -278,10 +278,24 @@ def _convert_float(b: Builder, value: str, start: str, end: str, target: str) ->
 
 
 def _float_to_integer(b: Builder, value: str, start: str, target: str) -> str:
-    """Saturates, NaN gives 0 (LLVM's `.sat` conversions)."""
+    """Saturates, NaN gives 0 (LLVM's `.sat` conversions, which for results below 32 bits are done lane by lane, so these are clamped)."""
     end = register_element(target)
+    if int(end[1:]) < 32:
+        return _float_to_short(b, value, start, target)
     name = f"llvm.fpto{'u' if target in UNSIGNED else 's'}i.sat.v{b.lanes}{end}.v{b.lanes}{start}"
     return b.op(f'llvm.call_intrinsic "{name}"({value}) : ({b.vec(start)}) -> {b.vec(end)}')
+
+
+def _float_to_short(b: Builder, value: str, start: str, target: str) -> str:
+    vector, bits, unsigned = b.vec(start), int(register_element(target)[1:]), target in UNSIGNED
+    low, high = (0, (1 << bits) - 1) if unsigned else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    if not unsigned:  # maxnumf below turns a NaN into the lower end
+        ordered = b.op(f"arith.cmpf ord, {value}, {value} : {vector}")
+        value = b.op(f"arith.select {ordered}, {value}, {b.const(0.0, start)} : {b.vec('i1')}, {vector}")
+    for op, limit in (("maxnumf", low), ("minnumf", high)):
+        value = b.op(f"arith.{op} {value}, {b.const(float(limit), start)} : {vector}")
+    whole = b.op(f"arith.fptosi {value} : {vector} to {b.vec('i32')}")
+    return b.op(f"arith.trunci {whole} : {b.vec('i32')} to {b.vec(register_element(target))}")
 
 
 def round_to_storage(b: Builder, value: str, target: str) -> str:
@@ -316,6 +330,18 @@ def pack_bf16_pair(b: Builder, low: str, high: str) -> str:
     shifted = b.op(f"arith.shrui {lower}, {b.const(16, 'i32')} : {vector}")
     kept = b.op(f"arith.andi {upper}, {b.const(-65536, 'i32')} : {vector}")
     return b.op(f"arith.ori {shifted}, {kept} : {vector}")
+
+
+def pack_bytes(b: Builder, values: Sequence[str]) -> str:
+    """i32 lanes with four bytes each, the first lowest, from four vectors of i8."""
+    vector = b.vec("i32")
+    result: str | None = None
+    for number, value in enumerate(values):
+        wide = b.op(f"arith.extui {value} : {b.vec('i8')} to {vector}")
+        moved = b.op(f"arith.shli {wide}, {b.const(8 * number, 'i32')} : {vector}") if number else wide
+        result = moved if result is None else b.op(f"arith.ori {result}, {moved} : {vector}")
+    assert result is not None
+    return result
 
 
 # --- storage and register forms -------------------------------------------------------------------------------------------

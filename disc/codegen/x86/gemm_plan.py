@@ -19,6 +19,7 @@ from .patches import Patches, read_patches
 ROWS = 6  # 6 x 4 accumulators of 16 lanes: 24 + 4 + 1 of 32 registers (112-116 GF/s of a 112-116 GF/s limit on Zen 4)
 VECTORS = {16: 4, 8: 2}  # per ISA level: AVX-512 has 32 registers, AVX2 16
 PANEL = 64  # columns of a packed panel, the same for every ISA level so that packed weights serve all
+GROUP = ("gk", "gk1", "gk2", "gk3")  # the positions in k of a group's members while it is packed
 # What a kernel is told of its schedule in every call: rows of a task, the number of such blocks of rows, rows of a panel at a time, how to
 # prefetch, and the order of tasks.
 SCHEDULE_SYMBOLS = ("g_rows", "g_blocks", "g_depth", "g_ahead", "g_panels_first")
@@ -89,9 +90,9 @@ class Gemm:
 
 
 def declare(space: IndexSpace, contraction: Contraction) -> None:
-    """Sets the extents of the loop variables gm, gn, gk and gb to those of `contraction`; gj is the second k of a pair."""
+    """Sets the extents of the loop variables gm, gn, gb and, for each k of a group, GROUP to those of `contraction`."""
     c = contraction
-    for name, extent in (("gm", c.m), ("gn", c.n), ("gk", c.k), ("gj", c.k), ("gb", c.batch)):
+    for name, extent in (("gm", c.m), ("gn", c.n), ("gb", c.batch), *((name, c.k) for name in GROUP)):
         space.variable(name, extent)
 
 
@@ -104,8 +105,8 @@ def plan_gemm(
     columns = contraction.n.const if contraction.n.is_const else PANEL
     panel = PANEL if columns >= PANEL else max((columns + 15) // 16 * 16, 16)
     left = _access(space, contraction.left, "gm", form.left, leaves)
-    if left is not None and form.left == "bf16" and left.k_step != ONE:
-        left = None  # pairs are read as one number, so they must be neighbours
+    if left is not None and form.reads_groups and left.k_step != ONE:
+        left = None
     right = _access(space, contraction.right, "gn", form.right, leaves)
     packed = _packed_weight(body, contraction, right, panel, form.group, weights)
     patches = read_patches(space, contraction) if form.group == 1 and form.right == form.accumulator else None

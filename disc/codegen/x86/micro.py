@@ -23,7 +23,8 @@ class Form:
     """How a micro-kernel wants its operands.
 
     name: in function names; accumulator: element of the tile; left, right: elements in memory of A's rows and of B's panels; group:
-    values of k that lie side by side in a panel, per column; feature: what the CPU must have beyond its level.
+    values of k that lie side by side in a panel, per column, and are read from A's rows as one number where these are as narrow;
+    feature: what the CPU must have beyond its level.
     """
 
     name: str
@@ -38,10 +39,21 @@ class Form:
         """Bytes of one column of a panel row: `group` values."""
         return ELEMENT_BYTES[self.right] * self.group
 
+    @property
+    def reads_groups(self) -> bool:
+        """True when A is read in groups of k too, which must then be neighbours in memory."""
+        return self.group > 1 and self.left != self.accumulator
+
+    def serves(self, left: str, right: str, accumulator: str) -> bool:
+        """True for operands stored as `left` and `right`; an A that is wider here is widened while it is packed."""
+        widened = left == right and self.left == self.accumulator
+        return self.accumulator == accumulator and self.right == right and (left == self.left or widened)
+
 
 # Every form by its name: operands as they are accumulated, then those that are stored narrower, the best first. All forms of one narrow
 # element share the layout of the panels, so that weights packed ahead of time serve every ISA level of an artifact. (AMX tiles would be
-# one more entry, with the feature "amx-bf16".)
+# one more entry before "bf16dot", with the feature "amx-bf16" and the same groups of 2: a tile of B takes 16 rows of a panel as they lie
+# and a tile of A 16 row pointers a constant step apart; its micro-kernel has 16 rows, so ROWS of the plan would come from the form.)
 FORMS: dict[str, Form] = {
     form.name: form
     for form in (
@@ -49,17 +61,16 @@ FORMS: dict[str, Form] = {
         Form("bf16dot", "f32", "bf16", "bf16", 2, "avx512bf16"),
         Form("bf16wide", "f32", "f32", "bf16", 2),
         Form("f16wide", "f32", "f32", "f16"),
+        Form("u8dot", "i32", "ui8", "i8", 4, "avx512vnni"),
+        Form("u8wide", "i32", "ui8", "i8", 4),
     )
 }
 
 
 def choose_form(left: str, right: str, accumulator: str, features: frozenset[str]) -> Form:
     """The best form for stored elements `left` and `right` on a CPU with these features."""
-    if left == right and left != accumulator:
-        for form in FORMS.values():
-            if form.right == right and form.accumulator == accumulator and (not form.feature or form.feature in features):
-                return form
-    return FORMS[accumulator]
+    usable = (form for form in FORMS.values() if not form.feature or form.feature in features)
+    return next((form for form in usable if form.serves(left, right, accumulator)), FORMS[accumulator])
 
 
 def micro_name(form: str, rows: int, vectors: int, lanes: int) -> str:
@@ -74,7 +85,8 @@ def prefetch(pointer: str, *, write: bool = False) -> str:
 
 
 def micro_source(form: str, rows: int, vectors: int, lanes: int) -> str:
-    """MLIR text of one micro-kernel. Products are accumulated in order of k, by fused multiply-add or, for pairs of bf16, two at a time."""
+    """MLIR text of one micro-kernel. Products are accumulated in order of k, by fused multiply-add or, for narrow
+    operands in groups, a group at a time."""
     return _Micro(FORMS[form], rows, vectors, lanes).source()
 
 
@@ -118,7 +130,7 @@ class _Micro:
         )
         self._line("%c0 = arith.constant 0 : i64")
         self._line("%c1 = arith.constant 1 : i64")
-        self._line("%c2 = arith.constant 2 : i64")
+        self._line(f"%group = arith.constant {self.form.group} : i64")
         zero = self._op(f"arith.constant dense<{'0.0' if self.form.accumulator.startswith('f') else '0'}> : {self.vector}")
         for row in range(self.rows):
             self._line(f"%rp{row} = llvm.getelementptr %rows[{row}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
@@ -126,7 +138,7 @@ class _Micro:
             self._line(f"%r{row} = llvm.getelementptr %rs{row}[%skip] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
         self._line("%ahead_half = arith.shrui %ahead_step, %c1 : i64")
         start = self._start(zero)
-        self._store(self._loop("%c0", "%k", start, self._single) if self.form.group == 1 else self._pairs(start))
+        self._store(self._loop("%c0", "%k", start, self._single) if self.form.group == 1 else self._groups(start))
         self._line("return\n}\n")
         return "\n".join(self.out)
 
@@ -149,12 +161,20 @@ class _Micro:
         self._line(f"scf.yield {', '.join(results)} : {types}\n}}")
         return [f"{name}#{number}" for number in range(len(start))]
 
-    def _pairs(self, start: list[str]) -> list[str]:
-        """Two values of k at a time, then an odd last one, whose partner in the panel is zero."""
-        pairs = self._op("arith.divui %k, %c2 : i64")
-        end = self._op(f"arith.divui {self._op('arith.addi %k, %c1 : i64')}, %c2 : i64")
-        whole, last = (self._dot_pair, self._dot_last) if self.form.left == self.form.right else (self._wide_pair, self._wide_last)
-        return self._loop(pairs, end, self._loop("%c0", pairs, start, whole), last)
+    def _groups(self, start: list[str]) -> list[str]:
+        """A group of k at a time, then a last, partial one, whose missing partners in the panel are zero."""
+        groups = self._op("arith.divui %k, %group : i64")
+        end = self._op("arith.ceildivui %k, %group : i64")
+        whole, last = {
+            "bf16": (self._dot_pair, self._dot_last),
+            "f32": (self._wide_pair, self._wide_last),
+            "ui8": (self._bytes, self._bytes_last),
+        }[self.form.left]
+        return self._loop(groups, end, self._loop("%c0", groups, start, whole), last)
+
+    def _offset(self, index: str) -> str:
+        """Bytes from the start of a row of A to its group `index`."""
+        return self._op(f"arith.muli {self._op(f'arith.muli {index}, %group : i64')}, %k_step : i64")
 
     def _start(self, zero: str) -> list[str]:
         """The accumulators at first: zeros, or the tile where the products are added to it."""
@@ -230,12 +250,12 @@ class _Micro:
 
     def _wide_pair(self, index: str, accumulators: list[str]) -> list[str]:
         pairs = self._right(index, "i32")
-        offset = self._op(f"arith.muli {self._op(f'arith.muli {index}, %c2 : i64')}, %k_step : i64")
+        offset = self._offset(index)
         first = self._multiply(offset, [self._even(pair) for pair in pairs], accumulators)
         return self._multiply(self._op(f"arith.addi {offset}, %k_step : i64"), [self._odd(pair) for pair in pairs], first)
 
     def _wide_last(self, index: str, accumulators: list[str]) -> list[str]:
-        offset = self._op(f"arith.muli {self._op(f'arith.muli {index}, %c2 : i64')}, %k_step : i64")
+        offset = self._offset(index)
         return self._multiply(offset, [self._even(pair) for pair in self._right(index, "i32")], accumulators)
 
     def _even(self, pair: str) -> str:
@@ -251,11 +271,11 @@ class _Micro:
         return self._op(f"arith.bitcast {masked} : {kind} to {self.vector}")
 
     def _dot_pair(self, index: str, accumulators: list[str]) -> list[str]:
-        offset = self._op(f"arith.muli {self._op(f'arith.muli {index}, %c2 : i64')}, %k_step : i64")
+        offset = self._offset(index)
         return self._dot(index, [self._left(row, offset, "i32") for row in range(self.rows)], accumulators)
 
     def _dot_last(self, index: str, accumulators: list[str]) -> list[str]:
-        offset = self._op(f"arith.muli {self._op(f'arith.muli {index}, %c2 : i64')}, %k_step : i64")
+        offset = self._offset(index)
         left = [self._op(f"arith.extui {self._left(row, offset, 'i16')} : i16 to i32") for row in range(self.rows)]
         return self._dot(index, left, accumulators)
 
@@ -270,4 +290,64 @@ class _Micro:
                 operands = f"{accumulators[row * self.vectors + j]}, {spread}, {value}"
                 types = f"({self.vector}, {pairs}, {pairs}) -> {self.vector}"
                 results.append(self._op(f'llvm.call_intrinsic "llvm.x86.avx512bf16.dpbf16ps.512"({operands}) : {types}'))
+        return results
+
+    def _bytes(self, index: str, accumulators: list[str]) -> list[str]:
+        offset = self._offset(index)
+        return self._multiply_bytes(index, [self._left(row, offset, "i32") for row in range(self.rows)], accumulators)
+
+    def _bytes_last(self, index: str, accumulators: list[str]) -> list[str]:
+        """What is left of each row of A, byte by byte: nothing is read past its end."""
+        offset, rest, zero = self._offset(index), self._op("arith.remui %k, %group : i64"), self._op("arith.constant 0 : i32")
+        eight = self._op("arith.constant 8 : i64")
+        left: list[str] = []
+        for row in range(self.rows):
+            self._count += 1
+            name = f"%w{self._count}"
+            self._line(f"{name} = scf.for {name}_i = %c0 to {rest} step %c1 iter_args({name}_o = {zero}) -> (i32) : i64 {{")
+            byte = self._left(row, self._op(f"arith.addi {offset}, {self._op(f'arith.muli {name}_i, %k_step : i64')} : i64"), "i8")
+            shift = self._op(f"arith.trunci {self._op(f'arith.muli {name}_i, {eight} : i64')} : i64 to i32")
+            moved = self._op(f"arith.shli {self._op(f'arith.extui {byte} : i8 to i32')}, {shift} : i32")
+            self._line(f"scf.yield {self._op(f'arith.ori {name}_o, {moved} : i32')} : i32\n}}")
+            left.append(name)
+        return self._multiply_bytes(index, left, accumulators)
+
+    def _multiply_bytes(self, index: str, left: list[str], accumulators: list[str]) -> list[str]:
+        """accumulators + the dot products of four unsigned with four signed bytes, exactly."""
+        return (self._vnni if self.form.feature else self._widened_bytes)(self._right(index, "i32"), left, accumulators)
+
+    def _vnni(self, right: list[str], left: list[str], accumulators: list[str]) -> list[str]:
+        bytes_ = f"vector<{self.lanes * 4}xi8>"
+        right = [self._op(f"vector.bitcast {value} : {self.vector} to {bytes_}") for value in right]
+        results: list[str] = []
+        for row in range(self.rows):
+            spread = self._op(f"vector.bitcast {self._spread(left[row], 'i32')} : {self.vector} to {bytes_}")
+            for j, value in enumerate(right):
+                operands = f"{accumulators[row * self.vectors + j]}, {spread}, {value}"
+                types = f"({self.vector}, {bytes_}, {bytes_}) -> {self.vector}"
+                results.append(self._op(f'llvm.call_intrinsic "llvm.x86.avx512.vpdpbusd.512"({operands}) : {types}'))
+        return results
+
+    def _widened_bytes(self, right: list[str], left: list[str], accumulators: list[str]) -> list[str]:
+        """Bytes 0 and 2, then 1 and 3, as pairs of i16 for `vpmaddwd` (`vpmaddubsw` would saturate)."""
+        words = f"vector<{self.lanes * 2}xi16>"
+        intrinsic = "llvm.x86.avx512.pmaddw.d.512" if self.lanes == 16 else "llvm.x86.avx2.pmadd.wd"
+        eight, mask = self._op(f"arith.constant dense<8> : {words}"), self._op(f"arith.constant {0x00FF00FF} : i32")
+        scalar_eight = self._op("arith.constant 8 : i32")
+        odd = [self._op(f"vector.bitcast {value} : {self.vector} to {words}") for value in right]
+        even = [self._op(f"arith.shli {value}, {eight} : {words}") for value in odd]
+        halves = [[self._op(f"arith.shrsi {value}, {eight} : {words}") for value in side] for side in (even, odd)]
+        results: list[str] = []
+        for row in range(self.rows):
+            scalars = [left[row], self._op(f"arith.shrui {left[row]}, {scalar_eight} : i32")]
+            sums = accumulators[row * self.vectors : (row + 1) * self.vectors]
+            for scalar, side in zip(scalars, halves, strict=True):
+                spread = self._spread(self._op(f"arith.andi {scalar}, {mask} : i32"), "i32")
+                spread = self._op(f"vector.bitcast {spread} : {self.vector} to {words}")
+                products = [
+                    self._op(f'llvm.call_intrinsic "{intrinsic}"({spread}, {value}) : ({words}, {words}) -> {self.vector}')
+                    for value in side
+                ]
+                sums = [self._op(f"arith.addi {old}, {new} : {self.vector}") for old, new in zip(sums, products, strict=True)]
+            results += sums
         return results

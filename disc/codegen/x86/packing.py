@@ -6,10 +6,11 @@ from ...ir.graph import Node
 from ...shapes import Dim
 from ..contraction import Operand
 from ..kernel import PackedWeight
-from .elementwise import convert, pack_bf16_pair, storage_element, to_storage
+from .builder import Builder, register_element
+from .elementwise import convert, pack_bf16_pair, pack_bytes, storage_element, to_storage
 from .emit import Emitter, Predicate
 from .function import Frame, rounded_up
-from .gemm_plan import Gemm, is_direct, is_transposed
+from .gemm_plan import GROUP, Gemm, is_direct, is_transposed
 from .memory import Buffer, address
 from .patches import pack_patches
 from .transpose import TransposedRows, pack_transposed
@@ -101,7 +102,11 @@ def _pack_strip(frame: Frame, gemm: Gemm, scratch: str, offset: str, mask: str, 
 
     def value(at: str, name: str = "gk") -> str:
         with e.bind(name, at):
-            return _operand_value(e, gemm, gemm.contraction.right, (Dim.symbol("gn"), Dim.symbol(name)), mask)
+            return _operand_value(e, gemm.contraction.right, gemm.form.right, (Dim.symbol("gn"), Dim.symbol(name)), mask)
+
+    def members(first: str) -> list[str]:
+        """The positions in k of the group that starts there."""
+        return [first, *(b.op(f"arith.addi {first}, {b.index(number)} : i64") for number in range(1, group))]
 
     count = b.op(f"arith.subi {end}, {begin} : i64")
     whole = b.op(f"arith.divui {count}, {b.index(group)} : i64")
@@ -110,24 +115,35 @@ def _pack_strip(frame: Frame, gemm: Gemm, scratch: str, offset: str, mask: str, 
         if group == 1:
             store(row.index, to_storage(b, value(first), gemm.form.right), storage_element(gemm.form.right))
         else:
-            second = b.op(f"arith.addi {first}, {b.index(1)} : i64")
-            store(row.index, pack_bf16_pair(b, value(first), value(second, "gj")), "i32")
+            store(row.index, _join(b, gemm, [value(at, name) for at, name in zip(members(first), GROUP, strict=False)]), "i32")
     if group == 1:
         return
-    with b.when(b.op(f"arith.cmpi slt, {b.op(f'arith.muli {whole}, {b.index(group)} : i64')}, {count} : i64")):
+    zero, kind = b.const(0, register_element(gemm.form.right)), b.vec(register_element(gemm.form.right))
+    done = b.op(f"arith.muli {whole}, {b.index(group)} : i64")
+    with b.when(b.op(f"arith.cmpi slt, {done}, {count} : i64")):
         last = b.op(f"arith.subi {end}, {b.index(1)} : i64")
-        store(whole, pack_bf16_pair(b, value(last), b.const(0, "f32")), "i32")
+        values: list[str] = []
+        for at, name in zip(members(b.op(f"arith.addi {begin}, {done} : i64"))[:-1], GROUP, strict=False):
+            inside = b.op(f"arith.cmpi slt, {at}, {end} : i64")
+            read = value(b.op(f"arith.minsi {at}, {last} : i64"), name)
+            values.append(b.op(f"arith.select {inside}, {read}, {zero} : {kind}"))
+        store(whole, _join(b, gemm, [*values, zero]), "i32")
 
 
-def _operand_value(e: Emitter, gemm: Gemm, operand: Operand, place: tuple[Dim, Dim], mask: str | None) -> str:
-    """A lane vector of an operand at (row or column, k), in the accumulator's type; lanes masked or out of bounds are zero."""
+def _join(b: Builder, gemm: Gemm, values: list[str]) -> str:
+    """i32 lanes with one group of B each."""
+    return pack_bf16_pair(b, values[0], values[1]) if gemm.form.right == "bf16" else pack_bytes(b, values)
+
+
+def _operand_value(e: Emitter, operand: Operand, element: str, place: tuple[Dim, Dim], mask: str | None) -> str:
+    """A lane vector of an operand at (row or column, k), in the register form of `element`; lanes masked or out of bounds are zero."""
     b = e.b
     index, bounds = operand.locate(Dim.symbol("gb"), *place)
     inside: Predicate | None = None
     for position, low, high in bounds:
         inside = e.within(position, low, high, inside)
-    value = convert(b, e.value(operand.node, index, inside), operand.node.element, gemm.contraction.node.element)
-    zero, vector = b.const(0, gemm.element), b.vec(gemm.element)
+    value = convert(b, e.value(operand.node, index, inside), operand.node.element, element)
+    zero, vector = b.const(0, register_element(element)), b.vec(register_element(element))
     for condition in (inside.mask if inside is not None else None, mask):
         if condition is not None:
             value = b.op(f"arith.select {condition}, {value}, {zero} : {b.vec('i1')}, {vector}")
@@ -165,7 +181,9 @@ def pack_left(frame: Frame, gemm: Gemm, row: str) -> str:
 
     def lanes(names: list[str], carried: list[str]) -> list[str]:
         del names, carried
-        e.store(target, Dim.symbol("gk"), _operand_value(e, gemm, gemm.contraction.left, (Dim.symbol("gm"), Dim.symbol("gk")), None))
+        e.store(
+            target, Dim.symbol("gk"), _operand_value(e, gemm.contraction.left, gemm.form.left, (Dim.symbol("gm"), Dim.symbol("gk")), None)
+        )
         return []
 
     e.lane_loop("gk", b.index(0), b.scalar(k), k, 1, [], lanes)

@@ -1,0 +1,210 @@
+"""int8 dots on every ISA level of this machine: exact sums against NumPy in i64; quantized layers against the same steps in NumPy; models."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from compiled import randn
+from models import MODELS, shapes
+from torch import nn
+from torch.export import Dim
+
+import disc
+from disc.config import Options
+from disc.ral.executable import Executable, load
+from disc.targets import host_isa
+
+VNNI_ISA = host_isa(("avx512vnni",))
+ISAS = tuple(dict.fromkeys(("x86-64-v3", host_isa(), VNNI_ISA)))
+SIZES = (0, 1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 127)
+
+PRODUCTS = """
+func.func @main(%a: tensor<?x?x?xui8>, %b: tensor<?x?x?xi8>) -> tensor<?x?x?xi32> {
+  %0 = stablehlo.dot_general %a, %b, batching_dims = [0] x [0], contracting_dims = [LEFT] x [RIGHT]
+    : (tensor<?x?x?xui8>, tensor<?x?x?xi8>) -> tensor<?x?x?xi32>
+  return %0 : tensor<?x?x?xi32>
+}
+"""
+
+
+def on_every_isa(model: nn.Module | Path, inputs: Sequence[torch.Tensor] | None = None, dims: object = None) -> list[Executable]:
+    """One compile with int8, loaded once per ISA level."""
+    compiled = disc.compile(model, inputs, dims, target=ISAS, options=Options(dtype="int8"))  # pyright: ignore[reportArgumentType]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.disc"
+        compiled.save(path)
+        return [load(path, isa=isa) for isa in ISAS]
+
+
+def program(text: str) -> list[Executable]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.mlir"
+        path.write_text(text)
+        return on_every_isa(path)
+
+
+def random_bytes(dtype: npt.DTypeLike, *sizes: int) -> npt.NDArray[np.integer]:
+    """All values of the type, its extremes more often than others: what saturates shows."""
+    info, generator = np.iinfo(dtype), np.random.default_rng(sum(sizes))
+    values = generator.integers(info.min, info.max + 1, sizes, dtype=dtype)
+    kind = generator.integers(0, 4, sizes)
+    return np.where(kind == 0, info.max, np.where(kind == 1, info.min, values)).astype(dtype)
+
+
+@cache
+def products(left: int, right: int) -> list[Executable]:
+    return program(PRODUCTS.replace("LEFT", str(left)).replace("RIGHT", str(right)))
+
+
+# The contracted dims: rows and columns that are read in place, B packed by columns or by transposing, A packed row by row.
+@pytest.mark.parametrize(("left", "right"), [(2, 1), (2, 2), (1, 1)])
+def test_products_of_every_size(left: int, right: int) -> None:
+    """One compile with all of m, n and k dynamic, batched; exact."""
+    for executable in products(left, right):
+        for m, n, k in [(m, n, k) for m in SIZES for n in SIZES for k in SIZES if (m * 7 + n * 3 + k) % 7 == 0 or k < 2]:
+            a, b = random_bytes(np.uint8, 2, m, k), random_bytes(np.int8, 2, k, n)
+            ours = executable(a if left == 2 else a.swapaxes(1, 2).copy(), b if right == 1 else b.swapaxes(1, 2).copy())
+            wanted = a.astype(np.int64) @ b.astype(np.int64)
+            np.testing.assert_array_equal(np.asarray(ours), wanted, err_msg=f"{executable.isa} {m}x{n}x{k}")
+
+
+@pytest.mark.parametrize(("k", "n"), [(8, 17), (15, 17), (17, 63), (64, 64), (65, 65), (126, 127), (3, 40)])
+def test_weights_packed_ahead_of_time(k: int, n: int) -> None:
+    weight = random_bytes(np.int8, k, n)
+    data = f'dense<"0x{weight.tobytes().hex()}"> : tensor<{k}x{n}xi8>'
+    executables = program(f"""
+        func.func @main(%a: tensor<?x{k}xui8>) -> tensor<?x{n}xi32> {{
+          %w = stablehlo.constant {data}
+          %0 = stablehlo.dot_general %a, %w, contracting_dims = [1] x [0] : (tensor<?x{k}xui8>, tensor<{k}x{n}xi8>) -> tensor<?x{n}xi32>
+          return %0 : tensor<?x{n}xi32>
+        }}""")
+    for executable in executables:
+        assert "packed ahead of time" in str(executable.manifest["kernels"][0]["notes"])
+        for m in (0, 1, 2, 5, 6, 7, 13, 121, 250):
+            a = random_bytes(np.uint8, m, k)
+            np.testing.assert_array_equal(np.asarray(executable(a)), a.astype(np.int64) @ weight.astype(np.int64), err_msg=executable.isa)
+
+
+def quantized_layer(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> npt.NDArray[np.float32]:
+    """The steps of `quantize-dots` in f32: x [..., k], weight [n, k]."""
+    rows, w = x.numpy(), weight.numpy()
+    low, high = rows.min(-1, keepdims=True), rows.max(-1, keepdims=True)
+    width = np.maximum(high - low, np.float32(2.0**-100))
+    u = np.rint((rows - low) * (np.float32(255) / width))
+    most = np.maximum(np.abs(w).max(-1, keepdims=True), np.float32(2.0**-100))
+    q = np.rint(w * (np.float32(127) / most))
+    step = most[:, 0] * np.float32(1 / 127)
+    total = q.sum(-1, dtype=np.float32) * step
+    exact = (u.astype(np.int64) @ q.astype(np.int64).T).astype(np.float32)
+    return exact * (width * np.float32(1 / 255) * step) + low * total + bias.numpy()
+
+
+def mean_error(ours: torch.Tensor, wanted: torch.Tensor) -> float:
+    """The mean absolute error in units of the mean magnitude."""
+    return float((ours - wanted).abs().mean() / wanted.abs().mean())
+
+
+def linear(k: int, n: int) -> nn.Linear:
+    torch.manual_seed(k * 1000 + n)
+    return nn.Linear(k, n).eval()
+
+
+@pytest.mark.parametrize(("k", "n"), [(32, 32), (33, 65), (64, 127), (127, 33), (768, 64)])
+def test_layers(k: int, n: int) -> None:
+    """Exactly the steps of the pass, near the layer in f32, in one kernel for the rows and one for the products."""
+    layer = linear(k, n)
+    for executable in on_every_isa(layer, (randn(2, 3, k),), ({0: Dim.AUTO, 1: Dim.AUTO},)):
+        assert [kernel["kind"] for kernel in executable.manifest["kernels"]] == ["stitch", "compute"]
+        for sizes in ((0, 3), (1, 1), (1, 7), (2, 6), (11, 13)):
+            x = randn(*sizes, k)
+            ours = torch.as_tensor(executable(x))
+            wanted = quantized_layer(x, layer.weight.detach(), layer.bias.detach())
+            np.testing.assert_allclose(ours.numpy(), wanted, rtol=1e-6, atol=1e-6, err_msg=executable.isa)
+            if ours.numel():
+                assert mean_error(ours, layer(x).detach()) < 0.015
+
+
+def test_rows_that_are_hard_to_quantize() -> None:
+    """Constant, zero, tiny and huge rows, and rows of one sign."""
+    layer = linear(64, 32)
+    x = torch.stack([
+        torch.zeros(64), torch.full((64,), 3.0), torch.full((64,), -1e-3), randn(64) * 1e-38, randn(64) * 1e30, randn(64).abs(), randn(64) - 9,
+    ])  # fmt: skip
+    for executable in on_every_isa(layer, (randn(3, 64),)):
+        ours, wanted = torch.as_tensor(executable(x)), layer(x).detach()
+        assert bool(((ours - wanted).abs().amax(-1) <= 0.05 * wanted.abs().amax(-1)).all()), executable.isa
+
+
+def test_special_values() -> None:
+    """A row with an infinity, a NaN or an overflowing range is not finite; its neighbours are as they would be alone."""
+    layer = linear(64, 32)
+    clean = randn(5, 64)
+    x = clean.clone()
+    x[0, 5], x[1, 63], x[3, 0] = math.inf, math.nan, -math.inf
+    x[4, 0], x[4, 1] = 3e38, -3e38
+    for executable in on_every_isa(layer, (clean,)):
+        ours, alone = torch.as_tensor(executable(x)), torch.as_tensor(executable(clean))
+        assert torch.equal(ours[2], alone[2])
+        assert not bool(torch.isfinite(ours[[0, 1, 3, 4]]).any()), executable.isa
+
+
+def test_shared_rows_are_quantized_once() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = linear(64, 64), linear(64, 48)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.tanh(self.first(x)), torch.exp(self.second(x))
+
+    for executable in on_every_isa(Two().eval(), (randn(3, 64),)):
+        assert [kernel["kind"] for kernel in executable.manifest["kernels"]].count("stitch") == 1
+
+
+def test_what_is_not_quantized() -> None:
+    """Short contractions, few columns, products of activations: these are rounded to bf16."""
+
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.narrow, self.short = linear(64, 31), linear(31, 64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.short(self.narrow(x))
+            return y @ y.mT
+
+    executable = on_every_isa(Mixed().eval(), (randn(3, 64),))[0]
+    assert all("ui8" not in text for kernel in executable.manifest["kernels"] for text in kernel["inputs"])
+    assert any("bf16" in text for kernel in executable.manifest["kernels"] for text in kernel["inputs"])
+
+
+def test_weights_are_bytes() -> None:
+    executable = on_every_isa(linear(128, 128), (randn(2, 128),))[0]
+    assert [weight["size"] for weight in executable.manifest["weights"] if weight["dtype"] == "i8"] == [128 * 128]
+
+
+def test_native_takes_the_instructions_that_are_used() -> None:
+    assert disc.compile(linear(64, 64), (randn(2, 64),), options=Options(dtype="int8")).isa == VNNI_ISA
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "vit", "t5"])
+def test_models(name: str) -> None:
+    """Close to f32 in the mean; the attention is still one kernel."""
+    model, inputs, dims = MODELS[name]()
+    for executable in on_every_isa(model, inputs, dims):
+        assert "attention" in [kernel["kind"] for kernel in executable.manifest["kernels"]]
+        for sizes in shapes(name)[::2]:
+            with torch.no_grad():
+                wanted = model(*sizes)
+            leaves = zip(torch.utils._pytree.tree_leaves(executable(*sizes)), torch.utils._pytree.tree_leaves(wanted), strict=True)
+            for ours, theirs in leaves:
+                if isinstance(theirs, torch.Tensor) and theirs.numel():
+                    assert mean_error(ours, theirs) <= 0.03, f"{executable.isa} {[tuple(each.shape) for each in sizes]}"
