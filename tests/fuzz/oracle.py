@@ -28,11 +28,14 @@ from disc.ir.stages import check_stage, load_env, parse_module
 from disc.ir.weights import WeightTable
 from disc.passes.pipelines import FUSION, GRAPH
 from disc.ral.executable import Executable
+from disc.schedules import LEAF, Schedule, Tree
 from disc.shapes import parse_dim
 from disc.speculation.versions import SpeculateVersions
 from disc.targets import host_isa
 
 Array = np.ndarray[Any, Any]
+# Small blocks, so that the small matrices of random graphs take several; both sides of a choice occur.
+TREE = Tree((Schedule(12, 16, 1, 0), Schedule(6, 64, 0, 1)), ((0, 5, 1, 2), (LEAF, 0, 0, 0), (LEAF, 1, 0, 0)))
 TARGETS = ("x86-64-v3", "x86-64-v4") if host_isa() == "x86-64-v4" else ("x86-64-v3",)
 ROUNDING = {"f64": 2.0**-50, "f32": 2.0**-21, "f16": 2.0**-9, "bf16": 2.0**-6}  # some units in the last place
 STEPS = (1.0, 2.0**-3, 2.0**-6, 2.0**-12, 2.0**-20)  # sums of multiples of a step are exact below 2^mantissa steps
@@ -96,7 +99,7 @@ def compile_named(module: ir.Module, weights: WeightTable) -> dict[str, Executab
     """One executable per ISA level that this machine runs."""
     state = CompileState(WeightTable(dict(weights.entries)), Options(cache=False))
     run_passes(module, [*GRAPH, *FUSION, SpeculateVersions()], state)
-    built = build(module, state.weights, TARGETS)
+    built = build(module, state.weights, TARGETS, TREE)
     with module.context, ir.Location.unknown():
         tables = manifest_tables(built, module, load_env(module))
     manifest = cast("Manifest", {"format": 1, "compiler": "fuzz", **tables, "single": False, "options": {}})

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...ir.costs import node_cost
 from ...ir.graph import Body, Node
 from ...ir.weights import ELEMENT_BYTES
-from ...shapes import Dim, dim_min
+from ...shapes import Dim, dim_max, dim_min
 from ..index import Index, IndexSpace
 from ..kernel import Kernel, Version
 from ..plan import RowPlan, plan_rows, root_index
@@ -58,6 +58,9 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, g
         versions.append(Version(function, guard))
     chunk = chunk_of(plan, lanes)
     tasks, elements = ((row + (chunk - 1)) // chunk, Dim.of(chunk)) if flat else (groups, row)
+    if not flat and rows_at_once(plan) > 1:
+        block = _block(space, body.arguments, plan)
+        tasks, elements = (groups + (block - 1)) // block, row * block
     if blocked is not None:
         tasks, elements = blocked.tasks(space), row * STRIP
     return Kernel(
@@ -79,30 +82,30 @@ def _emit(frame: Frame, plan: RowPlan, groups: Dim, flat: bool) -> None:
     if flat:
         _emit_flat(frame, plan)
         return
-    low = frame.begin
     rows = rows_at_once(plan)
-    if rows > 1:
-        low = _end_of_blocks(frame, plan, rows)
-        _loop_over_groups(frame, plan, groups, (frame.begin, low), rows)
-    _loop_over_groups(frame, plan, groups, (low, frame.end), 1)
+    if rows == 1:
+        _loop_over_groups(frame, plan, groups, (frame.begin, frame.end), 1)
+        return
+    # A task is a block, so that which rows go side by side, and with it the order of sums, does not depend on the number of threads.
+    b = frame.b
+    block = b.scalar(_block(frame.emitter.space, frame.arguments, plan))
+    begin = b.op(f"arith.muli {frame.begin}, {block} : i64")
+    end = b.op(f"arith.minsi {b.op(f'arith.muli {frame.end}, {block} : i64')}, {b.scalar(groups)} : i64")
+    rest = b.op(f"arith.remui {b.op(f'arith.subi {end}, {begin} : i64')}, {b.index(rows)} : i64")
+    whole = b.op(f"arith.cmpi eq, {block}, {b.index(rows)} : i64")
+    low = b.op(f"arith.select {whole}, {b.op(f'arith.subi {end}, {rest} : i64')}, {begin} : i64")
+    _loop_over_groups(frame, plan, groups, (begin, low), rows)
+    _loop_over_groups(frame, plan, groups, (low, end), 1)
 
 
-def _end_of_blocks(frame: Frame, plan: RowPlan, rows: int) -> str:
-    """Where the blocks of `rows` groups end and single groups begin: at once where rows are so long that a block leaves the cache."""
-    b, e = frame.b, frame.emitter
-    rest = b.op(f"arith.remui {b.op(f'arith.subi {frame.end}, {frame.begin} : i64')}, {b.index(rows)} : i64")
-    end = b.op(f"arith.subi {frame.end}, {rest} : i64")
-    length = e.space.env.product(plan.space[len(plan.group_dims) :])
-    most = b.index(BLOCK_BYTES // (rows * _bytes_per_element(plan, frame)))
-    fits = b.op(f"arith.cmpi sle, {b.scalar(length)}, {most} : i64")
-    return b.op(f"arith.select {fits}, {end}, {frame.begin} : i64")
-
-
-def _bytes_per_element(plan: RowPlan, frame: Frame) -> int:
-    """What one element of a row takes up on chip: that of every input and every cached value of the row's size."""
-    whole = frame.emitter.space.env.product(plan.space)
-    rows = [node for node in frame.arguments if frame.emitter.space.env.product(node.dims) == whole]
-    return max(1, sum(ELEMENT_BYTES[node.element] for node in (*rows, *plan.cached)))
+def _block(space: IndexSpace, arguments: Sequence[Node], plan: RowPlan) -> Dim:
+    """Rows of a task: ROWS where they are so short that they go side by side, else 1."""
+    whole = space.env.product(plan.space)
+    inputs = [node for node in arguments if space.env.product(node.dims) == whole]
+    size = max(1, sum(ELEMENT_BYTES[node.element] for node in (*inputs, *plan.cached)))  # bytes on chip of one element of a row
+    length = space.env.product(plan.space[len(plan.group_dims) :])
+    short = dim_min(Dim.of(BLOCK_BYTES // (ROWS * size)) // dim_max(length, 1), 1)
+    return short * (ROWS - 1) + 1
 
 
 def _loop_over_groups(frame: Frame, plan: RowPlan, groups: Dim, limits: tuple[str, str], rows: int) -> None:
