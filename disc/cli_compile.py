@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from disc.cli_output import AsJson, Debug, Threads, byte_size, print_json, spinner, type_text
+from disc.config import DTYPES as OPTION_DTYPES
 from disc.config import Options
 from disc.errors import DiscError, InputTypeError, ShapeConstraintError, UnsupportedFormatError
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 MODEL_HELP = "A .pt2, .mlir or .mlirbc file, or package.module:factory, a function that returns (module, example_inputs[, dynamic_shapes])."
 PT2_NOTE = "note: PyTorch may run code that a .pt2 file brings along; for files of unknown origin use StableHLO (.mlir, .mlirbc)"
 DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16"}
+AMP = tuple(name for name in OPTION_DTYPES if name != "f32")
 
 
 def compile_command(
@@ -39,6 +41,7 @@ def compile_command(
     static: Annotated[list[str] | None, typer.Option(help="NAME=1 or NAME: these dims, or all, are fixed to the example's sizes.")] = None,
     target: Annotated[list[str] | None, typer.Option(help="native (the default), x86-64-v3 or x86-64-v4; may be repeated.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Convert a factory's module and inputs first: f32, f64, f16 or bf16.")] = None,
+    amp: Annotated[str | None, typer.Option(help="Compute f32 dots and convolutions in this type: bf16, f16 or int8.")] = None,
     threads: Threads = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not use the compile cache.")] = False,
     embed_stablehlo: Annotated[
@@ -55,6 +58,8 @@ def compile_command(
         raise UnsupportedFormatError(
             "--dynamic, --static and --dtype are for package.module:factory; a file has its dims and types already"
         )
+    if amp and amp not in AMP:
+        raise InputTypeError(f"--amp {amp}: the types are {', '.join(AMP)}")
     if embed_stablehlo and not (is_file and model.endswith((".mlir", ".mlirbc"))):
         raise UnsupportedFormatError("--embed-stablehlo is for models that come as StableHLO (.mlir, .mlirbc)")
     if model.endswith(".pt2"):
@@ -69,7 +74,7 @@ def compile_command(
             module, inputs = _converted(module, inputs, dtype)
             shapes = _dynamic_shapes(module, inputs, dynamic or [], static or []) if dynamic or static else shapes
             source = _exported(model, module, inputs, shapes)
-        options = Options(threads=threads, cache=not no_cache, embed_stablehlo=embed_stablehlo)
+        options = Options(threads=threads, dtype=amp or "f32", cache=not no_cache, embed_stablehlo=embed_stablehlo)
         executable = disc.compile(source, target=target or "native", options=options)
         executable.save(path)
     seconds = time.perf_counter() - start

@@ -13,6 +13,7 @@ import torch
 import disc
 from disc import artifact, cli
 from disc.cli import main
+from disc.config import Options
 from disc.schedules import read_tree
 
 FACTORY = """
@@ -32,6 +33,10 @@ def build():
 
 def with_dims():
     return *build(), ({0: torch.export.Dim.AUTO}, {})
+
+def wide():
+    torch.manual_seed(0)
+    return torch.nn.Linear(64, 32).eval(), (torch.randn(3, 64),)
 """
 
 CHECKED = """
@@ -94,6 +99,30 @@ def test_compile_targets_and_dtype(capsys: pytest.CaptureFixture[str]) -> None:
     result = output_json(capsys, *arguments)
     assert result["isas"] == ["x86-64-v3", "x86-64-v4"]
     assert {record["dtype"] for record in result["inputs"]} == {"f64"}
+
+
+@pytest.mark.parametrize("amp", ["bf16", "f16", "int8"])
+def test_compile_amp_is_the_option_dtype(amp: str, capsys: pytest.CaptureFixture[str]) -> None:
+    result = output_json(capsys, "compile", "scaled_factory:wide", "-o", "amp.disc", "--amp", amp)
+    assert [record["dtype"] for record in (*result["inputs"], *result["outputs"])] == ["f32", "f32"]
+    torch.manual_seed(0)
+    layer, x = torch.nn.Linear(64, 32).eval(), torch.randn(3, 64)
+    exact, ours = layer(x), disc.load("amp.disc")(x)
+    assert torch.equal(ours, disc.compile(layer, (x,), options=Options(dtype=amp))(x))
+    assert not torch.allclose(ours, exact, rtol=1e-5, atol=1e-6), "computed in f32"
+    torch.testing.assert_close(ours, exact, rtol=0.05, atol=0.05)
+
+
+def test_compile_amp_of_a_file() -> None:
+    """Operands of 1 + 2^-10 are 1 in bf16."""
+    Path("square.mlir").write_text(
+        "func.func @main(%x: tensor<?x64xf32>, %y: tensor<64x64xf32>) -> tensor<?x64xf32> {\n"
+        "  %z = stablehlo.dot_general %x, %y, contracting_dims = [1] x [0] : "
+        "(tensor<?x64xf32>, tensor<64x64xf32>) -> tensor<?x64xf32>\n  return %z : tensor<?x64xf32>\n}\n"
+    )
+    assert main(["compile", "square.mlir", "--amp", "bf16"]) == 0
+    near = [np.full((rows, 64), 1 + 2**-10, np.float32) for rows in (5, 64)]
+    np.testing.assert_array_equal(disc.load("square.disc")(*near), np.full((5, 64), 64, np.float32))
 
 
 def test_compile_stablehlo_to_the_default_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,6 +97,7 @@ MISTAKES = {
     "unknown target": (["compile", "sum_factory:build", "--target", "z80"], "there is no target 'z80'; the targets are native, x86-64-v3"),
     "gpu target": (["compile", "sum_factory:build", "--target", "sm_90"], "GPU code is not generated yet"),
     "unknown dtype": (["compile", "sum_factory:build", "--dtype", "f8"], "--dtype f8: the types are f32, f64, f16, bf16"),
+    "unknown amp": (["compile", "text.mlir", "--amp", "f32"], "--amp f32: the types are bf16, f16, int8"),
     "dtype of a file": (["compile", "text.mlir", "--dtype", "f32"], "a file has its dims and types already"),
     "no StableHLO to embed": (["compile", "sum_factory:build", "--embed-stablehlo"], "is for models that come as StableHLO"),
     "not portable": (["compile", "own.mlir", "--embed-stablehlo"], "own.mlir cannot be embedded: it is not portable StableHLO: "),
