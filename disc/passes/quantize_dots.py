@@ -34,7 +34,6 @@ LEVELS = 255.0  # steps between the least and the greatest element of a row
 MOST = 127.0  # the largest magnitude of a weight, the same on both sides of zero
 LEAST = 2.0**-100  # the least range that is resolved: below it a row or column is taken as constant, and no quotient overflows
 MOST_CONTRACTED = 2**16  # as many products of an unsigned with a signed byte fit 32 bits
-LEAST_MAXIMUM = 2.0**-100  # rows and columns below it become zero, and 127 / maximum stays finite
 
 
 @dataclass(frozen=True)
