@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...errors import CompilerBug
 from ...ir.graph import Body, Node
 from ...shapes import Dim
 from ..index import ONE, ZERO, Index
 from .attention_plan import KEY_BLOCK, Blocks
 from .attention_tiles import Panel, Task, TileRow, each_row, share, store_row
-from .function import Frame
+from .function import Frame, store_roots
 from .gemm_plan import declare, is_direct
 from .memory import Buffer, address
 from .packing import pack_columns, pack_left, right_panel
@@ -222,10 +221,7 @@ def _result_row(task: Task, row: TileRow, first: str, last: str) -> None:
         inverse = state.inverse(b, blocks.softmax.safe, b.scalar(blocks.first.contraction.n))
 
         def finish(indices: dict[Node, Index]) -> None:
-            for root, output in zip(task.frame.roots, task.frame.outputs, strict=True):
-                if root not in indices:
-                    raise CompilerBug(f"{root.op} (line {root.line}) is not reached from the second dot of its attention")
-                e.store(output, e.space.linear(indices[root], root.dims), e.value(root, indices[root]))
+            store_roots(task.frame, indices, "second dot")
 
         store_row(task, blocks.second, row, lambda value: b.op(f"arith.mulf {add(value)}, {inverse} : {vector}"), finish)
     with b.when(b.op(f"arith.xori {last}, {b.constant('arith.constant true')} : i1")):

@@ -71,13 +71,13 @@ class Blocks:
 
     def vector_counts(self, gemm: Gemm) -> tuple[int, ...]:
         """The widths of tiles of `gemm` that occur, in vectors."""
-        most = tile_width(gemm) // gemm.lanes
+        most = gemm.width // gemm.lanes
         return (most,) if self.whole_tiles(gemm) else tuple(range(1, most + 1))
 
     def whole_tiles(self, gemm: Gemm) -> bool:
         """True when every tile of `gemm` has all its columns."""
         n = gemm.contraction.n
-        return n.is_const and n.const % tile_width(gemm) == 0 and (gemm is self.second or self.causal is None)
+        return n.is_const and n.const % gemm.width == 0 and (gemm is self.second or self.causal is None)
 
     def micro_kernels(self) -> tuple[tuple[str, int, int], ...]:
         """Those that the kernel calls."""
@@ -101,8 +101,3 @@ def parts_of(whole: int, most: int) -> set[int]:
     """The sizes of as few equal parts as hold at most `most` each."""
     count = -(-whole // most)
     return {whole // count, -(-whole // count)}
-
-
-def tile_width(gemm: Gemm) -> int:
-    """Columns of a tile."""
-    return gemm.lanes * min(gemm.vectors, gemm.panel // gemm.lanes)

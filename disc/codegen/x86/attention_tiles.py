@@ -10,12 +10,13 @@ from ...ir.graph import Body, Node
 from ...shapes import Dim
 from ..contraction import forward_indices
 from ..index import ONE, ZERO, Index
-from .attention_plan import KEY_BLOCK, ROW_BLOCK, Blocks, tile_width
+from .attention_plan import KEY_BLOCK, ROW_BLOCK, Blocks
 from .emit import Predicate
 from .function import Frame
 from .gemm_plan import PANEL, ROWS, Gemm
 from .memory import Buffer, address
 from .micro import call_micro
+from .packing import strips
 from .running_softmax import RowState
 
 
@@ -84,7 +85,7 @@ def each_row(
     place, pointers, k_step = names
     row_name, start_name = e.name("row"), e.name("start")
     number, start = e.space.variable(row_name, Dim.of(ROW_BLOCK)), e.space.variable(start_name, Dim.of(ROW_BLOCK))
-    with _strips(task, gemm, columns, panel.pointer) as (strip, moved), _tiles(task) as (low, count):
+    with strips(task.frame.b, gemm, columns, panel.pointer) as (strip, moved), _tiles(task) as (low, count):
         array = b.op(f"llvm.getelementptr {task.places[pointers]}[{low}] : (!llvm.ptr, i64) -> !llvm.ptr, !llvm.ptr")
         tile = task.places[place]
         right = f"{moved}, {panel.step}, {panel.k}, {tile}, {b.index(PANEL)}"
@@ -96,20 +97,6 @@ def each_row(
             position = b.op(f"arith.addi {task.low}, {row.index} : i64")
             with e.bind(row_name, row.index), e.bind("gm", position):
                 each(TileRow(place, number, (number - start) * PANEL, strip))
-
-
-@contextmanager
-def _strips(task: Task, gemm: Gemm, columns: tuple[str, str], pointer: str) -> Iterator[tuple[tuple[str, str], str]]:
-    """Loops over as many columns at a time as the accumulators hold: their range and the panel from there on."""
-    b, width = task.frame.b, tile_width(gemm)
-    if width == gemm.panel:
-        yield columns, pointer
-        return
-    with b.loop(*columns, b.index(width)) as strip:
-        end = b.op(f"arith.minsi {b.op(f'arith.addi {strip.index}, {b.index(width)} : i64')}, {columns[1]} : i64")
-        shift = b.op(f"arith.subi {strip.index}, {columns[0]} : i64")
-        shift = b.op(f"arith.muli {shift}, {b.index(gemm.form.unit)} : i64")
-        yield (strip.index, end), address(b, Buffer(pointer, (), "i8"), shift)
 
 
 @contextmanager
@@ -158,4 +145,4 @@ def store_row(task: Task, gemm: Gemm, row: TileRow, adjust: Callable[[str], str]
 
 def _known_width(task: Task, gemm: Gemm) -> Dim:
     """The columns of a tile, gn where they are not known."""
-    return Dim.of(tile_width(gemm)) if task.blocks.whole_tiles(gemm) else Dim.symbol("gn")
+    return Dim.of(gemm.width) if task.blocks.whole_tiles(gemm) else Dim.symbol("gn")

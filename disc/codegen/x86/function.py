@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ...errors import CompilerBug
 from ...ir.graph import Body, Node
 from ...ir.weights import ELEMENT_BYTES
 from ...shapes import Dim
-from ..index import ZERO, IndexSpace
+from ..index import ZERO, Index, IndexSpace
 from .builder import Builder, Variable
 from .emit import Emitter
 from .memory import Buffer
@@ -64,6 +65,18 @@ def emit_function(
     lines = [f"func.func @{name}(%args: !llvm.ptr, %begin: i64, %end: i64, %scratch: !llvm.ptr) {{"]
     lines += b.globals + b.root.lines + ["return", "}"]
     return "\n".join([*lines[:1], *("  " + line for line in lines[1:-1]), lines[-1]]) + "\n"
+
+
+def store_roots(frame: Frame, indices: dict[Node, Index], source: str) -> None:
+    """Stores a lane vector of every root at its index. source: what the roots are computed from, for the message.
+
+    Raises CompilerBug for a root without an index.
+    """
+    e = frame.emitter
+    for root, output in zip(frame.roots, frame.outputs, strict=True):
+        if root not in indices:
+            raise CompilerBug(f"{root.op} (line {root.line}) is not reached from the {source} of its fusion")
+        e.store(output, e.space.linear(indices[root], root.dims), e.value(root, indices[root]))
 
 
 def checks_indices(space: IndexSpace, body: Body) -> bool:

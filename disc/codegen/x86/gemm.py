@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...errors import CompilerBug
 from ...ir.costs import node_cost
 from ...ir.graph import Body, Node
 from ...ir.weights import ELEMENT_BYTES
@@ -22,12 +21,12 @@ from ..kernel import Choice, Kernel, PackedWeight, Version
 from ..plan import check_single_dot
 from .builder import Builder
 from .emit import Predicate
-from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, traffic
+from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, store_roots, traffic
 from .gemm_plan import PANEL, ROWS, SCHEDULE_SYMBOLS, Gemm, declare, micro_kernels, notes, panels, plan_gemm, row_counts, vector_counts
 from .isa import Isa
 from .memory import Buffer, address
 from .micro import call_micro, prefetch
-from .packing import right_panel, row_pointers
+from .packing import right_panel, row_pointers, strips
 
 
 def emit_compute(name: str, body: Body, space: IndexSpace, isa: Isa, weights: frozenset[Node], tree: Tree) -> Kernel:
@@ -132,16 +131,8 @@ def _emit_strips(
     column = b.op(f"arith.muli {panel}, {b.index(gemm.panel)} : i64")
     column_end = b.op(f"arith.minsi {b.op(f'arith.addi {column}, {b.index(gemm.panel)} : i64')}, {b.scalar(c.n)} : i64")
     pointer, step = right_panel(frame, gemm, panel, column, column_end, fresh, packed)
-    width = gemm.lanes * min(gemm.vectors, gemm.panel // gemm.lanes)
-    if width == gemm.panel:
-        _emit_parts(frame, gemm, body, rows, (column, column_end), pointer, step, walk)
-        return
-    with b.loop(column, column_end, b.index(width)) as strip:
-        end = b.op(f"arith.minsi {b.op(f'arith.addi {strip.index}, {b.index(width)} : i64')}, {column_end} : i64")
-        shift = b.op(f"arith.subi {strip.index}, {column} : i64")
-        shift = b.op(f"arith.muli {shift}, {b.index(gemm.form.unit)} : i64")
-        moved = address(b, Buffer(pointer, (), "i8"), shift)
-        _emit_parts(frame, gemm, body, rows, (strip.index, end), moved, step, walk)
+    with strips(b, gemm, (column, column_end), pointer) as (strip, moved):
+        _emit_parts(frame, gemm, body, rows, strip, moved, step, walk)
 
 
 def _emit_parts(
@@ -200,10 +191,7 @@ def _emit_tiles(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], col
         done = b.op(f"arith.subi {tile.index}, {rows[0]} : i64")
         place = address(b, Buffer(frame.scratch, (), "i8"), b.op(f"arith.muli {done}, {part.tile_step} : i64"))
         k_step = row_pointers(frame, gemm, tile.index, count)
-        if walk.splits:
-            with b.when(part.final):
-                _prefetch_results(frame, gemm, body, tile.index, count, columns[0])
-        else:
+        with b.when(part.final):
             _prefetch_results(frame, gemm, body, tile.index, count, columns[0])
         width = b.op(f"arith.subi {columns[1]}, {columns[0]} : i64")
         _call_micro(frame, gemm, count, width, k_step, part, place, ahead.at(b.op(f"arith.divui {done}, {height} : i64")))
@@ -217,8 +205,8 @@ class _Ahead:
     """Where the tiles of one part prefetch: each its share of the next part of a packed B, which follows this one in memory."""
 
     def __init__(self, frame: Frame, gemm: Gemm, part: _Part, walk: _Walk, passes: str) -> None:
-        self.frame, self.walk, self.part = frame, walk, part
-        self.possible = gemm.packed and gemm.lanes * gemm.vectors >= gemm.panel
+        self.frame = frame
+        self.possible = gemm.packed and gemm.width == gemm.panel
         if not self.possible:
             return
         b = frame.b
@@ -245,7 +233,7 @@ def _prefetch_results(frame: Frame, gemm: Gemm, body: Body, start: str, count: s
     b, e, c = frame.b, frame.emitter, gemm.contraction
     indices = forward_indices(e.space, body, c.node, c.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("gn")))
     with b.loop(b.index(0), count, b.index(1)) as row, e.bind("gm", b.op(f"arith.addi {start}, {row.index} : i64")):
-        for vector in range(min(gemm.vectors, gemm.panel // gemm.lanes)):
+        for vector in range(gemm.width // gemm.lanes):
             with e.bind("gn", b.op(f"arith.addi {column}, {b.index(vector * gemm.lanes)} : i64")):
                 for root, output in zip(frame.roots, frame.outputs, strict=True):
                     if root in indices:
@@ -292,16 +280,11 @@ def _epilogue(frame: Frame, gemm: Gemm, body: Body, place: str, row: str, column
 
 def _store_columns(frame: Frame, gemm: Gemm, indices: dict[Node, Index], columns: Sequence[str]) -> None:
     e = frame.emitter
-    n = gemm.contraction.n
-    width = gemm.lanes * min(gemm.vectors, gemm.panel // gemm.lanes)
-    whole = e.space.env.divides(width, n) is Truth.YES
+    whole = e.space.env.divides(gemm.width, gemm.contraction.n) is Truth.YES
 
     def store(names: list[str], carried: list[str]) -> list[str]:
         del names, carried
-        for root, output in zip(frame.roots, frame.outputs, strict=True):
-            if root not in indices:
-                raise CompilerBug(f"{root.op} (line {root.line}) is not reached from the dot of its fusion")
-            e.store(output, e.space.linear(indices[root], root.dims), e.value(root, indices[root]))
+        store_roots(frame, indices, "dot")
         return []
 
-    e.lane_loop("gn", columns[0], columns[1], Dim.of(width) if whole else Dim.symbol("gn"), 1, [], store)
+    e.lane_loop("gn", columns[0], columns[1], Dim.of(gemm.width) if whole else Dim.symbol("gn"), 1, [], store)

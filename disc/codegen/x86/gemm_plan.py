@@ -60,6 +60,11 @@ class Gemm:
         return self.tile_rows * PANEL * ELEMENT_BYTES[self.element]
 
     @property
+    def width(self) -> int:
+        """Columns that the accumulators hold at a time."""
+        return self.lanes * min(self.vectors, self.panel // self.lanes)
+
+    @property
     def left_size(self) -> int:
         """Bytes of one element of A, in place or packed."""
         return ELEMENT_BYTES[self.form.left]

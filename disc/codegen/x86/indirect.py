@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ...errors import CompilerBug
 from ...ir.costs import node_cost
 from ...ir.graph import Body, Node
 from ...ir.weights import ELEMENT_BYTES
@@ -20,9 +19,10 @@ from ..contraction import WindowAxis, forward_indices, read_contraction
 from ..index import ONE, Index, IndexSpace
 from ..kernel import Kernel, PackedWeight, Version
 from .emit import Predicate
-from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, traffic
+from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, store_roots, traffic
 from .gemm_plan import PANEL, VECTORS, declare
 from .memory import Buffer, address
+from .micro import call_of_size
 from .patches import Patches, read_patches
 from .taps import TABLE_ROWS, UNROLLED, Taps
 
@@ -374,15 +374,8 @@ def _call_taps(frame: Frame, plan: Indirect, count: str, columns: tuple[str, str
     operands = f"{table}, {number}, {b.index(plan.inner)}, {panel}, {sums}, {b.index(PANEL)}, {fresh}"
     types = "(!llvm.ptr, i64, i64, !llvm.ptr, !llvm.ptr, i64, i1) -> ()"
     width = b.op(f"arith.subi {columns[1]}, {columns[0]} : i64")
-    vectors = b.op(f"arith.divui {b.op(f'arith.addi {width}, {b.index(plan.lanes - 1)} : i64')}, {b.index(plan.lanes)} : i64")
-    counts = plan.vector_counts()
-    for vector_count in counts:
-        for rows in range(TABLE_ROWS, 0, -1):
-            check = b.op(f"arith.cmpi eq, {count}, {b.index(rows)} : i64")
-            if len(counts) > 1:
-                check = b.op(f"arith.andi {check}, {b.op(f'arith.cmpi eq, {vectors}, {b.index(vector_count)} : i64')} : i1")
-            with b.when(check):
-                b.statement(f"func.call @{plan.micro(rows, vector_count).name}({operands}) : {types}")
+    names = {(rows, vectors): plan.micro(rows, vectors).name for vectors in plan.vector_counts() for rows in range(1, TABLE_ROWS + 1)}
+    call_of_size(b, plan.lanes, names, (count, width), f"({operands}) : {types}")
 
 
 def _epilogue(frame: Frame, plan: Indirect, body: Body, tile: tuple[str, str], columns: tuple[str, str]) -> None:
@@ -406,10 +399,7 @@ def _epilogue(frame: Frame, plan: Indirect, body: Body, tile: tuple[str, str], c
 
         def store(names: list[str], carried: list[str]) -> list[str]:
             del names, carried
-            for root, output in zip(frame.roots, frame.outputs, strict=True):
-                if root not in indices:
-                    raise CompilerBug(f"{root.op} (line {root.line}) is not reached from the convolution of its fusion")
-                e.store(output, e.space.linear(indices[root], root.dims), e.value(root, indices[root]))
+            store_roots(frame, indices, "convolution")
             return []
 
         whole = plan.columns % plan.width == 0

@@ -9,7 +9,7 @@ memory in its first tiles and computes in the others takes the sum of both times
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...ir.weights import ELEMENT_BYTES
@@ -95,20 +95,22 @@ def call_micro(
 ) -> None:
     """Calls the micro-kernel for `size`, SSA numbers of rows and columns. heights, widths: which rows and vectors there may be."""
     types = "(!llvm.ptr, i64, i64, !llvm.ptr, i64, i64, !llvm.ptr, i64, i1, !llvm.ptr, i64) -> ()"
-    most = max(heights) + 1
-    calls = {
-        (width - 1) * most + height: f"func.call @{micro_name(form.name, height, width, lanes)}({operands}) : {types}"
-        for width in widths
-        for height in heights
-    }
+    names = {(height, width): micro_name(form.name, height, width, lanes) for width in widths for height in heights}
+    call_of_size(b, lanes, names, size, f"({operands}) : {types}")
+
+
+def call_of_size(b: Builder, lanes: int, names: Mapping[tuple[int, int], str], size: tuple[str, str], call: str) -> None:
+    """Calls the function that `names` has for `size`, SSA numbers of rows and columns. names: by rows and vectors of `lanes` columns."""
+    most = max(height for height, _ in names) + 1
+    calls = {(width - 1) * most + height: f"func.call @{name}{call}" for (height, width), name in names.items()}
     if len(calls) == 1:
         b.statement(next(iter(calls.values())))
         return
     vectors = b.op(f"arith.divui {b.op(f'arith.addi {size[1]}, {b.index(-1)} : i64')}, {b.index(lanes)} : i64")
     number = b.op(f"arith.addi {b.op(f'arith.muli {vectors}, {b.index(most)} : i64')}, {size[0]} : i64")
     b.statement(f"scf.index_switch {b.op(f'arith.index_cast {number} : i64 to index')}")
-    for key, call in calls.items():
-        b.statement(f"case {key} {{\n{call}\nscf.yield\n}}")
+    for key, text in calls.items():
+        b.statement(f"case {key} {{\n{text}\nscf.yield\n}}")
     b.statement("default {\nscf.yield\n}")
 
 
@@ -281,15 +283,19 @@ class _Micro:
 
     def _dot(self, index: str, left: list[str], accumulators: list[str]) -> list[str]:
         """accumulators + the dot products of pairs of bf16 (`vdpbf16ps`: round to nearest even, denormals are zero)."""
-        kind, pairs = f"vector<{self.lanes}xi32>", f"vector<{self.lanes * 2}xbf16>"
-        right = [self._op(f"vector.bitcast {value} : {kind} to {pairs}") for value in self._right(index, "i32")]
+        return self._intrinsic("avx512bf16.dpbf16ps.512", f"vector<{self.lanes * 2}xbf16>", self._right(index, "i32"), left, accumulators)
+
+    def _intrinsic(self, name: str, group: str, right: list[str], left: list[str], accumulators: list[str]) -> list[str]:
+        """accumulators + products of groups by an instruction of x86: left has an i32 a row, right i32 lanes, both taken as `group`."""
+        kind = f"vector<{self.lanes}xi32>"
+        right = [self._op(f"vector.bitcast {value} : {kind} to {group}") for value in right]
         results: list[str] = []
         for row in range(self.rows):
-            spread = self._op(f"vector.bitcast {self._spread(left[row], 'i32')} : {kind} to {pairs}")
+            spread = self._op(f"vector.bitcast {self._spread(left[row], 'i32')} : {kind} to {group}")
             for j, value in enumerate(right):
                 operands = f"{accumulators[row * self.vectors + j]}, {spread}, {value}"
-                types = f"({self.vector}, {pairs}, {pairs}) -> {self.vector}"
-                results.append(self._op(f'llvm.call_intrinsic "llvm.x86.avx512bf16.dpbf16ps.512"({operands}) : {types}'))
+                types = f"({self.vector}, {group}, {group}) -> {self.vector}"
+                results.append(self._op(f'llvm.call_intrinsic "llvm.x86.{name}"({operands}) : {types}'))
         return results
 
     def _bytes(self, index: str, accumulators: list[str]) -> list[str]:
@@ -317,16 +323,7 @@ class _Micro:
         return (self._vnni if self.form.feature else self._widened_bytes)(self._right(index, "i32"), left, accumulators)
 
     def _vnni(self, right: list[str], left: list[str], accumulators: list[str]) -> list[str]:
-        bytes_ = f"vector<{self.lanes * 4}xi8>"
-        right = [self._op(f"vector.bitcast {value} : {self.vector} to {bytes_}") for value in right]
-        results: list[str] = []
-        for row in range(self.rows):
-            spread = self._op(f"vector.bitcast {self._spread(left[row], 'i32')} : {self.vector} to {bytes_}")
-            for j, value in enumerate(right):
-                operands = f"{accumulators[row * self.vectors + j]}, {spread}, {value}"
-                types = f"({self.vector}, {bytes_}, {bytes_}) -> {self.vector}"
-                results.append(self._op(f'llvm.call_intrinsic "llvm.x86.avx512.vpdpbusd.512"({operands}) : {types}'))
-        return results
+        return self._intrinsic("avx512.vpdpbusd.512", f"vector<{self.lanes * 4}xi8>", right, left, accumulators)
 
     def _widened_bytes(self, right: list[str], left: list[str], accumulators: list[str]) -> list[str]:
         """Bytes 0 and 2, then 1 and 3, as pairs of i16 for `vpmaddwd` (`vpmaddubsw` would saturate)."""

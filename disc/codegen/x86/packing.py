@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from ...ir.graph import Node
 from ...shapes import Dim
 from ..contraction import Operand
@@ -34,6 +37,19 @@ def right_panel(
             _pack_right(frame, gemm, scratch, column, column_end)
         return scratch, packed_step
     return _direct_panel(frame, gemm, scratch, column, column_end, fresh)
+
+
+@contextmanager
+def strips(b: Builder, gemm: Gemm, columns: tuple[str, str], pointer: str) -> Iterator[tuple[tuple[str, str], str]]:
+    """Loops over as many columns of a panel at a time as the accumulators hold: their range, and the panel from there on."""
+    if gemm.width == gemm.panel:
+        yield columns, pointer
+        return
+    with b.loop(*columns, b.index(gemm.width)) as strip:
+        end = b.op(f"arith.minsi {b.op(f'arith.addi {strip.index}, {b.index(gemm.width)} : i64')}, {columns[1]} : i64")
+        shift = b.op(f"arith.subi {strip.index}, {columns[0]} : i64")
+        shift = b.op(f"arith.muli {shift}, {b.index(gemm.form.unit)} : i64")
+        yield (strip.index, end), address(b, Buffer(pointer, (), "i8"), shift)
 
 
 def body_argument(frame: Frame, packed: PackedWeight) -> Node:

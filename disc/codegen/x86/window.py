@@ -107,7 +107,8 @@ def _read_depthwise(space: IndexSpace, node: Node) -> Window | None:
     return Window(node, contraction.right.node, contraction.batch, rows, columns, source_at, result_at, kernel_at)
 
 
-def _read_pool(space: IndexSpace, node: Node) -> Window | None:
+def pool_axes(node: Node) -> list[WindowAxis] | None:
+    """Every axis of a reduce_window of one source, None where the source is dilated."""
     rank = len(node.dims)
     ones = (1,) * rank
     sizes, padding = node.ints("window_dimensions"), node.attrs.get("padding")
@@ -116,8 +117,15 @@ def _read_pool(space: IndexSpace, node: Node) -> Window | None:
         return None
     source = node.operands[0]
     low = [int(padding[axis][0]) if padding is not None else 0 for axis in range(rank)]  # pyright: ignore[reportIndexIssue, reportArgumentType]
-    every = [WindowAxis(source.dims[axis], node.dims[axis], sizes[axis], strides[axis], dilations[axis], low[axis]) for axis in range(rank)]
-    slid = [axis for axis in range(rank) if (sizes[axis], strides[axis]) != (1, 1) or source.dims[axis] != node.dims[axis]]
+    return [WindowAxis(source.dims[axis], node.dims[axis], sizes[axis], strides[axis], dilations[axis], low[axis]) for axis in range(rank)]
+
+
+def _read_pool(space: IndexSpace, node: Node) -> Window | None:
+    every = pool_axes(node)
+    if every is None:
+        return None
+    rank, source = len(node.dims), node.operands[0]
+    slid = [number for number, axis in enumerate(every) if (axis.window, axis.stride) != (1, 1) or axis.size != axis.out]
     if not 1 <= len(slid) <= 2:
         return None
     lead = [axis for axis in range(rank) if axis not in slid]

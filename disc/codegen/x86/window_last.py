@@ -18,7 +18,7 @@ from .builder import register_element
 from .emit import Predicate
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, traffic
 from .memory import Buffer, address
-from .window import ELEMENTS, MOST_TAPS, POINT, combine
+from .window import ELEMENTS, MOST_TAPS, POINT, combine, pool_axes
 
 BAND = 14  # output rows of a task, a multiple of every block's rows
 STRIP = 28  # output columns copied at a time, a multiple of every block's columns: 20 x 34 source positions of a 7x7 window are 43 KiB
@@ -142,18 +142,10 @@ def _read_depthwise(node: Node, lanes: int) -> LastWindow | None:
 
 
 def _read_pool(node: Node, lanes: int) -> LastWindow | None:
-    rank = len(node.dims)
-    ones = (1,) * rank
-    sizes, padding = node.ints("window_dimensions"), node.attrs.get("padding")
-    strides, dilations = node.ints("window_strides") or ones, node.ints("window_dilations") or ones
-    if len(node.operands) != 2 or any(step != 1 for step in node.ints("base_dilations")):
+    axes = pool_axes(node)
+    if axes is None or any((axis.window, axis.stride, axis.low) != (1, 1, 0) or axis.size != axis.out for axis in (axes[0], axes[-1])):
         return None
-    source = node.operands[0]
-    low = [int(padding[axis][0]) if padding is not None else 0 for axis in range(rank)]  # pyright: ignore[reportIndexIssue, reportArgumentType]
-    if any((sizes[axis], strides[axis], low[axis]) != (1, 1, 0) or source.dims[axis] != node.dims[axis] for axis in (0, rank - 1)):
-        return None
-    axes = [WindowAxis(source.dims[axis], node.dims[axis], sizes[axis], strides[axis], dilations[axis], low[axis]) for axis in range(rank)]
-    return LastWindow(node, axes[1] if rank == 4 else POINT, axes[rank - 2], None, lanes)
+    return LastWindow(node, axes[1] if len(axes) == 4 else POINT, axes[-2], None, lanes)
 
 
 def emit_last_window(name: str, body: Body, space: IndexSpace, window: LastWindow) -> Kernel:
