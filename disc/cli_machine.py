@@ -17,6 +17,7 @@ from disc.cache import Cache, open_cache
 from disc.cli_output import AsJson, Debug, byte_size, print_json, print_table, type_text
 from disc.config import read_environment
 from disc.errors import ArtifactError
+from disc.ral import _ral
 from disc.targets import LEVEL_FLAGS, cpu_flags
 
 EXTRA_FLAGS = ("avx512_bf16", "avx512_fp16", "avx512_vnni", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8")
@@ -91,9 +92,12 @@ def _cache_folder() -> Finding:
 
 
 def _threads() -> Finding:
-    allowed = len(os.sched_getaffinity(0))
+    cores = _ral.find_cores("")
     chosen = read_environment().threads
-    return Finding("threads", f"{chosen or allowed} per call; {allowed} of {os.cpu_count()} CPUs may be used")
+    source = " (DISC_THREADS or OMP_NUM_THREADS)" if chosen else ""
+    quota = f"CPU quota {cores['quota']:g}" if cores["quota"] else "no CPU quota"
+    found = f"{chosen or cores['threads']} per call{source}; {cores['allowed']} of {cores['online']} CPUs allowed, {quota}"
+    return Finding("threads", found)
 
 
 @cache_app.command("ls")

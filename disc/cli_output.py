@@ -12,7 +12,9 @@ import typer
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value on standard output instead of text.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads per call; default: DISC_THREADS or all cores.")]
+Threads = Annotated[
+    int | None, typer.Option("--threads", min=1, help="Threads per call; default: DISC_THREADS, OMP_NUM_THREADS or all cores allowed.")
+]
 
 
 def print_json(value: object) -> None:

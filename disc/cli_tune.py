@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ import typer
 from disc.cli_output import AsJson, Debug, print_json
 from disc.config import read_environment
 from disc.errors import DiscError
+from disc.ral import _ral
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ def tune_command(
     from disc.tuning import Bench, best_schedules, coarse_points, fine_points, fit, read_records
 
     folder = read_environment().cache_dir
-    counts = threads or list(dict.fromkeys((1, len(os.sched_getaffinity(0)))))
+    counts = threads or list(dict.fromkeys((1, _ral.find_cores("")["threads"])))
     coarse, fine = folder / "tune" / "coarse.jsonl", folder / "tune" / "fine.jsonl"
     if fresh:
         for path in (coarse, fine):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,8 @@ class Environment:
 
     DISC_DUMP: folder for numbered IR after every pass. DISC_CACHE_DIR: the compile cache (default: $XDG_CACHE_HOME/disc).
     DISC_CACHE=0 turns the cache off. DISC_CACHE_SIZE: what it may hold, in bytes or as 500M or 8G (default: 8G).
-    DISC_THREADS: default number of threads.
+    DISC_THREADS: default number of threads; without it OMP_NUM_THREADS (its first number), as in PyTorch: what starts several processes
+    side by side sets that so that they share the cores.
     """
 
     dump: Path | None
@@ -32,14 +34,22 @@ def read_environment() -> Environment:
     """Reads the process environment anew (cheap; tests change it)."""
     dump = os.environ.get("DISC_DUMP")
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    threads = os.environ.get("DISC_THREADS")
     return Environment(
         dump=Path(dump) if dump else None,
         cache_dir=Path(os.environ.get("DISC_CACHE_DIR") or Path(base) / "disc"),
         cache=os.environ.get("DISC_CACHE", "1") != "0",
         cache_size=_bytes(os.environ.get("DISC_CACHE_SIZE") or "8G"),
-        threads=int(threads) if threads else None,
+        threads=_threads(os.environ),
     )
+
+
+def _threads(environment: Mapping[str, str]) -> int | None:
+    """None: neither variable is set. What OpenMP itself would ignore in OMP_NUM_THREADS is ignored here too."""
+    own = environment.get("DISC_THREADS")
+    if own and (not own.isdecimal() or int(own) == 0):
+        raise DiscError(f"DISC_THREADS={own!r}: give a number of threads, at least 1")
+    shared = environment.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(own) if own else int(shared) if shared.isdecimal() and int(shared) > 0 else None
 
 
 def _bytes(text: str) -> int:
@@ -54,7 +64,8 @@ def _bytes(text: str) -> int:
 class Options:
     """How to compile. Every field that changes the output enters the cache key.
 
-    threads: threads per call; None = all cores. dtype: "f32" computes in the model's own types; "bf16" or "f16" rounds the operands of f32
+    threads: threads per call; None = DISC_THREADS, or OMP_NUM_THREADS, or every core that the affinity mask and the CPU quota of the
+    control group grant. dtype: "f32" computes in the model's own types; "bf16" or "f16" rounds the operands of f32
     dots and convolutions to that type (automatic mixed precision: they still accumulate in f32, and everything else stays f32); "int8"
     multiplies f32 activations by weights in 8 bits, both quantized (weights per output column when compiling, activations per row in
     every call), and does the other dots and the convolutions in bf16. cache: use

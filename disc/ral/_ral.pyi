@@ -1,7 +1,14 @@
 # The extension module built from src/bind.cc.
 from collections.abc import Sequence
+from typing import TypedDict
 
 ABI_VERSION: int
+
+class Cores(TypedDict):
+    online: int
+    allowed: int
+    threads: int
+    quota: float
 
 class Context:
     single: bool
@@ -22,4 +29,5 @@ def load_file(path: str, threads: int, isa: str | None) -> Context: ...
 def load_memory(
     manifest: bytes, signature: bytes, code: Sequence[tuple[str, bytes]], weights: Sequence[object], threads: int, isa: str | None
 ) -> Context: ...
+def find_cores(root: str) -> Cores: ...
 def measure_limits() -> tuple[float, float]: ...

@@ -64,7 +64,7 @@ class Executable:
         """Loads a program from memory; nothing is written to a file.
 
         manifest, code, weights, stablehlo: as for `disc.artifact.write_artifact`. Contiguous weights are not copied and must not change.
-        threads: per call; None = DISC_THREADS or all cores. isa: the code to load; None = the best this CPU runs. compiles: how many
+        threads: per call; None = as `disc.Options` says. isa: the code to load; None = the best this CPU runs. compiles: how many
         compiler runs it took, for `stats`.
         """
         contiguous = [(name, dtype, np.ascontiguousarray(array).reshape(array.shape)) for name, dtype, array in weights]
@@ -200,7 +200,7 @@ def load(path: str | os.PathLike[str], *, threads: int | None = None, isa: str |
 
 
 def _threads(threads: int | None) -> int:
-    """The runtime's number: 0 = all cores."""
+    """The runtime's number: 0 = all cores it may use."""
     return threads or read_environment().threads or 0
 
 

@@ -1,6 +1,7 @@
 """Every command of the CLI, as people and as scripts use it."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -225,6 +226,8 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
 def test_doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     value = output_json(capsys, "doctor")
     assert {"ISA levels", "torch", "torch-mlir", "linker", "cache", "threads"} <= {finding["name"] for finding in value["findings"]}
+    threads = next(finding["value"] for finding in value["findings"] if finding["name"] == "threads")
+    assert f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} CPUs allowed" in threads and "CPU quota" in threads
     monkeypatch.setenv("PATH", "")
     assert main(["doctor"]) == 1
     assert "install binutils" in capsys.readouterr().out

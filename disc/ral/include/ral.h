@@ -96,7 +96,7 @@ typedef struct ral_context ral_context; /* a loaded artifact */
 
 typedef struct ral_options {
   int32_t abi;     /* RAL_ABI_VERSION */
-  int32_t threads; /* threads per call; 0 = all cores this process may use */
+  int32_t threads; /* threads per call; 0 = as many as ral_get_cores says */
   const char* isa; /* load this code section; NULL = the best one this CPU can run */
 } ral_options;
 
@@ -183,6 +183,16 @@ RAL_API int32_t ral_threads(const ral_context* context);
 RAL_API void ral_force_choice(ral_context* context, int64_t number);
 
 /* ---- What the machine can do ----------------------------------------------------------------------------------------------- */
+
+typedef struct ral_cores {
+  int32_t online;  /* CPUs that run */
+  int32_t allowed; /* of these, the ones in the calling thread's affinity mask */
+  int32_t threads; /* the default per call: `allowed`, or `quota` rounded down where that is less; at least 1 */
+  double quota;    /* CPUs' worth of time that the process's control groups (version 1 or 2) grant; 0 = no limit */
+} ral_cores;
+
+/* `root` stands for the root folder, below which proc and the control groups are read; NULL = this machine's. */
+RAL_API ral_status ral_get_cores(const char* root, ral_cores* cores);
 
 /* Measures what one core can do at best, in about 0.3 s of an idle machine: f32 operations per second (a multiply-add counts as two;
  * AVX-512 or AVX2 with FMA, in registers), and bytes per second, read plus written, of a copy between buffers larger than the caches. */

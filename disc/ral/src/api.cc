@@ -5,8 +5,8 @@
 
 #include "context.h"
 #include "core_limits.h"
+#include "cores.h"
 #include "exec.h"
-#include "pool.h"
 
 using ral::error;
 using ral::Status;
@@ -134,9 +134,17 @@ void ral_get_kernels(ral_context* context, int64_t* launches, int64_t* nanosecon
 }
 
 void ral_set_profile(ral_context* context, int32_t on) { context->profile = on != 0; }
-void ral_set_threads(ral_context* context, int32_t threads) { context->threads = threads > 0 ? threads : ral::available_cores(); }
+void ral_set_threads(ral_context* context, int32_t threads) { context->threads = threads > 0 ? threads : context->default_threads; }
 int32_t ral_threads(const ral_context* context) { return context->threads; }
 void ral_force_choice(ral_context* context, int64_t number) { context->forced_choice = number; }
+
+ral_status ral_get_cores(const char* root, ral_cores* cores) {
+  return guarded("ral_get_cores", [&] {
+    const ral::Cores found = ral::find_cores(root ? root : "");
+    *cores = {found.online, found.allowed, found.threads(), found.quota};
+    return Status{};
+  });
+}
 
 ral_status ral_measure_limits(double* flops_per_second, double* bytes_per_second) {
   return guarded("ral_measure_limits", [&] { return ral::measure_limits(flops_per_second, bytes_per_second); });

@@ -168,6 +168,18 @@ nb::object file_view(const Context& context) {
       PyMemoryView_FromMemory(static_cast<char*>(const_cast<void*>(data ? data : "")), static_cast<Py_ssize_t>(size), PyBUF_READ));
 }
 
+// `root` as in ral_get_cores; "" = this machine.
+nb::dict find_cores(const std::string& root) {
+  ral_cores cores;
+  check(ral_get_cores(root.c_str(), &cores));
+  nb::dict result;
+  result["online"] = cores.online;
+  result["allowed"] = cores.allowed;
+  result["threads"] = cores.threads;
+  result["quota"] = cores.quota;
+  return result;
+}
+
 // (f32 operations per second, bytes copied per second) of one core.
 std::pair<double, double> measure_limits() {
   std::pair<double, double> limits;
@@ -189,6 +201,7 @@ NB_MODULE(_ral, module) {
   module.def("load_memory", &load_memory, nb::arg("manifest"), nb::arg("signature"), nb::arg("code"), nb::arg("weights"),
              nb::arg("threads"), nb::arg("isa").none());
   module.def("measure_limits", &measure_limits);
+  module.def("find_cores", &find_cores, nb::arg("root"));
   nb::class_<Context>(module, "Context")
       .def("call", &call, nb::arg("inputs"), nb::arg("out").none())
       .def("verify", &verify)

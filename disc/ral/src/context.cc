@@ -6,9 +6,9 @@
 #include <system_error>
 
 #include "bytes.h"
+#include "cores.h"
 #include "cpu.h"
 #include "exec.h"
-#include "pool.h"
 
 using ral::error;
 using ral::Status;
@@ -92,7 +92,8 @@ Status ral_context::place_weights() {
 
 // Loads the last section that this CPU can run, or the one asked for.
 Status ral_context::finish_load(const ral_options& options, const std::vector<ral_code>& sections) {
-  threads = options.threads > 0 ? options.threads : ral::available_cores();
+  default_threads = ral::find_cores("").threads();
+  threads = options.threads > 0 ? options.threads : default_threads;
   totals_ = std::make_unique<ral::Counts>(signature);
   std::string refused;
   for (auto section = sections.rbegin(); section != sections.rend(); ++section) {

@@ -49,6 +49,7 @@ struct ral_context {
   ral::ArtifactFile file;
   ral::Code code;
   std::vector<const void*> weights;
+  int32_t default_threads = 1;
 
   std::atomic<int32_t> threads{1};
   std::atomic<bool> profile{false};

@@ -1,13 +1,14 @@
 #include "pool.h"
 
 #include <pthread.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <array>
 #include <mutex>
 #include <system_error>
 #include <thread>
+
+#include "cores.h"
 
 namespace ral {
 
@@ -35,7 +36,7 @@ struct Pool {
   std::array<Worker, kMaxWorkers> workers;
   std::atomic<int32_t> count{0};
   std::mutex growth;
-  const int32_t cores = available_cores();
+  const int32_t cores = find_cores("").threads();
 
   bool may_spin() const { return count.load(std::memory_order_relaxed) < cores; }
 
@@ -107,12 +108,6 @@ void run_parallel(Job& job, int32_t helpers) {
   }
   job.work();
   for (int32_t i = 0; i < engaged_count; ++i) wait_while(engaged[static_cast<size_t>(i)]->job, &job, shared.may_spin());
-}
-
-int32_t available_cores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
 }
 
 }  // namespace ral

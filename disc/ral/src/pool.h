@@ -25,7 +25,4 @@ struct alignas(64) Job {
 // Runs `job` on this thread and on up to `helpers` idle workers; returns when every task is done.
 void run_parallel(Job& job, int32_t helpers);
 
-// The cores this process may use, at least 1.
-int32_t available_cores();
-
 }  // namespace ral
