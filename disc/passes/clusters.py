@@ -202,11 +202,15 @@ class Clusters:
 
     def store(self, view: Node, cluster: Cluster) -> None:
         """Makes `view` an op of `cluster`: the group writes its result in the order of the view."""
+        self.mark_stored(view)
+        self.of[view] = cluster
+        cluster.nodes.append(view)
+
+    def mark_stored(self, view: Node) -> None:
+        """Makes `view` a real op from now on: some group writes it in its own order. The caller sees to its group."""
         view.attrs[STORED] = True
         with self.context():
             self.snapshot.ops[view.id].attributes[STORED] = ir.UnitAttr.get()
-        self.of[view] = cluster
-        cluster.nodes.append(view)
         self._uses.clear()
 
     def all(self) -> list[Cluster]:

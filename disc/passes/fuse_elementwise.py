@@ -13,10 +13,10 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from disc.ir.costs import node_cost
+from disc.ir.costs import op_cost
 from disc.ir.graph import Node, is_row_reduction
 from disc.ir.passes import CompileState, Pass
-from disc.passes.clusters import ALONE, DOTS, MOST_OPS, STRUCTURAL, Cluster, Clusters, Use
+from disc.passes.clusters import ALONE, DOTS, MOST_OPS, STRUCTURAL, VIEWS, Cluster, Clusters, Use
 
 CHEAP = 4  # instructions per element that may be done again for every element of a wider consumer
 
@@ -72,10 +72,44 @@ def should_fuse(clusters: Clusters, node: Node, target: Cluster) -> bool:
         return all(not use.expands and not use.permutes and use.user.op not in ("stablehlo.reduce", *STRUCTURAL) for use in uses)
     if any(use.user.op == "stablehlo.reduce_window" for use in uses) and _follows_dot(clusters, node):
         return False
+    if clusters.escapes(node, (clusters.of[node], target)) and not _follows_dot(clusters, node) and _reads_dot(clusters, target):
+        return False  # a second result that no dot leads to would keep the target from being the dot's epilogue
     repeated = any(_repeats(use) for use in uses)
     if any(each.op == "stablehlo.reduce" for each in clusters.of[node].nodes) and repeated:
         return False
-    return not repeated or node_cost(node) <= CHEAP
+    return not repeated or inline_cost(clusters, node, target) <= CHEAP
+
+
+def inline_cost(clusters: Clusters, node: Node, target: Cluster) -> int:
+    """Instructions per element of `node` with all that `target` would compute along with it, up to CHEAP + 1.
+
+    What a broadcast repeats costs nothing here where it will stay a kernel of its own: it is dear, or read elsewhere too.
+    """
+    return _inline_cost(clusters, node, (clusters.of[node], target), {})
+
+
+def _inline_cost(clusters: Clusters, node: Node, inside: tuple[Cluster, Cluster], known: dict[Node, int]) -> int:
+    if node in known:
+        return known[node]
+    total, pending, seen = 0, [node], {node}
+    while pending and total <= CHEAP:
+        current = pending.pop()
+        total += op_cost(current)
+        if current.op == "stablehlo.reduce":
+            continue
+        for operand in current.operands:
+            repeated = current.op == "disc.broadcast_in_dim" and not clusters.same_count(current, operand)
+            if operand not in seen and not (repeated and _stays(clusters, operand, inside, known)):
+                seen.add(operand)
+                pending.append(operand)
+    known[node] = min(total, CHEAP + 1)
+    return known[node]
+
+
+def _stays(clusters: Clusters, node: Node, inside: tuple[Cluster, Cluster], known: dict[Node, int]) -> bool:
+    """True when a kernel of its own makes `node`, which is smaller than what reads it."""
+    source = _behind_views(clusters, node)
+    return clusters.is_real(source) and (clusters.escapes(source, inside) or _inline_cost(clusters, source, inside, known) > CHEAP)
 
 
 def _follows_dot(clusters: Clusters, node: Node) -> bool:
@@ -90,6 +124,18 @@ def _follows_dot(clusters: Clusters, node: Node) -> bool:
             pending.extend(fresh)
             seen.update(fresh)
     return False
+
+
+def _reads_dot(clusters: Clusters, target: Cluster) -> bool:
+    """True when an op of the group reads a dot's result, as it is or through views."""
+    sources = {_behind_views(clusters, operand) for node in target.nodes for operand in node.operands}
+    return any(source.op in DOTS for source in sources)
+
+
+def _behind_views(clusters: Clusters, node: Node) -> Node:
+    while node.op in VIEWS and not clusters.is_real(node):
+        node = node.operands[0]
+    return node
 
 
 def _repeats(use: Use) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from disc.errors import DiscError
 from disc.ir.passes import Pass, UpstreamPass
 from disc.passes.channels_last import ChannelsLast
+from disc.passes.clone_producers import CloneProducers
 from disc.passes.convert_dots import ConvertDots
 from disc.passes.fold_batch_norm import FoldBatchNorm
 from disc.passes.fold_constants import FoldConstants
@@ -55,6 +56,7 @@ def graph_passes(dtype: str) -> tuple[Pass, ...]:
 
 # named → fused (paper §4.1: small fusions first, then larger ones from them)
 FUSION: tuple[Pass, ...] = (
+    CloneProducers(),
     FuseElementwise(),
     FuseCompute(),
     Stitch(),
@@ -77,6 +79,7 @@ REGISTRY: dict[str, type[Pass]] = {
         ConvertDots,
         FoldConstants,
         StoreConstants,
+        CloneProducers,
         FuseElementwise,
         FuseCompute,
         Stitch,

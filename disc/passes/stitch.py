@@ -16,6 +16,7 @@ from torch_mlir import ir
 from disc.ir.graph import Node, is_row_reduction
 from disc.ir.passes import CompileState, Pass
 from disc.passes.clusters import ALONE, MOST_OPS, Cluster, Clusters
+from disc.passes.fuse_attention import match_attention
 from disc.shapes import Dim, Truth
 
 
@@ -110,7 +111,12 @@ def _fits(clusters: Clusters, root: Node, rows: Rows) -> bool:
 
 
 def should_stitch(clusters: Clusters, producer: Cluster, consumer: Cluster) -> bool:
-    """Profit: rows are read where they are made. Through a transpose or a broadcast of whole rows they would be made again."""
+    """Profit: rows are read where they are made. Through a transpose or a broadcast of whole rows they would be made again.
+
+    A bias that others read too is not worth a second result of the rows between two dots: an attention kernel has room for one.
+    """
+    if any(clusters.escapes(node, (producer, consumer)) for node in producer.nodes) and match_attention(clusters, consumer) is not None:
+        return False
     for node in producer.nodes:
         for use in clusters.uses(node):
             if clusters.of[use.user] is not consumer:

@@ -182,3 +182,75 @@ def test_strided_inputs_of_a_layer() -> None:
     assert kinds(compiled).count("attention") == 1
     for batch, length in ((1, 1), (3, 7), (2, 97), (1, 520), (0, 4), (4, 0)):
         compiled.check(randn(batch, length, 144))
+
+
+def layers(x: Tensor, mask: Tensor, heads: int = 4) -> Tensor:
+    """Two layers that read one mask."""
+    for _ in range(2):
+        y = x.unflatten(-1, (heads, 16)).transpose(1, 2)
+        x = F.scaled_dot_product_attention(y, y, y, attn_mask=mask).transpose(1, 2).flatten(2)
+    return x
+
+
+def causal_rows(length: int) -> Tensor:
+    return torch.arange(length) <= torch.arange(length).unsqueeze(-1)
+
+
+PADDED = ((1, 1), (2, 7), (3, 16), (1, 64), (2, 97), (1, 131), (2, 515), (0, 3), (3, 0))
+
+
+def padding(batch: int, length: int) -> Tensor:
+    """True for keys that count: none for the second sentence, all but some at the ends for the others."""
+    kept = torch.ones(batch, length, dtype=torch.bool)
+    kept[:, length - length // 4 :] = False
+    kept[2:, : length // 3] = False
+    kept[1:2] = False
+    return kept
+
+
+@pytest.mark.parametrize("additive", [False, True])
+def test_causal_layers_share_no_mask(additive: bool) -> None:
+    """Every layer computes the mask of rows and columns from their numbers, and skips keys; rows without a key give what eager gives."""
+
+    def program(x: Tensor, kept: Tensor) -> Tensor:
+        mask = causal_rows(x.shape[1]) & kept[:, None, None, :]
+        return layers(x, torch.where(mask, 0.0, -math.inf) if additive else mask)
+
+    compiled = module_program(program, randn(2, 7, 64), padding(2, 7), dynamic=[[0, 1], [0, 1]])
+    assert kinds(compiled) == ["loop", "attention"] * 2  # the loops scale the queries
+    assert ("causal" in notes(compiled)) is not additive  # a score of NaN or +inf is still one when -inf is added
+    for batch, length in PADDED:
+        compiled.check(randn(batch, length, 64), padding(batch, length))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_values_that_are_not_finite_behind_a_shared_mask(bad: float) -> None:
+    def program(x: Tensor, kept: Tensor) -> Tensor:
+        return layers(x, causal_rows(x.shape[1]) & kept[:, None, None, :])
+
+    compiled = module_program(program, randn(2, 7, 64), padding(2, 7), dynamic=[[0, 1], [0, 1]])
+    x, kept = randn(1, 600, 64), padding(1, 600)
+    x[0, 550, 5] = bad
+    compiled.check(x, kept)
+
+
+def biased(x: Tensor, table: Tensor, kept: Tensor) -> Tensor:
+    """A bias by distance in layers that all read it, as in T5."""
+    distance = torch.arange(x.shape[1]).unsqueeze(-1) - torch.arange(x.shape[1])
+    bias = table[distance.clamp(-8, 8) + 8].permute(2, 0, 1).unsqueeze(0)
+    return layers(x, torch.where(kept[:, None, None, :], bias, -math.inf))
+
+
+def test_layers_with_a_bias_are_attention_kernels() -> None:
+    compiled = module_program(biased, randn(2, 7, 64), randn(17, 4), padding(2, 7), dynamic=[[0, 1], [], [0, 1]])
+    assert kinds(compiled).count("attention") == 2 and "compute" not in kinds(compiled)
+    for batch, length in PADDED:
+        compiled.check(randn(batch, length, 64), randn(17, 4), padding(batch, length))
+
+
+def test_layers_with_a_bias_of_one_sentence() -> None:
+    """A batch that is known to be 1: the masked bias has no more elements than the bias, and stays one value."""
+    compiled = module_program(biased, randn(1, 7, 64), randn(17, 4), padding(1, 7), dynamic=[[1], [], [1]])
+    assert kinds(compiled).count("attention") == 2 and "compute" not in kinds(compiled)
+    for length in (1, 2, 17, 64, 130, 515):
+        compiled.check(randn(1, length, 64), randn(17, 4), padding(1, length))
