@@ -118,6 +118,40 @@ def run(fit: Fit) -> tuple[list[float], float]:
     return [float(value) for value in fixed], float(worst)
 
 
+@dataclass(frozen=True)
+class Pieces:
+    """An odd function ≈ a polynomial of `degree` in x - number * step on each of `count` intervals of that width from 0 on, in f32.
+
+    The error is relative to the function. The polynomial of the first interval has no constant term, and is one of the function less
+    `slope` times x.
+    """
+
+    name: str
+    meaning: str
+    function: Function
+    step: mpf
+    count: int
+    degree: int
+    slope: int = 0
+
+    def fit(self, number: int) -> Fit:
+        """The fit of one interval; of the first, that of function(x) / x."""
+        low, function = self.step * number, self.function
+        top = self.step * mpf("1.0001")
+        if number:
+            return Fit(
+                self.name, self.meaning, lambda t: function(low + t), lambda t: 1 / function(low + t), mpf(0), top, self.degree, "f32"
+            )
+        tiny = mpf("1e-20")
+        ratio: Function = lambda t: function(t or tiny) / (t or tiny)  # noqa: E731
+        return Fit(self.name, self.meaning, lambda t: ratio(t) - self.slope, lambda t: 1 / ratio(t), mpf(0), top, self.degree - 1, "f32")
+
+    def run(self) -> tuple[list[list[float]], float]:
+        """Per coefficient, constant terms first, its values on the intervals; and the largest error."""
+        rows, errors = zip(*(run(self.fit(number)) for number in range(self.count)), strict=True)
+        return [list(column) for column in zip([0.0, *rows[0]], *rows[1:], strict=True)], max(errors)
+
+
 def quotient_tail(function: Function, head: Function, divisor: Function, limit: float) -> Function:
     """(function - head) / divisor, with `limit` where the divisor vanishes."""
     return lambda x: (function(x) - head(x)) / divisor(x) if divisor(x) != 0 else mpf(limit)
@@ -233,6 +267,10 @@ def log_gamma_quotient(v: mpf) -> mpf:
     return mp.loggamma(2 + v) / (v * (v + 1)) if abs(v + 1) > mpf("1e-20") else +mp.euler
 
 
+PIECES = (
+    Pieces("ERF_PIECES_F32", "erf(x) in steps of 1/4, less x in the first", mp.erf, mpf("0.25"), 16, 5, 1),
+    Pieces("TANH_PIECES_F32", "tanh(x) in steps of 0.283203125", mp.tanh, mpf("0.283203125"), 32, 6),
+)
 PI_QUARTER_SQUARED = (mp.pi / 4 * mpf("1.0001")) ** 2
 FITS = (
     exponential_fit("f32", 4),
@@ -266,6 +304,16 @@ FITS = (
         (LOG_HIGH / (2 + LOG_HIGH)) ** 2,
         8,
         "f64",
+    ),
+    Fit(
+        "EXP_SIXTEENTH_F32",
+        "(e^r - 1) / r on |r| <= ln2 / 32, relative to e^r",
+        lambda r: mp.expm1(r) / r if r else mpf(1),
+        lambda r: abs(r) + mpf("1e-4"),
+        -HALF_LN2 / 16,
+        HALF_LN2 / 16,
+        2,
+        "f32",
     ),
     erf_head("f32", 5),
     Fit(
@@ -357,16 +405,27 @@ def rendered(fit: Fit) -> str:
     return f"# {fit.meaning}; weighted error 2^{error_bits}.\n{fit.name} = (\n{lines})\n"
 
 
+def rendered_pieces(pieces: Pieces) -> str:
+    columns, error = pieces.run()
+    error_bits = f"{float(mp.log(error, 2)):.1f}"
+    print(f"{pieces.name}: 2^{error_bits}", flush=True)
+    lines = ""
+    for column in columns:
+        fours = [", ".join(map(repr, column[first : first + 4])) for first in range(0, len(column), 4)]
+        lines += "    (" + ",\n     ".join(fours) + "),\n"
+    return f"# {pieces.meaning}; a row per coefficient; relative error 2^{error_bits}.\n{pieces.name} = (\n{lines})  # fmt: skip\n"
+
+
 def main(names: list[str]) -> None:
     if names:
-        for fit in FITS:
+        for fit in (*FITS, *PIECES):
             if fit.name in names:
-                print(rendered(fit))
+                print(rendered(fit) if isinstance(fit, Fit) else rendered_pieces(fit))
         return
     header = (
         '"""Minimax polynomials of the vector math functions, constant term first. Written by tools/fit_polynomials.py; do not edit."""\n\n'
     )
-    TABLE.write_text(header + "\n".join(rendered(fit) for fit in FITS))
+    TABLE.write_text(header + "\n".join([*map(rendered, FITS), *map(rendered_pieces, PIECES)]))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Kernels for the tests of the vector math: a loop over one function, compiled for one ISA and called on NumPy arrays."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,6 +44,12 @@ class TextBuilder:
             text = f"arith.constant dense<{spelled}> : {self.vec(element)}"
             self.constants[spelled, element] = self.op(text, self.vec(element))
         return self.constants[spelled, element]
+
+    def from_table(self, values: Sequence[float], element: str) -> str:
+        if len(values) == 1:
+            return self.const(values[0], element)
+        numbers = ", ".join(f"{value:.17e}" for value in values)
+        return self.op(f"arith.constant dense<[{numbers}]> : {self.vec(element)}", self.vec(element))
 
     def vec(self, element: str) -> str:
         return f"vector<{self.lanes}x{element}>"

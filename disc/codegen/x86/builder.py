@@ -73,6 +73,7 @@ class Builder:
         self.variables: dict[str, Variable] = {}
         self._count = 0
         self.globals: list[str] = []
+        self.table: list[int] = []  # 32-bit words of the function's table in memory, to which %table points
 
     # --- text -------------------------------------------------------------------------------------------------------
 
@@ -118,6 +119,48 @@ class Builder:
     def constant(self, text: str) -> str:
         """Any constant op text, emitted once per function."""
         return self._constant(text)
+
+    def from_table(self, values: Sequence[float], element: str) -> str:
+        """A vector of `values` (a splat of a single one) of f32 or f64 from the function's table.
+
+        What the compiler knows as a constant it loads again at every use in a loop that is short of registers. These objects are of the
+        large code model, in which that takes the constant's 64-bit address first; what was loaded once it keeps, on the stack if need be.
+        """
+        key = ("table", tuple(float_literal(value, element) for value in values), element)
+        found = self.root.memo.get(key)
+        if found is not None:
+            return found
+        step = 1 if element == "f32" else 2
+        while len(self.table) % (step * len(values)):
+            self.table.append(0)
+        pointer, loaded = self.fresh(), self.fresh()
+        loads = element if len(values) == 1 else f"vector<{len(values)}x{element}>"
+        self.globals.append(f"{pointer} = llvm.getelementptr %table[{len(self.table)}] : (!llvm.ptr) -> !llvm.ptr, i32")
+        self.globals.append(
+            f"{loaded} = llvm.load {pointer} invariant {{alignment = {4 * step * len(values)} : i64}} : !llvm.ptr -> {loads}"
+        )
+        for value in values:
+            bits = int(float_literal(value, element), 16)
+            self.table.extend((bits >> 32 * word) & 0xFFFFFFFF for word in range(step))
+        if len(values) == 1:
+            splat = self.fresh()
+            self.globals.append(f"{splat} = vector.broadcast {loaded} : {element} to {self.vec(element)}")
+            loaded = splat
+        self.root.memo[key] = loaded
+        return loaded
+
+    def table_text(self, function: str) -> tuple[str, str]:
+        """The table of the function with this name: its definition, and the line that defines %table; both empty without a table.
+
+        It is not constant and visible to other files, or the compiler would look into it.
+        """
+        if not self.table:
+            return "", ""
+        words = ", ".join(str(word - (1 << 32) if word >> 31 else word) for word in self.table)
+        size, name = len(self.table), f"{function}_table"
+        value = f"dense<[{words}]> : tensor<{size}xi32>"
+        text = f"llvm.mlir.global external hidden @{name}({value}) {{alignment = 64 : i64}} : !llvm.array<{size} x i32>\n"
+        return text, f"%table = llvm.mlir.addressof @{name} : !llvm.ptr"
 
     def _constant(self, text: str) -> str:
         found = self.root.memo.get(text)

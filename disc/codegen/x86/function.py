@@ -62,9 +62,10 @@ def emit_function(
     if checks_indices(space, body):
         emitter.fault = _argument(b, len(pointers) + len(symbols), "!llvm.ptr")
     emit(Frame(emitter, "%begin", "%end", "%scratch", results, outputs, body.arguments))
+    table, address = b.table_text(name)
     lines = [f"func.func @{name}(%args: !llvm.ptr, %begin: i64, %end: i64, %scratch: !llvm.ptr) {{"]
-    lines += b.globals + b.root.lines + ["return", "}"]
-    return "\n".join([*lines[:1], *("  " + line for line in lines[1:-1]), lines[-1]]) + "\n"
+    lines += [address, *b.globals, *b.root.lines, "return", "}"]
+    return table + "\n".join([*lines[:1], *("  " + line for line in lines[1:-1]), lines[-1]]) + "\n"
 
 
 def store_roots(frame: Frame, indices: dict[Node, Index], source: str) -> None:

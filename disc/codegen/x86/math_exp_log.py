@@ -6,10 +6,26 @@ Measured errors are in tests/unit/test_math_ulp.py; the comments give what the c
 import math
 from dataclasses import dataclass
 
-from disc.codegen.x86.math_coefficients import EXP2_F32, EXP2_F64, EXP_F32, EXP_F64, LOG_F32, LOG_F64, TANH_HEAD_F32, TANH_HEAD_F64
+import numpy as np
+
+from disc.codegen.x86 import math_pieces
+from disc.codegen.x86.math_coefficients import (
+    EXP2_F32,
+    EXP2_F64,
+    EXP_F32,
+    EXP_F64,
+    EXP_SIXTEENTH_F32,
+    LOG_F32,
+    LOG_F64,
+    TANH_HEAD_F32,
+    TANH_HEAD_F64,
+)
 from disc.codegen.x86.math_lanes import Lanes
 
 LOG2_E = math.log2(math.e)
+# 2^(k/16) rounded to f32, and what the rounding took away.
+SIXTEENTH_POWERS = tuple(float(np.float32(2 ** (number / 16))) for number in range(16))
+SIXTEENTH_POWERS_REST = tuple(2 ** (number / 16) - power for number, power in enumerate(SIXTEENTH_POWERS))
 
 
 @dataclass(frozen=True)
@@ -71,22 +87,40 @@ def exponential_factors(m: Lanes, x: str, low: str | None = None) -> tuple[str, 
 
 def exponential(m: Lanes, x: str) -> str:
     """e^x within 1.1 ulp, results below the smallest normal number included."""
-    if m.scales_exactly:
-        table = TABLES[m.element]
-        clamped = m.at_most(m.const(table.highest), m.at_least(m.const(table.lowest), x))
-        r, n, _ = reduce_exponent(m, clamped, 0)
-        return m.scale_by_power(m.offset(expm1_reduced(m, r), 1.0), n)
+    if m.fills_register:
+        return _exponential_by_table(m, m.at_most(m.const(TABLES[m.element].highest), x))
     value, first, second = exponential_factors(m, x)
     return m.mul(m.mul(value, first), second)
 
 
+def _exponential_by_table(m: Lanes, x: str, *, correct: bool = False) -> str:
+    """e^x for f32 x up to where it overflows, as 2^n T (1 + r P(r)) with n a multiple of 1/16, T = 2^(n - floor(n)) out of a table.
+
+    That is within 1.1 ulp, as T is rounded; `correct` adds what T lacks and makes that 0.6.
+    """
+    table = TABLES[m.element]
+    clamped = m.at_least(m.const(table.lowest), x)
+    magic = m.const(m.format.round_magic / 16)
+    shifted = m.fma(clamped, m.const(LOG2_E), magic)
+    n = m.sub(shifted, magic)
+    r = m.fma(n, m.const(-table.ln2_high), clamped)
+    r = m.fma(n, m.const(-table.ln2_low), r)
+    power = m.look_up(m.bits(shifted), SIXTEENTH_POWERS)
+    scaled, slope = m.mul(power, r), m.polynomial(r, EXP_SIXTEENTH_F32)
+    if correct:
+        value = m.add(power, m.fma(scaled, slope, m.look_up(m.bits(shifted), SIXTEENTH_POWERS_REST)))
+    else:
+        value = m.fma(scaled, slope, power)
+    return m.scale_by_power(value, n)
+
+
 def exponential_of_negative(m: Lanes, x: str) -> str:
     """e^x of f32 x <= 0 or NaN, within 1.1 ulp like `exponential`, with fewer instructions: nothing overflows."""
+    if m.fills_register:
+        return _exponential_by_table(m, x)
     clamped = m.at_least(m.const(TABLES[m.element].lowest), x)
-    r, n, exponent = reduce_exponent(m, clamped, 0 if m.scales_exactly else 2 * m.format.exponent_bias)
+    r, _, exponent = reduce_exponent(m, clamped, 2 * m.format.exponent_bias)
     value = m.offset(expm1_reduced(m, r), 1.0)
-    if m.scales_exactly:
-        return m.scale_by_power(value, n)
     first = m.shift_right(exponent, 1)
     second = m.int_sub(exponent, first)
     return m.mul(m.mul(value, m.power_of_two(first)), m.power_of_two(second))
@@ -108,20 +142,29 @@ def exponential_minus_one(m: Lanes, x: str) -> str:
 
 
 def logistic(m: Lanes, x: str) -> str:
-    """1 / (1 + e^-x) within 2 ulp: with z = e^-|x| it is 1 / (1 + z) or z / (1 + z), so that nothing overflows.
-
-    What 1 + z and the division lose by rounding is put back to first order, with 3/4 standing for 1 / (1 + z): without it the error
-    reaches 2.2 ulp.
-    """
-    z = exponential(m, m.neg(m.abs(x)))
+    """1 / (1 + e^-x) within 2 ulp: with z = e^-|x| it is 1 / (1 + z) or z / (1 + z), so that nothing overflows."""
+    minus_magnitude = m.neg(m.abs(x))
+    if m.fills_register:
+        return _logistic_of_ratio(m, x, _exponential_by_table(m, minus_magnitude, correct=True))
+    z = exponential(m, minus_magnitude)
     one = m.const(1.0)
     numerator = m.select(m.compare("olt", x, m.const(0.0)), z, one)
     denominator = m.add(one, z)
+    # What 1 + z and the division lose by rounding is put back to first order, with 3/4 standing for 1 / (1 + z): without it the error
+    # reaches 2.2 ulp.
     lost = m.sub(z, m.sub(denominator, one))
     quotient = m.div(numerator, denominator)
     minus_quotient = m.neg(quotient)
     residual = m.fma(minus_quotient, lost, m.fma(minus_quotient, denominator, numerator))
     return m.fma(residual, m.const(0.75), quotient)
+
+
+def _logistic_of_ratio(m: Lanes, x: str, z: str) -> str:
+    """1 - q or z (1 - q) with q = z / (1 + z), whose own rounding errors then count for less. z: within 0.6 ulp."""
+    one = m.const(1.0)
+    quotient = m.div(z, m.add(one, z))
+    factor = m.select(m.compare("olt", x, m.const(0.0)), z, one)
+    return m.fma(m.neg(factor), quotient, factor)
 
 
 def hyperbolic_tangent(m: Lanes, x: str) -> str:
@@ -130,6 +173,8 @@ def hyperbolic_tangent(m: Lanes, x: str) -> str:
     x + x^3 P(x^2) up to 0.6, beyond it 1 - E / (1 + E/2) with E = 2 e^(-2|x|), where E counts for so little that a power of two with a
     one-constant reduction is enough. NaN takes the first way, because it fails the comparison.
     """
+    if m.fills_register:
+        return math_pieces.hyperbolic_tangent(m, x)
     table = TABLES[m.element]
     square = m.mul(x, x)
     head = m.fma(m.mul(m.polynomial(square, table.tanh_head), square), x, x)

@@ -5,18 +5,22 @@ x86-64-v3 and x86-64-v4 execute as one instruction (or two), never a call into l
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 
 class VectorBuilder(Protocol):
-    """What the code generator lends: it names results, caches splat constants and knows the vector width."""
+    """What the code generator lends: it names results, caches constants (`from_table`: a splat, or as many values as lanes) and knows the
+    vector width."""
 
     lanes: int
 
     def op(self, text: str, result_type: str) -> str: ...
 
     def const(self, value: float | int, element: str) -> str: ...
+
+    def from_table(self, values: Sequence[float], element: str) -> str: ...
 
     def vec(self, element: str) -> str: ...
 
@@ -71,7 +75,7 @@ class Lanes:
     # Constants
 
     def const(self, value: float) -> str:
-        return self.builder.const(float(value), self.element)
+        return self.builder.from_table((value,), self.element) if value else self.builder.const(value, self.element)
 
     def int_const(self, value: int) -> str:
         return self.builder.const(value, self.format.integer)
@@ -134,13 +138,15 @@ class Lanes:
             result = self.fma(result, variable, self.const(coefficient))
         return result
 
+    # Operations of a whole AVX-512 register
+
     @property
-    def scales_exactly(self) -> bool:
-        """True when `scale_by_power` is one instruction: a vector of 16 f32 lanes is one AVX-512 register."""
+    def fills_register(self) -> bool:
+        """True for 16 f32 lanes, one AVX-512 register: only then are the operations below at hand, one instruction each."""
         return self.builder.lanes == 16 and self.element == "f32"
 
     def scale_by_power(self, value: str, exponent: str) -> str:
-        """value * 2^exponent with one rounding, for an integral `exponent` of any size (where `scales_exactly`)."""
+        """value * 2^floor(exponent) with one rounding, for an `exponent` of any size."""
         mask = self.builder.op("arith.constant -1 : i16", "i16")
         rounding = self.builder.op("arith.constant 4 : i32", "i32")  # as the control register says
         return self.builder.op(
@@ -148,6 +154,25 @@ class Lanes:
             f"({self.type}, {self.type}, {self.type}, i16, i32) -> {self.type}",
             self.type,
         )
+
+    def fma_down(self, left: str, right: str, addend: str) -> str:
+        """left * right + addend, rounded towards minus infinity."""
+        rounding = self.builder.op("arith.constant 9 : i32", "i32")
+        types = ", ".join([self.type] * 3)
+        return self.builder.op(
+            f'llvm.call_intrinsic "llvm.x86.avx512.vfmadd.ps.512"({left}, {right}, {addend}, {rounding}) : ({types}, i32) -> {self.type}',
+            self.type,
+        )
+
+    def look_up(self, number: str, values: tuple[float, ...]) -> str:
+        """Of 16 or 32 values the one whose number is in the low bits of the integer `number`."""
+        tables = [self.builder.from_table(values[first : first + 16], self.element) for first in range(0, len(values), 16)]
+        if len(tables) == 1:
+            name, operands, types = "permvar.sf", (tables[0], number), (self.type, self.integer_type)
+        else:
+            name, operands, types = "vpermi2var.ps", (tables[0], number, tables[1]), (self.type, self.integer_type, self.type)
+        text = f'llvm.call_intrinsic "llvm.x86.avx512.{name}.512"({", ".join(operands)}) : ({", ".join(types)}) -> {self.type}'
+        return self.builder.op(text, self.type)
 
     # Comparison. NaN compares false except with "une" and "uno".
 
