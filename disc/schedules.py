@@ -94,6 +94,12 @@ class Tree:
         visit(0)
         return Tree(tuple(self.schedules[number] for number in schedules), tuple(nodes))
 
+    def with_above(self, feature: int, threshold: int, schedule: Schedule) -> Tree:
+        """The tree that chooses `schedule` where features[feature] > threshold, and elsewhere as this one does."""
+        moved = [(number, limit, *((0, 0) if number == LEAF else (left + 1, right + 1))) for number, limit, left, right in self.nodes]
+        nodes = ((feature, threshold, 1, len(moved) + 1), *moved, (LEAF, len(self.schedules), 0, 0))
+        return Tree((*self.schedules, schedule), nodes)
+
     def digest(self) -> str:
         """A text that differs when the tree does: part of the key of the compile cache."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]

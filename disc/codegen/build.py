@@ -26,7 +26,8 @@ from .kernel import Kernel, PackedWeight
 from .x86.attention import emit_attention
 from .x86.function import checks_indices
 from .x86.gemm import emit_compute
-from .x86.indirect import emit_indirect, read_indirect
+from .x86.indirect import emit_indirect
+from .x86.indirect_plan import read_indirect
 from .x86.isa import Isa, read_isa
 from .x86.lower import compile_object, link_shared
 from .x86.micro import micro_source

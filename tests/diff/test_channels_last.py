@@ -68,7 +68,7 @@ def test_many_chunks() -> None:
     """A panel larger than the cache is gone through in chunks of taps, whose sums are added up."""
     model = nn.Sequential(nn.Conv2d(8, 520, 1), nn.Conv2d(520, 72, 3, 1, 1), nn.ReLU(), nn.Conv2d(72, 8, 3, 2, 1))
     program = program_of(model, 8, 9)
-    for size in ((1, 8, 7, 7), (3, 8, 7, 7), (1, 8, 13, 11), (1, 8, 1, 1)):
+    for size in ((1, 8, 7, 7), (3, 8, 7, 7), (1, 8, 13, 11), (1, 8, 1, 1), (2, 8, 17, 19), (2, 8, 12, 10), (1, 8, 241, 1)):
         program.check(randn(*size), tolerance=1e-4)
 
 
@@ -133,3 +133,25 @@ def test_paths() -> None:
     assert "window kernel, channels last" in text and text.count("through a table of addresses") == 2 and "dot_general" in text, text
     text = str(disc.compile(nn.Conv2d(16, 16, 3, 1, 1).eval(), (torch.randn(2, 16, 64, 65),), IMAGE_DIMS).explain())
     assert "patches packed by whole vectors" in text and "channels last" not in text, text
+
+
+class Bottleneck(nn.Module):
+    """A dot whose weight stays in L2, with a residual add: its result is gone through once where it is larger than L2."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(8, outputs, 1), nn.Conv2d(8, 24, 3, 1, 1)
+        self.third, self.fourth = nn.Conv2d(24, outputs, 1), nn.Conv2d(outputs, 16, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fourth(F.relu(self.third(F.relu(self.second(x))) + self.first(x)))
+
+
+@pytest.mark.parametrize("outputs", [256, 250])
+def test_results_beyond_the_cache(outputs: int) -> None:
+    """Both sides of the threshold, 1024 rows of 256 columns, and rows of a task and a tile with remainders."""
+    model = Bottleneck(outputs)
+    program = program_of(model, 8)
+    assert "panels first" in str(program.executables[0].explain())
+    for size in ((1, 8, 32, 32), (1, 8, 25, 41), (3, 8, 37, 29), (1, 8, 61, 1), (2, 8, 53, 47), (0, 8, 3, 3)):
+        program.check(randn(*size))

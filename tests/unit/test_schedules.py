@@ -47,6 +47,18 @@ def test_pruning_everything_leaves_one_schedule() -> None:
     assert len(pruned.nodes) == len(pruned.schedules) == 1
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_another_schedule_above_a_threshold(seed: int) -> None:
+    tree, generator = random_tree(seed), random.Random(seed)
+    other = Schedule(6, 7, 1, 1)
+    both = tree.with_above(0, 50, other)
+    assert read_tree(both.to_json()) == both
+    for _ in range(200):
+        features = [generator.randrange(110) for _ in FEATURES]
+        chosen = both.schedules[both.choose(features)]
+        assert chosen == (other if features[0] > 50 else tree.schedules[tree.choose(features)])
+
+
 def test_all_schedules_can_be_reached_whatever_is_known() -> None:
     assert every_schedule().prune({0: 1, 1: 1, 2: 1, 3: 1}).schedules == FAMILY
 

@@ -7,26 +7,42 @@ call, chosen by a tree (`disc/schedules.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...ir.costs import node_cost
 from ...ir.graph import Body, Node
 from ...ir.weights import ELEMENT_BYTES
-from ...schedules import Tree
-from ...shapes import Dim, Truth
-from ..contraction import forward_indices, read_contraction
-from ..index import ONE, Index, IndexSpace
+from ...schedules import Schedule, Tree
+from ...shapes import Dim
+from ..contraction import read_contraction
+from ..index import ONE, IndexSpace, split_linear
 from ..kernel import Choice, Kernel, PackedWeight, Version
 from ..plan import check_single_dot
 from .builder import Builder
-from .emit import Predicate
-from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, store_roots, traffic
-from .gemm_plan import PANEL, ROWS, SCHEDULE_SYMBOLS, Gemm, declare, micro_kernels, notes, panels, plan_gemm, row_counts, vector_counts
+from .epilogue import Epilogue
+from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, traffic
+from .gemm_plan import (
+    PANEL,
+    ROWS,
+    SCHEDULE_SYMBOLS,
+    Gemm,
+    declare,
+    micro_kernels,
+    notes,
+    panels,
+    plan_gemm,
+    row_counts,
+    share,
+    vector_counts,
+)
 from .isa import Isa
 from .memory import Buffer, address
-from .micro import call_micro, prefetch
+from .micro import call_micro
 from .packing import right_panel, row_pointers, strips
+
+RESIDENT_BYTES = 448 * 1024  # of a packed B that stays in an L2 of 1 MiB beside the rows of A and of the result that pass by
+RESULT_BYTES = 1024 * 1024  # a larger result does not stay there
+STREAMED = Schedule(rows=60, k=4096, ahead=1, panels_first=1)  # of a small B: A, the result and a residual are gone through once
 
 
 def emit_compute(name: str, body: Body, space: IndexSpace, isa: Isa, weights: frozenset[Node], tree: Tree) -> Kernel:
@@ -54,10 +70,25 @@ def emit_compute(name: str, body: Body, space: IndexSpace, isa: Isa, weights: fr
 def _choice(gemm: Gemm, tree: Tree) -> Choice:
     """The part of the tree that these sizes leave open."""
     features = (gemm.contraction.m, gemm.contraction.n, gemm.panel_rows(), gemm.contraction.batch)
-    pruned = tree.prune({number: size.const for number, size in enumerate(features) if size.is_const})
+    known = {number: size.const for number, size in enumerate(features) if size.is_const}
+    pruned = tree.prune(known)
+    rows = _streamed_rows(gemm)
+    if rows is not None:
+        pruned = pruned.with_above(0, rows, STREAMED).prune(known)
     depth = features[2].const if features[2].is_const else None
     splits = gemm.left is not None and any(depth is None or schedule.k < depth for schedule in pruned.schedules)
     return Choice(pruned, features, ROWS, splits)
+
+
+def _streamed_rows(gemm: Gemm) -> int | None:
+    """How many rows a result must have at least to go through A and the result once, where B stays in L2 meanwhile."""
+    c = gemm.contraction
+    if not (gemm.packed and c.n.is_const and c.k.is_const and gemm.panel < c.n.const):
+        return None
+    panels_bytes = gemm.panel_rows().const * gemm.panel_step * panels(gemm).const
+    if panels_bytes > RESIDENT_BYTES:
+        return None
+    return RESULT_BYTES // (c.n.const * ELEMENT_BYTES[c.node.element])
 
 
 # --- emission -----------------------------------------------------------------------------------------------------------
@@ -67,8 +98,8 @@ def _choice(gemm: Gemm, tree: Tree) -> Choice:
 class _Walk:
     """How a task goes through k, as SSA values.
 
-    depth: rows of the panel at a time; ahead: whether the next part of B is prefetched, i1; last: whether no task of this panel
-    follows; splits: whether there may be several parts.
+    depth: rows of the panel at a time; ahead: whether the next part of B is prefetched, i1; last: whether no other task
+    asks for the next part; splits: whether there may be several parts.
     """
 
     depth: str
@@ -90,8 +121,11 @@ def _emit(frame: Frame, gemm: Gemm, body: Body, packed: PackedWeight | None) -> 
         block, panel = (b.op(f"arith.select {across}, {pair} : i64") for pair in (f"{slow}, {fast}", f"{fast}, {slow}"))
         fresh = b.op(f"arith.ori {across}, {_condition(b, 'eq', task.index, frame.begin)} : i1")
         fresh = b.op(f"arith.ori {fresh}, {_condition(b, 'eq', block, b.index(0))} : i1")
+        early = _condition(b, "ult", b.op(f"arith.subi {task.index}, {frame.begin} : i64"), inner)
+        final = _condition(b, "eq", b.op(f"arith.addi {block}, {b.index(1)} : i64"), blocks)
+        last = b.op(f"arith.select {across}, {early}, {final} : i1")
         with b.variable("gb", batch):
-            _emit_panel(frame, gemm, body, block, panel, fresh, packed)
+            _emit_panel(frame, gemm, body, (block, panel), (fresh, last), packed)
 
 
 def _condition(b: Builder, comparison: str, left: str, right: str) -> str:
@@ -104,14 +138,14 @@ def _divide(b: Builder, value: str, divisor: str) -> tuple[str, str]:
     return quotient, b.op(f"arith.subi {value}, {b.op(f'arith.muli {quotient}, {divisor} : i64')} : i64")
 
 
-def _emit_panel(frame: Frame, gemm: Gemm, body: Body, block: str, panel: str, fresh: str, packed: PackedWeight | None) -> None:
+def _emit_panel(frame: Frame, gemm: Gemm, body: Body, place: tuple[str, str], flags: tuple[str, str], packed: PackedWeight | None) -> None:
+    """The task at place = (block, panel). flags: (must B be packed, is this the task to fetch the next part of B)."""
     b, c = frame.b, gemm.contraction
-    rows, blocks, depth, ahead, _ = (b.variables[name].ssa for name in SCHEDULE_SYMBOLS)
-    low = b.op(f"arith.muli {block}, {rows} : i64")
+    rows, _, depth, ahead, _ = (b.variables[name].ssa for name in SCHEDULE_SYMBOLS)
+    low = b.op(f"arith.muli {place[0]}, {rows} : i64")
     high = b.op(f"arith.minsi {b.op(f'arith.addi {low}, {rows} : i64')}, {b.scalar(c.m)} : i64")
-    last = _condition(b, "eq", b.op(f"arith.addi {block}, {b.index(1)} : i64"), blocks)
-    walk = _Walk(depth, _condition(b, "ne", ahead, b.index(0)), last, gemm.tile_rows > ROWS)
-    _emit_strips(frame, gemm, body, (low, high), panel, fresh, packed, walk)
+    walk = _Walk(depth, _condition(b, "ne", ahead, b.index(0)), flags[1], gemm.tile_rows > ROWS)
+    _emit_strips(frame, gemm, body, (low, high), place[1], flags[0], packed, walk)
 
 
 def emit_columns(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], fresh: str) -> None:
@@ -144,7 +178,7 @@ def _emit_parts(
     if not walk.splits:
         always = b.constant("arith.constant true")
         never = b.constant("arith.constant false")
-        _emit_tiles(frame, gemm, body, rows, columns, _Part(b.index(0), k, pointer, step, never, always, b.index(0)), walk)
+        _emit_tiles(frame, gemm, body, rows, columns, _Part(b.index(0), k, pointer, step, never, always, always, b.index(0)), walk)
         return
     length = b.op(f"arith.muli {walk.depth}, {b.index(gemm.form.group)} : i64")
     end = b.op(f"arith.maxsi {k}, {b.index(1)} : i64")  # without values of k the sums are zeros, which must still be stored
@@ -156,7 +190,7 @@ def _emit_parts(
         row, _ = _divide(b, part.index, b.index(gemm.form.group))
         moved = address(b, Buffer(pointer, (), "i8"), b.op(f"arith.muli {row}, {step} : i64"))
         later, final = _condition(b, "ne", part.index, b.index(0)), _condition(b, "sge", stop, k)
-        _emit_tiles(frame, gemm, body, rows, columns, _Part(part.index, count, moved, step, later, final, tile_step), walk)
+        _emit_tiles(frame, gemm, body, rows, columns, _Part(part.index, count, moved, step, later, final, whole, tile_step), walk)
 
 
 @dataclass(frozen=True)
@@ -164,7 +198,8 @@ class _Part:
     """A part of k, as SSA values.
 
     start, count: which values; pointer, step: its rows of the panel; later: whether it is added to a tile that earlier parts left;
-    final: whether results are stored after it; tile_step: bytes of scratch from the tile of one row to that of the next.
+    final: whether results are stored after it; whole: whether it is all of k; tile_step: bytes of scratch from the tile of one row to
+    that of the next.
     """
 
     start: str
@@ -173,7 +208,14 @@ class _Part:
     step: str
     later: str
     final: str
+    whole: str
     tile_step: str
+
+
+def _epilogue(gemm: Gemm, body: Body) -> Epilogue:
+    c = gemm.contraction
+    at = c.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("gn"))
+    return Epilogue(body, c.node, at, c.n, gemm.width, gemm.element, "dot")
 
 
 def _emit_tiles(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], columns: tuple[str, str], part: _Part, walk: _Walk) -> None:
@@ -181,64 +223,68 @@ def _emit_tiles(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], col
     b, e = frame.b, frame.emitter
     total = b.op(f"arith.subi {rows[1]}, {rows[0]} : i64")
     passes = b.op(f"arith.divui {b.op(f'arith.addi {total}, {b.index(ROWS - 1)} : i64')}, {b.index(ROWS)} : i64")
-    passes = b.op(f"arith.maxsi {passes}, {b.index(1)} : i64")
-    height = b.op(f"arith.subi {b.op(f'arith.addi {total}, {passes} : i64')}, {b.index(1)} : i64")
-    height = b.op(f"arith.maxsi {b.op(f'arith.divui {height}, {passes} : i64')}, {b.index(1)} : i64")
+    epilogue = _epilogue(gemm, body)
     ahead = _Ahead(frame, gemm, part, walk, passes)
-    with b.loop(rows[0], rows[1], height) as tile:
-        left = b.op(f"arith.subi {rows[1]}, {tile.index} : i64")
-        count = b.op(f"arith.minsi {left}, {height} : i64")
-        done = b.op(f"arith.subi {tile.index}, {rows[0]} : i64")
+    with b.loop(b.index(0), passes, b.index(1)) as tile:
+        done, stop = (share(b, number, total, passes) for number in (tile.index, b.op(f"arith.addi {tile.index}, {b.index(1)} : i64")))
+        start, end = (b.op(f"arith.addi {rows[0]}, {each} : i64") for each in (done, stop))
+        count = b.op(f"arith.subi {stop}, {done} : i64")
         place = address(b, Buffer(frame.scratch, (), "i8"), b.op(f"arith.muli {done}, {part.tile_step} : i64"))
-        k_step = row_pointers(frame, gemm, tile.index, count)
+        k_step = row_pointers(frame, gemm, start, count)
         with b.when(part.final):
-            _prefetch_results(frame, gemm, body, tile.index, count, columns[0])
+            epilogue.prefetch(frame, start, count, columns[0])
         width = b.op(f"arith.subi {columns[1]}, {columns[0]} : i64")
-        _call_micro(frame, gemm, count, width, k_step, part, place, ahead.at(b.op(f"arith.divui {done}, {height} : i64")))
-        with b.when(part.final), b.loop(b.index(0), count, b.index(1)) as row:
-            m = b.op(f"arith.addi {tile.index}, {row.index} : i64")
-            with e.bind("gm", m):
-                _epilogue(frame, gemm, body, place, row.index, columns)
+        _call_micro(frame, gemm, count, width, k_step, part, place, ahead.at(tile.index, end, count))
+        with (
+            b.when(part.final),
+            b.loop(b.index(0), count, b.index(1)) as row,
+            e.bind("gm", b.op(f"arith.addi {start}, {row.index} : i64")),
+        ):
+            epilogue.store_row(frame, place, row.index, columns)
 
 
 class _Ahead:
-    """Where the tiles of one part prefetch: each its share of the next part of a packed B, which follows this one in memory."""
+    """What the tiles of one part prefetch: each its share of the next part of a packed B, which follows this one in memory, while the
+    walk asks for it; else the rows of A of the tile after this one, where rows follow each other."""
 
     def __init__(self, frame: Frame, gemm: Gemm, part: _Part, walk: _Walk, passes: str) -> None:
-        self.frame = frame
-        self.possible = gemm.packed and gemm.width == gemm.panel
-        if not self.possible:
-            return
+        self.frame, self.gemm, self.part = frame, gemm, part
+        self.has_right = gemm.packed and gemm.width == gemm.panel
+        form = split_linear(gemm.left.rest, "gm") if gemm.left is not None and gemm.left.k_step == ONE else None
+        self.has_left = form is not None and form[0] == gemm.contraction.k
         b = frame.b
+        self.never = b.constant("arith.constant false")
+        self.wanted = self.never
+        if not self.has_right:
+            return
         size = b.op(f"arith.muli {_divide(b, part.count, b.index(gemm.form.group))[0]}, {b.index(gemm.panel_step)} : i64")
         self.start = address(b, Buffer(part.pointer, (), "i8"), size)
-        self.share = b.op(f"arith.divui {size}, {passes} : i64")
+        some = b.op(f"arith.maxsi {passes}, {b.index(1)} : i64")
+        self.share = b.op(f"arith.divui {size}, {some} : i64")
         not_final = b.op(f"arith.xori {part.final}, {b.constant('arith.constant true')} : i1")
-        wanted = b.op(f"arith.andi {walk.ahead}, {b.op(f'arith.ori {walk.last}, {not_final} : i1')} : i1")
-        step = b.op(f"arith.divui {b.index(gemm.panel_step)}, {passes} : i64")
-        self.wanted = wanted
-        self.step = b.op(f"arith.select {wanted}, {step}, {b.index(0)} : i64")
+        self.wanted = b.op(f"arith.andi {walk.ahead}, {b.op(f'arith.ori {walk.last}, {not_final} : i1')} : i1")
+        self.step = b.op(f"arith.divui {b.index(gemm.panel_step)}, {some} : i64")
 
-    def at(self, number: str) -> tuple[str, str]:
-        """(address, bytes per row of B) for tile `number` of the part."""
+    def at(self, number: str, following: str, count: str) -> tuple[str, str]:
+        """(address, bytes per row of B) for tile `number` of the part; `following`: the first row after it; count: its rows."""
         b = self.frame.b
-        if not self.possible:
-            return self.frame.scratch, b.index(0)
+        place, step = self._left(following, count) if self.has_left else (self.frame.scratch, b.index(0))
+        if not self.has_right:
+            return place, step
         own = address(b, Buffer(self.start, (), "i8"), b.op(f"arith.muli {number}, {self.share} : i64"))
-        return b.op(f"arith.select {self.wanted}, {own}, {self.frame.scratch} : i1, !llvm.ptr"), self.step
+        place = b.op(f"arith.select {self.wanted}, {own}, {place} : i1, !llvm.ptr")
+        return place, b.op(f"arith.select {self.wanted}, {self.step}, {step} : i64")
 
-
-def _prefetch_results(frame: Frame, gemm: Gemm, body: Body, start: str, count: str, column: str) -> None:
-    """Fetches the lines that the epilogue will write, while the micro-kernel computes (stores that miss cost 6 % at 512 x 3072)."""
-    b, e, c = frame.b, frame.emitter, gemm.contraction
-    indices = forward_indices(e.space, body, c.node, c.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("gn")))
-    with b.loop(b.index(0), count, b.index(1)) as row, e.bind("gm", b.op(f"arith.addi {start}, {row.index} : i64")):
-        for vector in range(gemm.width // gemm.lanes):
-            with e.bind("gn", b.op(f"arith.addi {column}, {b.index(vector * gemm.lanes)} : i64")):
-                for root, output in zip(frame.roots, frame.outputs, strict=True):
-                    if root in indices:
-                        place = address(b, output, b.scalar(e.space.linear(indices[root], root.dims)))
-                        b.statement(prefetch(place, write=True))
+    def _left(self, following: str, count: str) -> tuple[str, str]:
+        """As many rows of A as this tile has; none where a part is less than a row."""
+        frame, gemm, b = self.frame, self.gemm, self.frame.b
+        assert gemm.left is not None
+        leaf = frame.emitter.leaves[gemm.left.leaf]
+        assert isinstance(leaf, Buffer)
+        with frame.emitter.bind("gm", following):
+            place = address(b, leaf, b.scalar(gemm.left.rest))
+        step = b.op(f"arith.muli {count}, {b.index(gemm.left_size * gemm.form.group)} : i64")
+        return place, b.op(f"arith.select {self.part.whole}, {step}, {b.index(0)} : i64")
 
 
 def _call_micro(frame: Frame, gemm: Gemm, count: str, width: str, k_step: str, part: _Part, tile: str, ahead: tuple[str, str]) -> None:
@@ -249,42 +295,3 @@ def _call_micro(frame: Frame, gemm: Gemm, count: str, width: str, k_step: str, p
     right = f"{part.pointer}, {part.step}, {part.count}"
     operands = f"{array}, {skip}, {k_step}, {right}, {tile}, {b.index(PANEL)}, {part.later}, {ahead[0]}, {ahead[1]}"
     call_micro(b, gemm.form, gemm.lanes, row_counts(gemm), vector_counts(gemm), (count, width), operands)
-
-
-def _epilogue(frame: Frame, gemm: Gemm, body: Body, place: str, row: str, columns: tuple[str, str]) -> None:
-    """Stores one row of every root, the dot's values taken from the tile."""
-    e = frame.emitter
-    c = gemm.contraction
-    name_row, name_start = e.name("row"), e.name("start")
-    e.space.variable(name_row, Dim.of(ROWS))
-    e.space.variable(name_start, c.n)
-    with e.bind(name_row, row), e.bind(name_start, columns[0]):
-        tile = Buffer(place, (), gemm.element)
-        offset = Dim.symbol(name_row) * PANEL
-        if c.n == ONE:  # the index of a value names no column then, so it would be taken for one that all rows share
-            e.floor = frame.b.scope
-        else:
-            offset += Dim.symbol("gn") - Dim.symbol(name_start)
-
-        def dot_value(index: Index, predicate: Predicate | None) -> str:
-            del index
-            return e.load(tile, offset, predicate)
-
-        at = c.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("gn"))
-        indices = forward_indices(e.space, body, c.node, at)
-        e.leaves[c.node] = dot_value
-        _store_columns(frame, gemm, indices, columns)
-        del e.leaves[c.node]
-        e.floor = None
-
-
-def _store_columns(frame: Frame, gemm: Gemm, indices: dict[Node, Index], columns: Sequence[str]) -> None:
-    e = frame.emitter
-    whole = e.space.env.divides(gemm.width, gemm.contraction.n) is Truth.YES
-
-    def store(names: list[str], carried: list[str]) -> list[str]:
-        del names, carried
-        store_roots(frame, indices, "dot")
-        return []
-
-    e.lane_loop("gn", columns[0], columns[1], Dim.of(gemm.width) if whole else Dim.symbol("gn"), 1, [], store)

@@ -10,7 +10,7 @@ from ...shapes import Dim
 from ..contraction import Contraction, Operand, trace_views
 from ..index import ONE, ZERO, IndexSpace, split_linear
 from ..kernel import PackedWeight
-from .builder import register_element
+from .builder import Builder, register_element
 from .function import rounded_up
 from .isa import Isa
 from .micro import Form, choose_form
@@ -189,6 +189,11 @@ def notes(gemm: Gemm, packed: PackedWeight | None, work: int) -> tuple[str, ...]
         f"micro-kernel: {gemm.form.name}",
         f"A {left}; B {right}; epilogue cost {work}",
     )
+
+
+def share(b: Builder, number: str, total: str, parts: str) -> str:
+    """Where part `number` of `total` starts, when all `parts` are about equal."""
+    return b.op(f"arith.divui {b.op(f'arith.muli {number}, {total} : i64')}, {parts} : i64")
 
 
 def is_direct(gemm: Gemm) -> bool:

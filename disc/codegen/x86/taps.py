@@ -1,8 +1,9 @@
 """Micro-kernels of channels-last convolutions: a tile of `rows` output positions x `vectors` of output channels, summed over taps.
 
-`void taps(table: const T*[taps][TABLE_ROWS], taps: i64, run: i64, b: T*, tile: T*, tile_step: elements, fresh: i1)`: each tap reads `run`
-consecutive elements for every row, from where the table says, against `run` rows of the packed panel b. The rows of the left operand
-are thus never copied ("The Indirect Convolution Algorithm", Dukhan 2019). fresh: the tile starts at zero; otherwise at what it holds.
+`void taps(table: const T*[taps][ENTRY], taps: i64, run: i64, b: T*, tile: T*, tile_step: elements, fresh: i1, ahead: void*,
+ahead_step: bytes)`: each tap reads `run` consecutive elements for every row, from where the table says, against `run` rows of the packed
+panel b. The rows of the left operand are thus never copied ("The Indirect Convolution Algorithm", Dukhan 2019). fresh: the tile starts
+at zero; otherwise at what it holds. With every row of b, two lines of the `ahead_step` bytes at `ahead` are prefetched, as in micro.py.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...ir.weights import ELEMENT_BYTES
+from .micro import prefetch
 
-TABLE_ROWS = 6  # rows of a tile, and of an entry of the table: 6 x 4 accumulators of 16 lanes, as for dots
+TABLE_ROWS = 6  # rows of a tile: 6 x 4 accumulators of 16 lanes, as for dots
+ENTRY = 8  # addresses of an entry of the table, one for each row of a tile: what fills it works on vectors of 8
 UNROLLED = 16  # a run this short is unrolled: a loop around so few steps costs a tenth of them
 
 
@@ -49,13 +52,15 @@ class _Source:
     def lines(self) -> list[str]:
         return [
             f"func.func @{self.taps.name}(%table: !llvm.ptr, %taps: i64, %run: i64, %b: !llvm.ptr, %tile: !llvm.ptr, %tile_step: i64, "
-            "%fresh: i1) {",
+            "%fresh: i1, %ahead: !llvm.ptr, %ahead_step: i64) {",
             "%c0 = arith.constant 0 : i64",
             "%c1 = arith.constant 1 : i64",
-            f"%entry = arith.constant {TABLE_ROWS} : i64",
+            f"%entry = arith.constant {ENTRY} : i64",
             f"%width = arith.constant {self.taps.panel} : i64",
             f"%zero = arith.constant dense<0.0> : {self.vector}",
             "%step = arith.muli %run, %width : i64",
+            "%tap_ahead = arith.muli %run, %ahead_step : i64",
+            "%half = arith.shrui %ahead_step, %c1 : i64",
             *self._starts(),
             *self._tap_loop(),
             *(f"llvm.store %sums#{number}, %place{row}_{column} {{alignment = {self.size} : i64}} : {self.vector}, !llvm.ptr"
@@ -116,7 +121,19 @@ class _Source:
                 carried = self._names(f"k{k}f")
             return [*lines, self._yield(carried), "}"]
         inner = self._names("s")
-        lines += [self._loop("partial", "%k", "%run", inner, carried), *self._step("k", inner), self._yield(self._names("kf")), "}"]
+        lines += [
+            "%ahead_moved = arith.muli %tap, %tap_ahead : i64",
+            "%ahead_tap = llvm.getelementptr %ahead[%ahead_moved] : (!llvm.ptr, i64) -> !llvm.ptr, i8",
+            self._loop("partial", "%k", "%run", inner, carried),
+            "%ahead_k = arith.muli %k, %ahead_step : i64",
+            "%line = llvm.getelementptr %ahead_tap[%ahead_k] : (!llvm.ptr, i64) -> !llvm.ptr, i8",
+            prefetch("%line"),
+            "%next_line = llvm.getelementptr %line[%half] : (!llvm.ptr, i64) -> !llvm.ptr, i8",
+            prefetch("%next_line"),
+            *self._step("k", inner),
+            self._yield(self._names("kf")),
+            "}",
+        ]
         return [*lines, self._yield(self._results("partial")), "}"]
 
     def _step(self, k: str, sums: list[str]) -> list[str]:

@@ -1,0 +1,229 @@
+"""The plan of a channels-last convolution: which elements lie side by side for a tap, panels, chunks of taps, places in scratch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ...ir.graph import Body, Node
+from ...ir.weights import ELEMENT_BYTES
+from ...shapes import Dim
+from ..contraction import WindowAxis, read_contraction
+from ..index import ONE, Index, IndexSpace
+from ..kernel import PackedWeight
+from .gemm_plan import PANEL, VECTORS, declare
+from .patches import Patches, read_patches
+from .taps import ENTRY, TABLE_ROWS, UNROLLED, Taps
+
+ROW_BLOCK = 120  # rows of a task at most, a multiple of the rows of a tile
+CHUNKED_ROWS = 240  # the same where a panel goes through L2 in chunks, once for every row block
+CHUNK_BYTES = 448 * 1024  # of a panel: with the source rows of a block it stays in an L2 of 1 MiB
+
+
+@dataclass(frozen=True)
+class TapAxis:
+    """An axis of the window, and elements from one source position to the next. guarded: the window can leave the source along it;
+    merged: its taps are part of a run."""
+
+    window: WindowAxis
+    step: Dim
+    guarded: bool
+    merged: bool = False
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The axes of a window; inner: how many elements of the source lie side by side for one tap."""
+
+    axes: tuple[TapAxis, ...]
+    inner: int
+
+
+@dataclass(frozen=True, eq=False)
+class Indirect:
+    """A convolution whose source has its channels innermost.
+
+    base: where (image gb, position 0) starts, in elements; columns: output channels; positions: outputs of one image.
+    """
+
+    node: Node
+    leaf: Node
+    base: Dim
+    runs: Runs
+    columns: int
+    images: Dim
+    positions: Dim
+    result: Callable[[Dim, Dim, Dim], Index]
+    packed: PackedWeight
+    lanes: int
+
+    @property
+    def inner(self) -> int:
+        return self.runs.inner
+
+    @property
+    def loops(self) -> list[TapAxis]:
+        """The axes with a loop over taps."""
+        return [axis for axis in self.runs.axes if not axis.merged]
+
+    @property
+    def taps(self) -> int:
+        count = 1
+        for axis in self.loops:
+            count *= axis.window.window
+        return count
+
+    @property
+    def element(self) -> str:
+        return self.node.element
+
+    @property
+    def size(self) -> int:
+        return ELEMENT_BYTES[self.element]
+
+    @property
+    def rows(self) -> Dim:
+        return self.images * self.positions
+
+    @property
+    def panel_step(self) -> int:
+        """Bytes of a row of a panel."""
+        return self.packed.columns * self.size
+
+    @property
+    def width(self) -> int:
+        """Columns of a tile."""
+        return min(VECTORS[self.lanes] * self.lanes, self.packed.columns)
+
+    @property
+    def chunk(self) -> int:
+        """Taps of a chunk; the chunks are about equal."""
+        most = max(CHUNK_BYTES // (self.inner * self.panel_step), 1)
+        count = -(-self.taps // most)
+        return -(-self.taps // count)
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.taps // self.chunk)
+
+    @property
+    def row_block(self) -> int:
+        """Rows of a task at most."""
+        return CHUNKED_ROWS if self.chunks > 1 else ROW_BLOCK
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows whose sums are kept: a tile, or the whole row block where chunks are added up."""
+        return self.row_block if self.chunks > 1 else TABLE_ROWS
+
+    @property
+    def guards(self) -> list[TapAxis]:
+        """The axes along which a tap can lie outside."""
+        return [axis for axis in self.loops if axis.guarded]
+
+    @property
+    def table_offset(self) -> int:
+        return self.tile_rows * PANEL * self.size
+
+    @property
+    def starts_offset(self) -> int:
+        """Where the windows of a tile's rows start: offsets in the source, then positions along each guarded axis."""
+        return self.table_offset + self.chunk * ENTRY * 8
+
+    @property
+    def zeros_offset(self) -> int:
+        return self.starts_offset + (1 + len(self.guards)) * ENTRY * 8
+
+    @property
+    def scratch(self) -> int:
+        """Bytes: sums, table, starts, zeros."""
+        return self.zeros_offset + self.inner * self.size + 64
+
+    @property
+    def panels(self) -> int:
+        """Panels of the weights."""
+        return -(-self.columns // self.packed.columns)
+
+    @property
+    def row_blocks(self) -> Dim:
+        """Blocks of rows: with the panels, the tasks."""
+        return (self.rows + (self.row_block - 1)) // self.row_block
+
+    @property
+    def panels_first(self) -> bool:
+        """Do the panels of one row block follow each other? Then the source and the result are gone through once."""
+        return self.packed.k * self.panel_step * self.panels <= CHUNK_BYTES
+
+    def micro(self, rows: int, vectors: int) -> Taps:
+        """The micro-kernel of a tile."""
+        run = self.inner if self.inner <= UNROLLED else 0
+        return Taps(self.element, rows, vectors, self.lanes, self.packed.columns, run)
+
+    def vector_counts(self) -> tuple[int, ...]:
+        """The widths of tiles, in vectors."""
+        widths = {min(self.width, self.columns - start) for start in range(0, self.columns, self.width)}
+        return tuple(sorted({-(-width // self.lanes) for width in widths}))
+
+
+def read_indirect(space: IndexSpace, body: Body, lanes: int, weights: frozenset[Node]) -> Indirect | None:
+    """The convolution of a compute fusion, where it is channels last throughout with a constant kernel; None otherwise."""
+    node = next((each for each in body.nodes if each.op == "stablehlo.convolution"), None)
+    if node is None or node.element not in ("f32", "f64") or any(each.element != node.element for each in node.operands):
+        return None
+    kernel = node.operands[1]
+    if kernel not in weights or len(set(kernel.uses)) != 1 or not _has_order(node):
+        return None
+    contraction = read_contraction(space, node)
+    declare(space, contraction)
+    patches = read_patches(space, contraction)
+    if patches is None or not patches.channels.is_const or not contraction.m.is_const or not contraction.k.is_const:
+        return None
+    runs = _runs(node, patches)
+    if runs is None or not contraction.m.const or not contraction.k.const:
+        return None
+    columns = contraction.m.const
+    panel = PANEL if columns >= PANEL else (columns + 15) // 16 * 16
+    packed = PackedWeight(body.arguments.index(kernel), contraction.k.const, columns, columns, 1, 0, panel)
+    return Indirect(
+        node, patches.leaf, patches.base, runs, columns, contraction.batch, contraction.n, contraction.result, packed, lanes
+    )  # fmt: skip
+
+
+def _has_order(node: Node) -> bool:
+    """Channels last in the result, taps and channels outermost in the kernel, in the order in which the source has them."""
+    numbers = node.attrs["dimension_numbers"]
+    assert isinstance(numbers, dict)
+    rank = len(node.dims)
+    places = (numbers["output_feature"], numbers["kernel_output"])
+    plain = node.integer("feature_group_count", 1) == 1 and not any(node.ints("window_reversal"))
+    if not plain or places != (rank - 1, rank - 1):
+        return False
+    if numbers["input_feature"] == rank - 1:
+        return numbers["kernel_input"] == rank - 2 and numbers["kernel_spatial"] == tuple(range(rank - 2))
+    return numbers["input_feature"] == 1 and numbers["kernel_input"] == 0 and numbers["kernel_spatial"] == tuple(range(1, rank - 1))
+
+
+def _runs(node: Node, patches: Patches) -> Runs | None:
+    """Channels innermost in the source are a run, all positions of a last axis that the window never leaves included. With channels
+    outermost the run is the window along the last axis, and the channels are one more axis of taps."""
+    numbers, padding = node.attrs["dimension_numbers"], node.attrs.get("padding")
+    assert isinstance(numbers, dict)
+    spatial = len(node.dims) - 2
+    pads = [(int(low), int(high)) for low, high in padding] if padding is not None else [(0, 0)] * spatial  # pyright: ignore[reportGeneralTypeIssues]
+    if len(patches.axes) != spatial:
+        pads = [*pads[: len(patches.axes) - 1], (0, 0)]  # the last ones are joined: windows of 1, nothing padded
+    axes = [TapAxis(axis.window, axis.step, low != 0 or high > 0) for axis, (low, high) in zip(patches.axes, pads, strict=True)]
+    last = axes[-1]
+    stays = not last.guarded and (last.window.dilation == 1 or last.window.window == 1)
+    channels = patches.channels.const
+    if numbers["input_feature"] == 1:
+        if not stays or last.step != ONE:
+            return None
+        every = WindowAxis(patches.channels, ONE, channels, 1, 1, 0)
+        axes = [TapAxis(every, patches.channel_step, False), *axes[:-1], replace(last, merged=True)]
+        return Runs(tuple(axes), last.window.window)
+    if patches.channel_step != ONE:
+        return None
+    if stays and last.step == Dim.of(channels):
+        return Runs((*axes[:-1], replace(last, merged=True)), channels * last.window.window)
+    return Runs(tuple(axes), channels)
