@@ -13,6 +13,7 @@ from .kernel import Choice, Kernel
 from .x86.builder import Builder, Variable
 from .x86.gemm_plan import SCHEDULE_SYMBOLS
 
+COST_PER_CYCLE = 4  # the runtime counts in 1/16 ns, and cores run at about 4 GHz
 FAULT = "fault"  # the argument where a kernel reports an index out of range
 API = ("alloc", "output", "launch", "fail", "choose")  # the functions of ral_host_api, in order; behind them cache_bytes
 TENSOR_BYTES = 32  # sizeof(ral_tensor): data 0, dims 8, strides 16, rank 24, dtype 28
@@ -294,7 +295,7 @@ class _Host:
             slot = b.op(f"llvm.getelementptr {args}[{position}] : (!llvm.ptr) -> !llvm.ptr, i64")
             b.statement(f"llvm.store {value}, {slot} : {type_}, !llvm.ptr")
         function = self._choose(launch) if number_of_version is None else self._count_schedule(launch, number_of_version)
-        values = ", ".join(b.scalar(each) for each in (kernel.tasks, kernel.cost, kernel.scratch))
+        values = ", ".join(b.scalar(each) for each in (kernel.tasks, kernel.cost * COST_PER_CYCLE, kernel.scratch))
         status = b.op(
             f"llvm.call {self.api['launch']}(%exec, {b.index(number)}, {function}, {args}, {values}) : "
             "!llvm.ptr, (!llvm.ptr, i64, !llvm.ptr, !llvm.ptr, i64, i64, i64) -> i32"

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from programs import build, manifest
 
+from disc.ral import _ral
 from disc.ral.executable import Executable
 
 # y = for each of n tasks of the given cost the id of the thread that ran it. With `meet` 1 no task ends before another thread has begun
@@ -103,9 +104,10 @@ barrier = threading.Barrier(8)
 callers = [threading.Thread(target=call) for _ in range(8)]
 for caller in callers: caller.start()
 for caller in callers: caller.join()
+exe(a, a)
 deadline = time.monotonic() + 20  # a thread is joined a moment before the kernel has taken it away
 while tasks() - before > 2 and time.monotonic() < deadline: time.sleep(0.01)
-print(json.dumps({"callers": 8, "new": max(during) - before, "left": tasks() - before}))
+print(json.dumps({"new": max(during) - before, "left": tasks() - before}))
 """
 
 
@@ -115,3 +117,107 @@ def test_many_callers_share_the_same_few_workers() -> None:
     found = json.loads(done.stdout)
     assert found["left"] == 2
     assert found["new"] <= 8 + 2
+
+
+# As WHO, but every call waits (20 s at most) until `callers` calls are in progress, and each of 16 tasks takes a millisecond.
+TOGETHER = """
+#define _GNU_SOURCE
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#include "ral.h"
+static _Atomic int64_t arrived;
+static void who(const int64_t* args, int64_t begin, int64_t end, void* scratch) {
+  for (int64_t i = begin; i < end; ++i) {
+    usleep(1000);
+    ((int64_t*)args[0])[i] = syscall(SYS_gettid);
+  }
+}
+int32_t disc_entry(ral_exec* exec, const ral_host_api* api, const ral_tensor* in, const void* const* weights, int64_t* counters) {
+  int64_t dims[1] = {16}, callers = *(const int64_t*)in[0].data;
+  int64_t* out = api->output(exec, 0, dims);
+  if (!out) return 1;
+  ++arrived;
+  for (time_t start = time(0); arrived < callers && time(0) - start < 20;) usleep(100);
+  int64_t args[1] = {(int64_t)out};
+  return api->launch(exec, 0, who, args, 16, 16 * 1000 * 1000, 0);
+}
+"""
+
+
+def test_calls_at_once_share_the_cores() -> None:
+    """As many calls at once as there are cores: each has one, and no worker runs beside them."""
+    described = manifest([{"name": "callers", "dtype": "i64", "dims": []}], [{"name": "ids", "dtype": "i64", "rank": 1}], kernels=("who",))
+    count = _ral.find_cores("")["threads"]
+    executable = Executable.from_parts(described, {"x86-64-v3": build(TOGETHER)}, threads=min(2, count))
+    found: dict[int, set[int]] = {}
+
+    def call() -> None:
+        result = executable(count)
+        assert isinstance(result, np.ndarray)
+        found[threading.get_native_id()] = set(result.tolist())
+
+    callers = [threading.Thread(target=call) for _ in range(count)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert found == {caller: {caller} for caller in found}
+    assert len(found) == count
+
+
+# y[i] counts how often task i ran; the tasks of the first eighth take 20 us each, the others nothing.
+UNEVEN = """
+#define _GNU_SOURCE
+#include <time.h>
+#include "ral.h"
+static void count(const int64_t* args, int64_t begin, int64_t end, void* scratch) {
+  for (int64_t i = begin; i < end; ++i) {
+    struct timespec now, start;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    do clock_gettime(CLOCK_MONOTONIC, &now);
+    while (i < args[1] / 8 && (now.tv_sec - start.tv_sec) * 1000000000 + now.tv_nsec - start.tv_nsec < 20000);
+    ++((int64_t*)args[0])[i];
+    if (scratch) *(int64_t*)scratch = i;
+  }
+}
+int32_t disc_entry(ral_exec* exec, const ral_host_api* api, const ral_tensor* in, const void* const* weights, int64_t* counters) {
+  int64_t dims[1] = {*(const int64_t*)in[0].data};
+  int64_t* out = api->output(exec, 0, dims);
+  if (!out) return 1;
+  for (int64_t i = 0; i < dims[0]; ++i) out[i] = 0;
+  int64_t args[2] = {(int64_t)out, dims[0]};
+  return api->launch(exec, 0, count, args, dims[0], 16 * 1000 * 1000, 8);
+}
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+def test_every_task_runs_once_whoever_takes_it(threads: int) -> None:
+    described = manifest([{"name": "n", "dtype": "i64", "dims": []}], [{"name": "runs", "dtype": "i64", "rank": 1}], kernels=("count",))
+    executable = Executable.from_parts(described, {"x86-64-v3": build(UNEVEN)}, threads=threads)
+    for tasks in (0, 1, 2, 3, 7, 8, 13, 64, 509, 4096):
+        runs = executable(tasks)
+        assert isinstance(runs, np.ndarray)
+        assert runs.tolist() == [1] * tasks
+
+
+def test_a_task_number_beyond_32_bits() -> None:
+    """The shares of a launch count units of several tasks where there are more tasks than 32 bits can count."""
+    source = """
+    #include "ral.h"
+    static void add(const int64_t* args, int64_t begin, int64_t end, void* scratch) {
+      __atomic_fetch_add((int64_t*)args[0], end - begin, __ATOMIC_RELAXED);
+    }
+    int32_t disc_entry(ral_exec* exec, const ral_host_api* api, const ral_tensor* in, const void* const* weights, int64_t* counters) {
+      int64_t* out = api->output(exec, 0, 0);
+      if (!out) return 1;
+      *out = 0;
+      int64_t args[1] = {(int64_t)out};
+      return api->launch(exec, 0, add, args, *(const int64_t*)in[0].data, 1 << 20, 0);
+    }
+    """
+    described = manifest([{"name": "n", "dtype": "i64", "dims": []}], [{"name": "sum", "dtype": "i64", "rank": 0}], kernels=("add",))
+    executable = Executable.from_parts(described, {"x86-64-v3": build(source)}, threads=3)
+    for tasks in (2**32 - 2, 2**32 - 1, 2**32, 2**32 + 1, 7 * 2**40 + 5):
+        assert int(executable(tasks)) == tasks  # pyright: ignore[reportArgumentType]

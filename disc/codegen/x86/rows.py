@@ -64,7 +64,7 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, g
     if blocked is not None:
         tasks, elements = blocked.tasks(space), row * STRIP
     return Kernel(
-        name, kind, tuple(versions), symbols, tasks, elements * plan.depth(space) * work // lanes + 16,
+        name, kind, tuple(versions), symbols, tasks, elements * plan.depth(space) * work // (2 * lanes) + 16,
         rounded_up(row, lanes) * (8 * len(plan.cached) * rows_at_once(plan)), source, kernel_lines(body), kernel_ops(body),
         _notes(plan, flat, blocked), flops=groups * row * work, bytes=traffic(space, body),
     )  # fmt: skip

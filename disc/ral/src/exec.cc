@@ -7,16 +7,17 @@
 #include "bytes.h"
 #include "cpu.h"
 #include "layout.h"
-#include "pool.h"
 
 using ral::error;
 using ral::Status;
 
 namespace {
 
-// A launch is worth one more thread for each 5 us of work: waking a parked worker costs about that much.
-constexpr int64_t kCostPerThread = 5000 * RAL_COST_PER_NANOSECOND;
-constexpr int64_t kChunksPerThread = 4;  // so that a thread that was interrupted does not hold up the launch
+// A launch is worth one more thread for each 4 us of work: handing part of it to a worker that is awake costs up to 1 us.
+constexpr int64_t kCostPerThread = 4000 * RAL_COST_PER_NANOSECOND;
+// Waking one that is parked takes the caller up to 8 us, and it comes some 25 us later; it is then awake for the launches that follow. So
+// it is woken when this much work could have been shared but was not: that costs a tenth at most, where no launch follows.
+constexpr int64_t kCostToWake = 80'000 * RAL_COST_PER_NANOSECOND;
 
 int64_t now_nanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -80,6 +81,7 @@ int32_t ral_exec::record(ral_status code, std::string message) {
 }
 
 Status ral_exec::run(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs, int32_t output_count) {
+  const ral::CallInProgress here;
   counts.clear();
   status_ = {};
   arena_taken_ = false;
@@ -210,12 +212,9 @@ Status ral_exec::make_output(size_t index, const int64_t* dims) {
   return {};
 }
 
-int32_t ral_exec::threads_for(int64_t tasks, int64_t cost) const {
-  const int64_t limit = std::min<int64_t>(context_.threads.load(std::memory_order_relaxed), tasks);
-  if (limit <= 1) return 1;
-  int64_t total = 0;
-  if (__builtin_mul_overflow(tasks, cost, &total)) total = INT64_MAX;
-  return static_cast<int32_t>(std::clamp<int64_t>(total / kCostPerThread, 1, limit));
+int32_t ral_exec::threads_for(int64_t tasks, int64_t total_cost) const {
+  const int64_t limit = std::min({int64_t{context_.threads.load(std::memory_order_relaxed)}, tasks, total_cost / kCostPerThread});
+  return limit <= 1 ? 1 : ral::fair_threads(static_cast<int32_t>(limit));
 }
 
 int32_t ral_exec::launch(int64_t id, ral_kernel kernel, const int64_t* args, int64_t tasks, int64_t cost, int64_t scratch_bytes) {
@@ -226,7 +225,9 @@ int32_t ral_exec::launch(int64_t id, ral_kernel kernel, const int64_t* args, int
   const auto slot = static_cast<size_t>(id);
   counts.launches[slot] += 1;
   if (tasks <= 0) return 0;
-  const int32_t threads = threads_for(tasks, cost);
+  int64_t total_cost = 0;
+  if (__builtin_mul_overflow(tasks, cost, &total_cost)) total_cost = INT64_MAX;
+  const int32_t threads = threads_for(tasks, total_cost);
   const int64_t slice = ral::round_up(scratch_bytes);
   char* scratch = slice ? static_cast<char*>(scratch_.reserve(slice * threads)) : nullptr;
   if (slice && !scratch) {
@@ -237,9 +238,9 @@ int32_t ral_exec::launch(int64_t id, ral_kernel kernel, const int64_t* args, int
   if (threads == 1) {
     kernel(args, 0, tasks, scratch);
   } else {
-    const int64_t chunk = std::max<int64_t>(1, tasks / (threads * kChunksPerThread));
-    ral::Job job{kernel, args, tasks, chunk, scratch, slice};
-    ral::run_parallel(job, threads - 1);
+    ral::Job job(kernel, args, tasks, threads, shares_.reserve(threads), scratch, slice);
+    unshared_cost_ += std::min(total_cost, kCostToWake);
+    if (ral::run_parallel(job, threads - 1, unshared_cost_ >= kCostToWake)) unshared_cost_ = 0;
   }
   if (profile_) counts.nanoseconds[slot] += now_nanoseconds() - start;
   return 0;

@@ -6,6 +6,7 @@
 
 #include "context.h"
 #include "memory.h"
+#include "pool.h"
 #include "ral.h"
 #include "status.h"
 
@@ -40,11 +41,13 @@ struct ral_exec {
   ral::Status enter();
   ral::Status make_output(size_t index, const int64_t* dims);
   void release_outputs();
-  int32_t threads_for(int64_t tasks, int64_t cost) const;
+  int32_t threads_for(int64_t tasks, int64_t total_cost) const;
 
   ral_context& context_;
   ral::Status status_;
   ral::Block arena_, copies_, scratch_;
+  ral::Shares shares_;
+  int64_t unshared_cost_ = 0;  // of launches since the last one that a worker was offered
   bool arena_taken_ = false;
   bool profile_ = false;
   std::vector<ral_tensor> inputs_;  // as the entry sees them
