@@ -29,9 +29,9 @@ def test_beyond_the_bounds(bounded: disc.Executable, size: int) -> None:
 
 
 def test_wrong_dtype_rank_and_size(bounded: disc.Executable) -> None:
-    with pytest.raises(InputTypeError, match="input 'input' .*: expected dtype f32, got f64"):
+    with pytest.raises(InputTypeError, match=r"input 'input' .*: expected dtype f32, got f64"):
         bounded(torch.randn(4, 8, dtype=torch.float64))
-    with pytest.raises(InputRankError, match="input 'input' .*: expected rank 2, got 3"):
+    with pytest.raises(InputRankError, match=r"input 'input' .*: expected rank 2, got 3"):
         bounded(torch.randn(4, 8, 1))
     with pytest.raises(ShapeConstraintError, match="dim 1 must be 8, got 9"):
         bounded(torch.randn(4, 9))
