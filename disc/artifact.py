@@ -6,9 +6,10 @@ import contextlib
 import hashlib
 import json
 import os
+import stat
 import struct
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NotRequired, TypedDict, cast
@@ -16,6 +17,7 @@ from typing import BinaryIO, NotRequired, TypedDict, cast
 import numpy as np
 import numpy.typing as npt
 
+from disc.artifact_records import mismatch
 from disc.errors import ArtifactError
 
 FORMAT_VERSION = 1
@@ -32,6 +34,7 @@ _HEADER = struct.Struct("<8sIIQQ")  # magic, version, section count, file size, 
 _ENTRY = struct.Struct("<64sQQ32s")  # name, offset, size, SHA-256
 _DIGEST_SIZE = 32
 _MAX_SECTIONS = 64
+_REQUIRED = ("manifest", "signature", "weights")
 
 NamedWeight = tuple[str, str, npt.NDArray[np.generic]]  # name, MLIR element type, the data
 
@@ -128,13 +131,27 @@ def write_artifact(
     if stablehlo is not None:
         sections.append(("stablehlo", stablehlo))
     with _atomic_file(Path(path)) as file:
-        _write_sections(file, sections, weights)
+        _write_sections(file, sections, _weight_pieces(weights))
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes | memoryview) -> None:
     """Writes the bytes of a whole artifact, in one step as `write_artifact`."""
     with _atomic_file(Path(path)) as file:
         file.write(content)
+
+
+def write_with_section(source: str | os.PathLike[str], target: str | os.PathLike[str], name: str, content: bytes) -> None:
+    """Copies an artifact, with section `name` added or replaced, in one step; `target` may be `source`. Raises ArtifactError."""
+    with _reading(source) as file:
+        table = _read_table(file)
+        weights = table[-1]
+        if weights.name != "weights":
+            raise ArtifactError("the weights are not the last section")
+        sections = [(section.name, _read_checked(file, section)) for section in table[:-1] if section.name != name]
+        file.seek(weights.offset)
+        pieces = iter(lambda: file.read(WEIGHTS_CHUNK), b"")
+        with _atomic_file(Path(target)) as copy:
+            _write_sections(copy, [*sections, (name, content)], (memoryview(piece) for piece in pieces))
 
 
 def complete_manifest(manifest: Manifest, code: Mapping[str, bytes], weights: Sequence[NamedWeight]) -> Manifest:
@@ -263,21 +280,29 @@ def _raw(array: npt.NDArray[np.generic]) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def _write_weights(file: BinaryIO, weights: Sequence[NamedWeight]) -> tuple[int, bytes]:
-    """Writes the weights section at the current place; returns its size and digest."""
-    hashed = _ChunkedHash()
+def _weight_pieces(weights: Sequence[NamedWeight]) -> Iterator[memoryview]:
+    """The bytes of the weights section: each storage once, with the padding before it."""
     end = 0
     for (_, _, array), offset in zip(weights, _offsets(weights), strict=True):
         if offset < end or not array.nbytes:
             continue  # storage that has been written
-        for piece in (memoryview(bytes(offset - end)), _raw(array)):
-            file.write(piece)
-            hashed.update(piece)
+        yield memoryview(bytes(offset - end))
+        yield _raw(array)
         end = offset + array.nbytes
-    return end, hashed.digest()
 
 
-def _write_sections(file: BinaryIO, sections: Sequence[tuple[str, bytes]], weights: Sequence[NamedWeight]) -> None:
+def _write_weights(file: BinaryIO, pieces: Iterable[memoryview]) -> tuple[int, bytes]:
+    """Writes the weights section at the current place; returns its size and digest."""
+    hashed = _ChunkedHash()
+    size = 0
+    for piece in pieces:
+        file.write(piece)
+        hashed.update(piece)
+        size += len(piece)
+    return size, hashed.digest()
+
+
+def _write_sections(file: BinaryIO, sections: Sequence[tuple[str, bytes]], weights: Iterable[memoryview]) -> None:
     """Writes the sections, then the header, which needs their hashes."""
     table_end = _HEADER.size + (len(sections) + 1) * _ENTRY.size
     end = table_end + _DIGEST_SIZE
@@ -316,7 +341,8 @@ def _atomic_file(path: Path) -> Iterator[BinaryIO]:
         os.chmod(temporary, 0o644)  # mkstemp makes files that only their owner reads
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        with contextlib.suppress(OSError):  # a full or failing disk: the first error is the one to tell
+            os.unlink(temporary)
         raise
     directory = os.open(path.parent, os.O_RDONLY)
     try:
@@ -345,27 +371,76 @@ def read_section(path: str | os.PathLike[str], name: str) -> bytes:
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     """The manifest, checked. Raises ArtifactError."""
-    return cast("Manifest", json.loads(read_section(path, "manifest")))
+    with _reading(path) as file:
+        content = {section.name: _read_checked(file, section) for section in _read_table(file) if section.name in ("manifest", "signature")}
+        return parse_manifest(content["manifest"], content["signature"])
+
+
+def parse_manifest(content: bytes, signature: bytes | memoryview) -> Manifest:
+    """The manifest of these two sections. Raises ArtifactError if it is malformed, or the signature is not its own."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        raise ArtifactError("section 'manifest' is not JSON") from None
+    problem = mismatch(value, Manifest, "manifest")
+    if problem is not None:
+        raise ArtifactError(f"section 'manifest' is malformed: {problem}")
+    manifest = cast("Manifest", value)
+    try:
+        own = signature_bytes(manifest)
+    except (ValueError, KeyError, struct.error) as error:
+        raise ArtifactError("section 'manifest' is malformed: a dtype, a name or a number that cannot be stored") from error
+    if own != signature:
+        raise ArtifactError("section 'signature' differs from what the manifest says")
+    return manifest
 
 
 def verify(path: str | os.PathLike[str]) -> None:
     """Checks every byte of the file. Raises ArtifactError, naming the section that is damaged."""
     with _reading(path) as file:
+        content: dict[str, bytes] = {}
         for section in _read_table(file):
             if section.name == "weights":
                 _check_weights(file, section)
             else:
-                _read_checked(file, section)
+                content[section.name] = _read_checked(file, section)
+        parse_manifest(content["manifest"], content["signature"])
+
+
+def checked_section(file: memoryview, name: str) -> memoryview:
+    """A section of a whole file that the runtime has mapped and checked."""
+    count: int = _HEADER.unpack_from(file)[2]
+    for found, offset, size, _ in _ENTRY.iter_unpack(file[_HEADER.size : _HEADER.size + count * _ENTRY.size]):
+        if found.rstrip(b"\0") == name.encode():
+            return file[offset : offset + size]
+    raise ArtifactError(f"section '{name}' is missing")
+
+
+def read_header(path: str | os.PathLike[str], name: str) -> tuple[list[Section], bytes, bytes | None]:
+    """The section table, the hash of the header (32 bytes: it covers the hashes of all sections), and the content of section `name`,
+    checked, if there is one; all of one open file, whatever becomes of the path meanwhile. Raises ArtifactError."""
+    with _reading(path) as file:
+        sections = _read_table(file)
+        file.seek(_HEADER.size + len(sections) * _ENTRY.size)
+        digest = file.read(_DIGEST_SIZE)
+        return sections, digest, next((_read_checked(file, section) for section in sections if section.name == name), None)
 
 
 @contextlib.contextmanager
 def _reading(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """The opened file; errors raised in the body name it."""
     try:
-        with open(path, "rb") as file:
-            yield file
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a named pipe must not wait for a writer
     except OSError as error:
         raise ArtifactError(f"'{os.fspath(path)}': cannot be opened: {error.strerror}") from error
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise ArtifactError("not a regular file")
+        with open(descriptor, "rb") as file:
+            yield file
+    except OSError as error:
+        raise ArtifactError(f"'{os.fspath(path)}': cannot be read or copied: {error.strerror}") from error
     except ArtifactError as error:
         raise ArtifactError(f"'{os.fspath(path)}': {error}") from None
 
@@ -382,7 +457,7 @@ def _read_table(file: BinaryIO) -> list[Section]:
         newer = f"header: format version {version} is newer than this runtime reads ({FORMAT_VERSION})"
         raise ArtifactError(f"{newer}; rebuild the artifact or upgrade disc")
     if version != FORMAT_VERSION:
-        raise ArtifactError(f"header: format version {version} is not known")
+        raise ArtifactError(f"header: format version {version} is no longer read; rebuild the artifact with this disc")
     if file_size != size:
         raise ArtifactError(f"header: the file should have {file_size} bytes and has {size}")
     if reserved or count > _MAX_SECTIONS:
@@ -397,17 +472,25 @@ def _checked_places(file: BinaryIO, table: bytes, size: int) -> list[Section]:
     """The entries of the table: in order, without overlap, with nothing but zeros between."""
     sections: list[Section] = []
     end = _HEADER.size + len(table) + _DIGEST_SIZE
-    for name, offset, length, digest in _ENTRY.iter_unpack(table):
-        section = Section(name.rstrip(b"\0").decode(errors="replace"), offset, length, digest)
+    for field, offset, length, digest in _ENTRY.iter_unpack(table):
+        name = field.rstrip(b"\0")
+        if not name or b"\0" in name:
+            raise ArtifactError(f"header: section {len(sections)} has a malformed name")
+        section = Section(name.decode(errors="backslashreplace"), offset, length, digest)
         if offset != _aligned(end, PAGE if section.name == "weights" else ALIGNMENT) or offset + length > size:
             raise ArtifactError(f"section '{section.name}' has a wrong place")
         file.seek(end)
         if any(file.read(offset - end)):
             raise ArtifactError(f"padding before section '{section.name}' is damaged")
+        if any(section.name == other.name for other in sections):
+            raise ArtifactError(f"section '{section.name}' occurs twice")
         sections.append(section)
         end = offset + length
     if end != size:
         raise ArtifactError("header: bytes after the last section")
+    for required in _REQUIRED:
+        if all(section.name != required for section in sections):
+            raise ArtifactError(f"section '{required}' is missing")
     return sections
 
 

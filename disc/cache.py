@@ -6,6 +6,7 @@ process that is killed leaves at most a temporary file, which a later writer rem
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -116,21 +117,31 @@ class Cache:
         Raises ArtifactError for a folder that others may write to: code is loaded from it.
         """
         path = self._path(key)
-        if not path.exists():
-            return None
-        self._check_folder()
         try:
-            loaded = load(path)
-            os.utime(path)
-        except ArtifactError as error:
-            warnings.warn(f"the compile cache held a damaged entry, compiling anew: {error}", RuntimeWarning, stacklevel=3)
-            path.unlink(missing_ok=True)
+            path.stat()
+            self._check_folder()
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            if path.exists():
-                _warn_unusable(self.folder, error)
-            return None  # or another process removed it just now
+            _warn_unusable(self.folder, error)
+            return None
+        try:
+            loaded = load(path)
+        except ArtifactError as error:
+            return self._damaged(path, error)
+        except OSError as error:
+            _warn_unusable(self.folder, error)
+            return None
+        with contextlib.suppress(OSError):  # a folder that is only read does not know when its entries were used
+            os.utime(path)
         return loaded
+
+    def _damaged(self, path: Path, error: ArtifactError) -> None:
+        if not path.exists():
+            return  # another process removed it just now
+        warnings.warn(f"the compile cache held a damaged entry, compiling anew: {error}", RuntimeWarning, stacklevel=4)
+        with contextlib.suppress(OSError):  # it is refused again next time
+            path.unlink(missing_ok=True)
 
     def store(self, key: str, write: Callable[[Path], None]) -> None:
         """Lets `write` make the entry (in one step, as `artifact.write_artifact` does), then removes the least recently used ones.

@@ -15,7 +15,7 @@ except ModuleNotFoundError as error:
 from disc.cli_compile import compile_command
 from disc.cli_machine import cache_app, doctor_command
 from disc.cli_output import print_json
-from disc.cli_run import bench_command, explain_command, inspect_command, run_command, verify_command
+from disc.cli_run import bench_command, explain_command, inspect_command, run_command, sign_command, verify_command
 from disc.cli_tune import tune_command
 from disc.errors import CompilerBug, DiscError
 
@@ -26,6 +26,7 @@ app.command("compile")(compile_command)
 app.command("run")(run_command)
 app.command("inspect")(inspect_command)
 app.command("verify")(verify_command)
+app.command("sign")(sign_command)
 app.command("bench")(bench_command)
 app.command("explain")(explain_command)
 app.command("doctor")(doctor_command)

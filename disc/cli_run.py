@@ -19,6 +19,7 @@ from disc.cli_output import AsJson, Debug, Threads, byte_size, duration, print_j
 from disc.errors import InputRankError, UnsupportedFormatError
 from disc.explain import check_text, symbol_text
 from disc.ral.executable import Executable, load
+from disc.signing import check_signature, sign
 
 Artifact = Annotated[Path, typer.Argument(help="A .disc file.", metavar="MODEL.disc")]
 Inputs = Annotated[list[str] | None, typer.Option("--input", help="[NAME=]FILE.npy; repeat for each input.")]
@@ -185,10 +186,32 @@ def inspect_command(path: Artifact, as_json: AsJson = False, debug: Debug = Fals
     print_table(("section", "bytes", "offset"), [(each.name, each.size, each.offset) for each in sections])
 
 
-def verify_command(path: Artifact, as_json: AsJson = False, debug: Debug = False) -> None:
-    """Check every byte of an artifact against its hashes."""
+def verify_command(
+    path: Artifact,
+    key: Annotated[Path | None, typer.Option(help="The public key (PEM) whose owner must have signed it.")] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Check every byte of an artifact against its hashes, and its signature."""
+    if key is not None:
+        check_signature(path, key)
     artifact.verify(path)
     if as_json:
-        print_json({"path": str(path), "ok": True, "bytes": path.stat().st_size})
+        print_json({"path": str(path), "ok": True, "bytes": path.stat().st_size, "signed": key is not None})
         return
-    print(f"{path}: {byte_size(path.stat().st_size)}, whole")
+    print(f"{path}: {byte_size(path.stat().st_size)}, whole" + (f", signed by the owner of {key}" if key is not None else ""))
+
+
+def sign_command(
+    path: Artifact,
+    key: Annotated[Path, typer.Option(help="Your ed25519 private key (PEM), as `openssl genpkey -algorithm ed25519` makes it.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The signed artifact; default: over the file itself.")] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Sign an artifact, so that `disc verify --key` and `disc.load(path, key=...)` can tell who made it."""
+    sign(path, key, output)
+    if as_json:
+        print_json({"path": str(output or path), "signed": True})
+        return
+    print(f"{output or path}: signed")

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from torch_mlir import ir
 
 from disc.errors import UnsupportedFormatError, UnsupportedOp, UnsupportedOpError
+from disc.frontend.archive import check_archive
 from disc.frontend.decompositions import export_table
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.imported import Constant, Imported, OutputSpec
@@ -260,10 +261,9 @@ def _dynamic_dims(spec: object) -> list[int]:
 def load_pt2(path: str | Path) -> ExportedProgram:
     """`torch.export.load`. A `.pt2` file can run code when it is loaded: load only files that you trust.
 
-    Raises: UnsupportedFormatError for a file that is not an archive, or that another version of PyTorch wrote.
+    Raises: UnsupportedFormatError for a file that is not an archive as PyTorch writes it, or that another version of PyTorch wrote.
     """
-    if not zipfile.is_zipfile(path):
-        raise UnsupportedFormatError(f"{path} is not a .pt2 archive")
+    check_archive(path)
     written = pt2_torch_version(path)
     ours = torch.__version__.split("+")[0]
     if written is not None and written.split("+")[0].split(".")[:2] != ours.split(".")[:2]:

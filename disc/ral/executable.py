@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from disc import artifact
 from disc.artifact import Manifest, NamedWeight
 from disc.config import read_environment
-from disc.errors import InputRankError
+from disc.errors import ArtifactError, InputRankError
 from disc.ral import _ral
 
 if TYPE_CHECKING:
@@ -189,14 +188,28 @@ class Executable:
         return [str(record["name"]) for record in self._manifest["kernels"]]
 
 
-def load(path: str | os.PathLike[str], *, threads: int | None = None, isa: str | None = None) -> Executable:
+def load(
+    path: str | os.PathLike[str], *, threads: int | None = None, isa: str | None = None, key: str | os.PathLike[str] | bytes | None = None
+) -> Executable:
     """Loads an artifact; neither torch nor MLIR is needed. `threads` and `isa` as in `Executable.from_parts`.
 
-    Weights are mapped, and checked beside what the caller does next; the first call waits for that. Raises ArtifactError for a damaged
-    file and TargetError when this CPU lacks what the code needs.
+    key: the ed25519 public key whose owner must have signed the file (a PEM file or 32 bytes), checked before any of its code is mapped;
+    None = anyone may have made it. Weights are mapped, and checked beside what the caller does next; the first call waits for that.
+
+    Raises ArtifactError for a damaged file, one that is not signed or signed otherwise,
+    and TargetError when this CPU lacks what the code needs.
     """
-    context = _ral.load_file(os.fspath(path), _threads(threads), isa)
-    return Executable(context, cast("Manifest", json.loads(context.manifest())), None, 0)
+    digest = None
+    if key is not None:
+        from disc.signing import check_signature  # needs the package `cryptography`, which only signed artifacts do
+
+        digest = check_signature(path, key)
+    context = _ral.load_file(os.fspath(path), _threads(threads), isa, digest)
+    try:
+        manifest = artifact.parse_manifest(context.manifest(), artifact.checked_section(context.file_view(), "signature"))
+    except ArtifactError as error:
+        raise ArtifactError(f"'{os.fspath(path)}': {error}") from None
+    return Executable(context, manifest, None, 0)
 
 
 def _threads(threads: int | None) -> int:

@@ -120,6 +120,9 @@ typedef struct ral_program {
 
 /* `options` may be NULL. On failure *context is NULL and ral_last_error says why. */
 RAL_API ral_status ral_load_file(const char* path, const ral_options* options, ral_context** context);
+/* As ral_load_file, but of a file whose header hash (the 32 bytes after the section table, which cover the hashes of all sections) is
+ * `digest` alone: whoever has checked a signature of the header then loads what was signed, whatever has become of the path since. */
+RAL_API ral_status ral_load_expected(const char* path, const uint8_t* digest, const ral_options* options, ral_context** context);
 RAL_API ral_status ral_load_memory(const ral_program* program, const ral_options* options, ral_context** context);
 RAL_API void ral_unload(ral_context* context); /* NULL is ignored; outputs stay valid */
 

@@ -72,6 +72,17 @@ ral_status ral_load_file(const char* path, const ral_options* options, ral_conte
   });
 }
 
+ral_status ral_load_expected(const char* path, const uint8_t* digest, const ral_options* options, ral_context** context) {
+  return guarded("ral_load_expected", [&] {
+    return load("ral_load_expected", options, context, [&](ral_context& loaded, const ral_options& chosen) {
+      ral::Digest expected;
+      std::copy_n(digest, expected.size(), expected.begin());
+      loaded.file.expect(expected);
+      return loaded.load_file(path, chosen);
+    });
+  });
+}
+
 ral_status ral_load_memory(const ral_program* program, const ral_options* options, ral_context** context) {
   return guarded("ral_load_memory", [&] {
     return load("ral_load_memory", options, context,

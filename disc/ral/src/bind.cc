@@ -18,6 +18,8 @@ using ral::python::Borrowed;
 
 namespace {
 
+constexpr size_t kDigestSize = 32;  // bytes: SHA-256
+
 void check(ral_status status) {
   if (status != RAL_OK) ral::python::raise(status, ral_last_error());
 }
@@ -82,9 +84,14 @@ Context loaded(Load load) {
   return context;
 }
 
-Context load_file(const std::string& path, int32_t threads, const std::optional<std::string>& isa) {
+// digest: of the header that is expected, 32 bytes; None = any.
+Context load_file(const std::string& path, int32_t threads, const std::optional<std::string>& isa, const std::optional<nb::bytes>& digest) {
+  if (digest && digest->size() != kDigestSize) throw nb::value_error("a digest has 32 bytes");
   const ral_options chosen = options(threads, isa);
-  return loaded([&](ral_context** handle) { return ral_load_file(path.c_str(), &chosen, handle); });
+  const auto* expected = digest ? static_cast<const uint8_t*>(digest->data()) : nullptr;
+  return loaded([&](ral_context** handle) {
+    return expected ? ral_load_expected(path.c_str(), expected, &chosen, handle) : ral_load_file(path.c_str(), &chosen, handle);
+  });
 }
 
 // code: (isa, shared object) pairs, best last; weights: objects with a contiguous buffer, held as long as the context.
@@ -197,7 +204,8 @@ std::pair<double, double> measure_limits() {
 NB_MODULE(_ral, module) {
   nb::set_leak_warnings(false);  // at exit, executables kept by caches of torch.compile are no error
   module.attr("ABI_VERSION") = RAL_ABI_VERSION;
-  module.def("load_file", &load_file, nb::arg("path"), nb::arg("threads"), nb::arg("isa").none());
+  module.def("load_file", &load_file, nb::arg("path"), nb::arg("threads"), nb::arg("isa").none(),
+             nb::arg("digest").none() = nb::none());
   module.def("load_memory", &load_memory, nb::arg("manifest"), nb::arg("signature"), nb::arg("code"), nb::arg("weights"),
              nb::arg("threads"), nb::arg("isa").none());
   module.def("measure_limits", &measure_limits);

@@ -38,6 +38,11 @@ static_assert(sizeof(Header) == 32 && sizeof(Entry) == 112);
 
 Status damaged(const std::string& what) { return error(RAL_ERROR_ARTIFACT, what); }
 
+// Where a name ends, all 64 bytes are used up or nothing but zeros follows: readers that stop at the first zero and those that do not agree.
+bool is_name(const char (&name)[64], size_t length) {
+  return length > 0 && std::all_of(name + length, name + sizeof name, [](char byte) { return byte == 0; });
+}
+
 bool is_zero(std::span<const uint8_t> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](uint8_t byte) { return byte == 0; });
 }
@@ -84,7 +89,9 @@ Status ArtifactFile::read_header() {
     return damaged("header: format version " + std::to_string(header.version) + " is newer than this runtime reads (" +
                    std::to_string(kFormatVersion) + "); rebuild the artifact or upgrade disc");
   }
-  if (header.version != kFormatVersion) return damaged("header: format version " + std::to_string(header.version) + " is not known");
+  if (header.version != kFormatVersion) {
+    return damaged("header: format version " + std::to_string(header.version) + " is no longer read; rebuild the artifact with this disc");
+  }
   if (header.file_size != bytes_.size()) {
     return damaged("header: the file should have " + std::to_string(header.file_size) + " bytes and has " + std::to_string(bytes_.size()));
   }
@@ -94,12 +101,14 @@ Status ArtifactFile::read_header() {
   const Digest digest = sha256(bytes_.first(table_end));
   if (std::memcmp(digest.data(), bytes_.data() + table_end, digest.size()) != 0)
     return damaged("header: hash differs, the file is damaged");
+  if (expected_ && digest != *expected_) return damaged("header: not the file that was expected: its header has another hash");
 
   size_t end = table_end + sizeof(Digest);
   for (uint32_t i = 0; i < header.section_count; ++i) {
     Entry entry;
     std::memcpy(&entry, bytes_.data() + sizeof(Header) + i * sizeof(Entry), sizeof entry);
     const std::string name(entry.name, strnlen(entry.name, sizeof entry.name));
+    if (!is_name(entry.name, name.size())) return damaged("header: section " + std::to_string(i) + " has a malformed name");
     const size_t alignment = name == "weights" ? kPage : kAlignment;
     const size_t offset = (end + alignment - 1) / alignment * alignment;
     if (entry.offset != offset || offset > bytes_.size() || entry.size > bytes_.size() - offset)

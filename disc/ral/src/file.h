@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,6 +31,9 @@ class ArtifactFile {
   // Maps `path` and checks everything but the hash of the weights: header, padding, and the hash of each other section.
   Status open(const char* path);
 
+  // From now on `open` accepts only a file whose header has this hash.
+  void expect(const Digest& digest) { expected_ = digest; }
+
   const Section* find(std::string_view name) const;
   const std::vector<Section>& sections() const { return sections_; }
   std::span<const uint8_t> bytes() const { return bytes_; }
@@ -40,6 +44,7 @@ class ArtifactFile {
   Status check_sections() const;
 
   std::span<const uint8_t> bytes_;
+  std::optional<Digest> expected_;
   std::vector<Section> sections_;
 };
 

@@ -117,7 +117,8 @@ Status read_signature(std::span<const uint8_t> bytes, Signature* signature) {
   const uint32_t version = reader.number<uint32_t>();
   if (!reader.ok || version != kSignatureVersion) {
     return error(RAL_ERROR_ARTIFACT,
-                 "section 'signature': version " + std::to_string(version) + ", expected " + std::to_string(kSignatureVersion));
+                 "section 'signature': version " + std::to_string(version) + ", expected " + std::to_string(kSignatureVersion) +
+                     "; rebuild the artifact with this disc");
   }
   signature->inputs = reader.values(true);
   signature->outputs = reader.values(false);
