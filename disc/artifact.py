@@ -83,6 +83,17 @@ class WeightRecord(TypedDict):
     size: int
 
 
+class BatchRecord(TypedDict):
+    """The dim along which a program treats every row alone, as `find-batch-dim` proved: requests may be joined along it.
+
+    symbol: its name. inputs, outputs: the axis of each that has this size.
+    """
+
+    symbol: str
+    inputs: list[int]
+    outputs: list[int]
+
+
 class Manifest(TypedDict):
     """What an artifact says about itself. The last three are filled in when it is written."""
 
@@ -95,6 +106,7 @@ class Manifest(TypedDict):
     kernels: list[dict[str, object]]  # "name", and whatever else `explain` shows
     counters: list[str]
     options: dict[str, object]
+    batch: NotRequired[BatchRecord]
     format: NotRequired[int]
     code: NotRequired[list[str]]
     weights: NotRequired[list[WeightRecord]]

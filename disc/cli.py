@@ -16,6 +16,7 @@ from disc.cli_compile import compile_command
 from disc.cli_machine import cache_app, doctor_command
 from disc.cli_output import print_json
 from disc.cli_run import bench_command, explain_command, inspect_command, run_command, sign_command, verify_command
+from disc.cli_serve import serve_command
 from disc.cli_tune import tune_command
 from disc.errors import CompilerBug, DiscError
 
@@ -30,6 +31,7 @@ app.command("sign")(sign_command)
 app.command("bench")(bench_command)
 app.command("explain")(explain_command)
 app.command("doctor")(doctor_command)
+app.command("serve")(serve_command)
 app.command("tune")(tune_command)
 app.add_typer(cache_app, name="cache")
 

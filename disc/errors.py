@@ -68,5 +68,53 @@ class OutOfMemoryError(DiscError):
     """A buffer of the size that these shapes need could not be allocated."""
 
 
+class ServingError(DiscError):
+    """Base of what a server answers a request with instead of a result. The message goes to the client: no paths, no addresses."""
+
+
+class RequestError(ServingError):
+    """A request that is malformed or does not fit the model."""
+
+
+class ModelNotFoundError(ServingError):
+    """No such model, or no such version of it."""
+
+
+class NotReadyError(ServingError):
+    """The server is starting or draining, or the model is being loaded."""
+
+
+class OverloadedError(ServingError):
+    """A queue or another bounded resource is full; the request was not executed."""
+
+
+class DeadlineError(ServingError):
+    """The request's deadline or timeout passed before it was executed."""
+
+
+class WithdrawnError(ServingError):
+    """The client cancelled the request before it was executed."""
+
+
+class UnsupportedRequestError(ServingError):
+    """A part of the protocol that this server does not have, or that is switched off."""
+
+
+class UnauthenticatedError(ServingError):
+    """The request carries no token, or one that nobody gave out."""
+
+
+class ForbiddenError(ServingError):
+    """The token's rights do not cover this request."""
+
+
+class ModelFailedError(ServingError):
+    """The model could not run for a reason that is not the request's; the server's log has it."""
+
+
+class ConfigurationError(DiscError):
+    """A server configuration that cannot be used; the message names the key."""
+
+
 class CompilerBug(DiscError):
     """Our mistake: the message names the pass, the saved IR and the exact command that runs it again."""

@@ -131,7 +131,7 @@ def reached(module: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("module", ["disc", "disc.artifact", *(name for name in MODULES if name.startswith("disc.ral"))])
+@pytest.mark.parametrize("module", ["disc", "disc.artifact", *(name for name in MODULES if name.startswith(("disc.ral", "disc.serving")))])
 def test_the_runtime_needs_neither_torch_nor_mlir(module: str) -> None:
     wrong = [f"{importer} imports {name}" for name, importer in reached(module).items() if name.split(".")[0] in ("torch", "torch_mlir")]
     assert not wrong, "\n".join(wrong)

@@ -1,0 +1,44 @@
+"""`disc serve`: answers requests for models over gRPC."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from disc.cli_output import AsJson, Debug, print_json
+from disc.errors import ConfigurationError
+
+
+def serve_command(
+    path: Annotated[Path, typer.Argument(help="A .disc file, or a folder of NAME/VERSION/model.disc.", metavar="MODEL.disc|DIR")],
+    config: Annotated[Path | None, typer.Option(help="Settings (TOML); options below go before it.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="gRPC port; default 8001, 0: any free one.")] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="Let clients load and unload models.")] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Serve models over the Open Inference Protocol until SIGTERM."""
+    try:
+        from disc.serving.logs import log_to_stderr
+        from disc.serving.server import Server
+        from disc.serving.settings import ServerSettings, read_settings
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"disc serve needs {error.name}; install it with: pip install 'disc[serve]'") from error
+    if not path.exists():
+        raise ConfigurationError(f"{path}: there is no such file or folder")
+    settings = read_settings(config) if config is not None else ServerSettings()
+    given = {key: value for key, value in {"host": host, "port": port}.items() if value is not None}
+    settings = dataclasses.replace(settings, **given, admin=admin or settings.admin)
+    log_to_stderr()
+    server = Server(path, settings)
+    server.start()
+    models = [f"{model.name}:{model.version}" for model in server.core.repository.models()]
+    if as_json:
+        print_json({"host": settings.host, "port": server.port, "models": models})
+    else:
+        print(f"serving {', '.join(models) or 'no model'} on {settings.host}:{server.port} (gRPC)", flush=True)
+    server.run()

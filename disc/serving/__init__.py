@@ -1,0 +1,1 @@
+"""Serving of compiled models: needs the runtime, gRPC and NumPy; neither torch nor MLIR is imported."""

@@ -1,0 +1,97 @@
+"""The server without a protocol: what gRPC and HTTP both ask."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from disc.errors import NotReadyError, OverloadedError
+from disc.serving.model import Cancellation
+from disc.serving.repository import Repository
+from disc.serving.request import Answer, Request
+from disc.serving.settings import ServerSettings
+
+VERSION = "0.1.0"
+NAME = "disc"
+
+
+class Core:
+    """Counts requests under way, bounds them, and knows whether the server is ready."""
+
+    def __init__(self, repository: Repository, settings: ServerSettings) -> None:
+        self.repository = repository
+        self.settings = settings
+        self.started = time.time()
+        self._changed = threading.Condition()
+        self._active = 0
+        self._answered = 0
+        self._ready = False
+        self._closed = False
+
+    @property
+    def answered(self) -> int:
+        """How many accepted requests have got their answer, be it an error."""
+        return self._answered
+
+    @property
+    def ready(self) -> bool:
+        """Whether new requests should be sent here."""
+        return self._ready
+
+    def open(self) -> None:
+        """The models are loaded."""
+        self._set(ready=True, closed=False)
+
+    def start_drain(self) -> None:
+        """Not ready any more; requests are still answered."""
+        self._set(ready=False, closed=False)
+
+    def close(self) -> None:
+        """New requests are refused."""
+        self._set(ready=False, closed=True)
+
+    def _set(self, *, ready: bool, closed: bool) -> None:
+        with self._changed:
+            self._ready, self._closed = ready, closed
+            self._changed.notify_all()
+
+    def wait_change(self, ready: bool, timeout: float) -> bool:
+        """Waits until readiness differs from `ready`; returns what it is."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready != ready, timeout)
+            return self._ready
+
+    def wait_idle(self, timeout: float) -> bool:
+        """Waits until no request is under way; False if that took too long."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._active == 0, timeout)
+
+    @contextmanager
+    def _admitted(self) -> Iterator[None]:
+        with self._changed:
+            if self._closed:
+                raise NotReadyError("the server is shutting down")
+            if self._active >= self.settings.limits.requests:
+                raise OverloadedError(f"the server answers {self.settings.limits.requests} requests at a time")
+            self._active += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._active -= 1
+                self._answered += 1
+                if not self._active:
+                    self._changed.notify_all()
+
+    def infer(self, request: Request, cancellation: Cancellation | None = None) -> Answer:
+        """Answers one request. Raises ServingError."""
+        with self._admitted():
+            return self.repository.find(request.model, request.version).infer(request, cancellation)
+
+    def extensions(self) -> list[str]:
+        """The parts of the protocol beyond its core that this server has."""
+        always = ["model_configuration", "statistics", "schedule_policy", "parameters", "binary_tensor_data"]
+        admin = ["model_repository"] if self.settings.admin else []
+        return always + admin + (["system_shared_memory"] if self.settings.shared_memory else [])

@@ -1,0 +1,74 @@
+"""ModelConfig and ModelStatistics of a loaded model, as the fields of their messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from disc.serving.model import PLATFORM, LoadedModel
+from disc.serving.statistics import Duration, Totals
+
+Fields = Mapping[str, object]
+CPU = 2  # ModelInstanceGroup.KIND_CPU
+
+
+def model_config(model: LoadedModel) -> Fields:
+    """As clients know it from Triton. max_batch_size is 0: the shapes of a request hold its batch dim, as those of the metadata do."""
+    settings, signature = model.settings, model.signature
+    config: dict[str, object] = {
+        "name": model.name,
+        "platform": PLATFORM,
+        "backend": PLATFORM,
+        "version_policy": {"latest": {"num_versions": settings.versions}},
+        "max_batch_size": 0,
+        "input": [{"name": spec.name, "data_type": spec.datatype.code, "dims": spec.shape} for spec in signature.inputs],
+        "output": [{"name": spec.name, "data_type": spec.datatype.code, "dims": spec.shape} for spec in signature.outputs],
+        "instance_group": [{"name": model.name, "count": settings.concurrency, "kind": CPU}],
+    }
+    if settings.batching and signature.batch is not None:
+        policy = {
+            "default_timeout_microseconds": settings.default_timeout_us,
+            "allow_timeout_override": True,
+            "max_queue_size": settings.max_queue,
+        }
+        config["dynamic_batching"] = {
+            "max_queue_delay_microseconds": settings.queue_delay_us,
+            "priority_levels": settings.priority_levels,
+            "default_queue_policy": policy,
+        }
+    return config
+
+
+def model_statistics(model: LoadedModel) -> Fields:
+    return model.statistics.read(lambda totals: _statistics(model, totals))
+
+
+def _statistics(model: LoadedModel, totals: Totals) -> Fields:
+    return {
+        "name": model.name,
+        "version": model.version,
+        "last_inference": totals.last_ms,
+        "inference_count": totals.rows,
+        "execution_count": totals.calls,
+        "inference_stats": {
+            "success": duration(totals.success),
+            "fail": duration(totals.fail),
+            "queue": duration(totals.queue),
+            "compute_input": duration(totals.join),
+            "compute_infer": duration(totals.run),
+            "compute_output": duration(totals.split),
+        },
+        "batch_stats": [
+            {
+                "batch_size": rows,
+                "compute_input": duration(each.join),
+                "compute_infer": duration(each.run),
+                "compute_output": duration(each.split),
+            }
+            for rows, each in sorted(totals.batches.items())
+        ],
+        "memory_usage": [{"type": "CPU", "id": 0, "byte_size": model.bytes}],
+    }
+
+
+def duration(total: Duration) -> Fields:
+    return {"count": total.count, "ns": total.ns}

@@ -1,0 +1,111 @@
+"""`grpc.health.v1.Health` and server reflection, on the private descriptor pool."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import grpc
+
+from disc.serving.access import Tokens
+from disc.serving.core import Core
+from disc.serving.grpc_handlers import Handlers
+from disc.serving.messages import INFERENCE, POOL, Message, file_of, message
+
+HEALTH = "grpc.health.v1.Health"
+REFLECTION = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
+SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
+MOST_WATCHERS = 16  # each holds a thread
+LOOK_S = 0.2  # how soon a watcher that has gone gives its thread back
+
+_CHECK = message("grpc.health.v1.HealthCheckRequest")
+_STATUS = message("grpc.health.v1.HealthCheckResponse")
+_REFLECT = message("grpc.reflection.v1.ServerReflectionRequest")
+_REFLECTED = message("grpc.reflection.v1.ServerReflectionResponse")
+
+
+class HealthService:
+    """Whether requests should be sent here. Needs no token: probes have none."""
+
+    def __init__(self, core: Core, tokens: Tokens) -> None:
+        self._core = core
+        self._watchers = threading.Semaphore(MOST_WATCHERS)
+        handlers = Handlers(HEALTH, tokens)
+        handlers.open_unary("Check", self._check)
+        handlers.answers("Watch", self._watch)
+        self.generic = handlers.generic()
+
+    def _check(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        name = _service_name(data, context)
+        if name not in ("", INFERENCE, HEALTH):
+            context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service")
+        return self._answer(self._core.ready)
+
+    def _answer(self, ready: bool) -> bytes:
+        return _STATUS(status=SERVING if ready else NOT_SERVING).SerializeToString()
+
+    def _watch(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        name = _service_name(data, context)
+        if not self._watchers.acquire(blocking=False):
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"at most {MOST_WATCHERS} clients watch")
+        try:
+            if name not in ("", INFERENCE, HEALTH):
+                yield _STATUS(status=SERVICE_UNKNOWN).SerializeToString()
+                while context.is_active():  # the protocol wants the call to stay open
+                    self._core.wait_change(self._core.ready, LOOK_S)
+                return
+            ready = self._core.ready
+            yield self._answer(ready)
+            while context.is_active():
+                now = self._core.wait_change(ready, LOOK_S)
+                if now != ready:
+                    ready = now
+                    yield self._answer(ready)
+        finally:
+            self._watchers.release()
+
+
+def _service_name(data: bytes, context: grpc.ServicerContext) -> str:
+    try:
+        return _CHECK.FromString(data).service
+    except Exception:
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the message is no HealthCheckRequest")
+        raise AssertionError("abort raises") from None
+
+
+def reflection(tokens: Tokens) -> list[grpc.GenericRpcHandler]:
+    """Both versions of the reflection protocol; their messages are the same."""
+    made: list[grpc.GenericRpcHandler] = []
+    for service in REFLECTION:
+        handlers = Handlers(service, tokens)
+        handlers.stream("ServerReflectionInfo", _reflect)
+        made.append(handlers.generic())
+    return made
+
+
+def _reflect(requests: Iterator[bytes], _: grpc.ServicerContext) -> Iterator[bytes]:
+    for data in requests:
+        request = _REFLECT.FromString(data)
+        response = _REFLECTED(valid_host=request.host, original_request=request)
+        _fill(response, request)
+        yield response.SerializeToString()
+
+
+def _fill(response: Message, request: Message) -> None:
+    asked = request.WhichOneof("message_request")
+    if asked == "list_services":
+        for name in (INFERENCE, HEALTH, *REFLECTION):
+            response.list_services_response.service.add(name=name)
+        return
+    try:
+        if asked == "file_containing_symbol":
+            file = file_of(request.file_containing_symbol)
+        elif asked == "file_by_filename":
+            file = POOL.FindFileByName(request.file_by_filename)
+        else:
+            raise KeyError(asked)
+    except KeyError:
+        response.error_response.error_code = grpc.StatusCode.NOT_FOUND.value[0]
+        response.error_response.error_message = "not found"
+        return
+    response.file_descriptor_response.file_descriptor_proto.append(file.serialized_pb)

@@ -1,0 +1,157 @@
+"""`inference.GRPCInferenceService`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import cast
+
+import grpc
+
+from disc.errors import ModelNotFoundError, NotReadyError, RequestError, ServingError, UnsupportedRequestError
+from disc.serving.access import Tokens
+from disc.serving.core import NAME, VERSION, Core
+from disc.serving.description import model_config, model_statistics
+from disc.serving.grpc_handlers import Handlers
+from disc.serving.messages import INFERENCE, Message, message
+from disc.serving.model import PLATFORM
+from disc.serving.shared_memory import Regions
+from disc.serving.wire import read_request, stream_answer, wants_typed, write_answer
+
+Fields = Mapping[str, object]
+NO_LIMIT_S = 1e8  # gRPC gives a huge number for a call without a deadline
+_EMPTY_FINAL = "triton_enable_empty_final_response"
+_FINAL = "triton_final_response"
+
+
+class InferenceService:
+    """The methods of the protocol, on a `Core`."""
+
+    def __init__(self, core: Core, regions: Regions, tokens: Tokens) -> None:
+        self._core = core
+        self._regions = regions
+        handlers = Handlers(INFERENCE, tokens)
+        handlers.unary("ModelInfer", self._infer)
+        handlers.stream("ModelStreamInfer", self._stream)
+        plain = {
+            "ServerLive": self._live, "ServerReady": self._ready, "ModelReady": self._model_ready, "ServerMetadata": self._metadata,
+            "ModelMetadata": self._model_metadata, "ModelConfig": self._config, "ModelStatistics": self._statistics,
+        }  # fmt: skip
+        for name, method in plain.items():
+            handlers.message_method(name, method)
+        admin = {"RepositoryIndex": self._index, "RepositoryModelLoad": self._load, "RepositoryModelUnload": self._unload}
+        for name, method in admin.items():
+            handlers.message_method(name, self._administration(method), admin=True)
+        memory = {"Status": self._memory_status, "Register": self._memory_register, "Unregister": self._memory_unregister}
+        for name, method in memory.items():
+            handlers.message_method(f"SystemSharedMemory{name}", method)
+        self.generic = handlers.generic()
+
+    # --- inference ----------------------------------------------------------------------------------------------------------
+
+    def _infer(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        left = context.time_remaining()
+        request, given = read_request(data, self._regions, left if left is not None and left < NO_LIMIT_S else None)
+        answer = self._core.infer(request, lambda action: context.add_callback(lambda: cast("None", action())))
+        return write_answer(answer, wants_typed(given))
+
+    def _stream(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Answers in the order of the requests. A request that fails is answered by its error; the stream goes on."""
+        for data in requests:
+            yield self._stream_one(data, context)
+
+    def _stream_one(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        name = ""
+        try:
+            request, given = read_request(data, self._regions)
+            name = request.id
+            final = bool(cast("dict[str, object]", request.parameters).pop(_EMPTY_FINAL, False))
+            answer = self._core.infer(request, lambda action: context.add_callback(lambda: cast("None", action())))
+            return stream_answer(write_answer(answer, wants_typed(given), {_FINAL: True} if final else None))
+        except ServingError as error:
+            response = message("inference.ModelStreamInferResponse")(error_message=str(error))
+            response.infer_response.id = name
+            return response.SerializeToString()
+
+    # --- what there is ------------------------------------------------------------------------------------------------------
+
+    def _live(self, _: Message) -> Fields:
+        return {"live": True}
+
+    def _ready(self, _: Message) -> Fields:
+        return {"ready": self._core.ready}
+
+    def _model_ready(self, request: Message) -> Fields:
+        try:
+            self._core.repository.find(request.name, request.version)
+        except NotReadyError:
+            return {"ready": False}
+        return {"ready": self._core.ready}
+
+    def _metadata(self, _: Message) -> Fields:
+        return {"name": NAME, "version": VERSION, "extensions": self._core.extensions()}
+
+    def _model_metadata(self, request: Message) -> Fields:
+        model = self._core.repository.find(request.name, request.version)
+        tensors = {
+            kind: [{"name": spec.name, "datatype": spec.datatype.name, "shape": spec.shape} for spec in specs]
+            for kind, specs in (("inputs", model.signature.inputs), ("outputs", model.signature.outputs))
+        }
+        return {"name": model.name, "versions": self._core.repository.versions(model.name), "platform": PLATFORM, **tensors}
+
+    def _config(self, request: Message) -> Fields:
+        return {"config": model_config(self._core.repository.find(request.name, request.version))}
+
+    def _statistics(self, request: Message) -> Fields:
+        models = [self._core.repository.find(request.name, request.version)] if request.name else self._core.repository.models()
+        return {"model_stats": [model_statistics(model) for model in models]}
+
+    # --- administration -----------------------------------------------------------------------------------------------------
+
+    def _administration(self, method: Callable[[Message], Fields]) -> Callable[[Message], Fields]:
+        def checked(request: Message) -> Fields:
+            if not self._core.settings.admin:
+                raise UnsupportedRequestError("administration is switched off on this server (it is started with --admin)")
+            if request.repository_name:
+                raise ModelNotFoundError("this server has one repository, without a name")
+            return method(request)
+
+        return checked
+
+    def _index(self, request: Message) -> Fields:
+        entries = self._core.repository.index()
+        return {
+            "models": [
+                {"name": entry.name, "version": entry.version, "state": entry.state, "reason": entry.reason}
+                for entry in entries
+                if not request.ready or entry.state == "READY"
+            ]
+        }
+
+    def _load(self, request: Message) -> Fields:
+        if request.parameters:
+            raise UnsupportedRequestError("a model is loaded as its files and the server's configuration say; parameters are not taken")
+        self._core.repository.load(request.model_name)
+        return {}
+
+    def _unload(self, request: Message) -> Fields:
+        if any(name != "unload_dependents" for name in request.parameters):
+            raise RequestError("unloading takes no parameter but 'unload_dependents'")
+        self._core.repository.unload(request.model_name)
+        return {}
+
+    def _memory_status(self, request: Message) -> Fields:
+        regions = self._regions.status(request.name)
+        return {"regions": {each.name: _region(each.name, each.key, each.offset, each.size) for each in regions}}
+
+    def _memory_register(self, request: Message) -> Fields:
+        self._regions.register(request.name, request.key, request.offset, request.byte_size)
+        return {}
+
+    def _memory_unregister(self, request: Message) -> Fields:
+        self._regions.unregister(request.name)
+        return {}
+
+
+def _region(name: str, key: str, offset: int, size: int) -> Message:
+    kind = message("inference.SystemSharedMemoryStatusResponse.RegionStatus")
+    return kind(name=name, key=key, offset=offset, byte_size=size)

@@ -1,0 +1,153 @@
+"""One loaded version of a model: its executable, its queue, and what it has done."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from disc.errors import (
+    ConfigurationError,
+    DeadlineError,
+    InputRankError,
+    InputTypeError,
+    ModelFailedError,
+    OutOfMemoryError,
+    OverloadedError,
+    RequestError,
+    ServingError,
+    ShapeConstraintError,
+    WithdrawnError,
+)
+from disc.ral.executable import Executable, load
+from disc.serving.batcher import Batcher, Job
+from disc.serving.joining import Inputs, joining_of
+from disc.serving.logs import log
+from disc.serving.request import Answer, Request, arrays_of, output_positions, schedule_of
+from disc.serving.settings import Limits, ModelSettings
+from disc.serving.signature import Signature
+from disc.serving.statistics import Statistics
+from disc.serving.tensors import Array
+
+PLATFORM = "disc"
+_SOURCE_LINE = re.compile(r" ?\(line [^)]*\)")  # where the model was written: nothing for clients
+Cancellation = Callable[[Callable[[], object]], bool]  # registers what to do when the client gives up; False: it already has
+
+
+class LoadedModel:
+    """A version that answers requests. Dropping the last reference unloads it: requests under way keep it alive."""
+
+    def __init__(
+        self, name: str, version: str, executable: Executable, settings: ModelSettings, limits: Limits, file_bytes: int = 0
+    ) -> None:
+        """Raises ConfigurationError where the settings do not fit the model."""
+        self.name = name
+        self.version = version
+        self.executable = executable
+        self.settings = settings
+        self.signature = Signature(executable.manifest)
+        self.statistics = Statistics()
+        self.file_bytes = file_bytes
+        self._limits = limits
+        joining = joining_of(self.signature, settings.batching, settings.sequence)
+        most = self.signature.batch.most if self.signature.batch else None
+        self.batcher = Batcher(_runner(executable), joining, settings, most, self.statistics.batch)
+        if settings.threads:
+            executable.threads = settings.threads
+
+    def infer(self, request: Request, cancellation: Cancellation | None = None) -> Answer:
+        """Answers one request. Raises ServingError."""
+        start = time.perf_counter_ns()
+        try:
+            answer, shape = self._infer(request, cancellation)
+        except ServingError as error:
+            self.statistics.failure(time.perf_counter_ns() - start, _reason(error))
+            raise
+        self.statistics.success(time.perf_counter_ns() - start, shape)
+        return answer
+
+    def _infer(self, request: Request, cancellation: Cancellation | None) -> tuple[Answer, str]:
+        arrays = arrays_of(request, self.signature, self._limits)
+        wanted = output_positions(request, self.signature, self._limits)
+        schedule = schedule_of(request, self.settings)
+        sizes = self.signature.sizes([array.shape for array in arrays])
+        if self.signature.output_elements(sizes) > self._limits.elements:
+            raise RequestError(f"an output for these sizes would have more than {self._limits.elements} elements")
+        expires = None if schedule.wait_s is None else time.monotonic() + schedule.wait_s
+        job = Job(arrays, sizes, schedule.priority, expires)
+        if cancellation is not None and not cancellation(lambda: self.batcher.withdraw(job)):
+            raise WithdrawnError("the request was cancelled")
+        outputs = self._submit(job, request)
+        specs = self.signature.outputs
+        results = [(specs[position].name, specs[position].datatype.name, outputs[position]) for position in wanted]
+        return Answer(self.name, self.version, request.id, results), ",".join(f"{name}={size}" for name, size in sizes.items())
+
+    def _submit(self, job: Job, request: Request) -> list[Array]:
+        """The outputs, or an error whose text may be shown to the client."""
+        try:
+            return self.batcher.submit(job)
+        except ServingError:
+            raise
+        except (ShapeConstraintError, InputTypeError, InputRankError) as error:
+            raise RequestError(_SOURCE_LINE.sub("", str(error))) from error
+        except OutOfMemoryError as error:
+            raise OverloadedError("there is not enough memory for a request of these sizes") from error
+        except Exception as error:
+            log("model_failed", model=self.name, version=self.version, id=request.id, error=f"{type(error).__name__}: {error}")
+            raise ModelFailedError("the model failed; the server's log has the reason") from error
+
+    @property
+    def bytes(self) -> int:
+        """What it holds in memory: its file, mapped, and the buffers of its calls."""
+        return self.file_bytes + cast("int", self.executable.stats()["arena_bytes"])
+
+
+def _runner(executable: Executable) -> Callable[[Inputs], list[Array]]:
+    """A call of the executable that gives a list of arrays."""
+    single = executable.manifest["single"]
+
+    def run(inputs: Inputs) -> list[Array]:
+        results = executable(*inputs)
+        return [cast("Array", results)] if single else [np.asarray(each) for each in cast("tuple[Array, ...]", results)]
+
+    return run
+
+
+def _reason(error: ServingError) -> str:
+    """The word for a failure that users of such servers know from their metrics."""
+    if isinstance(error, OverloadedError | DeadlineError):
+        return "REJECTED"
+    if isinstance(error, WithdrawnError):
+        return "CANCELED"
+    return "BACKEND" if isinstance(error, ModelFailedError) else "OTHER"
+
+
+def load_model(name: str, version: str, path: Path, settings: ModelSettings, limits: Limits) -> LoadedModel:
+    """Loads an artifact, checks all of it, and warms it up. Raises DiscError."""
+    executable = load(path, threads=settings.threads or None)
+    executable.verify()
+    model = LoadedModel(name, version, executable, settings, limits, path.stat().st_size)
+    for text in settings.warm_up:
+        executable(*_zeros(model.signature, text))
+    return model
+
+
+def _zeros(signature: Signature, text: str) -> Inputs:
+    """Inputs full of zeros, of the sizes in "x=1x16,mask=1x16". Raises ConfigurationError."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for entry in filter(None, text.split(",")):
+        name, _, sizes = entry.partition("=")
+        parts = [part for part in sizes.split("x") if part]
+        if name not in signature.positions or not all(part.isdecimal() for part in parts):
+            raise ConfigurationError(f"warm_up: {entry!r} is not INPUT=SIZES, such as {signature.inputs[0].name}=1x16")
+        shapes[name] = tuple(int(part) for part in parts)
+    for spec in signature.inputs:
+        if not any(dim < 0 for dim in spec.shape):
+            shapes.setdefault(spec.name, tuple(spec.shape))
+        if spec.name not in shapes:
+            raise ConfigurationError(f"warm_up: {text!r} lacks the sizes of '{spec.name}'")
+    return [np.zeros(shapes[spec.name], spec.datatype.storage) for spec in signature.inputs]

@@ -1,0 +1,108 @@
+"""Inference requests and answers, whatever protocol brought them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from disc.errors import RequestError, UnsupportedRequestError
+from disc.serving.settings import Limits, ModelSettings
+from disc.serving.signature import Signature
+from disc.serving.tensors import Array, GivenTensor, array_of
+
+Parameter = bool | int | float | str
+SEQUENCE_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request. version: "" = the server chooses. outputs: names; none = all. remaining_s: until the client's deadline."""
+
+    model: str
+    version: str
+    id: str
+    parameters: Mapping[str, Parameter]
+    inputs: list[GivenTensor]
+    outputs: list[str]
+    remaining_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The results of one request. outputs: (name, datatype, array) in the order asked for."""
+
+    model: str
+    version: str
+    id: str
+    outputs: list[tuple[str, str, Array]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When a request should run: priority (1 first), and how long it may wait (seconds)."""
+
+    priority: int
+    wait_s: float | None
+
+
+def arrays_of(request: Request, signature: Signature, limits: Limits) -> list[Array]:
+    """The inputs in the order of the model. Raises RequestError."""
+    if len(request.inputs) > limits.inputs:
+        raise RequestError(f"the request has {len(request.inputs)} inputs; at most {limits.inputs} are accepted")
+    found: dict[int, Array] = {}
+    for given in request.inputs:
+        position = signature.positions.get(given.name)
+        if position is None:
+            names = ", ".join(f"'{spec.name}'" for spec in signature.inputs)
+            raise RequestError(f"the model has no input {given.name[:100]!r}; its inputs are {names}")
+        if position in found:
+            raise RequestError(f"input '{given.name}' is given twice")
+        found[position] = array_of(given, signature.inputs[position], limits)
+    missing = [f"'{spec.name}'" for position, spec in enumerate(signature.inputs) if position not in found]
+    if missing:
+        raise RequestError(f"the request lacks the input {', '.join(missing)}")
+    return [found[position] for position in range(len(signature.inputs))]
+
+
+def output_positions(request: Request, signature: Signature, limits: Limits) -> list[int]:
+    """Which outputs are asked for. Raises RequestError."""
+    if len(request.outputs) > limits.outputs:
+        raise RequestError(f"the request names {len(request.outputs)} outputs; at most {limits.outputs} are accepted")
+    if not request.outputs:
+        return list(range(len(signature.outputs)))
+    positions: list[int] = []
+    for name in request.outputs:
+        position = signature.output_positions.get(name)
+        if position is None:
+            names = ", ".join(f"'{spec.name}'" for spec in signature.outputs)
+            raise RequestError(f"the model has no output {name[:100]!r}; its outputs are {names}")
+        if position in positions:
+            raise RequestError(f"output '{name}' is asked for twice")
+        positions.append(position)
+    return positions
+
+
+def schedule_of(request: Request, settings: ModelSettings) -> Schedule:
+    """What the reserved parameters and the deadline say. Raises RequestError, UnsupportedRequestError."""
+    for name in SEQUENCE_PARAMETERS:
+        if request.parameters.get(name):
+            raise UnsupportedRequestError(f"parameter '{name}': models of this server keep no state between requests")
+    for name in request.parameters:
+        if name.startswith("triton_"):
+            raise RequestError(f"parameter {name[:100]!r} is reserved and has no meaning here")
+    priority = _whole(request, "priority") or settings.default_priority
+    if priority > settings.priority_levels:
+        raise RequestError(f"parameter 'priority' must be from 1 to {settings.priority_levels}, got {priority}")
+    timeout = _whole(request, "timeout") or settings.default_timeout_us
+    waits = [each for each in (timeout / 1e6 if timeout else None, request.remaining_s) if each is not None]
+    return Schedule(priority, min(waits, default=None))
+
+
+def _whole(request: Request, name: str) -> int:
+    """A whole number ≥ 0; clients send it as an integer or as text."""
+    value = request.parameters.get(name, 0)
+    if isinstance(value, str) and value.isascii() and value.isdecimal():
+        value = int(value[:20])
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise RequestError(f"parameter '{name}' must be a whole number from 0 up")
+    return value

@@ -1,0 +1,174 @@
+"""How a server is set up: the limits, and what `serve.toml` may say."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar, cast
+
+from disc.errors import ConfigurationError
+
+Settings = TypeVar("Settings")
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may ask for. Checked before anything is allocated for it.
+
+    message_bytes: of one gRPC message or HTTP body. inputs, outputs: tensors. elements: of one tensor, given or computed.
+    requests: answered at the same time by the whole server; one more is refused.
+    """
+
+    message_bytes: int = 64 * MIB
+    inputs: int = 256
+    outputs: int = 256
+    elements: int = 1 << 26
+    requests: int = 256
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """Which dims of a model are lengths that may be padded, by the user's word that `mask` makes the model ignore the padding.
+
+    symbol: of the length, by an input and its axis, such as "input_ids.1". mask: an input that is padded with zeros. pad: the value by
+    which each other input is padded; 0 where an input is not named.
+    """
+
+    length: str
+    mask: str
+    pad: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """How one model is served.
+
+    batching: requests are joined where the artifact has a proved batch dim. max_batch: rows of a joined call. queue_delay_us: how long
+    the first request of a batch waits for more; 0: a batch takes what is waiting. max_queue: requests that may wait; more are refused.
+    concurrency: calls at the same time. threads: per call; 0: as the executable was loaded. priority_levels: 1 (first) to this number.
+    default_timeout_us: how long a request without a timeout may wait; 0: for ever. versions: how many of the newest versions of a
+    folder are served. warm_up: sets of sizes to run after loading, each such as "ids=1x16,mask=1x16".
+    """
+
+    batching: bool = True
+    max_batch: int = 32
+    queue_delay_us: int = 0
+    max_queue: int = 128
+    concurrency: int = 1
+    threads: int = 0
+    priority_levels: int = 10
+    default_priority: int = 5
+    default_timeout_us: int = 0
+    versions: int = 1
+    warm_up: tuple[str, ...] = ()
+    sequence: Sequence | None = None
+
+
+@dataclass(frozen=True)
+class Tls:
+    """PEM files. client_ca: clients must show a certificate that it signed."""
+
+    certificate: str
+    key: str
+    client_ca: str | None = None
+
+
+@dataclass(frozen=True)
+class Access:
+    """Bearer tokens, one per line of a file. With neither file everybody may infer. Administration always needs `--admin`, and a token
+    if there is a file for it."""
+
+    inference_tokens: str | None = None
+    admin_tokens: str | None = None
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """All of a server. port, http_port: 0 lets the system choose; http_port None: no HTTP. drain_delay_s: after SIGTERM, how long
+    requests are still accepted while health says NOT_SERVING. drain_timeout_s: how long accepted requests may take then.
+    memory_bytes: what the loaded models may need together; 0: no bound."""
+
+    host: str = "127.0.0.1"
+    port: int = 8001
+    http_port: int | None = 8000
+    admin: bool = False
+    shared_memory: bool = False
+    memory_bytes: int = 0
+    drain_delay_s: float = 0.0
+    drain_timeout_s: float = 30.0
+    limits: Limits = field(default_factory=Limits)
+    tls: Tls | None = None
+    access: Access = field(default_factory=Access)
+    defaults: ModelSettings = field(default_factory=ModelSettings)
+    models: Mapping[str, ModelSettings] = field(default_factory=dict)
+
+    def for_model(self, name: str) -> ModelSettings:
+        return self.models.get(name, self.defaults)
+
+
+def read_settings(path: Path) -> ServerSettings:
+    """The settings of a TOML file. Raises ConfigurationError, which names the key."""
+    try:
+        tables = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} is not valid TOML: {error}") from error
+    return settings_of(tables)
+
+
+def settings_of(tables: Mapping[str, object]) -> ServerSettings:
+    """The settings of nested tables. A table under `models` starts from `defaults`. Raises ConfigurationError."""
+    plain = {key: value for key, value in tables.items() if key != "models"}
+    settings = _read(ServerSettings, plain, "")
+    models: dict[str, ModelSettings] = {}
+    for name, table in _table(tables.get("models", {}), "models").items():
+        models[name] = _read(ModelSettings, _table(table, f"models.{name}"), f"models.{name}.", settings.defaults)
+    return dataclasses.replace(settings, models=models)
+
+
+def _table(value: object, where: str) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{where} must be a table")
+    return cast("Mapping[str, object]", value)
+
+
+def _read(kind: type[Settings], table: Mapping[str, object], where: str, base: Settings | None = None) -> Settings:
+    """A dataclass from a table; keys that it lacks keep the values of `base`, or the defaults."""
+    hints = typing.get_type_hints(kind)
+    names = [each.name for each in dataclasses.fields(kind)]  # pyright: ignore[reportArgumentType]
+    for key in table:
+        if key not in names:
+            raise ConfigurationError(f"{where}{key} is no setting; there are {', '.join(names)}")
+    values = {key: _value(hints[key], value, f"{where}{key}") for key, value in table.items()}
+    try:
+        return dataclasses.replace(base, **values) if base is not None else kind(**values)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    except TypeError as error:
+        raise ConfigurationError(f"{where.rstrip('.') or 'the file'} is not complete: {error}") from error
+
+
+def _value(kind: object, value: object, where: str) -> object:
+    """`value` as the type `kind` wants it."""
+    options = [each for each in typing.get_args(kind) if each is not type(None)] if isinstance(kind, types.UnionType) else [kind]
+    wanted = options[0]
+    if isinstance(wanted, type) and dataclasses.is_dataclass(wanted):
+        return _read(wanted, _table(value, where), f"{where}.")
+    if typing.get_origin(wanted) is tuple:
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise ConfigurationError(f"{where} must be a list of strings")
+        return tuple(value)
+    if typing.get_origin(wanted) is Mapping:
+        return _table(value, where)
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, cast("type", wanted)) or (isinstance(value, bool) and wanted is not bool):
+        raise ConfigurationError(f"{where} must be of type {cast('type', wanted).__name__}, not {type(value).__name__}")
+    if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
+        raise ConfigurationError(f"{where} must not be negative")
+    return value

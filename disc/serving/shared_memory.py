@@ -1,0 +1,105 @@
+"""System shared memory: inputs that a client on this machine leaves in a POSIX region instead of sending them.
+
+Off by default: a region's name is a file name of the server's machine. Only names are taken that cannot leave /dev/shm, and only regular
+files there. The server maps a region for reading; the client must not shrink it while requests use it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import stat
+import threading
+from dataclasses import dataclass
+
+from disc.errors import RequestError, UnsupportedRequestError
+
+FOLDER = "/dev/shm"
+MOST_REGIONS = 1024
+_KEY = re.compile(r"/?[A-Za-z0-9_-][A-Za-z0-9._-]{0,200}")
+
+
+@dataclass(frozen=True)
+class Region:
+    """A registered part of a POSIX shared memory object. offset, size: bytes."""
+
+    name: str
+    key: str
+    offset: int
+    size: int
+    memory: mmap.mmap
+
+
+class Regions:
+    """The regions that clients have registered; none where it is not enabled."""
+
+    def __init__(self, enabled: bool) -> None:
+        self._enabled = enabled
+        self._lock = threading.Lock()
+        self._regions: dict[str, Region] = {}
+
+    def _check_enabled(self) -> None:
+        if not self._enabled:
+            raise UnsupportedRequestError("shared memory is switched off on this server")
+
+    def register(self, name: str, key: str, offset: int, size: int) -> None:
+        """Maps a region. Raises RequestError; the messages tell nothing about other files."""
+        self._check_enabled()
+        if not name or len(name) > 255:
+            raise RequestError("a region needs a name of at most 255 characters")
+        memory = _mapped(key, offset, size)
+        with self._lock:
+            if name in self._regions:
+                raise RequestError(f"a region {name[:100]!r} is registered already")
+            if len(self._regions) >= MOST_REGIONS:
+                raise RequestError(f"at most {MOST_REGIONS} regions can be registered")
+            self._regions[name] = Region(name, key, offset, size, memory)
+
+    def unregister(self, name: str) -> None:
+        """Forgets a region, or all for ""; requests under way keep the memory."""
+        self._check_enabled()
+        with self._lock:
+            if not name:
+                self._regions.clear()
+            elif self._regions.pop(name, None) is None:
+                raise RequestError(f"no region {name[:100]!r} is registered")
+
+    def status(self, name: str) -> list[Region]:
+        """One region, or all for ""."""
+        self._check_enabled()
+        with self._lock:
+            if name and name not in self._regions:
+                raise RequestError(f"no region {name[:100]!r} is registered")
+            return [self._regions[name]] if name else list(self._regions.values())
+
+    def view(self, name: str, offset: int, size: int) -> memoryview:
+        """The bytes of an input. Copied: the client may change them while the model reads them."""
+        self._check_enabled()
+        with self._lock:
+            region = self._regions.get(name)
+        if region is None:
+            raise RequestError(f"no region {name[:100]!r} is registered")
+        if offset < 0 or size < 0 or offset > region.size or size > region.size - offset:
+            raise RequestError(f"the input does not lie within region {name[:100]!r} of {region.size} bytes")
+        start = region.offset + offset
+        return memoryview(region.memory[start : start + size])
+
+
+def _mapped(key: str, offset: int, size: int) -> mmap.mmap:
+    if not _KEY.fullmatch(key):
+        raise RequestError("the key of a region must be the name of a POSIX shared memory object")
+    refused = RequestError("there is no such shared memory object of at least that size")
+    try:
+        descriptor = os.open(os.path.join(FOLDER, key.lstrip("/")), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        raise refused from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or size <= 0 or offset > status.st_size or size > status.st_size - offset:
+            raise refused
+        return mmap.mmap(descriptor, offset + size, access=mmap.ACCESS_READ)
+    except (OSError, ValueError, OverflowError):
+        raise refused from None
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,140 @@
+"""What a model takes and gives, read from its manifest, and whether the sizes of a request fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from disc.artifact import Manifest
+from disc.errors import RequestError
+from disc.serving.datatypes import OF_DTYPE, Datatype
+from disc.shapes import Dim, parse_dim
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input or output. dims: a size, or an expression of symbols."""
+
+    name: str
+    datatype: Datatype
+    dims: tuple[int | Dim, ...]
+
+    @property
+    def shape(self) -> list[int]:
+        """As the protocol's metadata has it: -1 = any size."""
+        return [dim if isinstance(dim, int) else -1 for dim in self.dims]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The dim along which requests may be joined, as the compiler proved. inputs, outputs: the axis of each."""
+
+    symbol: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    most: int | None
+
+
+@dataclass(frozen=True)
+class _Range:
+    least: int
+    most: int | None
+    divisor: int
+
+
+class Signature:
+    """The inputs, outputs, symbols and the batch dim of one model."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.inputs = tuple(_spec(record["name"], record["dtype"], record["dims"]) for record in manifest["inputs"])
+        self.outputs = tuple(
+            _spec(record["name"], record["dtype"], record.get("dims", ["?"] * record["rank"])) for record in manifest["outputs"]
+        )
+        self.positions = {spec.name: position for position, spec in enumerate(self.inputs)}
+        self.output_positions = {spec.name: position for position, spec in enumerate(self.outputs)}
+        self._ranges = {each["name"]: _Range(each["min"] or 0, each.get("max"), each["divisor"]) for each in manifest["symbols"]}
+        self._first = self._first_places()
+        self.batch = self._batch(manifest)
+
+    def _first_places(self) -> dict[str, tuple[int, int]]:
+        """Where each plain symbol is first seen: (input, axis)."""
+        found: dict[str, tuple[int, int]] = {}
+        for position, spec in enumerate(self.inputs):
+            for axis, dim in enumerate(spec.dims):
+                if isinstance(dim, Dim) and str(dim) == next(iter(dim.symbols()), None):
+                    found.setdefault(str(dim), (position, axis))
+        return found
+
+    def _batch(self, manifest: Manifest) -> Batch | None:
+        record = manifest.get("batch")
+        if record is None:
+            return None
+        bounds = self._ranges.get(record["symbol"])
+        return Batch(record["symbol"], tuple(record["inputs"]), tuple(record["outputs"]), bounds.most if bounds else None)
+
+    def sizes(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
+        """The size of every symbol for inputs of these shapes. Raises RequestError where they do not fit the model.
+
+        The runtime checks the same for every call, but for joined requests it would see only the sum of their rows.
+        """
+        sizes: dict[str, int] = {}
+        for spec, shape in zip(self.inputs, shapes, strict=True):
+            if len(shape) != len(spec.dims):
+                raise RequestError(f"input '{spec.name}' must have {len(spec.dims)} dims, got {len(shape)}")
+            for dim, size in zip(spec.dims, shape, strict=True):
+                if isinstance(dim, Dim) and str(dim) in self._first:
+                    sizes.setdefault(str(dim), size)
+        for spec, shape in zip(self.inputs, shapes, strict=True):
+            self._check(spec, shape, sizes)
+        for name, size in sizes.items():
+            self._check_range(name, size)
+        return sizes
+
+    def _check(self, spec: TensorSpec, shape: tuple[int, ...], sizes: Mapping[str, int]) -> None:
+        for axis, (dim, size) in enumerate(zip(spec.dims, shape, strict=True)):
+            if isinstance(dim, int):
+                expected = dim
+            elif all(name in sizes for name in dim.symbols()):
+                expected = dim.evaluate(sizes)
+            else:
+                continue  # depends on the value of an input: the runtime checks it
+            if size != expected:
+                words = "" if isinstance(dim, int) or str(dim) not in self._first else f" (dim {self._words(str(dim))})"
+                raise RequestError(f"dim {axis} of input '{spec.name}' must be {expected}{words}, got {size}")
+
+    def _words(self, symbol: str) -> str:
+        position, axis = self._first[symbol]
+        return f"{axis} of input '{self.inputs[position].name}'"
+
+    def _check_range(self, name: str, size: int) -> None:
+        bounds = self._ranges.get(name)
+        if bounds is None:
+            return
+        if size < bounds.least or (bounds.most is not None and size > bounds.most) or size % bounds.divisor:
+            most = "" if bounds.most is None else f", at most {bounds.most}"
+            divisor = "" if bounds.divisor == 1 else f", a multiple of {bounds.divisor}"
+            raise RequestError(f"dim {self._words(name)} must be at least {bounds.least}{most}{divisor}, got {size}")
+
+    def output_elements(self, sizes: Mapping[str, int]) -> int:
+        """How many elements the largest output has for these sizes; outputs whose sizes depend on values count as 0."""
+        largest = 0
+        for spec in self.outputs:
+            count = 1
+            for dim in spec.dims:
+                if isinstance(dim, int):
+                    count *= dim
+                elif all(name in sizes for name in dim.symbols()):
+                    count *= dim.evaluate(sizes)
+                else:
+                    count = 0
+            largest = max(largest, count)
+        return largest
+
+
+def _spec(name: str, dtype: str, dims: Sequence[int | str]) -> TensorSpec:
+    return TensorSpec(name, OF_DTYPE[dtype], tuple(_dim(dim) for dim in dims))
+
+
+def _dim(text: int | str) -> int | Dim:
+    dim = Dim.of(text) if isinstance(text, int) else parse_dim("unknown" if text == "?" else text)
+    return dim.const if dim.is_const else dim

@@ -1,0 +1,115 @@
+"""`disc serve` as a process: its options, its signals, its exit codes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from oip_client import infer_fields, write_twice
+
+from disc.serving.grpc_health import HEALTH
+from disc.serving.messages import INFERENCE, message
+
+REQUEST = message("inference.ModelInferRequest")(**infer_fields("twice", {"x": np.ones((1, 4), np.float32)})).SerializeToString()
+
+
+@contextmanager
+def process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A running `disc serve` and its port."""
+    command = [sys.executable, "-m", "disc.cli", "serve", *arguments, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            assert running.stdout is not None
+            line = running.stdout.readline()
+            yield running, int(line.split(":")[-1].split()[0])
+        finally:
+            running.kill()
+
+
+def logged(text: str, event: str) -> dict[str, object]:
+    return next(each for each in map(json.loads, text.splitlines()) if each["event"] == event)
+
+
+@pytest.fixture
+def artifact(tmp_path: Path) -> Path:
+    write_twice(tmp_path / "twice.disc", ms=2)
+    return tmp_path / "twice.disc"
+
+
+def test_terminated_under_load_every_accepted_request_is_answered(artifact: Path) -> None:
+    with process(str(artifact)) as (running, port), grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        infer = channel.unary_unary(f"/{INFERENCE}/ModelInfer")
+        infer(REQUEST)
+        outcomes: list[str] = ["OK"]
+        stop = threading.Event()
+
+        def ask() -> None:
+            while not stop.is_set():
+                try:
+                    infer(REQUEST)
+                    outcomes.append("OK")
+                except grpc.RpcError as error:
+                    outcomes.append(f"{error.code().name}: {error.details()}")  # pyright: ignore[reportAttributeAccessIssue]
+                    stop.wait(0.005)
+
+        threads = [threading.Thread(target=ask) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.4)
+        running.send_signal(signal.SIGTERM)
+        _, errors = running.communicate(timeout=20)
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert running.returncode == 0
+    stopped = logged(errors, "stopped")
+    assert stopped["all_answered"] is True
+    assert outcomes.count("OK") == stopped["answered"] > 10
+    # CANCELLED: what gRPC itself says to a call that comes in the moment in which it stops, and that no handler has seen.
+    assert all(each == "OK" or each.startswith(("UNAVAILABLE", "CANCELLED")) for each in outcomes), set(outcomes)
+
+
+def test_health_says_so_at_once_and_requests_are_taken_during_the_drain_delay(artifact: Path, tmp_path: Path) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text("drain_delay_s = 1.0\n[models.twice]\nmax_batch = 4\n")
+    with process(str(artifact), "--config", str(config)) as (running, port), grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        check, infer = channel.unary_unary(f"/{HEALTH}/Check"), channel.unary_unary(f"/{INFERENCE}/ModelInfer")
+        status = message("grpc.health.v1.HealthCheckResponse")
+        assert status.FromString(check(b"")).status == 1
+        running.send_signal(signal.SIGTERM)
+        start = time.perf_counter()
+        while status.FromString(check(b"")).status == 1:
+            assert time.perf_counter() - start < 0.5
+        infer(REQUEST)
+        assert running.wait(10) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "config", "words"),
+    [
+        (["nowhere.disc"], None, "no such file"),
+        ([], "ports = 3", "ports is no setting"),
+        ([], 'port = "a"', "port must be of type int"),
+        ([], "[models.twice]\nmax_batch = -1", "must not be negative"),
+        ([], "port = [", "not valid TOML"),
+        ([], '[tls]\ncertificate = "none.pem"\nkey = "none.pem"', "none.pem cannot be read"),
+        ([], '[access]\ninference_tokens = "none.txt"', "none.txt cannot be read"),
+    ],
+)
+def test_mistakes_are_the_users(artifact: Path, tmp_path: Path, arguments: list[str], config: str | None, words: str) -> None:
+    given = arguments or [str(artifact)]
+    if config is not None:
+        (tmp_path / "serve.toml").write_text(config)
+        given += ["--config", str(tmp_path / "serve.toml")]
+    done = subprocess.run([sys.executable, "-m", "disc.cli", "serve", *given], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1 and words in done.stderr, done.stderr
