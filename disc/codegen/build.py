@@ -210,7 +210,7 @@ class _Reader:
             kernel = emit_sequential(name, body, space, isa.lanes)
         else:
             raise CompilerBug(f"fusion {fusion.name} has the unknown kind {fusion.kind!r}")
-        return replace(kernel, checks_indices=checks_indices(space, body))
+        return replace(kernel, checks_indices=checks_indices(space, body), notes=(*kernel.notes, *fusion.node.texts("notes")))
 
     def _launch(self, fusion: _Fusion, kernel: Kernel, slots: _WeightSlots, counters: tuple[int, ...]) -> Launch:
         packed = {pack.argument: pack for pack in kernel.packed}

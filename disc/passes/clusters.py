@@ -24,6 +24,7 @@ DOTS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
 ALONE = frozenset({"stablehlo.scatter", "disc.cumulative", "stablehlo.reduce_window"})
 STRUCTURAL = frozenset({"stablehlo.concatenate", "disc.pad", "disc.gather", "stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"})
 STORED = "disc.store"  # marks a view that its producer writes to memory in the viewed order
+NOTE = "disc.note"  # marks an op with what `explain` shall say of the kernel that it becomes part of
 MOST_OPS = 256  # a larger region compiles slowly and gains nothing: its values no longer fit registers
 
 
@@ -212,6 +213,12 @@ class Clusters:
         with self.context():
             self.snapshot.ops[view.id].attributes[STORED] = ir.UnitAttr.get()
         self._uses.clear()
+
+    def note(self, node: Node, text: str) -> None:
+        """Makes `explain` say `text` of the kernel of `node`."""
+        node.attrs[NOTE] = text
+        with self.context():
+            self.snapshot.ops[node.id].attributes[NOTE] = ir.StringAttr.get(text)
 
     def all(self) -> list[Cluster]:
         """Every group once, in order of first op."""

@@ -11,9 +11,9 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from disc.ir.graph import Node
-from disc.ir.ops import main_block
+from disc.ir.ops import main_block, strings
 from disc.ir.passes import CompileState, Pass
-from disc.passes.clusters import STORED, Cluster, Clusters
+from disc.passes.clusters import NOTE, STORED, Cluster, Clusters
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,15 @@ class _Builder:
         """One fusion: inputs are what its region reads and does not compute."""
         results = [each for node in cluster.nodes for each in (node.siblings or (node,)) if self._needed(each, cluster)]
         inputs = self._inputs(cluster)
+        attributes: dict[str, ir.Attribute] = {"kind": ir.StringAttr.get(cluster.kind), "name": ir.StringAttr.get(self._name(cluster))}
+        notes = [str(node.attrs[NOTE]) for node in cluster.nodes if NOTE in node.attrs]
+        if notes:
+            attributes["notes"] = strings(*notes)
         fusion = ir.Operation.create(
             "kernel.fusion",
             results=[self.values[node].type for node in results],
             operands=[self.replaced.get(node, self.values[node]) for node in inputs],
-            attributes={"kind": ir.StringAttr.get(cluster.kind), "name": ir.StringAttr.get(self._name(cluster))},
+            attributes=attributes,
             regions=1,
             loc=ir.Location.fused([self.clusters.snapshot.ops[node.id].location for node in cluster.nodes[:8]]),
             ip=ir.InsertionPoint(self.terminator),
@@ -121,7 +125,7 @@ class _Builder:
 
     def _copy(self, node: Node, region: ir.Block, inside: dict[Node, ir.Value]) -> None:
         copy = self.clusters.snapshot.ops[node.id].clone(ip=ir.InsertionPoint(region)).operation
-        for name in ("disc.group", "disc.kind", STORED):
+        for name in ("disc.group", "disc.kind", NOTE, STORED):
             if name in copy.attributes:
                 del copy.attributes[name]
         for number, operand in enumerate(node.operands):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -254,3 +256,69 @@ def test_layers_with_a_bias_of_one_sentence() -> None:
     assert kinds(compiled).count("attention") == 2 and "compute" not in kinds(compiled)
     for length in (1, 2, 17, 64, 130, 515):
         compiled.check(randn(1, length, 64), randn(17, 4), padding(1, length))
+
+
+def returned(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    p = torch.softmax(q @ k.transpose(-1, -2), -1)
+    return p @ v, p
+
+
+def dropped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    p = torch.softmax(q @ k.transpose(-1, -2), -1)
+    return torch.relu(p @ v) + (p @ q)
+
+
+def turned(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return v.transpose(-1, -2) @ torch.softmax(q @ k.transpose(-1, -2), -1)
+
+
+def kept(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = q @ k.transpose(-1, -2)
+    return torch.softmax(scores, -1) @ v + scores.sum(-1, keepdim=True)
+
+
+def wide(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (torch.softmax((q @ k.transpose(-1, -2)).double(), -1) @ v.double()).float()
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        (returned, "the probabilities are returned"),
+        (dropped, "the probabilities are read more than once"),
+        (turned, "the second dot does not have the probabilities on its left"),
+        (kept, "the scores are read by other kernels too"),
+        (wide, "the scores are f64"),
+    ],
+)
+def test_explain_says_why_there_is_no_attention_kernel(program: Callable[..., object], reason: str) -> None:
+    compiled = module_program(program, *qkv(9, 9), dynamic=SELF)
+    compiled.check(*qkv(13, 13))
+    assert "attention" not in kinds(compiled)
+    found = [
+        (kernel, note) for kernel in compiled.executables[0].explain().kernels for note in kernel.notes if "no attention kernel" in note
+    ]
+    assert found and all(reason in note for _, note in found), [note for _, note in found]
+
+
+class Returned(nn.Module):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        scores = q @ k.transpose(-1, -2)
+        p = torch.softmax(scores, -1)
+        return p @ v, p
+
+
+def test_explain_names_the_line_of_both_dots() -> None:
+    compiled = module_program(Returned(), *qkv(9, 9), dynamic=SELF)
+    first = inspect.getsourcelines(Returned)[1] + 2
+    (kernel,) = [each for each in compiled.executables[0].explain().kernels if any("no attention kernel" in note for note in each.notes)]
+    assert any(f"test_attention.py:{first})" in note for note in kernel.notes)
+    assert any(line.endswith(f"test_attention.py:{first + 2}") for line in kernel.lines)
+
+
+def test_explain_says_nothing_of_dots_without_a_softmax_between_them() -> None:
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        return torch.softmax(torch.relu(x @ y) @ y, -1)
+
+    compiled = module_program(program, randn(5, 16), randn(16, 16), dynamic=[[0], []])
+    assert not any("attention" in note for kernel in compiled.executables[0].explain().kernels for note in kernel.notes)
