@@ -168,7 +168,8 @@ class _Host:
         for number, node in enumerate(self.program.arguments):
             self.pointers[node] = self._input_field(number, 0)
         for name, source in self.program.sources.items():
-            b.variables[name] = Variable(name, self._source_value(source), b.root)
+            signed = self.program.env.le(0, Dim.symbol(name)) is not Truth.YES
+            b.variables[name] = Variable(name, self._source_value(source), b.root, signed=signed)
 
     def _source_value(self, source: Source) -> str:
         b = self.b

@@ -235,6 +235,10 @@ OURS: dict[torch._ops.OperatorBase, Decomposition] = {
 }
 
 
+# AOTAutograd makes a literal (`torch.tensor([1.0])`) a fake tensor in `lift_fresh`; PyTorch's decomposition would pass it on as it is.
+LIFTING = (aten.lift_fresh.default, aten.lift.default)
+
+
 def export_table() -> dict[torch._ops.OperatorBase, Decomposition]:
     """The table for `ExportedProgram.run_decompositions`: an op with a rule stays, ours come before PyTorch's."""
     table = _pytorch_without_rules() | dict(torch.export.default_decompositions().items())
@@ -245,7 +249,10 @@ def export_table() -> dict[torch._ops.OperatorBase, Decomposition]:
 
 def training_table() -> dict[torch._ops.OperatorBase, Decomposition]:
     """The table for AOTAutograd, where composite ops are gone already."""
-    return {**_pytorch_without_rules(), **core_aten_decompositions(), **OURS}
+    table = {**_pytorch_without_rules(), **core_aten_decompositions(), **OURS}
+    for op in LIFTING:
+        table.pop(op, None)
+    return table
 
 
 def _pytorch_without_rules() -> dict[torch._ops.OperatorBase, Decomposition]:

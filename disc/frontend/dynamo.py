@@ -18,6 +18,7 @@ import torch
 import torch.fx.experimental._config as symbolic_config
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -29,6 +30,7 @@ from disc.frontend.decompositions import training_table
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.imported import Constant, Imported, OutputSpec
 from disc.frontend.lowering import GraphInput, GraphSource, lower_graph, refused_nodes
+from disc.frontend.output_views import cut_views
 from disc.frontend.symbols import shape_environment
 from disc.ir.dialect import make_context
 
@@ -82,6 +84,7 @@ def _native_compiler(imported: Imported) -> Executable:
     api = importlib.import_module("disc.api")
     executable = api.compile_graph(imported, "native", Options())
     _statistics.cached += executable.stats()["compiles"] == 0
+    executable.like = torch.empty(0)  # a graph of sizes alone takes no tensor
     single = imported.outputs.is_single()
 
     def run(inputs: list[object]) -> list[object]:
@@ -107,15 +110,22 @@ def backend(module: fx.GraphModule, example_inputs: Sequence[object], **options:
 
 def _boxed(module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
     _statistics.graphs += 1
-    run = compile_graph(module)
+    views = cut_views(module)
+    with unset_fake_temporarily():  # AOTAutograd calls while it traces; constants of the graph are real tensors
+        run = compile_graph(module)
 
     def boxed(inputs: list[object]) -> Sequence[object]:
-        results = run(list(inputs))
+        taken = list(inputs)
         inputs.clear()
-        return results
+        results = run(taken)
+        return results if views is None else _with_views(results, views(taken, results))
 
     boxed._boxed_call = True  # pyright: ignore[reportFunctionMemberAccess]
     return boxed
+
+
+def _with_views(results: Sequence[object], views: Mapping[int, object]) -> list[object]:
+    return [views.get(position, result) for position, result in enumerate(results)]
 
 
 def compile_graph(module: fx.GraphModule) -> Executable:

@@ -28,6 +28,7 @@ from disc.frontend.symbols import (
     Size,
     SymbolError,
     divisors,
+    lower_limit,
     relaxed_minimum,
     shape_environment,
     solve_base,
@@ -95,7 +96,8 @@ def refused_nodes(source: GraphSource, context: ir.Context) -> dict[fx.Node, Uns
         try:
             lowering.run()
         except UnsupportedOpError:
-            return lowering.refused
+            inputs = [node for node in lowering.refused if node.op == "placeholder"]
+            return lowering.refused | {user: lowering.refused[node] for node in inputs for user in node.users}
         return {}
 
 
@@ -144,9 +146,14 @@ class _Lowering:
     # --- the function and its sizes -----------------------------------------------------------------------------------------
 
     def _create_function(self) -> tuple[ir.Operation, ir.Block, Emitter, ir.Operation]:
-        types, attributes = [], []
+        types, attributes, taken = [], [], []
         for argument in self.source.inputs:
-            kind, described = self._argument(argument)
+            try:
+                kind, described = self._argument(argument)
+            except (RuleError, SymbolError) as error:
+                self._refuse(argument.node, str(error))
+                continue
+            taken.append(argument)
             types.append(kind)
             attributes.append(ir.DictAttr.get(described))
         function_type = ir.TypeAttr.get(ir.FunctionType.get(types, []))
@@ -159,8 +166,10 @@ class _Lowering:
             # All shape arithmetic goes above this op, which is erased at the end.
             anchor = ir.Operation.create("arith.constant", results=[index], attributes={"value": ir.IntegerAttr.get(index, 0)})
         arithmetic = IndexArithmetic(anchor, {})
-        self._add_bases(arithmetic, block)
-        for argument, value in zip(self.source.inputs, block.arguments, strict=True):
+        self._add_bases(arithmetic, taken, block)
+        with ir.InsertionPoint(block):
+            self.values |= {node: self._stand_ins(node.meta["val"]) for node in self.refused if isinstance(node.meta["val"], torch.Tensor)}
+        for argument, value in zip(taken, block.arguments, strict=True):
             meta = argument.node.meta["val"]
             if isinstance(meta, torch.Tensor):
                 self.values[argument.node] = Tensor(value, to_shape(meta.shape), meta.dtype)
@@ -173,21 +182,21 @@ class _Lowering:
             if isinstance(value, torch.SymInt):
                 described["disc.symbol"] = ir.StringAttr.get(to_text(to_size(value)))
             elif not isinstance(value, int):
-                raise UnsupportedOpError([UnsupportedOp("placeholder", f"input {argument.name} is a {type(value).__name__}")])
+                raise RuleError(f"an input of type {type(value).__name__} is not supported")
             return ir.IntegerType.get_signless(64), described
-        try:
-            kind = tensor_type(to_shape(value.shape), value.dtype)
-        except RuleError as error:
-            raise UnsupportedOpError([UnsupportedOp(f"input {argument.name}", str(error))]) from error
+        kind = tensor_type(to_shape(value.shape), value.dtype)
         i64 = ir.IntegerType.get_signless(64)
         dims = [ir.IntegerAttr.get(i64, s) if isinstance(s, int) else ir.StringAttr.get(to_text(s)) for s in to_shape(value.shape)]
         described["disc.dims"] = ir.ArrayAttr.get(dims)
         return kind, described
 
-    def _add_bases(self, arithmetic: IndexArithmetic, block: ir.Block) -> None:
-        """Where each symbol can be read: a dim that is the symbol itself before a scalar argument, a linear dim last."""
+    def _add_bases(self, arithmetic: IndexArithmetic, inputs: Sequence[GraphInput], block: ir.Block) -> None:
+        """Where each symbol can be read: a dim that is the symbol itself before a scalar argument, a linear dim last.
+
+        inputs: whose values are the arguments of `block`.
+        """
         found: list[tuple[int, str, Callable[[], ir.Value]]] = []
-        for argument, value in zip(self.source.inputs, block.arguments, strict=True):
+        for argument, value in zip(inputs, block.arguments, strict=True):
             meta = argument.node.meta["val"]
             if isinstance(meta, torch.Tensor):
                 readers = [(size, 0, _dim_reader(arithmetic, value, i)) for i, size in enumerate(to_shape(meta.shape))]
@@ -202,7 +211,8 @@ class _Lowering:
             arithmetic.bases.setdefault(name, reader)
 
     def _relaxed_ranges(self) -> dict[sympy.Symbol, ValueRanges]:
-        ranges = {symbol: value_range for symbol, value_range in self.source.ranges.items() if isinstance(symbol, sympy.Symbol)}
+        # A symbol of a float stands for no size, and none is left in the graph: its value comes as an f64 tensor.
+        ranges = {s: values for s, values in self.source.ranges.items() if isinstance(s, sympy.Symbol) and s.is_integer}
         sizes = {size for node in self.source.graph.nodes for size in _sizes_of(node.meta.get("val")) if isinstance(size, sympy.Expr)}
         known = [size for size in sorted(sizes, key=str) if size.free_symbols <= set(ranges)]
         return {symbol: ValueRanges(relaxed_minimum(symbol, ranges, known), value.upper) for symbol, value in ranges.items()}
@@ -221,13 +231,8 @@ class _Lowering:
         for symbol, value_range in sorted(self.ranges.items(), key=lambda item: str(item[0])):
             if str(symbol) not in used:
                 continue
-            entry = {
-                "min": ir.IntegerAttr.get(i64, int(value_range.lower)),
-                "divisor": ir.IntegerAttr.get(i64, divisor.get(str(symbol), 1)),
-            }
-            upper = upper_limit(value_range)
-            if upper is not None:
-                entry["max"] = ir.IntegerAttr.get(i64, upper)
+            known = {"min": lower_limit(value_range), "max": upper_limit(value_range), "divisor": divisor.get(str(symbol), 1)}
+            entry = {name: ir.IntegerAttr.get(i64, value) for name, value in known.items() if value is not None}
             entries[str(symbol)] = ir.DictAttr.get(entry)
         return ir.DictAttr.get(entries)
 
@@ -288,7 +293,8 @@ class _Lowering:
         return emitter.op(name, [result.value], known, result.dtype)
 
     def _refuse(self, node: fx.Node, reason: str) -> None:
-        self.refused[node] = UnsupportedOp(str(node.target), reason, line_text(node))
+        name = f"input {node.name}" if node.op == "placeholder" else str(node.target)
+        self.refused[node] = UnsupportedOp(name, reason, line_text(node))
         self.unsupported.append(self.refused[node])
 
     def _stand_ins(self, meta: object) -> Tensor | tuple[Tensor, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable, Iterable
+from fractions import Fraction
 
 import sympy
 import torch
@@ -22,6 +23,8 @@ MINIMUM = (sympy.Min, torch_sympy.Min)
 MAXIMUM = (sympy.Max, torch_sympy.Max)
 FLOOR_DIVISION = (torch_sympy.FloorDiv, torch_sympy.CleanDiv)
 MODULO = (sympy.Mod, torch_sympy.Mod, torch_sympy.PythonMod)
+ROUNDING = (torch_sympy.FloorToInt, torch_sympy.CeilToInt, torch_sympy.TruncToInt)
+EXACT = 1 << 10  # a factor k / d with k, d up to this gives the same integer in exact arithmetic as in f64, for sizes below 2**42
 
 
 class SymbolError(Exception):
@@ -81,6 +84,8 @@ def to_text(size: Size) -> str:
         return " * ".join(_parenthesised(argument) for argument in _ordered(size))
     if isinstance(size, sympy.Pow) and size.exp.is_Integer and int(size.exp) > 0:
         return " * ".join([_parenthesised(size.base)] * int(size.exp))
+    if isinstance(size, ROUNDING):
+        return to_text(_exact_quotient(size))
     name = _function_name(size)
     return f"{name}({', '.join(to_text(_sympy(argument)) for argument in size.args)})"
 
@@ -114,6 +119,26 @@ def _function_name(size: sympy.Expr) -> str:
         if isinstance(size, kinds):
             return name
     raise SymbolError(f"the size expression {size} has no integer form")
+
+
+def _exact_quotient(size: sympy.Expr) -> sympy.Expr:
+    """`math.floor`, `math.ceil` or `int` of a size times or divided by a number, as an integer division.
+
+    Raises: SymbolError where rounding of the float decides (a factor such as 0.7), and for `int` of what may be negative.
+    """
+    factor, rest = _sympy(size.args[0]).as_coeff_Mul()
+    ratio = Fraction(float(factor))
+    if isinstance(rest, torch_sympy.IntTrueDiv) and ratio == 1 and _sympy(rest.args[1]).is_Integer:
+        ratio = Fraction(1, int(_sympy(rest.args[1])))
+    elif not isinstance(rest, torch_sympy.ToFloat):
+        ratio = Fraction(0)
+    total = _sympy(rest.args[0]) * ratio.numerator if ratio else size
+    truncated = isinstance(size, torch_sympy.TruncToInt) and not total.is_nonnegative
+    if ratio <= 0 or max(ratio.numerator, ratio.denominator) > EXACT or truncated:
+        raise SymbolError(f"the size expression {size} has no integer form")
+    if isinstance(size, torch_sympy.CeilToInt):
+        total = total + ratio.denominator - 1
+    return _sympy(sympy.sympify(torch_sympy.FloorDiv(total, sympy.Integer(ratio.denominator))))
 
 
 class IndexArithmetic:
@@ -154,6 +179,14 @@ class IndexArithmetic:
             return self._emit_product(_ordered(size))
         if isinstance(size, sympy.Pow) and size.exp.is_Integer and int(size.exp) > 0:
             return self._fold("arith.muli", [size.base] * int(size.exp))
+        if isinstance(size, FLOOR_DIVISION + MODULO) and any(not s.is_nonnegative for s in size.args[1].free_symbols):
+            raise SymbolError(f"it divides by {size.args[1]}, which is no size and may be zero or negative")
+        if isinstance(size, MODULO) and not _sympy(size.args[0]).is_nonnegative:  # `remsi` takes the sign of the dividend
+            dividend, divisor = map(_sympy, size.args)
+            quotient = self._emit(to_size(torch_sympy.FloorDiv(dividend, divisor)))
+            return self.binary("arith.subi", self._emit(dividend), self.binary("arith.muli", quotient, self._emit(to_size(divisor))))
+        if isinstance(size, ROUNDING):
+            return self._emit(_exact_quotient(size))
         op = {"floordiv": "arith.floordivsi", "mod": "arith.remsi", "min": "arith.minsi", "max": "arith.maxsi"}[_function_name(size)]
         return self._fold(op, [_sympy(argument) for argument in size.args])
 
@@ -207,23 +240,25 @@ def solve_base(
     return {str(symbol): solve}
 
 
-def relaxed_minimum(symbol: sympy.Symbol, ranges: dict[sympy.Symbol, ValueRanges], sizes: Iterable[sympy.Expr]) -> int:
+def relaxed_minimum(symbol: sympy.Symbol, ranges: dict[sympy.Symbol, ValueRanges], sizes: Iterable[sympy.Expr]) -> sympy.Expr:
     """The smallest size of `symbol` for which every size of the graph stays non-negative.
 
     PyTorch specialises sizes 0 and 1 and therefore bounds every size from below by 2, not because the user's program needs 2; but it
     also simplifies with that bound (`x[1:]` has size `s0 - 1`, wrong for 0), so the bound is only lowered as far as no size becomes
     negative. A bound that makes no size exactly 2 has another reason, a branch or the user's own minimum, and stays.
     """
+    if ranges[symbol].lower <= 0:  # an integer that is no size may have no lower bound
+        return ranges[symbol].lower
     lower = int(ranges[symbol].lower)
     using = [size for size in sizes if symbol in size.free_symbols]
     if lower != 2 and not any(size.free_symbols == {symbol} and size.subs(symbol, lower) == 2 for size in using):
-        return lower
+        return sympy.Integer(lower)
 
     def holds(minimum: int) -> bool:
         trial = {**ranges, symbol: ValueRanges(minimum, ranges[symbol].upper)}
         return all(_lower_bound(size, trial) >= min(0, _lower_bound(size, ranges)) for size in using)
 
-    return bisect.bisect_left(range(lower), True, key=holds)
+    return sympy.Integer(bisect.bisect_left(range(lower), True, key=holds))
 
 
 def divisors(guards: Iterable[sympy.Basic]) -> dict[str, int]:
@@ -252,6 +287,12 @@ def shape_environment(values: Iterable[object]) -> ShapeEnv | None:
 
 def _lower_bound(size: sympy.Expr, ranges: dict[sympy.Symbol, ValueRanges]) -> sympy.Expr:
     return bound_sympy(size, ranges).lower
+
+
+def lower_limit(value_range: ValueRanges) -> int | None:
+    """The least value, or None when there is none (an integer that is no size)."""
+    lower = value_range.lower
+    return int(lower) if lower.is_Integer and int(lower) > -(2**62) else None
 
 
 def upper_limit(value_range: ValueRanges) -> int | None:

@@ -143,5 +143,5 @@ def _read_bounds(module: ir.Module) -> dict[str, _Bounds]:
     found: dict[str, _Bounds] = {}
     for entry in ir.DictAttr(attributes["disc.symbols"]):
         values = {item.name: ir.IntegerAttr(item.attr).value for item in ir.DictAttr(entry.attr)}
-        found[entry.name] = _Bounds(values.get("min", 0), values.get("max"), values.get("divisor", 1))
+        found[entry.name] = _Bounds(values.get("min"), values.get("max"), values.get("divisor", 1))
     return found

@@ -144,9 +144,10 @@ class NamedForm:
         return self.made[value]
 
     def _build_sizes(self, value: ir.Value, before: ir.Operation) -> ir.Value:
-        host = self.shapes.values[value]
-        if not is_tensor(value):
-            raise UnsupportedOpError([UnsupportedOp(before.name, "it reads a scalar that is no tensor", location_text(before))])
+        host = self.shapes.values.get(value)
+        if host is None or not is_tensor(value):
+            what = "a number whose form is not known" if host is None else "a scalar that is no tensor"
+            raise UnsupportedOpError([UnsupportedOp(before.name, f"it reads {what}", location_text(before))])
         element = element_of(value)
         kind = self.typed(tuple(map(Dim.of, host.shape)), element)
         if is_constant(host):

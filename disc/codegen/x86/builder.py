@@ -29,7 +29,8 @@ class Variable:
     """A loop variable: its SSA value (i64), the scope it lives in, and whether it stands for `lanes` consecutive values.
 
     mask: for a lane variable, the SSA mask (vector<lanes x i1>) of the lanes that exist, None when all do.
-    aligned: the scalar value is a multiple of the lane count. vector: for positions read from data, the i64 lanes themselves.
+    aligned: the scalar value is a multiple of the lane count. signed: it is a scalar input, which may be negative.
+    vector: for positions read from data, the i64 lanes themselves.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Variable:
     lane: bool = False
     mask: str | None = None
     aligned: bool = False
+    signed: bool = False
     vector: str | None = None
 
 
@@ -295,8 +297,9 @@ class Builder:
         return self.op(f"{name} {a}, {b} : i64", "i64")
 
     def nonnegative(self, dim: Dim) -> bool:
-        """True when every coefficient is non-negative: symbols and loop variables are, so the whole is."""
-        return all(coefficient >= 0 for coefficient, _ in dim.monomials)
+        """True when every coefficient is non-negative and every size and loop variable too, so that the whole is."""
+        signed = any(self.variables[name].signed for name in dim.symbols())
+        return not signed and all(coefficient >= 0 for coefficient, _ in dim.monomials)
 
 
 def _parts(atom: object) -> tuple[Dim, Dim]:

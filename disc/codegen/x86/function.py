@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...errors import CompilerBug
 from ...ir.graph import Body, Node
 from ...ir.weights import ELEMENT_BYTES
-from ...shapes import Dim
+from ...shapes import Dim, Truth
 from ..index import ZERO, Index, IndexSpace
 from .builder import Builder, Variable
 from .emit import Emitter
@@ -57,8 +57,10 @@ def emit_function(
     results = tuple(
         Buffer(pointer, node.dims, node.element) for pointer, node in zip(pointers[len(body.arguments) :], outputs, strict=True)
     )
+    declared = frozenset(space.env.names())
     for number, symbol in enumerate(symbols):
-        b.variables[symbol] = Variable(symbol, _argument(b, len(pointers) + number, "i64"), b.root)
+        signed = symbol in declared and space.env.le(0, Dim.symbol(symbol)) is not Truth.YES
+        b.variables[symbol] = Variable(symbol, _argument(b, len(pointers) + number, "i64"), b.root, signed=signed)
     if checks_indices(space, body):
         emitter.fault = _argument(b, len(pointers) + len(symbols), "!llvm.ptr")
     emit(Frame(emitter, "%begin", "%end", "%scratch", results, outputs, body.arguments))
