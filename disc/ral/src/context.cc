@@ -156,6 +156,7 @@ ral_context::ExecPointer ral_context::take_exec() {
       idle_.pop_back();
       return exec;
     }
+    idle_.reserve(++execs_);  // now, so that give_exec cannot fail when the caller already has the outputs
   }
   return ExecPointer(new ral_exec(*this));
 }

@@ -71,8 +71,9 @@ struct ral_context {
   ExecPointer take_exec();
   void give_exec(ExecPointer exec, bool completed);
 
-  std::mutex mutex_;  // guards idle_ and totals_
+  std::mutex mutex_;  // guards idle_, execs_ and totals_
   std::vector<ExecPointer> idle_;
+  size_t execs_ = 0;  // made so far: as many as may be idle at once
   std::unique_ptr<ral::Counts> totals_;
 
   // The check of the weights, which runs beside whatever the caller does after loading.

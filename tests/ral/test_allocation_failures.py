@@ -1,0 +1,27 @@
+"""Every allocation of loading, checking and calling fails once: a status each time, no crash, nothing left behind."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+from programs import ADD, INCLUDE, add_manifest, build
+
+import disc
+from disc import artifact
+
+RAL_FOLDER = Path(disc.__file__).parent / "ral"
+
+
+def test_every_allocation_may_fail(tmp_path: Path) -> None:
+    path, program = tmp_path / "a.disc", tmp_path / "sweep"
+    artifact.write_artifact(path, add_manifest(), {"x86-64-v3": build(ADD)}, [("bias", "f32", np.array(0.5, np.float32))])
+    source = Path(__file__).with_name("allocation_sweep.cc")
+    options = ["-O1", "-std=c++20", "-Wall", "-Wextra", "-Werror", f"-I{INCLUDE}"]
+    link = [f"-L{RAL_FOLDER}", "-lral", f"-Wl,-rpath,{RAL_FOLDER}"]
+    subprocess.run(["g++", *options, str(source), "-o", str(program), *link], check=True)
+    done = subprocess.run([program, path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    once, from_there = map(int, done.stdout.split())
+    assert min(once, from_there) > 30
