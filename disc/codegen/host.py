@@ -8,7 +8,8 @@ from dataclasses import astuple, dataclass
 from ..ir.graph import Node
 from ..ir.weights import ELEMENT_BYTES
 from ..schedules import FEATURES
-from ..shapes import Dim, ShapeEnv, Truth, dim_max
+from ..shapes import Dim, ShapeEnv
+from .buffers import LINE, Lifetime, plan_buffers
 from .kernel import Choice, Kernel
 from .x86.builder import Builder, Variable
 from .x86.gemm_plan import SCHEDULE_SYMBOLS
@@ -66,46 +67,19 @@ class Program:
     index_checks: dict[int, int]
 
 
-@dataclass(eq=False)
-class _Slot:
-    """A piece of the arena that holds several buffers one after the other."""
-
-    sizes: list[Dim]
-    free_from: int
-
-
-def plan_slots(program: Program) -> tuple[list[_Slot], dict[Node, int]]:
-    """Buffers by lifetime: a slot is free again after the last reader; of the free ones the equal-sized is taken first."""
+def lifetimes(program: Program) -> list[Lifetime]:
+    """Of the values that lie in the arena: all results of kernels but the program's own."""
     last: dict[Node, int] = {}
     for number, launch in enumerate(program.launches):
         for node in launch.inputs:
             last[node] = number
-    slots: list[_Slot] = []
-    place: dict[Node, int] = {}
     outputs = set(program.outputs)
-    for number, launch in enumerate(program.launches):
-        for node in launch.results:
-            if node in outputs:
-                continue
-            place[node] = _take(slots, buffer_bytes(program.env, node), number, last.get(node, number))
-    return slots, place
-
-
-def _take(slots: list[_Slot], size: Dim, now: int, until: int) -> int:
-    free = [number for number, slot in enumerate(slots) if slot.free_from < now]
-    chosen = next((number for number in free if size in slots[number].sizes), free[0] if free else None)
-    if chosen is None:
-        slots.append(_Slot([size], until))
-        return len(slots) - 1
-    if size not in slots[chosen].sizes:
-        slots[chosen].sizes.append(size)
-    slots[chosen].free_from = until
-    return chosen
-
-
-def buffer_bytes(env: ShapeEnv, node: Node) -> Dim:
-    """Bytes of a value, rounded up to whole cache lines, plus one line so that empty buffers have an address."""
-    return (env.product(node.dims) * ELEMENT_BYTES[node.element] + 127) // 64 * 64
+    return [
+        Lifetime(node, number, last.get(node, number))
+        for number, launch in enumerate(program.launches)
+        for node in launch.results
+        if node not in outputs
+    ]
 
 
 def emit_host(program: Program) -> str:
@@ -224,21 +198,15 @@ class _Host:
 
     def _allocate(self) -> None:
         b, program = self.b, self.program
-        slots, place = plan_slots(program)
-        offsets: list[str] = []
-        total = b.index(64)
-        for slot in slots:
-            offsets.append(total)
-            largest = slot.sizes[0]
-            for size in slot.sizes[1:]:
-                largest = size if program.env.le(largest, size) is Truth.YES else dim_max(largest, size)
-            total = b.op(f"arith.addi {total}, {b.scalar(largest)} : i64")
+        plan = plan_buffers(program.env, lifetimes(program))
+        # Before the buffers a line where kernels report an index out of range, behind them one so that empty ones have an address.
+        total = b.scalar(plan.size + 2 * LINE)
         base = b.op(f"llvm.call {self.api['alloc']}(%exec, {total}) : !llvm.ptr, (!llvm.ptr, i64) -> !llvm.ptr")
         self._non_null(base)
-        self.base = base  # the first line of the arena is where kernels report an index out of range
+        self.base = base
         b.statement(f"llvm.store {b.index(0)}, {base} : i64, !llvm.ptr")
-        for node, number in place.items():
-            self.pointers[node] = b.op(f"llvm.getelementptr {base}[{offsets[number]}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
+        for node, offset in plan.offsets.items():
+            self.pointers[node] = b.op(f"llvm.getelementptr {base}[{b.scalar(offset + LINE)}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
         for node in program.arguments:  # an empty input may have no memory; kernels may still form its address
             null = b.op("llvm.mlir.zero : !llvm.ptr")
             missing = b.op(f'llvm.icmp "eq" {self.pointers[node]}, {null} : !llvm.ptr')

@@ -173,7 +173,7 @@ typedef struct ral_stats {
   int64_t calls; /* that ended well */
   int64_t copied_inputs;
   int64_t copied_bytes;
-  int64_t arena_bytes; /* held for calls, over all threads that called at once */
+  int64_t arena_bytes; /* held for calls, over all that were in progress at once; what only old calls needed is given back (64 to 512 calls) */
 } ral_stats;
 
 RAL_API void ral_get_stats(ral_context* context, ral_stats* stats);

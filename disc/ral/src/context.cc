@@ -37,6 +37,10 @@ void Counts::add(const Counts& other) {
 
 }  // namespace ral
 
+namespace {
+constexpr int32_t kCallsPerTrim = 256;  // what more calls at once needed is freed after as many to twice as many calls, fewer at once
+}
+
 void ral_context::ExecDeleter::operator()(ral_exec* exec) const { delete exec; }
 
 ral_context::~ral_context() {
@@ -154,9 +158,11 @@ ral_context::ExecPointer ral_context::take_exec() {
     if (!idle_.empty()) {
       ExecPointer exec = std::move(idle_.back());
       idle_.pop_back();
+      fewest_idle_ = std::min(fewest_idle_, idle_.size());
       return exec;
     }
     idle_.reserve(++execs_);  // now, so that give_exec cannot fail when the caller already has the outputs
+    fewest_idle_ = 0;
   }
   return ExecPointer(new ral_exec(*this));
 }
@@ -166,6 +172,12 @@ void ral_context::give_exec(ExecPointer exec, bool completed) {
   exec->counts.calls = completed ? 1 : 0;
   totals_->add(exec->counts);
   idle_.push_back(std::move(exec));
+  if (--calls_until_trim_ > 0) return;
+  // The ones at the front have been idle since the last time here.
+  idle_.erase(idle_.begin(), idle_.begin() + static_cast<ptrdiff_t>(fewest_idle_));
+  execs_ -= fewest_idle_;
+  fewest_idle_ = idle_.size();
+  calls_until_trim_ = kCallsPerTrim;
 }
 
 Status ral_context::call(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs,

@@ -71,9 +71,11 @@ struct ral_context {
   ExecPointer take_exec();
   void give_exec(ExecPointer exec, bool completed);
 
-  std::mutex mutex_;  // guards idle_, execs_ and totals_
-  std::vector<ExecPointer> idle_;
-  size_t execs_ = 0;  // made so far: as many as may be idle at once
+  std::mutex mutex_;  // guards these five
+  std::vector<ExecPointer> idle_;  // the last one is used next
+  size_t execs_ = 0;               // there are: as many as may be idle at once
+  size_t fewest_idle_ = 0;         // since the last trim
+  int32_t calls_until_trim_ = 0;
   std::unique_ptr<ral::Counts> totals_;
 
   // The check of the weights, which runs beside whatever the caller does after loading.

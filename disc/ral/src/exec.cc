@@ -19,6 +19,8 @@ constexpr int64_t kCostPerThread = 4000 * RAL_COST_PER_NANOSECOND;
 // it is woken when this much work could have been shared but was not: that costs a tenth at most, where no launch follows.
 constexpr int64_t kCostToWake = 80'000 * RAL_COST_PER_NANOSECOND;
 
+constexpr int32_t kCallsPerTrim = 64;  // what a call needed is given back after as many to twice as many that need less than half of it
+
 int64_t now_nanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -85,6 +87,7 @@ Status ral_exec::run(const ral_tensor* inputs, int32_t input_count, const ral_te
   counts.clear();
   status_ = {};
   arena_taken_ = false;
+  trim();
   profile_ = context_.profile.load(std::memory_order_relaxed);
   given_ = given;
   std::fill(outputs_.begin(), outputs_.end(), Output{});
@@ -148,6 +151,13 @@ Status ral_exec::enter() {
     return error(RAL_ERROR_INTERNAL, "the generated entry did not make output " + std::to_string(i) + " (compiler bug)");
   }
   return {};
+}
+
+// Gives back memory that only calls of the past needed.
+void ral_exec::trim() {
+  if (--calls_until_trim_ > 0) return;
+  calls_until_trim_ = kCallsPerTrim;
+  for (ral::Block* block : {&arena_, &copies_, &scratch_}) block->trim();
 }
 
 void ral_exec::release_outputs() {

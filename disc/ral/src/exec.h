@@ -17,7 +17,7 @@ struct ral_exec {
   ~ral_exec();
 
   ral::Status run(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs, int32_t output_count);
-  int64_t held_bytes() const { return arena_.capacity() + copies_.capacity() + scratch_.capacity(); }
+  int64_t held_bytes() const { return arena_.used() + copies_.used() + scratch_.used(); }
 
   // The host API; see ral_host_api.
   void* alloc(int64_t bytes);
@@ -41,12 +41,14 @@ struct ral_exec {
   ral::Status enter();
   ral::Status make_output(size_t index, const int64_t* dims);
   void release_outputs();
+  void trim();
   int32_t threads_for(int64_t tasks, int64_t total_cost) const;
 
   ral_context& context_;
   ral::Status status_;
   ral::Block arena_, copies_, scratch_;
   ral::Shares shares_;
+  int32_t calls_until_trim_ = 0;
   int64_t unshared_cost_ = 0;  // of launches since the last one that a worker was offered
   bool arena_taken_ = false;
   bool profile_ = false;

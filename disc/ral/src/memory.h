@@ -2,27 +2,35 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
 
 namespace ral {
 
-// 64-byte aligned memory, or null. Large blocks are aligned to and advised for huge pages: first-touch faults are what they cost.
+// 64-byte aligned memory for std::free, or null. Large blocks are aligned to and advised for huge pages: first-touch faults are what they
+// cost.
 void* allocate(int64_t bytes) noexcept;
 
-// A block that grows and is reused.
+// A block that grows and is reused, of pages of its own: what is given back goes to the system, not to an allocator that may keep it.
 class Block {
  public:
-  // At least `bytes` bytes, or null. Contents are lost when the block grows.
+  Block() = default;
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  ~Block();
+
+  // At least `bytes` bytes on a page boundary, or null. Contents are lost when the block grows.
   void* reserve(int64_t bytes) noexcept;
-  int64_t capacity() const { return capacity_; }
+
+  // Gives back the pages that no `reserve` since the last trim asked for, where they are more than half of those in use.
+  void trim() noexcept;
+
+  // Bytes that may be resident: the rest of the block was not asked for since it was made or given back.
+  int64_t used() const { return used_; }
 
  private:
-  struct Free {
-    void operator()(void* pointer) const { std::free(pointer); }
-  };
-  std::unique_ptr<void, Free> data_;
-  int64_t capacity_ = 0;
+  void* data_ = nullptr;
+  int64_t capacity_ = 0;  // bytes of addresses
+  int64_t used_ = 0;
+  int64_t wanted_ = 0;  // the most since the last trim
 };
 
 }  // namespace ral

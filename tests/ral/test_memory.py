@@ -1,0 +1,106 @@
+"""The memory of calls: one arena for each in progress, reused, and given back when only old calls needed as much."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+from programs import build, manifest
+
+from disc.ral.executable import Executable
+
+PAGE = 4096
+MIB = 1 << 20
+# Asks for an arena of in[0] bytes, writes to every page of it, waits (20 s at most) until in[1] calls are in progress.
+ARENA = """
+#define _GNU_SOURCE
+#include <time.h>
+#include <unistd.h>
+#include "ral.h"
+static _Atomic int64_t arrived;
+int32_t disc_entry(ral_exec* exec, const ral_host_api* api, const ral_tensor* in, const void* const* weights, int64_t* counters) {
+  const int64_t* wanted = (const int64_t*)in[0].data;
+  int64_t* out = api->output(exec, 0, 0);
+  char* arena = api->alloc(exec, wanted[0]);
+  if (!out || !arena) return 1;
+  for (int64_t i = 0; i < wanted[0]; i += 4096) arena[i] = 1;
+  ++arrived;
+  for (time_t start = time(0); arrived < wanted[1] && time(0) - start < 20;) usleep(100);
+  *out = (int64_t)arena;
+  return 0;
+}
+"""
+
+
+def arenas() -> Executable:
+    described = manifest([{"name": "wanted", "dtype": "i64", "dims": [2]}], [{"name": "address", "dtype": "i64", "rank": 0}])
+    return Executable.from_parts(described, {"x86-64-v3": build(ARENA)}, threads=1)
+
+
+def call(executable: Executable, size: int, callers: int = 0) -> int:
+    """The address of the arena."""
+    return int(executable(np.array([size, callers])))  # pyright: ignore[reportArgumentType]
+
+
+def held(executable: Executable) -> int:
+    found = executable.stats()["arena_bytes"]
+    assert isinstance(found, int)
+    return found
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+
+
+def test_an_arena_is_reused() -> None:
+    executable = arenas()
+    first = call(executable, 3 * MIB)
+    assert first % PAGE == 0
+    assert all(call(executable, size) == first for size in (3 * MIB, 1, 0, 2 * MIB, 3 * MIB + MIB // 2))
+    assert held(executable) == 3 * MIB + MIB // 2
+
+
+def test_what_one_huge_call_needed_is_given_back() -> None:
+    executable = arenas()
+    call(executable, MIB)
+    before = resident()
+    call(executable, 256 * MIB)
+    assert held(executable) == 256 * MIB
+    assert resident() - before > 200 * MIB
+    address = 0
+    for _ in range(130):
+        address = call(executable, MIB)
+    assert held(executable) <= 2 * MIB
+    assert resident() - before < 50 * MIB
+    assert call(executable, 256 * MIB) == address  # the addresses were kept
+
+
+def test_sizes_that_keep_coming_are_kept() -> None:
+    executable = arenas()
+    for number in range(500):
+        call(executable, 64 * MIB if number % 50 == 0 else MIB)
+    assert held(executable) == 64 * MIB
+
+
+def test_random_sizes_leave_memory_flat() -> None:
+    executable = arenas()
+    sizes = np.random.default_rng(0).integers(1, 20 * MIB, 400).tolist()
+    call(executable, 20 * MIB)
+    before = resident()
+    for size in sizes:
+        call(executable, size)
+    assert resident() - before < 4 * MIB
+
+
+def test_the_memory_of_many_calls_at_once_is_freed_when_there_are_fewer() -> None:
+    executable = arenas()
+    callers = [threading.Thread(target=call, args=(executable, MIB, 8)) for _ in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert held(executable) == 8 * MIB  # one arena for each call in progress
+    for _ in range(520):
+        call(executable, MIB)
+    assert held(executable) == MIB
