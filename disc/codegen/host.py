@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass
 from ..ir.graph import Node
 from ..ir.weights import ELEMENT_BYTES
 from ..schedules import FEATURES
-from ..shapes import Dim, ShapeEnv
+from ..shapes import Dim, ShapeEnv, Truth
 from .buffers import LINE, Lifetime, plan_buffers
 from .kernel import Choice, Kernel
 from .x86.builder import Builder, Variable
