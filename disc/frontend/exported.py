@@ -25,9 +25,11 @@ from disc.errors import UnsupportedFormatError, UnsupportedOp, UnsupportedOpErro
 from disc.frontend.archive import check_archive
 from disc.frontend.decompositions import export_table
 from disc.frontend.dialects import load_frontend_dialects
+from disc.frontend.forms import SymbolicForms
 from disc.frontend.imported import Constant, Imported, OutputSpec
 from disc.frontend.locations import line_text, user_line
 from disc.frontend.lowering import GraphInput, GraphSource, lower_graph
+from disc.frontend.symbols import to_size
 
 DynamicShapes = Mapping[str, object] | Sequence[object] | None
 
@@ -180,16 +182,41 @@ def sizes_from_two() -> AbstractContextManager[object]:
 
 
 def _export(model: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object], shapes: dict[str, object]) -> ExportedProgram:
-    with warnings.catch_warnings(), sizes_from_two():
+    with warnings.catch_warnings(), sizes_from_two(), SymbolicForms() as forms:
         warnings.simplefilter("ignore")
         try:
-            return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
+            program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
         except GuardOnDataDependentSymNode as error:
             raise _data_dependent(error) from error
         except UserError as error:
             if error.error_type is UserErrorType.CONSTRAINT_VIOLATION:
                 raise
             raise _data_dependent(error) from error
+    _warn_of_fixed_dims(program, shapes, forms.fixed)
+    return program
+
+
+def _warn_of_fixed_dims(program: ExportedProgram, shapes: dict[str, object], fixed: Mapping[int, str]) -> None:
+    """Warns of every dim that was to be dynamic and that something else than a weight fixed.
+
+    shapes: the specs by parameter, in the order of the inputs. fixed: a size → what fixed a dim to it.
+    """
+    placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    names = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
+    specs = pytree.tree_leaves(shapes, is_leaf=lambda spec: spec is None or (isinstance(spec, dict) and all(map(_is_int, spec))))
+    if len(specs) != len(names):  # specs in another form than one per input
+        return
+    for name, spec in zip(names, specs, strict=True):
+        value = placeholders[name].meta["val"] if name in placeholders else None
+        for dim in _dynamic_dims(spec):
+            size = to_size(value.shape[dim]) if isinstance(value, torch.Tensor) else None
+            if isinstance(size, int) and size in fixed:
+                text = f"dim {dim} of input '{name}' is fixed to {size} by {fixed[size]}: the compiled program takes no other size there"
+                warnings.warn(text, stacklevel=5)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int)
 
 
 def _data_dependent(error: Exception) -> UnsupportedOpError:

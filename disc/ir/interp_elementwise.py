@@ -14,7 +14,6 @@ from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
 from disc.ir.interp_values import Array, Rule, Scope, bf16_bits, bf16_values, element_name, held_dtype, round_to_bf16
-from disc.ir.ops import int_attr
 
 Function = Callable[..., Array]
 
@@ -183,20 +182,6 @@ def _bitcast(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Arra
     return [bf16_values(viewed) if target == "bf16" else viewed]
 
 
-def _reduce_precision(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
-    """Keeps `mantissa_bits` of the mantissa (ties to even); what leaves the range of `exponent_bits` becomes inf or 0."""
-    exponent_bits, mantissa_bits = int_attr(op, "exponent_bits"), int_attr(op, "mantissa_bits")
-    x = operands[0].astype(np.float64)
-    mantissa, exponent = np.frexp(x)
-    scale = 2.0 ** (mantissa_bits + 1)
-    rounded = np.ldexp(np.rint(mantissa * scale) / scale, exponent)
-    largest = (2.0 - 2.0**-mantissa_bits) * 2.0 ** (2 ** (exponent_bits - 1) - 1)
-    smallest = 2.0 ** (2 - 2 ** (exponent_bits - 1))
-    rounded = np.where(np.abs(rounded) > largest, np.copysign(np.inf, x), rounded)
-    rounded = np.where(np.abs(rounded) < smallest, np.copysign(0.0, x), rounded)
-    return [np.where(np.isfinite(x), rounded, x).astype(operands[0].dtype)]
-
-
 def _lgamma(x: float) -> float:
     if math.isinf(x) or (x <= 0 and x == math.floor(x)):
         return math.inf
@@ -273,5 +258,4 @@ RULES: dict[str, Rule] = {
     "stablehlo.compare": _compare,
     "stablehlo.convert": _convert,
     "stablehlo.bitcast_convert": _bitcast,
-    "stablehlo.reduce_precision": _reduce_precision,
 }

@@ -12,7 +12,8 @@ from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
 from disc.errors import ShapeConstraintError, UnsupportedOp
-from disc.ir.ops import dense_to_array, int_attr, ints_attr, is_tensor, location_text, shape_of
+from disc.ir.ops import dense_to_array, element_of, int_attr, ints_attr, is_tensor, location_text, shape_of
+from disc.ir.weights import STORAGE
 from disc.passes.host_rules import HOST_RULES
 from disc.passes.host_values import (
     ONE,
@@ -31,6 +32,9 @@ from disc.shapes import Dim, ShapeEnv, Truth, dim_max
 
 Dims = tuple[Dim, ...]
 Rule = Callable[["Shapes", ir.Operation], Sequence[Dims]]
+
+
+ELEMENTS = frozenset((*STORAGE, "index"))
 
 
 class DataDependentSizeError(Exception):
@@ -54,9 +58,10 @@ class Shapes:
             self.values[op.results[0]] = value
         if not any(is_tensor(result) for result in op.results):
             return
+        foreign = [kind for kind in map(_element, filter(is_tensor, (*op.operands, *op.results))) if kind not in ELEMENTS]
         rule = RULES.get(op.name)
-        if rule is None:
-            self._refuse(op, "disc has no rule for the shape of its result")
+        if rule is None or foreign:
+            self._refuse(op, f"tensors of {foreign[0]} are not supported" if foreign else "there is no rule for this op")
             return
         try:
             inferred = rule(self, op)
@@ -377,6 +382,10 @@ def _cast(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
     return [shapes.dims[op.operands[0]]]
 
 
+def _element(value: ir.Value) -> str:
+    return str(element_of(value))
+
+
 def _bitcast(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
     source, result = (ir.RankedTensorType(value.type).rank for value in (op.operands[0], op.results[0]))
     if source != result:
@@ -390,12 +399,10 @@ def _host_tensor(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
 
 
 _UNARY = (
-    "abs cbrt ceil convert cosine count_leading_zeros exponential exponential_minus_one floor imag is_finite log log_plus_one logistic "
-    "negate not popcnt real reduce_precision round_nearest_afz round_nearest_even rsqrt sign sine sqrt tan tanh"
+    "abs cbrt ceil convert cosine count_leading_zeros exponential exponential_minus_one floor is_finite log log_plus_one logistic "
+    "negate not popcnt round_nearest_afz round_nearest_even rsqrt sign sine sqrt tan tanh"
 )
-_CHLO_UNARY = (
-    "acos acosh asin asinh atan atanh bessel_i1e conj cosh digamma erf erf_inv erfc is_inf is_neg_inf is_pos_inf lgamma sinh square tan"
-)
+_CHLO_UNARY = "acos acosh asin asinh atan atanh cosh digamma erf erf_inv erfc is_inf is_neg_inf is_pos_inf lgamma sinh square tan"
 _BINARY = (
     "add and atan2 compare divide maximum minimum multiply or power remainder select shift_left shift_right_arithmetic shift_right_logical "
     "subtract xor"
@@ -403,7 +410,7 @@ _BINARY = (
 
 RULES: dict[str, Rule] = {
     "stablehlo.bitcast_convert": _bitcast,
-    **{f"stablehlo.{name}": _elementwise for name in f"{_UNARY} {_BINARY} clamp complex".split()},
+    **{f"stablehlo.{name}": _elementwise for name in f"{_UNARY} {_BINARY} clamp".split()},
     **{f"chlo.{name}": _elementwise for name in _CHLO_UNARY.split()},
     **{f"chlo.broadcast_{name}": _broadcast_elementwise for name in _BINARY.split()},
     "arith.constant": _declared, "stablehlo.constant": _declared, "chlo.constant": _declared, "disc.weight": _declared,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -27,3 +29,26 @@ def test_refused_with_the_line(model: torch.nn.Module, example: torch.Tensor, re
     with pytest.raises(UnsupportedOpError, match=reason) as caught:
         disc.compile(model, (example,), options=disc.Options(cache=False))
     assert "test_unsupported.py:" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ("%r = stablehlo.reduce_precision %x, format = e5m10 : tensor<?xf32>", "stablehlo.reduce_precision at .*:2: there is no rule"),
+        ("%r = stablehlo.real %x : (tensor<?xf32>) -> tensor<?xf32>", "stablehlo.real at .*:2: there is no rule"),
+        ("%r = stablehlo.imag %x : (tensor<?xf32>) -> tensor<?xf32>", "stablehlo.imag at .*:2: there is no rule"),
+        ("%r = chlo.conj %x : tensor<?xf32> -> tensor<?xf32>", "chlo.conj at .*:2: there is no rule"),
+        ("%r = chlo.bessel_i1e %x : tensor<?xf32> -> tensor<?xf32>", "chlo.bessel_i1e at .*:2: there is no rule"),
+        (
+            "%0 = stablehlo.convert %x : (tensor<?xf32>) -> tensor<?xf8E4M3FN>\n"
+            "%r = stablehlo.convert %0 : (tensor<?xf8E4M3FN>) -> tensor<?xf32>",
+            "stablehlo.convert at .*:2: tensors of f8E4M3FN are not supported",
+        ),
+    ],
+)
+def test_refused_ops_of_stablehlo(lines: str, reason: str, tmp_path: Path) -> None:
+    """Ops and types that once went as far as code generation and ended there as a bug of ours."""
+    path = tmp_path / "model.mlir"
+    path.write_text(f"func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> {{\n{lines}\nreturn %r : tensor<?xf32>\n}}")
+    with pytest.raises(UnsupportedOpError, match=reason):
+        disc.compile(path, options=disc.Options(cache=False))

@@ -1,0 +1,67 @@
+"""Dims that torch.export took for constants: kept dynamic where a form of ours can, reported where not."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import disc
+from disc.frontend.exported import export_module
+
+
+class Calls(nn.Module):
+    def __init__(self, function: Callable[..., object]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.function(x)
+
+
+class Takes(nn.Module):
+    def forward(self, x: torch.Tensor, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.take_along_dim(x, indices, 1), x.take_along_dim(indices.reshape(-1))
+
+
+@pytest.mark.parametrize(
+    "pool", [nn.MaxPool1d(2), nn.MaxPool1d(3, 2, padding=1), nn.MaxPool1d(3, 1, dilation=2), nn.MaxPool1d((2,), ceil_mode=True)]
+)
+def test_max_pool_1d_keeps_the_length_dynamic(pool: nn.Module) -> None:
+    executable = disc.compile(pool, (torch.randn(2, 3, 8),), options=disc.Options(cache=False))
+    for size in ((1, 1, 9), (2, 5, 16), (3, 7, 7)):
+        x = torch.randn(size)
+        torch.testing.assert_close(executable(x), pool(x))
+
+
+def test_take_along_dim_keeps_the_sizes_dynamic() -> None:
+    example = (torch.randn(3, 4), torch.randint(0, 4, (3, 2)))
+    executable = disc.compile(Takes(), example, options=disc.Options(cache=False))
+    for rows, columns, count in ((2, 5, 3), (7, 3, 1), (1, 6, 6)):
+        x, indices = torch.randn(rows, columns), torch.randint(0, columns, (rows, count))
+        torch.testing.assert_close(executable(x, indices), Takes()(x, indices))
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda x: x.unflatten(1, (3, 2)), "dim 1 of input 'x' is fixed to 6 by unflatten .*test_fixed_dims.py:"),
+        (lambda x: x + 1 if x.shape[1] == 6 else x, "dim 1 of input 'x' is fixed to 6 by a condition in Python"),
+        (lambda x: torch.linalg.multi_dot([x, x.t()]), "dim 0 of input 'x' is fixed to 4 by linalg_multi_dot"),
+    ],
+)
+def test_a_fixed_dim_is_reported(function: Callable[..., object], text: str) -> None:
+    with pytest.warns(UserWarning, match=text):
+        export_module(Calls(function), (torch.randn(4, 6),))
+
+
+def test_what_a_weight_fixes_is_not() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        export_module(nn.Conv2d(3, 4, 3), (torch.randn(2, 3, 6, 6),))
+        export_module(nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4)), (torch.randn(2, 7, 5),))
+        export_module(Calls(lambda x: F.max_pool2d(x, 2)), (torch.randn(2, 3, 6, 6),))
