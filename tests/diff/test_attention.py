@@ -322,3 +322,40 @@ def test_explain_says_nothing_of_dots_without_a_softmax_between_them() -> None:
 
     compiled = module_program(program, randn(5, 16), randn(16, 16), dynamic=[[0], []])
     assert not any("attention" in note for kernel in compiled.executables[0].explain().kernels for note in kernel.notes)
+
+
+@pytest.mark.parametrize("width", [16, 24, 64, 80, 256, 272])
+def test_few_rows(width: int) -> None:
+    """One row is what decoding asks for; around the number of rows that are worth packing the keys, and around 16 and 64 keys."""
+    program = module_program(attention, *qkv(17, 23, width=width), dynamic=SELF)
+    assert ("scores as dot products" in notes(program)) is (width in (16, 64, 80, 256))
+    for rows in (1, 3, 4, 5):
+        for keys in (1, 2, 15, 16, 17, 63, 64, 65, 100, 513):
+            program.check(*qkv(rows, keys, width=width))
+
+
+@pytest.mark.parametrize("rows", [1, 4, 5])
+def test_few_rows_of_grouped_heads_behind_a_mask(rows: int) -> None:
+    """A known number of rows; keys of one head lie far apart, and some rows have none."""
+
+    def program(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        k, v = k.transpose(1, 2), v.transpose(1, 2)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+
+    def inputs(keys: int) -> tuple[Tensor, ...]:
+        mask = randn(rows, keys, seed=4) > -0.5
+        mask[-1] = False
+        return randn(1, 6, rows, 32), randn(1, keys, 2, 32, seed=1), randn(1, keys, 2, 32, seed=2), mask
+
+    compiled = module_program(program, *inputs(23), dynamic=[[], [1], [1], [1]])
+    assert ("scores as dot products" in notes(compiled)) is (rows <= 4)
+    for keys in (1, 2, 16, 33, 64, 130, 700):
+        compiled.check(*inputs(keys))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_few_rows_with_keys_that_are_not_finite(bad: float) -> None:
+    program = module_program(attention, *qkv(1, 23), dynamic=SELF)
+    q, k, v = qkv(2, 90)
+    k[0, 0, 70, 3], k[0, 1, 5, 9] = bad, bad
+    program.check(q, k, v)

@@ -57,12 +57,13 @@ def emit_attention(name: str, body: Body, space: IndexSpace, isa: Isa) -> Kernel
     """The kernel of an attention fusion."""
     blocks = _read_blocks(space, body, isa)
     if blocks is not None:
+        functions = blocks.functions()
         micro, notes, scratch, tasks = blocks.micro_kernels(), blocks.notes(), blocks.places()["end"], blocks.row_blocks()
         one, two = blocks.first.contraction, blocks.second.contraction
         keys = one.n if blocks.causal is None else (one.n + 1) // 2  # of the keys, as many as rows as a rule, a row sees half
         emit = lambda frame: emit_blocks(frame, blocks, body)  # noqa: E731
     else:
-        rows = _Rows(space, body, isa)
+        rows, functions = _Rows(space, body, isa), ()
         micro = micro_kernels(rows.first) + micro_kernels(rows.second)
         notes = (
             "no softmax, so rows are kept whole: "
@@ -77,7 +78,7 @@ def emit_attention(name: str, body: Body, space: IndexSpace, isa: Isa) -> Kernel
     return Kernel(
         name, "attention", (Version(f"{name}_v0", ""),), symbols, one.batch * tasks, (one.k + two.n) * keys * (BLOCK // 32) + 64,
         scratch, source, kernel_lines(body), kernel_ops(body), notes, flops=one.batch * one.m * keys * (one.k + two.n) * 2,
-        bytes=traffic(space, body), micro_kernels=tuple(dict.fromkeys(micro)),
+        bytes=traffic(space, body), micro_kernels=tuple(dict.fromkeys(micro)), functions=functions,
     )  # fmt: skip
 
 

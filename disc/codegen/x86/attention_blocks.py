@@ -14,6 +14,7 @@ from ...shapes import Dim
 from ..index import ONE, ZERO, Index
 from .attention_plan import KEY_BLOCK, Blocks
 from .attention_tiles import Panel, Task, TileRow, each_row, share, store_row
+from .dots import few_rows, may_dot
 from .function import Frame, store_roots
 from .gemm_plan import declare, is_direct
 from .memory import Buffer, address
@@ -128,11 +129,13 @@ def _scores(task: Task, begin: str, end: str, step: str) -> None:
     b, gemm = task.frame.b, task.blocks.first
     always = b.constant("arith.constant true")
     with b.loop(begin, end, b.index(gemm.panel)) as panel:
+        few = few_rows(task.frame, gemm, task.rows, panel.index) if may_dot(gemm) else None
+        packs = always if few is None else b.op(f"arith.xori {few.wanted}, {always} : i1")
         stop = b.op(f"arith.minsi {b.op(f'arith.addi {panel.index}, {b.index(gemm.panel)} : i64')}, {end} : i64")
         number = b.op(f"arith.divui {panel.index}, {b.index(gemm.panel)} : i64")
-        pointer, key_step = right_panel(task.at("keys"), gemm, number, panel.index, stop, always, None)
+        pointer, key_step = right_panel(task.at("keys"), gemm, number, panel.index, stop, packs, None)
         source = Panel(pointer, key_step, b.scalar(gemm.contraction.k))
-        each_row(task, gemm, ("keys", "query_rows", step), source, (panel.index, stop), _score_row(task, begin))
+        each_row(task, gemm, ("keys", "query_rows", step), source, (panel.index, stop), _score_row(task, begin), few)
 
 
 def _score_row(task: Task, begin: str) -> Callable[[TileRow], None]:

@@ -8,6 +8,7 @@ from ...ir.graph import Node
 from ...shapes import Dim
 from ..index import ZERO
 from ..softmax import Causal, Softmax
+from .dots import FEW, dots_name, dots_source, may_dot
 from .function import rounded_up
 from .gemm_plan import ROWS, Gemm
 
@@ -84,12 +85,19 @@ class Blocks:
         gemms = (self.first, self.second)
         return tuple((gemm.form.name, rows, count) for gemm in gemms for rows in self.row_counts() for count in self.vector_counts(gemm))
 
+    def functions(self) -> tuple[tuple[str, str], ...]:
+        """The shared functions that the kernel calls beside micro-kernels, as (name, MLIR text)."""
+        k = self.first.contraction.k
+        return ((dots_name(k.const), dots_source(k.const)),) if may_dot(self.first) else ()
+
     def notes(self) -> tuple[str, ...]:
         c = self.first.contraction
         lines = [
             f"running softmax: {ROW_BLOCK} rows x {KEY_BLOCK} keys of scores in scratch, no buffer of {c.m} x {c.n} scores",
             f"rows of -inf alone give {'0' if self.softmax.safe else 'NaN'}",
         ]
+        if may_dot(self.first):
+            lines.append(f"up to {FEW} rows: scores as dot products, keys read in place")
         if self.causal is not None:
             lines.append(
                 f"causal: row gm sees {self.causal.columns} keys, the rest is skipped in blocks unless a value there is not finite"

@@ -11,6 +11,7 @@ from ...shapes import Dim
 from ..contraction import forward_indices
 from ..index import ONE, ZERO, Index
 from .attention_plan import KEY_BLOCK, ROW_BLOCK, Blocks
+from .dots import FewRows
 from .emit import Predicate
 from .function import Frame
 from .gemm_plan import PANEL, ROWS, Gemm
@@ -77,10 +78,16 @@ class TileRow:
 
 
 def each_row(
-    task: Task, gemm: Gemm, names: tuple[str, str, str], panel: Panel, columns: tuple[str, str], each: Callable[[TileRow], None]
+    task: Task,
+    gemm: Gemm,
+    names: tuple[str, str, str],
+    panel: Panel,
+    columns: tuple[str, str],
+    each: Callable[[TileRow], None],
+    few: FewRows | None = None,
 ) -> None:
-    """All rows of the block times one panel; names: where tile and row pointers are, and the bytes from k to k + 1; `each` row is handled
-    with gm bound."""
+    """All rows of the block times one panel, or as dot products where they are `few`; names: where tile and row pointers are, and the
+    bytes from k to k + 1; `each` row is handled with gm bound."""
     b, e = task.frame.b, task.frame.emitter
     place, pointers, k_step = names
     row_name, start_name = e.name("row"), e.name("start")
@@ -91,7 +98,14 @@ def each_row(
         right = f"{moved}, {panel.step}, {panel.k}, {tile}, {b.index(PANEL)}"
         no_prefetch = f"{task.frame.scratch}, {b.index(0)}"
         fresh = b.constant("arith.constant false")  # the tile is written, not added to
-        _micro(task, gemm, (count, strip), f"{array}, {b.index(0)}, {k_step}, {right}, {fresh}, {no_prefetch}")
+        call = f"{array}, {b.index(0)}, {k_step}, {right}, {fresh}, {no_prefetch}"
+        if few is None:
+            _micro(task, gemm, (count, strip), call)
+        else:
+            with b.when(few.wanted):
+                _dots(task, gemm, few, (array, count), b.op(f"arith.subi {strip[1]}, {strip[0]} : i64"), tile)
+            with b.when(b.op(f"arith.xori {few.wanted}, {b.constant('arith.constant true')} : i1")):
+                _micro(task, gemm, (count, strip), call)
         high = b.op(f"arith.addi {low}, {count} : i64")
         with e.bind(start_name, low), b.loop(low, high, b.index(1)) as row:
             position = b.op(f"arith.addi {task.low}, {row.index} : i64")
@@ -115,6 +129,16 @@ def _micro(task: Task, gemm: Gemm, size: tuple[str, tuple[str, str]], operands: 
     rows, columns = size
     span = b.op(f"arith.subi {columns[1]}, {columns[0]} : i64")
     call_micro(b, gemm.form, gemm.lanes, task.blocks.row_counts(), task.blocks.vector_counts(gemm), (rows, span), operands)
+
+
+def _dots(task: Task, gemm: Gemm, few: FewRows, rows: tuple[str, str], columns: str, tile: str) -> None:
+    """The tile of few rows; rows: (array of their pointers, number)."""
+    b = task.frame.b
+    with b.loop(b.index(0), rows[1], b.index(1)) as row:
+        slot = b.op(f"llvm.getelementptr {rows[0]}[{row.index}] : (!llvm.ptr, i64) -> !llvm.ptr, !llvm.ptr")
+        pointer = b.op(f"llvm.load {slot} : !llvm.ptr -> !llvm.ptr")
+        target = address(b, Buffer(tile, (), "f32"), b.op(f"arith.muli {row.index}, {b.index(PANEL)} : i64"))
+        few.call(b, gemm.contraction.k.const, pointer, columns, target)
 
 
 def store_row(task: Task, gemm: Gemm, row: TileRow, adjust: Callable[[str], str], put: Callable[[dict[Node, Index]], None]) -> None:
