@@ -3,12 +3,15 @@
 A row reduction is a dominant: its kept dims are group dims, its reduced dims tile dims. Groups join when, by the symbols of
 their dims, every dominant forms the same rows, so that what one produces for a row is all that the next needs for it.
 
+Groups that do not need each other join too where they read the rows of one value: mean and maximum of an input read it once.
+
 Requires groups by fuse-elementwise and fuse-compute; only writes attributes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 from typing import ClassVar
 
 from torch_mlir import ir
@@ -30,7 +33,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Stitch(Pass):
-    """Merges until nothing more fits, consumers first."""
+    """Merges until nothing more fits, consumers first; then what reads the same rows side by side."""
 
     name: ClassVar[str] = "stitch"
 
@@ -42,6 +45,9 @@ class Stitch(Pass):
             for consumer in reversed(clusters.all()):
                 if consumer.nodes and _merge_producers(clusters, consumer):
                     changed = True
+        for first, second in combinations([each for each in clusters.all() if each.kind == "stitch"], 2):
+            if first.nodes and second.nodes and may_join(clusters, first, second) and should_join(clusters, first, second):
+                clusters.merge(first, second, "stitch")
         clusters.write()
 
 
@@ -76,6 +82,33 @@ def may_stitch(clusters: Clusters, producer: Cluster, consumer: Cluster) -> Rows
     if not all(_fits(clusters, root, rows) for root in roots) or clusters.would_cycle(producer, consumer):
         return None
     return rows
+
+
+def may_join(clusters: Clusters, first: Cluster, second: Cluster) -> bool:
+    """Legality: neither needs the other, and both form the same rows."""
+    if first in clusters.successors(second) or second in clusters.successors(first) or clusters.would_cycle(second, first):
+        return False
+    return may_stitch(clusters, first, second) is not None
+
+
+def should_join(clusters: Clusters, first: Cluster, second: Cluster) -> bool:
+    """Profit: both read a value whose rows are those of the group, which is then read once. Attention is a kernel of its own."""
+    rows = _common_rows(clusters, first.nodes + second.nodes)
+    shared = _sources(clusters, first) & _sources(clusters, second)
+    if rows is None or not any(_equal(clusters, clusters.count(node), clusters.env.product((rows.groups, rows.tile))) for node in shared):
+        return False
+    return all(match_attention(clusters, each) is None for each in (first, second))
+
+
+def _sources(clusters: Clusters, cluster: Cluster) -> set[Node]:
+    """The values that the group reads from memory, behind reshapes."""
+    found: set[Node] = set()
+    for operand in (operand for node in cluster.nodes for operand in node.operands):
+        while operand.op == "disc.reshape" and not clusters.is_real(operand):
+            operand = operand.operands[0]
+        if clusters.of.get(operand) is not cluster:
+            found.add(operand)
+    return found
 
 
 def _common_rows(clusters: Clusters, nodes: list[Node]) -> Rows | None:

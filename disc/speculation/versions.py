@@ -25,7 +25,7 @@ from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim, ShapeEnv, Truth
 
 VECTOR = 16  # lanes of the widest ISA level; the narrower ones divide it
-MEMORY_BOUND = 16  # instructions per element: with more, a core takes longer over a line than memory does
+MEMORY_BOUND = 32  # cost per element: with more, a core takes longer over a line than memory does
 SMALLEST_CACHE = 1 << 20  # bytes: no machine's last-level cache is smaller, so that smaller results need no version of their own
 
 

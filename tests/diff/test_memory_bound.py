@@ -46,7 +46,7 @@ def test_columns_side_by_side(dtype: torch.dtype) -> None:
         return [x.sum(0), x.amax(0), x.sum(0) + x.amin(0), x.argmax(0), (x + 1).sum(0) * 2]
 
     program = module_program(forward, randn(3, 4, dtype=dtype))
-    for columns in (1, 15, 16, 17, 63, 64, 127, 128, 129, 143, 250):
+    for columns in (1, 15, 16, 17, 63, 64, 127, 128, 129, 143, 250, 256, 257, 271, 500):
         for rows in (1, 2, 9):
             program.check(randn(rows, columns, dtype=dtype))
     program.check(randn(9, 0, dtype=dtype))

@@ -34,6 +34,22 @@ def test_sums(dtype: torch.dtype) -> None:
         program.check(randn(*shape, dtype=dtype).clamp(-2, 2) if dtype != torch.bool else randn(*shape, dtype=dtype))
 
 
+def test_independent_reductions_share_a_kernel() -> None:
+    """What reads the same rows is one launch, also where the results are rows."""
+
+    def forward(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x.sum(1), x.amax(1), x.softmax(1), x - x.amin(1, keepdim=True)]
+
+    program = module_program(forward, randn(3, 5))
+    for shape in ((3, 5), (1, 1), (17, 33), (5, 130), (2, 1024), (0, 4)):
+        program.check(randn(*shape))
+    for executable in program.executables:
+        before = executable.stats()["launches"]
+        executable(randn(7, 40))
+        after = executable.stats()["launches"]
+        assert isinstance(before, int) and after == before + 1
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
 def test_extremes(dtype: torch.dtype) -> None:
     def forward(x: torch.Tensor) -> list[torch.Tensor]:

@@ -26,12 +26,12 @@ func.func @main(%x: tensor<?x64xf32, [@S0, 64]>) -> (tensor<?x64xf32, [@S0, 64]>
 // -----
 // Memory does not wait for a result that takes many instructions, nor for one that is smaller than what is reduced.
 // CHECK-LABEL: func.func @main
-// CHECK-DAG: {kind = "loop", name = "loop_tanh", versions = [""]}
+// CHECK-DAG: {kind = "loop", name = "loop_power", versions = [""]}
 // CHECK-DAG: {kind = "stitch", name = "stitch_reduce", versions = [""]}
 "disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
 func.func @main(%x: tensor<?x64xf32, [@S0, 64]>, %y: tensor<?x64xf32, [@S0, 64]>) -> (tensor<?x64xf32, [@S0, 64]>, tensor<?xf32, [@S0]>) {
   %zero = stablehlo.constant dense<0.0> : tensor<f32>
-  %0 = stablehlo.tanh %x : tensor<?x64xf32, [@S0, 64]>
+  %0 = stablehlo.power %x, %x : tensor<?x64xf32, [@S0, 64]>
   %1 = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<?x64xf32, [@S0, 64]>, tensor<f32>) -> tensor<?xf32, [@S0]>
   return %0, %1 : tensor<?x64xf32, [@S0, 64]>, tensor<?xf32, [@S0]>
 }

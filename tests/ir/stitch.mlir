@@ -121,3 +121,19 @@ func.func @main(%x: tensor<?x8xf32, [@S0, 8]>, %w: tensor<8x8xf32, [8, 8]>) -> (
   %5 = stablehlo.reduce(%4 init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<?x8xf32, [@S0, 8]>, tensor<f32>) -> tensor<?xf32, [@S0]>
   return %5 : tensor<?xf32, [@S0]>
 }
+
+// -----
+// Two reductions of the same rows are one group, though neither needs the other; one of other rows is not.
+// CHECK-LABEL: func.func @main
+// CHECK: stablehlo.add across dimensions = [1]{{.*}}disc.group = 0 : i64, disc.kind = "stitch"
+// CHECK: stablehlo.maximum across dimensions = [1]{{.*}}disc.group = 0 : i64, disc.kind = "stitch"
+// CHECK: stablehlo.maximum across dimensions = [0, 1]{{.*}}disc.group = 1 : i64, disc.kind = "stitch"
+"disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
+func.func @main(%x: tensor<?x64xf32, [@S0, 64]>) -> (tensor<?xf32, [@S0]>, tensor<?xf32, [@S0]>, tensor<f32>) {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %low = stablehlo.constant dense<0xFF800000> : tensor<f32>
+  %s = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<?x64xf32, [@S0, 64]>, tensor<f32>) -> tensor<?xf32, [@S0]>
+  %m = stablehlo.reduce(%x init: %low) applies stablehlo.maximum across dimensions = [1] : (tensor<?x64xf32, [@S0, 64]>, tensor<f32>) -> tensor<?xf32, [@S0]>
+  %t = stablehlo.reduce(%x init: %low) applies stablehlo.maximum across dimensions = [0, 1] : (tensor<?x64xf32, [@S0, 64]>, tensor<f32>) -> tensor<f32>
+  return %s, %m, %t : tensor<?xf32, [@S0]>, tensor<?xf32, [@S0]>, tensor<f32>
+}

@@ -8,7 +8,7 @@ emitted in the outer scope and remembered there, so a row's mean is computed onc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -97,24 +97,23 @@ class Emitter:
         """Runs `body` over [low, high) with lane variable(s): whole vectors first, then masked ones. Returns the carried values.
 
         low must be a multiple of the lane count; extent is what is known of high - low. `body(names, values)` gets the names of
-        `unroll` lane variables and the carried values (`unroll` copies) and returns the new ones.
+        `unroll` lane variables and the carried values (`unroll` copies) and returns the new ones. Where no values are
+        carried, the whole vectors that are left come in halves of `unroll`, then in quarters, and so on.
         """
-        b, lanes = self.b, self.b.lanes
-        step = lanes * unroll
+        step = self.b.lanes * unroll
         known = extent.const if extent.is_const else None
         names = [name] + [f"{name}.{number}" for number in range(1, unroll)]
         for extra in names[1:]:
             self.space.variable(extra, self.space.extents[name])
         for each in names:
             self.space.variable(each + ".base", self.space.extents[name])
-        values = list(carried)
+        start, values = low, list(carried)
         if known is None or known >= step:
-            values = self._whole_vectors(names, low, high, step, values, body)
+            start, values = self._whole_vectors(names, low, high, step, values, body)
         if (known is not None and known % step == 0) or (unroll == 1 and self._is_whole(extent)):
             return [value for value, _ in values]
-        start = b.op(f"arith.subi {high}, {low} : i64")
-        start = b.op(f"arith.remui {start}, {b.index(step)} : i64")
-        start = low if known is not None and known < step else b.op(f"arith.subi {high}, {start} : i64")
+        if unroll > 1 and not carried:
+            return self.lane_loop(name, start, high, extent if known is None else Dim.of(known % step), unroll // 2, [], body)
         return self._masked_vectors(name, start, high, unroll, values, body)
 
     def _is_whole(self, extent: Dim) -> bool:
@@ -122,27 +121,23 @@ class Emitter:
 
     def _whole_vectors(
         self, names: list[str], low: str, high: str, step: int, values: list[tuple[str, str]], body: LaneBody
-    ) -> list[tuple[str, str]]:
+    ) -> tuple[str, list[tuple[str, str]]]:
+        """The loop over whole steps: where it ends, and the carried values."""
         b = self.b
         length = b.op(f"arith.subi {high}, {low} : i64")
         rest = b.op(f"arith.remui {length}, {b.index(step)} : i64")
         end = b.op(f"arith.subi {high}, {rest} : i64")
         with b.loop(low, end, b.index(step), values) as loop:
             self._unrolled(names, loop.index, loop.carried, loop.yields, body)
-        return [(result, type_) for result, (_, type_) in zip(loop.results, values, strict=True)]
+        return end, [(result, type_) for result, (_, type_) in zip(loop.results, values, strict=True)]
 
     def _unrolled(self, names: list[str], index: str, carried: list[str], yields: list[str], body: LaneBody) -> None:
         b = self.b
         bases = [index] + [b.op(f"arith.addi {index}, {b.index(b.lanes * number)} : i64") for number in range(1, len(names))]
-
-        def nest(position: int) -> None:
-            if position == len(names):
-                yields.extend(body(names, carried))
-                return
-            with self.bind(names[position], bases[position], lane=True, aligned=True):
-                nest(position + 1)
-
-        nest(0)
+        with ExitStack() as bound:
+            for each, base in zip(names, bases, strict=True):
+                bound.enter_context(self.bind(each, base, lane=True, aligned=True))
+            yields.extend(body(names, carried))
 
     def _masked_vectors(self, name: str, start: str, high: str, unroll: int, values: list[tuple[str, str]], body: LaneBody) -> list[str]:
         b = self.b
@@ -156,7 +151,7 @@ class Emitter:
         return loop.results if values else []
 
     def tail_mask(self, remaining: str) -> str:
-        """The mask of the first `remaining` (i64, any positive value) lanes."""
+        """The mask of the first `remaining` (i64) lanes: of none below 1, of all from their number on."""
         b = self.b
         capped = b.op(f"arith.minsi {remaining}, {b.index(b.lanes)} : i64")
         short = b.op(f"arith.trunci {capped} : i64 to i32")

@@ -14,7 +14,7 @@ from ...ir.graph import Node
 from ...shapes import Dim
 from ..index import ONE, ZERO, Index
 from ..probe import Probe, flattens
-from .builder import register_element
+from .builder import Builder, register_element
 from .emit import Ahead, Emitter, Predicate
 
 CHAINS = 4  # accumulators that hide the latency of an addition where the loop does little else
@@ -239,9 +239,28 @@ def _combined(e: Emitter, node: Node, accumulators: list[str], elements: list[st
     """The body of the reduction. A maximum or minimum gets its operands in the other order: its test for NaN is of the first, which then
     is not part of the chain from one iteration to the next."""
     assert node.body is not None
-    if _is_extreme(node):
-        return e.body(node.body, [*elements, *accumulators])
-    return e.body(node.body, [*accumulators, *elements])
+    if not _is_extreme(node):
+        return e.body(node.body, [*accumulators, *elements])
+    if register_element(node.element) == "f32" and e.b.lanes in (8, 16):
+        return [_extreme(e.b, node.body.yields[0], elements[0], accumulators[0])]
+    return e.body(node.body, [*elements, *accumulators])
+
+
+def _extreme(b: Builder, last: Node, element: str, accumulator: str) -> str:
+    """The maximum or minimum of f32, with a NaN of either; of two zeros the accumulator, whatever its sign, as eager mode has it.
+
+    The instruction answers with its second operand when either is NaN, so a NaN accumulator stays. It is asked for by name because the
+    compiler makes three comparisons and masks of what the words "less" and "select" say.
+    """
+    type_, name = b.vec("f32"), "max" if last.name == "maximum" else "min"
+    if b.lanes == 16:
+        rounding = b.op("arith.constant 4 : i32")
+        text = f'"llvm.x86.avx512.{name}.ps.512"({element}, {accumulator}, {rounding}) : ({type_}, {type_}, i32) -> {type_}'
+    else:
+        text = f'"llvm.x86.avx.{name}.ps.256"({element}, {accumulator}) : ({type_}, {type_}) -> {type_}'
+    better = b.op(f"llvm.call_intrinsic {text}")
+    missing = b.op(f"arith.cmpf uno, {element}, {element} : {type_}")
+    return b.op(f"arith.select {missing}, {element}, {better} : {b.vec('i1')}, {type_}")
 
 
 def _is_extreme(node: Node) -> bool:

@@ -22,7 +22,7 @@ from .reductions import reduce_columns_together, reduce_together
 
 CHUNK = 4096  # elements of a flat loop per task: 16 KiB of f32, half of an L1 cache
 CHEAP = 12  # ops per element up to which a block's sixteen copies of them are worth their code
-COLUMNS = 8  # vectors of columns that are reduced at once
+COLUMNS = 16  # vectors of columns that are reduced at once
 ROWS = 4  # short rows worked on at once
 BLOCK_BYTES = 4096  # of them together: longer ones hide their latencies by themselves, and many streams defeat the hardware's prefetching
 AHEAD = 4096  # elements: a later pass over a row fetches the next one, but nothing further ahead
