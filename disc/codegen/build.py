@@ -93,14 +93,17 @@ class _WeightSlots:
             self.entries.append((name, Weight(np.ascontiguousarray(weight.array), weight.dtype)))
         return self._numbers[key]
 
-    def packed(self, name: str, pack: PackedWeight) -> int:
-        """The slot of a weight in panels."""
-        form = (pack.k, pack.n, pack.k_step, pack.n_step, pack.start, pack.columns, pack.group)
-        key = ("packed", self._identity(name), form)
+    def packed(self, name: str, pack: PackedWeight, scales: str | None) -> int:
+        """The slot of a weight in panels, with the weight `scales` between their rows where the panels have blocks."""
+        form = (pack.k, pack.n, pack.k_step, pack.n_step, pack.start, pack.columns, pack.group, pack.block)
+        key = ("packed", self._identity(name), form, self._identity(scales) if scales is not None else None)
         if key not in self._numbers:
             weight = self.table[name]
+            panels = pack_panels(weight.array, pack)
+            if scales is not None:
+                panels = with_scales(panels, self.table[scales].array, pack)
             self._numbers[key] = len(self.entries)
-            self.entries.append((f"{name}.panels{pack.columns}", Weight(pack_panels(weight.array, pack), weight.dtype)))
+            self.entries.append((f"{name}.panels{pack.columns}", Weight(panels, weight.dtype)))
         return self._numbers[key]
 
     def _identity(self, name: str) -> object:
@@ -119,6 +122,22 @@ def pack_panels(array: npt.NDArray[np.generic], pack: PackedWeight) -> npt.NDArr
             own = part[side :: pack.group]
             result[panel, : own.shape[0], : part.shape[1], side] = own
     return result.reshape(panels, rows, pack.columns * pack.group)
+
+
+def with_scales(panels: npt.NDArray[np.generic], scales: npt.NDArray[np.generic], pack: PackedWeight) -> npt.NDArray[np.generic]:
+    """(panels, rows, columns * group) → the same with a row of scales, f32 as bytes, after the rows of every block of k."""
+    count, rows, width = panels.shape
+    blocks, length = -(-pack.k // pack.block), pack.block // pack.group
+    table = np.zeros((count * pack.columns, blocks), np.float32)
+    table[: pack.n] = scales.reshape(pack.n, blocks)
+    lines = np.ascontiguousarray(table.reshape(count, pack.columns, blocks).swapaxes(1, 2)).view(panels.dtype)
+    result = np.empty((count, rows + blocks, width), panels.dtype)
+    for block in range(blocks):
+        own = panels[:, block * length : (block + 1) * length]
+        start = block * (length + 1)
+        result[:, start : start + own.shape[1]] = own
+        result[:, start + own.shape[1]] = lines[:, block]
+    return result
 
 
 def _flat_view(array: npt.NDArray[np.generic], pack: PackedWeight) -> npt.NDArray[np.generic]:
@@ -213,14 +232,16 @@ class _Reader:
         return replace(kernel, checks_indices=checks_indices(space, body), notes=(*kernel.notes, *fusion.node.texts("notes")))
 
     def _launch(self, fusion: _Fusion, kernel: Kernel, slots: _WeightSlots, counters: tuple[int, ...]) -> Launch:
-        packed = {pack.argument: pack for pack in kernel.packed}
+        names = {place: str(operand.attrs["name"]) for place, operand in enumerate(fusion.node.operands) if operand.op == "disc.weight"}
         weights: dict[int, int] = {}
-        for position, operand in enumerate(fusion.node.operands):
-            if operand.op != "disc.weight":
-                continue
-            name = operand.attrs["name"]
-            assert isinstance(name, str)
-            weights[position] = slots.packed(name, packed[position]) if position in packed else slots.plain(name)
+        for pack in kernel.packed:
+            scales = names[pack.scales] if pack.scales is not None else None
+            weights[pack.argument] = slots.packed(names[pack.argument], pack, scales)
+            if pack.scales is not None:
+                weights[pack.scales] = weights[pack.argument]  # the code finds them in the panels
+        for place, name in names.items():
+            if place not in weights:
+                weights[place] = slots.plain(name)
         return Launch(kernel, fusion.name, fusion.node.operands, fusion.results, weights, counters)
 
     # --- checks ---------------------------------------------------------------------------------------------------------

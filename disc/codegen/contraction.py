@@ -54,7 +54,7 @@ class Contraction:
     """A dot or convolution over flat batch, m, n and k of the given extents.
 
     result: the index in the node's result of element (batch, m, n). windows: for a convolution with static windows and no holes in
-    its source.
+    its source. scales: of a `disc.scaled_dot`.
     """
 
     node: Node
@@ -66,11 +66,12 @@ class Contraction:
     right: Operand
     result: Callable[[Dim, Dim, Dim], Index]
     windows: Windows | None = None
+    scales: Node | None = None
 
 
 def read_contraction(space: IndexSpace, node: Node) -> Contraction:
-    """The contraction form of a `stablehlo.dot_general` or `stablehlo.convolution`."""
-    if node.op == "stablehlo.dot_general":
+    """The contraction form of a `stablehlo.dot_general`, `disc.scaled_dot` or `stablehlo.convolution`."""
+    if node.op in ("stablehlo.dot_general", "disc.scaled_dot"):
         return _read_dot(space, node)
     return _read_convolution(space, node)
 
@@ -79,7 +80,7 @@ def _read_dot(space: IndexSpace, node: Node) -> Contraction:
     numbers = node.attrs["dot_dimension_numbers"]
     assert isinstance(numbers, dict)
     axes = {key: value for key, value in numbers.items() if isinstance(value, tuple)}
-    left, right = node.operands
+    left, right = node.operands[:2]
     left_free = [axis for axis in range(len(left.dims)) if axis not in axes["lhs_batch"] and axis not in axes["lhs_contract"]]
     right_free = [axis for axis in range(len(right.dims)) if axis not in axes["rhs_batch"] and axis not in axes["rhs_contract"]]
     batch_dims = _pick(left.dims, axes["lhs_batch"])  # pyright: ignore[reportArgumentType]
@@ -104,7 +105,7 @@ def _read_dot(space: IndexSpace, node: Node) -> Contraction:
         node, product(batch_dims), product(m_dims), product(n_dims), product(k_dims),
         Operand(left, locate(len(left.dims), axes["lhs_batch"], left_free, axes["lhs_contract"], m_dims)),  # pyright: ignore[reportArgumentType]
         Operand(right, locate(len(right.dims), axes["rhs_batch"], right_free, axes["rhs_contract"], n_dims)),  # pyright: ignore[reportArgumentType]
-        result,
+        result, scales=node.operands[2] if len(node.operands) > 2 else None,
     )  # fmt: skip
 
 

@@ -25,7 +25,8 @@ class PackedWeight:
     """A weight argument to be replaced by panels: array[panel][k][column] of element (k, n) at flat position start + k*k_step + n*n_step.
 
     argument: which kernel input; columns: panel width, zeros beyond n; group: values of k that lie side by side for each column, so that
-    the panels are array[panel][k // group][column][k % group], zeros beyond k.
+    the panels are array[panel][k // group][column][k % group], zeros beyond k. block, scales: after the rows of every `block` values of k
+    (0 = none) follows a row of f32, one per column, out of the kernel input `scales`: array[n][k / block], row-major.
     """
 
     argument: int
@@ -36,6 +37,8 @@ class PackedWeight:
     start: int
     columns: int
     group: int = 1
+    block: int = 0
+    scales: int | None = None
 
 
 @dataclass(frozen=True)

@@ -229,7 +229,7 @@ def _cached_rows(body: Body, dims: tuple[Dim, ...]) -> tuple[Node, ...]:
 
 def check_single_dot(body: Body) -> Node:
     """The one dot or convolution of a compute fusion."""
-    found = [node for node in body.nodes if node.op in ("stablehlo.dot_general", "stablehlo.convolution")]
+    found = [node for node in body.nodes if node.op in ("stablehlo.dot_general", "disc.scaled_dot", "stablehlo.convolution")]
     if len(found) != 1:
         raise CompilerBug(f"a compute fusion holds {len(found)} dots")
     return found[0]

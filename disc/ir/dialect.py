@@ -79,6 +79,13 @@ class Cumulative(Disc.Operation, name="cumulative", traits=[ext.Pure]):
     source: ext.Operand[Any]
 
 
+class ScaledDot(Disc.Operation, name="scaled_dot", traits=[ext.Pure]):
+    out: ext.Result[Any]
+    left: ext.Operand[Any]
+    right: ext.Operand[Any]
+    scales: ext.Operand[Any]
+
+
 # The bindings look for `torch_mlir.dialects.<name>` at every `value.owner` of a dialect without generated classes, and search the
 # file system again each time. An empty module ends the search at once (17 times faster passes).
 for _name in ("stablehlo", "chlo", "disc", "kernel"):

@@ -16,6 +16,7 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 from disc.ir.interp_structure import index_vectors, pad_array
 from disc.ir.interp_values import Array, Rule, Scope, element_name, held_dtype, integers, optional_integers
 from disc.ir.ops import block_ops, int_attr
+from disc.ir.weights import SCALED_BLOCK
 
 
 def body_is_add(block: ir.Block) -> bool:
@@ -97,6 +98,18 @@ def _dot_general(op: ir.Operation, operands: list[Array], scope: Scope) -> list[
     if target.kind != "f":
         left, right = left.astype(target), right.astype(target)
     return [np.matmul(left, right.swapaxes(1, 2)).astype(target).reshape(batch + left_free + right_free)]
+
+
+def _scaled_dot(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    numbers = _stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+    left, left_free = _as_matrices(operands[0], [], numbers.lhs_contracting_dimensions)
+    right, right_free = _as_matrices(operands[1], [], numbers.rhs_contracting_dimensions)
+    scales = operands[2].reshape(right.shape[1], -1).T
+    result = np.zeros((left.shape[1], right.shape[1]), np.float64)
+    for block, scale in enumerate(scales):
+        part = slice(block * SCALED_BLOCK, (block + 1) * SCALED_BLOCK)
+        result += np.matmul(left[0, :, part].astype(np.int64), right[0, :, part].astype(np.int64).T) * scale
+    return [result.astype(np.float32).reshape(left_free + right_free)]
 
 
 def _as_matrices(x: Array, batching: Sequence[int], contracting: Sequence[int]) -> tuple[Array, tuple[int, ...]]:
@@ -214,5 +227,6 @@ def _select_and_scatter(op: ir.Operation, operands: list[Array], scope: Scope) -
 
 RULES: dict[str, Rule] = {
     "stablehlo.reduce": _reduce, "stablehlo.reduce_window": _reduce_window, "stablehlo.dot_general": _dot_general,
+    "disc.scaled_dot": _scaled_dot,
     "stablehlo.convolution": _convolution, "stablehlo.scatter": _scatter, "stablehlo.select_and_scatter": _select_and_scatter,
 }  # fmt: skip

@@ -18,6 +18,9 @@ STORAGE: dict[str, npt.DTypeLike] = {
 # MLIR element type → bytes of one element in memory.
 ELEMENT_BYTES: dict[str, int] = {element: np.dtype(dtype).itemsize for element, dtype in STORAGE.items()}
 
+# Values of k of a weight in bytes that share a scale (`disc.scaled_dot`): scaling costs an instruction for 16 of `vpdpbusd`.
+SCALED_BLOCK = 64
+
 
 @dataclass(frozen=True, eq=False)
 class Weight:

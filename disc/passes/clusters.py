@@ -20,7 +20,7 @@ from disc.shapes import Dim, ShapeEnv, Truth
 FREE = frozenset({"stablehlo.constant", "disc.dim_value", "disc.iota"})
 VIEWS = frozenset({"disc.reshape", "disc.broadcast_in_dim", "stablehlo.transpose", "disc.slice", "stablehlo.reverse"})
 SOURCES = frozenset({"input", "disc.weight"})
-DOTS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
+DOTS = frozenset({"stablehlo.dot_general", "disc.scaled_dot", "stablehlo.convolution"})
 ALONE = frozenset({"stablehlo.scatter", "disc.cumulative", "stablehlo.reduce_window"})
 STRUCTURAL = frozenset({"stablehlo.concatenate", "disc.pad", "disc.gather", "stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"})
 STORED = "disc.store"  # marks a view that its producer writes to memory in the viewed order

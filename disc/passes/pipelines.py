@@ -46,11 +46,12 @@ GRAPH: tuple[Pass, ...] = (
 
 
 def graph_passes(dtype: str) -> tuple[Pass, ...]:
-    """GRAPH for computing dots in `dtype`: conversions enter before constants are folded, so that weights are converted once."""
+    """GRAPH for computing dots in `dtype`: conversions enter before constants are folded, so that weights are converted once; weights are
+    quantized after they are folded, as a whole."""
     if dtype == "f32":
         return GRAPH
     place = GRAPH.index(FoldConstants())
-    narrow = (QuantizeDots(), ConvertDots("bf16")) if dtype == "int8" else (ConvertDots(dtype),)
+    narrow = (FoldConstants(), QuantizeDots(), ConvertDots("bf16")) if dtype == "int8" else (ConvertDots(dtype),)
     return (*GRAPH[:place], *narrow, *GRAPH[place:])
 
 

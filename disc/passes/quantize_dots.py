@@ -2,15 +2,18 @@
 
     %y = dot_general %x, %w : f32     ─►     %l, %h = stablehlo.reduce min, max of %x along k            (two numbers per row)
                                              %u = convert(round((%x - %l) * (255 / (%h - %l)))) : ui8
-                                             %a = dot_general %u, %q : (ui8, i8) -> i32
-                                             %y = convert(%a) * ((%h - %l) / 255 * %step) + %l * (%step * sum of %q along k)
+                                             %s = "disc.scaled_dot"(%u, %q, %steps)                      (ui8, i8, f32) -> f32
+                                             %y = %s * ((%h - %l) / 255) + %l * %totals
 
-A row uses all 256 levels between its least and its greatest element (activations behind GELU or ReLU are hardly negative), a weight's
-column is symmetric in [-127, 127]: unsigned by signed bytes is what `vpdpbusd` multiplies. All that depends on the weight alone (%q,
-%step, the sum) is folded into the weight table by `fold-constants`. An infinity or NaN in a row, or a range that overflows, makes that
-row of the result infinite or NaN, never a finite number.
+A row uses all 256 levels between its least and its greatest element (activations behind GELU or ReLU are hardly negative). A weight's
+column is symmetric in [-127, 127] with a step per block of k (`quantize_weights.py`): unsigned by signed bytes is what `vpdpbusd`
+multiplies, and sums of a block are exact. %q, %steps and %totals (the sums of a column's steps * values) are weights made here. An
+infinity or NaN in a row, or a range that overflows, makes that row of the result infinite or NaN, never a finite number.
 
-Requires and keeps stage `named`.
+The first dots of a program stay as they are, up to the share `early` of all multiplications: their errors run through every dot that
+follows, and where residuals begin small (GPT-2) nothing dilutes them. Why a dot stays is its attribute `disc.note`, which `explain` shows.
+
+Requires and keeps stage `named`, and weights that are folded.
 """
 
 from __future__ import annotations
@@ -23,17 +26,19 @@ from typing import ClassVar
 import numpy as np
 from torch_mlir import ir
 
-from disc.ir.interp_values import constant_attribute, element_name
-from disc.ir.ops import block_ops, build, main_block, rank_of, replace_op
+from disc.ir.interp_values import Array, constant_attribute, constant_value, element_name, held_weight
+from disc.ir.ops import block_ops, build, main_block, replace_op, string_attr
 from disc.ir.passes import CompileState, Pass
-from disc.passes.constants import constant_values
+from disc.ir.weights import SCALED_BLOCK, Weight, WeightTable
 from disc.passes.dot_numbers import DotNumbers
-from disc.passes.rewriting import entries, erase_dead, make_splat, named_type
+from disc.passes.quantize_weights import LEAST, quantize_columns
+from disc.passes.rewriting import defining, entries, erase_dead, make_splat, named_type, static_entry
 
 LEVELS = 255.0  # steps between the least and the greatest element of a row
-MOST = 127.0  # the largest magnitude of a weight, the same on both sides of zero
-LEAST = 2.0**-100  # the least range that is resolved: below it a row or column is taken as constant, and no quotient overflows
-MOST_CONTRACTED = 2**16  # as many products of an unsigned with a signed byte fit 32 bits
+MOST_CONTRACTED = 2**24  # sums of bytes along k are exact in f32 up to here, as the interpreter's are
+NOTE = "disc.note"
+CONSTANT = "constant"  # the name of a weight that is written in the program
+CONSTANT = "constant"  # the name of a weight that is written in the program
 
 
 @dataclass(frozen=True)
@@ -41,30 +46,52 @@ class QuantizeDots(Pass):
     """Quantizes every dot that gains.
 
     least: a dot that contracts fewer elements, or has fewer columns, stays as it is: there is too little work per element quantized.
+    early: this share of the multiplications of all dots that gain stays in the type it has, from the first dot on.
     """
 
     name: ClassVar[str] = "quantize-dots"
     least: int = 32
+    early: float = 1 / 12
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
         block = main_block(module)
-        constants = constant_values(block)
-        quantized = _Quantized()
+        quantized, gaining = _Quantized(state.weights), list[tuple[ir.Operation, int]]()
         for op in block_ops(block):
-            if may_quantize(op, constants) and should_quantize(op, self.least):
+            if op.name != "stablehlo.dot_general":
+                continue
+            if not may_quantize(op):
+                _stays(op, "not f32 rows times a weight")
+            elif not should_quantize(op, self.least):
+                _stays(op, f"contracts or makes fewer than {self.least} elements")
+            else:
+                gaining.append((op, math.prod(sizes_of(op))))
+        room = self.early * sum(work for _, work in gaining)
+        for op, work in gaining:
+            room -= work
+            if room >= 0:
+                _stays(op, "among the first dots, whose errors would run through all others")
+            else:
                 replace_op(op, [quantized.dot(op)])
         erase_dead(block)
 
 
-def may_quantize(op: ir.Operation, constants: Mapping[ir.Value, None]) -> bool:
-    """Legal? An f32 dot of rows, contracted along their last dims, with a weight."""
-    if op.name != "stablehlo.dot_general" or any(element_name(value.type) != "f32" for value in (*op.operands, *op.results)):
+def _stays(op: ir.Operation, why: str) -> None:
+    op.attributes[NOTE] = ir.StringAttr.get(f"not in 8 bits: {why}")
+
+
+def may_quantize(op: ir.Operation) -> bool:
+    """Legal? An f32 dot of rows, contracted along their last dims, with a weight that is folded."""
+    if any(element_name(value.type) != "f32" for value in (*op.operands, *op.results)):
         return False
     left, right = op.operands
     numbers = DotNumbers.of(op)
-    free = numbers.free(0, rank_of(left))
-    trailing = numbers.contracting[0] == tuple(range(len(free), rank_of(left)))
-    return right in constants and left not in constants and not numbers.batching[0] and trailing and sizes_of(op)[0] < MOST_CONTRACTED
+    free = numbers.free(0, len(entries(left.type)))
+    trailing = numbers.contracting[0] == tuple(range(len(free), len(entries(left.type))))
+    return _is_leaf(right) and not _is_leaf(left) and not numbers.batching[0] and trailing and sizes_of(op)[0] < MOST_CONTRACTED
+
+
+def _is_leaf(value: ir.Value) -> bool:
+    return defining(value, "disc.weight", "stablehlo.constant") is not None
 
 
 def should_quantize(op: ir.Operation, least: int) -> bool:
@@ -91,43 +118,77 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _Columns:
-    """The right operand: w = step * values (i8), and total = step * the sum of values, step and total one per column."""
+    """The right operand as the names of weights: values (i8) and steps (f32, one per column and block of k), and totals (f32, one per
+    column: the sum of steps * values)."""
 
-    values: ir.Value
-    step: ir.Value
-    total: ir.Value
+    values: str
+    steps: str
+    totals: str
 
 
 @dataclass
 class _Quantized:
     """The quantized form of every operand that was asked for, each made once."""
 
+    weights: WeightTable
     rows: dict[object, _Rows] = field(default_factory=dict)
     columns: dict[object, _Columns] = field(default_factory=dict)
 
     def dot(self, op: ir.Operation) -> ir.Value:
         """The quantized form of the dot `op`, before it."""
-        numbers, (left, right) = DotNumbers.of(op), op.operands
-        keys = [(value, contracted) for value, contracted in zip(op.operands, numbers.contracting, strict=True)]
-        if keys[0] not in self.rows:
-            self.rows[keys[0]] = _quantize_rows(left, numbers.contracting[0], op)
-        if keys[1] not in self.columns:
-            self.columns[keys[1]] = _quantize_columns(right, numbers.contracting[1], op)
-        return _dequantized(op, numbers, self.rows[keys[0]], self.columns[keys[1]])
+        numbers, left = DotNumbers.of(op), op.operands[0]
+        key = (left, numbers.contracting[0])
+        if key not in self.rows:
+            self.rows[key] = _quantize_rows(left, numbers.contracting[0], op)
+        return _scaled(op, numbers, self.rows[key], self._columns(op, numbers))
+
+    def _columns(self, op: ir.Operation, numbers: DotNumbers) -> _Columns:
+        origin, array = _content(op.operands[1], self.weights)
+        key = (origin if origin != CONSTANT else op.operands[1], numbers.contracting[1])
+        if key not in self.columns:
+            order = [*numbers.free(1, array.ndim), *numbers.contracting[1]]
+            moved = array.transpose(order)
+            columns = quantize_columns(np.asarray(moved.reshape(-1, sizes_of(op)[0]), np.float32))
+            made = {"bytes": columns.values.reshape(moved.shape), "steps": columns.steps, "totals": columns.totals}
+            names = [self.weights.add(f"{name}.{origin}", Weight(each, "i8" if name == "bytes" else "f32")) for name, each in made.items()]
+            self.columns[key] = _Columns(*names)
+        return self.columns[key]
 
 
-def _dequantized(op: ir.Operation, numbers: DotNumbers, row: _Rows, column: _Columns) -> ir.Value:
+def _content(value: ir.Value, weights: WeightTable) -> tuple[str, Array]:
+    """A name for a weight or constant, and what it holds."""
+    op = value.owner.operation  # pyright: ignore[reportAttributeAccessIssue]
+    if op.name == "disc.weight":
+        name = string_attr(op, "name")
+        return name, held_weight(weights[name])
+    array = constant_value(op.attributes["value"])
+    return CONSTANT, np.broadcast_to(array, ir.RankedTensorType(value.type).shape)
+
+
+def _scaled(op: ir.Operation, numbers: DotNumbers, row: _Rows, column: _Columns) -> ir.Value:
     result = op.results[0].type
-    rank, split = len(entries(result)), len(numbers.free(0, rank_of(op.operands[0])))
+    rank, split = len(entries(result)), len(numbers.free(0, len(entries(op.operands[0].type))))
+    columns, f32, byte = entries(result)[split:], ir.F32Type.get(), ir.IntegerType.get_signless(8)
+    contracted = [entries(op.operands[1].type)[dim] for dim in numbers.contracting[1]]
+
+    def weight(name: str, element: ir.Type, dims: Sequence[ir.Attribute]) -> ir.Value:
+        return build("disc.weight", [], [named_type(element, dims)], {"name": name}, before=op).results[0]
 
     def along(value: ir.Value, side: int) -> ir.Value:
         return _along(value, range(split) if side == 0 else range(split, rank), result, op)
 
-    word = ir.IntegerType.get_signless(32)
-    products = numbers.build_dot(op, [row.values, column.values], named_type(word, entries(result))).results[0]
-    floats = build("stablehlo.convert", [products], [result], before=op).results[0]
-    scaled = _binary("multiply", floats, _binary("multiply", along(row.step, 0), along(column.step, 1), op), op)
-    return _binary("add", scaled, _binary("multiply", along(row.low, 0), along(column.total, 1), op), op)
+    inner, outer = sizes_of(op)
+    paired = DotNumbers(((), ()), (numbers.contracting[0], tuple(range(len(columns), len(columns) + len(contracted)))))
+    operands = [
+        row.values,
+        weight(column.values, byte, [*columns, *contracted]),
+        weight(column.steps, f32, [static_entry(outer), static_entry(-(-inner // SCALED_BLOCK))]),
+    ]
+    attributes = {"dot_dimension_numbers": paired.attribute()}
+    products = build("disc.scaled_dot", operands, [result], attributes, before=op).results[0]
+    scaled = _binary("multiply", products, along(row.step, 0), op)
+    totals = weight(column.totals, f32, columns)
+    return _binary("add", scaled, _binary("multiply", along(row.low, 0), along(totals, 1), op), op)
 
 
 def _quantize_rows(value: ir.Value, contracted: tuple[int, ...], before: ir.Operation) -> _Rows:
@@ -142,20 +203,8 @@ def _quantize_rows(value: ir.Value, contracted: tuple[int, ...], before: ir.Oper
     return _Rows(_rounded(steps, ir.IntegerType.get_unsigned(8), before), low, step)
 
 
-def _quantize_columns(value: ir.Value, contracted: tuple[int, ...], before: ir.Operation) -> _Columns:
-    magnitude = build("stablehlo.abs", [value], [value.type], before=before).results[0]
-    (most,) = _reduce({"maximum": np.array(LEAST, np.float32)}, magnitude, contracted, before)
-    step = _binary("multiply", most, _splat(1 / MOST, most.type, before), before)
-    factor = _binary("divide", _splat(MOST, most.type, before), most, before)
-    steps = _binary("multiply", value, _along(factor, _kept(value, contracted), value.type, before), before)
-    values = _rounded(steps, ir.IntegerType.get_signless(8), before)
-    wide = build("stablehlo.convert", [values], [value.type], before=before).results[0]
-    (total,) = _reduce({"add": np.zeros((), np.float32)}, wide, contracted, before)
-    return _Columns(values, step, _binary("multiply", total, step, before))
-
-
 def _kept(value: ir.Value, contracted: Sequence[int]) -> list[int]:
-    return [dim for dim in range(rank_of(value)) if dim not in contracted]
+    return [dim for dim in range(len(entries(value.type))) if dim not in contracted]
 
 
 def _rounded(value: ir.Value, byte: ir.Type, before: ir.Operation) -> ir.Value:

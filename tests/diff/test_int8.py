@@ -19,6 +19,8 @@ from torch.export import Dim
 
 import disc
 from disc.config import Options
+from disc.ir.weights import SCALED_BLOCK
+from disc.passes.quantize_weights import quantize_columns
 from disc.ral.executable import Executable, load
 from disc.targets import host_isa
 
@@ -93,18 +95,24 @@ def test_weights_packed_ahead_of_time(k: int, n: int) -> None:
             np.testing.assert_array_equal(np.asarray(executable(a)), a.astype(np.int64) @ weight.astype(np.int64), err_msg=executable.isa)
 
 
+def scaled_dot(u: npt.NDArray[np.integer], q: npt.NDArray[np.integer], steps: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """u [..., k], q [n, k], steps [n, blocks]: exact sums of every block, added in order by fused multiply-adds in f32."""
+    result = np.zeros((*u.shape[:-1], len(q)), np.float32)
+    for block in range(steps.shape[1]):
+        part = slice(block * SCALED_BLOCK, (block + 1) * SCALED_BLOCK)
+        exact = u[..., part].astype(np.float64) @ q[:, part].astype(np.float64).T
+        result = (result + exact * steps[:, block].astype(np.float64)).astype(np.float32)
+    return result
+
+
 def quantized_layer(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> npt.NDArray[np.float32]:
     """The steps of `quantize-dots` in f32: x [..., k], weight [n, k]."""
-    rows, w = x.numpy(), weight.numpy()
+    rows, columns = x.numpy(), quantize_columns(weight.numpy())
     low, high = rows.min(-1, keepdims=True), rows.max(-1, keepdims=True)
     width = np.maximum(high - low, np.float32(2.0**-100))
     u = np.rint((rows - low) * (np.float32(255) / width))
-    most = np.maximum(np.abs(w).max(-1, keepdims=True), np.float32(2.0**-100))
-    q = np.rint(w * (np.float32(127) / most))
-    step = most[:, 0] * np.float32(1 / 127)
-    total = q.sum(-1, dtype=np.float32) * step
-    exact = (u.astype(np.int64) @ q.astype(np.int64).T).astype(np.float32)
-    return exact * (width * np.float32(1 / 255) * step) + low * total + bias.numpy()
+    products = scaled_dot(u, columns.values, columns.steps)
+    return products * (width * np.float32(1 / 255)) + low * columns.totals + bias.numpy()
 
 
 def mean_error(ours: torch.Tensor, wanted: torch.Tensor) -> float:
@@ -117,7 +125,8 @@ def linear(k: int, n: int) -> nn.Linear:
     return nn.Linear(k, n).eval()
 
 
-@pytest.mark.parametrize(("k", "n"), [(32, 32), (33, 65), (64, 127), (127, 33), (768, 64)])
+# k: whole blocks, and what is left of them: less than a block, whole groups of four, single bytes.
+@pytest.mark.parametrize(("k", "n"), [(32, 32), (33, 65), (64, 127), (65, 64), (100, 40), (127, 33), (128, 64), (194, 129), (768, 64)])
 def test_layers(k: int, n: int) -> None:
     """Exactly the steps of the pass, near the layer in f32, in one kernel for the rows and one for the products."""
     layer = linear(k, n)
@@ -141,6 +150,43 @@ def test_rows_that_are_hard_to_quantize() -> None:
     for executable in on_every_isa(layer, (randn(3, 64),)):
         ours, wanted = torch.as_tensor(executable(x)), layer(x).detach()
         assert bool(((ours - wanted).abs().amax(-1) <= 0.05 * wanted.abs().amax(-1)).all()), executable.isa
+
+
+def test_parts_of_k() -> None:
+    """Sums stay in scratch from one part of k to the next, which starts with a block."""
+    layer = linear(5000, 40)
+    for executable in on_every_isa(layer, (randn(3, 5000),), ({0: Dim.AUTO},)):
+        for rows in (1, 7, 130):
+            x = randn(rows, 5000)
+            wanted = quantized_layer(x, layer.weight.detach(), layer.bias.detach())
+            np.testing.assert_allclose(np.asarray(executable(x)), wanted, rtol=1e-5, atol=1e-5, err_msg=executable.isa)
+
+
+def test_steps_follow_the_blocks() -> None:
+    """Columns whose blocks differ by orders of magnitude, with zeros and tiny values: each block is as exact as alone."""
+    layer = linear(256, 32)
+    with torch.no_grad():
+        layer.weight[:, 64:128] *= 1e-4
+        layer.weight[:, 128:192] = 0.0
+        layer.weight[3, :64] = 1e-35
+    for executable in on_every_isa(layer, (randn(3, 256),)):
+        x = randn(3, 256)
+        x[:, :64], x[:, 192:] = 0.0, 0.0
+        ours, wanted = torch.as_tensor(executable(x)) - layer.bias.detach(), (x.double() @ layer.weight.detach().double().mT).float()
+        assert mean_error(ours, wanted) < 0.02, executable.isa
+
+
+def test_weights_that_are_not_finite() -> None:
+    """A column with an infinity or NaN is not a finite number; the others are as they were."""
+    layer, odd = linear(128, 32), linear(128, 32)
+    with torch.no_grad():
+        odd.weight[3, 5], odd.weight[30, 127] = math.inf, math.nan
+    for plain, executable in zip(on_every_isa(layer, (randn(3, 128),)), on_every_isa(odd, (randn(3, 128),)), strict=True):
+        x = randn(3, 128)
+        ours, wanted = torch.as_tensor(executable(x)), torch.as_tensor(plain(x))
+        kept = [column for column in range(32) if column not in (3, 30)]
+        assert torch.equal(ours[:, kept], wanted[:, kept])
+        assert not bool(torch.isfinite(ours[:, [3, 30]]).any()), executable.isa
 
 
 def test_special_values() -> None:
@@ -188,7 +234,30 @@ def test_what_is_not_quantized() -> None:
 
 def test_weights_are_bytes() -> None:
     executable = on_every_isa(linear(128, 128), (randn(2, 128),))[0]
-    assert [weight["size"] for weight in executable.manifest["weights"] if weight["dtype"] == "i8"] == [128 * 128]
+    assert [weight["size"] for weight in executable.manifest["weights"] if weight["dtype"] == "i8"] == [128 * 128 + 2 * 128 * 4]
+
+
+def test_explain_says_what_was_quantized_and_why_not() -> None:
+    """Of 13 equal layers the first stays as it is; the others are bytes; products of activations are no rows times a weight."""
+
+    class Deep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(linear(64, 64) for _ in range(13))
+            self.head = linear(64, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = torch.tanh(layer(x))
+            return self.head(x @ x.mT @ x)
+
+    executable = on_every_isa(Deep().eval(), (randn(3, 64),))[-1]
+    notes = [" ".join(kernel["notes"]) for kernel in executable.manifest["kernels"] if "dot" in kernel["name"]]
+    assert "among the first dots" in notes[0]
+    assert [text for text in notes[1:13] if "micro-kernel: u8" not in text] == []
+    assert "fewer than 32" in notes[-1]
+    assert sum("not f32 rows times a weight" in text for text in notes) == 2
+    assert "among the first dots" in str(executable.explain())
 
 
 def test_native_takes_the_instructions_that_are_used() -> None:

@@ -32,17 +32,13 @@ func.func @main(%x: tensor<?x64xf32, [@S0, 64]>, %p: tensor<64x?xf32, [64, @S0]>
   // CHECK: %[[ROUND:.*]] = stablehlo.round_nearest_even %[[STEPS]]
   // CHECK: %[[BYTES:.*]] = stablehlo.convert %[[ROUND]] : (tensor<?x64xf32, [@S0, 64]>) -> tensor<?x64xui8, [@S0, 64]>
 
-  // The weight is folded: its bytes, one step per column, and the sums times that.
-  // CHECK: %[[WSTEP:.*]] = stablehlo.constant dense<{{.*}}> : tensor<32xf32, [32]>
-  // CHECK: %[[W:.*]] = "disc.weight"() {name = "folded.convert.w"} : () -> tensor<32x64xi8, [32, 64]>
-  // CHECK: %[[WSUM:.*]] = "disc.weight"() {name = "folded.multiply.w"} : () -> tensor<32xf32, [32]>
-
-  // CHECK: %[[DOT:.*]] = stablehlo.dot_general %[[BYTES]], %[[W]], contracting_dims = [1] x [1] : (tensor<?x64xui8, [@S0, 64]>, tensor<32x64xi8, [32, 64]>) -> tensor<?x32xi32, [@S0, 32]>
-  // CHECK: %[[FLOATS:.*]] = stablehlo.convert %[[DOT]]
+  // The weight is quantized here: its bytes, a step per column and block of k, and the sums of their products.
+  // CHECK: %[[W:.*]] = "disc.weight"() {name = "bytes.w"} : () -> tensor<32x64xi8, [32, 64]>
+  // CHECK: %[[WSTEPS:.*]] = "disc.weight"() {name = "steps.w"} : () -> tensor<32x1xf32, [32, 1]>
+  // CHECK: %[[DOT:.*]] = "disc.scaled_dot"(%[[BYTES]], %[[W]], %[[WSTEPS]]) {{.*}} -> tensor<?x32xf32, [@S0, 32]>
   // CHECK: %[[S0:.*]] = "disc.broadcast_in_dim"(%[[STEP]]) {dims = array<i64: 0>
-  // CHECK: %[[S1:.*]] = "disc.broadcast_in_dim"(%[[WSTEP]]) {dims = array<i64: 1>
-  // CHECK: %[[SS:.*]] = stablehlo.multiply %[[S0]], %[[S1]]
-  // CHECK: %[[SCALED:.*]] = stablehlo.multiply %[[FLOATS]], %[[SS]]
+  // CHECK: %[[SCALED:.*]] = stablehlo.multiply %[[DOT]], %[[S0]]
+  // CHECK: %[[WSUM:.*]] = "disc.weight"() {name = "totals.w"} : () -> tensor<32xf32, [32]>
   // CHECK: %[[L0:.*]] = "disc.broadcast_in_dim"(%[[R]]#0) {dims = array<i64: 0>
   // CHECK: %[[L1:.*]] = "disc.broadcast_in_dim"(%[[WSUM]]) {dims = array<i64: 1>
   // CHECK: %[[OFFSET:.*]] = stablehlo.multiply %[[L0]], %[[L1]]
@@ -51,12 +47,12 @@ func.func @main(%x: tensor<?x64xf32, [@S0, 64]>, %p: tensor<64x?xf32, [64, @S0]>
 
   // A second weight reads the same bytes: the rows are quantized once.
   // CHECK-NOT: stablehlo.reduce
-  // CHECK: stablehlo.dot_general %[[BYTES]], {{.*}} : (tensor<?x64xui8, [@S0, 64]>, tensor<48x64xi8, [48, 64]>) -> tensor<?x48xi32, [@S0, 48]>
+  // CHECK: "disc.scaled_dot"(%[[BYTES]], {{.*}} : (tensor<?x64xui8, [@S0, 64]>, tensor<48x64xi8, [48, 64]>, tensor<48x1xf32, [48, 1]>) -> tensor<?x48xf32, [@S0, 48]>
   %g = stablehlo.dot_general %x, %u, contracting_dims = [1] x [1] : (tensor<?x64xf32, [@S0, 64]>, tensor<48x64xf32, [48, 64]>) -> tensor<?x48xf32, [@S0, 48]>
 
-  // Two activations, and too few columns: as they were.
-  // CHECK: %[[E:.*]] = stablehlo.dot_general %[[X]], %[[P]], contracting_dims = [1] x [0] : (tensor<?x64xf32, [@S0, 64]>, tensor<64x?xf32, [64, @S0]>) -> tensor<?x?xf32, [@S0, @S0]>
-  // CHECK: %[[F:.*]] = stablehlo.dot_general %[[X]], %[[V]], contracting_dims = [1] x [1] : (tensor<?x64xf32, [@S0, 64]>, tensor<2x64xf32, [2, 64]>) -> tensor<?x2xf32, [@S0, 2]>
+  // Two activations, and too few columns: as they were, and why.
+  // CHECK: %[[E:.*]] = stablehlo.dot_general %[[X]], %[[P]], contracting_dims = [1] x [0] {disc.note = "not in 8 bits: not f32 rows times a weight"} : (tensor<?x64xf32, [@S0, 64]>, tensor<64x?xf32, [64, @S0]>) -> tensor<?x?xf32, [@S0, @S0]>
+  // CHECK: %[[F:.*]] = stablehlo.dot_general %[[X]], %[[V]], contracting_dims = [1] x [1] {disc.note = "not in 8 bits: contracts or makes fewer than 32 elements"} : (tensor<?x64xf32, [@S0, 64]>, tensor<2x64xf32, [2, 64]>) -> tensor<?x2xf32, [@S0, 2]>
   // CHECK: return %[[D]], {{.*}}, %[[E]], %[[F]]
   %e = stablehlo.dot_general %x, %p, contracting_dims = [1] x [0] : (tensor<?x64xf32, [@S0, 64]>, tensor<64x?xf32, [64, @S0]>) -> tensor<?x?xf32, [@S0, @S0]>
   %f = stablehlo.dot_general %x, %v, contracting_dims = [1] x [1] : (tensor<?x64xf32, [@S0, 64]>, tensor<2x64xf32, [2, 64]>) -> tensor<?x2xf32, [@S0, 2]>

@@ -138,6 +138,14 @@ def _divide(b: Builder, value: str, divisor: str) -> tuple[str, str]:
     return quotient, b.op(f"arith.subi {value}, {b.op(f'arith.muli {quotient}, {divisor} : i64')} : i64")
 
 
+def _panel_rows(b: Builder, gemm: Gemm, k: str) -> str:
+    """Whole rows of a packed panel for `k` values."""
+    rows, _ = _divide(b, k, b.index(gemm.form.group))
+    if not gemm.form.block:
+        return rows
+    return b.op(f"arith.addi {rows}, {_divide(b, k, b.index(gemm.form.block))[0]} : i64")
+
+
 def _emit_panel(frame: Frame, gemm: Gemm, body: Body, place: tuple[str, str], flags: tuple[str, str], packed: PackedWeight | None) -> None:
     """The task at place = (block, panel). flags: (must B be packed, is this the task to fetch the next part of B)."""
     b, c = frame.b, gemm.contraction
@@ -181,13 +189,16 @@ def _emit_parts(
         _emit_tiles(frame, gemm, body, rows, columns, _Part(b.index(0), k, pointer, step, never, always, always, b.index(0)), walk)
         return
     length = b.op(f"arith.muli {walk.depth}, {b.index(gemm.form.group)} : i64")
+    if gemm.form.block:
+        blocks = b.op(f"arith.ceildivui {length}, {b.index(gemm.form.block)} : i64")
+        length = b.op(f"arith.muli {blocks}, {b.index(gemm.form.block)} : i64")
     end = b.op(f"arith.maxsi {k}, {b.index(1)} : i64")  # without values of k the sums are zeros, which must still be stored
     whole = _condition(b, "sge", length, k)
     tile_step = b.op(f"arith.select {whole}, {b.index(0)}, {b.index(PANEL * ELEMENT_BYTES[gemm.element])} : i64")
     with b.loop(b.index(0), end, length) as part:
         stop = b.op(f"arith.addi {part.index}, {length} : i64")
         count = b.op(f"arith.subi {b.op(f'arith.minsi {stop}, {k} : i64')}, {part.index} : i64")
-        row, _ = _divide(b, part.index, b.index(gemm.form.group))
+        row = _panel_rows(b, gemm, part.index)
         moved = address(b, Buffer(pointer, (), "i8"), b.op(f"arith.muli {row}, {step} : i64"))
         later, final = _condition(b, "ne", part.index, b.index(0)), _condition(b, "sge", stop, k)
         _emit_tiles(frame, gemm, body, rows, columns, _Part(part.index, count, moved, step, later, final, whole, tile_step), walk)
@@ -257,7 +268,7 @@ class _Ahead:
         self.wanted = self.never
         if not self.has_right:
             return
-        size = b.op(f"arith.muli {_divide(b, part.count, b.index(gemm.form.group))[0]}, {b.index(gemm.panel_step)} : i64")
+        size = b.op(f"arith.muli {_panel_rows(b, gemm, part.count)}, {b.index(gemm.panel_step)} : i64")
         self.start = address(b, Buffer(part.pointer, (), "i8"), size)
         some = b.op(f"arith.maxsi {passes}, {b.index(1)} : i64")
         self.share = b.op(f"arith.divui {size}, {some} : i64")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...errors import CompilerBug
 from ...ir.graph import Body, Node
 from ...ir.weights import ELEMENT_BYTES
 from ...shapes import Dim
@@ -75,8 +76,10 @@ class Gemm:
         return self.panel * self.form.unit
 
     def panel_rows(self) -> Dim:
-        """Rows of a panel: values of k in groups."""
-        return (self.contraction.k + (self.form.group - 1)) // self.form.group
+        """Rows of a panel: values of k in groups, and rows of scales."""
+        k, form = self.contraction.k, self.form
+        rows = (k + (form.group - 1)) // form.group
+        return rows + (k + (form.block - 1)) // form.block if form.block else rows
 
     @property
     def left_offset(self) -> int:
@@ -113,7 +116,9 @@ def plan_gemm(
     if left is not None and form.reads_groups and left.k_step != ONE:
         left = None
     right = _access(space, contraction.right, "gn", form.right, leaves)
-    packed = _packed_weight(body, contraction, right, panel, form.group, weights)
+    packed = _packed_weight(body, contraction, right, panel, form, weights)
+    if form.block and packed is None:
+        raise CompilerBug(f"a scaled dot whose weight cannot be packed (line {contraction.node.line})")
     patches = read_patches(space, contraction) if form.group == 1 and form.right == form.accumulator else None
     gemm = Gemm(contraction, form, isa.lanes, VECTORS[isa.lanes], panel, left, right, packed is not None, body.yields, patches)
     return gemm, packed
@@ -134,24 +139,27 @@ def _access(space: IndexSpace, operand: Operand, free: str, element: str, leaves
 
 
 def _packed_weight(
-    body: Body, contraction: Contraction, access: Access | None, panel: int, group: int, weights: frozenset[Node]
+    body: Body, contraction: Contraction, access: Access | None, panel: int, form: Form, weights: frozenset[Node]
 ) -> PackedWeight | None:
     if access is None or access.leaf not in weights or len(set(access.leaf.uses)) != 1:
         return None
-    form = split_linear(access.rest, "gn")
-    if form is None or not (
-        form[0].is_const and form[1].is_const and access.k_step.is_const and contraction.n.is_const and contraction.k.is_const
+    place = split_linear(access.rest, "gn")
+    if place is None or not (
+        place[0].is_const and place[1].is_const and access.k_step.is_const and contraction.n.is_const and contraction.k.is_const
     ):
         return None
+    scales = body.arguments.index(contraction.scales) if contraction.scales is not None else None
     return PackedWeight(
         body.arguments.index(access.leaf),
         contraction.k.const,
         contraction.n.const,
         access.k_step.const,
-        form[0].const,
-        form[1].const,
+        place[0].const,
+        place[1].const,
         panel,
-        group,
+        form.group,
+        form.block,
+        scales,
     )
 
 
@@ -183,11 +191,13 @@ def notes(gemm: Gemm, packed: PackedWeight | None, work: int) -> tuple[str, ...]
     right = "packed ahead of time" if packed else "read in place" if is_direct(gemm) else "packed per panel"
     if gemm.contraction.node.op == "stablehlo.convolution":
         right = f"{right}, {gemm.patches.describe() if gemm.patches is not None else 'patches packed by gathers'}"
+    why = gemm.contraction.node.attrs.get("disc.note")
     left = "read in place" if gemm.left is not None else "packed per tile"
     return (
         f"tiles of up to {ROWS} rows x {gemm.vectors} vectors of {gemm.lanes}, panels of {gemm.panel} columns",
         f"micro-kernel: {gemm.form.name}",
         f"A {left}; B {right}; epilogue cost {work}",
+        *((why,) if isinstance(why, str) else ()),
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...ir.weights import ELEMENT_BYTES
+from ...ir.weights import ELEMENT_BYTES, SCALED_BLOCK
 from .builder import Builder
 
 MICRO_PREFIX = "disc_micro_"
@@ -24,7 +24,8 @@ class Form:
 
     name: in function names; accumulator: element of the tile; left, right: elements in memory of A's rows and of B's panels; group:
     values of k that lie side by side in a panel, per column, and are read from A's rows as one number where these are as narrow;
-    feature: what the CPU must have beyond its level.
+    feature: what the CPU must have beyond its level. block: so many values of k are summed exactly, in i32, and their sum enters the tile
+    times a scale (0 = none): a row of scales, one f32 per column, follows the rows of each block in a panel.
     """
 
     name: str
@@ -33,6 +34,16 @@ class Form:
     right: str
     group: int = 1
     feature: str = ""
+    block: int = 0
+
+    @property
+    def register(self) -> str:
+        """The element of the sums in registers."""
+        return "i32" if self.block else self.accumulator
+
+    def panel_rows(self, k: int) -> int:
+        """Rows of a panel for `k` values."""
+        return -(-k // self.group) + (-(-k // self.block) if self.block else 0)
 
     @property
     def unit(self) -> int:
@@ -63,6 +74,8 @@ FORMS: dict[str, Form] = {
         Form("f16wide", "f32", "f32", "f16"),
         Form("u8dot", "i32", "ui8", "i8", 4, "avx512vnni"),
         Form("u8wide", "i32", "ui8", "i8", 4),
+        Form("u8scaled", "f32", "ui8", "i8", 4, "avx512vnni", SCALED_BLOCK),
+        Form("u8widescaled", "f32", "ui8", "i8", 4, "", SCALED_BLOCK),
     )
 }
 
@@ -119,7 +132,7 @@ class _Micro:
 
     def __init__(self, form: Form, rows: int, vectors: int, lanes: int) -> None:
         self.form, self.rows, self.vectors, self.lanes = form, rows, vectors, lanes
-        self.vector = f"vector<{lanes}x{form.accumulator}>"
+        self.vector = f"vector<{lanes}x{form.register}>"
         self.out: list[str] = []
         self._count = 0
 
@@ -133,14 +146,17 @@ class _Micro:
         self._line("%c0 = arith.constant 0 : i64")
         self._line("%c1 = arith.constant 1 : i64")
         self._line(f"%group = arith.constant {self.form.group} : i64")
-        zero = self._op(f"arith.constant dense<{'0.0' if self.form.accumulator.startswith('f') else '0'}> : {self.vector}")
+        zero = self._op(f"arith.constant dense<{'0.0' if self.form.register.startswith('f') else '0'}> : {self.vector}")
         for row in range(self.rows):
             self._line(f"%rp{row} = llvm.getelementptr %rows[{row}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
             self._line(f"%rs{row} = llvm.load %rp{row} : !llvm.ptr -> !llvm.ptr")
             self._line(f"%r{row} = llvm.getelementptr %rs{row}[%skip] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
         self._line("%ahead_half = arith.shrui %ahead_step, %c1 : i64")
-        start = self._start(zero)
-        self._store(self._loop("%c0", "%k", start, self._single) if self.form.group == 1 else self._groups(start))
+        if self.form.block:
+            self._blocks(zero)
+        else:
+            start = self._start(zero)
+            self._store(self._loop("%c0", "%k", start, self._single) if self.form.group == 1 else self._groups(start))
         self._line("return\n}\n")
         return "\n".join(self.out)
 
@@ -173,6 +189,53 @@ class _Micro:
             "ui8": (self._bytes, self._bytes_last),
         }[self.form.left]
         return self._loop(groups, end, self._loop("%c0", groups, start, whole), last)
+
+    def _blocks(self, zero: str) -> None:
+        """Sums of one block of k after the other, each scaled and added to the tile: it has no room in registers beside the sums, and its
+        loads and stores go on while the next block is multiplied. The last block may be shorter."""
+        block, none = self.form.block, [zero] * (self.rows * self.vectors)
+        self._clear()
+        size, step, rows = (self._constant(each) for each in (block, block // self.form.group, self.form.panel_rows(block)))
+        whole, rest = (self._op(f"arith.{division} %k, {size} : i64") for division in ("divui", "remui"))
+        self._line(f"scf.for %block = %c0 to {whole} step %c1 : i64 {{")
+        first, row = (self._op(f"arith.muli %block, {each} : i64") for each in (step, rows))
+        sums = self._loop("%c0", step, none, lambda index, old: self._bytes_at(*self._both(first, row, index), old))
+        self._add_scaled(sums, self._op(f"arith.addi {row}, {step} : i64"))
+        self._line("}")
+        self._line(f"scf.if {self._op(f'arith.cmpi ne, {rest}, %c0 : i64')} {{")
+        start, line = (self._op(f"arith.muli {whole}, {each} : i64") for each in (step, rows))
+        groups, end = (self._op(f"arith.{division} {rest}, %group : i64") for division in ("divui", "ceildivui"))
+        sums = self._loop("%c0", groups, none, lambda index, old: self._bytes_at(*self._both(start, line, index), old))
+        sums = self._loop(groups, end, sums, lambda index, old: self._bytes_last_at(*self._both(start, line, index), old))
+        self._add_scaled(sums, self._op(f"arith.addi {line}, {end} : i64"))
+        self._line("}")
+
+    def _both(self, first: str, row: str, index: str) -> tuple[str, str]:
+        """Group `index` of a block: its number in a row of A, and its row of the panel."""
+        return self._op(f"arith.addi {first}, {index} : i64"), self._op(f"arith.addi {row}, {index} : i64")
+
+    def _clear(self) -> None:
+        """Zeros in the tile, unless it is added to."""
+        floats = f"vector<{self.lanes}xf32>"
+        self._line("scf.if %accumulate {\n} else {")
+        none = self._op(f"arith.constant dense<0.0> : {floats}")
+        for place in self._places():
+            self._line(f"llvm.store {none}, {place} {{alignment = 4 : i64}} : {floats}, !llvm.ptr")
+        self._line("}")
+
+    def _add_scaled(self, sums: list[str], scale_row: str) -> None:
+        """Adds sums times their columns' scales to the tile."""
+        floats, scales = f"vector<{self.lanes}xf32>", self._right(scale_row, "f32")
+        for number, (value, place) in enumerate(zip(sums, self._places(), strict=True)):
+            old = self._op(f"llvm.load {place} {{alignment = 4 : i64}} : !llvm.ptr -> {floats}")
+            wide = self._op(f"arith.sitofp {value} : {self.vector} to {floats}")
+            new = self._op(f"vector.fma {wide}, {scales[number % self.vectors]}, {old} : {floats}")
+            self._line(f"llvm.store {new}, {place} {{alignment = 4 : i64}} : {floats}, !llvm.ptr")
+        # Else LLVM keeps the tile in registers from block to block and the sums, for which there is no room, on the stack.
+        self._line('llvm.inline_asm has_side_effects "", "~{memory}" : () -> ()')
+
+    def _constant(self, value: int) -> str:
+        return self._op(f"arith.constant {value} : i64")
 
     def _offset(self, index: str) -> str:
         """Bytes from the start of a row of A to its group `index`."""
@@ -299,12 +362,18 @@ class _Micro:
         return results
 
     def _bytes(self, index: str, accumulators: list[str]) -> list[str]:
-        offset = self._offset(index)
-        return self._multiply_bytes(index, [self._left(row, offset, "i32") for row in range(self.rows)], accumulators)
+        return self._bytes_at(index, index, accumulators)
+
+    def _bytes_at(self, group: str, panel_row: str, accumulators: list[str]) -> list[str]:
+        offset = self._offset(group)
+        return self._multiply_bytes(panel_row, [self._left(row, offset, "i32") for row in range(self.rows)], accumulators)
 
     def _bytes_last(self, index: str, accumulators: list[str]) -> list[str]:
+        return self._bytes_last_at(index, index, accumulators)
+
+    def _bytes_last_at(self, group: str, panel_row: str, accumulators: list[str]) -> list[str]:
         """What is left of each row of A, byte by byte: nothing is read past its end."""
-        offset, rest, zero = self._offset(index), self._op("arith.remui %k, %group : i64"), self._op("arith.constant 0 : i32")
+        offset, rest, zero = self._offset(group), self._op("arith.remui %k, %group : i64"), self._op("arith.constant 0 : i32")
         eight = self._op("arith.constant 8 : i64")
         left: list[str] = []
         for row in range(self.rows):
@@ -316,11 +385,11 @@ class _Micro:
             moved = self._op(f"arith.shli {self._op(f'arith.extui {byte} : i8 to i32')}, {shift} : i32")
             self._line(f"scf.yield {self._op(f'arith.ori {name}_o, {moved} : i32')} : i32\n}}")
             left.append(name)
-        return self._multiply_bytes(index, left, accumulators)
+        return self._multiply_bytes(panel_row, left, accumulators)
 
-    def _multiply_bytes(self, index: str, left: list[str], accumulators: list[str]) -> list[str]:
+    def _multiply_bytes(self, panel_row: str, left: list[str], accumulators: list[str]) -> list[str]:
         """accumulators + the dot products of four unsigned with four signed bytes, exactly."""
-        return (self._vnni if self.form.feature else self._widened_bytes)(self._right(index, "i32"), left, accumulators)
+        return (self._vnni if self.form.feature else self._widened_bytes)(self._right(panel_row, "i32"), left, accumulators)
 
     def _vnni(self, right: list[str], left: list[str], accumulators: list[str]) -> list[str]:
         return self._intrinsic("avx512.vpdpbusd.512", f"vector<{self.lanes * 4}xi8>", right, left, accumulators)

@@ -28,7 +28,7 @@ def right_panel(
     if packed is not None:
         leaf = e.leaves[body_argument(frame, packed)]
         assert isinstance(leaf, Buffer)
-        rows = -(-packed.k // packed.group)
+        rows = gemm.form.panel_rows(packed.k)
         offset = b.op(f"arith.muli {panel}, {b.index(gemm.panel_step * rows)} : i64")
         return address(b, Buffer(leaf.pointer, (), "i8"), offset), packed_step
     scratch = address(b, Buffer(frame.scratch, (), "i8"), b.scalar(gemm.right_offset()))
