@@ -220,6 +220,11 @@ class Clusters:
         with self.context():
             self.snapshot.ops[node.id].attributes[NOTE] = ir.StringAttr.get(text)
 
+    def store_alone(self, view: Node) -> None:
+        """Makes `view` a group: a kernel writes the value in the order of the view."""
+        self._next += 1
+        self.store(view, Cluster(self._next - 1, "loop"))
+
     def all(self) -> list[Cluster]:
         """Every group once, in order of first op."""
         return list({cluster.id: cluster for node in self.body.nodes if (cluster := self.of.get(node)) is not None}.values())

@@ -16,6 +16,7 @@ from torch_mlir import ir
 from disc.ir.graph import Node
 from disc.ir.passes import CompileState, Pass
 from disc.passes.clusters import ALONE, DOTS, STRUCTURAL, Cluster, Clusters
+from disc.passes.fuse_elementwise import scatters
 
 EPILOGUE_STOPS = frozenset({"stablehlo.reduce", *ALONE, *STRUCTURAL, *DOTS})
 
@@ -33,7 +34,7 @@ class FuseCompute(Pass):
                 continue
             cluster = clusters.of[node]
             consumers = clusters.successors(cluster)
-            if len(consumers) == 1 and may_be_epilogue(clusters, node, consumers[0]):
+            if len(consumers) == 1 and may_be_epilogue(clusters, node, consumers[0]) and should_be_epilogue(consumers[0]):
                 clusters.merge(cluster, consumers[0], "compute")
         for cluster in clusters.all():
             if cluster.kind == "compute":
@@ -76,6 +77,11 @@ def may_be_epilogue(clusters: Clusters, dot: Node, epilogue: Cluster) -> bool:
     if reached is None or any(root not in reached for root in clusters.roots(epilogue)):
         return False
     return not clusters.would_cycle(clusters.of[dot], epilogue)
+
+
+def should_be_epilogue(epilogue: Cluster) -> bool:
+    """Profit: the rows of the dot stay rows."""
+    return not any(scatters(node) for node in epilogue.nodes)
 
 
 def _reached(clusters: Clusters, dot: Node, epilogue: Cluster) -> set[Node] | None:

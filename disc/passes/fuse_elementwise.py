@@ -29,12 +29,24 @@ class FuseElementwise(Pass):
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
         clusters = Clusters(module)
+        for view in [node.operands[0] for node in clusters.body.nodes if should_transpose_source(node)]:
+            if not clusters.is_real(view):
+                clusters.store_alone(view)
         for node in reversed(clusters.body.nodes):
             cluster = clusters.of.get(node)
             if cluster is None or node.result or cluster.nodes[-1] is not node:
                 continue
             _merge_into_consumer(clusters, node, cluster)
         clusters.write()
+
+
+def should_transpose_source(node: Node) -> bool:
+    """Profit: a convolution over channels that are innermost in its source reads them as runs of memory, if they lie so."""
+    if node.op != "stablehlo.convolution" or not scatters(node.operands[0]):
+        return False
+    numbers = node.attrs["dimension_numbers"]
+    assert isinstance(numbers, dict)
+    return numbers["input_feature"] == len(node.dims) - 1
 
 
 def _merge_into_consumer(clusters: Clusters, node: Node, cluster: Cluster) -> None:
@@ -70,7 +82,7 @@ def should_fuse(clusters: Clusters, node: Node, target: Cluster) -> bool:
     uses = [use for use in clusters.uses(node) if clusters.of[use.user] is target]
     if node.op == "stablehlo.reduce":
         return all(not use.expands and not use.permutes and use.user.op not in ("stablehlo.reduce", *STRUCTURAL) for use in uses)
-    if any(use.user.op == "stablehlo.reduce_window" for use in uses) and _follows_dot(clusters, node):
+    if any(use.user.op == "stablehlo.reduce_window" or scatters(use.user) for use in uses) and _follows_dot(clusters, node):
         return False
     if clusters.escapes(node, (clusters.of[node], target)) and not _follows_dot(clusters, node) and _reads_dot(clusters, target):
         return False  # a second result that no dot leads to would keep the target from being the dot's epilogue
@@ -110,6 +122,12 @@ def _stays(clusters: Clusters, node: Node, inside: tuple[Cluster, Cluster], know
     """True when a kernel of its own makes `node`, which is smaller than what reads it."""
     source = _behind_views(clusters, node)
     return clusters.is_real(source) and (clusters.escapes(source, inside) or _inline_cost(clusters, source, inside, known) > CHEAP)
+
+
+def scatters(view: Node) -> bool:
+    """True for a transpose that moves the last dim: a dot that stores its rows in that order writes element by element, some 10 cycles
+    each, where a kernel of its own transposes blocks in registers."""
+    return view.op == "stablehlo.transpose" and view.ints("permutation")[-1] != len(view.dims) - 1
 
 
 def _follows_dot(clusters: Clusters, node: Node) -> bool:

@@ -155,3 +155,30 @@ def test_results_beyond_the_cache(outputs: int) -> None:
     assert "panels first" in str(program.executables[0].explain())
     for size in ((1, 8, 32, 32), (1, 8, 25, 41), (3, 8, 37, 29), (1, 8, 61, 1), (2, 8, 53, 47), (0, 8, 3, 3)):
         program.check(randn(*size))
+
+
+@pytest.mark.parametrize("layer", [(270, 400, 3, 1, 1), (300, 330, (3, 5), (1, 2), (0, 2)), (1280, 1290, 1, 1, 0)])
+def test_alone(layer: tuple[int, int, int, int, int]) -> None:
+    """With many channels a single convolution turns, too: its source and its result are transposed by kernels of their own."""
+    program = program_of(nn.Sequential(nn.Conv2d(*layer), nn.ReLU()), layer[0])
+    assert "transpose" in str(program.executables[0].explain())
+    for size in ((1, 7, 7), (2, 3, 5), (3, 13, 17), (1, 3, 1), (0, 9, 9)):
+        program.check(randn(size[0], layer[0], *size[1:]), tolerance=1e-4)
+
+
+@pytest.mark.parametrize("padding", [(2, 2), (9, 0), (0, 7)])
+def test_taps_that_only_zeros_meet(padding: tuple[int, int]) -> None:
+    """They are left out of the table: of some tiles, and of all of a tile beyond the padding, whose sums are zero."""
+    program = program_of(ends(nn.Conv2d(12, 20, 3, 1, padding), nn.GELU(), source=9, first=12, last=20), 9)
+    for size in ((1, 9, 7, 7), (3, 9, 4, 5), (2, 9, 3, 13), (1, 9, 3, 3)):
+        program.check(randn(*size))
+
+
+def test_a_source_that_only_a_transpose_makes_channels_last() -> None:
+    """The first layer of a chain, behind an element-wise op and without one: a kernel transposes the source, so that the table of addresses
+    serves it."""
+    for first in (nn.Identity(), nn.Tanh()):
+        layers = nn.Conv2d(9, 24, 3, 1, 1), nn.ReLU(), nn.Conv2d(24, 16, 3, 2, 1), nn.Conv2d(16, 16, 3, 1, 1)
+        program = program_of(nn.Sequential(first, *layers), 9)
+        assert str(program.executables[0].explain()).count("table of addresses") == 3
+        check(program, 9)

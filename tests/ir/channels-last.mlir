@@ -32,3 +32,17 @@ func.func @main(%x: tensor<?x3x?xf32, [@S0, 3, @S1]>, %y: tensor<?x8x?xf32, [@S0
   %3 = stablehlo.convolution(%y, %u) dim_numbers = [b, f, 0]x[o, i, 0]->[b, f, 0], window = {pad = [[1, 1]]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64} : (tensor<?x8x?xf32, [@S0, 8, @S1]>, tensor<8x8x3xf32, [8, 8, 3]>) -> tensor<?x8x?xf32, [@S0, 8, @S1]>
   return %2, %3 : tensor<?x16x?xf32, [@S0, 16, @S1]>, tensor<?x8x?xf32, [@S0, 8, @S1]>
 }
+
+// -----
+// With many channels one convolution alone pays for its two transposes.
+// CHECK-LABEL: func.func @main
+// CHECK: %[[T:.*]] = stablehlo.transpose %{{.*}}, dims = [0, 2, 1]
+// CHECK: %[[A:.*]] = stablehlo.convolution(%[[T]], %{{.*}}) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f]
+// CHECK: stablehlo.transpose %[[A]], dims = [0, 2, 1]
+"disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
+"disc.symbolic_dim"() {sym_name = "S1", min = 1 : i64, divisor = 1 : i64, source = "arg0.2"} : () -> ()
+func.func @main(%x: tensor<?x640x?xf32, [@S0, 640, @S1]>) -> (tensor<?x640x?xf32, [@S0, 640, @S1]>) {
+  %w = "disc.weight"() {name = "w"} : () -> tensor<640x640x3xf32, [640, 640, 3]>
+  %0 = stablehlo.convolution(%x, %w) dim_numbers = [b, f, 0]x[o, i, 0]->[b, f, 0], window = {pad = [[1, 1]]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64} : (tensor<?x640x?xf32, [@S0, 640, @S1]>, tensor<640x640x3xf32, [640, 640, 3]>) -> tensor<?x640x?xf32, [@S0, 640, @S1]>
+  return %0 : tensor<?x640x?xf32, [@S0, 640, @S1]>
+}

@@ -101,3 +101,21 @@ func.func @main(%x: tensor<?x8xf32, [@S0, 8]>, %w: tensor<8x8xf32, [8, 8]>) -> (
   %1 = stablehlo.reduce(%0 init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<?x8xf32, [@S0, 8]>, tensor<f32>) -> tensor<?xf32, [@S0]>
   return %1 : tensor<?xf32, [@S0]>
 }
+
+// -----
+// Rows stay rows: a transpose that moves the last dim is a kernel of its own, with an epilogue before it or without.
+// CHECK-LABEL: func.func @main
+// CHECK: stablehlo.dot_general{{.*}}disc.group = 0 : i64, disc.kind = "compute"
+// CHECK: stablehlo.tanh{{.*}}disc.group = 0 : i64, disc.kind = "compute"
+// CHECK: stablehlo.transpose{{.*}}disc.group = 1 : i64, disc.kind = "loop"
+// CHECK: stablehlo.dot_general{{.*}}disc.group = 2 : i64, disc.kind = "compute"
+// CHECK: stablehlo.transpose{{.*}}disc.group = 3 : i64, disc.kind = "loop"
+"disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
+func.func @main(%x: tensor<?x8xf32, [@S0, 8]>, %w: tensor<8x4xf32, [8, 4]>, %v: tensor<8x4xf32, [8, 4]>) -> (tensor<4x?xf32, [4, @S0]>, tensor<4x?xf32, [4, @S0]>) {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<?x8xf32, [@S0, 8]>, tensor<8x4xf32, [8, 4]>) -> tensor<?x4xf32, [@S0, 4]>
+  %1 = stablehlo.tanh %0 : tensor<?x4xf32, [@S0, 4]>
+  %2 = stablehlo.transpose %1, dims = [1, 0] : (tensor<?x4xf32, [@S0, 4]>) -> tensor<4x?xf32, [4, @S0]>
+  %3 = stablehlo.dot_general %x, %v, contracting_dims = [1] x [0] : (tensor<?x8xf32, [@S0, 8]>, tensor<8x4xf32, [8, 4]>) -> tensor<?x4xf32, [@S0, 4]>
+  %4 = stablehlo.transpose %3, dims = [1, 0] : (tensor<?x4xf32, [@S0, 4]>) -> tensor<4x?xf32, [4, @S0]>
+  return %2, %4 : tensor<4x?xf32, [4, @S0]>, tensor<4x?xf32, [4, @S0]>
+}

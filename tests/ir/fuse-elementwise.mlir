@@ -87,3 +87,18 @@ func.func @main(%x: tensor<?x8xf32, [@S0, 8]>, %w: tensor<8x4xf32, [8, 4]>) -> (
   %2 = stablehlo.negate %1 : tensor<?x4xf32, [@S0, 4]>
   return %2 : tensor<?x4xf32, [@S0, 4]>
 }
+
+// -----
+// A source whose channels only a transpose makes innermost is written so, together with what computes it.
+// CHECK-LABEL: func.func @main
+// CHECK: stablehlo.tanh{{.*}}disc.group = 0 : i64, disc.kind = "loop"
+// CHECK: stablehlo.transpose{{.*}}disc.group = 0 : i64, disc.kind = "loop", disc.store
+// CHECK: stablehlo.convolution{{.*}}disc.group = 1 : i64, disc.kind = "compute"
+"disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
+"disc.symbolic_dim"() {sym_name = "S1", min = 1 : i64, divisor = 1 : i64, source = "arg0.2"} : () -> ()
+func.func @main(%x: tensor<?x16x?xf32, [@S0, 16, @S1]>, %w: tensor<3x16x8xf32, [3, 16, 8]>) -> (tensor<?x?x8xf32, [@S0, @S1, 8]>) {
+  %0 = stablehlo.tanh %x : tensor<?x16x?xf32, [@S0, 16, @S1]>
+  %1 = stablehlo.transpose %0, dims = [0, 2, 1] : (tensor<?x16x?xf32, [@S0, 16, @S1]>) -> tensor<?x?x16xf32, [@S0, @S1, 16]>
+  %2 = stablehlo.convolution(%1, %w) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {pad = [[1, 1]]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64} : (tensor<?x?x16xf32, [@S0, @S1, 16]>, tensor<3x16x8xf32, [3, 16, 8]>) -> tensor<?x?x8xf32, [@S0, @S1, 8]>
+  return %2 : tensor<?x?x8xf32, [@S0, @S1, 8]>
+}

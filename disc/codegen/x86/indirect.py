@@ -2,8 +2,9 @@
 
 For every tile of rows and every tap of the window a table holds the address of a run of the source: its channels, or, of an image with
 channels first, a line of the window. Where the window lies outside it is the address of zeros ("The Indirect Convolution Algorithm",
-Dukhan 2019). The weights are packed ahead of time in panels of (tap, element of the run) rows. Loops: tasks are (panel, row block), row
-blocks fastest unless all panels together stay in L2; within a task chunks of taps whose part of the panel stays in L2, then tiles of rows.
+Dukhan 2019), and where it does for all rows of a tile, the tap is left out. The weights are packed ahead of time in panels of (tap,
+element of the run) rows. Loops: tasks are (panel, row block), row blocks fastest unless all panels together stay in L2; within a task
+chunks of taps whose part of the panel stays in L2, then tiles of rows.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from .micro import call_of_size
 from .taps import ENTRY, TABLE_ROWS
 
 ROWS_TYPE = f"vector<{ENTRY}xi64>"  # a number for each row of a tile
+MASK_TYPE = f"vector<{ENTRY}xi1>"
 
 
 def emit_indirect(name: str, body: Body, space: IndexSpace, plan: Indirect) -> Kernel:
@@ -125,14 +127,15 @@ def _emit_block(frame: Frame, plan: Indirect, epilogue: Epilogue, rows: tuple[st
         start, count = b.op(f"arith.addi {rows[0]}, {done} : i64"), b.op(f"arith.subi {end}, {done} : i64")
         stop = b.op(f"arith.minsi {b.op(f'arith.addi {chunk.index}, {b.index(plan.chunk)} : i64')}, {b.index(plan.taps)} : i64")
         final = b.op(f"arith.cmpi eq, {stop}, {b.index(plan.taps)} : i64")
-        _fill_table(frame, plan, (start, count), (chunk.index, stop))
+        live = _fill_table(frame, plan, (start, count), (chunk.index, stop), strip.pointer)
         sums = frame.scratch
         if plan.chunks > 1:
             sums = address(b, Buffer(frame.scratch, (), plan.element), b.op(f"arith.muli {done}, {b.index(PANEL)} : i64"))
         with b.when(final):
             epilogue.prefetch(frame, start, count, strip.columns[0])
         ahead = _ahead(frame, plan, strip, (chunk.index, stop), (tile.index, passes))
-        _call_taps(frame, plan, count, strip, (chunk.index, stop), sums, ahead)
+        fresh = b.op(f"arith.cmpi eq, {chunk.index}, {b.index(0)} : i64")
+        _call_taps(frame, plan, (count, strip), live, (sums, fresh), ahead)
         with (
             b.when(final),
             b.loop(b.index(0), count, b.index(1)) as row,
@@ -141,11 +144,11 @@ def _emit_block(frame: Frame, plan: Indirect, epilogue: Epilogue, rows: tuple[st
             epilogue.store_row(frame, sums, row.index, strip.columns)
 
 
-def _fill_table(frame: Frame, plan: Indirect, rows: tuple[str, str], taps: tuple[str, str]) -> None:
-    """table[tap - first tap][row]: the address of the tap's run for `rows` = (first, count); of zeros where it lies outside.
+def _fill_table(frame: Frame, plan: Indirect, rows: tuple[str, str], taps: tuple[str, str], panel: str) -> str:
+    """The entries of the taps of which a run lies in the source for one of `rows` = (first, count), of zeros for the others; how many.
 
-    Where the windows of the rows start takes divisions, once per row; the taps are then added to all rows at a time. Entries beyond
-    `count` are never read.
+    Where the windows of the rows start takes divisions, once per row; the taps are then added to all rows at a time. What stands in
+    place of rows beyond `count` is never read.
     """
     b = frame.b
     leaf = frame.emitter.leaves[plan.leaf]
@@ -157,16 +160,26 @@ def _fill_table(frame: Frame, plan: Indirect, rows: tuple[str, str], taps: tuple
     vectors = [b.op(f"llvm.load {_entry(b, starts, b.index(number))} : !llvm.ptr -> {ROWS_TYPE}") for number in range(1 + len(plan.guards))]
     origins = b.op(f"arith.muli {vectors[0]}, {_spread(b, b.index(plan.size))} : {ROWS_TYPE}")
     origins = b.op(f"arith.addi {origins}, {source} : {ROWS_TYPE}")
-    with b.loop(taps[0], taps[1], b.index(1)) as tap:
+    numbers = b.constant(f"arith.constant dense<{list(range(ENTRY))}> : {ROWS_TYPE}")
+    exist = b.op(f"arith.cmpi ult, {numbers}, {_spread(b, rows[1])} : {ROWS_TYPE}")
+    with b.loop(taps[0], taps[1], b.index(1), [(b.index(0), "i64")]) as tap:
         offset, moves = _tap(frame, plan, tap.index)
         moved = b.op(f"arith.muli {offset}, {b.index(plan.size)} : i64")
         addresses = b.op(f"arith.addi {origins}, {_spread(b, moved)} : {ROWS_TYPE}")
+        inside = exist
         for axis, positions, move in zip(plan.guards, vectors[1:], moves, strict=True):
             at = b.op(f"arith.addi {positions}, {_spread(b, move)} : {ROWS_TYPE}")
-            inside = b.op(f"arith.cmpi ult, {at}, {_spread(b, b.scalar(axis.window.size))} : {ROWS_TYPE}")
-            addresses = b.op(f"arith.select {inside}, {addresses}, {nothing} : vector<{ENTRY}xi1>, {ROWS_TYPE}")
-        entry = _entry(b, table, b.op(f"arith.subi {tap.index}, {taps[0]} : i64"))
+            within = b.op(f"arith.cmpi ult, {at}, {_spread(b, b.scalar(axis.window.size))} : {ROWS_TYPE}")
+            inside = b.op(f"arith.andi {inside}, {within} : {MASK_TYPE}")
+        some = b.op(f"vector.reduction <or>, {inside} : {MASK_TYPE} into i1")
+        addresses = b.op(f"arith.select {inside}, {addresses}, {nothing} : {MASK_TYPE}, {ROWS_TYPE}")
+        entry = _entry(b, table, tap.carried[0])
         b.statement(f"llvm.store {addresses}, {entry} {{alignment = 8 : i64}} : {ROWS_TYPE}, !llvm.ptr")
+        right = address(b, Buffer(panel, (), "i8"), b.op(f"arith.muli {tap.index}, {b.index(plan.inner * plan.panel_step)} : i64"))
+        slot = b.op(f"llvm.getelementptr {entry}[{TABLE_ROWS}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
+        b.statement(f"llvm.store {right}, {slot} : !llvm.ptr, !llvm.ptr")
+        tap.yields.append(b.op(f"arith.addi {tap.carried[0]}, {b.op(f'arith.extui {some} : i1 to i64')} : i64"))
+    return tap.results[0]
 
 
 def _fill_starts(frame: Frame, plan: Indirect, rows: tuple[str, str], starts: str) -> None:
@@ -242,15 +255,13 @@ def _ahead(frame: Frame, plan: Indirect, strip: _Strip, taps: tuple[str, str], t
     return b.op(f"arith.select {wanted}, {own}, {frame.scratch} : i1, !llvm.ptr"), step
 
 
-def _call_taps(frame: Frame, plan: Indirect, count: str, strip: _Strip, taps: tuple[str, str], sums: str, ahead: tuple[str, str]) -> None:
-    """Calls the micro-kernel of this tile's number of rows and vectors."""
+def _call_taps(frame: Frame, plan: Indirect, tile: tuple[str, _Strip], taps: str, sums: tuple[str, str], ahead: tuple[str, str]) -> None:
+    """Calls the micro-kernel of this tile = (rows, columns) for the first `taps` entries of the table. sums: where, are they to start."""
     b = frame.b
+    count, strip = tile
     table = address(b, Buffer(frame.scratch, (), "i8"), b.index(plan.table_offset))
-    number = b.op(f"arith.subi {taps[1]}, {taps[0]} : i64")
-    panel = address(b, Buffer(strip.pointer, (), "i8"), b.op(f"arith.muli {taps[0]}, {b.index(plan.inner * plan.panel_step)} : i64"))
-    fresh = b.op(f"arith.cmpi eq, {taps[0]}, {b.index(0)} : i64")
-    operands = f"{table}, {number}, {b.index(plan.inner)}, {panel}, {sums}, {b.index(PANEL)}, {fresh}, {ahead[0]}, {ahead[1]}"
-    types = "(!llvm.ptr, i64, i64, !llvm.ptr, !llvm.ptr, i64, i1, !llvm.ptr, i64) -> ()"
+    operands = f"{table}, {taps}, {b.index(plan.inner)}, {sums[0]}, {b.index(PANEL)}, {sums[1]}, {ahead[0]}, {ahead[1]}"
+    types = "(!llvm.ptr, i64, i64, !llvm.ptr, i64, i1, !llvm.ptr, i64) -> ()"
     width = b.op(f"arith.subi {strip.columns[1]}, {strip.columns[0]} : i64")
     names = {(rows, vectors): plan.micro(rows, vectors).name for vectors in plan.vector_counts() for rows in range(1, TABLE_ROWS + 1)}
     call_of_size(b, plan.lanes, names, (count, width), f"({operands}) : {types}")

@@ -17,7 +17,8 @@ from .taps import ENTRY, TABLE_ROWS, UNROLLED, Taps
 
 ROW_BLOCK = 120  # rows of a task at most, a multiple of the rows of a tile
 CHUNKED_ROWS = 240  # the same where a panel goes through L2 in chunks, once for every row block
-CHUNK_BYTES = 448 * 1024  # of a panel: with the source rows of a block it stays in an L2 of 1 MiB
+PANEL_BYTES = 448 * 1024  # of a panel: with the source rows of a block it stays in an L2 of 1 MiB
+CHUNK_BYTES = 256 * 1024  # of a chunk of a larger panel: it stays there with the next one, which is fetched meanwhile, and more rows
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ class Indirect:
     @property
     def chunk(self) -> int:
         """Taps of a chunk; the chunks are about equal."""
-        most = max(CHUNK_BYTES // (self.inner * self.panel_step), 1)
+        tap = self.inner * self.panel_step
+        most = self.taps if tap * self.taps <= PANEL_BYTES else max(CHUNK_BYTES // tap, 1)
         count = -(-self.taps // most)
         return -(-self.taps // count)
 
@@ -152,7 +154,7 @@ class Indirect:
     @property
     def panels_first(self) -> bool:
         """Do the panels of one row block follow each other? Then the source and the result are gone through once."""
-        return self.packed.k * self.panel_step * self.panels <= CHUNK_BYTES
+        return self.packed.k * self.panel_step * self.panels <= PANEL_BYTES
 
     def micro(self, rows: int, vectors: int) -> Taps:
         """The micro-kernel of a tile."""

@@ -1,9 +1,10 @@
 """Micro-kernels of channels-last convolutions: a tile of `rows` output positions x `vectors` of output channels, summed over taps.
 
-`void taps(table: const T*[taps][ENTRY], taps: i64, run: i64, b: T*, tile: T*, tile_step: elements, fresh: i1, ahead: void*,
-ahead_step: bytes)`: each tap reads `run` consecutive elements for every row, from where the table says, against `run` rows of the packed
-panel b. The rows of the left operand are thus never copied ("The Indirect Convolution Algorithm", Dukhan 2019). fresh: the tile starts
-at zero; otherwise at what it holds. With every row of b, two lines of the `ahead_step` bytes at `ahead` are prefetched, as in micro.py.
+`void taps(table: (const T*[TABLE_ROWS], const T* b, pad)[taps], taps: i64, run: i64, tile: T*, tile_step: elements, fresh: i1,
+ahead: void*, ahead_step: bytes)`: each tap reads `run` consecutive elements for every row, from where the table says, against `run` rows
+of a packed panel from b on. The rows of the left operand are thus never copied ("The Indirect Convolution Algorithm", Dukhan 2019), and
+a tap that only zeros would meet need not be in the table. fresh: the tile starts at zero; otherwise at what it holds. With every row of
+b, two lines of the `ahead_step` bytes at `ahead` are prefetched, as in micro.py.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from ...ir.weights import ELEMENT_BYTES
 from .micro import prefetch
 
 TABLE_ROWS = 6  # rows of a tile: 6 x 4 accumulators of 16 lanes, as for dots
-ENTRY = 8  # addresses of an entry of the table, one for each row of a tile: what fills it works on vectors of 8
+ENTRY = 8  # addresses of an entry of the table: one for each row of a tile, what fills them works on vectors of 8, then the panel's
 UNROLLED = 16  # a run this short is unrolled: a loop around so few steps costs a tenth of them
 
 
@@ -51,14 +52,13 @@ class _Source:
 
     def lines(self) -> list[str]:
         return [
-            f"func.func @{self.taps.name}(%table: !llvm.ptr, %taps: i64, %run: i64, %b: !llvm.ptr, %tile: !llvm.ptr, %tile_step: i64, "
+            f"func.func @{self.taps.name}(%table: !llvm.ptr, %taps: i64, %run: i64, %tile: !llvm.ptr, %tile_step: i64, "
             "%fresh: i1, %ahead: !llvm.ptr, %ahead_step: i64) {",
             "%c0 = arith.constant 0 : i64",
             "%c1 = arith.constant 1 : i64",
             f"%entry = arith.constant {ENTRY} : i64",
             f"%width = arith.constant {self.taps.panel} : i64",
             f"%zero = arith.constant dense<0.0> : {self.vector}",
-            "%step = arith.muli %run, %width : i64",
             "%tap_ahead = arith.muli %run, %ahead_step : i64",
             "%half = arith.shrui %ahead_step, %c1 : i64",
             *self._starts(),
@@ -105,9 +105,9 @@ class _Source:
         lines = [
             self._loop("sums", "%tap", "%taps", carried, self._results("start")),
             "%first = arith.muli %tap, %entry : i64",
-            "%skipped = arith.muli %tap, %step : i64",
-            f"%panel = llvm.getelementptr %b[%skipped] : (!llvm.ptr, i64) -> !llvm.ptr, {self.taps.element}",
             "%entries = llvm.getelementptr %table[%first] : (!llvm.ptr, i64) -> !llvm.ptr, !llvm.ptr",
+            f"%slot = llvm.getelementptr %entries[{TABLE_ROWS}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr",
+            "%panel = llvm.load %slot : !llvm.ptr -> !llvm.ptr",
         ]
         for row in range(self.taps.rows):
             lines += [
