@@ -3,7 +3,7 @@
 A row reduction is a dominant: its kept dims are group dims, its reduced dims tile dims. Groups join when, by the symbols of
 their dims, every dominant forms the same rows, so that what one produces for a row is all that the next needs for it.
 
-Groups that do not need each other join too where they read the rows of one value: mean and maximum of an input read it once.
+Groups that do not need each other join too where they read the rows of one input: its mean and maximum read it once.
 
 Requires groups by fuse-elementwise and fuse-compute; only writes attributes.
 """
@@ -92,12 +92,13 @@ def may_join(clusters: Clusters, first: Cluster, second: Cluster) -> bool:
 
 
 def should_join(clusters: Clusters, first: Cluster, second: Cluster) -> bool:
-    """Profit: both read a value whose rows are those of the group, which is then read once. Attention is a kernel of its own."""
+    """Profit: both read a value whose rows are those of the group, which is then read once. What comes from a dot or another kernel is
+    left alone: there attention and epilogues are worth more."""
     rows = _common_rows(clusters, first.nodes + second.nodes)
-    shared = _sources(clusters, first) & _sources(clusters, second)
-    if rows is None or not any(_equal(clusters, clusters.count(node), clusters.env.product((rows.groups, rows.tile))) for node in shared):
+    shared = {node for node in _sources(clusters, first) & _sources(clusters, second) if node not in clusters.of}
+    if rows is None:
         return False
-    return all(match_attention(clusters, each) is None for each in (first, second))
+    return any(_equal(clusters, clusters.count(node), clusters.env.product((rows.groups, rows.tile))) for node in shared)
 
 
 def _sources(clusters: Clusters, cluster: Cluster) -> set[Node]:
