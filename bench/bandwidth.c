@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "clock.h"
 
 typedef float Vector __attribute__((vector_size(DISC_LANES * 4)));
 enum { SUMS = 8, PIECE = SUMS * sizeof(Vector) };
@@ -20,12 +21,6 @@ typedef struct {
   double rate;
   float sink;
 } Work;
-
-static double now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static void read_all(Work *w, Vector *sums) {
   for (const char *p = w->memory; p < w->memory + w->size; p += PIECE) {

@@ -1,18 +1,24 @@
 // The highest rate of fused multiply-adds that the cores of this machine reach: independent accumulators in registers, no memory.
 // Arguments: number of threads, seconds. Prints flops per second (2 per multiply-add), the best of 5 parts.
-// Compiled by bench/limits.py with -O3 -march=native; DISC_LANES is 16 with AVX-512, 8 with AVX; DISC_BF16 = 1 measures the dot products
-// of bf16 pairs into f32 lanes (AVX512_BF16) instead of f32 multiply-adds.
+// Compiled by bench/limits.py with -O3 -march=native; DISC_LANES is 16 with AVX-512, 8 with AVX; DISC_BITS = 16 measures the dot products
+// of bf16 pairs into f32 lanes (AVX512_BF16), 8 those of four bytes into i32 lanes (AVX512_VNNI), 32 f32 multiply-adds.
 #include <immintrin.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
+
+#include "clock.h"
 
 typedef float Vector __attribute__((vector_size(DISC_LANES * 4)));
 // 24 chains of 4 cycles keep any two FMA units busy; with 16 registers (AVX) 12 chains do, and more would spill.
 enum { CHAINS = DISC_LANES == 16 ? 24 : 12, STEPS = 4096 };
 
-#if DISC_BF16
+#if DISC_BITS == 8
+enum { PRODUCTS = 4 * DISC_LANES };
+static inline Vector step(Vector sum, Vector a, Vector b) {
+  return (Vector)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+}
+#elif DISC_BITS == 16
 enum { PRODUCTS = 2 * DISC_LANES };
 static inline Vector step(Vector sum, Vector a, Vector b) {
   return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
@@ -27,12 +33,6 @@ typedef struct {
   double flops;
   float sink;
 } Work;
-
-static double now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static void *work(void *argument) {
   Work *w = argument;

@@ -13,6 +13,7 @@ from bench.machine import ROOT, cpu_flags, output_of
 
 SIZES = tuple(1 << power for power in (18, 19, 20, 21, 22, 23, 24, 25, 26, 28))  # working sets: 256 KiB to 256 MiB
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-mprefer-vector-width=512", "-pthread")
+DOT_PRODUCTS = (("bf16", "avx512_bf16", 16), ("int8", "avx512_vnni", 8))  # dtype, CPU flag, bits of an element
 HOW = (
     "FMA limit: bench/fma.c, accumulators in registers; bandwidth: bench/bandwidth.c, reads and memcpy over working sets of the size of "
     "the call's data, so that what fits a cache is judged by the cache; gcc -O3 -march=native"
@@ -68,14 +69,15 @@ def rate_at(rates: dict[int, float], size: int) -> float:
 
 
 def measure_limits(threads: int, dtype: str, seconds: float = 0.2) -> Limits:
-    """Both limits with this many threads. dtype: "bf16" measures bf16 dot products where the CPU has them, "fp32" f32 multiply-adds.
+    """Both limits with this many threads. dtype: "bf16" and "int8" measure dot products of such pairs, and quadruples, where the CPU has
+    them, "fp32" f32 multiply-adds.
 
     Raises OSError or subprocess.CalledProcessError where the programs cannot be built.
     """
     lanes = 16 if "avx512f" in cpu_flags() else 8
-    bf16 = dtype == "bf16" and "avx512_bf16" in cpu_flags()
+    bits = next((bits for name, flag, bits in DOT_PRODUCTS if name == dtype and flag in cpu_flags()), 32)
     with tempfile.TemporaryDirectory(prefix="disc-bench-") as folder:
-        flops = float(_run(folder, "fma", [f"-DDISC_LANES={lanes}", f"-DDISC_BF16={bf16:d}"], [str(threads), str(seconds)]))
+        flops = float(_run(folder, "fma", [f"-DDISC_LANES={lanes}", f"-DDISC_BITS={bits}"], [str(threads), str(seconds)]))
         arguments = [str(threads), str(seconds / len(SIZES)), *map(str, SIZES)]
         lines = [list(map(float, line.split())) for line in _run(folder, "bandwidth", [f"-DDISC_LANES={lanes}"], arguments).splitlines()]
     return Limits(flops, {int(size): rate for size, rate, _ in lines}, {int(size): rate for size, _, rate in lines})

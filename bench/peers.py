@@ -55,11 +55,26 @@ class Workbench:
     folder: Path
     dtype: Dtype = field(default_factory=lambda: DTYPES["fp32"])
 
-    def onnx(self) -> Path:
-        path = self.folder / f"{self.case.name}.onnx"
+    def onnx(self, held: str = "f32") -> Path:
+        """The model as a file. held: "f32", or "int8" for weights that ONNX Runtime quantized."""
+        path = onnx_file(self.folder, self.case.name, held)
         if not path.exists():
-            export_onnx(self.case, self.model, path)
+            if held == "int8":
+                _quantize(self.onnx(), path)
+            else:
+                export_onnx(self.case, self.model, path)
         return path
+
+
+def onnx_file(folder: Path, case: str, held: str) -> Path:
+    return folder / (f"{case}.onnx" if held == "f32" else f"{case}-{held}.onnx")
+
+
+def _quantize(source: Path, path: Path) -> None:
+    """Dynamic quantization as ONNX Runtime does it: weights in 8 bits, activations in every call."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic  # pyright: ignore[reportMissingImports]
+
+    quantize_dynamic(str(source), str(path), weight_type=QuantType.QInt8)
 
 
 def export_onnx(case: Case, model: nn.Module, path: Path) -> None:
@@ -73,31 +88,55 @@ def export_onnx(case: Case, model: nn.Module, path: Path) -> None:
 
 
 def build_disc(bench: Workbench) -> Peer:
+    return _compiled("disc", bench, bench.dtype.disc)
+
+
+def build_disc_bf16(bench: Workbench) -> Peer:
+    """What disc's 8 bits are judged by."""
+    return _compiled("disc-bf16", bench, "bf16")
+
+
+def _compiled(name: str, bench: Workbench, dtype: str) -> Peer:
     """Without the compile cache: the set-up is a whole compile."""
     import disc
 
     start = time.perf_counter()
-    options = disc.Options(threads=bench.threads, cache=False, dtype=bench.dtype.disc)
+    options = disc.Options(threads=bench.threads, cache=False, dtype=dtype)
     exe = disc.compile(bench.model, bench.case.inputs(bench.case.example), bench.case.dynamic_shapes, options=options)
-    return Peer("disc", lambda inputs: lambda: exe(*inputs), time.perf_counter() - start, exe)
+    return Peer(name, lambda inputs: lambda: exe(*inputs), time.perf_counter() - start, exe)
 
 
 def build_eager(bench: Workbench) -> Peer:
-    """The model itself; its weights and inputs in bf16 for that dtype."""
+    """The model itself; its weights and inputs in the dtype's own type."""
     model = _converted(bench)
     return Peer("eager", lambda inputs: _call(model, _cast(inputs, bench)), 0.0)
 
 
 def build_autocast(bench: Workbench) -> Peer:
-    """The f32 model within `torch.autocast` to bf16, entered once and for good: then it casts every weight once, not in every call.
+    """The f32 model within `torch.autocast`, entered once and for good: then it casts every weight once, not in every call.
 
     The process must be this peer's alone.
     """
-    if bench.dtype.name != "bf16":
-        raise ValueError(f"autocast computes in bf16, not {bench.dtype.name}")
+    if bench.dtype.torch == "float32":
+        raise ValueError(f"autocast computes in bf16 or f16, not {bench.dtype.name}")
     torch.clear_autocast_cache()  # of the case before
-    torch.autocast("cpu", torch.bfloat16).__enter__()
+    torch.autocast("cpu", getattr(torch, bench.dtype.torch)).__enter__()
     return Peer("autocast", lambda inputs: _call(bench.model, inputs), 0.0)
+
+
+def build_quantized(bench: Workbench) -> Peer:
+    """PyTorch's own dynamic quantization of linear layers: weights in 8 bits, activations quantized in every call."""
+    if bench.dtype.name != "int8":
+        raise ValueError(f"dynamic quantization computes in 8 bits, not {bench.dtype.name}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch calls it deprecated in favour of another package
+        from torch.ao.nn.quantized.dynamic import Linear
+        from torch.ao.quantization import quantize_dynamic
+
+        model = quantize_dynamic(nn.Sequential(bench.model), {nn.Linear}, dtype=torch.qint8)[0]  # it swaps children, not the root
+    if not any(isinstance(each, Linear) for each in model.modules()):
+        raise ValueError("the model has no nn.Linear that PyTorch could quantize")
+    return Peer("quantized", lambda inputs: _call(model, inputs), 0.0)
 
 
 def build_inductor(bench: Workbench) -> Peer:
@@ -142,13 +181,12 @@ def _linear(model: nn.Module) -> nn.Linear:
 
 
 def _converted(bench: Workbench) -> nn.Module:
-    return bench.model.to(torch.bfloat16) if bench.dtype.name == "bf16" else bench.model
+    return bench.model.to(getattr(torch, bench.dtype.torch))
 
 
 def _cast(inputs: Inputs, bench: Workbench) -> Inputs:
-    if bench.dtype.name != "bf16":
-        return inputs
-    return tuple(tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor for tensor in inputs)
+    held = getattr(torch, bench.dtype.torch)
+    return tuple(tensor.to(held) if tensor.is_floating_point() else tensor for tensor in inputs)
 
 
 def _call(function: Callable[..., object], inputs: Inputs) -> Call:
@@ -165,16 +203,23 @@ def build_openvino(bench: Workbench) -> Peer:
 
 def _from_file(name: str, bench: Workbench) -> Peer:
     """A runtime that reads the ONNX file; its set-up does not count the export."""
-    path = bench.onnx()
+    path = bench.onnx(held_by(name, bench.dtype))
     start = time.perf_counter()
     bind = OPEN[name](path, bench.threads, bench.dtype.openvino)
     return Peer(name, lambda inputs: bind([tensor.numpy() for tensor in inputs]), time.perf_counter() - start)
 
 
+def held_by(name: str, dtype: Dtype) -> str:
+    """What the file that this runtime reads holds."""
+    return dtype.file if name == "ort" else "f32"
+
+
 BUILDERS: dict[str, Callable[[Workbench], Peer]] = {
     "disc": build_disc,
+    "disc-bf16": build_disc_bf16,
     "eager": build_eager,
     "autocast": build_autocast,
+    "quantized": build_quantized,
     "inductor": build_inductor,
     "onednn-packed": build_onednn_packed,
     "mkl-packed": build_mkl_packed,

@@ -24,6 +24,7 @@ from bench.job import Job, Result
 from bench.limits import HOW, Limits, Work, bound, higher, measure_limits
 from bench.memory import runtime_memory
 from bench.peer_process import PeerFailed, PeerProcess
+from bench.peers import held_by, onnx_file
 from bench.runtimes import OPEN
 from bench.timing import interleave
 
@@ -132,7 +133,7 @@ def _turn(process: PeerProcess) -> Callable[[], float]:
 def _limits(job: Job) -> Limits | None:
     """None where the machine's limits cannot be measured."""
     try:
-        return measure_limits(job.threads, job.dtype)
+        return measure_limits(job.threads, DTYPES[job.dtype].limit)
     except (OSError, subprocess.CalledProcessError) as error:
         print(f"no limits: {error}", file=sys.stderr, flush=True)
         return None
@@ -172,11 +173,12 @@ def _torch_memory(this: Run, name: str, shape: Shape) -> dict[str, float]:
 
 
 def _file_memory(this: Run, name: str, shape: Shape) -> dict[str, float]:
-    file = this.folder / (f"{this.case.name}.disc" if name == "disc" else f"{this.case.name}.onnx")
+    dtype = DTYPES[this.job.dtype]
+    file = this.folder / f"{this.case.name}.disc" if name == "disc" else onnx_file(this.folder, this.case.name, held_by(name, dtype))
     if name == "disc":
         this.peers[name].ask("save", path=str(file))
     inputs = _saved(this.case.inputs(shape), this.folder)
-    figures = runtime_memory(name, file, this.job.threads, DTYPES[this.job.dtype].openvino, inputs)
+    figures = runtime_memory(name, file, this.job.threads, dtype.openvino, inputs)
     return {key: round(value / 2**20, 1) for key, value in figures.items()}
 
 

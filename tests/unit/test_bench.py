@@ -270,14 +270,22 @@ def test_missing_and_failing_peers_are_skipped(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(peers, "BUILDERS", {**peers.BUILDERS, "disc": fail})
     monkeypatch.setattr(peers, "NEEDS", {"ort": ("no_such_package",)})
     bench = peers.Workbench(TINY, nn.Identity(), 1, tmp_path)
-    made = [peers.build_peer(name, bench) for name in ("eager", "disc", "ort", "onednn-packed", "autocast")]
+    made = [peers.build_peer(name, bench) for name in ("eager", "disc", "ort", "onednn-packed", "autocast", "quantized")]
     assert isinstance(made[0], peers.Peer)
     reasons = [each.reason.split(":")[0] for each in made[1:] if isinstance(each, peers.Skipped)]
-    assert reasons == ["RuntimeError", "not installed", "ValueError", "ValueError"]
+    assert reasons == ["RuntimeError", "not installed", "ValueError", "ValueError", "ValueError"]
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [("onednn-packed", "fp32"), ("onednn-packed", "bf16"), ("mkl-packed", "fp32"), ("eager", "bf16")]
+    ("name", "dtype"),
+    [
+        ("onednn-packed", "fp32"),
+        ("onednn-packed", "bf16"),
+        ("mkl-packed", "fp32"),
+        ("eager", "bf16"),
+        ("eager", "fp16"),
+        ("quantized", "int8"),
+    ],
 )
 def test_peers_of_a_linear_layer_agree(name: str, dtype: str, tmp_path: Path) -> None:
     case = CASES["linear-512x512"]
@@ -287,12 +295,13 @@ def test_peers_of_a_linear_layer_agree(name: str, dtype: str, tmp_path: Path) ->
         peer = peers.BUILDERS[name](peers.Workbench(case, build(case), 1, tmp_path, DTYPES[dtype]))
         error = error_of(peers.as_tensor(peer.bind(inputs)()), expected)
     assert error <= DTYPES[dtype].tolerance
-    assert (error > 1e-5) == (dtype == "bf16")
+    assert (error > 1e-5) == (dtype != "fp32")
 
 
 def test_eager_brings_its_other_ways_in_bf16() -> None:
     job = Job("gemm", ("linear-768x768",), 1, ("eager", "ort"), None, 1, "bf16")
     assert peer_names(job) == ["disc", "eager", "ort", "autocast"]
+    assert peer_names(dataclasses.replace(job, dtype="int8")) == ["disc", "eager", "ort", "quantized", "disc-bf16"]
     assert peer_names(dataclasses.replace(job, dtype="fp32")) == ["disc", "eager", "ort"]
     assert peer_names(dataclasses.replace(job, peers=())) == ["disc"]
 
