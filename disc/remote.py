@@ -69,8 +69,8 @@ def compile_remote(
     """Exports `model` here, has `service` compile it, and writes the checked artifact to `output`; True if the service had it already.
 
     The arguments are those of `disc.compile`; target "native" means this machine. Of a `.pt2` file, too, the service gets the graph and
-    the weights alone. Raises what `disc.compile` raises on the way to stage `imported`, RemoteCompileError for what the service says, and ArtifactError for
-    an artifact that is not the one announced.
+    the weights alone. Raises what `disc.compile` raises on the way to stage `imported`, RemoteCompileError for what the service says, and
+    ArtifactError for an artifact that is not the one announced.
     """
     options = options or Options()
     with tempfile.TemporaryDirectory(prefix="disc-remote-") as folder:
