@@ -217,10 +217,13 @@ def test_a_job_reaches_neither_network_nor_files(client: Client, server: Compile
 
 
 def test_a_full_queue_refuses_and_goes_on(tmp_path: Path) -> None:
-    with running(tmp_path, jobs=1) as server:
+    with running(tmp_path, jobs=1, limits=replace(LIMITS, wall_s=100)) as server:
         client = Client(server)
-        calls = [client.stream(iter(client.requests(b"hang" + b" " * index, detached=True))) for index in range(3)]
-        running_, *waiting = (client.answer(_until_state(call, {"RUNNING", "QUEUED"})) for call in calls)
+        programs = [(b"hang", "RUNNING"), (b"hang ", "QUEUED"), (b"hang  ", "QUEUED")]
+        running_, *waiting = (
+            client.answer(_until_state(client.stream(iter(client.requests(program, detached=True))), {state}))
+            for program, state in programs
+        )
         refused = client.compile(b"good")
         assert (refused.code, refused.text) == ("RESOURCE_EXHAUSTED", "the queue is full: 2 jobs wait")
         assert client.unary("Status", waiting[-1].last.job).ahead == 1
@@ -354,7 +357,7 @@ def test_tokens(tmp_path: Path) -> None:
 
 
 def test_stopping_tells_those_who_wait(tmp_path: Path) -> None:
-    with running(tmp_path, jobs=1) as server:
+    with running(tmp_path, jobs=1, limits=replace(LIMITS, wall_s=100)) as server:
         client = Client(server)
         answers: list[Answer] = []
         threads = [threading.Thread(target=lambda i=index: answers.append(client.compile(b"hang" + b" " * i))) for index in range(2)]
