@@ -13,6 +13,7 @@ except ModuleNotFoundError as error:
     raise SystemExit(f"the disc command needs {error.name}; install it with: pip install 'disc[cli]'") from error
 
 from disc.cli_compile import compile_command
+from disc.cli_compile_server import compile_server_command
 from disc.cli_machine import cache_app, doctor_command
 from disc.cli_output import print_json
 from disc.cli_run import bench_command, explain_command, inspect_command, run_command, sign_command, verify_command
@@ -30,6 +31,7 @@ app.command("verify")(verify_command)
 app.command("sign")(sign_command)
 app.command("bench")(bench_command)
 app.command("explain")(explain_command)
+app.command("compile-server")(compile_server_command)
 app.command("doctor")(doctor_command)
 app.command("serve")(serve_command)
 app.command("tune")(tune_command)

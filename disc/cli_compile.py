@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from disc import artifact
 from disc.cli_output import AsJson, Debug, Threads, byte_size, print_json, spinner, type_text
 from disc.config import DTYPES as OPTION_DTYPES
 from disc.config import Options
-from disc.errors import DiscError, InputTypeError, ShapeConstraintError, UnsupportedFormatError
+from disc.errors import ConfigurationError, DiscError, InputTypeError, ShapeConstraintError, UnsupportedFormatError
 
 if TYPE_CHECKING:
     import torch
 
-    from disc.api import DynamicShapes
+    from disc.api import DynamicShapes, Model
 
     Built = tuple[torch.nn.Module, Sequence[object], DynamicShapes]
 
@@ -47,6 +48,9 @@ def compile_command(
     embed_stablehlo: Annotated[
         bool, typer.Option("--embed-stablehlo", help="Store the program in the artifact as well, for a .mlir or .mlirbc file.")
     ] = False,
+    remote: Annotated[str | None, typer.Option(help="HOST:PORT of a `disc compile-server` that compiles it.")] = None,
+    remote_ca: Annotated[Path | None, typer.Option(help="Who signed the server's certificate (PEM); without it there is no TLS.")] = None,
+    remote_token: Annotated[Path | None, typer.Option(help="File with the bearer token that the server wants.")] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -75,10 +79,14 @@ def compile_command(
             shapes = _dynamic_shapes(module, inputs, dynamic or [], static or []) if dynamic or static else shapes
             source = _exported(model, module, inputs, shapes)
         options = Options(threads=threads, dtype=amp or "f32", cache=not no_cache, embed_stablehlo=embed_stablehlo)
-        executable = disc.compile(source, target=target or "native", options=options)
-        executable.save(path)
+        if remote is not None:
+            cached = _compile_remote(source, path, remote, remote_ca, remote_token, target, options)
+        else:
+            executable = disc.compile(source, target=target or "native", options=options)
+            executable.save(path)
+            cached = executable.stats()["compiles"] == 0
     seconds = time.perf_counter() - start
-    manifest, cached = executable.manifest, executable.stats()["compiles"] == 0
+    manifest = artifact.read_manifest(path)
     size = path.stat().st_size
     if as_json:
         print_json({
@@ -90,6 +98,21 @@ def compile_command(
     print(f"{path}: {byte_size(size)}, {', '.join(manifest.get('code', []))}, {how}, {seconds:.1f} s")
     for record in manifest["inputs"]:
         print(f"input {record['name']}: {type_text(record['dtype'], record['dims'])}")
+
+
+def _compile_remote(
+    source: Model, path: Path, address: str, ca: Path | None, token: Path | None, target: list[str] | None, options: Options
+) -> bool:
+    """True if the server had the artifact already. Raises ConfigurationError when gRPC is not installed or a file cannot be read."""
+    try:
+        from disc.remote import Service, compile_remote
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"--remote needs {error.name}; install it with: pip install 'disc[remote]'") from error
+    try:
+        service = Service(address, ca=ca, token=token.read_text().strip() if token is not None else None)
+        return compile_remote(source, service, path, target=target or "native", options=options)
+    except FileNotFoundError as error:
+        raise ConfigurationError(f"{error.filename}: there is no such file") from error
 
 
 def _check_output(path: Path) -> None:

@@ -112,6 +112,30 @@ class ModelFailedError(ServingError):
     """The model could not run for a reason that is not the request's; the server's log has it."""
 
 
+class JobNotFoundError(ServingError):
+    """The compile service knows no such job of this client."""
+
+
+class JobRefusedError(ServingError):
+    """The program of a compile job cannot be compiled: its own fault, which the message tells. kind: the error's name in this file."""
+
+    def __init__(self, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class JobLimitError(ServingError):
+    """A compile job needed more time, memory or disk than the service gives."""
+
+
+class RemoteCompileError(DiscError):
+    """A compile service could not be reached, refused, or failed. kind: its own name for the error, or the gRPC status."""
+
+    def __init__(self, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
 class ConfigurationError(DiscError):
     """A server configuration that cannot be used; the message names the key."""
 

@@ -17,8 +17,9 @@ from disc.serving.grpc_health import HealthService, reflection
 from disc.serving.grpc_inference import InferenceService
 from disc.serving.logs import log
 from disc.serving.repository import Repository
-from disc.serving.settings import ServerSettings, Tls
+from disc.serving.settings import ServerSettings
 from disc.serving.shared_memory import Regions
+from disc.serving.tls import credentials
 
 SPARE_THREADS = 48  # beside inference: health watchers, streams, reflection
 HEADROOM = 64 << 10  # bytes: names and shapes beside the tensors of a message
@@ -62,7 +63,7 @@ class Server:
             if self.settings.tls is None:
                 self.port = self._grpc.add_insecure_port(address)
             else:
-                self.port = self._grpc.add_secure_port(address, _credentials(self.settings.tls))
+                self.port = self._grpc.add_secure_port(address, credentials(self.settings.tls))
         except RuntimeError as error:
             raise ConfigurationError(f"cannot listen on {address}: {error}") from error
         self._grpc.start()
@@ -87,16 +88,3 @@ class Server:
             signal.signal(number, lambda *_: self._stopping.set())
         self._stopping.wait()
         self.stop()
-
-
-def _credentials(tls: Tls) -> grpc.ServerCredentials:
-    key, certificate = (_pem(path) for path in (tls.key, tls.certificate))
-    authority = _pem(tls.client_ca) if tls.client_ca is not None else None
-    return grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=authority is not None)
-
-
-def _pem(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error

@@ -1,0 +1,147 @@
+"""Programs and weights as the compile service gets them, made to harm: each refused by the name of its fault."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import disc
+from disc.api import compile_imported, import_model
+from disc.errors import UnsupportedFormatError
+from disc.frontend.portable import read_portable, write_portable
+from disc.ir.dialect import make_context
+
+
+class Tied(nn.Module):
+    """Two names, one weight; several results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.first(x), self.second(x).sum(-1)
+
+
+def sent(model: nn.Module, folder: Path) -> tuple[bytes, bytes]:
+    imported = import_model(model.eval(), (torch.randn(3, 4),), None, make_context())
+    program = write_portable(imported, folder / "weights")
+    return program, (folder / "weights").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
+    return sent(nn.Linear(4, 4), tmp_path_factory.mktemp("sent"))
+
+
+def refuse(program: bytes, weights: bytes, text: str) -> None:
+    with pytest.raises(UnsupportedFormatError, match=text):
+        read_portable(program, weights, single=True, context=make_context())
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_there_and_back(tmp_path: Path, single: bool) -> None:
+    model, x = (nn.Linear(4, 4) if single else Tied()).eval(), torch.randn(5, 4)
+    program, weights = sent(model, tmp_path)
+    imported = read_portable(program, weights, single=single, context=make_context())
+    result = compile_imported(imported, "native", disc.Options(cache=False))(x)
+    torch.testing.assert_close(result, model(x))
+    assert len(weights) < 64 * 4 * 2 + 1000  # the shared weight once
+
+
+def header(content: object) -> bytes:
+    text = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return struct.pack("<Q", len(text)) + text
+
+
+def tensor(dtype: str = "F32", shape: object = (2,), offsets: object = (0, 8)) -> dict[str, object]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+WEIGHTS: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "no safetensors file"),
+    "pickle": (b"\x80\x04\x95cos\nsystem\n" * 20, "no safetensors file"),
+    "zip": (b"PK\x03\x04" + bytes(100), "no safetensors file"),
+    "header of 2^64-1 bytes": (b"\xff" * 8 + b"{}", "no safetensors file"),
+    "header of 200 MB": (struct.pack("<Q", 200 << 20) + b"{}", "no safetensors file"),
+    "header beyond the file": (struct.pack("<Q", 100) + b"{}", "no safetensors file"),
+    "no JSON": (header(b"hello"), "no safetensors file"),
+    "a list": (header([]), "no safetensors file"),
+    "deep": (header(b"[" * 100_000), "no safetensors file"),
+    "not UTF-8": (header(b'{"\xff": 1}'), "no safetensors file"),
+    "overlap": (header({"a": tensor(), "b": tensor(offsets=(4, 12))}) + bytes(12), "no safetensors file"),
+    "the same place": (header({"a": tensor(), "b": tensor()}) + bytes(8), "no safetensors file"),
+    "gap": (header({"a": tensor(offsets=(8, 16))}) + bytes(16), "no safetensors file"),
+    "beyond the file": (header({"a": tensor(shape=(4,), offsets=(0, 16))}) + bytes(8), "no safetensors file"),
+    "more bytes": (header({"a": tensor()}) + bytes(16), "no safetensors file"),
+    "negative offset": (header({"a": tensor(offsets=(-8, 0))}) + bytes(8), "no safetensors file"),
+    "end before begin": (header({"a": tensor(offsets=(8, 0))}) + bytes(8), "no safetensors file"),
+    "offset 2^64": (header({"a": tensor(offsets=(0, 2**64))}) + bytes(8), "no safetensors file"),
+    "shape does not fit": (header({"a": tensor(shape=(3,))}) + bytes(8), "no safetensors file"),
+    "shape whose product wraps": (header({"a": tensor(shape=(2**32, 2**32, 2))}) + bytes(8), "no safetensors file"),
+    "negative dim": (header({"a": tensor(shape=(-2,))}) + bytes(8), "no safetensors file"),
+    "unknown dtype": (header({"a": tensor(dtype="OBJECT")}) + bytes(8), "no safetensors file"),
+    "complex": (header({"a": tensor(dtype="C64", shape=(1,))}) + bytes(8), "no safetensors file|element type C64"),
+    "8-bit floats": (header({"a": tensor(dtype="F8_E4M3", shape=(8,))}) + bytes(8), "element type F8_E4M3, which is not supported"),
+    "bool of 2": (header({"a": tensor(dtype="BOOL", shape=(8,))}) + b"\2" * 8, "weight 'a' holds a bool that is neither 0 nor 1"),
+    "shares nothing": (header({"__metadata__": {"b": "same as c"}, "a": tensor()}) + bytes(8), "'b' shares the storage of 'c', which is not there"),
+    "shares with itself": (header({"__metadata__": {"b": "same as b"}, "a": tensor()}) + bytes(8), "which is not there"),
+    "shares and is": (header({"__metadata__": {"a": "same as a"}, "a": tensor()}) + bytes(8), "which is not there"),
+    "another weight": (header({"a": tensor()}) + bytes(8), "reads the weight '.*', which is not among the weights"),
+    "another type": (header({"weight": tensor(dtype="F64", shape=(4, 4), offsets=(0, 128)), "bias": tensor(shape=(4,), offsets=(128, 144))}) + bytes(144), "reads the weight 'weight' as tensor<4x4xf32>, but it is f64"),
+    "another shape": (header({"weight": tensor(shape=(16,), offsets=(0, 64)), "bias": tensor(shape=(4,), offsets=(64, 80))}) + bytes(80), "reads the weight 'weight' as tensor<4x4xf32>, but it is f32 \\[16\\]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_weights_refused_by_name(good: tuple[bytes, bytes], name: str) -> None:
+    content, text = WEIGHTS[name]
+    refuse(good[0], content, text)
+
+
+PROGRAMS: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "@main"),
+    "text": (b"hello", "does not parse"),
+    "not UTF-8": (b"\xff\xfe\xfd", "does not parse"),
+    "no function": (b"module {}", "does not have one function, @main"),
+    "a declaration": (b"func.func private @main() -> ()", "does not have one function, @main"),
+    "two functions": (b"func.func @main() { return }\nfunc.func @other() { return }", "does not have one function, @main"),
+    "no names": (b"func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> { return %x : tensor<2xf32> }", "disc.result_names or disc.symbols is missing"),
+    "too few names": (b"module attributes {disc.result_names = [], disc.symbols = {}} { func.func @main(%x: tensor<2xf32> {disc.name = \"x\"}) -> tensor<2xf32> { return %x : tensor<2xf32> } }", "not every input and result has a name"),
+    "an input without a name": (b"module attributes {disc.result_names = [\"y\"], disc.symbols = {}} { func.func @main(%x: tensor<2xf32> {disc.other = \"x\"}) -> tensor<2xf32> { return %x : tensor<2xf32> } }", "an input or result has no name"),
+    "names that are numbers": (b"module attributes {disc.result_names = [1], disc.symbols = {}} { func.func @main(%x: tensor<2xf32> {disc.name = \"x\"}) -> tensor<2xf32> { return %x : tensor<2xf32> } }", "an input or result has no name"),
+    "bytecode cut off": (b"ML\xefR\x0dMLIR", "does not parse"),
+    "bytecode of the future": (b"ML\xefR\xff\xff\xff\xff\xff\xff\xff\xff\xff", "does not parse"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_refused_by_name(good: tuple[bytes, bytes], name: str) -> None:
+    content, text = PROGRAMS[name]
+    refuse(content, header({"a": tensor()}) + bytes(8), text)
+
+
+def test_cut_bytecode_is_refused(good: tuple[bytes, bytes]) -> None:
+    for length in range(4, len(good[0]), 17):
+        with pytest.raises(UnsupportedFormatError):
+            read_portable(good[0][:length], good[1], single=True, context=make_context())
+
+
+def test_random_weights_headers_are_refused_or_the_same(good: tuple[bytes, bytes]) -> None:
+    generator = np.random.default_rng(1)
+    size = int.from_bytes(good[1][:8], "little")
+    for _ in range(60):
+        content = bytearray(good[1])
+        content[int(generator.integers(8 + size))] ^= 1 << int(generator.integers(8))
+        try:
+            read_portable(good[0], bytes(content), single=True, context=make_context())
+        except UnsupportedFormatError:
+            continue
