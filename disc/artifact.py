@@ -107,6 +107,7 @@ class Manifest(TypedDict):
     counters: list[str]
     options: dict[str, object]
     batch: NotRequired[BatchRecord]
+    batch_refusal: NotRequired[str]  # why there is none, for people
     format: NotRequired[int]
     code: NotRequired[list[str]]
     weights: NotRequired[list[WeightRecord]]

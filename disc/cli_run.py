@@ -177,6 +177,8 @@ def inspect_command(path: Artifact, as_json: AsJson = False, debug: Debug = Fals
         print(f"output {record['name']}: {type_text(record['dtype'], record.get('dims', ['?'] * record['rank']))}")
     for symbol in manifest["symbols"]:
         print(f"symbol {symbol_text(cast('Mapping[str, object]', symbol), manifest)}")
+    batch = manifest.get("batch")
+    print(f"batch  {batch['symbol']}" if batch is not None else f"batch  none: {manifest.get('batch_refusal', 'not looked for')}")
     for check in manifest["checks"]:
         print(f"check  {check_text(check['message'])}")
     kinds = Counter(str(record.get("kind", "kernel")) for record in manifest["kernels"])

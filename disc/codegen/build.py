@@ -14,7 +14,7 @@ import numpy.typing as npt
 from torch_mlir import ir
 
 from ..errors import CompilerBug
-from ..ir.graph import Node, Snapshot
+from ..ir.graph import Node, Snapshot, parse_attributes
 from ..ir.ops import main_block, main_function, string_attr
 from ..ir.stages import load_env
 from ..ir.weights import Weight, WeightTable
@@ -362,7 +362,18 @@ def manifest_tables(built: Built, module: ir.Module, env: ShapeEnv) -> Mapping[s
         "checks": [{"message": check.message} for check in program.checks],
         "kernels": _kernel_entries(program),
         "counters": built.counters,
+        **_batch_entry(module),
     }
+
+
+def _batch_entry(module: ir.Module) -> dict[str, object]:
+    """What `find-batch-dim` found, or why it found none."""
+    attributes = parse_attributes(module.operation)
+    batch = attributes.get("disc.batch")
+    if isinstance(batch, dict):
+        return {"batch": {name: value if isinstance(value, str) else list(value) for name, value in batch.items()}}  # pyright: ignore[reportArgumentType]
+    refusal = attributes.get("disc.batch_refusal")
+    return {} if refusal is None else {"batch_refusal": refusal}
 
 
 def _symbol_entry(env: ShapeEnv, name: str, source: Source) -> dict[str, object]:

@@ -198,6 +198,8 @@ def _parse(key: str, attribute: ir.Attribute) -> Attribute:
         return tuple(ir.DenseBoolArrayAttr(attribute))
     if isinstance(attribute, ir.ArrayAttr):
         return tuple(_parse("", item) for item in ir.ArrayAttr(attribute))
+    if isinstance(attribute, ir.DictAttr):
+        return {item.name: _parse(item.name, item.attr) for item in ir.DictAttr(attribute)}
     if isinstance(attribute, ir.DenseElementsAttr):
         return dense_array(attribute)
     return text

@@ -9,6 +9,7 @@ from disc.ir.passes import Pass, UpstreamPass
 from disc.passes.channels_last import ChannelsLast
 from disc.passes.clone_producers import CloneProducers
 from disc.passes.convert_dots import ConvertDots
+from disc.passes.find_batch_dim import FindBatchDim
 from disc.passes.fold_batch_norm import FoldBatchNorm
 from disc.passes.fold_constants import FoldConstants
 from disc.passes.fold_transposes import FoldTransposes
@@ -34,6 +35,7 @@ FRONT: tuple[Pass, ...] = (
 # named → named
 GRAPH: tuple[Pass, ...] = (
     Simplify(),
+    FindBatchDim(),
     FoldTransposes(),
     MergeDots(),
     MergeSlices(),
@@ -70,6 +72,7 @@ REGISTRY: dict[str, type[Pass]] = {
     for one in (
         NameDims,
         ResolveBroadcasts,
+        FindBatchDim,
         Simplify,
         FoldTransposes,
         MergeDots,

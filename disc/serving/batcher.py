@@ -55,7 +55,7 @@ class Job:
         self.key: Hashable | None = None
         self.rows = 1
         self.order: tuple[int, int] = (priority, 0)
-        self.entered_ns = 0
+        self.entered_ns = 0  # when it was queued; 0 = not yet
         self.promoted = False  # its thread is to become a leader
         self.gate = threading.Lock()
         self.gate.acquire()
@@ -67,7 +67,8 @@ class Job:
 
     def finish(self, outputs: list[Array] | None, error: Exception | None = None) -> None:
         self.outputs, self.error = outputs or [], error
-        self.inputs = []  # may be large, and the request's thread may live on
+        if self.entered_ns:  # else its thread may be looking at them
+            self.inputs = []  # may be large, and the request's thread may live on
         self.state = State.DONE  # last: its thread reads the others without the lock
         self.wake()
 

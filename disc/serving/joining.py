@@ -76,7 +76,14 @@ class Concatenate:
         return member.sizes[self.batch.symbol]
 
     def key(self, member: Member) -> Hashable | None:
+        if not self.joinable(member):
+            return None
         return tuple((*array.shape[:axis], *array.shape[axis + 1 :]) for array, axis in zip(member.inputs, self.batch.inputs, strict=True))
+
+    def joinable(self, member: Member) -> bool:
+        """Whether all inputs have the same number of rows; by itself, a request may also have, say, one mask for many rows."""
+        rows = self.rows(member)
+        return all(array.shape[axis] == rows for array, axis in zip(member.inputs, self.batch.inputs, strict=True))
 
     def admits(self, members: Sequence[Member], candidate: Member) -> bool:
         return True
@@ -122,6 +129,8 @@ class PadToLongest(Concatenate):
         self.cost = CallCost()
 
     def key(self, member: Member) -> Hashable | None:
+        if not self.joinable(member):
+            return None
         dropped = zip(member.inputs, self.batch.inputs, self._lengths.inputs, strict=True)
         return tuple(tuple(size for axis, size in enumerate(array.shape) if axis not in gone) for array, *gone in dropped)
 

@@ -69,8 +69,10 @@ class Signature:
         record = manifest.get("batch")
         if record is None:
             return None
-        bounds = self._ranges.get(record["symbol"])
-        return Batch(record["symbol"], tuple(record["inputs"]), tuple(record["outputs"]), bounds.most if bounds else None)
+        inputs, outputs = tuple(record["inputs"]), tuple(record["outputs"])
+        firsts = {str(spec.dims[axis]) for spec, axis in zip(self.inputs, inputs, strict=True)}
+        bounds = [each.most for name, each in self._ranges.items() if name in firsts and each.most is not None]
+        return Batch(record["symbol"], inputs, outputs, min(bounds, default=None))
 
     def sizes(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
         """The size of every symbol for inputs of these shapes. Raises RequestError where they do not fit the model.
