@@ -1,4 +1,4 @@
-"""`disc serve`: answers requests for models over gRPC."""
+"""`disc serve`: answers requests for models over gRPC and HTTP."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ def serve_command(
     config: Annotated[Path | None, typer.Option(help="Settings (TOML); options below go before it.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="gRPC port; default 8001, 0: any free one.")] = None,
+    http_port: Annotated[int | None, typer.Option(min=0, max=65535, help="HTTP port; default 8000, 0: any free one.")] = None,
     admin: Annotated[bool, typer.Option("--admin", help="Let clients load and unload models.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -31,14 +32,19 @@ def serve_command(
     if not path.exists():
         raise ConfigurationError(f"{path}: there is no such file or folder")
     settings = read_settings(config) if config is not None else ServerSettings()
-    given = {key: value for key, value in {"host": host, "port": port}.items() if value is not None}
+    given = {key: value for key, value in {"host": host, "port": port, "http_port": http_port}.items() if value is not None}
     settings = dataclasses.replace(settings, **given, admin=admin or settings.admin)
     log_to_stderr()
     server = Server(path, settings)
     server.start()
     models = [f"{model.name}:{model.version}" for model in server.core.repository.models()]
     if as_json:
-        print_json({"host": settings.host, "port": server.port, "models": models})
+        print_json({"host": settings.host, "port": server.port, "http_port": server.http_port, "models": models})
     else:
-        print(f"serving {', '.join(models) or 'no model'} on {settings.host}:{server.port} (gRPC)", flush=True)
+        page = (
+            ""
+            if server.http_port is None
+            else f", http{'s' if settings.tls else ''}://{settings.host}:{server.http_port} (REST, status page)"
+        )
+        print(f"serving {', '.join(models) or 'no model'} on {settings.host}:{server.port} (gRPC){page}", flush=True)
     server.run()

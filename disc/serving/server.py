@@ -15,6 +15,7 @@ from disc.serving.access import Tokens
 from disc.serving.core import Core
 from disc.serving.grpc_health import HealthService, reflection
 from disc.serving.grpc_inference import InferenceService
+from disc.serving.http_server import HttpServer
 from disc.serving.logs import log
 from disc.serving.repository import Repository
 from disc.serving.settings import ServerSettings
@@ -34,9 +35,10 @@ class Server:
         self.settings = settings
         self._tokens = Tokens(settings.access)
         self.core = Core(Repository(root, settings), settings)
-        self._regions = Regions(settings.shared_memory)
+        self._regions = Regions(settings.shared_memory, 8 * settings.limits.elements)
         self._stopping = threading.Event()
         self.port = 0
+        self.http = HttpServer(self.core, self._regions, self._tokens) if settings.http_port is not None else None
         self._grpc = self._make_grpc()
 
     def _make_grpc(self) -> grpc.Server:
@@ -66,10 +68,16 @@ class Server:
                 self.port = self._grpc.add_secure_port(address, credentials(self.settings.tls))
         except RuntimeError as error:
             raise ConfigurationError(f"cannot listen on {address}: {error}") from error
+        if self.http is not None and self.settings.http_port is not None:
+            self.http.start(self.settings.host, self.settings.http_port, self.settings.tls)
         self._grpc.start()
         self.core.open()
         models = [f"{model.name}:{model.version}" for model in self.core.repository.models()]
-        log("serving", host=self.settings.host, port=self.port, models=models)
+        log("serving", host=self.settings.host, port=self.port, http_port=self.http_port, models=models)
+
+    @property
+    def http_port(self) -> int | None:
+        return self.http.port if self.http is not None else None
 
     def stop(self) -> None:
         """Drains: health says NOT_SERVING at once, then new requests are refused, then what was accepted is answered."""
@@ -80,6 +88,8 @@ class Server:
         idle = self.core.wait_idle(self.settings.drain_timeout_s)
         time.sleep(REFUSAL_S)
         self._grpc.stop(1.0 if idle else 0.0).wait()
+        if self.http is not None:
+            self.http.stop()
         log("stopped", answered=self.core.answered, all_answered=idle)
 
     def run(self) -> None:

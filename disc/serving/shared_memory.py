@@ -1,12 +1,12 @@
 """System shared memory: inputs that a client on this machine leaves in a POSIX region instead of sending them.
 
 Off by default: a region's name is a file name of the server's machine. Only names are taken that cannot leave /dev/shm, and only regular
-files there. The server maps a region for reading; the client must not shrink it while requests use it.
+files there. Inputs are read, not mapped: a client may change or shrink its region at any time, which must not reach a running model, nor
+end the server with a bus error.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
 import stat
@@ -28,14 +28,22 @@ class Region:
     key: str
     offset: int
     size: int
-    memory: mmap.mmap
+    descriptor: int
+
+    def read(self, offset: int, size: int) -> bytes:
+        return os.pread(self.descriptor, size, self.offset + offset)
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)  # when neither the table nor a request under way has it
 
 
 class Regions:
     """The regions that clients have registered; none where it is not enabled."""
 
-    def __init__(self, enabled: bool) -> None:
+    def __init__(self, enabled: bool, most_bytes: int) -> None:
+        """most_bytes: of one input."""
         self._enabled = enabled
+        self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._regions: dict[str, Region] = {}
 
@@ -44,17 +52,17 @@ class Regions:
             raise UnsupportedRequestError("shared memory is switched off on this server")
 
     def register(self, name: str, key: str, offset: int, size: int) -> None:
-        """Maps a region. Raises RequestError; the messages tell nothing about other files."""
+        """Opens a region. Raises RequestError; the messages tell nothing about other files."""
         self._check_enabled()
         if not name or len(name) > 255:
             raise RequestError("a region needs a name of at most 255 characters")
-        memory = _mapped(key, offset, size)
+        region = Region(name, key, offset, size, _opened(key, offset, size))
         with self._lock:
             if name in self._regions:
                 raise RequestError(f"a region {name[:100]!r} is registered already")
             if len(self._regions) >= MOST_REGIONS:
                 raise RequestError(f"at most {MOST_REGIONS} regions can be registered")
-            self._regions[name] = Region(name, key, offset, size, memory)
+            self._regions[name] = region
 
     def unregister(self, name: str) -> None:
         """Forgets a region, or all for ""; requests under way keep the memory."""
@@ -74,7 +82,7 @@ class Regions:
             return [self._regions[name]] if name else list(self._regions.values())
 
     def view(self, name: str, offset: int, size: int) -> memoryview:
-        """The bytes of an input. Copied: the client may change them while the model reads them."""
+        """The bytes of an input. Raises RequestError."""
         self._check_enabled()
         with self._lock:
             region = self._regions.get(name)
@@ -82,11 +90,16 @@ class Regions:
             raise RequestError(f"no region {name[:100]!r} is registered")
         if offset < 0 or size < 0 or offset > region.size or size > region.size - offset:
             raise RequestError(f"the input does not lie within region {name[:100]!r} of {region.size} bytes")
-        start = region.offset + offset
-        return memoryview(region.memory[start : start + size])
+        if size > self._most_bytes:
+            raise RequestError(f"the input has {size} bytes; at most {self._most_bytes} are accepted")
+        content = region.read(offset, size)
+        if len(content) < size:
+            raise RequestError(f"region {name[:100]!r} has become smaller than it was registered")
+        return memoryview(content)
 
 
-def _mapped(key: str, offset: int, size: int) -> mmap.mmap:
+def _opened(key: str, offset: int, size: int) -> int:
+    """A descriptor of the shared memory object, which is at least as large."""
     if not _KEY.fullmatch(key):
         raise RequestError("the key of a region must be the name of a POSIX shared memory object")
     refused = RequestError("there is no such shared memory object of at least that size")
@@ -94,12 +107,8 @@ def _mapped(key: str, offset: int, size: int) -> mmap.mmap:
         descriptor = os.open(os.path.join(FOLDER, key.lstrip("/")), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         raise refused from None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or size <= 0 or offset > status.st_size or size > status.st_size - offset:
-            raise refused
-        return mmap.mmap(descriptor, offset + size, access=mmap.ACCESS_READ)
-    except (OSError, ValueError, OverflowError):
-        raise refused from None
-    finally:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or size <= 0 or offset > status.st_size or size > status.st_size - offset:
         os.close(descriptor)
+        raise refused
+    return descriptor

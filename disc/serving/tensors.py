@@ -76,8 +76,9 @@ def _from_elements(content: Sequence[object], shape: tuple[int, ...], count: int
     if len(content) != count:
         raise RequestError(f"input '{spec.name}' has {len(content)} elements, its shape {list(shape)} needs {count}")
     try:
-        array = np.array(content, _carrier(storage))
-    except (TypeError, ValueError, OverflowError):
+        with np.errstate(over="raise"):  # a JSON number beyond FP32 is no infinity
+            array = np.array(content, _carrier(storage))
+    except (TypeError, ValueError, OverflowError, FloatingPointError):
         raise RequestError(f"input '{spec.name}' has an element that is no {spec.datatype.name}") from None
     if array.shape != (count,):
         raise RequestError(f"input '{spec.name}' has an element that is no {spec.datatype.name}")

@@ -26,12 +26,12 @@ REQUEST = message("inference.ModelInferRequest")(**infer_fields("twice", {"x": n
 @contextmanager
 def process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A running `disc serve` and its port."""
-    command = [sys.executable, "-m", "disc.cli", "serve", *arguments, "--port", "0"]
+    command = [sys.executable, "-m", "disc.cli", "serve", *arguments, "--port", "0", "--http-port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         try:
             assert running.stdout is not None
             line = running.stdout.readline()
-            yield running, int(line.split(":")[-1].split()[0])
+            yield running, int(line.split(" (gRPC)")[0].rsplit(":", 1)[1])
         finally:
             running.kill()
 

@@ -1,0 +1,230 @@
+"""The protocol's REST form over HTTP, the status page and the metrics. aiohttp, with a thread and an event loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from importlib.resources import files
+
+from aiohttp import web
+
+from disc.errors import ConfigurationError, NotReadyError, ServingError, UnsupportedRequestError
+from disc.serving.access import Tokens
+from disc.serving.codes import code_of
+from disc.serving.core import NAME, VERSION, Core
+from disc.serving.description import model_config, model_statistics
+from disc.serving.json_form import HEADER_LENGTH, read_request, write_answer
+from disc.serving.logs import log
+from disc.serving.metrics import metrics_text
+from disc.serving.model import PLATFORM
+from disc.serving.settings import Tls
+from disc.serving.shared_memory import Regions
+from disc.serving.status import status
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+FAULT = "the server failed; its log has the reason"
+# The page runs its own script and asks its own server, nothing else.
+PAGE_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'"
+
+
+class HttpServer:
+    """Answers as long as its thread runs."""
+
+    def __init__(self, core: Core, regions: Regions, tokens: Tokens) -> None:
+        self._core = core
+        self._regions = regions
+        self._tokens = tokens
+        self._pool = ThreadPoolExecutor(core.settings.limits.requests, thread_name_prefix="disc-http")
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="disc-http-loop", daemon=True)
+        self._runner: web.AppRunner | None = None
+        self.port = 0
+
+    def start(self, host: str, port: int, tls: Tls | None) -> None:
+        """Binds and answers. Raises ConfigurationError."""
+        context = _ssl_context(tls) if tls is not None else None
+        self._thread.start()
+        try:
+            self._wait(self._start(host, port, context))
+        except OSError as error:
+            raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+
+    async def _start(self, host: str, port: int, context: ssl.SSLContext | None) -> None:
+        application = web.Application(client_max_size=self._core.settings.limits.message_bytes, middlewares=[self._guarded])
+        application.add_routes(self._routes())
+        # A handler whose client has gone is cancelled, and withdraws its request.
+        self._runner = web.AppRunner(application, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port, ssl_context=context)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+
+    def stop(self) -> None:
+        """Closes the port and the connections."""
+        if self._runner is not None:
+            self._wait(self._runner.cleanup())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._pool.shutdown()
+
+    def _wait(self, work: Awaitable[None]) -> None:
+        async def run() -> None:
+            await work
+
+        future: Future[None] = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        future.result()
+
+    def _routes(self) -> list[web.RouteDef]:
+        routes = [
+            web.get("/v2", self._metadata), web.get("/v2/health/live", self._live), web.get("/v2/health/ready", self._ready),
+            web.get("/metrics", self._metrics), web.get("/", self._page), web.get("/status.json", self._status),
+            web.get("/v2/models/stats", self._all_statistics),
+            web.post("/v2/repository/index", self._index), web.post("/v2/repository/models/{model}/load", self._load),
+            web.post("/v2/repository/models/{model}/unload", self._unload),
+        ]  # fmt: skip
+        for prefix in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+            routes += [
+                web.get(prefix, self._model_metadata), web.get(f"{prefix}/ready", self._model_ready),
+                web.get(f"{prefix}/config", self._config), web.get(f"{prefix}/stats", self._statistics),
+                web.post(f"{prefix}/infer", self._infer),
+            ]  # fmt: skip
+        return routes
+
+    @web.middleware
+    async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Access, and errors as status codes."""
+        try:
+            if not request.path.startswith("/v2/health/"):
+                self._tokens.check(request.headers.get("Authorization"), admin=request.path.startswith("/v2/repository/"))
+            return await handler(request)
+        except ServingError as error:
+            return _failed(code_of(error)[1], str(error))
+        except web.HTTPException as error:
+            return _failed(error.status, error.reason)
+        except Exception as error:
+            log("fault", method=request.path, error=f"{type(error).__name__}: {error}")
+            return _failed(500, FAULT)
+
+    # --- inference ----------------------------------------------------------------------------------------------------------
+
+    async def _infer(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        names = request.match_info["model"], request.match_info.get("version", "")
+        withdraw: list[Callable[[], object]] = []
+
+        def run() -> tuple[bytes, int | None]:
+            asked, wanted = read_request(*names, body, request.headers.get(HEADER_LENGTH), self._regions)
+            return write_answer(self._core.infer(asked, lambda action: not withdraw.append(action)), wanted)
+
+        try:
+            content, length = await self._in_thread(run)
+        except asyncio.CancelledError:
+            for action in withdraw:
+                action()
+            raise
+        if length is None:
+            return web.Response(body=content, content_type="application/json")
+        return web.Response(body=content, content_type="application/octet-stream", headers={HEADER_LENGTH: str(length)})
+
+    async def _in_thread(self, work: Callable[[], tuple[bytes, int | None]]) -> tuple[bytes, int | None]:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    # --- what there is ------------------------------------------------------------------------------------------------------
+
+    async def _live(self, _: web.Request) -> web.Response:
+        return _json({"live": True})
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        return _json({"ready": self._core.ready}, 200 if self._core.ready else 503)
+
+    async def _model_ready(self, request: web.Request) -> web.Response:
+        model = self._core.repository.find(*_names(request))
+        return _json({"name": model.name, "ready": self._core.ready}, 200 if self._core.ready else 503)
+
+    async def _metadata(self, _: web.Request) -> web.Response:
+        return _json({"name": NAME, "version": VERSION, "extensions": self._core.extensions()})
+
+    async def _model_metadata(self, request: web.Request) -> web.Response:
+        model = self._core.repository.find(*_names(request))
+        tensors = {
+            kind: [{"name": spec.name, "datatype": spec.datatype.name, "shape": spec.shape} for spec in specs]
+            for kind, specs in (("inputs", model.signature.inputs), ("outputs", model.signature.outputs))
+        }
+        return _json({"name": model.name, "versions": self._core.repository.versions(model.name), "platform": PLATFORM, **tensors})
+
+    async def _config(self, request: web.Request) -> web.Response:
+        return _json(model_config(self._core.repository.find(*_names(request))))
+
+    async def _statistics(self, request: web.Request) -> web.Response:
+        return _json({"model_stats": [model_statistics(self._core.repository.find(*_names(request)))]})
+
+    async def _all_statistics(self, _: web.Request) -> web.Response:
+        return _json({"model_stats": [model_statistics(model) for model in self._core.repository.models()]})
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(text=metrics_text(self._core), content_type="text/plain", charset="utf-8")
+
+    async def _status(self, _: web.Request) -> web.Response:
+        return _json(status(self._core))
+
+    async def _page(self, _: web.Request) -> web.Response:
+        page = files("disc.serving").joinpath("status.html").read_text()
+        return web.Response(text=page, content_type="text/html", headers={"Content-Security-Policy": PAGE_POLICY})
+
+    # --- administration -----------------------------------------------------------------------------------------------------
+
+    def _check_admin(self) -> None:
+        if not self._core.settings.admin:
+            raise UnsupportedRequestError("administration is switched off on this server (it is started with --admin)")
+
+    async def _index(self, _: web.Request) -> web.Response:
+        self._check_admin()
+        return _json([vars(entry) for entry in self._core.repository.index()])
+
+    async def _load(self, request: web.Request) -> web.Response:
+        return await self._change(request, self._core.repository.load)
+
+    async def _unload(self, request: web.Request) -> web.Response:
+        return await self._change(request, self._core.repository.unload)
+
+    async def _change(self, request: web.Request, change: Callable[[str], None]) -> web.Response:
+        self._check_admin()
+        if not self._core.ready:
+            raise NotReadyError("the server is shutting down")
+        await asyncio.get_running_loop().run_in_executor(self._pool, change, request.match_info["model"])
+        return _json({})
+
+
+def _names(request: web.Request) -> tuple[str, str]:
+    return request.match_info["model"], request.match_info.get("version", "")
+
+
+def _json(value: object, code: int = 200) -> web.Response:
+    return web.Response(text=json.dumps(value, default=_plain), content_type="application/json", status=code)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _failed(code: int, text: str) -> web.Response:
+    return _json({"error": text}, code)
+
+
+def _ssl_context(tls: Tls) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(tls.certificate, tls.key)
+        if tls.client_ca is not None:
+            context.load_verify_locations(tls.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"the certificates cannot be used: {error.strerror or error}") from error
+    return context
