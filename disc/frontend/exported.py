@@ -142,7 +142,8 @@ def export_module(
 
     Raises: UnsupportedOpError when the model's control flow or sizes depend on data; what torch.export raises otherwise.
     """
-    bound = inspect.signature(model.forward).bind(*_distinct(example_inputs), **dict(kwargs or {}))
+    positional, named = _distinct(example_inputs, kwargs or {})
+    bound = inspect.signature(model.forward).bind(*positional, **named)
     shapes = _specs_by_name(bound, dynamic_shapes)
     widened = _widened(bound, shapes)
     try:
@@ -156,7 +157,7 @@ def export_module(
         return _export(model, bound.args, bound.kwargs, shapes)
 
 
-def _distinct(inputs: tuple[object, ...]) -> tuple[object, ...]:
+def _distinct(inputs: tuple[object, ...], named: Mapping[str, object]) -> tuple[tuple[object, ...], dict[str, object]]:
     """The inputs with a copy of every tensor that occurs again: torch.export would take the two for one input."""
     seen: set[int] = set()
 
@@ -166,7 +167,7 @@ def _distinct(inputs: tuple[object, ...]) -> tuple[object, ...]:
         seen.add(id(leaf))
         return leaf
 
-    return tuple(pytree.tree_map(copied, inputs))
+    return pytree.tree_map(copied, (tuple(inputs), dict(named)))
 
 
 def _leaves(bound: inspect.BoundArguments) -> list[object]:

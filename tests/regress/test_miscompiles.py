@@ -7,6 +7,9 @@ import torch
 import torch.nn.functional as F
 from compiled import function_text, module_program, randn, text_program
 
+import disc
+from disc.config import Options
+
 
 def test_input_returned_as_it_is() -> None:
     """The output buffer took the place of the input, so every reader of the input read garbage."""
@@ -66,3 +69,16 @@ def test_example_given_twice() -> None:
 
 def test_lgamma_of_tiny_negative_numbers() -> None:
     module_program(torch.lgamma, randn(5, dtype=torch.float64)).check(torch.tensor([-1e-300, -1e-200, 1e-300, -0.5], dtype=torch.float64))
+
+
+def test_example_given_twice_by_name() -> None:
+    """The same for inputs given by name: the results were those of swapped inputs."""
+
+    class Minus(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x - y
+
+    example = randn(3, 4)
+    exe = disc.compile(Minus(), {"x": example, "y": example}, options=Options(cache=False))
+    x, y = randn(3, 5), randn(3, 5, seed=1)
+    torch.testing.assert_close(exe(x, y), x - y)

@@ -294,6 +294,7 @@ def padding(pad: dict[str, float] | None = None) -> PadToLongest:
 def taught(joining: PadToLongest, fixed: float, per_token: float) -> PadToLongest:
     for rows, length in [(1, 4), (2, 8), (1, 16), (4, 4), (3, 9), (2, 2), (1, 8), (5, 7), (1, 12), (2, 16)] * 3:
         joining.cost.add(rows, length, fixed + per_token * rows * length)
+    joining.cost.add = lambda rows, length, seconds: None  # the calls of the test take the time that its machine takes
     return joining
 
 

@@ -153,7 +153,7 @@ def test_a_model_that_cannot_be_loaded_leaves_the_others(root: Path) -> None:
 
 
 def test_many_loads_and_unloads_leave_no_memory_behind(root: Path) -> None:
-    """A few cycles here; bench/serving.py runs a thousand."""
+    """`python -m bench.serving reload` runs a thousand cycles."""
     repository = Repository(root, settings_of({}))
     for _ in range(40):
         repository.load("twice")

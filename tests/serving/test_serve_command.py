@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from oip_client import infer_fields, write_twice
 
 from disc.serving.grpc_health import HEALTH
 from disc.serving.messages import INFERENCE, message
+from disc.serving.settings import settings_of
 
 REQUEST = message("inference.ModelInferRequest")(**infer_fields("twice", {"x": np.ones((1, 4), np.float32)})).SerializeToString()
 
@@ -113,3 +115,9 @@ def test_mistakes_are_the_users(artifact: Path, tmp_path: Path, arguments: list[
         given += ["--config", str(tmp_path / "serve.toml")]
     done = subprocess.run([sys.executable, "-m", "disc.cli", "serve", *given], capture_output=True, text=True, timeout=30)
     assert done.returncode == 1 and words in done.stderr, done.stderr
+
+
+def test_the_configuration_of_the_readme_is_valid() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    settings = settings_of(tomllib.loads(readme.split("```toml\n")[1].split("```")[0]))
+    assert settings.admin and settings.for_model("bert").sequence is not None and settings.for_model("bert").max_batch == 32

@@ -1,0 +1,97 @@
+"""Models that disc compiled, served: joined requests against eager PyTorch, whatever their companions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from oip_client import Client, failure, serving
+from transformers import BertConfig, BertModel
+
+import disc
+from disc.artifact import read_manifest
+
+CONFIG = BertConfig(
+    hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, vocab_size=100, max_position_embeddings=64
+)
+
+
+@pytest.fixture(scope="module")
+def model() -> BertModel:
+    torch.manual_seed(0)
+    return BertModel(CONFIG).eval()
+
+
+@pytest.fixture(scope="module")
+def artifact(model: BertModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("compiled") / "bert.disc"
+    ones = torch.ones(2, 7, dtype=torch.int64)
+    disc.compile(model, {"input_ids": ones, "attention_mask": ones}).save(path)
+    return path
+
+
+SEQUENCE = {"length": "input_ids.1", "mask": "attention_mask"}
+
+
+@pytest.fixture(scope="module", params=["equal lengths", "padded"])
+def client(request: pytest.FixtureRequest, artifact: Path) -> Iterator[Client]:
+    table: dict[str, object] = {"queue_delay_us": 2000, "concurrency": 1, "max_queue": 1000}
+    if request.param == "padded":
+        table["sequence"] = SEQUENCE
+    with serving(artifact, models={"bert": table}) as client:
+        if request.param == "padded":  # a call costs a millisecond whatever its sizes: padding always pays
+            joining = client.server.core.repository.find("bert").batcher._joining
+            for number in range(8):
+                joining.cost.add(1 + number % 2, 8 + number, 1e-3)  # pyright: ignore[reportAttributeAccessIssue]
+            joining.cost.add = lambda *_: None  # pyright: ignore[reportAttributeAccessIssue]
+        yield client
+
+
+def test_the_batch_dim_is_in_the_artifact(artifact: Path) -> None:
+    assert read_manifest(artifact).get("batch") == {"symbol": "S0", "inputs": [0, 0], "outputs": [0, 0]}
+
+
+def test_joined_requests_agree_with_eager(client: Client, model: BertModel) -> None:
+    """Each of eight clients sends random batches of random lengths; what they are joined with is up to chance."""
+    wrong: list[object] = []
+
+    def ask(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        for _ in range(12):
+            rows, length = int(random.integers(1, 4)), int(random.integers(1, 20))
+            ids = random.integers(0, 100, (rows, length))
+            mask = (np.arange(length) < random.integers(1, length + 1, (rows, 1))).astype(np.int64)
+            got = list(client.infer("bert", input_ids=ids, attention_mask=mask).values())
+            with torch.no_grad():
+                expected = model(torch.from_numpy(ids), torch.from_numpy(mask))
+            try:
+                np.testing.assert_allclose(got[0], expected.last_hidden_state.numpy(), atol=2e-5, rtol=1e-4)
+                np.testing.assert_allclose(got[1], expected.pooler_output.numpy(), atol=2e-5, rtol=1e-4)
+            except AssertionError as error:
+                wrong.append(error)
+
+    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong[0]
+    statistics = client.call("ModelStatistics", name="bert").model_stats[0]
+    assert statistics.inference_stats.success.count == 96
+    if client.server.settings.models["bert"].sequence is not None:
+        assert statistics.execution_count < 60  # lengths were joined
+
+
+def test_an_index_out_of_range_is_the_fault_of_its_request_and_names_no_file(client: Client) -> None:
+    ids, mask = np.full((1, 3), 1000), np.ones((1, 3), np.int64)
+    code, text = failure(lambda: client.infer("bert", input_ids=ids, attention_mask=mask))
+    assert code == "INVALID_ARGUMENT" and "out of range" in text and ".py" not in text and "/" not in text
+
+
+def test_a_mask_of_another_length_is_refused(client: Client) -> None:
+    code, text = failure(lambda: client.infer("bert", input_ids=np.ones((1, 3), np.int64), attention_mask=np.ones((1, 4), np.int64)))
+    assert code == "INVALID_ARGUMENT" and text == "dim 1 of input 'attention_mask' must be 3 (dim 1 of input 'input_ids'), got 4"

@@ -1,0 +1,83 @@
+"""Clients that nobody here wrote, each in a virtual environment of its own: they install packages, so these run with --long only."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from oip_client import Client, serving, write_copy, write_twice
+
+from disc.serving.datatypes import DATATYPES
+
+pytestmark = pytest.mark.long
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    root = tmp_path_factory.mktemp("models")
+    for datatype in DATATYPES.values():
+        for rank in (0, 1, 2, 5):
+            folder = root / f"copy_{datatype.dtype}_{rank}" / "1"
+            folder.mkdir(parents=True)
+            write_copy(folder / "model.disc", datatype.dtype, rank)
+    (root / "twice" / "1").mkdir(parents=True)
+    write_twice(root / "twice" / "1" / "model.disc")
+    with serving(root, admin=True) as client:
+        yield client
+
+
+def environment(folder: Path, *packages: str) -> Path:
+    """The interpreter of a new virtual environment."""
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    python = folder / "bin" / "python"
+    subprocess.run([str(python), "-m", "pip", "install", "-q", *packages], check=True, timeout=600)
+    return python
+
+
+def run(python: Path, script: str, client: Client) -> None:
+    done = subprocess.run([str(python), str(HERE / script), str(client.server.port)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "conformant" in done.stdout, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("version", ["2.73.0", "2.48.0"])
+def test_tritonclient(client: Client, tmp_path: Path, version: str) -> None:
+    pins = ["numpy<2", "protobuf<6"] if version == "2.48.0" else ["ml_dtypes"]
+    run(environment(tmp_path / "venv", f"tritonclient[grpc]=={version}", *pins), "triton_conformance.py", client)
+
+
+def test_kserve(client: Client, tmp_path: Path) -> None:
+    run(environment(tmp_path / "venv", "kserve==0.21.0"), "kserve_conformance.py", client)
+
+
+def test_client_and_server_in_one_process(tmp_path: Path) -> None:
+    """The server's messages are in a pool of their own, so a client library can register the same names."""
+    python = environment(tmp_path / "venv", "tritonclient[grpc]==2.73.0", "grpcio==1.85.1", "protobuf==7.36.2", "aiohttp==3.14.5")
+    code = (
+        f"import sys; sys.path[:0] = [{str(HERE.parents[1])!r}]\n"
+        "import tritonclient.grpc as triton\n"
+        "from disc.serving.server import Server\n"
+        "from tritonclient.grpc import service_pb2\n"
+        "from disc.serving.messages import message\n"
+        "assert message('inference.ModelInferRequest') is not service_pb2.ModelInferRequest\n"
+    )
+    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(shutil.which("npx") is None, reason="buf comes through npm")
+def test_buf_curl_by_reflection(client: Client, tmp_path: Path) -> None:
+    subprocess.run(["npm", "install", "--silent", "--prefix", str(tmp_path), "@bufbuild/buf@1.75.0"], check=True, timeout=600)
+    buf = tmp_path / "node_modules" / ".bin" / "buf"
+    base = f"http://127.0.0.1:{client.server.port}/inference.GRPCInferenceService"
+    command = [str(buf), "curl", "--protocol", "grpc", "--http2-prior-knowledge"]
+    request = {"model_name": "twice", "id": "b1",
+               "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "contents": {"fp32_contents": [1, 2.5]}}]}  # fmt: skip
+    done = subprocess.run([*command, "-d", json.dumps(request), f"{base}/ModelInfer"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["outputs"][0]["contents"]["fp32Contents"] == [2, 5]
