@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import grpc
 
-from disc.errors import RequestError, ServingError
+from disc.errors import OverloadedError, RequestError, ServingError
 from disc.serving.access import Tokens
 from disc.serving.codes import code_of
 from disc.serving.logs import log
 from disc.serving.messages import DecodeError, Message, method_types
 
 Unary = Callable[[bytes, grpc.ServicerContext], bytes]
+MOST_STREAMS = 64  # of one service; each holds a thread as long as it is open
 FAULT = "the server failed; its log has the reason"
 
 
@@ -23,6 +26,7 @@ class Handlers:
         self.service = service
         self._tokens = tokens
         self._methods: dict[str, grpc.RpcMethodHandler] = {}
+        self._streams = threading.Semaphore(MOST_STREAMS)
 
     def unary(self, name: str, method: Unary, *, admin: bool = False) -> None:
         def handle(data: bytes, context: grpc.ServicerContext) -> bytes:
@@ -40,13 +44,23 @@ class Handlers:
         def handle(data: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
             try:
                 self.check(context, False)
-                yield from method(data, context)
+                with self._one_stream():
+                    yield from method(data, context)
                 return
             except Exception as error:
                 failure = error
             abort(context, failure, name)
 
         self._methods[name] = grpc.stream_stream_rpc_method_handler(handle)
+
+    @contextmanager
+    def _one_stream(self) -> Iterator[None]:
+        if not self._streams.acquire(blocking=False):
+            raise OverloadedError(f"the server has {MOST_STREAMS} streams open")
+        try:
+            yield
+        finally:
+            self._streams.release()
 
     def answers(self, name: str, method: Callable[[bytes, grpc.ServicerContext], Iterator[bytes]]) -> None:
         """One request, a stream of answers; without a token (health)."""

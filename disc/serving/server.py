@@ -13,7 +13,8 @@ import grpc
 from disc.errors import ConfigurationError
 from disc.serving.access import Tokens
 from disc.serving.core import Core
-from disc.serving.grpc_health import HealthService, reflection
+from disc.serving.grpc_handlers import MOST_STREAMS
+from disc.serving.grpc_health import MOST_WATCHERS, HealthService, reflection
 from disc.serving.grpc_inference import InferenceService
 from disc.serving.http_server import HttpServer
 from disc.serving.logs import log
@@ -22,7 +23,7 @@ from disc.serving.settings import ServerSettings
 from disc.serving.shared_memory import Regions
 from disc.serving.tls import credentials
 
-SPARE_THREADS = 48  # beside inference: health watchers, streams, reflection
+SPARE_THREADS = MOST_WATCHERS + 3 * MOST_STREAMS + 16  # beside inference: what may stay open, and health checks
 HEADROOM = 64 << 10  # bytes: names and shapes beside the tensors of a message
 REFUSAL_S = 0.05  # after a drain: how long refusals may take to reach clients
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from disc.artifact import Manifest
-from disc.errors import RequestError
+from disc.errors import ArtifactError, RequestError
 from disc.serving.datatypes import OF_DTYPE, Datatype
 from disc.shapes import Dim, parse_dim
 
@@ -46,6 +46,13 @@ class Signature:
     """The inputs, outputs, symbols and the batch dim of one model."""
 
     def __init__(self, manifest: Manifest) -> None:
+        """Raises ArtifactError for a manifest that contradicts itself."""
+        try:
+            self._read(manifest)
+        except (ValueError, KeyError, IndexError) as error:
+            raise ArtifactError(f"the manifest contradicts itself: {type(error).__name__}: {error}") from error
+
+    def _read(self, manifest: Manifest) -> None:
         self.inputs = tuple(_spec(record["name"], record["dtype"], record["dims"]) for record in manifest["inputs"])
         self.outputs = tuple(
             _spec(record["name"], record["dtype"], record.get("dims", ["?"] * record["rank"])) for record in manifest["outputs"]
@@ -70,6 +77,10 @@ class Signature:
         if record is None:
             return None
         inputs, outputs = tuple(record["inputs"]), tuple(record["outputs"])
+        sides = ((self.inputs, inputs), (self.outputs, outputs))
+        if record["symbol"] not in self._first or any(axis < 0 or isinstance(spec.dims[axis], int) for specs, axes in sides
+                                                      for spec, axis in zip(specs, axes, strict=True)):  # fmt: skip
+            raise ValueError("its batch dim is not one of its dims")
         firsts = {str(spec.dims[axis]) for spec, axis in zip(self.inputs, inputs, strict=True)}
         bounds = [each.most for name, each in self._ranges.items() if name in firsts and each.most is not None]
         return Batch(record["symbol"], inputs, outputs, min(bounds, default=None))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import programs
 
-from disc.artifact import write_artifact
+from disc.artifact import Manifest, write_artifact
 from disc.serving.datatypes import DATATYPES
 from disc.serving.messages import INFERENCE, Message, message, method_types
 from disc.serving.server import Server
@@ -38,8 +38,8 @@ int32_t disc_entry(ral_exec* exec, const ral_host_api* api, const ral_tensor* in
 """
 
 
-def write_twice(path: Path, ms: int = 0, most_rows: int | None = None) -> None:
-    """`TWICE`, whose manifest says that S0 is a batch dim."""
+def write_twice(path: Path, ms: int = 0, most_rows: int | None = None, change: Callable[[Manifest], object] = lambda made: None) -> None:
+    """`TWICE`, whose manifest says that S0 is a batch dim. change: of the manifest."""
     made = programs.manifest(
         [{"name": "x", "dtype": "f32", "dims": ["S0", "S1"]}],
         [{"name": "y", "dtype": "f32", "rank": 2, "dims": ["S0", "S1"]}],
@@ -50,6 +50,7 @@ def write_twice(path: Path, ms: int = 0, most_rows: int | None = None) -> None:
     if most_rows is not None:
         made["symbols"][0]["max"] = most_rows
     made["batch"] = {"symbol": "S0", "inputs": [0], "outputs": [0]}
+    change(made)
     write_artifact(path, made, {"x86-64-v3": programs.build(TWICE, f"MS={ms}")})
 
 

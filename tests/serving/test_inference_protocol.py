@@ -13,6 +13,7 @@ import pytest
 from oip_client import Client, failure, infer_fields, parameter, results, serving, write_add, write_copy, write_twice
 
 from disc.serving.datatypes import DATATYPES
+from disc.serving.grpc_handlers import MOST_STREAMS
 from disc.serving.grpc_health import HEALTH, REFLECTION
 from disc.serving.messages import INFERENCE, message
 
@@ -127,6 +128,26 @@ def test_stream_answers_in_order_and_goes_on_after_an_error(client: Client) -> N
     assert [bool(each.error_message) for each in read] == [False, False, True, False]
     assert read[3].infer_response.parameters["triton_final_response"].bool_param
     np.testing.assert_array_equal(results(read[1].infer_response)["y"], np.full((1, 2), 2, np.float32))
+
+
+def test_open_streams_are_bounded_and_give_their_place_back(client: Client) -> None:
+    method = client.channel.stream_stream(f"/{INFERENCE}/ModelStreamInfer")
+    request = message("inference.ModelInferRequest")(model_name="nobody").SerializeToString()
+    done = threading.Event()
+
+    def one_then_wait() -> Iterator[bytes]:
+        yield request
+        done.wait(20)
+
+    streams = [method(one_then_wait()) for _ in range(MOST_STREAMS)]
+    for stream in streams:
+        next(stream)
+    assert failure(lambda: next(method(iter([request]))))[0] == "RESOURCE_EXHAUSTED"
+    assert client.call("ServerLive").live
+    done.set()
+    for stream in streams:
+        assert list(stream) == []
+    assert next(method(iter([request])))
 
 
 def test_health_check_and_watch(client: Client) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from oip_client import Client, failure, serving, write_add, write_twice
 
+from disc.artifact import Manifest
 from disc.errors import DiscError, OverloadedError
 from disc.serving.repository import Repository
 from disc.serving.settings import settings_of
@@ -150,6 +152,24 @@ def test_a_model_that_cannot_be_loaded_leaves_the_others(root: Path) -> None:
     with serving(root, admin=True) as client:
         assert states(client) == {"broken:1": "UNAVAILABLE", "twice:1": "READY"}
         assert failure(lambda: client.infer("broken", x=X))[0] == "UNAVAILABLE"
+
+
+CONTRADICTIONS: dict[str, Callable[[Manifest], object]] = {
+    "no such axis": lambda made: made.update(batch={"symbol": "S0", "inputs": [2], "outputs": [0]}),
+    "a negative axis": lambda made: made.update(batch={"symbol": "S0", "inputs": [-1], "outputs": [0]}),
+    "too many axes": lambda made: made.update(batch={"symbol": "S0", "inputs": [0, 0], "outputs": [0]}),
+    "no such symbol": lambda made: made.update(batch={"symbol": "S9", "inputs": [0], "outputs": [0]}),
+    "a dim that is no expression": lambda made: made["outputs"][0].update(dims=["S0", "1 +"]),
+}
+
+
+@pytest.mark.parametrize("case", CONTRADICTIONS)
+def test_a_manifest_that_contradicts_itself_is_refused_and_the_others_are_served(root: Path, case: str) -> None:
+    (root / "odd" / "1").mkdir(parents=True)
+    write_twice(root / "odd" / "1" / "model.disc", change=CONTRADICTIONS[case])
+    with serving(root, admin=True) as client:
+        assert states(client) == {"odd:1": "UNAVAILABLE", "twice:1": "READY"}
+        assert failure(lambda: client.call("RepositoryModelLoad", model_name="odd"))[1].count("ArtifactError") == 1
 
 
 def test_many_loads_and_unloads_leave_no_memory_behind(root: Path) -> None:
