@@ -57,7 +57,7 @@ def test_kserve(client: Client, tmp_path: Path) -> None:
 
 def test_client_and_server_in_one_process(tmp_path: Path) -> None:
     """The server's messages are in a pool of their own, so a client library can register the same names."""
-    python = environment(tmp_path / "venv", "tritonclient[grpc]==2.73.0", "grpcio==1.85.1", "protobuf==7.36.2", "aiohttp==3.14.5")
+    python = environment(tmp_path / "venv", "tritonclient[grpc]==2.73.0", "grpcio==1.85.1", "aiohttp==3.14.5")
     code = (
         f"import sys; sys.path[:0] = [{str(HERE.parents[1])!r}]\n"
         "import tritonclient.grpc as triton\n"

@@ -195,6 +195,7 @@ def test_metrics(client: Client) -> None:
 
 
 def test_status_page(client: Client) -> None:
+    infer(client, {"inputs": [GOOD]})
     code, content, headers = ask(client, "GET", "/")
     assert (
         code == 200 and headers["Content-Type"].startswith("text/html") and "frame-ancestors 'none'" in headers["Content-Security-Policy"]
