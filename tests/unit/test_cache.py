@@ -218,10 +218,11 @@ def writer(folder: Path, rounds: int) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-W", "error", "-c", WRITER, str(folder), str(rounds)], stdout=subprocess.PIPE, text=True)
 
 
-def test_many_writers_and_readers(tmp_path: Path) -> None:
-    processes = [writer(tmp_path, 15) for _ in range(4)]
-    codes = [process.wait(timeout=60) for process in processes]
-    assert codes == [0] * 4  # a damaged entry would be a warning, which is an error there
+@pytest.mark.parametrize(("writers", "rounds"), [(4, 15), pytest.param(16, 40, marks=pytest.mark.long)])
+def test_many_writers_and_readers(tmp_path: Path, writers: int, rounds: int) -> None:
+    processes = [writer(tmp_path, rounds) for _ in range(writers)]
+    codes = [process.wait(timeout=300) for process in processes]
+    assert codes == [0] * writers  # a damaged entry would be a warning, which is an error there
     assert [path.name for path in tmp_path.iterdir()] == [f"{KEY}.disc"]
 
 
