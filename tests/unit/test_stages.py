@@ -8,7 +8,13 @@ from disc.ir.stages import NAMED_OPS
 from disc.passes.shape_rules import RULES
 
 VIEWS = {"disc.reshape", "disc.broadcast_in_dim", "disc.slice", "stablehlo.transpose", "stablehlo.reverse"}  # index arithmetic
-KERNELS = {"stablehlo.dot_general", "disc.scaled_dot", "stablehlo.convolution", "stablehlo.scatter", "disc.cumulative"}  # kernels of their own
+KERNELS = {
+    "stablehlo.dot_general",
+    "disc.scaled_dot",
+    "stablehlo.convolution",
+    "stablehlo.scatter",
+    "disc.cumulative",
+}  # kernels of their own
 HOST = {"disc.weight", "func.return"}
 
 
