@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from disc.config import VERSION as __version__
 from disc.config import Options
 from disc.errors import DiscError
 from disc.ral.executable import Executable, load
@@ -14,7 +15,6 @@ from disc.ral.executable import Executable, load
 if TYPE_CHECKING:
     from disc.api import compile
 
-__version__ = "0.1.0"
 __all__ = ["DiscError", "Executable", "Options", "__version__", "compile", "load"]
 
 

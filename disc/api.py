@@ -14,7 +14,7 @@ from torch_mlir import ir
 from disc.artifact import Manifest
 from disc.cache import cache_key, file_view, open_cache
 from disc.codegen.build import Built, build, manifest_tables
-from disc.config import Options, read_environment
+from disc.config import VERSION, Options, read_environment
 from disc.errors import TargetError, UnsupportedFormatError
 from disc.frontend.imported import Imported
 from disc.ir.dialect import make_context
@@ -195,7 +195,7 @@ def compile_imported(
         tables = manifest_tables(built, imported.module, load_env(imported.module))
     manifest: dict[str, object] = {
         "format": 1,
-        "compiler": "disc 0.1.0",
+        "compiler": f"disc {VERSION}",
         **tables,
         "single": imported.outputs.is_single(),
         "options": {"threads": options.threads, "isas": list(isas)},

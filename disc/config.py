@@ -9,6 +9,7 @@ from pathlib import Path
 
 from disc.errors import DiscError
 
+VERSION = "0.1.0"  # of disc, as pyproject.toml has it
 DTYPES = ("f32", "bf16", "f16", "int8")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 

@@ -5,11 +5,9 @@ The server itself loads neither torch nor MLIR, never reads a program, and unpic
 
 from __future__ import annotations
 
-import signal
 import threading
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
@@ -20,13 +18,12 @@ from disc.serving.compile_process import what_is_closed
 from disc.serving.compile_request import KIND, SERVICE, check_job, job_key, receive
 from disc.serving.compile_settings import CompileSettings
 from disc.serving.grpc_handlers import Handlers, abort, parsed
+from disc.serving.grpc_server import bind, make_server, run_until_signal
 from disc.serving.logs import log
 from disc.serving.messages import message
-from disc.serving.tls import credentials
 
 PIECE = 1 << 20  # bytes of one message of Fetch
 LOOK_S = 1.0  # how often a client that waits is told that the job goes on
-HEADROOM = 64 << 10  # bytes of a message beside its piece
 SPARE_THREADS = 16  # for Status, Cancel and Fetch when all others wait
 
 _REQUEST, _EVENT, _ID, _PIECE = (message(f"disc.v1.{name}") for name in ("CompileRequest", "CompileEvent", "JobId", "Piece"))
@@ -122,30 +119,18 @@ class CompileServer:
         """Raises ConfigurationError, or ArtifactError for a folder that others may write to."""
         self.settings = settings
         self.jobs = Jobs(settings)
-        self._stopping = threading.Event()
         self.port = 0
-        threads = settings.limits.requests + SPARE_THREADS
-        options = [
-            ("grpc.max_receive_message_length", settings.limits.message_bytes + HEADROOM),
-            ("grpc.max_send_message_length", -1),
-            ("grpc.so_reuseport", 0),  # a second server on the same port is a mistake
-        ]
-        pool = ThreadPoolExecutor(threads, thread_name_prefix="disc-grpc")
-        self._grpc = grpc.server(pool, options=options, maximum_concurrent_rpcs=threads)
-        self._grpc.add_generic_rpc_handlers((CompileService(settings, self.jobs).generic,))
+        service = CompileService(settings, self.jobs).generic
+        self._grpc = make_server([service], settings.limits.requests + SPARE_THREADS, settings.limits.message_bytes)
 
     def start(self) -> None:
         """Raises ConfigurationError when the port is taken or a certificate cannot be read."""
         settings = self.settings
-        address = f"{settings.host}:{settings.port}"
         try:
-            if settings.tls is None:
-                self.port = self._grpc.add_insecure_port(address)
-            else:
-                self.port = self._grpc.add_secure_port(address, credentials(settings.tls))
-        except RuntimeError as error:
+            self.port = bind(self._grpc, settings.host, settings.port, settings.tls)
+        except ConfigurationError:
             self.jobs.close(0)
-            raise ConfigurationError(f"cannot listen on {address}: {error}") from error
+            raise
         self._grpc.start()
         closed = what_is_closed(settings.folder)
         for what, state in closed.items():
@@ -164,7 +149,4 @@ class CompileServer:
 
     def run(self) -> None:
         """Serves until SIGTERM or SIGINT; then drains."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._stopping.set())
-        self._stopping.wait()
-        self.stop()
+        run_until_signal(self.stop)

@@ -7,13 +7,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from disc.errors import NotReadyError, OverloadedError
+from disc.config import VERSION
+from disc.errors import NotReadyError, OverloadedError, UnsupportedRequestError
+from disc.serving.description import Fields, model_metadata
 from disc.serving.model import Cancellation
 from disc.serving.repository import Repository
 from disc.serving.request import Answer, Request
 from disc.serving.settings import ServerSettings
 
-VERSION = "0.1.0"
 NAME = "disc"
 
 
@@ -90,7 +91,20 @@ class Core:
         with self._admitted():
             return self.repository.find(request.model, request.version).infer(request, cancellation)
 
-    def extensions(self) -> list[str]:
+    def check_admin(self) -> None:
+        """Raises UnsupportedRequestError on a server that was not started for administration."""
+        if not self.settings.admin:
+            raise UnsupportedRequestError("administration is switched off on this server (it is started with --admin)")
+
+    def metadata(self) -> Fields:
+        """ServerMetadata."""
+        return {"name": NAME, "version": VERSION, "extensions": self._extensions()}
+
+    def model_metadata(self, name: str, version: str) -> Fields:
+        """ModelMetadata of a loaded model. Raises ServingError."""
+        return model_metadata(self.repository.find(name, version), self.repository.versions(name))
+
+    def _extensions(self) -> list[str]:
         """The parts of the protocol beyond its core that this server has."""
         always = ["model_configuration", "statistics", "schedule_policy", "parameters", "binary_tensor_data"]
         admin = ["model_repository"] if self.settings.admin else []

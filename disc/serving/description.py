@@ -1,14 +1,23 @@
-"""ModelConfig and ModelStatistics of a loaded model, as the fields of their messages."""
+"""ModelMetadata, ModelConfig and ModelStatistics of a loaded model, as the fields of their messages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from disc.serving.model import PLATFORM, LoadedModel
 from disc.serving.statistics import Duration, Totals
 
 Fields = Mapping[str, object]
 CPU = 2  # ModelInstanceGroup.KIND_CPU
+
+
+def model_metadata(model: LoadedModel, versions: Sequence[str]) -> Fields:
+    """ModelMetadata: -1 is a dim that may change."""
+    tensors = {
+        kind: [{"name": spec.name, "datatype": spec.datatype.name, "shape": spec.shape} for spec in specs]
+        for kind, specs in (("inputs", model.signature.inputs), ("outputs", model.signature.outputs))
+    }
+    return {"name": model.name, "versions": versions, "platform": PLATFORM, **tensors}
 
 
 def model_config(model: LoadedModel) -> Fields:

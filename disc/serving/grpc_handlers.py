@@ -5,18 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import NoReturn
 
 import grpc
 
 from disc.errors import OverloadedError, RequestError, ServingError
 from disc.serving.access import Tokens
-from disc.serving.codes import code_of
+from disc.serving.codes import FAULT, code_of
 from disc.serving.logs import log
 from disc.serving.messages import DecodeError, Message, method_types
 
 Unary = Callable[[bytes, grpc.ServicerContext], bytes]
 MOST_STREAMS = 64  # of one service; each holds a thread as long as it is open
-FAULT = "the server failed; its log has the reason"
 
 
 class Handlers:
@@ -36,7 +36,6 @@ class Handlers:
             except Exception as error:
                 failure = error
             abort(context, failure, name)
-            raise AssertionError("abort raises")
 
         self._methods[name] = grpc.unary_unary_rpc_method_handler(handle)
 
@@ -96,11 +95,12 @@ def parsed(kind: Message, data: bytes) -> Message:
         raise RequestError(f"the message is no {kind.DESCRIPTOR.name}") from None
 
 
-def abort(context: grpc.ServicerContext, error: Exception, method: str) -> None:
-    """Ends the call with the status of this error. Raises always."""
+def abort(context: grpc.ServicerContext, error: Exception, method: str) -> NoReturn:
+    """Ends the call with the status of this error."""
     if isinstance(error, ServingError):
         context.abort(grpc.StatusCode[code_of(error)[0]], str(error))
     if not context.is_active():
         raise error
     log("fault", method=method, error=f"{type(error).__name__}: {error}")
     context.abort(grpc.StatusCode.INTERNAL, FAULT)
+    raise AssertionError("abort raises")

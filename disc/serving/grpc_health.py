@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import grpc
 
+from disc.errors import RequestError
 from disc.serving.access import Tokens
 from disc.serving.core import Core
-from disc.serving.grpc_handlers import Handlers
+from disc.serving.grpc_handlers import Handlers, abort, parsed
 from disc.serving.messages import INFERENCE, POOL, Message, file_of, message
 
 HEALTH = "grpc.health.v1.Health"
@@ -67,10 +68,9 @@ class HealthService:
 
 def _service_name(data: bytes, context: grpc.ServicerContext) -> str:
     try:
-        return _CHECK.FromString(data).service
-    except Exception:
-        context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the message is no HealthCheckRequest")
-        raise AssertionError("abort raises") from None
+        return parsed(_CHECK, data).service
+    except RequestError as error:
+        abort(context, error, "Health")
 
 
 def reflection(tokens: Tokens) -> list[grpc.GenericRpcHandler]:
@@ -85,7 +85,7 @@ def reflection(tokens: Tokens) -> list[grpc.GenericRpcHandler]:
 
 def _reflect(requests: Iterator[bytes], _: grpc.ServicerContext) -> Iterator[bytes]:
     for data in requests:
-        request = _REFLECT.FromString(data)
+        request = parsed(_REFLECT, data)
         response = _REFLECTED(valid_host=request.host, original_request=request)
         _fill(response, request)
         yield response.SerializeToString()

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import grpc
 
 from disc.errors import ModelNotFoundError, NotReadyError, RequestError, ServingError, UnsupportedRequestError
 from disc.serving.access import Tokens
-from disc.serving.core import NAME, VERSION, Core
-from disc.serving.description import model_config, model_statistics
+from disc.serving.core import Core
+from disc.serving.description import Fields, model_config, model_statistics
 from disc.serving.grpc_handlers import Handlers
 from disc.serving.messages import INFERENCE, Message, message
-from disc.serving.model import PLATFORM
 from disc.serving.shared_memory import Regions
 from disc.serving.wire import read_request, stream_answer, wants_typed, write_answer
 
-Fields = Mapping[str, object]
 NO_LIMIT_S = 1e8  # gRPC gives a huge number for a call without a deadline
 _EMPTY_FINAL = "triton_enable_empty_final_response"
 _FINAL = "triton_final_response"
@@ -88,15 +86,10 @@ class InferenceService:
         return {"ready": self._core.ready}
 
     def _metadata(self, _: Message) -> Fields:
-        return {"name": NAME, "version": VERSION, "extensions": self._core.extensions()}
+        return self._core.metadata()
 
     def _model_metadata(self, request: Message) -> Fields:
-        model = self._core.repository.find(request.name, request.version)
-        tensors = {
-            kind: [{"name": spec.name, "datatype": spec.datatype.name, "shape": spec.shape} for spec in specs]
-            for kind, specs in (("inputs", model.signature.inputs), ("outputs", model.signature.outputs))
-        }
-        return {"name": model.name, "versions": self._core.repository.versions(model.name), "platform": PLATFORM, **tensors}
+        return self._core.model_metadata(request.name, request.version)
 
     def _config(self, request: Message) -> Fields:
         return {"config": model_config(self._core.repository.find(request.name, request.version))}
@@ -109,8 +102,7 @@ class InferenceService:
 
     def _administration(self, method: Callable[[Message], Fields]) -> Callable[[Message], Fields]:
         def checked(request: Message) -> Fields:
-            if not self._core.settings.admin:
-                raise UnsupportedRequestError("administration is switched off on this server (it is started with --admin)")
+            self._core.check_admin()
             if request.repository_name:
                 raise ModelNotFoundError("this server has one repository, without a name")
             return method(request)

@@ -12,21 +12,20 @@ from importlib.resources import files
 
 from aiohttp import web
 
-from disc.errors import ConfigurationError, NotReadyError, ServingError, UnsupportedRequestError
+from disc.errors import ConfigurationError, NotReadyError, ServingError
 from disc.serving.access import Tokens
-from disc.serving.codes import code_of
-from disc.serving.core import NAME, VERSION, Core
+from disc.serving.codes import FAULT, code_of
+from disc.serving.core import Core
 from disc.serving.description import model_config, model_statistics
 from disc.serving.json_form import HEADER_LENGTH, read_request, write_answer
 from disc.serving.logs import log
 from disc.serving.metrics import metrics_text
-from disc.serving.model import PLATFORM
 from disc.serving.settings import Tls
 from disc.serving.shared_memory import Regions
 from disc.serving.status import status
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-FAULT = "the server failed; its log has the reason"
+PAGE = files("disc.serving").joinpath("status.html").read_text()
 # The page runs its own script and asks its own server, nothing else.
 PAGE_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'"
 
@@ -147,15 +146,10 @@ class HttpServer:
         return _json({"name": model.name, "ready": self._core.ready}, 200 if self._core.ready else 503)
 
     async def _metadata(self, _: web.Request) -> web.Response:
-        return _json({"name": NAME, "version": VERSION, "extensions": self._core.extensions()})
+        return _json(self._core.metadata())
 
     async def _model_metadata(self, request: web.Request) -> web.Response:
-        model = self._core.repository.find(*_names(request))
-        tensors = {
-            kind: [{"name": spec.name, "datatype": spec.datatype.name, "shape": spec.shape} for spec in specs]
-            for kind, specs in (("inputs", model.signature.inputs), ("outputs", model.signature.outputs))
-        }
-        return _json({"name": model.name, "versions": self._core.repository.versions(model.name), "platform": PLATFORM, **tensors})
+        return _json(self._core.model_metadata(*_names(request)))
 
     async def _config(self, request: web.Request) -> web.Response:
         return _json(model_config(self._core.repository.find(*_names(request))))
@@ -173,17 +167,12 @@ class HttpServer:
         return _json(status(self._core))
 
     async def _page(self, _: web.Request) -> web.Response:
-        page = files("disc.serving").joinpath("status.html").read_text()
-        return web.Response(text=page, content_type="text/html", headers={"Content-Security-Policy": PAGE_POLICY})
+        return web.Response(text=PAGE, content_type="text/html", headers={"Content-Security-Policy": PAGE_POLICY})
 
     # --- administration -----------------------------------------------------------------------------------------------------
 
-    def _check_admin(self) -> None:
-        if not self._core.settings.admin:
-            raise UnsupportedRequestError("administration is switched off on this server (it is started with --admin)")
-
     async def _index(self, _: web.Request) -> web.Response:
-        self._check_admin()
+        self._core.check_admin()
         return _json([vars(entry) for entry in self._core.repository.index()])
 
     async def _load(self, request: web.Request) -> web.Response:
@@ -193,7 +182,7 @@ class HttpServer:
         return await self._change(request, self._core.repository.unload)
 
     async def _change(self, request: web.Request, change: Callable[[str], None]) -> web.Response:
-        self._check_admin()
+        self._core.check_admin()
         if not self._core.ready:
             raise NotReadyError("the server is shutting down")
         await asyncio.get_running_loop().run_in_executor(self._pool, change, request.match_info["model"])

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
 
-from disc.errors import ConfigurationError
 from disc.serving.access import Tokens
 from disc.serving.core import Core
 from disc.serving.grpc_handlers import MOST_STREAMS
 from disc.serving.grpc_health import MOST_WATCHERS, HealthService, reflection
 from disc.serving.grpc_inference import InferenceService
+from disc.serving.grpc_server import bind, make_server, run_until_signal
 from disc.serving.http_server import HttpServer
 from disc.serving.logs import log
 from disc.serving.repository import Repository
 from disc.serving.settings import ServerSettings
 from disc.serving.shared_memory import Regions
-from disc.serving.tls import credentials
 
 SPARE_THREADS = MOST_WATCHERS + 3 * MOST_STREAMS + 16  # beside inference: what may stay open, and health checks
-HEADROOM = 64 << 10  # bytes: names and shapes beside the tensors of a message
 REFUSAL_S = 0.05  # after a drain: how long refusals may take to reach clients
 
 
@@ -37,38 +32,21 @@ class Server:
         self._tokens = Tokens(settings.access)
         self.core = Core(Repository(root, settings), settings)
         self._regions = Regions(settings.shared_memory, 8 * settings.limits.elements)
-        self._stopping = threading.Event()
         self.port = 0
         self.http = HttpServer(self.core, self._regions, self._tokens) if settings.http_port is not None else None
         self._grpc = self._make_grpc()
 
     def _make_grpc(self) -> grpc.Server:
         # A thread per call: measured against asyncio, 64 KB echoed in 0.47 ms (asyncio 0.64 with the hop to a thread that runs the model),
-        # and the same throughput at 32 clients. No call waits for a thread: what is beyond them is refused at once.
-        threads = self.settings.limits.requests + SPARE_THREADS
-        size = self.settings.limits.message_bytes
-        options = [
-            ("grpc.max_receive_message_length", size + HEADROOM),
-            ("grpc.max_send_message_length", -1),
-            ("grpc.so_reuseport", 0),  # a second server on the same port is a mistake
-        ]
-        pool = ThreadPoolExecutor(threads, thread_name_prefix="disc-grpc")
-        server = grpc.server(pool, options=options, maximum_concurrent_rpcs=threads)
+        # and the same throughput at 32 clients.
+        limits = self.settings.limits
         services = [InferenceService(self.core, self._regions, self._tokens).generic, HealthService(self.core, self._tokens).generic]
-        server.add_generic_rpc_handlers((*services, *reflection(self._tokens)))
-        return server
+        return make_server([*services, *reflection(self._tokens)], limits.requests + SPARE_THREADS, limits.message_bytes)
 
     def start(self) -> None:
         """Loads the models, binds, and answers. Raises ConfigurationError when the port is taken or a certificate cannot be read."""
         self.core.repository.load_all()
-        address = f"{self.settings.host}:{self.settings.port}"
-        try:
-            if self.settings.tls is None:
-                self.port = self._grpc.add_insecure_port(address)
-            else:
-                self.port = self._grpc.add_secure_port(address, credentials(self.settings.tls))
-        except RuntimeError as error:
-            raise ConfigurationError(f"cannot listen on {address}: {error}") from error
+        self.port = bind(self._grpc, self.settings.host, self.settings.port, self.settings.tls)
         if self.http is not None and self.settings.http_port is not None:
             self.http.start(self.settings.host, self.settings.http_port, self.settings.tls)
         self._grpc.start()
@@ -95,7 +73,4 @@ class Server:
 
     def run(self) -> None:
         """Serves until SIGTERM or SIGINT; then drains."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._stopping.set())
-        self._stopping.wait()
-        self.stop()
+        run_until_signal(self.stop)

@@ -6,7 +6,8 @@ import time
 from copy import deepcopy
 from typing import cast
 
-from disc.serving.core import NAME, VERSION, Core
+from disc.config import VERSION
+from disc.serving.core import NAME, Core
 from disc.serving.model import LoadedModel
 
 MOST_SHAPES = 20

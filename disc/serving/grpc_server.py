@@ -1,0 +1,47 @@
+"""A gRPC server as both of ours are: a thread per call, bounded, on one port, until a signal."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+
+from disc.errors import ConfigurationError
+from disc.serving.settings import Tls
+from disc.serving.tls import credentials
+
+HEADROOM = 64 << 10  # bytes of a message beside its payload: names, shapes
+
+
+def make_server(services: Sequence[grpc.GenericRpcHandler], threads: int, message_bytes: int) -> grpc.Server:
+    """A server of these services. No call waits for a thread: what is beyond `threads` is refused at once with RESOURCE_EXHAUSTED."""
+    options = [
+        ("grpc.max_receive_message_length", message_bytes + HEADROOM),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.so_reuseport", 0),  # a second server on the same port is a mistake
+    ]
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="disc-grpc")
+    server = grpc.server(pool, options=options, maximum_concurrent_rpcs=threads)
+    server.add_generic_rpc_handlers(tuple(services))
+    return server
+
+
+def bind(server: grpc.Server, host: str, port: int, tls: Tls | None) -> int:
+    """The port, which the system chooses for 0. Raises ConfigurationError when it is taken or a certificate cannot be read."""
+    address = f"{host}:{port}"
+    try:
+        return server.add_insecure_port(address) if tls is None else server.add_secure_port(address, credentials(tls))
+    except RuntimeError as error:
+        raise ConfigurationError(f"cannot listen on {address}: {error}") from error
+
+
+def run_until_signal(stop: Callable[[], None]) -> None:
+    """Waits for SIGTERM or SIGINT, then calls `stop`, in the main thread."""
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    stopping.wait()
+    stop()
