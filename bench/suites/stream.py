@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
+
+import torch
 
 from bench.cases import CASES, Case, Shape, build
 from bench.checks import error_of
@@ -18,17 +24,46 @@ from bench.memory import resident_bytes
 from bench.peers import Call, Workbench, as_tensor, build_disc
 
 COUNT = 1000
+PROCESSES = 3
 BATCHES = range(1, 17)
 LENGTHS = range(1, 129)
 CHECKED = 50  # every so many shapes, the result is compared with eager's
 
 
 def run(job: Job) -> list[Result]:
-    """The stream once, then every shape again for its steady time, then the resident memory of both passes."""
-    return [_case(job, CASES[name]) for name in job.cases]
+    """The stream in fresh processes one after the other: what a shape costs the first time can be measured once in each."""
+    return [_case(job, name) for name in job.cases]
 
 
-def _case(job: Job, case: Case) -> Result:
+def _case(job: Job, name: str) -> Result:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as processes:
+        visits = list(processes.map(_visit, [job] * PROCESSES, [name] * PROCESSES))
+    return {"case": name, "title": CASES[name].title, "threads": job.threads, "dtype": job.dtype, **summary(visits)}
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One process. Seconds per shape: first = when it came first; again = the same call in a second pass, after the same other shape;
+    steady = the median of three calls right after the first."""
+
+    first: list[float]
+    again: list[float]
+    steady: list[float]
+    resident: list[int]  # bytes: at the start, after each quarter of the first pass, at the end
+    arena: int  # bytes held for buffers at the end
+    compiles: int
+    error: float
+
+
+def _visit(job: Job, name: str) -> Visit:
+    """Runs in a process of its own."""
+    torch.set_num_threads(job.threads)
+    with torch.no_grad():
+        return _stream(job, CASES[name])
+
+
+def _stream(job: Job, case: Case) -> Visit:
     model, dtype = build(case), DTYPES[job.dtype]
     with tempfile.TemporaryDirectory(prefix="disc-bench-") as folder:
         peer = build_disc(Workbench(case, model, job.threads, Path(folder), dtype))
@@ -39,33 +74,48 @@ def _case(job: Job, case: Case) -> Result:
     error = max(error_of(as_tensor(peer.executable(*inputs)), model(*inputs)) for inputs in map(case.inputs, shapes[::CHECKED]))
     resident = [resident_bytes()]
     first: list[float] = []
+    steady: list[float] = []
     for number, call in enumerate(calls, 1):
         first.append(_seconds(call))
+        steady.append(statistics.median(_seconds(call) for _ in range(3)))
         if number % (COUNT // 4) == 0:
             resident.append(resident_bytes())
     print(f"  stream: {sum(first):.1f} s", file=sys.stderr, flush=True)
-    steady = [statistics.median(_seconds(call) for _ in range(3)) for call in calls]
+    again = [_seconds(call) for call in calls]
     resident.append(resident_bytes())
     stats = peer.executable.stats()
+    return Visit(first, again, steady, resident, cast("int", stats["arena_bytes"]), cast("int", stats["compiles"]), error)
+
+
+def summary(visits: Sequence[Visit]) -> Result:
+    """Of each shape, the median over the processes of a ratio of its times; memory is that of the first process."""
     return {
-        "case": case.name,
-        "title": case.title,
-        "threads": job.threads,
-        "dtype": job.dtype,
-        "shapes": len(set(shapes)),
-        "compiles": stats["compiles"],
-        "first_s": sum(first),
-        "steady_s": sum(steady),
-        "ratio": sum(first) / sum(steady),
-        "quantiles": quantiles([one / other for one, other in zip(first, steady, strict=True)]),
-        "resident_mib": [round(value / 2**20, 1) for value in resident],
-        "arena_mib": round(cast("int", stats["arena_bytes"]) / 2**20, 1),
-        "error": error,
+        "shapes": len(visits[0].first),
+        "processes": len(visits),
+        "compiles": max(visit.compiles for visit in visits),
+        "first_s": statistics.median(sum(visit.first) for visit in visits),
+        "steady_s": statistics.median(sum(visit.steady) for visit in visits),
+        "ratio": statistics.median(sum(visit.first) / sum(visit.steady) for visit in visits),
+        "quantiles": quantiles(medians([ratios(visit.first, visit.steady) for visit in visits])),
+        "again": quantiles(medians([ratios(visit.first, visit.again) for visit in visits])),
+        "resident_mib": [round(value / 2**20, 1) for value in visits[0].resident],
+        "arena_mib": round(visits[0].arena / 2**20, 1),
+        "error": max(visit.error for visit in visits),
     }
 
 
+def ratios(times: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Shape by shape."""
+    return [one / other for one, other in zip(times, others, strict=True)]
+
+
+def medians(runs: Sequence[Sequence[float]]) -> list[float]:
+    """Of each shape, over the runs."""
+    return [statistics.median(values) for values in zip(*runs, strict=True)]
+
+
 def quantiles(ratios: list[float]) -> dict[str, float]:
-    """Of the first time of a shape over its steady time: "p50", "p90", "p99" (linear between neighbours) and "max"."""
+    """Of one ratio per shape: "p50", "p90", "p99" (linear between neighbours) and "max"."""
     cuts = statistics.quantiles(ratios, n=100, method="inclusive")
     return {"p50": cuts[49], "p90": cuts[89], "p99": cuts[98], "max": max(ratios)}
 

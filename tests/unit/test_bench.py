@@ -23,7 +23,7 @@ from bench.limits import Limits, Work, bound, higher
 from bench.peer_process import PeerFailed, PeerProcess
 from bench.plot import plot
 from bench.suites.latency import peer_names
-from bench.suites.stream import quantiles, stream_shapes
+from bench.suites.stream import Visit, quantiles, stream_shapes, summary
 from bench.timing import calls_per_turn, interleave, summarize, time_turn
 
 TINY = Case("tiny", "tiny", nn.Identity, lambda shape: (torch.ones(shape),), ((2,),), (0,), (3,))
@@ -61,8 +61,9 @@ def machine() -> dict[str, object]:
 
 def stream_record() -> dict[str, object]:
     result = {
-        "case": "bert-small", "title": "BERT", "threads": 2, "dtype": "bf16", "shapes": 1000, "compiles": 1, "first_s": 11.0, "steady_s": 10.0,
-        "ratio": 1.1, "quantiles": quantiles([1.0, 2.0]), "resident_mib": [10.0, 11.0], "arena_mib": 1.0, "error": 1e-6,
+        "case": "bert-small", "title": "BERT", "threads": 2, "dtype": "bf16", "shapes": 1000, "processes": 3, "compiles": 1, "first_s": 11.0,
+        "steady_s": 10.0, "ratio": 1.1, "quantiles": quantiles([1.0, 2.0]), "again": quantiles([1.0, 1.5]), "resident_mib": [10.0, 11.0],
+        "arena_mib": 1.0, "error": 1e-6,
     }  # fmt: skip
     return {"suite": "stream", "date": "today", "machine": machine(), "results": [result], "failed": []}
 
@@ -182,6 +183,16 @@ def test_layers_run_on_their_example(case: Case) -> None:
 
 def test_random_tensors_repeat() -> None:
     assert torch.equal(random_tensor(2, 3), random_tensor(2, 3))
+
+
+def test_one_slow_process_does_not_decide_about_a_shape() -> None:
+    def visit(first: list[float]) -> Visit:
+        return Visit(first, [2.0, 2.0], [1.0, 1.0], [2**20], 2**20, 1, 0.0)
+
+    found = summary([visit([1.0, 2.0]), visit([9.0, 2.0]), visit([1.0, 2.0])])
+    assert found["quantiles"] == quantiles([1.0, 2.0])
+    assert found["again"] == quantiles([0.5, 1.0])
+    assert (found["first_s"], found["steady_s"], found["ratio"]) == (3.0, 2.0, 1.5)
 
 
 def test_stream_shapes_differ_and_repeat() -> None:
