@@ -67,6 +67,17 @@ def write_add(path: Path) -> None:
     write_artifact(path, made, {"x86-64-v3": programs.build(programs.ADD)}, [("w", "f32", np.full((), 1.5, np.float32))])
 
 
+def write_models(root: Path, rank: int, *names: str) -> None:
+    """A repository of these models: twice, add, and copy_DTYPE of this rank."""
+    for name in names:
+        path = root / name / "1" / "model.disc"
+        path.parent.mkdir(parents=True)
+        if name.startswith("copy"):
+            write_copy(path, name.removeprefix("copy_"), rank)
+        else:
+            {"twice": write_twice, "add": write_add}[name](path)
+
+
 @contextmanager
 def serving(root: Path, /, **tables: object) -> Iterator[Client]:
     """A running server and a client of it."""

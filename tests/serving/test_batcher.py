@@ -98,10 +98,8 @@ def wait_all(results: Sequence[Result]) -> None:
         each.get()
 
 
-def test_what_waits_is_joined_and_each_gets_its_rows() -> None:
-    machine = Machine()
-    busy = machine.busy()
-    given = [np.random.default_rng(n).standard_normal((n % 4, 5)) for n in range(9)]
+def answers_of(machine: Machine, given: list[np.ndarray]) -> None:
+    """Queues these one by one at a busy machine, frees it, and checks that each gets its own sums."""
     results = []
     for number, x in enumerate(given):
         results.append(machine.start(job_of(x)))
@@ -109,6 +107,13 @@ def test_what_waits_is_joined_and_each_gets_its_rows() -> None:
     machine.free.set()
     for x, result in zip(given, results, strict=True):
         np.testing.assert_allclose(result.get()[0], x.sum(1))
+
+
+def test_what_waits_is_joined_and_each_gets_its_rows() -> None:
+    machine = Machine()
+    busy = machine.busy()
+    given = [np.random.default_rng(n).standard_normal((n % 4, 5)) for n in range(9)]
+    answers_of(machine, given)
     busy.get()
     assert machine.calls[1:] == [(sum(len(x) for x in given), 5)]
     assert machine.records[-1].jobs == 9 and machine.records[-1].rows == sum(len(x) for x in given)
@@ -303,13 +308,7 @@ def test_lengths_are_padded_where_a_call_costs_more_than_the_padding(fixed: floa
     machine = Machine(taught(padding({"x": 3.0}), fixed, 1e-5))
     busy = machine.busy()
     given = [np.random.default_rng(n).standard_normal((1 + n % 2, length)) for n, length in enumerate([3, 9, 5])]
-    results = []
-    for number, x in enumerate(given):
-        results.append(machine.start(job_of(x)))
-        machine.settle(number + 1)
-    machine.free.set()
-    for x, result in zip(given, results, strict=True):
-        np.testing.assert_allclose(result.get()[0], x.sum(1))
+    answers_of(machine, given)
     busy.get()
     assert machine.calls[1:] == ([(4, 9)] if joined else [(1, 3), (2, 9), (1, 5)])
 

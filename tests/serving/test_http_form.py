@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from oip_client import Client, serving, write_add, write_copy, write_twice
+from oip_client import Client, serving, write_models, write_twice
 
 from disc.serving.json_form import HEADER_LENGTH
 
@@ -23,13 +23,7 @@ GOOD = {"name": "x", "shape": [2, 3], "datatype": "FP32", "data": X.ravel().toli
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     root = tmp_path_factory.mktemp("hidden_folder")
-    for name in ("twice", "add", "copy_f16", "copy_i8", "copy_i1", "copy_f32"):
-        path = root / name / "1" / "model.disc"
-        path.parent.mkdir(parents=True)
-        if name.startswith("copy"):
-            write_copy(path, name.removeprefix("copy_"), 1)
-        else:
-            {"twice": write_twice, "add": write_add}[name](path)
+    write_models(root, 1, "twice", "add", "copy_f16", "copy_i8", "copy_i1", "copy_f32")
     with serving(root, limits={"message_bytes": 1 << 20}) as client:
         yield client
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from oip_client import Client, failure, infer_fields, parameter, results, serving, write_add, write_copy, write_twice
+from oip_client import Client, failure, infer_fields, parameter, results, serving, write_models
 
 from disc.serving.messages import INFERENCE, message
 
@@ -133,13 +133,7 @@ CASES: dict[str, tuple[Callable[[Client], object], str]] = {
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     root = tmp_path_factory.mktemp("hidden_folder")
-    for name in ("twice", "add", "copy_i8", "copy_i1", "copy_f16", "copy_ui16"):
-        path = root / name / "1" / "model.disc"
-        path.parent.mkdir(parents=True)
-        if name.startswith("copy"):
-            write_copy(path, name.removeprefix("copy_"), 2)
-        else:
-            {"twice": write_twice, "add": write_add}[name](path)
+    write_models(root, 2, "twice", "add", "copy_i8", "copy_i1", "copy_f16", "copy_ui16")
     with serving(root) as client:
         yield client
 
