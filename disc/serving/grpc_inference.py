@@ -13,11 +13,11 @@ from disc.serving.core import Core
 from disc.serving.description import Fields, model_config, model_statistics
 from disc.serving.grpc_handlers import Handlers
 from disc.serving.messages import INFERENCE, Message, message
+from disc.serving.request import EMPTY_FINAL
 from disc.serving.shared_memory import Regions
 from disc.serving.wire import read_request, stream_answer, wants_typed, write_answer
 
 NO_LIMIT_S = 1e8  # gRPC gives a huge number for a call without a deadline
-_EMPTY_FINAL = "triton_enable_empty_final_response"
 _FINAL = "triton_final_response"
 
 
@@ -62,7 +62,7 @@ class InferenceService:
         try:
             request, given = read_request(data, self._regions)
             name = request.id
-            final = bool(cast("dict[str, object]", request.parameters).pop(_EMPTY_FINAL, False))
+            final = bool(request.parameters.get(EMPTY_FINAL, False))
             answer = self._core.infer(request, lambda action: context.add_callback(lambda: cast("None", action())))
             return stream_answer(write_answer(answer, wants_typed(given), {_FINAL: True} if final else None))
         except ServingError as error:

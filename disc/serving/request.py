@@ -12,6 +12,7 @@ from disc.serving.tensors import Array, GivenTensor, array_of
 
 Parameter = bool | int | float | str
 SEQUENCE_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end")
+EMPTY_FINAL = "triton_enable_empty_final_response"  # speaks of streams; clients such as perf_analyzer send it with every request
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def schedule_of(request: Request, settings: ModelSettings) -> Schedule:
         if request.parameters.get(name):
             raise UnsupportedRequestError(f"parameter '{name}': models of this server keep no state between requests")
     for name in request.parameters:
-        if name.startswith("triton_"):
+        if name.startswith("triton_") and name != EMPTY_FINAL:
             raise RequestError(f"parameter {name[:100]!r} is reserved and has no meaning here")
     priority = _whole(request, "priority") or settings.default_priority
     if priority > settings.priority_levels:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -81,3 +83,32 @@ def test_buf_curl_by_reflection(client: Client, tmp_path: Path) -> None:
     done = subprocess.run([*command, "-d", json.dumps(request), f"{base}/ModelInfer"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["outputs"][0]["contents"]["fp32Contents"] == [2, 5]
+
+
+@pytest.fixture(scope="module")
+def perf_analyzer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """The load generator of Triton's users and its environment: the last client wheel that holds it, and the libraries that it lacks."""
+    if shutil.which("apt-get") is None:
+        pytest.skip("perf_analyzer needs libb64, a package of Debian and Ubuntu; there is no apt-get")
+    folder = tmp_path_factory.mktemp("perf_analyzer")
+    pins = ["numpy<2", "protobuf<6", "nvidia-cuda-runtime-cu12"]
+    python = environment(folder / "venv", "tritonclient[grpc]==2.48.0", *pins)
+    subprocess.run(["apt-get", "download", "-q", "libb64-0d"], cwd=folder, check=True, timeout=120)
+    subprocess.run(["dpkg", "-x", *map(str, folder.glob("libb64-0d*.deb")), "libb64"], cwd=folder, check=True)
+    libraries = [next(folder.rglob("libb64.so.0d")).parent, next(folder.rglob("libcudart.so.12")).parent]
+    return python.with_name("perf_analyzer"), {**os.environ, "LD_LIBRARY_PATH": ":".join(map(str, libraries))}
+
+
+@pytest.mark.parametrize("options", [["-i", "grpc"], ["-i", "grpc", "--streaming", "--async"], ["-i", "http"]], ids=["grpc", "stream", "http"])
+def test_perf_analyzer(client: Client, perf_analyzer: tuple[Path, dict[str, str]], tmp_path: Path, options: list[str]) -> None:
+    """A fixed number of requests: on a machine that others share, it would never find its figures stable."""
+    program, variables = perf_analyzer
+    port = client.server.http_port if "http" in options else client.server.port
+    load = ["--shape", "x:2,16", "--concurrency-range", "2", "--request-count", "400", "--verbose-csv", "-f", str(tmp_path / "report.csv")]
+    command = [str(program), "-m", "twice", "-u", f"127.0.0.1:{port}", *options, *load]
+    before = client.call("ModelStatistics", name="twice").model_stats[0].inference_stats.success.count
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    (row,) = csv.DictReader((tmp_path / "report.csv").open())
+    assert float(row["Inferences/Second"]) > 0 and float(row["Server Compute Infer"]) > 0, row
+    assert client.call("ModelStatistics", name="twice").model_stats[0].inference_stats.success.count >= before + 400

@@ -116,6 +116,15 @@ def test_config_and_statistics(client: Client) -> None:
     assert [each.batch_size for each in after.batch_stats] == [2]
 
 
+def test_a_parameter_about_streams_means_nothing_to_a_single_request(client: Client) -> None:
+    """perf_analyzer sends it with every request."""
+    fields = infer_fields("twice", {"x": np.ones((1, 2), np.float32)})
+    request = message("inference.ModelInferRequest")(**fields)
+    request.parameters["triton_enable_empty_final_response"].CopyFrom(parameter(True))
+    answer = message("inference.ModelInferResponse").FromString(client.raw("ModelInfer", request.SerializeToString()))
+    assert not answer.parameters and np.frombuffer(answer.raw_output_contents[0], np.float32).tolist() == [2, 2]
+
+
 def test_stream_answers_in_order_and_goes_on_after_an_error(client: Client) -> None:
     kind = message("inference.ModelInferRequest")
     good = [kind(**infer_fields("twice", {"x": np.full((1, 2), n, np.float32)}, id=str(n))) for n in range(4)]

@@ -1,0 +1,1 @@
+"""What `bench.serving` measures of `disc serve`, one module per suite."""
