@@ -24,7 +24,12 @@ COLUMNS = 256  # of the inputs of `twice`
 KIB = 1024
 VOCABULARY, MOST_TOKENS = 1000, 128  # of `bert`
 BERT = BertConfig(
-    hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=512, vocab_size=VOCABULARY, max_position_embeddings=MOST_TOKENS
+    hidden_size=128,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=512,
+    vocab_size=VOCABULARY,
+    max_position_embeddings=MOST_TOKENS,
 )
 
 

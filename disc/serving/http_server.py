@@ -26,8 +26,10 @@ from disc.serving.status import status
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PAGE = files("disc.serving").joinpath("status.html").read_text()
-# The page runs its own script and asks its own server, nothing else.
-PAGE_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'"
+# The page runs its own script, holds its own icon and asks its own server, nothing else.
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; frame-ancestors 'none'"
+)
 
 
 class HttpServer:

@@ -72,6 +72,10 @@ class Signature:
                     found.setdefault(str(dim), (position, axis))
         return found
 
+    def places(self) -> dict[str, str]:
+        """Where each symbol is first seen, as INPUT.AXIS."""
+        return {name: f"{self.inputs[position].name}.{axis}" for name, (position, axis) in self._first.items()}
+
     def _batch(self, manifest: Manifest) -> Batch | None:
         record = manifest.get("batch")
         if record is None:

@@ -10,8 +10,6 @@ from disc.config import VERSION
 from disc.serving.core import NAME, Core
 from disc.serving.model import LoadedModel
 
-MOST_SHAPES = 20
-
 
 def status(core: Core) -> dict[str, object]:
     """The server and its models, as JSON."""
@@ -33,6 +31,7 @@ def _model(model: LoadedModel) -> dict[str, object]:
         "name": model.name,
         "version": model.version,
         "batch_dim": batch.symbol if batch else None,
+        "symbols": model.signature.places(),
         "isa": executable.isa,
         "threads": executable.threads,
         "bytes": model.bytes,
@@ -48,7 +47,7 @@ def _model(model: LoadedModel) -> dict[str, object]:
         "calls": total.calls,
         "rows": total.rows,
         "requests_per_call": {str(jobs): count for jobs, count in sorted(total.jobs.items())},
-        "shapes": dict(total.shapes.most_common(MOST_SHAPES)),
+        "shapes": dict(total.shapes.most_common()),
         "kernel_versions": {name: count for name, count in cast("dict[str, int]", executable.stats()["counters"]).items() if count},
     }
 

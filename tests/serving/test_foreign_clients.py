@@ -99,7 +99,9 @@ def perf_analyzer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[
     return python.with_name("perf_analyzer"), {**os.environ, "LD_LIBRARY_PATH": ":".join(map(str, libraries))}
 
 
-@pytest.mark.parametrize("options", [["-i", "grpc"], ["-i", "grpc", "--streaming", "--async"], ["-i", "http"]], ids=["grpc", "stream", "http"])
+@pytest.mark.parametrize(
+    "options", [["-i", "grpc"], ["-i", "grpc", "--streaming", "--async"], ["-i", "http"]], ids=["grpc", "stream", "http"]
+)
 def test_perf_analyzer(client: Client, perf_analyzer: tuple[Path, dict[str, str]], tmp_path: Path, options: list[str]) -> None:
     """A fixed number of requests: on a machine that others share, it would never find its figures stable."""
     program, variables = perf_analyzer
