@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from typing import cast
 
 import grpc
 import numpy as np
@@ -74,7 +75,8 @@ class Client(threading.Thread):
             raise AssertionError(f"inputs {inputs['input_ids'].shape}, states {states.shape}")
         if self._random.randrange(CHECKED) == 0:
             self.counts["compared"] += 1
-            np.testing.assert_allclose(states, self._executable(*inputs.values())[0], atol=2e-5, rtol=1e-4)
+            expected = cast("tuple[np.ndarray, ...]", self._executable(*inputs.values()))[0]
+            np.testing.assert_allclose(states, expected, atol=2e-5, rtol=1e-4)
 
     # --- gRPC ---------------------------------------------------------------------------------------------------------------
 
