@@ -108,6 +108,11 @@ def deberta() -> Built:
     return text(lambda: transformers.DebertaV2Model(config))
 
 
+def deberta_v1() -> Built:
+    config = small(transformers.DebertaConfig, False, relative_attention=True, pos_att_type=["p2c", "c2p"], max_relative_positions=20)
+    return text(lambda: transformers.DebertaModel(config))
+
+
 def openai_gpt() -> Built:
     config = transformers.OpenAIGPTConfig(n_embd=64, n_layer=2, n_head=4, vocab_size=VOCABULARY)
     return text(lambda: transformers.OpenAIGPTModel(config))
@@ -186,8 +191,8 @@ def mlp() -> Built:
 
 
 MODELS: dict[str, Callable[..., Built]] = {
-    "bert": bert, "albert": albert, "distilbert": distilbert, "roberta": roberta, "deberta": deberta, "openai-gpt": openai_gpt,
-    "gpt2": gpt2, "llama": llama, "qwen3": qwen3, "t5-encoder": t5_encoder, "t5": t5, "vit": vit, "clip-vision": clip_vision,
+    "bert": bert, "albert": albert, "distilbert": distilbert, "roberta": roberta, "deberta": deberta, "deberta-v1": deberta_v1,
+    "openai-gpt": openai_gpt, "gpt2": gpt2, "llama": llama, "qwen3": qwen3, "t5-encoder": t5_encoder, "t5": t5, "vit": vit, "clip-vision": clip_vision,
     "clip-text": clip_text, "resnet": resnet, "convnext": convnext, "mlp": mlp,
 }  # fmt: skip
 FULL = ("bert", "albert", "gpt2", "vit", "t5-encoder")

@@ -5,6 +5,7 @@ PyTorch's own C++ code of some functions reads sizes as plain integers, by which
 
 from __future__ import annotations
 
+import operator
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -31,11 +32,14 @@ class SymbolicForms(TorchFunctionMode):
         super().__init__()
         self.fixed: dict[int, str] = {}
         self._known = 0
+        self._numbers = Numbers()
 
     def __torch_function__(
         self, func: Callable[..., object], types: Sequence[type], args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
     ) -> object:
         form = FORMS.get(func, func)
+        if self._numbers.concern(func, args):
+            return self._numbers.call(func, args, kwargs or {})
         mode = detect_fake_mode(args)
         if mode is None or mode.shape_env is None:
             return form(*args, **(kwargs or {}))
@@ -58,6 +62,52 @@ class SymbolicForms(TorchFunctionMode):
         place = user_line("".join(traceback.format_stack()[:-2])) if sizes else None
         for size in sizes:
             self.fixed.setdefault(size, f"{who} ({place[0]}:{place[1]})" if place else who)
+
+
+class Numbers:
+    """Tensors of one element that hold a size: `torch.tensor(x.shape[1])`, and sums, differences and products of such with integers.
+
+    As the bound of a slice or of a clamp PyTorch would read such a tensor as data, of which it knows nothing; here the bound is the size.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, tuple[Tensor, torch.SymInt]] = {}  # by id; the tensor stays alive, so that no other one gets its id
+
+    def concern(self, func: Callable[..., object], args: Sequence[object]) -> bool:
+        """True for a call that makes or reads such a tensor."""
+        if func == torch.scalar_tensor:
+            return isinstance(args[0], torch.SymInt)
+        return bool(self._sizes) and func in READERS and any(id(argument) in self._sizes for argument in args)
+
+    def call(self, func: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+        """The result of `func`; where it is such a tensor, it is known as one from now on."""
+        sizes = [self._size(argument) for argument in args]
+        if func == torch.Tensor.item:
+            return sizes[0]
+        if func in CLAMPS and id(args[0]) not in self._sizes:
+            return func(*sizes, **kwargs)
+        result = func(*args, **kwargs)
+        size = sizes[0] if func in KEEPERS else ARITHMETIC[func](*sizes) if func in ARITHMETIC and _whole(sizes) and not kwargs else None
+        if isinstance(size, torch.SymInt) and isinstance(result, Tensor) and result.dtype == torch.int64:
+            self._sizes[id(result)] = (result, size)
+        return result
+
+    def _size(self, value: object) -> object:
+        return self._sizes[id(value)][1] if id(value) in self._sizes else value
+
+
+def _whole(values: Sequence[object]) -> bool:
+    return all(isinstance(value, int | torch.SymInt) for value in values)
+
+
+KEEPERS = frozenset({torch.scalar_tensor, torch.Tensor.to, torch.Tensor.detach, torch.Tensor.detach_})
+CLAMPS = frozenset({torch.clamp, torch.Tensor.clamp})
+ARITHMETIC: dict[Callable[..., object], Callable[..., object]] = {
+    torch.Tensor.add: operator.add, torch.Tensor.__add__: operator.add, torch.Tensor.__radd__: operator.add,
+    torch.Tensor.sub: operator.sub, torch.Tensor.__sub__: operator.sub, torch.Tensor.__rsub__: lambda right, left: left - right,
+    torch.Tensor.mul: operator.mul, torch.Tensor.__mul__: operator.mul, torch.Tensor.__rmul__: operator.mul,
+}  # fmt: skip
+READERS = frozenset({torch.Tensor.item, *KEEPERS, *CLAMPS, *ARITHMETIC})
 
 
 def max_pool_1d(

@@ -23,6 +23,7 @@ from disc.passes.name_dims import NameDims
 from disc.passes.quantize_dots import QuantizeDots
 from disc.passes.resolve_broadcasts import ResolveBroadcasts
 from disc.passes.simplify import Simplify
+from disc.passes.split_batch import SplitBatch
 from disc.passes.stitch import Stitch
 from disc.passes.store_constants import StoreConstants
 
@@ -35,6 +36,7 @@ FRONT: tuple[Pass, ...] = (
 # named → named
 GRAPH: tuple[Pass, ...] = (
     Simplify(),
+    SplitBatch(),
     FindBatchDim(),
     FoldTransposes(),
     MergeDots(),
@@ -74,6 +76,7 @@ REGISTRY: dict[str, type[Pass]] = {
         ResolveBroadcasts,
         FindBatchDim,
         Simplify,
+        SplitBatch,
         FoldTransposes,
         MergeDots,
         MergeSlices,

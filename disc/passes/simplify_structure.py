@@ -9,7 +9,18 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 
 from disc.ir.interp_elementwise import RULES as ELEMENTWISE
 from disc.ir.ops import block_ops, build, int_attr, ints_attr, strings_attr
-from disc.passes.rewriting import defining, element_type, entries, has_one_use, is_one, make_reshape, make_splat, named_type, splat_value
+from disc.passes.rewriting import (
+    defining,
+    element_type,
+    entries,
+    has_one_use,
+    is_one,
+    make_reshape,
+    make_splat,
+    named_type,
+    splat_value,
+    static_entry,
+)
 from disc.shapes import parse_dim
 
 Rule = Callable[[ir.Operation], ir.Value | None]
@@ -226,6 +237,73 @@ def dot_of_broadcast_batch(op: ir.Operation) -> ir.Value | None:
     return build(op.name, [op.operands[0], repeated.operands[0]], [op.results[0].type], attributes, before=op).results[0]
 
 
+def gather_by_position(op: ir.Operation) -> ir.Value | None:
+    """A gather that takes index i of some dim for the place i of the indices has that dim as a batching dim, and needs no index there.
+
+    So `torch.gather` comes: all coordinates of an element as one index vector, all but one of them its own place.
+    """
+    numbers = _stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    joined = defining(op.operands[1], "stablehlo.concatenate")
+    vector = numbers.index_vector_dim
+    if joined is None or int_attr(joined, "dimension") != vector or len(joined.operands) != len(numbers.start_index_map):
+        return None
+    table, batching = (
+        entries(op.operands[0].type),
+        list(zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)),
+    )
+    kept: list[tuple[ir.Value, int]] = []
+    for column, axis in zip(joined.operands, numbers.start_index_map, strict=True):
+        place = _own_place(column, vector)
+        alike = place is not None and entries(column.type)[place] == table[axis] and axis in numbers.collapsed_slice_dims
+        if place is not None and alike and place not in dict(batching).values():
+            batching.append((axis, place))
+        else:
+            kept.append((column, axis))
+    if len(kept) == len(joined.operands) or not kept:
+        return None
+    batching.sort()
+    dropped = [axis for axis, _ in batching]
+    by_place = _stablehlo.GatherDimensionNumbers.get(
+        offset_dims=list(numbers.offset_dims),
+        collapsed_slice_dims=[axis for axis in numbers.collapsed_slice_dims if axis not in dropped],
+        operand_batching_dims=dropped, start_indices_batching_dims=[place for _, place in batching],
+        start_index_map=[axis for _, axis in kept], index_vector_dim=vector,
+    )  # fmt: skip
+    indices = kept[0][0]
+    if len(kept) > 1:
+        dims = entries(joined.results[0].type)
+        dims[vector] = static_entry(len(kept))
+        type_ = named_type(element_type(indices.type), dims)
+        columns = [column for column, _ in kept]
+        indices = build("stablehlo.concatenate", columns, [type_], {"dimension": vector}, before=op).results[0]
+    attributes = {name: op.attributes[name] for name in op.attributes} | {"dimension_numbers": by_place}
+    return build(op.name, [op.operands[0], indices], [op.results[0].type], attributes, before=op).results[0]
+
+
+def _own_place(column: ir.Value, vector: int) -> int | None:
+    """The dim along which `column`, of size 1 in dim `vector`, holds the numbers 0, 1, 2, ..."""
+    reshape = defining(column, "disc.reshape")
+    iota = defining(column if reshape is None else reshape.operands[0], "disc.iota")
+    if iota is None or not is_one(entries(column.type)[vector]):
+        return None
+    dim = int_attr(iota, "dim")
+    if reshape is None:
+        return dim
+    dims = entries(column.type)
+    return dim + (dim >= vector) if entries(iota.results[0].type) == dims[:vector] + dims[vector + 1 :] else None
+
+
+def gather_by_one_index(op: ir.Operation) -> ir.Value | None:
+    """An index vector of one element needs no dim of its own."""
+    numbers = _stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    dims, vector = entries(op.operands[1].type), numbers.index_vector_dim
+    if vector != len(dims) - 1 or len(numbers.start_index_map) != 1:
+        return None
+    indices = make_reshape(op.operands[1], named_type(element_type(op.operands[1].type), dims[:-1]), op)
+    attributes = {name: op.attributes[name] for name in op.attributes}
+    return build(op.name, [op.operands[0], indices], [op.results[0].type], attributes, before=op).results[0]
+
+
 STRUCTURE_RULES: dict[str, tuple[Rule, ...]] = {
     "disc.reshape": (same_type, reshape_of_reshape, reshape_of_splat, move_through_elementwise),
     "stablehlo.transpose": (
@@ -240,4 +318,5 @@ STRUCTURE_RULES: dict[str, tuple[Rule, ...]] = {
     "stablehlo.reverse": (reverse_nothing,),
     "disc.cumulative": (scan_nothing,),
     "stablehlo.dot_general": (dot_of_broadcast_batch,),
+    "disc.gather": (gather_by_position, gather_by_one_index),
 }  # fmt: skip

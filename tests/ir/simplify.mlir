@@ -81,3 +81,31 @@ func.func @main(%x: tensor<?x4xf32, [@S0, 4]>, %p: tensor<?x4xi1, [@S0, 4]>, %b:
     tensor<?x2x2xf32, [@S0, 2, 2]>, tensor<?x4xf32, [@S0, 4]>, tensor<2x?x4xf32, [2, @S0, 4]>, tensor<?x4xf32, [@S0, 4]>,
     tensor<2x?x3xf32, [2, @S0, 3]>, tensor<?x4xf32, [@S0, 4]>, tensor<?x4xf32, [@S0, 4]>, tensor<?x4xi1, [@S0, 4]>
 }
+
+// -----
+// An element of the table for every place: all coordinates but one are the place itself, and become batching dims. The dim of the index
+// vector, now of size 1, goes. A coordinate along a dim of another size stays an index.
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: %[[X:.*]]: tensor<?x3x5xf32, [@S0, 3, 5]>, %[[I:.*]]: tensor<?x3x4xi64, [@S0, 3, 4]>, %[[J:.*]]: tensor<?x2x5xi64, [@S0, 2, 5]>
+// CHECK: %[[ONE:.*]] = "disc.gather"(%[[X]], %[[I]])
+// CHECK-SAME: collapsed_slice_dims = [2], operand_batching_dims = [0, 1], start_indices_batching_dims = [0, 1], start_index_map = [2], index_vector_dim = 3>
+// CHECK: %[[C:.*]] = stablehlo.concatenate %{{.*}}, %{{.*}}, dim = 3 : {{.*}} -> tensor<?x2x5x2xi64, [@S0, 2, 5, 2]>
+// CHECK: %[[TWO:.*]] = "disc.gather"(%[[X]], %[[C]])
+// CHECK-SAME: collapsed_slice_dims = [1, 2], operand_batching_dims = [0], start_indices_batching_dims = [0], start_index_map = [1, 2], index_vector_dim = 3>
+// CHECK: return %[[ONE]], %[[TWO]]
+"disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
+func.func @main(%x: tensor<?x3x5xf32, [@S0, 3, 5]>, %i: tensor<?x3x4xi64, [@S0, 3, 4]>, %j: tensor<?x2x5xi64, [@S0, 2, 5]>)
+    -> (tensor<?x3x4xf32, [@S0, 3, 4]>, tensor<?x2x5xf32, [@S0, 2, 5]>) {
+  %0 = "disc.iota"() {dim = 0 : i64} : () -> tensor<?x3x4xi64, [@S0, 3, 4]>
+  %1 = "disc.reshape"(%0) : (tensor<?x3x4xi64, [@S0, 3, 4]>) -> tensor<?x3x4x1xi64, [@S0, 3, 4, 1]>
+  %2 = "disc.iota"() {dim = 1 : i64} : () -> tensor<?x3x4x1xi64, [@S0, 3, 4, 1]>
+  %3 = "disc.reshape"(%i) : (tensor<?x3x4xi64, [@S0, 3, 4]>) -> tensor<?x3x4x1xi64, [@S0, 3, 4, 1]>
+  %4 = stablehlo.concatenate %1, %2, %3, dim = 3 : (tensor<?x3x4x1xi64, [@S0, 3, 4, 1]>, tensor<?x3x4x1xi64, [@S0, 3, 4, 1]>, tensor<?x3x4x1xi64, [@S0, 3, 4, 1]>) -> tensor<?x3x4x3xi64, [@S0, 3, 4, 3]>
+  %r0 = "disc.gather"(%x, %4) {dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0, 1, 2], start_index_map = [0, 1, 2], index_vector_dim = 3>, sizes = ["1", "1", "1"]} : (tensor<?x3x5xf32, [@S0, 3, 5]>, tensor<?x3x4x3xi64, [@S0, 3, 4, 3]>) -> tensor<?x3x4xf32, [@S0, 3, 4]>
+  %5 = "disc.iota"() {dim = 0 : i64} : () -> tensor<?x2x5x1xi64, [@S0, 2, 5, 1]>
+  %6 = "disc.iota"() {dim = 1 : i64} : () -> tensor<?x2x5x1xi64, [@S0, 2, 5, 1]>
+  %7 = "disc.reshape"(%j) : (tensor<?x2x5xi64, [@S0, 2, 5]>) -> tensor<?x2x5x1xi64, [@S0, 2, 5, 1]>
+  %8 = stablehlo.concatenate %5, %6, %7, dim = 3 : (tensor<?x2x5x1xi64, [@S0, 2, 5, 1]>, tensor<?x2x5x1xi64, [@S0, 2, 5, 1]>, tensor<?x2x5x1xi64, [@S0, 2, 5, 1]>) -> tensor<?x2x5x3xi64, [@S0, 2, 5, 3]>
+  %r1 = "disc.gather"(%x, %8) {dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0, 1, 2], start_index_map = [0, 1, 2], index_vector_dim = 3>, sizes = ["1", "1", "1"]} : (tensor<?x3x5xf32, [@S0, 3, 5]>, tensor<?x2x5x3xi64, [@S0, 2, 5, 3]>) -> tensor<?x2x5xf32, [@S0, 2, 5]>
+  return %r0, %r1 : tensor<?x3x4xf32, [@S0, 3, 4]>, tensor<?x2x5xf32, [@S0, 2, 5]>
+}

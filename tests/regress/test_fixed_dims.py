@@ -46,6 +46,23 @@ def test_take_along_dim_keeps_the_sizes_dynamic() -> None:
         torch.testing.assert_close(executable(x, indices), Takes()(x, indices))
 
 
+class Spans(nn.Module):
+    """Sizes in tensors as bounds, as DeBERTa has them."""
+
+    def forward(self, x: torch.Tensor, table: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        span = torch.tensor(min(x.shape[0], 6))
+        rows = table[8 - span : span + 8, :]
+        return rows, torch.clamp(x + span, 0, span * 2 - 1), x.clamp(span, 9), x[: span.item()], x * span
+
+
+def test_a_size_in_a_tensor_is_a_bound() -> None:
+    table = torch.randn(16, 3)
+    executable = disc.compile(Spans(), (torch.arange(5), table), ({0: torch.export.Dim.AUTO}, None), options=disc.Options(cache=False))
+    for length in (1, 2, 5, 6, 7, 20):
+        x = torch.arange(length) - length // 2
+        torch.testing.assert_close(executable(x, table), Spans()(x, table))
+
+
 @pytest.mark.parametrize(
     ("function", "text"),
     [

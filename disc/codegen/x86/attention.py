@@ -73,6 +73,7 @@ def emit_attention(name: str, body: Body, space: IndexSpace, isa: Isa) -> Kernel
         scratch, tasks = rows.offsets(space)[3], _blocks(rows.first.contraction)
         one, two, keys = rows.first.contraction, rows.second.contraction, rows.length
         emit = lambda frame: _emit(frame, rows, body)  # noqa: E731
+    notes = (*notes, *_gathered(body))
     symbols = body_symbols(space, body)
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, isa.lanes, emit)
     return Kernel(
@@ -80,6 +81,12 @@ def emit_attention(name: str, body: Body, space: IndexSpace, isa: Isa) -> Kernel
         scratch, source, kernel_lines(body), kernel_ops(body), notes, flops=one.batch * one.m * keys * (one.k + two.n) * 2,
         bytes=traffic(space, body), micro_kernels=tuple(dict.fromkeys(micro)), functions=functions,
     )  # fmt: skip
+
+
+def _gathered(body: Body) -> tuple[str, ...]:
+    """What to say of the terms of a score that are read by an index each, as in DeBERTa."""
+    count = len([node for node in body.nodes if node.op == "disc.gather"])
+    return (f"{count} terms of a score gathered where it is made, no buffer of them",) if count else ()
 
 
 def _read(body: Body) -> tuple[Node, Node, Node, Node]:

@@ -1,0 +1,126 @@
+"""DeBERTa's attention against eager: scores plus terms by the distance of query and key, which the attention kernel gathers itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from compiled import ModuleProgram, module_program, randn
+from torch import Tensor, nn
+
+# Around a vector, a panel, a block of rows and a block of keys; the example has (2, 11).
+SIZES = ((1, 1), (2, 2), (1, 7), (3, 13), (2, 16), (1, 17), (2, 63), (1, 64), (1, 65), (2, 95), (1, 97), (1, 131), (1, 511), (1, 513))
+ALL = [[0, 1], [0, 1]]
+
+
+class Text(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        return self.model(input_ids=ids, attention_mask=mask)[0]
+
+
+def inputs(batch: int, length: int) -> tuple[Tensor, Tensor]:
+    """Ids, and a mask that hides the end of every sentence but the first."""
+    ids = torch.randint(3, 90, (batch, length), generator=torch.Generator().manual_seed(length))
+    mask = torch.ones(batch, length, dtype=torch.int64)
+    mask[1:, length - length // 3 :] = 0
+    return ids, mask
+
+
+def first(**options: Any) -> nn.Module:
+    return transformers.DebertaModel(transformers.DebertaConfig(**tiny(), **options))
+
+
+def second(**options: Any) -> nn.Module:
+    return transformers.DebertaV2Model(transformers.DebertaV2Config(**tiny(), **options))
+
+
+def tiny() -> dict[str, Any]:
+    return {
+        "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48, "vocab_size": 90,
+        "max_position_embeddings": 600, "relative_attention": True, "max_relative_positions": 40,
+    }  # fmt: skip
+
+
+def compiled(build: Callable[..., nn.Module], **options: object) -> ModuleProgram:
+    torch.manual_seed(0)
+    return module_program(Text(build(**options)), *inputs(2, 11), dynamic=ALL)
+
+
+def kernels(program: ModuleProgram, kind: str) -> list[dict[str, object]]:
+    return [record for record in program.executables[0].manifest["kernels"] if record["kind"] == kind]  # type: ignore[union-attr,misc]
+
+
+def notes(program: ModuleProgram) -> list[str]:
+    return [note for kernel in program.executables[0].explain().kernels for note in kernel.notes]
+
+
+@pytest.mark.parametrize(
+    ("build", "options", "terms"),
+    [
+        (first, {"pos_att_type": ["c2p", "p2c"]}, 2),
+        (first, {"pos_att_type": ["p2c"]}, 1),
+        (second, {"pos_att_type": ["p2c", "c2p"], "position_buckets": 8}, 2),
+        (second, {"pos_att_type": ["c2p"], "position_buckets": 8, "share_att_key": True}, 1),
+        (second, {"pos_att_type": ["c2p", "p2c"], "share_att_key": True}, 2),
+    ],
+)
+def test_every_layer_is_one_attention_kernel(build: Callable[..., nn.Module], options: dict[str, object], terms: int) -> None:
+    program = compiled(build, **options)
+    assert len(kernels(program, "attention")) == 2
+    assert not any("no attention kernel" in note for note in notes(program))
+    assert len([note for note in notes(program) if note.startswith(f"{terms} terms of a score gathered")]) == 2
+    results = [str(result) for record in kernels(program, "compute") + kernels(program, "stitch") for result in record["results"]]  # type: ignore[union-attr]
+    assert not any("S1, S1]" in result for result in results)  # scores and probabilities are no buffers
+    for size in SIZES:
+        program.check(*inputs(*size))
+
+
+def merged(x: Tensor, bias: Tensor) -> Tensor:
+    """Heads and batch as one dim around every product, the mask added in between, softmax over the merged dims."""
+    batch, length, _ = x.shape
+    q = x.view(batch, length, 4, 16).transpose(1, 2).reshape(batch * 4, length, 16)
+    scores = torch.bmm(q, q.transpose(1, 2)).view(batch, 4, length, length) + bias
+    p = torch.softmax(scores.view(batch * 4, length, length), -1)
+    return torch.bmm(p, q).view(batch, 4, length, 16).transpose(1, 2).reshape(batch, length, 64)
+
+
+def test_merged_heads_are_one_attention_kernel() -> None:
+    program = module_program(merged, randn(2, 7, 64), randn(7, 7), dynamic=[[0, 1], [0, 1]])
+    assert len(kernels(program, "attention")) == 1 and not kernels(program, "stitch")
+    for batch, length in ((0, 3), (1, 1), (3, 7), (2, 64), (1, 97), (1, 515)):
+        program.check(randn(batch, length, 64), randn(length, length))
+
+
+def test_a_product_that_is_used_merged_too() -> None:
+    """The scores are also read as they are: both forms hold."""
+
+    def both(x: Tensor) -> tuple[Tensor, Tensor]:
+        batch, length, _ = x.shape
+        q = x.view(batch, length, 4, 16).transpose(1, 2).reshape(batch * 4, length, 16)
+        scores = torch.bmm(q, q.transpose(1, 2))
+        return scores.sum(0), torch.relu(scores.view(batch, 4, length, length))
+
+    program = module_program(both, randn(2, 7, 64), dynamic=[[0, 1]])
+    for batch, length in ((1, 1), (3, 7), (2, 33)):
+        program.check(randn(batch, length, 64))
+
+
+def windows(x: Tensor) -> Tensor:
+    """Windows as batch dims: two merges, of three dims, with a reduction and a gather between product and split."""
+    batch, length, _ = x.shape
+    parts = x.view(batch, length // 2, 2, 2, 8).permute(0, 1, 3, 2, 4).reshape(-1, 2, 8)
+    product = torch.bmm(parts, parts.transpose(1, 2)).gather(2, torch.tensor([[[1, 0], [0, 0]]]).expand(parts.shape[0], 2, 2))
+    return product.amax(-1, keepdim=True).exp().expand(-1, 2, 3).permute(0, 2, 1).reshape(batch, length // 2, 2, 3, 2)
+
+
+def test_three_merged_dims() -> None:
+    program = module_program(windows, randn(2, 6, 16), dynamic=[[0]])
+    for batch in (1, 2, 5):
+        program.check(randn(batch, 6, 16))
