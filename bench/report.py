@@ -12,7 +12,7 @@ def markdown(record: Record) -> str:
     """The whole report of a run."""
     results: Sequence[Record] = record["results"]
     write = {"compile": _compile, "stream": _stream}.get(record["suite"], _calls)
-    sections = [_head(record)]
+    sections = [head(record)]
     sections += [write(result) for result in results]
     if write is _calls and results:
         sections.append(_summary(results))
@@ -21,7 +21,8 @@ def markdown(record: Record) -> str:
     return "\n\n".join([*sections, *(["\n".join(failed)] if failed else [])]) + "\n"
 
 
-def _head(record: Record) -> str:
+def head(record: Record) -> str:
+    """The title, and what machine and commit the figures are of."""
     machine = record["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     lines = [

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
@@ -23,14 +24,6 @@ from disc.serving.messages import message
 COLUMNS = 256  # of the inputs of `twice`
 KIB = 1024
 VOCABULARY, MOST_TOKENS = 1000, 128  # of `bert`
-BERT = BertConfig(
-    hidden_size=128,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=512,
-    vocab_size=VOCABULARY,
-    max_position_embeddings=MOST_TOKENS,
-)
 
 
 @dataclass(frozen=True)
@@ -58,12 +51,16 @@ def twice(folder: Path) -> Path:
     return path
 
 
-def bert(folder: Path) -> Path:
-    """An artifact of a BERT with two narrow layers, for any number of rows and 1 to MOST_TOKENS tokens."""
+def bert(folder: Path, layers: int = 2, width: int = 128) -> Path:
+    """An artifact of a small BERT, for any number of rows and 1 to MOST_TOKENS tokens."""
     torch.manual_seed(0)
+    config = BertConfig(
+        hidden_size=width, num_hidden_layers=layers, num_attention_heads=width // 32, intermediate_size=4 * width, vocab_size=VOCABULARY,
+        max_position_embeddings=MOST_TOKENS,
+    )  # fmt: skip
     path = folder / "bert.disc"
     ones = torch.ones(2, 7, dtype=torch.int64)
-    disc.compile(BertModel(BERT).eval(), {"input_ids": ones, "attention_mask": ones}, options=Options(cache=False)).save(path)
+    disc.compile(BertModel(config).eval(), {"input_ids": ones, "attention_mask": ones}, options=Options(cache=False)).save(path)
     return path
 
 
@@ -75,13 +72,13 @@ def request(rows: int) -> bytes:
 
 
 @contextmanager
-def server(path: Path, config: str = "") -> Iterator[Running]:
-    """Serves `path`; terminated at the end if it still runs. config: TOML."""
+def server(path: Path, config: str = "", log: IO[str] | None = None) -> Iterator[Running]:
+    """Serves `path`; terminated at the end if it still runs. config: TOML. log: where the server's log goes, else nowhere."""
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
         file.write(config)
         file.flush()
         command = [sys.executable, "-m", "disc.cli", "serve", str(path), "--port", "0", "--http-port", "0", "--config", file.name]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log or subprocess.DEVNULL, text=True) as process:
             assert process.stdout is not None
             try:
                 port, http_port = (int(number) for number in re.findall(r"127\.0\.0\.1:(\d+)", process.stdout.readline()))

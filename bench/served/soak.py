@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import grpc
 import numpy as np
@@ -153,7 +153,7 @@ def _message(inputs: dict[str, np.ndarray]) -> bytes:
     return message("inference.ModelInferRequest")(model_name="bert", inputs=tensors, raw_input_contents=raw).SerializeToString()
 
 
-def soak(folder: Path, minutes: float = MINUTES) -> dict[str, object]:
+def soak(folder: Path, minutes: float = MINUTES) -> dict[str, Any]:
     """Counts of requests, what was not as it should be, and how memory, open files and threads of the server went."""
     path = bert(folder)
     stop = threading.Event()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-import threading
+import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -39,9 +39,17 @@ def bind(server: grpc.Server, host: str, port: int, tls: Tls | None) -> int:
 
 
 def run_until_signal(stop: Callable[[], None]) -> None:
-    """Waits for SIGTERM or SIGINT, then calls `stop`, in the main thread."""
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
-    stopping.wait()
+    """Waits for SIGTERM or SIGINT, then calls `stop`. In the main thread.
+
+    Python runs a handler in the main thread, but the system may hand the signal to any thread (it does after SIGSTOP and SIGCONT), and then
+    nothing wakes a main thread that waits for a lock. So it waits for the byte that the signal writes, whichever thread got it.
+    """
+    receiver, sender = socket.socketpair()
+    sender.setblocking(False)
+    with receiver, sender:
+        before = signal.set_wakeup_fd(sender.fileno())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        receiver.recv(1)
+        signal.set_wakeup_fd(before)
     stop()

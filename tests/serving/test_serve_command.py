@@ -81,6 +81,16 @@ def test_terminated_under_load_every_accepted_request_is_answered(artifact: Path
     assert all(each == "OK" or each.startswith(("UNAVAILABLE", "CANCELLED")) for each in outcomes), set(outcomes)
 
 
+def test_sigterm_ends_a_server_that_had_been_stopped(artifact: Path) -> None:
+    """The system then gives the signal to any of its threads; one that Python's main thread does not see was lost (in 5 of 8 tries)."""
+    for _ in range(4):
+        with process(str(artifact)) as (running, _):
+            for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT):
+                running.send_signal(number)
+                time.sleep(0.02)
+            assert running.wait(20) == 0
+
+
 def test_health_says_so_at_once_and_requests_are_taken_during_the_drain_delay(artifact: Path, tmp_path: Path) -> None:
     config = tmp_path / "serve.toml"
     config.write_text("drain_delay_s = 1.0\n[models.twice]\nmax_batch = 4\n")
