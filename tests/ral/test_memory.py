@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 from pathlib import Path
 
@@ -104,3 +105,66 @@ def test_the_memory_of_many_calls_at_once_is_freed_when_there_are_fewer() -> Non
     for _ in range(520):
         call(executable, MIB)
     assert held(executable) == MIB
+
+
+# The result has in[0] bytes, each of which is in[0] / 2 MiB.
+RESULT = """
+#include <string.h>
+#include "ral.h"
+int32_t disc_entry(ral_exec* exec, const ral_host_api* api, const ral_tensor* in, const void* const* weights, int64_t* counters) {
+  int64_t dims[1] = {*(const int64_t*)in[0].data};
+  void* out = api->output(exec, 0, dims);
+  if (!out) return 1;
+  memset(out, (int)(dims[0] >> 21), dims[0]);
+  return 0;
+}
+"""
+
+
+def results() -> Executable:
+    described = manifest([{"name": "wanted", "dtype": "i64", "dims": []}], [{"name": "bytes", "dtype": "ui8", "rank": 1}])
+    return Executable.from_parts(described, {"x86-64-v3": build(RESULT)}, threads=1)
+
+
+def result(executable: Executable, size: int) -> np.ndarray:
+    found = executable(np.array(size))  # pyright: ignore[reportArgumentType]
+    assert isinstance(found, np.ndarray) and found.shape == (size,)
+    return found
+
+
+def test_the_memory_of_a_large_result_goes_to_the_next() -> None:
+    executable = results()
+    first = result(executable, 8 * MIB).ctypes.data
+    assert result(executable, 8 * MIB).ctypes.data == first
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for size in (8, 6, 5, 7, 8, 6, 8, 8):
+        assert result(executable, size * MIB).ctypes.data == first
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 100
+
+
+def test_large_results_that_live_share_nothing() -> None:
+    executable = results()
+    order = np.random.default_rng(0)
+    alive: list[np.ndarray] = []
+    for size in order.integers(2, 60, 150).tolist():
+        alive.append(result(executable, 2 * size * MIB // 3))
+        if len(alive) > 5:
+            del alive[int(order.integers(0, 6))]
+        for each in alive:
+            assert each[0] == each[-1] == each.size >> 21
+
+
+def test_the_memory_of_large_results_goes_back_to_the_system() -> None:
+    """When as many calls went by without one, and at once where it is more than 256 MiB."""
+    executable = results()
+    result(executable, MIB)
+    before = resident()
+    several = [result(executable, 60 * MIB) for _ in range(6)]
+    assert resident() - before > 300 * MIB
+    del several
+    assert resident() - before < 270 * MIB
+    result(executable, 300 * MIB)
+    assert resident() - before < 270 * MIB
+    for _ in range(130):
+        result(executable, MIB)
+    assert resident() - before < 20 * MIB

@@ -61,9 +61,9 @@ int64_t host_choose(ral_exec* exec, const int64_t* nodes, int64_t* features, int
 namespace ral {
 const ral_host_api kHostApi = {host_alloc, host_output, host_launch, host_fail, host_choose, ral::last_level_cache_bytes()};
 
-// An output is one block: dims, strides, then the data on a 64-byte boundary. `dims` is the start of the block.
+// An output is one block: dims, strides, the block's capacity, then the data on a 64-byte boundary. `dims` is the start of the block.
 void release_output(ral_tensor* output) {
-  std::free(const_cast<int64_t*>(output->dims));
+  if (output->dims) release_block(const_cast<int64_t*>(output->dims), output->dims[2 * output->rank]);
   *output = {};
 }
 }  // namespace ral
@@ -158,6 +158,7 @@ void ral_exec::trim() {
   if (--calls_until_trim_ > 0) return;
   calls_until_trim_ = kCallsPerTrim;
   for (ral::Block* block : {&arena_, &copies_, &scratch_}) block->trim();
+  ral::age_blocks();
 }
 
 void ral_exec::release_outputs() {
@@ -211,13 +212,15 @@ Status ral_exec::make_output(size_t index, const int64_t* dims) {
     return error(negative ? RAL_ERROR_SHAPE : RAL_ERROR_MEMORY,
                  name() + ral::dims_text(dims, info.rank) + (negative ? " has a negative dim" : " is larger than any memory"));
   }
-  const int64_t head = ral::round_up(static_cast<int64_t>(2 * rank * sizeof(int64_t)));
-  char* block = static_cast<char*>(ral::allocate(head + bytes));
+  const int64_t head = ral::round_up(static_cast<int64_t>((2 * rank + 1) * sizeof(int64_t)));
+  int64_t capacity = 0;
+  char* block = static_cast<char*>(ral::acquire_block(head + bytes, &capacity));
   if (!block)
     return error(RAL_ERROR_MEMORY, name() + "cannot allocate " + std::to_string(bytes) + " bytes for " + ral::dims_text(dims, info.rank));
   auto* own_dims = reinterpret_cast<int64_t*>(block);
   std::copy(dims, dims + rank, own_dims);
   ral::row_major_strides(dims, info.rank, own_dims + rank);
+  own_dims[2 * rank] = capacity;
   outputs_[index] = {{block + head, own_dims, own_dims + rank, info.rank, info.dtype}, true};
   return {};
 }
