@@ -235,6 +235,15 @@ OURS: dict[torch._ops.OperatorBase, Decomposition] = {
 }
 
 
+def find_decomposition(op: torch._ops.OpOverload) -> Decomposition | None:
+    """What an exported call of `op` gives way to: ours, else the op's own as a composite one, else PyTorch's."""
+    if op in OURS:
+        return OURS[op]
+    if op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+        return op.decompose
+    return PYTORCH.get(op)
+
+
 # AOTAutograd makes a literal (`torch.tensor([1.0])`) a fake tensor in `lift_fresh`; PyTorch's decomposition would pass it on as it is.
 LIFTING = (aten.lift_fresh.default, aten.lift.default)
 

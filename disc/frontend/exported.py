@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import sympy
 import torch
 import torch.fx.experimental._config as symbolic_config
 from torch import fx
@@ -19,17 +20,20 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, SymIntArgument, TensorArgument
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
+from torch.utils._sympy.value_ranges import ValueRanges
 from torch_mlir import ir
 
 from disc.errors import UnsupportedFormatError, UnsupportedOp, UnsupportedOpError
 from disc.frontend.archive import check_archive
+from disc.frontend.decompose import Decomposed, constants_by_attribute, decompose
 from disc.frontend.decompositions import export_table
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.forms import SymbolicForms
 from disc.frontend.imported import Constant, Imported, OutputSpec
+from disc.frontend.in_place import RetraceError
 from disc.frontend.locations import line_text, user_line
 from disc.frontend.lowering import GraphInput, GraphSource, lower_graph
-from disc.frontend.symbols import to_size
+from disc.frontend.symbols import shape_environment, to_size
 
 DynamicShapes = Mapping[str, object] | Sequence[object] | None
 
@@ -40,15 +44,8 @@ def import_exported(program: ExportedProgram, context: ir.Context) -> Imported:
     Raises: UnsupportedOpError listing every op that cannot be compiled, or a buffer that the model writes.
     """
     load_frontend_dialects(context)
-    with warnings.catch_warnings(), sizes_from_two():
-        warnings.simplefilter("ignore")
-        try:
-            program = program.run_decompositions(export_table())
-        except Exception:
-            _refuse_complex(program)  # PyTorch itself fails on some of them
-            raise
-    _refuse_mutation(program)
-    placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    program, decomposed = _decomposed(program)
+    placeholders = {node.name: decomposed.values[node] for node in program.graph.nodes if node.op == "placeholder"}
     inputs, leaves, weights = [], [], {}
     for spec in program.graph_signature.input_specs:
         node = placeholders.get(spec.arg.name)
@@ -58,8 +55,8 @@ def import_exported(program: ExportedProgram, context: ir.Context) -> Imported:
                 inputs.append(GraphInput(node, spec.arg.name))
         elif node is not None and spec.target is not None:
             weights[node] = (spec.target, _stored_tensor(program, spec.target))
-    weights |= _constants_by_attribute(program.graph_module)
-    source = GraphSource(program.graph, inputs, weights, _outputs(program), program.range_constraints)
+    weights |= decomposed.constants
+    source = GraphSource(decomposed.graph, inputs, weights, _outputs(program, decomposed), _ranges(program))
     lowered = lower_graph(source, context)
     return Imported(
         lowered.module,
@@ -69,6 +66,34 @@ def import_exported(program: ExportedProgram, context: ir.Context) -> Imported:
         program.call_spec.in_spec,
         tuple(i for i, is_argument in enumerate(leaves) if is_argument),
     )
+
+
+def _decomposed(program: ExportedProgram) -> tuple[ExportedProgram, Decomposed]:
+    """The graph in ops that have rules, and the program whose signature it has: another one where PyTorch has to trace it anew."""
+    _refuse_mutation(program)
+    with warnings.catch_warnings(), sizes_from_two():
+        warnings.simplefilter("ignore")
+        try:
+            return program, decompose(program.graph_module)
+        except RetraceError:
+            pass
+        try:
+            program = program.run_decompositions(export_table())
+        except Exception:
+            _refuse_complex(program)  # PyTorch itself fails on some of them
+            raise
+    _refuse_mutation(program)
+    graph = program.graph
+    return program, Decomposed(graph, {node: node for node in graph.nodes}, constants_by_attribute(program.graph_module))
+
+
+def _ranges(program: ExportedProgram) -> dict[sympy.Symbol, ValueRanges]:
+    """The ranges of the symbols; decomposing may have made new ones, and may have found what another one is."""
+    environment = shape_environment(node.meta.get("val") for node in program.graph.nodes)
+    if environment is None:
+        return {}
+    known = {**environment.var_to_range, **program.range_constraints}
+    return {symbol: values for symbol, values in known.items() if symbol not in environment.replacements}
 
 
 def _refuse_mutation(program: ExportedProgram) -> None:
@@ -103,22 +128,14 @@ def _stored_tensor(program: ExportedProgram, target: str) -> torch.Tensor:
     return value
 
 
-def _constants_by_attribute(module: fx.GraphModule) -> dict[fx.Node, tuple[str, torch.Tensor]]:
-    found = {}
-    for node in module.graph.nodes:
-        if node.op == "get_attr" and isinstance(value := getattr(module, node.target, None), torch.Tensor):
-            found[node] = (node.target, value)
-    return found
-
-
-def _outputs(program: ExportedProgram) -> list[tuple[str, fx.Node | Constant]]:
+def _outputs(program: ExportedProgram, decomposed: Decomposed) -> list[tuple[str, fx.Node | Constant]]:
     nodes = {node.name: node for node in program.graph.nodes}
     outputs: list[tuple[str, fx.Node | Constant]] = []
     for spec in program.graph_signature.output_specs:
         if spec.kind != OutputKind.USER_OUTPUT:
             raise UnsupportedOpError([UnsupportedOp(f"output {spec.target}", f"outputs of kind {spec.kind.name} are not supported")])
         if isinstance(spec.arg, TensorArgument | SymIntArgument):
-            outputs.append((spec.arg.name, nodes[spec.arg.name]))
+            outputs.append((spec.arg.name, decomposed.values[nodes[spec.arg.name]]))
         elif isinstance(spec.arg, ConstantArgument):
             outputs.append(("", spec.arg.value))
         else:

@@ -225,7 +225,7 @@ class _Lowering:
             for s in sympy.sympify(size).free_symbols
         }
         environment = shape_environment(argument.node.meta["val"] for argument in self.source.inputs)
-        divisor = divisors(guard.expr for guard in environment.guards) if environment is not None else {}
+        divisor = divisors(environment.replace(guard.expr) for guard in environment.guards) if environment is not None else {}
         i64 = ir.IntegerType.get_signless(64)
         entries: dict[str, ir.Attribute] = {}
         for symbol, value_range in sorted(self.ranges.items(), key=lambda item: str(item[0])):

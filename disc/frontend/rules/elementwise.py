@@ -336,6 +336,7 @@ RULES |= {
     aten.reciprocal.default: reciprocal, aten.log2.default: scaled_log(2), aten.log10.default: scaled_log(10), aten.exp2.default: exp2,
     aten.isnan.default: isnan, aten.isinf.default: isinf,
     aten._to_copy.default: cast, torch.ops.prims.convert_element_type.default: convert_element_type,
-    aten.clone.default: identity, aten.alias.default: identity, aten.detach.default: identity, aten.lift_fresh_copy.default: lift,
+    aten.clone.default: identity, aten.alias.default: identity, aten.detach.default: identity, aten.detach_.default: identity,
+    aten.lift_fresh_copy.default: lift,
     aten.contiguous.default: identity, aten.scalar_tensor.default: scalar_tensor,
 }  # fmt: skip

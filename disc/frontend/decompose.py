@@ -1,0 +1,180 @@
+"""The graph of an exported program in ops that have a rule: every other op gives way to its decomposition.
+
+A decomposition is traced once per kind of operands, by itself; PyTorch's own `run_decompositions` traces the whole program anew, twice.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from disc.frontend.decompositions import Decomposition, find_decomposition
+from disc.frontend.in_place import RetraceError, Write, local_writes
+from disc.frontend.rules import RULES
+from disc.frontend.symbols import to_shape, to_size
+
+ORIGIN = ("stack_trace", "nn_module_stack")  # what the nodes of a decomposition take from the op they stand for: the user's line
+SET_GRAD = torch.ops.higher_order.wrap_with_set_grad_enabled
+
+Values = dict[fx.Node, object]  # node of an old graph → node of the new one, a sequence of those, or a constant
+Constants = dict[fx.Node, tuple[str, torch.Tensor]]  # get_attr node → name and data
+
+
+@dataclass(frozen=True)
+class Decomposed:
+    """values: node of the old graph → node of `graph`."""
+
+    graph: fx.Graph
+    values: Mapping[fx.Node, fx.Node]
+    constants: Constants
+
+
+def decompose(module: fx.GraphModule) -> Decomposed:
+    """The graph of `module` as a new one. An op without a rule stays where it has no decomposition, or none that can be traced.
+
+    Raises: RetraceError.
+    """
+    writer = _Writer(_fake_mode(module.graph))
+    values: Values = {}
+    writer.graph.output(writer.write(module, values, {}))
+    writer.graph.eliminate_dead_code()
+    left = set(writer.graph.nodes)
+    kept = {old: new for old, new in values.items() if isinstance(new, fx.Node) and new in left}
+    return Decomposed(writer.graph, kept, {node: constant for node, constant in writer.constants.items() if node in left})
+
+
+def constants_by_attribute(module: fx.GraphModule) -> Constants:
+    found: Constants = {}
+    for node in module.graph.find_nodes(op="get_attr"):
+        if isinstance(value := getattr(module, str(node.target), None), torch.Tensor):
+            found[node] = (str(node.target), value)
+    return found
+
+
+def _fake_mode(graph: fx.Graph) -> FakeTensorMode:
+    """The mode that made the values of the graph."""
+    for node in graph.nodes:
+        if isinstance(value := node.meta.get("val"), FakeTensor):
+            return value.fake_mode
+    return FakeTensorMode(shape_env=ShapeEnv(), export=True)
+
+
+@dataclass
+class _Writer:
+    mode: FakeTensorMode
+    graph: fx.Graph = field(default_factory=fx.Graph)
+    constants: Constants = field(default_factory=dict)
+    traces: dict[object, fx.GraphModule | None] = field(default_factory=dict)
+
+    def write(self, module: fx.GraphModule, values: Values, origin: Mapping[str, object]) -> object:
+        """Adds the nodes of `module` to the graph; returns what it returns.
+
+        values: is filled; holds the placeholders of `module` already, unless new ones are to be made. origin: metadata that replaces the
+        nodes' own.
+        """
+        constants, writes = constants_by_attribute(module), local_writes(module.graph, self.mode)
+        for node in module.graph.nodes:
+            if node.op == "output":
+                return _mapped(node.args[0], values)
+            if node in values:
+                continue
+            result = self._node(module, node, writes.get(node), values, origin)
+            values.update(dict.fromkeys(writes[node].written if node in writes else (node,), result))
+            if node in constants and isinstance(result, fx.Node):
+                self.constants[result] = constants[node]
+        raise AssertionError("a graph without an output")
+
+    def _node(self, module: fx.GraphModule, node: fx.Node, write: Write | None, values: Values, origin: Mapping[str, object]) -> object:
+        """What stands for `node` in the new graph."""
+        if node.target is operator.getitem:
+            parts = _mapped(node.args[0], values)
+            if isinstance(parts, list | tuple):
+                return parts[node.args[1]]  # pyright: ignore[reportArgumentType]
+        if node.target is SET_GRAD:
+            body = getattr(module, node.args[1].target)  # pyright: ignore
+            return self._inline(body, _mapped(node.args[2:], values), origin)
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            raise RetraceError(str(node.target))
+        op = node.target if write is None else write.op
+        trace = self._trace(node, op) if isinstance(op, torch._ops.OpOverload) and op not in RULES else None
+        if trace is not None:
+            own = {name: node.meta[name] for name in ORIGIN if name in node.meta}
+            return self._inline(trace, [values[each] for each in node.all_input_nodes], origin or own)
+        copy = self.graph.create_node(node.op, op, *_mapped((node.args, node.kwargs), values), name=node.name)
+        copy.meta = {**node.meta, **origin}
+        return copy
+
+    def _inline(self, module: fx.GraphModule, operands: Sequence[object], origin: Mapping[str, object]) -> object:
+        return self.write(module, dict(zip(module.graph.find_nodes(op="placeholder"), operands, strict=True)), origin)
+
+    def _trace(self, node: fx.Node, op: torch._ops.OpOverload) -> fx.GraphModule | None:
+        """The decomposition of the call, as a graph of its operands in the order of `all_input_nodes`."""
+        function = find_decomposition(op) if _makes_tensors(node) else None
+        if function is None:
+            return None
+        key = _kind(node, op)
+        if key not in self.traces:
+            self.traces[key] = None  # what occurs in its own decomposition stays as it is
+            self.traces[key] = _traced(node, function, self.mode)
+        return self.traces[key]
+
+
+def _traced(node: fx.Node, function: Decomposition, mode: FakeTensorMode) -> fx.GraphModule | None:
+    inputs = node.all_input_nodes
+
+    def call(*operands: object) -> object:
+        args, kwargs = _mapped((node.args, node.kwargs), dict(zip(inputs, operands, strict=True)))
+        with torch._C.DisableTorchFunction():
+            result = function(*args, **kwargs)
+        if result is NotImplemented:
+            raise NotImplementedError
+        return result
+
+    try:
+        # Before dispatch, composite ops are seen whole: they may have a rule. Tracing's own function mode would hand the op back whole.
+        with mode, enable_python_dispatcher(), torch.no_grad():
+            trace = make_fx(call, pre_dispatch=True)(*(each.meta["val"] for each in inputs))
+    except Exception:  # whatever PyTorch stumbles over: the op stays, and is refused with its line if nothing else can lower it
+        return None
+    return None if any(isinstance(value, FakeTensor) for _, value in constants_by_attribute(trace).values()) else trace
+
+
+def _makes_tensors(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) or (isinstance(value, list | tuple) and any(isinstance(part, torch.Tensor) for part in value))
+
+
+def _mapped(argument, values):  # pyright: ignore
+    return fx.map_arg(argument, values.__getitem__)
+
+
+def _kind(node: fx.Node, op: torch._ops.OpOverload) -> object:
+    """All that a trace of the call depends on."""
+    places = {each: place for place, each in enumerate(node.all_input_nodes)}
+
+    def describe(argument: object) -> object:
+        if isinstance(argument, fx.Node):
+            return (places[argument], _facts(argument.meta.get("val")))
+        if isinstance(argument, list | tuple):
+            return tuple(describe(part) for part in argument)
+        return (type(argument), repr(argument))
+
+    return (op, describe(node.args), *((name, describe(value)) for name, value in sorted(node.kwargs.items())))
+
+
+def _facts(value: object) -> object:
+    if isinstance(value, torch.Tensor):
+        return (value.dtype, to_shape(value.shape), to_shape(value.stride()), value.device, value.layout)
+    if isinstance(value, torch.SymInt):
+        return to_size(value)
+    if isinstance(value, list | tuple):
+        return tuple(map(_facts, value))
+    return repr(value)

@@ -1,0 +1,85 @@
+"""Writes in place that can be read as new values: where they touch nothing but the result of one op, the graph needs no retracing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+from torch._subclasses import FakeTensorMode
+
+aten = torch.ops.aten
+
+# Ops whose result is always new memory, although PyTorch composes them of others.
+NEW_MEMORY = (aten.linear.default, aten.matmul.default, aten.layer_norm.default, aten.batch_norm.default,
+              aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)  # fmt: skip
+HIDDEN_VIEWS = (aten._unsafe_view.default,)  # a view, whatever its schema says
+CHANGES_NOTHING = (aten.detach_.default,)  # writes no element
+
+
+class RetraceError(Exception):
+    """The graph writes memory that may have two names, or calls another graph: PyTorch has to trace it anew."""
+
+
+@dataclass(frozen=True)
+class Write:
+    """op: computes what is written; written: the nodes that mean this value from there on."""
+
+    op: torch._ops.OpOverload
+    written: tuple[fx.Node, ...]
+
+
+def local_writes(graph: fx.Graph, mode: FakeTensorMode) -> Mapping[fx.Node, Write]:
+    """Every node that writes in place, as the op that gives the same as a new value. mode: made the values of the graph.
+
+    Raises: RetraceError when what is written may be memory of another value too (an input, a weight, a view), or no op gives the same.
+    """
+    writes: dict[fx.Node, Write] = {}
+    names: dict[fx.Node, tuple[fx.Node, ...]] = {}  # node → all nodes so far that are the same memory, the op that made it first
+    for node in graph.nodes:
+        if not _is_writing(node):
+            continue
+        target = node.args[0]
+        same = names.get(target, (target,))
+        readers = [user for each in same for user in each.users if user not in same and user < node]
+        op = _functional(node, mode)
+        if op is None or not all(map(_is_new_memory, (same[0], *readers))):
+            raise RetraceError(str(node.target))
+        writes[node] = Write(op, (*same, node))
+        names |= dict.fromkeys((*same, node), (*same, node))
+    return writes
+
+
+def _is_writing(node: fx.Node) -> bool:
+    op = node.target
+    return isinstance(op, torch._ops.OpOverload) and op not in CHANGES_NOTHING and op._schema.is_mutable
+
+
+def _is_new_memory(node: fx.Node) -> bool:
+    """Whether no result of the node is memory that another node names: by the schema of its op. Composite ops may return an input."""
+    op = node.target
+    if not isinstance(op, torch._ops.OpOverload) or op in HIDDEN_VIEWS:
+        return False
+    if any(result.alias_info is not None for result in op._schema.returns):
+        return False
+    return op in NEW_MEMORY or not op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+def _functional(node: fx.Node, mode: FakeTensorMode) -> torch._ops.OpOverload | None:
+    """`add` for `add_`, where it gives what the write leaves behind: of the same element type and shape."""
+    op = node.target
+    assert isinstance(op, torch._ops.OpOverload)
+    name = op._schema.name.removeprefix("aten::")
+    packet = getattr(aten, name[:-1], None) if name.endswith("_") and not name.endswith("__") else None
+    found = getattr(packet, op._overloadname, None)
+    if found is None or [each.name for each in found._schema.arguments] != [each.name for each in op._schema.arguments]:
+        return None
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda each: each.meta["val"])  # pyright: ignore
+    try:
+        with mode, torch.no_grad():
+            result = found(*args, **kwargs)
+    except Exception:  # PyTorch knows why the op cannot be called so
+        return None
+    old = node.args[0].meta["val"]  # pyright: ignore
+    return found if isinstance(result, torch.Tensor) and result.dtype == old.dtype and result.shape == old.shape else None
