@@ -38,6 +38,7 @@ from .gemm_plan import (
 from .isa import Isa
 from .memory import Buffer, address
 from .micro import call_micro
+from .one_row import emit_one_row, may_be_one_row, one_row_function, one_row_note, turned
 from .packing import right_panel, row_pointers, strips
 
 RESIDENT_BYTES = 448 * 1024  # of a packed B that stays in an L2 of 1 MiB beside the rows of A and of the result that pass by
@@ -48,9 +49,8 @@ STREAMED = Schedule(rows=60, k=4096, ahead=1, panels_first=1)  # of a small B: A
 def emit_compute(name: str, body: Body, space: IndexSpace, isa: Isa, weights: frozenset[Node], tree: Tree) -> Kernel:
     """The kernel of a compute fusion; `weights` are the arguments known to be weights, which are packed ahead of time."""
     node = check_single_dot(body)
-    contraction = read_contraction(space, node)
-    declare(space, contraction)
-    gemm, packed = plan_gemm(space, body, contraction, isa, weights)
+    gemm, packed = _plan(space, body, node, isa, weights)
+    contraction = gemm.contraction
     choice = _choice(gemm, tree)
     if choice.splits:
         gemm.tile_rows = max(schedule.rows for schedule in choice.tree.schedules)
@@ -59,12 +59,27 @@ def emit_compute(name: str, body: Body, space: IndexSpace, isa: Isa, weights: fr
     rows, blocks = Dim.symbol(SCHEDULE_SYMBOLS[0]), Dim.symbol(SCHEDULE_SYMBOLS[1])
     macs = contraction.batch * contraction.m * contraction.n * contraction.k
     work = sum(node_cost(root) for root in body.yields)
+    alone = may_be_one_row(gemm)
     return Kernel(
         name, "compute", tuple(Version(f"{name}_v0", schedule.describe()) for schedule in choice.tree.schedules), symbols,
         contraction.batch * panels(gemm) * blocks, contraction.k * rows * gemm.panel // 32 + 64, gemm.scratch(), source,
-        kernel_lines(body), kernel_ops(body), notes(gemm, packed, work), flops=macs * 2, bytes=traffic(space, body),
-        micro_kernels=micro_kernels(gemm), packed=(packed,) if packed else (), choice=choice,
+        kernel_lines(body), kernel_ops(body), notes(gemm, packed, work) + ((one_row_note(gemm),) if alone else ()),
+        flops=macs * 2, bytes=traffic(space, body), micro_kernels=() if alone and contraction.m == ONE else micro_kernels(gemm),
+        functions=(one_row_function(gemm),) if alone else (), packed=(packed,) if packed else (), choice=choice,
     )  # fmt: skip
+
+
+def _plan(space: IndexSpace, body: Body, node: Node, isa: Isa, weights: frozenset[Node]) -> tuple[Gemm, PackedWeight | None]:
+    """A matrix times a column is done as a row times the matrix' transpose, where that is read in place."""
+    contraction = read_contraction(space, node)
+    other = turned(contraction)
+    if other is not contraction:
+        declare(space, other)
+        gemm, _ = plan_gemm(space, body, other, isa, frozenset())
+        if may_be_one_row(gemm):
+            return gemm, None
+    declare(space, contraction)
+    return plan_gemm(space, body, contraction, isa, weights)
 
 
 def _choice(gemm: Gemm, tree: Tree) -> Choice:
@@ -109,6 +124,20 @@ class _Walk:
 
 
 def _emit(frame: Frame, gemm: Gemm, body: Body, packed: PackedWeight | None) -> None:
+    b, m = frame.b, gemm.contraction.m
+    if not may_be_one_row(gemm):
+        _emit_tasks(frame, gemm, body, packed)
+    elif m == ONE:
+        emit_one_row(frame, gemm, _epilogue(gemm, body))
+    else:
+        one = _condition(b, "eq", b.scalar(m), b.index(1))
+        with b.when(one):
+            emit_one_row(frame, gemm, _epilogue(gemm, body))
+        with b.when(b.op(f"arith.xori {one}, {b.constant('arith.constant true')} : i1")):
+            _emit_tasks(frame, gemm, body, packed)
+
+
+def _emit_tasks(frame: Frame, gemm: Gemm, body: Body, packed: PackedWeight | None) -> None:
     """Tasks are (batch, panel of columns, block of rows), the last two in the order of the schedule."""
     b = frame.b
     c = gemm.contraction
