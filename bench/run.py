@@ -28,6 +28,7 @@ from bench.report import markdown
 
 FRAMEWORKS = ("eager", "inductor", "ort", "openvino")
 DEFAULT_PEERS = {"gemm": ("eager", "onednn-packed", "mkl-packed"), "memory": ("eager", "inductor"), "stream": ()}  # others: FRAMEWORKS
+DEFAULT_REPEATS = {"gemm": 5}  # others: 7. 154 sizes take some four minutes then
 ALONE = ("models", "compile", "stream")  # a process per case, so that its memory and times owe nothing to the case before
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "DISC_THREADS")
 WORKER_SECONDS = 7200
@@ -91,11 +92,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dtype", default="fp32", help=f"of {', '.join(DTYPES)}")
     parser.add_argument("--shapes", help="such as 1x16,4x50; default: those of the case")
     parser.add_argument("--inductor-shapes", help="the shapes that inductor takes part in (it compiles for minutes); default: all")
-    parser.add_argument("--repeats", type=int, default=7, help="turns per figure")
+    parser.add_argument("--repeats", type=int, help="turns per figure; default: 7 (gemm, which has the most figures: 5)")
     parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results", help="folder of the results")
     chosen = parser.parse_args(arguments)
     try:
         chosen.peers = _names(chosen.peers, PEERS, "peers", DEFAULT_PEERS.get(chosen.suite, FRAMEWORKS))
+        chosen.repeats = chosen.repeats or DEFAULT_REPEATS.get(chosen.suite, 7)
         chosen.dtype = _names(chosen.dtype, DTYPES, "dtypes", ("fp32",))
         chosen.cases = _cases(chosen.suite, chosen.cases)
         chosen.threads = [int(count) for count in chosen.threads.split(",")]

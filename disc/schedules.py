@@ -100,6 +100,14 @@ class Tree:
         nodes = ((feature, threshold, 1, len(moved) + 1), *moved, (LEAF, len(self.schedules), 0, 0))
         return Tree((*self.schedules, schedule), nodes)
 
+    def with_between(self, feature: int, low: int, high: int, other: int, threshold: int, schedule: Schedule) -> Tree:
+        """The tree that chooses `schedule` where low < features[feature] <= high and features[other] > threshold, and elsewhere as this
+        one does."""
+        moved = [(number, limit, *((0, 0) if number == LEAF else (left + 3, right + 3))) for number, limit, left, right in self.nodes]
+        last = len(moved) + 3
+        nodes = ((other, threshold, 3, 1), (feature, low, 3, 2), (feature, high, last, 3), *moved, (LEAF, len(self.schedules), 0, 0))
+        return Tree((*self.schedules, schedule), nodes)
+
     def digest(self) -> str:
         """A text that differs when the tree does: part of the key of the compile cache."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]

@@ -11,7 +11,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,16 +29,19 @@ COLD_BYTES = 96_000_000  # of weights: three times the largest cache of the mach
 LINEAR = ((768, 768), (3072, 768), (768, 3072), (512, 512), (2048, 512), (512, 2048), (4096, 1024), (2048, 2048), (256, 64), (384, 1536),
           (200, 300), (96, 1200))  # fmt: skip
 # (N, K) of products of two activations, and how many of them at once
+TRANSPOSED = ((64, 64, 12), (300, 64, 8), (64, 300, 8), (512, 512, 1), (2048, 512, 1))  # the same, B read along k
 BATCHED = ((64, 64, 12), (128, 64, 12), (64, 300, 8), (32, 32, 128), (512, 512, 1), (1500, 64, 4))
 ROWS = (*range(1, 10), 12, 13, 16, 18, 19, 24, 25, 30, 32, 37, 48, 60, 64, 66, 96, 100, 120, 128, 130, 160, 200, 240, 256, 264, 288, 320,
         384, 512, 1000, 2048)  # fmt: skip
 COARSE_ROWS = (1, 8, 24, 64, 130, 512)
+FOLDS = 5
 LARGEST = 12e9  # multiply-adds of one call: sizes beyond teach nothing and take seconds
 
 
 @dataclass(frozen=True)
 class Point:
-    """One size of a GEMM: A is [batch, m, k], B [batch, k, n]. weights: B is a weight, packed ahead of time (batch is 1 then)."""
+    """One size of a GEMM: A is [batch, m, k], B [batch, k, n]. weights: B is a weight, packed ahead of time (batch is 1 then);
+    transposed: B lies as [batch, n, k] in memory."""
 
     m: int
     n: int
@@ -46,6 +49,7 @@ class Point:
     batch: int
     threads: int
     weights: bool
+    transposed: bool = False
 
     @property
     def features(self) -> tuple[int, int, int, int, int]:
@@ -86,7 +90,8 @@ def coarse_points(threads: int) -> list[Point]:
 def fine_points(threads: Sequence[int]) -> list[Point]:
     """The sizes that the tree is fitted to: all with the first number of threads, every eighth with the others."""
     one, *more = threads
-    return _points(LINEAR, BATCHED, [one], ROWS) + _points(LINEAR[::2], BATCHED[::2], more, ROWS[::2])
+    transposed = [replace(point, transposed=True) for point in _points((), TRANSPOSED, threads, COARSE_ROWS)]
+    return _points(LINEAR, BATCHED, [one], ROWS) + _points(LINEAR[::2], BATCHED[::2], more, ROWS[::2]) + transposed
 
 
 def _points(
@@ -125,8 +130,12 @@ class _Linears(nn.Module):
 
 
 class _Product(nn.Module):
+    def __init__(self, transposed: bool) -> None:
+        super().__init__()
+        self.transposed = transposed
+
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return torch.matmul(x, y)
+        return torch.matmul(x, y.mT if self.transposed else y)
 
 
 class Bench:
@@ -134,7 +143,7 @@ class Bench:
 
     def __init__(self, schedules: Sequence[Schedule] = FAMILY, library: bool = False) -> None:
         self.schedules, self.library = schedules, library
-        self._key: tuple[int, int, int] | None = None
+        self._key: tuple[int, ...] | None = None
         self._program: tuple[nn.Module, Executable] | None = None
 
     def measure(self, point: Point) -> Record:
@@ -158,7 +167,7 @@ class Bench:
         return Record(point, seconds, self._library(model, inputs, point.threads) / count if self.library else None)
 
     def _compiled(self, point: Point) -> tuple[nn.Module, Executable]:
-        key = (point.n, point.k, _copies(point)) if point.weights else (0, 0, 0)
+        key = (point.n, point.k, _copies(point)) if point.weights else (int(point.transposed),)
         if self._program is None or key != self._key:
             self._program = None  # its memory goes before the next one's comes
             self._key, self._program = key, self._compile(point)
@@ -172,8 +181,8 @@ class Bench:
             dynamic: tuple[dict[int, object], ...] = ({0: auto},)
             example = (torch.zeros(7, point.k),)
         else:
-            model, dynamic = _Product(), ({0: auto, 1: auto, 2: auto}, {0: auto, 1: auto, 2: auto})
-            example = (torch.zeros(3, 7, 11), torch.zeros(3, 11, 13))
+            model, dynamic = _Product(point.transposed), ({0: auto, 1: auto, 2: auto}, {0: auto, 1: auto, 2: auto})
+            example = (torch.zeros(3, 7, 11), torch.zeros(3, 13, 11) if point.transposed else torch.zeros(3, 11, 13))
         imported = import_model(model.eval(), example, dynamic, make_context())
         return model, compile_imported(imported, "native", Options(), tree=every_schedule(self.schedules))
 
@@ -182,7 +191,8 @@ class Bench:
         if point.weights:
             return (torch.randn(point.m, point.k, generator=generator),)
         left = torch.randn(point.batch, point.m, point.k, generator=generator)
-        return left, torch.randn(point.batch, point.k, point.n, generator=generator)
+        right = torch.randn(point.batch, point.k, point.n, generator=generator)
+        return left, right.mT.contiguous() if point.transposed else right
 
     def _library(self, model: nn.Module, inputs: tuple[torch.Tensor, ...], threads: int) -> float:
         before = torch.get_num_threads()
@@ -308,14 +318,32 @@ def fit(records: Sequence[Record], schedules: Sequence[Schedule], *, leaves: int
 
     The tree predicts the loss of every schedule and takes the least: a wrong choice counts by what it costs.
     """
-    order = list(records)
-    random.Random(seed).shuffle(order)
+    order = _shuffled(records, seed)
     unseen: list[float] = []
-    for fold in range(5):
-        rest = [record for number, record in enumerate(order) if number % 5 != fold]
-        unseen += _speeds(_fit_tree(rest, schedules, leaves), order[fold::5])
+    for fold, tree in enumerate(_fold_trees(order, schedules, leaves)):
+        unseen += _speeds(tree, order[fold::FOLDS])
     tree = _fit_tree(order, schedules, leaves)
     return Fitted(tree, quality(tree, order), _judge(unseen))
+
+
+def least_certain(records: Sequence[Record], schedules: Sequence[Schedule], *, leaves: int = 48, seed: int = 0) -> list[Point]:
+    """All sizes, those first at which the trees of `fit` differ most in the time of what they choose: worth measuring again."""
+    order = _shuffled(records, seed)
+    speeds = np.array([_speeds(tree, order) for tree in _fold_trees(order, schedules, leaves)])
+    spread = speeds.max(axis=0) - speeds.min(axis=0)
+    return [order[number].point for number in np.argsort(-spread, kind="stable")]
+
+
+def _shuffled(records: Sequence[Record], seed: int) -> list[Record]:
+    order = list(records)
+    random.Random(seed).shuffle(order)
+    return order
+
+
+def _fold_trees(order: Sequence[Record], schedules: Sequence[Schedule], leaves: int) -> Iterator[Tree]:
+    """Tree number i has not seen order[i::FOLDS]."""
+    for fold in range(FOLDS):
+        yield _fit_tree([record for number, record in enumerate(order) if number % FOLDS != fold], schedules, leaves)
 
 
 def _fit_tree(records: Sequence[Record], schedules: Sequence[Schedule], leaves: int) -> Tree:

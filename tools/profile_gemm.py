@@ -5,6 +5,7 @@ Two passes: all schedules at a coarse grid of sizes, from which the best N are t
 machine's description in tools/data. Interrupted, or stopped by --seconds, it goes on where it stopped.
 
     tools/profile_gemm.py --threads 1,2              # measures, fits, writes disc/schedules.json
+    tools/profile_gemm.py --again 200                # measures sizes of the data again, those first whose best schedule is least certain
     tools/profile_gemm.py --report                   # judges the data that is there
 """
 
@@ -16,14 +17,27 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import asdict, astuple
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from bench.machine import describe
 from disc.schedules import Schedule
-from disc.tuning import Bench, Point, Record, best_schedules, coarse_points, collect, fine_points, fit, read_record, read_records
+from disc.tuning import (
+    Bench,
+    Point,
+    Record,
+    best_schedules,
+    coarse_points,
+    collect,
+    fine_points,
+    fit,
+    least_certain,
+    read_record,
+    read_records,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "tools" / "data" / "gemm-schedules.json.gz"
@@ -36,14 +50,15 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "profile-gemm", help="folder of the unfinished measurements")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop measuring after this long")
     parser.add_argument("--leaves", type=int, default=48, help="leaves of the tree, at most")
+    parser.add_argument("--again", type=int, default=0, help="measure so many sizes a second time, and the new ones of the grid")
     parser.add_argument("--report", action="store_true", help="measure nothing")
     arguments = parser.parse_args()
     if arguments.report:
-        kept = json.loads(gzip.decompress(KEPT.read_bytes()))
-        schedules = [Schedule(*each) for each in kept["schedules"]]
-        return _report([read_record(json.dumps(each)) for each in kept["records"]], schedules, arguments.leaves)
+        return _report(*_kept(), arguments.leaves)
     until = time.monotonic() + arguments.seconds
     threads = [int(each) for each in arguments.threads.split(",")]
+    if arguments.again:
+        return _again(arguments.again, threads, arguments.work, until, arguments.leaves)
     coarse = arguments.work / "coarse.jsonl"
     if not _measure(coarse_points(threads[0]), coarse, Bench(), until):
         return 3
@@ -51,23 +66,52 @@ def main() -> int:
     fine = arguments.work / "fine.jsonl"
     if not _measure(fine_points(threads), fine, Bench(schedules, library=True), until):
         return 3
-    records = _merged(read_records(fine), schedules)
+    return _keep(read_records(fine), schedules, arguments.leaves)
+
+
+def _again(count: int, threads: Sequence[int], work: Path, until: float, leaves: int) -> int:
+    """A second pass with the schedules that were kept; what was measured when time runs out is merged."""
+    records, schedules = _kept()
+    order, known = work / "order.json", {record.point for record in records}
+    if not order.exists():
+        work.mkdir(parents=True, exist_ok=True)
+        uncertain = [point for point in least_certain(records, schedules, leaves=leaves) if point.threads in threads][:count]
+        fresh = [point for point in fine_points(threads) if point not in known]
+        order.write_text(json.dumps([asdict(point) for point in (*fresh, *_grouped(uncertain))]))
+    wanted = [Point(**each) for each in json.loads(order.read_text())]
+    finished = _measure(wanted, work / "again.jsonl", Bench(schedules, library=True), until)
+    return _keep(read_records(work / "again.jsonl"), schedules, leaves) if finished else 3
+
+
+def _grouped(points: Sequence[Point], size: int = 60) -> list[Point]:
+    """In the same order but for groups, within which sizes that share a program stand next to each other."""
+    groups = (points[start : start + size] for start in range(0, len(points), size))
+    return [point for group in groups for point in sorted(group, key=lambda each: (each.weights, each.transposed, each.n, each.k, each.m))]
+
+
+def _kept() -> tuple[list[Record], list[Schedule]]:
+    kept = json.loads(gzip.decompress(KEPT.read_bytes()))
+    return [read_record(json.dumps(each)) for each in kept["records"]], [Schedule(*each) for each in kept["schedules"]]
+
+
+def _keep(measured: list[Record], schedules: Sequence[Schedule], leaves: int) -> int:
+    records = _merged(measured, schedules)
     KEPT.parent.mkdir(exist_ok=True)
     rows = [astuple(schedule) for schedule in schedules]
     machine = {"machine": describe(), "schedules": rows, "records": [json.loads(record.to_json()) for record in records]}
     KEPT.write_bytes(gzip.compress(json.dumps(machine, separators=(",", ":")).encode(), mtime=0))
-    return _report(records, schedules, arguments.leaves)
+    return _report(records, schedules, leaves)
 
 
 def _merged(records: list[Record], schedules: Sequence[Schedule]) -> list[Record]:
     """With what was kept before of the same schedules: the least of both times, since noise only adds."""
     if not KEPT.exists():
         return records
-    kept = json.loads(gzip.decompress(KEPT.read_bytes()))
-    if [tuple(each) for each in kept["schedules"]] != [astuple(each) for each in schedules]:
+    old_records, old_schedules = _kept()
+    if old_schedules != list(schedules):
         return records
     merged: dict[Point, Record] = {}
-    for record in (*(read_record(json.dumps(each)) for each in kept["records"]), *records):
+    for record in (*old_records, *records):
         old = merged.setdefault(record.point, record)
         seconds = {key: min(value, old.seconds.get(key, value)) for key, value in record.seconds.items()}
         library = min((each for each in (record.library, old.library) if each is not None), default=None)
@@ -92,14 +136,23 @@ def _report(records: Sequence[Record], schedules: Sequence[Schedule], leaves: in
     print(f"held out  {fitted.held_out}")
     for name, some in (
         ("weights", [each for each in records if each.point.weights]),
-        ("products", [each for each in records if not each.point.weights]),
+        ("products", [each for each in records if not each.point.weights and not each.point.transposed]),
+        ("products, B transposed", [each for each in records if each.point.transposed]),
     ):
         ratios = np.array([record.library / min(record.seconds.values()) for record in some if record.library])
         if len(ratios):
-            print(f"{name}: {np.exp(np.log(ratios).mean()):.2f} times the library's speed on average, least {ratios.min():.2f}, "
-                  f"below 0.95 at {(ratios < 0.95).sum()} of {len(ratios)} sizes")  # fmt: skip
+            print(f"{name}: {np.exp(np.log(ratios).mean()):.2f} times the library's speed on average; {_library_wins(ratios)}")
+            few = [each for each in some if each.library and each.library < 0.95 * min(each.seconds.values())]
+            print("".join(f"  {each.point}: {min(each.seconds.values()) * 1e6:.1f} us, library {(each.library or 0) * 1e6:.1f} us\n"
+                          for each in few), end="")  # fmt: skip
     (ROOT / "disc" / "schedules.json").write_text(fitted.tree.to_json() + "\n")
     return 0
+
+
+def _library_wins(ratios: npt.NDArray[np.float64]) -> str:
+    """ratios: its time over ours, size by size."""
+    shares = ", ".join(f"{percent} % at {(ratios < 1 / (1 + percent / 100)).mean():.1%}" for percent in (1, 3, 5))
+    return f"of {len(ratios)} sizes it is faster by more than {shares}; its largest win {max(1 / ratios.min() - 1, 0):.1%}"
 
 
 if __name__ == "__main__":

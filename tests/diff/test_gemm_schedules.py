@@ -11,6 +11,7 @@ from torch import nn
 
 import disc
 from disc.api import compile_imported, import_model
+from disc.codegen.x86.gemm import SHARED
 from disc.ir.dialect import make_context
 from disc.ral.executable import Executable
 from disc.schedules import FAMILY, LEAF, Schedule, Tree, every_schedule
@@ -97,3 +98,17 @@ def test_the_runtime_walks_the_tree_as_python_does(seed: int) -> None:
         after = [version.runs for version in executable.explain().kernels[0].versions]
         taken = [name for name, old, new in zip(versions, before, after, strict=True) if new == old + 1]
         assert taken == [tree.schedules[tree.choose((rows, 70, 20, 1, 1))].describe()]
+
+
+def test_few_columns_are_shared_by_threads() -> None:
+    """One block of columns: with more threads than that its rows become tasks of a tile each, as long as there are few."""
+    torch.manual_seed(1)
+    model = nn.Linear(530, 50).eval()
+    executables = [disc.compile(model, (torch.randn(3, 530),), ({0: AUTO},), options=disc.Options(threads=threads)) for threads in (1, 2)]
+    taken: list[set[str]] = []
+    for executable in executables:
+        for rows in (0, 1, 5, 6, 7, 13, 30, 95, 96, 97, 200):
+            x = torch.randn(rows, 530)
+            torch.testing.assert_close(executable(x), model(x), atol=2e-5, rtol=2e-5)
+        taken.append({version.guard for version in executable.explain().kernels[0].versions if version.runs})
+    assert SHARED.describe() in taken[1] - taken[0] and len(taken[1]) > 1

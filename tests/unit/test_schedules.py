@@ -59,6 +59,20 @@ def test_another_schedule_above_a_threshold(seed: int) -> None:
         assert chosen == (other if features[0] > 50 else tree.schedules[tree.choose(features)])
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_another_schedule_between_thresholds(seed: int) -> None:
+    tree, generator = random_tree(seed), random.Random(seed)
+    other = Schedule(6, 7, 1, 1)
+    both = tree.with_between(0, 10, 60, 4, 30, other)
+    assert read_tree(both.to_json()) == both
+    pruned = both.prune({3: 20})
+    for _ in range(200):
+        features = [generator.randrange(110) for _ in FEATURES]
+        features[3] = 20
+        wanted = other if 10 < features[0] <= 60 and features[4] > 30 else tree.schedules[tree.choose(features)]
+        assert both.schedules[both.choose(features)] == pruned.schedules[pruned.choose(features)] == wanted
+
+
 def test_all_schedules_can_be_reached_whatever_is_known() -> None:
     assert every_schedule().prune({0: 1, 1: 1, 2: 1, 3: 1}).schedules == FAMILY
 

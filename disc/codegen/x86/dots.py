@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ...shapes import Dim
 from ..index import ONE, split_linear
 from .builder import Builder
+from .code import Code
 from .function import Frame
 from .gemm_plan import Gemm, is_direct, is_transposed
 from .memory import Buffer, address
@@ -22,7 +23,6 @@ FEW = 4  # rows of A, at most
 LANES = 16
 LONGEST = 256  # values of k, at most: the products of one group of rows are straight-line code
 AHEAD = 32  # rows
-VECTOR = f"vector<{LANES}xf32>"
 
 
 def may_dot(gemm: Gemm) -> bool:
@@ -79,69 +79,48 @@ def few_rows(frame: Frame, gemm: Gemm, rows: str, column: str) -> FewRows:
     return FewRows(wanted, pointer, b.scalar(step * 4))
 
 
-class _Dots:
+class _Dots(Code):
     def __init__(self, k: int) -> None:
+        super().__init__(LANES)
         self.k = k
-        self.out: list[str] = []
-        self._count = 0
-
-    def _op(self, text: str) -> str:
-        self._count += 1
-        self.out.append(f"%v{self._count} = {text}")
-        return f"%v{self._count}"
 
     def source(self) -> str:
         """The text of the function."""
         signature = "%a: !llvm.ptr, %b: !llvm.ptr, %b_step: i64, %count: i64, %tile: !llvm.ptr"
-        self.out.append(f"func.func @{dots_name(self.k)}({signature}) {{")
-        for name, value in (("c0", 0), ("c1", 1), ("lanes", LANES), ("ahead", AHEAD)):
-            self.out.append(f"%{name} = arith.constant {value} : i64")
-        self.out.append(f"%zero = arith.constant dense<0.0> : {VECTOR}")
-        self.out.append("%last = arith.subi %count, %c1 : i64")
-        self.out.append("%far = arith.muli %b_step, %ahead : i64")
-        left = [self._load("%a", start) for start in range(0, self.k, LANES)]
-        self.out.append("scf.for %row = %c0 to %count step %lanes : i64 {")
-        total = _transposed_sum(self, [self._sum(left, number) for number in range(LANES)])
-        self.out.append("%place = llvm.getelementptr %tile[%row] : (!llvm.ptr, i64) -> !llvm.ptr, f32")
-        self.out.append(f"llvm.store {total}, %place {{alignment = 4 : i64}} : {VECTOR}, !llvm.ptr")
-        self.out.append("}\nreturn\n}\n")
+        self.line(f"func.func @{dots_name(self.k)}({signature}) {{")
+        self.line(f"%zero = arith.constant dense<0.0> : {self.vector}")
+        last = self.op(f"arith.subi %count, {self.number(1)} : i64")
+        far = self.op(f"arith.muli %b_step, {self.number(AHEAD)} : i64")
+        left = [self.load("%a", start, "f32") for start in range(0, self.k, LANES)]
+        with self.loop(self.number(0), "%count", LANES, []) as rows:
+            total = transposed_sum(self, [self._sum(left, rows.index, number, last, far) for number in range(LANES)])
+            place = self.moved("%tile", rows.index, "f32")
+            self.line(f"llvm.store {total}, {place} {{alignment = 4 : i64}} : {self.vector}, !llvm.ptr")
+        self.line("return\n}\n")
         return "\n".join(self.out)
 
-    def _load(self, pointer: str, start: int) -> str:
-        place = self._op(f"llvm.getelementptr {pointer}[{start}] : (!llvm.ptr) -> !llvm.ptr, f32")
-        return self._op(f"llvm.load {place} {{alignment = 4 : i64}} : !llvm.ptr -> {VECTOR}")
-
-    def _sum(self, left: list[str], number: int) -> str:
-        """The lanes of the product with row %row + number of B, the last row where there is none."""
-        wanted = self._op(f"arith.addi %row, {self._op(f'arith.constant {number} : i64')} : i64")
-        offset = self._op(f"arith.muli {self._op(f'arith.minsi {wanted}, %last : i64')}, %b_step : i64")
-        row = self._op(f"llvm.getelementptr %b[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
-        far = self._op(f"llvm.getelementptr {row}[%far] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
+    def _sum(self, left: list[str], start: str, number: int, last: str, far: str) -> str:
+        """The lanes of the product with row start + number of B, the last row where there is none."""
+        wanted = self.op(f"arith.addi {start}, {self.number(number)} : i64")
+        offset = self.op(f"arith.muli {self.op(f'arith.minsi {wanted}, {last} : i64')}, %b_step : i64")
+        row = self.moved("%b", offset, "i8")
+        distant = self.moved(row, far, "i8")
         total = "%zero"
         for position, value in enumerate(left):
-            line = self._op(f"llvm.getelementptr {far}[{position * LANES}] : (!llvm.ptr) -> !llvm.ptr, f32")
-            self.out.append(f'"llvm.intr.prefetch"({line}) <{{rw = 0 : i32, hint = 3 : i32, cache = 1 : i32}}> : (!llvm.ptr) -> ()')
-            total = self._op(f"vector.fma {value}, {self._load(row, position * LANES)}, {total} : {VECTOR}")
+            self.prefetch(distant, position * LANES * 4)
+            total = self.op(f"vector.fma {value}, {self.load(row, position * LANES, 'f32')}, {total} : {self.vector}")
         return total
 
-    def shuffle(self, first: str, second: str, order: list[int]) -> str:
-        """Lanes of both."""
-        return self._op(f"vector.shuffle {first}, {second} {order} : {VECTOR}, {VECTOR}")
 
-    def add(self, first: str, second: str) -> str:
-        """Lane by lane."""
-        return self._op(f"arith.addf {first}, {second} : {VECTOR}")
-
-
-def _transposed_sum(code: _Dots, sums: list[str]) -> str:
-    """Lane i of the result is the sum of the lanes of sums[i]; every step halves the number of vectors."""
+def transposed_sum(code: Code, sums: list[str]) -> str:
+    """Lane i of the result is the sum of the lanes of sums[i mod their number], which is 4, 8 or 16; every step halves it."""
     for low, high in (
         (_interleaved([0, 1]), _interleaved([2, 3])),  # a quarter of x and of y: x0 + x2, y0 + y2, x1 + x3, y1 + y3
         (_paired([0, 1]), _paired([2, 3])),  # then both sums of x and y, both of z and w
         (_quarters([0, 1]), _quarters([2, 3])),
         (_quarters([0, 2]), _quarters([1, 3])),
     ):
-        pairs = zip(sums[::2], sums[1::2], strict=True)
+        pairs = zip(sums[::2] or sums, sums[1::2] or sums, strict=True)
         sums = [code.add(code.shuffle(x, y, low), code.shuffle(x, y, high)) for x, y in pairs]
     return sums[0]
 

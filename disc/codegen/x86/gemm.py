@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ...ir.costs import node_cost
 from ...ir.graph import Body, Node
 from ...ir.weights import ELEMENT_BYTES
-from ...schedules import Schedule, Tree
+from ...schedules import FEATURES, Schedule, Tree
 from ...shapes import Dim
 from ..contraction import read_contraction
 from ..index import ONE, IndexSpace, split_linear
@@ -38,19 +38,22 @@ from .gemm_plan import (
 from .isa import Isa
 from .memory import Buffer, address
 from .micro import call_micro
+from .one_row import emit_one_row, may_be_one_row, one_row_function, one_row_note, turned
 from .packing import right_panel, row_pointers, strips
 
 RESIDENT_BYTES = 448 * 1024  # of a packed B that stays in an L2 of 1 MiB beside the rows of A and of the result that pass by
 RESULT_BYTES = 1024 * 1024  # a larger result does not stay there
 STREAMED = Schedule(rows=60, k=4096, ahead=1, panels_first=1)  # of a small B: A, the result and a residual are gone through once
+FEW_TASKS = 16  # there may be more threads than blocks of columns
+SHARED = Schedule(rows=ROWS, k=4096, ahead=1, panels_first=0)  # of these: a tile is a task (1.3 to 1.8 times as fast on two threads)
+SHARED_ROWS = 96  # beyond, there are tasks enough
 
 
 def emit_compute(name: str, body: Body, space: IndexSpace, isa: Isa, weights: frozenset[Node], tree: Tree) -> Kernel:
     """The kernel of a compute fusion; `weights` are the arguments known to be weights, which are packed ahead of time."""
     node = check_single_dot(body)
-    contraction = read_contraction(space, node)
-    declare(space, contraction)
-    gemm, packed = plan_gemm(space, body, contraction, isa, weights)
+    gemm, packed = _plan(space, body, node, isa, weights)
+    contraction = gemm.contraction
     choice = _choice(gemm, tree)
     if choice.splits:
         gemm.tile_rows = max(schedule.rows for schedule in choice.tree.schedules)
@@ -59,12 +62,27 @@ def emit_compute(name: str, body: Body, space: IndexSpace, isa: Isa, weights: fr
     rows, blocks = Dim.symbol(SCHEDULE_SYMBOLS[0]), Dim.symbol(SCHEDULE_SYMBOLS[1])
     macs = contraction.batch * contraction.m * contraction.n * contraction.k
     work = sum(node_cost(root) for root in body.yields)
+    alone = may_be_one_row(gemm)
     return Kernel(
         name, "compute", tuple(Version(f"{name}_v0", schedule.describe()) for schedule in choice.tree.schedules), symbols,
         contraction.batch * panels(gemm) * blocks, contraction.k * rows * gemm.panel // 32 + 64, gemm.scratch(), source,
-        kernel_lines(body), kernel_ops(body), notes(gemm, packed, work), flops=macs * 2, bytes=traffic(space, body),
-        micro_kernels=micro_kernels(gemm), packed=(packed,) if packed else (), choice=choice,
+        kernel_lines(body), kernel_ops(body), notes(gemm, packed, work) + ((one_row_note(gemm),) if alone else ()),
+        flops=macs * 2, bytes=traffic(space, body), micro_kernels=() if alone and contraction.m == ONE else micro_kernels(gemm),
+        functions=(one_row_function(gemm),) if alone else (), packed=(packed,) if packed else (), choice=choice,
     )  # fmt: skip
+
+
+def _plan(space: IndexSpace, body: Body, node: Node, isa: Isa, weights: frozenset[Node]) -> tuple[Gemm, PackedWeight | None]:
+    """A matrix times a column is done as a row times the matrix' transpose, where that is read in place."""
+    contraction = read_contraction(space, node)
+    other = turned(contraction)
+    if other is not contraction:
+        declare(space, other)
+        gemm, _ = plan_gemm(space, body, other, isa, frozenset())
+        if may_be_one_row(gemm):
+            return gemm, None
+    declare(space, contraction)
+    return plan_gemm(space, body, contraction, isa, weights)
 
 
 def _choice(gemm: Gemm, tree: Tree) -> Choice:
@@ -75,6 +93,9 @@ def _choice(gemm: Gemm, tree: Tree) -> Choice:
     rows = _streamed_rows(gemm)
     if rows is not None:
         pruned = pruned.with_above(0, rows, STREAMED).prune(known)
+    tasks = panels(gemm) * gemm.contraction.batch
+    if tasks.is_const and 0 < tasks.const <= FEW_TASKS:
+        pruned = pruned.with_between(0, ROWS, SHARED_ROWS, FEATURES.index("threads"), tasks.const, SHARED).prune(known)
     depth = features[2].const if features[2].is_const else None
     splits = gemm.left is not None and any(depth is None or schedule.k < depth for schedule in pruned.schedules)
     return Choice(pruned, features, ROWS, splits)
@@ -109,6 +130,20 @@ class _Walk:
 
 
 def _emit(frame: Frame, gemm: Gemm, body: Body, packed: PackedWeight | None) -> None:
+    b, m = frame.b, gemm.contraction.m
+    if not may_be_one_row(gemm):
+        _emit_tasks(frame, gemm, body, packed)
+    elif m == ONE:
+        emit_one_row(frame, gemm, _epilogue(gemm, body))
+    else:
+        one = _condition(b, "eq", b.scalar(m), b.index(1))
+        with b.when(one):
+            emit_one_row(frame, gemm, _epilogue(gemm, body))
+        with b.when(b.op(f"arith.xori {one}, {b.constant('arith.constant true')} : i1")):
+            _emit_tasks(frame, gemm, body, packed)
+
+
+def _emit_tasks(frame: Frame, gemm: Gemm, body: Body, packed: PackedWeight | None) -> None:
     """Tasks are (batch, panel of columns, block of rows), the last two in the order of the schedule."""
     b = frame.b
     c = gemm.contraction

@@ -58,7 +58,7 @@ def body_argument(frame: Frame, packed: PackedWeight) -> Node:
 
 
 def _direct_panel(frame: Frame, gemm: Gemm, scratch: str, column: str, column_end: str, fresh: str) -> tuple[str, str]:
-    """Whole panels of B are read in place; the last, narrower one is packed, since the micro-kernel reads whole vectors."""
+    """Panels of B are read in place, but a last one whose columns are no whole vectors, as the micro-kernel reads, is packed."""
     b, e = frame.b, frame.emitter
     assert gemm.right is not None
     leaf = e.leaves[gemm.right.leaf]
@@ -67,9 +67,10 @@ def _direct_panel(frame: Frame, gemm: Gemm, scratch: str, column: str, column_en
         place = address(b, leaf, b.scalar(gemm.right.rest))
     step = b.op(f"arith.muli {b.scalar(gemm.right.k_step)}, {b.index(gemm.form.unit)} : i64")
     n = gemm.contraction.n
-    if n.is_const and n.const % gemm.panel == 0:
+    if n.is_const and n.const % gemm.lanes == 0:
         return place, step
-    whole = b.op(f"arith.cmpi eq, {b.op(f'arith.subi {column_end}, {column} : i64')}, {b.index(gemm.panel)} : i64")
+    rest = b.op(f"arith.remui {b.op(f'arith.subi {column_end}, {column} : i64')}, {b.index(gemm.lanes)} : i64")
+    whole = b.op(f"arith.cmpi eq, {rest}, {b.index(0)} : i64")
     narrow = b.op(f"arith.xori {whole}, {b.constant('arith.constant true')} : i1")
     with b.when(b.op(f"arith.andi {narrow}, {fresh} : i1")):
         _pack_right(frame, gemm, scratch, column, column_end)

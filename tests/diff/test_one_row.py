@@ -1,0 +1,84 @@
+"""Products of one row with a matrix that nobody packed, and of a matrix with one column: B is read where it lies."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from compiled import Wrapped, assert_close, module_program, randn
+from torch import nn
+
+import disc
+
+# (k, n): nothing, ones, primes, around a vector (8, 16), two of them, a panel (64), the columns of a call (256)
+SIZES = [(0, 3), (3, 0), (1, 1), (1, 17), (2, 15), (13, 31), (15, 16), (16, 64), (17, 65), (31, 7), (32, 63), (33, 127), (64, 257), (100, 256),
+         (257, 600), (5, 255)]  # fmt: skip
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def products(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> list[torch.Tensor]:
+    """x [batch, rows, k], y [batch, k, n], z [batch, n, k]: B contiguous in n and in k; A in place, computed, and across its rows."""
+    flipped = x.transpose(1, 2).contiguous()
+    return [x @ y, x @ z.transpose(1, 2), torch.relu(x) @ y * 2 + 1, torch.relu(x) @ z.mT, flipped.mT @ y, flipped.mT @ z.mT]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_both_layouts(dtype: torch.dtype) -> None:
+    program = module_program(products, randn(2, 3, 4, dtype=dtype), randn(2, 4, 5, dtype=dtype), randn(2, 5, 4, dtype=dtype))
+    for k, n in SIZES:
+        for batch, rows in ((1, 1), (3, 1), (1, 2), (0, 1)):
+            x, y, z = randn(batch, rows, k, dtype=dtype), randn(batch, k, n, dtype=dtype), randn(batch, n, k, dtype=dtype)
+            program.check(x, y, z, tolerance=None if dtype == torch.float32 else 0.03)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_static_number_of_rows(dtype: torch.dtype, rows: int) -> None:
+    """One row needs no other code, two never take it."""
+    program = module_program(
+        lambda x, y, z: [F.gelu(x @ y), x @ z.t() + z[:, 0]],
+        randn(rows, 4, dtype=dtype), randn(4, 5, dtype=dtype), randn(5, 4, dtype=dtype), dynamic=[(1,), (0, 1), (0, 1)],
+    )  # fmt: skip
+    for k, n in [(1, 1), (17, 65), (33, 127), (257, 300)]:
+        inputs = randn(rows, k, dtype=dtype), randn(k, n, dtype=dtype), randn(n, k, dtype=dtype)
+        program.check(*inputs, tolerance=None if dtype == torch.float32 else 0.03)
+
+
+class Columns(nn.Module):
+    """Products with one column: a weight, with an epilogue and over several dims; an activation; of a matrix that lies transposed."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.head = nn.Linear(features, 1)
+        self.plain = nn.Linear(features, 1, bias=False)
+
+    def forward(self, x: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor]:
+        gate = torch.sigmoid(self.head(x))
+        return [gate, x * gate, self.plain(torch.relu(x))[..., 0], torch.einsum("bsk,bk->bs", x, v), torch.einsum("bks,bk->bs", x.mT, v)]
+
+
+@pytest.mark.parametrize("dtype", [None, "bf16"])
+@pytest.mark.parametrize("features", [1, 16, 31, 33, 300])
+def test_one_column(features: int, dtype: str | None) -> None:
+    model = Columns(features).eval()
+    auto = torch.export.Dim.AUTO
+    options = disc.Options(threads=2) if dtype is None else disc.Options(threads=2, dtype=dtype)
+    executable = disc.compile(model, (randn(3, 4, features), randn(3, features)), ({0: auto, 1: auto}, {0: auto}), options=options)
+    for batch, length in [(1, 1), (1, 2), (2, 1), (3, 7), (2, 63), (1, 257), (5, 300), (0, 3)]:
+        x, v = randn(batch, length, features), randn(batch, features)
+        with torch.no_grad():
+            wanted = model(x, v)
+        for number, (ours, theirs) in enumerate(zip(executable(x, v), wanted, strict=True)):
+            assert_close(ours, theirs, None if dtype is None else 0.05, f"result {number} at {batch} x {length}")
+
+
+def test_results_do_not_depend_on_threads() -> None:
+    """Which columns go together differs with the tasks of a thread; the order of a sum does not."""
+    model = Wrapped(lambda x, y: x @ y)
+    auto = torch.export.Dim.AUTO
+    shapes = (({0: auto, 1: auto, 2: auto}, {0: auto, 1: auto, 2: auto}),)
+    one, two = (disc.compile(model, (randn(3, 4, 5), randn(3, 5, 6)), shapes, options=disc.Options(threads=threads)) for threads in (1, 2))
+    for k, n in [(700, 777), (64, 5000)]:
+        x, y = randn(3, 1, k), randn(3, k, n)
+        assert torch.equal(one(x, y), two(x, y))  # pyright: ignore[reportArgumentType]
