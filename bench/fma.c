@@ -9,7 +9,12 @@
 
 #include "clock.h"
 
-typedef float Vector __attribute__((vector_size(DISC_LANES * 4)));
+#if DISC_BITS == 8
+typedef int Number;  // sums of another type than the instruction's would be copied through memory
+#else
+typedef float Number;
+#endif
+typedef Number Vector __attribute__((vector_size(DISC_LANES * 4)));
 // 24 chains of 4 cycles keep any two FMA units busy; with 16 registers (AVX) 12 chains do, and more would spill.
 enum { CHAINS = DISC_LANES == 16 ? 24 : 12, STEPS = 4096 };
 
@@ -31,14 +36,14 @@ static inline Vector step(Vector sum, Vector a, Vector b) { return sum * a + b; 
 typedef struct {
   double until;
   double flops;
-  float sink;
+  double sink;
 } Work;
 
 static void *work(void *argument) {
   Work *w = argument;
   Vector sums[CHAINS];
-  Vector a = (Vector){0} + 0.999f, b = (Vector){0} + 1e-6f;
-  for (int c = 0; c < CHAINS; ++c) sums[c] = (Vector){0} + (float)c;
+  Vector a = (Vector){0} + (Number)0.999f, b = (Vector){0} + (Number)1e-6f;
+  for (int c = 0; c < CHAINS; ++c) sums[c] = (Vector){0} + (Number)c;
   while (now() < w->until) {
     for (int i = 0; i < STEPS; ++i) {
 #pragma GCC unroll 24
@@ -61,7 +66,7 @@ static double part(int threads, double seconds) {
   for (int i = 0; i < threads; ++i) {
     pthread_join(ids[i], NULL);
     flops += works[i].flops;
-    if (works[i].sink == 0.5f) puts("");  // the sums are used
+    if (works[i].sink == 0.5) puts("");  // the sums are used
   }
   return flops / (now() - start);
 }

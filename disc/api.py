@@ -14,6 +14,7 @@ from torch_mlir import ir
 from disc.artifact import Manifest
 from disc.cache import cache_key, file_view, open_cache
 from disc.codegen.build import Built, build, manifest_tables
+from disc.codegen.x86.forms import native_features
 from disc.config import VERSION, Options, read_environment
 from disc.errors import TargetError, UnsupportedFormatError
 from disc.frontend.imported import Imported
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     Model = torch.nn.Module | torch.export.ExportedProgram | str | os.PathLike[str]
 
 DynamicShapes = Mapping[str, object] | Sequence[object] | None
-FEATURE_OF = {"bf16": "avx512bf16", "ui8": "avx512vnni"}  # element type of a dot's left operand → what multiplies it fastest
 
 
 def compile(
@@ -189,7 +189,7 @@ def compile_imported(
     state = CompileState(weights=imported.weights, options=options, dump=read_environment().dump)
     run_passes(imported.module, [*FRONT, *graph_passes(options.dtype), *FUSION, SpeculateVersions()], state)
     elements = dot_elements(imported.module)
-    isas = target_isas(target, [feature for element, feature in FEATURE_OF.items() if element in elements])
+    isas = target_isas(target, [feature for element in sorted(elements) for feature in native_features(element)])
     built = _generate(imported.module, state, isas, tree or find_tree(read_environment().cache_dir))
     with imported.module.context, ir.Location.unknown():
         tables = manifest_tables(built, imported.module, load_env(imported.module))

@@ -42,7 +42,7 @@ def compile_command(
     static: Annotated[list[str] | None, typer.Option(help="NAME=1 or NAME: these dims, or all, are fixed to the example's sizes.")] = None,
     target: Annotated[list[str] | None, typer.Option(help="native (the default), x86-64-v3 or x86-64-v4; may be repeated.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Convert a factory's module and inputs first: f32, f64, f16 or bf16.")] = None,
-    amp: Annotated[str | None, typer.Option(help="Compute f32 dots and convolutions in this type: bf16, f16 or int8.")] = None,
+    amp: Annotated[str | None, typer.Option(help="Compute f32 dots in this type: bf16, f16 or int8.")] = None,
     threads: Threads = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not use the compile cache.")] = False,
     embed_stablehlo: Annotated[

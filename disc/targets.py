@@ -13,7 +13,8 @@ LEVEL_FLAGS: dict[str, tuple[str, ...]] = {
     "x86-64-v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
 }
 
-# Features beyond the levels that code is generated for: LLVM's name → that of /proc/cpuinfo.
+# Features beyond the levels that code is generated for on this machine: LLVM's name → that of /proc/cpuinfo. (Not AMX: no micro-kernel
+# uses it, so a target that asks for it only says so in `explain`.)
 FEATURE_FLAGS: dict[str, str] = {"avx512bf16": "avx512_bf16", "avx512vnni": "avx512_vnni"}
 
 # Every ISA that code is generated for, each better than those before it on a CPU that has it.
@@ -23,6 +24,7 @@ ISAS = (
     "x86-64-v4+avx512vnni",
     "x86-64-v4+avx512bf16",
     "x86-64-v4+avx512bf16+avx512vnni",
+    "x86-64-v4+avx512bf16+avx512vnni+amx-tile+amx-bf16+amx-int8",
 )
 
 

@@ -9,7 +9,8 @@
         %2 = stablehlo.maximum %1, %zero
         %3 = stablehlo.transpose %2, dims = [0, 3, 1, 2]              (meets the transpose of the next op, and both go)
 
-Then a 1x1 convolution is a dot, the positions of all images are the rows of one matrix, and a weight is packed once, ahead of time.
+Then a 1x1 convolution is a dot, and so is one whose windows tile its source (the patches of a vision transformer); the positions of all
+images are the rows of one matrix, and a weight is packed once, ahead of time.
 Requires and keeps stage `named`; `simplify` removes the pairs of transposes.
 """
 
@@ -71,9 +72,11 @@ def should_turn(group: Group) -> bool:
 
 
 def gain(convolution: Convolution) -> int:
-    """What a convolution gains, in transposes: one as a rule, more than its own two with many channels."""
+    """What a convolution gains, in transposes: one as a rule, more than its own two with many channels or as a product of matrices."""
     if convolution.groups != 1:
         return 0
+    if convolution.is_patches:
+        return 3
     taps, positions = math.prod(convolution.window), math.prod(convolution.strides)
     work = convolution.inputs * taps * convolution.outputs
     return 3 if work >= LEAST_WORK * (convolution.inputs * positions + convolution.outputs) else 1

@@ -14,7 +14,7 @@ from disc.ir.ops import build, int_attr, ints_attr, replace_op, strings
 from disc.ir.symbols import ModuleEnv
 from disc.passes.dot_numbers import DotNumbers
 from disc.passes.rewriting import defining, element_type, entries, make_reshape, make_splat, named_type, static_entry, static_size
-from disc.shapes import Dim
+from disc.shapes import Dim, Truth
 
 IMAGE_CHANNELS = 4  # a channels-first source with this few channels is read as it is, padded in memory
 ELEMENTS = ("f32", "f64")
@@ -69,6 +69,12 @@ class Convolution:
     def is_product(self) -> bool:
         """Every output position sees one input position: a product of matrices."""
         return self.groups == 1 and all(size == 1 for size in self.window) and all(pad == (0, 0) for pad in self.pads)
+
+    @property
+    def is_patches(self) -> bool:
+        """The windows of the output positions lie side by side: where they cover the source too, a product of matrices, a row per patch."""
+        flush = self.window == self.strides and all(pad == (0, 0) for pad in self.pads) and all(step == 1 for step in self.dilations)
+        return self.groups == 1 and flush and any(size > 1 for size in self.window)
 
 
 def read_convolution(op: ir.Operation) -> Convolution | None:
@@ -141,6 +147,8 @@ class Rewriter:
         type_ = _last_type(op.results[0].type)
         if convolution.is_product:
             return _first(self._product(op, convolution, _last(op.operands[0], op), type_), op)
+        if convolution.is_patches and self._is_covered(op, convolution):
+            return _first(_patch_product(op, convolution, type_), op)
         rank = len(convolution.window) + 2
         # An image keeps its few channels first: a line of the window is longer than they are.
         image = convolution.groups == 1 and convolution.inputs <= IMAGE_CHANNELS and turned(op.operands[0]) is None
@@ -174,6 +182,13 @@ class Rewriter:
         return build("stablehlo.dot_general", [source, kernel], [type_], {"dot_dimension_numbers": numbers.attribute()}, before=op).results[
             0
         ]
+
+    def _is_covered(self, op: ir.Operation, convolution: Convolution) -> bool:
+        """Do the patches leave nothing of the source out?"""
+        sizes, counts = ([self.env.resolve(entry) for entry in entries(value.type)[2:]] for value in (op.operands[0], op.results[0]))
+        return all(
+            self.env.equal(size, count * window) is Truth.YES for size, count, window in zip(sizes, counts, convolution.window, strict=True)
+        )
 
     def _padded(self, source: ir.Value, convolution: Convolution, op: ir.Operation) -> ir.Value:
         """The channels-first source with its padding in memory: every line of the window is then one run of elements."""
@@ -229,6 +244,23 @@ def _turn_window(op: ir.Operation, rank: int) -> None:
         op.attributes["padding"] = ir.DenseElementsAttr.get(
             np.ascontiguousarray(padding), type=ir.RankedTensorType.get([rank, 2], _index_type())
         )
+
+
+def _patch_product(op: ir.Operation, convolution: Convolution, type_: ir.RankedTensorType) -> ir.Value:
+    """A convolution whose patches tile its source: a dot of the patches as rows; type_: of its channels-last result."""
+    last, count = turned(op.operands[0]), len(convolution.window)
+    source = op.operands[0] if last is None else last
+    dims, batch, channels = entries(type_), entries(source.type)[0], static_entry(convolution.inputs)
+    axes = [entry for pair in zip(dims[1:-1], map(static_entry, convolution.window), strict=True) for entry in pair]
+    wide = [batch, channels, *axes] if last is None else [batch, *axes, channels]
+    split = make_reshape(source, named_type(element_type(source.type), wide), op)
+    first = 2 if last is None else 1  # the first of `axes`
+    outer, inner = (list(range(start, start + 2 * count, 2)) for start in (first, first + 1))
+    rows = _transposed(split, [0, *outer, 1, *inner] if last is None else [0, *outer, *inner, len(wide) - 1], op)
+    kernel = op.operands[1] if last is None else _transposed(op.operands[1], [0, *range(2, count + 2), 1], op)
+    numbers = DotNumbers(((), ()), (tuple(range(count + 1, len(wide))), tuple(range(1, count + 2))))
+    attributes = {"dot_dimension_numbers": numbers.attribute()}
+    return build("stablehlo.dot_general", [rows, kernel], [type_], attributes, before=op).results[0]
 
 
 # --- values -------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ column is symmetric in [-127, 127] with a step per block of k (`quantize_weights
 multiplies, and sums of a block are exact. %q, %steps and %totals (the sums of a column's steps * values) are weights made here. An
 infinity or NaN in a row, or a range that overflows, makes that row of the result infinite or NaN, never a finite number.
 
+Where the kernel of a dot makes %x (GELU, attention), it is rounded to bf16 before all this: it crosses memory, and half as many bytes do.
+
 The first dots of a program stay as they are, up to the share `early` of all multiplications: their errors run through every dot that
 follows, and where residuals begin small (GPT-2) nothing dilutes them. Why a dot stays is its attribute `disc.note`, which `explain` shows.
 
@@ -26,19 +28,21 @@ from typing import ClassVar
 import numpy as np
 from torch_mlir import ir
 
+from disc.ir.interp_elementwise import RULES as ELEMENTWISE
 from disc.ir.interp_values import Array, constant_attribute, constant_value, element_name, held_weight
 from disc.ir.ops import block_ops, build, main_block, replace_op, string_attr
 from disc.ir.passes import CompileState, Pass
 from disc.ir.weights import SCALED_BLOCK, Weight, WeightTable
+from disc.passes.convert_dots import VIEWS
 from disc.passes.dot_numbers import DotNumbers
 from disc.passes.quantize_weights import LEAST, quantize_columns
-from disc.passes.rewriting import defining, entries, erase_dead, make_splat, named_type, static_entry
+from disc.passes.rewriting import defining, entries, erase_dead, make_splat, named_type, producer, static_entry
 
 LEVELS = 255.0  # steps between the least and the greatest element of a row
 MOST_CONTRACTED = 2**24  # sums of bytes along k are exact in f32 up to here, as the interpreter's are
 NOTE = "disc.note"
 CONSTANT = "constant"  # the name of a weight that is written in the program
-CONSTANT = "constant"  # the name of a weight that is written in the program
+DOTS = ("stablehlo.dot_general", "disc.scaled_dot")
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ class QuantizeDots(Pass):
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
         block = main_block(module)
-        quantized, gaining = _Quantized(state.weights), list[tuple[ir.Operation, int]]()
+        quantized, gaining = _Quantized(state.weights), list[_Gaining]()
         for op in block_ops(block):
             if op.name != "stablehlo.dot_general":
                 continue
@@ -64,15 +68,24 @@ class QuantizeDots(Pass):
             elif not should_quantize(op, self.least):
                 _stays(op, f"contracts or makes fewer than {self.least} elements")
             else:
-                gaining.append((op, math.prod(sizes_of(op))))
-        room = self.early * sum(work for _, work in gaining)
-        for op, work in gaining:
-            room -= work
+                gaining.append(_Gaining(op, math.prod(sizes_of(op)), is_stored(op.operands[0])))
+        room = self.early * sum(each.work for each in gaining)
+        for each in gaining:
+            room -= each.work
             if room >= 0:
-                _stays(op, "among the first dots, whose errors would run through all others")
+                _stays(each.op, "among the first dots, whose errors would run through all others")
             else:
-                replace_op(op, [quantized.dot(op)])
+                replace_op(each.op, [quantized.dot(each.op, each.stored)])
         erase_dead(block)
+
+
+@dataclass(frozen=True)
+class _Gaining:
+    """A dot that gains. work: its multiplications per row; stored: whether its left operand lies in memory before it is quantized."""
+
+    op: ir.Operation
+    work: int
+    stored: bool
 
 
 def _stays(op: ir.Operation, why: str) -> None:
@@ -134,12 +147,12 @@ class _Quantized:
     rows: dict[object, _Rows] = field(default_factory=dict)
     columns: dict[object, _Columns] = field(default_factory=dict)
 
-    def dot(self, op: ir.Operation) -> ir.Value:
-        """The quantized form of the dot `op`, before it."""
+    def dot(self, op: ir.Operation, stored: bool) -> ir.Value:
+        """The quantized form of the dot `op`, before it; stored: whether its left operand lies in memory before it is quantized."""
         numbers, left = DotNumbers.of(op), op.operands[0]
         key = (left, numbers.contracting[0])
         if key not in self.rows:
-            self.rows[key] = _quantize_rows(left, numbers.contracting[0], op)
+            self.rows[key] = _quantize_rows(left, numbers.contracting[0], op, stored)
         return _scaled(op, numbers, self.rows[key], self._columns(op, numbers))
 
     def _columns(self, op: ir.Operation, numbers: DotNumbers) -> _Columns:
@@ -191,9 +204,12 @@ def _scaled(op: ir.Operation, numbers: DotNumbers, row: _Rows, column: _Columns)
     return _binary("add", scaled, _binary("multiply", along(row.low, 0), along(totals, 1), op), op)
 
 
-def _quantize_rows(value: ir.Value, contracted: tuple[int, ...], before: ir.Operation) -> _Rows:
+def _quantize_rows(value: ir.Value, contracted: tuple[int, ...], before: ir.Operation, stored: bool) -> _Rows:
+    if stored:
+        value = _converted(value, ir.BF16Type.get(), before)
     infinity = np.array(np.inf, np.float32)
     low, high = _reduce({"minimum": infinity, "maximum": -infinity}, value, contracted, before)
+    low, high, value = (_converted(each, ir.F32Type.get(), before) for each in (low, high, value))
     width = _binary("maximum", _binary("subtract", high, low, before), _splat(LEAST, low.type, before), before)
     factor = _binary("divide", _splat(LEVELS, width.type, before), width, before)
     kept = _kept(value, contracted)
@@ -201,6 +217,30 @@ def _quantize_rows(value: ir.Value, contracted: tuple[int, ...], before: ir.Oper
     steps = _binary("multiply", above, _along(factor, kept, value.type, before), before)
     step = _binary("multiply", width, _splat(1 / LEVELS, width.type, before), before)
     return _Rows(_rounded(steps, ir.IntegerType.get_unsigned(8), before), low, step)
+
+
+def is_stored(value: ir.Value) -> bool:
+    """Does a dot's kernel make `value`? That is so where no reduction stands between them: the row kernel that quantizes reads it then."""
+    pending, seen, found = [value], set[ir.Operation](), False
+    while pending:
+        op = producer(pending.pop())
+        if op is None or op in seen:
+            continue
+        seen.add(op)
+        if op.name == "stablehlo.reduce":
+            return False
+        if op.name in DOTS:
+            found = True
+        elif op.name in ELEMENTWISE or op.name in VIEWS:
+            pending += op.operands
+    return found
+
+
+def _converted(value: ir.Value, element: ir.Type, before: ir.Operation) -> ir.Value:
+    """`value` itself where it has that element type."""
+    if ir.RankedTensorType(value.type).element_type == element:
+        return value
+    return build("stablehlo.convert", [value], [named_type(element, entries(value.type))], before=before).results[0]
 
 
 def _kept(value: ir.Value, contracted: Sequence[int]) -> list[int]:

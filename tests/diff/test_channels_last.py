@@ -182,3 +182,24 @@ def test_a_source_that_only_a_transpose_makes_channels_last() -> None:
         program = program_of(nn.Sequential(first, *layers), 9)
         assert str(program.executables[0].explain()).count("table of addresses") == 3
         check(program, 9)
+
+
+# channels of the source, of the result, window, sizes of the source
+PATCHES = [(3, 24, (4, 4), (8, 20)), (5, 8, (2, 3), (2, 9)), (3, 40, (16, 16), (32, 16)), (4, 9, (1, 2), (7, 6)), (3, 24, (4, 4), (9, 20)),
+           (2, 16, (2,), (10,)), (3, 8, (2, 1, 3), (4, 5, 6))]  # fmt: skip
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("patches", PATCHES)
+def test_patches(patches: tuple[int, int, tuple[int, ...], tuple[int, ...]], behind: bool) -> None:
+    """Windows that tile the source, as it is or behind a convolution whose result is channels last; one tiling leaves a row out."""
+    inputs, outputs, window, sizes = patches
+    layer = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[len(window) - 1]
+    before = layer(inputs, 16, 1) if behind else nn.Identity()
+    model = nn.Sequential(before, layer(16 if behind else inputs, outputs, window, window), nn.ReLU())  # pyright: ignore[reportArgumentType]
+    torch.manual_seed(0)
+    program = module_program(model, randn(2, inputs, *sizes), dynamic=[(0,)])
+    names = " ".join(str(kernel["name"]) for kernel in program.executables[0].manifest["kernels"])
+    assert ("convolution" in names) == (sizes[0] == 9)
+    for batch in (0, 1, 2, 7):
+        program.check(randn(batch, inputs, *sizes))

@@ -46,3 +46,17 @@ func.func @main(%x: tensor<?x640x?xf32, [@S0, 640, @S1]>) -> (tensor<?x640x?xf32
   %0 = stablehlo.convolution(%x, %w) dim_numbers = [b, f, 0]x[o, i, 0]->[b, f, 0], window = {pad = [[1, 1]]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64} : (tensor<?x640x?xf32, [@S0, 640, @S1]>, tensor<640x640x3xf32, [640, 640, 3]>) -> tensor<?x640x?xf32, [@S0, 640, @S1]>
   return %0 : tensor<?x640x?xf32, [@S0, 640, @S1]>
 }
+
+// -----
+// Windows that tile the source: a dot of the patches as rows.
+// CHECK-LABEL: func.func @main
+// CHECK: %[[S:.*]] = "disc.reshape"(%{{.*}}) : {{.*}} -> tensor<?x3x2x4x5x4xf32, [@S0, 3, 2, 4, 5, 4]>
+// CHECK: %[[T:.*]] = stablehlo.transpose %[[S]], dims = [0, 2, 4, 1, 3, 5]
+// CHECK: %[[D:.*]] = stablehlo.dot_general %[[T]], %{{.*}}, contracting_dims = [3, 4, 5] x [1, 2, 3] {{.*}} -> tensor<?x2x5x24xf32, [@S0, 2, 5, 24]>
+// CHECK: stablehlo.transpose %[[D]], dims = [0, 3, 1, 2]
+"disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
+func.func @main(%x: tensor<?x3x8x20xf32, [@S0, 3, 8, 20]>) -> (tensor<?x24x2x5xf32, [@S0, 24, 2, 5]>) {
+  %w = "disc.weight"() {name = "w"} : () -> tensor<24x3x4x4xf32, [24, 3, 4, 4]>
+  %0 = stablehlo.convolution(%x, %w) dim_numbers = [b, f, 0, 1]x[o, i, 0, 1]->[b, f, 0, 1], window = {stride = [4, 4]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64} : (tensor<?x3x8x20xf32, [@S0, 3, 8, 20]>, tensor<24x3x4x4xf32, [24, 3, 4, 4]>) -> tensor<?x24x2x5xf32, [@S0, 24, 2, 5]>
+  return %0 : tensor<?x24x2x5xf32, [@S0, 24, 2, 5]>
+}

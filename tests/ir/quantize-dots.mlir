@@ -58,3 +58,30 @@ func.func @main(%x: tensor<?x64xf32, [@S0, 64]>, %p: tensor<64x?xf32, [64, @S0]>
   %f = stablehlo.dot_general %x, %v, contracting_dims = [1] x [1] : (tensor<?x64xf32, [@S0, 64]>, tensor<2x64xf32, [2, 64]>) -> tensor<?x2xf32, [@S0, 2]>
   return %d, %g, %e, %f : tensor<?x32xf32, [@S0, 32]>, tensor<?x48xf32, [@S0, 48]>, tensor<?x?xf32, [@S0, @S0]>, tensor<?x2xf32, [@S0, 2]>
 }
+
+// -----
+// What the kernel of a dot makes is rounded to bf16 before it crosses memory; behind a reduction, a row kernel makes it, and quantizes it.
+// CHECK-LABEL: func.func @main
+// CHECK: %[[H:.*]] = stablehlo.tanh
+// CHECK: %[[N:.*]] = stablehlo.convert %[[H]] : (tensor<?x64xf32, [@S0, 64]>) -> tensor<?x64xbf16, [@S0, 64]>
+// CHECK: stablehlo.reduce(%[[N]] init: %{{.*}}), (%[[N]] init: %{{.*}}) across dimensions = [1]
+// CHECK: %[[F:.*]] = stablehlo.convert %[[N]] : (tensor<?x64xbf16, [@S0, 64]>) -> tensor<?x64xf32, [@S0, 64]>
+// CHECK: stablehlo.subtract %[[F]]
+// CHECK: %[[M:.*]] = stablehlo.multiply
+// CHECK-NOT: bf16
+// CHECK: return
+"disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
+func.func @main(%x: tensor<?x64xf32, [@S0, 64]>) -> (tensor<?x64xf32, [@S0, 64]>) {
+  %w = "disc.weight"() {name = "w"} : () -> tensor<64x64xf32, [64, 64]>
+  %u = "disc.weight"() {name = "u"} : () -> tensor<64x64xf32, [64, 64]>
+  %v = "disc.weight"() {name = "v"} : () -> tensor<64x64xf32, [64, 64]>
+  %d = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1] : (tensor<?x64xf32, [@S0, 64]>, tensor<64x64xf32, [64, 64]>) -> tensor<?x64xf32, [@S0, 64]>
+  %h = stablehlo.tanh %d : tensor<?x64xf32, [@S0, 64]>
+  %e = stablehlo.dot_general %h, %u, contracting_dims = [1] x [1] : (tensor<?x64xf32, [@S0, 64]>, tensor<64x64xf32, [64, 64]>) -> tensor<?x64xf32, [@S0, 64]>
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %sum = stablehlo.reduce(%e init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<?x64xf32, [@S0, 64]>, tensor<f32>) -> tensor<?xf32, [@S0]>
+  %wide = "disc.broadcast_in_dim"(%sum) {dims = array<i64: 0>, maybe = array<i64>} : (tensor<?xf32, [@S0]>) -> tensor<?x64xf32, [@S0, 64]>
+  %m = stablehlo.multiply %e, %wide : tensor<?x64xf32, [@S0, 64]>
+  %r = stablehlo.dot_general %m, %v, contracting_dims = [1] x [1] : (tensor<?x64xf32, [@S0, 64]>, tensor<64x64xf32, [64, 64]>) -> tensor<?x64xf32, [@S0, 64]>
+  return %r : tensor<?x64xf32, [@S0, 64]>
+}

@@ -12,9 +12,9 @@ from ..contraction import Contraction, Operand, trace_views
 from ..index import ONE, ZERO, IndexSpace, split_linear
 from ..kernel import PackedWeight
 from .builder import Builder, register_element
+from .forms import Form, choose_form
 from .function import rounded_up
 from .isa import Isa
-from .micro import Form, choose_form
 from .patches import Patches, read_patches
 
 ROWS = 6  # 6 x 4 accumulators of 16 lanes: 24 + 4 + 1 of 32 registers (112-116 GF/s of a 112-116 GF/s limit on Zen 4)
@@ -49,6 +49,7 @@ class Gemm:
     packed: bool
     roots: tuple[Node, ...]
     patches: Patches | None = None
+    unused: tuple[str, ...] = ()  # features of the target that would multiply faster, had they a micro-kernel
     tile_rows: int = ROWS  # that scratch has room for: more than a tile where sums are kept from one part of k to the next
 
     @property
@@ -109,7 +110,8 @@ def plan_gemm(
 ) -> tuple[Gemm, PackedWeight | None]:
     """How the operands are read. `leaves`: values of the fusion that will lie in memory like inputs."""
     accumulator = register_element(contraction.node.element)
-    form = choose_form(contraction.left.node.element, contraction.right.node.element, accumulator, isa.features)
+    choice = choose_form(contraction.left.node.element, contraction.right.node.element, accumulator, isa.features)
+    form = choice.form
     columns = contraction.n.const if contraction.n.is_const else PANEL
     panel = PANEL if columns >= PANEL else max((columns + 15) // 16 * 16, 16)
     left = _access(space, contraction.left, "gm", form.left, leaves)
@@ -120,7 +122,9 @@ def plan_gemm(
     if form.block and packed is None:
         raise CompilerBug(f"a scaled dot whose weight cannot be packed (line {contraction.node.line})")
     patches = read_patches(space, contraction) if form.group == 1 and form.right == form.accumulator else None
-    gemm = Gemm(contraction, form, isa.lanes, VECTORS[isa.lanes], panel, left, right, packed is not None, body.yields, patches)
+    gemm = Gemm(
+        contraction, form, isa.lanes, VECTORS[isa.lanes], panel, left, right, packed is not None, body.yields, patches, choice.unused
+    )
     return gemm, packed
 
 
@@ -195,7 +199,7 @@ def notes(gemm: Gemm, packed: PackedWeight | None, work: int) -> tuple[str, ...]
     left = "read in place" if gemm.left is not None else "packed per tile"
     return (
         f"tiles of up to {ROWS} rows x {gemm.vectors} vectors of {gemm.lanes}, panels of {gemm.panel} columns",
-        f"micro-kernel: {gemm.form.name}",
+        f"micro-kernel: {gemm.form.name}" + "".join(f"; {feature} of the target is not used yet" for feature in gemm.unused),
         f"A {left}; B {right}; epilogue cost {work}",
         *((why,) if isinstance(why, str) else ()),
     )

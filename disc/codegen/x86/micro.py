@@ -10,80 +10,12 @@ memory in its first tiles and computes in the others takes the sum of both times
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
-from ...ir.weights import ELEMENT_BYTES, SCALED_BLOCK
+from ...ir.weights import ELEMENT_BYTES
 from .builder import Builder
+from .forms import FORMS, Form
 
 MICRO_PREFIX = "disc_micro_"
-
-
-@dataclass(frozen=True)
-class Form:
-    """How a micro-kernel wants its operands.
-
-    name: in function names; accumulator: element of the tile; left, right: elements in memory of A's rows and of B's panels; group:
-    values of k that lie side by side in a panel, per column, and are read from A's rows as one number where these are as narrow;
-    feature: what the CPU must have beyond its level. block: so many values of k are summed exactly, in i32, and their sum enters the tile
-    times a scale (0 = none): a row of scales, one f32 per column, follows the rows of each block in a panel.
-    """
-
-    name: str
-    accumulator: str
-    left: str
-    right: str
-    group: int = 1
-    feature: str = ""
-    block: int = 0
-
-    @property
-    def register(self) -> str:
-        """The element of the sums in registers."""
-        return "i32" if self.block else self.accumulator
-
-    def panel_rows(self, k: int) -> int:
-        """Rows of a panel for `k` values."""
-        return -(-k // self.group) + (-(-k // self.block) if self.block else 0)
-
-    @property
-    def unit(self) -> int:
-        """Bytes of one column of a panel row: `group` values."""
-        return ELEMENT_BYTES[self.right] * self.group
-
-    @property
-    def reads_groups(self) -> bool:
-        """True when A is read in groups of k too, which must then be neighbours in memory."""
-        return self.group > 1 and self.left != self.accumulator
-
-    def serves(self, left: str, right: str, accumulator: str) -> bool:
-        """True for operands stored as `left` and `right`; an A that is wider here is widened while it is packed."""
-        widened = left == right and self.left == self.accumulator
-        return self.accumulator == accumulator and self.right == right and (left == self.left or widened)
-
-
-# Every form by its name: operands as they are accumulated, then those that are stored narrower, the best first. All forms of one narrow
-# element share the layout of the panels, so that weights packed ahead of time serve every ISA level of an artifact. (AMX tiles would be
-# one more entry before "bf16dot", with the feature "amx-bf16" and the same groups of 2: a tile of B takes 16 rows of a panel as they lie
-# and a tile of A 16 row pointers a constant step apart; its micro-kernel has 16 rows, so ROWS of the plan would come from the form.)
-FORMS: dict[str, Form] = {
-    form.name: form
-    for form in (
-        *(Form(element, element, element, element) for element in ("f32", "f64", "i64", "i32", "i16", "i8")),
-        Form("bf16dot", "f32", "bf16", "bf16", 2, "avx512bf16"),
-        Form("bf16wide", "f32", "f32", "bf16", 2),
-        Form("f16wide", "f32", "f32", "f16"),
-        Form("u8dot", "i32", "ui8", "i8", 4, "avx512vnni"),
-        Form("u8wide", "i32", "ui8", "i8", 4),
-        Form("u8scaled", "f32", "ui8", "i8", 4, "avx512vnni", SCALED_BLOCK),
-        Form("u8widescaled", "f32", "ui8", "i8", 4, "", SCALED_BLOCK),
-    )
-}
-
-
-def choose_form(left: str, right: str, accumulator: str, features: frozenset[str]) -> Form:
-    """The best form for stored elements `left` and `right` on a CPU with these features."""
-    usable = (form for form in FORMS.values() if not form.feature or form.feature in features)
-    return next((form for form in usable if form.serves(left, right, accumulator)), FORMS[accumulator])
 
 
 def micro_name(form: str, rows: int, vectors: int, lanes: int) -> str:
@@ -100,7 +32,7 @@ def prefetch(pointer: str, *, write: bool = False) -> str:
 def micro_source(form: str, rows: int, vectors: int, lanes: int) -> str:
     """MLIR text of one micro-kernel. Products are accumulated in order of k, by fused multiply-add or, for narrow
     operands in groups, a group at a time."""
-    return _Micro(FORMS[form], rows, vectors, lanes).source()
+    return WRITERS[FORMS[form].writer](FORMS[form], rows, vectors, lanes)
 
 
 def call_micro(
@@ -199,7 +131,8 @@ class _Micro:
         whole, rest = (self._op(f"arith.{division} %k, {size} : i64") for division in ("divui", "remui"))
         self._line(f"scf.for %block = %c0 to {whole} step %c1 : i64 {{")
         first, row = (self._op(f"arith.muli %block, {each} : i64") for each in (step, rows))
-        sums = self._loop("%c0", step, none, lambda index, old: self._bytes_at(*self._both(first, row, index), old))
+        pairs = self._constant(block // self.form.group // 2)
+        sums = self._loop("%c0", pairs, none, lambda index, old: self._two_groups((first, row), index, old))
         self._add_scaled(sums, self._op(f"arith.addi {row}, {step} : i64"))
         self._line("}")
         self._line(f"scf.if {self._op(f'arith.cmpi ne, {rest}, %c0 : i64')} {{")
@@ -209,6 +142,18 @@ class _Micro:
         sums = self._loop(groups, end, sums, lambda index, old: self._bytes_last_at(*self._both(start, line, index), old))
         self._add_scaled(sums, self._op(f"arith.addi {line}, {end} : i64"))
         self._line("}")
+
+    def _two_groups(self, start: tuple[str, str], index: str, accumulators: list[str]) -> list[str]:
+        """Groups 2 * index and 2 * index + 1 of a block; start: the block's first group of A and row of the panel."""
+        even = self._op(f"arith.shli {index}, %c1 : i64")
+        for group in (even, self._op(f"arith.ori {even}, %c1 : i64")):
+            accumulators = self._bytes_at(*self._both(*start, group), accumulators)
+            self._keep_order()
+        return accumulators
+
+    def _keep_order(self) -> None:
+        """No load passes here. LLVM would fetch ahead, for which there are no registers, and keep sums on the stack instead."""
+        self._line('llvm.inline_asm has_side_effects "", "~{memory}" : () -> ()')
 
     def _both(self, first: str, row: str, index: str) -> tuple[str, str]:
         """Group `index` of a block: its number in a row of A, and its row of the panel."""
@@ -231,14 +176,15 @@ class _Micro:
             wide = self._op(f"arith.sitofp {value} : {self.vector} to {floats}")
             new = self._op(f"vector.fma {wide}, {scales[number % self.vectors]}, {old} : {floats}")
             self._line(f"llvm.store {new}, {place} {{alignment = 4 : i64}} : {floats}, !llvm.ptr")
-        # Else LLVM keeps the tile in registers from block to block and the sums, for which there is no room, on the stack.
-        self._line('llvm.inline_asm has_side_effects "", "~{memory}" : () -> ()')
+        self._keep_order()
 
     def _constant(self, value: int) -> str:
         return self._op(f"arith.constant {value} : i64")
 
     def _offset(self, index: str) -> str:
-        """Bytes from the start of a row of A to its group `index`."""
+        """Bytes from the start of a row of A to its group `index`; the values of groups that are read at once are neighbours."""
+        if self.form.reads_groups:
+            return self._op(f"arith.muli {index}, {self._constant(self.form.group * ELEMENT_BYTES[self.form.left])} : i64")
         return self._op(f"arith.muli {self._op(f'arith.muli {index}, %group : i64')}, %k_step : i64")
 
     def _start(self, zero: str) -> list[str]:
@@ -417,3 +363,9 @@ class _Micro:
                 sums = [self._op(f"arith.addi {old}, {new} : {self.vector}") for old, new in zip(sums, products, strict=True)]
             results += sums
         return results
+
+
+# What writes the micro-kernel of (form, rows, vectors, lanes), by `Form.writer`.
+WRITERS: dict[str, Callable[[Form, int, int, int], str]] = {
+    "vectors": lambda form, rows, vectors, lanes: _Micro(form, rows, vectors, lanes).source(),
+}
