@@ -17,7 +17,7 @@ from disc.config import Options
 from disc.errors import ArtifactError, DiscError, RemoteCompileError
 from disc.serving.compile_request import KIND, SERVICE, compiler_name
 from disc.serving.messages import Message, message
-from disc.targets import FEATURE_FLAGS, host_isa
+from disc.targets import named_targets
 
 if TYPE_CHECKING:
     from disc.api import DynamicShapes, Model
@@ -75,7 +75,7 @@ def compile_remote(
     options = options or Options()
     with tempfile.TemporaryDirectory(prefix="disc-remote-") as folder:
         job, files = _described(model, example_inputs, dynamic_shapes, Path(folder), options)
-        job.targets.extend(_targets(target, options))
+        job.targets.extend(named_targets(target, mixed=options.dtype != "f32"))
         job.dtype, job.threads = options.dtype, options.threads or 0
         with service.channel() as channel:
             try:
@@ -116,13 +116,6 @@ def _described(
 def _blob(path: Path) -> dict[str, object]:
     with open(path, "rb") as file:
         return {"size": os.fstat(file.fileno()).st_size, "sha256": hashlib.file_digest(file, "sha256").digest()}
-
-
-def _targets(target: str | Sequence[str], options: Options) -> list[str]:
-    """With "native" put in terms of this machine: the one that compiles is another."""
-    names = [target] if isinstance(target, str) else list(target)
-    features = tuple(FEATURE_FLAGS) if options.dtype != "f32" else ()
-    return list(dict.fromkeys(host_isa(features) if name == "native" else name for name in names))
 
 
 def _compiled(channel: grpc.Channel, service: Service, job: Message, files: Sequence[Path], on_progress: Callable[[str], None]) -> Message:
