@@ -48,10 +48,7 @@ def serve_command(
     except ConnectionError as error:
         raise ConfigurationError(f"there is no Ray cluster at {address}: {error}") from error
     start(grpc_port=port, http_port=http_port, host=host)
-    try:
-        deploy(path, settings, name=name, route=f"/{name}", replicas=replicas, autoscaling=_scale(scale), cpus=cpus)
-    except RuntimeError as error:
-        raise DiscError(f"{name} was not deployed; what it was before goes on: {error}") from error
+    deploy(path, settings, name=name, route=f"/{name}", replicas=replicas, autoscaling=_scale(scale), cpus=cpus)
     if as_json:
         print_json({"name": name, "port": port, "http_port": http_port, "route": f"/{name}"})
     else:

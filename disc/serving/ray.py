@@ -27,6 +27,7 @@ from ray.serve.handle import DeploymentHandle
 from starlette.requests import Request
 from starlette.responses import Response
 
+from disc.errors import DiscError
 from disc.serving.grpc_health import HEALTH
 from disc.serving.logs import log_to_stderr
 from disc.serving.messages import INFERENCE
@@ -129,6 +130,12 @@ def deploy(
     """Runs `application(path, settings, **scale)` as `name`; returns when its replicas answer.
 
     Where `name` runs already and the models or the settings have changed, its replicas are replaced one after another, each when it has
-    answered what it had accepted; if a new one cannot load its models, the others stay, and RuntimeError is raised.
+    answered what it had accepted. Raises DiscError when the new ones do not start, as with a damaged artifact: those from before stay.
     """
-    return serve.run(application(path, settings, **scale), name=name, route_prefix=route)
+    try:
+        return serve.run(application(path, settings, **scale), name=name, route_prefix=route)
+    except RuntimeError as error:
+        found = serve.status().applications.get(name)
+        reasons = [line for each in found.deployments.values() for line in each.message.splitlines()] if found is not None else []
+        said = next((line.strip() for line in reversed(reasons) if "Error" in line), str(error))
+        raise DiscError(f"'{name}' was not deployed, what it was before stays: {said}") from error

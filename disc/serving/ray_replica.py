@@ -188,7 +188,7 @@ class Replica:
     # --- HTTP and Python ----------------------------------------------------------------------------------------------------
 
     async def rest(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Rest:
-        """Answers a request of the protocol's REST form: health, a model's readiness, inference. headers: names in lower case."""
+        """Answers a request of the protocol's REST form: health, metadata, inference. headers: names in lower case."""
         try:
             if not path.startswith("/v2/health/"):
                 self._tokens.check(headers.get("authorization"), admin=False)
@@ -206,6 +206,10 @@ class Replica:
         match [method, *path.strip("/").split("/")]:
             case ["GET", "v2", "health", "live" | "ready" as what]:
                 return json.dumps({what: True}).encode(), None  # Ray sends nothing to a replica that is not ready
+            case ["GET", "v2"]:
+                return json.dumps(self._core.metadata()).encode(), None
+            case ["GET", "v2", "models", model]:
+                return json.dumps(self._core.model_metadata(model, "")).encode(), None
             case ["GET", "v2", "models", model, "ready"]:
                 return json.dumps({"name": self._core.repository.find(model).name, "ready": True}).encode(), None
             case ["POST", "v2", "models", model, "infer"]:

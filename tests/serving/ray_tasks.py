@@ -61,7 +61,21 @@ def compile_models(address: str) -> list[dict[str, object]]:
         '  %0 = "stablehlo.add"(%x, %x) : (tensor<?xf32>, tensor<?xf32>) -> tensor<?xf32>\n  return %0 : tensor<?xf32>\n}\n'
     )
     names = ["mymodels:linear", "mymodels:half", "mymodels:broken", "add.mlir"]
-    command = [sys.executable, "-m", "disc.cli", "ray", "compile", *names, "-o", "artifacts", "--address", address, "--working-dir", "code", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "disc.cli",
+        "ray",
+        "compile",
+        *names,
+        "-o",
+        "artifacts",
+        "--address",
+        address,
+        "--working-dir",
+        "code",
+        "--json",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400)
     assert done.returncode == 1, done.stderr[-3000:]  # for the one
     rows = {Path(row["output"]).stem: row for row in json.loads(done.stdout)}

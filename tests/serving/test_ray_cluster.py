@@ -49,7 +49,9 @@ def run(python: Path, folder: Path, script: str, *arguments: str) -> dict[str, o
     return json.loads(done.stdout.splitlines()[-2])
 
 
-def test_serve(python: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", ["update", "death"])
+def test_serve(python: Path, tmp_path: Path, part: str) -> None:
+    """Every way to ask; scaling under load to both nodes; then rolling updates, good and bad, or the death of a node."""
     models, spare = tmp_path / "models", tmp_path / "spare"
     for folder in (models / "twice" / "1", spare / "new", spare / "damaged"):
         folder.mkdir(parents=True)
@@ -57,6 +59,12 @@ def test_serve(python: Path, tmp_path: Path) -> None:
     damaged = bytearray((spare / "damaged" / "model.disc").read_bytes())
     damaged[len(damaged) // 2] ^= 1
     (spare / "damaged" / "model.disc").write_bytes(damaged)
-    seen = run(python, tmp_path, "ray_cluster.py", str(models), str(spare))
+    seen = run(python, tmp_path, "ray_cluster.py", str(models), str(spare), part)
     print(seen)
     assert seen["nodes"] == 2
+
+
+def test_compile_and_tune(python: Path, tmp_path: Path) -> None:
+    seen = run(python, tmp_path, "ray_tasks.py")
+    print(seen)
+    assert len({each["machine"] for each in seen["compiled"]}) == 2  # pyright: ignore[reportIndexIssue, reportGeneralTypeIssues]

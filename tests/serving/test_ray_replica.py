@@ -115,23 +115,25 @@ def test_a_stream_is_answered_in_order_and_survives_a_bad_request(replica: Repli
 
 
 def test_a_client_that_goes_withdraws_its_request(tmp_path: Path) -> None:
-    """The first call takes 300 ms; the second waits behind it, and is never run."""
+    """The second call waits behind the first one, and is never run."""
     write_twice(tmp_path / "twice.disc", ms=300)
     replica = Replica(str(tmp_path / "twice.disc"), ServerSettings(), "r1")
+    model = replica._core.repository.find("twice")
 
     async def run() -> None:
         first = asyncio.create_task(replica.unary("ModelInfer", request(), Context()))
-        await asyncio.sleep(0.1)
+        while not model.batcher._leaders or model.batcher.waiting:
+            await asyncio.sleep(0.01)
         second = asyncio.create_task(replica.unary("ModelInfer", request(), Context()))
-        await asyncio.sleep(0.1)
+        while not model.batcher.waiting:
+            await asyncio.sleep(0.01)
         second.cancel()
         with pytest.raises(asyncio.CancelledError):
             await second
         assert isinstance(await first, Reply)
 
     asyncio.run(run())
-    model = replica._core.repository.find("twice")
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while model.statistics.read(lambda totals: totals.failures["CANCELED"].count) != 1:
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -11,3 +11,14 @@ class Deployment:
 def deployment(kind: type) -> Deployment: ...
 def start(*, proxy_location: str = ..., http_options: dict[str, Any] = ..., grpc_options: dict[str, Any] = ...) -> None: ...
 def run(target: Application, *, name: str = ..., route_prefix: str | None = ...) -> handle.DeploymentHandle: ...
+
+class DeploymentStatus:
+    message: str
+
+class ApplicationStatus:
+    deployments: dict[str, DeploymentStatus]
+
+class Status:
+    applications: dict[str, ApplicationStatus]
+
+def status() -> Status: ...
