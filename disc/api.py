@@ -18,7 +18,7 @@ from disc.config import VERSION, Options, read_environment
 from disc.errors import TargetError, UnsupportedFormatError
 from disc.frontend.imported import Imported
 from disc.ir.dialect import make_context
-from disc.ir.passes import CompileState, bug_with_reproducer, run_passes
+from disc.ir.passes import CompileState, OnPass, bug_with_reproducer, run_passes
 from disc.ir.stages import dot_elements, load_env
 from disc.passes.pipelines import FRONT, FUSION, graph_passes
 from disc.ral.executable import Executable, load
@@ -182,12 +182,23 @@ def _import_file(path: Path, context: ir.Context) -> Imported:
 
 
 def compile_imported(
-    imported: Imported, target: str | Sequence[str], options: Options, stablehlo: bytes | None = None, tree: Tree | None = None
+    imported: Imported,
+    target: str | Sequence[str],
+    options: Options,
+    stablehlo: bytes | None = None,
+    tree: Tree | None = None,
+    on_step: OnPass = lambda name, share: None,
 ) -> Executable:
-    """Runs every stage after the front end and loads the result. stablehlo: the section of that name. tree: chooses schedules of GEMMs."""
+    """Runs every stage after the front end and loads the result. stablehlo: the section of that name. tree: chooses schedules of GEMMs.
+
+    on_step: is told of every pass before it runs, then of the code generation, and which share of the steps is done, about.
+    """
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 20_000))  # values are emitted by recursion over the fused graph
-    state = CompileState(weights=imported.weights, options=options, dump=read_environment().dump)
+    state = CompileState(
+        weights=imported.weights, options=options, dump=read_environment().dump, on_pass=lambda name, share: on_step(name, share / 2)
+    )
     run_passes(imported.module, [*FRONT, *graph_passes(options.dtype), *FUSION, SpeculateVersions()], state)
+    on_step("generate-code", 0.5)
     elements = dot_elements(imported.module)
     isas = target_isas(target, [feature for element, feature in FEATURE_OF.items() if element in elements])
     built = _generate(imported.module, state, isas, tree or find_tree(read_environment().cache_dir))

@@ -36,13 +36,13 @@ def serve_command(
     """Deploy models with Ray Serve, or update them; they are served until the cluster or `serve.shutdown` ends it."""
     from disc.serving.settings import ServerSettings, read_settings
 
+    settings = read_settings(config) if config is not None else ServerSettings()
     try:
         import ray
 
         from disc.serving.ray import deploy, start
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"disc ray serve needs {error.name}; install it with: pip install 'disc[ray]'") from error
-    settings = read_settings(config) if config is not None else ServerSettings()
     try:
         ray.init(address, log_to_driver=False)
     except ConnectionError as error:

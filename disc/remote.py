@@ -143,7 +143,7 @@ def _compiled(channel: grpc.Channel, service: Service, job: Message, files: Sequ
             elif event.state == _DONE:
                 return event
             else:
-                on_progress(event.stage or f"{event.ahead} jobs come first")
+                on_progress(f"{event.stage} ({event.percent} %)" if event.stage else f"{event.ahead} jobs come first")
     finally:
         asked.put(False)
     raise RemoteCompileError(f"{service.address}: the job was cancelled", "CANCELLED")

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 import yaml
 from oip_client import write_twice
 
-from disc.serving.settings import read_settings
+from disc.serving.settings import read_settings, settings_of
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -66,6 +67,13 @@ def test_the_service_finds_the_pods() -> None:
     assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"] == labels
     ports = {each["name"] for each in deployment["spec"]["template"]["spec"]["containers"][0]["ports"]}
     assert {each["targetPort"] for each in service["spec"]["ports"]} <= ports
+
+
+def test_the_settings_of_the_page_are_valid() -> None:
+    page = (ROOT / "docs" / "deployment.md").read_text()
+    settings = settings_of(tomllib.loads(page.split("```toml\n")[1].split("```")[0]))
+    assert settings.tracing is not None and settings.tracing.endpoint == "http://collector:4318"
+    assert all(path in page for path in ("deploy/kubernetes/disc-serve.yaml", "deploy/Containerfile", "deploy/kserve/"))
 
 
 # --- with what others made ------------------------------------------------------------------------------------------------------

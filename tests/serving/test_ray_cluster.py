@@ -41,12 +41,12 @@ def run(python: Path, folder: Path, script: str, *arguments: str) -> dict[str, o
     """
     environment = {
         **os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE)]), "RAY_TMPDIR": str(folder), "OMP_NUM_THREADS": "1",
-        "RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING": "0",
+        "RAY_USAGE_STATS_ENABLED": "0", "RAY_health_check_timeout_ms": "60000", "RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING": "0",
     }  # fmt: skip
     command = [*ISOLATED, str(python), str(HERE / script), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment, cwd=folder)
     assert done.returncode == 0 and "conformant" in done.stdout, done.stdout[-2000:] + done.stderr[-6000:]
-    return json.loads(done.stdout.splitlines()[-2])
+    return json.loads(next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{")))
 
 
 @pytest.mark.parametrize("part", ["update", "death"])
@@ -61,7 +61,7 @@ def test_serve(python: Path, tmp_path: Path, part: str) -> None:
     (spare / "damaged" / "model.disc").write_bytes(damaged)
     seen = run(python, tmp_path, "ray_cluster.py", str(models), str(spare), part)
     print(seen)
-    assert seen["nodes"] == 2
+    assert {"update", "damaged update"} <= set(seen) if part == "update" else "node death" in seen
 
 
 def test_compile_and_tune(python: Path, tmp_path: Path) -> None:
