@@ -23,6 +23,7 @@ from disc.serving.settings import Tracing
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Context
 
     from disc.serving.batcher import Job
 
@@ -94,7 +95,7 @@ class Spans:
             self._export_model(trace.part, trace.epoch, set_span_in_context(request))
         request.end(trace.epoch + end)
 
-    def _export_model(self, part: _ModelPart, epoch: int, parent: object) -> None:
+    def _export_model(self, part: _ModelPart, epoch: int, parent: Context) -> None:
         from opentelemetry.trace import set_span_in_context
 
         attributes = {"disc.model.name": part.name, "disc.model.version": part.version}
