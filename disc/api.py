@@ -184,13 +184,29 @@ def _import_file(path: Path, context: ir.Context) -> Imported:
 
 
 def compile_imported(
-    imported: Imported, target: str | Sequence[str], options: Options, stablehlo: bytes | None = None, tree: Tree | None = None
+    imported: Imported,
+    target: str | Sequence[str],
+    options: Options,
+    stablehlo: bytes | None = None,
+    tree: Tree | None = None,
+    on_step: Callable[[str, float], None] = lambda name, share: None,
 ) -> Executable:
-    """Runs every stage after the front end and loads the result. stablehlo: the section of that name. tree: chooses schedules of GEMMs."""
+    """Runs every stage after the front end and loads the result. stablehlo: the section of that name. tree: chooses schedules of GEMMs.
+
+    on_step: is told of every pass before it runs, then of the code generation, and which share of the steps is done, about.
+    """
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 20_000))  # values are emitted by recursion over the fused graph
-    state = CompileState(weights=imported.weights, options=options, dump=read_environment().dump)
-    run_passes(imported.module, [*FRONT, *graph_passes(options.dtype)], state)
+    to_fused = [*FRONT, *graph_passes(options.dtype)]
+    steps = 2 * (len(to_fused) + len(FUSION) + 1)  # passes take about half of the time
+    state = CompileState(
+        weights=imported.weights,
+        options=options,
+        dump=read_environment().dump,
+        on_pass=lambda name, ran: on_step(name, min(ran / steps, 0.5)),
+    )
+    run_passes(imported.module, to_fused, state)
     module, packed = _fused(imported.module, state)
+    on_step("generate-code", 0.5)
     elements = dot_elements(module)
     isas = target_isas(target, [feature for element in sorted(elements) for feature in native_features(element)])
     built = _generate(module, state, isas, tree or find_tree(read_environment().cache_dir))

@@ -16,6 +16,7 @@ from disc.cli_compile import compile_command
 from disc.cli_compile_server import compile_server_command
 from disc.cli_machine import cache_app, doctor_command
 from disc.cli_output import print_json
+from disc.cli_ray import ray_app
 from disc.cli_run import bench_command, explain_command, inspect_command, run_command, sign_command, verify_command
 from disc.cli_serve import serve_command
 from disc.cli_tune import tune_command
@@ -36,6 +37,7 @@ app.command("doctor")(doctor_command)
 app.command("serve")(serve_command)
 app.command("tune")(tune_command)
 app.add_typer(cache_app, name="cache")
+app.add_typer(ray_app, name="ray")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

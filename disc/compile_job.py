@@ -1,7 +1,8 @@
 """One job of the compile service, in a process of its own: `python -m disc.compile_job` in the job's folder.
 
 Reads `job.json` (the fields of `Request`), `program` and `weights`; writes `model.disc`. Standard output gets one JSON object per line:
-{"stage": ...} as it goes on, then {"done": true} or {"error": {"kind": ..., "message": ...}}. The process is confined by `serving.sandbox`.
+{"stage": ..., "percent": ...} as it goes on, then {"done": true} or {"error": {"kind": ..., "message": ...}}. The process is confined by
+`serving.sandbox`.
 """
 
 from __future__ import annotations
@@ -57,23 +58,30 @@ def main() -> int:
 
 
 def _compile(request: Request) -> Executable:
-    _say(stage="starting")
+    _say(stage="starting", percent=0)
     from disc import api
+    from disc.frontend.stablehlo import portable_bytecode
     from disc.ir.dialect import make_context
 
     options = Options(threads=request.threads, dtype=request.dtype, cache=False, embed_stablehlo=request.embed_stablehlo)
-    _say(stage="compiling")
+    _say(stage="import", percent=0)
     if request.format == "stablehlo":
         # The suffix is what the front end goes by; it tells text from bytecode itself.
         Path("program").rename("program.mlirbc")
-        return api.compile(Path("program.mlirbc"), target=request.targets, options=options)
+        path = Path("program.mlirbc")
+        stablehlo = portable_bytecode(path) if request.embed_stablehlo else None
+        return api.compile_imported(api.import_model(path, None, None, make_context()), request.targets, options, stablehlo, on_step=_step)
     if request.format != "imported":
         raise UnsupportedFormatError(f"there is no format {request.format!r}")
     from disc.frontend.portable import read_portable
 
     program, weights = Path("program").read_bytes(), Path("weights").read_bytes()
     imported = read_portable(program, weights, single=request.single, context=make_context())
-    return api.compile_imported(imported, request.targets, options)
+    return api.compile_imported(imported, request.targets, options, on_step=_step)
+
+
+def _step(name: str, share: float) -> None:
+    _say(stage=name, percent=round(100 * share))
 
 
 def _fail(kind: str, message: str) -> None:

@@ -21,7 +21,7 @@ class Environment:
     DISC_DUMP: folder for numbered IR after every pass. DISC_CACHE_DIR: the compile cache (default: $XDG_CACHE_HOME/disc).
     DISC_CACHE=0 turns the cache off. DISC_CACHE_SIZE: what it may hold, in bytes or as 500M or 8G (default: 8G).
     DISC_THREADS: default number of threads; without it OMP_NUM_THREADS (its first number), as in PyTorch: what starts several processes
-    side by side sets that so that they share the cores.
+    side by side sets that so that they share the cores. traces: a standard OTEL_* variable names where traces go, and none forbids it.
     """
 
     dump: Path | None
@@ -29,6 +29,7 @@ class Environment:
     cache: bool
     cache_size: int
     threads: int | None
+    traces: bool
 
 
 def read_environment() -> Environment:
@@ -41,6 +42,7 @@ def read_environment() -> Environment:
         cache=os.environ.get("DISC_CACHE", "1") != "0",
         cache_size=_bytes(os.environ.get("DISC_CACHE_SIZE") or "8G"),
         threads=_threads(os.environ),
+        traces=_traces(os.environ),
     )
 
 
@@ -51,6 +53,12 @@ def _threads(environment: Mapping[str, str]) -> int | None:
         raise DiscError(f"DISC_THREADS={own!r}: give a number of threads, at least 1")
     shared = environment.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     return int(own) if own else int(shared) if shared.isdecimal() and int(shared) > 0 else None
+
+
+def _traces(environment: Mapping[str, str]) -> bool:
+    if environment.get("OTEL_SDK_DISABLED", "").lower() == "true" or environment.get("OTEL_TRACES_EXPORTER") == "none":
+        return False
+    return any(environment.get(name) for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"))
 
 
 def _bytes(text: str) -> int:

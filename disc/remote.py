@@ -17,7 +17,7 @@ from disc.config import Options
 from disc.errors import ArtifactError, DiscError, RemoteCompileError, UnsupportedFormatError
 from disc.serving.compile_request import KIND, SERVICE, compiler_name
 from disc.serving.messages import Message, message
-from disc.targets import FEATURE_FLAGS, host_isa
+from disc.targets import named_targets
 
 if TYPE_CHECKING:
     from disc.api import DynamicShapes, Model
@@ -77,7 +77,7 @@ def compile_remote(
         raise UnsupportedFormatError("packed: a compile service does not take this option; compile the model here")
     with tempfile.TemporaryDirectory(prefix="disc-remote-") as folder:
         job, files = _described(model, example_inputs, dynamic_shapes, Path(folder), options)
-        job.targets.extend(_targets(target, options))
+        job.targets.extend(named_targets(target, mixed=options.dtype != "f32"))
         job.dtype, job.threads = options.dtype, options.threads or 0
         with service.channel() as channel:
             try:
@@ -120,13 +120,6 @@ def _blob(path: Path) -> dict[str, object]:
         return {"size": os.fstat(file.fileno()).st_size, "sha256": hashlib.file_digest(file, "sha256").digest()}
 
 
-def _targets(target: str | Sequence[str], options: Options) -> list[str]:
-    """With "native" put in terms of this machine: the one that compiles is another."""
-    names = [target] if isinstance(target, str) else list(target)
-    features = tuple(FEATURE_FLAGS) if options.dtype != "f32" else ()
-    return list(dict.fromkeys(host_isa(features) if name == "native" else name for name in names))
-
-
 def _compiled(channel: grpc.Channel, service: Service, job: Message, files: Sequence[Path], on_progress: Callable[[str], None]) -> Message:
     """The last event of the job. The upload waits until the service has asked for it."""
     from queue import SimpleQueue
@@ -152,7 +145,7 @@ def _compiled(channel: grpc.Channel, service: Service, job: Message, files: Sequ
             elif event.state == _DONE:
                 return event
             else:
-                on_progress(event.stage or f"{event.ahead} jobs come first")
+                on_progress(f"{event.stage} ({event.percent} %)" if event.stage else f"{event.ahead} jobs come first")
     finally:
         asked.put(False)
     raise RemoteCompileError(f"{service.address}: the job was cancelled", "CANCELLED")

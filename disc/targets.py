@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from disc.errors import TargetError
@@ -51,3 +51,13 @@ def host_isa(features: Collection[str] = ()) -> str:
     if any(flag not in flags for flag in LEVEL_FLAGS["x86-64-v4"]):
         return "x86-64-v3"
     return "+".join(["x86-64-v4", *(name for name, flag in FEATURE_FLAGS.items() if name in features and flag in flags)])
+
+
+def named_targets(target: str | Sequence[str], *, mixed: bool) -> list[str]:
+    """The targets with "native" put in terms of this machine, for a compile on another one. mixed: with types narrower than f32.
+
+    Raises TargetError.
+    """
+    names = [target] if isinstance(target, str) else list(target)
+    features = tuple(FEATURE_FLAGS) if mixed else ()
+    return list(dict.fromkeys(host_isa(features) if name == "native" else name for name in names))

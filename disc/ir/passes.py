@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -27,17 +27,22 @@ class Timing:
     seconds: float
 
 
+OnPass = Callable[[str, int], None]
+
+
 @dataclass
 class CompileState:
     """What passes share beside the module.
 
     weights: data behind `disc.weight`. timings: one entry per pass that ran. dump: folder for the IR after every pass.
+    on_pass: is told of every pass before it runs, and how many have run.
     """
 
     weights: WeightTable = field(default_factory=WeightTable)
     options: Options = field(default_factory=Options)
     timings: list[Timing] = field(default_factory=list)
     dump: Path | None = None
+    on_pass: OnPass = field(default=lambda name, ran: None)
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,7 @@ def run_passes(module: ir.Module, passes: Sequence[Pass], state: CompileState) -
     """Runs `passes` in order. Any failure that is not a `DiscError` becomes a `CompilerBug` with a reproducer."""
     stage = stage_of(module)
     for one in passes:
+        state.on_pass(pass_label(one), len(state.timings))
         before = module.operation.clone(ip=False)
         try:
             start = time.perf_counter()

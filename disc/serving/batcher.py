@@ -56,6 +56,8 @@ class Job:
         self.rows = 1
         self.order: tuple[int, int] = (priority, 0)
         self.entered_ns = 0  # when it was queued; 0 = not yet
+        self.ran_ns: tuple[int, int] | None = None  # when the call that it was part of began and ended
+        self.together = 0  # how many requests were part of that
         self.promoted = False  # its thread is to become a leader
         self.gate = threading.Lock()
         self.gate.acquire()
@@ -241,6 +243,8 @@ class Batcher:
         joined = time.perf_counter_ns()
         outputs = self._run(inputs)
         ran = time.perf_counter_ns()
+        for job in batch:
+            job.ran_ns, job.together = (joined, ran), len(batch)
         results = self._joining.split(outputs, batch)
         split = time.perf_counter_ns()
         self._joining.learn(batch, (ran - joined) / 1e9)

@@ -54,6 +54,7 @@ class Job:
     folder: Path
     state: State = State.QUEUED
     stage: str = ""
+    percent: int = 0
     started: float = 0.0
     ended: float = 0.0
     error: ServingError | None = None
@@ -67,6 +68,7 @@ class Snapshot:
 
     state: State
     stage: str = ""
+    percent: int = 0
     ahead: int = 0
     seconds: float = 0.0
     error: ServingError | None = None
@@ -162,7 +164,7 @@ class Jobs:
             while True:
                 now = self._snapshot(self._known(ticket))
                 rest = end - time.monotonic()
-                if rest <= 0 or (now.state, now.stage, now.ahead) != (seen.state, seen.stage, seen.ahead):
+                if rest <= 0 or (now.state, now.stage, now.percent, now.ahead) != (seen.state, seen.stage, seen.percent, seen.ahead):
                     return now
                 self._changed.wait(rest)
 
@@ -245,7 +247,7 @@ class Jobs:
             return Snapshot(State.CANCELLED)
         ahead = self._queue.index(job) if job.state is State.QUEUED and job in self._queue else 0
         seconds = (job.ended or time.monotonic()) - job.started if job.started else 0.0
-        return Snapshot(job.state, job.stage, ahead, seconds, job.error, job.result, ticket.cached)
+        return Snapshot(job.state, job.stage, job.percent, ahead, seconds, job.error, job.result, ticket.cached)
 
     def _finish(self, job: Job, state: State, error: ServingError | None = None) -> None:
         job.state, job.error, job.ended = state, error, time.monotonic()
@@ -272,9 +274,9 @@ class Jobs:
             log("job", key=job.key, state=state.value, seconds=round(job.ended - job.started, 3), error=str(error) if error else None)
 
     def _run(self, job: Job) -> tuple[State, ServingError | None]:
-        def on_stage(stage: str) -> None:
+        def on_stage(stage: str, percent: int) -> None:
             with self._changed:
-                job.stage = stage
+                job.stage, job.percent = stage, percent
                 self._changed.notify_all()
 
         try:

@@ -39,7 +39,7 @@ def what_is_closed(folder: Path) -> Mapping[str, str]:
     return cast("dict[str, str]", json.loads(done.stdout))
 
 
-def run_job(folder: Path, settings: CompileSettings, on_stage: Callable[[str], None], withdrawn: Callable[[], bool]) -> Path:
+def run_job(folder: Path, settings: CompileSettings, on_stage: Callable[[str, int], None], withdrawn: Callable[[], bool]) -> Path:
     """Compiles what lies in `folder`; returns the checked artifact in it.
 
     on_stage: told what the compiler does. withdrawn: asked ten times a second whether to give up. Raises JobRefusedError, JobLimitError,
@@ -73,7 +73,11 @@ def _started(folder: Path, settings: CompileSettings) -> subprocess.Popen[bytes]
 
 
 def _followed(
-    process: subprocess.Popen[bytes], folder: Path, limits: CompileLimits, on_stage: Callable[[str], None], withdrawn: Callable[[], bool]
+    process: subprocess.Popen[bytes],
+    folder: Path,
+    limits: CompileLimits,
+    on_stage: Callable[[str, int], None],
+    withdrawn: Callable[[], bool],
 ) -> Mapping[str, object]:
     """Reads what the worker says until it is silent for good; its last words."""
     assert process.stdout is not None
@@ -103,7 +107,8 @@ def _followed(
         for line in lines:
             last = _fields(line)
             if isinstance(stage := last.get("stage"), str):
-                on_stage(stage[:100])
+                percent = last.get("percent")
+                on_stage(stage[:100], min(max(percent, 0), 100) if isinstance(percent, int) else 0)
 
 
 def _fields(line: bytes) -> Mapping[str, object]:

@@ -18,13 +18,14 @@ from disc.serving.compile_process import what_is_closed
 from disc.serving.compile_request import KIND, SERVICE, check_job, job_key, receive
 from disc.serving.compile_settings import CompileSettings
 from disc.serving.grpc_handlers import Handlers, abort, parsed
+from disc.serving.grpc_health import MOST_WATCHERS, HealthService, Switch, reflection
 from disc.serving.grpc_server import bind, make_server, run_until_signal
 from disc.serving.logs import log
 from disc.serving.messages import message
 
 PIECE = 1 << 20  # bytes of one message of Fetch
 LOOK_S = 1.0  # how often a client that waits is told that the job goes on
-SPARE_THREADS = 16  # for Status, Cancel and Fetch when all others wait
+SPARE_THREADS = MOST_WATCHERS + 32  # for Status, Cancel, Fetch, health and reflection when all others wait
 
 _REQUEST, _EVENT, _ID, _PIECE = (message(f"disc.v1.{name}") for name in ("CompileRequest", "CompileEvent", "JobId", "Piece"))
 _STATES = _EVENT.DESCRIPTOR.enum_types_by_name["State"].values_by_name
@@ -33,11 +34,10 @@ _STATES = _EVENT.DESCRIPTOR.enum_types_by_name["State"].values_by_name
 class CompileService:
     """The four methods."""
 
-    def __init__(self, settings: CompileSettings, jobs: Jobs) -> None:
+    def __init__(self, settings: CompileSettings, jobs: Jobs, tokens: Tokens) -> None:
         self._limits = settings.limits
         self._jobs = jobs
-        self._tokens = Tokens(settings.access)
-        handlers = Handlers(SERVICE, self._tokens)
+        handlers = Handlers(SERVICE, tokens)
         handlers.stream("Compile", self._compile)
         handlers.unary("Status", lambda data, _: _event(_ticket(data), self._jobs.snapshot(_ticket(data))))
         handlers.unary("Cancel", lambda data, _: _event(_ticket(data), self._jobs.withdraw(_ticket(data))))
@@ -103,7 +103,9 @@ def _ticket(data: bytes) -> str:
 
 
 def _event(ticket: str, seen: Snapshot) -> bytes:
-    event = _EVENT(job=ticket, state=_STATES[seen.state.name].number, stage=seen.stage, ahead=seen.ahead, seconds=seen.seconds)
+    event = _EVENT(
+        job=ticket, state=_STATES[seen.state.name].number, stage=seen.stage, percent=seen.percent, ahead=seen.ahead, seconds=seen.seconds
+    )
     if seen.result is not None and seen.state is State.DONE:
         event.result.size, event.result.sha256 = seen.result.size, seen.result.digest
         event.cached = seen.cached
@@ -120,8 +122,11 @@ class CompileServer:
         self.settings = settings
         self.jobs = Jobs(settings)
         self.port = 0
-        service = CompileService(settings, self.jobs).generic
-        self._grpc = make_server([service], settings.limits.requests + SPARE_THREADS, settings.limits.message_bytes)
+        tokens = Tokens(settings.access)
+        self._health = Switch()
+        health = HealthService(self._health, tokens, SERVICE).generic
+        services = [CompileService(settings, self.jobs, tokens).generic, health, *reflection(tokens, SERVICE)]
+        self._grpc = make_server(services, settings.limits.requests + SPARE_THREADS, settings.limits.message_bytes)
 
     def start(self) -> None:
         """Raises ConfigurationError when the port is taken or a certificate cannot be read."""
@@ -132,6 +137,7 @@ class CompileServer:
             self.jobs.close(0)
             raise
         self._grpc.start()
+        self._health.set(True)
         closed = what_is_closed(settings.folder)
         for what, state in closed.items():
             if state != "closed":
@@ -142,6 +148,7 @@ class CompileServer:
 
     def stop(self) -> None:
         """Refuses new jobs, lets those that run end within the time of the settings, then ends them."""
+        self._health.set(False)
         log("draining", timeout_s=self.settings.drain_timeout_s)
         in_time = self.jobs.close(self.settings.drain_timeout_s)
         self._grpc.stop(1.0).wait()

@@ -14,6 +14,7 @@ from disc.serving.model import Cancellation
 from disc.serving.repository import Repository
 from disc.serving.request import Answer, Request
 from disc.serving.settings import ServerSettings
+from disc.serving.tracing import Spans, Trace
 
 NAME = "disc"
 
@@ -24,6 +25,7 @@ class Core:
     def __init__(self, repository: Repository, settings: ServerSettings) -> None:
         self.repository = repository
         self.settings = settings
+        self.spans: Spans | None = None
         self.started = time.time()
         self._changed = threading.Condition()
         self._active = 0
@@ -86,10 +88,10 @@ class Core:
                 if not self._active:
                     self._changed.notify_all()
 
-    def infer(self, request: Request, cancellation: Cancellation | None = None) -> Answer:
-        """Answers one request. Raises ServingError."""
+    def infer(self, request: Request, cancellation: Cancellation | None = None, trace: Trace | None = None) -> Answer:
+        """Answers one request; `trace` gets the times of its parts. Raises ServingError."""
         with self._admitted():
-            return self.repository.find(request.model, request.version).infer(request, cancellation)
+            return self.repository.find(request.model, request.version).infer(request, cancellation, trace)
 
     def check_admin(self) -> None:
         """Raises UnsupportedRequestError on a server that was not started for administration."""

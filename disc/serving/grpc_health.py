@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Protocol
 
 import grpc
 
 from disc.errors import RequestError
 from disc.serving.access import Tokens
-from disc.serving.core import Core
 from disc.serving.grpc_handlers import Handlers, abort, parsed
 from disc.serving.messages import INFERENCE, POOL, Message, file_of, message
 
@@ -25,11 +25,46 @@ _REFLECT = message("grpc.reflection.v1.ServerReflectionRequest")
 _REFLECTED = message("grpc.reflection.v1.ServerReflectionResponse")
 
 
+class Readiness(Protocol):
+    """What health is about."""
+
+    @property
+    def ready(self) -> bool: ...
+
+    def wait_change(self, ready: bool, timeout: float) -> bool:
+        """Waits until readiness differs from `ready`; returns what it is."""
+        ...
+
+
+class Switch:
+    """Readiness of a server that is ready or not."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._ready = False
+
+    @property
+    def ready(self) -> bool:
+        return self._ready
+
+    def set(self, ready: bool) -> None:
+        with self._changed:
+            self._ready = ready
+            self._changed.notify_all()
+
+    def wait_change(self, ready: bool, timeout: float) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready != ready, timeout)
+            return self._ready
+
+
 class HealthService:
     """Whether requests should be sent here. Needs no token: probes have none."""
 
-    def __init__(self, core: Core, tokens: Tokens) -> None:
+    def __init__(self, core: Readiness, tokens: Tokens, service: str = INFERENCE) -> None:
+        """service: the one whose health this is."""
         self._core = core
+        self._names = ("", service, HEALTH)
         self._watchers = threading.Semaphore(MOST_WATCHERS)
         handlers = Handlers(HEALTH, tokens)
         handlers.open_unary("Check", self._check)
@@ -38,7 +73,7 @@ class HealthService:
 
     def _check(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         name = _service_name(data, context)
-        if name not in ("", INFERENCE, HEALTH):
+        if name not in self._names:
             context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service")
         return self._answer(self._core.ready)
 
@@ -50,7 +85,7 @@ class HealthService:
         if not self._watchers.acquire(blocking=False):
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"at most {MOST_WATCHERS} clients watch")
         try:
-            if name not in ("", INFERENCE, HEALTH):
+            if name not in self._names:
                 yield _STATUS(status=SERVICE_UNKNOWN).SerializeToString()
                 while context.is_active():  # the protocol wants the call to stay open
                     self._core.wait_change(self._core.ready, LOOK_S)
@@ -73,28 +108,28 @@ def _service_name(data: bytes, context: grpc.ServicerContext) -> str:
         abort(context, error, "Health")
 
 
-def reflection(tokens: Tokens) -> list[grpc.GenericRpcHandler]:
-    """Both versions of the reflection protocol; their messages are the same."""
+def reflection(tokens: Tokens, service: str = INFERENCE) -> list[grpc.GenericRpcHandler]:
+    """Both versions of the reflection protocol, whose messages are the same, for a server of `service`."""
     made: list[grpc.GenericRpcHandler] = []
-    for service in REFLECTION:
-        handlers = Handlers(service, tokens)
-        handlers.stream("ServerReflectionInfo", _reflect)
+    for version in REFLECTION:
+        handlers = Handlers(version, tokens)
+        handlers.stream("ServerReflectionInfo", lambda requests, _: _reflect(requests, service))
         made.append(handlers.generic())
     return made
 
 
-def _reflect(requests: Iterator[bytes], _: grpc.ServicerContext) -> Iterator[bytes]:
+def _reflect(requests: Iterator[bytes], service: str) -> Iterator[bytes]:
     for data in requests:
         request = parsed(_REFLECT, data)
         response = _REFLECTED(valid_host=request.host, original_request=request)
-        _fill(response, request)
+        _fill(response, request, service)
         yield response.SerializeToString()
 
 
-def _fill(response: Message, request: Message) -> None:
+def _fill(response: Message, request: Message, service: str) -> None:
     asked = request.WhichOneof("message_request")
     if asked == "list_services":
-        for name in (INFERENCE, HEALTH, *REFLECTION):
+        for name in (service, HEALTH, *REFLECTION):
             response.list_services_response.service.add(name=name)
         return
     try:

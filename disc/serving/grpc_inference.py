@@ -15,10 +15,12 @@ from disc.serving.grpc_handlers import Handlers
 from disc.serving.messages import INFERENCE, Message, message
 from disc.serving.request import EMPTY_FINAL
 from disc.serving.shared_memory import Regions
+from disc.serving.tracing import Trace
 from disc.serving.wire import read_request, stream_answer, wants_typed, write_answer
 
 NO_LIMIT_S = 1e8  # gRPC gives a huge number for a call without a deadline
 _FINAL = "triton_final_response"
+_SPAN = {"rpc.system": "grpc", "rpc.service": INFERENCE}
 
 
 class InferenceService:
@@ -47,28 +49,40 @@ class InferenceService:
     # --- inference ----------------------------------------------------------------------------------------------------------
 
     def _infer(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        if self._core.spans is None:
+            return self._answer(data, context, None)
+        with self._core.spans.request(f"{INFERENCE}/ModelInfer", context.invocation_metadata(), _SPAN) as trace:
+            return self._answer(data, context, trace)
+
+    def _answer(self, data: bytes, context: grpc.ServicerContext, trace: Trace | None) -> bytes:
         left = context.time_remaining()
         request, given = read_request(data, self._regions, left if left is not None and left < NO_LIMIT_S else None)
-        answer = self._core.infer(request, lambda action: context.add_callback(lambda: cast("None", action())))
+        answer = self._core.infer(request, lambda action: context.add_callback(lambda: cast("None", action())), trace)
         return write_answer(answer, wants_typed(given))
 
     def _stream(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """Answers in the order of the requests. A request that fails is answered by its error; the stream goes on."""
         for data in requests:
-            yield self._stream_one(data, context)
+            name: list[str] = []
+            try:
+                if self._core.spans is None:
+                    answer = self._stream_one(data, context, name, None)
+                else:
+                    with self._core.spans.request(f"{INFERENCE}/ModelStreamInfer", context.invocation_metadata(), _SPAN) as trace:
+                        answer = self._stream_one(data, context, name, trace)
+            except ServingError as error:
+                response = message("inference.ModelStreamInferResponse")(error_message=str(error))
+                response.infer_response.id = name[0] if name else ""
+                answer = response.SerializeToString()
+            yield answer
 
-    def _stream_one(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        name = ""
-        try:
-            request, given = read_request(data, self._regions)
-            name = request.id
-            final = bool(request.parameters.get(EMPTY_FINAL, False))
-            answer = self._core.infer(request, lambda action: context.add_callback(lambda: cast("None", action())))
-            return stream_answer(write_answer(answer, wants_typed(given), {_FINAL: True} if final else None))
-        except ServingError as error:
-            response = message("inference.ModelStreamInferResponse")(error_message=str(error))
-            response.infer_response.id = name
-            return response.SerializeToString()
+    def _stream_one(self, data: bytes, context: grpc.ServicerContext, name: list[str], trace: Trace | None) -> bytes:
+        """name: gets the request's, for an answer that is an error."""
+        request, given = read_request(data, self._regions)
+        name.append(request.id)
+        final = bool(request.parameters.get(EMPTY_FINAL, False))
+        answer = self._core.infer(request, lambda action: context.add_callback(lambda: cast("None", action())), trace)
+        return stream_answer(write_answer(answer, wants_typed(given), {_FINAL: True} if final else None))
 
     # --- what there is ------------------------------------------------------------------------------------------------------
 

@@ -23,9 +23,11 @@ from disc.serving.metrics import metrics_text
 from disc.serving.settings import Tls
 from disc.serving.shared_memory import Regions
 from disc.serving.status import status
+from disc.serving.tracing import Trace
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PAGE = files("disc.serving").joinpath("status.html").read_text()
+_SPAN = {"http.request.method": "POST", "http.route": "/v2/models/{model}/infer"}
 # The page runs its own script, holds its own icon and asks its own server, nothing else.
 PAGE_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; frame-ancestors 'none'"
@@ -118,9 +120,15 @@ class HttpServer:
         names = request.match_info["model"], request.match_info.get("version", "")
         withdraw: list[Callable[[], object]] = []
 
-        def run() -> tuple[bytes, int | None]:
+        def answer(trace: Trace | None) -> tuple[bytes, int | None]:
             asked, wanted = read_request(*names, body, request.headers.get(HEADER_LENGTH), self._regions)
-            return write_answer(self._core.infer(asked, lambda action: not withdraw.append(action)), wanted)
+            return write_answer(self._core.infer(asked, lambda action: not withdraw.append(action), trace), wanted)
+
+        def run() -> tuple[bytes, int | None]:
+            if self._core.spans is None:
+                return answer(None)
+            with self._core.spans.request("POST /v2/models/{model}/infer", request.headers.items(), _SPAN) as trace:
+                return answer(trace)
 
         try:
             content, length = await self._in_thread(run)

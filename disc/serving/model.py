@@ -32,6 +32,7 @@ from disc.serving.settings import Limits, ModelSettings
 from disc.serving.signature import Signature
 from disc.serving.statistics import Statistics
 from disc.serving.tensors import Array
+from disc.serving.tracing import Trace
 
 PLATFORM = "disc"
 _SOURCE_LINE = re.compile(r" ?\(line [^)]*\)")  # where the model was written: nothing for clients
@@ -59,18 +60,18 @@ class LoadedModel:
         if settings.threads:
             executable.threads = settings.threads
 
-    def infer(self, request: Request, cancellation: Cancellation | None = None) -> Answer:
-        """Answers one request. Raises ServingError."""
+    def infer(self, request: Request, cancellation: Cancellation | None = None, trace: Trace | None = None) -> Answer:
+        """Answers one request; `trace` gets the times of its parts. Raises ServingError."""
         start = time.perf_counter_ns()
         try:
-            answer, shape = self._infer(request, cancellation)
+            answer, shape = self._infer(request, cancellation, trace, start)
         except ServingError as error:
             self.statistics.failure(time.perf_counter_ns() - start, _reason(error))
             raise
         self.statistics.success(time.perf_counter_ns() - start, shape)
         return answer
 
-    def _infer(self, request: Request, cancellation: Cancellation | None) -> tuple[Answer, str]:
+    def _infer(self, request: Request, cancellation: Cancellation | None, trace: Trace | None, start: int) -> tuple[Answer, str]:
         arrays = arrays_of(request, self.signature, self._limits)
         wanted = output_positions(request, self.signature, self._limits)
         schedule = schedule_of(request, self.settings)
@@ -81,7 +82,11 @@ class LoadedModel:
         job = Job(arrays, sizes, schedule.priority, expires)
         if cancellation is not None and not cancellation(lambda: self.batcher.withdraw(job)):
             raise WithdrawnError("the request was cancelled")
-        outputs = self._submit(job, request)
+        try:
+            outputs = self._submit(job, request)
+        finally:
+            if trace is not None:
+                trace.model(self.name, self.version, start, job)
         specs = self.signature.outputs
         results = [(specs[position].name, specs[position].datatype.name, outputs[position]) for position in wanted]
         return Answer(self.name, self.version, request.id, results), ",".join(f"{name}={size}" for name, size in sizes.items())

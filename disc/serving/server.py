@@ -18,6 +18,7 @@ from disc.serving.logs import log
 from disc.serving.repository import Repository
 from disc.serving.settings import ServerSettings
 from disc.serving.shared_memory import Regions
+from disc.serving.tracing import make_spans
 
 SPARE_THREADS = MOST_WATCHERS + 3 * MOST_STREAMS + 16  # beside inference: what may stay open, and health checks
 REFUSAL_S = 0.05  # after a drain: how long refusals may take to reach clients
@@ -31,6 +32,7 @@ class Server:
         self.settings = settings
         self._tokens = Tokens(settings.access)
         self.core = Core(Repository(root, settings), settings)
+        self.core.spans = make_spans(settings.tracing)
         self._regions = Regions(settings.shared_memory, 8 * settings.limits.elements)
         self.port = 0
         self.http = HttpServer(self.core, self._regions, self._tokens) if settings.http_port is not None else None
@@ -69,6 +71,8 @@ class Server:
         self._grpc.stop(1.0 if idle else 0.0).wait()
         if self.http is not None:
             self.http.stop()
+        if self.core.spans is not None:
+            self.core.spans.close()
         log("stopped", answered=self.core.answered, all_answered=idle)
 
     def run(self) -> None:

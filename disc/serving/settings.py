@@ -91,6 +91,15 @@ class Access:
 
 
 @dataclass(frozen=True)
+class Tracing:
+    """OpenTelemetry traces. endpoint: of an OTLP collector over HTTP, "http://127.0.0.1:4318"; None: as the OTEL_* variables say.
+    service: its name in the traces, unless OTEL_SERVICE_NAME says."""
+
+    endpoint: str | None = None
+    service: str | None = None
+
+
+@dataclass(frozen=True)
 class ServerSettings:
     """All of a server. port, http_port: 0 lets the system choose; http_port None: no HTTP. drain_delay_s: after SIGTERM, how long
     requests are still accepted while health says NOT_SERVING. drain_timeout_s: how long accepted requests may take then.
@@ -107,6 +116,7 @@ class ServerSettings:
     limits: Limits = field(default_factory=Limits)
     tls: Tls | None = None
     access: Access = field(default_factory=Access)
+    tracing: Tracing | None = None
     defaults: ModelSettings = field(default_factory=ModelSettings)
     models: Mapping[str, ModelSettings] = field(default_factory=dict)
 

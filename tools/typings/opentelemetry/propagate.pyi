@@ -1,0 +1,5 @@
+from collections.abc import Mapping
+
+from opentelemetry.trace import Context
+
+def extract(carrier: Mapping[str, str]) -> Context: ...

@@ -1,0 +1,4 @@
+from typing import Any
+
+class DeploymentHandle:
+    def __getattr__(self, method: str) -> Any: ...
