@@ -1,10 +1,13 @@
 // Tests of the runtime that run under the sanitizers: `ral_test`. Exits with 1 at the first failure.
 #include "ral.h"
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <memory>
+#include <mutex>
 #include <numeric>
 #include <random>
 #include <string>
@@ -189,6 +192,65 @@ void test_threads() {
   ral_unload(context);
 }
 
+// What a server does: requests that run, that are refused and that fail, while versions of the model are loaded, swapped and dropped.
+// Like a server's repository, the table hands out references, and whoever drops the last one unloads.
+void test_serving() {
+  const auto load = [](int32_t threads) { return std::shared_ptr<ral_context>(load_program(threads), ral_unload); };
+  std::mutex lock;
+  std::shared_ptr<ral_context> current = load(2);
+  const auto find = [&] {
+    const std::lock_guard<std::mutex> held(lock);
+    return current;
+  };
+  std::atomic<bool> done{false};
+  std::atomic<int64_t> answered{0}, refused{0};
+  const auto ask = [&](uint32_t seed) {
+    std::mt19937 generator(seed);
+    const std::vector<float> many(4 * 100001);
+    while (!done) {
+      const std::shared_ptr<ral_context> context = find();
+      if (generator() % 8) {
+        call_and_check(context.get(), static_cast<int64_t>(generator() % 300), generator() % 2);
+        ++answered;
+        continue;
+      }
+      const int64_t dims[2] = {generator() % 2 ? 100001 : 1, 4};  // the entry fails, or the number of inputs is wrong
+      const ral_tensor input{many.data(), dims, nullptr, 2, RAL_F32};
+      ral_tensor output{};
+      CHECK(ral_call(context.get(), &input, dims[0] == 1 ? 0 : 1, nullptr, &output, 1) != RAL_OK);
+      CHECK(std::strlen(ral_last_error()) > 0);
+      ++refused;
+    }
+  };
+  const auto watch = [&] {
+    ral_stats stats;
+    int64_t rows = 0, launches = 0, nanoseconds = 0;
+    while (!done) {
+      const std::shared_ptr<ral_context> context = find();
+      ral_get_stats(context.get(), &stats);
+      ral_get_counters(context.get(), &rows);
+      ral_get_kernels(context.get(), &launches, &nanoseconds);
+      std::this_thread::yield();
+    }
+  };
+  const auto swap = [&] {
+    for (int32_t version = 0; version < 60; ++version) {
+      std::shared_ptr<ral_context> next = load(1 + version % 4);
+      const std::lock_guard<std::mutex> held(lock);
+      current.swap(next);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (uint32_t seed = 0; seed < 6; ++seed) threads.emplace_back(ask, seed);
+  threads.emplace_back(watch);
+  std::thread first(swap), second(swap);
+  first.join();
+  second.join();
+  while (answered < 500 || refused < 50) std::this_thread::yield();
+  done = true;
+  for (std::thread& thread : threads) thread.join();
+}
+
 void test_errors() {
   ral_context* context = load_program(1);
   float data[4] = {};
@@ -265,6 +327,7 @@ int main(int argc, char** argv) {
   test_layouts<uint64_t>();
   test_errors();
   test_threads();
+  test_serving();
   test_file(argc > 1 ? argv[1] : "ral_test.disc");
   std::puts("ral_test: all passed");
   return 0;
