@@ -44,7 +44,7 @@ def decompose(module: fx.GraphModule) -> Decomposed:
     """
     writer = _Writer(_fake_mode(module.graph))
     values: Values = {}
-    writer.graph.output(writer.write(module, values, {}))
+    writer.graph.output(writer.write(module, values, {}))  # pyright: ignore[reportArgumentType]
     writer.graph.eliminate_dead_code()
     left = set(writer.graph.nodes)
     kept = {old: new for old, new in values.items() if isinstance(new, fx.Node) and new in left}
@@ -97,7 +97,7 @@ class _Writer:
         if node.target is operator.getitem:
             parts = _mapped(node.args[0], values)
             if isinstance(parts, list | tuple):
-                return parts[node.args[1]]  # pyright: ignore[reportArgumentType]
+                return parts[node.args[1]]  # pyright: ignore[reportArgumentType, reportCallIssue]
         if node.target is SET_GRAD:
             body = getattr(module, node.args[1].target)  # pyright: ignore
             return self._inline(body, _mapped(node.args[2:], values), origin)
@@ -153,6 +153,7 @@ def _makes_tensors(node: fx.Node) -> bool:
 
 
 def _mapped(argument, values):  # pyright: ignore
+    """The argument with each node replaced by its value."""
     return fx.map_arg(argument, values.__getitem__)
 
 
