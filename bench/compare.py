@@ -82,7 +82,10 @@ def _calls(result: Record) -> dict[str, float]:
 
 def _compile(result: Record) -> dict[str, float]:
     artifact = {name: value for name, value in result["artifact"].items() if name != "bytes"}
-    return {**{f"{name} s": value for table in ("cold_s", "cached_s") for name, value in result[table].items()}, **artifact}
+    return {
+        **{f"{name} s": value for table in ("cold_s", "cached_s", "setup_s") for name, value in result.get(table, {}).items()},
+        **artifact,
+    }
 
 
 def _stream(result: Record) -> dict[str, float]:

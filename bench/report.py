@@ -141,6 +141,12 @@ def _summary(results: Sequence[Record]) -> str:
 
 # --- the other suites -----------------------------------------------------------------------------------------------------------
 
+SETUPS = {
+    "inductor": "inductor, dynamic: set-up and first call",
+    "ort": "ONNX Runtime: a session",
+    "openvino": "OpenVINO: a compiled model",
+}
+
 
 def _compile(result: Record) -> str:
     artifact = result["artifact"]
@@ -153,7 +159,7 @@ def _compile(result: Record) -> str:
         ["second call", f"{artifact['second_call_s'] * 1e3:.1f} ms"],
         ["error of the loaded artifact against eager", f"{result['error']:.1e}"],
     ]
-    rows += [["inductor, dynamic: set-up and first call", f"{result['inductor_s']:.1f} s"]] if "inductor_s" in result else []
+    rows += [[SETUPS[peer], f"{seconds:.2f} s"] for peer, seconds in result["setup_s"].items()]
     return f"## {result['title']}\n\n{table(['step', 'value'], rows)}"
 
 

@@ -14,7 +14,7 @@ SUITE_CASES: dict[str, tuple[Case, ...]] = {
     "memory": MEMORY_CASES,
     "conv": CONV_CASES,
     "overhead": (ADD_ONE,),
-    "compile": MODEL_CASES[:1],
+    "compile": MODEL_CASES,
     "stream": (SMALL_BERT,),
 }
 CASES: dict[str, Case] = {case.name: case for cases in SUITE_CASES.values() for case in cases}

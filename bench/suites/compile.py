@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import statistics
 import tempfile
@@ -16,7 +17,7 @@ import disc
 from bench.cases import CASES, Case, build
 from bench.checks import error_of
 from bench.job import Job, Result
-from bench.peers import Workbench, as_tensor, build_inductor
+from bench.peers import BUILDERS, NEEDS, Workbench, as_tensor
 from disc.api import compile_imported, target_isas
 from disc.frontend.exported import export_module, import_exported
 from disc.ir.dialect import make_context
@@ -33,17 +34,17 @@ def _case(job: Job, case: Case) -> Result:
     with tempfile.TemporaryDirectory(prefix="disc-bench-") as name:
         folder = Path(name)
         stages, exe = cold_stages(case, model, job.threads)
+        again = [cold_stages(case, model, job.threads)[0]["total"] for _ in range(job.repeats)]
         result: Result = {
             "case": case.name,
             "title": case.title,
             "threads": job.threads,
-            "cold_s": stages,
+            "cold_s": {**stages, "total, in a process that has compiled (median)": statistics.median(again)},
             "cached_s": cached_seconds(case, model, job, folder),
             "artifact": artifact_figures(exe, case, folder / "model.disc", job),
             "error": error_of(as_tensor(disc.load(folder / "model.disc")(*inputs)), model(*inputs)),
         }
-        if "inductor" in job.peers:
-            result["inductor_s"] = inductor_seconds(case, model, job.threads, folder)
+        result["setup_s"] = setup_seconds(case, model, job, folder)
     return result
 
 
@@ -117,7 +118,15 @@ def artifact_figures(exe: disc.Executable, case: Case, path: Path, job: Job) -> 
     }
 
 
-def inductor_seconds(case: Case, model: nn.Module, threads: int, folder: Path) -> float:
-    """torch.compile(dynamic=True) and its first call, its caches off."""
-    with inductor_config.patch(force_disable_caches=True):
-        return build_inductor(Workbench(case, model, threads, folder)).setup
+def setup_seconds(case: Case, model: nn.Module, job: Job, folder: Path) -> dict[str, float]:
+    """Until each peer could make its first call, those that are installed: of inductor once, its caches off and the first call included;
+    of the others the median time of making a session from the ONNX file, whose export does not count."""
+    bench = Workbench(case, model, job.threads, folder)
+    found: dict[str, float] = {}
+    for peer in ("ort", "openvino"):
+        if peer in job.peers and all(map(importlib.util.find_spec, NEEDS[peer])):
+            found[peer] = statistics.median(BUILDERS[peer](bench).setup for _ in range(job.repeats))
+    if "inductor" in job.peers:
+        with inductor_config.patch(force_disable_caches=True):
+            found["inductor"] = BUILDERS["inductor"](bench).setup
+    return found
