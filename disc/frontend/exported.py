@@ -210,14 +210,14 @@ def _export(model: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, 
             if error.error_type is UserErrorType.CONSTRAINT_VIOLATION:
                 raise
             raise _data_dependent(error) from error
-    _warn_of_fixed_dims(program, shapes, forms.fixed)
+    _warn_of_fixed_dims(program, shapes, forms)
     return program
 
 
-def _warn_of_fixed_dims(program: ExportedProgram, shapes: dict[str, object], fixed: Mapping[int, str]) -> None:
+def _warn_of_fixed_dims(program: ExportedProgram, shapes: dict[str, object], forms: SymbolicForms) -> None:
     """Warns of every dim that was to be dynamic and that something else than a weight fixed.
 
-    shapes: the specs by parameter, in the order of the inputs. fixed: a size → what fixed a dim to it.
+    shapes: the specs by parameter, in the order of the inputs. forms: the record of the export.
     """
     placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     names = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
@@ -227,9 +227,10 @@ def _warn_of_fixed_dims(program: ExportedProgram, shapes: dict[str, object], fix
     for name, spec in zip(names, specs, strict=True):
         value = placeholders[name].meta["val"] if name in placeholders else None
         for dim in _dynamic_dims(spec):
-            size = to_size(value.shape[dim]) if isinstance(value, torch.Tensor) else None
-            if isinstance(size, int) and size in fixed:
-                text = f"dim {dim} of input '{name}' is fixed to {size} by {fixed[size]}: the compiled program takes no other size there"
+            size = value.shape[dim] if isinstance(value, torch.Tensor) else None
+            who = forms.who_fixed(size)
+            if who is not None:
+                text = f"dim {dim} of input '{name}' is fixed to {to_size(size)} by {who}: the compiled program takes no other size there"
                 warnings.warn(text, stacklevel=5)
 
 

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import operator
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import sympy
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._guards import detect_fake_mode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
 from disc.frontend.locations import user_line
 
@@ -25,43 +27,78 @@ Form = Callable[..., object]
 class SymbolicForms(TorchFunctionMode):
     """Calls FORMS in the place of the functions that would fix a dim.
 
-    fixed: a size → what fixed a dim to it, "unflatten (model.py:12)". A weight that fixes a dim (a convolution's channels) does not count.
+    fixed: the symbol of a dim → what fixed it, "unflatten (model.py:12)"; a weight that does (a convolution's channels) does not count.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.fixed: dict[int, str] = {}
-        self._known = 0
+        self.fixed: dict[sympy.Symbol, str] = {}
+        self._known: dict[sympy.Symbol, sympy.Expr] = {}
         self._numbers = Numbers()
 
     def __torch_function__(
         self, func: Callable[..., object], types: Sequence[type], args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
     ) -> object:
         form = FORMS.get(func, func)
-        if self._numbers.concern(func, args):
+        if self._numbers.concern(func, (*args, *(kwargs or {}).values())):
             return self._numbers.call(func, args, kwargs or {})
         mode = detect_fake_mode(args)
         if mode is None or mode.shape_env is None:
             return form(*args, **(kwargs or {}))
-        replacements = mode.shape_env.replacements
-        if len(replacements) != self._known:
-            self._record(replacements, "a condition in Python before it")
+        env = mode.shape_env
+        self._record(env.replacements, "a condition in Python before it", lambda symbol: False)
         result = form(*args, **(kwargs or {}))
-        if len(replacements) != self._known:
-            tensors = [value for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
-            # A size that was fixed just now is still a SymInt; those of a weight never were.
-            static = [value.shape for value in tensors if all(isinstance(size, int) for size in value.shape)]
-            self._record(replacements, getattr(func, "__name__", str(func)), {size for shape in static for size in shape})
+        name = getattr(func, "__name__", str(func))
+        self._record(env.replacements, name, lambda symbol: needs_size(form, (args, dict(kwargs or {})), env, symbol))
         return result
 
-    def _record(self, replacements: Mapping[sympy.Symbol, sympy.Expr], who: str, weights: Collection[int] = ()) -> None:
-        """Looks at what was replaced since the last call. weights: the sizes of its static operands, which may fix a dim."""
-        new = list(replacements.values())[self._known :]
-        self._known = len(replacements)
-        sizes = [int(value) for value in new if value.is_Integer and value not in weights]
-        place = user_line("".join(traceback.format_stack()[:-2])) if sizes else None
-        for size in sizes:
-            self.fixed.setdefault(size, f"{who} ({place[0]}:{place[1]})" if place else who)
+    def who_fixed(self, size: object) -> str | None:
+        """What fixed the dim of this size; None where nothing did, or a weight."""
+        symbol = size.node._expr if isinstance(size, torch.SymInt) else None
+        while isinstance(symbol, sympy.Symbol) and symbol in self._known and symbol not in self.fixed:
+            symbol = self._known[symbol]
+        return self.fixed.get(symbol) if isinstance(symbol, sympy.Symbol) else None
+
+    def _record(self, replacements: Mapping[sympy.Symbol, sympy.Expr], who: str, needed: Callable[[sympy.Symbol], bool]) -> None:
+        """Looks at what was replaced since the last call. needed: whether a weight fixes the dim of a symbol."""
+        if replacements == self._known:
+            return
+        new = [symbol for symbol, value in replacements.items() if value.is_Integer and not self._known.get(symbol, symbol).is_Integer]
+        self._known = dict(replacements)
+        place = user_line("".join(traceback.format_stack()[:-2])) if new else None
+        for symbol in new:
+            if not needed(symbol):
+                self.fixed[symbol] = f"{who} ({place[0]}:{place[1]})" if place else who
+
+
+def needs_size(func: Callable[..., object], arguments: object, env: ShapeEnv, symbol: sympy.Symbol) -> bool:
+    """Whether `func`, which reads a tensor of static dims too, fails where `symbol` is another size: that tensor, a weight, fixes the dim.
+
+    `func` runs on tensors without data.
+    """
+    tensors = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)]
+    if not any(leaf.dim() and all(isinstance(size, int) for size in leaf.shape) for leaf in tensors):
+        return False
+    fixed = env.replacements[symbol]
+
+    def size(value: int | torch.SymInt) -> int:
+        if not isinstance(value, torch.SymInt):
+            return value
+        hints = {each: env.size_hint(each) for each in value.node._expr.free_symbols}
+        return int(value.node._expr.xreplace({**hints, symbol: fixed + 1}))
+
+    def other(leaf: object) -> object:
+        if isinstance(leaf, Tensor):
+            return torch.empty([size(each) for each in leaf.shape], dtype=leaf.dtype, device="meta")
+        return size(leaf) if isinstance(leaf, torch.SymInt) else leaf
+
+    with _disable_current_modes(), torch.no_grad():
+        args, kwargs = pytree.tree_map(other, arguments)
+        try:
+            func(*args, **kwargs)
+        except Exception:
+            return True
+    return False
 
 
 class Numbers:
@@ -76,7 +113,7 @@ class Numbers:
     def concern(self, func: Callable[..., object], args: Sequence[object]) -> bool:
         """True for a call that makes or reads such a tensor."""
         if func == torch.scalar_tensor:
-            return isinstance(args[0], torch.SymInt)
+            return bool(args) and isinstance(args[0], torch.SymInt)
         return bool(self._sizes) and func in READERS and any(id(argument) in self._sizes for argument in args)
 
     def call(self, func: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> object:
@@ -85,7 +122,7 @@ class Numbers:
         if func == torch.Tensor.item:
             return sizes[0]
         if func in CLAMPS and id(args[0]) not in self._sizes:
-            return func(*sizes, **kwargs)
+            return func(*sizes, **{name: self._size(argument) for name, argument in kwargs.items()})
         result = func(*args, **kwargs)
         size = sizes[0] if func in KEEPERS else ARITHMETIC[func](*sizes) if func in ARITHMETIC and _whole(sizes) and not kwargs else None
         if isinstance(size, torch.SymInt) and isinstance(result, Tensor) and result.dtype == torch.int64:

@@ -9,9 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.export import Dim
 
 import disc
 from disc.frontend.exported import export_module
+
+WEIGHT = torch.randn(6, 4)
 
 
 class Calls(nn.Module):
@@ -52,12 +55,14 @@ class Spans(nn.Module):
     def forward(self, x: torch.Tensor, table: torch.Tensor) -> tuple[torch.Tensor, ...]:
         span = torch.tensor(min(x.shape[0], 6))
         rows = table[8 - span : span + 8, :]
-        return rows, torch.clamp(x + span, 0, span * 2 - 1), x.clamp(span, 9), x[: span.item()], x * span
+        moved = torch.clamp(x + span, 0, span * 2 - 1)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        limited = x.clamp(span, max=9)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        return rows, moved, limited, x[: span.item()], x * span
 
 
 def test_a_size_in_a_tensor_is_a_bound() -> None:
     table = torch.randn(16, 3)
-    executable = disc.compile(Spans(), (torch.arange(5), table), ({0: torch.export.Dim.AUTO}, None), options=disc.Options(cache=False))
+    executable = disc.compile(Spans(), (torch.arange(5), table), ({0: Dim.AUTO}, None), options=disc.Options(cache=False))
     for length in (1, 2, 5, 6, 7, 20):
         x = torch.arange(length) - length // 2
         torch.testing.assert_close(executable(x, table), Spans()(x, table))
@@ -69,11 +74,27 @@ def test_a_size_in_a_tensor_is_a_bound() -> None:
         (lambda x: x.unflatten(1, (3, 2)), "dim 1 of input 'x' is fixed to 6 by unflatten .*test_fixed_dims.py:"),
         (lambda x: x + 1 if x.shape[1] == 6 else x, "dim 1 of input 'x' is fixed to 6 by a condition in Python"),
         (lambda x: torch.linalg.multi_dot([x, x.t()]), "dim 0 of input 'x' is fixed to 4 by linalg_multi_dot"),
+        # Both dims have one size, and each is fixed by another op; a weight of that size fixes neither.
+        (lambda x: torch.linalg.multi_dot([x, WEIGHT]), "dim 0 of input 'x' is fixed to 4 by linalg_multi_dot"),
+        (lambda x: F.relu(x.unflatten(1, (3, 2))) + x[:, 0].unflatten(0, (2, 2)).sum(), "dim 0 of input 'x' is fixed to 4 by unflatten"),
     ],
 )
 def test_a_fixed_dim_is_reported(function: Callable[..., object], text: str) -> None:
     with pytest.warns(UserWarning, match=text):
         export_module(Calls(function), (torch.randn(4, 6),))
+
+
+def test_dims_of_one_size_are_told_apart() -> None:
+    """Dim 0 is fixed by a condition, dim 1 by an op further on."""
+    function = Calls(lambda x: (x + 1 if x.shape[0] == 6 else x).unflatten(1, (3, 2)))
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        export_module(function, (torch.randn(6, 6),))
+    texts = [str(each.message) for each in found if "is fixed to 6" in str(each.message)]
+    assert len(texts) == 2
+    assert texts[0].startswith("dim 0 of input 'x' is fixed to 6 by a condition") and texts[1].startswith(
+        "dim 1 of input 'x' is fixed to 6 by unfl"
+    )
 
 
 def test_what_a_weight_fixes_is_not() -> None:
@@ -82,3 +103,4 @@ def test_what_a_weight_fixes_is_not() -> None:
         export_module(nn.Conv2d(3, 4, 3), (torch.randn(2, 3, 6, 6),))
         export_module(nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4)), (torch.randn(2, 7, 5),))
         export_module(Calls(lambda x: F.max_pool2d(x, 2)), (torch.randn(2, 3, 6, 6),))
+        export_module(Calls(lambda x: F.linear(x.flatten(1), torch.ones(5, 18))), (torch.randn(2, 3, 6),), ({0: Dim.AUTO, 2: Dim.AUTO},))
