@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from compiled import Wrapped, assert_close, module_program, randn
+from compiled import Wrapped, assert_close, both_targets, module_program, randn
 from torch import nn
 
 import disc
@@ -64,13 +64,15 @@ def test_one_column(features: int, dtype: str | None) -> None:
     model = Columns(features).eval()
     auto = torch.export.Dim.AUTO
     options = disc.Options(threads=2) if dtype is None else disc.Options(threads=2, dtype=dtype)
-    executable = disc.compile(model, (randn(3, 4, features), randn(3, features)), ({0: auto, 1: auto}, {0: auto}), options=options)
+    example, shapes = (randn(3, 4, features), randn(3, features)), ({0: auto, 1: auto}, {0: auto})
+    executables = both_targets(model, example, shapes, options=options)  # which share the weights of one artifact
     for batch, length in [(1, 1), (1, 2), (2, 1), (3, 7), (2, 63), (1, 257), (5, 300), (0, 3)]:
         x, v = randn(batch, length, features), randn(batch, features)
         with torch.no_grad():
             wanted = model(x, v)
-        for number, (ours, theirs) in enumerate(zip(executable(x, v), wanted, strict=True)):
-            assert_close(ours, theirs, None if dtype is None else 0.05, f"result {number} at {batch} x {length}")
+        for executable in executables:
+            for number, (ours, theirs) in enumerate(zip(executable(x, v), wanted, strict=True)):
+                assert_close(ours, theirs, None if dtype is None else 0.05, f"{executable.isa}: result {number} at {batch} x {length}")
 
 
 def test_results_do_not_depend_on_threads() -> None:

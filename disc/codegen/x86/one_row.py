@@ -20,7 +20,7 @@ from ...ir.weights import ELEMENT_BYTES
 from ..contraction import Contraction
 from ..index import ONE
 from .code import Code
-from .dots import key_step, transposed_sum
+from .dots import LANES, key_step, transposed_sum
 from .epilogue import Epilogue
 from .function import Frame
 from .gemm_plan import PANEL, Gemm, panels
@@ -43,7 +43,10 @@ def turned(c: Contraction) -> Contraction:
 
 
 def may_be_one_row(gemm: Gemm) -> bool:
-    """True when there may be one row, and B lies in memory contiguous in n or k, in a type that is widened to f32."""
+    """True when there may be one row, and B lies in memory contiguous in n or k, in a type that is widened to f32.
+
+    The same for every ISA level, since all of an artifact's share its weights, packed or as they are.
+    """
     c, form = gemm.contraction, gemm.form
     if gemm.packed or gemm.patches is not None or gemm.right is None or (c.m.is_const and c.m != ONE):
         return False
@@ -59,7 +62,7 @@ def _is_across(gemm: Gemm) -> bool:
 def _is_along(gemm: Gemm) -> bool:
     assert gemm.right is not None
     contiguous = gemm.left is None or gemm.left.k_step == ONE
-    return gemm.right.k_step == ONE and key_step(gemm) is not None and contiguous and gemm.lanes == SUMS
+    return gemm.right.k_step == ONE and key_step(gemm) is not None and contiguous
 
 
 def one_row_note(gemm: Gemm) -> str:
@@ -224,7 +227,16 @@ class _Along(_OneRow):
                 masks = (self.mask(left), self.mask(beyond))
                 rest.yields += self._products(columns, rest.index, rest.carried, lambda number: masks[number])
             sums = [self.add(*rest.results[2 * number : 2 * number + 2]) for number in range(COLUMNS)]
-            self.store(transposed_sum(self, sums), group.index)
+            self._store_sums(sums, group.index)
+
+    def _store_sums(self, sums: list[str], column: str) -> None:
+        if self.lanes == LANES:
+            self.store(transposed_sum(self, sums), column)
+            return
+        for number, value in enumerate(sums):
+            total = self.op(f"vector.reduction <add>, {value} fastmath<reassoc> : {self.vector} into f32")
+            place = self.op(f"llvm.getelementptr {self.moved('%tile', column, 'f32')}[{number}] : (!llvm.ptr) -> !llvm.ptr, f32")
+            self.line(f"llvm.store {total}, {place} {{alignment = 4 : i64}} : f32, !llvm.ptr")
 
     def _products(self, columns: list[str], k: str, sums: list[str], mask: Callable[[int], str | None]) -> list[str]:
         left_row = self.moved("%a", k, self.left)
