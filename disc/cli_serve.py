@@ -25,7 +25,7 @@ def serve_command(
     """Serve models over the Open Inference Protocol until SIGTERM."""
     try:
         from disc.serving.logs import log_to_stderr
-        from disc.serving.server import Server
+        from disc.serving.server import Server, few_arenas
         from disc.serving.settings import ServerSettings, read_settings
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"disc serve needs {error.name}; install it with: pip install 'disc[serve]'") from error
@@ -35,6 +35,7 @@ def serve_command(
     given = {key: value for key, value in {"host": host, "port": port, "http_port": http_port}.items() if value is not None}
     settings = dataclasses.replace(settings, **given, admin=admin or settings.admin)
     log_to_stderr()
+    few_arenas()
     server = Server(path, settings)
     server.start()
     models = [f"{model.name}:{model.version}" for model in server.core.repository.models()]

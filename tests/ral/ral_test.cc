@@ -206,7 +206,7 @@ void test_serving() {
   std::atomic<int64_t> answered{0}, refused{0};
   const auto ask = [&](uint32_t seed) {
     std::mt19937 generator(seed);
-    const std::vector<float> many(4 * 100001);
+    std::vector<float> many(4 * 100001);
     while (!done) {
       const std::shared_ptr<ral_context> context = find();
       if (generator() % 8) {
