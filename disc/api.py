@@ -14,6 +14,7 @@ from torch_mlir import ir
 from disc.artifact import Manifest
 from disc.cache import cache_key, file_view, open_cache
 from disc.codegen.build import Built, build, manifest_tables
+from disc.codegen.packed import obstacle, packed_entry, packed_refusal, plain_tables
 from disc.codegen.x86.forms import native_features
 from disc.config import VERSION, Options, read_environment
 from disc.errors import TargetError, UnsupportedFormatError
@@ -21,6 +22,7 @@ from disc.frontend.imported import Imported
 from disc.ir.dialect import make_context
 from disc.ir.passes import CompileState, bug_with_reproducer, run_passes
 from disc.ir.stages import dot_elements, load_env
+from disc.passes.pack_sequences import PackSequences
 from disc.passes.pipelines import FRONT, FUSION, graph_passes
 from disc.ral.executable import Executable, load
 from disc.schedules import Tree, find_tree
@@ -187,21 +189,42 @@ def compile_imported(
     """Runs every stage after the front end and loads the result. stablehlo: the section of that name. tree: chooses schedules of GEMMs."""
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 20_000))  # values are emitted by recursion over the fused graph
     state = CompileState(weights=imported.weights, options=options, dump=read_environment().dump)
-    run_passes(imported.module, [*FRONT, *graph_passes(options.dtype), *FUSION, SpeculateVersions()], state)
-    elements = dot_elements(imported.module)
+    run_passes(imported.module, [*FRONT, *graph_passes(options.dtype)], state)
+    module, packed = _fused(imported.module, state)
+    elements = dot_elements(module)
     isas = target_isas(target, [feature for element in sorted(elements) for feature in native_features(element)])
-    built = _generate(imported.module, state, isas, tree or find_tree(read_environment().cache_dir))
-    with imported.module.context, ir.Location.unknown():
-        tables = manifest_tables(built, imported.module, load_env(imported.module))
+    built = _generate(module, state, isas, tree or find_tree(read_environment().cache_dir))
+    with module.context, ir.Location.unknown():
+        tables = manifest_tables(built, module, load_env(module))
     manifest: dict[str, object] = {
         "format": 1,
         "compiler": f"disc {VERSION}",
         **tables,
+        **packed,
         "single": imported.outputs.is_single(),
         "options": {"threads": options.threads, "isas": list(isas)},
     }
     weights = [(name, weight.dtype, weight.array) for name, weight in built.weights]
     return Executable.from_parts(cast("Manifest", manifest), built.code, weights, stablehlo, threads=options.threads)
+
+
+def _fused(module: ir.Module, state: CompileState) -> tuple[ir.Module, Mapping[str, object]]:
+    """The module of stage `fused`, and what the manifest says of packing."""
+    fusion = (*FUSION, SpeculateVersions())
+    refusal: str | None = None
+    if state.options.packed:
+        with module.context, ir.Location.unknown():
+            packed, before = ir.Module.parse(module.operation.get_asm(enable_debug_info=True)), plain_tables(module)
+        run_passes(packed, [PackSequences()], state)
+        refusal = packed_refusal(packed)
+        if refusal is None:
+            run_passes(packed, fusion, state)
+            with packed.context, ir.Location.unknown():
+                refusal = obstacle(packed)
+                if refusal is None:
+                    return packed, {"packed": {**packed_entry(packed), **before}}
+    run_passes(module, fusion, state)
+    return module, {} if refusal is None else {"packed_refusal": refusal}
 
 
 def _generate(module: ir.Module, state: CompileState, isas: Sequence[str], tree: Tree) -> Built:

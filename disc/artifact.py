@@ -94,6 +94,22 @@ class BatchRecord(TypedDict):
     outputs: list[int]
 
 
+class PackedRecord(TypedDict):
+    """What the program was before `pack-sequences` made it one over sequences of any lengths (`disc.ral.packing` calls it).
+
+    rows, length: the symbols of the first two dims of its inputs. inputs, results, symbols: as in the manifest, of that program.
+    outputs: for each result "tokens" ([rows, length, ...]) or "sequences" ([rows, ...]). least: tokens of a sequence, at the least.
+    """
+
+    rows: str
+    length: str
+    inputs: list[InputRecord]
+    results: list[OutputRecord]
+    symbols: list[SymbolRecord]
+    outputs: list[str]
+    least: int
+
+
 class Manifest(TypedDict):
     """What an artifact says about itself. The last three are filled in when it is written."""
 
@@ -108,6 +124,8 @@ class Manifest(TypedDict):
     options: dict[str, object]
     batch: NotRequired[BatchRecord]
     batch_refusal: NotRequired[str]  # why there is none, for people
+    packed: NotRequired[PackedRecord]
+    packed_refusal: NotRequired[str]  # why there is none though it was asked for, for people
     format: NotRequired[int]
     code: NotRequired[list[str]]
     weights: NotRequired[list[WeightRecord]]

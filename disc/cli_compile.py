@@ -48,6 +48,9 @@ def compile_command(
     embed_stablehlo: Annotated[
         bool, typer.Option("--embed-stablehlo", help="Store the program in the artifact as well, for a .mlir or .mlirbc file.")
     ] = False,
+    packed: Annotated[
+        bool, typer.Option("--packed", help="For a server that joins requests of different lengths without padding, where that is proved.")
+    ] = False,
     remote: Annotated[str | None, typer.Option(help="HOST:PORT of a `disc compile-server` that compiles it.")] = None,
     remote_ca: Annotated[Path | None, typer.Option(help="Who signed the server's certificate (PEM); without it there is no TLS.")] = None,
     remote_token: Annotated[Path | None, typer.Option(help="File with the bearer token that the server wants.")] = None,
@@ -78,7 +81,7 @@ def compile_command(
             module, inputs = _converted(module, inputs, dtype)
             shapes = _dynamic_shapes(module, inputs, dynamic or [], static or []) if dynamic or static else shapes
             source = _exported(model, module, inputs, shapes)
-        options = Options(threads=threads, dtype=amp or "f32", cache=not no_cache, embed_stablehlo=embed_stablehlo)
+        options = Options(threads=threads, dtype=amp or "f32", cache=not no_cache, embed_stablehlo=embed_stablehlo, packed=packed)
         if remote is not None:
             cached = _compile_remote(source, path, remote, remote_ca, remote_token, target, options)
         else:

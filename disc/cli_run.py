@@ -179,6 +179,11 @@ def inspect_command(path: Artifact, as_json: AsJson = False, debug: Debug = Fals
         print(f"symbol {symbol_text(cast('Mapping[str, object]', symbol), manifest)}")
     batch = manifest.get("batch")
     print(f"batch  {batch['symbol']}" if batch is not None else f"batch  none: {manifest.get('batch_refusal', 'not looked for')}")
+    packed = manifest.get("packed")
+    if packed is not None:
+        print(f"packed rows {packed['rows']} of {packed['length']} tokens, {', '.join(packed['outputs'])}")
+    elif "packed_refusal" in manifest:
+        print(f"packed no: {manifest['packed_refusal']}")
     for check in manifest["checks"]:
         print(f"check  {check_text(check['message'])}")
     kinds = Counter(str(record.get("kind", "kernel")) for record in manifest["kernels"])

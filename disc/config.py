@@ -71,13 +71,15 @@ class Options:
     dots too); "int8" multiplies f32 activations by weights in 8 bits, both quantized (weights per output column and 64 values when
     compiling, activations per row in every call), and does the other dots in bf16. cache: use
     the compile cache. embed_stablehlo: store the model as StableHLO portable bytecode in the artifact (for models that come as StableHLO
-    files). debug_checks: legality check after every pass (on by default).
+    files). packed: compile for a server that computes requests of different lengths one behind the other, without padding; where that
+    cannot be proved, the artifact is an ordinary one and says why. debug_checks: legality check after every pass (on by default).
     """
 
     threads: int | None = None
     dtype: str = "f32"
     cache: bool = True
     embed_stablehlo: bool = False
+    packed: bool = False
     debug_checks: bool = True
 
     def __post_init__(self) -> None:

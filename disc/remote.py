@@ -14,7 +14,7 @@ import grpc
 
 from disc import artifact
 from disc.config import Options
-from disc.errors import ArtifactError, DiscError, RemoteCompileError
+from disc.errors import ArtifactError, DiscError, RemoteCompileError, UnsupportedFormatError
 from disc.serving.compile_request import KIND, SERVICE, compiler_name
 from disc.serving.messages import Message, message
 from disc.targets import FEATURE_FLAGS, host_isa
@@ -73,6 +73,8 @@ def compile_remote(
     ArtifactError for an artifact that is not the one announced.
     """
     options = options or Options()
+    if options.packed:
+        raise UnsupportedFormatError("packed: a compile service does not take this option; compile the model here")
     with tempfile.TemporaryDirectory(prefix="disc-remote-") as folder:
         job, files = _described(model, example_inputs, dynamic_shapes, Path(folder), options)
         job.targets.extend(_targets(target, options))

@@ -348,22 +348,36 @@ def input_names(module: ir.Module) -> list[str]:
 def manifest_tables(built: Built, module: ir.Module, env: ShapeEnv) -> Mapping[str, object]:
     """Inputs, outputs, symbols, checks, kernels and counters as the artifact's manifest wants them."""
     program = built.program
-    names = input_names(module)
     return {
-        "inputs": [
-            {"name": name, "dtype": node.element, "dims": [dim.const if dim.is_const else str(dim) for dim in node.dims]}
-            for name, node in zip(names, program.arguments, strict=True)
-        ],
-        "outputs": [
-            {"name": f"output{number}", "dtype": node.element, "rank": len(node.dims), "dims": [str(dim) for dim in node.dims]}
-            for number, node in enumerate(program.outputs)
-        ],
+        "inputs": input_records(module, program.arguments),
+        "outputs": output_records(program.outputs),
         "symbols": [_symbol_entry(env, name, source) for name, source in program.sources.items()],
         "checks": [{"message": check.message} for check in program.checks],
         "kernels": _kernel_entries(program),
         "counters": built.counters,
         **_batch_entry(module),
     }
+
+
+def input_records(module: ir.Module, arguments: Sequence[Node]) -> list[dict[str, object]]:
+    """Names, types and dims of the arguments of @main."""
+    return [
+        {"name": name, "dtype": node.element, "dims": [dim.const if dim.is_const else str(dim) for dim in node.dims]}
+        for name, node in zip(input_names(module), arguments, strict=True)
+    ]
+
+
+def output_records(outputs: Sequence[Node]) -> list[dict[str, object]]:
+    """Types and dims of what @main returns."""
+    return [
+        {"name": f"output{number}", "dtype": node.element, "rank": len(node.dims), "dims": [str(dim) for dim in node.dims]}
+        for number, node in enumerate(outputs)
+    ]
+
+
+def symbol_records(env: ShapeEnv, sources: Mapping[str, str]) -> list[dict[str, object]]:
+    """The base symbols."""
+    return [_symbol_entry(env, name, _source(text)) for name, text in sources.items()]
 
 
 def _batch_entry(module: ir.Module) -> dict[str, object]:

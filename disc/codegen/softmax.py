@@ -1,4 +1,4 @@
-"""Reads a softmax, and the bound that a causal mask puts on it, off the graph of an attention."""
+"""Reads a softmax, and the bounds that a causal mask or packed sequences put on it, off the graph of an attention."""
 
 from __future__ import annotations
 
@@ -29,6 +29,16 @@ class Causal:
 
     compare: Node
     columns: Dim
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """Row gm sees the columns first[gm] <= gn < past[gm] alone, which `compares` say; everywhere else the score is -inf. first, past:
+    arguments of the fusion, [rows] i64. Rows of one segment are neighbours, and are the columns that they see."""
+
+    compares: tuple[Node, Node]
+    first: Node
+    past: Node
 
 
 def read_softmax(scores: Node, probability: Node) -> Softmax | None:
@@ -103,6 +113,35 @@ def read_causal(space: IndexSpace, body: Body, contraction: Contraction, scores:
             return None
         node = next(operand for operand in node.operands if operand in indices)
     return None
+
+
+def read_segments(space: IndexSpace, contraction: Contraction, scores: Node) -> Segments | None:
+    """The comparisons by which `pack-sequences` keeps sequences apart, None where the scores have none."""
+    if scores.op != "stablehlo.select" or _splat(scores.operands[2]) != -np.inf or scores.operands[0].op != "stablehlo.and":
+        return None
+    if contraction.m != contraction.n or scores.dims != contraction.node.dims:
+        return None
+    low, high = scores.operands[0].operands
+    if any(each.op != "stablehlo.compare" for each in (low, high)):
+        return None
+    if (low.attrs["comparison_direction"], high.attrs["comparison_direction"]) != ("LE", "LT"):
+        return None
+    index = contraction.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("gn"))
+    first, past = (_of_row(space, each, index) for each in (low.operands[0], high.operands[1]))
+    columns = [_position(space, each, index) for each in (low.operands[1], high.operands[0])]
+    if first is None or past is None or columns != [Dim.symbol("gn")] * 2:
+        return None
+    return Segments((low, high), first, past)
+
+
+def _of_row(space: IndexSpace, node: Node, index: Index) -> Node | None:
+    """The argument [rows] of i64 of which `node` holds the element of the row."""
+    while node.op in VIEWS:
+        viewed = view_index(space, node, index)
+        if viewed is None:
+            return None
+        node, index = node.operands[0], viewed
+    return node if node.op == "input" and node.element == "i64" and index == (Dim.symbol("gm"),) else None
 
 
 def _bound(space: IndexSpace, condition: Node, index: Index) -> Causal | None:

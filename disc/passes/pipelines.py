@@ -20,6 +20,7 @@ from disc.passes.fuse_elementwise import FuseElementwise
 from disc.passes.merge_dots import MergeDots
 from disc.passes.merge_slices import MergeSlices
 from disc.passes.name_dims import NameDims
+from disc.passes.pack_sequences import PackSequences
 from disc.passes.quantize_dots import QuantizeDots
 from disc.passes.resolve_broadcasts import ResolveBroadcasts
 from disc.passes.simplify import Simplify
@@ -86,6 +87,7 @@ REGISTRY: dict[str, type[Pass]] = {
         ConvertDots,
         FoldConstants,
         StoreConstants,
+        PackSequences,
         CloneProducers,
         FuseElementwise,
         FuseCompute,

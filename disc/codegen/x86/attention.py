@@ -17,7 +17,7 @@ from ..contraction import Contraction, read_contraction
 from ..index import IndexSpace
 from ..kernel import Kernel, Version
 from ..plan import RowPlan, plan_rows
-from ..softmax import read_causal, read_softmax
+from ..softmax import read_causal, read_segments, read_softmax
 from .attention_blocks import Blocks, emit_blocks
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
 from .gemm import emit_columns
@@ -61,6 +61,7 @@ def emit_attention(name: str, body: Body, space: IndexSpace, isa: Isa) -> Kernel
         micro, notes, scratch, tasks = blocks.micro_kernels(), blocks.notes(), blocks.places()["end"], blocks.row_blocks()
         one, two = blocks.first.contraction, blocks.second.contraction
         keys = one.n if blocks.causal is None else (one.n + 1) // 2  # of the keys, as many as rows as a rule, a row sees half
+        known = blocks.segments is None  # else the lengths of sequences decide
         emit = lambda frame: emit_blocks(frame, blocks, body)  # noqa: E731
     else:
         rows, functions = _Rows(space, body, isa), ()
@@ -71,14 +72,15 @@ def emit_attention(name: str, body: Body, space: IndexSpace, isa: Isa) -> Kernel
             *(f"row of {node.name} kept in scratch between stages" for node in rows.rows.cached),
         )
         scratch, tasks = rows.offsets(space)[3], _blocks(rows.first.contraction)
-        one, two, keys = rows.first.contraction, rows.second.contraction, rows.length
+        one, two, keys, known = rows.first.contraction, rows.second.contraction, rows.length, True
         emit = lambda frame: _emit(frame, rows, body)  # noqa: E731
     notes = (*notes, *_gathered(body))
     symbols = body_symbols(space, body)
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, isa.lanes, emit)
     return Kernel(
         name, "attention", (Version(f"{name}_v0", ""),), symbols, one.batch * tasks, (one.k + two.n) * keys * (BLOCK // 32) + 64,
-        scratch, source, kernel_lines(body), kernel_ops(body), notes, flops=one.batch * one.m * keys * (one.k + two.n) * 2,
+        scratch, source, kernel_lines(body), kernel_ops(body), notes,
+        flops=one.batch * one.m * keys * (one.k + two.n) * 2 if known else None,
         bytes=traffic(space, body), micro_kernels=tuple(dict.fromkeys(micro)), functions=functions,
     )  # fmt: skip
 
@@ -106,7 +108,17 @@ def _read_blocks(space: IndexSpace, body: Body, isa: Isa) -> Blocks | None:
         return None
     first = _plan(space, body, dot, isa, (scores,), frozenset())
     causal = read_causal(space, body, first.contraction, scores)
-    return Blocks(first, _plan(space, body, second, isa, body.yields, frozenset({probability})), scores, probability, softmax, causal)
+    segments = read_segments(space, first.contraction, scores)
+    last = _plan(space, body, second, isa, body.yields, frozenset({probability}))
+    return Blocks(first, last, scores, probability, softmax, causal, segments)
+
+
+def keeps_segments_apart(space: IndexSpace, body: Body) -> bool:
+    """Whether the kernel of an attention fusion of a packed program computes nothing between two sequences."""
+    dot, _, scores, probability = _read(body)
+    contraction = read_contraction(space, dot)
+    declare(space, contraction)
+    return read_softmax(scores, probability) is not None and read_segments(space, contraction, scores) is not None
 
 
 def _plan(space: IndexSpace, body: Body, node: Node, isa: Isa, roots: tuple[Node, ...], leaves: frozenset[Node]) -> Gemm:

@@ -7,7 +7,7 @@ Gimelshein, arXiv 1805.02867, for the running maximum and sum). The division by 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ...ir.graph import Body, Node
 from ...shapes import Dim
@@ -34,9 +34,33 @@ def emit_blocks(frame: Frame, blocks: Blocks, body: Body) -> None:
             batch = e.space.divide(position, count)
             number, block = b.scalar(batch), b.scalar(position - batch * count)
             low, high = share(frame, block, b.scalar(c.m), b.scalar(count))
-            rows = b.op(f"arith.subi {high}, {low} : i64")
             with e.bind("gb", number):
-                _emit_task(Task(frame, blocks, body, low, rows, places))
+                for rows, keys in _segments(frame, blocks, low, high):
+                    count = b.op(f"arith.subi {rows[1]}, {rows[0]} : i64")
+                    _emit_task(Task(frame, blocks, body, rows[0], count, keys, places))
+
+
+def _segments(frame: Frame, blocks: Blocks, low: str, high: str) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
+    """The rows [low, high) and the keys that they may see; of packed sequences, the rows of each, in a loop. Bounds outside of the tokens
+    there are, which only a broken caller gives, are cut, so that nothing beyond them is read."""
+    b, length = frame.b, frame.b.scalar(blocks.first.contraction.n)
+    if blocks.segments is None:
+        yield (low, high), (b.index(0), length)
+        return
+    with b.loop(low, high, b.index(1)) as row:
+        first, past = (_token_bound(frame, node, row.index) for node in (blocks.segments.first, blocks.segments.past))
+        starts = [b.op(f"arith.cmpi eq, {row.index}, {each} : i64") for each in (low, first)]
+        with b.when(b.op(f"arith.ori {starts[0]}, {starts[1]} : i1")):
+            begin = b.op(f"arith.minsi {b.op(f'arith.maxsi {first}, {b.index(0)} : i64')}, {length} : i64")
+            end = b.op(f"arith.minsi {b.op(f'arith.maxsi {past}, {begin} : i64')}, {length} : i64")
+            stop = b.op(f"arith.minsi {b.op(f'arith.maxsi {past}, {row.index} : i64')}, {high} : i64")
+            yield (row.index, stop), (begin, end)
+
+
+def _token_bound(frame: Frame, node: Node, row: str) -> str:
+    leaf = frame.emitter.leaves[node]
+    assert isinstance(leaf, Buffer)
+    return frame.b.op(f"llvm.load {address(frame.b, leaf, row)} : !llvm.ptr -> i64")
 
 
 def _emit_task(task: Task) -> None:
@@ -44,14 +68,16 @@ def _emit_task(task: Task) -> None:
     declare(task.frame.emitter.space, blocks.first.contraction)
     step = _query_rows(task)
     _score_rows(task)
-    keys = _keys(task)
-    least = b.op(f"arith.maxsi {keys}, {b.index(1)} : i64")  # without keys, one empty block makes zeros of the results
-    with b.loop(b.index(0), least, b.index(KEY_BLOCK)) as block:
+    begin, keys = task.keys[0], _keys(task)
+    least = keys
+    if blocks.segments is None:
+        least = b.op(f"arith.maxsi {keys}, {b.index(1)} : i64")  # without keys, one empty block makes zeros of the results
+    with b.loop(begin, least, b.index(KEY_BLOCK)) as block:
         end = b.op(f"arith.minsi {b.op(f'arith.addi {block.index}, {b.index(KEY_BLOCK)} : i64')}, {keys} : i64")
         declare(task.frame.emitter.space, blocks.first.contraction)
         _scores(task, block.index, end, step)
         count = b.op(f"arith.subi {end}, {block.index} : i64")
-        first = b.op(f"arith.cmpi eq, {block.index}, {b.index(0)} : i64")
+        first = b.op(f"arith.cmpi eq, {block.index}, {begin} : i64")
         with b.loop(b.index(0), task.rows, b.index(1)) as row:
             emit_row(task.frame, task.state(row.index), count, first)
         declare(task.frame.emitter.space, blocks.second.contraction)
@@ -89,15 +115,15 @@ def _score_rows(task: Task) -> None:
 
 
 def _keys(task: Task) -> str:
-    """The number of keys that the rows see. Those beyond a causal bound are left out when their values are finite: zero times infinity
+    """Where the keys that the rows see end. Those beyond a causal bound are left out when their values are finite: zero times infinity
     or NaN is NaN."""
     b, e, causal = task.frame.b, task.frame.emitter, task.blocks.causal
-    length = b.scalar(task.blocks.first.contraction.n)
+    begin, length = task.keys
     if causal is None:
         return length
     high = b.op(f"arith.addi {task.low}, {task.rows} : i64")
     with e.bind("gm", b.op(f"arith.subi {high}, {b.index(1)} : i64")):
-        seen = b.op(f"arith.minsi {b.op(f'arith.maxsi {b.scalar(causal.columns)}, {b.index(0)} : i64')}, {length} : i64")
+        seen = b.op(f"arith.minsi {b.op(f'arith.maxsi {b.scalar(causal.columns)}, {begin} : i64')}, {length} : i64")
     return b.op(f"arith.select {_finite(task, seen, length)}, {seen}, {length} : i1, i64")
 
 
@@ -140,7 +166,7 @@ def _scores(task: Task, begin: str, end: str, step: str) -> None:
 
 def _score_row(task: Task, begin: str) -> Callable[[TileRow], None]:
     """Stores a row of a tile of scores, [begin, ...) of the row's keys."""
-    b, e, causal = task.frame.b, task.frame.emitter, task.blocks.causal
+    b, e, causal, segments = task.frame.b, task.frame.emitter, task.blocks.causal, task.blocks.segments
     target = task.buffer("scores")
     name = e.name("first")
     e.space.variable(name, task.blocks.first.contraction.n)
@@ -154,6 +180,13 @@ def _score_row(task: Task, begin: str) -> Callable[[TileRow], None]:
             store_row(task, task.blocks.first, row, lambda value: value, put)
 
     def each(row: TileRow) -> None:
+        seen = segments.compares if segments is not None else ()  # the keys are those of the sequence
+        e.leaves.update(dict.fromkeys(seen, lambda index, predicate: b.const(1, "i1")))
+        masked(row)
+        for compare in seen:
+            del e.leaves[compare]
+
+    def masked(row: TileRow) -> None:
         if causal is None:
             store(row)
             return

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...ir.graph import Node
 from ...shapes import Dim
 from ..index import ZERO
-from ..softmax import Causal, Softmax
+from ..softmax import Causal, Segments, Softmax
 from .dots import FEW, dots_name, dots_source, may_dot
 from .function import rounded_up
 from .gemm_plan import ROWS, Gemm
@@ -26,6 +26,7 @@ class Blocks:
     probability: Node
     softmax: Softmax
     causal: Causal | None
+    segments: Segments | None
 
     @property
     def columns(self) -> Dim:
@@ -65,7 +66,7 @@ class Blocks:
     def row_counts(self) -> tuple[int, ...]:
         """The heights of tiles that occur."""
         m = self.first.contraction.m
-        if not m.is_const or m.const == 0:
+        if not m.is_const or m.const == 0 or self.segments is not None:
             return tuple(range(1, ROWS + 1))
         heights = {size for rows in parts_of(m.const, ROW_BLOCK) for size in parts_of(rows, ROWS)}
         return tuple(sorted(heights))
@@ -78,7 +79,7 @@ class Blocks:
     def whole_tiles(self, gemm: Gemm) -> bool:
         """True when every tile of `gemm` has all its columns."""
         n = gemm.contraction.n
-        return n.is_const and n.const % gemm.width == 0 and (gemm is self.second or self.causal is None)
+        return n.is_const and n.const % gemm.width == 0 and (gemm is self.second or (self.causal is None and self.segments is None))
 
     def micro_kernels(self) -> tuple[tuple[str, int, int], ...]:
         """Those that the kernel calls."""
@@ -102,6 +103,8 @@ class Blocks:
             lines.append(
                 f"causal: row gm sees {self.causal.columns} keys, the rest is skipped in blocks unless a value there is not finite"
             )
+        if self.segments is not None:
+            lines.append("packed sequences: a row's keys are those of its sequence, nothing is computed between two of them")
         return tuple(lines)
 
 

@@ -23,13 +23,14 @@ from .running_softmax import RowState
 
 @dataclass(eq=False)
 class Task:
-    """One block of rows: its first row and number of rows, and where its scratch is."""
+    """One block of rows: its first row and number of rows, the keys [begin, end) that it may see, and where its scratch is."""
 
     frame: Frame
     blocks: Blocks
     body: Body
     low: str
     rows: str
+    keys: tuple[str, str]
     places: dict[str, str]
 
     def at(self, name: str) -> Frame:
