@@ -33,7 +33,7 @@ def model_config(model: LoadedModel) -> Fields:
         "output": [{"name": spec.name, "data_type": spec.datatype.code, "dims": spec.shape} for spec in signature.outputs],
         "instance_group": [{"name": model.name, "count": settings.concurrency, "kind": CPU}],
     }
-    if settings.batching and signature.batch is not None:
+    if settings.batching and (signature.batch is not None or signature.packed is not None):
         policy = {
             "default_timeout_microseconds": settings.default_timeout_us,
             "allow_timeout_override": True,

@@ -8,8 +8,10 @@ from typing import Protocol
 
 import numpy as np
 
-from disc.errors import ConfigurationError
+from disc.errors import ConfigurationError, InputRankError, RequestError, ShapeConstraintError
+from disc.ral.packing import PackedLayout
 from disc.serving.cost import CallCost
+from disc.serving.settings import ModelSettings
 from disc.serving.settings import Sequence as SequenceSettings
 from disc.serving.signature import Batch, Signature
 from disc.serving.tensors import Array
@@ -176,8 +178,53 @@ class PadToLongest(Concatenate):
         self.cost.add(sum(self.rows(member) for member in members), max(self._length(member) for member in members), seconds)
 
 
-def joining_of(signature: Signature, batching: bool, sequence: SequenceSettings | None) -> Joining:
+class Pack:
+    """Requests of any lengths one behind the other, without padding: for packed programs, which take a single request so too."""
+
+    def __init__(self, layout: PackedLayout, batching: bool, most_tokens: int) -> None:
+        self._layout = layout
+        self._batching = batching
+        self._most_tokens = most_tokens
+
+    def _shape(self, member: Member) -> tuple[int, int]:
+        """Raises RequestError for a request that the program cannot take."""
+        try:
+            return self._layout.shape(member.inputs)
+        except (InputRankError, ShapeConstraintError) as error:
+            raise RequestError(str(error)) from error
+
+    def rows(self, member: Member) -> int:
+        return self._shape(member)[0]
+
+    def key(self, member: Member) -> Hashable | None:
+        rows, length = self._shape(member)
+        if not self._batching or not rows * length:
+            return None
+        return tuple(each.shape[2:] if kind == "tokens" else each.shape[1:] for each, kind in self._kinds(member))
+
+    def _kinds(self, member: Member) -> zip[tuple[Array, str]]:
+        return zip(member.inputs, self._layout.inputs, strict=True)
+
+    def admits(self, members: Sequence[Member], candidate: Member) -> bool:
+        return sum(rows * length for rows, length in map(self._shape, (*members, candidate))) <= self._most_tokens
+
+    def join(self, members: Sequence[Member]) -> Inputs:
+        return self._layout.join([member.inputs for member in members])
+
+    def split(self, outputs: Sequence[Array], members: Sequence[Member]) -> list[list[Array]]:
+        return self._layout.split(outputs, [self._shape(member) for member in members])
+
+    def learn(self, members: Sequence[Member], seconds: float) -> None:
+        return None
+
+
+def joining_of(signature: Signature, settings: ModelSettings) -> Joining:
     """The way to join for one model. Raises ConfigurationError for a `sequence` table that does not fit it."""
+    batching, sequence = settings.batching, settings.sequence
+    if signature.packed is not None:
+        if sequence is not None:
+            raise ConfigurationError("sequence: this program is packed, so that requests need no padding; leave the table out")
+        return Pack(signature.packed, batching, settings.max_tokens)
     if signature.batch is None or not batching:
         return Alone()
     if sequence is None:

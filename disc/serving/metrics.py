@@ -47,6 +47,12 @@ def metrics_text(core: Core) -> str:
     lines += _family("disc_kernel_versions", "How often each version of a kernel ran", "counter", versions)
     sizes = [({**_labels(model), "requests": str(jobs)}, count) for model, total in totals for jobs, count in sorted(total.jobs.items())]
     lines += _family("disc_batch_requests", "Calls by the number of requests joined", "counter", sizes)
+    packed = [
+        (_labels(model), sum(jobs * count for jobs, count in total.jobs.items()))
+        for model, total in totals
+        if model.signature.packed is not None
+    ]
+    lines += _family("disc_packed_requests", "Requests that ran in calls without padding", "counter", packed)
     lines += _histograms(totals)
     return "\n".join(lines) + "\n"
 

@@ -53,7 +53,7 @@ class LoadedModel:
         self.statistics = Statistics()
         self.file_bytes = file_bytes
         self._limits = limits
-        joining = joining_of(self.signature, settings.batching, settings.sequence)
+        joining = joining_of(self.signature, settings)
         most = self.signature.batch.most if self.signature.batch else None
         self.batcher = Batcher(_runner(executable), joining, settings, most, self.statistics.batch)
         if settings.threads:
@@ -132,7 +132,9 @@ def load_model(name: str, version: str, path: Path, settings: ModelSettings, lim
     executable.verify()
     model = LoadedModel(name, version, executable, settings, limits, path.stat().st_size)
     for text in settings.warm_up:
-        executable(*_zeros(model.signature, text))
+        inputs = _zeros(model.signature, text)
+        packed = model.signature.packed
+        executable(*(inputs if packed is None else packed.join([inputs])))
     return model
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from disc.artifact import Manifest
 from disc.errors import ArtifactError, RequestError
+from disc.ral.packing import layout_of
 from disc.serving.datatypes import OF_DTYPE, Datatype
 from disc.shapes import Dim, parse_dim
 
@@ -46,9 +47,13 @@ class Signature:
     """The inputs, outputs, symbols and the batch dim of one model."""
 
     def __init__(self, manifest: Manifest) -> None:
-        """Raises ArtifactError for a manifest that contradicts itself."""
+        """Of a packed program, what it takes and gives is told of the program that it was: packing is the server's business.
+
+        Raises ArtifactError for a manifest that contradicts itself.
+        """
         try:
-            self._read(manifest)
+            self.packed = layout_of(manifest)
+            self._read(_as_users_know_it(manifest))
         except (ValueError, KeyError, IndexError) as error:
             raise ArtifactError(f"the manifest contradicts itself: {type(error).__name__}: {error}") from error
 
@@ -146,6 +151,14 @@ class Signature:
                     count = 0
             largest = max(largest, count)
         return largest
+
+
+def _as_users_know_it(manifest: Manifest) -> Manifest:
+    """A packed program's manifest with the tables of the program before."""
+    record = manifest.get("packed")
+    if record is None:
+        return manifest
+    return {**manifest, "inputs": record["inputs"], "outputs": record["results"], "symbols": record["symbols"]}
 
 
 def _spec(name: str, dtype: str, dims: Sequence[int | str]) -> TensorSpec:

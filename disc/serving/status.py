@@ -31,6 +31,7 @@ def _model(model: LoadedModel) -> dict[str, object]:
         "name": model.name,
         "version": model.version,
         "batch_dim": batch.symbol if batch else None,
+        "packed": model.signature.packed is not None,
         "symbols": model.signature.places(),
         "isa": executable.isa,
         "threads": executable.threads,

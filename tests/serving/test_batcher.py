@@ -291,7 +291,7 @@ def signature() -> Signature:
 
 
 def padding(pad: dict[str, float] | None = None) -> PadToLongest:
-    joining = joining_of(signature(), True, SequenceSettings("x.1", "mask", pad or {}))
+    joining = joining_of(signature(), ModelSettings(sequence=SequenceSettings("x.1", "mask", pad or {})))
     assert isinstance(joining, PadToLongest)
     return joining
 
@@ -336,7 +336,7 @@ def test_without_knowledge_lengths_stay_apart_and_equal_ones_join() -> None:
 )
 def test_a_sequence_table_must_fit_the_model(sequence: SequenceSettings, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
-        joining_of(signature(), True, sequence)
+        joining_of(signature(), ModelSettings(sequence=sequence))
 
 
 def test_the_cost_model_learns_times() -> None:

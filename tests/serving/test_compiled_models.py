@@ -14,6 +14,13 @@ from transformers import BertConfig, BertModel
 
 import disc
 from disc.artifact import read_manifest
+from disc.config import Options
+from disc.errors import ConfigurationError
+from disc.serving.batcher import Job
+from disc.serving.joining import joining_of
+from disc.serving.metrics import metrics_text
+from disc.serving.settings import ModelSettings, Sequence
+from disc.serving.signature import Signature
 
 CONFIG = BertConfig(
     hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, vocab_size=100, max_position_embeddings=64
@@ -37,8 +44,17 @@ def artifact(model: BertModel, tmp_path_factory: pytest.TempPathFactory) -> Path
 SEQUENCE = {"length": "input_ids.1", "mask": "attention_mask"}
 
 
-@pytest.fixture(scope="module", params=["equal lengths", "padded"])
-def client(request: pytest.FixtureRequest, artifact: Path) -> Iterator[Client]:
+@pytest.fixture(scope="module")
+def packed_artifact(model: BertModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("packed") / "bert.disc"
+    ones = torch.ones(2, 7, dtype=torch.int64)
+    disc.compile(model, {"input_ids": ones, "attention_mask": ones}, options=Options(packed=True)).save(path)
+    return path
+
+
+@pytest.fixture(scope="module", params=["equal lengths", "padded", "packed"])
+def client(request: pytest.FixtureRequest) -> Iterator[Client]:
+    artifact: Path = request.getfixturevalue("packed_artifact" if request.param == "packed" else "artifact")
     table: dict[str, object] = {"queue_delay_us": 2000, "concurrency": 1, "max_queue": 1000}
     if request.param == "padded":
         table["sequence"] = SEQUENCE
@@ -82,7 +98,9 @@ def test_joined_requests_agree_with_eager(client: Client, model: BertModel) -> N
     assert not wrong, wrong[0]
     statistics = client.call("ModelStatistics", name="bert").model_stats[0]
     assert statistics.inference_stats.success.count == 96
-    if client.server.settings.models["bert"].sequence is not None:
+    packed = client.server.core.repository.find("bert").signature.packed is not None
+    assert ('disc_packed_requests{model="bert",version="1"} 96' in metrics_text(client.server.core)) == packed
+    if packed or client.server.settings.models["bert"].sequence is not None:
         assert statistics.execution_count < 90  # lengths were joined; how many is up to chance
 
 
@@ -90,6 +108,34 @@ def test_an_index_out_of_range_is_the_fault_of_its_request_and_names_no_file(cli
     ids, mask = np.full((1, 3), 1000), np.ones((1, 3), np.int64)
     code, text = failure(lambda: client.infer("bert", input_ids=ids, attention_mask=mask))
     assert code == "INVALID_ARGUMENT" and "out of range" in text and ".py" not in text and "/" not in text
+
+
+def test_packed_requests_that_do_not_fit(packed_artifact: Path) -> None:
+    with serving(packed_artifact, models={"bert": {"warm_up": ["input_ids=1x4,attention_mask=1x4"]}}) as client:
+        metadata = client.call("ModelMetadata", name="bert")
+        assert [(each.name, list(each.shape)) for each in metadata.inputs] == [("input_ids", [-1, -1]), ("attention_mask", [-1, -1])]
+        for rows, length, words in ((2, 5, "same rows and tokens"), (1, 0, "at least 1 tokens")):
+            code, text = failure(
+                lambda rows=rows, length=length: client.infer(
+                    "bert", input_ids=np.ones((rows, length), np.int64), attention_mask=np.ones((1, length), np.int64)
+                )
+            )
+            assert code == "INVALID_ARGUMENT" and words in text
+        code, text = failure(lambda: client.infer("bert", input_ids=np.ones((1, 65), np.int64), attention_mask=np.ones((1, 65), np.int64)))
+        assert code == "INVALID_ARGUMENT" and "at most 64" in text
+
+
+def test_packed_requests_need_no_padding(packed_artifact: Path) -> None:
+    settings = ModelSettings(sequence=Sequence(SEQUENCE["length"], SEQUENCE["mask"]))
+    with pytest.raises(ConfigurationError, match="packed"):
+        joining_of(Signature(read_manifest(packed_artifact)), settings)
+
+
+def test_the_tokens_of_a_joined_call_are_bounded(packed_artifact: Path) -> None:
+    joining = joining_of(Signature(read_manifest(packed_artifact)), ModelSettings(max_tokens=40))
+    jobs = [Job([np.ones((rows, length), np.int64)] * 2, {}) for rows, length in ((2, 10), (1, 20), (1, 21))]
+    assert joining.admits(jobs[:1], jobs[1]) and not joining.admits(jobs[:1], jobs[2])
+    assert joining.key(jobs[0]) == joining.key(jobs[1]) is not None and joining.rows(jobs[0]) == 2
 
 
 def test_a_mask_of_another_length_is_refused(client: Client) -> None:
