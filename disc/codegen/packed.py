@@ -47,7 +47,7 @@ def obstacle(module: ir.Module) -> str | None:
         if node.op != "kernel.fusion":
             continue
         assert node.body is not None
-        if list(node.dims).count(length) > 1:
+        if env.exact_div(env.product(node.dims), length * length) is not None:
             return f"{_named(node.body)}: values of all pairs of tokens would be stored, for want of an attention kernel{_notes(node)}"
         if node.attrs["kind"] == "attention" and not keeps_segments_apart(IndexSpace(env.copy(), False), node.body):
             return f"{_named(node.body)}: its attention kernel does not see where sequences end"
