@@ -46,7 +46,7 @@ def built(name: str) -> nn.Module:
         "albert": lambda: t.AlbertModel(t.AlbertConfig(**usual, embedding_size=32)),
         "gpt2": lambda: t.GPT2Model(t.GPT2Config(**small, n_embd=64, n_head=4, n_layer=1, use_cache=False)),
         "roberta": lambda: t.RobertaModel(t.RobertaConfig(**usual, pad_token_id=1)),
-        "t5": lambda: t.T5EncoderModel(t.T5Config(**small, d_model=64, num_heads=4, num_layers=1, d_ff=128, d_kv=16)),
+        "t5": lambda: t.T5EncoderModel(t.T5Config(**small, d_model=64, num_heads=4, num_layers=2, d_ff=128, d_kv=16)),
     }
     return Text(makers[name]().eval())
 
