@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from functools import reduce
 
 from ..ir.graph import Node
 from ..ir.weights import ELEMENT_BYTES
 from ..schedules import FEATURES
-from ..shapes import Dim, ShapeEnv, Truth
+from ..shapes import Dim, ShapeEnv, Truth, dim_max
 from .buffers import LINE, Lifetime, plan_buffers
-from .kernel import Choice, Kernel
+from .kernel import Choice, Kernel, Split
 from .x86.builder import Builder, Variable
 from .x86.gemm_plan import SCHEDULE_SYMBOLS
 
 COST_PER_CYCLE = 4  # the runtime counts in 1/16 ns, and cores run at about 4 GHz
 FAULT = "fault"  # the argument where a kernel reports an index out of range
+PARTIALS = "partials"  # the argument where the functions of a split kernel hand values on
 API = ("alloc", "output", "launch", "fail", "choose")  # the functions of ral_host_api, in order; behind them cache_bytes
 TENSOR_BYTES = 32  # sizeof(ral_tensor): data 0, dims 8, strides 16, rank 24, dtype 28
 
@@ -199,11 +201,15 @@ class _Host:
     def _allocate(self) -> None:
         b, program = self.b, self.program
         plan = plan_buffers(program.env, lifetimes(program))
-        # Before the buffers a line where kernels report an index out of range, behind them one so that empty ones have an address.
-        total = b.scalar(plan.size + 2 * LINE)
+        # Before the buffers a line where kernels report an index out of range, behind them one so that empty ones have an address, and
+        # what split kernels need, one at a time.
+        splits = dict.fromkeys(launch.kernel.split.partials for launch in program.launches if launch.kernel.split is not None)
+        behind = plan.size + 2 * LINE
+        total = b.scalar(behind + reduce(dim_max, splits, Dim.of(0)))
         base = b.op(f"llvm.call {self.api['alloc']}(%exec, {total}) : !llvm.ptr, (!llvm.ptr, i64) -> !llvm.ptr")
         self._non_null(base)
         self.base = base
+        self.partials = b.op(f"llvm.getelementptr {base}[{b.scalar(behind)}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
         b.statement(f"llvm.store {b.index(0)}, {base} : i64, !llvm.ptr")
         for node, offset in plan.offsets.items():
             self.pointers[node] = b.op(f"llvm.getelementptr {base}[{b.scalar(offset + LINE)}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
@@ -242,12 +248,13 @@ class _Host:
     def _arguments(self, launch: Launch) -> list[Node | str | int]:
         items: list[Node | str | int] = [launch.weights.get(number, node) for number, node in enumerate(launch.inputs)]
         fault = [FAULT] if launch.kernel.checks_indices else []
-        return [*items, *launch.results, *launch.kernel.symbols, *fault]
+        partials = [PARTIALS] if launch.kernel.split is not None else []
+        return [*items, *launch.results, *launch.kernel.symbols, *fault, *partials]
 
     def _argument_value(self, item: Node | str | int) -> tuple[str, str]:
         b = self.b
-        if item == FAULT:
-            return self.base, "!llvm.ptr"
+        if item in (FAULT, PARTIALS):
+            return self.base if item == FAULT else self.partials, "!llvm.ptr"
         if isinstance(item, str):
             return b.variables[item].ssa, "i64"
         if isinstance(item, int):
@@ -264,15 +271,37 @@ class _Host:
             slot = b.op(f"llvm.getelementptr {args}[{position}] : (!llvm.ptr) -> !llvm.ptr, i64")
             b.statement(f"llvm.store {value}, {slot} : {type_}, !llvm.ptr")
         function = self._choose(launch) if number_of_version is None else self._count_schedule(launch, number_of_version)
-        values = ", ".join(b.scalar(each) for each in (kernel.tasks, kernel.cost * COST_PER_CYCLE, kernel.scratch))
+        tasks, cost, scratch = (b.scalar(each) for each in (kernel.tasks, kernel.cost * COST_PER_CYCLE, kernel.scratch))
+        if kernel.split is not None:
+            tasks, cost = self._run_split(number, launch, kernel.split, args, (tasks, cost))
+        self._run(number, function, args, (tasks, cost, scratch))
+        if number in self.program.index_checks:
+            self._check_indices(number)
+
+    def _run(self, number: int, function: str, args: str, sizes: tuple[str, str, str]) -> None:
+        """sizes: number of tasks, cost of each, bytes of scratch per thread."""
+        b = self.b
         status = b.op(
-            f"llvm.call {self.api['launch']}(%exec, {b.index(number)}, {function}, {args}, {values}) : "
+            f"llvm.call {self.api['launch']}(%exec, {b.index(number)}, {function}, {args}, {', '.join(sizes)}) : "
             "!llvm.ptr, (!llvm.ptr, i64, !llvm.ptr, !llvm.ptr, i64, i64, i64) -> i32"
         )
         zero = b.constant("arith.constant 0 : i32")
         self._continue_if(b.op(f"arith.cmpi eq, {status}, {zero} : i32"))
-        if number in self.program.index_checks:
-            self._check_indices(number)
+
+    def _run_split(self, number: int, launch: Launch, split: Split, args: str, whole: tuple[str, str]) -> tuple[str, str]:
+        """All functions of the split version but its last, where its guard holds; then tasks and cost of what is left to run."""
+        b = self.b
+        good = self._guard(launch.kernel.versions[0].guard, launch)
+        sizes = b.scalar(split.tasks), b.scalar(split.cost * COST_PER_CYCLE)
+        after = f"^whole{number}"
+        self._branch(good, after)
+        b.statement(f"^next{self.blocks - 1}:")
+        for function in split.functions[:-1]:
+            self._run(number, self._address(function), args, (*sizes, b.index(0)))
+        b.statement(f"cf.br {after}")
+        b.statement(f"{after}:")
+        tasks, cost = (b.op(f"arith.select {good}, {own}, {other} : i64") for own, other in zip(sizes, whole, strict=True))
+        return tasks, cost
 
     def _schedule(self, choice: Choice) -> str:
         """The number of the schedule for this call's sizes; binds the symbols that tell the kernel of it."""
@@ -360,7 +389,7 @@ class _Host:
         return b.op(f"builtin.unrealized_conversion_cast {value} : {type_} to !llvm.ptr")
 
     def _guard(self, text: str, launch: Launch) -> str:
-        """`divides(16, S1)`, `equal(S0, S1)` and `beyond_cache(S0 * 4)`, joined by " and ", as an i1."""
+        """`divides(16, S1)`, `equal(S0, S1)`, `at_most(4, S0)`, `at_least(9, S1)` and `beyond_cache(S0)`, joined by " and ", as an i1."""
         b = self.b
         result: str | None = None
         for part in text.split(" and "):
@@ -375,7 +404,8 @@ class _Host:
         b = self.b
         if name == "divides":
             left, right = b.op(f"arith.remui {right}, {left} : i64"), b.index(0)
-        return b.op(f"arith.cmpi eq, {left}, {right} : i64")
+        comparison = {"at_most": "sge", "at_least": "sle"}.get(name, "eq")
+        return b.op(f"arith.cmpi {comparison}, {left}, {right} : i64")
 
     def _streams(self, size: str, launch: Launch) -> str:
         """The results, of `size` bytes, are larger than the last-level cache and all begin on a cache line."""

@@ -56,6 +56,19 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Split:
+    """How the first version runs: `functions` one after the other, the version's own last, each over `tasks` tasks of `cost` each.
+
+    partials: bytes of memory of the call that they hand values on in; where it lies is one more argument of the kernel.
+    """
+
+    functions: tuple[str, ...]
+    tasks: Dim
+    cost: Dim
+    partials: Dim
+
+
+@dataclass(frozen=True)
 class Kernel:
     """One kernel of an artifact.
 
@@ -84,4 +97,5 @@ class Kernel:
     functions: tuple[tuple[str, str], ...] = ()
     packed: tuple[PackedWeight, ...] = ()
     choice: Choice | None = None
+    split: Split | None = None
     checks_indices: bool = False

@@ -3,10 +3,11 @@
     "kernel.fusion"(%a) ({...}) {kind = "stitch"}
     →  "kernel.fusion"(%a) ({...}) {kind = "stitch", versions = ["divides(16, S1)", ""]}
 
-Three questions are left to the call: whether the row length is a multiple of the vector length (no tail code), whether every
-broadcast that may expand is in fact none (no index arithmetic for it), and whether the results are larger than the caches (stores that
-bypass them: a line that is written whole need not be read first). A version exists only where the symbols leave the question open; the
-last one has no guard. Requires and keeps stage `fused`.
+Four questions are left to the call: whether the row length is a multiple of the vector length (no tail code), whether every
+broadcast that may expand is in fact none (no index arithmetic for it), whether the results are larger than the caches (stores that
+bypass them: a line that is written whole need not be read first), and whether rows are few and long (each is then cut into parts).
+A version exists only where the symbols leave the question open, or, for rows, do not say no; the last one has no guard.
+Requires and keeps stage `fused`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from disc.ir.costs import op_cost
-from disc.ir.graph import Body, Node, Snapshot
+from disc.ir.graph import Body, Node, Snapshot, is_row_reduction
 from disc.ir.ops import main_block
 from disc.ir.passes import CompileState, Pass
 from disc.ir.stages import load_env
@@ -26,6 +27,8 @@ from disc.shapes import Dim, ShapeEnv, Truth
 
 VECTOR = 16  # lanes of the widest ISA level; the narrower ones divide it
 MEMORY_BOUND = 32  # cost per element: with more, a core takes longer over a line than memory does
+FEW_ROWS = 4
+LONG_ROW = 131072  # elements: a core reads them in 2 us at best, and sums of parts in the caches of two cores are joined in less
 SMALLEST_CACHE = 1 << 20  # bytes: no machine's last-level cache is smaller, so that smaller results need no version of their own
 
 
@@ -56,7 +59,22 @@ def choose_versions(env: ShapeEnv, body: Body, kind: str) -> list[str]:
     if divides or row is None or env.divides(VECTOR, row) is Truth.YES:
         size = streamed_bytes(env, body)
         guards.insert(0, " and ".join(part for part in (best, f"beyond_cache({size})" if size is not None else "") if part))
+    few = few_rows_guard(env, body) if kind == "stitch" else ""
+    if few:
+        guards.insert(0, " and ".join(part for part in (equal, few) if part))
     return [*dict.fromkeys(guard for guard in guards if guard), ""]
+
+
+def few_rows_guard(env: ShapeEnv, body: Body) -> str:
+    """The condition that there are too few rows to be the tasks of several threads, and that they are long; "" where it cannot hold."""
+    reductions = [node for node in body.nodes if is_row_reduction(node)]
+    if not reductions:
+        return ""
+    dims, reduced = reductions[0].operands[0].dims, reductions[0].ints("dimensions")
+    rows, length = (env.product([dims[axis] for axis in range(len(dims)) if (axis in reduced) is inner]) for inner in (False, True))
+    if env.le(rows, FEW_ROWS) is Truth.NO or env.le(LONG_ROW, length) is Truth.NO:
+        return ""
+    return f"at_most({FEW_ROWS}, {rows}) and at_least({LONG_ROW}, {length})"
 
 
 def broadcast_guard(body: Body) -> str:

@@ -27,6 +27,44 @@ def test_rows_side_by_side(dtype: torch.dtype) -> None:
             program.check(randn(rows, length, dtype=dtype))
 
 
+LONG = 131072  # elements from which on few rows are cut into parts; 32 parts of 16384 at least
+
+
+def long_kernels(x: torch.Tensor) -> list[torch.Tensor]:
+    results = [F.softmax(x, -1), F.layer_norm(x, x.shape[1:]), x - x.amax(-1, keepdim=True), x.amin(1), x.argmax(1), x.sum(1) / x.shape[1]]
+    return [*results, (x > 3).any(-1), torch.logsumexp(x, 1), x.mean(), *x.max(1)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_few_long_rows(dtype: torch.dtype) -> None:
+    """Guards both ways, the last part full, one element and one vector long; any number of threads gives the same bits."""
+    program = module_program(long_kernels, randn(3, 4, dtype=dtype))
+    for rows, length in ((3, 5), (1, LONG - 1), (1, LONG), (4, LONG + 1), (5, LONG), (2, LONG + 16384 + 17), (1, 32 * 16384), (1, 600011)):
+        x = randn(rows, length, dtype=dtype)
+        program.check(x)
+        for executable in program.executables:
+            results = []
+            for executable.threads in (1, 2, 3):
+                results.append(executable(x))
+            assert all(torch.equal(ours, theirs) for other in results[1:] for ours, theirs in zip(results[0], other, strict=True))
+    for executable in program.executables:
+        counters = executable.stats()["counters"]
+        assert isinstance(counters, dict)
+        cut = {name: count for name, count in counters.items() if "at_least" in name}
+        assert cut and all(count >= 5 * 4 for count in cut.values()), counters
+
+
+def test_a_sum_of_everything_in_parts() -> None:
+    """Dims that are reduced together are one row; a broadcast that expands takes the version for all shapes."""
+
+    def forward(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        return [(x + y).sum(), x.exp().sum((1, 2)), (x * y).amax((0, 1, 2))]
+
+    program = module_program(forward, randn(2, 3, 4), randn(2, 1, 4))
+    for batch, rows, columns in ((2, 3, 4), (2, 1000, 131), (1, 7, 131072), (4, 400, 401)):
+        program.check(randn(batch, rows, columns), randn(batch, 1, columns))
+
+
 def test_rows_of_a_mask() -> None:
     """Rows whose number is split over several loops, and a row that all of them share."""
 

@@ -1,8 +1,8 @@
 // RUN: %disc_opt %s --passes=fuse-elementwise,fuse-compute,stitch,form-fusions,speculate-versions --stage=fused | %filecheck %s
 
-// Whether rows are whole vectors and whether the result outgrows the caches is left to the call.
+// Whether rows are few and long, whether they are whole vectors and whether the result outgrows the caches is left to the call.
 // CHECK-LABEL: func.func @main
-// CHECK: versions = ["divides(16, S1) and beyond_cache(S0 * S1 * 4)", "divides(16, S1)", ""]
+// CHECK: versions = ["at_most(4, S0) and at_least(131072, S1)", "divides(16, S1) and beyond_cache(S0 * S1 * 4)", "divides(16, S1)", ""]
 "disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
 "disc.symbolic_dim"() {sym_name = "S1", min = 0 : i64, divisor = 1 : i64, source = "arg0.1"} : () -> ()
 func.func @main(%x: tensor<?x?xf32, [@S0, @S1]>) -> (tensor<?x?xf32, [@S0, @S1]>) {

@@ -27,6 +27,7 @@ class Frame:
     outputs: tuple[Buffer, ...]
     roots: tuple[Node, ...]
     arguments: tuple[Node, ...]
+    count: int  # of the kernel's own arguments
 
     @property
     def b(self) -> Builder:
@@ -63,7 +64,8 @@ def emit_function(
         b.variables[symbol] = Variable(symbol, _argument(b, len(pointers) + number, "i64"), b.root, signed=signed)
     if checks_indices(space, body):
         emitter.fault = _argument(b, len(pointers) + len(symbols), "!llvm.ptr")
-    emit(Frame(emitter, "%begin", "%end", "%scratch", results, outputs, body.arguments))
+    count = len(pointers) + len(symbols) + checks_indices(space, body)
+    emit(Frame(emitter, "%begin", "%end", "%scratch", results, outputs, body.arguments, count))
     table, address = b.table_text(name)
     lines = [f"func.func @{name}(%args: !llvm.ptr, %begin: i64, %end: i64, %scratch: !llvm.ptr) {{"]
     lines += [address, *b.globals, *b.root.lines, "return", "}"]
@@ -85,6 +87,12 @@ def store_roots(frame: Frame, indices: dict[Node, Index], source: str) -> None:
 def checks_indices(space: IndexSpace, body: Body) -> bool:
     """True when the kernel gets one more argument, where it reports an index out of range."""
     return space.checked_indices and any(node.op == "disc.gather" for node in body.nodes)
+
+
+def partials_argument(frame: Frame) -> str:
+    """The pointer behind all other arguments: to the memory of a `Split`."""
+    with frame.b.at(frame.b.root):
+        return _argument(frame.b, frame.count, "!llvm.ptr")
 
 
 def _argument(b: Builder, number: int, type_: str) -> str:

@@ -38,10 +38,11 @@ def load_contiguous(b: Builder, buffer: Buffer, offset: str, mask: str | None) -
     return to_register(b, b.op(text), buffer.element)
 
 
-def prefetch(b: Builder, buffer: Buffer, offset: str) -> None:
-    """Asks for the cache line of element `offset`, which need not exist."""
+def prefetch(b: Builder, buffer: Buffer, offset: str, level: int = 1) -> None:
+    """Asks for the cache line of element `offset`, which need not exist, in the cache of `level` 1 or 2."""
+    hint = 4 - level
     b.statement(
-        f'"llvm.intr.prefetch"({address(b, buffer, offset)}) <{{cache = 1 : i32, hint = 3 : i32, rw = 0 : i32}}> : (!llvm.ptr) -> ()'
+        f'"llvm.intr.prefetch"({address(b, buffer, offset)}) <{{cache = 1 : i32, hint = {hint} : i32, rw = 0 : i32}}> : (!llvm.ptr) -> ()'
     )
 
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from ...ir.costs import node_cost
 from ...ir.graph import Node
 from ...shapes import Dim
-from ..index import ONE, ZERO, Index
+from ..index import ONE, ZERO, Index, IndexSpace
 from ..probe import Probe, flattens
 from .builder import Builder, register_element
 from .emit import Ahead, Emitter, Predicate
+from .memory import Buffer, load_contiguous
 
 CHAINS = 4  # accumulators that hide the latency of an addition where the loop does little else
 DEAR = 8  # ops per element from which on the loop does enough else
@@ -153,22 +154,66 @@ def _rows_ahead(name: str) -> Ahead:
 
 def _row_reduction(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> _Reduction:
     """Its loops: one flat lane loop where every load stays affine."""
-    sources = node.operands[: len(node.operands) // 2]
-    extents = [sources[0].dims[axis] for axis in node.ints("dimensions")]
+    extents = _extents(node)
     initial = _initial(e, node)
-
-    def visit(probe: Probe, positions: Index) -> None:
-        for source in sources:
-            probe.visit(source, _source_index(node, index, positions))
-
-    if len([extent for extent in extents if extent != ONE]) <= 1 or flattens(e.space, frozenset(e.leaves), extents, visit):
+    if has_one_loop(e.space, frozenset(e.leaves), node, index):
         whole = e.space.env.product(extents)
         return _Reduction(node, index, predicate, initial, [], whole, lambda positions: e.space.delinear(positions[0], extents))
     return _Reduction(node, index, predicate, initial, extents[:-1], extents[-1], lambda positions: positions)
 
 
+def has_one_loop(space: IndexSpace, leaves: frozenset[Node], node: Node, index: Index) -> bool:
+    """True when the reduced dims can be run over as one, every load from `leaves` staying affine."""
+    extents = _extents(node)
+
+    def visit(probe: Probe, positions: Index) -> None:
+        for source in node.operands[: len(node.operands) // 2]:
+            probe.visit(source, _source_index(node, index, positions))
+
+    return len([extent for extent in extents if extent != ONE]) <= 1 or flattens(space, leaves, extents, visit)
+
+
 def _reduce_rows(e: Emitter, reductions: Sequence[_Reduction]) -> None:
     """Reductions with equal loops, as one loop nest."""
+    results = _accumulated(e, reductions, None)
+    e.finish_caches()
+    for each in reductions:
+        own, results = results[: len(each.initial)], results[len(each.initial) :]
+        _remember(e, each.node, each.index, each.predicate, _across_lanes(e, each.node, own))
+
+
+def reduce_part(e: Emitter, wanted: Sequence[tuple[Node, Index]], low: str, high: str) -> list[tuple[str, str]]:
+    """The accumulators, with their register elements, of reductions with `has_one_loop` over equal lengths, from position `low`, a
+    multiple of the lanes, to `high`."""
+    reductions = [_row_reduction(e, node, index, None) for node, index in wanted]
+    results = _accumulated(e, reductions, (low, high))
+    return list(zip(results, (element for each in reductions for element in _elements(each.node)), strict=True))
+
+
+def join_parts(e: Emitter, wanted: Sequence[tuple[Node, Index]], parts: str, place: Callable[[int, str], str]) -> None:
+    """Joins what `reduce_part` gave for parts 0, 1, ... of a row; `reduce_at` then finds the results. place: the address of an
+    accumulator of a part."""
+    b = e.b
+    initial = [pair for node, _ in wanted for pair in _initial(e, node)]
+    with b.loop(b.index(0), parts, b.index(1), initial) as loop:
+        for node, _ in wanted:
+            done = len(loop.yields)
+            own = loop.carried[done : done + len(node.operands) // 2]
+            buffers = [Buffer(place(done + number, loop.index), (), element) for number, element in enumerate(_elements(node))]
+            loop.yields.extend(_combined(e, node, own, [load_contiguous(b, buffer, b.index(0), None) for buffer in buffers]))
+    results = loop.results
+    for node, index in wanted:
+        own, results = results[: len(node.operands) // 2], results[len(node.operands) // 2 :]
+        _remember(e, node, index, None, _across_lanes(e, node, own))
+
+
+def _elements(node: Node) -> list[str]:
+    """The register elements of a reduction's accumulators."""
+    return [register_element(initial.element) for initial in node.operands[len(node.operands) // 2 :]]
+
+
+def _accumulated(e: Emitter, reductions: Sequence[_Reduction], limits: tuple[str, str] | None) -> list[str]:
+    """The accumulators of reductions with equal loops: of the whole, or of the part of their one loop within `limits`."""
     b = e.b
     outer, inner = reductions[0].outer, reductions[0].inner
     initial = [pair for each in reductions for pair in each.initial]
@@ -189,7 +234,8 @@ def _reduce_rows(e: Emitter, reductions: Sequence[_Reduction]) -> None:
             return updated
 
         saved, e.row_loop = e.row_loop, not outer
-        results = e.lane_loop(lane_name, b.index(0), b.scalar(inner), inner, unroll, pairs, step)
+        low, high = limits or (b.index(0), b.scalar(inner))
+        results = e.lane_loop(lane_name, low, high, inner if limits is None else Dim.symbol(lane_name), unroll, pairs, step)
         e.row_loop = saved
         return _join(e, reductions, results, unroll)
 
@@ -203,11 +249,7 @@ def _reduce_rows(e: Emitter, reductions: Sequence[_Reduction]) -> None:
             loop.yields = nest(depth + 1, [*positions, variable], loop.carried)
         return loop.results
 
-    results = nest(0, [], [value for value, _ in initial])
-    e.finish_caches()
-    for each in reductions:
-        own, results = results[: len(each.initial)], results[len(each.initial) :]
-        _remember(e, each.node, each.index, each.predicate, _across_lanes(e, each.node, own))
+    return nest(0, [], [value for value, _ in initial])
 
 
 def _unroll(lanes: int, reductions: Sequence[_Reduction]) -> int:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from ...ir.costs import node_cost
 from ...ir.graph import Body, Node
 from ...ir.weights import ELEMENT_BYTES
 from ...shapes import Dim, dim_max, dim_min
 from ..index import Index, IndexSpace
-from ..kernel import Kernel, Version
+from ..kernel import Kernel, Split, Version
 from ..plan import RowPlan, plan_rows, root_index
 from .blocked import STRIP, Blocked, emit_blocked, plan_blocks
 from .builder import register_element
 from .emit import Ahead, RowCache
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
+from .long_rows import emit_long_rows, is_long_rows, plan_long_rows
 from .memory import Buffer, address, fence_streams
 from .reductions import reduce_columns_together, reduce_together
 
@@ -37,9 +39,21 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, g
     row, groups = plan.row(space), plan.groups(space)
     work = sum(node_cost(root) + 2 for root in body.yields)
     blocked = plan_blocks(space, body.nodes, plan) if kind == "loop" and work <= CHEAP else None
+    long_rows = plan_long_rows(space, body, plan)
     versions: list[Version] = []
     source = ""
+    split: Split | None = None
     for number, guard in enumerate(guards):
+        if is_long_rows(guard):
+            if long_rows is None:
+                continue
+            functions = tuple(f"{name}_v{number}_{part}" for part in range(len(plan.stages) + 1))
+            for part, function in enumerate(functions):
+                emit_part = partial(emit_long_rows, plan=plan, rows=long_rows, number=part)
+                source += emit_function(function, body, body.yields, symbols, space, lanes, emit_part)
+            split = long_rows.split(guard, functions, work, lanes)
+            versions.append(Version(functions[-1], guard))
+            continue
         function = f"{name}_v{number}"
 
         def emit(frame: Frame, guard: str = guard) -> None:
@@ -66,7 +80,7 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, g
     return Kernel(
         name, kind, tuple(versions), symbols, tasks, elements * plan.depth(space) * work // (2 * lanes) + 16,
         rounded_up(row, lanes) * (8 * len(plan.cached) * rows_at_once(plan)), source, kernel_lines(body), kernel_ops(body),
-        _notes(plan, flat, blocked), flops=groups * row * work, bytes=traffic(space, body),
+        _notes(plan, flat, blocked), flops=groups * row * work, bytes=traffic(space, body), split=split,
     )  # fmt: skip
 
 

@@ -19,10 +19,11 @@ from ..kernel import Kernel, Version
 from .builder import register_element
 from .emit import Predicate
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, traffic
-from .memory import Buffer, address
+from .memory import Buffer, address, prefetch
 
 BAND = 32  # output rows of a task: a 7x7 window then copies 38 rows for 32, and the copy of 224 columns is 38 KiB
 ROWS = {16: 8, 8: 4}  # accumulators per block: with one weight per window row they must fit 32 and 16 registers
+LINE = 64  # bytes
 MOST_TAPS = 128  # the taps are unrolled; past this the code no longer fits the instruction cache
 ELEMENTS = ("f32", "f64", "i32", "i64")
 POINT = WindowAxis(ONE, ONE, 1, 1, 1, 0)  # the missing axis of a one-dimensional window
@@ -188,11 +189,13 @@ def _emit_band(frame: Frame, window: Window, body: Body) -> None:
     first = b.scalar(Dim.symbol("wband") * BAND)
     rows = b.op(f"arith.minsi {b.op(f'arith.subi {b.scalar(window.rows.out)}, {first} : i64')}, {b.index(BAND)} : i64")
     _copy_band(frame, window, rows)
+    end = b.op(f"arith.addi {first}, {rows} : i64")
     block = ROWS[b.lanes]
     with (
         b.loop(b.index(0), rows, b.index(block)) as block_loop,
         b.loop(b.index(0), b.scalar(window.columns.out), b.index(b.lanes)) as strip,
     ):
+        _fetch_next(frame, window, b.op(f"arith.addi {end}, {block_loop.index} : i64"), strip.index)
         sums = _block_values(frame, window, block_loop.index, strip.index)
         tile = Buffer(address(b, Buffer(frame.scratch, (), "i8"), b.scalar(_tile_offset(window))), (), window.element)
         for number, value in enumerate(sums):
@@ -201,6 +204,26 @@ def _emit_band(frame: Frame, window: Window, body: Body) -> None:
         count = b.op(f"arith.minsi {b.op(f'arith.subi {rows}, {block_loop.index} : i64')}, {b.index(block)} : i64")
         top = b.op(f"arith.addi {first}, {block_loop.index} : i64")
         _epilogue(frame, window, body, tile, (top, count), strip.index)
+
+
+def _fetch_next(frame: Frame, window: Window, row: str, column: str) -> None:
+    """Prefetches into L2 what a block at output `row` and `column` will read: the next band, or what lies there in the next plane.
+
+    Bands are read in bursts, which memory could not serve faster than it is asked; meanwhile nothing is computed.
+    """
+    b, e = frame.b, frame.emitter
+    leaf = e.leaves.get(window.source)
+    if not isinstance(leaf, Buffer):
+        return
+    e.space.variable("wnext", window.rows.out + BAND)
+    e.space.variable("wleft", window.columns.out)
+    with e.bind("wnext", row), e.bind("wleft", column):
+        top = Dim.symbol("wnext") * window.rows.stride - window.rows.low
+        left = Dim.symbol("wleft") * window.columns.stride - window.columns.low
+        for line in range(1 if window.rows is POINT else ROWS[b.lanes] * window.rows.stride):
+            for start in range(0, b.lanes * window.columns.stride, LINE // _size(window)):
+                at = window.source_at(Dim.symbol("gb"), ZERO if window.rows is POINT else top + line, left + start)
+                prefetch(b, leaf, b.scalar(e.space.linear(at, leaf.dims)), level=2)
 
 
 def _size(window: Window) -> int:
