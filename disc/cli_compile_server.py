@@ -31,6 +31,7 @@ def compile_server_command(
     try:
         from disc.serving.compile_service import CompileServer
         from disc.serving.compile_settings import GIB, CompileLimits, CompileSettings
+        from disc.serving.grpc_server import termination
         from disc.serving.logs import log_to_stderr
         from disc.serving.settings import Access, Tls
     except ModuleNotFoundError as error:
@@ -49,8 +50,10 @@ def compile_server_command(
     log_to_stderr()
     server = CompileServer(settings)
     server.start()
-    if as_json:
-        print_json({"host": host, "port": server.port, "folder": str(settings.folder)})
-    else:
-        print(f"compiling on {host}:{server.port} (gRPC)", flush=True)
-    server.run()
+    with termination() as wait:  # whoever reads that it serves may end it
+        if as_json:
+            print_json({"host": host, "port": server.port, "folder": str(settings.folder)})
+        else:
+            print(f"compiling on {host}:{server.port} (gRPC)", flush=True)
+        wait()
+    server.stop()

@@ -24,6 +24,7 @@ def serve_command(
 ) -> None:
     """Serve models over the Open Inference Protocol until SIGTERM."""
     try:
+        from disc.serving.grpc_server import termination
         from disc.serving.logs import log_to_stderr
         from disc.serving.server import Server, few_arenas
         from disc.serving.settings import ServerSettings, read_settings
@@ -38,14 +39,16 @@ def serve_command(
     few_arenas()
     server = Server(path, settings)
     server.start()
-    models = [f"{model.name}:{model.version}" for model in server.core.repository.models()]
-    if as_json:
-        print_json({"host": settings.host, "port": server.port, "http_port": server.http_port, "models": models})
-    else:
-        page = (
-            ""
-            if server.http_port is None
-            else f", http{'s' if settings.tls else ''}://{settings.host}:{server.http_port} (REST, status page)"
-        )
-        print(f"serving {', '.join(models) or 'no model'} on {settings.host}:{server.port} (gRPC){page}", flush=True)
-    server.run()
+    with termination() as wait:  # whoever reads that it serves may end it
+        models = [f"{model.name}:{model.version}" for model in server.core.repository.models()]
+        if as_json:
+            print_json({"host": settings.host, "port": server.port, "http_port": server.http_port, "models": models})
+        else:
+            page = (
+                ""
+                if server.http_port is None
+                else f", http{'s' if settings.tls else ''}://{settings.host}:{server.http_port} (REST, status page)"
+            )
+            print(f"serving {', '.join(models) or 'no model'} on {settings.host}:{server.port} (gRPC){page}", flush=True)
+        wait()
+    server.stop()

@@ -19,7 +19,7 @@ from disc.serving.compile_request import KIND, SERVICE, check_job, job_key, rece
 from disc.serving.compile_settings import CompileSettings
 from disc.serving.grpc_handlers import Handlers, abort, parsed
 from disc.serving.grpc_health import MOST_WATCHERS, HealthService, Switch, reflection
-from disc.serving.grpc_server import bind, make_server, run_until_signal
+from disc.serving.grpc_server import bind, make_server
 from disc.serving.logs import log
 from disc.serving.messages import message
 
@@ -153,7 +153,3 @@ class CompileServer:
         in_time = self.jobs.close(self.settings.drain_timeout_s)
         self._grpc.stop(1.0).wait()
         log("stopped", compiles=self.jobs.compiles, all_answered=in_time)
-
-    def run(self) -> None:
-        """Serves until SIGTERM or SIGINT; then drains."""
-        run_until_signal(self.stop)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import grpc
 
@@ -38,8 +39,9 @@ def bind(server: grpc.Server, host: str, port: int, tls: Tls | None) -> int:
         raise ConfigurationError(f"cannot listen on {address}: {error}") from error
 
 
-def run_until_signal(stop: Callable[[], None]) -> None:
-    """Waits for SIGTERM or SIGINT, then calls `stop`. In the main thread.
+@contextmanager
+def termination() -> Iterator[Callable[[], None]]:
+    """Inside, SIGTERM and SIGINT end nothing; the function that it gives waits for one. In the main thread.
 
     Python runs a handler in the main thread, but the system may hand the signal to any thread (it does after SIGSTOP and SIGCONT), and then
     nothing wakes a main thread that waits for a lock. So it waits for the byte that the signal writes, whichever thread got it.
@@ -50,6 +52,11 @@ def run_until_signal(stop: Callable[[], None]) -> None:
         before = signal.set_wakeup_fd(sender.fileno())
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
-        receiver.recv(1)
-        signal.set_wakeup_fd(before)
-    stop()
+
+        def wait() -> None:
+            receiver.recv(1)
+
+        try:
+            yield wait
+        finally:
+            signal.set_wakeup_fd(before)

@@ -13,7 +13,7 @@ from disc.serving.core import Core
 from disc.serving.grpc_handlers import MOST_STREAMS
 from disc.serving.grpc_health import MOST_WATCHERS, HealthService, reflection
 from disc.serving.grpc_inference import InferenceService
-from disc.serving.grpc_server import bind, make_server, run_until_signal
+from disc.serving.grpc_server import bind, make_server
 from disc.serving.http_server import HttpServer
 from disc.serving.logs import log
 from disc.serving.repository import Repository
@@ -89,7 +89,3 @@ class Server:
         if self.core.spans is not None:
             self.core.spans.close()
         log("stopped", answered=self.core.answered, all_answered=idle)
-
-    def run(self) -> None:
-        """Serves until SIGTERM or SIGINT; then drains."""
-        run_until_signal(self.stop)
