@@ -57,6 +57,7 @@ class Clusters:
         self.of: dict[Node, Cluster] = {}
         self.returned = set(self.body.yields)
         self._uses: dict[Node, tuple[Use, ...]] = {}
+        self._successors: dict[Cluster, list[Cluster]] = {}  # until a group changes
         self._next = 0
         self._read()
 
@@ -170,9 +171,12 @@ class Clusters:
 
     def successors(self, cluster: Cluster) -> list[Cluster]:
         """The groups that read from this one."""
-        found = {self.of[use.user].id: self.of[use.user] for node in cluster.nodes for use in self.uses(node)}
-        found.pop(cluster.id, None)
-        return list(found.values())
+        found = self._successors.get(cluster)
+        if found is None:
+            readers = {self.of[use.user]: None for node in cluster.nodes for use in self.uses(node)}
+            readers.pop(cluster, None)
+            found = self._successors[cluster] = list(readers)
+        return found
 
     def would_cycle(self, producer: Cluster, consumer: Cluster) -> bool:
         """True when a third group lies on a path from `producer` to `consumer`."""
@@ -199,6 +203,7 @@ class Clusters:
             for each in node.siblings or (node,):
                 self.of[each] = consumer
         producer.nodes = []
+        self._successors.clear()
         return consumer
 
     def store(self, view: Node, cluster: Cluster) -> None:
@@ -206,6 +211,7 @@ class Clusters:
         self.mark_stored(view)
         self.of[view] = cluster
         cluster.nodes.append(view)
+        self._successors.clear()
 
     def mark_stored(self, view: Node) -> None:
         """Makes `view` a real op from now on: some group writes it in its own order. The caller sees to its group."""
@@ -213,6 +219,7 @@ class Clusters:
         with self.context():
             self.snapshot.ops[view.id].attributes[STORED] = ir.UnitAttr.get()
         self._uses.clear()
+        self._successors.clear()
 
     def note(self, node: Node, text: str) -> None:
         """Makes `explain` say `text` of the kernel of `node`."""
