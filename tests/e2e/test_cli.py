@@ -287,6 +287,7 @@ def test_tune_measures_goes_on_and_is_used(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setenv("DISC_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(tuning, "LINEAR", ((64, 32),))
+    monkeypatch.setattr(tuning, "TRANSPOSED", ())
     monkeypatch.setattr(tuning, "BATCHED", ())
     monkeypatch.setattr(tuning, "ROWS", tuple(range(1, 13)))
     monkeypatch.setattr(tuning, "COARSE_ROWS", (2, 40))
