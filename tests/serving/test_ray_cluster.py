@@ -7,6 +7,7 @@ import os
 import site
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -35,16 +36,18 @@ ISOLATED = ("unshare", "--map-root-user", "--net", "sh", "-c", f'{NETWORK} && ex
 
 
 def run(python: Path, folder: Path, script: str, *arguments: str) -> dict[str, object]:
-    """What the script printed. It runs in `folder`, with few threads; Ray keeps its own files there.
+    """What the script printed. It runs in `folder`, with few threads.
 
     The one proxy is on the head node, and would send nothing elsewhere as long as the replica there has room.
     """
     environment = {
-        **os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE)]), "RAY_TMPDIR": str(folder), "OMP_NUM_THREADS": "1",
+        **os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE)]), "OMP_NUM_THREADS": "1",
         "RAY_USAGE_STATS_ENABLED": "0", "RAY_health_check_timeout_ms": "60000", "RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING": "0",
     }  # fmt: skip
     command = [*ISOLATED, str(python), str(HERE / script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment, cwd=folder)
+    with tempfile.TemporaryDirectory(prefix="ray") as short:  # the names of Ray's sockets may have 107 characters in all
+        environment["RAY_TMPDIR"] = short
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment, cwd=folder)
     assert done.returncode == 0 and "conformant" in done.stdout, done.stdout[-2000:] + done.stderr[-6000:]
     return json.loads(next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{")))
 
