@@ -66,10 +66,11 @@ class Machines:
 
     def found(self) -> list[Machine]:
         """The machines that are there, in the order of their names."""
-        nodes = sorted((each["NodeID"], each["Resources"].get("CPU", 0.0)) for each in self._ray.nodes() if each["Alive"])
+        alive = sorted((each["NodeID"], each["Resources"].get("CPU", 0.0)) for each in self._ray.nodes() if each["Alive"])
+        nodes = [(node, cpus) for node, cpus in alive if cpus]
         with ThreadPoolExecutor(max(len(nodes), 1)) as pool:
-            described = pool.map(lambda node: self.run(node[0], 0.0, describe), [node for node in nodes if node[1]])
-            return [Machine(node, cpus, *each) for (node, cpus), each in zip([n for n in nodes if n[1]], described, strict=True)]
+            described = pool.map(lambda node: self.run(node[0], 0.0, describe), nodes)
+            return [Machine(node, cpus, *each) for (node, cpus), each in zip(nodes, described, strict=True)]
 
     def run(self, node: str, cpus: float, function: Callable[..., Any], *arguments: object) -> Any:
         """The result of `function` on this very node, with so many of its CPUs. Raises LostError when the node is gone."""
@@ -235,14 +236,9 @@ def slug(kind: str) -> str:
 
 def collect(machines: Sequence[Machine], measure_on: Measure, wanted: Sequence[Point], schedules: Sequence[Schedule], store: Path) -> None:
     """Appends to `store` what it lacks of these sizes: each machine takes the next ones that share a program until there are none."""
-    from disc.tuning import read_records
+    from disc.tuning import resume
 
-    store.parent.mkdir(parents=True, exist_ok=True)
-    known: set[Point] = set()
-    if store.exists():
-        known = {record.point for record in read_records(store)}
-        whole, newline, _ = store.read_text().rpartition("\n")
-        store.write_text(whole + newline)  # without a line that was cut off
+    known = resume(store)
     left: SimpleQueue[list[Point]] = SimpleQueue()
     for _, same in groupby(
         (point for point in wanted if point not in known), key=lambda point: (point.n, point.k, point.batch, point.weights)

@@ -223,13 +223,8 @@ def collect(wanted: Sequence[Point], store: Path, bench: Bench) -> Iterator[tupl
 
     Interrupted, it goes on where it stopped. Raises OSError when the file cannot be written.
     """
-    known: set[Point] = set()
-    if store.exists():
-        known = {record.point for record in read_records(store)}
-        whole, newline, _ = store.read_text().rpartition("\n")  # without the part of a line that was being written
-        store.write_text(whole + newline)
+    known = resume(store)
     done = sum(point in known for point in wanted)
-    store.parent.mkdir(parents=True, exist_ok=True)
     for point in wanted:
         if point in known:
             continue
@@ -238,6 +233,17 @@ def collect(wanted: Sequence[Point], store: Path, bench: Bench) -> Iterator[tupl
             file.write(record.to_json() + "\n")
         done += 1
         yield done, record
+
+
+def resume(store: Path) -> set[Point]:
+    """The sizes that `store` holds. Makes it ready for more: its folder is there, and the part of a line that was being written is gone."""
+    store.parent.mkdir(parents=True, exist_ok=True)
+    if not store.exists():
+        return set()
+    known = {record.point for record in read_records(store)}
+    whole, newline, _ = store.read_text().rpartition("\n")
+    store.write_text(whole + newline)
+    return known
 
 
 def read_records(store: Path) -> list[Record]:
