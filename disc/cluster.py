@@ -241,7 +241,8 @@ def collect(machines: Sequence[Machine], measure_on: Measure, wanted: Sequence[P
     known = resume(store)
     left: SimpleQueue[list[Point]] = SimpleQueue()
     for _, same in groupby(
-        (point for point in wanted if point not in known), key=lambda point: (point.n, point.k, point.batch, point.weights)
+        (point for point in wanted if point not in known),
+        key=lambda point: (point.n, point.k, point.batch, point.weights, point.transposed),
     ):
         left.put(list(same))
     writing = threading.Lock()
