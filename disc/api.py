@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -50,14 +51,18 @@ def compile(
     tuple, or a dict by name), needed for a module; their sizes do not matter. dynamic_shapes: as `torch.export` takes them; None = every
     dim of every tensor input is dynamic. target: "native" (this CPU, with its bf16 and int8 instructions where the program computes in
     these), or ISA names such as ["x86-64-v3", "x86-64-v4", "x86-64-v4+avx512bf16"] (`disc.targets.ISAS` lists them). The result comes
-    out of the compile cache where the same program was compiled before (`stats()["compiles"]` is then 0).
+    out of the compile cache where the same program was compiled before (`stats()["compiles"]` is then 0). Warns where
+    `Options(packed=True)` was asked for and the program cannot be packed; the result then is a plain one.
 
     Raises UnsupportedOpError (all ops that cannot be compiled), UnsupportedFormatError, TargetError, ShapeConstraintError, CompilerBug.
     """
     options = options or Options()
     target_isas(target)  # before the export: a target that does not exist should fail at once
     program = _program(model, example_inputs, dynamic_shapes)
-    return _through_cache(options, lambda: _key(program, target, options), lambda: _compile_program(program, target, options))
+    executable = _through_cache(options, lambda: _key(program, target, options), lambda: _compile_program(program, target, options))
+    if "packed_refusal" in executable.manifest:
+        warnings.warn(f"not packed: {executable.manifest['packed_refusal']}", stacklevel=2)
+    return executable
 
 
 def compile_graph(imported: Imported, target: str | Sequence[str], options: Options) -> Executable:

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -85,12 +86,16 @@ def compile_command(
         if remote is not None:
             cached = _compile_remote(source, path, remote, remote_ca, remote_token, target, options)
         else:
-            executable = disc.compile(source, target=target or "native", options=options)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="not packed: ")  # printed below, for a remote compile too
+                executable = disc.compile(source, target=target or "native", options=options)
             executable.save(path)
             cached = executable.stats()["compiles"] == 0
     seconds = time.perf_counter() - start
     manifest = artifact.read_manifest(path)
     size = path.stat().st_size
+    if "packed_refusal" in manifest:
+        print(f"not packed: {manifest['packed_refusal']}", file=sys.stderr)
     if as_json:
         print_json({
             "output": str(path), "bytes": size, "seconds": seconds, "cached": cached, "kernels": len(manifest["kernels"]),

@@ -100,7 +100,8 @@ def test_reduced_precision() -> None:
 def test_refusals_name_the_op(name: str, words: str) -> None:
     example = tuple(torch.from_numpy(each) for each in inputs(np.random.default_rng(0), 2, 5))
     model = built(name)
-    found = disc.compile(model, example, options=Options(packed=True, cache=False))
+    with pytest.warns(UserWarning, match="not packed: "):
+        found = disc.compile(model, example, options=Options(packed=True, cache=False))
     refusal = found.manifest.get("packed_refusal", "")
     assert words in refusal and ".py:" in refusal, refusal
     with pytest.raises(ArtifactError, match="not packed"):

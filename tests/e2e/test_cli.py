@@ -114,6 +114,13 @@ def test_compile_amp_is_the_option_dtype(amp: str, capsys: pytest.CaptureFixture
     torch.testing.assert_close(ours, exact, rtol=0.05, atol=0.05)
 
 
+def test_compile_says_when_it_could_not_pack(capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):  # the second time from the cache
+        assert main(["compile", "scaled_factory:wide", "-o", "wide.disc", "--packed"]) == 0
+        error = capsys.readouterr().err
+        assert "not packed: " in error and error.count("packed") == 1, error
+
+
 def test_compile_amp_of_a_file() -> None:
     """Operands of 1 + 2^-10 are 1 in bf16."""
     Path("square.mlir").write_text(
