@@ -77,15 +77,20 @@ class Code:
     def load(self, pointer: str, start: int, element: str, mask: str | None = None) -> str:
         """lanes values from element `start` on as f32; what `mask` hides is not read and zero."""
         stored = "i16" if element == "bf16" else element
-        vector = self.vector_of(stored)
+        return self._widened(self._loaded(pointer, start, stored, self.lanes, mask), element, self.vector_of(stored))
+
+    def bits(self, pointer: str, start: int, count: int, mask: str | None = None) -> str:
+        """`count` elements of 16 bits from element `start` on, as they are; what `mask` hides is not read and zero."""
+        return self._loaded(pointer, start, "i16", count, mask)
+
+    def _loaded(self, pointer: str, start: int, stored: str, count: int, mask: str | None) -> str:
+        vector, align = f"vector<{count}x{stored}>", ELEMENT_BYTES[stored]
         place = self.op(f"llvm.getelementptr {pointer}[{start}] : (!llvm.ptr) -> !llvm.ptr, {stored}")
-        align = ELEMENT_BYTES[element]
         if mask is None:
-            return self._widened(self.op(f"llvm.load {place} {{alignment = {align} : i64}} : !llvm.ptr -> {vector}"), element, vector)
+            return self.op(f"llvm.load {place} {{alignment = {align} : i64}} : !llvm.ptr -> {vector}")
         zero = self.op(f"arith.constant dense<{'0' if stored == 'i16' else '0.0'}> : {vector}")
-        types = f"(!llvm.ptr, {self.vector_of('i1')}, {vector}) -> {vector}"
-        loaded = self.op(f"llvm.intr.masked.load {place}, {mask}, {zero} {{alignment = {align} : i32}} : {types}")
-        return self._widened(loaded, element, vector)
+        types = f"(!llvm.ptr, vector<{count}xi1>, {vector}) -> {vector}"
+        return self.op(f"llvm.intr.masked.load {place}, {mask}, {zero} {{alignment = {align} : i32}} : {types}")
 
     def splat(self, pointer: str, element: str) -> str:
         """One value in all lanes, as f32."""

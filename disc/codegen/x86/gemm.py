@@ -20,6 +20,7 @@ from ..kernel import Choice, Kernel, PackedWeight, Version
 from ..plan import check_single_dot
 from .builder import Builder
 from .epilogue import Epilogue
+from .few_rows import FEW, are_few_rows, emit_few_rows, few_rows_functions, few_rows_note, may_be_few_rows, turned
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, traffic
 from .gemm_plan import (
     PANEL,
@@ -38,7 +39,6 @@ from .gemm_plan import (
 from .isa import Isa
 from .memory import Buffer, address
 from .micro import call_micro
-from .one_row import emit_one_row, may_be_one_row, one_row_function, one_row_note, turned
 from .packing import right_panel, row_pointers, strips
 
 RESIDENT_BYTES = 448 * 1024  # of a packed B that stays in an L2 of 1 MiB beside the rows of A and of the result that pass by
@@ -62,13 +62,13 @@ def emit_compute(name: str, body: Body, space: IndexSpace, isa: Isa, weights: fr
     rows, blocks = Dim.symbol(SCHEDULE_SYMBOLS[0]), Dim.symbol(SCHEDULE_SYMBOLS[1])
     macs = contraction.batch * contraction.m * contraction.n * contraction.k
     work = sum(node_cost(root) for root in body.yields)
-    alone = may_be_one_row(gemm)
+    few = may_be_few_rows(gemm)
     return Kernel(
         name, "compute", tuple(Version(f"{name}_v0", schedule.describe()) for schedule in choice.tree.schedules), symbols,
         contraction.batch * panels(gemm) * blocks, contraction.k * rows * gemm.panel // 32 + 64, gemm.scratch(), source,
-        kernel_lines(body), kernel_ops(body), notes(gemm, packed, work) + ((one_row_note(gemm),) if alone else ()),
-        flops=macs * 2, bytes=traffic(space, body), micro_kernels=() if alone and contraction.m == ONE else micro_kernels(gemm),
-        functions=(one_row_function(gemm),) if alone else (), packed=(packed,) if packed else (), choice=choice,
+        kernel_lines(body), kernel_ops(body), notes(gemm, packed, work) + ((few_rows_note(gemm),) if few else ()),
+        flops=macs * 2, bytes=traffic(space, body), micro_kernels=() if are_few_rows(gemm) else micro_kernels(gemm),
+        functions=few_rows_functions(gemm) if few else (), packed=(packed,) if packed else (), choice=choice,
     )  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def _plan(space: IndexSpace, body: Body, node: Node, isa: Isa, weights: frozense
     if other is not contraction:
         declare(space, other)
         gemm, _ = plan_gemm(space, body, other, isa, frozenset())
-        if may_be_one_row(gemm):
+        if may_be_few_rows(gemm):
             return gemm, None
     declare(space, contraction)
     return plan_gemm(space, body, contraction, isa, weights)
@@ -131,15 +131,15 @@ class _Walk:
 
 def _emit(frame: Frame, gemm: Gemm, body: Body, packed: PackedWeight | None) -> None:
     b, m = frame.b, gemm.contraction.m
-    if not may_be_one_row(gemm):
+    if not may_be_few_rows(gemm):
         _emit_tasks(frame, gemm, body, packed)
-    elif m == ONE:
-        emit_one_row(frame, gemm, _epilogue(gemm, body))
+    elif are_few_rows(gemm):
+        emit_few_rows(frame, gemm, _epilogue(gemm, body))
     else:
-        one = _condition(b, "eq", b.scalar(m), b.index(1))
-        with b.when(one):
-            emit_one_row(frame, gemm, _epilogue(gemm, body))
-        with b.when(b.op(f"arith.xori {one}, {b.constant('arith.constant true')} : i1")):
+        few = _condition(b, "sle", b.scalar(m), b.index(FEW))
+        with b.when(few):
+            emit_few_rows(frame, gemm, _epilogue(gemm, body))
+        with b.when(b.op(f"arith.xori {few}, {b.constant('arith.constant true')} : i1")):
             _emit_tasks(frame, gemm, body, packed)
 
 

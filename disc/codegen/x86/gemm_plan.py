@@ -218,8 +218,8 @@ def is_direct(gemm: Gemm) -> bool:
 
 
 def is_transposed(gemm: Gemm) -> bool:
-    """True when B's k runs along memory in units of 32 bits, which are transposed in registers."""
+    """True when B's k runs along memory in values or groups of 16 or 32 bits, which are transposed in registers, 32 bits at a time."""
     assert gemm.right is not None
-    k = gemm.contraction.k
-    whole = k.is_const and k.const % gemm.form.group == 0
-    return gemm.right.k_step == ONE and gemm.lanes == 16 and gemm.form.unit == 4 and (gemm.form.group == 1 or whole)
+    form, k = gemm.form, gemm.contraction.k
+    whole = form.group <= 2 or (k.is_const and k.const % form.group == 0)
+    return gemm.right.k_step == ONE and gemm.lanes == 16 and (form.unit == 4 or (form.unit == 2 and form.group == 1)) and whole

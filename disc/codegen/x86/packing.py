@@ -15,6 +15,7 @@ from .emit import Emitter, Predicate
 from .function import Frame, rounded_up
 from .gemm_plan import GROUP, Gemm, is_direct, is_transposed
 from .memory import Buffer, address
+from .pairs import has_rows_of_pairs, pack_pairs
 from .patches import pack_patches
 from .transpose import TransposedRows, pack_transposed
 
@@ -85,7 +86,7 @@ def _pack_right(frame: Frame, gemm: Gemm, scratch: str, column: str, column_end:
         pack_patches(frame, gemm.patches, gemm.element, gemm.panel, scratch, column, column_end)
         return
     if gemm.right is not None and is_transposed(gemm):
-        source = TransposedRows(gemm.right.leaf, gemm.right.rest, gemm.panel_rows(), gemm.form.group)
+        source = TransposedRows(gemm.right.leaf, gemm.right.rest, gemm.contraction.k, gemm.form.unit)
         pack_transposed(frame, source, gemm.panel, scratch, column, column_end)
         return
     pack_columns(frame, gemm, scratch, (column, column_end), (b.index(0), b.scalar(gemm.contraction.k)))
@@ -94,6 +95,9 @@ def _pack_right(frame: Frame, gemm: Gemm, scratch: str, column: str, column_end:
 def pack_columns(frame: Frame, gemm: Gemm, scratch: str, columns: tuple[str, str], depth: tuple[str, str]) -> None:
     """Copies B[depth, columns] to scratch, a vector of columns at a time, zeros up to the next vector; depth: [begin, end) of k, begin a
     multiple of the form's group."""
+    if has_rows_of_pairs(gemm):
+        pack_pairs(frame, gemm, scratch, columns, depth)
+        return
     b, e = frame.b, frame.emitter
     vectors = gemm.panel // gemm.lanes
     with b.loop(b.index(0), b.index(vectors), b.index(1)) as strip:

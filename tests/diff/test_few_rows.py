@@ -1,7 +1,9 @@
-"""Products of one row with a matrix that nobody packed, and of a matrix with one column: B is read where it lies."""
+"""Products of few rows with a matrix that nobody packed, and of a matrix with one column: B is read where it lies. Products of more rows,
+for which it is packed first."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,9 +12,9 @@ from torch import nn
 
 import disc
 
-# (k, n): nothing, ones, primes, around a vector (8, 16), two of them, a panel (64), the columns of a call (256)
-SIZES = [(0, 3), (3, 0), (1, 1), (1, 17), (2, 15), (13, 31), (15, 16), (16, 64), (17, 65), (31, 7), (32, 63), (33, 127), (64, 257), (100, 256),
-         (257, 600), (5, 255)]  # fmt: skip
+# (k, n): nothing, ones, primes, around a vector (8, 16), two of them, a panel (64), the columns of a call (64, 128, 256)
+SIZES = [(0, 3), (3, 0), (1, 1), (1, 17), (2, 15), (13, 31), (15, 16), (16, 64), (17, 65), (31, 7), (32, 63), (33, 127), (34, 129), (64, 257),
+         (100, 256), (257, 600), (5, 255)]  # fmt: skip
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
@@ -24,17 +26,18 @@ def products(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> list[torch.Te
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_both_layouts(dtype: torch.dtype) -> None:
+    """Up to 6 rows are few; 7 are two tiles whose B is packed, 13 three."""
     program = module_program(products, randn(2, 3, 4, dtype=dtype), randn(2, 4, 5, dtype=dtype), randn(2, 5, 4, dtype=dtype))
     for k, n in SIZES:
-        for batch, rows in ((1, 1), (3, 1), (1, 2), (0, 1)):
+        for batch, rows in ((1, 0), (1, 1), (3, 1), (1, 2), (2, 3), (1, 4), (1, 5), (3, 6), (2, 7), (1, 13), (0, 1)):
             x, y, z = randn(batch, rows, k, dtype=dtype), randn(batch, k, n, dtype=dtype), randn(batch, n, k, dtype=dtype)
             program.check(x, y, z, tolerance=None if dtype == torch.float32 else 0.03)
 
 
-@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("rows", [1, 2, 5, 7])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_static_number_of_rows(dtype: torch.dtype, rows: int) -> None:
-    """One row needs no other code, two never take it."""
+    """Few rows need no other code, seven never take it."""
     program = module_program(
         lambda x, y, z: [F.gelu(x @ y), x @ z.t() + z[:, 0]],
         randn(rows, 4, dtype=dtype), randn(4, 5, dtype=dtype), randn(5, 4, dtype=dtype), dynamic=[(1,), (0, 1), (0, 1)],
@@ -42,6 +45,51 @@ def test_a_static_number_of_rows(dtype: torch.dtype, rows: int) -> None:
     for k, n in [(1, 1), (17, 65), (33, 127), (257, 300)]:
         inputs = randn(rows, k, dtype=dtype), randn(k, n, dtype=dtype), randn(n, k, dtype=dtype)
         program.check(*inputs, tolerance=None if dtype == torch.float32 else 0.03)
+
+
+@pytest.mark.parametrize("k", [1, 32, 33, 98])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_static_k(dtype: torch.dtype, k: int) -> None:
+    """Even and odd, whole vectors and not: the last value of 16 bits has no partner, or lies in a part of a vector."""
+    program = module_program(
+        lambda x, y, z: [x @ y, x @ z.t()], randn(4, k, dtype=dtype), randn(k, 5, dtype=dtype), randn(5, k, dtype=dtype),
+        dynamic=[(0,), (1,), (0,)],
+    )  # fmt: skip
+    for rows in (1, 3, 7, 40):
+        for n in (1, 16, 63, 65, 200):
+            program.check(randn(rows, k, dtype=dtype), randn(k, n, dtype=dtype), randn(n, k, dtype=dtype), tolerance=0.03)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nothing_beyond_the_matrices_is_read(dtype: torch.dtype) -> None:
+    """What lies before and after them in memory is NaN."""
+    program = module_program(
+        lambda x, y, z: [x @ y, x @ z.t()], randn(3, 4, dtype=dtype), randn(4, 5, dtype=dtype), randn(5, 4, dtype=dtype)
+    )  # fmt: skip
+
+    def amid_nan(*sizes: int) -> torch.Tensor:
+        count = int(np.prod(sizes))
+        memory = torch.full((count + 128,), float("nan"), dtype=dtype)
+        memory[64 : 64 + count] = randn(count, dtype=dtype)
+        return memory[64 : 64 + count].view(sizes)
+
+    for rows in (1, 2, 3, 4, 6, 7):
+        for k, n in [(1, 1), (3, 5), (33, 7), (31, 65), (65, 130)]:
+            program.check(amid_nan(rows, k), amid_nan(k, n), amid_nan(n, k), tolerance=None if dtype == torch.float32 else 0.03)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_infinity_and_nan(dtype: torch.dtype, rows: int) -> None:
+    """They reach the columns, and the rows, that they belong to, and no other."""
+    program = module_program(
+        lambda x, y, z: [x @ y, x @ z.t()], randn(3, 4, dtype=dtype), randn(4, 5, dtype=dtype), randn(5, 4, dtype=dtype)
+    )  # fmt: skip
+    x, y, z = randn(rows, 35, dtype=dtype), randn(35, 70, dtype=dtype), randn(70, 35, dtype=dtype)
+    x[-1, 34] = float("nan")
+    y[34, 3] = z[3, 34] = float("inf")
+    y[33, 69] = z[69, 33] = float("-inf")
+    program.check(x, y, z, tolerance=None if dtype == torch.float32 else 0.03)
 
 
 class Columns(nn.Module):
@@ -75,12 +123,15 @@ def test_one_column(features: int, dtype: str | None) -> None:
                 assert_close(ours, theirs, None if dtype is None else 0.05, f"{executable.isa}: result {number} at {batch} x {length}")
 
 
-def test_results_do_not_depend_on_threads() -> None:
+@pytest.mark.parametrize("rows", [1, 3, 6])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_results_do_not_depend_on_threads(dtype: torch.dtype, rows: int) -> None:
     """Which columns go together differs with the tasks of a thread; the order of a sum does not."""
     model = Wrapped(lambda x, y: x @ y)
     auto = torch.export.Dim.AUTO
     shapes = (({0: auto, 1: auto, 2: auto}, {0: auto, 1: auto, 2: auto}),)
-    one, two = (disc.compile(model, (randn(3, 4, 5), randn(3, 5, 6)), shapes, options=disc.Options(threads=threads)) for threads in (1, 2))
+    example = (randn(3, 4, 5, dtype=dtype), randn(3, 5, 6, dtype=dtype))
+    one, two = (disc.compile(model, example, shapes, options=disc.Options(threads=threads)) for threads in (1, 2))
     for k, n in [(700, 777), (64, 5000)]:
-        x, y = randn(3, 1, k), randn(3, k, n)
+        x, y = randn(3, rows, k, dtype=dtype), randn(3, k, n, dtype=dtype)
         assert torch.equal(one(x, y), two(x, y))  # pyright: ignore[reportArgumentType]
