@@ -25,6 +25,7 @@ from disc.ir.passes import CompileState, bug_with_reproducer, run_passes
 from disc.ir.stages import dot_elements, load_env
 from disc.passes.pack_sequences import PackSequences
 from disc.passes.pipelines import FRONT, FUSION, graph_passes
+from disc.ral import _ral
 from disc.ral.executable import Executable, load
 from disc.schedules import Tree, find_tree
 from disc.speculation.versions import SpeculateVersions
@@ -251,7 +252,7 @@ def _fused(module: ir.Module, state: CompileState) -> tuple[ir.Module, Mapping[s
 def _generate(module: ir.Module, state: CompileState, isas: Sequence[str], tree: Tree) -> Built:
     """Code for a module of stage `fused`; a failure of ours leaves its IR and the command that repeats it."""
     try:
-        built = build(module, state.weights, isas, tree)
+        built = build(module, state.weights, isas, tree, _threads(state.options))
     except TargetError:
         raise
     except Exception as error:
@@ -260,6 +261,11 @@ def _generate(module: ir.Module, state: CompileState, isas: Sequence[str], tree:
         for isa, text in built.sources.items():
             (state.dump / f"{len(state.timings) + 1:03d}-kernels-{isa}.mlir").write_text(text)
     return built
+
+
+def _threads(options: Options) -> int:
+    """How many may compile: as many as a call may have."""
+    return options.threads or read_environment().threads or int(_ral.find_cores("")["threads"])
 
 
 def target_isas(target: str | Sequence[str], features: Sequence[str] = ()) -> tuple[str, ...]:

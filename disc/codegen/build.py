@@ -29,7 +29,7 @@ from .x86.gemm import emit_compute
 from .x86.indirect import emit_indirect
 from .x86.indirect_plan import read_indirect
 from .x86.isa import Isa, read_isa
-from .x86.lower import compile_object, link_shared
+from .x86.lower import compile_objects, link_shared
 from .x86.micro import micro_source
 from .x86.rows import emit_rows
 from .x86.sequential import emit_sequential
@@ -57,8 +57,8 @@ class _Fusion:
     name: str
 
 
-def build(module: ir.Module, weights: WeightTable, isas: Sequence[str], tree: Tree) -> Built:
-    """Compiles a module of stage `fused` for every ISA level. tree: what chooses the schedules of GEMMs.
+def build(module: ir.Module, weights: WeightTable, isas: Sequence[str], tree: Tree, threads: int = 1) -> Built:
+    """Compiles a module of stage `fused` for every ISA level. tree: what chooses the schedules of GEMMs. threads: that compile.
 
     Raises CompilerBug when a fusion cannot be generated, TargetError without a linker.
     """
@@ -71,7 +71,7 @@ def build(module: ir.Module, weights: WeightTable, isas: Sequence[str], tree: Tr
         slots = _WeightSlots(weights)
         program, source = reader.program(read_isa(isa), slots)
         sources[isa] = source
-        code[isa] = link_shared([compile_object(source, read_isa(isa))])
+        code[isa] = link_shared(compile_objects(source, read_isa(isa), threads))
     assert program is not None and slots is not None
     return Built(code, program, slots.entries, counter_names(program.launches), sources)
 
