@@ -5,7 +5,8 @@
 
 Four questions are left to the call: whether the row length is a multiple of the vector length (no tail code), whether every
 broadcast that may expand is in fact none (no index arithmetic for it), whether the results are larger than the caches (stores that
-bypass them: a line that is written whole need not be read first), and whether rows are few and long (each is then cut into parts).
+bypass them: a line that is written whole need not be read first; of a row that ends within a line that is all but the ends), and whether
+rows are few and long (each is then cut into parts).
 A version exists only where the symbols leave the question open, or, for rows, do not say no; the last one has no guard.
 Requires and keeps stage `fused`.
 """
@@ -29,6 +30,7 @@ VECTOR = 16  # lanes of the widest ISA level; the narrower ones divide it
 MEMORY_BOUND = 32  # cost per element: with more, a core takes longer over a line than memory does
 FEW_ROWS = 4
 LONG_ROW = 131072  # elements: a core reads them in 2 us at best, and sums of parts in the caches of two cores are joined in less
+LEAST_LINES = 64  # elements of a row that ends within a line: with fewer, too many lines are written by halves and have to be read first
 SMALLEST_CACHE = 1 << 20  # bytes: no machine's last-level cache is smaller, so that smaller results need no version of their own
 
 
@@ -56,9 +58,13 @@ def choose_versions(env: ShapeEnv, body: Body, kind: str) -> list[str]:
     divides = f"divides({VECTOR}, {row})" if row is not None and leaves_tail_open(env, row) else ""
     best = " and ".join(part for part in (equal, divides) if part)
     guards = [best, equal, divides if not equal else "", ""]
-    if divides or row is None or env.divides(VECTOR, row) is Truth.YES:
-        size = streamed_bytes(env, body)
-        guards.insert(0, " and ".join(part for part in (best, f"beyond_cache({size})" if size is not None else "") if part))
+    size = streamed_bytes(env, body)
+    if size is not None:
+        streams = [(best, f"beyond_cache({size})")]
+        if row is not None and env.divides(VECTOR, row) is not Truth.YES:
+            long = "" if env.le(LEAST_LINES, row) is Truth.YES else f"at_least({LEAST_LINES}, {row})"
+            streams = [*(streams if divides else []), (equal, long, f"beyond_cache({size})")]
+        guards = [*(" and ".join(part for part in parts if part) for parts in streams), *guards]
     few = few_rows_guard(env, body) if kind == "stitch" else ""
     if few:
         guards.insert(0, " and ".join(part for part in (equal, few) if part))

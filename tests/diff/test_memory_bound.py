@@ -151,6 +151,30 @@ def test_results_beyond_the_cache() -> None:
             assert streamed(executable) - before == streams
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_that_end_within_a_line_beyond_the_cache(dtype: torch.dtype) -> None:
+    """Rows from 64 elements on begin anywhere in a line; what goes past the caches is whole lines, the ends are masked."""
+
+    def forward(x: torch.Tensor, bias: torch.Tensor) -> list[torch.Tensor]:
+        return [(x + bias).relu(), x - bias]
+
+    program = module_program(forward, randn(3, 32, dtype=dtype), randn(32, dtype=dtype))
+    for columns, streams in ((64, True), (65, True), (127, True), (1001, True), (63, False), (17, False), (48, True)):
+        x = randn(40, columns, dtype=dtype).repeat(cache_bytes() // x_bytes(dtype) // (40 * columns) + 1, 1)
+        bias = randn(columns, dtype=dtype, seed=1)
+        wanted = forward(x, bias)
+        for executable in program.executables:
+            before = streamed(executable)
+            results = executable(x, bias)
+            assert all(torch.equal(ours, theirs) for ours, theirs in zip(results, wanted, strict=True))
+            assert (streamed(executable) > before) == streams
+    program.check(randn(5, 65, dtype=dtype), randn(65, dtype=dtype))
+
+
+def x_bytes(dtype: torch.dtype) -> int:
+    return torch.empty((), dtype=dtype).element_size()
+
+
 def cache_bytes() -> int:
     """Of the largest cache that the system knows of, 32 MiB if of none."""
     files = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")

@@ -69,6 +69,7 @@ class Emitter:
     floor: Scope | None = None  # nothing is emitted further out than this, however little its index depends on
     whole: Dim | None = None  # a length that is known to be a multiple of the lanes in this version
     streams: bool = False  # results go past the caches in this version
+    on_lines: Dim | None = None  # an offset that, with the open lane loop's position, is a multiple of the lane count
     ahead: Ahead | None = None  # where the cache line lies that is to be fetched when an input is read at an offset
     fetched: set[Node] = field(default_factory=set)  # inputs of which lines were
     _names: int = 0
@@ -149,6 +150,29 @@ class Emitter:
                 loop.yields.extend(updated)
                 loop.yields.extend(loop.carried[each:])
         return loop.results if values else []
+
+    def line_loop(self, name: str, high: str, base: Dim, body: Callable[[], None]) -> None:
+        """Runs `body` over lanes [0, high) in vectors that begin where `base` plus the position is a multiple of the lane count, so that a
+        result that lies there is stored in whole lines; the first and last vectors are masked."""
+        b, lanes = self.b, self.b.index(self.b.lanes)
+        self.space.variable(name + ".base", self.space.extents[name])
+        before = b.op(f"arith.remui {b.scalar(base)}, {lanes} : i64")
+        cut = b.op(f"arith.cmpi ne, {before}, {b.index(0)} : i64")
+        with b.when(cut):
+            below = self.tail_mask(before)
+            mask = b.op(f"arith.xori {below}, {self.tail_mask(b.op(f'arith.addi {before}, {high} : i64'))} : {b.vec('i1')}")
+            with self.bind(name, b.op(f"arith.subi {b.index(0)}, {before} : i64"), lane=True, mask=mask):
+                body()
+        low = b.op(f"arith.select {cut}, {b.op(f'arith.subi {lanes}, {before} : i64')}, {b.index(0)} : i64")
+        length = b.op(f"arith.maxsi {b.op(f'arith.subi {high}, {low} : i64')}, {b.index(0)} : i64")
+        rest = b.op(f"arith.remui {length}, {lanes} : i64")
+        end = b.op(f"arith.addi {low}, {b.op(f'arith.subi {length}, {rest} : i64')} : i64")
+        with b.loop(low, end, lanes) as loop, self.bind(name, loop.index, lane=True):
+            self.on_lines = base
+            body()
+            self.on_lines = None
+        with b.when(b.op(f"arith.cmpi ne, {rest}, {b.index(0)} : i64")), self.bind(name, end, lane=True, mask=self.tail_mask(rest)):
+            body()
 
     def tail_mask(self, remaining: str) -> str:
         """The mask of the first `remaining` (i64) lanes: of none below 1, of all from their number on."""
@@ -285,10 +309,11 @@ class Emitter:
         if form is None or form[0] != ONE or variable.vector is not None or self.b.lane_variable(form[1]) is not None:
             store_scatter(self.b, buffer, self.lane_vector(offset), value, variable.mask)
             return
-        stream = result and self.streams and variable.mask is None and variable.aligned and self._whole_vectors_before(form[1])
+        lined = form[1] == self.on_lines or (variable.aligned and self.whole_vectors_before(form[1]))
+        stream = result and self.streams and variable.mask is None and lined
         store_contiguous(self.b, buffer, self.b.scalar(offset), value, variable.mask, stream=stream)
 
-    def _whole_vectors_before(self, offset: Dim) -> bool:
+    def whole_vectors_before(self, offset: Dim) -> bool:
         """True when `offset` is a multiple of the lane count."""
 
         def divides(term: Dim) -> bool:

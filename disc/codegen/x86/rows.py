@@ -10,8 +10,8 @@ from functools import partial
 from ...ir.costs import node_cost
 from ...ir.graph import Body, Node
 from ...ir.weights import ELEMENT_BYTES
-from ...shapes import Dim, dim_max, dim_min
-from ..index import Index, IndexSpace
+from ...shapes import Dim, Truth, dim_max, dim_min
+from ..index import ONE, Index, IndexSpace, split_linear
 from ..kernel import Kernel, Split, Version
 from ..plan import RowPlan, plan_rows, root_index
 from .blocked import STRIP, Blocked, emit_blocked, plan_blocks
@@ -19,7 +19,7 @@ from .builder import register_element
 from .emit import Ahead, RowCache
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
 from .long_rows import emit_long_rows, is_long_rows, plan_long_rows
-from .memory import Buffer, address, fence_streams
+from .memory import Buffer, address, fence_streams, prefetch
 from .reductions import reduce_columns_together, reduce_together
 
 CHUNK = 4096  # elements of a flat loop per task: 16 KiB of f32, half of an L1 cache
@@ -54,6 +54,8 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, g
             split = long_rows.split(guard, functions, work, lanes)
             versions.append(Version(functions[-1], guard))
             continue
+        if not _has_version(space, plan, guard, blocked is not None, lanes):
+            continue
         function = f"{name}_v{number}"
 
         def emit(frame: Frame, guard: str = guard) -> None:
@@ -82,6 +84,13 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, g
         rounded_up(row, lanes) * (8 * len(plan.cached) * rows_at_once(plan)), source, kernel_lines(body), kernel_ops(body),
         _notes(plan, flat, blocked), flops=groups * row * work, bytes=traffic(space, body), split=split,
     )  # fmt: skip
+
+
+def _has_version(space: IndexSpace, plan: RowPlan, guard: str, blocked: bool, lanes: int) -> bool:
+    """False where rows that begin within a cache line cannot go past the caches: only whole lines do. Loops over rows begin on a line
+    themselves, but blocks do not, nor do loops over values in scratch, as a load of parts of two stores has to wait for both."""
+    whole = _whole_length(space, guard) is not None or not plan.tile or space.env.divides(lanes, plan.tile[-1].extent) is Truth.YES
+    return "beyond_cache(" not in guard or whole or not (blocked or plan.cached)
 
 
 def _whole_length(space: IndexSpace, guard: str) -> Dim | None:
@@ -249,6 +258,15 @@ def _tile_loops(frame: Frame, plan: RowPlan, rows: Sequence[_Row], depth: int) -
 def _lanes(frame: Frame, plan: RowPlan, rows: Sequence[_Row], limits: tuple[str, str], extent: Dim) -> None:
     """The loop over lanes of the innermost variable, of which `extent` elements are run over."""
     variable = plan.tile[-1]
+    bases = [_line_base(frame, plan, row) for row in rows]
+    if None not in bases:
+        for row, base in zip(rows, bases, strict=True):
+            assert base is not None
+            for root, output in zip(frame.roots, frame.outputs, strict=True):
+                if root in plan.full_roots:
+                    prefetch(frame.b, output, frame.b.scalar(base + variable.extent * (len(rows) + 1)))
+            frame.emitter.line_loop(variable.name, limits[1], base, partial(_store_full, frame, plan, [row]))
+        return
 
     def body(names: list[str], carried: list[str]) -> list[str]:
         del carried
@@ -260,6 +278,17 @@ def _lanes(frame: Frame, plan: RowPlan, rows: Sequence[_Row], limits: tuple[str,
 
     columns = columns_at_once(plan)
     frame.emitter.lane_loop(variable.name, *limits, extent, columns, [], body)
+
+
+def _line_base(frame: Frame, plan: RowPlan, row: _Row) -> Dim | None:
+    """Where a row of results that go past the caches begins, when that may be within a line; else None."""
+    e = frame.emitter
+    if not e.streams or plan.columns or not plan.group:
+        return None
+    root = plan.full_roots[0]
+    at = row.of(root_index(e.space, plan.index, plan.space, root))
+    form = split_linear(e.space.linear(at, root.dims), plan.tile[-1].name)
+    return None if form is None or form[0] != ONE or e.whole_vectors_before(form[1]) else form[1]
 
 
 def _store_full(frame: Frame, plan: RowPlan, rows: Sequence[_Row]) -> None:
