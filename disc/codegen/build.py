@@ -216,7 +216,7 @@ class _Reader:
         elif window is not None:
             kernel = emit_window(name, body, space, isa.lanes, window)
         elif fusion.kind == "compute":
-            indirect = read_indirect(space, body, isa.lanes, weights)
+            indirect = read_indirect(space, body, isa, weights)
             if indirect is not None:
                 kernel = emit_indirect(name, body, space, indirect)
             else:

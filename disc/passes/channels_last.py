@@ -34,8 +34,9 @@ from disc.passes.rewriting import defining, entries, erase_dead, producer, splat
 
 LEAST_CHANNELS = 8  # with fewer output channels most lanes of a vector of channels would be idle
 # Multiply-adds per element transposed from which on a convolution alone pays for the transposes of its source and its result: it gains
-# about 8 % of 120e9 multiply-adds per second, and a transposed element takes some 0.4 ns.
-LEAST_WORK = 600
+# about 9 % of 120e9 multiply-adds per second, and a transposed element takes 0.1 (in cache) to 0.3 ns. Measured alone, 1 to 8 images:
+# from 288 on (3x3 over 64 channels) 0.84 to 0.97 of the time, at 230 and 192 (3x3 by strides of 2) 0.94 to 1.14.
+LEAST_WORK = 250
 
 
 @dataclass(frozen=True)

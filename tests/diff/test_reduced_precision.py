@@ -129,7 +129,7 @@ def test_special_values() -> None:
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_convolutions(dtype: str) -> None:
-    """They stay f32, but for those that are products of matrices."""
+    """Few channels, read channels first: they stay f32, but for those that are products of matrices."""
     narrow = DTYPES[dtype]
     for model, rounded in ((nn.Conv2d(5, 7, 3, stride=2, padding=1), False), (nn.Conv2d(5, 24, 4, stride=4), True)):
         for executable in on_every_isa(model, (randn(2, 5, 8, 20),), ({0: torch.export.Dim.AUTO},), dtype):
@@ -140,6 +140,41 @@ def test_convolutions(dtype: str) -> None:
                 bias = model.bias.detach().double() if model.bias is not None else None
                 wanted = functional.conv2d(x.double(), weight.double(), bias, model.stride, model.padding)  # pyright: ignore[reportArgumentType]
                 torch.testing.assert_close(executable(x.float()), wanted.float(), rtol=1e-5, atol=1e-5)
+
+
+# input and output channels, kernel, stride, padding, dilation: a panel in one chunk of taps, in several, runs that are unrolled
+WINDOWS = [(160, 152, (3, 3), 1, 1, 1), (400, 336, (3, 3), 2, 1, 1), (170, 130, (3, 3), 1, 2, 2), (520, 96, (3, 3), 1, 1, 1),
+           (24, 40, (7, 7), 1, 3, 1), (420, 400, (5, 1), (2, 1), (2, 0), 1)]  # fmt: skip
+PLANES = ((1, 1, 1), (2, 2, 3), (1, 7, 7), (0, 5, 5), (3, 13, 17), (1, 11, 22), (1, 1, 67))
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_convolutions_channels_last(window: tuple[int, int, tuple[int, int], int, int, int]) -> None:
+    """Pairs of channels: exact products of what was rounded, for windows inside and outside the source."""
+    torch.manual_seed(0)
+    model = nn.Conv2d(*window)
+    weight, bias = model.weight.detach().bfloat16().double(), model.bias.detach().double()  # pyright: ignore[reportOptionalMemberAccess]
+    channels = window[0]
+    dims = (dict.fromkeys((0, 2, 3), torch.export.Dim.AUTO),)
+    for executable in on_every_isa(model, (randn(2, channels, 9, 10),), dims, "bf16"):
+        assert any("A read through a table" in note for kernel in executable.manifest["kernels"] for note in kernel["notes"])
+        for batch, height, width in PLANES:
+            x = randn(batch, channels, height, width)
+            settings = (model.stride, model.padding, model.dilation)
+            wanted = functional.conv2d(x.bfloat16().double(), weight, bias, *settings)
+            magnitude = functional.conv2d(x.bfloat16().double().abs(), weight.abs(), bias.abs(), *settings)
+            error = (torch.as_tensor(executable(x)).double() - wanted).abs()
+            assert bool((error <= SUM_ULPS * 2.0**-23 * magnitude).all()), f"{executable.isa} {tuple(x.shape)}"
+
+
+def test_an_odd_number_of_channels_stays_f32() -> None:
+    """Pairs would reach into the next position."""
+    torch.manual_seed(0)
+    model = nn.Conv2d(161, 152, 3, padding=1)
+    x = randn(2, 161, 5, 6)
+    for executable in on_every_isa(model, (x,), None, "bf16"):
+        with torch.no_grad():
+            torch.testing.assert_close(executable(x), model(x), rtol=1e-5, atol=2e-5)
 
 
 def relative_error(ours: torch.Tensor, wanted: torch.Tensor) -> float:

@@ -75,13 +75,13 @@ def _emit(frame: Frame, plan: Indirect, body: Body) -> None:
         high = b.op(f"arith.minsi {b.op(f'arith.addi {low}, {block_rows} : i64')}, {rows} : i64")
         weight = e.leaves[frame.arguments[plan.packed.argument]]
         assert isinstance(weight, Buffer)
-        start = b.op(f"arith.muli {panel}, {b.index(plan.panel_step * plan.packed.k)} : i64")
+        start = b.op(f"arith.muli {panel}, {b.index(plan.taps * plan.tap_bytes)} : i64")
         pointer = address(b, Buffer(weight.pointer, (), "i8"), start)
         column = b.op(f"arith.muli {panel}, {b.index(plan.packed.columns)} : i64")
         end = b.op(f"arith.minsi {b.op(f'arith.addi {column}, {b.index(plan.packed.columns)} : i64')}, {b.index(plan.columns)} : i64")
         with b.loop(column, end, b.index(plan.width)) as strip:
             stop = b.op(f"arith.minsi {b.op(f'arith.addi {strip.index}, {b.index(plan.width)} : i64')}, {end} : i64")
-            shift = b.op(f"arith.muli {b.op(f'arith.subi {strip.index}, {column} : i64')}, {b.index(plan.size)} : i64")
+            shift = b.op(f"arith.muli {b.op(f'arith.subi {strip.index}, {column} : i64')}, {b.index(plan.form.unit)} : i64")
             moved = address(b, Buffer(pointer, (), "i8"), shift)
             _emit_block(frame, plan, _epilogue(frame, plan, body), (low, high), _Strip((strip.index, stop), moved, last))
 
@@ -107,11 +107,10 @@ def _clear(frame: Frame, plan: Indirect) -> None:
     b = frame.b
     if not plan.guards:
         return
-    zeros = Buffer(address(b, Buffer(frame.scratch, (), "i8"), b.index(plan.zeros_offset)), (), plan.element)
+    kind = plan.source_element
+    zeros = Buffer(address(b, Buffer(frame.scratch, (), "i8"), b.index(plan.zeros_offset)), (), kind)
     with b.loop(b.index(0), b.index(plan.inner), b.index(1)) as each:
-        b.statement(
-            f"llvm.store {b.constant(f'arith.constant 0.0 : {plan.element}')}, {address(b, zeros, each.index)} : {plan.element}, !llvm.ptr"
-        )
+        b.statement(f"llvm.store {b.constant(f'arith.constant 0.0 : {kind}')}, {address(b, zeros, each.index)} : {kind}, !llvm.ptr")
 
 
 def _emit_block(frame: Frame, plan: Indirect, epilogue: Epilogue, rows: tuple[str, str], strip: _Strip) -> None:
@@ -158,13 +157,13 @@ def _fill_table(frame: Frame, plan: Indirect, rows: tuple[str, str], taps: tuple
     _fill_starts(frame, plan, rows, starts)
     source, nothing = (_spread(b, b.op(f"llvm.ptrtoint {pointer} : !llvm.ptr to i64")) for pointer in (leaf.pointer, zeros))
     vectors = [b.op(f"llvm.load {_entry(b, starts, b.index(number))} : !llvm.ptr -> {ROWS_TYPE}") for number in range(1 + len(plan.guards))]
-    origins = b.op(f"arith.muli {vectors[0]}, {_spread(b, b.index(plan.size))} : {ROWS_TYPE}")
+    origins = b.op(f"arith.muli {vectors[0]}, {_spread(b, b.index(plan.source_size))} : {ROWS_TYPE}")
     origins = b.op(f"arith.addi {origins}, {source} : {ROWS_TYPE}")
     numbers = b.constant(f"arith.constant dense<{list(range(ENTRY))}> : {ROWS_TYPE}")
     exist = b.op(f"arith.cmpi ult, {numbers}, {_spread(b, rows[1])} : {ROWS_TYPE}")
     with b.loop(taps[0], taps[1], b.index(1), [(b.index(0), "i64")]) as tap:
         offset, moves = _tap(frame, plan, tap.index)
-        moved = b.op(f"arith.muli {offset}, {b.index(plan.size)} : i64")
+        moved = b.op(f"arith.muli {offset}, {b.index(plan.source_size)} : i64")
         addresses = b.op(f"arith.addi {origins}, {_spread(b, moved)} : {ROWS_TYPE}")
         inside = exist
         for axis, positions, move in zip(plan.guards, vectors[1:], moves, strict=True):
@@ -175,7 +174,7 @@ def _fill_table(frame: Frame, plan: Indirect, rows: tuple[str, str], taps: tuple
         addresses = b.op(f"arith.select {inside}, {addresses}, {nothing} : {MASK_TYPE}, {ROWS_TYPE}")
         entry = _entry(b, table, tap.carried[0])
         b.statement(f"llvm.store {addresses}, {entry} {{alignment = 8 : i64}} : {ROWS_TYPE}, !llvm.ptr")
-        right = address(b, Buffer(panel, (), "i8"), b.op(f"arith.muli {tap.index}, {b.index(plan.inner * plan.panel_step)} : i64"))
+        right = address(b, Buffer(panel, (), "i8"), b.op(f"arith.muli {tap.index}, {b.index(plan.tap_bytes)} : i64"))
         slot = b.op(f"llvm.getelementptr {entry}[{TABLE_ROWS}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
         b.statement(f"llvm.store {right}, {slot} : !llvm.ptr, !llvm.ptr")
         tap.yields.append(b.op(f"arith.addi {tap.carried[0]}, {b.op(f'arith.extui {some} : i1 to i64')} : i64"))
@@ -238,8 +237,7 @@ def _ahead(frame: Frame, plan: Indirect, strip: _Strip, taps: tuple[str, str], t
     b = frame.b
     if plan.width != plan.packed.columns:
         return frame.scratch, b.index(0)
-    row = plan.inner * plan.panel_step
-    following = b.op(f"arith.muli {taps[1]}, {b.index(row)} : i64")
+    following = b.op(f"arith.muli {taps[1]}, {b.index(plan.tap_bytes)} : i64")
     wanted = strip.last
     if not plan.panels_first:
         again = b.op(f"arith.cmpi eq, {taps[1]}, {b.index(plan.taps)} : i64")
@@ -247,7 +245,7 @@ def _ahead(frame: Frame, plan: Indirect, strip: _Strip, taps: tuple[str, str], t
         following = b.op(f"arith.select {strip.last}, {following}, {again} : i64")
     if not plan.panels_first and plan.chunks > 1:
         wanted = b.constant("arith.constant true")
-    size = b.op(f"arith.muli {b.op(f'arith.subi {taps[1]}, {taps[0]} : i64')}, {b.index(row)} : i64")
+    size = b.op(f"arith.muli {b.op(f'arith.subi {taps[1]}, {taps[0]} : i64')}, {b.index(plan.tap_bytes)} : i64")
     place = b.op(f"arith.addi {following}, {share(b, tile[0], size, tile[1])} : i64")
     own = address(b, Buffer(strip.pointer, (), "i8"), place)
     step = b.op(f"arith.divui {b.index(plan.panel_step)}, {tile[1]} : i64")
@@ -260,7 +258,7 @@ def _call_taps(frame: Frame, plan: Indirect, tile: tuple[str, _Strip], taps: str
     b = frame.b
     count, strip = tile
     table = address(b, Buffer(frame.scratch, (), "i8"), b.index(plan.table_offset))
-    operands = f"{table}, {taps}, {b.index(plan.inner)}, {sums[0]}, {b.index(PANEL)}, {sums[1]}, {ahead[0]}, {ahead[1]}"
+    operands = f"{table}, {taps}, {b.index(plan.steps)}, {sums[0]}, {b.index(PANEL)}, {sums[1]}, {ahead[0]}, {ahead[1]}"
     types = "(!llvm.ptr, i64, i64, !llvm.ptr, i64, i1, !llvm.ptr, i64) -> ()"
     width = b.op(f"arith.subi {strip.columns[1]}, {strip.columns[0]} : i64")
     names = {(rows, vectors): plan.micro(rows, vectors).name for vectors in plan.vector_counts() for rows in range(1, TABLE_ROWS + 1)}

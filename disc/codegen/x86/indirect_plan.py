@@ -11,7 +11,9 @@ from ...shapes import Dim
 from ..contraction import WindowAxis, read_contraction
 from ..index import ONE, Index, IndexSpace
 from ..kernel import PackedWeight
+from .forms import Form, choose_form
 from .gemm_plan import PANEL, VECTORS, declare
+from .isa import Isa
 from .patches import Patches, read_patches
 from .taps import ENTRY, TABLE_ROWS, UNROLLED, Taps
 
@@ -19,6 +21,7 @@ ROW_BLOCK = 120  # rows of a task at most, a multiple of the rows of a tile
 CHUNKED_ROWS = 240  # the same where a panel goes through L2 in chunks, once for every row block
 PANEL_BYTES = 448 * 1024  # of a panel: with the source rows of a block it stays in an L2 of 1 MiB
 CHUNK_BYTES = 256 * 1024  # of a chunk of a larger panel: it stays there with the next one, which is fetched meanwhile, and more rows
+ELEMENTS = (("f32", "f32", "f32"), ("f64", "f64", "f64"), ("f32", "bf16", "bf16"))  # of the result, the source and the kernel
 
 
 @dataclass(frozen=True)
@@ -44,10 +47,12 @@ class Runs:
 class Indirect:
     """A convolution whose source has its channels innermost.
 
-    base: where (image gb, position 0) starts, in elements; columns: output channels; positions: outputs of one image.
+    form: of the products, bf16 in pairs that a run holds whole; base: where (image gb, position 0) starts, in elements; columns: output
+    channels; positions: outputs of one image.
     """
 
     node: Node
+    form: Form
     leaf: Node
     base: Dim
     runs: Runs
@@ -76,11 +81,22 @@ class Indirect:
 
     @property
     def element(self) -> str:
-        return self.node.element
+        """The element of the sums."""
+        return self.form.accumulator
 
     @property
-    def size(self) -> int:
-        return ELEMENT_BYTES[self.element]
+    def source_element(self) -> str:
+        """The element of the source in memory, and of the weights."""
+        return self.form.right
+
+    @property
+    def source_size(self) -> int:
+        return ELEMENT_BYTES[self.source_element]
+
+    @property
+    def steps(self) -> int:
+        """Rows of a panel that a run meets: one for each group of its elements."""
+        return self.inner // self.form.group
 
     @property
     def rows(self) -> Dim:
@@ -89,7 +105,12 @@ class Indirect:
     @property
     def panel_step(self) -> int:
         """Bytes of a row of a panel."""
-        return self.packed.columns * self.size
+        return self.packed.columns * self.form.unit
+
+    @property
+    def tap_bytes(self) -> int:
+        """Bytes of the rows of a panel that one tap meets."""
+        return self.steps * self.panel_step
 
     @property
     def width(self) -> int:
@@ -99,8 +120,7 @@ class Indirect:
     @property
     def chunk(self) -> int:
         """Taps of a chunk; the chunks are about equal."""
-        tap = self.inner * self.panel_step
-        most = self.taps if tap * self.taps <= PANEL_BYTES else max(CHUNK_BYTES // tap, 1)
+        most = self.taps if self.tap_bytes * self.taps <= PANEL_BYTES else max(CHUNK_BYTES // self.tap_bytes, 1)
         count = -(-self.taps // most)
         return -(-self.taps // count)
 
@@ -125,7 +145,7 @@ class Indirect:
 
     @property
     def table_offset(self) -> int:
-        return self.tile_rows * PANEL * self.size
+        return self.tile_rows * PANEL * ELEMENT_BYTES[self.element]
 
     @property
     def starts_offset(self) -> int:
@@ -139,7 +159,7 @@ class Indirect:
     @property
     def scratch(self) -> int:
         """Bytes: sums, table, starts, zeros."""
-        return self.zeros_offset + self.inner * self.size + 64
+        return self.zeros_offset + self.inner * self.source_size + 64
 
     @property
     def panels(self) -> int:
@@ -154,12 +174,12 @@ class Indirect:
     @property
     def panels_first(self) -> bool:
         """Do the panels of one row block follow each other? Then the source and the result are gone through once."""
-        return self.packed.k * self.panel_step * self.panels <= PANEL_BYTES
+        return self.taps * self.tap_bytes * self.panels <= PANEL_BYTES
 
     def micro(self, rows: int, vectors: int) -> Taps:
         """The micro-kernel of a tile."""
-        run = self.inner if self.inner <= UNROLLED else 0
-        return Taps(self.element, rows, vectors, self.lanes, self.packed.columns, run)
+        run = self.steps if self.steps <= UNROLLED else 0
+        return Taps(self.form, rows, vectors, self.lanes, self.packed.columns, run)
 
     def vector_counts(self) -> tuple[int, ...]:
         """The widths of tiles, in vectors."""
@@ -167,12 +187,13 @@ class Indirect:
         return tuple(sorted({-(-width // self.lanes) for width in widths}))
 
 
-def read_indirect(space: IndexSpace, body: Body, lanes: int, weights: frozenset[Node]) -> Indirect | None:
+def read_indirect(space: IndexSpace, body: Body, isa: Isa, weights: frozenset[Node]) -> Indirect | None:
     """The convolution of a compute fusion, where it is channels last throughout with a constant kernel; None otherwise."""
     node = next((each for each in body.nodes if each.op == "stablehlo.convolution"), None)
-    if node is None or node.element not in ("f32", "f64") or any(each.element != node.element for each in node.operands):
+    if node is None or (node.element, *(each.element for each in node.operands)) not in ELEMENTS:
         return None
-    kernel = node.operands[1]
+    source, kernel = node.operands
+    form = choose_form(source.element, kernel.element, node.element, isa.features).form
     if kernel not in weights or len(set(kernel.uses)) != 1 or not _has_order(node):
         return None
     contraction = read_contraction(space, node)
@@ -181,13 +202,13 @@ def read_indirect(space: IndexSpace, body: Body, lanes: int, weights: frozenset[
     if patches is None or not patches.channels.is_const or not contraction.m.is_const or not contraction.k.is_const:
         return None
     runs = _runs(node, patches)
-    if runs is None or not contraction.m.const or not contraction.k.const:
+    if runs is None or runs.inner % form.group or not contraction.m.const or not contraction.k.const:
         return None
     columns = contraction.m.const
     panel = PANEL if columns >= PANEL else (columns + 15) // 16 * 16
-    packed = PackedWeight(body.arguments.index(kernel), contraction.k.const, columns, columns, 1, 0, panel)
+    packed = PackedWeight(body.arguments.index(kernel), contraction.k.const, columns, columns, 1, 0, panel, form.group)
     return Indirect(
-        node, patches.leaf, patches.base, runs, columns, contraction.batch, contraction.n, contraction.result, packed, lanes
+        node, form, patches.leaf, patches.base, runs, columns, contraction.batch, contraction.n, contraction.result, packed, isa.lanes
     )  # fmt: skip
 
 

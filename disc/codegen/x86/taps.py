@@ -1,10 +1,10 @@
 """Micro-kernels of channels-last convolutions: a tile of `rows` output positions x `vectors` of output channels, summed over taps.
 
 `void taps(table: (const T*[TABLE_ROWS], const T* b, pad)[taps], taps: i64, run: i64, tile: T*, tile_step: elements, fresh: i1,
-ahead: void*, ahead_step: bytes)`: each tap reads `run` consecutive elements for every row, from where the table says, against `run` rows
-of a packed panel from b on. The rows of the left operand are thus never copied ("The Indirect Convolution Algorithm", Dukhan 2019), and
-a tap that only zeros would meet need not be in the table. fresh: the tile starts at zero; otherwise at what it holds. With every row of
-b, two lines of the `ahead_step` bytes at `ahead` are prefetched, as in micro.py.
+ahead: void*, ahead_step: bytes)`: each tap reads `run` consecutive elements (of bf16: pairs) for every row, from where the table says,
+against `run` rows of a packed panel from b on. The rows of the left operand are thus never copied ("The Indirect Convolution Algorithm",
+Dukhan 2019), and a tap that only zeros would meet need not be in the table. fresh: the tile starts at zero; otherwise at what it holds.
+With every row of b, two lines of the `ahead_step` bytes at `ahead` are prefetched, as in micro.py.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...ir.weights import ELEMENT_BYTES
+from .forms import Form
 from .micro import prefetch
 
 TABLE_ROWS = 6  # rows of a tile: 6 x 4 accumulators of 16 lanes, as for dots
@@ -23,7 +24,7 @@ UNROLLED = 16  # a run this short is unrolled: a loop around so few steps costs 
 class Taps:
     """One micro-kernel. panel: columns of the packed panel; run: the length of a run where it is unrolled, 0 where the call says it."""
 
-    element: str
+    form: Form
     rows: int
     vectors: int
     lanes: int
@@ -33,10 +34,10 @@ class Taps:
     @property
     def name(self) -> str:
         """The function's name."""
-        return f"disc_taps_{self.element}_{self.rows}x{self.vectors}x{self.lanes}_{self.panel}" + (f"_{self.run}" if self.run else "")
+        return f"disc_taps_{self.form.name}_{self.rows}x{self.vectors}x{self.lanes}_{self.panel}" + (f"_{self.run}" if self.run else "")
 
     def source(self) -> str:
-        """MLIR text. Products are accumulated in order of (tap, element of the run) by fused multiply-add."""
+        """MLIR text. Products are accumulated in order of (tap, element of the run) by fused multiply-add, those of bf16 pair by pair."""
         return "\n".join(_Source(self).lines()) + "\n"
 
 
@@ -45,8 +46,9 @@ class _Source:
 
     def __init__(self, taps: Taps) -> None:
         self.taps = taps
-        self.size = ELEMENT_BYTES[taps.element]
-        self.vector = f"vector<{taps.lanes}x{taps.element}>"
+        self.element = taps.form.accumulator
+        self.size = ELEMENT_BYTES[self.element]
+        self.vector = f"vector<{taps.lanes}x{self.element}>"
         self.places = [(row, column) for row in range(taps.rows) for column in range(taps.vectors)]
         self.types = ", ".join([self.vector] * len(self.places))
 
@@ -92,7 +94,7 @@ class _Source:
                 f"%begin{own} = arith.muli %row{own}, %tile_step : i64",
                 f"%lane{own} = arith.constant {column * self.taps.lanes} : i64",
                 f"%at{own} = arith.addi %begin{own}, %lane{own} : i64",
-                f"%place{own} = llvm.getelementptr %tile[%at{own}] : (!llvm.ptr, i64) -> !llvm.ptr, {self.taps.element}",
+                f"%place{own} = llvm.getelementptr %tile[%at{own}] : (!llvm.ptr, i64) -> !llvm.ptr, {self.element}",
             ]
         lines += [f"%start:{len(self.places)} = scf.if %fresh -> ({self.types}) {{", self._yield(["%zero"] * len(self.places)), "} else {"]
         for row, column in self.places:
@@ -137,25 +139,56 @@ class _Source:
         return [*lines, self._yield(self._results("partial")), "}"]
 
     def _step(self, k: str, sums: list[str]) -> list[str]:
-        """One element of a run: `sums` plus products, named after `k`."""
-        taps, element = self.taps, self.taps.element
+        """One element of a run, or one pair of narrow ones: `sums` plus products, named after `k`."""
+        taps, pairs = self.taps, self.taps.form.group == 2
+        kind = "i32" if pairs else self.element
+        stored = f"vector<{taps.lanes}x{kind}>"
+        align = ELEMENT_BYTES[taps.form.right]
         lines = [
             f"%{k}o = arith.muli %{k}, %width : i64",
-            f"%{k}l = llvm.getelementptr %panel[%{k}o] : (!llvm.ptr, i64) -> !llvm.ptr, {element}",
+            f"%{k}l = llvm.getelementptr %panel[%{k}o] : (!llvm.ptr, i64) -> !llvm.ptr, {kind}",
         ]
         for column in range(taps.vectors):
             lines += [
-                f"%{k}w{column} = llvm.getelementptr %{k}l[{column * taps.lanes}] : (!llvm.ptr) -> !llvm.ptr, {element}",
-                f"%{k}v{column} = llvm.load %{k}w{column} {{alignment = {self.size} : i64}} : !llvm.ptr -> {self.vector}",
+                f"%{k}w{column} = llvm.getelementptr %{k}l[{column * taps.lanes}] : (!llvm.ptr) -> !llvm.ptr, {kind}",
+                f"%{k}v{column} = llvm.load %{k}w{column} {{alignment = {align} : i64}} : !llvm.ptr -> {stored}",
             ]
+            lines += self._parts(f"{k}v{column}") if pairs else []
         for row in range(taps.rows):
             lines += [
-                f"%{k}e{row} = llvm.getelementptr %r{row}[%{k}] : (!llvm.ptr, i64) -> !llvm.ptr, {element}",
-                f"%{k}x{row} = llvm.load %{k}e{row} {{alignment = {self.size} : i64}} : !llvm.ptr -> {element}",
-                f"%{k}y{row} = vector.broadcast %{k}x{row} : {element} to {self.vector}",
+                f"%{k}e{row} = llvm.getelementptr %r{row}[%{k}] : (!llvm.ptr, i64) -> !llvm.ptr, {kind}",
+                f"%{k}x{row} = llvm.load %{k}e{row} {{alignment = {align} : i64}} : !llvm.ptr -> {kind}",
+                f"%{k}y{row} = vector.broadcast %{k}x{row} : {kind} to {stored}",
             ]
-            lines += [
-                f"%{k}f_{row}_{column} = vector.fma %{k}y{row}, %{k}v{column}, {sums[row * taps.vectors + column]} : {self.vector}"
-                for column in range(taps.vectors)
-            ]
+            lines += self._parts(f"{k}y{row}") if pairs else []
+            for column in range(taps.vectors):
+                old = sums[row * taps.vectors + column]
+                lines += self._products(f"{k}y{row}", f"{k}v{column}", old, f"{k}f_{row}_{column}")
         return lines
+
+    def _parts(self, name: str) -> list[str]:
+        """Lanes of pairs of bf16 as their product wants them: as they are, or the lower and the upper ones as f32."""
+        vector, narrow = f"vector<{self.taps.lanes}xi32>", f"vector<{self.taps.lanes * 2}xbf16>"
+        if self.taps.form.feature:
+            return [f"%{name}p = vector.bitcast %{name} : {vector} to {narrow}"]
+        return [
+            f"%{name}s = arith.constant dense<16> : {vector}",
+            f"%{name}m = arith.constant dense<-65536> : {vector}",
+            f"%{name}i = arith.shli %{name}, %{name}s : {vector}",
+            f"%{name}j = arith.andi %{name}, %{name}m : {vector}",
+            f"%{name}a = arith.bitcast %{name}i : {vector} to {self.vector}",
+            f"%{name}b = arith.bitcast %{name}j : {vector} to {self.vector}",
+        ]
+
+    def _products(self, left: str, right: str, old: str, new: str) -> list[str]:
+        """%new = old + the product of an element, or the products of a pair."""
+        if self.taps.form.group == 1:
+            return [f"%{new} = vector.fma %{left}, %{right}, {old} : {self.vector}"]
+        if self.taps.form.feature:
+            narrow = f"vector<{self.taps.lanes * 2}xbf16>"
+            types = f"({self.vector}, {narrow}, {narrow}) -> {self.vector}"
+            return [f'%{new} = llvm.call_intrinsic "llvm.x86.avx512bf16.dpbf16ps.512"({old}, %{left}p, %{right}p) : {types}']
+        return [
+            f"%{new}a = vector.fma %{left}a, %{right}a, {old} : {self.vector}",
+            f"%{new} = vector.fma %{left}b, %{right}b, %{new}a : {self.vector}",
+        ]

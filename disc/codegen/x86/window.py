@@ -324,19 +324,31 @@ def _block_values(frame: Frame, window: Window, top: str, left: str) -> list[str
     vector = b.vec(window.element)
     row_place = b.op(f"arith.muli {top}, {b.scalar(window.pitch() * (window.rows.stride * window.phases))} : i64")
     origin = address(b, Buffer(frame.scratch, (), window.element), b.op(f"arith.addi {row_place}, {left} : i64"))
-    sums = [_fill(frame, window)] * count
-    for tap in range(window.columns.window):
+    element = window.element
+
+    def source(row: int, tap: int) -> str:
         shift, phase = divmod(tap * window.columns.dilation, window.columns.stride)
+        offset = b.scalar(window.pitch() * (row * window.phases + phase) + shift)
+        pointer = address(b, Buffer(origin, (), element), offset)
+        return b.op(f"llvm.load {pointer} {{alignment = {_size(window)} : i64}} : !llvm.ptr -> {vector}")
+
+    sums = [_fill(frame, window)] * count
+    rows = [(row, seen) for row in range(window.source_rows(count)) if (seen := _rows_that_see(window, row, count))]
+    if window.kernel_at is None:
+        # A pool: what lies within the window in one source row is combined once for all output rows that see it.
+        for row, seen in rows:
+            value = source(row, 0)
+            for tap in range(1, window.columns.window):
+                value = combine(frame, window.node, element, value, source(row, tap), None)
+            for number, _ in seen:
+                sums[number] = combine(frame, window.node, element, sums[number], value, None)
+        return sums
+    for tap in range(window.columns.window):
         weights = [_weight(frame, window, line * window.columns.window + tap) for line in range(window.rows.window)]
-        for row in range(window.source_rows(count)):
-            seen = _rows_that_see(window, row, count)
-            if not seen:
-                continue
-            offset = b.scalar(window.pitch() * (row * window.phases + phase) + shift)
-            pointer = address(b, Buffer(origin, (), window.element), offset)
-            value = b.op(f"llvm.load {pointer} {{alignment = {_size(window)} : i64}} : !llvm.ptr -> {vector}")
+        for row, seen in rows:
+            value = source(row, tap)
             for number, line in seen:
-                sums[number] = combine(frame, window.node, window.element, sums[number], value, weights[line])
+                sums[number] = combine(frame, window.node, element, sums[number], value, weights[line])
     return sums
 
 
@@ -350,10 +362,9 @@ def _rows_that_see(window: Window, row: int, count: int) -> list[tuple[int, int]
     return found
 
 
-def _weight(frame: Frame, window: Window, tap: int) -> str | None:
+def _weight(frame: Frame, window: Window, tap: int) -> str:
     """One weight of the plane in every lane."""
-    if window.kernel_at is None:
-        return None
+    assert window.kernel_at is not None
     kernel = window.node.operands[1]
     return frame.emitter.value(kernel, window.kernel_at(Dim.symbol("gb"), tap))
 
