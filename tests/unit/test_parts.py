@@ -115,3 +115,8 @@ def test_artifacts_hold_the_same_code(tmp_path: Path) -> None:
         disc.compile(model, (torch.randn(3, 32),), options=disc.Options(threads=threads, cache=False)).save(path)
         found.update(artifact.read_section(path, each.name) for each in artifact.read_sections(path) if each.name.startswith("code"))
     assert len(found) == 1
+
+
+def test_a_head_of_two_lines_is_refused() -> None:
+    with pytest.raises(CompilerBug, match="one line: func.func @f0"):
+        cut("func.func @f0(%x: i64,\n%y: i64) {\nreturn\n}\n")

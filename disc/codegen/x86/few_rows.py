@@ -148,8 +148,8 @@ def _name(gemm: Gemm, rows: int) -> str:
 
 def _source(gemm: Gemm, rows: int) -> str:
     code = _Products(gemm.form, rows, gemm.lanes)
-    code.line(f"func.func @{_name(gemm, rows)}(%rows: !llvm.ptr, %a_step: i64, %b: !llvm.ptr, %b_step: i64, %k: i64, %count: i64,")
-    code.line("%tile: !llvm.ptr) {")
+    signature = "%rows: !llvm.ptr, %a_step: i64, %b: !llvm.ptr, %b_step: i64, %k: i64, %count: i64, %tile: !llvm.ptr"
+    code.line(f"func.func @{_name(gemm, rows)}({signature}) {{")
     code.line(f"%zero = arith.constant dense<0.0> : {code.vector}")
     code.load_rows()
     (_across if _is_across(gemm) else _along)(code)

@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
+from ...errors import CompilerBug
+
 PARTS = 8  # at most: each costs some 5 ms beside its work, and rarely are more cores free
 LEAST = 1500  # weight of a part, where it can be that much: about 60 ms
 LOOP = 12  # lines that an op of the dialect scf counts for: it becomes blocks, and vectorizer and unroller look at each
@@ -36,6 +38,8 @@ def cut(source: str) -> list[str]:
     """The parts, the one that takes longest first. Each declares what it calls of the others.
 
     source: MLIR text of functions, each behind the globals that it reads. No function may depend on being inlined into another.
+
+    Raises CompilerBug for a function whose head is longer than a line.
     """
     functions = _functions(source)
     total = sum(function.weight for function in functions)
@@ -55,6 +59,8 @@ def _functions(source: str) -> list[_Function]:
     globals_ = ""
     for text in _DEFINITION.split(source):
         head = _HEAD.match(text)
+        if head is None and text.startswith("func.func "):
+            raise CompilerBug(f"a function's head does not stand in one line: {text.partition(chr(10))[0]}")
         if head is None:
             globals_ += text
             continue
