@@ -60,7 +60,7 @@ def compile(
     options = options or Options()
     target_isas(target)  # before the export: a target that does not exist should fail at once
     program = _program(model, example_inputs, dynamic_shapes)
-    executable = _through_cache(options, lambda: _key(program, target, options), lambda: _compile_program(program, target, options))
+    executable = _through_cache(options, lambda: _key(program, target, options), lambda: compile_program(program, target, options))
     if "packed_refusal" in executable.manifest:
         warnings.warn(f"not packed: {executable.manifest['packed_refusal']}", stacklevel=2)
     return executable
@@ -128,9 +128,16 @@ def _program(
     return export_module(model, tuple(example_inputs), dynamic_shapes)
 
 
-def _compile_program(program: torch.export.ExportedProgram | Path, target: str | Sequence[str], options: Options) -> Executable:
+def compile_program(
+    program: torch.export.ExportedProgram | Path,
+    target: str | Sequence[str],
+    options: Options,
+    on_step: Callable[[str, float], None] = lambda name, share: None,
+) -> Executable:
+    """`compile` without the cache, for a model without Python code. on_step: as of `compile_imported`."""
     imported = _import_program(program, make_context())
-    return compile_imported(imported, target, options, _stablehlo(program) if options.embed_stablehlo else None)
+    stablehlo = _stablehlo(program) if options.embed_stablehlo else None
+    return compile_imported(imported, target, options, stablehlo, on_step=on_step)
 
 
 def _stablehlo(program: torch.export.ExportedProgram | Path) -> bytes:

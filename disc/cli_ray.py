@@ -104,13 +104,12 @@ def tune_command(
 ) -> None:
     """Measure the GEMM schedules on idle machines: each kind of machine gets a tree of its own, on all machines of that kind."""
     from disc.cluster import Machines, slug, tune_cluster
+    from disc.schedules import tree_path
 
     store = read_environment().cache_dir / "tune"
     fitted = tune_cluster(Machines(address), store, threads)
     if as_json:
-        print_json(
-            {kind: {"tree": str(store / slug(kind) / "schedules.json"), "held_out": vars(each.held_out)} for kind, each in fitted.items()}
-        )
+        print_json({kind: {"tree": str(tree_path(store / slug(kind))), "held_out": vars(each.held_out)} for kind, each in fitted.items()})
         return
     for kind, each in fitted.items():
-        print(f"{kind}\n  held out {each.held_out}\n  {store / slug(kind) / 'schedules.json'}")
+        print(f"{kind}\n  held out {each.held_out}\n  {tree_path(store / slug(kind))}")

@@ -37,7 +37,7 @@ def tune_command(
     for module in ("torch_mlir", "sklearn"):
         if importlib.util.find_spec(module) is None:
             raise DiscError(f"disc tune needs {module}; install it with: pip install 'disc[compile,tune]'")
-    from disc.schedules import FAMILY
+    from disc.schedules import FAMILY, write_tree
     from disc.tuning import Bench, best_schedules, coarse_points, fine_points, fit, read_records
 
     folder = read_environment().cache_dir
@@ -53,11 +53,11 @@ def tune_command(
     if not finished:
         raise DiscError("time ran out before all sizes were measured: run disc tune again, it goes on from here")
     fitted = fit(read_records(fine), schedules)
-    (folder / "schedules.json").write_text(fitted.tree.to_json() + "\n")
+    path = write_tree(folder, fitted.tree)
     if as_json:
-        print_json({"tree": str(folder / "schedules.json"), "fitted": vars(fitted.fitted), "held_out": vars(fitted.held_out)})
+        print_json({"tree": str(path), "fitted": vars(fitted.fitted), "held_out": vars(fitted.held_out)})
         return
-    print(f"fitted   {fitted.fitted}\nheld out {fitted.held_out}\nwritten  {folder / 'schedules.json'}")
+    print(f"fitted   {fitted.fitted}\nheld out {fitted.held_out}\nwritten  {path}")
 
 
 def _measure(title: str, wanted: Sequence[Point], store: Path, bench: Bench, until: float) -> bool:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from disc.config import read_environment
 from disc.errors import ConfigurationError, DiscError
 from disc.ral import _ral
-from disc.schedules import FAMILY, Schedule
+from disc.schedules import FAMILY, Schedule, read_tree, write_tree
 from disc.targets import FEATURE_FLAGS, host_isa
 
 if TYPE_CHECKING:
@@ -192,9 +192,7 @@ def measure(points: Sequence[Point], schedules: Sequence[Schedule]) -> list[str]
 
 def install(tree: str) -> None:
     """Programs compiled on this machine from now on choose by this tree."""
-    path = read_environment().cache_dir / "schedules.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(tree)
+    write_tree(read_environment().cache_dir, read_tree(tree))
 
 
 def tune(
@@ -222,7 +220,7 @@ def tune(
         schedules = best_schedules(read_records(folder / "coarse.jsonl"), top)
         collect(same, measure_on, fine(same[0]), schedules, folder / "fine.jsonl")
         fitted = fit(read_records(folder / "fine.jsonl"), schedules)
-        (folder / "schedules.json").write_text(fitted.tree.to_json() + "\n")
+        write_tree(folder, fitted.tree)
         return fitted
 
     with ThreadPoolExecutor(max(len(kinds), 1)) as pool:
@@ -285,7 +283,7 @@ def tune_cluster(machines: Machines, store: Path, threads: Sequence[int] | None 
         found, on_ray(machines), store, lambda machine: coarse_points(counts(machine)[0]), lambda machine: fine_points(counts(machine))
     )
     for machine in found:
-        machines.run(machine.node, 0.0, install, fitted[machine.kind].tree.to_json() + "\n")
+        machines.run(machine.node, 0.0, install, fitted[machine.kind].tree.to_json())
     return fitted
 
 

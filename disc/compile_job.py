@@ -60,17 +60,13 @@ def main() -> int:
 def _compile(request: Request) -> Executable:
     _say(stage="starting", percent=0)
     from disc import api
-    from disc.frontend.stablehlo import portable_bytecode
     from disc.ir.dialect import make_context
 
     options = Options(threads=request.threads, dtype=request.dtype, cache=False, embed_stablehlo=request.embed_stablehlo)
     _say(stage="import", percent=0)
     if request.format == "stablehlo":
         # The suffix is what the front end goes by; it tells text from bytecode itself.
-        Path("program").rename("program.mlirbc")
-        path = Path("program.mlirbc")
-        stablehlo = portable_bytecode(path) if request.embed_stablehlo else None
-        return api.compile_imported(api.import_model(path, None, None, make_context()), request.targets, options, stablehlo, on_step=_step)
+        return api.compile_program(Path("program").rename("program.mlirbc"), request.targets, options, on_step=_step)
     if request.format != "imported":
         raise UnsupportedFormatError(f"there is no format {request.format!r}")
     from disc.frontend.portable import read_portable

@@ -12,8 +12,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import TypeVar
 
+_Folder = TypeVar("_Folder", Path, Traversable)
 FEATURES = ("m", "n", "k", "batch", "threads")
 LEAF = -1  # in the place of a feature: the node's threshold is then the number of a schedule
 
@@ -142,9 +145,22 @@ def every_schedule(schedules: Sequence[Schedule] = FAMILY) -> Tree:
     return Tree(tuple(schedules), (*nodes, (LEAF, len(schedules) - 1, 0, 0)))
 
 
+def tree_path(folder: _Folder) -> _Folder:
+    """Where a folder keeps a tree: the cache folder that of this machine, the package the one that comes with disc."""
+    return folder / "schedules.json"
+
+
+def write_tree(folder: Path, tree: Tree) -> Path:
+    """Keeps the tree in the folder; programs compiled from now on choose by that of the cache folder. Returns the file."""
+    path = tree_path(folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(tree.to_json() + "\n")
+    return path
+
+
 def find_tree(folder: Path) -> Tree:
     """The tree that `disc tune` made for this machine, kept in `folder`, or the one that comes with disc."""
-    own = folder / "schedules.json"
+    own = tree_path(folder)
     if own.is_file():
         return read_tree(own.read_text())
-    return read_tree((resources.files("disc") / "schedules.json").read_text())
+    return read_tree(tree_path(resources.files("disc")).read_text())

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.machine import describe
-from disc.schedules import Schedule
+from disc.schedules import Schedule, write_tree
 from disc.tuning import (
     Bench,
     Point,
@@ -145,7 +145,7 @@ def _report(records: Sequence[Record], schedules: Sequence[Schedule], leaves: in
             few = [each for each in some if each.library and each.library < 0.95 * min(each.seconds.values())]
             print("".join(f"  {each.point}: {min(each.seconds.values()) * 1e6:.1f} us, library {(each.library or 0) * 1e6:.1f} us\n"
                           for each in few), end="")  # fmt: skip
-    (ROOT / "disc" / "schedules.json").write_text(fitted.tree.to_json() + "\n")
+    write_tree(ROOT / "disc", fitted.tree)
     return 0
 
 
