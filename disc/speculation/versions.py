@@ -62,8 +62,10 @@ def choose_versions(env: ShapeEnv, body: Body, kind: str) -> list[str]:
     if size is not None:
         streams = [(best, f"beyond_cache({size})")]
         if row is not None and env.divides(VECTOR, row) is not Truth.YES:
-            long = "" if env.le(LEAST_LINES, row) is Truth.YES else f"at_least({LEAST_LINES}, {row})"
-            streams = [*(streams if divides else []), (equal, long, f"beyond_cache({size})")]
+            long = env.le(LEAST_LINES, row)
+            at_least = "" if long is Truth.YES else f"at_least({LEAST_LINES}, {row})"
+            streams = streams if divides else []
+            streams += [(equal, at_least, f"beyond_cache({size})")] if long is not Truth.NO else []
         guards = [*(" and ".join(part for part in parts if part) for parts in streams), *guards]
     few = few_rows_guard(env, body) if kind == "stitch" else ""
     if few:

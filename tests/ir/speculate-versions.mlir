@@ -46,3 +46,14 @@ func.func @main(%x: tensor<?x100xf32, [@S0, 100]>, %y: tensor<100xf32, [100]>) -
   %0 = stablehlo.add %x, %b : tensor<?x100xf32, [@S0, 100]>
   return %0 : tensor<?x100xf32, [@S0, 100]>
 }
+
+// -----
+// Of rows of 33 too many lines would be written by halves.
+// CHECK-LABEL: func.func @main
+// CHECK: versions = [""]
+"disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
+func.func @main(%x: tensor<?x33xf32, [@S0, 33]>, %y: tensor<33xf32, [33]>) -> (tensor<?x33xf32, [@S0, 33]>) {
+  %b = "disc.broadcast_in_dim"(%y) {dims = array<i64: 1>, maybe = array<i64>} : (tensor<33xf32, [33]>) -> tensor<?x33xf32, [@S0, 33]>
+  %0 = stablehlo.add %x, %b : tensor<?x33xf32, [@S0, 33]>
+  return %0 : tensor<?x33xf32, [@S0, 33]>
+}

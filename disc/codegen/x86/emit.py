@@ -18,7 +18,7 @@ from ...errors import CompilerBug
 from ...ir.graph import Body, Node
 from ...shapes import Dim, FloorDiv, Symbol, Truth
 from ..index import ONE, ZERO, Index, IndexSpace, split_linear, terms_of, view_index
-from .builder import Builder, Scope, Variable
+from .builder import Builder, Scope, Variable, register_element
 from .elementwise import ELEMENTWISE, constant_splat, convert, emit_elementwise
 from .memory import Buffer, load_contiguous, load_gather, load_scalar, prefetch, store_contiguous, store_scalar, store_scatter
 
@@ -70,6 +70,7 @@ class Emitter:
     whole: Dim | None = None  # a length that is known to be a multiple of the lanes in this version
     streams: bool = False  # results go past the caches in this version
     on_lines: Dim | None = None  # an offset that, with the open lane loop's position, is a multiple of the lane count
+    before: str | None = None  # of a row that is gone through along the lines of the result: its elements' distance from the line's start
     ahead: Ahead | None = None  # where the cache line lies that is to be fetched when an input is read at an offset
     fetched: set[Node] = field(default_factory=set)  # inputs of which lines were
     _names: int = 0
@@ -158,6 +159,7 @@ class Emitter:
         self.space.variable(name + ".base", self.space.extents[name])
         before = b.op(f"arith.remui {b.scalar(base)}, {lanes} : i64")
         cut = b.op(f"arith.cmpi ne, {before}, {b.index(0)} : i64")
+        self.before = before
         with b.when(cut):
             below = self.tail_mask(before)
             mask = b.op(f"arith.xori {below}, {self.tail_mask(b.op(f'arith.addi {before}, {high} : i64'))} : {b.vec('i1')}")
@@ -173,6 +175,7 @@ class Emitter:
             self.on_lines = None
         with b.when(b.op(f"arith.cmpi ne, {rest}, {b.index(0)} : i64")), self.bind(name, end, lane=True, mask=self.tail_mask(rest)):
             body()
+        self.before = None
 
     def tail_mask(self, remaining: str) -> str:
         """The mask of the first `remaining` (i64) lanes: of none below 1, of all from their number on."""
@@ -217,6 +220,9 @@ class Emitter:
             return self._emit(node, index, predicate)
         cache, position = found
         if cache.ready:
+            variable = self.b.lane_variable(position)
+            if self.before is not None and variable is not None and position == Dim.symbol(variable.name):
+                return self._load_shifted(cache.buffer, variable.ssa, self.before)
             return self.load(cache.buffer, position, None)
         result = self._emit(node, index, predicate)
         if self.row_loop:
@@ -257,6 +263,19 @@ class Emitter:
         if rule is None:
             raise CompilerBug(f"no x86 rule for {node.op} (line {node.line or 'unknown'})")
         return rule(self, node, index, predicate)
+
+    def _load_shifted(self, buffer: Buffer, position: str, before: str) -> str:
+        """The elements of a row in scratch from `position` on, out of the two vectors that were stored there: a load of parts of both would
+        have to wait until both stores are done. Elements before the row, and past it, are anything."""
+        b, element = self.b, register_element(buffer.element)
+        start = b.op(f"arith.addi {position}, {before} : i64")
+        first = b.op(f"arith.maxsi {b.op(f'arith.subi {start}, {b.index(b.lanes)} : i64')}, {b.index(0)} : i64")
+        low, high = (load_contiguous(b, buffer, offset, None) for offset in (first, start))
+        distance = b.op(f"arith.trunci {b.op(f'arith.subi {b.index(b.lanes)}, {before} : i64')} : i64 to i32")
+        splat = b.op(f"vector.broadcast {distance} : i32 to {b.vec('i32')}")
+        order = b.op(f"arith.addi {self.lane_numbers('i32')}, {splat} : {b.vec('i32')}")
+        name, vector = f"llvm.x86.avx512.vpermi2var.{'ps' if element == 'f32' else 'd'}.512", b.vec(element)
+        return b.op(f'llvm.call_intrinsic "{name}"({low}, {order}, {high}) : ({vector}, {b.vec("i32")}, {vector}) -> {vector}')
 
     # --- memory -----------------------------------------------------------------------------------------------------
 

@@ -88,9 +88,14 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, g
 
 def _has_version(space: IndexSpace, plan: RowPlan, guard: str, blocked: bool, lanes: int) -> bool:
     """False where rows that begin within a cache line cannot go past the caches: only whole lines do. Loops over rows begin on a line
-    themselves, but blocks do not, nor do loops over values in scratch, as a load of parts of two stores has to wait for both."""
+    themselves, but blocks do not, nor do loops over values in scratch that cannot be shifted."""
     whole = _whole_length(space, guard) is not None or not plan.tile or space.env.divides(lanes, plan.tile[-1].extent) is Truth.YES
-    return "beyond_cache(" not in guard or whole or not (blocked or plan.cached)
+    return "beyond_cache(" not in guard or whole or not (blocked or _is_fixed(plan, lanes))
+
+
+def _is_fixed(plan: RowPlan, lanes: int) -> bool:
+    """True when values in scratch can only be read in the vectors in which they were stored."""
+    return any(lanes != 16 or register_element(node.element) not in ("f32", "i32") for node in plan.cached)
 
 
 def _whole_length(space: IndexSpace, guard: str) -> Dim | None:
