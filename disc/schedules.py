@@ -28,19 +28,22 @@ class Schedule:
     rows: rows of A in a task; they are read from L2 once for every panel of B. k: rows of a panel of B at a time (one for each value of k
     in f32): that part stays in L2 while the task's rows pass by. ahead: 1 to prefetch the next part of a packed B during the current one,
     a share in every tile. panels_first: 1 when consecutive tasks share rows of A, 0 when they
-    share a panel of B.
+    share a panel of B. parts: into how many parts k is split, which are tasks of their own; their sums are added in the end. The one field
+    that changes results (in their last bits): whoever sets it by the number of threads has results that depend on it.
     """
 
     rows: int
     k: int
     ahead: int
     panels_first: int
+    parts: int = 1
 
     def describe(self) -> str:
         """For people: the text that `explain` shows."""
         order = "panels first" if self.panels_first else "rows first"
         ahead = "next part prefetched" if self.ahead else "no prefetch"
-        return f"{self.rows} rows x {self.k} of k, {order}, {ahead}"
+        parts = f", k split into {self.parts} parts" if self.parts > 1 else ""
+        return f"{self.rows} rows x {self.k} of k, {order}, {ahead}{parts}"
 
 
 # The family that is measured. 120 rows of 768 values are a third of a 1 MiB L2; 64 columns of 768 values a fifth of it.
@@ -132,7 +135,7 @@ def read_tree(text: str) -> Tree:
         good = 0 <= threshold < len(schedules) if feature == LEAF else place < left < len(nodes) and place < right < len(nodes)
         if not good or feature >= len(FEATURES):
             raise ValueError(f"node {place} of the tree of schedules points outside")
-    if not nodes or any(min(each.rows, each.k) <= 0 for each in schedules):
+    if not nodes or any(min(each.rows, each.k, each.parts) <= 0 for each in schedules):
         raise ValueError("the tree of schedules is empty or has a schedule without rows")
     return Tree(schedules, nodes)
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from functools import reduce
 
 from ..ir.graph import Node
 from ..ir.weights import ELEMENT_BYTES
-from ..schedules import FEATURES
+from ..schedules import FEATURES, Schedule
 from ..shapes import Dim, ShapeEnv, Truth, dim_max
 from .buffers import LINE, Lifetime, plan_buffers
-from .kernel import Choice, Kernel, Split
+from .kernel import Choice, Kernel, Parts, Split
 from .x86.builder import Builder, Variable
 from .x86.gemm_plan import SCHEDULE_SYMBOLS
 
@@ -203,7 +203,7 @@ class _Host:
         plan = plan_buffers(program.env, lifetimes(program))
         # Before the buffers a line where kernels report an index out of range, behind them one so that empty ones have an address, and
         # what split kernels need, one at a time.
-        splits = dict.fromkeys(launch.kernel.split.partials for launch in program.launches if launch.kernel.split is not None)
+        splits = dict.fromkeys(launch.kernel.partials for launch in program.launches if launch.kernel.partials is not None)
         behind = plan.size + 2 * LINE
         total = b.scalar(behind + reduce(dim_max, splits, Dim.of(0)))
         base = b.op(f"llvm.call {self.api['alloc']}(%exec, {total}) : !llvm.ptr, (!llvm.ptr, i64) -> !llvm.ptr")
@@ -248,7 +248,7 @@ class _Host:
     def _arguments(self, launch: Launch) -> list[Node | str | int]:
         items: list[Node | str | int] = [launch.weights.get(number, node) for number, node in enumerate(launch.inputs)]
         fault = [FAULT] if launch.kernel.checks_indices else []
-        partials = [PARTIALS] if launch.kernel.split is not None else []
+        partials = [PARTIALS] if launch.kernel.partials is not None else []
         return [*items, *launch.results, *launch.kernel.symbols, *fault, *partials]
 
     def _argument_value(self, item: Node | str | int) -> tuple[str, str]:
@@ -310,20 +310,35 @@ class _Host:
         for position, size in enumerate(choice.features):
             slot = b.op(f"llvm.getelementptr {array}[{position}] : (!llvm.ptr) -> !llvm.ptr, i64")
             b.statement(f"llvm.store {b.scalar(size)}, {slot} : i64, !llvm.ptr")
-        schedules = choice.tree.schedules
+        schedules, width = choice.tree.schedules, len(fields(Schedule))
         nodes = self._table([value for node in choice.tree.nodes for value in node])
         operands = f"%exec, {nodes}, {array}, {b.index(len(schedules))}"
         number = b.op(f"llvm.call {self.api['choose']}({operands}) : !llvm.ptr, (!llvm.ptr, !llvm.ptr, !llvm.ptr, i64) -> i64")
-        fields = self._table([value for schedule in schedules for value in astuple(schedule)])
-        first = b.op(f"arith.muli {number}, {b.index(4)} : i64")
-        rows, depth, ahead, order = (self._entry(fields, first, place) for place in range(4))
+        table = self._table([value for schedule in schedules for value in astuple(schedule)])
+        first = b.op(f"arith.muli {number}, {b.index(width)} : i64")
+        rows, depth, ahead, order, parts = (self._entry(table, first, place) for place in range(width))
         m, k = b.scalar(choice.features[0]), b.scalar(choice.features[2])
         rows = self._even(m, rows, choice.tile)
         blocks = b.op(f"arith.ceildivui {m}, {rows} : i64")
-        depth = self._even(k, depth if choice.splits else b.op(f"arith.maxsi {k}, {b.index(1)} : i64"), 16)
-        for name, value in zip(SCHEDULE_SYMBOLS, (rows, blocks, depth, ahead, order), strict=True):
+        span, parts, own = self._parts(choice.parts, k, parts) if choice.parts is not None else (b.index(0), b.index(1), k)
+        depth = self._even(own, depth if choice.splits else b.op(f"arith.maxsi {own}, {b.index(1)} : i64"), 16)
+        for name, value in zip(SCHEDULE_SYMBOLS, (rows, blocks, depth, ahead, order, span, parts), strict=True):
             b.variables[name] = Variable(name, value, b.root)
         return number
+
+    def _parts(self, parts: Parts, rows: str, wanted: str) -> tuple[str, str, str]:
+        """(values of k in a part, number of parts, its share of `rows` of a panel) for at most `wanted` parts; zeroes the counters where
+        there are several."""
+        b = self.b
+        k = b.op(f"arith.maxsi {b.scalar(parts.k)}, {b.index(1)} : i64")
+        span = self._even(k, b.op(f"arith.ceildivui {k}, {wanted} : i64"), parts.multiple)
+        count = b.op(f"arith.ceildivui {k}, {span} : i64")
+        own = b.op(f"arith.ceildivui {b.op(f'arith.muli {rows}, {span} : i64')}, {k} : i64")
+        split = b.op(f"arith.cmpi ugt, {count}, {b.index(1)} : i64")
+        counters = b.op(f"arith.select {split}, {b.scalar(parts.counters)}, {b.index(0)} : i64")
+        zero = b.constant("arith.constant 0 : i8")
+        b.statement(f'"llvm.intr.memset"({self.partials}, {zero}, {counters}) <{{isVolatile = false}}> : (!llvm.ptr, i8, i64) -> ()')
+        return span, count, b.op(f"arith.minsi {own}, {rows} : i64")
 
     def _even(self, total: str, most: str, multiple: int) -> str:
         """The size of parts of `total` that are as equal as multiples of `multiple` can be, of about `most` each; at least one such."""

@@ -42,17 +42,32 @@ class PackedWeight:
 
 
 @dataclass(frozen=True)
+class Parts:
+    """How k may be split over the tasks of a GEMM, as its schedules say.
+
+    k: its values; multiple: how many of them, times any number, a part may have. counters: bytes that are zeroed before the launch, at the
+    start of `partials` bytes of memory of the call; where they lie is one more argument of the kernel.
+    """
+
+    k: Dim
+    multiple: int
+    counters: Dim
+    partials: Dim
+
+
+@dataclass(frozen=True)
 class Choice:
     """The schedule of a GEMM is chosen in every call: one version for each of `tree.schedules`.
 
     features: the sizes that the tree asks for, all but the number of threads, which the runtime knows. tile: rows of a tile, of which
-    the rows of a task are a multiple. splits: whether k may be taken in parts.
+    the rows of a task are a multiple. splits: whether a task may take k in pieces. parts: None where k is never split over tasks.
     """
 
     tree: Tree
     features: tuple[Dim, Dim, Dim, Dim]
     tile: int
     splits: bool
+    parts: Parts | None = None
 
 
 @dataclass(frozen=True)
@@ -99,3 +114,9 @@ class Kernel:
     choice: Choice | None = None
     split: Split | None = None
     checks_indices: bool = False
+
+    @property
+    def partials(self) -> Dim | None:
+        """Bytes of memory of the call that tasks hand values on in, None for a kernel that takes no such argument."""
+        parts = self.split or (self.choice.parts if self.choice is not None else None)
+        return parts.partials if parts is not None else None

@@ -19,6 +19,8 @@ from disc.schedules import FAMILY, LEAF, Schedule, Tree, every_schedule
 ROWS = (0, 1, 2, 5, 6, 7, 8, 13, 29, 30, 31, 59, 61, 119, 121, 241, 245)
 # Small blocks, so that small matrices already take several; the prefetch reads past the end of a weight.
 SHORT = tuple(Schedule(rows, k, ahead, order) for rows in (6, 12) for k in (16, 64) for ahead in (0, 1) for order in (0, 1))
+# k split over tasks, in more parts than there are whole blocks of it too, with tasks of several tiles, several pieces of k, both orders.
+SPLIT = tuple(Schedule(rows, k, 1, order, parts) for rows in (6, 12, 240) for k in (16, 4096) for order in (0, 1) for parts in (2, 3, 7))
 AUTO = torch.export.Dim.AUTO
 
 
@@ -43,7 +45,7 @@ def compiled(tree: Tree, dtype: str = "f32", target: str = "native") -> tuple[nn
 
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "native"])
-@pytest.mark.parametrize("schedules", [SHORT, FAMILY[::3]], ids=["short", "family"])
+@pytest.mark.parametrize("schedules", [SHORT, FAMILY[::3], SPLIT], ids=["short", "family", "split"])
 def test_every_schedule(schedules: tuple[Schedule, ...], target: str) -> None:
     model, executable = compiled(every_schedule(schedules), target=target)
     for rows in ROWS:
@@ -55,14 +57,15 @@ def test_every_schedule(schedules: tuple[Schedule, ...], target: str) -> None:
                 torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=2e-5)
 
 
+@pytest.mark.parametrize("schedules", [SHORT, SPLIT[::3]], ids=["short", "split"])
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
-def test_every_schedule_in_reduced_precision(dtype: str) -> None:
+def test_every_schedule_in_reduced_precision(dtype: str, schedules: tuple[Schedule, ...]) -> None:
     """The schedules differ only in the order of sums, so they must agree much better than with f32."""
-    model, executable = compiled(every_schedule(SHORT), dtype)
+    model, executable = compiled(every_schedule(schedules), dtype)
     for rows in ROWS[::3]:
         x = torch.randn(rows, 300)
         expected = model(x)
-        for number in range(len(SHORT)):
+        for number in range(len(schedules)):
             executable.force_schedule(number)
             for ours, theirs in zip(executable(x), expected, strict=True):  # pyright: ignore[reportArgumentType]
                 torch.testing.assert_close(ours, theirs, atol=0.15, rtol=0.02)

@@ -1,8 +1,8 @@
 """Compute kernels: a dot or convolution with everything fused into its operands' packing and its epilogue.
 
-Loops: tasks are (batch, panel of columns, block of rows); within a task come the parts of k, then tiles of up to ROWS rows, each a call
-of a shared micro-kernel, whose tile the epilogue reads from L1. The sizes and the order are numbers that the host passes with every
-call, chosen by a tree (`disc/schedules.py`).
+Loops: tasks are (batch, panel of columns, block of rows, part of k where that is split: `split_k.py`); within a task come pieces of k, then
+tiles of up to ROWS rows, each a call of a shared micro-kernel, whose tile the epilogue reads from L1. The sizes and the order are numbers
+that the host passes with every call, chosen by a tree (`disc/schedules.py`).
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from .isa import Isa
 from .memory import Buffer, address
 from .micro import call_micro
 from .packing import right_panel, row_pointers, strips
+from .split_k import Share, plan_parts, share_of_task, split_over_k
 
 RESIDENT_BYTES = 448 * 1024  # of a packed B that stays in an L2 of 1 MiB beside the rows of A and of the result that pass by
 RESULT_BYTES = 1024 * 1024  # a larger result does not stay there
@@ -57,15 +58,17 @@ def emit_compute(name: str, body: Body, space: IndexSpace, isa: Isa, weights: fr
     choice = _choice(gemm, tree)
     if choice.splits:
         gemm.tile_rows = max(schedule.rows for schedule in choice.tree.schedules)
+    gemm.splits = choice.parts is not None
     symbols = (*body_symbols(space, body), *SCHEDULE_SYMBOLS)
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, isa.lanes, lambda frame: _emit(frame, gemm, body, packed))
-    rows, blocks = Dim.symbol(SCHEDULE_SYMBOLS[0]), Dim.symbol(SCHEDULE_SYMBOLS[1])
+    rows, blocks, *_, span, parts = (Dim.symbol(name) for name in SCHEDULE_SYMBOLS)
     macs = contraction.batch * contraction.m * contraction.n * contraction.k
     work = sum(node_cost(root) for root in body.yields)
     few = may_be_few_rows(gemm)
     return Kernel(
         name, "compute", tuple(Version(f"{name}_v0", schedule.describe()) for schedule in choice.tree.schedules), symbols,
-        contraction.batch * panels(gemm) * blocks, contraction.k * rows * gemm.panel // 32 + 64, gemm.scratch(), source,
+        contraction.batch * panels(gemm) * blocks * (parts if gemm.splits else 1),
+        (span if gemm.splits else contraction.k) * rows * gemm.panel // 32 + 64, gemm.scratch(), source,
         kernel_lines(body), kernel_ops(body), notes(gemm, packed, work) + ((few_rows_note(gemm),) if few else ()),
         flops=macs * 2, bytes=traffic(space, body), micro_kernels=() if are_few_rows(gemm) else micro_kernels(gemm),
         functions=few_rows_functions(gemm) if few else (), packed=(packed,) if packed else (), choice=choice,
@@ -96,9 +99,11 @@ def _choice(gemm: Gemm, tree: Tree) -> Choice:
     tasks = panels(gemm) * gemm.contraction.batch
     if tasks.is_const and 0 < tasks.const <= FEW_TASKS:
         pruned = pruned.with_between(0, ROWS, SHARED_ROWS, FEATURES.index("threads"), tasks.const, SHARED).prune(known)
+    pruned, rows = split_over_k(gemm, pruned)
+    most = max(schedule.parts for schedule in pruned.schedules)
     depth = features[2].const if features[2].is_const else None
     splits = gemm.left is not None and any(depth is None or schedule.k < depth for schedule in pruned.schedules)
-    return Choice(pruned, features, ROWS, splits)
+    return Choice(pruned, features, ROWS, splits, plan_parts(gemm, most, rows))
 
 
 def _streamed_rows(gemm: Gemm) -> int | None:
@@ -119,14 +124,15 @@ def _streamed_rows(gemm: Gemm) -> int | None:
 class _Walk:
     """How a task goes through k, as SSA values.
 
-    depth: rows of the panel at a time; ahead: whether the next part of B is prefetched, i1; last: whether no other task
-    asks for the next part; splits: whether there may be several parts.
+    depth: rows of the panel at a time; ahead: whether the next piece of B is prefetched, i1; last: whether no other task
+    asks for the next piece; splits: whether there may be several pieces; share: the task's part of k where that may be split.
     """
 
     depth: str
     ahead: str
     last: str
     splits: bool
+    share: Share | None = None
 
 
 def _emit(frame: Frame, gemm: Gemm, body: Body, packed: PackedWeight | None) -> None:
@@ -147,11 +153,12 @@ def _emit_tasks(frame: Frame, gemm: Gemm, body: Body, packed: PackedWeight | Non
     """Tasks are (batch, panel of columns, block of rows), the last two in the order of the schedule."""
     b = frame.b
     c = gemm.contraction
-    _, blocks, _, _, panels_first = (b.variables[name].ssa for name in SCHEDULE_SYMBOLS)
+    _, blocks, _, _, panels_first, _, parts = (b.variables[name].ssa for name in SCHEDULE_SYMBOLS)
     across, panel_count = _condition(b, "ne", panels_first, b.index(0)), b.scalar(panels(gemm))
     inner, outer = (b.op(f"arith.select {across}, {pair} : i64") for pair in (f"{panel_count}, {blocks}", f"{blocks}, {panel_count}"))
     with b.loop(frame.begin, frame.end, b.index(1)) as task:
-        rest, fast = _divide(b, task.index, inner)
+        number, part = _divide(b, task.index, parts) if gemm.splits else (task.index, "")
+        rest, fast = _divide(b, number, inner)
         batch, slow = (b.index(0), rest) if c.batch == ONE else _divide(b, rest, outer)
         block, panel = (b.op(f"arith.select {across}, {pair} : i64") for pair in (f"{slow}, {fast}", f"{fast}, {slow}"))
         fresh = b.op(f"arith.ori {across}, {_condition(b, 'eq', task.index, frame.begin)} : i1")
@@ -159,8 +166,12 @@ def _emit_tasks(frame: Frame, gemm: Gemm, body: Body, packed: PackedWeight | Non
         early = _condition(b, "ult", b.op(f"arith.subi {task.index}, {frame.begin} : i64"), inner)
         final = _condition(b, "eq", b.op(f"arith.addi {block}, {b.index(1)} : i64"), blocks)
         last = b.op(f"arith.select {across}, {early}, {final} : i1")
+        if gemm.splits:  # the next part lies behind this one, and is the next task
+            split = _condition(b, "ne", parts, b.index(1))
+            follows = _condition(b, "ult", b.op(f"arith.addi {task.index}, {b.index(1)} : i64"), frame.end)
+            last = b.op(f"arith.select {split}, {follows}, {last} : i1")
         with b.variable("gb", batch):
-            _emit_panel(frame, gemm, body, (block, panel), (fresh, last), packed)
+            _emit_panel(frame, gemm, body, (block, panel, part), (fresh, last), packed)
 
 
 def _condition(b: Builder, comparison: str, left: str, right: str) -> str:
@@ -181,13 +192,16 @@ def _panel_rows(b: Builder, gemm: Gemm, k: str) -> str:
     return b.op(f"arith.addi {rows}, {_divide(b, k, b.index(gemm.form.block))[0]} : i64")
 
 
-def _emit_panel(frame: Frame, gemm: Gemm, body: Body, place: tuple[str, str], flags: tuple[str, str], packed: PackedWeight | None) -> None:
-    """The task at place = (block, panel). flags: (must B be packed, is this the task to fetch the next part of B)."""
+def _emit_panel(
+    frame: Frame, gemm: Gemm, body: Body, place: tuple[str, str, str], flags: tuple[str, str], packed: PackedWeight | None
+) -> None:
+    """The task at place = (block, panel, part of k). flags: (must B be packed, is this the task to fetch the next piece of B)."""
     b, c = frame.b, gemm.contraction
-    rows, _, depth, ahead, _ = (b.variables[name].ssa for name in SCHEDULE_SYMBOLS)
+    rows, _, depth, ahead, *_ = (b.variables[name].ssa for name in SCHEDULE_SYMBOLS)
     low = b.op(f"arith.muli {place[0]}, {rows} : i64")
     high = b.op(f"arith.minsi {b.op(f'arith.addi {low}, {rows} : i64')}, {b.scalar(c.m)} : i64")
-    walk = _Walk(depth, _condition(b, "ne", ahead, b.index(0)), flags[1], gemm.tile_rows > ROWS)
+    share = share_of_task(frame, gemm, place[2], place[1], low) if gemm.splits else None
+    walk = _Walk(depth, _condition(b, "ne", ahead, b.index(0)), flags[1], gemm.splits or gemm.tile_rows > ROWS, share)
     _emit_strips(frame, gemm, body, (low, high), place[1], flags[0], packed, walk)
 
 
@@ -215,37 +229,44 @@ def _emit_strips(
 def _emit_parts(
     frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], columns: tuple[str, str], pointer: str, step: str, walk: _Walk
 ) -> None:
-    """The parts of k one after the other; the sums of all rows stay in scratch from part to part."""
+    """The pieces of k one after the other; the sums of all rows stay in memory from piece to piece."""
     b = frame.b
     k = b.scalar(gemm.contraction.k)
     if not walk.splits:
         always = b.constant("arith.constant true")
         never = b.constant("arith.constant false")
-        _emit_tiles(frame, gemm, body, rows, columns, _Part(b.index(0), k, pointer, step, never, always, always, b.index(0)), walk)
+        piece = _Piece(b.index(0), k, pointer, step, never, always, always, frame.scratch, b.index(0))
+        _emit_tiles(frame, gemm, body, rows, columns, piece, walk)
         return
     length = b.op(f"arith.muli {walk.depth}, {b.index(gemm.form.group)} : i64")
     if gemm.form.block:
         blocks = b.op(f"arith.ceildivui {length}, {b.index(gemm.form.block)} : i64")
         length = b.op(f"arith.muli {blocks}, {b.index(gemm.form.block)} : i64")
-    end = b.op(f"arith.maxsi {k}, {b.index(1)} : i64")  # without values of k the sums are zeros, which must still be stored
+    start, stop = (b.index(0), k) if walk.share is None else (walk.share.start, walk.share.stop)
+    end = b.op(f"arith.maxsi {stop}, {b.index(1)} : i64")  # without values of k the sums are zeros, which must still be stored
     whole = _condition(b, "sge", length, k)
+    tiles = frame.scratch
+    if walk.share is not None:
+        whole = b.op(f"arith.select {walk.share.split}, {b.constant('arith.constant false')}, {whole} : i1")
+        tiles = walk.share.sums(columns)
     tile_step = b.op(f"arith.select {whole}, {b.index(0)}, {b.index(PANEL * ELEMENT_BYTES[gemm.element])} : i64")
-    with b.loop(b.index(0), end, length) as part:
-        stop = b.op(f"arith.addi {part.index}, {length} : i64")
-        count = b.op(f"arith.subi {b.op(f'arith.minsi {stop}, {k} : i64')}, {part.index} : i64")
-        row = _panel_rows(b, gemm, part.index)
+    with b.loop(start, end, length) as piece:
+        after = b.op(f"arith.addi {piece.index}, {length} : i64")
+        count = b.op(f"arith.subi {b.op(f'arith.minsi {after}, {stop} : i64')}, {piece.index} : i64")
+        row = _panel_rows(b, gemm, piece.index)
         moved = address(b, Buffer(pointer, (), "i8"), b.op(f"arith.muli {row}, {step} : i64"))
-        later, final = _condition(b, "ne", part.index, b.index(0)), _condition(b, "sge", stop, k)
-        _emit_tiles(frame, gemm, body, rows, columns, _Part(part.index, count, moved, step, later, final, whole, tile_step), walk)
+        later, final = _condition(b, "ne", piece.index, start), _condition(b, "sge", after, stop)
+        place = _Piece(piece.index, count, moved, step, later, final, whole, tiles, tile_step)
+        _emit_tiles(frame, gemm, body, rows, columns, place, walk)
 
 
 @dataclass(frozen=True)
-class _Part:
-    """A part of k, as SSA values.
+class _Piece:
+    """A piece of k, as SSA values.
 
-    start, count: which values; pointer, step: its rows of the panel; later: whether it is added to a tile that earlier parts left;
-    final: whether results are stored after it; whole: whether it is all of k; tile_step: bytes of scratch from the tile of one row to
-    that of the next.
+    start, count: which values; pointer, step: its rows of the panel; later: whether it is added to a tile that earlier pieces left;
+    final: whether it is the task's last; whole: whether it is all of k; tiles: where the first row of the task has its sums, tile_step:
+    bytes from there to those of the next.
     """
 
     start: str
@@ -255,6 +276,7 @@ class _Part:
     later: str
     final: str
     whole: str
+    tiles: str
     tile_step: str
 
 
@@ -264,37 +286,45 @@ def _epilogue(gemm: Gemm, body: Body) -> Epilogue:
     return Epilogue(body, c.node, at, c.n, gemm.width, gemm.element, "dot")
 
 
-def _emit_tiles(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], columns: tuple[str, str], part: _Part, walk: _Walk) -> None:
+def _emit_tiles(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], columns: tuple[str, str], piece: _Piece, walk: _Walk) -> None:
     """Tiles of as equal a number of rows as can be: 8 rows are 4 and 4, not 6 and 2, which would wait for memory."""
-    b, e = frame.b, frame.emitter
+    b = frame.b
     total = b.op(f"arith.subi {rows[1]}, {rows[0]} : i64")
     passes = b.op(f"arith.divui {b.op(f'arith.addi {total}, {b.index(ROWS - 1)} : i64')}, {b.index(ROWS)} : i64")
     epilogue = _epilogue(gemm, body)
-    ahead = _Ahead(frame, gemm, part, walk, passes)
+    ahead = _Ahead(frame, gemm, piece, walk, passes)
     with b.loop(b.index(0), passes, b.index(1)) as tile:
-        done, stop = (share(b, number, total, passes) for number in (tile.index, b.op(f"arith.addi {tile.index}, {b.index(1)} : i64")))
+        turn = tile.index if walk.share is None else walk.share.tile(tile.index, passes)
+        done, stop = (share(b, number, total, passes) for number in (turn, b.op(f"arith.addi {turn}, {b.index(1)} : i64")))
         start, end = (b.op(f"arith.addi {rows[0]}, {each} : i64") for each in (done, stop))
         count = b.op(f"arith.subi {stop}, {done} : i64")
-        place = address(b, Buffer(frame.scratch, (), "i8"), b.op(f"arith.muli {done}, {part.tile_step} : i64"))
-        k_step = row_pointers(frame, gemm, start, count)
-        with b.when(part.final):
+        place = address(b, Buffer(piece.tiles, (), "i8"), b.op(f"arith.muli {done}, {piece.tile_step} : i64"))
+        k_step = row_pointers(frame, gemm, start, count, None if walk.share is None else (walk.share.start, walk.share.stop))
+        with b.when(piece.final if walk.share is None else walk.share.whole(piece.final)):  # who stores a tile of parts is not known yet
             epilogue.prefetch(frame, start, count, columns[0])
         width = b.op(f"arith.subi {columns[1]}, {columns[0]} : i64")
-        _call_micro(frame, gemm, count, width, k_step, part, place, ahead.at(tile.index, end, count))
-        with (
-            b.when(part.final),
-            b.loop(b.index(0), count, b.index(1)) as row,
-            e.bind("gm", b.op(f"arith.addi {start}, {row.index} : i64")),
-        ):
-            epilogue.store_row(frame, place, row.index, columns)
+        _call_micro(frame, gemm, count, width, k_step, piece, place, ahead.at(tile.index, end, count))
+        with b.when(piece.final):
+            if walk.share is None:
+                _store_tile(frame, epilogue, (start, count), place, columns)
+            else:
+                with b.when(walk.share.is_last(turn, columns)):
+                    _store_tile(frame, epilogue, (start, count), walk.share.total(place, start, count, columns), columns)
+
+
+def _store_tile(frame: Frame, epilogue: Epilogue, rows: tuple[str, str], tile: str, columns: tuple[str, str]) -> None:
+    """Stores the results of a tile. rows: its first and how many."""
+    b, e = frame.b, frame.emitter
+    with b.loop(b.index(0), rows[1], b.index(1)) as row, e.bind("gm", b.op(f"arith.addi {rows[0]}, {row.index} : i64")):
+        epilogue.store_row(frame, tile, row.index, columns)
 
 
 class _Ahead:
     """What the tiles of one part prefetch: each its share of the next part of a packed B, which follows this one in memory, while the
     walk asks for it; else the rows of A of the tile after this one, where rows follow each other."""
 
-    def __init__(self, frame: Frame, gemm: Gemm, part: _Part, walk: _Walk, passes: str) -> None:
-        self.frame, self.gemm, self.part = frame, gemm, part
+    def __init__(self, frame: Frame, gemm: Gemm, piece: _Piece, walk: _Walk, passes: str) -> None:
+        self.frame, self.gemm, self.piece = frame, gemm, piece
         self.has_right = gemm.packed and gemm.width == gemm.panel
         form = split_linear(gemm.left.rest, "gm") if gemm.left is not None and gemm.left.k_step == ONE else None
         self.has_left = form is not None and form[0] == gemm.contraction.k
@@ -303,11 +333,11 @@ class _Ahead:
         self.wanted = self.never
         if not self.has_right:
             return
-        size = b.op(f"arith.muli {_panel_rows(b, gemm, part.count)}, {b.index(gemm.panel_step)} : i64")
-        self.start = address(b, Buffer(part.pointer, (), "i8"), size)
+        size = b.op(f"arith.muli {_panel_rows(b, gemm, piece.count)}, {b.index(gemm.panel_step)} : i64")
+        self.start = address(b, Buffer(piece.pointer, (), "i8"), size)
         some = b.op(f"arith.maxsi {passes}, {b.index(1)} : i64")
         self.share = b.op(f"arith.divui {size}, {some} : i64")
-        not_final = b.op(f"arith.xori {part.final}, {b.constant('arith.constant true')} : i1")
+        not_final = b.op(f"arith.xori {piece.final}, {b.constant('arith.constant true')} : i1")
         self.wanted = b.op(f"arith.andi {walk.ahead}, {b.op(f'arith.ori {walk.last}, {not_final} : i1')} : i1")
         self.step = b.op(f"arith.divui {b.index(gemm.panel_step)}, {some} : i64")
 
@@ -330,14 +360,14 @@ class _Ahead:
         with frame.emitter.bind("gm", following):
             place = address(b, leaf, b.scalar(gemm.left.rest))
         step = b.op(f"arith.muli {count}, {b.index(gemm.left_size * gemm.form.group)} : i64")
-        return place, b.op(f"arith.select {self.part.whole}, {step}, {b.index(0)} : i64")
+        return place, b.op(f"arith.select {self.piece.whole}, {step}, {b.index(0)} : i64")
 
 
-def _call_micro(frame: Frame, gemm: Gemm, count: str, width: str, k_step: str, part: _Part, tile: str, ahead: tuple[str, str]) -> None:
+def _call_micro(frame: Frame, gemm: Gemm, count: str, width: str, k_step: str, piece: _Piece, tile: str, ahead: tuple[str, str]) -> None:
     """Calls the micro-kernel of this tile's number of rows and vectors."""
     b = frame.b
     array = address(b, Buffer(frame.scratch, (), "i8"), b.index(gemm.tile_bytes))
-    skip = b.op(f"arith.muli {part.start}, {k_step} : i64")
-    right = f"{part.pointer}, {part.step}, {part.count}"
-    operands = f"{array}, {skip}, {k_step}, {right}, {tile}, {b.index(PANEL)}, {part.later}, {ahead[0]}, {ahead[1]}"
+    skip = b.op(f"arith.muli {piece.start}, {k_step} : i64")
+    right = f"{piece.pointer}, {piece.step}, {piece.count}"
+    operands = f"{array}, {skip}, {k_step}, {right}, {tile}, {b.index(PANEL)}, {piece.later}, {ahead[0]}, {ahead[1]}"
     call_micro(b, gemm.form, gemm.lanes, row_counts(gemm), vector_counts(gemm), (count, width), operands)

@@ -22,8 +22,8 @@ VECTORS = {16: 4, 8: 2}  # per ISA level: AVX-512 has 32 registers, AVX2 16
 PANEL = 64  # columns of a packed panel, the same for every ISA level so that packed weights serve all
 GROUP = ("gk", "gk1", "gk2", "gk3")  # the positions in k of a group's members while it is packed
 # What a kernel is told of its schedule in every call: rows of a task, the number of such blocks of rows, rows of a panel at a time, how to
-# prefetch, and the order of tasks.
-SCHEDULE_SYMBOLS = ("g_rows", "g_blocks", "g_depth", "g_ahead", "g_panels_first")
+# prefetch, the order of tasks, values of k of a task, and the number of such parts of k.
+SCHEDULE_SYMBOLS = ("g_rows", "g_blocks", "g_depth", "g_ahead", "g_panels_first", "g_span", "g_parts")
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class Gemm:
     roots: tuple[Node, ...]
     patches: Patches | None = None
     unused: tuple[str, ...] = ()  # features of the target that would multiply faster, had they a micro-kernel
-    tile_rows: int = ROWS  # that scratch has room for: more than a tile where sums are kept from one part of k to the next
+    tile_rows: int = ROWS  # that scratch has room for: more than a tile where sums are kept from one piece of k to the next
+    splits: bool = False  # whether k may be split over tasks (`split_k.py`)
 
     @property
     def element(self) -> str:

@@ -171,8 +171,11 @@ def _operand_value(e: Emitter, operand: Operand, element: str, place: tuple[Dim,
     return value
 
 
-def row_pointers(frame: Frame, gemm: Gemm, start: str, count: str) -> str:
-    """Fills the array of row pointers of A (packing the rows first where they cannot be read in place); returns bytes from k to k+1."""
+def row_pointers(frame: Frame, gemm: Gemm, start: str, count: str, depth: tuple[str, str] | None = None) -> str:
+    """Fills the array of row pointers of A (packing the rows first where they cannot be read in place); returns bytes from k to k+1.
+
+    depth: [begin, end) of the values of k that will be read, begin a multiple of the lanes; None: all.
+    """
     b, e = frame.b, frame.emitter
     array = address(b, Buffer(frame.scratch, (), "i8"), b.index(gemm.tile_bytes))
     with b.loop(b.index(0), count, b.index(1)) as row:
@@ -184,15 +187,15 @@ def row_pointers(frame: Frame, gemm: Gemm, start: str, count: str) -> str:
                 assert isinstance(leaf, Buffer)
                 b.statement(f"llvm.store {address(b, leaf, b.scalar(gemm.left.rest))}, {slot} : !llvm.ptr, !llvm.ptr")
             else:
-                base = pack_left(frame, gemm, row.index)
+                base = pack_left(frame, gemm, row.index, depth)
                 b.statement(f"llvm.store {base}, {slot} : !llvm.ptr, !llvm.ptr")
     if gemm.left is None:
         return b.index(gemm.left_size)
     return b.op(f"arith.muli {b.scalar(gemm.left.k_step)}, {b.index(gemm.left_size)} : i64")
 
 
-def pack_left(frame: Frame, gemm: Gemm, row: str) -> str:
-    """Computes one row of A into scratch; returns its address."""
+def pack_left(frame: Frame, gemm: Gemm, row: str, depth: tuple[str, str] | None = None) -> str:
+    """Computes one row of A, or its part `depth` as in `row_pointers`, into scratch; returns the row's address."""
     b, e = frame.b, frame.emitter
     k = gemm.contraction.k
     place = b.op(f"arith.muli {row}, {b.scalar(rounded_up(k, 16) * gemm.left_size)} : i64")
@@ -207,5 +210,8 @@ def pack_left(frame: Frame, gemm: Gemm, row: str) -> str:
         )
         return []
 
-    e.lane_loop("gk", b.index(0), b.scalar(k), k, 1, [], lanes)
+    if depth is None:
+        e.lane_loop("gk", b.index(0), b.scalar(k), k, 1, [], lanes)
+    else:
+        e.lane_loop("gk", *depth, Dim.of(b.lanes) if k.is_const and k.const % b.lanes == 0 else Dim.symbol("gk"), 1, [], lanes)
     return base
