@@ -55,7 +55,7 @@ class QuantizeDots(Pass):
 
     name: ClassVar[str] = "quantize-dots"
     least: int = 32
-    early: float = 1 / 12
+    early: float = 5 / 48
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
         block = main_block(module)

@@ -126,7 +126,8 @@ def linear(k: int, n: int) -> nn.Linear:
 
 
 # k: whole blocks, and what is left of them: less than a block, whole groups of four, single bytes.
-@pytest.mark.parametrize(("k", "n"), [(32, 32), (33, 65), (64, 127), (65, 64), (100, 40), (127, 33), (128, 64), (194, 129), (768, 64)])
+@pytest.mark.parametrize(("k", "n"), [(32, 32), (33, 65), (64, 127), (65, 64), (100, 40), (127, 33), (128, 64), (129, 17), (194, 129),
+                                       (255, 33), (256, 64), (260, 40), (768, 64)])  # fmt: skip
 def test_layers(k: int, n: int) -> None:
     """Exactly the steps of the pass, near the layer in f32, in one kernel for the rows and one for the products."""
     layer = linear(k, n)
@@ -164,15 +165,16 @@ def test_parts_of_k() -> None:
 
 def test_steps_follow_the_blocks() -> None:
     """Blocks that differ by orders of magnitude, zero and tiny ones: each is as exact as alone."""
-    weight = np.random.default_rng(0).standard_normal((32, 200)).astype(np.float32)
-    weight[:, 64:128] *= np.float32(1e-4)
-    weight[:, 128:192] = 0.0
-    weight[3, :64] = 1e-35
+    block = SCALED_BLOCK
+    weight = np.random.default_rng(0).standard_normal((32, 3 * block + 8)).astype(np.float32)
+    weight[:, block : 2 * block] *= np.float32(1e-4)
+    weight[:, 2 * block : 3 * block] = 0.0
+    weight[3, :block] = 1e-35
     columns = quantize_columns(weight)
-    ours = columns.values * np.repeat(columns.steps, SCALED_BLOCK, axis=1)[:, :200]
+    ours = columns.values * np.repeat(columns.steps, block, axis=1)[:, : weight.shape[1]]
     assert columns.steps.shape == (32, 4)
-    assert not ours[:, 128:192].any()
-    for part in (slice(64, 128), slice(192, 200)):
+    assert not ours[:, 2 * block : 3 * block].any()
+    for part in (slice(block, 2 * block), slice(3 * block, None)):
         assert np.abs(ours[:, part] - weight[:, part]).mean() < 0.008 * np.abs(weight[:, part]).mean()
     np.testing.assert_allclose(ours.sum(-1), columns.totals, rtol=1e-4, atol=1e-4)
 

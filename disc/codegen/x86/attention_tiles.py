@@ -7,15 +7,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from ...ir.graph import Body, Node
+from ...ir.weights import ELEMENT_BYTES
 from ...shapes import Dim
 from ..contraction import forward_indices
 from ..index import ONE, ZERO, Index
 from .attention_plan import KEY_BLOCK, ROW_BLOCK, Blocks
 from .dots import FewRows
 from .emit import Predicate
+from .epilogue import read_beside
 from .function import Frame
 from .gemm_plan import PANEL, ROWS, Gemm
-from .memory import Buffer, address
+from .memory import Buffer, address, prefetch
 from .micro import call_micro
 from .packing import strips
 from .running_softmax import RowState
@@ -88,7 +90,8 @@ def each_row(
     few: FewRows | None = None,
 ) -> None:
     """All rows of the block times one panel, or as dot products where they are `few`; names: where tile and row pointers are, and the
-    bytes from k to k + 1; `each` row is handled with gm bound."""
+    bytes from k to k + 1; `each` row is handled with gm bound. What is added to a tile is fetched while it is computed: a bias of scores
+    is larger than an L2, and is read in pieces of a panel's width, which the hardware does not foresee."""
     b, e = task.frame.b, task.frame.emitter
     place, pointers, k_step = names
     row_name, start_name = e.name("row"), e.name("start")
@@ -100,6 +103,7 @@ def each_row(
         no_prefetch = f"{task.frame.scratch}, {b.index(0)}"
         fresh = b.constant("arith.constant false")  # the tile is written, not added to
         call = f"{array}, {b.index(0)}, {k_step}, {right}, {fresh}, {no_prefetch}"
+        _fetch_beside(task, gemm, (low, count), strip[0])
         if few is None:
             _micro(task, gemm, (count, strip), call)
         else:
@@ -112,6 +116,21 @@ def each_row(
             position = b.op(f"arith.addi {task.low}, {row.index} : i64")
             with e.bind(row_name, row.index), e.bind("gm", position):
                 each(TileRow(place, number, (number - start) * PANEL, strip))
+
+
+def _fetch_beside(task: Task, gemm: Gemm, rows: tuple[str, str], column: str) -> None:
+    """Fetches the elements of inputs that are read beside a tile of products; rows: (first, number)."""
+    b, e, c = task.frame.b, task.frame.emitter, gemm.contraction
+    indices = forward_indices(e.space, task.body, c.node, c.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("gn")))
+    beside = list(read_beside(e, task.body, c.node, indices))
+    if not beside:
+        return
+    first = b.op(f"arith.addi {task.low}, {rows[0]} : i64")
+    with b.loop(first, b.op(f"arith.addi {first}, {rows[1]} : i64"), b.index(1)) as row, e.bind("gm", row.index):
+        for buffer, offset in beside:
+            for start in range(0, gemm.width, 64 // ELEMENT_BYTES[buffer.element]):
+                with e.bind("gn", b.op(f"arith.addi {column}, {b.index(start)} : i64")):
+                    prefetch(b, buffer, b.scalar(offset))
 
 
 @contextmanager

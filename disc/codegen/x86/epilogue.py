@@ -9,7 +9,7 @@ from ...ir.graph import Body, Node
 from ...shapes import Dim
 from ..contraction import forward_indices, trace_views
 from ..index import ONE, Index
-from .emit import Predicate
+from .emit import Emitter, Predicate
 from .function import Frame, store_roots
 from .gemm_plan import PANEL, ROWS
 from .memory import Buffer, address
@@ -77,9 +77,16 @@ class Epilogue:
         for root, output in zip(frame.roots, frame.outputs, strict=True):
             if root in indices:
                 yield output, e.space.linear(indices[root], root.dims), True
-        for node in (each for each in self.body.nodes if each in indices and each is not self.node):
-            for operand in (each for each in node.operands if each not in indices and each.dims == node.dims):
-                traced = trace_views(e.space, operand, indices[node])
-                leaf = e.leaves.get(traced[0]) if traced is not None else None
-                if traced is not None and isinstance(leaf, Buffer) and "gm" in traced[1].symbols():
-                    yield leaf, traced[1], False
+        for buffer, offset in read_beside(e, self.body, self.node, indices):
+            yield buffer, offset, False
+
+
+def read_beside(e: Emitter, body: Body, dot: Node, indices: dict[Node, Index]) -> Iterator[tuple[Buffer, Dim]]:
+    """(buffer, offset) of inputs that values computed from `dot` read like it, an element of their own for every row (`gm`): a residual,
+    a bias of scores. indices: as `forward_indices` finds them."""
+    for node in (each for each in body.nodes if each in indices and each is not dot):
+        for operand in (each for each in node.operands if each not in indices and each.dims == node.dims):
+            traced = trace_views(e.space, operand, indices[node])
+            leaf = e.leaves.get(traced[0]) if traced is not None else None
+            if traced is not None and isinstance(leaf, Buffer) and "gm" in traced[1].symbols():
+                yield leaf, traced[1]
