@@ -163,3 +163,14 @@ def test_results_that_are_views(function: Callable[..., object], gradients: bool
     """A copy of a view was read with the strides of the copy, in the memory of the input: wrong values."""
     check(function, [(torch.randn(size, requires_grad=gradients),) for size in ((3, 4), (5, 6), (4, 8))], graphs=None)
     assert dynamo.statistics().graphs <= 1 + gradients  # a graph that only hands out its input has no gradient graph
+
+
+def test_by_default_the_second_shape_is_the_last_to_compile() -> None:
+    """PyTorch makes the sizes that changed dynamic then (dynamic=None)."""
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16)).eval()
+    compiled = torch.compile(model, backend="disc")
+    for batch, length in [(2, 3), (3, 5), (4, 7), (5, 64), (9, 65), (2, 101)]:
+        x = torch.randn(batch, length, 8)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-5)
+    assert dynamo.statistics().graphs == 2
