@@ -99,7 +99,7 @@ class Block(nn.Module):
 @pytest.mark.parametrize(("dtype", "tolerance"), [("bf16", 0.03), ("f16", 0.03), ("int8", 0.06)])
 def test_reduced_precision(dtype: str, tolerance: float) -> None:
     """The limits count rows of a panel, which hold two values of k in bf16 and four in int8."""
-    model = Block(8 * LEAST_DEPTH + 70, 50).eval()
+    model = Block(8 * LEAST_DEPTH + 70, 50).eval()  # half of it, in whole vectors, ends within a block of int8
     example, shapes = (randn(3, 16), randn(3, 50)), ({0: AUTO}, {0: AUTO})
     for executable in both_targets(model, example, shapes, options=disc.Options(threads=2, dtype=dtype)):
         for rows in ROWS:

@@ -11,6 +11,7 @@ Memory: counters, i32, by panel, strip of a panel and tile of rows; then, by par
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import lcm
 
 from ...ir.weights import ELEMENT_BYTES
 from ...schedules import FEATURES, Schedule, Tree
@@ -31,7 +32,7 @@ LEAST_DEPTH = (
 MOST_PARTS = 16
 LEAST_CYCLES = 32_000  # of a product that two threads share: the runtime starts one for each 4 us
 COUNTER = 4  # bytes
-MULTIPLE = 64  # values of k of a part: whole blocks of every form
+MULTIPLE = 64  # values of k of a part: whole vectors of every level, where A is packed
 
 
 def may_split(gemm: Gemm) -> bool:
@@ -77,7 +78,7 @@ def plan_parts(gemm: Gemm, most: int, rows: int | None) -> Parts | None:
         return None
     height = c.m if rows is None else dim_min(c.m, rows)
     counters = rounded_up(panels(gemm) * _strips(gemm) * _tiles(height) * COUNTER, 64)
-    return Parts(c.k, MULTIPLE, counters, counters + panels(gemm) * height * (most * _row_bytes(gemm)))
+    return Parts(c.k, lcm(MULTIPLE, gemm.form.block or 1), counters, counters + panels(gemm) * height * (most * _row_bytes(gemm)))
 
 
 def _strips(gemm: Gemm) -> int:
