@@ -67,9 +67,14 @@ def build(module: ir.Module, weights: WeightTable, isas: Sequence[str], tree: Tr
     sources: dict[str, str] = {}
     program: Program | None = None
     slots: _WeightSlots | None = None
+    shared: object = None
     for isa in isas:
         slots = _WeightSlots(weights)
         program, source = reader.program(read_isa(isa), slots)
+        own = counter_names(program.launches), [(name, weight.dtype, weight.array.shape) for name, weight in slots.entries]
+        shared = shared or own
+        if own != shared:
+            raise CompilerBug(f"the code for {isa} counts other versions or reads other weights than that for {isas[0]}, but shares theirs")
         sources[isa] = source
         code[isa] = link_shared(compile_objects(source, read_isa(isa), threads))
     assert program is not None and slots is not None

@@ -25,6 +25,7 @@ from .reductions import reduce_columns_together, reduce_together
 CHUNK = 4096  # elements of a flat loop per task: 16 KiB of f32, half of an L1 cache
 CHEAP = 12  # ops per element up to which a block's sixteen copies of them are worth their code
 COLUMNS = 16  # vectors of columns that are reduced at once
+WIDEST = 16  # lanes of the widest ISA level
 ROWS = 4  # short rows worked on at once
 BLOCK_BYTES = 4096  # of them together: longer ones hide their latencies by themselves, and many streams defeat the hardware's prefetching
 AHEAD = 4096  # elements: a later pass over a row fetches the next one, but nothing further ahead
@@ -54,14 +55,14 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, g
             split = long_rows.split(guard, functions, work, lanes)
             versions.append(Version(functions[-1], guard))
             continue
-        if not _has_version(space, plan, guard, blocked is not None, lanes):
+        if not _has_version(space, plan, guard, blocked is not None):
             continue
         function = f"{name}_v{number}"
 
         def emit(frame: Frame, guard: str = guard) -> None:
             space.broadcasts_resolved = "equal(" in guard
             frame.emitter.whole = _whole_length(space, guard)
-            frame.emitter.streams = "beyond_cache(" in guard
+            frame.emitter.streams = _streams(space, plan, guard, lanes)
             if blocked is None:
                 _emit(frame, plan, groups, flat)
             else:
@@ -86,16 +87,26 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, g
     )  # fmt: skip
 
 
-def _has_version(space: IndexSpace, plan: RowPlan, guard: str, blocked: bool, lanes: int) -> bool:
+def _has_version(space: IndexSpace, plan: RowPlan, guard: str, blocked: bool) -> bool:
     """False where rows that begin within a cache line cannot go past the caches: only whole lines do. Loops over rows begin on a line
-    themselves, but blocks do not, nor do loops over values in scratch that cannot be shifted."""
-    whole = _whole_length(space, guard) is not None or not plan.tile or space.env.divides(lanes, plan.tile[-1].extent) is Truth.YES
-    return "beyond_cache(" not in guard or whole or not (blocked or _is_fixed(plan, lanes))
+    themselves, but blocks do not, nor do loops over values in scratch that cannot be shifted. The same for every ISA level, since all of
+    an artifact's count their versions alike."""
+    return "beyond_cache(" not in guard or _is_whole(space, plan, guard, WIDEST) or not (blocked or _is_fixed(plan, WIDEST))
+
+
+def _streams(space: IndexSpace, plan: RowPlan, guard: str, lanes: int) -> bool:
+    """Whether a version that exists goes past the caches at this ISA level."""
+    return "beyond_cache(" in guard and (_is_whole(space, plan, guard, lanes) or not _is_fixed(plan, lanes))
+
+
+def _is_whole(space: IndexSpace, plan: RowPlan, guard: str, lanes: int) -> bool:
+    """Whether rows begin and end with whole vectors."""
+    return _whole_length(space, guard) is not None or not plan.tile or space.env.divides(lanes, plan.tile[-1].extent) is Truth.YES
 
 
 def _is_fixed(plan: RowPlan, lanes: int) -> bool:
     """True when values in scratch can only be read in the vectors in which they were stored."""
-    return any(lanes != 16 or register_element(node.element) not in ("f32", "i32") for node in plan.cached)
+    return any(lanes != WIDEST or register_element(node.element) not in ("f32", "i32") for node in plan.cached)
 
 
 def _whole_length(space: IndexSpace, guard: str) -> Dim | None:
