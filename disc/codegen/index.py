@@ -185,6 +185,10 @@ def view_index(space: IndexSpace, node: Node, index: Index) -> Index | None:
         starts = [space.env.simplify(space.env.parse(text)) for text in node.texts("starts")]
         strides = node.ints("strides") or (1,) * len(index)
         return tuple(start + position * stride for start, position, stride in zip(starts, index, strides, strict=True))
+    if node.op == "disc.diagonals":
+        row, column = node.integer("row"), node.integer("column")
+        distance = index[column] - index[row] + node.dims[row]
+        return tuple(distance if dim == column else position for dim, position in enumerate(index) if dim != row)
     if node.op == "stablehlo.reverse":
         reversed_dims = node.ints("dimensions")
         return tuple(

@@ -10,8 +10,11 @@ EXPENSIVE = {
     "remainder": 30,
 }  # fmt: skip
 VIEWS = frozenset(
-    {"disc.reshape", "disc.broadcast_in_dim", "stablehlo.transpose", "disc.slice", "stablehlo.reverse", "stablehlo.convert", "disc.iota"}
-)
+    {
+        "disc.reshape", "disc.broadcast_in_dim", "stablehlo.transpose", "disc.slice", "disc.diagonals", "stablehlo.reverse",
+        "stablehlo.convert", "disc.iota",
+    }
+)  # fmt: skip
 
 
 def op_cost(node: Node) -> int:

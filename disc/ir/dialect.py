@@ -58,6 +58,11 @@ class Slice(Disc.Operation, name="slice", traits=[ext.Pure]):
     source: ext.Operand[Any]
 
 
+class Diagonals(Disc.Operation, name="diagonals", traits=[ext.Pure]):
+    out: ext.Result[Any]
+    source: ext.Operand[Any]
+
+
 class Pad(Disc.Operation, name="pad", traits=[ext.Pure]):
     out: ext.Result[Any]
     source: ext.Operand[Any]

@@ -17,6 +17,14 @@ def _constant(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Arr
     return [constant_value(op.attributes["value"])]
 
 
+def _diagonals(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    shape = scope.shape(op.results[0].type)
+    row, column = int_attr(op, "row"), int_attr(op, "column")
+    places = np.arange(shape[column])[None, :] - np.arange(shape[row])[:, None] + shape[row]
+    at = column - (column > row)
+    return [np.moveaxis(operands[0].take(places, at), at, row)]
+
+
 def _constant_like(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
     attribute = op.attributes["value"]
     value = ir.FloatAttr(attribute).value if isinstance(attribute, ir.FloatAttr) else ir.IntegerAttr(attribute).value
@@ -189,7 +197,7 @@ RULES: dict[str, Rule] = {
     "stablehlo.transpose": _transpose, "stablehlo.concatenate": _concatenate, "stablehlo.reverse": _reverse,
     "stablehlo.broadcast_in_dim": _broadcast, "disc.broadcast_in_dim": _broadcast,
     "stablehlo.iota": _iota, "disc.iota": _iota, "disc.dim_value": _dim_value,
-    "disc.slice": _slice, "stablehlo.slice": _static_slice, "disc.pad": _pad, "stablehlo.pad": _static_pad,
+    "disc.slice": _slice, "disc.diagonals": _diagonals, "stablehlo.slice": _static_slice, "disc.pad": _pad, "stablehlo.pad": _static_pad,
     "stablehlo.dynamic_slice": _dynamic_slice, "stablehlo.dynamic_update_slice": _dynamic_update_slice,
     "disc.gather": _gather, "stablehlo.gather": _static_gather, "disc.cumulative": _cumulative,
     "stablehlo.optimization_barrier": _barrier,

@@ -26,7 +26,7 @@ _OTHER = (
     "scatter select transpose"
 )
 _CHLO = "acos acosh asin asinh atan atanh cosh digamma erf erf_inv erfc is_inf is_neg_inf is_pos_inf lgamma sinh square tan"
-_DISC = "broadcast_in_dim cumulative dim_value gather iota pad reshape scaled_dot slice weight"
+_DISC = "broadcast_in_dim cumulative diagonals dim_value gather iota pad reshape scaled_dot slice weight"
 
 NAMED_OPS: frozenset[str] = frozenset(
     [f"stablehlo.{name}" for name in f"{_UNARY} {_BINARY} {_OTHER}".split()]
@@ -42,6 +42,7 @@ DEFINITIONS = ("disc.symbolic_dim", "disc.relation")
 _REQUIRED: dict[str, tuple[str, ...]] = {
     "disc.weight": ("name",), "disc.cumulative": ("dim", "kind"), "disc.broadcast_in_dim": ("dims", "maybe"), "disc.iota": ("dim",),
     "disc.slice": ("starts", "strides"), "disc.pad": ("low", "interior"), "disc.dim_value": ("expr",),
+    "disc.diagonals": ("row", "column"),
     "disc.gather": ("dimension_numbers", "sizes"), "disc.scaled_dot": ("dot_dimension_numbers",), "kernel.fusion": ("kind", "name"),
 }  # fmt: skip
 

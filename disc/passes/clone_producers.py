@@ -107,8 +107,8 @@ def _collect(clusters: Clusters, node: Node, expanded: bool, recipe: Recipe) -> 
         if expanded and _across_rows(node) and _made(clusters, node):
             recipe.stored.append(node)
             return True
-        wider = expanded or (node.op == "disc.broadcast_in_dim" and not clusters.same_count(node, node.operands[0]))
-        if not _collect(clusters, node.operands[0], wider, recipe):
+        made_once = node.op == "disc.diagonals"  # its table: it would not be one if it were cheap
+        if not made_once and not _collect(clusters, node.operands[0], expanded or clusters.repeats(node), recipe):
             return False
         recipe.nodes[node] = None
         return True

@@ -18,7 +18,8 @@ from disc.ir.stages import load_env
 from disc.shapes import Dim, ShapeEnv, Truth
 
 FREE = frozenset({"stablehlo.constant", "disc.dim_value", "disc.iota"})
-VIEWS = frozenset({"disc.reshape", "disc.broadcast_in_dim", "stablehlo.transpose", "disc.slice", "stablehlo.reverse"})
+MOVED = frozenset({"stablehlo.transpose", "disc.slice", "disc.diagonals", "stablehlo.reverse"})
+VIEWS = frozenset({"disc.reshape", "disc.broadcast_in_dim"}) | MOVED
 SOURCES = frozenset({"input", "disc.weight"})
 DOTS = frozenset({"stablehlo.dot_general", "disc.scaled_dot", "stablehlo.convolution"})
 ALONE = frozenset({"stablehlo.scatter", "disc.cumulative", "stablehlo.reduce_window"})
@@ -126,8 +127,8 @@ class Clusters:
 
     def _collect(self, node: Node, expands: bool, permutes: bool, found: list[Use], seen: set[tuple[int, bool, bool]]) -> None:
         for user in self.readers(node):
-            wider = expands or (user.op == "disc.broadcast_in_dim" and not self.same_count(user, node))
-            moved = permutes or user.op in ("stablehlo.transpose", "disc.slice", "stablehlo.reverse")
+            wider = expands or self.repeats(user)
+            moved = permutes or user.op in MOVED
             if self.is_real(user):
                 found.append(Use(user, wider, moved))
             elif (user.id, wider, moved) not in seen:
@@ -149,6 +150,10 @@ class Clusters:
                         found.setdefault(operand, []).append(user)
             self._direct_uses = found
         return found
+
+    def repeats(self, node: Node) -> bool:
+        """True for a view that holds elements of its operand more than once."""
+        return node.op == "disc.diagonals" or (node.op == "disc.broadcast_in_dim" and not self.same_count(node, node.operands[0]))
 
     def same_count(self, first: Node, second: Node) -> bool:
         """True when both values provably have equally many elements."""

@@ -110,8 +110,7 @@ def _inline_cost(clusters: Clusters, node: Node, inside: tuple[Cluster, Cluster]
         if current.op == "stablehlo.reduce":
             continue
         for operand in current.operands:
-            repeated = current.op == "disc.broadcast_in_dim" and not clusters.same_count(current, operand)
-            if operand not in seen and not (repeated and _stays(clusters, operand, inside, known)):
+            if operand not in seen and not (clusters.repeats(current) and _stays(clusters, operand, inside, known)):
                 seen.add(operand)
                 pending.append(operand)
     known[node] = min(total, CHEAP + 1)

@@ -27,6 +27,7 @@ from disc.passes.simplify import Simplify
 from disc.passes.split_batch import SplitBatch
 from disc.passes.stitch import Stitch
 from disc.passes.store_constants import StoreConstants
+from disc.passes.tabulate_distances import TabulateDistances
 
 # imported → named
 FRONT: tuple[Pass, ...] = (
@@ -62,6 +63,7 @@ def graph_passes(dtype: str) -> tuple[Pass, ...]:
 
 # named → fused (paper §4.1: small fusions first, then larger ones from them)
 FUSION: tuple[Pass, ...] = (
+    TabulateDistances(),
     CloneProducers(),
     FuseElementwise(),
     FuseCompute(),
@@ -88,6 +90,7 @@ REGISTRY: dict[str, type[Pass]] = {
         FoldConstants,
         StoreConstants,
         PackSequences,
+        TabulateDistances,
         CloneProducers,
         FuseElementwise,
         FuseCompute,

@@ -1,7 +1,8 @@
-"""DeBERTa's attention against eager: scores plus terms by the distance of query and key, which the attention kernel gathers itself."""
+"""Attention with relative bias against eager: scores plus terms by the distance of query and key, which the attention kernel reads itself."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,23 @@ from compiled import ModuleProgram, module_program, randn
 from torch import Tensor, nn
 
 # Around a vector, a panel, a block of rows and a block of keys; the example has (2, 11).
-SIZES = ((1, 1), (2, 2), (1, 7), (3, 13), (2, 16), (1, 17), (2, 63), (1, 64), (1, 65), (2, 95), (1, 97), (1, 131), (1, 511), (1, 513))
+SIZES = (
+    (2, 0),
+    (1, 1),
+    (2, 2),
+    (1, 7),
+    (3, 13),
+    (2, 16),
+    (1, 17),
+    (2, 63),
+    (1, 64),
+    (1, 65),
+    (2, 95),
+    (1, 97),
+    (1, 131),
+    (1, 511),
+    (1, 513),
+)
 ALL = [[0, 1], [0, 1]]
 
 
@@ -76,8 +93,31 @@ def test_every_layer_is_one_attention_kernel(build: Callable[..., nn.Module], op
     assert len(kernels(program, "attention")) == 2
     assert not any("no attention kernel" in note for note in notes(program))
     assert len([note for note in notes(program) if note.startswith(f"{terms} terms of a score gathered")]) == 2
-    results = [str(result) for record in kernels(program, "compute") + kernels(program, "stitch") for result in record["results"]]  # type: ignore[union-attr]
-    assert not any("S1, S1]" in result for result in results)  # scores and probabilities are no buffers
+    assert not of_pairs(program)
+    for size in SIZES:
+        program.check(*inputs(*size))
+
+
+def of_pairs(program: ModuleProgram) -> list[str]:
+    """The results of kernels with an element for each pair of positions; the distances of DeBERTa are min(S1, 40) * 2 at most."""
+    records = program.executables[0].manifest["kernels"]
+    results = [str(result) for record in records for result in record["results"]]  # type: ignore[union-attr]
+    assert any("S1" in result for result in results)
+    return [result for result in results if len(re.findall(r"[\[ ]S1(?= \*|,|\])", result)) > 1]
+
+
+def encoder(**options: Any) -> nn.Module:
+    sizes = {"d_model": 32, "d_kv": 16, "num_heads": 2, "d_ff": 48, "vocab_size": 90, "relative_attention_num_buckets": 12}
+    return transformers.T5EncoderModel(transformers.T5Config(**sizes, **options, relative_attention_max_distance=40))
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_bias_by_distance_is_no_buffer(layers: int) -> None:
+    """Layers of T5 share a bias: a row of distances for every head, in the order in which keys follow each other."""
+    program = compiled(encoder, num_layers=layers)
+    assert len(kernels(program, "attention")) == layers
+    assert not of_pairs(program)
+    assert "f32[2, S1 * 2]" in [str(result) for record in kernels(program, "loop") for result in record["results"]]  # type: ignore[union-attr]
     for size in SIZES:
         program.check(*inputs(*size))
 

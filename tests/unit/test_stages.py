@@ -7,7 +7,14 @@ from disc.codegen.x86.structural import STRUCTURAL
 from disc.ir.stages import NAMED_OPS
 from disc.passes.shape_rules import RULES
 
-VIEWS = {"disc.reshape", "disc.broadcast_in_dim", "disc.slice", "stablehlo.transpose", "stablehlo.reverse"}  # index arithmetic
+VIEWS = {
+    "disc.reshape",
+    "disc.broadcast_in_dim",
+    "disc.slice",
+    "disc.diagonals",
+    "stablehlo.transpose",
+    "stablehlo.reverse",
+}  # index arithmetic
 KERNELS = {
     "stablehlo.dot_general",
     "disc.scaled_dot",

@@ -17,7 +17,19 @@ from ..index import ONE, Index, split_linear, terms_of, view_index
 from .builder import Scope, Variable, register_element
 from .elementwise import ELEMENTWISE, constant_splat, convert, emit_elementwise
 from .lanes import Lanes
-from .memory import Buffer, load_contiguous, load_gather, load_scalar, prefetch, store_contiguous, store_scalar, store_scatter
+from .memory import (
+    Buffer,
+    load_contiguous,
+    load_gather,
+    load_reversed,
+    load_scalar,
+    prefetch,
+    store_contiguous,
+    store_scalar,
+    store_scatter,
+)
+
+_IN_LINE = {ONE: load_contiguous, ONE * -1: load_reversed}  # by elements from lane to lane
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,8 +176,8 @@ class Emitter(Lanes):
             return load_scalar(self.b, buffer, self.b.scalar(offset), predicate.mask if predicate else None)
         mask = self.combined_mask(variable, predicate)
         form = split_linear(offset, variable.name)
-        if form is not None and form[0] == ONE and variable.vector is None and self.b.lane_variable(form[1]) is None:
-            return load_contiguous(self.b, buffer, self.b.scalar(offset), mask)
+        if form is not None and form[0] in _IN_LINE and variable.vector is None and self.b.lane_variable(form[1]) is None:
+            return _IN_LINE[form[0]](self.b, buffer, self.b.scalar(offset), mask)
         return load_gather(self.b, buffer, self.lane_vector(offset), mask)
 
     def store(self, buffer: Buffer, offset: Dim, value: str, *, result: bool = False) -> None:

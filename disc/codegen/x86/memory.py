@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...ir.weights import ELEMENT_BYTES
 from ...shapes import Dim
-from .builder import Builder
+from .builder import Builder, register_element
 from .elementwise import storage_element, to_register, to_storage
 
 
@@ -36,6 +36,18 @@ def load_contiguous(b: Builder, buffer: Buffer, offset: str, mask: str | None) -
         f"llvm.intr.masked.load {pointer}, {mask}, {zero} {{alignment = {align} : i32}} : (!llvm.ptr, {b.vec('i1')}, {vector}) -> {vector}"
     )
     return to_register(b, b.op(text), buffer.element)
+
+
+def load_reversed(b: Builder, buffer: Buffer, offset: str, mask: str | None) -> str:
+    """lanes consecutive elements down from `offset`; masked lanes are not read and hold zero."""
+    order = ", ".join(str(lane) for lane in reversed(range(b.lanes)))
+
+    def reversed_lanes(value: str, type_: str) -> str:
+        return b.op(f"vector.shuffle {value}, {value} [{order}] : {type_}, {type_}", type_)
+
+    start = b.op(f"arith.subi {offset}, {b.index(b.lanes - 1)} : i64")
+    loaded = load_contiguous(b, buffer, start, None if mask is None else reversed_lanes(mask, b.vec("i1")))
+    return reversed_lanes(loaded, b.vec(register_element(buffer.element)))
 
 
 def prefetch(b: Builder, buffer: Buffer, offset: str, level: int = 1) -> None:
