@@ -23,6 +23,7 @@ from ..shapes import Dim, ShapeEnv
 from .host import Check, Launch, Program, Source, counter_names, emit_host
 from .index import IndexSpace
 from .kernel import Kernel, PackedWeight
+from .winograd import transform_weights
 from .x86.attention import emit_attention
 from .x86.function import checks_indices
 from .x86.gemm import emit_compute
@@ -35,6 +36,8 @@ from .x86.rows import emit_rows
 from .x86.sequential import emit_sequential
 from .x86.window import emit_window, read_window
 from .x86.window_last import emit_last_window, read_last_window
+from .x86.winograd import emit_winograd
+from .x86.winograd_plan import read_winograd
 
 
 @dataclass(eq=False)
@@ -100,7 +103,7 @@ class _WeightSlots:
 
     def packed(self, name: str, pack: PackedWeight, scales: str | None) -> int:
         """The slot of a weight in panels, with the weight `scales` between their rows where the panels have blocks."""
-        form = (pack.k, pack.n, pack.k_step, pack.n_step, pack.start, pack.columns, pack.group, pack.block)
+        form = (pack.k, pack.n, pack.k_step, pack.n_step, pack.start, pack.columns, pack.group, pack.block, pack.tile)
         key = ("packed", self._identity(name), form, self._identity(scales) if scales is not None else None)
         if key not in self._numbers:
             weight = self.table[name]
@@ -117,10 +120,20 @@ class _WeightSlots:
 
 
 def pack_panels(array: npt.NDArray[np.generic], pack: PackedWeight) -> npt.NDArray[np.generic]:
-    """(panels, k / group, columns * group): element (k, n) at [n // columns, k // group, n % columns * group + k % group], else zero."""
+    """(panels, k / group, columns * group): element (k, n) at [n // columns, k // group, n % columns * group + k % group], else zero.
+
+    With a tile: flat, the panels of the transformed weights, then these.
+    """
     flat = _flat_view(array, pack)
-    panels, rows = -(-pack.n // pack.columns), -(-pack.k // pack.group)
-    result = np.zeros((panels, rows, pack.columns, pack.group), dtype=array.dtype)
+    if not pack.tile:
+        return _panels(flat, pack)
+    transformed = transform_weights(flat.reshape(3, 3, -1, pack.n), pack.tile).reshape(-1, pack.n)
+    return np.concatenate([_panels(each, pack).reshape(-1) for each in (transformed, flat)])
+
+
+def _panels(flat: npt.NDArray[np.generic], pack: PackedWeight) -> npt.NDArray[np.generic]:
+    panels, rows = -(-pack.n // pack.columns), -(-flat.shape[0] // pack.group)
+    result = np.zeros((panels, rows, pack.columns, pack.group), dtype=flat.dtype)
     for panel in range(panels):
         part = flat[:, panel * pack.columns : (panel + 1) * pack.columns]
         for side in range(pack.group):
@@ -222,7 +235,10 @@ class _Reader:
             kernel = emit_window(name, body, space, isa.lanes, window)
         elif fusion.kind == "compute":
             indirect = read_indirect(space, body, isa, weights)
-            if indirect is not None:
+            winograd = read_winograd(indirect) if indirect is not None else None
+            if winograd is not None:
+                kernel = emit_winograd(name, body, space, winograd)
+            elif indirect is not None:
                 kernel = emit_indirect(name, body, space, indirect)
             else:
                 kernel = emit_compute(name, body, space, isa, weights, self.tree)

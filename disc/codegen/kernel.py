@@ -26,7 +26,9 @@ class PackedWeight:
 
     argument: which kernel input; columns: panel width, zeros beyond n; group: values of k that lie side by side for each column, so that
     the panels are array[panel][k // group][column][k % group], zeros beyond k. block, scales: after the rows of every `block` values of k
-    (0 = none) follows a row of f32, one per column, out of the kernel input `scales`: array[n][k / block], row-major.
+    (0 = none) follows a row of f32, one per column, out of the kernel input `scales`: array[n][k / block], row-major. tile: where it is not
+    0, k is (3, 3, channels), and before these panels come those of the weights transformed for tiles of so many outputs
+    (`codegen/winograd.py`), with k of ((tile + 2)^2, channels).
     """
 
     argument: int
@@ -39,6 +41,7 @@ class PackedWeight:
     group: int = 1
     block: int = 0
     scales: int | None = None
+    tile: int = 0
 
 
 @dataclass(frozen=True)

@@ -32,10 +32,8 @@ MASK_TYPE = f"vector<{ENTRY}xi1>"
 def emit_indirect(name: str, body: Body, space: IndexSpace, plan: Indirect) -> Kernel:
     """The kernel of a fusion that `read_indirect` accepted."""
     symbols = body_symbols(space, body)
-    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, plan.lanes, lambda frame: _emit(frame, plan, body))
+    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, plan.lanes, lambda frame: emit_tasks(frame, plan, body))
     macs = plan.rows * (plan.columns * plan.packed.k)
-    kernels = [plan.micro(rows, vectors) for rows in range(1, TABLE_ROWS + 1) for vectors in plan.vector_counts()]
-    functions = tuple((each.name, each.source()) for each in kernels)
     order = "panels" if plan.panels_first else "row blocks"
     work = sum(node_cost(root) for root in body.yields)
     notes = (
@@ -44,20 +42,23 @@ def emit_indirect(name: str, body: Body, space: IndexSpace, plan: Indirect) -> K
         f"channels last: A read through a table of addresses; B packed ahead of time; epilogue cost {work}",
     )
     return Kernel(
-        name, "compute", (Version(f"{name}_v0", ""),), symbols, plan.row_blocks * plan.panels,
+        name, "compute", (Version(f"{name}_v0", ""),), symbols, plan.tasks,
         Dim.of(plan.packed.k * (plan.row_block * plan.packed.columns // 32) + 64), Dim.of(plan.scratch), source,
-        kernel_lines(body), kernel_ops(body), notes, flops=macs * 2, bytes=traffic(space, body), functions=functions, packed=(plan.packed,),
+        kernel_lines(body), kernel_ops(body), notes, flops=macs * 2, bytes=traffic(space, body),
+        functions=plan.functions(), packed=(plan.packed,),
     )  # fmt: skip
 
 
 # --- emission -----------------------------------------------------------------------------------------------------------
 
 
-def _emit(frame: Frame, plan: Indirect, body: Body) -> None:
+def emit_tasks(frame: Frame, plan: Indirect, body: Body) -> None:
+    """The loop over the tasks of a kernel."""
     b, e = frame.b, frame.emitter
     e.space.variable("gm", plan.rows)
     e.space.variable("gn", Dim.of(plan.columns))
-    _clear(frame, plan)
+    if plan.guards:
+        clear_zeros(frame, address(b, Buffer(frame.scratch, (), "i8"), b.index(plan.zeros_offset)), plan.inner, plan.source_element)
     blocks, panels = b.scalar(plan.row_blocks), b.index(plan.panels)
     rows, some = b.scalar(plan.rows), b.op(f"arith.maxsi {blocks}, {b.index(1)} : i64")
     tiles = b.op(f"arith.ceildivui {b.op(f'arith.ceildivui {rows}, {some} : i64')}, {b.index(TABLE_ROWS)} : i64")
@@ -76,6 +77,7 @@ def _emit(frame: Frame, plan: Indirect, body: Body) -> None:
         weight = e.leaves[frame.arguments[plan.packed.argument]]
         assert isinstance(weight, Buffer)
         start = b.op(f"arith.muli {panel}, {b.index(plan.taps * plan.tap_bytes)} : i64")
+        start = b.op(f"arith.addi {start}, {b.index(plan.offset)} : i64")
         pointer = address(b, Buffer(weight.pointer, (), "i8"), start)
         column = b.op(f"arith.muli {panel}, {b.index(plan.packed.columns)} : i64")
         end = b.op(f"arith.minsi {b.op(f'arith.addi {column}, {b.index(plan.packed.columns)} : i64')}, {b.index(plan.columns)} : i64")
@@ -83,7 +85,7 @@ def _emit(frame: Frame, plan: Indirect, body: Body) -> None:
             stop = b.op(f"arith.minsi {b.op(f'arith.addi {strip.index}, {b.index(plan.width)} : i64')}, {end} : i64")
             shift = b.op(f"arith.muli {b.op(f'arith.subi {strip.index}, {column} : i64')}, {b.index(plan.form.unit)} : i64")
             moved = address(b, Buffer(pointer, (), "i8"), shift)
-            _emit_block(frame, plan, _epilogue(frame, plan, body), (low, high), _Strip((strip.index, stop), moved, last))
+            _emit_block(frame, plan, epilogue_of(frame, plan, body), (low, high), _Strip((strip.index, stop), moved, last))
 
 
 @dataclass(frozen=True)
@@ -96,21 +98,19 @@ class _Strip:
     last: str
 
 
-def _epilogue(frame: Frame, plan: Indirect, body: Body) -> Epilogue:
+def epilogue_of(frame: Frame, plan: Indirect, body: Body) -> Epilogue:
+    """What follows the sums of row gm, which is a position of an image."""
     image = frame.emitter.space.divide(Dim.symbol("gm"), plan.positions)
     at = plan.result(image, Dim.symbol("gn"), Dim.symbol("gm") - image * plan.positions)
     return Epilogue(body, plan.node, at, Dim.of(plan.columns), plan.width, plan.element, "convolution")
 
 
-def _clear(frame: Frame, plan: Indirect) -> None:
-    """The zeros that a tap outside the source reads."""
+def clear_zeros(frame: Frame, pointer: str, count: int, element: str) -> None:
+    """Writes the `count` zeros that stand for a run outside the source."""
     b = frame.b
-    if not plan.guards:
-        return
-    kind = plan.source_element
-    zeros = Buffer(address(b, Buffer(frame.scratch, (), "i8"), b.index(plan.zeros_offset)), (), kind)
-    with b.loop(b.index(0), b.index(plan.inner), b.index(1)) as each:
-        b.statement(f"llvm.store {b.constant(f'arith.constant 0.0 : {kind}')}, {address(b, zeros, each.index)} : {kind}, !llvm.ptr")
+    with b.loop(b.index(0), b.index(count), b.index(1)) as each:
+        place = address(b, Buffer(pointer, (), element), each.index)
+        b.statement(f"llvm.store {b.constant(f'arith.constant 0.0 : {element}')}, {place} : {element}, !llvm.ptr")
 
 
 def _emit_block(frame: Frame, plan: Indirect, epilogue: Epilogue, rows: tuple[str, str], strip: _Strip) -> None:
@@ -155,20 +155,20 @@ def _fill_table(frame: Frame, plan: Indirect, rows: tuple[str, str], taps: tuple
     scratch = Buffer(frame.scratch, (), "i8")
     table, starts, zeros = (address(b, scratch, b.index(place)) for place in (plan.table_offset, plan.starts_offset, plan.zeros_offset))
     _fill_starts(frame, plan, rows, starts)
-    source, nothing = (_spread(b, b.op(f"llvm.ptrtoint {pointer} : !llvm.ptr to i64")) for pointer in (leaf.pointer, zeros))
+    source, nothing = (spread(b, b.op(f"llvm.ptrtoint {pointer} : !llvm.ptr to i64")) for pointer in (leaf.pointer, zeros))
     vectors = [b.op(f"llvm.load {_entry(b, starts, b.index(number))} : !llvm.ptr -> {ROWS_TYPE}") for number in range(1 + len(plan.guards))]
-    origins = b.op(f"arith.muli {vectors[0]}, {_spread(b, b.index(plan.source_size))} : {ROWS_TYPE}")
+    origins = b.op(f"arith.muli {vectors[0]}, {spread(b, b.index(plan.source_size))} : {ROWS_TYPE}")
     origins = b.op(f"arith.addi {origins}, {source} : {ROWS_TYPE}")
     numbers = b.constant(f"arith.constant dense<{list(range(ENTRY))}> : {ROWS_TYPE}")
-    exist = b.op(f"arith.cmpi ult, {numbers}, {_spread(b, rows[1])} : {ROWS_TYPE}")
+    exist = b.op(f"arith.cmpi ult, {numbers}, {spread(b, rows[1])} : {ROWS_TYPE}")
     with b.loop(taps[0], taps[1], b.index(1), [(b.index(0), "i64")]) as tap:
         offset, moves = _tap(frame, plan, tap.index)
         moved = b.op(f"arith.muli {offset}, {b.index(plan.source_size)} : i64")
-        addresses = b.op(f"arith.addi {origins}, {_spread(b, moved)} : {ROWS_TYPE}")
+        addresses = b.op(f"arith.addi {origins}, {spread(b, moved)} : {ROWS_TYPE}")
         inside = exist
         for axis, positions, move in zip(plan.guards, vectors[1:], moves, strict=True):
-            at = b.op(f"arith.addi {positions}, {_spread(b, move)} : {ROWS_TYPE}")
-            within = b.op(f"arith.cmpi ult, {at}, {_spread(b, b.scalar(axis.window.size))} : {ROWS_TYPE}")
+            at = b.op(f"arith.addi {positions}, {spread(b, move)} : {ROWS_TYPE}")
+            within = b.op(f"arith.cmpi ult, {at}, {spread(b, b.scalar(axis.window.size))} : {ROWS_TYPE}")
             inside = b.op(f"arith.andi {inside}, {within} : {MASK_TYPE}")
         some = b.op(f"vector.reduction <or>, {inside} : {MASK_TYPE} into i1")
         addresses = b.op(f"arith.select {inside}, {addresses}, {nothing} : {MASK_TYPE}, {ROWS_TYPE}")
@@ -207,7 +207,8 @@ def _entry(b: Builder, pointer: str, number: str) -> str:
     return b.op(f"llvm.getelementptr {pointer}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i64")
 
 
-def _spread(b: Builder, value: str) -> str:
+def spread(b: Builder, value: str) -> str:
+    """A number in all places of a vector of ENTRY."""
     return b.op(f"vector.broadcast {value} : i64 to {ROWS_TYPE}")
 
 

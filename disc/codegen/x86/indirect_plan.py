@@ -48,7 +48,7 @@ class Indirect:
     """A convolution whose source has its channels innermost.
 
     form: of the products, bf16 in pairs that a run holds whole; base: where (image gb, position 0) starts, in elements; columns: output
-    channels; positions: outputs of one image.
+    channels; positions: outputs of one image; offset: bytes before the panels in the packed weight.
     """
 
     node: Node
@@ -62,6 +62,7 @@ class Indirect:
     result: Callable[[Dim, Dim, Dim], Index]
     packed: PackedWeight
     lanes: int
+    offset: int = 0
 
     @property
     def inner(self) -> int:
@@ -167,6 +168,10 @@ class Indirect:
         return -(-self.columns // self.packed.columns)
 
     @property
+    def tasks(self) -> Dim:
+        return self.row_blocks * self.panels
+
+    @property
     def row_blocks(self) -> Dim:
         """Blocks of rows: with the panels, the tasks."""
         return (self.rows + (self.row_block - 1)) // self.row_block
@@ -180,6 +185,11 @@ class Indirect:
         """The micro-kernel of a tile."""
         run = self.steps if self.steps <= UNROLLED else 0
         return Taps(self.form, rows, vectors, self.lanes, self.packed.columns, run)
+
+    def functions(self) -> tuple[tuple[str, str], ...]:
+        """The micro-kernels, as (name, MLIR text)."""
+        kernels = [self.micro(rows, vectors) for rows in range(1, TABLE_ROWS + 1) for vectors in self.vector_counts()]
+        return tuple((each.name, each.source()) for each in kernels)
 
     def vector_counts(self) -> tuple[int, ...]:
         """The widths of tiles, in vectors."""
