@@ -74,13 +74,14 @@ class Options:
     """How to compile. Every field that changes the output enters the cache key.
 
     threads: threads per call; None = DISC_THREADS, or OMP_NUM_THREADS, or every core that the affinity mask and the CPU quota of the
-    control group grant. dtype: "f32" computes in the model's own types; "bf16" or "f16" rounds the operands of f32
-    dots to that type (automatic mixed precision: they still accumulate in f32, and everything else stays f32, convolutions that are no
-    dots too); "int8" multiplies f32 activations by weights in 8 bits, both quantized (weights per output column and 128 values when
-    compiling, activations per row in every call), and does the other dots in bf16. cache: use
-    the compile cache. embed_stablehlo: store the model as StableHLO portable bytecode in the artifact (for models that come as StableHLO
-    files). packed: compile for a server that computes requests of different lengths one behind the other, without padding; where that
-    cannot be proved, the artifact is an ordinary one and says why. debug_checks: legality check after every pass (on by default).
+    control group grant. dtype: "f32" computes in the model's own types; "bf16" or "f16" rounds the operands of f32 dots to that type
+    (automatic mixed precision: they still accumulate in f32, and everything else stays f32; "bf16" rounds those of convolutions over an
+    even number of channels-last channels too, "f16" of none but those that are dots); "int8" multiplies f32 activations by weights in 8
+    bits, both quantized (weights per output column and 128 values when compiling, activations per row in every call), and does the
+    other dots in bf16. cache: use the compile cache. embed_stablehlo: store the model as StableHLO portable bytecode in the artifact
+    (for models that come as StableHLO files). packed: compile for a server that computes requests of different lengths one behind the
+    other, without padding; where that cannot be proved, the artifact is an ordinary one and says why. debug_checks: legality check
+    after every pass (on by default).
     """
 
     threads: int | None = None
