@@ -55,11 +55,8 @@ def compiled(build: Callable[..., nn.Module], **options: object) -> ModuleProgra
 
 
 def check(program: ModuleProgram) -> None:
-    """All sizes; eager cannot split the heads of no tokens."""
     for size in SIZES:
         program.check(*inputs(*size))
-    for executable in program.executables:
-        assert executable(*inputs(2, 0)).shape == (2, 0, 32)  # type: ignore[union-attr]
 
 
 def kernels(program: ModuleProgram, kind: str) -> list[dict[str, object]]:
@@ -110,6 +107,8 @@ def test_bias_by_distance_is_no_buffer(layers: int) -> None:
     assert not of_pairs(program)
     assert "f32[2, S1 * 2]" in [str(result) for record in kernels(program, "loop") for result in record["results"]]  # type: ignore[union-attr]
     check(program)
+    for executable in program.executables:  # eager cannot split the heads of no tokens
+        assert executable(*inputs(2, 0)).shape == (2, 0, 32)  # type: ignore[union-attr]
 
 
 def merged(x: Tensor, bias: Tensor) -> Tensor:
