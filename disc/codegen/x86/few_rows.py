@@ -2,7 +2,7 @@
 registers.
 
 Shared functions, one for each number of rows and direction in which B is contiguous, write the products of the rows with up to
-`width(rows)` columns to a tile, whose rows are that far apart:
+WIDTHS[rows - 1] columns to a tile, whose rows are that far apart:
 
 `void across(rows: T**, a_step: bytes, b: T*, b_step: bytes, k: i64, count: i64, tile: f32*)`: columns are neighbours; the sums of as many
 columns as registers hold stay there while the rows of B pass by, each scaled by a value of every row of A. b_step: from k to k + 1.

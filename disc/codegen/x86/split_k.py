@@ -26,9 +26,8 @@ from .memory import Buffer, address
 # even number of panels, or many, and more rows, are shared by two threads well enough as they are. A narrower panel has fewer rows.
 SPLIT_ROWS = {1: 128, 3: 64, 5: 64}
 LEAST_COLUMNS = 32  # of a panel: a tile of fewer waits for its own sums, split or not
-LEAST_DEPTH = (
-    1024  # rows of a panel in a part; also of a panel that is split, where there is only one (1.0 to 1.2 times as fast from there on)
-)
+# Rows of a panel in a part; also of a panel that is split, where there is only one (1.0 to 1.2 times as fast from there on).
+LEAST_DEPTH = 1024
 MOST_PARTS = 16
 LEAST_CYCLES = 32_000  # of a product that two threads share: the runtime starts one for each 4 us
 COUNTER = 4  # bytes
@@ -77,7 +76,7 @@ def plan_parts(gemm: Gemm, most: int, rows: int | None) -> Parts | None:
     if most < 2:
         return None
     height = c.m if rows is None else dim_min(c.m, rows)
-    counters = rounded_up(panels(gemm) * _strips(gemm) * _tiles(height) * COUNTER, 64)
+    counters = _counter_bytes(gemm, height)
     return Parts(c.k, lcm(MULTIPLE, gemm.form.block or 1), counters, counters + panels(gemm) * height * (most * _row_bytes(gemm)))
 
 
@@ -87,6 +86,11 @@ def _strips(gemm: Gemm) -> int:
 
 def _tiles(rows: Dim) -> Dim:
     return (rows + (ROWS - 1)) // ROWS
+
+
+def _counter_bytes(gemm: Gemm, rows: Dim) -> Dim:
+    """Of the counters, which lie before the sums."""
+    return rounded_up(panels(gemm) * _strips(gemm) * _tiles(rows) * COUNTER, 64)
 
 
 def _row_bytes(gemm: Gemm) -> int:
@@ -137,8 +141,7 @@ class Share:
     def is_last(self, tile: str, columns: tuple[str, str]) -> str:
         """Counts that the sums of `tile` of the task are there; whether those of all other parts were already, i1."""
         b, gemm = self.frame.b, self.gemm
-        column = b.op(f"arith.subi {columns[0]}, {b.op(f'arith.muli {self.panel}, {b.index(gemm.panel)} : i64')} : i64")
-        strip = b.op(f"arith.divui {column}, {b.index(gemm.width)} : i64")
+        strip = b.op(f"arith.divui {self._column(columns)}, {b.index(gemm.width)} : i64")
         strip = b.op(f"arith.addi {b.op(f'arith.muli {self.panel}, {b.index(_strips(gemm))} : i64')}, {strip} : i64")
         place = b.op(f"arith.muli {strip}, {b.scalar(_tiles(gemm.contraction.m))} : i64")
         place = b.op(f"arith.addi {place}, {b.op(f'arith.divui {self.low}, {b.index(ROWS)} : i64')} : i64")
@@ -188,13 +191,16 @@ class Share:
                 target = address(b, scratch, b.op(f"arith.addi {offset}, {vector} : i64"))
                 b.statement(f"llvm.store {total}, {target} {{alignment = 4 : i64}} : {kind}, !llvm.ptr")
 
+    def _column(self, columns: tuple[str, str]) -> str:
+        """Where the strip `columns` begins in the task's panel."""
+        b = self.frame.b
+        return b.op(f"arith.subi {columns[0]}, {b.op(f'arith.muli {self.panel}, {b.index(self.gemm.panel)} : i64')} : i64")
+
     def _memory(self, columns: tuple[str, str]) -> Buffer:
         """The sums of part 0 of panel 0 from the strip `columns` of a panel on."""
         b, gemm = self.frame.b, self.gemm
-        counters = rounded_up(panels(gemm) * _strips(gemm) * _tiles(gemm.contraction.m) * COUNTER, 64)
-        column = b.op(f"arith.subi {columns[0]}, {b.op(f'arith.muli {self.panel}, {b.index(gemm.panel)} : i64')} : i64")
-        column = b.op(f"arith.muli {column}, {b.index(ELEMENT_BYTES[gemm.element])} : i64")
-        start = b.op(f"arith.addi {b.scalar(counters)}, {column} : i64")
+        column = b.op(f"arith.muli {self._column(columns)}, {b.index(ELEMENT_BYTES[gemm.element])} : i64")
+        start = b.op(f"arith.addi {b.scalar(_counter_bytes(gemm, gemm.contraction.m))}, {column} : i64")
         return Buffer(address(b, Buffer(partials_argument(self.frame), (), "i8"), start), (), "i8")
 
     def _offset(self, part: str, row: str) -> str:
