@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import threading
 from pathlib import Path
 
 import pytest
 import torch
+from torch_mlir import ir
 
 import disc
 from disc import artifact
@@ -115,6 +117,16 @@ def test_artifacts_hold_the_same_code(tmp_path: Path) -> None:
         disc.compile(model, (torch.randn(3, 32),), options=disc.Options(threads=threads, cache=False)).save(path)
         found.update(artifact.read_section(path, each.name) for each in artifact.read_sections(path) if each.name.startswith("code"))
     assert len(found) == 1
+
+
+def test_compiling_leaves_no_context_behind() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.GELU())
+    contexts: list[int] = []
+    for _ in range(3):
+        disc.compile(model, (torch.ones(2, 32),), options=disc.Options(cache=False))
+        gc.collect()
+        contexts.append(getattr(ir.Context, "_get_live_count")())  # noqa: B009 (private to type checkers)
+    assert contexts[0] == contexts[1] == contexts[2]
 
 
 def test_a_head_of_two_lines_is_refused() -> None:

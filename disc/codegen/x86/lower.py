@@ -81,11 +81,7 @@ class _Compiler:
         self._context = ir.Context()
         self._context.enable_multithreading(False)  # its threads would only wait for each other
         self._messages: list[str] = []
-        self._context.attach_diagnostic_handler(self._note)
-
-    def _note(self, diagnostic: ir.Diagnostic) -> bool:
-        self._messages.append(f"{diagnostic.location}: {diagnostic.message}")
-        return True
+        self._context.attach_diagnostic_handler(_noting(self._messages))
 
     def object_file(self, source: str) -> bytes:
         """Of one part. Raises CompilerBug for text that does not lower."""
@@ -101,6 +97,16 @@ class _Compiler:
             if not run_passes(passes, module) or not emit_object(module, self._opt_level, *_finish(module, self._isa), path):
                 raise CompilerBug(f"generated code does not lower: {'; '.join(self._messages)}")
             return path.read_bytes()
+
+
+def _noting(messages: list[str]) -> Callable[[ir.Diagnostic], bool]:
+    """A handler that keeps what the context says. It must not know the context's owner: no collector sees such a cycle."""
+
+    def note(diagnostic: ir.Diagnostic) -> bool:
+        messages.append(f"{diagnostic.location}: {diagnostic.message}")
+        return True
+
+    return note
 
 
 def _finish(module: ir.Module, isa: Isa) -> tuple[str, list[str]]:
