@@ -29,7 +29,6 @@ from bench.report import markdown
 FRAMEWORKS = ("eager", "inductor", "ort", "openvino")
 DEFAULT_PEERS = {"gemm": ("eager", "onednn-packed", "mkl-packed"), "memory": ("eager", "inductor"), "stream": ()}  # others: FRAMEWORKS
 DEFAULT_REPEATS = {"gemm": 5}  # others: 7. 154 sizes take some four minutes then
-ALONE = ("models", "compile", "stream")  # a process per case, so that its memory and times owe nothing to the case before
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "DISC_THREADS")
 WORKER_SECONDS = 7200
 
@@ -63,12 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def jobs(chosen: argparse.Namespace) -> list[Job]:
-    """One worker each."""
-    groups = [(case,) for case in chosen.cases] if chosen.suite in ALONE else [tuple(chosen.cases)]
-    memory = chosen.suite == "models"
+    """One worker each: networks alone, what is smaller together."""
+    groups = [(case,) for case in chosen.cases if CASES[case].network]
+    rest = tuple(case for case in chosen.cases if not CASES[case].network)
+    groups += [rest] if rest else []
     settings = [(dtype, threads, group) for dtype in chosen.dtype for threads in chosen.threads for group in groups]
     return [
-        Job(chosen.suite, group, threads, chosen.peers, chosen.shapes, chosen.repeats, dtype, chosen.inductor_shapes, memory)
+        Job(chosen.suite, group, threads, chosen.peers, chosen.shapes, chosen.repeats, dtype, chosen.inductor_shapes)
         for dtype, threads, group in settings
     ]
 

@@ -15,7 +15,8 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Case:
-    """One model. `dynamic`: the dims of every input that may change. `example`: the shape to compile with, not among `shapes`."""
+    """One model. `dynamic`: the dims of every input that may change. `example`: the shape to compile with, not among `shapes`. `network`: a
+    whole one, whose memory counts and which has processes of its own, so that memory and times owe nothing to the case before."""
 
     name: str
     title: str
@@ -24,6 +25,7 @@ class Case:
     shapes: tuple[Shape, ...]
     dynamic: tuple[int, ...]
     example: Shape
+    network: bool = False
 
     @property
     def dynamic_shapes(self) -> tuple[dict[int, object], ...]:

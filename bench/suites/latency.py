@@ -88,7 +88,7 @@ def _case(this: Run) -> Result:
         "setup_s": this.setup,
         "skipped": this.skipped,
         "rows": [_row(this, shape) for shape in shapes],
-        "memory": _memory(this, max(shapes, key=math.prod)) if this.job.memory else None,
+        "memory": _memory(this, max(shapes, key=math.prod)) if this.case.network else None,
     }
 
 

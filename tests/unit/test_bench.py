@@ -368,7 +368,7 @@ def test_command_line_refuses_what_there_is_not(arguments: list[str], message: s
     assert message in capsys.readouterr().err
 
 
-def test_models_are_measured_alone_and_layers_together() -> None:
+def test_networks_are_measured_alone_and_layers_together() -> None:
     parse = run._parse
     chosen = run.jobs(parse(["--threads", "1,2", "--dtype", "fp32,bf16", "--cases", "bert,vit"]))
     assert [(job.cases, job.threads, job.dtype) for job in chosen[:3]] == [
@@ -376,7 +376,9 @@ def test_models_are_measured_alone_and_layers_together() -> None:
         (("vit",), 1, "fp32"),
         (("bert",), 2, "fp32"),
     ]
-    assert len(chosen) == 8 and all(job.memory for job in chosen)
+    assert len(chosen) == 8
     (layers,) = run.jobs(parse(["--suite", "gemm", "--cases", "512"]))
-    assert layers.cases == ("linear-512x512", "linear-2048x512", "linear-512x2048") and not layers.memory
+    assert layers.cases == ("linear-512x512", "linear-2048x512", "linear-512x2048")
     assert layers.peers == ("eager", "onednn-packed", "mkl-packed")
+    networks_and_layers = run.jobs(parse(["--suite", "conv", "--cases", "resnet,depthwise"]))
+    assert [job.cases for job in networks_and_layers] == [("resnet",), ("depthwise7x7-96", "depthwise3x3s2-96")]
