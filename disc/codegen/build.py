@@ -32,6 +32,7 @@ from .x86.indirect_plan import read_indirect
 from .x86.isa import Isa, read_isa
 from .x86.lower import compile_objects, link_shared
 from .x86.micro import micro_source
+from .x86.pool import emit_pool
 from .x86.rows import emit_rows
 from .x86.sequential import emit_sequential
 from .x86.window import emit_window, read_window
@@ -232,7 +233,8 @@ class _Reader:
         if last is not None:
             kernel = emit_last_window(name, body, space, last)
         elif window is not None:
-            kernel = emit_window(name, body, space, isa.lanes, window)
+            emit = emit_pool if window.kernel_at is None else emit_window
+            kernel = emit(name, body, space, isa.lanes, window)
         elif fusion.kind == "compute":
             indirect = read_indirect(space, body, isa, weights)
             winograd = read_winograd(indirect) if indirect is not None else None

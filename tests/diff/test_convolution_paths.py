@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from compiled import ModuleProgram, module_program, randn
+from compiled import ModuleProgram, module_program, randn, text_program
 from models import IMAGE_DIMS, MODELS, ImageModel, image_inputs, shapes
 from torch import nn
 
@@ -61,6 +64,57 @@ def test_pools(window: tuple[int, int, int, int]) -> None:
         modules += [nn.AvgPool2d(kernel, stride, padding), nn.AvgPool2d(kernel, stride, padding, count_include_pad=False)]
     for module in modules:
         check_planes(image_program(module, 3), 3, least_plane(kernel, padding, dilation))
+
+
+POOL_SIZES = (3, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 67, 131)
+
+
+@pytest.mark.parametrize("pool", [
+    lambda x: F.max_pool2d(x, 3, 2, 1), lambda x: F.max_pool2d(x, (5, 3), (1, 3), (2, 1)), lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True),
+    lambda x: F.avg_pool2d(x, 2, 2, 1), lambda x: F.avg_pool2d(x, 3, 1, 1), lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+    lambda x: F.avg_pool2d(x, (3, 5), 4, (1, 2), divisor_override=7), lambda x: F.max_pool2d(torch.exp(x), 3, 1, 1) * 2,
+    lambda x: F.avg_pool2d(F.relu(x + x[:, :, :1]), 3, 2, 1), lambda x: F.max_pool2d(x, 3, 2, 1, 2),
+])  # fmt: skip
+def test_pool_sizes(pool: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Every number of rows and columns about a block, a band and a vector; NaN and infinities as in eager; no image at all."""
+    program = module_program(pool, randn(2, 2, 9, 10), dynamic=[(0, 2, 3)])
+    values = torch.tensor([math.nan, -math.nan, math.inf, -math.inf, -0.0])
+    for number, size in enumerate(POOL_SIZES):
+        for height, width in ((size, POOL_SIZES[-number]), (POOL_SIZES[number - 3], size)):
+            program.check(randn(1, 2, height, width))
+            x = randn(2, 2, height, width)
+            places = torch.randperm(x.numel())[: x.numel() // 9]
+            x.view(-1)[places] = values[places % len(values)]
+            program.check(x)
+    program.check(randn(0, 2, 5, 7))
+
+
+WINDOW_TEXT = """
+func.func @main(%x: tensor<?x2x?x?xELEMENT>) -> tensor<?x?x?x?xELEMENT> {
+  %low = stablehlo.constant dense<3> : tensor<ELEMENT>
+  %r = "stablehlo.reduce_window"(%x, %low) ({
+  ^bb0(%a: tensor<ELEMENT>, %b: tensor<ELEMENT>):
+    %m = stablehlo.KIND %a, %b : tensor<ELEMENT>
+    stablehlo.return %m : tensor<ELEMENT>
+  }) {window_dimensions = array<i64: 1, 1, 3, 3>, window_strides = array<i64: 1, 1, STRIDE, STRIDE>,
+      padding = dense<[[0, 0], [0, 0], [ROWS, 2], [COLUMNS, 5]]> : tensor<4x2xi64>}
+      : (tensor<?x2x?x?xELEMENT>, tensor<ELEMENT>) -> tensor<?x?x?x?xELEMENT>
+  return %r : tensor<?x?x?x?xELEMENT>
+}"""
+
+
+@pytest.mark.parametrize(("element", "dtype"), [("f32", np.float32), ("f64", np.float64), ("i32", np.int32), ("i64", np.int64)])
+@pytest.mark.parametrize("kind", ["add", "maximum", "minimum"])
+@pytest.mark.parametrize("edges", [(-1, -2), (4, 6), (-3, 1)])
+def test_windows_over_any_padding(element: str, dtype: type, kind: str, edges: tuple[int, int]) -> None:
+    """Windows within the padding, source rows and columns that none sees, an initial value that changes the result."""
+    text = WINDOW_TEXT.replace("ELEMENT", element).replace("KIND", kind).replace("STRIDE", str(abs(edges[0]) if edges[0] != 4 else 2))
+    if dtype in (np.float32, np.float64):
+        text = text.replace("dense<3>", "dense<3.0>")
+    program = text_program(text.replace("ROWS", str(edges[0])).replace("COLUMNS", str(edges[1])))
+    for height, width in ((9, 9), (4, 16), (17, 15), (33, 18), (5, 65)):
+        values = np.random.default_rng(height).integers(-9, 9, (2, 2, height, width)).astype(dtype)
+        program.check([values], ulps=8, absolute=1e-6)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4, 8])

@@ -1,4 +1,4 @@
-"""Window kernels: depthwise convolutions and pooling, lanes along the output width, no index arithmetic per tap.
+"""Window kernels, and those of depthwise convolutions: lanes along the output width, no index arithmetic per tap (pools: `pool.py`).
 
 A task is one plane (image and channel) and a band of output rows. The source rows of the band are copied into scratch once, padded, the
 columns of a stride split into phases, so that every tap of every output is an unmasked load of consecutive elements. Blocks of output
@@ -145,23 +145,26 @@ def _read_pool(space: IndexSpace, node: Node) -> Window | None:
 
 
 def emit_window(name: str, body: Body, space: IndexSpace, lanes: int, window: Window) -> Kernel:
-    """The kernel of a fusion that `read_window` accepted."""
+    """The kernel of a fusion in which `read_window` found a depthwise convolution."""
     symbols = body_symbols(space, body)
-    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, lanes, lambda frame: _emit(frame, window, body))
+
+    def emit(frame: Frame) -> None:
+        emit_tasks(frame, window, lambda first, rows: _emit_band(frame, window, body, first, rows))
+
+    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, lanes, emit)
     taps = window.rows.window * window.columns.window
     count = window.planes * window.rows.out * window.columns.out
-    kind = "compute" if window.kernel_at is not None else "loop"
     notes = (
         f"window kernel: bands of {BAND} rows copied padded in {window.phases} phases, blocks of {ROWS[lanes]} rows, {taps} taps unrolled",
     )
     return Kernel(
-        name, kind, (Version(f"{name}_v0", ""),), symbols, window.planes * _bands(window), window.columns.out * (BAND * taps // lanes) + 64,
-        _tile_offset(window) + ROWS[lanes] * lanes * ELEMENT_BYTES[window.element], source,
-        kernel_lines(body), kernel_ops(body), notes, flops=count * (2 * taps), bytes=traffic(space, body),
+        name, "compute", (Version(f"{name}_v0", ""),), symbols, window.planes * bands(window),
+        window.columns.out * (BAND * taps // lanes) + 64, _tile_offset(window) + ROWS[lanes] * lanes * _size(window),
+        source, kernel_lines(body), kernel_ops(body), notes, flops=count * (2 * taps), bytes=traffic(space, body),
     )  # fmt: skip
 
 
-def _bands(window: Window) -> Dim:
+def bands(window: Window) -> Dim:
     return (window.rows.out + (BAND - 1)) // BAND
 
 
@@ -173,21 +176,22 @@ def _tile_offset(window: Window) -> Dim:
 # --- emission -----------------------------------------------------------------------------------------------------------
 
 
-def _emit(frame: Frame, window: Window, body: Body) -> None:
+def emit_tasks(frame: Frame, window: Window, emit_band: Callable[[str, str], None]) -> None:
+    """Runs `emit_band(first, rows)` for the band of output rows of each task, its plane bound to gb and its number to wband."""
     b, e = frame.b, frame.emitter
     with b.loop(frame.begin, frame.end, b.index(1)) as task:
-        position = e.space.variable("wtask", window.planes * _bands(window))
-        e.space.variable("wband", _bands(window))
+        position = e.space.variable("wtask", window.planes * bands(window))
+        e.space.variable("wband", bands(window))
         with e.bind("wtask", task.index):
-            plane = e.space.divide(position, _bands(window))
-            with e.bind("gb", b.scalar(plane)), e.bind("wband", b.scalar(position - plane * _bands(window))):
-                _emit_band(frame, window, body)
+            plane = e.space.divide(position, bands(window))
+            with e.bind("gb", b.scalar(plane)), e.bind("wband", b.scalar(position - plane * bands(window))):
+                first = b.scalar(Dim.symbol("wband") * BAND)
+                left = b.op(f"arith.subi {b.scalar(window.rows.out)}, {first} : i64")
+                emit_band(first, b.op(f"arith.minsi {left}, {b.index(BAND)} : i64"))
 
 
-def _emit_band(frame: Frame, window: Window, body: Body) -> None:
+def _emit_band(frame: Frame, window: Window, body: Body, first: str, rows: str) -> None:
     b = frame.b
-    first = b.scalar(Dim.symbol("wband") * BAND)
-    rows = b.op(f"arith.minsi {b.op(f'arith.subi {b.scalar(window.rows.out)}, {first} : i64')}, {b.index(BAND)} : i64")
     _copy_band(frame, window, rows)
     end = b.op(f"arith.addi {first}, {rows} : i64")
     block = ROWS[b.lanes]
@@ -283,7 +287,7 @@ def _padded(frame: Frame, window: Window, row: Dim, column: Dim) -> str:
     b, e = frame.b, frame.emitter
     uniform: Predicate | None = None
     if window.rows is not POINT:
-        uniform = _row_inside(frame, window, row)
+        uniform = row_inside(frame, window, row)
     variable = b.lane_variable(column)
     assert variable is not None
     vector, step = b.vec("i32"), 1 if window.halved else window.columns.stride
@@ -296,10 +300,10 @@ def _padded(frame: Frame, window: Window, row: Dim, column: Dim) -> str:
     inside = Predicate(mask, b.scope, uniform, True)
     at = window.source_at(Dim.symbol("gb"), ZERO if window.rows is POINT else row, column)
     value = e.value(window.source, at, inside)
-    return b.op(f"arith.select {mask}, {value}, {_fill(frame, window)} : {b.vec('i1')}, {b.vec(window.element)}")
+    return b.op(f"arith.select {mask}, {value}, {b.const(0, window.element)} : {b.vec('i1')}, {b.vec(window.element)}")
 
 
-def _row_inside(frame: Frame, window: Window, row: Dim) -> Predicate:
+def row_inside(frame: Frame, window: Window, row: Dim) -> Predicate:
     """Whether a source row exists, emitted once per row."""
     b = frame.b
     scope = b.scope_of(row)
@@ -309,12 +313,6 @@ def _row_inside(frame: Frame, window: Window, row: Dim) -> Predicate:
             inside = b.op(f"arith.cmpi ult, {b.scalar(row)}, {b.scalar(window.rows.size)} : i64")
             scope.memo[key] = b.op(f"vector.broadcast {inside} : i1 to {b.vec('i1')}")
     return Predicate(scope.memo[key], scope)
-
-
-def _fill(frame: Frame, window: Window) -> str:
-    if window.kernel_at is not None:
-        return frame.b.const(0, window.element)
-    return frame.emitter.value(window.node.operands[1], ())
 
 
 def _block_values(frame: Frame, window: Window, top: str, left: str) -> list[str]:
@@ -332,17 +330,8 @@ def _block_values(frame: Frame, window: Window, top: str, left: str) -> list[str
         pointer = address(b, Buffer(origin, (), element), offset)
         return b.op(f"llvm.load {pointer} {{alignment = {_size(window)} : i64}} : !llvm.ptr -> {vector}")
 
-    sums = [_fill(frame, window)] * count
-    rows = [(row, seen) for row in range(window.source_rows(count)) if (seen := _rows_that_see(window, row, count))]
-    if window.kernel_at is None:
-        # A pool: what lies within the window in one source row is combined once for all output rows that see it.
-        for row, seen in rows:
-            value = source(row, 0)
-            for tap in range(1, window.columns.window):
-                value = combine(frame, window.node, element, value, source(row, tap), None)
-            for number, _ in seen:
-                sums[number] = combine(frame, window.node, element, sums[number], value, None)
-        return sums
+    sums = [b.const(0, element)] * count
+    rows = [(row, seen) for row in range(window.source_rows(count)) if (seen := rows_that_see(window, row, count))]
     for tap in range(window.columns.window):
         weights = [_weight(frame, window, line * window.columns.window + tap) for line in range(window.rows.window)]
         for row, seen in rows:
@@ -352,7 +341,7 @@ def _block_values(frame: Frame, window: Window, top: str, left: str) -> list[str
     return sums
 
 
-def _rows_that_see(window: Window, row: int, count: int) -> list[tuple[int, int]]:
+def rows_that_see(window: Window, row: int, count: int) -> list[tuple[int, int]]:
     """(output row of the block, line of the window) for a source row of the block."""
     found: list[tuple[int, int]] = []
     for line in range(window.rows.window):
