@@ -27,8 +27,8 @@ DTYPES = {
     each.name: each
     for each in (
         Dtype("fp32", "f32", "f32", 4, 1e-3),
-        Dtype("bf16", "bf16", "bf16", 2, 0.1, torch="bfloat16", limit="bf16", extra_peers=("autocast",)),
-        Dtype("fp16", "f16", "f16", 2, 0.1, torch="float16", extra_peers=("autocast",)),
+        Dtype("bf16", "bf16", "bf16", 2, 0.1, torch="bfloat16", limit="bf16", extra_peers=("autocast", "disc-fp32")),
+        Dtype("fp16", "f16", "f16", 2, 0.1, torch="float16", extra_peers=("autocast", "disc-fp32")),
         # disc multiplies by weights in 8 bits and computes the rest in bf16. OpenVINO has no dynamic quantisation of its own without
         # another package: it computes in bf16.
         Dtype("int8", "int8", "bf16", 1, 0.3, file="int8", limit="int8", extra_peers=("quantized", "disc-bf16")),

@@ -96,6 +96,11 @@ def build_disc_bf16(bench: Workbench) -> Peer:
     return _compiled("disc-bf16", bench, "bf16")
 
 
+def build_disc_f32(bench: Workbench) -> Peer:
+    """What disc's 16 bits are judged by."""
+    return _compiled("disc-fp32", bench, "f32")
+
+
 def _compiled(name: str, bench: Workbench, dtype: str) -> Peer:
     """Without the compile cache: the set-up is a whole compile."""
     import disc
@@ -217,6 +222,7 @@ def held_by(name: str, dtype: Dtype) -> str:
 BUILDERS: dict[str, Callable[[Workbench], Peer]] = {
     "disc": build_disc,
     "disc-bf16": build_disc_bf16,
+    "disc-fp32": build_disc_f32,
     "eager": build_eager,
     "autocast": build_autocast,
     "quantized": build_quantized,

@@ -311,7 +311,7 @@ def test_peers_of_a_linear_layer_agree(name: str, dtype: str, tmp_path: Path) ->
 
 def test_eager_brings_its_other_ways_in_bf16() -> None:
     job = Job("gemm", ("linear-768x768",), 1, ("eager", "ort"), None, 1, "bf16")
-    assert peer_names(job) == ["disc", "eager", "ort", "autocast"]
+    assert peer_names(job) == ["disc", "eager", "ort", "autocast", "disc-fp32"]
     assert peer_names(dataclasses.replace(job, dtype="int8")) == ["disc", "eager", "ort", "quantized", "disc-bf16"]
     assert peer_names(dataclasses.replace(job, dtype="fp32")) == ["disc", "eager", "ort"]
     assert peer_names(dataclasses.replace(job, peers=())) == ["disc"]
