@@ -27,7 +27,7 @@ from disc.schedules import FAMILY, LEAF, Schedule, Tree, every_schedule
 
 COLD_BYTES = 96_000_000  # of weights: three times the largest cache of the machines this was made on
 LINEAR = ((768, 768), (3072, 768), (768, 3072), (512, 512), (2048, 512), (512, 2048), (4096, 1024), (2048, 2048), (256, 64), (384, 1536),
-          (200, 300), (96, 1200))  # fmt: skip
+          (200, 300), (96, 1200), (128, 3072), (1024, 4096))  # fmt: skip
 # (N, K) of products of two activations, and how many of them at once
 TRANSPOSED = ((64, 64, 12), (300, 64, 8), (64, 300, 8), (512, 512, 1), (2048, 512, 1))  # the same, B read along k
 BATCHED = ((64, 64, 12), (128, 64, 12), (64, 300, 8), (32, 32, 128), (512, 512, 1), (1500, 64, 4))

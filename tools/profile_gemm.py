@@ -6,6 +6,7 @@ machine's description in tools/data. Interrupted, or stopped by --seconds, it go
 
     tools/profile_gemm.py --threads 1,2              # measures, fits, writes disc/schedules.json
     tools/profile_gemm.py --again 200                # measures sizes of the data again, those first whose best schedule is least certain
+    tools/profile_gemm.py --rows 7-66 --threads 1    # measures sizes with so many rows in another session
     tools/profile_gemm.py --report                   # judges the data that is there
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -51,6 +53,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop measuring after this long")
     parser.add_argument("--leaves", type=int, default=48, help="leaves of the tree, at most")
     parser.add_argument("--again", type=int, default=0, help="measure so many sizes a second time, and the new ones of the grid")
+    parser.add_argument("--rows", type=_range, help="LOW-HIGH: measure sizes with so many rows anew, and the new ones of the grid")
     parser.add_argument("--report", action="store_true", help="measure nothing")
     arguments = parser.parse_args()
     if arguments.report:
@@ -59,6 +62,8 @@ def main() -> int:
     threads = [int(each) for each in arguments.threads.split(",")]
     if arguments.again:
         return _again(arguments.again, threads, arguments.work, until, arguments.leaves)
+    if arguments.rows:
+        return _anew(arguments.rows, threads, arguments.work, until, arguments.leaves)
     coarse = arguments.work / "coarse.jsonl"
     if not _measure(coarse_points(threads[0]), coarse, Bench(), until):
         return 3
@@ -83,6 +88,30 @@ def _again(count: int, threads: Sequence[int], work: Path, until: float, leaves:
     return _keep(read_records(work / "again.jsonl"), schedules, leaves) if finished else 3
 
 
+def _anew(rows: range, threads: Sequence[int], work: Path, until: float, leaves: int) -> int:
+    """The sizes of `rows`, with the schedules that were kept. Of a size that was known the geometric mean of both sessions is kept: how
+    fast memory is, and with it whether prefetching pays, differs between sessions on a shared machine, and a tree must suit both."""
+    records, schedules = _kept()
+    known = {record.point: record for record in records}
+    wanted = [point for point in fine_points(threads) if point.m in rows or point not in known]
+    if not _measure(wanted, work / "anew.jsonl", Bench(schedules, library=True), until):
+        return 3
+    for record in read_records(work / "anew.jsonl"):
+        known[record.point] = _mean(known[record.point], record) if record.point in known else record
+    return _store(list(known.values()), schedules, leaves)
+
+
+def _mean(old: Record, new: Record) -> Record:
+    seconds = {key: math.sqrt(value * old.seconds.get(key, value)) for key, value in new.seconds.items()}
+    library = math.sqrt(old.library * new.library) if old.library and new.library else old.library or new.library
+    return Record(new.point, seconds, library)
+
+
+def _range(text: str) -> range:
+    low, _, high = text.partition("-")
+    return range(int(low), int(high or low) + 1)
+
+
 def _grouped(points: Sequence[Point], size: int = 60) -> list[Point]:
     """In the same order but for groups, within which sizes that share a program stand next to each other."""
     groups = (points[start : start + size] for start in range(0, len(points), size))
@@ -95,7 +124,10 @@ def _kept() -> tuple[list[Record], list[Schedule]]:
 
 
 def _keep(measured: list[Record], schedules: Sequence[Schedule], leaves: int) -> int:
-    records = _merged(measured, schedules)
+    return _store(_merged(measured, schedules), schedules, leaves)
+
+
+def _store(records: list[Record], schedules: Sequence[Schedule], leaves: int) -> int:
     KEPT.parent.mkdir(exist_ok=True)
     rows = [astuple(schedule) for schedule in schedules]
     machine = {"machine": describe(), "schedules": rows, "records": [json.loads(record.to_json()) for record in records]}

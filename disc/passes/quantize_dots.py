@@ -13,7 +13,9 @@ infinity or NaN in a row, or a range that overflows, makes that row of the resul
 Where the kernel of a dot makes %x (GELU, attention), it is rounded to bf16 before all this: it crosses memory, and half as many bytes do.
 
 The first dots of a program stay as they are, up to the share `early` of all multiplications: their errors run through every dot that
-follows, and where residuals begin small (GPT-2) nothing dilutes them. Why a dot stays is its attribute `disc.note`, which `explain` shows.
+follows, and where residuals begin small (GPT-2) nothing dilutes them. So do the smallest of the others, up to the share `small`: an error
+is relative to what a dot makes, however little work that is. In a transformer these are the projections behind attention, which gain
+least, too: their rows are quantized for themselves alone. Why a dot stays is its attribute `disc.note`, which `explain` shows.
 
 Requires and keeps stage `named`, and weights that are folded.
 """
@@ -23,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import ClassVar
 
 import numpy as np
@@ -50,12 +53,14 @@ class QuantizeDots(Pass):
     """Quantizes every dot that gains.
 
     least: a dot that contracts fewer elements, or has fewer columns, stays as it is: there is too little work per element quantized.
-    early: this share of the multiplications of all dots that gain stays in the type it has, from the first dot on.
+    early, small: these shares of the multiplications of all dots that gain stay in the type they have, from the first dot on, and from
+    the smallest one on of the others.
     """
 
     name: ClassVar[str] = "quantize-dots"
     least: int = 32
-    early: float = 5 / 48
+    early: float = 0.09
+    small: float = 0.021
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
         block = main_block(module)
@@ -69,12 +74,16 @@ class QuantizeDots(Pass):
                 _stays(op, f"contracts or makes fewer than {self.least} elements")
             else:
                 gaining.append(_Gaining(op, math.prod(sizes_of(op)), is_stored(op.operands[0])))
-        room = self.early * sum(each.work for each in gaining)
-        for each in gaining:
-            room -= each.work
-            if room >= 0:
-                _stays(each.op, "among the first dots, whose errors would run through all others")
-            else:
+        total = sum(each.work for each in gaining)
+        first = _within(gaining, self.early * total)
+        others = gaining[len(first) :]
+        smallest = _within(sorted(others, key=lambda each: each.work), self.small * total)
+        for each in first:
+            _stays(each.op, "among the first dots, whose errors would run through all others")
+        for each in smallest:
+            _stays(each.op, "among the smallest dots, whose errors cost as much as those of large ones")
+        for each in others:
+            if each not in smallest:
                 replace_op(each.op, [quantized.dot(each.op, each.stored)])
         erase_dead(block)
 
@@ -86,6 +95,12 @@ class _Gaining:
     op: ir.Operation
     work: int
     stored: bool
+
+
+def _within(dots: Sequence[_Gaining], room: float) -> Sequence[_Gaining]:
+    """As many of the first ones as have `room` multiplications together."""
+    sums = accumulate(each.work for each in dots)
+    return dots[: sum(each <= room for each in sums)]
 
 
 def _stays(op: ir.Operation, why: str) -> None:

@@ -263,6 +263,27 @@ def test_explain_says_what_was_quantized_and_why_not() -> None:
     assert "among the first dots" in str(executable.explain())
 
 
+def test_the_smallest_dots_are_not_quantized() -> None:
+    """Of 24 equal layers the first two stay as they are, and so does the small one behind them."""
+
+    class Deep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(linear(64, 64) for _ in range(24))
+            self.small = linear(64, 32)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = torch.tanh(layer(x))
+            return self.small(x)
+
+    executable = on_every_isa(Deep().eval(), (randn(3, 64),))[-1]
+    notes = [" ".join(kernel["notes"]) for kernel in executable.manifest["kernels"] if "dot" in kernel["name"]]
+    assert ["among the first dots" in text for text in notes] == [True] * 2 + [False] * 23
+    assert [text for text in notes[2:24] if "micro-kernel: u8" not in text] == []
+    assert "among the smallest dots" in notes[24]
+
+
 def test_native_takes_the_instructions_that_are_used() -> None:
     assert disc.compile(linear(64, 64), (randn(2, 64),), options=Options(dtype="int8")).isa == VNNI_ISA
 
