@@ -18,7 +18,7 @@ from ..kernel import Kernel, Version
 from .emit import Predicate
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, store_roots, traffic
 from .memory import Buffer, load_contiguous, load_gather, prefetch, store_contiguous
-from .window import BAND, LINE, POINT, Window, bands, combine, emit_tasks, row_inside, rows_that_see
+from .window import LINE, POINT, Window, bands, combine, emit_tasks, row_inside, rows_that_see
 
 BLOCK = 4  # output rows at a time: their accumulators and a source row stay in registers, their rows of scratch in L1
 
@@ -31,7 +31,7 @@ def emit_pool(name: str, body: Body, space: IndexSpace, lanes: int, window: Wind
     notes = (f"window kernel: {_block(window)} rows at a time, first the {window.rows.window} lines of a window, then its columns",)
     return Kernel(
         name, "loop", (Version(f"{name}_v0", ""),), symbols, window.planes * bands(window),
-        window.columns.out * (BAND * taps // lanes) + 64, _pitch(window, lanes) * (_block(window) * ELEMENT_BYTES[window.element]),
+        window.columns.out * (window.band * taps // lanes) + 64, _pitch(window, lanes) * (_block(window) * ELEMENT_BYTES[window.element]),
         source, kernel_lines(body), kernel_ops(body), notes,
         flops=window.planes * window.rows.out * window.columns.out * (2 * taps), bytes=traffic(space, body),
     )  # fmt: skip

@@ -21,7 +21,8 @@ from .emit import Predicate
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, traffic
 from .memory import Buffer, address, prefetch
 
-BAND = 32  # output rows of a task: a 7x7 window then copies 38 rows for 32, and the copy of 224 columns is 38 KiB
+BANDS = (8, 16, 32)  # output rows of a task, multiples of ROWS; with 32, the copy of 224 columns is 38 KiB for a 7x7 window
+LEAST_PART = 8  # a band sees this many times the source rows that the next one copies again, if a larger band can
 ROWS = {16: 8, 8: 4}  # accumulators per block: with one weight per window row they must fit 32 and 16 registers
 LINE = 64  # bytes
 MOST_TAPS = 128  # the taps are unrolled; past this the code no longer fits the instruction cache
@@ -49,6 +50,13 @@ class Window:
     @property
     def element(self) -> str:
         return register_element(self.node.element)
+
+    @property
+    def band(self) -> int:
+        """Output rows of a task. A depthwise convolution copies small bands where it can: with what is prefetched they stay in L1."""
+        again = (self.rows.window - 1) * self.rows.dilation + 1 - self.rows.stride
+        fitting = (rows for rows in BANDS if self.kernel_at is not None and rows * self.rows.stride >= LEAST_PART * again)
+        return next(fitting, BANDS[-1])
 
     @property
     def phases(self) -> int:
@@ -155,22 +163,24 @@ def emit_window(name: str, body: Body, space: IndexSpace, lanes: int, window: Wi
     taps = window.rows.window * window.columns.window
     count = window.planes * window.rows.out * window.columns.out
     notes = (
-        f"window kernel: bands of {BAND} rows copied padded in {window.phases} phases, blocks of {ROWS[lanes]} rows, {taps} taps unrolled",
+        f"window kernel: bands of {window.band} rows copied padded in {window.phases} phases, blocks of {ROWS[lanes]} rows, "
+        f"{taps} taps unrolled",
     )
     return Kernel(
         name, "compute", (Version(f"{name}_v0", ""),), symbols, window.planes * bands(window),
-        window.columns.out * (BAND * taps // lanes) + 64, _tile_offset(window) + ROWS[lanes] * lanes * _size(window),
+        window.columns.out * (window.band * taps // lanes) + 64, _tile_offset(window) + ROWS[lanes] * lanes * _size(window),
         source, kernel_lines(body), kernel_ops(body), notes, flops=count * (2 * taps), bytes=traffic(space, body),
     )  # fmt: skip
 
 
 def bands(window: Window) -> Dim:
-    return (window.rows.out + (BAND - 1)) // BAND
+    """The number of tasks per plane."""
+    return (window.rows.out + (window.band - 1)) // window.band
 
 
 def _tile_offset(window: Window) -> Dim:
     """Where the block's results start in scratch, in bytes: behind the copied band."""
-    return window.pitch() * (window.source_rows(BAND) * window.phases * ELEMENT_BYTES[window.element]) + 64
+    return window.pitch() * (window.source_rows(window.band) * window.phases * ELEMENT_BYTES[window.element]) + 64
 
 
 # --- emission -----------------------------------------------------------------------------------------------------------
@@ -185,9 +195,9 @@ def emit_tasks(frame: Frame, window: Window, emit_band: Callable[[str, str], Non
         with e.bind("wtask", task.index):
             plane = e.space.divide(position, bands(window))
             with e.bind("gb", b.scalar(plane)), e.bind("wband", b.scalar(position - plane * bands(window))):
-                first = b.scalar(Dim.symbol("wband") * BAND)
+                first = b.scalar(Dim.symbol("wband") * window.band)
                 left = b.op(f"arith.subi {b.scalar(window.rows.out)}, {first} : i64")
-                emit_band(first, b.op(f"arith.minsi {left}, {b.index(BAND)} : i64"))
+                emit_band(first, b.op(f"arith.minsi {left}, {b.index(window.band)} : i64"))
 
 
 def _emit_band(frame: Frame, window: Window, body: Body, first: str, rows: str) -> None:
@@ -211,7 +221,7 @@ def _emit_band(frame: Frame, window: Window, body: Body, first: str, rows: str) 
 
 
 def _fetch_next(frame: Frame, window: Window, row: str, column: str) -> None:
-    """Prefetches into L2 what a block at output `row` and `column` will read: the next band, or what lies there in the next plane.
+    """Prefetches what a block at output `row` and `column` will read: the next band, or what lies there in the next plane.
 
     Bands are read in bursts, which memory could not serve faster than it is asked; meanwhile nothing is computed.
     """
@@ -219,7 +229,7 @@ def _fetch_next(frame: Frame, window: Window, row: str, column: str) -> None:
     leaf = e.leaves.get(window.source)
     if not isinstance(leaf, Buffer):
         return
-    e.space.variable("wnext", window.rows.out + BAND)
+    e.space.variable("wnext", window.rows.out + window.band)
     e.space.variable("wleft", window.columns.out)
     with e.bind("wnext", row), e.bind("wleft", column):
         top = Dim.symbol("wnext") * window.rows.stride - window.rows.low
@@ -227,7 +237,7 @@ def _fetch_next(frame: Frame, window: Window, row: str, column: str) -> None:
         for line in range(1 if window.rows is POINT else ROWS[b.lanes] * window.rows.stride):
             for start in range(0, b.lanes * window.columns.stride, LINE // _size(window)):
                 at = window.source_at(Dim.symbol("gb"), ZERO if window.rows is POINT else top + line, left + start)
-                prefetch(b, leaf, b.scalar(e.space.linear(at, leaf.dims)), level=2)
+                prefetch(b, leaf, b.scalar(e.space.linear(at, leaf.dims)))
 
 
 def _size(window: Window) -> int:
@@ -239,8 +249,8 @@ def _copy_band(frame: Frame, window: Window, rows: str) -> None:
     b, e = frame.b, frame.emitter
     rows_seen = b.op(f"arith.muli {b.op(f'arith.subi {rows}, {b.index(1)} : i64')}, {b.index(window.rows.stride)} : i64")
     rows_seen = b.op(f"arith.addi {rows_seen}, {b.index(window.source_rows(1))} : i64")
-    e.space.variable("wrow", Dim.of(window.source_rows(BAND)))
-    row = Dim.symbol("wband") * (BAND * window.rows.stride) + Dim.symbol("wrow") - window.rows.low
+    e.space.variable("wrow", Dim.of(window.source_rows(window.band)))
+    row = Dim.symbol("wband") * (window.band * window.rows.stride) + Dim.symbol("wrow") - window.rows.low
     length = window.columns.out + window.shift
     vectors = 2 if window.halved else 1
     names = [f"wcol{number}" for number in range(vectors)]
