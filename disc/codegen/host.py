@@ -381,17 +381,19 @@ class _Host:
         m, k = b.scalar(choice.features[0]), b.scalar(choice.features[2])
         rows = self._even(m, rows, choice.tile)
         blocks = b.op(f"arith.ceildivui {m}, {rows} : i64")
-        span, parts, own = self._parts(choice.parts, k, parts) if choice.parts is not None else (b.index(0), b.index(1), k)
+        span, parts, own = self._parts(choice.parts, m, k, parts) if choice.parts is not None else (b.index(0), b.index(1), k)
         depth = self._even(own, depth if choice.splits else b.op(f"arith.maxsi {own}, {b.index(1)} : i64"), 16)
         for name, value in zip(SCHEDULE_SYMBOLS, (rows, blocks, depth, ahead, order, span, parts), strict=True):
             b.variables[name] = Variable(name, value, b.root)
         return number
 
-    def _parts(self, parts: Parts, rows: str, wanted: str) -> tuple[str, str, str]:
-        """(values of k in a part, number of parts, its share of `rows` of a panel) for at most `wanted` parts; zeroes the counters where
-        there are several."""
+    def _parts(self, parts: Parts, m: str, rows: str, wanted: str) -> tuple[str, str, str]:
+        """(values of k in a part, number of parts, its share of `rows` of a panel) for `m` rows and at most `wanted` parts; zeroes the
+        counters where there are several."""
         b = self.b
         k = b.op(f"arith.maxsi {b.scalar(parts.k)}, {b.index(1)} : i64")
+        fits = b.op(f"arith.cmpi sle, {m}, {b.scalar(parts.rows)} : i64")
+        wanted = b.op(f"arith.select {fits}, {wanted}, {b.index(1)} : i64")
         span = self._even(k, b.op(f"arith.ceildivui {k}, {wanted} : i64"), parts.multiple)
         count = b.op(f"arith.ceildivui {k}, {span} : i64")
         own = b.op(f"arith.ceildivui {b.op(f'arith.muli {rows}, {span} : i64')}, {k} : i64")
