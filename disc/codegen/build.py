@@ -19,9 +19,9 @@ from ..ir.ops import main_block, main_function, string_attr
 from ..ir.stages import load_env
 from ..ir.weights import Weight, WeightTable
 from ..schedules import Tree
-from ..shapes import Dim, ShapeEnv
+from ..shapes import Dim, ShapeEnv, Truth, dim_min
 from .host import Check, Launch, Program, Source, counter_names, emit_host
-from .index import IndexSpace
+from .index import ONE, ZERO, IndexSpace
 from .kernel import Kernel, PackedWeight
 from .winograd import transform_weights
 from .x86.attention import emit_attention
@@ -212,7 +212,9 @@ class _Reader:
         gathering = [number for number, launch in enumerate(launches) if launch.kernel.checks_indices]
         index_checks = {number: len(checks) + position for position, number in enumerate(gathering)}
         checks += [_index_check(launches[number]) for number in gathering]
-        program = Program(self.env, self.body.arguments, self.sources, checks, launches, self.body.yields, returned, index_checks)
+        program = Program(
+            self.env, self.body.arguments, self.sources, checks, launches, self.body.yields, returned, index_checks, self._describe
+        )
         micro = dict.fromkeys(each for kernel in kernels.values() for each in kernel.micro_kernels)
         text = [kernel.source for kernel in kernels.values()]
         text += [micro_source(form, rows, vectors, isa.lanes) for form, rows, vectors in micro]
@@ -276,11 +278,17 @@ class _Reader:
                 checks.extend(self._dim_checks(number, axis, size))
         for name, source in self.sources.items():
             checks.extend(self._range_checks(name, source))
+        inequalities = {(dim_min(more, less), less): more for more, less in self.env.inequalities()}
         for left, right in self.env.facts():
+            if (left, right) in inequalities:
+                more = inequalities[left, right]
+                checks.append(Check("at_least", more, right, f"{self._describe(more)} must be at least {self._describe(right)}"))
+                continue
             checks.append(
                 Check("equal", left, right, f"the sizes of the inputs must satisfy {self._describe(left)} == {self._describe(right)}")
             )
         checks.extend(self._broadcast_checks())
+        checks.extend(self._slice_checks())
         return checks
 
     def _dim_checks(self, number: int, axis: int, size: Dim) -> list[Check]:
@@ -297,7 +305,7 @@ class _Reader:
         divisor = self.env.divisor(Dim.symbol(name))
         what, value = self._describe(Dim.symbol(name)), self._raw(source)
         checks: list[Check] = []
-        if low is not None and low > 0:
+        if low is not None and (low > 0 or source.dim is None):  # a size is never negative, a scalar that stands for one may be
             checks.append(Check("at_least", value, Dim.of(low), f"{what} must be at least {low}"))
         if high is not None:
             checks.append(Check("at_most", value, Dim.of(high), f"{what} must be at most {high}"))
@@ -317,8 +325,7 @@ class _Reader:
     def _broadcast_checks(self) -> list[Check]:
         checks: dict[tuple[Dim, Dim], Check] = {}
         for fusion in self.fusions:
-            assert fusion.node.body is not None
-            for node in fusion.node.body.nodes:
+            for node in _nodes(fusion):
                 if node.op != "disc.broadcast_in_dim":
                     continue
                 for axis in node.ints("maybe"):
@@ -326,6 +333,22 @@ class _Reader:
                     where = f" (line {node.line})" if node.line else ""
                     message = f"sizes {self._describe(actual)} and {self._describe(expected)} do not broadcast{where}"
                     checks.setdefault((actual, expected), Check("broadcasts", actual, expected, message))
+        return list(checks.values())
+
+    def _slice_checks(self) -> list[Check]:
+        """That slices with elements lie within their operands, where the symbols do not say so."""
+        checks: dict[tuple[Dim, Dim], Check] = {}
+        for node in dict.fromkeys(node for fusion in self.fusions for node in _nodes(fusion) if node.op == "disc.slice"):
+            strides = node.ints("strides") or (1,) * len(node.dims)
+            starts = [self.env.simplify(self.env.parse(text)) for text in node.texts("starts")]
+            for axis, (start, size, stride) in enumerate(zip(starts, node.dims, strides, strict=True)):
+                for low, high in ((ZERO, start), (start + (size - 1) * stride + 1, node.operands[0].dims[axis])):
+                    some = dim_min(size, ONE)
+                    if self.env.le(low, high) is Truth.YES or self.env.le(some * low, some * high) is Truth.YES:
+                        continue
+                    where = f" (line {node.line})" if node.line else ""
+                    message = f"a slice{where} must lie within its operand: {self._describe(low)} must be at most {self._describe(high)}"
+                    checks.setdefault((some * low, some * high), Check("at_most", some * low, some * high, message))
         return list(checks.values())
 
     def _describe(self, size: Dim) -> str:
@@ -341,6 +364,12 @@ class _Reader:
     def _source_words(self, source: Source) -> str:
         name = self.input_names[source.argument]
         return f"the value of input '{name}'" if source.dim is None else f"dim {source.dim} of input '{name}'"
+
+
+def _nodes(fusion: _Fusion) -> Sequence[Node]:
+    """The ops within a fusion."""
+    assert fusion.node.body is not None
+    return fusion.node.body.nodes
 
 
 def _index_check(launch: Launch) -> Check:

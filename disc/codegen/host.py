@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, fields
 from functools import reduce
 
 from ..ir.graph import Node
 from ..ir.weights import ELEMENT_BYTES
 from ..schedules import FEATURES, Schedule
-from ..shapes import Dim, ShapeEnv, Truth, dim_max
+from ..shapes import Atom, Dim, FloorDiv, Max, Min, Mod, ShapeEnv, Symbol, Truth, dim_max
 from .buffers import LINE, Lifetime, plan_buffers
 from .kernel import Choice, Kernel, Parts, Split
 from .x86.builder import Builder, Variable
@@ -19,6 +19,7 @@ COST_PER_CYCLE = 4  # the runtime counts in 1/16 ns, and cores run at about 4 GH
 FAULT = "fault"  # the argument where a kernel reports an index out of range
 PARTIALS = "partials"  # the argument where the functions of a split kernel hand values on
 API = ("alloc", "output", "launch", "fail", "choose")  # the functions of ral_host_api, in order; behind them cache_bytes
+MOST_BYTES = 1 << 60  # of an arena: far more than there can be, far less than 64 bits hold
 TENSOR_BYTES = 32  # sizeof(ral_tensor): data 0, dims 8, strides 16, rank 24, dtype 28
 
 
@@ -32,7 +33,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Check:
-    """A condition on entry: `kind` is equal, at_least, at_most, divides or broadcasts (1 or equal); "index" is one that a kernel reports.
+    """A condition on entry: `kind` is equal, at_least, at_most, divides or broadcasts (1 or equal); "index" is one that a kernel
+    reports, "divisor" one of a size by which another is divided.
 
     `message` says what must hold; after a last ": " it may say what came, with {actual} and {expected}.
     """
@@ -57,7 +59,10 @@ class Launch:
 
 @dataclass(eq=False)
 class Program:
-    """What the host entry does, in order. index_checks: number of a launch → number of the check of its indices."""
+    """What the host entry does, in order. index_checks: number of a launch → number of the check of its indices; describe: sizes in words.
+
+    Emitting the entry adds checks of sizes that others are divided by.
+    """
 
     env: ShapeEnv
     arguments: tuple[Node, ...]
@@ -67,6 +72,7 @@ class Program:
     outputs: tuple[Node, ...]
     weight_slots: dict[Node, int]
     index_checks: dict[int, int]
+    describe: Callable[[Dim], str]
 
 
 def lifetimes(program: Program) -> list[Lifetime]:
@@ -89,21 +95,38 @@ def emit_host(program: Program) -> str:
     return _Host(program).emit()
 
 
+class _HostBuilder(Builder):
+    """Leaves instead of dividing by zero, which would end the process. check: emits that a size is not 0."""
+
+    def __init__(self, env: ShapeEnv, check: Callable[[Dim, str], None]) -> None:
+        super().__init__(1)
+        self._env, self._check = env, check
+        self._checked: set[Dim] = set()
+
+    def divisor(self, dim: Dim) -> str:
+        value = self.scalar(dim)
+        if dim not in self._checked and self._env.le(1, dim) is not Truth.YES:
+            self._checked.add(dim)
+            self._check(dim, value)
+        return value
+
+
 class _Host:
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.b = Builder(1)
+        self.b = _HostBuilder(program.env, self._check_divisor)
         self.pointers: dict[Node, str] = {}
         self.blocks = 0
         self.copies: list[tuple[str, Node]] = []
         self.tables: dict[tuple[int, ...], str] = {}
+        self.estimates: dict[Atom, str] = {}
 
     def emit(self) -> str:
         """The whole function; every failing call leaves at once with status 1."""
         b = self.b
         self._load_api()
         self._load_inputs()
-        for number, check in enumerate(self.program.checks):
+        for number, check in enumerate(tuple(self.program.checks)):
             if check.kind != "index":
                 self._check(number, check)
         self._allocate()
@@ -173,6 +196,12 @@ class _Host:
             good = b.op(f"arith.cmpi {comparison}, {actual}, {expected} : i64")
         self._fail_unless(good, number, actual, expected)
 
+    def _check_divisor(self, size: Dim, value: str) -> None:
+        b = self.b
+        self.program.checks.append(Check("divisor", size, Dim.of(0), f"{self.program.describe(size)} must not be {{expected}}"))
+        good = b.op(f"arith.cmpi ne, {value}, {b.index(0)} : i64")
+        self._fail_unless(good, len(self.program.checks) - 1, value, b.index(0))
+
     def _fail_unless(self, good: str, number: int, actual: str, expected: str) -> None:
         """Reports check `number` and leaves when `good` does not hold."""
         b = self.b
@@ -205,7 +234,7 @@ class _Host:
         # what split kernels need, one at a time.
         splits = dict.fromkeys(launch.kernel.partials for launch in program.launches if launch.kernel.partials is not None)
         behind = plan.size + 2 * LINE
-        total = b.scalar(behind + reduce(dim_max, splits, Dim.of(0)))
+        total = self._bytes(behind + reduce(dim_max, splits, Dim.of(0)))
         base = b.op(f"llvm.call {self.api['alloc']}(%exec, {total}) : !llvm.ptr, (!llvm.ptr, i64) -> !llvm.ptr")
         self._non_null(base)
         self.base = base
@@ -218,6 +247,38 @@ class _Host:
             missing = b.op(f'llvm.icmp "eq" {self.pointers[node]}, {null} : !llvm.ptr')
             self.pointers[node] = b.op(f"arith.select {missing}, {base}, {self.pointers[node]} : i1, !llvm.ptr")
         self._make_outputs()
+
+    def _bytes(self, size: Dim) -> str:
+        """The value of `size`, or more than any memory where computing it in 64 bits might wrap."""
+        b = self.b
+        exact = b.scalar(size)
+        if size.is_const:
+            return exact
+        good = b.op(f"arith.cmpf ole, {self._estimate(size)}, {b.constant(f'arith.constant {MOST_BYTES}.0 : f64')} : f64")
+        return b.op(f"arith.select {good}, {exact}, {b.index(MOST_BYTES)} : i64")
+
+    def _estimate(self, dim: Dim) -> str:
+        """About the value of `dim` in f64, which does not wrap; not ordered where it has none."""
+        b = self.b
+        total = b.constant("arith.constant 0.0 : f64")
+        for coefficient, factors in dim.monomials:
+            value = b.constant(f"arith.constant {coefficient}.0 : f64")
+            for atom, power in factors:
+                for _ in range(power):
+                    value = b.op(f"arith.mulf {value}, {self._estimate_atom(atom)} : f64")
+            total = b.op(f"arith.addf {total}, {value} : f64")
+        return total
+
+    def _estimate_atom(self, atom: Atom) -> str:
+        b = self.b
+        if atom not in self.estimates:
+            if isinstance(atom, Symbol):
+                self.estimates[atom] = b.op(f"arith.sitofp {b.variables[atom.name].ssa} : i64 to f64")
+            else:
+                op = {FloorDiv: "divf", Mod: "remf", Min: "minimumf", Max: "maximumf"}[type(atom)]
+                left, right = (self._estimate(each) for each in (atom.left, atom.right))
+                self.estimates[atom] = b.op(f"arith.{op} {left}, {right} : f64")
+        return self.estimates[atom]
 
     def _make_outputs(self) -> None:
         """Results of kernels are computed in place; inputs, weights and values returned twice are copied at the end."""
@@ -320,17 +381,19 @@ class _Host:
         m, k = b.scalar(choice.features[0]), b.scalar(choice.features[2])
         rows = self._even(m, rows, choice.tile)
         blocks = b.op(f"arith.ceildivui {m}, {rows} : i64")
-        span, parts, own = self._parts(choice.parts, k, parts) if choice.parts is not None else (b.index(0), b.index(1), k)
+        span, parts, own = self._parts(choice.parts, m, k, parts) if choice.parts is not None else (b.index(0), b.index(1), k)
         depth = self._even(own, depth if choice.splits else b.op(f"arith.maxsi {own}, {b.index(1)} : i64"), 16)
         for name, value in zip(SCHEDULE_SYMBOLS, (rows, blocks, depth, ahead, order, span, parts), strict=True):
             b.variables[name] = Variable(name, value, b.root)
         return number
 
-    def _parts(self, parts: Parts, rows: str, wanted: str) -> tuple[str, str, str]:
-        """(values of k in a part, number of parts, its share of `rows` of a panel) for at most `wanted` parts; zeroes the counters where
-        there are several."""
+    def _parts(self, parts: Parts, m: str, rows: str, wanted: str) -> tuple[str, str, str]:
+        """(values of k in a part, number of parts, its share of `rows` of a panel) for `m` rows and at most `wanted` parts; zeroes the
+        counters where there are several."""
         b = self.b
         k = b.op(f"arith.maxsi {b.scalar(parts.k)}, {b.index(1)} : i64")
+        fits = b.op(f"arith.cmpi sle, {m}, {b.scalar(parts.rows)} : i64")
+        wanted = b.op(f"arith.select {fits}, {wanted}, {b.index(1)} : i64")
         span = self._even(k, b.op(f"arith.ceildivui {k}, {wanted} : i64"), parts.multiple)
         count = b.op(f"arith.ceildivui {k}, {span} : i64")
         own = b.op(f"arith.ceildivui {b.op(f'arith.muli {rows}, {span} : i64')}, {k} : i64")

@@ -49,13 +49,15 @@ class Parts:
     """How k may be split over the tasks of a GEMM, as its schedules say.
 
     k: its values; multiple: how many of them, times any number, a part may have. counters: bytes that are zeroed before the launch, at the
-    start of `partials` bytes of memory of the call; where they lie is one more argument of the kernel.
+    start of `partials` bytes of memory of the call; where they lie is one more argument of the kernel. rows: of the result, for which this
+    memory is enough; with more, k is not split, whatever the schedule says.
     """
 
     k: Dim
     multiple: int
     counters: Dim
     partials: Dim
+    rows: Dim
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from disc.frontend.symbols import (
     IndexArithmetic,
     Size,
     SymbolError,
+    comparisons,
     divisors,
     lower_limit,
     relaxed_minimum,
@@ -138,6 +139,9 @@ class _Lowering:
             names, constants = self._emit_return(emitter, function)
         anchor.erase()
         self.module.operation.attributes["disc.symbols"] = self._symbols_attribute()
+        if pairs := comparisons(self._guards(), self._used_symbols()):
+            texts = [ir.ArrayAttr.get([ir.StringAttr.get(to_text(size)) for size in pair]) for pair in pairs]
+            self.module.operation.attributes["disc.at_least"] = ir.ArrayAttr.get(texts)
         # StableHLO clamps an index that is out of range; PyTorch raises, and so must the compiled model.
         self.module.operation.attributes["disc.checked_indices"] = ir.UnitAttr.get(self.module.context)
         self.module.operation.attributes["disc.result_names"] = ir.ArrayAttr.get([ir.StringAttr.get(name) for name in names])
@@ -217,15 +221,16 @@ class _Lowering:
         known = [size for size in sorted(sizes, key=str) if size.free_symbols <= set(ranges)]
         return {symbol: ValueRanges(relaxed_minimum(symbol, ranges, known), value.upper) for symbol, value in ranges.items()}
 
-    def _symbols_attribute(self) -> ir.Attribute:
-        used = {
-            str(s)
-            for argument in self.source.inputs
-            for size in _sizes_of(argument.node.meta["val"])
-            for s in sympy.sympify(size).free_symbols
-        }
+    def _used_symbols(self) -> set[str]:
+        sizes = (size for argument in self.source.inputs for size in _sizes_of(argument.node.meta["val"]))
+        return {str(symbol) for size in sizes for symbol in sympy.sympify(size).free_symbols}
+
+    def _guards(self) -> list[sympy.Basic]:
         environment = shape_environment(argument.node.meta["val"] for argument in self.source.inputs)
-        divisor = divisors(environment.replace(guard.expr) for guard in environment.guards) if environment is not None else {}
+        return [environment.replace(guard.expr) for guard in environment.guards] if environment is not None else []
+
+    def _symbols_attribute(self) -> ir.Attribute:
+        used, divisor = self._used_symbols(), divisors(self._guards())
         i64 = ir.IntegerType.get_signless(64)
         entries: dict[str, ir.Attribute] = {}
         for symbol, value_range in sorted(self.ranges.items(), key=lambda item: str(item[0])):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from fractions import Fraction
 
 import sympy
@@ -274,6 +274,24 @@ def divisors(guards: Iterable[sympy.Basic]) -> dict[str, int]:
             needed = modulus // math.gcd(modulus, int(factor))
             found[rest.name] = math.lcm(found.get(rest.name, 1), needed)
     return found
+
+
+def comparisons(guards: Iterable[sympy.Basic], known: Container[str]) -> list[tuple[Size, Size]]:
+    """(size, size that it must at least have) out of guards such as `s1 <= s0`, which decided what `x[:y.shape[0]]` is.
+
+    Only sums of sizes are compared: where numbers are, PyTorch may have specialised sizes 0 and 1 (`s0 - s1 >= 2`), as no program needs.
+    """
+    found: dict[tuple[Size, Size], None] = {}
+    for guard in (part for each in guards for part in sympy.And.make_args(each)):
+        if not isinstance(guard, sympy.Ge | sympy.Gt | sympy.Le | sympy.Lt):
+            continue
+        difference = sympy.expand(_sympy(guard.gts) - _sympy(guard.lts))
+        terms = list(difference.as_coefficients_dict().items())
+        if len(terms) < 2 or not all(size.is_Symbol and str(size) in known and factor.is_Integer for size, factor in terms):
+            continue
+        more = sum((size * factor for size, factor in terms if factor > 0), sympy.Integer(0))
+        found[to_size(more), to_size(more - difference + int(isinstance(guard, sympy.Gt | sympy.Lt)))] = None
+    return list(found)
 
 
 def shape_environment(values: Iterable[object]) -> ShapeEnv | None:

@@ -41,6 +41,7 @@ def declare_inputs(module: ir.Module, env: ModuleEnv) -> InputSizes:
     entries = [reader.entries(index) for index in range(len(reader.arguments))]
     reader.declare_plain(entries)
     reader.declare_scaled(entries)
+    reader.compare()
     return reader.sizes(entries)
 
 
@@ -107,6 +108,13 @@ class _Reader:
         if len(dim.symbols()) != 1 or scale < 1 or dim != Dim.symbol(unknown[0]) * scale + dim.constant_term:
             raise CompilerBug(f"the front end's symbol {unknown[0]} cannot be found from the input size {entry!r}")
         return scale, dim.constant_term
+
+    def compare(self) -> None:
+        """Learns which of the front end's sizes are at least others (the module attribute `disc.at_least`)."""
+        attributes = self.env.module.operation.attributes
+        for pair in ir.ArrayAttr(attributes["disc.at_least"]) if "disc.at_least" in attributes else ():
+            more, less = (parse_dim(ir.StringAttr(size).value).replace(self.meaning) for size in ir.ArrayAttr(pair))
+            self.env.assume_ge(more, less)
 
     def sizes(self, entries: list[list[Entry]]) -> InputSizes:
         found = InputSizes()

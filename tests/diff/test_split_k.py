@@ -153,3 +153,14 @@ def test_calls_at_the_same_time() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_forced_schedule_with_more_rows_than_there_is_memory_for() -> None:
+    """The sums of the parts were written behind the memory of the call."""
+    model = nn.Linear(4096, 64).eval()
+    executable = disc.compile(model, (torch.randn(4, 4096),), dynamic_shapes=({0: AUTO},))
+    for rows in (128, 129, 700):
+        x = torch.randn(rows, 4096)
+        for number in range(12):  # a larger number than there are stands for the last one
+            executable.force_schedule(number)
+            torch.testing.assert_close(executable(x), model(x), atol=2e-5, rtol=2e-5)

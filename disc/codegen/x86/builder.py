@@ -288,13 +288,17 @@ class Builder:
             return self.variables[atom.name].ssa
         left, right = _parts(atom)
         name = {FloorDiv: "arith.floordivsi", Mod: "mod", Min: "arith.minsi", Max: "arith.maxsi"}[type(atom)]
-        a, b = self.scalar(left), self.scalar(right)
+        a, b = self.scalar(left), self.divisor(right) if isinstance(atom, FloorDiv | Mod) else self.scalar(right)
         if name == "mod":
             quotient = self.op(f"arith.floordivsi {a}, {b} : i64", "i64")
             return self.op(f"arith.subi {a}, {self.op(f'arith.muli {quotient}, {b} : i64', 'i64')} : i64", "i64")
         if name == "arith.floordivsi" and self.nonnegative(left):
             name = "arith.divui"
         return self.op(f"{name} {a}, {b} : i64", "i64")
+
+    def divisor(self, dim: Dim) -> str:
+        """The value of a `dim` that something is divided by."""
+        return self.scalar(dim)
 
     def nonnegative(self, dim: Dim) -> bool:
         """True when every coefficient is non-negative and every size and loop variable too, so that the whole is."""

@@ -77,7 +77,7 @@ def plan_parts(gemm: Gemm, most: int, rows: int | None) -> Parts | None:
         return None
     height = c.m if rows is None else dim_min(c.m, rows)
     counters = _counter_bytes(gemm, height)
-    return Parts(c.k, lcm(MULTIPLE, gemm.form.block or 1), counters, counters + panels(gemm) * height * (most * _row_bytes(gemm)))
+    return Parts(c.k, lcm(MULTIPLE, gemm.form.block or 1), counters, counters + panels(gemm) * height * (most * _row_bytes(gemm)), height)
 
 
 def _strips(gemm: Gemm) -> int:
