@@ -297,10 +297,10 @@ def _lanes(frame: Frame, plan: RowPlan, rows: Sequence[_Row], limits: tuple[str,
 
     def body(names: list[str], carried: list[str]) -> list[str]:
         del carried
-        copies = [_Row(0, {**rows[0].names, variable.name: Dim.symbol(name)}) for name in names]
+        copies = [_Row(row.number, {**row.names, variable.name: Dim.symbol(name)}) for name in names for row in rows]
         for stage in plan.columns:
             reduce_columns_together(frame.emitter, [(node, copy.of(index)) for copy in copies for node, index in stage])
-        _store_full(frame, plan, copies if plan.columns or len(copies) > 1 else rows)
+        _store_full(frame, plan, copies)
         return []
 
     frame.emitter.lane_loop(variable.name, *limits, extent, vectors_at_once(plan, len(rows)), [], body)
