@@ -21,7 +21,8 @@ from .memory import Buffer, load_contiguous
 
 CHAINS = 4  # accumulators that hide the latency of an addition where the loop does little else
 DEAR = 8  # ops per element from which on the loop does enough else
-IN_TURNS = 2
+IN_TURNS = 4  # vectors whose ops take turns where each is a long chain of them
+IN_TURNS_STREAMED = 2  # where results go past the caches: more of such stores in a row wait for each other (measured: 0.8 to 0.95)
 
 ROWS_AHEAD = 8  # fetched by a loop down several columns at once
 
@@ -219,7 +220,7 @@ def _accumulated(e: Emitter, reductions: Sequence[_Reduction], limits: tuple[str
     b = e.b
     outer, inner = reductions[0].outer, reductions[0].inner
     initial = [pair for each in reductions for pair in each.initial]
-    unroll = _unroll(b.lanes, reductions)
+    unroll = _unroll(e, reductions)
     lane_name = e.name("v")
     e.space.variable(lane_name, inner)
 
@@ -256,15 +257,20 @@ def _accumulated(e: Emitter, reductions: Sequence[_Reduction], limits: tuple[str
     return nest(0, [], [value for value, _ in initial])
 
 
-def _unroll(lanes: int, reductions: Sequence[_Reduction]) -> int:
+def _unroll(e: Emitter, reductions: Sequence[_Reduction]) -> int:
     """Copies of the accumulators: enough chains to hide an addition's latency, but no more than a known row fills."""
     inner = reductions[0].inner
     if any(node_cost(source) > DEAR for each in reductions for source in each.sources):
-        return 1 << (max(1, IN_TURNS // len(reductions)).bit_length() - 1)
+        return 1 << (max(1, in_turns(e) // len(reductions)).bit_length() - 1)
     unroll = CHAINS
-    while unroll > 1 and (unroll * len(reductions) >= 2 * CHAINS or (inner.is_const and inner.const < unroll * lanes)):
+    while unroll > 1 and (unroll * len(reductions) >= 2 * CHAINS or (inner.is_const and inner.const < unroll * e.b.lanes)):
         unroll //= 2
     return unroll
+
+
+def in_turns(e: Emitter) -> int:
+    """How many vectors of dear values are computed side by side."""
+    return IN_TURNS_STREAMED if e.streams else IN_TURNS
 
 
 def _accumulate(e: Emitter, reduction: _Reduction, positions: Sequence[Dim], own: list[str], name: str) -> list[str]:

@@ -16,11 +16,11 @@ from ..kernel import Kernel, Split, Version
 from ..plan import RowPlan, plan_rows, root_index
 from .blocked import STRIP, Blocked, emit_blocked, plan_blocks
 from .builder import register_element
-from .emit import Ahead, RowCache
+from .emit import Ahead, Emitter, RowCache
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
 from .long_rows import emit_long_rows, is_long_rows, plan_long_rows
 from .memory import Buffer, address, fence_streams, prefetch
-from .reductions import DEAR, IN_TURNS, reduce_columns_together, reduce_together
+from .reductions import DEAR, in_turns, reduce_columns_together, reduce_together
 from .row_softmax import bind_softmaxes
 
 CHUNK = 4096  # elements of a flat loop per task: 16 KiB of f32, half of an L1 cache
@@ -173,12 +173,12 @@ def columns_at_once(plan: RowPlan) -> int:
     return max(1, COLUMNS // reductions) if reductions else 1
 
 
-def vectors_at_once(plan: RowPlan, rows: int) -> int:
+def vectors_at_once(e: Emitter, plan: RowPlan, rows: int) -> int:
     """How many vectors of a row share the loop over its lanes: of columns, or of values that are dear to compute."""
     if plan.columns:
         return columns_at_once(plan)
     dear = DEAR < sum(node_cost(root) for root in plan.full_roots) <= DEAREST
-    return max(1, IN_TURNS // rows) if dear else 1
+    return max(1, in_turns(e) // rows) if dear else 1
 
 
 def rows_at_once(plan: RowPlan) -> int:
@@ -303,7 +303,7 @@ def _lanes(frame: Frame, plan: RowPlan, rows: Sequence[_Row], limits: tuple[str,
         _store_full(frame, plan, copies)
         return []
 
-    frame.emitter.lane_loop(variable.name, *limits, extent, vectors_at_once(plan, len(rows)), [], body)
+    frame.emitter.lane_loop(variable.name, *limits, extent, vectors_at_once(frame.emitter, plan, len(rows)), [], body)
 
 
 def _line_base(frame: Frame, plan: RowPlan, row: _Row) -> Dim | None:
