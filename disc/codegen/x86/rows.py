@@ -174,10 +174,11 @@ def columns_at_once(plan: RowPlan) -> int:
 
 
 def vectors_at_once(e: Emitter, plan: RowPlan, rows: int) -> int:
-    """How many vectors of a row share the loop over its lanes: of columns, or of values that are dear to compute."""
+    """How many vectors of a row share the loop over its lanes: of columns, or of values that are dear to compute. In a row kernel what is
+    dear is computed once per row, or kept from the pass that reduced it."""
     if plan.columns:
         return columns_at_once(plan)
-    dear = DEAR < sum(node_cost(root) for root in plan.full_roots) <= DEAREST
+    dear = not plan.stages and DEAR < sum(node_cost(root) for root in plan.full_roots) <= DEAREST
     return max(1, in_turns(e) // rows) if dear else 1
 
 
