@@ -7,11 +7,15 @@ invariants leave inner loops without a separate pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ...shapes import Dim, FloorDiv, Max, Min, Mod, Symbol
+
+T = TypeVar("T")
 
 
 @dataclass(eq=False, slots=True)
@@ -107,6 +111,24 @@ class Builder:
             yield
         finally:
             self.scope = saved
+
+    def in_turns(self, computations: Sequence[Callable[[], T]]) -> list[T]:
+        """Emits independent computations with their ops in turns, and returns their results.
+
+        A long chain of dependent instructions fills a CPU's schedulers before the next chain comes into its sight; side by side, several
+        hide each other's latencies. Nested regions are not taken apart: where there are any, one computation follows the other.
+        """
+        lines = self.scope.lines
+        start = len(lines)
+        parts: list[list[str]] = []
+        results: list[T] = []
+        for compute in computations:
+            before = len(lines)
+            results.append(compute())
+            parts.append(lines[before:])
+        if not any(line.endswith(("{", "}")) for part in parts for line in part):
+            lines[start:] = _in_turns(parts)
+        return results
 
     # --- constants --------------------------------------------------------------------------------------------------
 
@@ -329,3 +351,22 @@ def float_literal(value: float, element: str) -> str:
         except OverflowError:
             return "0x7F800000" if value > 0 else "0xFF800000"
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+
+
+def _in_turns(parts: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of all parts, one of each part in turn, but none before those that define its operands: values that several parts need
+    are in the first of them."""
+    pending = {name for part in parts for line in part for name in _RESULT.findall(line)}
+    merged: list[str] = []
+    rest = [list(reversed(part)) for part in parts]
+    while any(rest):
+        for part in rest:
+            if part and pending.isdisjoint(_NAME.findall(_RESULT.sub("", part[-1]))):
+                line = part.pop()
+                pending.difference_update(_RESULT.findall(line))
+                merged.append(line)
+    return merged
+
+
+_RESULT = re.compile(r"^(%\w+)(?=(?::\d+)? = )")
+_NAME = re.compile(r"%\w+")

@@ -71,6 +71,8 @@ class Emitter(Lanes):
 
     rules: Mapping[str, Rule]
     leaves: dict[Node, Buffer | Override] = field(default_factory=dict)
+    own_rules: dict[Node, Rule] = field(default_factory=dict)  # of single nodes, before those of their ops
+    silent_maxima: set[Node] = field(default_factory=set)  # maxima of rows that need not carry a NaN: something else does
     caches: dict[Node, list[RowCache]] = field(default_factory=dict)  # one per row that is worked on at once
     fault: str | None = None  # where to report an index out of range: three i64 (flag, index, size); None = indices are clamped
     floor: Scope | None = None  # nothing is emitted further out than this, however little its index depends on
@@ -142,6 +144,9 @@ class Emitter(Lanes):
             return self.load(leaf, offset, predicate)
         if leaf is not None:
             return leaf(index, predicate)
+        own = self.own_rules.get(node)
+        if own is not None:
+            return own(self, node, index, predicate)
         viewed = view_index(self.space, node, index)
         if viewed is not None:
             return self.value(node.operands[0], viewed, predicate)

@@ -8,20 +8,22 @@ Rows = tuple[tuple[float, ...], ...]
 
 def erf(m: Lanes, x: str) -> str:
     """erf(x) within 2 ulp."""
-    rest, values = _coefficients(m, x, 0.25, ERF_PIECES_F32)
+    rest, number = _interval(m, x, 0.25, ERF_PIECES_F32)
+    value = _slope(m, rest, number, ERF_PIECES_F32)
     # Up to 1/4, where the rounding of a slope of 1.13 alone would cost an ulp, x is added to the polynomial; beyond, erf(1/4) and more,
     # which is larger than the rest.
-    return m.copy_sign(_polynomial(m, rest, [m.at_least(values[0], rest), *values[1:]]), x)
+    return m.copy_sign(m.fma(value, rest, m.at_least(m.look_up(number, ERF_PIECES_F32[0]), rest)), x)
 
 
 def hyperbolic_tangent(m: Lanes, x: str) -> str:
     """tanh(x) within 2 ulp."""
-    rest, values = _coefficients(m, x, 0.283203125, TANH_PIECES_F32)
-    return m.copy_sign(_polynomial(m, rest, values), x)
+    rest, number = _interval(m, x, 0.283203125, TANH_PIECES_F32)
+    value = _slope(m, rest, number, TANH_PIECES_F32)
+    return m.copy_sign(m.fma(value, rest, m.look_up(number, TANH_PIECES_F32[0])), x)
 
 
-def _coefficients(m: Lanes, x: str, step: float, rows: Rows) -> tuple[str, list[str]]:
-    """|x| - number * step, and the coefficients of the interval with this number; beyond the last interval those of its end.
+def _interval(m: Lanes, x: str, step: float, rows: Rows) -> tuple[str, str]:
+    """|x| - number * step, and an integer with the interval's number in its low bits; beyond the last interval those of its end.
 
     rows: a row per coefficient, constant terms first. step: a multiple of 2^-12, so that the difference is exact.
     """
@@ -29,12 +31,12 @@ def _coefficients(m: Lanes, x: str, step: float, rows: Rows) -> tuple[str, list[
     magnitude = m.at_most(m.const(end * (1 - 2.0**-24)), m.abs(x))
     magic = m.const(m.format.round_magic)
     shifted = m.fma_down(magnitude, m.const(1 / step), magic)
-    rest = m.fma(m.sub(shifted, magic), m.const(-step), magnitude)
-    return rest, [m.look_up(m.bits(shifted), row) for row in rows]
+    return m.fma(m.sub(shifted, magic), m.const(-step), magnitude), m.bits(shifted)
 
 
-def _polynomial(m: Lanes, variable: str, coefficients: list[str]) -> str:
-    value = coefficients[-1]
-    for coefficient in reversed(coefficients[:-1]):
-        value = m.fma(value, variable, coefficient)
+def _slope(m: Lanes, variable: str, number: str, rows: Rows) -> str:
+    """The polynomial less its constant term, over `variable`. Coefficients are looked up where they are used, so that few are alive."""
+    value = m.look_up(number, rows[-1])
+    for row in reversed(rows[1:-1]):
+        value = m.fma(value, variable, m.look_up(number, row))
     return value

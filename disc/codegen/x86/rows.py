@@ -16,14 +16,16 @@ from ..kernel import Kernel, Split, Version
 from ..plan import RowPlan, plan_rows, root_index
 from .blocked import STRIP, Blocked, emit_blocked, plan_blocks
 from .builder import register_element
-from .emit import Ahead, RowCache
+from .emit import Ahead, Emitter, RowCache
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
 from .long_rows import emit_long_rows, is_long_rows, plan_long_rows
 from .memory import Buffer, address, fence_streams, prefetch
-from .reductions import reduce_columns_together, reduce_together
+from .reductions import DEAR, in_turns, reduce_columns_together, reduce_together
+from .row_softmax import bind_softmaxes
 
 CHUNK = 4096  # elements of a flat loop per task: 16 KiB of f32, half of an L1 cache
 CHEAP = 12  # ops per element up to which a block's sixteen copies of them are worth their code
+DEAREST = 100  # ops per element up to which several vectors' copies of them are worth their code
 COLUMNS = 16  # vectors of columns that are reduced at once
 WIDEST = 16  # lanes of the widest ISA level
 ROWS = 4  # short rows worked on at once
@@ -60,6 +62,7 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, g
         function = f"{name}_v{number}"
 
         def emit(frame: Frame, guard: str = guard) -> None:
+            bind_softmaxes(frame.emitter, body)
             space.broadcasts_resolved = "equal(" in guard
             frame.emitter.whole = _whole_length(space, guard)
             frame.emitter.streams = _streams(space, plan, guard, lanes)
@@ -170,6 +173,15 @@ def columns_at_once(plan: RowPlan) -> int:
     return max(1, COLUMNS // reductions) if reductions else 1
 
 
+def vectors_at_once(e: Emitter, plan: RowPlan, rows: int) -> int:
+    """How many vectors of a row share the loop over its lanes: of columns, or of values that are dear to compute. In a row kernel what is
+    dear is computed once per row, or kept from the pass that reduced it."""
+    if plan.columns:
+        return columns_at_once(plan)
+    dear = not plan.stages and DEAR < sum(node_cost(root) for root in plan.full_roots) <= DEAREST
+    return max(1, in_turns(e) // rows) if dear else 1
+
+
 def rows_at_once(plan: RowPlan) -> int:
     """How many rows share their loops: with row reductions, whose last steps are long chains of dependent instructions."""
     return ROWS if plan.stages and plan.group else 1
@@ -212,10 +224,10 @@ def _emit_rows(frame: Frame, plan: RowPlan, rows: Sequence[_Row]) -> None:
     e = frame.emitter
     _make_caches(frame, plan, rows)
     for number, stage in enumerate(plan.stages):
-        if number == 1:
+        if number:
             e.ahead = _next_rows(frame, plan)
         reduce_together(e, [(node, row.of(index)) for row in rows for node, index in stage])
-    if not e.fetched and plan.stages:
+    if plan.stages:
         e.ahead = _next_rows(frame, plan)
     for root, output in zip(frame.roots, frame.outputs, strict=True):
         if root in plan.group_roots:
@@ -286,14 +298,13 @@ def _lanes(frame: Frame, plan: RowPlan, rows: Sequence[_Row], limits: tuple[str,
 
     def body(names: list[str], carried: list[str]) -> list[str]:
         del carried
-        copies = [_Row(0, {**rows[0].names, variable.name: Dim.symbol(name)}) for name in names]
+        copies = [_Row(row.number, {**row.names, variable.name: Dim.symbol(name)}) for name in names for row in rows]
         for stage in plan.columns:
             reduce_columns_together(frame.emitter, [(node, copy.of(index)) for copy in copies for node, index in stage])
-        _store_full(frame, plan, copies if plan.columns else rows)
+        _store_full(frame, plan, copies)
         return []
 
-    columns = columns_at_once(plan)
-    frame.emitter.lane_loop(variable.name, *limits, extent, columns, [], body)
+    frame.emitter.lane_loop(variable.name, *limits, extent, vectors_at_once(frame.emitter, plan, len(rows)), [], body)
 
 
 def _line_base(frame: Frame, plan: RowPlan, row: _Row) -> Dim | None:
@@ -309,11 +320,14 @@ def _line_base(frame: Frame, plan: RowPlan, row: _Row) -> Dim | None:
 
 def _store_full(frame: Frame, plan: RowPlan, rows: Sequence[_Row]) -> None:
     e = frame.emitter
-    for root, output in zip(frame.roots, frame.outputs, strict=True):
-        if root in plan.full_roots:
-            for row in rows:
+
+    def store(row: _Row) -> None:
+        for root, output in zip(frame.roots, frame.outputs, strict=True):
+            if root in plan.full_roots:
                 at = row.of(root_index(e.space, plan.index, plan.space, root))
                 e.store(output, e.space.linear(at, root.dims), e.value(root, at), result=True)
+
+    frame.b.in_turns([partial(store, row) for row in rows])
 
 
 def _emit_flat(frame: Frame, plan: RowPlan) -> None:
