@@ -140,7 +140,8 @@ def _finish(module: ir.Module, isa: Isa) -> tuple[str, list[str]]:
 
 
 def link_shared(objects: list[bytes]) -> bytes:
-    """A shared object of these objects, with libm and libc for what LLVM itself calls (memcpy, fmod). Needs cc or ld.
+    """A shared object of these objects. What LLVM itself calls (memcpy, fmod) is found where it is loaded: the runtime, which is C++,
+    has libm and libc. Needs cc or ld.
 
     Raises TargetError when the machine has no linker.
     """
