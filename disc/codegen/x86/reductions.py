@@ -22,7 +22,6 @@ from .memory import Buffer, load_contiguous
 CHAINS = 4  # accumulators that hide the latency of an addition where the loop does little else
 DEAR = 8  # ops per element from which on the loop does enough else
 IN_TURNS = 4  # vectors whose ops take turns where each is a long chain of them
-IN_TURNS_STREAMED = 2  # where results go past the caches: more of such stores in a row wait for each other (measured: 0.8 to 0.95)
 
 ROWS_AHEAD = 8  # fetched by a loop down several columns at once
 
@@ -269,8 +268,9 @@ def _unroll(e: Emitter, reductions: Sequence[_Reduction]) -> int:
 
 
 def in_turns(e: Emitter) -> int:
-    """How many vectors of dear values are computed side by side."""
-    return IN_TURNS_STREAMED if e.streams else IN_TURNS
+    """How many vectors of dear values are computed side by side. One where results go past the caches: memory is what such kernels wait
+    for, and more of their stores in a row wait for each other, the more so when memory is busy (measured: 1.04 to 0.85 with two)."""
+    return 1 if e.streams else IN_TURNS
 
 
 def _accumulate(e: Emitter, reduction: _Reduction, positions: Sequence[Dim], own: list[str], name: str) -> list[str]:
