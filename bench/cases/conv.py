@@ -26,7 +26,7 @@ def _convnext() -> nn.Module:
 
 
 def _model(name: str, title: str, build: Callable[[], nn.Module]) -> Case:
-    return Case(name, title, build, lambda shape: (random_tensor(shape[0], 3, *shape[1:]),), IMAGES, DYNAMIC, (2, 160, 97), True)
+    return Case(name, title, build, lambda shape: (random_tensor(shape[0], 3, *shape[1:]),), IMAGES, DYNAMIC, (2, 160, 97), network=True)
 
 
 def _layer(name: str, build: Callable[[], nn.Module], channels: int, height: int, width: int) -> Case:

@@ -57,7 +57,7 @@ def image_inputs(shape: Shape) -> Inputs:
 
 
 def _text(name: str, title: str, build: Callable[[], nn.Module]) -> Case:
-    return Case(name, title, lambda: TextModel(build()), text_inputs, TEXT_SHAPES, (0, 1), (3, 17), True)
+    return Case(name, title, lambda: TextModel(build()), text_inputs, TEXT_SHAPES, (0, 1), (3, 17), network=True)
 
 
 def _bert() -> nn.Module:
@@ -103,7 +103,7 @@ MODEL_CASES = (
     _text("bert", "BERT-base", _bert),
     _text("albert", "ALBERT-base", _albert),
     _text("gpt2", "GPT-2", _gpt2),
-    Case("vit", "ViT-base", _vit, image_inputs, IMAGE_SHAPES, (0,), (3, 224), True),
+    Case("vit", "ViT-base", _vit, image_inputs, IMAGE_SHAPES, (0,), (3, 224), network=True),
     _text("t5-encoder", "T5-small encoder", _t5_encoder),
 )
 SMALL_BERT = _text("bert-small", "BERT, 4 layers of width 256", _small_bert)
