@@ -28,7 +28,7 @@ def program_data(program: ExportedProgram) -> Iterator[tuple[str, memoryview]]:
     """The bytes of every parameter, buffer and constant, by name."""
     for name, value in _tensors(program):
         if value.numel():
-            yield name, value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
+            yield name, value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _tensors(program: ExportedProgram) -> Iterator[tuple[str, torch.Tensor]]:

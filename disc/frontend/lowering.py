@@ -103,11 +103,11 @@ def refused_nodes(source: GraphSource, context: ir.Context) -> dict[fx.Node, Uns
 
 
 def to_weight(tensor: torch.Tensor) -> Weight:
-    """A view of the tensor's storage (no copy for a CPU tensor).
+    """A view of the tensor's storage (no copy for a CPU tensor without the negative bit).
 
     Raises: RuleError for a dtype without a type in the IR.
     """
-    data = tensor.detach().cpu()
+    data = tensor.detach().cpu().resolve_neg()
     name = str(element_type(data.dtype))
     if data.dtype == torch.bfloat16:
         return Weight(data.view(torch.uint16).numpy(), name)

@@ -53,6 +53,38 @@ def test_every_layout_is_read_and_copies_are_counted(dtype: str) -> None:
     assert exe.stats()["copied_bytes"] == sum(layout.size * layout.itemsize for layout in layouts.values())
 
 
+def test_the_negative_bit_is_resolved() -> None:
+    exe = copier("f32", 2)
+    x = torch.randn(3, 4)
+    imaginary = torch.randn(3, 4, dtype=torch.complex64).conj().imag
+    for negated in (torch._neg_view(x), torch._neg_view(x.t()), torch._neg_view(x)[1:, :2], imaginary):
+        assert negated.is_neg()
+        assert torch.equal(exe(negated), negated)
+    plain = TensorOfAnotherFramework(torch._neg_view(x))
+    assert torch.equal(torch.from_dlpack(exe(plain)), -x)
+    with pytest.raises(InputTypeError, match="negative bit"):
+        exe(x, out=torch._neg_view(torch.empty(3, 4)))
+
+
+class TensorOfAnotherFramework:
+    """A wrapper that passes PyTorch's methods on, without its C interface."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def is_neg(self) -> bool:
+        return self.tensor.is_neg()
+
+    def resolve_neg(self) -> torch.Tensor:
+        return self.tensor.resolve_neg()
+
+    def __dlpack__(self, **options: object) -> object:
+        return self.tensor.__dlpack__(**options)  # pyright: ignore[reportArgumentType]
+
+    def __dlpack_device__(self) -> object:
+        return self.tensor.__dlpack_device__()
+
+
 def test_layouts_that_need_no_copy() -> None:
     exe = copier("f32", 3)
     for x in (np.ones((3, 4, 5), np.float32)[1:], np.ones((3, 1, 5), np.float32).transpose(1, 0, 2), np.ones((3, 0, 5), np.float32)[::-1]):

@@ -82,3 +82,27 @@ def test_example_given_twice_by_name() -> None:
     exe = disc.compile(Minus(), {"x": example, "y": example}, options=Options(cache=False))
     x, y = randn(3, 5), randn(3, 5, seed=1)
     torch.testing.assert_close(exe(x, y), x - y)
+
+
+def test_negative_bit_of_weights_and_examples() -> None:
+    """torch keeps `x.conj().imag` as its memory and a bit that says "negated"."""
+
+    class Negated(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch._neg_view(randn(4, 4)))
+            self.register_buffer("bias", torch._neg_view(randn(4)))
+            self.constant = torch._neg_view(torch.arange(4.0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.weight + self.bias + self.constant
+
+    module_program(Negated(), torch._neg_view(randn(3, 4))).check(torch._neg_view(randn(5, 4)))
+
+
+def test_gelu_of_huge_numbers() -> None:
+    """tanh stopped at 1 - 2^-24, so that the result for -1e38 was -3e30."""
+    program = module_program(lambda x: (F.gelu(x, approximate="tanh"), torch.tanh(x), F.gelu(x)), randn(3))
+    for value in (-10.0, -100.0, -1e4, -1e38, 1e6):
+        for size in (1, 64):
+            program.check(torch.full((size,), value), tolerance=1e-6 if value > 0 else 0.0)

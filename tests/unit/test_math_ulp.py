@@ -112,6 +112,20 @@ def test_f32_sample(name: str, target: str) -> None:
     assert error <= ULP_BOUND, f"{name}({at!r}): {error} ulp"
 
 
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("element", ["f32", "f64"])
+@pytest.mark.parametrize("name", ["tanh", "erf", "logistic"])
+def test_functions_reach_their_limits(name: str, element: str, target: str) -> None:
+    """x * (1 + tanh(x)) of -1e38 is 0 only if tanh is exactly -1 there."""
+    beyond = {("tanh", "f32"): 9.02, ("tanh", "f64"): 19.1, ("erf", "f32"): 4.0, ("erf", "f64"): 6.0, ("logistic", "f32"): 17.4,
+              ("logistic", "f64"): 37.5}[name, element]  # fmt: skip
+    x = np.array([beyond, 40.0, 1e3, 1e10, np.finfo(np.float32).max, np.inf], np.float32 if element == "f32" else np.float64)
+    kernel = MathKernel(name, element, target=target)
+    assert np.array_equal(kernel(x), np.ones_like(x))
+    if name != "logistic":
+        assert np.array_equal(kernel(-x), -np.ones_like(x))
+
+
 @pytest.mark.parametrize("name", UNARY_NAMES)
 def test_f32_everywhere(name: str, request: pytest.FixtureRequest) -> None:
     if not request.config.getoption("--long", default=False):

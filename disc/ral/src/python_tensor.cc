@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 
 #include <array>
+#include <deque>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -25,14 +26,15 @@ constexpr std::array<const char*, 10> kErrorNames{nullptr,      "InputRankError"
 struct KnownType {
   nb::object type;  // held, so that its address is not reused
   const DLPackExchangeAPI* exchange;
+  nb::object is_neg;  // torch's method, or null: whether the memory holds the values negated
 };
 
-// The exchange interface of an object's type, or null. Looked up once per type; guarded by the GIL.
-const DLPackExchangeAPI* exchange_of(nb::handle object) {
-  static auto& known = *new std::vector<KnownType>;  // never destroyed: it holds Python objects
+// What is known of an object's type. Looked up once per type; guarded by the GIL.
+const KnownType& known_type(nb::handle object) {
+  static auto& known = *new std::deque<KnownType>;  // never destroyed: it holds Python objects; entries stay where they are
   const nb::handle type = object.type();
   for (const KnownType& entry : known) {
-    if (entry.type.is(type)) return entry.exchange;
+    if (entry.type.is(type)) return entry;
   }
   const DLPackExchangeAPI* exchange = nullptr;
   const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
@@ -40,8 +42,20 @@ const DLPackExchangeAPI* exchange_of(nb::handle object) {
     exchange = static_cast<const DLPackExchangeAPI*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
     if (exchange->header.version.major != 1 || !exchange->dltensor_from_py_object_no_sync) exchange = nullptr;
   }
-  known.push_back({nb::borrow(type), exchange});
-  return exchange;
+  const bool resolves = nb::hasattr(type, "is_neg") && nb::hasattr(type, "resolve_neg");
+  known.push_back({nb::borrow(type), exchange, resolves ? nb::object(type.attr("is_neg")) : nb::object()});
+  return known.back();
+}
+
+const DLPackExchangeAPI* exchange_of(nb::handle object) { return known_type(object).exchange; }
+
+// True for a tensor with PyTorch's negative bit (the imaginary part of a conjugate), which DLPack says nothing of.
+bool is_negated(const KnownType& type, nb::handle object) {
+  if (!type.is_neg.is_valid()) return false;
+  PyObject* argument = object.ptr();
+  const nb::object answer = nb::steal(PyObject_Vectorcall(type.is_neg.ptr(), &argument, 1, nullptr));
+  if (!answer.is_valid()) nb::raise_python_error();
+  return answer.ptr() == Py_True;
 }
 
 int32_t sized(int32_t first, int64_t bytes) {
@@ -268,19 +282,24 @@ Borrowed::~Borrowed() {
 }
 
 void Borrowed::add(nb::handle object, const Place& place) {
-  Keeper& keeper = keepers_.emplace_back();
   PyObject* pointer = object.ptr();
   const bool scalar = PyLong_Check(pointer) || PyFloat_Check(pointer);
   if (!scalar && !first_) first_ = pointer;
-  tensors_.push_back(scalar && !place.writable ? from_scalar(object, place, keeper) : read(object, place, keeper));
+  tensors_.push_back(scalar && !place.writable ? from_scalar(object, place, keeper()) : read(object, place));
 }
 
-ral_tensor Borrowed::read(nb::handle object, const Place& place, Keeper& keeper) {
-  const DLPackExchangeAPI* exchange = exchange_of(object);
+ral_tensor Borrowed::read(nb::handle object, const Place& place) {
+  const KnownType& type = known_type(object);
+  if (reading(place, [&] { return is_negated(type, object); })) {
+    if (place.writable) raise(RAL_ERROR_DTYPE, place.text() + "has the negative bit set; give resolve_neg() of it");
+    resolved_.push_back(reading(place, [&] { return nb::object(object.attr("resolve_neg")()); }));
+    return read(resolved_.back(), place);
+  }
+  const DLPackExchangeAPI* exchange = type.exchange;
   // The exchange interface does not say whether the memory may be written.
   if (exchange && !place.writable) return from_exchange(object, exchange, place);
-  if (PyObject_CheckBuffer(object.ptr())) return from_buffer(object, place, keeper);
-  if (nb::hasattr(object, "__dlpack__")) return from_dlpack(object, place, keeper);
+  if (PyObject_CheckBuffer(object.ptr())) return from_buffer(object, place, keeper());
+  if (nb::hasattr(object, "__dlpack__")) return from_dlpack(object, place, keeper());
   raise(RAL_ERROR_DTYPE, place.text() + "expected a tensor, got " + Py_TYPE(object.ptr())->tp_name);
 }
 
@@ -295,6 +314,7 @@ Kind Borrowed::kind(nb::handle otherwise) const {
 }
 
 nb::object results(const Kind& kind, std::vector<ral_tensor>& outputs, bool single) {
+  if (single) return to_python(kind, outputs[0]);
   nb::list list;
   size_t done = 0;
   try {
@@ -303,7 +323,7 @@ nb::object results(const Kind& kind, std::vector<ral_tensor>& outputs, bool sing
     for (size_t i = done + 1; i < outputs.size(); ++i) ral_release(&outputs[i]);  // the failed one is its framework's to free
     throw;
   }
-  return single ? nb::object(list[0]) : nb::object(nb::tuple(list));
+  return nb::tuple(list);
 }
 
 }  // namespace ral::python

@@ -53,7 +53,6 @@ class Borrowed {
   template <typename Info>
   void add_all(const nb::tuple& objects, Info info, const char* kind, bool writable) {
     tensors_.reserve(objects.size());
-    keepers_.reserve(objects.size());  // the tensors point into them
     for (size_t i = 0; i < objects.size(); ++i) add(objects[i], {info(static_cast<int32_t>(i)), kind, i, writable});
   }
 
@@ -64,10 +63,16 @@ class Borrowed {
 
  private:
   void add(nb::handle object, const Place& place);
-  ral_tensor read(nb::handle object, const Place& place, Keeper& keeper);
+  ral_tensor read(nb::handle object, const Place& place);
+  // Tensors of a framework with the exchange interface need none. The tensors point into them, so they may not move.
+  Keeper& keeper() {
+    if (keepers_.empty()) keepers_.reserve(tensors_.capacity());
+    return keepers_.emplace_back();
+  }
 
   std::vector<ral_tensor> tensors_;
   std::vector<Keeper> keepers_;
+  std::vector<nb::object> resolved_;  // copies of tensors with PyTorch's negative bit
   PyObject* first_ = nullptr;  // borrowed: the caller's tuple holds it
 };
 
