@@ -8,8 +8,10 @@ import platform
 import subprocess
 from pathlib import Path
 
+from disc.config import VERSION
+
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("disc", "torch", "torch-mlir", "transformers", "onnxruntime", "openvino", "onnx", "numpy")
+PACKAGES = ("torch", "torch-mlir", "transformers", "onnxruntime", "openvino", "onnx", "numpy")
 FLAGS = ("fma", "avx", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -29,7 +31,7 @@ def describe() -> dict[str, object]:
         "memory_gib": round(memory / 2**30, 1),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "versions": {name: version for name in PACKAGES if (version := _version(name))},
+        "versions": {"disc": VERSION} | {name: version for name in PACKAGES if (version := _version(name))},
         "commit": _commit(),
         "load": round(os.getloadavg()[0], 2),
     }

@@ -25,6 +25,8 @@ def __getattr__(name: str) -> object:
     try:
         from disc.api import compile as compile_model
     except ModuleNotFoundError as error:
-        raise DiscError(f"disc.compile needs {error.name}; install the compiler with: pip install 'disc[compile]'") from error
+        from disc.extras import how_to_install
+
+        raise DiscError(f"disc.compile needs {error.name}; install the compiler with: {how_to_install('compile')}") from error
     globals()["compile"] = compile_model
     return compile_model

@@ -6,11 +6,15 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Annotated
+
+from disc.extras import how_to_install
 
 try:
+    import rich  # noqa: F401  # tables are printed with it
     import typer
 except ModuleNotFoundError as error:
-    raise SystemExit(f"the disc command needs {error.name}; install it with: pip install 'disc[cli]'") from error
+    raise SystemExit(f"the disc command needs {error.name}; install it with: {how_to_install('cli')}") from error
 
 from disc.cli_compile import compile_command
 from disc.cli_compile_server import compile_server_command
@@ -20,11 +24,29 @@ from disc.cli_ray import ray_app
 from disc.cli_run import bench_command, explain_command, inspect_command, run_command, sign_command, verify_command
 from disc.cli_serve import serve_command
 from disc.cli_tune import tune_command
+from disc.config import VERSION
 from disc.errors import CompilerBug, DiscError
 
 DONE, YOURS, OURS = 0, 1, 2
 
-app = typer.Typer(name="disc", no_args_is_help=True, add_completion=False, help="Compile a model once, run it at every input shape.")
+app = typer.Typer(name="disc", no_args_is_help=True, add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"disc {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def disc_command(
+    version: Annotated[
+        bool, typer.Option("--version", "-V", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Compile a model once, run it at every input shape."""
+
+
 app.command("compile")(compile_command)
 app.command("run")(run_command)
 app.command("inspect")(inspect_command)
@@ -70,7 +92,8 @@ def _report(error: Exception, code: int, *, as_json: bool) -> None:
         print_json({"error": {"kind": kind, "message": message, "exit_code": code}})
         return
     if code == YOURS:
-        print(f"disc: {message}", file=sys.stderr)
+        if message:  # else the help has been printed, which is the message
+            print(f"disc: {message}", file=sys.stderr)
         return
     print(f"disc: {kind}: {message}", file=sys.stderr)
     print("This is a mistake in disc, not in your model. Please report it with the command, the output of `disc doctor`,", file=sys.stderr)

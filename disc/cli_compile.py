@@ -20,6 +20,7 @@ from disc.cli_output import AsJson, Debug, Threads, byte_size, print_json, spinn
 from disc.config import DTYPES as OPTION_DTYPES
 from disc.config import Options
 from disc.errors import ConfigurationError, DiscError, InputTypeError, ShapeConstraintError, UnsupportedFormatError
+from disc.extras import how_to_install
 
 if TYPE_CHECKING:
     import torch
@@ -115,7 +116,7 @@ def _compile_remote(
     try:
         from disc.remote import Service, compile_remote
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"--remote needs {error.name}; install it with: pip install 'disc[remote]'") from error
+        raise ConfigurationError(f"--remote needs {error.name}; install it with: {how_to_install('remote')}") from error
     try:
         service = Service(address, ca=ca, token=token.read_text().strip() if token is not None else None)
         return compile_remote(source, service, path, target=target or "native", options=options)

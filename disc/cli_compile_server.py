@@ -10,6 +10,7 @@ import typer
 from disc.cli_output import AsJson, Debug, print_json
 from disc.config import read_environment
 from disc.errors import ConfigurationError
+from disc.extras import how_to_install
 
 
 def compile_server_command(
@@ -35,7 +36,7 @@ def compile_server_command(
         from disc.serving.logs import log_to_stderr
         from disc.serving.settings import Access, Tls
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"disc compile-server needs {error.name}; install it with: pip install 'disc[serve]'") from error
+        raise ConfigurationError(f"disc compile-server needs {error.name}; install it with: {how_to_install('serve')}") from error
     if (certificate is None) != (key is None) or (client_ca is not None and certificate is None):
         raise ConfigurationError("--certificate and --key go together, and --client-ca needs both")
     settings = CompileSettings(

@@ -15,8 +15,9 @@ import typer
 from disc import artifact
 from disc.cache import Cache, open_cache
 from disc.cli_output import AsJson, Debug, byte_size, print_json, print_table, type_text
-from disc.config import read_environment
+from disc.config import VERSION, read_environment
 from disc.errors import ArtifactError
+from disc.extras import how_to_install
 from disc.ral import _ral
 from disc.targets import LEVEL_FLAGS, cpu_flags
 
@@ -64,12 +65,12 @@ def _cpu() -> list[Finding]:
 
 
 def _packages() -> list[Finding]:
-    found: list[Finding] = []
-    for name in ("disc", "numpy", "torch", "torch-mlir"):
+    found = [Finding("disc", f"{VERSION} ({Path(__file__).parent})")]
+    for name in ("numpy", "torch", "torch-mlir"):
         try:
             found.append(Finding(name, importlib.metadata.version(name)))
         except importlib.metadata.PackageNotFoundError:
-            problem = "compiling needs it: pip install 'disc[compile]' (running does not)"
+            problem = f"compiling needs it (running does not): {how_to_install('compile')}"
             found.append(Finding(name, "not installed", problem))
     return found
 

@@ -10,6 +10,7 @@ import typer
 from disc.cli_output import AsJson, Debug, print_json, print_table
 from disc.config import DTYPES, read_environment
 from disc.errors import ConfigurationError, DiscError, InputTypeError
+from disc.extras import how_to_install
 from disc.targets import named_targets
 
 Address = Annotated[str, typer.Option(help='The cluster: HOST:PORT of its head, or "auto" on one of its machines.')]
@@ -42,7 +43,7 @@ def serve_command(
 
         from disc.serving.ray import deploy, start
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"disc ray serve needs {error.name}; install it with: pip install 'disc[ray]'") from error
+        raise ConfigurationError(f"disc ray serve needs {error.name}; install it with: {how_to_install('ray')}") from error
     try:
         ray.init(address, log_to_driver=False)
     except ConnectionError as error:

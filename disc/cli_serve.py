@@ -10,6 +10,7 @@ import typer
 
 from disc.cli_output import AsJson, Debug, print_json
 from disc.errors import ConfigurationError
+from disc.extras import how_to_install
 
 
 def serve_command(
@@ -29,7 +30,7 @@ def serve_command(
         from disc.serving.server import Server, few_arenas
         from disc.serving.settings import ServerSettings, read_settings
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"disc serve needs {error.name}; install it with: pip install 'disc[serve]'") from error
+        raise ConfigurationError(f"disc serve needs {error.name}; install it with: {how_to_install('serve')}") from error
     if not path.exists():
         raise ConfigurationError(f"{path}: there is no such file or folder")
     settings = read_settings(config) if config is not None else ServerSettings()

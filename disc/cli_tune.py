@@ -13,6 +13,7 @@ import typer
 from disc.cli_output import AsJson, Debug, print_json
 from disc.config import read_environment
 from disc.errors import DiscError
+from disc.extras import how_to_install
 from disc.ral import _ral
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def tune_command(
     """
     for module in ("torch_mlir", "sklearn"):
         if importlib.util.find_spec(module) is None:
-            raise DiscError(f"disc tune needs {module}; install it with: pip install 'disc[compile,tune]'")
+            raise DiscError(f"disc tune needs {module}; install it with: {how_to_install('compile', 'tune')}")
     from disc.schedules import FAMILY, write_tree
     from disc.tuning import Bench, best_schedules, coarse_points, fine_points, fit, read_records
 

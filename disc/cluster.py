@@ -1,6 +1,6 @@
 """Compiles and measures on the machines of a Ray cluster: `disc ray compile` and `disc ray tune`.
 
-Every machine needs the same disc, with `disc[compile]` for compiling and `disc[compile,tune]` for measuring. Ray runs what it is sent: a
+Every machine needs the same disc, with the extra `compile` for compiling, and `tune` as well for measuring. Ray runs what it is sent: a
 cluster is for people who trust each other, and its ports are for the cluster alone.
 """
 
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from disc.config import read_environment
 from disc.errors import ConfigurationError, DiscError
+from disc.extras import how_to_install
 from disc.ral import _ral
 from disc.schedules import FAMILY, Schedule, read_tree, write_tree
 from disc.targets import FEATURE_FLAGS, host_isa
@@ -56,7 +57,7 @@ class Machines:
         try:
             import ray
         except ModuleNotFoundError as error:
-            raise ConfigurationError(f"this needs {error.name}; install it with: pip install 'disc[ray]'") from error
+            raise ConfigurationError(f"this needs {error.name}; install it with: {how_to_install('ray')}") from error
         self._ray = ray
         environment = {"working_dir": str(working_dir)} if working_dir is not None else {}
         try:

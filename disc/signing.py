@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from disc import artifact
 from disc.artifact import Section
 from disc.errors import ArtifactError, DiscError
+from disc.extras import how_to_install
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -45,9 +46,9 @@ def check_signature(path: str | os.PathLike[str], public_key: Key) -> bytes:
     The header holds the hashes of all sections, and the runtime compares them before it uses any. Raises ArtifactError for a file without
     a signature, with that of another key, or with a wrong one.
     """
+    key = _public_key(public_key)  # first: it says what to install
     from cryptography.exceptions import InvalidSignature
 
-    key = _public_key(public_key)
     sections, digest, content = artifact.read_header(path, SECTION)
     if content is None:
         raise ArtifactError(f"'{os.fspath(path)}': not signed, and a key was given to check the signature with")
@@ -100,7 +101,7 @@ def _cryptography():
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ModuleNotFoundError as error:
-        raise DiscError("signatures need the package cryptography: pip install 'disc[sign]'") from error
+        raise DiscError(f"signatures need cryptography; install it with: {how_to_install('sign')}") from error
     return serialization, ed25519
 
 

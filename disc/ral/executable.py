@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -77,6 +77,12 @@ class Executable:
             isa,
         )
         return cls(context, parts.manifest, parts, compiles)
+
+    def __repr__(self) -> str:
+        """What it takes and gives, for which CPU, and with how many threads."""
+        inputs = ", ".join(f"{record['name']}: {_text(record['dtype'], record['dims'])}" for record in self._manifest["inputs"])
+        outputs = ", ".join(_text(record["dtype"], record.get("dims", "?" * record["rank"])) for record in self._manifest["outputs"])
+        return f"<disc.Executable ({inputs}) -> ({outputs}), {self.isa}, {self.threads} threads>"
 
     def __call__(self, *inputs: object, out: object = None, **named: object) -> object:
         """Runs the model. `named`: inputs by name. `out`: a tensor or a tuple of tensors to write results to; returned as it is.
@@ -210,6 +216,11 @@ def load(
     except ArtifactError as error:
         raise ArtifactError(f"'{os.fspath(path)}': {error}") from None
     return Executable(context, manifest, None, 0)
+
+
+def _text(dtype: str, dims: Iterable[int | str]) -> str:
+    """ "f32[S0, 768]"."""
+    return f"{dtype}[{', '.join(map(str, dims))}]"
 
 
 def _threads(threads: int | None) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from disc.cache import cache_key
-from disc.config import DTYPES
+from disc.config import DTYPES, VERSION
 from disc.errors import RequestError
 from disc.serving.compile_settings import CompileLimits
 from disc.serving.messages import Message
@@ -24,8 +24,7 @@ _DIGEST = 32  # bytes
 
 def compiler_name() -> str:
     """What must be equal on both sides for programs of the format `imported`: disc, and the MLIR it is made of."""
-    found = {name: _version(name) for name in ("disc", "torch-mlir")}
-    return ", ".join(f"{name} {version}" for name, version in found.items())
+    return f"disc {VERSION}, torch-mlir {_version('torch-mlir')}"
 
 
 def _version(name: str) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from disc.config import read_environment
 from disc.errors import ConfigurationError, ServingError
+from disc.extras import how_to_install
 from disc.serving.codes import INTERNAL, code_of
 from disc.serving.settings import Tracing
 
@@ -126,7 +127,7 @@ def make_spans(settings: Tracing | None) -> Spans | None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"tracing needs {error.name}; install it with: pip install 'disc[otel]'") from error
+        raise ConfigurationError(f"tracing needs {error.name}; install it with: {how_to_install('otel')}") from error
     endpoint = settings.endpoint if settings is not None else None
     exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces" if endpoint else None)
     service = settings.service if settings is not None and settings.service else SERVICE

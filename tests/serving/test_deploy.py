@@ -114,7 +114,7 @@ def test_the_command_of_the_container_answers_kserves_client(kserve: Path, tmp_p
     """The wheel alone in an environment, the entry point as written, its paths in a file system and its ports in a network of their own."""
     subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path / "dist"), str(ROOT)],
                    check=True, timeout=900)  # fmt: skip
-    (wheel,) = (tmp_path / "dist").glob("disc-*.whl")
+    (wheel,) = (tmp_path / "dist").glob("disc_compiler-*.whl")
     extras = re.findall(r"\.whl\)\[(.*?)\]", CONTAINERFILE)[0]
     python = environment(tmp_path / "server", f"{wheel}[{extras}]")
     assert subprocess.run([str(python), "-c", "import torch"], capture_output=True).returncode == 1

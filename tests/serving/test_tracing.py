@@ -17,7 +17,7 @@ from oip_client import Client, failure, infer_fields, serving, write_twice
 from disc.config import read_environment
 from disc.serving.messages import message
 
-pytest.importorskip("opentelemetry.sdk", reason="needs disc[otel]")
+pytest.importorskip("opentelemetry.sdk", reason="needs the extra otel")
 
 import itertools
 

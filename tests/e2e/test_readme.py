@@ -1,0 +1,119 @@
+"""README, as people use it: every code block is pasted, in order, into one folder; what it shows of messages is what is said."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import disc
+from disc.errors import DiscError, UnsupportedOpError
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+NOT_RUN = {  # by the first line → why
+    "bash tools/quickstart.sh": "makes an environment, and runs all tests, this one among them",
+    "pip install '.[compile,serve]'": "changes the environment; tests/unit/test_installation.py builds the wheel and installs it into another",
+    "python -m bench.run --suite models": "measures for an hour; tests/unit/test_bench.py runs its parts",
+}
+NAMESPACE = ["unshare", "--map-root-user", "--net"]  # ports of its own, where the kernel lets us
+
+
+@dataclass(frozen=True)
+class Block:
+    """language: "" for what a command prints. line: in README, for messages."""
+
+    language: str
+    text: str
+    line: int
+
+    @property
+    def file(self) -> str | None:
+        """Its name, where its first line is one."""
+        match = re.match(r"# (\w+\.py)\n", self.text)
+        return match[1] if match else None
+
+
+def blocks() -> Iterator[Block]:
+    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", README, re.M | re.S):
+        yield Block(match[1], match[2], README.count("\n", 0, match.start()) + 1)
+
+
+def not_run(block: Block) -> bool:
+    return any(block.text.startswith(start) for start in NOT_RUN)
+
+
+def shell(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """The script in bash, which stops at the first command that fails."""
+    command = ["bash", "-euo", "pipefail", "-c", script]
+    if subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode == 0:
+        command = [*NAMESPACE, "bash", "-euo", "pipefail", "-c", f"ip link set lo up; {script}"]
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "DISC_CACHE_DIR": str(folder / "cache")}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the blocks are pasted; the folders of the checkout that commands name are in it too."""
+    folder = tmp_path_factory.mktemp("readme")
+    for name in ("tools", "tests", "disc"):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+def test_every_block_runs_in_order(folder: Path) -> None:
+    pasted = [block for block in blocks() if block.language in ("python", "bash") and not not_run(block)]
+    assert all(block.file for block in pasted if block.language == "python"), "a Python block whose first line is not its file's name"
+    shown: set[str] = set()
+    for block in pasted:
+        if block.file:
+            (folder / block.file).write_text(block.text)
+            shown.add(block.file)
+            if any(f"python {block.file}" in other.text for other in pasted if other.line > block.line and other.language == "bash"):
+                continue  # a command below runs it
+        needed = set(re.findall(r"^python (\w+\.py)", block.text, re.M)) if block.language == "bash" else set()
+        assert needed <= shown, f"README.md:{block.line} runs {needed - shown} before it is shown"
+        done = shell(folder, f"python {block.file}" if block.file else block.text)
+        assert done.returncode == 0, f"README.md:{block.line}\n{block.text}\n{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
+        if "ask.py" in block.text:
+            assert "[3, 17, 256]" in done.stdout
+            assert "block" in done.stdout  # "serving block:1 on ..."
+        if block.file == "tour.py":
+            assert "encoder.py" in done.stdout and "(4, 33, 256)" in done.stdout
+
+
+def test_each_block_that_is_not_run_is_there() -> None:
+    for start in NOT_RUN:
+        assert sum(block.text.startswith(start) for block in blocks()) == 1, start
+    assert {block.language for block in blocks()} == {"python", "bash", "toml", ""}
+
+
+def test_its_messages_are_what_is_said(folder: Path) -> None:
+    shown = "\n".join(block.text for block in blocks() if block.language == "")
+    block = disc.load(folder / "block.disc") if (folder / "block.disc").exists() else pytest.skip("the blocks before it failed")
+    x, mask = np.zeros((2, 3, 256), np.float32), np.ones((2, 3), np.int64)
+    for given in ((x, np.ones((2, 4), np.int64)), (x[:, :, :128], mask), (x.astype(np.float64), mask)):
+        with pytest.raises(DiscError) as error:
+            block(*given)
+        assert f"{type(error.value).__name__}: {error.value}\n" in shown
+
+
+class Ranked(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sort(x).values + torch.topk(x, 2).values.sum()
+
+
+def test_its_list_of_unsupported_ops(folder: Path) -> None:
+    with pytest.raises(UnsupportedOpError) as error:
+        disc.compile(Ranked(), (torch.randn(2, 4),))
+    shown = next(block.text for block in blocks() if "UnsupportedOpError" in block.text).splitlines()
+    said = f"UnsupportedOpError: {error.value}".splitlines()
+    assert [re.sub(r"\S+\.py:\d+", "model.py:19", line) for line in said] == shown
