@@ -21,7 +21,7 @@ UNITS: dict[str, tuple[str, float]] = {
     "disc.frontend": ("frontend", 4), "disc.passes": ("passes", 4), "disc.speculation": ("speculation", 4), "disc.codegen": ("codegen", 4),
     "disc.explain": ("explain", 4), "disc.machine": ("explain", 4), "disc.serving": ("serving", 4),
     "disc.api": ("api", 5), "disc.tuning": ("tuning", 5.2), "disc.compile_job": ("compile_job", 5.2), "disc.remote": ("remote", 5.3), "disc.cluster": ("cluster", 5.3),
-    "disc.cli": ("cli", 6),
+    "disc.cli": ("cli", 6), "disc.__main__": ("cli", 6),
     "disc": ("package", 5.5),
 }  # fmt: skip
 ORDERED = {"disc.config": 1.5}  # within floor 1: config raises errors
