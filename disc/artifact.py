@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from disc.artifact_records import mismatch
-from disc.errors import ArtifactError
+from disc.errors import ArtifactError, printable
 
 FORMAT_VERSION = 1
 SIGNATURE_VERSION = 1
@@ -385,6 +385,22 @@ def _atomic_file(path: Path) -> Iterator[BinaryIO]:
 # ---- Reading ----------------------------------------------------------------------------------------------------------------------
 
 
+def system_path(path: str | os.PathLike[str]) -> bytes:
+    """The path as the system takes it. Raises ArtifactError for one that no file can have: with a NUL, or of characters that have no bytes."""
+    try:
+        encoded = os.fsencode(path)
+    except UnicodeEncodeError:
+        raise ArtifactError(f"'{shown_path(path)}': cannot be opened: the path holds a lone surrogate") from None
+    if b"\0" in encoded:
+        raise ArtifactError(f"'{shown_path(path)}': cannot be opened: the path holds a NUL character")
+    return encoded
+
+
+def shown_path(path: str | os.PathLike[str]) -> str:
+    """The path in a message."""
+    return printable(os.fsdecode(path))
+
+
 def read_sections(path: str | os.PathLike[str]) -> list[Section]:
     """The section table; the header and the padding have been checked, the sections have not. Raises ArtifactError."""
     with _reading(path) as file:
@@ -461,9 +477,9 @@ def read_header(path: str | os.PathLike[str], name: str) -> tuple[list[Section],
 def _reading(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """The opened file; errors raised in the body name it."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a named pipe must not wait for a writer
+        descriptor = os.open(system_path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a named pipe must not wait for a writer
     except OSError as error:
-        raise ArtifactError(f"'{os.fspath(path)}': cannot be opened: {error.strerror}") from error
+        raise ArtifactError(f"'{shown_path(path)}': cannot be opened: {error.strerror}") from error
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
@@ -471,9 +487,9 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         with open(descriptor, "rb") as file:
             yield file
     except OSError as error:
-        raise ArtifactError(f"'{os.fspath(path)}': cannot be read or copied: {error.strerror}") from error
+        raise ArtifactError(f"'{shown_path(path)}': cannot be read: {error.strerror}") from error
     except ArtifactError as error:
-        raise ArtifactError(f"'{os.fspath(path)}': {error}") from None
+        raise ArtifactError(f"'{shown_path(path)}': {error}") from None
 
 
 def _read_table(file: BinaryIO) -> list[Section]:

@@ -6,6 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 
+def printable(text: str) -> str:
+    """`text` out of a file as it may be shown: what a terminal would obey (control characters, marks that turn the direction of text) and
+    what has no bytes (lone surrogates) comes out as an escape, "\\x1b"."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
 class DiscError(Exception):
     """Base of every error that disc raises on purpose."""
 

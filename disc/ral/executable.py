@@ -210,11 +210,11 @@ def load(
         from disc.signing import check_signature  # needs the package `cryptography`, which only signed artifacts do
 
         digest = check_signature(path, key)
-    context = _ral.load_file(os.fspath(path), _threads(threads), isa, digest)
+    context = _ral.load_file(artifact.system_path(path), _threads(threads), isa, digest)
     try:
         manifest = artifact.parse_manifest(context.manifest(), artifact.checked_section(context.file_view(), "signature"))
     except ArtifactError as error:
-        raise ArtifactError(f"'{os.fspath(path)}': {error}") from None
+        raise ArtifactError(f"'{artifact.shown_path(path)}': {error}") from None
     return Executable(context, manifest, None, 0)
 
 

@@ -16,7 +16,7 @@ namespace {
 thread_local std::string last_error;
 
 ral_status report(Status status) {
-  if (!status.ok()) last_error = status.message.empty() ? "out of memory" : std::move(status.message);
+  if (!status.ok()) last_error = status.message.empty() ? "out of memory" : ral::printable(status.message);
   return status.code;
 }
 

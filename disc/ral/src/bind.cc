@@ -15,6 +15,7 @@
 
 namespace nb = nanobind;
 using ral::python::Borrowed;
+using ral::python::without_gil;
 
 namespace {
 
@@ -74,18 +75,13 @@ template <typename Load>
 Context loaded(Load load) {
   Context context;
   ral_context* handle = nullptr;
-  ral_status status;
-  {
-    nb::gil_scoped_release release;
-    status = load(&handle);
-  }
-  check(status);
+  check(without_gil([&] { return load(&handle); }));
   context.handle.reset(handle);
   return context;
 }
 
-// digest: of the header that is expected, 32 bytes; None = any.
-Context load_file(const std::string& path, int32_t threads, const std::optional<std::string>& isa, const std::optional<nb::bytes>& digest) {
+// path: as the system has it, without NUL. digest: of the header that is expected, 32 bytes; None = any.
+Context load_file(const nb::bytes& path, int32_t threads, const std::optional<std::string>& isa, const std::optional<nb::bytes>& digest) {
   if (digest && digest->size() != kDigestSize) throw nb::value_error("a digest has 32 bytes");
   const ral_options chosen = options(threads, isa);
   const auto* expected = digest ? static_cast<const uint8_t*>(digest->data()) : nullptr;
@@ -119,13 +115,10 @@ nb::object call(const Context& context, const nb::tuple& arguments, const nb::ob
   inputs.add_all(arguments, [&](int32_t index) { return ral_input_info(handle, index); }, "argument", false);
   if (!out.is_none()) given.add_all(out_tuple(out), [&](int32_t index) { return ral_output_info(handle, index); }, "index", true);
   std::vector<ral_tensor> outputs(static_cast<size_t>(output_count));
-  ral_status status;
-  {
-    nb::gil_scoped_release release;
-    status = ral_call(handle, inputs.tensors(), inputs.count(), out.is_none() ? nullptr : given.tensors(), outputs.data(),
-                      out.is_none() ? output_count : given.count());
-  }
-  check(status);
+  check(without_gil([&] {
+    return ral_call(handle, inputs.tensors(), inputs.count(), out.is_none() ? nullptr : given.tensors(), outputs.data(),
+                    out.is_none() ? output_count : given.count());
+  }));
   return out.is_none() ? ral::python::results(inputs.kind(context.like), outputs, context.single) : out;
 }
 
@@ -153,12 +146,7 @@ nb::dict stats(const Context& context) {
 }
 
 void verify(const Context& context) {
-  ral_status status;
-  {
-    nb::gil_scoped_release release;
-    status = ral_verify(context.get());
-  }
-  check(status);
+  check(without_gil([&] { return ral_verify(context.get()); }));
 }
 
 nb::bytes bytes_of(const void* (*read)(const ral_context*, size_t*), const Context& context) {
@@ -190,12 +178,7 @@ nb::dict find_cores(const std::string& root) {
 // (f32 operations per second, bytes copied per second) of one core.
 std::pair<double, double> measure_limits() {
   std::pair<double, double> limits;
-  ral_status status;
-  {
-    nb::gil_scoped_release release;
-    status = ral_measure_limits(&limits.first, &limits.second);
-  }
-  check(status);
+  check(without_gil([&] { return ral_measure_limits(&limits.first, &limits.second); }));
   return limits;
 }
 

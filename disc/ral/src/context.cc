@@ -1,9 +1,6 @@
 #include "context.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <system_error>
 
 #include "bytes.h"
 #include "cores.h"
@@ -43,11 +40,6 @@ constexpr int32_t kCallsPerTrim = 256;  // what more calls at once needed is fre
 
 void ral_context::ExecDeleter::operator()(ral_exec* exec) const { delete exec; }
 
-ral_context::~ral_context() {
-  stop_hashing_ = true;
-  for (std::thread& hasher : hashers_) hasher.join();
-}
-
 Status ral_context::load_file(const char* path, const ral_options& options) {
   Status status = file.open(path);
   if (!status.ok()) return status;
@@ -64,7 +56,10 @@ Status ral_context::load_file(const char* path, const ral_options& options) {
     sections.push_back({names.back().c_str(), section.bytes.data(), section.bytes.size()});
   }
   if (status.ok()) status = finish_load(options, sections);
-  if (status.ok()) start_hashing();
+  if (status.ok()) {
+    const ral::Section& section = *file.find("weights");
+    weights_check_ = std::make_unique<ral::WeightsCheck>(section.bytes, section.digest);
+  }
   if (!status.ok() && !status.message.starts_with('\'')) status.message = "'" + std::string(path) + "': " + status.message;
   return status;
 }
@@ -110,46 +105,11 @@ Status ral_context::finish_load(const ral_options& options, const std::vector<ra
   return error(RAL_ERROR_TARGET, options.isa ? "the artifact has no code for " + std::string(options.isa) : "the artifact has no CPU code");
 }
 
-void ral_context::start_hashing() {
-  const auto region = file.find("weights")->bytes;
-  const size_t chunks = (region.size() + ral::kWeightsChunk - 1) / ral::kWeightsChunk;
-  chunk_digests_.resize(chunks);
-  // Only a hint: pages are read either way.
-  if (!region.empty()) madvise(const_cast<uint8_t*>(region.data()), region.size(), MADV_WILLNEED);
-  constexpr size_t kHashers = 2;
-  for (size_t i = 0; i < std::min(chunks, kHashers); ++i) {
-    try {
-      hashers_.emplace_back([this] { hash_weights(); });
-    } catch (const std::system_error&) {
-      break;  // no more threads for this process: verify() hashes what is left
-    }
-  }
-}
-
-void ral_context::hash_weights() {
-  const auto region = file.find("weights")->bytes;
-  for (;;) {
-    const size_t chunk = next_chunk_.fetch_add(1);
-    if (chunk >= chunk_digests_.size() || stop_hashing_) return;
-    const auto rest = region.subspan(chunk * ral::kWeightsChunk);
-    chunk_digests_[chunk] = ral::sha256(rest.first(std::min(rest.size(), ral::kWeightsChunk)));
-  }
-}
-
 Status ral_context::verify() {
   if (verified_.load(std::memory_order_acquire)) return {};
-  std::lock_guard lock(hashing_mutex_);
-  if (verified_ || !weights_status_.ok()) return weights_status_;
-  hash_weights();
-  for (std::thread& hasher : hashers_) hasher.join();
-  hashers_.clear();
-  const auto* digests = reinterpret_cast<const uint8_t*>(chunk_digests_.data());
-  if (ral::sha256({digests, chunk_digests_.size() * sizeof(ral::Digest)}) == file.find("weights")->digest) {
-    verified_.store(true, std::memory_order_release);
-  } else {
-    weights_status_ = error(RAL_ERROR_ARTIFACT, "section 'weights': hash differs, the file is damaged");
-  }
-  return weights_status_;
+  if (!weights_check_->passed()) return error(RAL_ERROR_ARTIFACT, "section 'weights': hash differs, the file is damaged");
+  verified_.store(true, std::memory_order_release);
+  return {};
 }
 
 ral_context::ExecPointer ral_context::take_exec() {

@@ -5,14 +5,15 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "code.h"
 #include "file.h"
+#include "fork.h"
 #include "ral.h"
 #include "signature.h"
 #include "status.h"
+#include "weights_check.h"
 
 namespace ral {
 
@@ -32,11 +33,11 @@ struct Counts {
 
 }  // namespace ral
 
-struct ral_context {
+struct ral_context final : ral::ForkAware {
   ral_context() = default;
   ral_context(const ral_context&) = delete;
   ral_context& operator=(const ral_context&) = delete;
-  ~ral_context();
+  ~ral_context() = default;
 
   ral::Status load_file(const char* path, const ral_options& options);
   ral::Status load_memory(const ral_program& program, const ral_options& options);
@@ -66,10 +67,11 @@ struct ral_context {
 
   ral::Status finish_load(const ral_options& options, const std::vector<ral_code>& sections);
   ral::Status place_weights();
-  void start_hashing();
-  void hash_weights();
   ExecPointer take_exec();
   void give_exec(ExecPointer exec, bool completed);
+  // What calls of other threads hold in the parent stays theirs in a child: it never comes back there.
+  void before_fork() noexcept override { mutex_.lock(); }
+  void after_fork(bool) noexcept override { mutex_.unlock(); }
 
   std::mutex mutex_;  // guards these five
   std::vector<ExecPointer> idle_;  // the last one is used next
@@ -78,12 +80,7 @@ struct ral_context {
   int32_t calls_until_trim_ = 0;
   std::unique_ptr<ral::Counts> totals_;
 
-  // The check of the weights, which runs beside whatever the caller does after loading.
   std::atomic<bool> verified_{false};
-  std::atomic<bool> stop_hashing_{false};
-  std::mutex hashing_mutex_;  // guards hashers_ and weights_status_
-  std::vector<std::thread> hashers_;
-  std::atomic<size_t> next_chunk_{0};
-  std::vector<ral::Digest> chunk_digests_;
-  ral::Status weights_status_;
+  std::unique_ptr<ral::WeightsCheck> weights_check_;  // null for a program from memory
+  ral::ForkRegistration registration_{*this};
 };

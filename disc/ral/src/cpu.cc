@@ -95,12 +95,11 @@ std::vector<std::string_view> level_features(std::string_view level) {
 }  // namespace
 
 bool cpu_has(std::string_view feature) {
-  static const uint64_t saved = saved_registers();
   for (const Feature& known : kFeatures) {
     if (known.name != feature) continue;
     std::array<uint32_t, 4> registers{};
     if (!__get_cpuid_count(known.leaf, known.subleaf, &registers[0], &registers[1], &registers[2], &registers[3])) return false;
-    return (registers[known.where] >> known.bit & 1) && (saved & known.saved_state) == known.saved_state;
+    return (registers[known.where] >> known.bit & 1) && (saved_registers() & known.saved_state) == known.saved_state;
   }
   return false;
 }

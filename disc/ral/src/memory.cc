@@ -6,9 +6,9 @@
 #include <array>
 #include <cstdlib>
 #include <mutex>
-#include <utility>
 
 #include "bytes.h"
+#include "fork.h"
 
 namespace ral {
 
@@ -17,12 +17,14 @@ constexpr int64_t kHugePage = 2 << 20;                 // bytes, x86-64
 constexpr int64_t kHugePageThreshold = 2 * kHugePage;  // below, alignment would waste more than it saves
 constexpr int64_t kLargest = int64_t{1} << 47;         // the user address space of x86-64
 constexpr int64_t kPage = 4096;
-constexpr int64_t kIdleBytes = 256 << 20;  // of all blocks that wait for another result
+constexpr int64_t kReusedBytes = 64 << 10;  // smaller results come from the allocator, which seldom gives their pages back
+constexpr int64_t kIdleBytes = 256 << 20;   // of all blocks that wait for another result
+constexpr size_t kIdleBlocks = 64;          // of them: those of a few calls at once, and few enough to look through
 
 struct IdleBlock {
-  void* data = nullptr;
-  int64_t capacity = 0;
-  int64_t number = 0;  // in the order in which they came
+  void* data;
+  int64_t capacity;
+  int64_t number;  // in the order in which they came
 };
 
 int64_t round_up_to(int64_t bytes, int64_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
@@ -42,82 +44,95 @@ void* map(int64_t bytes) noexcept {
   return begin + before;
 }
 
-// The large blocks that nobody uses.
-class Idle {
+// The blocks that nobody uses.
+class Idle final : ForkAware {
  public:
-  // The smallest that holds `bytes` without leaving most of itself empty; {} when there is none.
+  // The smallest that holds `bytes` without leaving most of itself empty, of several the one that came last: it may still be in a core's
+  // cache. {} when there is none.
   IdleBlock take(int64_t bytes) noexcept {
     const std::lock_guard lock(mutex_);
     IdleBlock* best = nullptr;
-    for (IdleBlock& each : blocks_) {
-      if (each.capacity >= bytes && each.capacity / 2 <= bytes && (!best || each.capacity < best->capacity)) best = &each;
+    for (IdleBlock* each = blocks_.data(); each != blocks_.data() + count_; ++each) {
+      if (each->capacity < bytes || each->capacity / 2 > bytes) continue;
+      if (!best || each->capacity < best->capacity || (each->capacity == best->capacity && each->number > best->number)) best = each;
     }
-    return best ? std::exchange(*best, {}) : IdleBlock{};
+    return best ? remove(best) : IdleBlock{};
   }
 
   // Holds a block, in place of the oldest ones where there are too many; whatever is not held goes back to the system.
   void give(IdleBlock block) noexcept {
+    Dropped dropped;
+    if (block.capacity > kIdleBytes) return dropped.add(block);
     const std::lock_guard lock(mutex_);
-    if (block.capacity > kIdleBytes) return unmap(block);
-    block.number = ++given_;
-    IdleBlock* place = nullptr;
-    int64_t total = block.capacity;
-    for (IdleBlock& each : blocks_) total += each.capacity;
-    while (!(place = empty()) || total > kIdleBytes) {
-      IdleBlock& oldest = *std::min_element(blocks_.begin(), blocks_.end(), [](const IdleBlock& one, const IdleBlock& other) {
-        return (one.data ? one.number : INT64_MAX) < (other.data ? other.number : INT64_MAX);
-      });
-      total -= oldest.capacity;
-      unmap(oldest);
+    while (count_ == blocks_.size() || bytes_ + block.capacity > kIdleBytes) {
+      IdleBlock* oldest = std::min_element(blocks_.data(), blocks_.data() + count_,
+                                           [](const IdleBlock& one, const IdleBlock& other) { return one.number < other.number; });
+      dropped.add(remove(oldest));
     }
-    *place = block;
+    block.number = ++given_;
+    blocks_[count_++] = block;
+    bytes_ += block.capacity;
   }
 
   void age() noexcept {
+    Dropped dropped;
     const std::lock_guard lock(mutex_);
-    for (IdleBlock& each : blocks_) {
-      if (each.data && each.number <= given_before_) unmap(each);
+    for (size_t i = count_; i-- > 0;) {
+      if (blocks_[i].number <= given_before_) dropped.add(remove(&blocks_[i]));
     }
     given_before_ = given_;
   }
 
  private:
-  IdleBlock* empty() noexcept {
-    const auto found = std::find_if(blocks_.begin(), blocks_.end(), [](const IdleBlock& each) { return !each.data; });
-    return found == blocks_.end() ? nullptr : &*found;
+  // Gives blocks back to the system at the end, when the lock is no longer held: that can take long.
+  class Dropped {
+   public:
+    ~Dropped() {
+      for (size_t i = 0; i < count_; ++i) munmap(blocks_[i].data, static_cast<size_t>(blocks_[i].capacity));
+    }
+    void add(const IdleBlock& block) noexcept { blocks_[count_++] = block; }
+
+   private:
+    std::array<IdleBlock, kIdleBlocks> blocks_;
+    size_t count_ = 0;
+  };
+
+  IdleBlock remove(IdleBlock* block) noexcept {
+    const IdleBlock removed = *block;
+    bytes_ -= removed.capacity;
+    *block = blocks_[--count_];
+    return removed;
   }
 
-  static void unmap(IdleBlock& block) noexcept {
-    munmap(block.data, static_cast<size_t>(block.capacity));
-    block = {};
-  }
+  void before_fork() noexcept override { mutex_.lock(); }
+  void after_fork(bool) noexcept override { mutex_.unlock(); }
 
   std::mutex mutex_;
-  std::array<IdleBlock, 16> blocks_{};
+  std::array<IdleBlock, kIdleBlocks> blocks_;  // the first `count_`, in no order
+  size_t count_ = 0;
+  int64_t bytes_ = 0;         // of them
   int64_t given_ = 0;         // blocks that ever were
   int64_t given_before_ = 0;  // the same when `age` was called last
+  ForkRegistration registration_{*this};
 };
 
-Idle& idle() noexcept {
-  static Idle blocks;
-  return blocks;
-}
+Immortal<Idle> idle;
 }  // namespace
 
 void* acquire_block(int64_t bytes, int64_t* capacity) noexcept {
   *capacity = 0;
-  if (bytes < kHugePageThreshold || bytes > kLargest) return allocate(bytes);
-  const IdleBlock found = idle().take(bytes);
-  *capacity = found.data ? found.capacity : round_up_to(bytes, kHugePage);
+  if (bytes < kReusedBytes || bytes > kLargest) return allocate(bytes);
+  const IdleBlock found = idle->take(bytes);
+  *capacity = found.data ? found.capacity : round_up_to(bytes, bytes < kHugePageThreshold ? kPage : kHugePage);
   return found.data ? found.data : map(*capacity);
 }
 
 void release_block(void* block, int64_t capacity) noexcept {
   if (!capacity) return std::free(block);
-  idle().give({block, capacity, 0});
+  idle->give({block, capacity, 0});
 }
 
-void age_blocks() noexcept { idle().age(); }
+void age_blocks() noexcept { idle->age(); }
 
 void* allocate(int64_t bytes) noexcept {
   if (bytes < 0 || bytes > kLargest) return nullptr;

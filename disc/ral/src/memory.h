@@ -33,13 +33,13 @@ class Block {
   int64_t wanted_ = 0;  // the most since the last trim
 };
 
-// Memory for results, which the caller of a program frees when it likes. Large blocks go to the next result of about their size: the
-// system would take the pages of each back and zero them for the next, which costs more than computing what is in them.
+// Memory for results, which the caller of a program frees when it likes. Blocks from 64 KiB on go to the next result of about their size:
+// the system would take the pages of each back and zero them for the next, which costs more than computing what is in them.
 // At least `bytes` bytes, 64-byte aligned, or null; `capacity` is what `release_block` wants to know.
 void* acquire_block(int64_t bytes, int64_t* capacity) noexcept;
 void release_block(void* block, int64_t capacity) noexcept;
 
-// Called every so many calls: large blocks that no call of the last period asked for go back to the system.
+// Called every so many calls: blocks that no call of the last period asked for go back to the system.
 void age_blocks() noexcept;
 
 }  // namespace ral

@@ -1,6 +1,5 @@
 #include "pool.h"
 
-#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <thread>
 
 #include "cores.h"
+#include "fork.h"
 
 namespace ral {
 
@@ -42,19 +42,26 @@ struct alignas(64) Worker {
 
 std::atomic<int32_t> calls_in_progress{0};
 
-struct Pool {
+// A forked child has no workers, and begins anew.
+class Pool final : ForkAware {
+ public:
   std::array<Worker, kMaxWorkers> workers;
   std::atomic<int32_t> count{0};
-  std::mutex growth;
-  const int32_t cores = find_cores("").threads();
 
-  // Only where there is a core for every thread, and never on the core of the thread that is waited for.
-  bool may_spin(const std::atomic<int32_t>& other_cpu) const {
-    const int32_t threads = count.load(std::memory_order_relaxed) + std::max(1, calls_in_progress.load(std::memory_order_relaxed));
-    return threads <= cores && sched_getcpu() != other_cpu.load(std::memory_order_relaxed);
+  int32_t cores() {
+    if (const int32_t known = cores_.load(std::memory_order_relaxed)) return known;
+    const int32_t found = find_cores("").threads();
+    cores_.store(found, std::memory_order_relaxed);
+    return found;
   }
 
-  uint32_t wait_for_offer(Worker& worker) const {
+  // Only where there is a core for every thread, and never on the core of the thread that is waited for.
+  bool may_spin(const std::atomic<int32_t>& other_cpu) {
+    const int32_t threads = count.load(std::memory_order_relaxed) + std::max(1, calls_in_progress.load(std::memory_order_relaxed));
+    return threads <= cores() && sched_getcpu() != other_cpu.load(std::memory_order_relaxed);
+  }
+
+  uint32_t wait_for_offer(Worker& worker) {
     bool spin = may_spin(worker.caller_cpu);
     for (int32_t turn = 0;; ++turn) {
       uint32_t state = worker.state.load(std::memory_order_acquire);
@@ -86,7 +93,7 @@ struct Pool {
   void grow(int32_t wanted) {
     wanted = std::min(wanted, kMaxWorkers);
     if (count.load(std::memory_order_acquire) >= wanted) return;
-    std::lock_guard lock(growth);
+    const std::lock_guard lock(growth_);
     for (int32_t i = count.load(std::memory_order_relaxed); i < wanted; ++i) {
       try {
         std::thread([this, i] { serve(workers[static_cast<size_t>(i)]); }).detach();
@@ -112,7 +119,7 @@ struct Pool {
   }
 
   // Takes the job back from a worker that has not begun, or waits until it is done.
-  void settle(Worker& worker, uint32_t offered) const {
+  void settle(Worker& worker, uint32_t offered) {
     uint32_t state = offered;
     if (worker.state.compare_exchange_strong(state, next_round(offered), std::memory_order_acq_rel)) return;
     const uint32_t running = with_phase(offered, kRunning), awaited = with_phase(offered, kAwaited);
@@ -125,26 +132,25 @@ struct Pool {
     if (!worker.state.compare_exchange_strong(state, awaited, std::memory_order_acq_rel)) return;
     worker.state.wait(awaited, std::memory_order_acquire);
   }
+
+ private:
+  void before_fork() noexcept override { growth_.lock(); }
+
+  void after_fork(bool in_child) noexcept override {
+    if (in_child) {
+      for (int32_t i = 0; i < count; ++i) new (&workers[static_cast<size_t>(i)]) Worker;
+      count = 0;
+      calls_in_progress = 0;
+    }
+    growth_.unlock();
+  }
+
+  std::mutex growth_;
+  std::atomic<int32_t> cores_{0};  // 0 = not counted yet
+  ForkRegistration registration_{*this};
 };
 
-// Never destroyed: workers are parked on it when the process exits. A forked child has no workers, so it starts a new pool.
-std::atomic<Pool*> the_pool{nullptr};
-std::mutex the_pool_mutex;
-
-void forget_pool_in_child() {
-  the_pool.store(nullptr);
-  calls_in_progress.store(0);
-  new (&the_pool_mutex) std::mutex;  // may have been held by a thread that the child does not have
-}
-
-Pool& pool() {
-  if (Pool* found = the_pool.load(std::memory_order_acquire)) return *found;
-  std::lock_guard lock(the_pool_mutex);
-  static const int registered = pthread_atfork(nullptr, nullptr, forget_pool_in_child);
-  (void)registered;
-  if (!the_pool.load()) the_pool.store(new Pool, std::memory_order_release);
-  return *the_pool.load();
-}
+Immortal<Pool> pool;
 
 constexpr uint64_t units(uint64_t begin, uint64_t end) { return begin << 32 | end; }
 constexpr uint64_t begin_of(uint64_t share) { return share >> 32; }
@@ -209,8 +215,8 @@ bool Job::steal(int32_t slot) {
 }
 
 bool run_parallel(Job& job, int32_t helpers, bool wake) {
-  Pool& shared = pool();
-  shared.grow(helpers * std::max(1, std::min(calls_in_progress.load(std::memory_order_relaxed), shared.cores / (helpers + 1))));
+  Pool& shared = *pool;
+  shared.grow(helpers * std::max(1, std::min(calls_in_progress.load(std::memory_order_relaxed), shared.cores() / (helpers + 1))));
   struct Engaged {
     Worker* worker;
     uint32_t offered;
@@ -230,7 +236,7 @@ bool run_parallel(Job& job, int32_t helpers, bool wake) {
 
 int32_t fair_threads(int32_t threads) {
   const int32_t calls = calls_in_progress.load(std::memory_order_relaxed);
-  return calls <= 1 ? threads : std::clamp(std::max(pool().cores, threads) / calls, 1, threads);
+  return calls <= 1 ? threads : std::clamp(std::max(pool->cores(), threads) / calls, 1, threads);
 }
 
 CallInProgress::CallInProgress() { calls_in_progress.fetch_add(1, std::memory_order_relaxed); }

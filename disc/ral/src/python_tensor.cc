@@ -4,6 +4,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <array>
 #include <deque>
 #include <string_view>
@@ -17,17 +18,45 @@ namespace {
 constexpr std::array<const char*, 10> kErrorNames{nullptr,      "InputRankError",   "InputTypeError", "DeviceError", "ShapeConstraintError",
                                                   "AliasError", "OutOfMemoryError", "ArtifactError",  "TargetError", "CompilerBug"};
 
-// Raises InputTypeError for the Python error that is set, keeping it as the cause.
+// Raises InputTypeError for the Python error that is set, keeping it as the cause. What is no `Exception` (KeyboardInterrupt, SystemExit)
+// goes on as it is.
 [[noreturn]] void raise_unreadable(const Place& place, nb::python_error& cause) {
+  if (!cause.matches(PyExc_Exception)) throw nb::python_error(cause);
   const nb::object error_type = nb::module_::import_("disc.errors").attr("InputTypeError");
-  nb::raise_from(cause, error_type.ptr(), "%scannot be read as a tensor: %s", place.text().c_str(), nb::str(cause.value()).c_str());
+  const std::string text = nb::str(cause.value()).c_str();  // PyTorch adds lines on its own sources
+  nb::raise_from(cause, error_type.ptr(), "%scannot be read as a tensor: %s", place.text().c_str(), text.substr(0, text.find('\n')).c_str());
 }
+
+// Calls a function that may be written in Python. kwargs: a dict, or null.
+nb::object call_python(const nb::object& function, const nb::tuple& arguments, PyObject* kwargs = nullptr) {
+  PyObject* result = waiting_for_gil([&] { return PyObject_Call(function.ptr(), arguments.ptr(), kwargs); });
+  if (!result) nb::raise_python_error();
+  return nb::steal(result);
+}
+
+// An attribute that may be computed in Python.
+nb::object attribute(nb::handle object, const char* name) {
+  PyObject* found = waiting_for_gil([&] { return PyObject_GetAttrString(object.ptr(), name); });
+  if (!found) nb::raise_python_error();
+  return nb::steal(found);
+}
+
+nb::object call_method(nb::handle object, const char* name) { return call_python(attribute(object, name), nb::make_tuple()); }
 
 struct KnownType {
   nb::object type;  // held, so that its address is not reused
-  const DLPackExchangeAPI* exchange;
-  nb::object is_neg;  // torch's method, or null: whether the memory holds the values negated
+  const DLPackExchangeAPI* exchange;  // its exchange interface, or null
+  nb::object is_neg;                  // torch's method, or null: whether the memory holds the values negated
+  bool masked;                        // a NumPy array with a mask
 };
+
+bool is_masked_array(nb::handle type) {
+  for (const nb::handle base : nb::borrow<nb::tuple>(reinterpret_cast<PyTypeObject*>(type.ptr())->tp_mro)) {
+    if (std::string_view(reinterpret_cast<PyTypeObject*>(base.ptr())->tp_name) != "MaskedArray") continue;
+    return std::string_view(nb::str(base.attr("__module__")).c_str()).starts_with("numpy.ma");
+  }
+  return false;
+}
 
 // What is known of an object's type. Looked up once per type; guarded by the GIL.
 const KnownType& known_type(nb::handle object) {
@@ -43,19 +72,17 @@ const KnownType& known_type(nb::handle object) {
     if (exchange->header.version.major != 1 || !exchange->dltensor_from_py_object_no_sync) exchange = nullptr;
   }
   const bool resolves = nb::hasattr(type, "is_neg") && nb::hasattr(type, "resolve_neg");
-  known.push_back({nb::borrow(type), exchange, resolves ? nb::object(type.attr("is_neg")) : nb::object()});
+  known.push_back({nb::borrow(type), exchange, resolves ? nb::object(type.attr("is_neg")) : nb::object(), is_masked_array(type)});
   return known.back();
 }
-
-const DLPackExchangeAPI* exchange_of(nb::handle object) { return known_type(object).exchange; }
 
 // True for a tensor with PyTorch's negative bit (the imaginary part of a conjugate), which DLPack says nothing of.
 bool is_negated(const KnownType& type, nb::handle object) {
   if (!type.is_neg.is_valid()) return false;
   PyObject* argument = object.ptr();
-  const nb::object answer = nb::steal(PyObject_Vectorcall(type.is_neg.ptr(), &argument, 1, nullptr));
-  if (!answer.is_valid()) nb::raise_python_error();
-  return answer.ptr() == Py_True;
+  PyObject* answer = waiting_for_gil([&] { return PyObject_Vectorcall(type.is_neg.ptr(), &argument, 1, nullptr); });
+  if (!answer) nb::raise_python_error();
+  return nb::steal(answer).ptr() == Py_True;
 }
 
 int32_t sized(int32_t first, int64_t bytes) {
@@ -90,14 +117,12 @@ DLDataType dl_type(int32_t dtype) {
   return {dtype >= RAL_UI8 ? kDLUInt : kDLInt, bits, 1};
 }
 
-// A struct format character of the buffer protocol, native byte order only.
-int32_t dtype_of(const char* format, int64_t bytes) {
-  const std::string_view text = format ? format : "B";
-  const bool swapped = !text.empty() && (text[0] == '>' || text[0] == '!');
-  const bool marked = !text.empty() && (text[0] == '@' || text[0] == '=' || text[0] == '<');
-  if (swapped || text.size() != (marked ? 2u : 1u)) return -1;
-  switch (text.back()) {
-    case '?': return RAL_I1;
+// A struct format character of the buffer protocol, of elements of so many bytes; native byte order only.
+int32_t dtype_of(std::string_view format, int64_t bytes) {
+  const bool marked = !format.empty() && (format[0] == '@' || format[0] == '=' || format[0] == '<');
+  if (format.size() != (marked ? 2u : 1u)) return -1;
+  switch (format.back()) {
+    case '?': return bytes == 1 ? RAL_I1 : -1;
     case 'b':
     case 'h':
     case 'i':
@@ -110,9 +135,9 @@ int32_t dtype_of(const char* format, int64_t bytes) {
     case 'L':
     case 'Q':
     case 'N': return sized(RAL_UI8, bytes);
-    case 'e': return RAL_F16;
-    case 'f': return RAL_F32;
-    case 'd': return RAL_F64;
+    case 'e': return bytes == 2 ? RAL_F16 : -1;
+    case 'f': return bytes == 4 ? RAL_F32 : -1;
+    case 'd': return bytes == 8 ? RAL_F64 : -1;
     default: return -1;
   }
 }
@@ -126,11 +151,14 @@ ral_tensor from_dl(const DLTensor& tensor, const Place& place) {
   }
   const int32_t dtype = dtype_of(tensor.dtype);
   if (dtype < 0) raise(RAL_ERROR_DTYPE, place.text() + "has a dtype that disc does not support");
+  const bool empty = std::find(tensor.shape, tensor.shape + tensor.ndim, 0) != tensor.shape + tensor.ndim;
+  if (!tensor.data && !empty) raise(RAL_ERROR_DTYPE, place.text() + "has no memory of its own (a fake tensor, or one that wraps another)");
   return {static_cast<char*>(tensor.data) + tensor.byte_offset, tensor.shape, tensor.strides, tensor.ndim, dtype};
 }
 
+constexpr Py_ssize_t no_dims = 0;  // of rank 0, but not null
+
 ral_tensor from_scalar(nb::handle object, const Place& place, Keeper& keeper) {
-  static const int64_t no_dims = 0;  // rank 0, but not null
   if (PyFloat_Check(object.ptr())) {
     keeper.real = PyFloat_AsDouble(object.ptr());
     return {&keeper.real, &no_dims, nullptr, 0, RAL_F64};
@@ -143,28 +171,56 @@ ral_tensor from_scalar(nb::handle object, const Place& place, Keeper& keeper) {
 
 ral_tensor from_exchange(nb::handle object, const DLPackExchangeAPI* exchange, const Place& place) {
   DLTensor tensor;
-  if (exchange->dltensor_from_py_object_no_sync(object.ptr(), &tensor) == 0) return from_dl(tensor, place);
-  nb::python_error cause;
-  raise_unreadable(place, cause);
+  if (exchange->dltensor_from_py_object_no_sync(object.ptr(), &tensor) != 0) {
+    nb::python_error cause;
+    raise_unreadable(place, cause);
+  }
+  return from_dl(tensor, place);
+}
+
+// The dtype of a view; raises InputTypeError where disc has none.
+int32_t view_dtype(const Py_buffer& view, const Place& place) {
+  const std::string_view format = view.format ? view.format : "B";
+  const int32_t dtype = dtype_of(format, view.itemsize);
+  if (dtype >= 0) return dtype == RAL_UI16 && place.info.dtype == RAL_BF16 ? RAL_BF16 : dtype;  // NumPy has no bf16: its bits come as uint16
+  const bool swapped = format.size() == 2 && (format[0] == '>' || format[0] == '!') && dtype_of(format.substr(1), view.itemsize) >= 0;
+  raise(RAL_ERROR_DTYPE, place.text() + (swapped ? "its elements have the byte order of another machine" : "has the unsupported element format") +
+                             " ('" + std::string(format) + "')");
+}
+
+// NumPy arrays of ml_dtypes.bfloat16 have no format of the buffer protocol: their bits are read. Null for anything else.
+nb::object bf16_bits(nb::handle object) {
+  const nb::object dtype = nb::getattr(object, "dtype", nb::none());
+  if (std::string_view(nb::str(nb::getattr(dtype, "name", nb::none())).c_str()) != "bfloat16") return {};
+  return call_python(attribute(object, "view"), nb::make_tuple("uint16"));
 }
 
 ral_tensor from_buffer(nb::handle object, const Place& place, Keeper& keeper) {
   const int flags = PyBUF_STRIDES | PyBUF_FORMAT | (place.writable ? PyBUF_WRITABLE : 0);
-  if (PyObject_GetBuffer(object.ptr(), &keeper.view, flags) != 0) {
+  const auto acquire = [&](PyObject* from) {
+    return waiting_for_gil([&] { return PyObject_GetBuffer(from, &keeper.view, flags); }) == 0;
+  };
+  bool bits = false;
+  if (!acquire(object.ptr())) {
     nb::python_error cause;
-    raise_unreadable(place, cause);
+    keeper.owner = cause.matches(PyExc_ValueError) ? bf16_bits(object) : nb::object();
+    bits = keeper.owner.is_valid() && acquire(keeper.owner.ptr());
+    if (!bits) raise_unreadable(place, cause);
   }
   const Py_buffer& view = keeper.view;
-  int32_t dtype = dtype_of(view.format, view.itemsize);
-  if (dtype < 0) raise(RAL_ERROR_DTYPE, place.text() + "has the unsupported element format '" + view.format + "'");
-  if (dtype == RAL_UI16 && place.info.dtype == RAL_BF16) dtype = RAL_BF16;  // NumPy has no bf16: its bits come as uint16
+  const int32_t dtype = bits ? static_cast<int32_t>(RAL_BF16) : view_dtype(view, place);
+  static_assert(sizeof(Py_ssize_t) == sizeof(int64_t));
+  if (view.ndim > 0 && !view.shape) raise(RAL_ERROR_DTYPE, place.text() + "its buffer does not say its shape");
+  const ral_tensor tensor{view.buf, reinterpret_cast<const int64_t*>(view.ndim ? view.shape : &no_dims), nullptr, view.ndim, dtype};
+  if (!view.strides) return tensor;  // ctypes leaves them out, whatever was asked for: row-major
+  keeper.strides.reserve(static_cast<size_t>(view.ndim));
   for (int i = 0; i < view.ndim; ++i) {
+    if (view.suboffsets && view.suboffsets[i] >= 0) raise(RAL_ERROR_DTYPE, place.text() + "its rows are reached through pointers; make it contiguous");
     if (view.strides[i] % view.itemsize != 0)
       raise(RAL_ERROR_DTYPE, place.text() + "its strides are no multiple of its element size; make it contiguous");
     keeper.strides.push_back(view.strides[i] / view.itemsize);
   }
-  static_assert(sizeof(Py_ssize_t) == sizeof(int64_t));
-  return {view.buf, reinterpret_cast<const int64_t*>(view.shape), keeper.strides.data(), view.ndim, dtype};
+  return {tensor.data, tensor.dims, keeper.strides.data(), tensor.rank, tensor.dtype};
 }
 
 // Runs `body`; a Python error in it becomes InputTypeError.
@@ -181,18 +237,20 @@ auto reading(const Place& place, Body body) {
 
 nb::object dlpack_capsule(nb::handle object) {
   const bool tracked = PyObject_IsTrue(nb::getattr(object, "requires_grad", nb::bool_(false)).ptr()) == 1;
-  const nb::object plain = tracked ? nb::object(object.attr("detach")()) : nb::borrow(object);
+  const nb::object plain = tracked ? call_method(object, "detach") : nb::borrow(object);
+  nb::dict options;
+  options["max_version"] = nb::make_tuple(1, 0);
   try {
-    return plain.attr("__dlpack__")(nb::arg("max_version") = nb::make_tuple(1, 0));
+    return call_python(attribute(plain, "__dlpack__"), nb::make_tuple(), options.ptr());
   } catch (nb::python_error& refused) {
     if (!refused.matches(PyExc_TypeError)) throw;  // a producer from before DLPack 1.0 does not know max_version
   }
-  return plain.attr("__dlpack__")();
+  return call_method(plain, "__dlpack__");
 }
 
 // The slow road, for tensors without the C exchange interface. The capsule is kept, not consumed: the memory is only borrowed.
 ral_tensor from_dlpack(nb::handle object, const Place& place, Keeper& keeper) {
-  const auto device = reading(place, [&] { return nb::cast<std::pair<int32_t, int32_t>>(object.attr("__dlpack_device__")()); });
+  const auto device = reading(place, [&] { return nb::cast<std::pair<int32_t, int32_t>>(call_method(object, "__dlpack_device__")); });
   if (device.first != kDLCPU) return from_dl({nullptr, {device.first, device.second}, 0, {kDLInt, 8, 1}, nullptr, nullptr, 0}, place);
   keeper.owner = reading(place, [&] { return dlpack_capsule(object); });
   PyObject* capsule = keeper.owner.ptr();
@@ -259,7 +317,7 @@ nb::object to_python(const Kind& kind, const ral_tensor& output) {
   if (kind.exchange) return through_exchange(kind.exchange, output);
   if (!kind.from_dlpack.is_valid()) return through_nanobind<nb::numpy>(output);
   const nb::object plain = through_nanobind<nb::array_api>(output);
-  return kind.from_dlpack.is_none() ? plain : nb::object(kind.from_dlpack(plain));
+  return kind.from_dlpack.is_none() ? plain : call_python(kind.from_dlpack, nb::make_tuple(plain));
 }
 
 }  // namespace
@@ -290,9 +348,12 @@ void Borrowed::add(nb::handle object, const Place& place) {
 
 ral_tensor Borrowed::read(nb::handle object, const Place& place) {
   const KnownType& type = known_type(object);
+  if (type.masked) {
+    raise(RAL_ERROR_DTYPE, place.text() + "a masked array, whose mask would be lost: give .filled(value), or .data for all of it");
+  }
   if (reading(place, [&] { return is_negated(type, object); })) {
     if (place.writable) raise(RAL_ERROR_DTYPE, place.text() + "has the negative bit set; give resolve_neg() of it");
-    resolved_.push_back(reading(place, [&] { return nb::object(object.attr("resolve_neg")()); }));
+    resolved_.push_back(reading(place, [&] { return call_method(object, "resolve_neg"); }));
     return read(resolved_.back(), place);
   }
   const DLPackExchangeAPI* exchange = type.exchange;
@@ -305,7 +366,7 @@ ral_tensor Borrowed::read(nb::handle object, const Place& place) {
 
 Kind Borrowed::kind(nb::handle otherwise) const {
   const nb::handle first = first_ ? nb::handle(first_) : otherwise;
-  if (const DLPackExchangeAPI* exchange = exchange_of(first)) return {exchange, {}};
+  if (const DLPackExchangeAPI* exchange = known_type(first).exchange) return {exchange, {}};
   if (first.is_none() || PyObject_CheckBuffer(first.ptr())) return {};
   const std::string module = nb::cast<std::string>(first.type().attr("__module__"));
   const nb::dict modules = nb::module_::import_("sys").attr("modules");

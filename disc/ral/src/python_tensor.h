@@ -3,6 +3,9 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cxxabi.h>
+#include <unistd.h>
+
 #include <string>
 #include <vector>
 
@@ -12,6 +15,27 @@
 namespace ral::python {
 
 namespace nb = nanobind;
+
+// Runs `body`, in which this thread may wait for the GIL. Before version 3.14 Python ends a daemon thread that asks for the GIL while the
+// process exits, by unwinding its stack; nanobind's functions and destructors of C++ do not survive that, and without the GIL nothing of
+// Python may be touched. So the thread stays here, as from 3.14 on, until the process is gone. `body` holds no C++ object of its own.
+template <typename Body>
+auto waiting_for_gil(Body body) {
+  try {
+    return body();
+  } catch (abi::__forced_unwind&) {
+    for (;;) pause();
+  }
+}
+
+// Runs `body`, which throws nothing, without the GIL.
+template <typename Body>
+ral_status without_gil(Body body) {
+  PyThreadState* state = PyEval_SaveThread();
+  const ral_status status = body();
+  waiting_for_gil([&] { PyEval_RestoreThread(state); });
+  return status;
+}
 
 // Raises the exception of disc.errors that stands for `status`.
 [[noreturn]] void raise(ral_status status, const std::string& message);

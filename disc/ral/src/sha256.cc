@@ -103,10 +103,12 @@ Digest digest_with(Compress compress, std::span<const uint8_t> bytes) {
   return digest;
 }
 
+// Found out when the library is loaded: with a static local, a child forked meanwhile would wait for a thread that it does not have.
+const bool fast = cpu_has("sha") && cpu_has("sse4.1");
+
 }  // namespace
 
 Digest sha256(std::span<const uint8_t> bytes) {
-  static const bool fast = cpu_has("sha") && cpu_has("sse4.1");
   return digest_with(fast ? compress_sha_ni : compress_portable, bytes);
 }
 
