@@ -386,7 +386,7 @@ def _atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def system_path(path: str | os.PathLike[str]) -> bytes:
-    """The path as the system takes it. Raises ArtifactError for one that no file can have: with a NUL, or of characters that have no bytes."""
+    """The path as the system takes it. Raises ArtifactError for one that no file can have: with a NUL, or characters that have no bytes."""
     try:
         encoded = os.fsencode(path)
     except UnicodeEncodeError:

@@ -24,7 +24,8 @@ constexpr std::array<const char*, 10> kErrorNames{nullptr,      "InputRankError"
   if (!cause.matches(PyExc_Exception)) throw nb::python_error(cause);
   const nb::object error_type = nb::module_::import_("disc.errors").attr("InputTypeError");
   const std::string text = nb::str(cause.value()).c_str();  // PyTorch adds lines on its own sources
-  nb::raise_from(cause, error_type.ptr(), "%scannot be read as a tensor: %s", place.text().c_str(), text.substr(0, text.find('\n')).c_str());
+  const std::string line = text.substr(0, text.find('\n'));
+  nb::raise_from(cause, error_type.ptr(), "%scannot be read as a tensor: %s", place.text().c_str(), line.c_str());
 }
 
 // Calls a function that may be written in Python. kwargs: a dict, or null.
@@ -182,10 +183,11 @@ ral_tensor from_exchange(nb::handle object, const DLPackExchangeAPI* exchange, c
 int32_t view_dtype(const Py_buffer& view, const Place& place) {
   const std::string_view format = view.format ? view.format : "B";
   const int32_t dtype = dtype_of(format, view.itemsize);
-  if (dtype >= 0) return dtype == RAL_UI16 && place.info.dtype == RAL_BF16 ? RAL_BF16 : dtype;  // NumPy has no bf16: its bits come as uint16
+  if (dtype == RAL_UI16 && place.info.dtype == RAL_BF16) return RAL_BF16;  // NumPy has no bf16: its bits come as uint16
+  if (dtype >= 0) return dtype;
   const bool swapped = format.size() == 2 && (format[0] == '>' || format[0] == '!') && dtype_of(format.substr(1), view.itemsize) >= 0;
-  raise(RAL_ERROR_DTYPE, place.text() + (swapped ? "its elements have the byte order of another machine" : "has the unsupported element format") +
-                             " ('" + std::string(format) + "')");
+  raise(RAL_ERROR_DTYPE, place.text() + "has the unsupported element format '" + std::string(format) + "'" +
+                             (swapped ? ", the byte order of another machine" : ""));
 }
 
 // NumPy arrays of ml_dtypes.bfloat16 have no format of the buffer protocol: their bits are read. Null for anything else.
@@ -215,7 +217,8 @@ ral_tensor from_buffer(nb::handle object, const Place& place, Keeper& keeper) {
   if (!view.strides) return tensor;  // ctypes leaves them out, whatever was asked for: row-major
   keeper.strides.reserve(static_cast<size_t>(view.ndim));
   for (int i = 0; i < view.ndim; ++i) {
-    if (view.suboffsets && view.suboffsets[i] >= 0) raise(RAL_ERROR_DTYPE, place.text() + "its rows are reached through pointers; make it contiguous");
+    if (view.suboffsets && view.suboffsets[i] >= 0)
+      raise(RAL_ERROR_DTYPE, place.text() + "its rows are reached through pointers; make it contiguous");
     if (view.strides[i] % view.itemsize != 0)
       raise(RAL_ERROR_DTYPE, place.text() + "its strides are no multiple of its element size; make it contiguous");
     keeper.strides.push_back(view.strides[i] / view.itemsize);

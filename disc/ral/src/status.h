@@ -15,8 +15,8 @@ struct [[nodiscard]] Status {
   bool ok() const { return code == RAL_OK; }
 };
 
-// `text` as it may be shown: what a file says can hold control characters, which terminals obey, and bytes that are no UTF-8. Those, and the
-// marks that turn the direction of text, come out as "\x1b".
+// `text` as it may be shown: what a file says can hold control characters, which terminals obey, and bytes that are no UTF-8. Those, and
+// the marks that turn the direction of text, come out as "\x1b".
 std::string printable(const std::string& text);
 
 inline Status error(ral_status code, std::string message) { return {code, std::move(message)}; }
