@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from torch_mlir import ir
 
@@ -19,7 +19,7 @@ from disc.codegen.packed import obstacle, packed_entry, packed_refusal, plain_ta
 from disc.codegen.x86.forms import native_features
 from disc.config import VERSION, Options, read_environment
 from disc.errors import TargetError, UnsupportedFormatError
-from disc.frontend.imported import Imported
+from disc.frontend.imported import FixedArgument, Imported
 from disc.ir.dialect import make_context
 from disc.ir.passes import CompileState, bug_with_reproducer, run_passes
 from disc.ir.stages import dot_elements, load_env
@@ -32,8 +32,10 @@ from disc.speculation.versions import SpeculateVersions
 from disc.targets import FEATURE_FLAGS, ISAS, host_isa
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
+    Examples = torch.Tensor | np.ndarray[Any, Any] | Sequence[object] | Mapping[str, object] | None
     Model = torch.nn.Module | torch.export.ExportedProgram | str | os.PathLike[str]
 
 DynamicShapes = Mapping[str, object] | Sequence[object] | None
@@ -41,7 +43,7 @@ DynamicShapes = Mapping[str, object] | Sequence[object] | None
 
 def compile(
     model: Model,
-    example_inputs: Sequence[object] | Mapping[str, object] | None = None,
+    example_inputs: Examples = None,
     dynamic_shapes: DynamicShapes = None,
     target: str | Sequence[str] = "native",
     options: Options | None = None,
@@ -49,13 +51,15 @@ def compile(
     """Compiles `model` once for every shape of its inputs.
 
     model: a module, an exported program, or the path of a `.pt2`, `.mlir` or `.mlirbc` file. example_inputs: one valid set of inputs (a
-    tuple, or a dict by name), needed for a module; their sizes do not matter. dynamic_shapes: as `torch.export` takes them; None = every
-    dim of every tensor input is dynamic. target: "native" (this CPU, with its bf16 and int8 instructions where the program computes in
-    these), or ISA names such as ["x86-64-v3", "x86-64-v4", "x86-64-v4+avx512bf16"] (`disc.targets.ISAS` lists them). The result comes
-    out of the compile cache where the same program was compiled before (`stats()["compiles"]` is then 0). Warns where
-    `Options(packed=True)` was asked for and the program cannot be packed; the result then is a plain one.
+    tuple, a dict by name, or one tensor for one input), needed for a module; their sizes do not matter, and what is no tensor is fixed to
+    its value. dynamic_shapes: as `torch.export` takes them; None = every dim of every tensor input is dynamic. target: "native" (this CPU,
+    with its bf16 and int8 instructions where the program computes in these), or ISA names such as ["x86-64-v3", "x86-64-v4",
+    "x86-64-v4+avx512bf16"] (`disc.targets.ISAS` lists them). The result comes out of the compile cache where the same program was
+    compiled before (`stats()["compiles"]` is then 0). Warns where `Options(packed=True)` was asked for and the program cannot be packed;
+    the result then is a plain one.
 
-    Raises UnsupportedOpError (all ops that cannot be compiled), UnsupportedFormatError, TargetError, ShapeConstraintError, CompilerBug.
+    Raises UnsupportedOpError (all ops that cannot be compiled), ExportError, InputTypeError, InputRankError (example inputs that do not
+    fit), UnsupportedFormatError, TargetError, ShapeConstraintError, CompilerBug.
     """
     options = options or Options()
     target_isas(target)  # before the export: a target that does not exist should fail at once
@@ -97,16 +101,12 @@ def _through_cache(options: Options, key: Callable[[], str], produce: Callable[[
     return compiled
 
 
-def import_model(
-    model: Model, example_inputs: Sequence[object] | Mapping[str, object] | None, dynamic_shapes: DynamicShapes, context: ir.Context
-) -> Imported:
+def import_model(model: Model, example_inputs: Examples, dynamic_shapes: DynamicShapes, context: ir.Context) -> Imported:
     """The front end for this kind of model."""
     return _import_program(_program(model, example_inputs, dynamic_shapes), context)
 
 
-def _program(
-    model: Model, example_inputs: Sequence[object] | Mapping[str, object] | None, dynamic_shapes: DynamicShapes
-) -> torch.export.ExportedProgram | Path:
+def _program(model: Model, example_inputs: Examples, dynamic_shapes: DynamicShapes) -> torch.export.ExportedProgram | Path:
     """The model without Python code: a file, or an exported program."""
     if isinstance(model, str | os.PathLike):
         path = Path(model)
@@ -115,6 +115,7 @@ def _program(
         return path
     import torch
 
+    from disc.frontend.examples import examples_of
     from disc.frontend.exported import export_module
 
     if isinstance(model, torch.export.ExportedProgram):
@@ -123,9 +124,8 @@ def _program(
         raise UnsupportedFormatError(f"cannot compile a {type(model).__name__}: give a torch.nn.Module, an ExportedProgram or a path")
     if example_inputs is None:
         raise UnsupportedFormatError("compiling a module needs example_inputs: one tuple of valid inputs of any size")
-    if isinstance(example_inputs, Mapping):
-        return export_module(model, (), dynamic_shapes, example_inputs)
-    return export_module(model, tuple(example_inputs), dynamic_shapes)
+    args, kwargs = examples_of(example_inputs)
+    return export_module(model, args, dynamic_shapes, kwargs)
 
 
 def compile_program(
@@ -230,11 +230,16 @@ def compile_imported(
         "compiler": f"disc {VERSION}",
         **tables,
         **packed,
+        **({"fixed": [_fixed_record(each) for each in imported.fixed]} if imported.fixed else {}),
         "single": imported.outputs.is_single(),
         "options": {"threads": options.threads, "isas": list(isas)},
     }
     weights = [(name, weight.dtype, weight.array) for name, weight in built.weights]
     return Executable.from_parts(cast("Manifest", manifest), built.code, weights, stablehlo, threads=options.threads)
+
+
+def _fixed_record(argument: FixedArgument) -> dict[str, object]:
+    return {"name": argument.name, "position": argument.position, "value": repr(argument.value)}
 
 
 def _fused(module: ir.Module, state: CompileState) -> tuple[ir.Module, Mapping[str, object]]:

@@ -94,6 +94,14 @@ class BatchRecord(TypedDict):
     outputs: list[int]
 
 
+class FixedRecord(TypedDict):
+    """An argument that is no tensor and was fixed at compile time. position: among all arguments; value: as Python prints it."""
+
+    name: str
+    position: int
+    value: str
+
+
 class PackedRecord(TypedDict):
     """What the program was before `pack-sequences` made it one over sequences of any lengths (`disc.ral.packing` calls it).
 
@@ -122,6 +130,7 @@ class Manifest(TypedDict):
     kernels: list[dict[str, object]]  # "name", and whatever else `explain` shows
     counters: list[str]
     options: dict[str, object]
+    fixed: NotRequired[list[FixedRecord]]
     batch: NotRequired[BatchRecord]
     batch_refusal: NotRequired[str]  # why there is none, for people
     packed: NotRequired[PackedRecord]

@@ -19,7 +19,7 @@ from disc import artifact
 from disc.cli_output import AsJson, Debug, Threads, byte_size, print_json, spinner, type_text
 from disc.config import DTYPES as OPTION_DTYPES
 from disc.config import Options
-from disc.errors import ConfigurationError, DiscError, InputTypeError, ShapeConstraintError, UnsupportedFormatError
+from disc.errors import ConfigurationError, InputTypeError, ShapeConstraintError, UnsupportedFormatError
 from disc.extras import how_to_install
 
 if TYPE_CHECKING:
@@ -79,10 +79,12 @@ def compile_command(
 
         source = model
         if not is_file:
+            from disc.frontend.exported import export_module
+
             module, inputs, shapes = _from_factory(model)
             module, inputs = _converted(module, inputs, dtype)
             shapes = _dynamic_shapes(module, inputs, dynamic or [], static or []) if dynamic or static else shapes
-            source = _exported(model, module, inputs, shapes)
+            source = export_module(module, tuple(inputs), shapes)
         options = Options(threads=threads, dtype=amp or "f32", cache=not no_cache, embed_stablehlo=embed_stablehlo, packed=packed)
         if remote is not None:
             cached = _compile_remote(source, path, remote, remote_ca, remote_token, target, options)
@@ -161,8 +163,10 @@ def _from_factory(name: str) -> Built:
 def _checked(name: str, built: object) -> Built:
     import torch
 
-    if isinstance(built, tuple) and len(built) in (2, 3) and isinstance(built[0], torch.nn.Module) and isinstance(built[1], tuple | list):
-        return built[0], tuple(built[1]), built[2] if len(built) == 3 else None
+    if isinstance(built, tuple) and len(built) in (2, 3) and isinstance(built[0], torch.nn.Module):
+        inputs = (built[1],) if isinstance(built[1], torch.Tensor) else built[1]
+        if isinstance(inputs, tuple | list):
+            return built[0], tuple(inputs), built[2] if len(built) == 3 else None
     raise UnsupportedFormatError(
         f"{name} must return (module, example_inputs) or (module, example_inputs, dynamic_shapes), not {_kind(built)}"
     )
@@ -189,18 +193,6 @@ def _converted(module: torch.nn.Module, inputs: Sequence[object], dtype: str | N
     wanted = getattr(torch, DTYPES[dtype])
     converted = [each.to(wanted) if isinstance(each, torch.Tensor) and each.is_floating_point() else each for each in inputs]
     return module.to(wanted), tuple(converted)
-
-
-def _exported(name: str, module: torch.nn.Module, inputs: Sequence[object], shapes: DynamicShapes) -> torch.export.ExportedProgram:
-    """The program. Raises UnsupportedFormatError for what the module itself or torch.export says: both speak of the user's code."""
-    from disc.frontend.exported import export_module
-
-    try:
-        return export_module(module, tuple(inputs), shapes)
-    except DiscError:
-        raise
-    except Exception as error:
-        raise UnsupportedFormatError(f"{name} cannot be exported: {_user_error(error)}") from error
 
 
 def _dynamic_shapes(

@@ -173,6 +173,8 @@ def inspect_command(path: Artifact, as_json: AsJson = False, debug: Debug = Fals
     print(f"{path}: {byte_size(path.stat().st_size)}, by {manifest['compiler']}, for {', '.join(manifest.get('code', []))}")
     for record in manifest["inputs"]:
         print(f"input  {record['name']}: {type_text(record['dtype'], record['dims'])}")
+    for fixed in manifest.get("fixed", []):
+        print(f"fixed  {fixed['name']} = {fixed['value']}")
     for record in manifest["outputs"]:
         print(f"output {record['name']}: {type_text(record['dtype'], record.get('dims', ['?'] * record['rank']))}")
     for symbol in manifest["symbols"]:

@@ -42,6 +42,10 @@ class UnsupportedFormatError(DiscError):
     """The model file is of a kind that disc does not read (ONNX, a `.pt2` of another torch version, an unknown suffix)."""
 
 
+class ExportError(DiscError):
+    """PyTorch cannot make a program of the model: the model refuses its example inputs, or `torch.export` cannot trace it."""
+
+
 class ShapeConstraintError(DiscError):
     """An input, dim or relation that the compiled model does not accept; the message names the input, the dim and the sizes seen."""
 

@@ -136,7 +136,7 @@ def _traced(node: fx.Node, function: Decomposition, mode: FakeTensorMode) -> fx.
             result = function(*args, **kwargs)
         if result is NotImplemented:
             raise NotImplementedError
-        return result
+        return tuple(result) if isinstance(result, tuple) else result  # a named one would become a node that makes it
 
     try:
         # Before dispatch, composite ops are seen whole: they may have a rule. Tracing's own function mode would hand the op back whole.

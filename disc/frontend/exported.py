@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json
+import traceback
 import warnings
 import zipfile
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -15,26 +16,46 @@ import sympy
 import torch
 import torch.fx.experimental._config as symbolic_config
 from torch import fx
-from torch._dynamo.exc import UserError, UserErrorType
+from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, SymIntArgument, TensorArgument
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.value_ranges import ValueRanges
 from torch_mlir import ir
 
-from disc.errors import UnsupportedFormatError, UnsupportedOp, UnsupportedOpError
+from disc.errors import CompilerBug, DiscError, ShapeConstraintError, UnsupportedFormatError, UnsupportedOp, UnsupportedOpError
 from disc.frontend.archive import check_archive
 from disc.frontend.decompose import Decomposed, constants_by_attribute, decompose
 from disc.frontend.decompositions import export_table
 from disc.frontend.dialects import load_frontend_dialects
+from disc.frontend.examples import bind_examples, check_examples, check_specs
+from disc.frontend.export_errors import NO_STATIC_ANSWER, export_error, quiet
 from disc.frontend.forms import SymbolicForms
-from disc.frontend.imported import Constant, Imported, OutputSpec
+from disc.frontend.imported import Constant, FixedArgument, Imported, OutputSpec
 from disc.frontend.in_place import RetraceError
-from disc.frontend.locations import line_text, user_line
-from disc.frontend.lowering import GraphInput, GraphSource, lower_graph
+from disc.frontend.locations import line_text
+from disc.frontend.lowering import GraphInput, GraphSource, arguments_by_name, lower_graph
 from disc.frontend.symbols import shape_environment, to_size
 
+aten = torch.ops.aten
+IN_TRAINING = "the model is in training mode: call model.eval() (random numbers and statistics of a batch are not compiled)"
+
+
+def _drops(arguments: Mapping[str, object]) -> bool:
+    return arguments["train"] is True and arguments["p"] != 0
+
+
+def _updates_statistics(arguments: Mapping[str, object]) -> bool:
+    return arguments.get("running_mean") is not None and (arguments.get("training") is True or arguments.get("use_input_stats") is True)
+
+
+# Op → whether a call of it is one in training mode, by its arguments.
+TRAINING: dict[object, Callable[[Mapping[str, object]], bool]] = {
+    aten.dropout.default: _drops, aten.feature_dropout.default: _drops, aten.alpha_dropout.default: _drops,
+    aten.feature_alpha_dropout.default: _drops, aten.native_dropout.default: _drops,
+    aten.rrelu.default: lambda arguments: arguments["training"] is True,
+    aten.batch_norm.default: _updates_statistics, aten.instance_norm.default: _updates_statistics,
+}  # fmt: skip
 DynamicShapes = Mapping[str, object] | Sequence[object] | None
 
 
@@ -43,15 +64,29 @@ def import_exported(program: ExportedProgram, context: ir.Context) -> Imported:
 
     Raises: UnsupportedOpError listing every op that cannot be compiled, or a buffer that the model writes.
     """
+    try:
+        return _imported(program, context)
+    except DiscError:
+        raise
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(where.filename).name}:{where.lineno}"
+        raise CompilerBug(f"compiler bug in the front end, at {place}: {type(error).__name__}: {error}") from error
+
+
+def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
     load_frontend_dialects(context)
+    _refuse_training(program)
     program, decomposed = _decomposed(program)
     placeholders = {node.name: decomposed.values[node] for node in program.graph.nodes if node.op == "placeholder"}
-    inputs, leaves, weights = [], [], {}
+    inputs, leaves, weights, fixed = [], [], {}, []
     for spec in program.graph_signature.input_specs:
         node = placeholders.get(spec.arg.name)
         if spec.kind == InputKind.USER_INPUT:
             leaves.append(not isinstance(spec.arg, ConstantArgument))
-            if node is not None and leaves[-1]:
+            if isinstance(spec.arg, ConstantArgument):
+                fixed.append(FixedArgument(spec.arg.name, len(leaves) - 1, spec.arg.value))
+            elif node is not None:
                 inputs.append(GraphInput(node, spec.arg.name))
         elif node is not None and spec.target is not None:
             weights[node] = (spec.target, _stored_tensor(program, spec.target))
@@ -65,6 +100,7 @@ def import_exported(program: ExportedProgram, context: ir.Context) -> Imported:
         OutputSpec(lowered.result_names, lowered.constants, program.call_spec.out_spec),
         program.call_spec.in_spec,
         tuple(i for i, is_argument in enumerate(leaves) if is_argument),
+        tuple(fixed),
     )
 
 
@@ -79,9 +115,9 @@ def _decomposed(program: ExportedProgram) -> tuple[ExportedProgram, Decomposed]:
             pass
         try:
             program = program.run_decompositions(export_table())
-        except Exception:
+        except Exception as error:
             _refuse_complex(program)  # PyTorch itself fails on some of them
-            raise
+            raise export_error(error, lambda: None) from error
     _refuse_mutation(program)
     graph = program.graph
     return program, Decomposed(graph, {node: node for node in graph.nodes}, constants_by_attribute(program.graph_module))
@@ -104,6 +140,18 @@ def _refuse_mutation(program: ExportedProgram) -> None:
     written += [(name, "input", target) for name, target in signature.user_inputs_to_mutate.items()]
     reason = "the model writes it in place; a compiled model has no state (batch norm in training mode? call model.eval())"
     ops = [UnsupportedOp(f"{kind} {target}", reason, line_text(producers[name])) for name, kind, target in written]
+    if ops:
+        raise UnsupportedOpError(ops)
+
+
+def _refuse_training(program: ExportedProgram) -> None:
+    """Raises: UnsupportedOpError naming each op that does in training what it does not in evaluation."""
+    ops: list[UnsupportedOp] = []
+    for module in (each for each in program.graph_module.modules() if isinstance(each, fx.GraphModule)):
+        for node in module.graph.nodes:
+            trains = TRAINING.get(node.target)
+            if trains is not None and trains(arguments_by_name(node)):
+                ops.append(UnsupportedOp(str(node.target), IN_TRAINING, line_text(node)))
     if ops:
         raise UnsupportedOpError(ops)
 
@@ -157,21 +205,37 @@ def export_module(
     A dim that the model fixes becomes static. An example size of 0 or 1 would be taken for a constant by torch.export, so the
     export runs on examples whose dynamic dims are at least 2.
 
-    Raises: UnsupportedOpError when the model's control flow or sizes depend on data; what torch.export raises otherwise.
+    Raises: UnsupportedOpError when the model's control flow or sizes depend on data, or an op has no shape rule; InputRankError,
+    InputTypeError, ShapeConstraintError, UnsupportedFormatError where the model, the inputs or `dynamic_shapes` are wrong; ExportError.
     """
     positional, named = _distinct(example_inputs, kwargs or {})
-    bound = inspect.signature(model.forward).bind(*positional, **named)
+    bound = bind_examples(model, positional, named)
+    check_examples(model, bound)
     shapes = _specs_by_name(bound, dynamic_shapes)
     widened = _widened(bound, shapes)
     try:
         return _export(model, widened.args, widened.kwargs, shapes)
-    except UnsupportedOpError:
-        raise
-    except Exception:
+    except Exception as error:
         # A size of 1 that the model itself needs (a broadcast dim, one channel) cannot be widened: the user's own example decides.
-        if dynamic_shapes is not None or all(a is b for a, b in zip(_leaves(bound), _leaves(widened), strict=True)):
-            raise
+        same = all(a is b for a, b in zip(_leaves(bound), _leaves(widened), strict=True))
+        if isinstance(error, UnsupportedOpError) or dynamic_shapes is not None or same:
+            raise export_error(error, lambda: _refusal(model, bound)) from error
+    try:
         return _export(model, bound.args, bound.kwargs, shapes)
+    except Exception as error:
+        raise export_error(error, lambda: _refusal(model, bound)) from error
+
+
+def _refusal(model: torch.nn.Module, bound: inspect.BoundArguments) -> Exception | None:
+    """What the model raises on the example's own sizes; None where it runs. It runs without data, so nothing that it holds changes."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        with quiet(), mode, torch.no_grad():
+            args, kwargs = pytree.tree_map(lambda x: mode.from_tensor(x) if isinstance(x, torch.Tensor) else x, (bound.args, bound.kwargs))
+            model(*args, **kwargs)
+    except Exception as error:
+        return None if isinstance(error, NO_STATIC_ANSWER) else error
+    return None
 
 
 def _distinct(inputs: tuple[object, ...], named: Mapping[str, object]) -> tuple[tuple[object, ...], dict[str, object]]:
@@ -200,16 +264,9 @@ def sizes_from_two() -> AbstractContextManager[object]:
 
 
 def _export(model: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object], shapes: dict[str, object]) -> ExportedProgram:
-    with warnings.catch_warnings(), sizes_from_two(), SymbolicForms() as forms:
+    with warnings.catch_warnings(), sizes_from_two(), quiet(), SymbolicForms() as forms:
         warnings.simplefilter("ignore")
-        try:
-            program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
-        except GuardOnDataDependentSymNode as error:
-            raise _data_dependent(error) from error
-        except UserError as error:
-            if error.error_type is UserErrorType.CONSTRAINT_VIOLATION:
-                raise
-            raise _data_dependent(error) from error
+        program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
     _warn_of_fixed_dims(program, shapes, forms)
     return program
 
@@ -238,25 +295,11 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int)
 
 
-def _data_dependent(error: Exception) -> UnsupportedOpError:
-    frame = user_line(_trace_text(error)) or user_line(str(error))
-    place = f"{frame[0]}:{frame[1]}" if frame else "unknown line"
-    first = str(error).strip().splitlines()[0]
-    return UnsupportedOpError([UnsupportedOp("control flow or size that depends on data", first, place)])
-
-
-def _trace_text(error: Exception) -> str:
-    lines, trace = [], error.__traceback__
-    while trace is not None:
-        lines.append(f'File "{trace.tb_frame.f_code.co_filename}", line {trace.tb_lineno}')
-        trace = trace.tb_next
-    return "\n".join(line for line in lines if "/disc/frontend/" not in line)
-
-
 def _specs_by_name(bound: inspect.BoundArguments, dynamic_shapes: DynamicShapes) -> dict[str, object]:
     """Parameter name → the dynamic dims of each tensor in its argument; all of them when the user says nothing."""
     if dynamic_shapes is None:
         return {name: pytree.tree_map(_every_dim, value) for name, value in bound.arguments.items()}
+    check_specs(list(bound.arguments), dynamic_shapes)
     if isinstance(dynamic_shapes, Mapping):
         return dict(dynamic_shapes)
     return dict(zip(bound.arguments, dynamic_shapes, strict=True))
@@ -277,11 +320,15 @@ def _widen_tree(value: object, spec: object) -> object:
         return value
     if isinstance(value, torch.Tensor):
         for dim in _dynamic_dims(spec):
+            if not -value.dim() <= dim < value.dim():
+                raise ShapeConstraintError(f"dynamic_shapes has an entry for dim {dim} of an input with {value.dim()} dims")
             value = _widen(value, dim)
         return value
     if isinstance(value, Mapping) and isinstance(spec, Mapping):
         return {name: _widen_tree(part, spec.get(name)) for name, part in value.items()}
     if isinstance(value, list | tuple) and isinstance(spec, list | tuple):
+        if len(value) != len(spec):
+            raise ShapeConstraintError(f"dynamic_shapes has {len(spec)} entries for a {type(value).__name__} of {len(value)} inputs")
         parts = [_widen_tree(part, inner) for part, inner in zip(value, spec, strict=True)]
         return parts if isinstance(value, list) else tuple(parts)
     return value

@@ -38,11 +38,20 @@ class OutputSpec:
 
 
 @dataclass(frozen=True)
+class FixedArgument:
+    """An argument of the example that is no tensor: a constant of the program. position: among all leaves of a call, tensors too."""
+
+    name: str
+    position: int
+    value: Constant
+
+
+@dataclass(frozen=True)
 class Imported:
     """A module at stage `imported` and all that belongs to it.
 
     input_names: one per argument of the function; inputs_tree: the pytree of the user's (args, kwargs), whose flat leaves
-    at `argument_leaves` are the arguments (the others are constants of the program).
+    at `argument_leaves` are the arguments (the others, `fixed`, are constants of the program).
     """
 
     module: ir.Module
@@ -51,3 +60,4 @@ class Imported:
     outputs: OutputSpec
     inputs_tree: pytree.TreeSpec | None = None
     argument_leaves: tuple[int, ...] | None = None
+    fixed: tuple[FixedArgument, ...] = ()

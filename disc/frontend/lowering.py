@@ -18,7 +18,8 @@ from torch_mlir.passmanager import PassManager
 
 from disc.errors import CompilerBug, UnsupportedOp, UnsupportedOpError
 from disc.frontend.call import Call
-from disc.frontend.emitter import Emitter, RuleError, Tensor, element_type, is_static, tensor_type
+from disc.frontend.emitter import MLIR_TYPES, Emitter, RuleError, Tensor, element_type, is_static, tensor_type
+from disc.frontend.examples import weight_problem
 from disc.frontend.imported import Constant
 from disc.frontend.locations import line_text, location
 from disc.frontend.long_tail import lower_with_torch_mlir
@@ -107,6 +108,9 @@ def to_weight(tensor: torch.Tensor) -> Weight:
 
     Raises: RuleError for a dtype without a type in the IR.
     """
+    problem = weight_problem(tensor)
+    if problem is not None:
+        raise RuleError(problem)
     data = tensor.detach().cpu().resolve_neg()
     name = str(element_type(data.dtype))
     if data.dtype == torch.bfloat16:
@@ -278,6 +282,8 @@ class _Lowering:
     def _apply(self, emitter: Emitter, node: fx.Node) -> Tensor | tuple[Tensor, ...]:
         if str(node.target).startswith(DATA_DEPENDENT):
             raise RuleError("the size of its result depends on data")
+        if any(isinstance(part, torch.Tensor) and part.is_complex() for part in _parts(node.meta["val"])):
+            raise RuleError("complex numbers are not supported")
         rule = RULES.get(node.target)
         bound = Call(node, self._bind(node)) if rule is not None else None
         result = rule(emitter, bound) if rule and bound else lower_with_torch_mlir(emitter, node, self._argument_value)
@@ -311,7 +317,7 @@ class _Lowering:
     def _stand_in(self, meta: object) -> Tensor:
         assert isinstance(meta, torch.Tensor)
         shape = to_shape(meta.shape)
-        dtype = meta.dtype if not meta.dtype.is_complex else torch.float32
+        dtype = meta.dtype if meta.dtype in MLIR_TYPES else torch.float32
         kind = tensor_type(shape, dtype)
         value = ir.Operation.create("builtin.unrealized_conversion_cast", results=[kind], operands=[]).result
         return Tensor(value, shape, dtype)
@@ -328,13 +334,7 @@ class _Lowering:
             self.values[node] = self._stand_in(node.meta["val"])
 
     def _bind(self, node: fx.Node) -> dict[str, object]:
-        schema = getattr(node.target, "_schema", None)
-        if schema is None:
-            return {f"arg{i}": self._argument_value(argument) for i, argument in enumerate(node.args)}
-        bound: dict[str, object] = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
-        bound |= {argument.name: self._argument_value(value) for argument, value in zip(schema.arguments, node.args, strict=False)}
-        bound |= {name: self._argument_value(value) for name, value in node.kwargs.items()}
-        return bound
+        return {name: self._argument_value(value) for name, value in arguments_by_name(node).items()}
 
     def _argument_value(self, argument: object) -> object:
         if isinstance(argument, list | tuple):
@@ -361,6 +361,16 @@ class _Lowering:
         return names, constants
 
 
+def arguments_by_name(node: fx.Node) -> dict[str, object]:
+    """The arguments of a call, defaults too, by the names in the schema of its op."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return {f"arg{i}": argument for i, argument in enumerate(node.args)}
+    defaults = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
+    positional = {argument.name: value for argument, value in zip(schema.arguments, node.args, strict=False)}
+    return {**defaults, **positional, **node.kwargs}
+
+
 def _constant_or_size(value: object, node: fx.Node) -> object:
     if isinstance(value, torch.SymInt):
         return to_size(value)
@@ -370,6 +380,10 @@ def _constant_or_size(value: object, node: fx.Node) -> object:
     if isinstance(value, int | float | bool | None):
         return value
     raise RuleError(f"argument {node.name} of type {type(value).__name__} is not supported")
+
+
+def _parts(value: object) -> Sequence[object]:
+    return value if isinstance(value, list | tuple) else [value]
 
 
 def _sizes_of(value: object) -> list[Size]:

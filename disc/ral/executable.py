@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from disc import artifact
-from disc.artifact import Manifest, NamedWeight
+from disc.artifact import FixedRecord, Manifest, NamedWeight
 from disc.config import read_environment
-from disc.errors import ArtifactError, InputRankError
+from disc.errors import ArtifactError, InputRankError, InputTypeError
 from disc.ral import _ral
 
 if TYPE_CHECKING:
@@ -87,15 +87,37 @@ class Executable:
     def __call__(self, *inputs: object, out: object = None, **named: object) -> object:
         """Runs the model. `named`: inputs by name. `out`: a tensor or a tuple of tensors to write results to; returned as it is.
 
+        Arguments that were fixed at compile time, since they are no tensors, may be left out; another value is an InputTypeError.
+
         Raises InputRankError, InputTypeError, DeviceError, ShapeConstraintError, AliasError, OutOfMemoryError, and ArtifactError when the
         weights of a loaded file turn out to be damaged.
         """
         if named:
             inputs = self._arrange(inputs, named)
-        return self._context.call(inputs, out)
+        try:
+            return self._context.call(inputs, out)
+        except (InputRankError, InputTypeError):
+            tensors = self._without_fixed(inputs)
+            if tensors is None:
+                raise
+        return self._context.call(tensors, out)
+
+    def _without_fixed(self, inputs: tuple[object, ...]) -> tuple[object, ...] | None:
+        """The inputs of a call that gives what was fixed at compile time too; None where this is no such call."""
+        fixed = self._manifest.get("fixed", [])
+        places = {record["position"] for record in fixed}
+        if not fixed or len(inputs) != len(self._names) + len(fixed) or max(places) >= len(inputs):
+            return None
+        for record in fixed:
+            _check_fixed(record, inputs[record["position"]])
+        return tuple(value for place, value in enumerate(inputs) if place not in places)
 
     def _arrange(self, inputs: tuple[object, ...], named: dict[str, object]) -> tuple[object, ...]:
         """All inputs by position."""
+        for record in self._manifest.get("fixed", []):
+            if record["name"] in named:
+                _check_fixed(record, named[record["name"]])
+                named = {name: value for name, value in named.items() if name != record["name"]}
         expected = self._names[len(inputs) :]
         missing = [name for name in expected if name not in named]
         unknown = [name for name in named if name not in expected]
@@ -221,6 +243,14 @@ def load(
 def _text(dtype: str, dims: Iterable[int | str]) -> str:
     """ "f32[S0, 768]"."""
     return f"{dtype}[{', '.join(map(str, dims))}]"
+
+
+def _check_fixed(record: FixedRecord, value: object) -> None:
+    """Raises InputTypeError where the value is another one than at compile time."""
+    name, fixed = record["name"], record["value"]
+    given = repr(value) if isinstance(value, bool | int | float | str | None) else f"a {type(value).__name__}"
+    if given != fixed:
+        raise InputTypeError(f"{name} was fixed to {fixed} when the model was compiled, got {given}: compile it again for another value")
 
 
 def _threads(threads: int | None) -> int:

@@ -92,7 +92,7 @@ MISTAKES = {
     "no module": (["compile", "no_such_module:build"], "cannot import 'no_such_module': ModuleNotFoundError"),
     "no factory": (["compile", "sum_factory:make"], "'sum_factory' has no function 'make'; it has build, fails, mismatched, unsupported, wrong"),
     "factory fails": (["compile", "sum_factory:fails"], "sum_factory:fails failed: ValueError: no weights here"),
-    "export fails": (["compile", "sum_factory:mismatched"], "sum_factory:mismatched cannot be exported: "),
+    "export fails": (["compile", "sum_factory:mismatched"], "the model does not accept the example inputs: "),
     "factory returns": (["compile", "sum_factory:wrong"], "must return (module, example_inputs"),
     "unknown target": (["compile", "sum_factory:build", "--target", "z80"], "there is no target 'z80'; the targets are native, x86-64-v3"),
     "gpu target": (["compile", "sum_factory:build", "--target", "sm_90"], "GPU code is not generated yet"),

@@ -27,15 +27,24 @@ def dot(e: Emitter, a: Tensor, b: Tensor, contract: tuple[int, int], batch: int 
     return e.op("stablehlo.dot_general", [a.value, b.value], shape, a.dtype, dot_dimension_numbers=attribute)
 
 
+def one_type(*operands: Tensor | None) -> None:
+    """Raises RuleError for operands of several types, which eager refuses and PyTorch's shape rules do not."""
+    types = sorted({str(x.dtype) for x in operands if x is not None})
+    if len(types) > 1:
+        raise RuleError(f"operands of different types ({', '.join(types)}); PyTorch refuses them too")
+
+
 def linear(e: Emitter, call: Call) -> Tensor:
     """x · wᵀ: the weight stays as it is stored, both last dims contract."""
     x, weight, bias = call.tensor("input"), call.tensor("weight"), call.optional_tensor("bias")
+    one_type(x, weight, bias)
     result = dot(e, x, weight, (x.rank - 1, weight.rank - 1))
     return result if bias is None else e.binary("add", result, bias)
 
 
 def multiply_matrices(e: Emitter, a: Tensor, b: Tensor) -> Tensor:
     """`torch.matmul`: leading dims broadcast; equal ones become batch dims, and none are copied for a rank-2 right side."""
+    one_type(a, b)
     if a.rank == 0 or b.rank == 0:
         raise RuleError("matmul of a scalar")
     if b.rank == 1:
@@ -124,6 +133,7 @@ def transposed_weight(e: Emitter, weight: Tensor, groups: int) -> Tensor:
 
 def convolution(e: Emitter, call: Call) -> Tensor:
     x, weight, bias = call.tensor("input"), call.tensor("weight"), call.optional_tensor("bias")
+    one_type(x, weight, bias)
     count = weight.rank - 2
     stride, padding = repeated(call.integers("stride"), count), repeated(call.integers("padding"), count)
     dilation, groups = repeated(call.integers("dilation"), count), call.integer("groups")
@@ -133,7 +143,9 @@ def convolution(e: Emitter, call: Call) -> Tensor:
         result = convolve(e, x, weight, call.shape, stride=stride, padding=edges, lhs_dilation=ones, rhs_dilation=dilation, groups=groups)
     else:
         extra = repeated(call.integers("output_padding"), count)
-        kernel = [int(size) for size in weight.shape[2:] if isinstance(size, int)]
+        kernel = [size for size in weight.shape[2:] if isinstance(size, int)]
+        if len(kernel) != count:
+            raise RuleError("a transposed convolution whose weight has a dynamic kernel size")
         reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
         edges = [(r - p, r - p + o) for r, p, o in zip(reach, padding, extra, strict=True)]
         turned = transposed_weight(e, weight, groups)

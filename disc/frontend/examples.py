@@ -1,0 +1,108 @@
+"""The example inputs of a module, as the user gives them: what they are, and whether they fit the model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch._subclasses import FakeTensor
+from torch.utils import _pytree as pytree
+
+from disc.errors import InputRankError, InputTypeError, ShapeConstraintError, UnsupportedFormatError
+
+PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)  # PyTorch's own kinds of a tensor with data
+Examples = tuple[tuple[object, ...], dict[str, object]]
+
+
+def examples_of(given: object) -> Examples:
+    """Positional and named inputs. One tensor is one input.
+
+    Raises: InputTypeError for anything else than a tensor, a tuple or list, or a mapping by name.
+    """
+    if isinstance(given, torch.Tensor | np.ndarray):
+        given = (given,)
+    if isinstance(given, Mapping):
+        wrong = [name for name in given if not isinstance(name, str)]
+        if wrong:
+            raise InputTypeError(f"example_inputs: a mapping has the inputs by name; {wrong[0]!r} is no name")
+        return (), pytree.tree_map(_as_tensor, dict(given))
+    if isinstance(given, tuple | list):
+        return pytree.tree_map(_as_tensor, tuple(given)), {}
+    raise InputTypeError(
+        f"example_inputs is a {type(given).__name__}; write disc.compile(model, (x, mask)) for model(x, mask), "
+        'disc.compile(model, x) for one tensor, or disc.compile(model, {"x": x, "mask": mask})'
+    )
+
+
+def _as_tensor(leaf: object) -> object:
+    if not isinstance(leaf, np.ndarray):
+        return leaf
+    try:
+        return torch.from_numpy(np.ascontiguousarray(leaf)).reshape(leaf.shape)
+    except TypeError as error:
+        raise InputTypeError(f"example_inputs: an array of {leaf.dtype}: {error}") from error
+
+
+def bind_examples(model: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> inspect.BoundArguments:
+    """The inputs by parameter of `forward`. Raises InputRankError where they do not fit it."""
+    signature = inspect.signature(model.forward)
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise InputRankError(f"example_inputs do not fit forward{signature}: {error}") from error
+
+
+def check_examples(model: torch.nn.Module, bound: inspect.BoundArguments) -> None:
+    """Raises: InputTypeError for a tensor without data of its own, UnsupportedFormatError for a module or weight of such a kind."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UnsupportedFormatError("a TorchScript module cannot be compiled: give the torch.nn.Module it was made of, or export that")
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if isinstance(tensor, FakeTensor) or tensor.device.type == "meta":
+            raise UnsupportedFormatError(f"weight '{name}': {_problem(tensor)}")
+    for name, tensor in _named_tensors(bound.arguments):
+        problem = _problem(tensor)
+        if problem is not None:
+            raise InputTypeError(f"example of input '{name}': {problem}")
+
+
+def _named_tensors(arguments: Mapping[str, object]) -> Iterator[tuple[str, torch.Tensor]]:
+    for path, leaf in pytree.tree_leaves_with_path(dict(arguments)):
+        if isinstance(leaf, torch.Tensor):
+            yield pytree.keystr(path[:1]).strip("[']") + pytree.keystr(path[1:]), leaf
+
+
+def _problem(tensor: torch.Tensor) -> str | None:
+    """Why this tensor can be no input or weight; None: it can."""
+    if isinstance(tensor, FakeTensor):
+        return "a FakeTensor has no data; give a tensor with values"
+    if tensor.device.type == "meta":
+        return "a tensor on the meta device has no data; give one with values"
+    if type(tensor) not in PLAIN:
+        return f"tensors of the subclass {type(tensor).__name__} are not supported; give a plain torch.Tensor"
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        layout = "jagged" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+        return f"tensors of layout {layout} are not supported; give a dense tensor"
+    return "quantized tensors are not supported; give what dequantize() returns" if tensor.is_quantized else None
+
+
+def weight_problem(tensor: torch.Tensor) -> str | None:
+    """Why the data of a weight cannot be stored; None: it can."""
+    return _problem(tensor)
+
+
+def check_specs(names: Sequence[str], specs: object) -> None:
+    """Raises: ShapeConstraintError where `dynamic_shapes` is not one entry per input."""
+    inputs = ", ".join(map(repr, names)) or "none"
+    if isinstance(specs, Mapping):
+        unknown = [name for name in specs if name not in names]
+        missing = [name for name in names if name not in specs]
+        if unknown:
+            raise ShapeConstraintError(f"dynamic_shapes names {unknown[0]!r}, which is no input of this call; the inputs are {inputs}")
+        if missing:
+            raise ShapeConstraintError(f"dynamic_shapes has no entry for input {missing[0]!r}; the inputs are {inputs}")
+    elif not isinstance(specs, tuple | list):
+        raise ShapeConstraintError(f"dynamic_shapes is a {type(specs).__name__}: give a tuple with an entry per input, or a dict by name")
+    elif len(specs) != len(names):
+        raise ShapeConstraintError(f"dynamic_shapes has {len(specs)} entries for {len(names)} inputs ({inputs})")

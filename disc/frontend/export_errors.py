@@ -1,0 +1,128 @@
+"""What PyTorch raises while it exports or traces a program, in the words of `disc.errors`."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
+
+import torch
+from torch._dynamo.exc import TorchDynamoException, UserError, UserErrorType
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+from torch.fx.experimental.symbolic_shapes import ConstraintViolationError, GuardOnDataDependentSymNode, PendingUnbackedSymbolNotFound
+
+from disc.errors import DiscError, ExportError, ShapeConstraintError, UnsupportedOp, UnsupportedOpError
+from disc.frontend.locations import user_line
+
+DATA_DEPENDENT = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException, PendingUnbackedSymbolNotFound)
+# What a run without data cannot know.
+NO_STATIC_ANSWER = (*DATA_DEPENDENT, UnsupportedOperatorException, UnsupportedFakeTensorException, TorchDynamoException)
+NO_SHAPES = "PyTorch cannot tell the shape of its result (the op has no fake implementation)"
+HINTS = (
+    (r"DynamicCache|StaticCache|past_key_values|\bCache\b",
+     "keys and values in a cache object cannot be compiled: set model.config.use_cache = False, or take and return them as tensors"),
+    (r"[Uu]nsupported (input|output) type|is not a pytree|not a valid (input|output)|only tensors|Input type",
+     "inputs and results may be tensors, numbers, and tuples, lists and dicts of these"),
+)  # fmt: skip
+# Where PyTorch prints what it raises too, with pages of its own source.
+LOUD = (
+    "torch._subclasses.fake_tensor",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch.fx.experimental.recording",
+    "torch.fx.experimental.proxy_tensor",
+)
+LONGEST = 400
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps PyTorch from printing what it raises; the exception says it."""
+
+    def silent(record: logging.LogRecord) -> bool:
+        return record.levelno < logging.WARNING
+
+    loggers = [logging.getLogger(name) for name in LOUD]
+    for each in loggers:
+        each.addFilter(silent)
+    printed = io.StringIO()
+    try:
+        with redirect_stderr(printed):
+            yield
+    except Exception as error:
+        graph = f"{getattr(error, 'partial_fx_graph', '')}\n"  # torch.export prints it where a branch depends on data
+        printed = io.StringIO(printed.getvalue().replace(graph, ""))
+        raise
+    finally:
+        sys.stderr.write(printed.getvalue())
+        for each in loggers:
+            each.removeFilter(silent)
+
+
+def export_error(error: Exception, refuses: Callable[[], Exception | None]) -> DiscError:
+    """The error to raise in the place of `error`. refuses: what the model itself says to its example, None if it takes it."""
+    if isinstance(error, DiscError):
+        return error
+    if isinstance(error, DATA_DEPENDENT) or (isinstance(error, UserError) and "data-dependent" in str(error).lower()):
+        return _refused("control flow or size that depends on data", first_line(error), error)
+    if isinstance(error, UnsupportedOperatorException | UnsupportedFakeTensorException):
+        return _refused(str(getattr(error, "func", "an op")), NO_SHAPES, error)
+    if isinstance(error, TorchDynamoException) and not isinstance(error, UserError):  # which export asks for these ops alone
+        return _refused("control flow on values (torch.cond, while_loop, map, scan)", "not supported", error)
+    if isinstance(error, ConstraintViolationError) or (
+        isinstance(error, UserError) and error.error_type is UserErrorType.CONSTRAINT_VIOLATION
+    ):
+        return ShapeConstraintError(f"dynamic_shapes does not fit the model: {shortened(error)}")
+    own = refuses()
+    if own is not None:
+        return ExportError(f"the model does not accept the example inputs: {_said(own)}")
+    if isinstance(error, UserError):
+        return ExportError(f"torch.export refuses the model or its example inputs: {_said(error)}{_hint(str(error))}")
+    return ExportError(f"torch.export cannot trace the model with dynamic sizes: {_said(error)}{_hint(str(error))}")
+
+
+def _refused(op: str, reason: str, error: Exception) -> UnsupportedOpError:
+    return UnsupportedOpError([UnsupportedOp(op, reason, error_line(error))])
+
+
+def error_line(error: Exception) -> str:
+    """The user's line that raised it, "model.py:12", or "unknown line"."""
+    frame = user_line(_trace_text(error)) or user_line(str(error))
+    return f"{frame[0]}:{frame[1]}" if frame else "unknown line"
+
+
+def _trace_text(error: Exception) -> str:
+    lines, trace = [], error.__traceback__
+    while trace is not None:
+        lines.append(f'File "{trace.tb_frame.f_code.co_filename}", line {trace.tb_lineno}')
+        trace = trace.tb_next
+    return "\n".join(line for line in lines if "/disc/frontend/" not in line and "/disc/api.py" not in line)
+
+
+def _said(error: Exception) -> str:
+    place = error_line(error)
+    at = "" if place.startswith((torch.__path__[0], "unknown")) else f" at {place}"
+    return f"{type(error).__name__}{at}: {shortened(error)}"
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def shortened(error: Exception) -> str:
+    """The first paragraph of the message, without what PyTorch says about itself there."""
+    text = re.split(r"\n\s*\n|\n(?=For more information|The following call|Exception raised from|from user code)", str(error).strip())[0]
+    text = re.sub(r"\(?Could this error message be improved\?.*|\(Triggered internally at.*|<Call Stack.*", "", text, flags=re.DOTALL)
+    text = " ".join(text.split())
+    return f"{text[:LONGEST]} ..." if len(text) > LONGEST else text or "(no message)"
+
+
+def _hint(text: str) -> str:
+    return next((f"\n{hint}" for pattern, hint in HINTS if re.search(pattern, text)), "")

@@ -1,0 +1,318 @@
+"""Compiles one call, calls it with several sets of inputs, and says how each call ended."""
+
+from __future__ import annotations
+
+import random
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.utils import _pytree as pytree
+
+import disc
+from disc.errors import CompilerBug, DiscError
+from tests.fuzz.op_exclusions import is_known
+from tests.fuzz.op_programs import FLOATS, Program
+
+FINE = ("right", "refused", "refused in the call", "both refuse", "random", "computes more", "torch cannot", "eager fails", "known")
+OPTIONS = disc.Options(cache=False, threads=1)
+TOLERANCES = {torch.float64: 1e-6, torch.float32: 2e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
+# Eager has no kernel, or none for this dtype: a limit of eager's, which no compiled program has to share.
+NO_KERNEL = (
+    "not implemented for",
+    "not yet implemented",
+    "not supported",
+    "is not implemented",
+    "does not support",
+    "unsupported",
+    "expected scalar type",
+)
+NEW_SIZES = (0, 1, 2, 3, 5, 8, 9, 16, 19)
+
+Mark = Callable[[str], None]
+Run = Callable[[Sequence[torch.Tensor]], object]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """kind: one of FINE, or a failure. text: what happened, for a reader. where: for failures of one class, the same."""
+
+    kind: str
+    text: str = ""
+    where: str = ""
+
+
+def check(program: Program, through: str, mark: Mark, calls: int) -> list[Outcome]:
+    """One outcome per call; the first is that of the program's own inputs.
+
+    through: "compile" (disc.compile) or "backend" (torch.compile). mark: is told what begins, so that a crash has a name.
+    """
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        outcomes = (_check_compile if through == "compile" else _check_backend)(program, mark, calls)
+    return [
+        Outcome("known", each.text, each.where) if each.kind not in FINE and is_known(str(program), each.kind, each.text) else each
+        for each in outcomes
+    ]
+
+
+def _check_compile(program: Program, mark: Mark, calls: int) -> list[Outcome]:
+    module, inputs = program.module(), program.tensors()
+    mark("eager")
+    wanted = _eager(module, inputs)
+    mark("compile")
+    try:
+        executable = disc.compile(module, tuple(inputs), options=OPTIONS)
+    except Exception as error:
+        return [_error(error, "both refuse" if isinstance(wanted, Exception) else "refused")]
+    executable.like = torch.empty(0)
+    outcomes = []
+    for given in _input_sets(program, calls):
+        mark("eager")
+        wanted = _eager(module, given)
+        mark("call")
+        outcomes.append(_compared(module, given, wanted, lambda xs: executable(*xs)))
+    return outcomes
+
+
+def _check_backend(program: Program, mark: Mark, calls: int) -> list[Outcome]:
+    module, outcomes = program.module(), []
+    torch._dynamo.reset()
+    compiled = torch.compile(module, backend="disc", dynamic=random.Random(program.number).choice((None, True)))
+    for given in _input_sets(program, min(calls, 3)):
+        mark("eager")
+        wanted = _eager(module, given)
+        mark("torch.compile")
+        outcome = _compared(module, given, wanted, lambda xs: compiled(*xs), _any_error_is_raw(wanted))
+        if outcome.kind not in FINE and _fails_too(module, given, wanted):
+            outcome = Outcome("torch cannot", outcome.text)
+        outcomes.append(outcome)
+        if outcome.kind not in FINE:
+            break
+    return outcomes
+
+
+def _any_error_is_raw(wanted: object) -> bool:
+    return not isinstance(wanted, Exception)
+
+
+def _fails_too(module: torch.nn.Module, given: Sequence[torch.Tensor], wanted: object) -> bool:
+    """Whether torch.compile is wrong without us: with the backend that runs the traced graph in eager."""
+    torch._dynamo.reset()
+    other = torch.compile(module, backend="aot_eager", dynamic=True)
+    return _compared(module, given, wanted, lambda xs: other(*xs), _any_error_is_raw(wanted)).kind not in FINE
+
+
+# --- inputs ---------------------------------------------------------------------------------------------------------------------
+
+
+def _input_sets(program: Program, calls: int) -> list[list[torch.Tensor]]:
+    """The program's own inputs; the same in other memory layouts; inputs of other sizes."""
+    rng = random.Random(program.number)
+    torch.manual_seed(program.number)
+    own = program.tensors()
+    if not own or any(x.layout != torch.strided or x.device.type != "cpu" for x in own):
+        return [own]
+    sets = [own, [_strided(x, rng) for x in own]]
+    while len(sets) < calls:
+        sets.append(_resized(own, rng))
+    return sets[:calls]
+
+
+def _strided(x: torch.Tensor, rng: random.Random) -> torch.Tensor:
+    """The same values in memory that is not contiguous."""
+    choice = rng.randrange(4)
+    if choice == 0 and x.dim() > 1:
+        return x.transpose(0, -1).contiguous().transpose(0, -1)
+    if choice == 1 and x.dim():
+        return torch.stack([x, x], -1)[..., 0]
+    if choice == 2 and x.dim():
+        return torch.cat([x[:1], x])[1:]
+    return x.clone()
+
+
+def _resized(own: Sequence[torch.Tensor], rng: random.Random) -> list[torch.Tensor]:
+    """Equal sizes stay equal, some others change; the values are drawn from those that were there."""
+    sizes = sorted({size for x in own for size in x.shape})
+    new = {size: size if rng.random() < 0.35 else rng.choice(NEW_SIZES) for size in sizes}
+    if sum(_elements(x, new) for x in own) > 200_000:
+        new = {size: min(size, to) for size, to in new.items()}
+    made = []
+    for x in own:
+        flat, count = x.reshape(-1), _elements(x, new)
+        source = flat if flat.numel() else torch.ones(1, dtype=x.dtype)
+        made.append(source[torch.randint(source.numel(), (count,))].reshape([new[size] for size in x.shape]))
+    return made
+
+
+def _elements(x: torch.Tensor, new: dict[int, int]) -> int:
+    count = 1
+    for size in x.shape:
+        count *= new[size]
+    return count
+
+
+# --- calls ----------------------------------------------------------------------------------------------------------------------
+
+
+def _eager(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> object:
+    """The result, or the exception."""
+    torch.manual_seed(0)
+    try:
+        return module(*[_copy(x) for x in inputs])
+    except Exception as error:
+        return error
+
+
+def _copy(x: torch.Tensor) -> torch.Tensor:
+    """With the strides, where it has some; a write into an expanded tensor would fail in any case."""
+    if x.layout != torch.strided or x.device.type == "meta":
+        return x
+    copy = torch.empty_strided(x.size(), x.stride(), dtype=x.dtype)
+    copy.copy_(x) if not _overlaps(x) else copy.as_strided((copy.untyped_storage().nbytes() // copy.element_size(),), (1,)).copy_(
+        _memory(x)
+    )
+    return copy
+
+
+def _overlaps(x: torch.Tensor) -> bool:
+    return any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride(), strict=True))
+
+
+def _memory(x: torch.Tensor) -> torch.Tensor:
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
+    return x.as_strided((extent,), (1,))
+
+
+def _compared(module: torch.nn.Module, given: Sequence[torch.Tensor], wanted: object, run: Run, strict: bool = False) -> Outcome:
+    """strict: any exception is a failure."""
+    inputs = [_copy(x) for x in given]
+    shapes = ", ".join(f"{str(x.dtype)[6:]}{list(x.shape)}" for x in given)
+    try:
+        ours = run(inputs)
+    except Exception as error:
+        if strict:
+            return Outcome("raw", f"called with {shapes}: {_text(error)}", _where(error))
+        if isinstance(wanted, Exception):
+            return (
+                Outcome("both refuse")
+                if isinstance(error, DiscError) or type(error) is type(wanted) or "torch._dynamo" in type(error).__module__
+                else _error(error, "both refuse")
+            )
+        return _error(error, "refused in the call", f"called with {shapes}: ")
+    if isinstance(wanted, Exception):
+        text = str(wanted)
+        if any(part in text for part in NO_KERNEL) or isinstance(wanted, NotImplementedError):
+            return Outcome("computes more")
+        return Outcome("answers", f"called with {shapes}: eager refuses ({type(wanted).__name__}: {text[:300]}), disc answers")
+    difference = _difference(ours, wanted)
+    if difference is None:
+        return Outcome("right")
+    if _is_random(module, given, wanted):
+        return Outcome("random")
+    if difference.startswith("values") and _as_close_as_eager(module, given, ours, wanted):
+        return Outcome("right")
+    return Outcome("wrong", f"called with {shapes}: {difference}", difference.split(":")[0])
+
+
+def _difference(ours: object, wanted: object) -> str | None:
+    found, expected = ([leaf for leaf in pytree.tree_leaves(each) if leaf is not None] for each in (ours, wanted))
+    if len(found) != len(expected):
+        return f"count: {len(found)} results for {len(expected)}"
+    for number, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
+        if not isinstance(theirs, torch.Tensor):
+            if isinstance(theirs, int | float | bool) and _number(mine) != float(theirs) and theirs == theirs:
+                return f"number: result {number} is {mine}, eager's {theirs}"
+            continue
+        if not isinstance(mine, torch.Tensor):
+            return f"type: result {number} is {type(mine).__name__}"
+        if mine.dtype != theirs.dtype:
+            return f"dtype: result {number} is {mine.dtype}, eager's {theirs.dtype}"
+        if mine.shape != theirs.shape:
+            return f"shape: result {number} is {list(mine.shape)}, eager's {list(theirs.shape)}"
+        if theirs.layout != torch.strided or theirs.device.type == "meta":
+            continue
+        if not _close(mine, theirs):
+            return f"values: result {number}: {_sample(mine, theirs)}"
+    return None
+
+
+def _number(value: object) -> float:
+    return float(value.item()) if isinstance(value, torch.Tensor) else float(value)  # pyright: ignore
+
+
+def _close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
+    tolerance = TOLERANCES.get(theirs.dtype)
+    if tolerance is None:
+        return torch.equal(mine, theirs) if not theirs.dtype.is_complex else torch.allclose(mine, theirs, 1e-3, 1e-4, equal_nan=True)
+    scale = 1.0 if theirs.dtype != torch.float64 else 1e-1
+    return torch.allclose(mine.double(), theirs.double(), tolerance, tolerance * scale, equal_nan=True)
+
+
+def _sample(mine: torch.Tensor, theirs: torch.Tensor) -> str:
+    a, b = mine.reshape(-1), theirs.reshape(-1)
+    if theirs.dtype.is_floating_point:
+        a, b = a.double(), b.double()
+    wrong = ~(torch.isclose(a, b, 1e-4, 1e-5, equal_nan=True) if a.is_floating_point() or a.is_complex() else a == b)
+    place = int(wrong.to(torch.int8).argmax())
+    return f"{int(wrong.sum())} of {wrong.numel()} differ, at {place} {a[place].item()} for {b[place].item()}"
+
+
+def _is_random(module: torch.nn.Module, given: Sequence[torch.Tensor], wanted: object) -> bool:
+    """Whether eager gives something else with another seed, or leaves memory as it finds it."""
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        keep = [torch.full((200,), 7.0) for _ in range(50)]
+        del keep
+        try:
+            again = module(*[_copy(x) for x in given])
+        except Exception:
+            return True
+        if _difference(again, wanted) is not None:
+            return True
+    return False
+
+
+def _as_close_as_eager(module: torch.nn.Module, given: Sequence[torch.Tensor], ours: object, wanted: object) -> bool:
+    """Whether, measured by the result in f64, ours is about as near as eager's."""
+    wide = [x.double() if x.dtype in FLOATS else x for x in given]
+    exact = _eager(module, wide)
+    if isinstance(exact, Exception):
+        return False
+    for mine, theirs, true in zip(*(pytree.tree_leaves(each) for each in (ours, wanted, exact)), strict=True):
+        if not isinstance(theirs, torch.Tensor) or _close(mine, theirs):
+            continue
+        if theirs.dtype not in FLOATS or true.shape != theirs.shape:
+            return False
+        bits = torch.finfo(theirs.dtype).eps * 16
+        error, allowed = (mine.double() - true).abs(), 4 * (theirs.double() - true).abs() + bits * true.abs().nan_to_num(0, 0, 0).amax()
+        same = (mine.double() == theirs.double()) | (mine.isnan() & theirs.isnan())
+        if not bool((same | (error <= allowed)).all()):
+            return False
+    return True
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------------------
+
+
+def _error(error: Exception, refused: str, before: str = "") -> Outcome:
+    if isinstance(error, CompilerBug):
+        return Outcome("bug", before + _text(error), _where(error.__cause__ or error) + " " + str(error).splitlines()[0][:150])
+    if isinstance(error, DiscError):
+        return Outcome(refused, f"{type(error).__name__}: {error}")
+    return Outcome("raw", before + _text(error), _where(error))
+
+
+def _text(error: BaseException) -> str:
+    lines = traceback.format_exception(error)
+    return f"{type(error).__name__}: {str(error)[:400]}\n" + "".join(lines)[-1800:]
+
+
+def _where(error: BaseException) -> str:
+    """The exception and the last line of ours that it passed."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/disc/" in f.filename or "/torch/" in f.filename]
+    ours = [f for f in frames if "/disc/" in f.filename and "site-packages" not in f.filename]
+    last = [*ours[-1:], *frames[-1:]]
+    return f"{type(error).__name__} in " + " / ".join(f"{f.filename.rsplit('/', 1)[1]}:{f.name}" for f in last)
