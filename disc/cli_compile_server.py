@@ -21,6 +21,7 @@ def compile_server_command(
     queue: Annotated[int, typer.Option(min=1, help="Jobs that may wait; more are refused.")] = 16,
     memory: Annotated[int, typer.Option(min=1, help="GiB of address space of one job.")] = 16,
     seconds: Annotated[int, typer.Option(min=1, help="Time that one job may take.")] = 900,
+    stall: Annotated[int, typer.Option(min=1, help="Seconds that the next piece of an upload may take.")] = 20,
     tokens: Annotated[Path | None, typer.Option(help="File of bearer tokens, one per line, of which clients must show one.")] = None,
     certificate: Annotated[Path | None, typer.Option(help="TLS certificate (PEM).")] = None,
     key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
@@ -44,7 +45,7 @@ def compile_server_command(
         host=host,
         port=port,
         jobs=jobs,
-        limits=CompileLimits(queue=queue, memory_bytes=memory * GIB, cpu_s=seconds, wall_s=seconds),
+        limits=CompileLimits(queue=queue, memory_bytes=memory * GIB, cpu_s=seconds, wall_s=seconds, arrival_s=stall),
         tls=Tls(str(certificate), str(key), str(client_ca) if client_ca else None) if certificate is not None else None,
         access=Access(inference_tokens=str(tokens) if tokens else None),
     )

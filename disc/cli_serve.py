@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -14,20 +15,26 @@ from disc.extras import how_to_install
 
 
 def serve_command(
-    path: Annotated[Path, typer.Argument(help="A .disc file, or a folder of NAME/VERSION/model.disc.", metavar="MODEL.disc|DIR")],
+    path: Annotated[
+        Path, typer.Argument(help="A .disc file, or a folder of NAME.disc and NAME/VERSION/model.disc.", metavar="MODEL.disc|DIR")
+    ],
     config: Annotated[Path | None, typer.Option(help="Settings (TOML); options below go before it.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="gRPC port; default 8001, 0: any free one.")] = None,
     http_port: Annotated[int | None, typer.Option(min=0, max=65535, help="HTTP port; default 8000, 0: any free one.")] = None,
     admin: Annotated[bool, typer.Option("--admin", help="Let clients load and unload models.")] = False,
+    allow_failed_models: Annotated[
+        bool, typer.Option("--allow-failed-models", help="Serve the others where a model cannot be loaded.")
+    ] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Serve models over the Open Inference Protocol until SIGTERM."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C library writes lines of its own, which are no JSON; read when it is imported
     try:
         from disc.serving.grpc_server import termination
         from disc.serving.logs import log_to_stderr
-        from disc.serving.server import Server, few_arenas
+        from disc.serving.server import Server, few_arenas, most_files
         from disc.serving.settings import ServerSettings, read_settings
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"disc serve needs {error.name}; install it with: {how_to_install('serve')}") from error
@@ -35,9 +42,11 @@ def serve_command(
         raise ConfigurationError(f"{path}: there is no such file or folder")
     settings = read_settings(config) if config is not None else ServerSettings()
     given = {key: value for key, value in {"host": host, "port": port, "http_port": http_port}.items() if value is not None}
-    settings = dataclasses.replace(settings, **given, admin=admin or settings.admin)
+    flags = {"admin": admin or settings.admin, "allow_failed_models": allow_failed_models or settings.allow_failed_models}
+    settings = dataclasses.replace(settings, **given, **flags)
     log_to_stderr()
     few_arenas()
+    most_files()
     server = Server(path, settings)
     server.start()
     with termination() as wait:  # whoever reads that it serves may end it

@@ -139,6 +139,12 @@ class Executable:
         """Waits for the check of a loaded file's weights. Raises ArtifactError."""
         self._context.verify()
 
+    def remap(self, descriptor: int) -> None:
+        """From now on the bytes of the loaded file are read from `descriptor`, a file of the same bytes that nobody changes; it may be
+        closed. Calls may run meanwhile. Raises OutOfMemoryError; CompilerBug for another size."""
+        self._context.verify()
+        self._context.remap(descriptor)
+
     @property
     def manifest(self) -> Manifest:
         """What the artifact says about itself (docs/artifact.md)."""

@@ -23,6 +23,7 @@ from disc.serving.compile_settings import CompileLimits, CompileSettings
 from disc.serving.logs import log
 
 RESULT = "model.disc"
+IMPORT = "import"  # the stage in which a worker reads the program
 POLL_S = 0.1
 MAX_OUTPUT = 1 << 20  # bytes that a worker may say
 MAX_MESSAGE = 16 << 10  # characters of an error for the client
@@ -55,7 +56,7 @@ def run_job(folder: Path, settings: CompileSettings, on_stage: Callable[[str, in
         _end(process)
     if said.get("done") is True and code == 0:
         return _checked_result(folder, settings.limits)
-    raise _failure(said.get("error"), code, folder, settings.limits)
+    raise _failure(said, code, folder, settings.limits)
 
 
 def _started(folder: Path, settings: CompileSettings) -> subprocess.Popen[bytes]:
@@ -159,15 +160,16 @@ def _too_large(what: str, limits: CompileLimits) -> JobLimitError:
     return JobLimitError(f"the job needed more than {allowed >> 20} MiB of {what}")
 
 
-def _failure(error: object, code: int, folder: Path, limits: CompileLimits) -> ServingError:
-    """What a job that did not end well comes to."""
+def _failure(said: Mapping[str, object], code: int, folder: Path, limits: CompileLimits) -> ServingError:
+    """What a job that did not end well comes to. said: its last words."""
+    error = said.get("error")
     if isinstance(error, dict):
         fields = cast("dict[str, object]", error)
         kind, message = str(fields.get("kind")), str(fields.get("message"))
         if kind == "limit":
             return _too_large("disk" if message == "disk" else "memory", limits)
         if message:
-            return JobRefusedError(message.replace(f"{folder}/", "")[:MAX_MESSAGE], kind[:100])
+            return JobRefusedError(_for_client(message, folder)[:MAX_MESSAGE], kind[:100])
     tail = _log_tail(folder / "log")
     if code == -signal.SIGXCPU:
         return JobLimitError(f"the job took more than {limits.cpu_s} s of CPU time")
@@ -178,9 +180,19 @@ def _failure(error: object, code: int, folder: Path, limits: CompileLimits) -> S
     log("job_fault", code=code, error=str(error), tail=tail[-2000:].decode(errors="replace"))
     if code == -signal.SIGKILL:
         return JobLimitError("the system killed the job, as it does when memory runs out")
+    if code in (-signal.SIGSEGV, -signal.SIGBUS) and said.get("stage") == IMPORT:
+        # Parsing is recursive, in C++: a program that is nested deeply enough ends it, in text and in bytecode.
+        return JobRefusedError("the program cannot be read: it is malformed, or nested too deeply", "UnsupportedFormatError")
     if code < 0:
         return ModelFailedError(f"the compiler crashed on this program ({signal.Signals(-code).name})")
     return ModelFailedError(_FAILED)
+
+
+def _for_client(message: str, folder: Path) -> str:
+    """Without the places of this machine; those of the program's own source lines stay."""
+    for place in (str(folder), str(Path(artifact.__file__).parents[1]), sys.prefix, sys.base_prefix):
+        message = message.replace(f"{place}/", "")
+    return message
 
 
 def _log_tail(path: Path) -> bytes:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from disc.cache import cache_key
 from disc.config import DTYPES, VERSION
-from disc.errors import RequestError
+from disc.errors import DeadlineError, RequestError
 from disc.serving.compile_settings import CompileLimits
 from disc.serving.messages import Message
 from disc.targets import ISAS
@@ -79,15 +80,19 @@ def _fields(job: Message) -> str:
     }, sort_keys=True)  # fmt: skip
 
 
-def receive(requests: Iterator[Message], job: Message, folder: Path) -> None:
-    """Writes the files of a job: what `requests` bring, of the sizes and hashes that were said. Raises RequestError."""
+def receive(requests: Iterator[Message], job: Message, folder: Path, limits: CompileLimits) -> None:
+    """Writes the files of a job: what `requests` bring, of the sizes and hashes that were said. Raises RequestError, DeadlineError."""
     rest = b""
+    start, arrived = time.monotonic(), 0
     for name, blob in (("program", job.program), ("weights", job.weights)):
         hashed, missing = hashlib.sha256(), blob.size
         with open(folder / name, "xb") as file:
             while missing:
                 piece = rest or _next_piece(requests, name, missing)
                 part, rest = piece[:missing], piece[missing:]
+                arrived += len(part)
+                if time.monotonic() - start > limits.arrival_s + arrived / limits.upload_rate:
+                    raise DeadlineError(f"the upload is slower than {limits.upload_rate} bytes per second")
                 file.write(part)
                 hashed.update(part)
                 missing -= len(part)

@@ -13,13 +13,14 @@ import grpc
 
 from disc.errors import ConfigurationError, JobRefusedError, RequestError
 from disc.serving.access import Tokens
+from disc.serving.arrivals import Arrivals, Patience
 from disc.serving.compile_jobs import Jobs, Snapshot, State
 from disc.serving.compile_process import what_is_closed
 from disc.serving.compile_request import KIND, SERVICE, check_job, job_key, receive
 from disc.serving.compile_settings import CompileSettings
-from disc.serving.grpc_handlers import Handlers, abort, parsed
+from disc.serving.grpc_handlers import Handlers, parsed
 from disc.serving.grpc_health import MOST_WATCHERS, HealthService, Switch, reflection
-from disc.serving.grpc_server import bind, make_server
+from disc.serving.grpc_server import Connections, bind, make_server
 from disc.serving.logs import log
 from disc.serving.messages import message
 
@@ -34,15 +35,14 @@ _STATES = _EVENT.DESCRIPTOR.enum_types_by_name["State"].values_by_name
 class CompileService:
     """The four methods."""
 
-    def __init__(self, settings: CompileSettings, jobs: Jobs, tokens: Tokens) -> None:
+    def __init__(self, settings: CompileSettings, jobs: Jobs, tokens: Tokens, arrivals: Arrivals) -> None:
         self._limits = settings.limits
         self._jobs = jobs
-        handlers = Handlers(SERVICE, tokens)
+        handlers = Handlers(SERVICE, tokens, arrivals)
         handlers.stream("Compile", self._compile)
         handlers.unary("Status", lambda data, _: _event(_ticket(data), self._jobs.snapshot(_ticket(data))))
         handlers.unary("Cancel", lambda data, _: _event(_ticket(data), self._jobs.withdraw(_ticket(data))))
         handlers.answers("Fetch", self._fetch)
-        self._handlers = handlers
         self.generic = handlers.generic()
 
     def _compile(self, data: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -61,7 +61,7 @@ class CompileService:
             late.start()
             try:
                 yield _EVENT(state=_STATES["UPLOAD"].number).SerializeToString()
-                receive(requests, job, folder)
+                receive(requests, job, folder, self._limits)
                 complete = True
             finally:
                 late.cancel()
@@ -86,16 +86,10 @@ class CompileService:
                 return
             seen = self._jobs.wait(ticket, seen, LOOK_S)
 
-    def _fetch(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        try:
-            self._handlers.check(context, False)
-            with self._jobs.open_result(_ticket(data)) as file:
-                while piece := file.read(PIECE):
-                    yield _PIECE(data=piece).SerializeToString()
-            return
-        except Exception as error:
-            failure = error
-        abort(context, failure, "Fetch")
+    def _fetch(self, data: bytes, _: grpc.ServicerContext) -> Iterator[bytes]:
+        with self._jobs.open_result(_ticket(data)) as file:
+            while piece := file.read(PIECE):
+                yield _PIECE(data=piece).SerializeToString()
 
 
 def _ticket(data: bytes) -> str:
@@ -124,9 +118,13 @@ class CompileServer:
         self.port = 0
         tokens = Tokens(settings.access)
         self._health = Switch()
-        health = HealthService(self._health, tokens, SERVICE).generic
-        services = [CompileService(settings, self.jobs, tokens).generic, health, *reflection(tokens, SERVICE)]
-        self._grpc = make_server(services, settings.limits.requests + SPARE_THREADS, settings.limits.message_bytes)
+        limits = settings.limits
+        self._arrivals = Arrivals(Patience(limits.arrival_s, limits.arrival_s, limits.arrival_s, limits.requests))
+        health = HealthService(self._health, tokens, self._arrivals, SERVICE).generic
+        compiling = CompileService(settings, self.jobs, tokens, self._arrivals).generic
+        connections = Connections(limits.connections, limits.arrival_s, limits.idle_s)
+        services = [compiling, health, *reflection(tokens, self._arrivals, SERVICE)]
+        self._grpc = make_server(services, limits.requests + SPARE_THREADS, limits.message_bytes, connections)
 
     def start(self) -> None:
         """Raises ConfigurationError when the port is taken or a certificate cannot be read."""
@@ -136,6 +134,7 @@ class CompileServer:
         except ConfigurationError:
             self.jobs.close(0)
             raise
+        self._arrivals.start()
         self._grpc.start()
         self._health.set(True)
         closed = what_is_closed(settings.folder)
@@ -152,4 +151,5 @@ class CompileServer:
         log("draining", timeout_s=self.settings.drain_timeout_s)
         in_time = self.jobs.close(self.settings.drain_timeout_s)
         self._grpc.stop(1.0).wait()
+        self._arrivals.stop()
         log("stopped", compiles=self.jobs.compiles, all_answered=in_time)

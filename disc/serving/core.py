@@ -30,7 +30,7 @@ class Core:
         self._changed = threading.Condition()
         self._active = 0
         self._answered = 0
-        self._ready = False
+        self._open = False
         self._closed = False
 
     @property
@@ -40,31 +40,36 @@ class Core:
 
     @property
     def ready(self) -> bool:
-        """Whether new requests should be sent here."""
-        return self._ready
+        """Whether new requests should be sent here: it is open, and every model that it should answer for is loaded."""
+        return self._open and self.repository.complete
+
+    @property
+    def in_service(self) -> bool:
+        """Neither starting nor draining: models may be loaded and unloaded, and those that are loaded are ready."""
+        return self._open
 
     def open(self) -> None:
-        """The models are loaded."""
-        self._set(ready=True, closed=False)
+        """Loading is over."""
+        self._set(is_open=True, closed=False)
 
     def start_drain(self) -> None:
         """Not ready any more; requests are still answered."""
-        self._set(ready=False, closed=False)
+        self._set(is_open=False, closed=False)
 
     def close(self) -> None:
         """New requests are refused."""
-        self._set(ready=False, closed=True)
+        self._set(is_open=False, closed=True)
 
-    def _set(self, *, ready: bool, closed: bool) -> None:
+    def _set(self, *, is_open: bool, closed: bool) -> None:
         with self._changed:
-            self._ready, self._closed = ready, closed
+            self._open, self._closed = is_open, closed
             self._changed.notify_all()
 
     def wait_change(self, ready: bool, timeout: float) -> bool:
         """Waits until readiness differs from `ready`; returns what it is."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ready != ready, timeout)
-            return self._ready
+            self._changed.wait_for(lambda: self.ready != ready, timeout)
+            return self.ready
 
     def wait_idle(self, timeout: float) -> bool:
         """Waits until no request is under way; False if that took too long."""

@@ -8,7 +8,7 @@ from disc.serving.model import PLATFORM, LoadedModel
 from disc.serving.statistics import Duration, Totals
 
 Fields = Mapping[str, object]
-CPU = 2  # ModelInstanceGroup.KIND_CPU
+CPU = "KIND_CPU"  # of ModelInstanceGroup.Kind
 
 
 def model_metadata(model: LoadedModel, versions: Sequence[str]) -> Fields:
@@ -21,7 +21,7 @@ def model_metadata(model: LoadedModel, versions: Sequence[str]) -> Fields:
 
 
 def model_config(model: LoadedModel) -> Fields:
-    """As clients know it from Triton. max_batch_size is 0: the shapes of a request hold its batch dim, as those of the metadata do."""
+    """As clients know it from Triton, enums by name. max_batch_size is 0: shapes hold the batch dim, as those of the metadata do."""
     settings, signature = model.settings, model.signature
     config: dict[str, object] = {
         "name": model.name,
@@ -29,8 +29,8 @@ def model_config(model: LoadedModel) -> Fields:
         "backend": PLATFORM,
         "version_policy": {"latest": {"num_versions": settings.versions}},
         "max_batch_size": 0,
-        "input": [{"name": spec.name, "data_type": spec.datatype.code, "dims": spec.shape} for spec in signature.inputs],
-        "output": [{"name": spec.name, "data_type": spec.datatype.code, "dims": spec.shape} for spec in signature.outputs],
+        "input": [{"name": spec.name, "data_type": f"TYPE_{spec.datatype.name}", "dims": spec.shape} for spec in signature.inputs],
+        "output": [{"name": spec.name, "data_type": f"TYPE_{spec.datatype.name}", "dims": spec.shape} for spec in signature.outputs],
         "instance_group": [{"name": model.name, "count": settings.concurrency, "kind": CPU}],
     }
     if settings.batching and (signature.batch is not None or signature.packed is not None):

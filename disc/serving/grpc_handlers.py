@@ -11,6 +11,7 @@ import grpc
 
 from disc.errors import OverloadedError, RequestError, ServingError
 from disc.serving.access import Tokens
+from disc.serving.arrivals import Arrivals
 from disc.serving.codes import FAULT, code_of
 from disc.serving.logs import log
 from disc.serving.messages import DecodeError, Message, method_types
@@ -20,37 +21,66 @@ MOST_STREAMS = 64  # of one service; each holds a thread as long as it is open
 
 
 class Handlers:
-    """Collects the methods of one service. Methods get and give bytes; `message_method` wraps one that works on messages."""
+    """Collects the methods of one service. Methods get and give bytes; `message_method` wraps one that works on messages.
 
-    def __init__(self, service: str, tokens: Tokens) -> None:
+    To gRPC, each takes a stream of requests: the handlers of a single request get to run when it has arrived, and a call whose request
+    never does could not be ended. On the wire there is no difference.
+    """
+
+    def __init__(self, service: str, tokens: Tokens, arrivals: Arrivals) -> None:
         self.service = service
         self._tokens = tokens
+        self._arrivals = arrivals
         self._methods: dict[str, grpc.RpcMethodHandler] = {}
         self._streams = threading.Semaphore(MOST_STREAMS)
 
-    def unary(self, name: str, method: Unary, *, admin: bool = False) -> None:
-        def handle(data: bytes, context: grpc.ServicerContext) -> bytes:
+    def unary(self, name: str, method: Unary, *, admin: bool = False, open_to_all: bool = False) -> None:
+        """open_to_all: needs no token (health)."""
+
+        def handle(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
             try:
-                self.check(context, admin)
-                return method(data, context)
+                if not open_to_all:
+                    self.check(context, admin)
+                return method(self._arrived(requests, context), context)
             except Exception as error:
                 failure = error
             abort(context, failure, name)
 
-        self._methods[name] = grpc.unary_unary_rpc_method_handler(handle)
+        self._methods[name] = grpc.stream_unary_rpc_method_handler(handle)
 
     def stream(self, name: str, method: Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]) -> None:
-        def handle(data: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        def handle(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
             try:
                 self.check(context, False)
                 with self._one_stream():
-                    yield from method(data, context)
+                    yield from method(self._arriving(requests, context), context)
                 return
             except Exception as error:
                 failure = error
             abort(context, failure, name)
 
         self._methods[name] = grpc.stream_stream_rpc_method_handler(handle)
+
+    def _arrived(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        """The one request. Raises RequestError where the client ends the call without it."""
+        waiting = self._arrivals.begin(context)
+        try:
+            return next(requests)
+        except StopIteration:
+            raise RequestError("the call has no message") from None
+        finally:
+            self._arrivals.end(waiting)
+
+    def _arriving(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        while True:
+            waiting = self._arrivals.begin(context, stream=True)
+            try:
+                data = next(requests, None)
+            finally:
+                self._arrivals.end(waiting)
+            if data is None:
+                return
+            yield data
 
     @contextmanager
     def _one_stream(self) -> Iterator[None]:
@@ -61,13 +91,20 @@ class Handlers:
         finally:
             self._streams.release()
 
-    def answers(self, name: str, method: Callable[[bytes, grpc.ServicerContext], Iterator[bytes]]) -> None:
-        """One request, a stream of answers; without a token (health)."""
-        self._methods[name] = grpc.unary_stream_rpc_method_handler(method)
+    def answers(self, name: str, method: Callable[[bytes, grpc.ServicerContext], Iterator[bytes]], *, open_to_all: bool = False) -> None:
+        """One request, a stream of answers."""
 
-    def open_unary(self, name: str, method: Unary) -> None:
-        """A method that needs no token (health)."""
-        self._methods[name] = grpc.unary_unary_rpc_method_handler(method)
+        def handle(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+            try:
+                if not open_to_all:
+                    self.check(context, False)
+                yield from method(self._arrived(requests, context), context)
+                return
+            except Exception as error:
+                failure = error
+            abort(context, failure, name)
+
+        self._methods[name] = grpc.stream_stream_rpc_method_handler(handle)
 
     def message_method(self, name: str, method: Callable[[Message], Mapping[str, object]], *, admin: bool = False) -> None:
         """`method` gets the request message and gives the fields of the response."""

@@ -8,9 +8,10 @@ from typing import Protocol
 
 import grpc
 
-from disc.errors import RequestError
+from disc.errors import ModelNotFoundError, OverloadedError
 from disc.serving.access import Tokens
-from disc.serving.grpc_handlers import Handlers, abort, parsed
+from disc.serving.arrivals import Arrivals
+from disc.serving.grpc_handlers import Handlers, parsed
 from disc.serving.messages import INFERENCE, POOL, Message, file_of, message
 
 HEALTH = "grpc.health.v1.Health"
@@ -61,29 +62,28 @@ class Switch:
 class HealthService:
     """Whether requests should be sent here. Needs no token: probes have none."""
 
-    def __init__(self, core: Readiness, tokens: Tokens, service: str = INFERENCE) -> None:
+    def __init__(self, core: Readiness, tokens: Tokens, arrivals: Arrivals, service: str = INFERENCE) -> None:
         """service: the one whose health this is."""
         self._core = core
         self._names = ("", service, HEALTH)
         self._watchers = threading.Semaphore(MOST_WATCHERS)
-        handlers = Handlers(HEALTH, tokens)
-        handlers.open_unary("Check", self._check)
-        handlers.answers("Watch", self._watch)
+        handlers = Handlers(HEALTH, tokens, arrivals)
+        handlers.unary("Check", self._check, open_to_all=True)
+        handlers.answers("Watch", self._watch, open_to_all=True)
         self.generic = handlers.generic()
 
-    def _check(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        name = _service_name(data, context)
-        if name not in self._names:
-            context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service")
+    def _check(self, data: bytes, _: grpc.ServicerContext) -> bytes:
+        if _service_name(data) not in self._names:
+            raise ModelNotFoundError("there is no such service")
         return self._answer(self._core.ready)
 
     def _answer(self, ready: bool) -> bytes:
         return _STATUS(status=SERVING if ready else NOT_SERVING).SerializeToString()
 
     def _watch(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        name = _service_name(data, context)
+        name = _service_name(data)
         if not self._watchers.acquire(blocking=False):
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"at most {MOST_WATCHERS} clients watch")
+            raise OverloadedError(f"at most {MOST_WATCHERS} clients watch")
         try:
             if name not in self._names:
                 yield _STATUS(status=SERVICE_UNKNOWN).SerializeToString()
@@ -101,18 +101,15 @@ class HealthService:
             self._watchers.release()
 
 
-def _service_name(data: bytes, context: grpc.ServicerContext) -> str:
-    try:
-        return parsed(_CHECK, data).service
-    except RequestError as error:
-        abort(context, error, "Health")
+def _service_name(data: bytes) -> str:
+    return parsed(_CHECK, data).service
 
 
-def reflection(tokens: Tokens, service: str = INFERENCE) -> list[grpc.GenericRpcHandler]:
+def reflection(tokens: Tokens, arrivals: Arrivals, service: str = INFERENCE) -> list[grpc.GenericRpcHandler]:
     """Both versions of the reflection protocol, whose messages are the same, for a server of `service`."""
     made: list[grpc.GenericRpcHandler] = []
     for version in REFLECTION:
-        handlers = Handlers(version, tokens)
+        handlers = Handlers(version, tokens, arrivals)
         handlers.stream("ServerReflectionInfo", lambda requests, _: _reflect(requests, service))
         made.append(handlers.generic())
     return made

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import cast
 
 import grpc
 
-from disc.errors import ModelNotFoundError, NotReadyError, RequestError, ServingError, UnsupportedRequestError
+from disc.errors import ModelNotFoundError, NotReadyError, RequestError, ServingError, UnsupportedRequestError, WithdrawnError
 from disc.serving.access import Tokens
+from disc.serving.arrivals import Arrivals
 from disc.serving.core import Core
 from disc.serving.description import Fields, model_config, model_statistics
 from disc.serving.grpc_handlers import Handlers
@@ -17,6 +17,7 @@ from disc.serving.request import EMPTY_FINAL
 from disc.serving.shared_memory import Regions
 from disc.serving.tracing import Trace
 from disc.serving.wire import read_request, stream_answer, wants_typed, write_answer
+from disc.serving.withdrawal import Withdrawal
 
 NO_LIMIT_S = 1e8  # gRPC gives a huge number for a call without a deadline
 _FINAL = "triton_final_response"
@@ -26,10 +27,11 @@ _SPAN = {"rpc.system": "grpc", "rpc.service": INFERENCE}
 class InferenceService:
     """The methods of the protocol, on a `Core`."""
 
-    def __init__(self, core: Core, regions: Regions, tokens: Tokens) -> None:
+    def __init__(self, core: Core, regions: Regions, tokens: Tokens, arrivals: Arrivals) -> None:
         self._core = core
         self._regions = regions
-        handlers = Handlers(INFERENCE, tokens)
+        self._limits = core.settings.limits
+        handlers = Handlers(INFERENCE, tokens, arrivals)
         handlers.unary("ModelInfer", self._infer)
         handlers.stream("ModelStreamInfer", self._stream)
         plain = {
@@ -56,32 +58,37 @@ class InferenceService:
 
     def _answer(self, data: bytes, context: grpc.ServicerContext, trace: Trace | None) -> bytes:
         left = context.time_remaining()
-        request, given = read_request(data, self._regions, left if left is not None and left < NO_LIMIT_S else None)
-        answer = self._core.infer(request, lambda action: context.add_callback(lambda: cast("None", action())), trace)
+        withdrawal = _withdrawal(context)
+        request, given = read_request(data, self._regions, self._limits, left if left is not None and left < NO_LIMIT_S else None)
+        answer = self._core.infer(request, withdrawal.on_leave, trace)
         return write_answer(answer, wants_typed(given))
 
     def _stream(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """Answers in the order of the requests. A request that fails is answered by its error; the stream goes on."""
+        withdrawal = _withdrawal(context)  # one for all: gRPC keeps what it is given until the stream ends
         for data in requests:
             name: list[str] = []
             try:
                 if self._core.spans is None:
-                    answer = self._stream_one(data, context, name, None)
+                    answer = self._stream_one(data, withdrawal, name, None)
                 else:
                     with self._core.spans.request(f"{INFERENCE}/ModelStreamInfer", context.invocation_metadata(), _SPAN) as trace:
-                        answer = self._stream_one(data, context, name, trace)
+                        answer = self._stream_one(data, withdrawal, name, trace)
             except ServingError as error:
                 response = message("inference.ModelStreamInferResponse")(error_message=str(error))
                 response.infer_response.id = name[0] if name else ""
                 answer = response.SerializeToString()
+            finally:
+                withdrawal.done()
+            del data
             yield answer
 
-    def _stream_one(self, data: bytes, context: grpc.ServicerContext, name: list[str], trace: Trace | None) -> bytes:
+    def _stream_one(self, data: bytes, withdrawal: Withdrawal, name: list[str], trace: Trace | None) -> bytes:
         """name: gets the request's, for an answer that is an error."""
-        request, given = read_request(data, self._regions)
+        request, given = read_request(data, self._regions, self._limits)
         name.append(request.id)
         final = bool(request.parameters.get(EMPTY_FINAL, False))
-        answer = self._core.infer(request, lambda action: context.add_callback(lambda: cast("None", action())), trace)
+        answer = self._core.infer(request, withdrawal.on_leave, trace)
         return stream_answer(write_answer(answer, wants_typed(given), {_FINAL: True} if final else None))
 
     # --- what there is ------------------------------------------------------------------------------------------------------
@@ -97,7 +104,7 @@ class InferenceService:
             self._core.repository.find(request.name, request.version)
         except NotReadyError:
             return {"ready": False}
-        return {"ready": self._core.ready}
+        return {"ready": self._core.in_service}
 
     def _metadata(self, _: Message) -> Fields:
         return self._core.metadata()
@@ -156,6 +163,14 @@ class InferenceService:
     def _memory_unregister(self, request: Message) -> Fields:
         self._regions.unregister(request.name)
         return {}
+
+
+def _withdrawal(context: grpc.ServicerContext) -> Withdrawal:
+    """What ends the work for this call, whenever its client goes. Raises WithdrawnError when it has gone."""
+    withdrawal = Withdrawal()
+    if not context.add_callback(withdrawal.leave):
+        raise WithdrawnError("the request was cancelled")
+    return withdrawal
 
 
 def _region(name: str, key: str, offset: int, size: int) -> Message:

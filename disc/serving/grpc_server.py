@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import grpc
 
@@ -17,12 +18,25 @@ from disc.serving.tls import credentials
 HEADROOM = 64 << 10  # bytes of a message beside its payload: names, shapes
 
 
-def make_server(services: Sequence[grpc.GenericRpcHandler], threads: int, message_bytes: int) -> grpc.Server:
+@dataclass(frozen=True)
+class Connections:
+    """most: at a time; more are refused. hello_s: seconds in which a client must begin to speak HTTP/2. idle_s: without a call."""
+
+    most: int
+    hello_s: float
+    idle_s: float
+
+
+def make_server(services: Sequence[grpc.GenericRpcHandler], threads: int, message_bytes: int, connections: Connections) -> grpc.Server:
     """A server of these services. No call waits for a thread: what is beyond `threads` is refused at once with RESOURCE_EXHAUSTED."""
     options = [
         ("grpc.max_receive_message_length", message_bytes + HEADROOM),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 0),  # a second server on the same port is a mistake
+        ("grpc.max_concurrent_streams", threads),  # of one connection
+        ("grpc.max_allowed_incoming_connections", connections.most),
+        ("grpc.server_handshake_timeout_ms", round(connections.hello_s * 1000)),
+        ("grpc.max_connection_idle_ms", round(connections.idle_s * 1000)),
     ]
     pool = ThreadPoolExecutor(threads, thread_name_prefix="disc-grpc")
     server = grpc.server(pool, options=options, maximum_concurrent_rpcs=threads)

@@ -9,21 +9,25 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.resources import files
+from typing import cast
 
 from aiohttp import web
 
-from disc.errors import ConfigurationError, NotReadyError, ServingError
+from disc.errors import ConfigurationError, NotReadyError, ServingError, WithdrawnError
 from disc.serving.access import Tokens
 from disc.serving.codes import FAULT, code_of
 from disc.serving.core import Core
 from disc.serving.description import model_config, model_statistics
+from disc.serving.holding import Holding
+from disc.serving.http_connections import Connection, Connections, read_body
 from disc.serving.json_form import HEADER_LENGTH, read_request, write_answer
-from disc.serving.logs import log
+from disc.serving.logs import log, log_seldom
 from disc.serving.metrics import metrics_text
 from disc.serving.settings import Tls
 from disc.serving.shared_memory import Regions
 from disc.serving.status import status
 from disc.serving.tracing import Trace
+from disc.serving.withdrawal import Withdrawal
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PAGE = files("disc.serving").joinpath("status.html").read_text()
@@ -37,14 +41,19 @@ PAGE_POLICY = (
 class HttpServer:
     """Answers as long as its thread runs."""
 
-    def __init__(self, core: Core, regions: Regions, tokens: Tokens) -> None:
+    def __init__(self, core: Core, regions: Regions, tokens: Tokens, holding: Holding, most_connections: int) -> None:
         self._core = core
         self._regions = regions
         self._tokens = tokens
+        self._holding = holding
+        self._connections = Connections(most_connections, core.settings.limits)
         self._pool = ThreadPoolExecutor(core.settings.limits.requests, thread_name_prefix="disc-http")
         self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(_log_loop)
         self._thread = threading.Thread(target=self._loop.run_forever, name="disc-http-loop", daemon=True)
         self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
+        self._watch: asyncio.Task[None] | None = None
         self.port = 0
 
     def start(self, host: str, port: int, tls: Tls | None) -> None:
@@ -57,23 +66,36 @@ class HttpServer:
             raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}") from error
 
     async def _start(self, host: str, port: int, context: ssl.SSLContext | None) -> None:
-        application = web.Application(client_max_size=self._core.settings.limits.message_bytes, middlewares=[self._guarded])
+        limits = self._core.settings.limits
+        application = web.Application(client_max_size=limits.message_bytes, middlewares=[self._guarded])
         application.add_routes(self._routes())
         # A handler whose client has gone is cancelled, and withdraws its request.
         self._runner = web.AppRunner(application, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port, ssl_context=context)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
+        server, loop = self._runner.server, self._loop
+        assert server is not None
+        patience = limits.arrival_s if context is not None else None
+        self._listener = await loop.create_server(
+            lambda: Connection(server, self._connections, loop), host, port, ssl=context, backlog=128, ssl_handshake_timeout=patience
+        )
+        self._watch = loop.create_task(self._connections.watch())
+        self.port = self._listener.sockets[0].getsockname()[1]
 
     def stop(self) -> None:
         """Closes the port and the connections."""
-        if self._runner is not None:
-            self._wait(self._runner.cleanup())
+        self._wait(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
         self._pool.shutdown()
+
+    async def _close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._runner is not None:
+            await self._runner.cleanup()
 
     def _wait(self, work: Awaitable[None]) -> None:
         async def run() -> None:
@@ -101,6 +123,8 @@ class HttpServer:
     @web.middleware
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Access, and errors as status codes."""
+        connection = cast("Connection", request.protocol)
+        connection.begin()
         try:
             if not request.path.startswith("/v2/health/"):
                 self._tokens.check(request.headers.get("Authorization"), admin=request.path.startswith("/v2/repository/"))
@@ -108,21 +132,29 @@ class HttpServer:
         except ServingError as error:
             return _failed(code_of(error)[1], str(error))
         except web.HTTPException as error:
-            return _failed(error.status, error.reason)
+            answer = _failed(error.status, error.reason)
+            if error.status in (408, 413):  # what is left of the body is not waited for
+                answer.force_close()
+            return answer
         except Exception as error:
             log("fault", method=request.path, error=f"{type(error).__name__}: {error}")
             return _failed(500, FAULT)
+        finally:
+            connection.end()
 
     # --- inference ----------------------------------------------------------------------------------------------------------
 
     async def _infer(self, request: web.Request) -> web.Response:
-        body = await request.read()
-        names = request.match_info["model"], request.match_info.get("version", "")
-        withdraw: list[Callable[[], object]] = []
+        limits = self._core.settings.limits
+        body = await read_body(request, limits, self._holding)
+        names = _names(request)
+        withdrawal = Withdrawal()
 
         def answer(trace: Trace | None) -> tuple[bytes, int | None]:
-            asked, wanted = read_request(*names, body, request.headers.get(HEADER_LENGTH), self._regions)
-            return write_answer(self._core.infer(asked, lambda action: not withdraw.append(action), trace), wanted)
+            if withdrawal.gone:
+                raise WithdrawnError("the request was cancelled")
+            asked, wanted = read_request(*names, body.data, request.headers.get(HEADER_LENGTH), self._regions, limits)
+            return write_answer(self._core.infer(asked, withdrawal.on_leave, trace), wanted)
 
         def run() -> tuple[bytes, int | None]:
             if self._core.spans is None:
@@ -133,8 +165,7 @@ class HttpServer:
         try:
             content, length = await self._in_thread(run)
         except asyncio.CancelledError:
-            for action in withdraw:
-                action()
+            withdrawal.leave()
             raise
         if length is None:
             return web.Response(body=content, content_type="application/json")
@@ -153,7 +184,8 @@ class HttpServer:
 
     async def _model_ready(self, request: web.Request) -> web.Response:
         model = self._core.repository.find(*_names(request))
-        return _json({"name": model.name, "ready": self._core.ready}, 200 if self._core.ready else 503)
+        ready = self._core.in_service
+        return _json({"name": model.name, "ready": ready}, 200 if ready else 503)
 
     async def _metadata(self, _: web.Request) -> web.Response:
         return _json(self._core.metadata())
@@ -193,7 +225,7 @@ class HttpServer:
 
     async def _change(self, request: web.Request, change: Callable[[str], None]) -> web.Response:
         self._core.check_admin()
-        if not self._core.ready:
+        if not self._core.in_service:
             raise NotReadyError("the server is shutting down")
         await asyncio.get_running_loop().run_in_executor(self._pool, change, request.match_info["model"])
         return _json({})
@@ -215,6 +247,11 @@ def _plain(value: object) -> object:
 
 def _failed(code: int, text: str) -> web.Response:
     return _json({"error": text}, code)
+
+
+def _log_loop(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    """What asyncio would print: connections that break off, files that run out."""
+    log_seldom("http", message=str(context.get("message")), error=repr(context.get("exception")))
 
 
 def _ssl_context(tls: Tls) -> ssl.SSLContext:

@@ -12,12 +12,15 @@ import numpy as np
 from disc.errors import RequestError, UnsupportedRequestError
 from disc.serving.datatypes import DATATYPES
 from disc.serving.request import Answer, Parameter, Request
+from disc.serving.settings import Limits
 from disc.serving.shared_memory import Regions
 from disc.serving.tensors import Array, GivenTensor
 from disc.serving.wire import raw_bytes
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 _ELEMENTS: dict[str, tuple[type, ...]] = {"b": (bool,), "i": (int,), "u": (int,), "f": (int, float)}
+MOST_LISTS = 1 << 20  # of nested data: each takes 64 bytes and more
+_DIGITS = 19
 _FIELDS = {"id", "parameters", "inputs", "outputs"}
 
 
@@ -29,33 +32,53 @@ class Wanted:
     others: bool
 
 
-def read_request(model: str, version: str, body: bytes, header_length: str | None, regions: Regions) -> tuple[Request, Wanted]:
+def read_request(
+    model: str, version: str, body: bytes | bytearray, header_length: str | None, regions: Regions, limits: Limits
+) -> tuple[Request, Wanted]:
     """The request of a body. header_length: how many bytes of it are JSON, where tensors follow. Raises RequestError."""
-    size = len(body)
-    if header_length is not None:
-        if not header_length.isdecimal() or int(header_length[:20]) > len(body):
-            raise RequestError(f"the header {HEADER_LENGTH} must be the length of the JSON within the body")
-        size = int(header_length)
+    size = _json_size(body, header_length, limits)
     fields = _object(_parsed(body[:size]), "the request")
     if unknown := sorted(set(fields) - _FIELDS):
         raise RequestError(f"the request has the unknown field {unknown[0][:100]!r}")
     binary = memoryview(body)[size:]
     inputs: list[GivenTensor] = []
-    for each in _list(fields.get("inputs", []), "inputs"):
+    for each in _at_most(limits.inputs, fields, "inputs"):
         tensor, taken = _input(_object(each, "an input"), binary, regions)
         binary = binary[taken:]
         inputs.append(tensor)
     if len(binary):
         raise RequestError(f"{len(binary)} bytes follow the last binary input")
     parameters = _parameters(fields)
-    outputs = [_object(each, "an output") for each in _list(fields.get("outputs", []), "outputs")]
+    outputs = [_object(each, "an output") for each in _at_most(limits.outputs, fields, "outputs")]
     names = [_text(each, "name") for each in outputs]
     named = {name: _flag(_output_parameters(each), "binary_data") for name, each in zip(names, outputs, strict=True)}
     request = Request(model, version, _text(fields, "id", ""), parameters, inputs, names)
     return request, Wanted(named, _flag(parameters, "binary_data_output"))
 
 
-def _parsed(data: bytes) -> object:
+def _json_size(body: bytes | bytearray, header_length: str | None, limits: Limits) -> int:
+    """How much of the body is JSON, which is small enough to be parsed: the objects made of it take many times its bytes."""
+    size = len(body)
+    if header_length is not None:
+        whole = header_length.isascii() and header_length.isdecimal() and len(header_length) < _DIGITS
+        if not whole or int(header_length) > len(body):
+            raise RequestError(f"the header {HEADER_LENGTH} must be the length of the JSON within the body")
+        size = int(header_length)
+    if size > limits.json_bytes:
+        raise RequestError(f"the JSON has {size} bytes; at most {limits.json_bytes} are accepted: send tensors as binary data")
+    if body.count(b"{", 0, size) > limits.fields or body.count(b"[", 0, size) > MOST_LISTS:
+        raise RequestError(f"the JSON has more than {limits.fields} objects or {MOST_LISTS} lists: send tensors as binary data")
+    return size
+
+
+def _at_most(most: int, fields: Mapping[str, object], name: str) -> list[object]:
+    found = _list(fields.get(name, []), name)
+    if len(found) > most:
+        raise RequestError(f"the request has {len(found)} {name}; at most {most} are accepted")
+    return found
+
+
+def _parsed(data: bytes | bytearray) -> object:
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
@@ -118,7 +141,7 @@ def _input(fields: Mapping[str, object], binary: memoryview, regions: Regions) -
                  if key in parameters] + [parameters.get("shared_memory_offset", 0)]  # fmt: skip
         if len(given) != 3 or not isinstance(given[0], str) or type(given[1]) is not int or type(given[2]) is not int:
             raise RequestError("a shared memory input needs 'shared_memory_region' and 'shared_memory_byte_size'")
-        return GivenTensor(name, datatype, sizes, regions.view(given[0], given[2], given[1])), 0
+        return GivenTensor(name, datatype, sizes, regions.part(given[0], given[2], given[1])), 0
     if length is None:
         return GivenTensor(name, datatype, sizes, _elements(name, datatype, fields.get("data"))), 0
     if type(length) is not int or length < 0 or length > len(binary) or "data" in fields:

@@ -34,7 +34,7 @@ def metrics_text(core: Core) -> str:
         ({**_labels(model), "reason": reason}, failed.count) for model, total in totals for reason, failed in total.failures.items()
     ]
     lines += _family("nv_inference_request_failure", "Requests that failed", "counter", failures)
-    pending = [(_labels(model), float(model.batcher.waiting)) for model in models]
+    pending = [(_labels(model), model.batcher.waiting) for model in models]
     lines += _family("nv_inference_pending_request_count", "Requests in the queue", "gauge", pending)
     lines += _family("disc_model_bytes", "Memory of the model", "gauge", [(_labels(model), model.bytes) for model in models])
     shapes = [({**_labels(model), "shape": shape}, count) for model, total in totals for shape, count in sorted(total.shapes.items())]
@@ -67,7 +67,7 @@ def _family(name: str, words: str, kind: str, samples: Sequence[Sample]) -> list
 
 def _sample(name: str, labels: dict[str, str], value: float) -> str:
     text = ",".join(f'{key}="{_escaped(each)}"' for key, each in labels.items())
-    return f"{name}{{{text}}} {value:g}" if value < 1e6 else f"{name}{{{text}}} {int(value)}"
+    return f"{name}{{{text}}} {value!r}"
 
 
 def _escaped(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import cast
 import numpy as np
 
 from disc.errors import (
+    ArtifactError,
     ConfigurationError,
     DeadlineError,
     InputRankError,
@@ -24,6 +25,7 @@ from disc.errors import (
     WithdrawnError,
 )
 from disc.ral.executable import Executable, load
+from disc.serving.artifact_source import Source
 from disc.serving.batcher import Batcher, Job
 from disc.serving.joining import Inputs, joining_of
 from disc.serving.logs import log
@@ -42,9 +44,7 @@ Cancellation = Callable[[Callable[[], object]], bool]  # registers what to do wh
 class LoadedModel:
     """A version that answers requests. Dropping the last reference unloads it: requests under way keep it alive."""
 
-    def __init__(
-        self, name: str, version: str, executable: Executable, settings: ModelSettings, limits: Limits, file_bytes: int = 0
-    ) -> None:
+    def __init__(self, name: str, version: str, executable: Executable, settings: ModelSettings, limits: Limits, source: Source) -> None:
         """Raises ConfigurationError where the settings do not fit the model."""
         self.name = name
         self.version = version
@@ -52,7 +52,7 @@ class LoadedModel:
         self.settings = settings
         self.signature = Signature(executable.manifest)
         self.statistics = Statistics()
-        self.file_bytes = file_bytes
+        self.source = source
         self._limits = limits
         joining = joining_of(self.signature, settings)
         most = self.signature.batch.most if self.signature.batch else None
@@ -107,8 +107,8 @@ class LoadedModel:
 
     @property
     def bytes(self) -> int:
-        """What it holds in memory: its file, mapped, and the buffers of its calls."""
-        return self.file_bytes + cast("int", self.executable.stats()["arena_bytes"])
+        """What it holds in memory: its file, mapped or copied, and the buffers of its calls."""
+        return self.source.stamp.size + cast("int", self.executable.stats()["arena_bytes"])
 
 
 def _runner(executable: Executable) -> Callable[[Inputs], list[Array]]:
@@ -133,9 +133,13 @@ def _reason(error: ServingError) -> str:
 
 def load_model(name: str, version: str, path: Path, settings: ModelSettings, limits: Limits) -> LoadedModel:
     """Loads an artifact, checks all of it, and warms it up. Raises DiscError."""
-    executable = load(path, threads=settings.threads or None)
-    executable.verify()
-    model = LoadedModel(name, version, executable, settings, limits, path.stat().st_size)
+    source = Source(path, settings.copy)
+    try:
+        executable = load(source.readable, threads=settings.threads or None)
+        executable.verify()
+    except ArtifactError as error:
+        raise ArtifactError(str(error).replace(source.readable, str(path))) from error
+    model = LoadedModel(name, version, executable, settings, limits, source)
     for text in settings.warm_up:
         inputs = _zeros(model.signature, text)
         packed = model.signature.packed

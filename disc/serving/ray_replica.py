@@ -19,17 +19,20 @@ import grpc
 
 from disc.errors import ConfigurationError, ModelNotFoundError, NotReadyError, RequestError, ServingError
 from disc.serving.access import Tokens
+from disc.serving.arrivals import Arrivals, Patience
+from disc.serving.artifact_watch import ArtifactWatch
 from disc.serving.codes import code_of
 from disc.serving.core import Core
 from disc.serving.datatypes import DATATYPES
 from disc.serving.grpc_handlers import FAULT
 from disc.serving.grpc_health import HEALTH, HealthService
 from disc.serving.grpc_inference import InferenceService
+from disc.serving.holding import Holding
 from disc.serving.json_form import HEADER_LENGTH, read_request, write_answer
 from disc.serving.logs import log
 from disc.serving.messages import INFERENCE, service
 from disc.serving.model import LoadedModel
-from disc.serving.repository import FILE_NAME, Repository
+from disc.serving.repository import FILE_NAME, SUFFIX, Repository
 from disc.serving.request import Request
 from disc.serving.settings import ServerSettings
 from disc.serving.shared_memory import Regions
@@ -137,7 +140,7 @@ class Replica:
         check_settings(settings)
         self.revision = revision
         self._core = Core(Repository(Path(path), settings), settings)
-        self._regions = Regions(False, 0)
+        self._regions = Regions(False, Holding(0))
         self._tokens = Tokens(settings.access)
         self._pool = ThreadPoolExecutor(settings.limits.requests, thread_name_prefix="disc-ray")
         repository = self._core.repository
@@ -145,8 +148,11 @@ class Replica:
             repository.load(name)
         if not repository.models():
             raise NotReadyError("there is no model in the given folder")
-        inference = InferenceService(self._core, self._regions, self._tokens).generic
-        health = HealthService(self._core, self._tokens).generic
+        self._artifacts = ArtifactWatch(repository)
+        self._artifacts.start()
+        arrivals = Arrivals(Patience(0, 0, 0, 0))  # never started: Ray's proxy brings whole messages
+        inference = InferenceService(self._core, self._regions, self._tokens, arrivals).generic
+        health = HealthService(self._core, self._tokens, arrivals).generic
         self._handlers = {name: _method(inference, INFERENCE, name) for name in (*UNARY, STREAM)} | {CHECK: _method(health, HEALTH, CHECK)}
         self._core.open()
 
@@ -154,10 +160,10 @@ class Replica:
 
     async def unary(self, name: str, data: bytes, grpc_context: RayContext) -> Reply:
         """Answers the RPC `name`. Raises Aborted, after its status is in `grpc_context`."""
-        handler = cast("Callable[[bytes, CallContext], bytes]", self._handlers[name].unary_unary)
+        handler = cast("Callable[[Iterator[bytes], CallContext], bytes]", self._handlers[name].stream_unary)
         context = CallContext(grpc_context.invocation_metadata())
         try:
-            return Reply(await self._in_thread(lambda: handler(data, context), context))
+            return Reply(await self._in_thread(lambda: handler(iter([data]), context), context))
         except Aborted as error:
             grpc_context.set_code(error.code)
             grpc_context.set_details(error.details)
@@ -166,10 +172,10 @@ class Replica:
     async def ModelStreamInfer(self, requests: Any, grpc_context: RayContext) -> Any:
         """Answers in the order of the requests, an error by its text."""
         handler = cast("Callable[[Iterator[bytes], CallContext], Iterator[bytes]]", self._handlers[STREAM].stream_stream)
-        context = CallContext(grpc_context.invocation_metadata())
         async for data in requests:
+            context = CallContext(grpc_context.invocation_metadata())  # of this request: it keeps what it is given
             try:
-                answers = await self._in_thread(lambda data=data: list(handler(iter([data]), context)), context)
+                answers = await self._in_thread(lambda data=data, context=context: list(handler(iter([data]), context)), context)
             except Aborted as error:
                 grpc_context.set_code(error.code)
                 grpc_context.set_details(error.details)
@@ -222,9 +228,10 @@ class Replica:
         if len(body) > self._core.settings.limits.message_bytes:
             raise RequestError(f"the body has more than {self._core.settings.limits.message_bytes} bytes")
         context = CallContext(())
+        limits = self._core.settings.limits
 
         def run() -> tuple[bytes, int | None]:
-            asked, wanted = read_request(model, version, body, headers.get(HEADER_LENGTH.lower()), self._regions)
+            asked, wanted = read_request(model, version, body, headers.get(HEADER_LENGTH.lower()), self._regions, limits)
             return write_answer(self._core.infer(asked, context.add_callback), wanted)
 
         return await self._in_thread(run, context)
@@ -261,9 +268,10 @@ def check_settings(settings: ServerSettings) -> None:
 
 def revision_of(path: Path) -> str:
     """Names what is at `path`: another one when a file was added, replaced or written. Raises ConfigurationError when no model is there."""
-    models = [path] if path.is_file() else sorted(each for each in path.glob(f"*/*/{FILE_NAME}") if each.is_file())
+    found = Repository(path, ServerSettings()).scan()
+    models = sorted(each for versions in found.values() for each in versions.values())
     if not models:
-        raise ConfigurationError(f"{path} is neither an artifact nor a folder of NAME/VERSION/{FILE_NAME}")
+        raise ConfigurationError(f"{path} is neither an artifact nor a folder of NAME{SUFFIX} or NAME/VERSION/{FILE_NAME}")
     stamps = [f"{each.relative_to(path.parent)}:{each.stat().st_size}:{each.stat().st_mtime_ns}" for each in models]
     return hashlib.sha256("\n".join(stamps).encode()).hexdigest()[:16]
 

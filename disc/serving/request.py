@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from disc.errors import RequestError, UnsupportedRequestError
 from disc.serving.settings import Limits, ModelSettings
 from disc.serving.signature import Signature
-from disc.serving.tensors import Array, GivenTensor, array_of
+from disc.serving.tensors import Array, GivenTensor, array_of, bytes_of
 
 Parameter = bool | int | float | str
 SEQUENCE_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end")
+_DIGITS = 20  # a number of 63 bits has fewer
 EMPTY_FINAL = "triton_enable_empty_final_response"  # speaks of streams; clients such as perf_analyzer send it with every request
 
 
@@ -47,10 +48,11 @@ class Schedule:
 
 
 def arrays_of(request: Request, signature: Signature, limits: Limits) -> list[Array]:
-    """The inputs in the order of the model. Raises RequestError."""
+    """The inputs in the order of the model; all sizes are checked before any is made. Raises RequestError, OverloadedError."""
     if len(request.inputs) > limits.inputs:
         raise RequestError(f"the request has {len(request.inputs)} inputs; at most {limits.inputs} are accepted")
-    found: dict[int, Array] = {}
+    found: dict[int, GivenTensor] = {}
+    size = 0
     for given in request.inputs:
         position = signature.positions.get(given.name)
         if position is None:
@@ -58,11 +60,14 @@ def arrays_of(request: Request, signature: Signature, limits: Limits) -> list[Ar
             raise RequestError(f"the model has no input {given.name[:100]!r}; its inputs are {names}")
         if position in found:
             raise RequestError(f"input '{given.name}' is given twice")
-        found[position] = array_of(given, signature.inputs[position], limits)
+        found[position] = given
+        size += bytes_of(given, signature.inputs[position], limits)
+    if size > limits.input_bytes:
+        raise RequestError(f"the inputs have {size} bytes together; at most {limits.input_bytes} are accepted")
     missing = [f"'{spec.name}'" for position, spec in enumerate(signature.inputs) if position not in found]
     if missing:
         raise RequestError(f"the request lacks the input {', '.join(missing)}")
-    return [found[position] for position in range(len(signature.inputs))]
+    return [array_of(found[position], spec) for position, spec in enumerate(signature.inputs)]
 
 
 def output_positions(request: Request, signature: Signature, limits: Limits) -> list[int]:
@@ -102,8 +107,8 @@ def schedule_of(request: Request, settings: ModelSettings) -> Schedule:
 def _whole(request: Request, name: str) -> int:
     """A whole number ≥ 0; clients send it as an integer or as text."""
     value = request.parameters.get(name, 0)
-    if isinstance(value, str) and value.isascii() and value.isdecimal():
-        value = int(value[:20])
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise RequestError(f"parameter '{name}' must be a whole number from 0 up")
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < _DIGITS:
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+        raise RequestError(f"parameter '{name}' must be a whole number from 0 to 2^63 - 1")
     return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 import tomllib
 import types
 import typing
@@ -15,21 +16,49 @@ from disc.errors import ConfigurationError
 
 Settings = TypeVar("Settings")
 MIB = 1 << 20
+COPY = ("when_needed", "always", "never")
 
 
 @dataclass(frozen=True)
 class Limits:
     """What one request may ask for. Checked before anything is allocated for it.
 
-    message_bytes: of one gRPC message or HTTP body. inputs, outputs: tensors. elements: of one tensor, given or computed.
-    requests: answered at the same time by the whole server; one more is refused.
+    message_bytes: of one gRPC message or HTTP body. json_bytes: of the JSON of an HTTP request, which binary tensors may follow.
+    fields: of one gRPC message, elements of packed or raw tensors aside; objects in one JSON. inputs, outputs: tensors. elements: of one
+    tensor, given or computed. input_bytes: of all inputs of one request, be they in shared memory. held_bytes: of all HTTP bodies and
+    inputs from shared memory at a time. requests: answered at the same time by the whole server; one more is refused.
+
+    connections: of each of gRPC and HTTP; fewer where the process may open few files. arrival_s: seconds in which the head of a request
+    must arrive; its body has as many, and one more for each `arrival_rate` bytes of it. idle_s: how long a connection may be open with
+    nothing asked. stream_idle_s: how long an open gRPC stream may ask nothing.
     """
 
     message_bytes: int = 64 * MIB
+    json_bytes: int = 16 * MIB
+    fields: int = 8192
     inputs: int = 256
     outputs: int = 256
     elements: int = 1 << 26
+    input_bytes: int = 512 * MIB
+    held_bytes: int = 1024 * MIB
     requests: int = 256
+    connections: int = 1024
+    arrival_s: float = 10.0
+    arrival_rate: int = 256 << 10
+    idle_s: float = 300.0
+    stream_idle_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError."""
+        for name in ("requests", "connections", "fields", "arrival_s", "arrival_rate", "idle_s", "stream_idle_s"):
+            if not getattr(self, name):
+                raise ConfigurationError(f"limits.{name} must not be 0")
+        if self.held_bytes < self.message_bytes:
+            raise ConfigurationError("limits.held_bytes must not be less than limits.message_bytes, or no such message could be held")
+
+    def arrival_left(self, since: float, arrived: int) -> float:
+        """Seconds that a body may still take of which `arrived` bytes have come `since` it began (on the monotonic clock)."""
+        return since + self.arrival_s + arrived / self.arrival_rate - time.monotonic()
 
 
 @dataclass(frozen=True)
@@ -55,6 +84,8 @@ class ModelSettings:
     concurrency: calls at the same time. threads: per call; 0: as the executable was loaded. priority_levels: 1 (first) to this number.
     default_timeout_us: how long a request without a timeout may wait; 0: for ever. versions: how many of the newest versions of a
     folder are served. warm_up: sets of sizes to run after loading, each such as "ids=1x16,mask=1x16".
+    copy: when the file is copied to memory, so that nobody who writes to it reaches the model: "when_needed" (the kernel does not let this
+    process hold writers back, or somebody comes to write), "always", or "never" (files are only ever replaced by rename).
     """
 
     batching: bool = True
@@ -70,6 +101,12 @@ class ModelSettings:
     versions: int = 1
     warm_up: tuple[str, ...] = ()
     sequence: Sequence | None = None
+    copy: str = "when_needed"
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError."""
+        if self.copy not in COPY:
+            raise ConfigurationError(f"copy must be one of {', '.join(COPY)}, not {self.copy!r}")
 
 
 @dataclass(frozen=True)
@@ -103,12 +140,14 @@ class Tracing:
 class ServerSettings:
     """All of a server. port, http_port: 0 lets the system choose; http_port None: no HTTP. drain_delay_s: after SIGTERM, how long
     requests are still accepted while health says NOT_SERVING. drain_timeout_s: how long accepted requests may take then.
-    memory_bytes: what the loaded models may need together; 0: no bound."""
+    memory_bytes: what the loaded models may need together; 0: no bound. allow_failed_models: models that cannot be loaded are left out;
+    otherwise the server does not start without them, or, with `admin`, is not ready."""
 
     host: str = "127.0.0.1"
     port: int = 8001
     http_port: int | None = 8000
     admin: bool = False
+    allow_failed_models: bool = False
     shared_memory: bool = False
     memory_bytes: int = 0
     drain_delay_s: float = 0.0

@@ -14,6 +14,7 @@ import threading
 from dataclasses import dataclass
 
 from disc.errors import RequestError, UnsupportedRequestError
+from disc.serving.holding import Holding
 
 FOLDER = "/dev/shm"
 MOST_REGIONS = 1024
@@ -37,13 +38,36 @@ class Region:
         os.close(self.descriptor)  # when neither the table nor a request under way has it
 
 
+class SharedBytes:
+    """An input within a region. Nothing is read, and no memory taken, before `read`: by then its size is known to be right."""
+
+    def __init__(self, region: Region, offset: int, size: int, holding: Holding) -> None:
+        self._region = region
+        self._offset = offset
+        self._holding = holding
+        self._held = 0
+        self.nbytes = size
+
+    def read(self) -> memoryview:
+        """The bytes, which count as held as long as this object lives. Raises RequestError, OverloadedError."""
+        self._holding.take(self.nbytes)
+        self._held += self.nbytes
+        content = self._region.read(self._offset, self.nbytes)
+        if len(content) < self.nbytes:
+            raise RequestError(f"region {self._region.name[:100]!r} has become smaller than it was registered")
+        return memoryview(content)
+
+    def __del__(self) -> None:
+        self._holding.give(self._held)
+
+
 class Regions:
     """The regions that clients have registered; none where it is not enabled."""
 
-    def __init__(self, enabled: bool, most_bytes: int) -> None:
-        """most_bytes: of one input."""
+    def __init__(self, enabled: bool, holding: Holding) -> None:
+        """holding: what all inputs of requests under way may take together."""
         self._enabled = enabled
-        self._most_bytes = most_bytes
+        self._holding = holding
         self._lock = threading.Lock()
         self._regions: dict[str, Region] = {}
 
@@ -81,8 +105,8 @@ class Regions:
                 raise RequestError(f"no region {name[:100]!r} is registered")
             return [self._regions[name]] if name else list(self._regions.values())
 
-    def view(self, name: str, offset: int, size: int) -> memoryview:
-        """The bytes of an input. Raises RequestError."""
+    def part(self, name: str, offset: int, size: int) -> SharedBytes:
+        """An input. Raises RequestError."""
         self._check_enabled()
         with self._lock:
             region = self._regions.get(name)
@@ -90,12 +114,7 @@ class Regions:
             raise RequestError(f"no region {name[:100]!r} is registered")
         if offset < 0 or size < 0 or offset > region.size or size > region.size - offset:
             raise RequestError(f"the input does not lie within region {name[:100]!r} of {region.size} bytes")
-        if size > self._most_bytes:
-            raise RequestError(f"the input has {size} bytes; at most {self._most_bytes} are accepted")
-        content = region.read(offset, size)
-        if len(content) < size:
-            raise RequestError(f"region {name[:100]!r} has become smaller than it was registered")
-        return memoryview(content)
+        return SharedBytes(region, offset, size, self._holding)
 
 
 def _opened(key: str, offset: int, size: int) -> int:

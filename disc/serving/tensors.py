@@ -13,6 +13,7 @@ import numpy.typing as npt
 from disc.errors import RequestError
 from disc.serving.datatypes import BYTES, DATATYPES
 from disc.serving.settings import Limits
+from disc.serving.shared_memory import SharedBytes
 from disc.serving.signature import TensorSpec
 
 Array = npt.NDArray[np.generic]
@@ -21,24 +22,33 @@ MAX_RANK = 32  # NumPy's arrays have at most 64 dims, StableHLO's models far few
 
 @dataclass(frozen=True, slots=True)
 class GivenTensor:
-    """An input of a request. content: its raw bytes (a memoryview), or its elements (flat, row-major)."""
+    """An input of a request. content: its raw bytes, here or in shared memory, or its elements (flat, row-major)."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
-    content: memoryview | Sequence[object]
+    content: memoryview | SharedBytes | Sequence[object]
 
 
-def array_of(given: GivenTensor, spec: TensorSpec, limits: Limits) -> Array:
-    """The array of an input, a view of the raw bytes where they are aligned. Raises RequestError."""
+def bytes_of(given: GivenTensor, spec: TensorSpec, limits: Limits) -> int:
+    """How many bytes the array of an input will have: that all fits is known before memory is taken for it. Raises RequestError."""
     if given.datatype not in DATATYPES:
         _refuse_datatype(given, spec)
     if given.datatype != spec.datatype.name:
         raise RequestError(f"input '{spec.name}' has datatype {given.datatype}, the model takes {spec.datatype.name}")
-    count = elements(given.name, given.shape, limits)
-    if isinstance(given.content, memoryview):
-        return _from_raw(cast("memoryview", given.content), given.shape, count, spec)
-    return _from_elements(given.content, given.shape, count, spec)
+    size = elements(given.name, given.shape, limits) * spec.datatype.storage.itemsize
+    if isinstance(given.content, memoryview | SharedBytes) and given.content.nbytes != size:
+        expected = f"its shape {list(given.shape)} of {spec.datatype.name} needs {size}"
+        raise RequestError(f"input '{spec.name}' has {given.content.nbytes} bytes, {expected}")
+    return size
+
+
+def array_of(given: GivenTensor, spec: TensorSpec) -> Array:
+    """The array of an input that `bytes_of` accepts, a view of raw bytes that are aligned. Raises RequestError, OverloadedError."""
+    content = given.content.read() if isinstance(given.content, SharedBytes) else given.content
+    if isinstance(content, memoryview):
+        return _from_raw(cast("memoryview", content), given.shape, spec)
+    return _from_elements(content, given.shape, math.prod(given.shape), spec)
 
 
 def _refuse_datatype(given: GivenTensor, spec: TensorSpec) -> None:
@@ -60,11 +70,8 @@ def elements(name: str, shape: Sequence[int], limits: Limits) -> int:
     return math.prod(shape)
 
 
-def _from_raw(content: memoryview, shape: tuple[int, ...], count: int, spec: TensorSpec) -> Array:
+def _from_raw(content: memoryview, shape: tuple[int, ...], spec: TensorSpec) -> Array:
     storage = spec.datatype.storage
-    if content.nbytes != count * storage.itemsize:
-        expected = f"its shape {list(shape)} of {spec.datatype.name} needs {count * storage.itemsize}"
-        raise RequestError(f"input '{spec.name}' has {content.nbytes} bytes, {expected}")
     if storage == np.bool_ and content.nbytes and int(np.frombuffer(content, np.uint8).max()) > 1:
         raise RequestError(f"input '{spec.name}' has a BOOL that is neither 0 nor 1")
     array = np.frombuffer(content, storage).reshape(shape)

@@ -14,20 +14,22 @@ from disc.errors import RequestError, UnsupportedRequestError
 from disc.serving.datatypes import DATATYPES
 from disc.serving.messages import DecodeError, Message, message
 from disc.serving.request import Answer, Parameter, Request
-from disc.serving.shared_memory import Regions
-from disc.serving.tensors import Array, GivenTensor
+from disc.serving.settings import Limits
+from disc.serving.shared_memory import Regions, SharedBytes
+from disc.serving.tensors import MAX_RANK, Array, GivenTensor
+from disc.serving.wire_fields import INPUTS, LENGTH_DELIMITED, OUTPUTS, PARAMETERS, RAW_INPUTS, Budget, Field, check_tensors, fields_of
 
 _REQUEST = message("inference.ModelInferRequest")
 _RESPONSE = message("inference.ModelInferResponse")
-_RAW_INPUT, _LENGTH_DELIMITED = 7, 2
+SMALL = 4096  # bytes: a message without its raw contents in which nothing need be counted
 _RAW_OUTPUT_TAG = b"\x32"  # field 6, length-delimited
 _INFER_RESPONSE_TAG = b"\x12"  # field 2 of ModelStreamInferResponse
 _REGION, _REGION_BYTES, _REGION_OFFSET = "shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"
 
 
-def read_request(data: bytes, regions: Regions, remaining_s: float | None = None) -> tuple[Request, Message]:
-    """The request, and its message for what only the answer needs. Raises RequestError."""
-    given, raw = _split(data)
+def read_request(data: bytes, regions: Regions, limits: Limits, remaining_s: float | None = None) -> tuple[Request, Message]:
+    """The request, and its message for what only the answer needs. Raises RequestError, before it is parsed for one that is too large."""
+    given, raw = _split(data, limits)
     tensors = [_tensor(each, regions) for each in given.inputs]
     if raw:
         tensors = _with_raw(given.inputs, tensors, raw)
@@ -36,54 +38,32 @@ def read_request(data: bytes, regions: Regions, remaining_s: float | None = None
     return request, given
 
 
-def _split(data: bytes) -> tuple[Message, list[memoryview]]:
+def _split(data: bytes, limits: Limits) -> tuple[Message, list[memoryview]]:
     """The message without its raw contents, and these as views of `data`."""
     view, raw, rest = memoryview(data), list[memoryview](), list[memoryview]()
-    position = kept = 0
-    while position < len(data):
-        start = position
-        tag, position = _varint(data, position)
-        if tag == _RAW_INPUT << 3 | _LENGTH_DELIMITED:
-            size, position = _varint(data, position)
-            if size > len(data) - position:
-                raise RequestError("the message is cut off in its raw contents")
-            rest.append(view[kept:start])
-            raw.append(view[position : position + size])
-            position = kept = position + size
-        else:
-            position = _skip(data, tag & 7, position)
+    kept = inputs = outputs = 0
+    tensors: list[Field] = []
+    budget = Budget(limits.fields)
+    for field in fields_of(data, 0, len(data), budget):
+        if field.kind != LENGTH_DELIMITED:
+            continue
+        if field.number == RAW_INPUTS:
+            rest.append(view[kept : field.begin])
+            raw.append(view[field.content : field.end])
+            kept = field.end
+        elif field.number in (PARAMETERS, INPUTS, OUTPUTS):
+            inputs += field.number == INPUTS
+            outputs += field.number == OUTPUTS
+            tensors.append(field)
+        if inputs > limits.inputs or outputs > limits.outputs or len(raw) > limits.inputs:
+            raise RequestError(f"at most {limits.inputs} inputs and {limits.outputs} outputs are accepted")
     rest.append(view[kept:])
+    if sum(map(len, rest)) > SMALL:
+        check_tensors(data, tensors, limits, budget)
     try:
         return _REQUEST.FromString(b"".join(rest)), raw
     except DecodeError:
         raise RequestError("the message is no ModelInferRequest") from None
-
-
-def _skip(data: bytes, kind: int, position: int) -> int:
-    """The place after a field of this wire type."""
-    if kind == 0:
-        return _varint(data, position)[1]
-    if kind == _LENGTH_DELIMITED:
-        size, position = _varint(data, position)
-    elif kind in (1, 5):
-        size = 8 if kind == 1 else 4
-    else:
-        raise RequestError("the message is no ModelInferRequest")
-    if size > len(data) - position:
-        raise RequestError("the message is cut off")
-    return position + size
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while shift < 64 and position < len(data):
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-    raise RequestError("the message is cut off")
 
 
 def parameters_of(fields: Message) -> dict[str, Parameter]:
@@ -99,6 +79,8 @@ def parameters_of(fields: Message) -> dict[str, Parameter]:
 
 def _tensor(given: Message, regions: Regions) -> GivenTensor:
     """An input; without typed contents, its content is empty until the raw contents are known."""
+    if len(given.shape) > MAX_RANK:
+        raise RequestError(f"input {given.name[:100]!r} has {len(given.shape)} dims; at most {MAX_RANK} are accepted")
     shape = tuple(given.shape)
     parameters = parameters_of(given.parameters) if given.parameters else {}
     if _REGION in parameters:
@@ -110,11 +92,11 @@ def _tensor(given: Message, regions: Regions) -> GivenTensor:
     return GivenTensor(given.name, given.datatype, shape, _typed(given))
 
 
-def _region(parameters: dict[str, Parameter], regions: Regions) -> memoryview:
+def _region(parameters: dict[str, Parameter], regions: Regions) -> SharedBytes:
     name, size, offset = parameters[_REGION], parameters.get(_REGION_BYTES), parameters.get(_REGION_OFFSET, 0)
     if not isinstance(name, str) or type(size) is not int or type(offset) is not int:
         raise RequestError(f"a shared memory input needs '{_REGION}' as text and '{_REGION_BYTES}' as a whole number")
-    return regions.view(name, offset, size)
+    return regions.part(name, offset, size)
 
 
 def _typed(given: Message) -> Sequence[object]:
@@ -136,7 +118,7 @@ def _with_raw(fields: Sequence[Message], tensors: Sequence[GivenTensor], raw: Se
     pending = list(reversed(raw))
     filled: list[GivenTensor] = []
     for field, tensor in zip(fields, tensors, strict=True):
-        if isinstance(tensor.content, memoryview):
+        if isinstance(tensor.content, SharedBytes):
             filled.append(tensor)
             continue
         if field.HasField("contents"):

@@ -85,7 +85,7 @@ def fuzz_request(data: bytes) -> None:
             return
         compile_request.check_job(first.job, LIMITS)
         compile_request.job_key(first.job)
-        compile_request.receive(requests, first.job, FOLDER)
+        compile_request.receive(requests, first.job, FOLDER, LIMITS)
     except ServingError:
         return
 

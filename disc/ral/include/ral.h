@@ -126,6 +126,10 @@ RAL_API ral_status ral_load_expected(const char* path, const uint8_t* digest, co
 RAL_API ral_status ral_load_memory(const ral_program* program, const ral_options* options, ral_context** context);
 RAL_API void ral_unload(ral_context* context); /* NULL is ignored; outputs stay valid */
 
+/* Maps the file `descriptor`, which holds the same bytes, in the place of the one that was loaded, after `ral_verify`: before somebody
+ * writes to that. Calls may run meanwhile. The caller may close the descriptor, and sees to it that nobody changes its file. */
+RAL_API ral_status ral_remap_file(ral_context* context, int32_t descriptor);
+
 /* Waits until the weights of an artifact from a file have been checked against their hashes (ral_call does so by itself). */
 RAL_API ral_status ral_verify(ral_context* context);
 

@@ -92,6 +92,10 @@ ral_status ral_load_memory(const ral_program* program, const ral_options* option
 
 void ral_unload(ral_context* context) { delete context; }
 
+ral_status ral_remap_file(ral_context* context, int32_t descriptor) {
+  return guarded("ral_remap_file", [&] { return context->file.remap(descriptor); });
+}
+
 ral_status ral_verify(ral_context* context) {
   return guarded("ral_verify", [&] { return context->verify(); });
 }

@@ -149,6 +149,8 @@ void verify(const Context& context) {
   check(without_gil([&] { return ral_verify(context.get()); }));
 }
 
+void remap(const Context& context, int32_t descriptor) { check(ral_remap_file(context.get(), descriptor)); }
+
 nb::bytes bytes_of(const void* (*read)(const ral_context*, size_t*), const Context& context) {
   size_t size = 0;
   const void* data = read(context.get(), &size);
@@ -196,6 +198,7 @@ NB_MODULE(_ral, module) {
   nb::class_<Context>(module, "Context")
       .def("call", &call, nb::arg("inputs"), nb::arg("out").none())
       .def("verify", &verify)
+      .def("remap", &remap, nb::arg("descriptor"))
       .def("stats", &stats)
       .def("counters", &counters)
       .def("kernels", &kernels)

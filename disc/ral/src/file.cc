@@ -142,6 +142,18 @@ Status ArtifactFile::open(const char* path) {
   return status;
 }
 
+Status ArtifactFile::remap(int descriptor) {
+  struct stat info;
+  if (fstat(descriptor, &info) != 0) return error(RAL_ERROR_INTERNAL, std::string("ral_remap_file: ") + strerror(errno));
+  if (bytes_.empty() || static_cast<size_t>(info.st_size) != bytes_.size())
+    return error(RAL_ERROR_INTERNAL, "ral_remap_file: not a copy of the file that was loaded");
+  // The kernel exchanges the pages in one step: whoever touches them meanwhile waits.
+  auto* place = const_cast<uint8_t*>(bytes_.data());
+  if (mmap(place, bytes_.size(), PROT_READ, MAP_PRIVATE | MAP_FIXED, descriptor, 0) == MAP_FAILED)
+    return error(RAL_ERROR_MEMORY, std::string("cannot be mapped again: ") + strerror(errno));
+  return {};
+}
+
 const Section* ArtifactFile::find(std::string_view name) const {
   for (const Section& section : sections_) {
     if (section.name == name) return &section;

@@ -34,6 +34,9 @@ class ArtifactFile {
   // From now on `open` accepts only a file whose header has this hash.
   void expect(const Digest& digest) { expected_ = digest; }
 
+  // Maps `descriptor`, a file of the same bytes, in the place of the one that was opened: at the same address, while others read.
+  Status remap(int descriptor);
+
   const Section* find(std::string_view name) const;
   const std::vector<Section>& sections() const { return sections_; }
   std::span<const uint8_t> bytes() const { return bytes_; }
