@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from disc.errors import ArtifactError
 from disc.ral.executable import Executable
 
 # A lease that somebody wants to break is announced by a signal, SIGIO if none is named, which would end the process. Nobody needs it:
-# `wanted` asks. SIGURG is ignored unless a program says otherwise.
+# `is_wanted` asks. SIGURG is ignored unless a program says otherwise.
 _ANNOUNCED_BY = signal.SIGURG
 _F_SETSIG, _F_ADD_SEALS = 10, 1033
 _SEALS = 1 | 2 | 4 | 8  # F_SEAL_SEAL, _SHRINK, _GROW, _WRITE
@@ -67,17 +68,22 @@ class Source:
         """The path to load from: this very file, or its copy."""
         return f"/proc/self/fd/{self._file if self._memory is None else self._memory}"
 
-    @property
-    def wanted(self) -> bool:
-        """Whether somebody waits to write to the file."""
-        return self.leased and fcntl.fcntl(self._file, fcntl.F_GETLEASE) != fcntl.F_RDLCK
+    def is_wanted(self) -> bool:
+        """Whether somebody waits to write to the file. To be asked all the time."""
+        if not self.leased:
+            return False
+        now = time.monotonic()
+        if fcntl.fcntl(self._file, fcntl.F_GETLEASE) != fcntl.F_RDLCK:
+            return True
+        self._held = now
+        return False
 
     def move_to_memory(self, executable: Executable) -> None:
-        """From now on the model reads a copy. Calls may run meanwhile. Raises OSError, ArtifactError: it was written to already."""
+        """From now on the model reads a copy. Calls may run meanwhile. Raises OSError, ArtifactError: it may have been written to."""
         memory = _in_memory(self._file)
-        if Stamp.of(os.fstat(self._file)) != self.stamp:
+        if time.monotonic() - self._held > _break_s():
             os.close(memory)
-            raise ArtifactError("its file was overwritten before it could be copied")
+            raise ArtifactError("the kernel let a writer in before the file was copied")
         executable.remap(memory)
         self._memory = memory
 
@@ -91,6 +97,7 @@ class Source:
         """Whether the kernel gave one: the file is the user's own, not open for writing, and its file system has leases."""
         try:
             fcntl.fcntl(self._file, _F_SETSIG, _ANNOUNCED_BY)
+            self._held = time.monotonic()  # when nobody had come to write yet
             fcntl.fcntl(self._file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         except OSError as error:
             self.no_lease = error.strerror
@@ -116,6 +123,14 @@ class Source:
         for descriptor in (getattr(self, "_file", None), getattr(self, "_memory", None)):
             if descriptor is not None:
                 os.close(descriptor)
+
+
+def _break_s() -> float:
+    """For how long the kernel surely lets a writer wait: it takes whole seconds, and the clock may have ticked just before."""
+    try:
+        return int(Path("/proc/sys/fs/lease-break-time").read_text()) - 1
+    except (OSError, ValueError):
+        return 0
 
 
 def _in_memory(file: int) -> int:

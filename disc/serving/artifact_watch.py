@@ -41,7 +41,7 @@ class ArtifactWatch:
 
     def _move_wanted(self) -> None:
         for model in self._repository.models():
-            if model.source.wanted and id(model) not in self._moving:
+            if model.source.is_wanted() and id(model) not in self._moving:
                 self._moving.add(id(model))
                 threading.Thread(target=self._move, args=(model,), name="disc-artifact", daemon=True).start()
 

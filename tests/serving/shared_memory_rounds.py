@@ -28,7 +28,8 @@ CLIENTS, REQUESTS = 4, 25
 KEY = f"disc-rounds-{os.getpid()}"
 PLACE = Path("/dev/shm") / KEY
 _REQUEST, _REGISTER, _UNREGISTER = (
-    message(f"inference.{name}") for name in ("ModelInferRequest", "SystemSharedMemoryRegisterRequest", "SystemSharedMemoryUnregisterRequest")
+    message(f"inference.{name}")
+    for name in ("ModelInferRequest", "SystemSharedMemoryRegisterRequest", "SystemSharedMemoryUnregisterRequest")
 )
 
 
