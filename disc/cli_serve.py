@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from disc.cli_output import AsJson, Debug, print_json
+from disc.config import silence_grpc
 from disc.errors import ConfigurationError
 from disc.extras import how_to_install
 
@@ -30,7 +30,7 @@ def serve_command(
     debug: Debug = False,
 ) -> None:
     """Serve models over the Open Inference Protocol until SIGTERM."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C library writes lines of its own, which are no JSON; read when it is imported
+    silence_grpc()
     try:
         from disc.serving.grpc_server import termination
         from disc.serving.logs import log_to_stderr

@@ -32,6 +32,11 @@ class Environment:
     traces: bool
 
 
+def silence_grpc() -> None:
+    """Keeps gRPC's C library from writing lines of its own between those of a server's log. To be called before it is imported."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
 def read_environment() -> Environment:
     """Reads the process environment anew (cheap; tests change it)."""
     dump = os.environ.get("DISC_DUMP")
