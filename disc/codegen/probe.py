@@ -106,7 +106,8 @@ def _reduce_window(probe: Probe, node: Node, index: Index) -> None:
         if window != 1:
             probe.positions.append(index[axis])
     strides = node.ints("window_strides") or (1,) * len(index)
-    probe.visit(node.operands[0], tuple(position * stride for position, stride in zip(index, strides, strict=True)))
+    for source in node.operands[: len(node.operands) // 2]:
+        probe.visit(source, tuple(position * stride for position, stride in zip(index, strides, strict=True)))
 
 
 _RULES: dict[str, Callable[[Probe, Node, Index], None]] = {

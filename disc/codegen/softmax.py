@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..ir.graph import Body, Node
+from ..ir.reducers import IN_ORDER
 from ..shapes import Dim
 from .contraction import Contraction, forward_indices
 from .index import ONE, Index, IndexSpace, split_linear, view_index
@@ -93,6 +94,7 @@ def _reduces(node: Node, op: str, source: Node, initial: float) -> bool:
     inside = [each for each in node.body.nodes if each.op != "input"]
     return (
         node.operands[0] is source
+        and IN_ORDER not in node.attrs
         and [each.op for each in inside] == [op]
         and node.ints("dimensions") == (len(source.dims) - 1,)
         and _splat(node.operands[1]) == initial

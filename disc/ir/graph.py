@@ -16,6 +16,7 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 
 from ..shapes import Dim, ShapeEnv
 from .ops import dense_to_array
+from .reducers import IN_ORDER
 from .weights import STORAGE
 
 Attribute = int | str | bool | tuple["Attribute", ...] | npt.NDArray[np.generic] | dict[str, "Attribute"]
@@ -151,8 +152,9 @@ TERMINATORS = frozenset({"func.return", "kernel.yield", "stablehlo.return"})
 
 
 def is_row_reduction(node: Node) -> bool:
-    """True when the reduced dims are the last ones, unit dims aside, and not all of size 1."""
-    if node.op != "stablehlo.reduce":
+    """True when the reduced dims are the last ones, unit dims aside, and not all of size 1; where the order matters lanes cannot share
+    the work."""
+    if node.op != "stablehlo.reduce" or IN_ORDER in node.attrs:
         return False
     source = node.operands[0].dims
     reduced = set(node.ints("dimensions"))

@@ -1,7 +1,7 @@
 """Interpreter rules of reductions, contractions, convolutions and scatters.
 
 Sums and contractions of floats are accumulated in f64 and rounded once. Other reduction bodies are run on halves of the data at
-a time, adjacent elements paired (StableHLO leaves the order of a reduction open).
+a time, adjacent elements paired (StableHLO leaves the order of a reduction open); those that are no plain op one element after the other.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 from disc.ir.interp_structure import index_vectors, pad_array
 from disc.ir.interp_values import Array, Rule, Scope, element_name, held_dtype, integers, optional_integers
 from disc.ir.ops import block_ops, int_attr
+from disc.ir.reducers import reduced_kinds
 from disc.ir.weights import SCALED_BLOCK
 
 
@@ -27,8 +28,14 @@ def body_is_add(block: ir.Block) -> bool:
     return {block.arguments[0], block.arguments[1]} == set(body[0].operands)
 
 
-def _reduce_first_axis(block: ir.Block, operands: list[Array], starts: list[Array], scope: Scope) -> list[Array]:
+def _reduce_first_axis(op: ir.Operation, operands: list[Array], starts: list[Array], scope: Scope) -> list[Array]:
     """Reduces axis 0 of every operand with the body, then folds the starting values in."""
+    block = op.regions[0].blocks[0]
+    if reduced_kinds(op) is None:
+        values = [np.broadcast_to(start, operands[0].shape[1:]) for start in starts]
+        for place in range(operands[0].shape[0]):
+            values = scope.run_block(block, [*values, *(x[place] for x in operands)])
+        return values
     if len(operands) == 1 and operands[0].dtype.kind == "f" and body_is_add(block):
         return [(operands[0].sum(axis=0, dtype=np.float64) + starts[0]).astype(operands[0].dtype)]
     while operands[0].shape[0] > 1:
@@ -48,7 +55,7 @@ def _reduce(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array
         kept = [size for dim, size in enumerate(x.shape) if dim not in dims]
         length = int(np.prod([x.shape[dim] for dim in dims], dtype=np.int64))
         front.append(np.moveaxis(x, dims, range(len(dims))).reshape([length, *kept]))
-    return _reduce_first_axis(op.regions[0].blocks[0], front, operands[count:], scope)
+    return _reduce_first_axis(op, front, operands[count:], scope)
 
 
 def _paddings(op: ir.Operation, rank: int) -> list[tuple[int, int]]:
@@ -82,7 +89,7 @@ def _reduce_window(op: ir.Operation, operands: list[Array], scope: Scope) -> lis
     stacked = []
     for x, start in zip(operands[:count], operands[count:], strict=True):
         stacked.append(np.stack(_window_places(_spread(x, start, _paddings(op, rank), base), sizes, strides, dilations)))
-    return _reduce_first_axis(op.regions[0].blocks[0], stacked, operands[count:], scope)
+    return _reduce_first_axis(op, stacked, operands[count:], scope)
 
 
 def _wide(x: Array) -> Array:

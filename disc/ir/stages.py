@@ -9,6 +9,7 @@ from torch_mlir.passmanager import PassManager
 
 from disc.errors import CompilerBug, UnsupportedFormatError
 from disc.ir.ops import DYNAMIC, block_ops, location_text, main_block, main_function, string_attr, terminator_of
+from disc.ir.reducers import REDUCTIONS, reduction_fault
 from disc.ir.symbols import ModuleEnv, relation, symbolic_dim
 from disc.shapes import Dim
 
@@ -104,7 +105,7 @@ def _named_fault(op: ir.Operation) -> str | None:
     for name in _REQUIRED.get(op.name, ()):
         if name not in op.attributes:
             return f"it lacks the attribute {name!r}"
-    return None
+    return reduction_fault(op) if op.name in REDUCTIONS else None
 
 
 def _fused_fault(op: ir.Operation) -> str | None:

@@ -24,7 +24,7 @@ from disc.ir.ops import block_ops, build, main_block, string_attr
 from disc.ir.passes import CompileState, Pass
 from disc.ir.weights import Weight, WeightTable
 from disc.passes.constants import LEAVES, constant_values
-from disc.passes.rewriting import erase_dead, producer
+from disc.passes.rewriting import close_regions, erase_dead, producer
 
 # Ops that only move elements: run on the stored bits, so that bf16 weights are not widened and views stay views.
 _MOVING = ("stablehlo.transpose", "disc.reshape", "disc.slice", "stablehlo.concatenate", "stablehlo.reverse")
@@ -46,6 +46,7 @@ class FoldConstants(Pass):
         # Layers that share their weights ask for the same constants: each is computed and stored once.
         PassManager.parse("builtin.module(cse)").run(module.operation)
         block = main_block(module)
+        close_regions(block)
         folder = _Folder(constant_values(block), state.weights)
         # From the last op on: a result that is folded makes the ops before it dead, and one that is not offers its operands.
         for op in reversed(block_ops(block)):

@@ -8,6 +8,7 @@ import numpy as np
 from torch_mlir import ir
 
 from disc.ir.ops import int_attr, ints_attr
+from disc.ir.reducers import reduced_kinds
 from disc.passes.host_values import (
     ONE,
     ZERO,
@@ -194,7 +195,7 @@ def _reduce(arithmetic: HostArithmetic, op: ir.Operation, operands: Sequence[Hos
         "stablehlo.multiply": lambda a, b: a * b, "stablehlo.add": lambda a, b: a + b,
         "stablehlo.maximum": arithmetic.maximum, "stablehlo.minimum": arithmetic.minimum,
     }.get(body[0])  # fmt: skip
-    if len(body) != 2 or combine is None:
+    if len(body) != 2 or combine is None or reduced_kinds(op) is None:
         return None
     total: Item | None = operands[1].item()
     for item in elements(operands[0]):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from torch_mlir import ir
 
 from disc.errors import UnsupportedOp, UnsupportedOpError
+from disc.ir.interp_values import constant_attribute, held_dtype
 from disc.ir.ops import (
     Attribute,
     array_to_dense,
@@ -26,6 +28,7 @@ from disc.ir.ops import (
     tensor_type,
     terminator_of,
 )
+from disc.ir.reducers import IN_ORDER
 from disc.ir.symbols import ModuleEnv
 from disc.passes.host_values import ONE, ZERO, HostValue, Ratio, elements, is_constant
 from disc.passes.shape_rules import Shapes, conv_paddings, gather_sizes, pad_amounts, slice_bounds
@@ -281,6 +284,87 @@ def _rewrite_dynamic_conv(form: NamedForm, op: ir.Operation) -> None:
     form.replace(op, "stablehlo.convolution", list(op.operands)[:2], kept)
 
 
+def _rewrite_select_and_scatter(form: NamedForm, op: ir.Operation) -> None:
+    """Every window finds the number of the element that it selects, which an ordinary scatter then updates."""
+    source_dims, update_dims = form.source_dims(op.operands[0]), form.source_dims(op.operands[1])
+    word, element = ir.IntegerType.get_signless(64), element_of(op.operands[0])
+    count, updates = _product(source_dims), _product(update_dims)
+    flat = build("disc.iota", [], [form.typed((count,), word)], {"dim": 0}, before=op).results[0]
+    numbers = build("disc.reshape", [flat], [form.typed(source_dims, word)], before=op).results[0]
+    number_type, value_type = (ir.RankedTensorType.get([], each) for each in (word, element))
+    initials = [
+        build("stablehlo.constant", [], [type_], {"value": constant_attribute(np.array(value, held_dtype(str(each))), type_)}, before=op)
+        for type_, each, value in ((value_type, element, 0), (number_type, word, -1))
+    ]
+    windows = {name: op.attributes[name] for name in ("window_dimensions", "window_strides") if name in op.attributes}
+    operands, low, high = [op.operands[0], numbers], *np.array(_window_padding(op, len(source_dims))).T.tolist()
+    if any((*low, *high)):
+        padded = [dim + below + above for dim, below, above in zip(source_dims, low, high, strict=True)]
+        amounts: dict[str, Attribute] = {"low": strings(*low), "interior": ir.DenseI64ArrayAttr.get([0] * len(low))}
+        operands = [
+            build("disc.pad", [each, initial.results[0]], [form.typed(padded, element_of(each))], amounts, before=op).results[0]
+            for each, initial in zip(operands, initials, strict=True)
+        ]
+    chosen = build(
+        "stablehlo.reduce_window", [*operands, *(each.results[0] for each in initials)],
+        [form.typed(update_dims, element), form.typed(update_dims, word)], {**windows, IN_ORDER: ir.UnitAttr.get()}, 1, before=op,
+    )  # fmt: skip
+    _selection(chosen, op.regions[0].blocks[0], [value_type, number_type])
+    places = build("disc.reshape", [chosen.results[1]], [form.typed((updates, ONE), word)], before=op).results[0]
+    values = build("disc.reshape", [op.operands[1]], [form.typed((updates,), element)], before=op).results[0]
+    target = form.broadcast(op.operands[2], (count,), [], op)
+    dimensions = ir.Attribute.parse(
+        "#stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>"
+    )
+    scattered = build("stablehlo.scatter", [target, places, values], [target.type], {"scatter_dimension_numbers": dimensions}, 1, before=op)
+    block = ir.Block.create_at_start(scattered.regions[0], [value_type] * 2, [op.location] * 2)
+    with ir.InsertionPoint(block):
+        build("stablehlo.return", _inlined(op.regions[1].blocks[0], list(block.arguments)), location=op.location)
+    form.replace(op, "disc.reshape", scattered.results[:1], {})
+
+
+def _window_padding(op: ir.Operation, rank: int) -> list[tuple[int, int]]:
+    if "padding" not in op.attributes:
+        return [(0, 0)] * rank
+    return [(int(low), int(high)) for low, high in dense_to_array(op.attributes["padding"])]
+
+
+def _selection(op: ir.Operation, select: ir.Block, types: Sequence[ir.Type]) -> None:
+    """The body of `op`: of two (value, number) the one that `select` keeps; a number of -1 says that there is no value."""
+    block = ir.Block.create_at_start(op.regions[0], [*types, *types], [op.location] * 4)
+    value, number, other, other_number = block.arguments
+    bit = ir.RankedTensorType.get([], ir.IntegerType.get_signless(1))
+    with ir.InsertionPoint(block):
+
+        def make(name: str, operands: Sequence[ir.Value], type_: ir.Type, attributes: dict[str, Attribute] | None = None) -> ir.Value:
+            return build(name, operands, [type_], attributes, location=op.location).results[0]
+
+        zero = make("stablehlo.constant", [], types[1], {"value": constant_attribute(np.zeros((), np.int64), types[1])})
+        less: dict[str, Attribute] = {"comparison_direction": ir.Attribute.parse("#stablehlo<comparison_direction LT>")}
+        absent = [make("stablehlo.compare", [each, zero], bit, less) for each in (number, other_number)]
+        kept = _inlined(select, [value, other])[0]
+        loses = make("stablehlo.or", [absent[0], make("stablehlo.not", [kept], bit)], bit)
+        taken = make("stablehlo.and", [make("stablehlo.not", [absent[1]], bit), loses], bit)
+        pairs = ((other, value, types[0]), (other_number, number, types[1]))
+        build("stablehlo.return", [make("stablehlo.select", [taken, new, old], kind) for new, old, kind in pairs], location=op.location)
+
+
+def _inlined(block: ir.Block, arguments: Sequence[ir.Value]) -> list[ir.Value]:
+    """A copy of the ops of `block`, for `arguments`, at the insertion point; returns what the block yields."""
+    values: dict[ir.Value, ir.Value] = dict(zip(block.arguments, arguments, strict=True))
+    *inside, last = block_ops(block)
+    for op in inside:
+        copy = op.clone()
+        for number, operand in enumerate(op.operands):
+            copy.operands[number] = values.get(operand, operand)
+        values.update(zip(op.results, copy.results, strict=True))
+    return [values.get(value, value) for value in last.operands]
+
+
+def _product(dims: Sequence[Dim]) -> Dim:
+    return math.prod(dims, start=ONE)
+
+
 def _rewrite_constant(form: NamedForm, op: ir.Operation) -> None:
     """The value takes the type with named dims too, so that the two agree."""
     kind = form.type_of(op.results[0])
@@ -317,5 +401,5 @@ REWRITES: dict[str, Callable[[NamedForm, ir.Operation], None]] = {
     "stablehlo.dynamic_pad": _rewrite_pad, "stablehlo.gather": _rewrite_gather, "stablehlo.dynamic_gather": _rewrite_gather,
     "stablehlo.dot": _rewrite_dot, "stablehlo.dynamic_conv": _rewrite_dynamic_conv, "stablehlo.constant": _rewrite_constant,
     "arith.constant": _rewrite_constant, "chlo.constant": _rewrite_constant, "chlo.constant_like": _rewrite_constant_like,
-    "tensor.cast": _rewrite_cast, "func.return": _keep_return,
+    "stablehlo.select_and_scatter": _rewrite_select_and_scatter, "tensor.cast": _rewrite_cast, "func.return": _keep_return,
 }  # fmt: skip

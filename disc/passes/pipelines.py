@@ -20,6 +20,7 @@ from disc.passes.fuse_elementwise import FuseElementwise
 from disc.passes.merge_dots import MergeDots
 from disc.passes.merge_slices import MergeSlices
 from disc.passes.name_dims import NameDims
+from disc.passes.normalize_reductions import NormalizeReductions
 from disc.passes.pack_sequences import PackSequences
 from disc.passes.quantize_dots import QuantizeDots
 from disc.passes.resolve_broadcasts import ResolveBroadcasts
@@ -31,6 +32,7 @@ from disc.passes.tabulate_distances import TabulateDistances
 
 # imported → named
 FRONT: tuple[Pass, ...] = (
+    NormalizeReductions(),
     NameDims(),
     ResolveBroadcasts(),
 )
@@ -75,6 +77,7 @@ FUSION: tuple[Pass, ...] = (
 REGISTRY: dict[str, type[Pass]] = {
     one.name: one
     for one in (
+        NormalizeReductions,
         NameDims,
         ResolveBroadcasts,
         FindBatchDim,

@@ -102,6 +102,31 @@ def erase_dead(block: ir.Block) -> bool:
     return changed
 
 
+def close_regions(block: ir.Block) -> list[ir.Operation]:
+    """Gives each body of a reduction or scatter copies of the constants outside that it reads, as merging equal ops leaves them; returns
+    the ops whose bodies read other values from outside."""
+    open_: list[ir.Operation] = []
+    for op in block_ops(block):
+        for region in op.regions:
+            inside = region.blocks[0]
+            if not all(_close(inner, inside) for inner in block_ops(inside)):
+                open_.append(op)
+    return open_
+
+
+def _close(op: ir.Operation, block: ir.Block) -> bool:
+    closed = True
+    for number, operand in enumerate(op.operands):
+        if operand.owner == block if isinstance(operand, ir.BlockArgument) else producer(operand).block == block:  # pyright: ignore
+            continue
+        made = defining(operand, "stablehlo.constant", "arith.constant", "chlo.constant")
+        closed = closed and made is not None
+        if made is not None:
+            attributes = {"value": made.attributes["value"]}
+            op.operands[number] = build("stablehlo.constant", [], [operand.type], attributes, before=op).results[0]
+    return closed
+
+
 def producers_after(values: Sequence[ir.Value], first: ir.Operation) -> list[ir.Operation]:
     """The ops at or after `first` that `values` depend on, in block order."""
     found: dict[ir.Operation, None] = {}

@@ -260,7 +260,7 @@ def _dot_general(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
 
 def window_size(shapes: Shapes, size: Dim, window: Dim, low: int, high: int, stride: int, dilation: int, base_dilation: int) -> Dim:
     """How many positions a window takes along one dim; 0 where it does not fit."""
-    dilated = size if base_dilation == 1 else (size - 1) * base_dilation + 1
+    dilated = size if base_dilation == 1 else size + dim_max(size - 1, ZERO) * (base_dilation - 1)
     room = dilated + low + high - ((window - 1) * dilation + 1)
     positions = shapes.env.simplify(room // stride + 1)
     return positions if shapes.env.le(ZERO, positions) is Truth.YES else dim_max(positions, ZERO)
@@ -311,6 +311,16 @@ def _reduce_window(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
     base, paddings = ints_attr(op, "base_dilations", ones), _paddings(op, rank)
     result = tuple(window_size(shapes, dims[i], Dim.of(windows[i]), *paddings[i], strides[i], dilations[i], base[i]) for i in range(rank))
     return [result] * len(op.results)
+
+
+def _select_and_scatter(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    """The result has the shape of the operand, and the source one element per window."""
+    dims = shapes.dims[op.operands[0]]
+    ones = [1] * len(dims)
+    windows, strides = ints_attr(op, "window_dimensions", ones), ints_attr(op, "window_strides", ones)
+    for i, (low, high) in enumerate(_paddings(op, len(dims))):
+        shapes.same(shapes.dims[op.operands[1]][i], window_size(shapes, dims[i], Dim.of(windows[i]), low, high, strides[i], 1, 1))
+    return [dims]
 
 
 def gather_sizes(shapes: Shapes, op: ir.Operation) -> Dims:
@@ -420,6 +430,7 @@ RULES: dict[str, Rule] = {
     "stablehlo.dynamic_iota": _from_shape_operand(0), "stablehlo.transpose": _transpose, "stablehlo.reduce": _reduce,
     "stablehlo.concatenate": _concatenate, "stablehlo.dot": _dot, "stablehlo.dot_general": _dot_general,
     "stablehlo.convolution": _convolution, "stablehlo.dynamic_conv": _convolution, "stablehlo.reduce_window": _reduce_window,
+    "stablehlo.select_and_scatter": _select_and_scatter,
     "stablehlo.gather": _gather, "stablehlo.dynamic_gather": _gather, "stablehlo.scatter": _each_operand,
     "stablehlo.slice": _slice, "stablehlo.real_dynamic_slice": _slice, "stablehlo.dynamic_slice": _dynamic_slice,
     "stablehlo.dynamic_update_slice": _first_operand, "stablehlo.pad": _pad, "stablehlo.dynamic_pad": _pad,

@@ -20,7 +20,7 @@ from torch_mlir.passmanager import PassManager
 from disc.errors import CompilerBug
 from disc.ir.ops import block_ops, main_block, replace_op
 from disc.ir.passes import CompileState, Pass
-from disc.passes.rewriting import erase_dead
+from disc.passes.rewriting import close_regions, erase_dead
 from disc.passes.simplify_elementwise import ELEMENTWISE_RULES
 from disc.passes.simplify_structure import STRUCTURE_RULES
 
@@ -54,6 +54,7 @@ class Simplify(Pass):
             erase_dead(block)
             before = len(block.operations)
             PassManager.parse("builtin.module(cse)").run(module.operation)
+            close_regions(block)
             erase_dead(block)
             if not changed and len(block.operations) == before:
                 return

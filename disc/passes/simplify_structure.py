@@ -9,6 +9,7 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 
 from disc.ir.interp_elementwise import RULES as ELEMENTWISE
 from disc.ir.ops import block_ops, build, int_attr, ints_attr, strings_attr
+from disc.ir.reducers import IN_ORDER
 from disc.passes.rewriting import (
     defining,
     element_type,
@@ -141,20 +142,15 @@ def _kept_dims(source: Sequence[ir.Attribute], target: Sequence[ir.Attribute]) -
 
 def reduce_nothing(op: ir.Operation) -> ir.Value | None:
     """A reduction over dims of size 1 (or no dims) applies its one-op body once, to the start and the reshaped operand."""
-    if len(op.operands) != 2:
+    if len(op.operands) != 2 or IN_ORDER in op.attributes:
         return None
     source = entries(op.operands[0].type)
     if not all(is_one(source[dim]) for dim in ints_attr(op, "dimensions")):
         return None
     body = op.regions[0].blocks[0]
-    ops, arguments = block_ops(body), list(body.arguments)
+    ops = block_ops(body)
     start = splat_value(op.operands[1])
-    if (
-        start is None
-        or len(ops) != 2
-        or list(ops[0].operands) not in (arguments, arguments[::-1])
-        or ops[1].operands[0] != ops[0].results[0]
-    ):
+    if start is None or len(ops) != 2:
         return None
     type_ = op.results[0].type
     value = make_reshape(op.operands[0], type_, op)

@@ -18,6 +18,7 @@ import numpy as np
 
 from disc.ir.graph import Attribute, Body, Node
 from disc.ir.interp_elementwise import RULES as ELEMENTWISE
+from disc.ir.reducers import IN_ORDER
 from disc.shapes import Dim, ShapeEnv, Truth
 
 ONE = Dim.of(1)
@@ -299,7 +300,7 @@ def _neutral(node: Node) -> float:
     """The value that changes nothing in a sum or a maximum."""
     inside = [each.op for each in node.body.nodes if each.op != "input"] if node.body is not None else []
     fill = {"stablehlo.add": 0.0, "stablehlo.maximum": -np.inf}.get(inside[0]) if len(inside) == 1 else None
-    if len(node.operands) != 2 or fill is None or splat(node.operands[1]) != fill:
+    if len(node.operands) != 2 or IN_ORDER in node.attrs or fill is None or splat(node.operands[1]) != fill:
         raise NotPacked("it reduces over the tokens that a token sees, neither as a sum nor as a maximum")
     return fill
 

@@ -34,9 +34,10 @@ func.func @main(%x: tensor<?xf32, [@S0]>) -> (tensor<?xf32, [@S0]>, tensor<?xf32
 "disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
 func.func @main(%x: tensor<?x8xf32, [@S0, 8]>) -> (tensor<8xf32, [8]>, tensor<8xf32, [8]>) {
   %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %low = stablehlo.constant dense<0xFF800000> : tensor<f32>
   %0 = stablehlo.tanh %x : tensor<?x8xf32, [@S0, 8]>
   %1 = stablehlo.reduce(%0 init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<?x8xf32, [@S0, 8]>, tensor<f32>) -> tensor<8xf32, [8]>
-  %2 = stablehlo.reduce(%0 init: %zero) applies stablehlo.maximum across dimensions = [0] : (tensor<?x8xf32, [@S0, 8]>, tensor<f32>) -> tensor<8xf32, [8]>
+  %2 = stablehlo.reduce(%0 init: %low) applies stablehlo.maximum across dimensions = [0] : (tensor<?x8xf32, [@S0, 8]>, tensor<f32>) -> tensor<8xf32, [8]>
   return %1, %2 : tensor<8xf32, [8]>, tensor<8xf32, [8]>
 }
 

@@ -12,6 +12,7 @@ from functools import partial
 
 from ...ir.costs import node_cost
 from ...ir.graph import Node
+from ...ir.reducers import IN_ORDER
 from ...shapes import Dim
 from ..index import ONE, ZERO, Index, IndexSpace
 from ..probe import Probe, flattens
@@ -48,9 +49,10 @@ class _Reduction:
 
 
 def reduce_at(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> str:
-    """The rule of `stablehlo.reduce`: the value of one result; all results of the op are remembered."""
+    """The rule of `stablehlo.reduce`: the value of one result; all results of the op are remembered. Where the order
+    matters every lane has its own accumulator, also where all lanes have the same result."""
     if _key(node, index, predicate, node.result) not in e.b.scope.memo:
-        if any(e.b.lane_variable(dim) is not None for dim in index):
+        if IN_ORDER in node.attrs or any(e.b.lane_variable(dim) is not None for dim in index):
             _reduce_columns(e, [(node, index)], predicate)
         else:
             _reduce_rows(e, [_row_reduction(e, node, index, predicate)])
@@ -61,6 +63,8 @@ def reduce_together(e: Emitter, wanted: Sequence[tuple[Node, Index]]) -> None:
     """Computes row reductions, none of which needs another, in as few loops as their extents allow; `reduce_at` then finds them."""
     nests: dict[object, list[_Reduction]] = {}
     for node, index in dict.fromkeys(wanted):
+        if IN_ORDER in node.attrs:
+            continue
         each = _row_reduction(e, node, index, None)
         nests.setdefault((e.scope(index, None).depth, tuple(each.outer), each.inner), []).append(each)
     for same in nests.values():
@@ -288,10 +292,10 @@ def _accumulate(e: Emitter, reduction: _Reduction, positions: Sequence[Dim], own
 
 
 def _combined(e: Emitter, node: Node, accumulators: list[str], elements: list[str]) -> list[str]:
-    """The body of the reduction. A maximum or minimum gets its operands in the other order: its test for NaN is of the first, which then
-    is not part of the chain from one iteration to the next."""
+    """The body of the reduction. A maximum or minimum whose order is free gets its operands in the other order: its test for NaN is of the
+    first, which then is not part of the chain from one iteration to the next."""
     assert node.body is not None
-    if not _is_extreme(node):
+    if IN_ORDER in node.attrs or not _is_extreme(node):
         return e.body(node.body, [*accumulators, *elements])
     if register_element(node.element) == "f32" and e.b.lanes in (8, 16):
         return [_extreme(e.b, node.body.yields[0], elements[0], accumulators[0], silent=node in e.silent_maxima)]

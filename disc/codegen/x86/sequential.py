@@ -18,7 +18,7 @@ from .memory import Buffer
 def emit_sequential(name: str, body: Body, space: IndexSpace, lanes: int) -> Kernel:
     """The kernel of a `disc.cumulative` or `stablehlo.scatter` with the views and element-wise ops around its operands."""
     node = next((each for each in body.nodes if each.op in ("disc.cumulative", "stablehlo.scatter")), None)
-    if node is None or body.yields != (node,):
+    if node is None or body.yields != node.siblings:
         raise CompilerBug("a library fusion must yield the results of one scan or scatter")
     symbols = body_symbols(space, body)
     if node.op == "disc.cumulative":
@@ -109,11 +109,10 @@ def _identity(frame: Frame, kind: str, element: str) -> str:
 
 
 def _scatter(frame: Frame, node: Node) -> None:
-    if len(node.operands) != 3:
-        raise CompilerBug(f"a scatter of several tensors reached code generation (line {node.line})")
     b = frame.b
     with b.loop(frame.begin, frame.end, b.index(1)):
-        _copy_whole(frame, node.operands[0], frame.outputs[0])
+        for source, target in zip(node.operands, frame.outputs, strict=False):
+            _copy_whole(frame, source, target)
         _update_nest(frame, node, 0, [])
 
 
@@ -133,7 +132,7 @@ def _copy_whole(frame: Frame, source: Node, target: Buffer) -> None:
 
 def _update_nest(frame: Frame, node: Node, depth: int, index: list[Dim]) -> None:
     b, e = frame.b, frame.emitter
-    updates = node.operands[2]
+    updates = node.operands[-1]
     if depth == len(updates.dims):
         _update_one(frame, node, tuple(index))
         return
@@ -145,7 +144,8 @@ def _update_nest(frame: Frame, node: Node, depth: int, index: list[Dim]) -> None
 
 def _update_one(frame: Frame, node: Node, index: Index) -> None:
     b, e = frame.b, frame.emitter
-    source, _, updates = node.operands
+    count = len(node.siblings)
+    source, updates = node.operands[0], node.operands[count + 1 :]
     positions = _target(frame, node, index)
     inside = b.constant("arith.constant true")
     for position, size in zip(positions, source.dims, strict=True):
@@ -154,16 +154,17 @@ def _update_one(frame: Frame, node: Node, index: Index) -> None:
         inside = b.op(f"arith.andi {inside}, {b.op(f'arith.andi {low}, {high} : i1')} : i1")
     with b.when(inside):
         offset = e.space.linear(positions, source.dims)
-        current = e.load(frame.outputs[0], offset, None)
+        current = [e.load(target, offset, None) for target in frame.outputs]
         assert node.body is not None
-        updated = e.body(node.body, [current, e.value(updates, index)])[0]
-        e.store(frame.outputs[0], offset, updated)
+        updated = e.body(node.body, [*current, *(e.value(each, index) for each in updates)])
+        for target, value in zip(frame.outputs, updated, strict=True):
+            e.store(target, offset, value)
 
 
 def _target(frame: Frame, node: Node, index: Index) -> list[Dim]:
     """Where in the operand the update at `index` goes: start position from the indices plus the place in the window."""
     e, b = frame.emitter, frame.b
-    source, indices, _ = node.operands
+    source, indices = node.operands[0], node.operands[len(node.siblings)]
     numbers = node.attrs["scatter_dimension_numbers"]
     assert isinstance(numbers, dict)
     window_dims, inserted = _ints(numbers["window_dims"]), _ints(numbers["inserted"])

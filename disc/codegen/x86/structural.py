@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ...errors import CompilerBug
 from ...ir.graph import Node
 from ...shapes import Dim
 from ..index import ONE, ZERO, Index
@@ -121,10 +120,18 @@ def _dynamic_update_slice(e: Emitter, node: Node, index: Index, predicate: Predi
 
 
 def _reduce_window(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> str:
+    """The value of one result; all results of the op are remembered."""
+    memo = e.b.scope.memo
+    keys = [("reduce window", each.id, index, predicate) for each in node.siblings]
+    if keys[0] not in memo:
+        memo.update(zip(keys, _window_values(e, node, index, predicate), strict=True))
+    return memo[keys[node.result]]
+
+
+def _window_values(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> list[str]:
+    """Every result, computed in the order of the window from the initial values on."""
     count = len(node.operands) // 2
-    if count != 1 or any(dilation != 1 for dilation in node.ints("base_dilations")):
-        raise CompilerBug(f"reduce_window with {count} operands or base dilation reached code generation (line {node.line})")
-    source, initial = node.operands
+    sources, initials = node.operands[:count], node.operands[count:]
     rank = len(index)
     window = node.ints("window_dimensions")
     strides = node.ints("window_strides") or (1,) * rank
@@ -132,29 +139,33 @@ def _reduce_window(e: Emitter, node: Node, index: Index, predicate: Predicate | 
     padding = node.attrs.get("padding")
     low = [int(padding[axis][0]) if padding is not None else 0 for axis in range(rank)]  # pyright: ignore[reportIndexIssue, reportArgumentType]
     b = e.b
-    vector = b.vec(register_element(node.element))
-    assert node.body is not None
+    vectors = [b.vec(register_element(initial.element)) for initial in initials]
+    body = node.body
+    assert body is not None
 
-    def nest(axis: int, positions: list[Dim], value: str) -> str:
+    def nest(axis: int, positions: list[Dim], values: list[str]) -> list[str]:
         if axis == rank:
             inside = predicate
             for number, position in enumerate(positions):
-                inside = e.within(position, ZERO, source.dims[number], inside)
-            element = e.value(source, tuple(positions), inside)
-            updated = e.body(node.body, [value, element])[0]  # pyright: ignore[reportArgumentType]
+                inside = e.within(position, ZERO, sources[0].dims[number], inside)
+            updated = e.body(body, [*values, *(e.value(source, tuple(positions), inside) for source in sources)])
             if inside is predicate or inside is None:
                 return updated
-            return b.op(f"arith.select {inside.mask}, {updated}, {value} : {b.vec('i1')}, {vector}")
+            return [
+                b.op(f"arith.select {inside.mask}, {new}, {old} : {b.vec('i1')}, {vector}")
+                for new, old, vector in zip(updated, values, vectors, strict=True)
+            ]
         start = index[axis] * strides[axis] - low[axis]
         if window[axis] == 1:
-            return nest(axis + 1, [*positions, start], value)
+            return nest(axis + 1, [*positions, start], values)
         name = e.name("w")
         variable = e.space.variable(name, Dim.of(window[axis]))
-        with b.loop(b.index(0), b.index(window[axis]), b.index(1), [(value, vector)]) as loop, e.bind(name, loop.index):
-            loop.yields = [nest(axis + 1, [*positions, start + variable * dilations[axis]], loop.carried[0])]
-        return loop.results[0]
+        carried = list(zip(values, vectors, strict=True))
+        with b.loop(b.index(0), b.index(window[axis]), b.index(1), carried) as loop, e.bind(name, loop.index):
+            loop.yields = nest(axis + 1, [*positions, start + variable * dilations[axis]], loop.carried)
+        return loop.results
 
-    return nest(0, [], e.value(initial, ()))
+    return nest(0, [], [e.value(initial, ()) for initial in initials])
 
 
 def _tuple(value: object) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...ir.graph import Body, Node
+from ...ir.reducers import IN_ORDER
 from ...ir.weights import ELEMENT_BYTES
 from ...shapes import Dim
 from ..contraction import WindowAxis, forward_indices, read_contraction
@@ -117,12 +118,12 @@ def _read_depthwise(space: IndexSpace, node: Node) -> Window | None:
 
 
 def pool_axes(node: Node) -> list[WindowAxis] | None:
-    """Every axis of a reduce_window of one source, None where the source is dilated."""
+    """Every axis of a reduce_window of one source by a plain op; None of any other."""
     rank = len(node.dims)
     ones = (1,) * rank
     sizes, padding = node.ints("window_dimensions"), node.attrs.get("padding")
     strides, dilations = node.ints("window_strides") or ones, node.ints("window_dilations") or ones
-    if len(node.operands) != 2 or any(step != 1 for step in node.ints("base_dilations")):
+    if len(node.operands) != 2 or IN_ORDER in node.attrs:
         return None
     source = node.operands[0]
     low = [int(padding[axis][0]) if padding is not None else 0 for axis in range(rank)]  # pyright: ignore[reportIndexIssue, reportArgumentType]
