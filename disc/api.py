@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
     Model = torch.nn.Module | torch.export.ExportedProgram | str | os.PathLike[str]
 
 DynamicShapes = Mapping[str, object] | Sequence[object] | None
+
+_recursion_lock = threading.Lock()
+_compiling = 0  # compiles in progress
+_limit_before = 0  # the recursion limit without them
 
 
 def compile(
@@ -208,7 +214,36 @@ def compile_imported(
 
     on_step: is told of every pass before it runs, then of the code generation, and which share of the steps is done, about.
     """
-    sys.setrecursionlimit(max(sys.getrecursionlimit(), 20_000))  # values are emitted by recursion over the fused graph
+    with _deep_recursion():
+        return _compile_stages(imported, target, options, stablehlo, tree, on_step)
+
+
+@contextmanager
+def _deep_recursion() -> Iterator[None]:
+    """Values are emitted by recursion over the fused graph. The limit is the process's: the last compile that ends gives it back."""
+    global _compiling, _limit_before
+    with _recursion_lock:
+        if _compiling == 0:
+            _limit_before = sys.getrecursionlimit()
+            sys.setrecursionlimit(max(_limit_before, 20_000))
+        _compiling += 1
+    try:
+        yield
+    finally:
+        with _recursion_lock:
+            _compiling -= 1
+            if _compiling == 0:
+                sys.setrecursionlimit(_limit_before)
+
+
+def _compile_stages(
+    imported: Imported,
+    target: str | Sequence[str],
+    options: Options,
+    stablehlo: bytes | None,
+    tree: Tree | None,
+    on_step: Callable[[str, float], None],
+) -> Executable:
     to_fused = [*FRONT, *graph_passes(options.dtype)]
     steps = 2 * (len(to_fused) + len(FUSION) + 1)  # passes take about half of the time
     state = CompileState(

@@ -16,6 +16,10 @@ class DiscError(Exception):
     """Base of every error that disc raises on purpose."""
 
 
+class DiscWarning(UserWarning):
+    """Base of every warning of disc: what it does is right, but perhaps not what was wanted (an op that runs in PyTorch)."""
+
+
 @dataclass(frozen=True)
 class UnsupportedOp:
     """One op that cannot be compiled: its name, the reason, and the user's line ("file.py:12", or "unknown line")."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch._decomp import core_aten_decompositions, global_decomposition_table
 
+from disc.frontend.eager_strides import Decomposition, keep_strides
 from disc.frontend.rules import RULES
 
 aten = torch.ops.aten
-Decomposition = Callable[..., object]
 
 # Every decomposition that PyTorch has, for the ops that neither a rule nor a decomposition of ours takes.
 PYTORCH: dict[torch._ops.OperatorBase, Decomposition] = dict(global_decomposition_table["post_autograd"])
@@ -81,16 +81,28 @@ def batch_norm_inference(
     return result.to(x.dtype), x.new_empty([0]), x.new_empty([0])
 
 
+def below_maximum(values: Tensor, dim: int) -> Tensor:
+    """The distance of each value to the maximum of its row. There is no maximum of no values."""
+    if is_empty(values) or not values.dim():
+        return values - values
+    return values - values.amax(dim, keepdim=True)
+
+
+def is_empty(x: Tensor) -> bool:
+    """Whether there are no elements, whatever the dynamic sizes are."""
+    return any(isinstance(size, int) and size == 0 for size in x.shape)
+
+
 def softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
     values = wide(x)
-    exponentials = torch.exp(values - values.amax(dim, keepdim=True)) if x.dim() else torch.exp(values - values)
+    exponentials = torch.exp(below_maximum(values, dim))
     result = exponentials / exponentials.sum(dim, keepdim=True)
     return result if half_to_float else result.to(x.dtype)
 
 
 def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
     values = wide(x)
-    shifted = values - values.amax(dim, keepdim=True) if x.dim() else values - values
+    shifted = below_maximum(values, dim)
     result = shifted - torch.log(torch.exp(shifted).sum(dim, keepdim=True))
     return result if half_to_float else result.to(x.dtype)
 
@@ -98,6 +110,8 @@ def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
 def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
     """Softmax whose rows of -inf alone give 0: the maximum of such a row is replaced by 0, its sum by 1."""
     values = wide(x if dtype is None else x.to(dtype))
+    if is_empty(values):
+        return softmax(values, dim, False).to(dtype or x.dtype)
     maximum = values.amax(dim, keepdim=True)
     exponentials = torch.exp(values - torch.where(maximum == -math.inf, 0.0, maximum))
     total = exponentials.sum(dim, keepdim=True)
@@ -257,11 +271,17 @@ def export_table() -> dict[torch._ops.OperatorBase, Decomposition]:
 
 
 def training_table() -> dict[torch._ops.OperatorBase, Decomposition]:
-    """The table for AOTAutograd, where composite ops are gone already."""
+    """The table for AOTAutograd, where composite ops are gone already.
+
+    Results have eager's strides. What draws random numbers stays whole: its decomposition would draw other ones than eager PyTorch.
+    """
     table = {**_pytorch_without_rules(), **core_aten_decompositions(), **OURS}
-    for op in LIFTING:
-        table.pop(op, None)
-    return table
+    kept = {op: decomposition for op, decomposition in table.items() if op not in LIFTING and not _is_random(op)}
+    return {op: keep_strides(op, each) if isinstance(op, torch._ops.OpOverload) else each for op, each in kept.items()}
+
+
+def _is_random(op: torch._ops.OperatorBase) -> bool:
+    return isinstance(op, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
 
 
 def _pytorch_without_rules() -> dict[torch._ops.OperatorBase, Decomposition]:

@@ -1,13 +1,15 @@
 """The `torch.compile` backend: inference and training graphs of AOTAutograd, compiled whole or, around ops that cannot be, in parts.
 
-Importing this module lets one graph serve sizes 0 and 1 too (`backed_size_oblivious`): Dynamo reads that setting when it creates the
-symbols of a graph, before a backend is called, so there is no later point at which a backend could ask for it.
+A model that eager PyTorch runs, runs: an op without a lowering, a part whose compilation fails and a call that compiled code refuses go to
+PyTorch, are counted (`statistics`) and named in a `DiscWarning` once. Where PyTorch then raises, that is the model's own error.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import operator
+import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,28 +17,26 @@ from dataclasses import dataclass, field
 
 import sympy
 import torch
-import torch.fx.experimental._config as symbolic_config
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import TorchDynamoException
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
-from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from disc.config import Options
-from disc.errors import UnsupportedOp, UnsupportedOpError
+from disc.errors import DiscError, DiscWarning, UnsupportedOp, UnsupportedOpError
 from disc.frontend.decompositions import training_table
 from disc.frontend.dialects import load_frontend_dialects
-from disc.frontend.imported import Constant, Imported, OutputSpec
+from disc.frontend.graph_parts import Executable, run_in_parts, untold_symbols
+from disc.frontend.imported import Imported, OutputSpec
+from disc.frontend.locations import line_text
 from disc.frontend.lowering import GraphInput, GraphSource, lower_graph, refused_nodes
-from disc.frontend.output_views import cut_views
+from disc.frontend.memory_layouts import UNKNOWN_LAYOUT, memory_layout
+from disc.frontend.output_views import computed_roots, cut_results, returned_nodes
 from disc.frontend.symbols import shape_environment
 from disc.ir.dialect import make_context
 
-symbolic_config.backed_size_oblivious = True
-
-Executable = Callable[[list[object]], Sequence[object]]
 Compiler = Callable[[Imported], Executable]
 
 
@@ -46,15 +46,28 @@ class Statistics:
 
     graphs: graphs handed over by PyTorch; compiled: modules compiled (a graph with eager ops gives several);
     cached: how many of these came out of the compile cache; eager: op name → how many nodes run in PyTorch.
+    failed: error → graphs and parts that run in PyTorch because they could not be compiled; refused_calls: error → calls that ran in
+    PyTorch because the compiled code refused their inputs.
     """
 
     graphs: int = 0
     compiled: int = 0
     cached: int = 0
     eager: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    refused_calls: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `torch.compile(options=...)` asks for. strict: an error of ours is raised instead of running the part in PyTorch."""
+
+    options: Options = field(default_factory=Options)
+    strict: bool = False
 
 
 _statistics = Statistics()
+_named: set[str] = set()
 _compiler: Compiler | None = None
 
 
@@ -64,8 +77,10 @@ def statistics() -> Statistics:
 
 
 def reset_statistics() -> None:
+    """Counts from zero, and names again in warnings what runs in PyTorch."""
     global _statistics
     _statistics = Statistics()
+    _named.clear()
 
 
 def set_compiler(compiler: Compiler | None) -> None:
@@ -74,107 +89,164 @@ def set_compiler(compiler: Compiler | None) -> None:
     _compiler = compiler
 
 
-def _compile_step(imported: Imported) -> Executable:
-    _statistics.compiled += 1
-    return (_compiler or _native_compiler)(imported)
+def backend(
+    module: fx.GraphModule, example_inputs: Sequence[object], *, mode: str | None = None, options: Mapping[str, object] | None = None
+) -> Callable[..., object]:
+    """`torch.compile(model, backend="disc", options={"threads": 2})`.
 
+    options: fields of `disc.Options` that make sense here (threads, dtype, cache), and strict (default False): raise what otherwise makes a
+    graph, or a part of it, run in PyTorch. mode: ignored, with a warning; there is one way to compile.
 
-def _native_compiler(imported: Imported) -> Executable:
-    # The public interface lies above this floor, hence by name and only when it is needed.
-    api = importlib.import_module("disc.api")
-    executable = api.compile_graph(imported, "native", Options())
-    _statistics.cached += executable.stats()["compiles"] == 0
-    executable.like = torch.empty(0)  # a graph of sizes alone takes no tensor
-    single = imported.outputs.is_single()
-
-    def run(inputs: list[object]) -> list[object]:
-        # Parameters come as they are; a tensor that wants gradients cannot be lent out.
-        results = executable(*(x.detach() if isinstance(x, torch.Tensor) else x for x in inputs))
-        return [results] if single else list(results)
-
-    return run
-
-
-def backend(module: fx.GraphModule, example_inputs: Sequence[object], **options: object) -> Callable[..., object]:
-    """`torch.compile(model, backend=disc.frontend.dynamo.backend, dynamic=True)`.
-
-    Raises: TypeError for options; there are none.
+    Raises: DiscError for options that are not there.
     """
-    if options:
-        raise TypeError(f"the disc backend has no options {sorted(options)}")
-    compile_with_autograd = aot_autograd(fw_compiler=_boxed, bw_compiler=_boxed, inference_compiler=_boxed, decompositions=training_table())
-    # The fused attention kernels cannot be looked into; the composite one is matmuls and a softmax.
-    with sdpa_kernel([SDPBackend.MATH]):
-        return compile_with_autograd(module, list(example_inputs))
+    settings = _settings(options or {})
+    if mode is not None:
+        _warn(f"torch.compile(mode={mode!r}): disc has no modes, this one is ignored")
+
+    def compiler(graph: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
+        return _boxed(graph, settings)
+
+    compile_with_autograd = aot_autograd(
+        fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler, decompositions=training_table()
+    )
+    try:
+        # The fused attention kernels cannot be looked into; the composite one is matmuls and a softmax.
+        with sdpa_kernel([SDPBackend.MATH]):
+            return compile_with_autograd(module, list(example_inputs))
+    except TorchDynamoException:
+        raise
+    except Exception as error:
+        _failed(error, settings, module.graph)
+        return module.forward
 
 
-def _boxed(module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
+OPTIONS = ("threads", "dtype", "cache")
+
+
+def _settings(given: Mapping[str, object]) -> Settings:
+    unknown = sorted(set(given) - {*OPTIONS, "strict"})
+    if unknown:
+        raise DiscError(f"torch.compile(options=...): disc has no option {', '.join(unknown)}; there are {', '.join((*OPTIONS, 'strict'))}")
+    fields = {name: value for name, value in given.items() if name in OPTIONS}
+    return Settings(dataclasses.replace(Options(), **fields), bool(given.get("strict", False)))  # pyright: ignore[reportArgumentType]
+
+
+def _boxed(module: fx.GraphModule, settings: Settings) -> Callable[..., object]:
     _statistics.graphs += 1
-    views = cut_views(module)
     with unset_fake_temporarily():  # AOTAutograd calls while it traces; constants of the graph are real tensors
-        run = compile_graph(module)
+        run = compile_graph(module, settings)
 
     def boxed(inputs: list[object]) -> Sequence[object]:
         taken = list(inputs)
         inputs.clear()
-        results = run(taken)
-        return results if views is None else _with_views(results, views(taken, results))
+        return run(taken)
 
     boxed._boxed_call = True  # pyright: ignore[reportFunctionMemberAccess]
     return boxed
 
 
-def _with_views(results: Sequence[object], views: Mapping[int, object]) -> list[object]:
-    return [views.get(position, result) for position, result in enumerate(results)]
-
-
-def compile_graph(module: fx.GraphModule) -> Executable:
+def compile_graph(module: fx.GraphModule, settings: Settings) -> Executable:
     """The graph as one compiled module, or as compiled parts around the ops that only PyTorch can run."""
-    source = graph_source(module)
-    with make_context() as context:
-        load_frontend_dialects(context)
-    refused = refused_nodes(source, context)
-    if refused:
-        _report(refused)
-        return _partitioned(module, refused)
-    return _compiled(module, source)
+    try:
+        source = graph_source(module, computed_roots(module.graph))
+        with make_context() as context:
+            load_frontend_dialects(context)
+        refused = refused_nodes(source, context, untold_symbols(module.graph)) | _without_layout(module)
+        if refused:
+            _report(refused)
+            return run_in_parts(module, refused, lambda part: compile_part(part, settings))
+        return compile_part(module, settings)
+    except Exception as error:
+        _failed(error, settings, module.graph)
+        return _eager(module)
 
 
-def _compiled(module: fx.GraphModule, source: GraphSource) -> Executable:
-    """Raises: UnsupportedOpError."""
-    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    outputs = _output_nodes(module)
-    computed = [position for position, output in enumerate(outputs) if isinstance(output, fx.Node) and output not in placeholders]
-    if not computed:
-        return lambda inputs: [inputs[placeholders.index(o)] if isinstance(o, fx.Node) else o for o in outputs]
+def _without_layout(module: fx.GraphModule) -> dict[fx.Node, UnsupportedOp]:
+    tensors = [node for node in computed_roots(module.graph) if isinstance(node.meta["val"], torch.Tensor)]
+    scattered = [node for node in tensors if memory_layout(node.meta["val"]) is None]
+    return {node: UnsupportedOp(str(node.target), UNKNOWN_LAYOUT, line_text(node)) for node in scattered}
+
+
+def compile_part(module: fx.GraphModule, settings: Settings) -> Executable:
+    """A graph without refused ops. What cannot be compiled all the same stays with PyTorch, and so does a call that is refused."""
+    eager = _eager(module)
+    place = _place(module.graph)
+    try:
+        run = _compiled(module, settings)
+    except Exception as error:
+        _failed(error, settings, module.graph)
+        return eager
+
+    def guarded(inputs: list[object]) -> Sequence[object]:
+        try:
+            return run(inputs)
+        except Exception as error:
+            if settings.strict:
+                raise
+            results = eager(inputs)  # an error of the model is raised here, as PyTorch words it
+            _statistics.refused_calls[type(error).__name__] += 1
+            _warn(f"disc: compiled code ({place}) refused a call, which ran in PyTorch: {type(error).__name__}: {error}")
+            return results
+
+    return guarded
+
+
+def _eager(module: fx.GraphModule) -> Executable:
+    """The graph as it is now, run by PyTorch."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    for node in graph.nodes:
+        node.meta = {}  # tensors of the trace, which nobody needs any more
+    forward = fx.GraphModule(module, graph).forward
+    return lambda inputs: forward(*inputs)
+
+
+def _compiled(module: fx.GraphModule, settings: Settings) -> Executable:
+    """Changes `module`. Raises: UnsupportedOpError, CompilerBug."""
+    assemble = cut_results(module)
+    outputs = [node for node in returned_nodes(module.graph) if isinstance(node, fx.Node)]
+    if not outputs:
+        return lambda inputs: assemble(inputs, [])
     context = make_context()
     load_frontend_dialects(context)
-    source = GraphSource(source.graph, source.inputs, source.weights, [source.outputs[i] for i in computed], source.ranges)
+    source = graph_source(module, outputs)
     lowered = lower_graph(source, context)
     names = tuple(argument.name for argument in source.inputs)
-    run = _compile_step(Imported(lowered.module, lowered.weights, names, OutputSpec(lowered.result_names)))
-    whole = {position for position in computed if _is_size(outputs[position])}
+    run = _compile_step(Imported(lowered.module, lowered.weights, names, OutputSpec(lowered.result_names)), settings)
+    whole = [place for place, node in enumerate(outputs) if not isinstance(node.meta["val"], torch.Tensor)]
 
-    def execute(inputs: list[object]) -> list[object]:
-        results: list[object] = [inputs[placeholders.index(o)] if o in placeholders else o for o in outputs]
-        for position, result in zip(computed, run(inputs), strict=True):
-            results[position] = int(result) if position in whole else result  # pyright: ignore[reportArgumentType]
-        return results
+    def execute(inputs: list[object]) -> Sequence[object]:
+        results = list(run(inputs))
+        for place in whole:
+            results[place] = int(results[place])  # pyright: ignore[reportArgumentType]
+        return assemble(inputs, results)
 
     return execute
 
 
-def _is_size(node: object) -> bool:
-    return isinstance(node, fx.Node) and not isinstance(node.meta["val"], torch.Tensor)
+def _compile_step(imported: Imported, settings: Settings) -> Executable:
+    _statistics.compiled += 1
+    return _compiler(imported) if _compiler else _native_compiler(imported, settings.options)
 
 
-def _output_nodes(module: fx.GraphModule) -> list[fx.Node | Constant]:
-    returned = next(node for node in module.graph.nodes if node.op == "output").args[0]
-    return list(returned) if isinstance(returned, list | tuple) else [returned]  # pyright: ignore[reportReturnType]
+def _native_compiler(imported: Imported, options: Options) -> Executable:
+    # The public interface lies above this floor, hence by name and only when it is needed.
+    api = importlib.import_module("disc.api")
+    executable = api.compile_graph(imported, "native", options)
+    _statistics.cached += executable.stats()["compiles"] == 0
+    executable.like = torch.empty(0)  # a graph of sizes alone takes no tensor
+    single = imported.outputs.is_single()
+
+    def run(inputs: list[object]) -> Sequence[object]:
+        # Parameters come as they are; a tensor that wants gradients cannot be lent out.
+        results = executable(*(x.detach() if isinstance(x, torch.Tensor) else x for x in inputs))
+        return [results] if single else results
+
+    return run
 
 
-def graph_source(module: fx.GraphModule) -> GraphSource:
-    """The graph of AOTAutograd: parameters are inputs, sizes come as SymInt inputs."""
+def graph_source(module: fx.GraphModule, outputs: Sequence[fx.Node]) -> GraphSource:
+    """The graph of AOTAutograd as far as `outputs` need it: parameters are inputs, sizes come as SymInt inputs."""
     inputs, weights = [], {}
     for node in module.graph.nodes:
         if node.op == "placeholder":
@@ -183,8 +255,7 @@ def graph_source(module: fx.GraphModule) -> GraphSource:
             value = operator.attrgetter(node.target)(module)
             if isinstance(value, torch.Tensor):
                 weights[node] = (node.target, value)
-    outputs = [(output.name if isinstance(output, fx.Node) else "", output) for output in _output_nodes(module)]
-    return GraphSource(module.graph, inputs, weights, outputs, _ranges(module.graph))
+    return GraphSource(module.graph, inputs, weights, [(node.name, node) for node in outputs], _ranges(module.graph))
 
 
 def _ranges(graph: fx.Graph) -> Mapping[sympy.Symbol, ValueRanges]:
@@ -193,57 +264,42 @@ def _ranges(graph: fx.Graph) -> Mapping[sympy.Symbol, ValueRanges]:
     return dict(environment.var_to_range) if environment is not None else {}
 
 
-# --- ops that stay with PyTorch -------------------------------------------------------------------------------------------------
-
-
-class _Supported(OperatorSupportBase):
-    def __init__(self, refused: Mapping[fx.Node, UnsupportedOp]) -> None:
-        self.refused = refused
-
-    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: fx.Node) -> bool:
-        # Sizes are computed by Python: a part then takes them as inputs and needs no symbol from elsewhere.
-        tensors = [value for value in _as_list(node.meta.get("val")) if isinstance(value, torch.Tensor)]
-        return node.op == "call_function" and node not in self.refused and bool(tensors)
-
-
-def _as_list(value: object) -> list[object]:
-    return list(value) if isinstance(value, list | tuple) else [value]
+# --- what runs in PyTorch: counted, and named once ------------------------------------------------------------------------------
 
 
 def _report(refused: Mapping[fx.Node, UnsupportedOp]) -> None:
-    """One warning for all, and the counters."""
+    """One warning for all that was not named before, and the counters."""
     _statistics.eager.update(op.op for op in refused.values())
-    lines = sorted({str(op) for op in refused.values()})
-    warnings.warn("disc leaves these ops to PyTorch:\n  " + "\n  ".join(lines), stacklevel=2)
+    lines = sorted({str(op) for op in refused.values()} - _named)
+    _named.update(lines)
+    if lines:
+        warnings.warn("disc leaves these ops to PyTorch:\n  " + "\n  ".join(lines), DiscWarning, stacklevel=2)
 
 
-def _partitioned(module: fx.GraphModule, refused: Mapping[fx.Node, UnsupportedOp]) -> Executable:
-    """Largest possible parts are compiled; refused nodes and plain Python arithmetic on sizes run as they are."""
-    partitioner = CapabilityBasedPartitioner(module, _Supported(refused), allows_single_node_partition=True)
-    parts = partitioner.propose_partitions()
-    if not parts:
-        return lambda inputs: module(*inputs)
-    fused = partitioner.fuse_partitions(parts)
-    for name, child in list(fused.named_children()):
-        if name.startswith("fused_") and isinstance(child, fx.GraphModule):
-            setattr(fused, name, _Part(child))
-    return lambda inputs: fused(*inputs)
+def _failed(error: Exception, settings: Settings, graph: fx.Graph) -> None:
+    """Counts a graph or part that will run in PyTorch, and warns. Raises `error` where the user wants that."""
+    if settings.strict:
+        raise error
+    _statistics.failed[type(error).__name__] += 1
+    _statistics.eager.update(op.op for op in (error.ops if isinstance(error, UnsupportedOpError) else ()))
+    what = str(error) if isinstance(error, DiscError) else f"{type(error).__name__}: {error}\n{_saved(graph)}"
+    _warn(f"disc leaves a graph ({_place(graph)}) to PyTorch, which could not be compiled: {what}")
 
 
-class _Part(torch.nn.Module):
-    """A compiled part in the place of its graph; a part that cannot be compiled on its own stays with PyTorch and is counted."""
+def _warn(message: str) -> None:
+    if message not in _named:
+        _named.add(message)
+        warnings.warn(message, DiscWarning, stacklevel=3)
 
-    def __init__(self, graph_module: fx.GraphModule) -> None:
-        super().__init__()
-        returned = next(node for node in graph_module.graph.nodes if node.op == "output").args[0]
-        self.single = not isinstance(returned, list | tuple)
-        try:
-            self.run = _compiled(graph_module, graph_source(graph_module))
-        except UnsupportedOpError as error:
-            _statistics.eager.update(op.op for op in error.ops)
-            warnings.warn(f"disc leaves a part of the graph to PyTorch: {error}", stacklevel=2)
-            self.run: Executable = lambda inputs: _as_list(graph_module(*inputs))
 
-    def forward(self, *inputs: object) -> object:
-        results = self.run(list(inputs))
-        return results[0] if self.single else tuple(results)
+def _place(graph: fx.Graph) -> str:
+    """Where the graph begins and ends in the user's sources."""
+    lines = [line for line in (line_text(node) for node in graph.nodes if node.op == "call_function") if line != "unknown line"]
+    return "unknown lines" if not lines else lines[0] if lines[0] == lines[-1] else f"{lines[0]} to {lines[-1]}"
+
+
+def _saved(graph: fx.Graph) -> str:
+    """Keeps the graph of a failure that has no reproducer of its own."""
+    with tempfile.NamedTemporaryFile("w", prefix="disc-graph-", suffix=".txt", delete=False) as file:
+        file.write(str(graph))
+    return f"the graph is saved as {file.name}"

@@ -62,6 +62,17 @@ def element_type(dtype: torch.dtype) -> ir.Type:
     return ir.Type.parse(MLIR_TYPES[dtype])
 
 
+def check_kind(tensor: torch.Tensor) -> None:
+    """Raises: RuleError for a tensor of PyTorch that the IR cannot have."""
+    if tensor.is_complex():
+        raise RuleError("complex numbers are not supported")
+    element_type(tensor.dtype)
+    if tensor.layout != torch.strided:
+        raise RuleError(f"tensors of layout {tensor.layout} are not supported")
+    if tensor.device.type != "cpu":
+        raise RuleError(f"tensors on device {tensor.device} are not supported")
+
+
 def tensor_type(shape: Shape, dtype: torch.dtype) -> ir.RankedTensorType:
     dynamic = ir.ShapedType.get_dynamic_size()
     return ir.RankedTensorType.get([size if isinstance(size, int) else dynamic for size in shape], element_type(dtype))

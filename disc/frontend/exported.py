@@ -258,7 +258,7 @@ def _leaves(bound: inspect.BoundArguments) -> list[object]:
 def sizes_from_two() -> AbstractContextManager[object]:
     """PyTorch's default reasoning, under which a symbolic size is never 1, so that it takes no dim for a broadcast one.
 
-    The torch.compile backend needs the other setting and leaves it on for the process. `lowering` brings sizes 0 and 1 back.
+    A user may have set the other for the process. `lowering` brings sizes 0 and 1 back.
     """
     return symbolic_config.patch(backed_size_oblivious=False)  # pyright: ignore[reportAttributeAccessIssue]
 

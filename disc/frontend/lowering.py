@@ -18,7 +18,7 @@ from torch_mlir.passmanager import PassManager
 
 from disc.errors import CompilerBug, UnsupportedOp, UnsupportedOpError
 from disc.frontend.call import Call
-from disc.frontend.emitter import MLIR_TYPES, Emitter, RuleError, Tensor, element_type, is_static, tensor_type
+from disc.frontend.emitter import MLIR_TYPES, Emitter, RuleError, Tensor, check_kind, element_type, is_static, tensor_type
 from disc.frontend.examples import weight_problem
 from disc.frontend.imported import Constant
 from disc.frontend.locations import line_text, location
@@ -91,10 +91,15 @@ def lower_graph(source: GraphSource, context: ir.Context) -> LoweredGraph:
         return lowered
 
 
-def refused_nodes(source: GraphSource, context: ir.Context) -> dict[fx.Node, UnsupportedOp]:
-    """The nodes that cannot be lowered, with the reason; empty when the graph can be compiled whole."""
+def refused_nodes(source: GraphSource, context: ir.Context, known: Mapping[fx.Node, UnsupportedOp]) -> dict[fx.Node, UnsupportedOp]:
+    """The nodes that cannot be lowered, with the reason; empty when the graph can be compiled whole.
+
+    known: inputs that the caller refuses. A rule that fails refuses its op, too.
+    """
     with context, ir.Location.unknown():
-        lowering = _Lowering(source)
+        lowering = _Lowering(source, tolerant=True)
+        for node, reason in known.items():
+            lowering.refuse(node, reason)
         try:
             lowering.run()
         except UnsupportedOpError:
@@ -120,8 +125,10 @@ def to_weight(tensor: torch.Tensor) -> Weight:
 
 
 class _Lowering:
-    def __init__(self, source: GraphSource) -> None:
+    def __init__(self, source: GraphSource, tolerant: bool = False) -> None:
+        """tolerant: a failure of a rule refuses the op instead of ending the import."""
         self.source = source
+        self.tolerant = tolerant
         self.module = ir.Module.create()
         self.weights = WeightTable()
         self.values: dict[fx.Node, Tensor | tuple[Tensor, ...]] = {}
@@ -156,6 +163,8 @@ class _Lowering:
     def _create_function(self) -> tuple[ir.Operation, ir.Block, Emitter, ir.Operation]:
         types, attributes, taken = [], [], []
         for argument in self.source.inputs:
+            if argument.node in self.refused:
+                continue
             try:
                 kind, described = self._argument(argument)
             except (RuleError, SymbolError) as error:
@@ -192,6 +201,7 @@ class _Lowering:
             elif not isinstance(value, int):
                 raise RuleError(f"an input of type {type(value).__name__} is not supported")
             return ir.IntegerType.get_signless(64), described
+        check_kind(value)
         kind = tensor_type(to_shape(value.shape), value.dtype)
         i64 = ir.IntegerType.get_signless(64)
         dims = [ir.IntegerAttr.get(i64, s) if isinstance(s, int) else ir.StringAttr.get(to_text(s)) for s in to_shape(value.shape)]
@@ -274,16 +284,20 @@ class _Lowering:
             return
         with location(node):
             try:
+                _check_kinds(node)
                 self.values[node] = self._apply(emitter, node)
             except (RuleError, SymbolError) as error:
                 self._refuse(node, str(error))
+                self.values[node] = self._stand_ins(meta)
+            except Exception as error:
+                if not self.tolerant:
+                    raise
+                self._refuse(node, f"its lowering failed ({type(error).__name__}: {error})")
                 self.values[node] = self._stand_ins(meta)
 
     def _apply(self, emitter: Emitter, node: fx.Node) -> Tensor | tuple[Tensor, ...]:
         if str(node.target).startswith(DATA_DEPENDENT):
             raise RuleError("the size of its result depends on data")
-        if any(isinstance(part, torch.Tensor) and part.is_complex() for part in _parts(node.meta["val"])):
-            raise RuleError("complex numbers are not supported")
         rule = RULES.get(node.target)
         bound = Call(node, self._bind(node)) if rule is not None else None
         result = rule(emitter, bound) if rule and bound else lower_with_torch_mlir(emitter, node, self._argument_value)
@@ -305,8 +319,11 @@ class _Lowering:
 
     def _refuse(self, node: fx.Node, reason: str) -> None:
         name = f"input {node.name}" if node.op == "placeholder" else str(node.target)
-        self.refused[node] = UnsupportedOp(name, reason, line_text(node))
-        self.unsupported.append(self.refused[node])
+        self.refuse(node, UnsupportedOp(name, reason, line_text(node)))
+
+    def refuse(self, node: fx.Node, reason: UnsupportedOp) -> None:
+        self.refused[node] = reason
+        self.unsupported.append(reason)
 
     def _stand_ins(self, meta: object) -> Tensor | tuple[Tensor, ...]:
         """A value of the right type after a refused op, so that the ops after it are examined too."""
@@ -317,7 +334,7 @@ class _Lowering:
     def _stand_in(self, meta: object) -> Tensor:
         assert isinstance(meta, torch.Tensor)
         shape = to_shape(meta.shape)
-        dtype = meta.dtype if meta.dtype in MLIR_TYPES else torch.float32
+        dtype = meta.dtype if meta.dtype in MLIR_TYPES else torch.float32  # never read: every op on it is refused
         kind = tensor_type(shape, dtype)
         value = ir.Operation.create("builtin.unrealized_conversion_cast", results=[kind], operands=[]).result
         return Tensor(value, shape, dtype)
@@ -371,6 +388,15 @@ def arguments_by_name(node: fx.Node) -> dict[str, object]:
     return {**defaults, **positional, **node.kwargs}
 
 
+def _check_kinds(node: fx.Node) -> None:
+    """Raises: RuleError where an operand or result is no dense tensor of the CPU, of a dtype with a type in the IR."""
+    for each in (*node.all_input_nodes, node):
+        value = each.meta.get("val")
+        for tensor in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(tensor, torch.Tensor):
+                check_kind(tensor)
+
+
 def _constant_or_size(value: object, node: fx.Node) -> object:
     if isinstance(value, torch.SymInt):
         return to_size(value)
@@ -380,10 +406,6 @@ def _constant_or_size(value: object, node: fx.Node) -> object:
     if isinstance(value, int | float | bool | None):
         return value
     raise RuleError(f"argument {node.name} of type {type(value).__name__} is not supported")
-
-
-def _parts(value: object) -> Sequence[object]:
-    return value if isinstance(value, list | tuple) else [value]
 
 
 def _sizes_of(value: object) -> list[Size]:

@@ -1,81 +1,124 @@
-"""Results that are views: they stay views, of what the compiled graph computes or takes.
+"""What a compiled graph hands out: values in row-major order; views, shared memory and strides are made of them after each call.
 
-AOTAutograd makes a result that shares memory with an input or with another result once more, out of that and of the strides that the
-graph returned. A copy with strides of its own would be read wrongly, so the graph is cut before such views, and PyTorch makes them after
-each call.
+Eager results have strides, and may share memory with an input or with each other; AOTAutograd even makes such a result once more, out of
+its base and the strides that the graph returned. A compiled graph knows neither. So the graph is cut before the views among its
+results, PyTorch makes these after each call, and a value that lies in memory in another order of dims is computed transposed.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import fx
 
-Views = Callable[[Sequence[object], Sequence[object]], dict[int, object]]
+from disc.errors import UnsupportedOp, UnsupportedOpError
+from disc.frontend.locations import line_text
+from disc.frontend.memory_layouts import UNKNOWN_LAYOUT, Layout, memory_layout
+
+aten = torch.ops.aten
+Assemble = Callable[[Sequence[object], Sequence[object]], list[object]]
 
 
-@dataclass(frozen=True)
-class _View:
-    """Result `position` is `node`, a chain of views of `root`."""
-
-    position: int
-    node: fx.Node
-    root: fx.Node
+def output_node(graph: fx.Graph) -> fx.Node:
+    return next(node for node in reversed(graph.nodes) if node.op == "output")
 
 
-def cut_views(module: fx.GraphModule) -> Views | None:
-    """Takes the views out of the results of `module`: each gives way to its root, or to None when that is an input.
+def returned_nodes(graph: fx.Graph) -> list[object]:
+    """What the graph returns: nodes and constants."""
+    returned = output_node(graph).args[0]
+    return list(returned) if isinstance(returned, list | tuple) else [returned]
 
-    Returns: (inputs, results of the cut module) → position → view; None when there is nothing to cut.
+
+def cut_results(module: fx.GraphModule) -> Assemble:
+    """Makes `module` return each computed value once and in row-major order.
+
+    Returns: (inputs, results of the cut module) → the results of the whole one, as a list.
+
+    Raises: UnsupportedOpError where the layout of a result is not known.
     """
-    output = next(node for node in module.graph.nodes if node.op == "output")
-    returned = output.args[0]
-    if not isinstance(returned, list | tuple):
-        return None
-    views = _shared_views(list(returned))
-    if not views:
-        return None
+    returned = returned_nodes(module.graph)
+    nodes = [node for node in dict.fromkeys(returned) if isinstance(node, fx.Node)]
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    computed = {view.root: view.position for view in views if view.root.op != "placeholder"}
-    replay = _replay_graph(module, [*placeholders, *computed], [view.node for view in views])
-    results = list(returned)
-    for view in views:
-        results[view.position] = None if view.root.op == "placeholder" else view.root
-    output.args = (tuple(results),)
+    computed = computed_roots(module.graph)
+    made = [node for node in nodes if node not in computed and node.op != "placeholder"]
+    replay = _replay_graph(module, [*placeholders, *computed], made) if made else None
+    laid_out = {place: layout for place, node in enumerate(computed) if (layout := _layout_of(node)) is not None}
+    _return(module, computed, laid_out)
+    places = {node: place for place, node in enumerate([*placeholders, *computed, *made])}
+    sources = [(places[node], None) if isinstance(node, fx.Node) else (None, node) for node in returned]
+
+    def assemble(inputs: Sequence[object], results: Sequence[object]) -> list[object]:
+        values = [*inputs, *results]
+        for place, layout in laid_out.items():
+            values[len(inputs) + place] = layout.apply(results[place])  # pyright: ignore[reportArgumentType]
+        if replay is not None:
+            values += replay(*values)
+        return [constant if place is None else values[place] for place, constant in sources]
+
+    return assemble
+
+
+def computed_roots(graph: fx.Graph) -> list[fx.Node]:
+    """What must be computed before the views among the results can be made: tensors, and sizes that are read off other tensors."""
+    returned = [node for node in returned_nodes(graph) if isinstance(node, fx.Node)]
+    needed: dict[fx.Node, None] = {}
+
+    def visit(node: fx.Node) -> None:
+        if node.op != "call_function" or node in needed:
+            return
+        if not is_view(node) and (_is_tensor(node) or any(_is_tensor(each) and each.op != "placeholder" for each in node.all_input_nodes)):
+            needed[node] = None
+            return
+        for source in node.all_input_nodes:
+            visit(source)
+
+    for node in returned:
+        visit(node)
+    return list(needed)
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor | list | tuple)
+
+
+def _return(module: fx.GraphModule, computed: Sequence[fx.Node], laid_out: Mapping[int, Layout]) -> None:
+    output = output_node(module.graph)
+    returned: list[fx.Node] = []
+    for place, node in enumerate(computed):
+        layout = laid_out.get(place)
+        if layout is None or layout.order == tuple(range(len(layout.order))):
+            returned.append(node)
+            continue
+        with module.graph.inserting_before(output):
+            transposed = module.graph.call_function(aten.permute.default, (node, list(layout.order)))
+        transposed.meta = {**node.meta, "val": node.meta["val"].permute(layout.order)}
+        returned.append(transposed)
+    output.args = (tuple(returned),)
     module.graph.eliminate_dead_code()
     module.recompile()
 
-    def make(inputs: Sequence[object], results: Sequence[object]) -> dict[int, object]:
-        made = replay(*inputs, *(results[position] for position in computed.values()))
-        return {view.position: value for view, value in zip(views, made, strict=True)}
 
-    return make
+def _layout_of(node: fx.Node) -> Layout | None:
+    """None where the result is no tensor, or lies in memory row by row.
 
-
-def _shared_views(returned: list[object]) -> list[_View]:
-    """The results that are views of an input or of what another result shares memory with."""
-    found: list[_View] = []
-    roots: dict[fx.Node, int] = {}
-    for position, node in enumerate(returned):
-        if isinstance(node, fx.Node):
-            root = _root(node)
-            roots[root] = roots.get(root, 0) + 1
-            if root is not node:
-                found.append(_View(position, node, root))
-    return [view for view in found if view.root.op == "placeholder" or roots[view.root] > 1]
+    Raises: UnsupportedOpError.
+    """
+    value = node.meta["val"]
+    if not isinstance(value, torch.Tensor):
+        return None
+    layout = memory_layout(value)
+    if layout is None:
+        raise UnsupportedOpError([UnsupportedOp(str(node.target), UNKNOWN_LAYOUT, line_text(node))])
+    return None if layout.row_major else layout
 
 
-def _root(node: fx.Node) -> fx.Node:
-    """What `node` is a view of in the end: itself when it is none."""
-    while _is_view(node) and isinstance(node.args[0], fx.Node):
-        node = node.args[0]
-    return node
+# --- views ----------------------------------------------------------------------------------------------------------------------
 
 
-def _is_view(node: fx.Node) -> bool:
+def is_view(node: fx.Node) -> bool:
+    """Whether the node's value shares memory with its first argument."""
     source = node.args[0] if node.target is operator.getitem else node
     if not isinstance(source, fx.Node) or not isinstance(source.target, torch._ops.OpOverload):
         return False
@@ -83,8 +126,8 @@ def _is_view(node: fx.Node) -> bool:
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
 
 
-def _replay_graph(module: fx.GraphModule, given: Sequence[fx.Node], wanted: Sequence[fx.Node]) -> fx.GraphModule:
-    """A graph from the values of `given` to those of `wanted`."""
+def _replay_graph(module: fx.GraphModule, given: Sequence[fx.Node], wanted: Sequence[fx.Node]) -> Callable[..., Sequence[object]]:
+    """A function from the values of `given` to those of `wanted`."""
     graph = fx.Graph()
     copies = {node: graph.placeholder(f"given{number}") for number, node in enumerate(given)}
 
@@ -94,4 +137,4 @@ def _replay_graph(module: fx.GraphModule, given: Sequence[fx.Node], wanted: Sequ
         return copies[node]
 
     graph.output(tuple([copy(node) for node in wanted]))
-    return fx.GraphModule(module, graph)
+    return fx.GraphModule(module, graph).forward

@@ -217,27 +217,34 @@ class IndexArithmetic:
         return ir.Operation.create(op, results=[self.index], operands=[a, b]).result
 
 
+def linear_form(size: sympy.Expr) -> tuple[int, int] | None:
+    """(factor, offset) of a size of one symbol such as `s0` or `2*s1 + 3`, which tells the symbol; None for any other."""
+    if len(size.free_symbols) != 1:
+        return None
+    (symbol,) = size.free_symbols
+    factor, offset = sympy.expand(size).coeff(symbol, 1), sympy.expand(size).coeff(symbol, 0)
+    linear = factor.is_Integer and offset.is_Integer and int(factor) > 0 and sympy.expand(factor * symbol + offset - size) == 0
+    return (int(factor), int(offset)) if linear else None
+
+
 def solve_base(
     size: sympy.Expr, value: Callable[[], ir.Value], arithmetic: Callable[[], IndexArithmetic]
 ) -> dict[str, Callable[[], ir.Value]]:
     """How to read the symbol out of a dim of size `size` whose runtime value is `value`: plain `s0`, or linear `2*s1 + 3`."""
-    symbols = sorted(size.free_symbols, key=str)
-    if len(symbols) != 1:
+    form = linear_form(size)
+    if form is None:
         return {}
-    symbol = symbols[0]
-    if size == symbol:
-        return {str(symbol): value}
-    factor, offset = sympy.expand(size).coeff(symbol, 1), sympy.expand(size).coeff(symbol, 0)
-    linear = factor.is_Integer and offset.is_Integer and int(factor) > 0 and sympy.expand(factor * symbol + offset - size) == 0
-    if not linear:
-        return {}
+    factor, offset = form
+    name = str(next(iter(size.free_symbols)))
+    if form == (1, 0):
+        return {name: value}
 
     def solve() -> ir.Value:
         maths = arithmetic()
-        shifted = maths.binary("arith.subi", value(), maths.constant(int(offset))) if offset != 0 else value()
-        return maths.binary("arith.floordivsi", shifted, maths.constant(int(factor)))
+        shifted = maths.binary("arith.subi", value(), maths.constant(offset)) if offset != 0 else value()
+        return maths.binary("arith.floordivsi", shifted, maths.constant(factor))
 
-    return {str(symbol): solve}
+    return {name: solve}
 
 
 def relaxed_minimum(symbol: sympy.Symbol, ranges: dict[sympy.Symbol, ValueRanges], sizes: Iterable[sympy.Expr]) -> sympy.Expr:

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import sympy
 import torch
+from torch import fx
 
 from disc.frontend.call import Call
 from disc.frontend.emitter import Emitter, RuleError, Tensor, integers, is_static, wrap_dim
 from disc.frontend.rules.elementwise import as_tensor, operand
-from disc.frontend.symbols import Shape, Size, same_size, to_shape, to_size
+from disc.frontend.symbols import Shape, Size, same_shape, same_size, to_shape, to_size
 
 aten = torch.ops.aten
 Rule = Callable[[Emitter, Call], Tensor]
@@ -52,6 +53,20 @@ def matrix_transpose(e: Emitter, call: Call) -> Tensor:
 
 def expand(e: Emitter, call: Call) -> Tensor:
     return e.broadcast(call.tensor("self"), call.shape)
+
+
+def as_strided(e: Emitter, call: Call) -> Tensor:
+    """The same elements under strides that differ in dims of size 1 alone, as pooling writes for channels-last images."""
+    source, after = call.node.args[0], call.node.meta["val"]
+    before = source.meta["val"] if isinstance(source, fx.Node) else after
+    if not same_shape(to_shape(before.shape), call.shape) or not same_size(
+        to_size(before.storage_offset()), to_size(after.storage_offset())
+    ):
+        raise RuleError("it reads memory under other sizes")
+    strides = zip(call.shape, to_shape(before.stride()), to_shape(after.stride()), strict=True)
+    if not all(size == 1 or same_size(old, new) for size, old, new in strides):
+        raise RuleError("it reads memory in another order")
+    return call.tensor("self")
 
 
 def repeat(e: Emitter, call: Call) -> Tensor:
@@ -205,7 +220,7 @@ RULES: dict[object, Callable[[Emitter, Call], Tensor | tuple[Tensor, ...]]] = {
     aten.unsqueeze.default: reshape, aten.squeeze.default: reshape, aten.squeeze.dim: reshape, aten.squeeze.dims: reshape,
     aten.flatten.using_ints: reshape, aten.unflatten.int: reshape, aten.view_copy.default: reshape,
     aten.permute.default: permute, aten.transpose.int: transpose, aten.t.default: matrix_transpose,
-    aten.expand.default: expand, aten.repeat.default: repeat,
+    aten.expand.default: expand, aten.repeat.default: repeat, aten.as_strided.default: as_strided,
     aten.cat.default: cat, aten.flip.default: flip,
     aten.slice.Tensor: slice_tensor, aten.slice_scatter.default: slice_scatter,
     aten.select.int: select, aten.select_scatter.default: select_scatter,
