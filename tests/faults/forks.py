@@ -33,8 +33,8 @@ from disc.ral.executable import Executable  # noqa: E402
 
 HANGS_AFTER = 30.0  # seconds
 SMALL, LARGE = 16, 1 << 20  # elements of f32: a result from the allocator, one of 4 MiB from blocks that are reused
-MIDDLE = 1 << 16  # 256 KiB
-LOADED = 40 << 20  # bytes of weights: three chunks to hash
+MIDDLE = 1 << 16  # elements: 256 KiB
+LOADED = 17 << 20  # bytes of weights: two chunks to hash
 
 # y = 2 x + weight[0], threads over elements.
 TWICE = """
@@ -84,7 +84,7 @@ class Load:
     def _load(self) -> None:
         while not self._done:
             self.loaded = executable.load(self.file, threads=2)
-            time.sleep(0.002)
+            time.sleep(0.004)
             self.loaded.verify()
 
     def stop(self) -> None:
