@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import argparse
 import collections
+import dataclasses
 import datetime
 import json
 import os
+import select
 import signal
 import sys
 import tempfile
@@ -31,7 +33,9 @@ from programs import build, manifest  # noqa: E402
 from disc.ral import executable  # noqa: E402
 from disc.ral.executable import Executable  # noqa: E402
 
-HANGS_AFTER = 30.0  # seconds
+HANGS_AFTER = 60.0  # seconds
+AT_ONCE = 8  # children that run side by side
+GRANDCHILDREN = 8  # of so many children one forks another
 SMALL, LARGE = 16, 1 << 20  # elements of f32: a result from the allocator, one of 4 MiB from blocks that are reused
 MIDDLE = 1 << 16  # elements: 256 KiB
 LOADED = 17 << 20  # bytes of weights: two chunks to hash
@@ -113,35 +117,49 @@ def child(load: Load, forks: bool) -> int:
         return 4
 
 
-def ending(pid: int) -> str:
-    """ "exit 0", "signal 11" or "hang"."""
-    deadline = time.monotonic() + HANGS_AFTER
-    while time.monotonic() < deadline:
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
-            code = os.waitstatus_to_exitcode(status)
-            return f"exit {code}" if code >= 0 else f"signal {-code}"
-        time.sleep(0.001)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return "hang"
+@dataclasses.dataclass(frozen=True)
+class Child:
+    pid: int
+    descriptor: int
+    deadline: float
+
+    def ending(self) -> str | None:
+        """ "exit 0", "signal 11" or "hang"; None while it runs."""
+        ended = select.select([self.descriptor], [], [], 0)[0]
+        if not ended and time.monotonic() < self.deadline:
+            return None
+        os.close(self.descriptor)
+        if not ended:
+            os.kill(self.pid, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return "hang" if not ended else f"exit {code}" if code >= 0 else f"signal {-code}"
+
+
+def forked(load: Load, number: int) -> Child:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(child(load, number % GRANDCHILDREN == 0))
+    return Child(pid, os.pidfd_open(pid), time.monotonic() + HANGS_AFTER)
 
 
 def run(children: int) -> dict[str, object]:
     endings: collections.Counter[str] = collections.Counter()
+    running: list[Child] = []
     start = time.monotonic()
+    sys.setswitchinterval(2e-4)  # seconds: this thread is one of six that want the GIL
     with tempfile.TemporaryDirectory() as folder:
         load = Load(Path(folder))
-        for number in range(children):
-            pid = os.fork()
-            if pid == 0:
-                os._exit(child(load, number % 8 == 7))
-            endings[ending(pid)] += 1
+        for number in range(1, children + 1):
+            running.append(forked(load, number))
+            while len(running) == AT_ONCE or (running and number == children):
+                select.select([each.descriptor for each in running], [], [], 1)
+                found = {each: ending for each in running if (ending := each.ending()) is not None}
+                endings.update(found.values())
+                running = [each for each in running if each not in found]
         load.stop()
         right = load.right()
-    grandchildren = children // 8
     return {
-        "children": children, "grandchildren": grandchildren, "endings": dict(endings), "hangs": endings["hang"],
+        "children": children, "grandchildren": children // GRANDCHILDREN, "endings": dict(endings), "hangs": endings["hang"],
         "parent_right": right, "parent_calls": load.calls, "seconds": round(time.monotonic() - start, 1),
     }  # fmt: skip
 
