@@ -8,17 +8,17 @@ import json
 import os
 import stat
 import struct
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO, NotRequired, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from disc.artifact_bounds import contradiction, unbounded
+from disc.artifact_output import whole_file
 from disc.artifact_records import mismatch
-from disc.errors import ArtifactError, printable
+from disc.errors import ArtifactError, OutputError, printable
 
 FORMAT_VERSION = 1
 SIGNATURE_VERSION = 1
@@ -34,6 +34,9 @@ _HEADER = struct.Struct("<8sIIQQ")  # magic, version, section count, file size, 
 _ENTRY = struct.Struct("<64sQQ32s")  # name, offset, size, SHA-256
 _DIGEST_SIZE = 32
 _MAX_SECTIONS = 64
+# Bytes of what is read into memory as a whole; of the largest models, manifests have some megabytes. Code is copied to memory, too.
+_MAX_SIZES = {"manifest": 32 << 20, "signature": 32 << 20}
+_MAX_CODE_SIZE = 1 << 30
 _REQUIRED = ("manifest", "signature", "weights")
 
 NamedWeight = tuple[str, str, npt.NDArray[np.generic]]  # name, MLIR element type, the data
@@ -163,25 +166,26 @@ def write_artifact(
     """Writes an artifact in one step: whoever reads `path` sees the old file or the whole new one.
 
     code: ISA ("x86-64-v3", "x86-64-v4+avx512bf16") → shared object. weights: in the order in which generated code counts them.
-    stablehlo: the program as portable bytecode.
+    stablehlo: the program as portable bytecode. Raises OutputError.
     """
     complete = complete_manifest(manifest, code, weights)
     sections: list[tuple[str, bytes]] = [("manifest", manifest_bytes(complete)), ("signature", signature_bytes(complete))]
     sections += [(f"code/{isa}", code[isa]) for isa in ordered_isas(code)]
     if stablehlo is not None:
         sections.append(("stablehlo", stablehlo))
-    with _atomic_file(Path(path)) as file:
+    with whole_file(path) as file:
         _write_sections(file, sections, _weight_pieces(weights))
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes | memoryview) -> None:
-    """Writes the bytes of a whole artifact, in one step as `write_artifact`."""
-    with _atomic_file(Path(path)) as file:
+    """Writes the bytes of a whole artifact, in one step as `write_artifact`. Raises OutputError."""
+    with whole_file(path) as file:
         file.write(content)
 
 
 def write_with_section(source: str | os.PathLike[str], target: str | os.PathLike[str], name: str, content: bytes) -> None:
-    """Copies an artifact, with section `name` added or replaced, in one step; `target` may be `source`. Raises ArtifactError."""
+    """Copies an artifact, with section `name` added or replaced, in one step; `target` may be `source`. Raises ArtifactError
+    and OutputError."""
     with _reading(source) as file:
         table = _read_table(file)
         weights = table[-1]
@@ -190,7 +194,7 @@ def write_with_section(source: str | os.PathLike[str], target: str | os.PathLike
         sections = [(section.name, _read_checked(file, section)) for section in table[:-1] if section.name != name]
         file.seek(weights.offset)
         pieces = iter(lambda: file.read(WEIGHTS_CHUNK), b"")
-        with _atomic_file(Path(target)) as copy:
+        with whole_file(target) as copy:
             _write_sections(copy, [*sections, (name, content)], (memoryview(piece) for piece in pieces))
 
 
@@ -369,28 +373,6 @@ def _entry(section: Section) -> bytes:
     return _ENTRY.pack(name, section.offset, section.size, section.digest)
 
 
-@contextlib.contextmanager
-def _atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A new file that takes the name `path` when the body ends well, and leaves nothing behind otherwise."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp makes files that only their owner reads
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):  # a full or failing disk: the first error is the one to tell
-            os.unlink(temporary)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
 # ---- Reading ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -438,9 +420,9 @@ def parse_manifest(content: bytes, signature: bytes | memoryview) -> Manifest:
         value = json.loads(content)
     except (ValueError, RecursionError):
         raise ArtifactError("section 'manifest' is not JSON") from None
-    problem = mismatch(value, Manifest, "manifest")
+    problem = unbounded(value) or mismatch(value, Manifest, "manifest") or contradiction(value)
     if problem is not None:
-        raise ArtifactError(f"section 'manifest' is malformed: {problem}")
+        raise ArtifactError(f"section 'manifest' is malformed: {printable(problem)}")
     manifest = cast("Manifest", value)
     try:
         own = signature_bytes(manifest)
@@ -455,12 +437,16 @@ def verify(path: str | os.PathLike[str]) -> None:
     """Checks every byte of the file. Raises ArtifactError, naming the section that is damaged."""
     with _reading(path) as file:
         content: dict[str, bytes] = {}
-        for section in _read_table(file):
+        table = _read_table(file)
+        for section in table:
             if section.name == "weights":
                 _check_weights(file, section)
-            else:
+            elif section.name in _MAX_SIZES:
                 content[section.name] = _read_checked(file, section)
-        parse_manifest(content["manifest"], content["signature"])
+            else:
+                _check_hash(file, section)
+        manifest = parse_manifest(content["manifest"], content["signature"])
+        _check_places(manifest, next(section.size for section in table if section.name == "weights"))
 
 
 def checked_section(file: memoryview, name: str) -> memoryview:
@@ -495,6 +481,8 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             raise ArtifactError("not a regular file")
         with open(descriptor, "rb") as file:
             yield file
+    except OutputError:  # of what the body writes
+        raise
     except OSError as error:
         raise ArtifactError(f"'{shown_path(path)}': cannot be read: {error.strerror}") from error
     except ArtifactError as error:
@@ -534,12 +522,14 @@ def _checked_places(file: BinaryIO, table: bytes, size: int) -> list[Section]:
             raise ArtifactError(f"header: section {len(sections)} has a malformed name")
         section = Section(name.decode(errors="backslashreplace"), offset, length, digest)
         if offset != _aligned(end, PAGE if section.name == "weights" else ALIGNMENT) or offset + length > size:
-            raise ArtifactError(f"section '{section.name}' has a wrong place")
+            raise ArtifactError(f"section '{printable(section.name)}' has a wrong place")
         file.seek(end)
         if any(file.read(offset - end)):
-            raise ArtifactError(f"padding before section '{section.name}' is damaged")
+            raise ArtifactError(f"padding before section '{printable(section.name)}' is damaged")
         if any(section.name == other.name for other in sections):
-            raise ArtifactError(f"section '{section.name}' occurs twice")
+            raise ArtifactError(f"section '{printable(section.name)}' occurs twice")
+        if section.size > (_MAX_CODE_SIZE if section.name.startswith("code/") else _MAX_SIZES.get(section.name, size)):
+            raise ArtifactError(f"section '{printable(section.name)}' is larger than any that disc writes ({section.size} bytes)")
         sections.append(section)
         end = offset + length
     if end != size:
@@ -551,7 +541,7 @@ def _checked_places(file: BinaryIO, table: bytes, size: int) -> list[Section]:
 
 
 def _damaged(section: Section) -> ArtifactError:
-    return ArtifactError(f"section '{section.name}': hash differs, the file is damaged")
+    return ArtifactError(f"section '{printable(section.name)}': hash differs, the file is damaged")
 
 
 def _read_checked(file: BinaryIO, section: Section) -> bytes:
@@ -562,15 +552,36 @@ def _read_checked(file: BinaryIO, section: Section) -> bytes:
     return content
 
 
+def _check_hash(file: BinaryIO, section: Section) -> None:
+    """As `_read_checked`, of a section that need not fit into memory."""
+    hashed = hashlib.sha256()
+    for piece in _pieces(file, section):
+        hashed.update(piece)
+    if hashed.digest() != section.digest:
+        raise _damaged(section)
+
+
 def _check_weights(file: BinaryIO, section: Section) -> None:
-    file.seek(section.offset)
     hashed = _ChunkedHash()
+    for piece in _pieces(file, section):
+        hashed.update(memoryview(piece))
+    if hashed.digest() != section.digest:
+        raise _damaged(section)
+
+
+def _pieces(file: BinaryIO, section: Section) -> Iterator[bytes]:
+    file.seek(section.offset)
     rest = section.size
     while rest:
         piece = file.read(min(rest, WEIGHTS_CHUNK))
         if not piece:
             raise _damaged(section)
-        hashed.update(memoryview(piece))
+        yield piece
         rest -= len(piece)
-    if hashed.digest() != section.digest:
-        raise _damaged(section)
+
+
+def _check_places(manifest: Manifest, size: int) -> None:
+    """Raises ArtifactError for a weight that lies outside the weights section, which has `size` bytes."""
+    for record in manifest.get("weights", []):
+        if record["offset"] + record["size"] > size:
+            raise ArtifactError(f"weight '{printable(record['name'])}' lies outside section 'weights'")

@@ -25,7 +25,7 @@ from disc.cli_run import bench_command, explain_command, inspect_command, run_co
 from disc.cli_serve import serve_command
 from disc.cli_tune import tune_command
 from disc.config import VERSION
-from disc.errors import CompilerBug, DiscError
+from disc.errors import CompilerBug, DiscError, printable
 
 DONE, YOURS, OURS = 0, 1, 2
 
@@ -87,6 +87,7 @@ def _exit_code(error: Exception) -> int:
 def _report(error: Exception, code: int, *, as_json: bool) -> None:
     """The message: on standard error, or as JSON on standard output."""
     message = error.format_message() if isinstance(error, typer.TyperException) else str(error) or type(error).__name__
+    message = "\n".join(map(printable, message.split("\n")))
     kind = type(error).__name__
     if as_json:
         print_json({"error": {"kind": kind, "message": message, "exit_code": code}})

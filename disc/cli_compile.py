@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from disc import artifact
+from disc.artifact_output import check_output
 from disc.cli_output import AsJson, Debug, Threads, byte_size, print_json, spinner, type_text
 from disc.config import DTYPES as OPTION_DTYPES
 from disc.config import Options
@@ -61,7 +62,7 @@ def compile_command(
 ) -> None:
     """Compile a model into one artifact for every shape of its inputs."""
     path = output or Path(Path(model.rpartition(":")[2] or model).stem + ".disc")
-    _check_output(path)
+    check_output(path)
     is_file = ":" not in model or os.path.exists(model)
     if is_file and (dynamic or static or dtype):
         raise UnsupportedFormatError(
@@ -124,14 +125,6 @@ def _compile_remote(
         return compile_remote(source, service, path, target=target or "native", options=options)
     except FileNotFoundError as error:
         raise ConfigurationError(f"{error.filename}: there is no such file") from error
-
-
-def _check_output(path: Path) -> None:
-    """Before minutes are spent on a compile."""
-    if not path.parent.is_dir():
-        raise UnsupportedFormatError(f"{path}: the folder {path.parent} does not exist")
-    if path.is_dir():
-        raise UnsupportedFormatError(f"{path} is a folder; give a file name")
 
 
 # ---- package.module:factory -------------------------------------------------------------------------------------------------------

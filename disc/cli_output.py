@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
+
+from disc.errors import printable
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value on standard output instead of text.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -18,7 +21,9 @@ Threads = Annotated[
 
 
 def print_json(value: object) -> None:
-    print(json.dumps(value, indent=1, ensure_ascii=False))
+    """Readable in any language; what a terminal would obey is escaped."""
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    print(re.sub(r"[^\n -~]", lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, left: int = 1) -> None:
@@ -31,7 +36,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, lef
     for number, name in enumerate(columns):
         table.add_column(name, justify="left" if number < left else "right", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
+        table.add_row(*(Text(printable(str(cell))) for cell in row))
     Console(width=None if sys.stdout.isatty() else 10_000, highlight=False).print(table)
 
 

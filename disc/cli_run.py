@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -13,10 +13,11 @@ import numpy as np
 import typer
 
 from disc import artifact
-from disc.artifact import InputRecord
+from disc.artifact import InputRecord, Manifest
+from disc.artifact_output import check_output, whole_file, writing
 from disc.cli_inputs import RANDOM_HELP, Array, given_inputs, random_inputs
 from disc.cli_output import AsJson, Debug, Threads, byte_size, duration, print_json, print_table, spinner, type_text
-from disc.errors import InputRankError, UnsupportedFormatError
+from disc.errors import InputRankError, UnsupportedFormatError, printable
 from disc.explain import check_text, symbol_text
 from disc.ral.executable import Executable, load
 from disc.signing import check_signature, sign
@@ -61,24 +62,25 @@ def _results(executable: Executable, arrays: Sequence[Array]) -> list[Array]:
 
 
 def _output_files(outputs: Sequence[str], results: int) -> list[str]:
-    """The files to write. Raises UnsupportedFormatError before the model runs."""
+    """The files to write. Raises UnsupportedFormatError and OutputError before the model runs."""
     archive = len(outputs) == 1 and outputs[0].endswith(".npz")
     if not archive and len(outputs) > results:
         raise UnsupportedFormatError(f"{len(outputs)} output files for {results} results")
     for path in outputs:
         if not archive and not path.endswith(".npy"):
             raise UnsupportedFormatError(f"--output {path}: give one .npy file per result, or one .npz file for all")
-        if not Path(path).parent.is_dir():
-            raise UnsupportedFormatError(f"--output {path}: the folder does not exist")
+        check_output(path)
     return list(outputs)
 
 
 def _write(targets: Sequence[str], names: Sequence[str], results: Sequence[Array]) -> None:
     if len(targets) == 1 and targets[0].endswith(".npz"):
-        np.savez(targets[0], **dict(zip(names, results, strict=True)))  # pyright: ignore[reportArgumentType] - names are not its options
+        with whole_file(targets[0]) as file:
+            np.savez(file, **dict(zip(names, results, strict=True)))  # pyright: ignore[reportArgumentType] - names are not its options
         return
     for path, array in zip(targets, results, strict=False):
-        np.save(path, array)
+        with whole_file(path) as file:
+            np.save(file, array)
 
 
 def _summary(name: str, dtype: str, array: Array) -> dict[str, object]:
@@ -153,7 +155,8 @@ def explain_command(
         else:
             report = executable.explain()
     if html is not None:
-        html.write_text(report.to_html())
+        with writing(html):
+            html.write_text(report.to_html(), encoding="utf-8")
     if as_json:
         print(report.to_json())
     elif html is None:
@@ -169,30 +172,34 @@ def inspect_command(path: Artifact, as_json: AsJson = False, debug: Debug = Fals
     if as_json:
         print_json({**manifest, "sections": [{"name": each.name, "offset": each.offset, "bytes": each.size} for each in sections]})
         return
-    weights = manifest.get("weights", [])
-    print(f"{path}: {byte_size(path.stat().st_size)}, by {manifest['compiler']}, for {', '.join(manifest.get('code', []))}")
+    for line in _description(path, manifest, sections):
+        print(printable(line))
+    print_table(("section", "bytes", "offset"), [(each.name, each.size, each.offset) for each in sections])
+
+
+def _description(path: Path, manifest: Manifest, sections: Sequence[artifact.Section]) -> Iterator[str]:
+    yield f"{path}: {byte_size(path.stat().st_size)}, by {manifest['compiler']}, for {', '.join(manifest.get('code', []))}"
     for record in manifest["inputs"]:
-        print(f"input  {record['name']}: {type_text(record['dtype'], record['dims'])}")
+        yield f"input  {record['name']}: {type_text(record['dtype'], record['dims'])}"
     for fixed in manifest.get("fixed", []):
-        print(f"fixed  {fixed['name']} = {fixed['value']}")
+        yield f"fixed  {fixed['name']} = {fixed['value']}"
     for record in manifest["outputs"]:
-        print(f"output {record['name']}: {type_text(record['dtype'], record.get('dims', ['?'] * record['rank']))}")
+        yield f"output {record['name']}: {type_text(record['dtype'], record.get('dims', ['?'] * record['rank']))}"
     for symbol in manifest["symbols"]:
-        print(f"symbol {symbol_text(cast('Mapping[str, object]', symbol), manifest)}")
+        yield f"symbol {symbol_text(cast('Mapping[str, object]', symbol), manifest)}"
     batch = manifest.get("batch")
-    print(f"batch  {batch['symbol']}" if batch is not None else f"batch  none: {manifest.get('batch_refusal', 'not looked for')}")
+    yield f"batch  {batch['symbol']}" if batch is not None else f"batch  none: {manifest.get('batch_refusal', 'not looked for')}"
     packed = manifest.get("packed")
     if packed is not None:
-        print(f"packed rows {packed['rows']} of {packed['length']} tokens, {', '.join(packed['outputs'])}")
+        yield f"packed rows {packed['rows']} of {packed['length']} tokens, {', '.join(packed['outputs'])}"
     elif "packed_refusal" in manifest:
-        print(f"packed no: {manifest['packed_refusal']}")
+        yield f"packed no: {manifest['packed_refusal']}"
     for check in manifest["checks"]:
-        print(f"check  {check_text(check['message'])}")
+        yield f"check  {check_text(check['message'])}"
     kinds = Counter(str(record.get("kind", "kernel")) for record in manifest["kernels"])
-    print(f"launches {len(manifest['kernels'])}: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
-    print(f"weights {len(weights)}, options {manifest['options']}")
-    print(f"the program as StableHLO: {'in section stablehlo' if any(each.name == 'stablehlo' for each in sections) else 'not in here'}")
-    print_table(("section", "bytes", "offset"), [(each.name, each.size, each.offset) for each in sections])
+    yield f"launches {len(manifest['kernels'])}: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    yield f"weights {len(manifest.get('weights', []))}, options {manifest['options']}"
+    yield f"the program as StableHLO: {'in section stablehlo' if any(each.name == 'stablehlo' for each in sections) else 'not in here'}"
 
 
 def verify_command(
@@ -208,7 +215,9 @@ def verify_command(
     if as_json:
         print_json({"path": str(path), "ok": True, "bytes": path.stat().st_size, "signed": key is not None})
         return
-    print(f"{path}: {byte_size(path.stat().st_size)}, whole" + (f", signed by the owner of {key}" if key is not None else ""))
+    print(
+        f"{printable(str(path))}: {byte_size(path.stat().st_size)}, whole" + (f", signed by the owner of {key}" if key is not None else "")
+    )
 
 
 def sign_command(

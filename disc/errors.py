@@ -74,6 +74,10 @@ class ArtifactError(DiscError):
     """A `.disc` file that cannot be trusted or read: truncated, changed, of a newer format, or not an artifact."""
 
 
+class OutputError(DiscError, OSError):
+    """A file that could not be written, or that would replace something that is no regular file; the message names it."""
+
+
 class TargetError(DiscError):
     """The CPU or GPU lacks what the artifact or the requested target needs; the message names the feature."""
 

@@ -11,7 +11,8 @@ from pathlib import PurePath
 from typing import cast
 
 from disc.artifact import Manifest
-from disc.errors import ArtifactError
+from disc.artifact_bounds import EXPLAINED
+from disc.errors import ArtifactError, printable
 from disc.machine import Limits, machine_limits
 from disc.ral.executable import Executable
 from disc.shapes import parse_dim
@@ -100,7 +101,7 @@ class Explanation:
     limits: Limits | None
 
     def __str__(self) -> str:
-        return "\n".join(_text_lines(self))
+        return "\n".join(map(printable, _text_lines(self)))
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=1)
@@ -139,7 +140,7 @@ def explain_call(executable: Executable, inputs: Sequence[object], profiled: Cal
 def _check_records(manifest: Manifest) -> None:
     """Raises ArtifactError for an artifact whose kernels are described by name only."""
     for record in manifest["kernels"]:
-        if "kernel" not in record or "versions" not in record:
+        if not record.keys() >= EXPLAINED:
             raise ArtifactError(f"the artifact says nothing of kernel '{record['name']}' but its name: compile it again with this version")
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import html
+import json
 import textwrap
 from importlib import resources
 
+from disc.errors import printable
 from disc.explain import Explanation, KernelReport, counted_names
 
 BOX_WIDTH, BOX_HEIGHT, BOX_GAP = 430, 34, 10  # pixels
@@ -15,8 +17,21 @@ ARC_SPACE = 170  # pixels left of the boxes, for edges that pass over other boxe
 def page(report: Explanation) -> str:
     """The whole page. Names out of the user's files are escaped; nothing is loaded from elsewhere."""
     frame = resources.files("disc").joinpath("explain_page.html").read_text()
-    data = report.to_json().replace("<", "\\u003c")  # valid JSON that cannot close its script element
+    data = json.dumps(_shown(json.loads(report.to_json()))).replace("<", "\\u003c")  # valid JSON that cannot close its script element
     return frame.replace("<!--HEADER-->", _header(report)).replace("<!--GRAPH-->", _graph(report)).replace("/*DATA*/", data)
+
+
+def _escaped(text: str) -> str:
+    return html.escape(printable(text))
+
+
+def _shown(value: object) -> object:
+    """JSON with its texts as they may be shown."""
+    if isinstance(value, dict):
+        return {key: _shown(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_shown(each) for each in value]
+    return printable(value) if isinstance(value, str) else value
 
 
 def _header(report: Explanation) -> str:
@@ -25,13 +40,13 @@ def _header(report: Explanation) -> str:
     if report.seconds is not None and report.limits is not None:
         facts.append(f"{report.seconds * 1e3:.3f} ms in kernels")
         facts.append(f"limits: {report.limits.gflops:.0f} GFLOP/s, {report.limits.gbytes:.1f} GB/s ({report.limits.source})")
-    lines = [f"<p>{' · '.join(html.escape(fact) for fact in facts)}</p>"]
+    lines = [f"<p>{' · '.join(_escaped(fact) for fact in facts)}</p>"]
     sizes = " · ".join(f"{name} = {value}" for name, value in report.sizes.items())
     rows = [("inputs", report.inputs), ("outputs", report.outputs), ("symbols", report.symbols), ("checks", report.checks)]
     rows += [("this call", (sizes,))] if sizes else []
     for title, entries in rows:
         if entries:
-            lines.append(f"<p><b>{title}</b> {' · '.join(f'<code>{html.escape(entry)}</code>' for entry in entries)}</p>")
+            lines.append(f"<p><b>{title}</b> {' · '.join(f'<code>{_escaped(entry)}</code>' for entry in entries)}</p>")
     return "\n".join(lines)
 
 
@@ -71,10 +86,10 @@ def _edge(source: int, target: int) -> str:
 def _box(kernel: KernelReport, group: int, number: int, row: int, longest: float) -> str:
     top, seconds = _top(row), _seconds(kernel, number)
     bar = round(BOX_WIDTH * seconds / longest) if longest else 0
-    title = html.escape(textwrap.shorten(f"{number} {counted_names(kernel.ops)}", 52, placeholder=" …"))
+    title = _escaped(textwrap.shorten(f"{number} {counted_names(kernel.ops)}", 52, placeholder=" …"))
     time = f"{seconds * 1e6:.1f} µs" if kernel.measured is not None else ""
     return (
-        f'<g class="box {html.escape(kernel.kind)}" data-kernel="{group}" data-launch="{number}" data-row="{row}" tabindex="0">'
+        f'<g class="box {_escaped(kernel.kind)}" data-kernel="{group}" data-launch="{number}" data-row="{row}" tabindex="0">'
         f'<rect class="body" x="{ARC_SPACE}" y="{top}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="5"/>'
         f'<rect class="time" x="{ARC_SPACE}" y="{top + BOX_HEIGHT - 4}" width="{bar}" height="4"/>'
         f'<text x="{ARC_SPACE + 8}" y="{top + 20}">{title}</text>'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import struct
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from containers import Container, Part, taken_apart
 
-from disc import artifact
+from disc import artifact, cli
 from disc.errors import ArtifactError, DiscError
 from disc.ral import executable
 
@@ -34,6 +35,26 @@ def manifest(content: bytes) -> Container:
 
 def input_record(**changes: object) -> Container:
     return described(inputs=[{**MANIFEST["inputs"][0], **changes}])
+
+
+def output_record(**changes: object) -> Container:
+    return described(outputs=[{**MANIFEST["outputs"][0], **changes}])
+
+
+def symbol(**changes: object) -> Container:
+    return described(symbols=[{**MANIFEST["symbols"][0], **changes}])
+
+
+def kernel(**changes: object) -> Container:
+    return described(kernels=[{**MANIFEST["kernels"][0], **changes}])
+
+
+def batch(inputs: list[int], outputs: list[int]) -> object:
+    return {"symbol": "S0", "inputs": inputs, "outputs": outputs}
+
+
+def nested(depth: int) -> object:
+    return [nested(depth - 1)] if depth else 0
 
 
 def signature(content: bytes) -> Container:
@@ -124,8 +145,34 @@ CASES: dict[str, tuple[Container | bytes, str | tuple[str, str]]] = {
     "a dim that is null": (input_record(dims=[None, 8]), "section 'manifest' is malformed: manifest.inputs[0].dims[0]: expected an int or a str, got null"),
     "unknown dtype": (input_record(dtype="object"), "section 'manifest' is malformed: a dtype, a name or a number that cannot be stored"),
     "NUL in an input's name": (input_record(name="a\0b"), "section 'manifest' is malformed: a dtype, a name or a number that cannot be stored"),
-    "a dim of 2^70": (input_record(dims=[2**70, 8]), "section 'manifest' is malformed: a dtype, a name or a number that cannot be stored"),
-    "fewer inputs than the signature": (described(inputs=[]), "section 'signature' differs from what the manifest says"),
+    "a dim of 2^70": (input_record(dims=[2**70, 8]), "section 'manifest' is malformed: a number that is not finite, or needs more than 64 bits"),
+    "a dim of -1": (input_record(dims=[-1, 8]), "manifest.inputs[0].dims: a size that no dim can have"),
+    "65 dims": (input_record(dims=[1] * 65), "manifest.inputs[0]: rank 65, more than 64"),
+    "rank 3e8": (output_record(rank=300_000_000, dims=[]), "manifest.outputs[0].rank: 300000000, not 0 to 64"),
+    "rank -1": (output_record(rank=-1, dims=[]), "manifest.outputs[0].rank: -1, not 0 to 64"),
+    "dims of another rank": (output_record(dims=[1] * 9), "manifest.outputs[0].dims: 9 dims of a result of rank 2"),
+    "infinity": (described(options={"x": float("inf")}), "a number that is not finite, or needs more than 64 bits"),
+    "not a number": (described(options={"x": float("nan")}), "a number that is not finite, or needs more than 64 bits"),
+    "an option of 4000 digits": (described(options={"x": 10**4000}), "a number that is not finite, or needs more than 64 bits"),
+    "900 lists in each other": (described(options={"x": nested(900)}), "lists and objects are nested deeper than 32"),
+    "a lone surrogate": (described(compiler="\ud800"), "section 'manifest' is malformed: text with a lone surrogate"),
+    "a surrogate for a key": (described(options={"\udfff": 1}), "section 'manifest' is malformed: text with a lone surrogate"),
+    "a symbol of no input": (symbol(source="arg7.0"), "manifest.symbols[0].source: 'arg7.0' is no dim and no scalar of the inputs"),
+    "a symbol of no dim": (symbol(source="arg0.2"), "manifest.symbols[0].source: 'arg0.2' is no dim and no scalar"),
+    "a symbol of a tensor": (symbol(source="arg0"), "manifest.symbols[0].source: 'arg0' is no dim and no scalar"),
+    "a symbol of a word": (symbol(source="argx.0"), "manifest.symbols[0].source: 'argx.0' is no dim and no scalar"),
+    "a source with escapes": (symbol(source="\x1b[2J"), "manifest.symbols[0].source: '\\x1b[2J' is no dim"),
+    "an empty range": (symbol(min=5, max=4), "manifest.symbols[0]: an impossible range or divisor"),
+    "divisor 0": (symbol(divisor=0), "manifest.symbols[0]: an impossible range or divisor"),
+    "a kernel's counter": (kernel(counters=[10**6] * len(MANIFEST["kernels"][0]["versions"])), "manifest.kernels[0].counters: a number of none of the"),
+    "more counters than versions": (kernel(counters=[0] * 9), "manifest.kernels[0]: 9 counters of"),
+    "versions that are texts": (kernel(versions=["a"]), "manifest.kernels[0].versions[0]: expected an object, got a str"),
+    "a batch of no axis": (described(batch=batch(inputs=[9], outputs=[0])), "manifest.batch.inputs: no axes of the inputs"),
+    "a batch of two axes": (described(batch=batch(inputs=[0, 0], outputs=[0])), "manifest.batch.inputs: no axes of the inputs"),
+    "a weight at -64": (described(weights=[{**MANIFEST["weights"][0], "offset": -64}]), "manifest.weights[0]: a place that no weight can have"),
+    "a weight of rank 65": (described(weights=[{**MANIFEST["weights"][0], "shape": [1] * 65}]), "manifest.weights[0].shape: a shape that no"),
+    "single without outputs": (described(single=True, outputs=[], batch=batch(inputs=[0], outputs=[])), "manifest.single: a program with 0 outputs cannot return"),
+    "fewer inputs than the signature": (described(inputs=[], symbols=[], batch=batch(inputs=[], outputs=[0])), "section 'signature' differs from what the manifest says"),
     "other kernels than the signature": (described(kernels=[]), "section 'signature' differs from what the manifest says"),
     "other dims than the signature": (input_record(dims=["S0", 9]), "section 'signature' differs from what the manifest says"),
     # --- the signature, which the runtime reads before the manifest
@@ -196,3 +243,53 @@ def test_things_that_are_no_files(tmp_path: Path) -> None:
     for reader in (artifact.verify, executable.load):
         with pytest.raises(ArtifactError, match="not a regular file"):
             reader(Path("/dev/zero"))
+
+
+def test_sizes_are_bounded_before_anything_is_read(tmp_path: Path) -> None:
+    """A sparse file: a manifest of 40 GB costs its writer nothing."""
+    path = tmp_path / "a.disc"
+    for name, size in (("manifest", 40 << 30), ("signature", 33 << 20), (CODE.decode(), 2 << 30)):
+        content = bytearray(GOOD.changed(name.encode(), size=size).to_bytes())
+        count = len(GOOD.parts)
+        place = next(index for index, part in enumerate(GOOD.parts) if part.name == name.encode())
+        struct.pack_into("<Q", content, 16, size + (1 << 30))
+        struct.pack_into("<Q", content, 32 + 112 * place + 72, size)
+        end = 32 + 112 * count
+        content[end : end + 32] = hashlib.sha256(content[:end]).digest()
+        path.write_bytes(content)
+        os.truncate(path, size + (1 << 30))
+        for reader in (artifact.verify, artifact.read_manifest, executable.load):
+            assert f"section '{name}' is larger than any that disc writes ({size} bytes)" in said(reader, path)
+
+
+def test_a_weight_outside_its_section(tmp_path: Path) -> None:
+    """Manifest and signature agree; `disc verify` sees it, as the runtime does."""
+    changed = {**MANIFEST, "weights": [{**record, "offset": 1 << 40} for record in MANIFEST["weights"]]}
+    container = GOOD.changed(b"manifest", content=json.dumps(changed).encode()).changed(
+        b"signature", content=artifact.signature_bytes(changed)
+    )
+    (tmp_path / "a.disc").write_bytes(container.to_bytes())
+    for reader in (artifact.verify, executable.load):
+        assert f"weight '{MANIFEST['weights'][0]['name']}' lies outside section 'weights'" in said(reader, tmp_path / "a.disc")
+
+
+def test_terminal_escapes_of_a_file_are_shown_not_obeyed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    evil = "\x1b[2J\x9b31m\u202e"
+    path = tmp_path / "a.disc"
+    changed = {
+        **MANIFEST, "compiler": evil, "checks": [{"message": evil}], "batch_refusal": evil, "options": {evil: evil}, "counters": MANIFEST["counters"],
+        "kernels": [{**MANIFEST["kernels"][0], "kind": evil, "notes": [evil], "lines": [evil]}, *MANIFEST["kernels"][1:]],
+    }  # fmt: skip
+    changed.pop("batch", None)
+    good = GOOD.changed(b"manifest", content=json.dumps(changed).encode()).changed(b"signature", content=artifact.signature_bytes(changed))
+    section = Part(evil.encode(), b"x")
+    path.write_bytes(replace(good, parts=(section, *good.parts)).to_bytes())
+    for options in ([], ["--json"]):
+        assert cli.main(["inspect", str(path), *options]) == 0
+        assert cli.main(["explain", str(path), *options]) == 0
+    assert cli.main(["explain", str(path), "--html", str(tmp_path / "a.html")]) == 0
+    path.write_bytes(replace(good, parts=(replace(section, digest=bytes(32)), *good.parts)).to_bytes())
+    assert cli.main(["verify", str(path)]) == 1
+    assert "\\x1b" in said(executable.load, path)
+    output = "".join(capfd.readouterr()) + said(executable.load, path) + (tmp_path / "a.html").read_text()
+    assert not {"\x1b", "\x9b", "\u202e"} & set(output)

@@ -16,6 +16,7 @@ namespace {
 constexpr uint8_t kMagic[8] = {'D', 'I', 'S', 'C', '\r', '\n', 0x1a, '\n'};
 constexpr uint32_t kFormatVersion = 1;
 constexpr uint32_t kMaxSections = 64;
+constexpr size_t kMaxTextSize = 32 << 20, kMaxCodeSize = 1 << 30;  // bytes: both are copied; disc writes none as large
 constexpr size_t kAlignment = 64;
 constexpr size_t kPage = 4096;
 
@@ -115,6 +116,9 @@ Status ArtifactFile::read_header() {
       return damaged("section '" + name + "' has a wrong place");
     if (!is_zero(bytes_.subspan(end, offset - end))) return damaged("padding before section '" + name + "' is damaged");
     if (find(name)) return damaged("section '" + name + "' occurs twice");
+    const size_t most = name == "manifest" || name == "signature" ? kMaxTextSize : name.starts_with("code/") ? kMaxCodeSize : SIZE_MAX;
+    if (entry.size > most)
+      return damaged("section '" + name + "' is larger than any that disc writes (" + std::to_string(entry.size) + " bytes)");
     Section section{name, bytes_.subspan(offset, entry.size), {}};
     std::memcpy(section.digest.data(), entry.digest, sizeof entry.digest);
     sections_.push_back(std::move(section));
