@@ -72,6 +72,9 @@ def contradiction(manifest: Manifest) -> str | None:
     inputs, outputs = manifest["inputs"], manifest["outputs"]
     found = _values(inputs, outputs, "manifest") or _symbols(manifest["symbols"], inputs, "manifest.symbols")
     found = found or _kernels(manifest) or _weights(manifest.get("weights", [])) or _batch(manifest.get("batch"), inputs, outputs)
+    places = [record["position"] for record in manifest.get("fixed", [])]
+    if found is None and (len(set(places)) < len(places) or any(not 0 <= place < len(inputs) + len(places) for place in places)):
+        found = "manifest.fixed: positions that no arguments have"
     packed = manifest.get("packed")
     if found is None and packed is not None:
         found = _values(packed["inputs"], packed["results"], "manifest.packed")

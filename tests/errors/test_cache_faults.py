@@ -22,7 +22,7 @@ from disc.cache import Cache
 
 folder = Path(sys.argv[1])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "none", folder], check=True)
-manifest = dict(compiler="test", inputs=[], outputs=[], single=True, symbols=[], checks=[], kernels=[], counters=[], options={})
+manifest = dict(compiler="test", inputs=[], outputs=[], single=False, symbols=[], checks=[], kernels=[], counters=[], options={})
 cache = Cache(folder, 1 << 30)
 
 def write(path):

@@ -169,6 +169,7 @@ CASES: dict[str, tuple[Container | bytes, str | tuple[str, str]]] = {
     "versions that are texts": (kernel(versions=["a"]), "manifest.kernels[0].versions[0]: expected an object, got a str"),
     "a batch of no axis": (described(batch=batch(inputs=[9], outputs=[0])), "manifest.batch.inputs: no axes of the inputs"),
     "a batch of two axes": (described(batch=batch(inputs=[0, 0], outputs=[0])), "manifest.batch.inputs: no axes of the inputs"),
+    "fixed at -1": (described(fixed=[{"name": "n", "position": -1, "value": "1"}]), "manifest.fixed: positions that no arguments have"),
     "a weight at -64": (described(weights=[{**MANIFEST["weights"][0], "offset": -64}]), "manifest.weights[0]: a place that no weight can have"),
     "a weight of rank 65": (described(weights=[{**MANIFEST["weights"][0], "shape": [1] * 65}]), "manifest.weights[0].shape: a shape that no"),
     "single without outputs": (described(single=True, outputs=[], batch=batch(inputs=[0], outputs=[])), "manifest.single: a program with 0 outputs cannot return"),

@@ -24,7 +24,7 @@ from disc.cache import Cache
 
 KEY, OTHER = "0" * 64, "1" * 64
 MANIFEST: artifact.Manifest = {
-    "compiler": "test", "inputs": [], "outputs": [], "single": True, "symbols": [], "checks": [], "kernels": [], "counters": [], "options": {},
+    "compiler": "test", "inputs": [], "outputs": [], "single": False, "symbols": [], "checks": [], "kernels": [], "counters": [], "options": {},
 }  # fmt: skip
 WEIGHTS = [(f"w{index}", "f32", np.full(2500, index, np.float32)) for index in range(24)]
 KILLS = {"before": 0, "middle": 1, "after": 2}

@@ -204,7 +204,7 @@ from pathlib import Path
 import numpy as np
 from disc import artifact
 from disc.cache import Cache
-manifest = {"compiler": "test", "inputs": [], "outputs": [], "single": True, "symbols": [], "checks": [], "kernels": [], "counters": [], "options": {}}
+manifest = {"compiler": "test", "inputs": [], "outputs": [], "single": False, "symbols": [], "checks": [], "kernels": [], "counters": [], "options": {}}
 weights = [("w", "f32", np.full(1 << 18, 3, np.float32))]
 cache = Cache(Path(sys.argv[1]), 1 << 30)
 print("ready", flush=True)
