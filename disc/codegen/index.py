@@ -23,7 +23,7 @@ ONE = Dim.of(1)
 class IndexSpace:
     """The loop variables of one kernel with their extents, and the divisions that could not be resolved.
 
-    checked_indices: an index of a gather out of range is an error, not clamped. broadcasts_resolved: the version under construction
+    checked_indices: an index in data that is out of range is an error, not clamped. broadcasts_resolved: the version under construction
     runs only where no run-time broadcast expands.
     """
 

@@ -267,7 +267,7 @@ class Emitter(Lanes):
         with b.at(self.scope(index, predicate)):
             wide = convert(b, raw, node.element, "i64")
             limit = self.lane_vector(high)
-            self._report_fault(wide, limit, index, predicate)
+            self.report_fault(wide, limit, index, predicate)
             capped = b.op(f"arith.minsi {wide}, {limit} : {b.vec('i64')}")
             capped = b.op(f"arith.maxsi {capped}, {b.const(0, 'i64')} : {b.vec('i64')}")
             lane = any(b.lane_variable(dim) is not None for dim in index)
@@ -279,7 +279,7 @@ class Emitter(Lanes):
         b.variables[name] = variable
         return self.space.variable(name, high + 1)
 
-    def _report_fault(self, wide: str, limit: str, index: Index, predicate: Predicate | None) -> None:
+    def report_fault(self, wide: str, limit: str, index: Index, predicate: Predicate | None) -> None:
         """Records an index below 0 or above `limit` in a lane that counts."""
         if self.fault is None:
             return

@@ -86,7 +86,7 @@ def store_roots(frame: Frame, indices: dict[Node, Index], source: str) -> None:
 
 def checks_indices(space: IndexSpace, body: Body) -> bool:
     """True when the kernel gets one more argument, where it reports an index out of range."""
-    return space.checked_indices and any(node.op == "disc.gather" for node in body.nodes)
+    return space.checked_indices and any(node.op in ("disc.gather", "stablehlo.scatter") for node in body.nodes)
 
 
 def partials_argument(frame: Frame) -> str:

@@ -181,6 +181,8 @@ def _target(frame: Frame, node: Node, index: Index) -> list[Dim]:
         if vector_dim < len(indices.dims):
             at.insert(vector_dim, Dim.of(number))
         raw = convert(b, e.value(indices, tuple(at)), indices.element, "i64")
+        if axis in inserted:
+            e.report_fault(raw, e.lane_vector(source.dims[axis] - 1), tuple(at), None)
         name = e.name("data")
         first = b.op(f"vector.extract {raw}[0] : i64 from {b.vec('i64')}")
         b.variables[name] = Variable(name, first, b.scope)

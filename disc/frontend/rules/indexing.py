@@ -171,6 +171,22 @@ def scatter_rule(kind: str | None) -> Rule:
     return rule
 
 
+def index_write(kind: str | None) -> Rule:
+    """Slices of `source` written or added along a dim; a negative index is out of range, other than for `index_put`."""
+
+    def rule(e: Emitter, call: Call) -> Tensor:
+        x, index, source = call.tensor("self"), call.tensor("index"), e.convert(call.tensor("source"), call.dtype)
+        dim = wrap_dim(call.integer("dim"), x.rank)
+        if not (x.rank and index.rank == 1 and source.rank == x.rank):
+            raise RuleError("an index or a source that is a scalar")
+        if call.has("alpha") and call.scalar("alpha") != 1:
+            source = e.binary("multiply", source, as_tensor(e, call.scalar("alpha"), source.dtype))
+        updates = e.transpose(source, [dim, *(i for i in range(x.rank) if i != dim)])
+        return scatter_at(e, x, e.convert(index, torch.int64), updates, [dim], False, kind)
+
+    return rule
+
+
 def scatter_reduce(e: Emitter, call: Call) -> Tensor:
     kinds = {"sum": "add", "prod": "multiply", "amax": "maximum", "amin": "minimum"}
     reduction = call.text("reduce") or ""
@@ -242,6 +258,7 @@ RULES: dict[object, Rule] = {
     aten.gather.default: gather, aten.diagonal.default: diagonal,
     aten.scatter.src: scatter_rule(None), aten.scatter.value: scatter_rule(None), aten.scatter_add.default: scatter_rule("add"),
     aten.scatter_reduce.two: scatter_reduce,
+    aten.index_add.default: index_write("add"), aten.index_copy.default: index_write(None),
     aten.index_put.default: index_put, aten._unsafe_index_put.default: index_put,
     aten.copy.default: copy, aten.unfold.default: unfold,
 }  # fmt: skip

@@ -1,0 +1,54 @@
+"""Indices in data that do not fit their dim: refused in the call, as in eager, by everything that reads or writes there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import disc
+from disc.errors import ShapeConstraintError
+
+X, VALUES = torch.zeros(4, 3), torch.ones(2, 3)
+Call = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+# Name → (call of x, a vector of indices and values for its rows; the lowest index that is valid).
+CALLS: dict[str, tuple[Call, int]] = {
+    "index": (lambda x, i, v: x[i] + v, -4),
+    "index_select": (lambda x, i, v: x.index_select(0, i) + v, 0),
+    "gather": (lambda x, i, v: x.gather(0, i[:, None].expand(-1, 3)) + v, 0),
+    "index_put": (lambda x, i, v: x.index_put((i,), v), -4),
+    "index_put, adding": (lambda x, i, v: x.index_put((i,), v, accumulate=True), -4),
+    "scatter": (lambda x, i, v: x.scatter(0, i[:, None].expand(-1, 3), v), 0),
+    "scatter_add": (lambda x, i, v: x.scatter_add(0, i[:, None].expand(-1, 3), v), 0),
+    "index_copy": (lambda x, i, v: x.index_copy(0, i, v), 0),
+    "index_add": (lambda x, i, v: x.index_add(0, i, v), 0),
+}
+
+
+class Calls(nn.Module):
+    def __init__(self, call: Call) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, x: torch.Tensor, indices: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return self.call(x, indices, values)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_out_of_range(name: str) -> None:
+    call, lowest = CALLS[name]
+    executable = disc.compile(Calls(call).eval(), (X, torch.tensor([1, 2]), VALUES), options=disc.Options(cache=False, threads=1))
+    for index in (0, 3, lowest):
+        indices = torch.tensor([1, index])
+        torch.testing.assert_close(executable(X, indices, VALUES), call(X, indices, VALUES))
+    for index in (4, lowest - 1, 2**40):
+        with pytest.raises((IndexError, RuntimeError)):
+            call(X, torch.tensor([1, index]), VALUES)
+        with pytest.raises(ShapeConstraintError, match=r"test_index_bounds.py:\d+.* is out of range for a dim of size 4"):
+            executable(X, torch.tensor([1, index]), VALUES)
+    empty = torch.zeros(0, 3)
+    with pytest.raises(ShapeConstraintError, match="is out of range for a dim of size 0"):
+        executable(empty, torch.tensor([0, 0]), VALUES)
