@@ -140,7 +140,7 @@ def elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 
 
 
 def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
-    return torch.clamp(x, min_val, max_val)
+    return torch.clamp(x, min_val, max_val) if x.is_floating_point() else torch.clamp(x, int(min_val), int(max_val))
 
 
 def variance_of(x: Tensor, dim: Sequence[int] | None, correction: float | None, keepdim: bool) -> tuple[Tensor, Tensor]:

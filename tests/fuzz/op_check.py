@@ -16,7 +16,18 @@ from disc.errors import CompilerBug, DiscError
 from tests.fuzz.op_exclusions import is_known
 from tests.fuzz.op_programs import FLOATS, Program
 
-FINE = ("right", "refused", "refused in the call", "both refuse", "random", "computes more", "invalid example", "torch cannot", "eager fails", "known")
+FINE = (
+    "right",
+    "refused",
+    "refused in the call",
+    "both refuse",
+    "random",
+    "computes more",
+    "invalid example",
+    "torch cannot",
+    "eager fails",
+    "known",
+)
 OPTIONS = disc.Options(cache=False, threads=1)
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 2e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 # Eager has no kernel, or none for this dtype: a limit of eager's, which no compiled program has to share.
