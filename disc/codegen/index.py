@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .._dim_algebra import of_terms
+from .._dim_algebra import Atom, of_atom, of_terms
 from ..ir.graph import Node
-from ..shapes import Dim, ShapeEnv, Symbol, Truth, dim_max, dim_min
+from ..shapes import Dim, FloorDiv, ShapeEnv, Symbol, Truth, dim_max, dim_min
 
 Index = tuple[Dim, ...]
 ZERO = Dim.of(0)
@@ -55,7 +55,7 @@ class IndexSpace:
         if value == ZERO:
             return ZERO
         quotient, rest = self._split(value, divisor)
-        if self._below(rest, divisor):
+        if rest == ZERO or self.within(rest, divisor):
             return quotient
         self.unresolved.append((rest, divisor))
         return quotient + rest // divisor
@@ -70,20 +70,22 @@ class IndexSpace:
                 quotient = quotient + exact
         return quotient, rest
 
-    def _below(self, rest: Dim, divisor: Dim) -> bool:
-        if rest == ZERO:
+    def within(self, position: Dim, size: Dim) -> bool:
+        """True when 0 <= position < size for all values of the loop variables."""
+        if position == ZERO and size == ONE:
             return True
-        low, high = self.bounds(rest)
+        low, high = self.bounds(position)
         if low is None or high is None:
             return False
-        return self.env.le(ZERO, low) is Truth.YES and self.env.lt(high, divisor) is Truth.YES
+        return self.env.le(ZERO, low) is Truth.YES and self.env.lt(high, size) is Truth.YES
 
     def bounds(self, value: Dim) -> tuple[Dim | None, Dim | None]:
         """The least and greatest value over the loop variables, None where a variable is not simply monotone."""
         lowest: dict[str, Dim] = {}
         highest: dict[str, Dim] = {}
+        value, quotients = self._quotients(value)
         for name in value.symbols():
-            extent = self.extents.get(name)
+            extent = quotients.get(name, self.extents.get(name))
             if extent is None:
                 continue
             sign = _monotone(value, name)
@@ -92,6 +94,23 @@ class IndexSpace:
             lowest[name] = ZERO if sign > 0 else extent - 1
             highest[name] = extent - 1 if sign > 0 else ZERO
         return value.replace(lowest), value.replace(highest)
+
+    def _quotients(self, value: Dim) -> tuple[Dim, dict[str, Dim]]:
+        """`value` with a variable of its own for each quotient of a loop variable by a divisor of its extent, and their extents: the outer
+        of two merged loops."""
+        found: dict[str, Dim] = {}
+
+        def image(atom: Atom) -> Dim:
+            variable = atom.left.sole_atom if isinstance(atom, FloorDiv) else None
+            if isinstance(atom, FloorDiv) and isinstance(variable, Symbol) and variable.name in self.extents:
+                extent = self.env.exact_div(self.extents[variable.name], atom.right)
+                if extent is not None:
+                    name = f"quotient_{len(found)}"
+                    found[name] = extent
+                    return Dim.symbol(name)
+            return of_atom(atom)
+
+        return value.map_atoms(image), found
 
     def delinear(self, position: Dim, dims: Sequence[Dim]) -> Index:
         """The inverse of `linear` for a position inside a tensor of `dims`."""
@@ -204,3 +223,16 @@ def _broadcast_position(position: Dim, size: Dim, result: Dim, maybe: bool) -> D
     if not maybe:
         return position if size != ONE else ZERO
     return position * dim_min(dim_max(size - 1, ZERO), ONE)
+
+
+def part_at(space: IndexSpace, node: Node, index: Index) -> tuple[Node, Index] | None:
+    """The one part of a concatenation that its element at `index` lies in, wherever the loops are, and the index there; else None."""
+    if node.op != "stablehlo.concatenate":
+        return None
+    axis, start = node.integer("dimension"), ZERO
+    for operand in node.operands:
+        position, size = index[axis] - start, operand.dims[axis]
+        if space.within(position, size):
+            return operand, (*index[:axis], position, *index[axis + 1 :])
+        start = start + size
+    return None

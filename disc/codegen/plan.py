@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from ..errors import CompilerBug
 from ..ir.costs import node_cost, op_cost
 from ..ir.graph import Body, Node, is_row_reduction
 from ..shapes import Dim, Truth
-from .index import ONE, Index, IndexSpace, split_linear, view_index
-from .probe import LoopVariable, Nest, Probe, Visit, choose_nest
+from .index import ONE, ZERO, Index, IndexSpace, part_at, split_linear, view_index
+from .nests import LoopVariable, Nest, Visit, choose_nest, choose_nests
+from .probe import Probe
 
 Dominant = tuple[Node, Index]
+ChooseNests = Callable[[IndexSpace, Sequence[Dim], frozenset[Node], Visit, str], list[Nest]]
 PARTIAL = frozenset(
     {
         "disc.pad",
@@ -26,27 +28,42 @@ PARTIAL = frozenset(
 
 
 @dataclass(frozen=True)
-class RowPlan:
-    """A kernel over `group` × `tile` loops: every group iteration is independent (a task or part of one); the last tile loop
-    runs over vector lanes; reductions over exactly the tile dims are computed once per group iteration.
+class Tile:
+    """Loops within one group iteration, the last one over vector lanes.
 
-    space: the dims iterated; index: the position in them; group_dims, group_index: the part that names a row (stitch);
-    groups, row: the numbers of group iterations and of elements per iteration; cached: values kept as a row in scratch.
-    stages: the reductions that are the same for all of a row, with their indices, in rounds that need only the rounds before; columns:
-    those of a loop kernel that differ from lane to lane, likewise.
+    index: the position in the dims iterated; columns: the reductions of a loop kernel that differ from lane to lane, with their indices, in
+    rounds that need only the rounds before.
+    """
+
+    variables: tuple[LoopVariable, ...]
+    index: Index
+    columns: tuple[tuple[Dominant, ...], ...] = ()
+
+    @property
+    def lane(self) -> LoopVariable:
+        """The innermost loop."""
+        return self.variables[-1]
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """Loops over `group`, and within them one after the other those of `tiles`: every group iteration is independent (a task or part of
+    one); reductions over exactly the tile dims are computed once per group iteration.
+
+    space: the dims iterated; group_dims, group_index: the part that names a row (stitch); tiles: one, unless elements of a row are those of
+    a concatenation's parts, none where nothing is stored per element; cached: values kept as a row in scratch. stages: the reductions that
+    are the same for all of a row, with their indices, in rounds that need only the rounds before.
     """
 
     space: tuple[Dim, ...]
-    index: Index
     group_dims: tuple[Dim, ...]
     group_index: Index
     group: tuple[LoopVariable, ...]
-    tile: tuple[LoopVariable, ...]
+    tiles: tuple[Tile, ...]
     full_roots: tuple[Node, ...]
     group_roots: tuple[Node, ...]
     cached: tuple[Node, ...] = ()
     stages: tuple[tuple[Dominant, ...], ...] = ()
-    columns: tuple[tuple[Dominant, ...], ...] = ()
 
     def groups(self, space: IndexSpace) -> Dim:
         """The number of group iterations."""
@@ -54,41 +71,65 @@ class RowPlan:
 
     def row(self, space: IndexSpace) -> Dim:
         """The number of elements of one group iteration; where nothing is stored per element, of the rows that are reduced."""
-        if not self.tile:
+        if not self.tiles:
             return space.env.product(self.space[len(self.group_dims) :])
-        return space.env.product([variable.extent for variable in self.tile])
+        return sum((space.env.product([variable.extent for variable in tile.variables]) for tile in self.tiles), ZERO)
 
     def depth(self, space: IndexSpace) -> Dim:
         """How many elements are read for each one that is written: the length of the columns of a loop kernel."""
         lengths = [
             space.env.product([node.operands[0].dims[axis] for axis in node.ints("dimensions")])
-            for stage in self.columns
+            for tile in self.tiles
+            for stage in tile.columns
             for node, _ in stage
         ]
         return lengths[0] if lengths else ONE
 
+    @property
+    def columns(self) -> bool:
+        """True for a loop kernel that reduces columns."""
+        return any(tile.columns for tile in self.tiles)
 
-def plan_rows(space: IndexSpace, body: Body, kind: str, leaves: frozenset[Node] = frozenset()) -> RowPlan:
-    """Plans a fusion of kind "loop" or "stitch" (paper §4.2, steps 1 to 3: dominants, group dims, propagation).
 
-    leaves: values of the fusion that lie in memory like inputs.
-    """
-    if kind == "loop":
-        return _plan_loop(space, body)
-    dims, group_rank = row_space(body)
+def plan_kernel(space: IndexSpace, body: Body, kind: str) -> tuple[RowPlan, ...]:
+    """Plans a fusion of kind "loop" or "stitch": one plan, or one after the other for the parts of its concatenations."""
+    return _joined(_plan_loops(space, body) if kind == "loop" else _plan_stitch(space, body, frozenset(), choose_nests))
+
+
+def plan_rows(space: IndexSpace, body: Body, leaves: frozenset[Node]) -> RowPlan:
+    """Plans rows as those of a stitch fusion, all elements in the same loops. leaves: values of `body` that lie in memory like inputs."""
+    (plan,) = _plan_stitch(space, body, leaves, lambda *arguments: [choose_nest(*arguments)])
+    return plan
+
+
+def _joined(plans: Sequence[RowPlan]) -> tuple[RowPlan, ...]:
+    """Neighbours over the same group loops become one plan: the parts of a row are worked on together."""
+    found: list[RowPlan] = []
+    for plan in plans:
+        if found and plan.group == found[-1].group and (plan.group or not any(tile.variables for tile in (*plan.tiles, *found[-1].tiles))):
+            found[-1] = replace(found[-1], tiles=(*found[-1].tiles, *plan.tiles))
+        else:
+            found.append(plan)
+    return tuple(found)
+
+
+def _plan_stitch(space: IndexSpace, body: Body, leaves: frozenset[Node], choose: ChooseNests) -> list[RowPlan]:
+    """Paper §4.2, steps 1 to 3: dominants, group dims, propagation."""
+    dims, rank = row_space(body)
     whole = space.env.product(dims)
     full, grouped = [], []
     for root in body.yields:
         (full if space.env.equal(space.env.product(root.dims), whole) is Truth.YES else grouped).append(root)
-    group, tile = _nests(space, dims, group_rank, full, grouped, leaves)
-    index = group.index + tile.index
-    roots = [(root, root_index(space, index, dims, root)) for root in full]
-    roots += [(root, root_index(space, group.index, dims[:group_rank], root)) for root in grouped]
-    stages = _stages(space, roots, frozenset(variable.name for variable in tile.variables), leaves)
-    return RowPlan(
-        dims, index, dims[:group_rank], group.index, group.variables, tile.variables, tuple(full), tuple(grouped), _cached_rows(body, dims),
-        stages,
-    )  # fmt: skip
+    cached = _cached_rows(body, dims)
+    plans: list[RowPlan] = []
+    for group, nests in _nests(space, dims, rank, full, grouped, leaves, choose):
+        tiles = tuple(Tile(nest.variables, group.index + nest.index) for nest in nests)
+        lanes = frozenset(variable.name for tile in tiles for variable in tile.variables)
+        roots = [(root, root_index(space, tile.index, dims, root)) for tile in tiles for root in full]
+        roots += [(root, root_index(space, group.index, dims[:rank], root)) for root in grouped]
+        stages = _stages(space, roots, lanes, leaves)
+        plans.append(RowPlan(dims, dims[:rank], group.index, group.variables, tiles, tuple(full), tuple(grouped), cached, stages))
+    return plans
 
 
 def _stages(
@@ -114,6 +155,9 @@ def _stages(
         viewed = view_index(space, node, index)
         if viewed is not None:
             return visit(node.operands[0], viewed)
+        part = part_at(space, node, index)
+        if part is not None:
+            return visit(*part)
         if node.op in PARTIAL:
             return 0
         if node.op != "stablehlo.reduce":
@@ -132,7 +176,7 @@ def _stages(
     return tuple(tuple(dominant for dominant, each in rounds.items() if each == number) for number in range(1, last + 1))
 
 
-def _plan_loop(space: IndexSpace, body: Body) -> RowPlan:
+def _plan_loops(space: IndexSpace, body: Body) -> list[RowPlan]:
     dims = max((root.dims for root in body.yields), key=lambda each: len([dim for dim in each if dim != ONE]))
 
     def visit(probe: Probe, index: Index) -> None:
@@ -141,14 +185,16 @@ def _plan_loop(space: IndexSpace, body: Body) -> RowPlan:
             probe.offsets.append(probe.space.linear(at, root.dims))
             probe.visit(root, at)
 
-    nest = choose_nest(space, dims, frozenset(), visit, "d")
-    if not nest.variables:
-        return RowPlan(dims, nest.index, dims, nest.index, (), (), (), body.yields)
-    lane = nest.variables[-1]
-    stages = _stages(space, [(root, root_index(space, nest.index, dims, root)) for root in body.yields], frozenset(), frozenset())
-    columns = [tuple((node, index) for node, index in stage if any(lane.name in dim.symbols() for dim in index)) for stage in stages]
-    order = _in_input_order(space, nest, visit)
-    return RowPlan(dims, nest.index, (), (), order, (lane,), body.yields, (), columns=tuple(stage for stage in columns if stage))
+    def plan(nest: Nest) -> RowPlan:
+        if not nest.variables:
+            return RowPlan(dims, dims, nest.index, (), (Tile((), nest.index),), body.yields, ())
+        lane = nest.variables[-1]
+        stages = _stages(space, [(root, root_index(space, nest.index, dims, root)) for root in body.yields], frozenset(), frozenset())
+        columns = [tuple((node, index) for node, index in stage if any(lane.name in dim.symbols() for dim in index)) for stage in stages]
+        tile = Tile((lane,), nest.index, tuple(stage for stage in columns if stage))
+        return RowPlan(dims, (), (), _in_input_order(space, nest, visit), (tile,), body.yields, ())
+
+    return [plan(nest) for nest in choose_nests(space, dims, frozenset(), visit, "d")]
 
 
 def _in_input_order(space: IndexSpace, nest: Nest, visit: Visit) -> tuple[LoopVariable, ...]:
@@ -188,8 +234,9 @@ def root_index(space: IndexSpace, index: Sequence[Dim], dims: Sequence[Dim], roo
 
 
 def _nests(
-    space: IndexSpace, dims: tuple[Dim, ...], rank: int, full: list[Node], grouped: list[Node], leaves: frozenset[Node]
-) -> tuple[Nest, Nest]:
+    space: IndexSpace, dims: tuple[Dim, ...], rank: int, full: list[Node], grouped: list[Node], leaves: frozenset[Node], choose: ChooseNests
+) -> list[tuple[Nest, list[Nest]]]:
+    """Nests over groups, and for each those over the elements of its rows."""
     group_dims, tile_dims = dims[:rank], dims[rank:]
     fixed_tile = tuple(space.variable(f"tile{number}", size) for number, size in enumerate(tile_dims))
 
@@ -203,16 +250,16 @@ def _nests(
             probe.offsets.append(probe.space.linear(at, root.dims))
             probe.visit(root, at)
 
-    group = choose_nest(space, group_dims, leaves, visit_group, "g")
+    def tiles(group: Nest) -> list[Nest]:
+        def visit_tile(probe: Probe, index: Index) -> None:
+            for root in full:
+                at = root_index(probe.space, group.index + index, dims, root)
+                probe.offsets.append(probe.space.linear(at, root.dims))
+                probe.visit(root, at)
 
-    def visit_tile(probe: Probe, index: Index) -> None:
-        for root in full:
-            at = root_index(probe.space, group.index + index, dims, root)
-            probe.offsets.append(probe.space.linear(at, root.dims))
-            probe.visit(root, at)
+        return choose(space, tile_dims, leaves, visit_tile, "t") if full else []
 
-    tile = choose_nest(space, tile_dims, leaves, visit_tile, "t") if full else Nest((), fixed_tile)
-    return group, tile
+    return [(group, tiles(group)) for group in choose(space, group_dims, leaves, visit_group, "g")]
 
 
 def _cached_rows(body: Body, dims: tuple[Dim, ...]) -> tuple[Node, ...]:

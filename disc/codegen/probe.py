@@ -1,4 +1,4 @@
-"""Walks index expressions without emitting code, to choose loop variables: where they must split, which may merge."""
+"""Walks index expressions without emitting code: what a value at an index reads."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ from dataclasses import dataclass, field
 
 from ..ir.graph import Node
 from ..shapes import Dim, FloorDiv, Mod
-from .index import ONE, ZERO, Index, IndexSpace, view_index
+from .index import ONE, ZERO, Index, IndexSpace, part_at, view_index
 
 
 @dataclass
 class Probe:
-    """What the loads of a value look like: the offsets into leaves (and into which), and positions used by structural ops."""
+    """What the loads of a value look like: the offsets into leaves (and into which), and positions used by structural ops.
+
+    joints: concatenations of which several parts may be read, with the position along their dim. ops: those of which a value is used.
+    """
 
     space: IndexSpace
     leaves: frozenset[Node]
     offsets: list[Dim] = field(default_factory=list)
     reads: list[tuple[Node, Dim]] = field(default_factory=list)
     positions: list[Dim] = field(default_factory=list)
+    joints: list[tuple[Node, Dim]] = field(default_factory=list)
+    ops: dict[Node, None] = field(default_factory=dict)
     _seen: set[tuple[int, Index]] = field(default_factory=set)
     _names: int = 0
 
@@ -27,6 +32,11 @@ class Probe:
         if (node.id, index) in self._seen:
             return
         self._seen.add((node.id, index))
+        part = part_at(self.space, node, index)
+        if part is not None:
+            self.visit(*part)
+            return
+        self.ops[node] = None
         if node.op == "input" or node in self.leaves:
             self.reads.append((node, self.space.linear(index, node.dims)))
             self.offsets.append(self.reads[-1][1])
@@ -67,6 +77,7 @@ def _pad(probe: Probe, node: Node, index: Index) -> None:
 def _concatenate(probe: Probe, node: Node, index: Index) -> None:
     axis, start = node.integer("dimension"), ZERO
     probe.positions.append(index[axis])
+    probe.joints.append((node, index[axis]))
     for operand in node.operands:
         probe.visit(operand, tuple(position - start if number == axis else position for number, position in enumerate(index)))
         start = start + operand.dims[axis]
@@ -122,117 +133,12 @@ _RULES: dict[str, Callable[[Probe, Node, Index], None]] = {
 }
 
 
-@dataclass(frozen=True)
-class LoopVariable:
-    """One loop of a nest: its symbol name and extent."""
-
-    name: str
-    extent: Dim
-
-
-@dataclass(frozen=True)
-class Nest:
-    """Loop variables, outermost first, and the index in the iterated dims that they stand for."""
-
-    variables: tuple[LoopVariable, ...]
-    index: Index
-
-
-Visit = Callable[[Probe, Index], None]
-
-
-def choose_nest(space: IndexSpace, dims: Sequence[Dim], leaves: frozenset[Node], visit: Visit, prefix: str) -> Nest:
-    """Loops over `dims` such that every load is affine where that is possible, and as few loops as that allows.
-
-    A loop whose variable is divided by a number that divides its extent is split there (the two halves of a head split); then
-    neighbours are merged as long as no load needs them apart.
-    """
-    nest = _initial(space, dims, prefix)
-    for _ in range(4):
-        split = _wanted_split(space, nest, leaves, visit)
-        if split is None:
-            break
-        nest = split
-    return _merge(space, dims, nest, leaves, visit)
-
-
-def _initial(space: IndexSpace, dims: Sequence[Dim], prefix: str) -> Nest:
-    variables: list[LoopVariable] = []
-    index: list[Dim] = []
-    for number, size in enumerate(dims):
-        if size == ONE:
-            index.append(ZERO)
-            continue
-        name = f"{prefix}{number}"
-        index.append(space.variable(name, size))
-        variables.append(LoopVariable(name, size))
-    return Nest(tuple(variables), tuple(index))
-
-
-def _run(space: IndexSpace, nest: Nest, leaves: frozenset[Node], visit: Visit) -> tuple[Probe, list[tuple[Dim, Dim]]]:
-    saved, space.unresolved = space.unresolved, []
-    probe = Probe(space, leaves)
-    visit(probe, nest.index)
-    found, space.unresolved = space.unresolved, saved
-    return probe, found
-
-
-def _wanted_split(space: IndexSpace, nest: Nest, leaves: frozenset[Node], visit: Visit) -> Nest | None:
-    _, unresolved = _run(space, nest, leaves, visit)
-    for value, divisor in unresolved:
-        for variable in nest.variables:
-            if variable.name not in value.symbols() or variable.extent == divisor:
-                continue
-            outer = space.env.exact_div(variable.extent, divisor)
-            if outer is None or outer == ONE:
-                continue
-            return _split(space, nest, variable, outer, divisor)
-    return None
-
-
-def _split(space: IndexSpace, nest: Nest, variable: LoopVariable, outer: Dim, inner: Dim) -> Nest:
-    names = (variable.name + "o", variable.name + "i")
-    whole = space.variable(names[0], outer) * inner + space.variable(names[1], inner)
-    index = tuple(position.replace({variable.name: whole}) for position in nest.index)
-    variables: list[LoopVariable] = []
-    for each in nest.variables:
-        if each is variable:
-            variables.extend((LoopVariable(names[0], outer), LoopVariable(names[1], inner)))
-        else:
-            variables.append(each)
-    return Nest(tuple(variables), index)
-
-
-def _merge(space: IndexSpace, dims: Sequence[Dim], nest: Nest, leaves: frozenset[Node], visit: Visit) -> Nest:
-    position = len(nest.variables) - 2
-    _, before = _run(space, nest, leaves, visit)
-    while position >= 0:
-        merged = _merged(space, nest, position)
-        probe, after = _run(space, merged, leaves, visit)
-        name = merged.variables[position].name
-        if len(after) <= len(before) and not any(_divides(value, name) for value in (*probe.offsets, *probe.positions)):
-            nest, before = merged, after
-        position -= 1
-    return nest
-
-
-def _merged(space: IndexSpace, nest: Nest, position: int) -> Nest:
-    first, second = nest.variables[position], nest.variables[position + 1]
-    name = f"{first.name}{second.name}"
-    whole = space.variable(name, first.extent * second.extent)
-    outer = whole // second.extent
-    inner = whole - outer * second.extent
-    index = tuple(each.replace({first.name: outer, second.name: inner}) for each in nest.index)
-    variables = (*nest.variables[:position], LoopVariable(name, first.extent * second.extent), *nest.variables[position + 2 :])
-    return Nest(variables, index)
-
-
-def _divides(value: Dim, name: str) -> bool:
+def is_divided(value: Dim, name: str) -> bool:
     """True when `name` sits inside a division of `value`."""
     return any(isinstance(atom, FloorDiv | Mod) and name in operand.symbols() for atom in value.atoms() for operand in atom.operands())
 
 
-def flattens(space: IndexSpace, leaves: frozenset[Node], extents: Sequence[Dim], visit: Visit) -> bool:
+def flattens(space: IndexSpace, leaves: frozenset[Node], extents: Sequence[Dim], visit: Callable[[Probe, Index], None]) -> bool:
     """True when one flat loop over `extents` keeps every load affine."""
     name = "flat_probe"
     flat = space.variable(name, space.env.product(extents))
@@ -240,4 +146,4 @@ def flattens(space: IndexSpace, leaves: frozenset[Node], extents: Sequence[Dim],
     saved, space.unresolved = space.unresolved, []
     visit(probe, space.delinear(flat, extents))
     space.unresolved = saved
-    return not any(_divides(value, name) for value in (*probe.offsets, *probe.positions))
+    return not any(is_divided(value, name) for value in (*probe.offsets, *probe.positions))

@@ -36,7 +36,7 @@ class _Rows:
         first, second, self.scores, self.probability = _read(body)
         self.first = _plan(space, body, first, isa, (self.scores,), frozenset())
         rows = _between(body, self.scores, self.probability)
-        self.rows: RowPlan = plan_rows(space, rows, "stitch", frozenset({self.scores}))
+        self.rows: RowPlan = plan_rows(space, rows, frozenset({self.scores}))
         self.second = _plan(space, body, second, isa, body.yields, frozenset({self.probability}))
         self.length = self.first.contraction.n
 

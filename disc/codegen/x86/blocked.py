@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from ...ir.graph import Node
 from ...shapes import Dim
 from ..index import ONE, ZERO, Index, IndexSpace, split_linear
+from ..nests import LoopVariable
 from ..plan import RowPlan, root_index
-from ..probe import LoopVariable, Probe
+from ..probe import Probe
 from .builder import register_element
 from .elementwise import ELEMENTWISE
 from .emit import Emitter, Override, Predicate
@@ -47,14 +48,17 @@ class Blocked:
         return space.env.product([variable.extent for variable in self.others]) * self.strips
 
 
-def plan_blocks(space: IndexSpace, nodes: Sequence[Node], plan: RowPlan) -> Blocked | None:
-    """The blocks of a loop kernel of element-wise ops and views; None when no input is read across its rows."""
-    if len(plan.tile) != 1 or not plan.group or any(node.op not in ELEMENTWISE and node.op not in VIEWS for node in nodes):
+def plan_blocks(space: IndexSpace, plan: RowPlan) -> Blocked | None:
+    """The blocks of loops over element-wise ops and views; None when no input is read across its rows."""
+    if [len(tile.variables) for tile in plan.tiles] != [1] or not plan.group:
         return None
-    lane = plan.tile[0]
+    (tile,) = plan.tiles
+    lane = tile.lane
     probe = Probe(space, frozenset())
     for root in plan.full_roots:
-        probe.visit(root, root_index(space, plan.index, plan.space, root))
+        probe.visit(root, root_index(space, tile.index, plan.space, root))
+    if any(node.op not in ELEMENTWISE and node.op not in VIEWS for node in probe.ops):
+        return None
     for across in plan.group:
         reads = [read for read in dict.fromkeys(probe.reads) if _is_across(read, lane.name, across.name)]
         if reads:
@@ -171,7 +175,7 @@ class _Block:
     def _store_all(self, name: str) -> None:
         e = self.frame.emitter
         for root, output in zip(self.frame.roots, self.frame.outputs, strict=True):
-            index = root_index(e.space, self.plan.index, self.plan.space, root)
+            index = root_index(e.space, self.plan.tiles[0].index, self.plan.space, root)
             at = tuple(position.replace({self.blocked.across.name: Dim.symbol(name)}) for position in index)
             e.store(output, e.space.linear(at, root.dims), e.value(root, at), result=True)
 

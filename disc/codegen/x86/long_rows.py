@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 from ...ir.graph import Body, Node
 from ...shapes import Dim, Truth, dim_max, dim_min
 from ..index import IndexSpace
 from ..kernel import Split
-from ..plan import RowPlan, root_index
+from ..plan import RowPlan, Tile, root_index
 from .builder import register_element
 from .emit import RowCache
 from .function import Frame, partials_argument, rounded_up
@@ -66,7 +67,7 @@ def plan_long_rows(space: IndexSpace, body: Body, plan: RowPlan) -> LongRows | N
     found = [(node, index) for stage in plan.stages for node, index in stage]
     reduced = {node.siblings[0] for node in body.nodes if node.op == "stablehlo.reduce"}
     row, leaves = plan.row(space), frozenset(body.arguments)
-    if plan.columns or (plan.full_roots and len(plan.tile) != 1) or reduced != {node for node, _ in found}:
+    if plan.columns or (plan.full_roots and [len(tile.variables) for tile in plan.tiles] != [1]) or reduced != {node for node, _ in found}:
         return None
     for node, index in found:
         extents = [node.operands[0].dims[axis] for axis in node.ints("dimensions")]
@@ -128,17 +129,17 @@ def _store(frame: Frame, plan: RowPlan, limits: tuple[str, str], part: str) -> N
     """The results of one part; those of a whole row go with its first part."""
     b, e = frame.b, frame.emitter
 
-    def full(names: list[str], carried: list[str]) -> list[str]:
+    def full(tile: Tile, names: list[str], carried: list[str]) -> list[str]:
         del carried
         for root, output in zip(frame.roots, frame.outputs, strict=True):
             if root in plan.full_roots:
-                index = root_index(e.space, plan.index, plan.space, root)
-                at = tuple(position.replace({plan.tile[0].name: Dim.symbol(names[0])}) for position in index)
+                index = root_index(e.space, tile.index, plan.space, root)
+                at = tuple(position.replace({tile.lane.name: Dim.symbol(names[0])}) for position in index)
                 e.store(output, e.space.linear(at, root.dims), e.value(root, at), result=True)
         return []
 
-    if plan.full_roots:
-        e.lane_loop(plan.tile[0].name, *limits, Dim.symbol(plan.tile[0].name), 1, [], full)
+    for tile in plan.tiles:
+        e.lane_loop(tile.lane.name, *limits, Dim.symbol(tile.lane.name), 1, [], partial(full, tile))
     with b.when(b.op(f"arith.cmpi eq, {part}, {b.index(0)} : i64")):
         for root, output in zip(frame.roots, frame.outputs, strict=True):
             if root in plan.group_roots:

@@ -69,12 +69,13 @@ def load_gather(b: Builder, buffer: Buffer, offsets: str, mask: str | None) -> s
 
 
 def load_scalar(b: Builder, buffer: Buffer, offset: str, mask: str | None) -> str:
-    """One element in every lane. Under a mask that is off in all lanes element 0 is read instead (never out of bounds)."""
+    """One element in every lane. Under a mask that is off in all lanes the function's arguments are read instead: a buffer may be empty."""
     element = storage_element(buffer.element)
+    pointer = address(b, buffer, offset)
     if mask is not None:
         allowed = b.op(f"vector.extract {mask}[0] : i1 from {b.vec('i1')}")
-        offset = b.op(f"arith.select {allowed}, {offset}, {b.index(0)} : i64")
-    scalar = b.op(f"llvm.load {address(b, buffer, offset)} : !llvm.ptr -> {element}")
+        pointer = b.op(f"arith.select {allowed}, {pointer}, %args : !llvm.ptr")
+    scalar = b.op(f"llvm.load {pointer} : !llvm.ptr -> {element}")
     return to_register(b, b.op(f"vector.broadcast {scalar} : {element} to {b.vec(element)}"), buffer.element)
 
 

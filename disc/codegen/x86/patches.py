@@ -149,11 +149,13 @@ class _Piece:
             with _positions(b, axis.window.window) as window:
                 at = _source_position(b, axis.window, outer[number] if number < len(outer) else position, window)
                 here = b.op(f"arith.addi {b.op(f'arith.muli {tap}, {b.index(axis.window.window)} : i64')}, {window} : i64")
-                moved = b.op(f"arith.addi {offset}, {b.op(f'arith.muli {at}, {b.scalar(axis.step)} : i64')} : i64")
                 if number == len(axes) - 1:
+                    moved = b.op(f"arith.addi {offset}, {b.op(f'arith.muli {at}, {b.scalar(axis.step)} : i64')} : i64")
                     self._channels(here, moved, self._masks(axis.window, at, inside))
                     return
                 valid = b.op(f"arith.cmpi ult, {at}, {b.scalar(axis.window.size)} : i64")
+                near = b.op(f"arith.select {valid}, {at}, {b.index(0)} : i64")  # masked loads are slow where nothing is mapped
+                moved = b.op(f"arith.addi {offset}, {b.op(f'arith.muli {near}, {b.scalar(axis.step)} : i64')} : i64")
                 nest(number + 1, here, moved, valid if inside is None else b.op(f"arith.andi {inside}, {valid} : i1"))
 
         nest(0, b.index(0), b.scalar(self.patches.base), None)

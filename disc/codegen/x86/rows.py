@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from ...ir.costs import node_cost
+from ...ir.costs import node_cost, op_cost
 from ...ir.graph import Body, Node
 from ...ir.weights import ELEMENT_BYTES
 from ...shapes import Dim, Truth, dim_max, dim_min
-from ..index import ONE, Index, IndexSpace, split_linear
+from ..index import ONE, ZERO, Index, IndexSpace, split_linear
 from ..kernel import Kernel, Split, Version
-from ..plan import RowPlan, plan_rows, root_index
+from ..plan import RowPlan, Tile, plan_kernel, root_index
+from ..probe import Probe
 from .blocked import STRIP, Blocked, emit_blocked, plan_blocks
 from .builder import register_element
 from .emit import Ahead, Emitter, RowCache
@@ -33,16 +34,29 @@ BLOCK_BYTES = 4096  # of them together: longer ones hide their latencies by them
 AHEAD = 4096  # elements: a later pass over a row fetches the next one, but nothing further ahead
 
 
+@dataclass(frozen=True)
+class _Region:
+    """The loops of one plan of a kernel: `tasks` of `elements` each, work: cost of an element. flat: one loop over all elements."""
+
+    plan: RowPlan
+    flat: bool
+    blocked: Blocked | None
+    tasks: Dim
+    elements: Dim
+    work: int
+
+    def cost(self, space: IndexSpace, lanes: int) -> Dim:
+        """Cycles of a task."""
+        return self.elements * self.plan.depth(space) * self.work // (2 * lanes) + 16
+
+
 def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, guards: Sequence[str] = ("",)) -> Kernel:
     """The kernel of a loop or stitch fusion in one version per guard: "divides(16, row)" means no tail code, "equal(...)" that no
     run-time broadcast expands (the guards of one fusion name all of them), "beyond_cache(bytes)" that results bypass the caches."""
-    plan = plan_rows(space, body, kind)
+    plans = plan_kernel(space, body, kind)
     symbols = body_symbols(space, body)
-    flat = not plan.group and len(plan.tile) == 1 and kind == "loop"
-    row, groups = plan.row(space), plan.groups(space)
-    work = sum(node_cost(root) + 2 for root in body.yields)
-    blocked = plan_blocks(space, body.nodes, plan) if kind == "loop" and work <= CHEAP else None
-    long_rows = plan_long_rows(space, body, plan)
+    regions = [_region(space, body, plan, kind, lanes) for plan in plans]
+    long_rows = plan_long_rows(space, body, plans[0]) if len(plans) == 1 else None
     versions: list[Version] = []
     source = ""
     split: Split | None = None
@@ -50,14 +64,14 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, g
         if is_long_rows(guard):
             if long_rows is None:
                 continue
-            functions = tuple(f"{name}_v{number}_{part}" for part in range(len(plan.stages) + 1))
+            functions = tuple(f"{name}_v{number}_{part}" for part in range(len(plans[0].stages) + 1))
             for part, function in enumerate(functions):
-                emit_part = partial(emit_long_rows, plan=plan, rows=long_rows, number=part)
+                emit_part = partial(emit_long_rows, plan=plans[0], rows=long_rows, number=part)
                 source += emit_function(function, body, body.yields, symbols, space, lanes, emit_part)
-            split = long_rows.split(guard, functions, work, lanes)
+            split = long_rows.split(guard, functions, regions[0].work, lanes)
             versions.append(Version(functions[-1], guard))
             continue
-        if not _has_version(space, plan, guard, blocked is not None):
+        if not any(_has_version(space, region, guard) for region in regions):
             continue
         function = f"{name}_v{number}"
 
@@ -65,46 +79,74 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, g
             bind_softmaxes(frame.emitter, body)
             space.broadcasts_resolved = "equal(" in guard
             frame.emitter.whole = _whole_length(space, guard)
-            frame.emitter.streams = _streams(space, plan, guard, lanes)
-            if blocked is None:
-                _emit(frame, plan, groups, flat)
-            else:
-                emit_blocked(frame, plan, blocked)
-            if frame.emitter.streams:
-                fence_streams(frame.b)
+            _emit_regions(frame, regions, guard)
             space.broadcasts_resolved = False
 
         source += emit_function(function, body, body.yields, symbols, space, lanes, emit)
         versions.append(Version(function, guard))
-    chunk = chunk_of(plan, lanes)
-    tasks, elements = ((row + (chunk - 1)) // chunk, Dim.of(chunk)) if flat else (groups, row)
-    if not flat and rows_at_once(plan) > 1:
-        block = _block(space, body.arguments, plan)
-        tasks, elements = (groups + (block - 1)) // block, row * block
-    if blocked is not None:
-        tasks, elements = blocked.tasks(space), row * STRIP
+    tasks = sum((region.tasks for region in regions), ZERO)
+    costs = [region.cost(space, lanes) for region in regions]
+    cost = costs[0] if len(regions) == 1 else _mean(tasks, [region.tasks * cost for region, cost in zip(regions, costs, strict=True)])
+    flops = sum((plan.groups(space) * plan.row(space) * region.work for plan, region in zip(plans, regions, strict=True)), ZERO)
+    scratch = rounded_up(plans[0].row(space), lanes) * (8 * len(plans[0].cached) * rows_at_once(plans[0]))
     return Kernel(
-        name, kind, tuple(versions), symbols, tasks, elements * plan.depth(space) * work // (2 * lanes) + 16,
-        rounded_up(row, lanes) * (8 * len(plan.cached) * rows_at_once(plan)), source, kernel_lines(body), kernel_ops(body),
-        _notes(plan, flat, blocked), flops=groups * row * work, bytes=traffic(space, body), split=split,
+        name, kind, tuple(versions), symbols, tasks, cost, scratch, source, kernel_lines(body), kernel_ops(body),
+        tuple(note for region in regions for note in _notes(region)), flops=flops, bytes=traffic(space, body), split=split,
     )  # fmt: skip
 
 
-def _has_version(space: IndexSpace, plan: RowPlan, guard: str, blocked: bool) -> bool:
-    """False where rows that begin within a cache line cannot go past the caches: only whole lines do. Loops over rows begin on a line
-    themselves, but blocks do not, nor do loops over values in scratch that cannot be shifted. The same for every ISA level, since all of
-    an artifact's count their versions alike."""
-    return "beyond_cache(" not in guard or _is_whole(space, plan, guard, WIDEST) or not (blocked or _is_fixed(plan, WIDEST))
+def _mean(tasks: Dim, costs: Sequence[Dim]) -> Dim:
+    return sum(costs, ZERO) // dim_max(tasks, ONE)
 
 
-def _streams(space: IndexSpace, plan: RowPlan, guard: str, lanes: int) -> bool:
-    """Whether a version that exists goes past the caches at this ISA level."""
-    return "beyond_cache(" in guard and (_is_whole(space, plan, guard, lanes) or not _is_fixed(plan, lanes))
+def _region(space: IndexSpace, body: Body, plan: RowPlan, kind: str, lanes: int) -> _Region:
+    row, groups = plan.row(space), plan.groups(space)
+    flat = kind == "loop" and not plan.group and [len(tile.variables) for tile in plan.tiles] == [1]
+    work = _work(space, body, plan)
+    blocked = plan_blocks(space, plan) if kind == "loop" and work <= CHEAP else None
+    tasks, elements = groups, row
+    if flat:
+        chunk = chunk_of(plan, lanes)
+        tasks, elements = (row + (chunk - 1)) // chunk, Dim.of(chunk)
+    elif rows_at_once(plan) > 1:
+        block = _block(space, body.arguments, plan)
+        tasks, elements = (groups + (block - 1)) // block, row * block
+    elif blocked is not None:
+        tasks, elements = blocked.tasks(space), row * STRIP
+    return _Region(plan, flat, blocked, tasks, elements, work)
+
+
+def _work(space: IndexSpace, body: Body, plan: RowPlan) -> int:
+    """The cost of an element of all results: where they are concatenated, of the parts that are read alone."""
+    if not any(node.op == "stablehlo.concatenate" for node in body.nodes):
+        return sum(node_cost(root) + 2 for root in body.yields)
+    probe = Probe(space, frozenset())
+    for tile in plan.tiles:
+        for root in plan.full_roots:
+            probe.visit(root, root_index(space, tile.index, plan.space, root))
+    return sum(op_cost(node) for node in probe.ops) + 2 * len(body.yields)
+
+
+def _has_version(space: IndexSpace, region: _Region, guard: str) -> bool:
+    """False where a version past the caches would not go past them. The same for every ISA level, since all of an artifact's count their
+    versions alike."""
+    return "beyond_cache(" not in guard or _streams(space, region, guard, WIDEST)
+
+
+def _streams(space: IndexSpace, region: _Region, guard: str, lanes: int) -> bool:
+    """Whether a version goes past the caches at this ISA level. Only whole lines do: loops over rows that begin within one begin on a line
+    themselves, but blocks do not, nor do loops over values in scratch that cannot be shifted."""
+    if "beyond_cache(" not in guard:
+        return False
+    plan = region.plan
+    return _is_whole(space, plan, guard, lanes) or not (region.blocked is not None or _is_fixed(plan, lanes))
 
 
 def _is_whole(space: IndexSpace, plan: RowPlan, guard: str, lanes: int) -> bool:
     """Whether rows begin and end with whole vectors."""
-    return _whole_length(space, guard) is not None or not plan.tile or space.env.divides(lanes, plan.tile[-1].extent) is Truth.YES
+    if _whole_length(space, guard) is not None:
+        return True
+    return all(space.env.divides(lanes, tile.lane.extent) is Truth.YES for tile in plan.tiles if tile.variables)
 
 
 def _is_fixed(plan: RowPlan, lanes: int) -> bool:
@@ -120,10 +162,38 @@ def _whole_length(space: IndexSpace, guard: str) -> Dim | None:
     return None
 
 
-def _emit(frame: Frame, plan: RowPlan, groups: Dim, flat: bool) -> None:
-    if flat:
-        _emit_flat(frame, plan)
+def _emit_regions(frame: Frame, regions: Sequence[_Region], guard: str) -> None:
+    """The tasks of all regions, numbered one region after the other."""
+    b, e = frame.b, frame.emitter
+    if len(regions) == 1:
+        _emit(frame, regions[0], guard)
         return
+    start = ZERO
+    for region in regions:
+        low = b.op(f"arith.maxsi {b.op(f'arith.subi {frame.begin}, {b.scalar(start)} : i64')}, {b.index(0)} : i64")
+        high = b.op(f"arith.minsi {b.op(f'arith.subi {frame.end}, {b.scalar(start)} : i64')}, {b.scalar(region.tasks)} : i64")
+        with b.when(b.op(f"arith.cmpi slt, {low}, {high} : i64")):
+            e.floor = b.scope  # a region without elements reads nothing
+            _emit(replace(frame, begin=low, end=high), region, guard)
+            e.floor = None
+        start = start + region.tasks
+
+
+def _emit(frame: Frame, region: _Region, guard: str) -> None:
+    e = frame.emitter
+    e.streams = _streams(e.space, region, guard, frame.b.lanes)
+    if region.blocked is not None:
+        emit_blocked(frame, region.plan, region.blocked)
+    elif region.flat:
+        _emit_flat(frame, region.plan)
+    else:
+        _emit_groups(frame, region.plan)
+    if e.streams:
+        fence_streams(frame.b)
+
+
+def _emit_groups(frame: Frame, plan: RowPlan) -> None:
+    groups = plan.groups(frame.emitter.space)
     rows = rows_at_once(plan)
     if rows == 1:
         _loop_over_groups(frame, plan, groups, (frame.begin, frame.end), 1)
@@ -169,7 +239,7 @@ def chunk_of(plan: RowPlan, lanes: int) -> int:
 
 def columns_at_once(plan: RowPlan) -> int:
     """How many vectors of columns share the loop down their rows: whole cache lines side by side, and as many chains of additions."""
-    reductions = sum(len(stage) for stage in plan.columns)
+    reductions = max((sum(len(stage) for stage in tile.columns) for tile in plan.tiles), default=0)
     return max(1, COLUMNS // reductions) if reductions else 1
 
 
@@ -234,8 +304,8 @@ def _emit_rows(frame: Frame, plan: RowPlan, rows: Sequence[_Row]) -> None:
             for row in rows:
                 at = row.of(root_index(e.space, plan.group_index, plan.group_dims, root))
                 e.store(output, e.space.linear(at, root.dims), e.value(root, at))
-    if plan.full_roots:
-        _tile_loops(frame, plan, rows, 0)
+    for tile in plan.tiles:
+        _tile_loops(frame, plan, tile, rows, 0)
     e.caches.clear()
     e.ahead, e.fetched = None, set()
 
@@ -268,63 +338,61 @@ def _make_caches(frame: Frame, plan: RowPlan, rows: Sequence[_Row]) -> None:
             e.caches.setdefault(node, []).append(RowCache(Buffer(pointer, node.dims, element), e.space.env.simplify(start)))
 
 
-def _tile_loops(frame: Frame, plan: RowPlan, rows: Sequence[_Row], depth: int) -> None:
+def _tile_loops(frame: Frame, plan: RowPlan, tile: Tile, rows: Sequence[_Row], depth: int) -> None:
     e, b = frame.emitter, frame.b
-    variables = plan.tile
-    if not variables:
-        _store_full(frame, plan, rows)
+    if not tile.variables:
+        _store_full(frame, plan, tile, rows)
         return
-    variable = variables[depth]
-    if depth < len(variables) - 1:
+    variable = tile.variables[depth]
+    if variable is not tile.lane:
         with b.loop(b.index(0), b.scalar(variable.extent), b.index(1)) as loop, e.bind(variable.name, loop.index):
-            _tile_loops(frame, plan, rows, depth + 1)
+            _tile_loops(frame, plan, tile, rows, depth + 1)
         return
+    _lanes(frame, plan, tile, rows, (b.index(0), b.scalar(variable.extent)), variable.extent)
 
-    _lanes(frame, plan, rows, (b.index(0), b.scalar(variable.extent)), variable.extent)
 
-
-def _lanes(frame: Frame, plan: RowPlan, rows: Sequence[_Row], limits: tuple[str, str], extent: Dim) -> None:
-    """The loop over lanes of the innermost variable, of which `extent` elements are run over."""
-    variable = plan.tile[-1]
-    bases = [_line_base(frame, plan, row) for row in rows]
+def _lanes(frame: Frame, plan: RowPlan, tile: Tile, rows: Sequence[_Row], limits: tuple[str, str], extent: Dim) -> None:
+    """The loop over lanes, of which `extent` elements are run over."""
+    variable = tile.lane
+    bases = [_line_base(frame, plan, tile, row) for row in rows]
     if None not in bases:
         for row, base in zip(rows, bases, strict=True):
             assert base is not None
             for root, output in zip(frame.roots, frame.outputs, strict=True):
                 if root in plan.full_roots:
                     prefetch(frame.b, output, frame.b.scalar(base + variable.extent * (len(rows) + 1)))
-            frame.emitter.line_loop(variable.name, limits[1], base, partial(_store_full, frame, plan, [row]))
+            frame.emitter.line_loop(variable.name, limits[1], base, partial(_store_full, frame, plan, tile, [row]))
         return
 
     def body(names: list[str], carried: list[str]) -> list[str]:
         del carried
         copies = [_Row(row.number, {**row.names, variable.name: Dim.symbol(name)}) for name in names for row in rows]
-        for stage in plan.columns:
+        for stage in tile.columns:
             reduce_columns_together(frame.emitter, [(node, copy.of(index)) for copy in copies for node, index in stage])
-        _store_full(frame, plan, copies)
+        _store_full(frame, plan, tile, copies)
         return []
 
     frame.emitter.lane_loop(variable.name, *limits, extent, vectors_at_once(frame.emitter, plan, len(rows)), [], body)
 
 
-def _line_base(frame: Frame, plan: RowPlan, row: _Row) -> Dim | None:
+def _line_base(frame: Frame, plan: RowPlan, tile: Tile, row: _Row) -> Dim | None:
     """Where a row of results that go past the caches begins, when that may be within a line; else None."""
     e = frame.emitter
     if not e.streams or plan.columns or not plan.group:
         return None
     root = plan.full_roots[0]
-    at = row.of(root_index(e.space, plan.index, plan.space, root))
-    form = split_linear(e.space.linear(at, root.dims), plan.tile[-1].name)
+    at = row.of(root_index(e.space, tile.index, plan.space, root))
+    form = split_linear(e.space.linear(at, root.dims), tile.lane.name)
     return None if form is None or form[0] != ONE or e.whole_vectors_before(form[1]) else form[1]
 
 
-def _store_full(frame: Frame, plan: RowPlan, rows: Sequence[_Row]) -> None:
+def _store_full(frame: Frame, plan: RowPlan, tile: Tile, rows: Sequence[_Row]) -> None:
     e = frame.emitter
 
     def store(row: _Row) -> None:
         for root, output in zip(frame.roots, frame.outputs, strict=True):
             if root in plan.full_roots:
-                at = row.of(root_index(e.space, plan.index, plan.space, root))
+                at = row.of(root_index(e.space, tile.index, plan.space, root))
                 e.store(output, e.space.linear(at, root.dims), e.value(root, at), result=True)
 
     frame.b.in_turns([partial(store, row) for row in rows])
@@ -333,22 +401,24 @@ def _store_full(frame: Frame, plan: RowPlan, rows: Sequence[_Row]) -> None:
 def _emit_flat(frame: Frame, plan: RowPlan) -> None:
     """One loop over all elements, cut into chunks."""
     b = frame.b
-    variable, chunk = plan.tile[0], chunk_of(plan, frame.b.lanes)
+    (tile,), chunk = plan.tiles, chunk_of(plan, frame.b.lanes)
+    variable = tile.lane
     with b.loop(frame.begin, frame.end, b.index(1)) as task:
         low = b.op(f"arith.muli {task.index}, {b.index(chunk)} : i64")
         high = b.op(f"arith.minsi {b.op(f'arith.addi {low}, {b.index(chunk)} : i64')}, {b.scalar(variable.extent)} : i64")
 
         extent = variable.extent if variable.extent.is_const and variable.extent.const <= chunk else Dim.symbol(variable.name)
-        _lanes(frame, plan, [_Row(0, {})], (low, high), extent)
+        _lanes(frame, plan, tile, [_Row(0, {})], (low, high), extent)
 
 
-def _notes(plan: RowPlan, flat: bool, blocked: Blocked | None) -> tuple[str, ...]:
+def _notes(region: _Region) -> tuple[str, ...]:
+    plan, blocked = region.plan, region.blocked
     if blocked is not None:
         return (f"tasks: {STRIP} of {blocked.across.extent}; blocks transposed in registers along {blocked.lane.extent}",)
-    if flat:
-        return (f"one flat loop over {plan.tile[0].extent} elements",)
+    if region.flat:
+        return (f"one flat loop over {plan.tiles[0].lane.extent} elements",)
     groups = " x ".join(str(variable.extent) for variable in plan.group) or "1"
-    tile = " x ".join(str(variable.extent) for variable in plan.tile) or "1"
-    notes = [f"tasks: {groups}; row: {tile}"]
+    tiles = " + ".join(" x ".join(str(variable.extent) for variable in tile.variables) or "1" for tile in plan.tiles) or "1"
+    notes = [f"tasks: {groups}; row: {tiles}"]
     notes += [f"row of {node.name} kept in scratch between stages" for node in plan.cached]
     return tuple(notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...ir.graph import Node
 from ...shapes import Dim
-from ..index import ONE, ZERO, Index
+from ..index import ONE, ZERO, Index, part_at
 from .builder import register_element
 from .elementwise import constant_splat, convert
 from .emit import Emitter, Predicate, Rule
@@ -53,6 +53,9 @@ def _select(e: Emitter, node: Node, inside: Predicate, value: str, other: str, i
 
 
 def _concatenate(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> str:
+    part = part_at(e.space, node, index)
+    if part is not None:
+        return e.value(*part, predicate)
     axis = node.integer("dimension")
     start = ZERO
     result: str | None = None
