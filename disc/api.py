@@ -114,13 +114,15 @@ def import_model(model: Model, example_inputs: Examples, dynamic_shapes: Dynamic
 
 def _program(model: Model, example_inputs: Examples, dynamic_shapes: DynamicShapes) -> torch.export.ExportedProgram | Path:
     """The model without Python code: a file, or an exported program."""
+    import torch
+
+    if dynamic_shapes is not None and isinstance(model, str | os.PathLike | torch.export.ExportedProgram):
+        raise UnsupportedFormatError("dynamic_shapes is for a torch.nn.Module; a file or an exported program has its dims already")
     if isinstance(model, str | os.PathLike):
         path = Path(model)
         if not path.is_file():
             raise UnsupportedFormatError(f"{path}: there is no such file")
         return path
-    import torch
-
     from disc.frontend.examples import examples_of
     from disc.frontend.exported import export_module
 
@@ -320,7 +322,10 @@ def target_isas(target: str | Sequence[str], features: Sequence[str] = ()) -> tu
 
     Raises TargetError for a name that is no target, and for "native" on a CPU below x86-64-v3.
     """
-    names = [target] if isinstance(target, str) else list(target)
+    names = [target] if isinstance(target, str) else list(target) if isinstance(target, Sequence) else [target]
+    wrong = [name for name in names if not isinstance(name, str)]
+    if wrong:
+        raise TargetError(f"target: {wrong[0]!r} is no name; the targets are native, {', '.join(ISAS)}")
     found: dict[str, None] = {}
     for name in names:
         if name == "native":

@@ -47,10 +47,11 @@ def _as_tensor(leaf: object) -> object:
 
 def bind_examples(model: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> inspect.BoundArguments:
     """The inputs by parameter of `forward`. Raises InputRankError where they do not fit it."""
-    signature = inspect.signature(model.forward)
+    signature = "(...)"
     try:
+        signature = inspect.signature(model.forward)
         return signature.bind(*args, **kwargs)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise InputRankError(f"example_inputs do not fit forward{signature}: {error}") from error
 
 

@@ -29,7 +29,7 @@ from disc.frontend.decompose import Decomposed, constants_by_attribute, decompos
 from disc.frontend.decompositions import export_table
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.examples import bind_examples, check_examples, check_specs
-from disc.frontend.export_errors import NO_STATIC_ANSWER, export_error, quiet
+from disc.frontend.export_errors import NO_STATIC_ANSWER, export_error, quiet, shortened
 from disc.frontend.forms import SymbolicForms
 from disc.frontend.imported import Constant, FixedArgument, Imported, OutputSpec
 from disc.frontend.in_place import RetraceError
@@ -354,14 +354,18 @@ def _dynamic_dims(spec: object) -> list[int]:
 def load_pt2(path: str | Path) -> ExportedProgram:
     """`torch.export.load`. A `.pt2` file can run code when it is loaded: load only files that you trust.
 
-    Raises: UnsupportedFormatError for a file that is not an archive as PyTorch writes it, or that another version of PyTorch wrote.
+    Raises: UnsupportedFormatError for a file that is not an archive as PyTorch writes it, that another version of PyTorch wrote, or
+    that PyTorch cannot load (a custom op that is not registered).
     """
     check_archive(path)
     written = pt2_torch_version(path)
     ours = torch.__version__.split("+")[0]
     if written is not None and written.split("+")[0].split(".")[:2] != ours.split(".")[:2]:
         raise UnsupportedFormatError(f"{path} was written by PyTorch {written}; this is PyTorch {ours}: export the model again")
-    return torch.export.load(path)
+    try:
+        return torch.export.load(path)
+    except Exception as error:
+        raise UnsupportedFormatError(f"{path}: PyTorch cannot load this program: {type(error).__name__}: {shortened(error)}") from error
 
 
 def pt2_torch_version(path: str | Path) -> str | None:

@@ -228,3 +228,18 @@ def test_fixed_values_are_in_the_artifact(executable: disc.Executable, tmp_path:
 def test_a_call_with_too_many_inputs_is_what_it_was(executable: disc.Executable) -> None:
     with pytest.raises(InputRankError, match="expected 1 inputs, got 2"):
         executable(X, X)
+
+
+# --- other arguments ------------------------------------------------------------------------------------------------------------
+
+
+def test_dynamic_shapes_of_what_has_its_dims() -> None:
+    program = export_module(linear(), (X,))
+    with pytest.raises(UnsupportedFormatError, match="a file or an exported program has its dims already"):
+        disc.compile(program, None, ({0: Dim("b")},), options=OPTIONS)
+
+
+@pytest.mark.parametrize("target", [3, None, ["native", 4]])
+def test_a_target_that_is_no_name(target: object) -> None:
+    with pytest.raises(disc.errors.TargetError, match="is no name; the targets are native, x86-64-v3"):
+        disc.compile(linear(), X, target=target, options=OPTIONS)  # pyright: ignore[reportArgumentType]

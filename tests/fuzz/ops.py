@@ -25,7 +25,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-SECONDS, GIGABYTES = 90.0, 6
+SECONDS, GIGABYTES = 60.0, 6  # of CPU time per program
+WALL_SECONDS = 900.0  # a process that waits for ever
 BACKEND_SHARE = 8  # every so many programs go through torch.compile
 STAGES = ("begin", "make", "eager", "compile", "call", "torch.compile")
 STAGES_OF_PYTORCH = ("begin", "make", "eager")
@@ -130,6 +131,7 @@ class _Worker:
     receiver: Connection
     process: Any
     since: float
+    cpu: float = 0.0
     done: int = 0
 
 
@@ -152,12 +154,12 @@ def records(numbers: list[int], calls: int, workers: int) -> Iterator[dict[str, 
             try:
                 while worker.receiver.poll():
                     yield worker.receiver.recv()
-                    worker.done, worker.since = worker.done + 1, time.monotonic()
+                    worker.done, worker.since, worker.cpu = worker.done + 1, time.monotonic(), _cpu_seconds(worker.process.pid)
             except EOFError:
                 worker.process.join()
                 ended = "" if worker.done == len(worker.numbers) else f"exit status {worker.process.exitcode}"
             else:
-                if time.monotonic() - worker.since < SECONDS:
+                if _cpu_seconds(worker.process.pid) - worker.cpu < SECONDS and time.monotonic() - worker.since < WALL_SECONDS:
                     continue
                 ended = f"no answer within {SECONDS:.0f} s"
                 worker.process.kill()
@@ -167,6 +169,15 @@ def records(numbers: list[int], calls: int, workers: int) -> Iterator[dict[str, 
                 yield _broken(worker, ended)
             if worker.numbers[worker.done + 1 :]:
                 pending.append(worker.numbers[worker.done + 1 :])
+
+
+def _cpu_seconds(pid: int) -> float:
+    """What the process has used; 0 where it has gone."""
+    try:
+        used = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    except OSError:
+        return 0.0
+    return sum(map(int, used)) / os.sysconf("SC_CLK_TCK")
 
 
 def _broken(worker: _Worker, ended: str) -> dict[str, Any]:

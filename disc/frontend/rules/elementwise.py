@@ -39,6 +39,7 @@ BINARY: dict[str, str] = {
     "bitwise_left_shift": "shift_left", "bitwise_right_shift": "shift_right_arithmetic",
     "__lshift__": "shift_left", "__rshift__": "shift_right_arithmetic",
 }  # fmt: skip
+BITWISE = ("bitwise_and", "bitwise_or", "bitwise_xor")
 LOGICAL = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor"}
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
@@ -98,6 +99,8 @@ def unary_rule(name: str) -> Rule:
 def binary_rule(name: str) -> Rule:
     def rule(e: Emitter, call: Call) -> Tensor:
         op = BINARY[name]
+        if name in BITWISE and call.dtype.is_floating_point:
+            raise RuleError("floating-point numbers have no bitwise ops")
         if op == "shift_right_arithmetic" and not call.dtype.is_signed:
             op = "shift_right_logical"
         return computed(e, call, lambda a, b: e.binary(op, a, b))
@@ -246,6 +249,8 @@ def logical_not(e: Emitter, call: Call) -> Tensor:
 
 
 def bitwise_not(e: Emitter, call: Call) -> Tensor:
+    if call.dtype.is_floating_point:
+        raise RuleError("floating-point numbers have no bitwise ops")
     return e.unary("not", call.tensor("self"))
 
 
