@@ -48,6 +48,9 @@ def main(word: str, rest: list[str]) -> None:
             hoard.append(b"x" * (1 << 24))
     elif word == "crash":
         os.kill(os.getpid(), signal.SIGSEGV)
+    elif word == "crash-import":
+        say(stage="import", percent=0)
+        os.kill(os.getpid(), signal.SIGSEGV)
     elif word == "disk":
         for index in range(1000):
             Path(f"file{index}").write_bytes(bytes(range(256)) * 4096)

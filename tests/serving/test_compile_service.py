@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -354,6 +354,55 @@ def test_an_upload_that_stalls_is_cut_off(tmp_path: Path) -> None:
         assert client.answer(call).code in ("CANCELLED", "INVALID_ARGUMENT")
         release.set()
         assert client.compile(b"good").states[-1] == "DONE"
+
+
+def test_stalled_uploads_give_their_places_back(tmp_path: Path) -> None:
+    """Those who begin an upload and send nothing, or a byte now and then."""
+    with running(tmp_path, limits=replace(LIMITS, arrival_s=0.5, upload_rate=1 << 20, uploads=2)) as server, ExitStack() as stack:
+        release = threading.Event()
+        stack.callback(release.set)
+
+        def stalls() -> Iterator[bytes]:
+            yield job(program={"size": 100, "sha256": bytes(32)})
+            release.wait(20)
+
+        def drips() -> Iterator[bytes]:
+            yield job(program={"size": 100, "sha256": bytes(32)})
+            while not release.wait(0.2):
+                yield piece(b"x")
+
+        calls = [Client(server).stream(each()) for each in (stalls, drips)]
+        assert [STATES[EVENT.FromString(next(call)).state] for call in calls] == ["UPLOAD", "UPLOAD"]
+        assert {Client(server).answer(call).code for call in calls} == {"CANCELLED", "DEADLINE_EXCEEDED"}
+        assert Client(server).compile(b"good").states[-1] == "DONE"
+
+
+def test_calls_that_say_nothing_are_ended(tmp_path: Path) -> None:
+    with running(tmp_path, limits=replace(LIMITS, arrival_s=0.5)) as server, ExitStack() as stack:
+        release = threading.Event()
+        stack.callback(release.set)
+
+        def nothing() -> Iterator[bytes]:
+            release.wait(20)
+            yield from ()
+
+        calls = [Client(server).stream(nothing()) for _ in range(4)]
+        assert {Client(server).answer(call).code for call in calls} == {"CANCELLED"}
+
+
+def test_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs move into their folders, so it must be known from there, too."""
+    monkeypatch.chdir(tmp_path)
+    with running(Path(), jobs=1) as server:
+        assert server.settings.folder == tmp_path / "service"
+        assert Client(server).compile(b"good").states[-1] == "DONE"
+
+
+def test_a_program_that_crashes_the_parser_is_the_clients(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        answer = Client(server).compile(b"crash-import")
+        assert (answer.code, answer.text) == ("INVALID_ARGUMENT", "the program cannot be read: it is malformed, or nested too deeply")
+        assert Client(server).compile(b"crash").code == "INTERNAL"  # where it was read, the fault is ours
 
 
 def test_tokens(tmp_path: Path) -> None:

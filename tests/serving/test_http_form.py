@@ -15,6 +15,7 @@ import pytest
 from oip_client import Client, serving, write_models, write_twice
 
 from disc.serving.json_form import HEADER_LENGTH
+from disc.serving.metrics import _sample
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 GOOD = {"name": "x", "shape": [2, 3], "datatype": "FP32", "data": X.ravel().tolist()}
@@ -84,7 +85,8 @@ def test_what_there_is(client: Client) -> None:
     server = get(client, "/v2")
     assert isinstance(server, dict) and server["name"] == "disc"
     config, stats = get(client, "/v2/models/twice/config"), get(client, "/v2/models/twice/stats")
-    assert isinstance(config, dict) and config["input"][0]["dims"] == [-1, -1]
+    assert isinstance(config, dict) and config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1, -1]}]
+    assert config["instance_group"][0]["kind"] == "KIND_CPU"
     assert isinstance(stats, dict) and stats["model_stats"][0]["name"] == "twice"
     everything = get(client, "/v2/models/stats")
     assert isinstance(everything, dict) and len(everything["model_stats"]) == 6
@@ -186,6 +188,12 @@ def test_metrics(client: Client) -> None:
     assert 'disc_kernel_versions{model="twice",version="1",kernel_version="rows"}' in text
     for line in text.splitlines():
         assert line.startswith("#") or re.fullmatch(r"[a-z_]+{.*} [0-9.e+-]+", line), line
+
+
+def test_metrics_have_all_their_digits() -> None:
+    """%g kept six: the rate of a counter beyond a million jumped."""
+    assert _sample("a", {}, 123456789) == "a{} 123456789"
+    assert _sample("a", {}, 1234567.25) == "a{} 1234567.25" and _sample("a", {}, 0.12345678901) == "a{} 0.12345678901"
 
 
 def test_status_page(client: Client) -> None:
