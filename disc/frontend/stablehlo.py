@@ -13,6 +13,7 @@ from torch_mlir.passmanager import PassManager
 from disc.errors import UnsupportedFormatError
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.imported import Imported, OutputSpec
+from disc.frontend.program_bounds import check_nesting, check_sizes
 from disc.ir.weights import STORAGE, Weight, WeightTable
 
 # Larger dense constants become weights; smaller ones stay in the module.
@@ -60,6 +61,7 @@ def import_stablehlo(source: bytes | str, context: ir.Context, name: str = "modu
     data = source.encode() if isinstance(source, str) else source
     with context, ir.Location.unknown():
         module = _parse(data, name)
+        check_sizes(module, name)
         function = _only_function(module, name)
         PassManager.parse("builtin.module(inline,symbol-dce)").run(module.operation)
         function = _only_function(module, name)
@@ -74,6 +76,7 @@ def _parse(data: bytes, name: str) -> ir.Module:
     try:
         if data.startswith(BYTECODE_MAGIC):
             return _deserialized(data)
+        check_nesting(data, name)
         return ir.Module.parse(data.decode())
     except UnicodeDecodeError as error:
         raise UnsupportedFormatError(f"{name} is neither MLIR text nor bytecode") from error
@@ -132,11 +135,13 @@ def _extract(op: ir.Operation, weights: WeightTable) -> None:
 def _large_array(value: ir.Attribute, kind: ir.RankedTensorType) -> np.ndarray | None:
     """The data of a dense constant above the limit; None for splats and small ones.
 
-    Raises: UnsupportedFormatError for large constants of a type that disc does not store.
+    Raises: UnsupportedFormatError for constants in another form, such as resources, and large ones of a type that disc does not store.
     """
     element = str(kind.element_type)
-    resource = isinstance(value, ir.DenseResourceElementsAttr)
-    if not resource and (not isinstance(value, ir.DenseElementsAttr) or value.is_splat):
+    if not isinstance(value, ir.DenseElementsAttr):
+        form = str(value).partition("<")[0]  # the bindings have no class for some of these
+        raise UnsupportedFormatError(f"constants in {form} form are not supported: print them as dense<...>")
+    if value.is_splat:
         return None
     if element not in STORAGE:
         raise UnsupportedFormatError(f"a constant of element type {element} is not supported")
@@ -144,8 +149,6 @@ def _large_array(value: ir.Attribute, kind: ir.RankedTensorType) -> np.ndarray |
     count = int(np.prod(kind.shape))
     if count * dtype.itemsize <= MAX_CONSTANT_BYTES:
         return None
-    if resource:
-        raise UnsupportedFormatError("constants in dense_resource form are not supported: print them as dense<...>")
     if element == "bf16":
         # The bindings cannot read bf16 elements; attributes of this size print as the hex of their bytes.
         digits = re.search(r'dense<"0x([0-9A-Fa-f]+)">', str(value))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import disc
 from disc.api import compile_imported, import_model
 from disc.errors import UnsupportedFormatError
 from disc.frontend.portable import read_portable, write_portable
+from disc.frontend.stablehlo import import_stablehlo
 from disc.ir.dialect import make_context
 
 
@@ -145,3 +147,31 @@ def test_random_weights_headers_are_refused_or_the_same(good: tuple[bytes, bytes
             read_portable(good[0], bytes(content), single=True, context=make_context())
         except UnsupportedFormatError:
             continue
+
+
+SQUARE = "func.func @main(%a: tensor<?x4xf32>) -> tensor<?x4xf32> {{ {} return %a : tensor<?x4xf32> }}"
+HUGE = f"tensor<?x{1 << 62}xf32>"
+TEXTS = {
+    "attributes nested 100,000 deep": ("module attributes {a.a = " + "[" * 100_000 + "]" * 100_000 + "} {}", "nested 100001 deep; 256 are the limit"),
+    "types nested 5,000 deep": ("func.func private @f(" + "tuple<" * 5000 + "i1" + ">" * 5000 + ")", "nested 5001 deep"),
+    "nested beside arrows that close nothing": ("module { " + "-> " * 9000 + "(" * 5000 + " }", "nested 5001 deep"),
+    "regions nested 5,000 deep": (SQUARE.format('"stablehlo.case"(%a) ({' * 5000), "nested 10002 deep"),
+    "dims of 2^62": (f"func.func @main(%a: {HUGE}) -> {HUGE} {{ %0 = stablehlo.add %a, %a : {HUGE} return %0 : {HUGE} }}", "more than 2^48 elements"),
+    "a constant that is a resource": (
+        "func.func @main() -> tensor<4xf32> { %0 = stablehlo.constant dense_resource<w> : tensor<4xf32> return %0 : tensor<4xf32> }"
+        + '{-# dialect_resources: { builtin: { w: "0x0400000000000000000000000000000000000000" } } #-}',
+        "constants in dense_resource form",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_texts_that_would_end_the_process_are_refused(case: str) -> None:
+    text, words = TEXTS[case]
+    with pytest.raises(UnsupportedFormatError, match=re.escape(words)):
+        import_stablehlo(text, make_context())
+
+
+def test_brackets_in_ordinary_programs_are_no_nesting() -> None:
+    lines = [f"%{n} = stablehlo.compare GT, %a, %a : (tensor<?x4xf32>, tensor<?x4xf32>) -> tensor<?x4xi1>\n" for n in range(600)]
+    assert import_stablehlo(SQUARE.format("".join(lines)), make_context())

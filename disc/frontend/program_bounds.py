@@ -1,0 +1,47 @@
+"""What a program of unknown origin may look like, so that it does not end the process that reads it, nor overflow in a later stage."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from torch_mlir import ir
+
+from disc.errors import UnsupportedFormatError
+
+MAX_NESTING = 256  # of regions, attributes and types; MLIR's parser and passes recurse in C++, and at some 1,000 levels the stack ends
+MAX_ELEMENTS = 1 << 48  # of one tensor, its dynamic dims aside: more than any machine can address, few enough to be multiplied
+
+
+def check_nesting(text: bytes, name: str) -> None:
+    """Raises UnsupportedFormatError for MLIR text whose brackets are nested too deeply."""
+    codes = np.frombuffer(text.replace(b"->", b"  "), np.uint8)
+    steps = np.zeros(256, np.int8)
+    steps[list(b"([{<")], steps[list(b")]}>")] = 1, -1
+    depth = np.cumsum(steps[codes], dtype=np.int64)
+    # From the lowest point before: a `>` of a comparison closes nothing.
+    nesting = int((depth - np.minimum.accumulate(depth)).max(initial=0))
+    if nesting > MAX_NESTING:
+        raise UnsupportedFormatError(f"{name}: brackets are nested {nesting} deep; {MAX_NESTING} are the limit")
+
+
+def check_sizes(module: ir.Module, name: str) -> None:
+    """Raises UnsupportedFormatError for a tensor type of an impossible size."""
+    seen: dict[ir.Type, None] = {}  # in the order of the program
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        blocks = [block for region in op.regions for block in region.blocks]
+        for value in (*op.results, *(argument for block in blocks for argument in block.arguments)):
+            seen.setdefault(value.type)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    for kind in seen:
+        _check_type(kind, name)
+
+
+def _check_type(kind: ir.Type, name: str) -> None:
+    if isinstance(kind, ir.RankedTensorType):
+        count = math.prod(max(kind.get_dim_size(axis), 1) for axis in range(kind.rank) if not kind.is_dynamic_dim(axis))
+        if count > MAX_ELEMENTS:
+            raise UnsupportedFormatError(f"{name}: {kind} has more than 2^48 elements")
