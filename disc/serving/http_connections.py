@@ -6,14 +6,17 @@ aiohttp bounds none of this: a connection that says nothing stays for ever, and 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 import zlib
 from typing import cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from disc.errors import RequestError
 from disc.serving.holding import Holding
+from disc.serving.logs import log_seldom
 from disc.serving.settings import Limits
 
 LOOK_S = 0.25
@@ -47,6 +50,11 @@ class Connection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._table.forget(self)
         super().connection_lost(exc)
+
+    def log_exception(self, *words: object, exc_info: object = None, **_: object) -> None:
+        """What aiohttp would print with a traceback; of requests that are no HTTP, which the client is told, nothing."""
+        if not isinstance(exc_info, HttpProcessingError):
+            log_seldom("http", message=str(words[0]) if words else "", error=repr(exc_info or sys.exc_info()[1]))
 
     def begin(self) -> None:
         """The head of a request is here."""
