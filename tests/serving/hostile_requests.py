@@ -44,7 +44,7 @@ TYPED = REQUEST(
 JSON = {"id": "1", "inputs": [{"name": "x", "shape": [2, 3], "datatype": "FP32", "data": X.ravel().tolist()}], "outputs": [{"name": "y"}]}
 METHODS = [f"/{INFERENCE}/{name}" for name in service(INFERENCE).methods_by_name if name != "ModelStreamInfer"] + [f"/{HEALTH}/Check"]
 REGION = f"disc-hostile-{os.getpid()}"
-LIMITS = {"arrival_s": 0.5, "message_bytes": 1 << 20, "held_bytes": 4 << 20, "elements": 1 << 20, "input_bytes": 4 << 20}
+LIMITS = {"arrival_s": 0.5, "idle_s": 5.0, "message_bytes": 1 << 20, "held_bytes": 4 << 20, "elements": 1 << 20, "input_bytes": 4 << 20}
 # What a server may say to such a request: never INTERNAL, UNKNOWN, DATA_LOSS, nor UNAVAILABLE (a connection that it dropped).
 CODES = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "CANCELLED"}
 STATUSES = {"200", "400", "404", "405", "408", "411", "413", "414", "417", "429", "431", "501", "closed"}
