@@ -60,7 +60,38 @@ def _can_compile(node: fx.Node, refused: Container[fx.Node], compiled: Container
     """Sizes are computed by Python: a part takes them as inputs. A member of several results belongs to what made them."""
     if node.target is operator.getitem:
         return all(source in compiled for source in node.all_input_nodes)
-    return node not in refused and any(isinstance(value, torch.Tensor) for value in _as_list(node.meta.get("val")))
+    makes_tensors = any(isinstance(value, torch.Tensor) for value in _as_list(node.meta.get("val")))
+    return node not in refused and makes_tensors and all(_is_computed_from_sizes(source) for source in node.all_input_nodes)
+
+
+def _is_number(node: fx.Node) -> bool:
+    """Whether the value is a Python float or bool, which compiled code does not take."""
+    return isinstance(node.meta.get("val"), torch.SymFloat | torch.SymBool | float)
+
+
+def _is_computed_from_sizes(node: fx.Node) -> bool:
+    """Whether a part can compute the value itself, if it is a number."""
+    if not _is_number(node):
+        return True
+    sources = node.all_input_nodes
+    sizes = all(isinstance(source.meta.get("val"), torch.SymInt | int) or _is_number(source) for source in sources)
+    return node.op == "call_function" and sizes and all(map(_is_computed_from_sizes, sources))
+
+
+def _with_numbers(nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """`nodes` behind the numbers that they take and that are computed from sizes."""
+    found: dict[fx.Node, None] = {}
+
+    def visit(node: fx.Node) -> None:
+        if _is_number(node) and node not in found:
+            for source in node.all_input_nodes:
+                visit(source)
+            found[node] = None
+
+    for node in nodes:
+        for source in node.all_input_nodes:
+            visit(source)
+    return [*found, *nodes]
 
 
 def _is_ordered(node: fx.Node) -> bool:
@@ -89,8 +120,10 @@ class _Outer:
                 self.attributes[str(node.target)] = operator.attrgetter(str(node.target))(self.module)
 
     def add_part(self, nodes: Sequence[fx.Node]) -> None:
+        made = set(nodes)
+        outputs = [node for node in nodes if any(user not in made for user in node.users)]
+        nodes = _with_numbers(nodes)
         members = set(nodes)
-        outputs = [node for node in nodes if any(user not in members for user in node.users)]
         given = dict.fromkeys(
             source for node in nodes for source in node.all_input_nodes if source not in members and source.op != "get_attr"
         )
