@@ -26,6 +26,8 @@ MLIR_TYPES: dict[torch.dtype, str] = {
 
 COMPARISONS = {"eq": "EQ", "ne": "NE", "lt": "LT", "le": "LE", "gt": "GT", "ge": "GE"}
 REDUCED_PRECISION = (torch.float16, torch.bfloat16)
+# Integers for which the conversion of a float out of range has one result in eager mode.
+WRAPPING = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16)
 
 
 REAL_FUNCTIONS = (
@@ -192,7 +194,18 @@ class Emitter:
             return x
         if dtype == torch.bool:
             return self.compare("ne", x, self.scalar(0, x.dtype))
+        if x.dtype.is_floating_point and dtype in WRAPPING:
+            x = self._whole(x, dtype)
         return self.op("stablehlo.convert", [x.value], x.shape, dtype)
+
+    def _whole(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """A float as the signed integer by way of which eager's kernels convert to `dtype`; that then wraps as any integer does. Its lowest
+        number stands for NaN and for all that lies beyond."""
+        word = torch.int64 if dtype == torch.int64 or (dtype, x.dtype) == (torch.uint8, torch.float64) else torch.int32
+        wide = self.convert(x, torch.float32) if x.dtype in REDUCED_PRECISION else x
+        low, high = (self.scalar(sign * 2.0 ** (torch.iinfo(word).bits - 1), wide.dtype) for sign in (-1, 1))
+        inside = self.binary("and", self.compare("ge", wide, low), self.compare("lt", wide, high))
+        return self.op("stablehlo.convert", [self.select(inside, wide, low).value], x.shape, word)
 
     def unary(self, name: str, x: Tensor) -> Tensor:
         return self.op(name if "." in name else f"stablehlo.{name}", [x.value], x.shape, x.dtype)

@@ -106,3 +106,29 @@ def test_gelu_of_huge_numbers() -> None:
     for value in (-10.0, -100.0, -1e4, -1e38, 1e6):
         for size in (1, 64):
             program.check(torch.full((size,), value), tolerance=1e-6 if value > 0 else 0.0)
+
+
+def test_rows_that_read_a_dot_twice_between_dots() -> None:
+    """The logits of CLIP: the kernel for rows between two dots took the square of the first dot for all that its rows read."""
+
+    class Normalized(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.project = torch.nn.Linear(32, 16, bias=False)
+
+        def forward(self, x: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
+            y = self.project(x)
+            return y / torch.sqrt((y * y).sum(-1, keepdim=True)) @ text.t() * 14.3
+
+    program = module_program(Normalized(), randn(3, 32), randn(4, 16), dynamic=[(0,), (0,)])
+    for rows, columns in ((1, 1), (7, 3), (40, 33)):
+        program.check(randn(rows, 32), randn(columns, 16))
+
+
+def test_views_and_extremes_of_scalars() -> None:
+    """The rules of `argmax` and `unfold` took it that there is a dim."""
+
+    def forward(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.argmax(dim=0, keepdim=True), x.argmin(dim=-1), x.argmax(), x.unfold(0, 1, 2), x.unfold(0, 0, 1)
+
+    module_program(forward, torch.tensor(3.0)).check(torch.tensor(2.0))

@@ -6,7 +6,7 @@ scratch, are normalised in place and multiplied, bit for bit as by the three ker
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from ...errors import CompilerBug
@@ -134,19 +134,25 @@ def _blocks(contraction: Contraction) -> Dim:
 
 
 def _scores(body: Body, dot: Node, probability: Node) -> Node:
-    """The last value computed from the first dot one to one: what the rows read."""
-    reached = {dot}
-    last = dot
+    """The last value computed from the first dot one to one through which alone the rows read the dot."""
+    reached: dict[Node, None] = {dot: None}
     for node in body.nodes:
         if node is probability or node.op == "stablehlo.reduce":
             break
         if any(operand in reached for operand in node.operands):
-            reached.add(node)
-            last = node
-    readers = [node for node in body.nodes if last in node.operands]
-    if not any(node.op == "stablehlo.reduce" for node in readers):
-        raise CompilerBug(f"the scores of an attention fusion are not read by a reduction (line {dot.line})")
-    return last
+            reached[node] = None
+    return next(node for node in reversed(reached) if _hides(node, reached))
+
+
+def _hides(last: Node, reached: Collection[Node]) -> bool:
+    """Whether all of `reached` that `last` is computed from is read for `last` alone."""
+    behind: set[Node] = set()
+    pending = [last]
+    while pending:
+        fresh = [operand for operand in pending.pop().operands if operand in reached and operand not in behind]
+        behind.update(fresh)
+        pending.extend(fresh)
+    return all(user is last or user in behind for node in behind for user in node.uses)
 
 
 def _between(body: Body, scores: Node, probability: Node) -> Body:

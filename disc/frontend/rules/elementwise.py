@@ -21,7 +21,7 @@ aten = torch.ops.aten
 UNARY: dict[str, str] = {
     "abs": "abs", "neg": "negate", "exp": "exponential", "expm1": "exponential_minus_one", "log": "log", "log1p": "log_plus_one",
     "sqrt": "sqrt", "rsqrt": "rsqrt", "sin": "sine", "cos": "cosine", "tan": "tan", "tanh": "tanh", "sigmoid": "logistic",
-    "floor": "floor", "ceil": "ceil", "round": "round_nearest_even", "sign": "sign",
+    "floor": "floor", "ceil": "ceil", "round": "round_nearest_even",
     "erf": "chlo.erf", "erfc": "chlo.erfc", "erfinv": "chlo.erf_inv", "lgamma": "chlo.lgamma", "digamma": "chlo.digamma",
     "sinh": "chlo.sinh", "cosh": "chlo.cosh", "asin": "chlo.asin", "acos": "chlo.acos", "atan": "chlo.atan",
     "asinh": "chlo.asinh", "acosh": "chlo.acosh", "atanh": "chlo.atanh",
@@ -30,7 +30,6 @@ UNARY: dict[str, str] = {
 UNSIGNED: dict[str, Callable[[Emitter, Tensor], Tensor]] = {
     "abs": lambda e, x: x,
     "neg": lambda e, x: e.binary("subtract", e.scalar(0, x.dtype), x),
-    "sign": lambda e, x: e.convert(e.convert(x, torch.bool), x.dtype),
 }
 INTEGER_IDENTITY = ("floor", "ceil", "round")
 BINARY: dict[str, str] = {
@@ -169,17 +168,33 @@ def floor_divide(e: Emitter, call: Call) -> Tensor:
     def body(a: Tensor, b: Tensor) -> Tensor:
         quotient = e.binary("divide", a, b)
         if quotient.dtype.is_floating_point:
-            return e.unary("floor", quotient)
+            return _floor_of_quotient(e, a, b, quotient)
         if not quotient.dtype.is_signed:
             return quotient
         # StableHLO truncates: one less where a remainder is left and the signs differ.
-        rest = e.binary("remainder", a, b)
-        zero = e.scalar(0, a.dtype)
-        differ = e.compare("ne", e.compare("lt", rest, zero), e.compare("lt", b, zero))
-        adjust = e.binary("and", differ, e.compare("ne", rest, zero))
+        adjust = _is_beyond(e, e.binary("remainder", a, b), b)
         return e.select(adjust, e.binary("subtract", quotient, e.scalar(1, a.dtype)), quotient)
 
     return computed(e, call, body)
+
+
+def _is_beyond(e: Emitter, rest: Tensor, b: Tensor) -> Tensor:
+    """Whether a remainder is left whose sign is not that of the divisor."""
+    zero = e.scalar(0, b.dtype)
+    differ = e.compare("ne", e.compare("lt", rest, zero), e.compare("lt", b, zero))
+    return e.binary("and", differ, e.compare("ne", rest, zero))
+
+
+def _floor_of_quotient(e: Emitter, a: Tensor, b: Tensor, quotient: Tensor) -> Tensor:
+    """As Python divides floats: 1 // 0.1 is 9, though 1 / 0.1 rounds to 10, and an infinite dividend gives NaN."""
+    zero, one, half = (e.scalar(value, b.dtype) for value in (0.0, 1.0, 0.5))
+    rest = e.binary("remainder", a, b)
+    whole = e.binary("divide", e.binary("subtract", a, rest), b)
+    whole = e.select(_is_beyond(e, rest, b), e.binary("subtract", whole, one), whole)
+    floor = e.unary("floor", whole)
+    floor = e.select(e.compare("gt", e.binary("subtract", whole, floor), half), e.binary("add", floor, one), floor)
+    floor = e.select(e.compare("eq", whole, zero), e.binary("multiply", quotient, zero), floor)  # a zero has the quotient's sign
+    return e.select(e.compare("eq", b, zero), quotient, floor)
 
 
 def remainder(e: Emitter, call: Call) -> Tensor:
@@ -188,10 +203,7 @@ def remainder(e: Emitter, call: Call) -> Tensor:
         if not rest.dtype.is_signed:
             return rest
         # Python's sign rule: the result takes the sign of the divisor.
-        zero = e.scalar(0, a.dtype)
-        differ = e.compare("ne", e.compare("lt", rest, zero), e.compare("lt", b, zero))
-        adjust = e.binary("and", differ, e.compare("ne", rest, zero))
-        return e.select(adjust, e.binary("add", rest, b), rest)
+        return e.select(_is_beyond(e, rest, b), e.binary("add", rest, b), rest)
 
     return computed(e, call, body)
 
@@ -237,6 +249,16 @@ def clamp(e: Emitter, call: Call) -> Tensor:
     if call.has("max"):
         x = e.binary("minimum", x, as_tensor(e, operand(call, "max"), call.dtype))
     return x
+
+
+def sign(e: Emitter, call: Call) -> Tensor:
+    """0 for NaN and for both zeros, unlike StableHLO's."""
+    x = call.tensor("self")
+    if not x.dtype.is_floating_point:
+        return e.unary("sign", x) if x.dtype.is_signed else e.convert(e.convert(x, torch.bool), x.dtype)
+    negative, zero, positive = (e.scalar(value, x.dtype) for value in (-1.0, 0.0, 1.0))
+    below = e.select(e.compare("lt", x, zero), negative, zero)
+    return e.select(e.compare("gt", x, zero), positive, below)
 
 
 def relu(e: Emitter, call: Call) -> Tensor:
@@ -337,6 +359,7 @@ RULES |= {
     aten.where.self: where, aten.where.ScalarSelf: where, aten.where.ScalarOther: where, aten.where.Scalar: where,
     aten.masked_fill.Scalar: masked_fill, aten.masked_fill.Tensor: masked_fill,
     aten.clamp.default: clamp, aten.clamp.Tensor: clamp, aten.clamp_min.default: clamp, aten.clamp_max.default: clamp,
+    aten.sign.default: sign,
     aten.relu.default: relu, aten.logical_not.default: logical_not, aten.bitwise_not.default: bitwise_not, aten.trunc.default: trunc,
     aten.reciprocal.default: reciprocal, aten.log2.default: scaled_log(2), aten.log10.default: scaled_log(10), aten.exp2.default: exp2,
     aten.isnan.default: isnan, aten.isinf.default: isinf,

@@ -245,6 +245,8 @@ def diagonal(e: Emitter, call: Call) -> Tensor:
 def unfold(e: Emitter, call: Call) -> Tensor:
     """Windows of `size` elements every `step` along a dim; the elements of a window come last."""
     x, size, step = call.tensor("self"), call.integer("size"), call.integer("step")
+    if x.rank == 0:  # as if it had one element, whether or not a window of `size` finds room
+        return e.slice(e.reshape(x, (1,)), [0], call.shape, [1])
     dim = wrap_dim(call.integer("dimension"), x.rank)
     windows = (call.shape[dim], size)
     starts = e.binary("multiply", e.iota(windows, 0, torch.int64), e.scalar(step, torch.int64))

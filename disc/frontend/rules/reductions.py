@@ -91,6 +91,8 @@ def first_index(e: Emitter, x: Tensor, best: Tensor, dim: int) -> Tensor:
 def arg_extreme(kind: str) -> Rule:
     def rule(e: Emitter, call: Call) -> Tensor:
         x = call.tensor("self")
+        if x.rank == 0:
+            return e.scalar(0, torch.int64)
         if not call.has("dim"):
             x = e.reshape(x, (product(x.shape),))
         dim = wrap_dim(call.integer("dim"), x.rank) if call.has("dim") else 0

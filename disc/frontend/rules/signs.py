@@ -57,10 +57,12 @@ def hypot(e: Emitter, call: Call) -> Tensor:
     def body(a: Tensor, b: Tensor) -> Tensor:
         left, right = e.unary("abs", a), e.unary("abs", b)
         greater, less = e.binary("maximum", left, right), e.binary("minimum", left, right)
-        zero, infinite = (e.compare("eq", greater, e.scalar(value, greater.dtype)) for value in (0.0, math.inf))
+        zero = e.compare("eq", greater, e.scalar(0.0, greater.dtype))
+        infinity = e.scalar(math.inf, greater.dtype)
+        infinite = e.binary("or", e.compare("eq", left, infinity), e.compare("eq", right, infinity))  # also beside a NaN
         ratio = e.binary("divide", less, e.select(zero, e.scalar(1.0, greater.dtype), greater))
         root = e.unary("sqrt", e.binary("add", e.binary("multiply", ratio, ratio), e.scalar(1.0, greater.dtype)))
-        return e.select(infinite, greater, e.binary("multiply", greater, root))
+        return e.select(infinite, infinity, e.binary("multiply", greater, root))
 
     return computed(e, call, body)
 
