@@ -136,7 +136,9 @@ def _traced(node: fx.Node, function: Decomposition, mode: FakeTensorMode) -> fx.
             result = function(*args, **kwargs)
         if result is NotImplemented:
             raise NotImplementedError
-        return tuple(result) if isinstance(result, tuple) else result  # a named one would become a node that makes it
+        if isinstance(result, tuple | list):  # a plain tuple: a named one would become a node that makes it
+            return tuple(map(_as_promised, result, node.meta["val"]))
+        return _as_promised(result, node.meta["val"])
 
     try:
         # Before dispatch, composite ops are seen whole: they may have a rule. Tracing's own function mode would hand the op back whole.
@@ -145,6 +147,12 @@ def _traced(node: fx.Node, function: Decomposition, mode: FakeTensorMode) -> fx.
     except Exception:  # whatever PyTorch stumbles over: the op stays, and is refused with its line if nothing else can lower it
         return None
     return None if any(isinstance(value, FakeTensor) for _, value in constants_by_attribute(trace).values()) else trace
+
+
+def _as_promised(result: object, value: object) -> object:
+    """The result in the type that PyTorch gives the op: some decompositions compute statistics in a wider one."""
+    both = isinstance(result, torch.Tensor) and isinstance(value, torch.Tensor)
+    return result.to(value.dtype) if both and result.dtype != value.dtype else result
 
 
 def _makes_tensors(node: fx.Node) -> bool:

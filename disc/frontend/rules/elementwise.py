@@ -38,7 +38,7 @@ BINARY: dict[str, str] = {
     "bitwise_left_shift": "shift_left", "bitwise_right_shift": "shift_right_arithmetic",
     "__lshift__": "shift_left", "__rshift__": "shift_right_arithmetic",
 }  # fmt: skip
-BITWISE = ("bitwise_and", "bitwise_or", "bitwise_xor")
+BITWISE = ("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__")
 LOGICAL = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor"}
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
