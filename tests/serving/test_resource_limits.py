@@ -222,20 +222,9 @@ def test_a_stream_keeps_no_answers(artifact: Path, requests: int) -> None:
     """Requests and answers of 1 MiB on one stream: each stayed until the stream ended."""
     x = np.ones((256, 1024), np.float32)
     data = REQUEST(**infer_fields("twice", {"x": x})).SerializeToString()
-    script = (
-        "import sys\nfrom pathlib import Path\nfrom oip_client import serving\n"
-        "with serving(Path(sys.argv[1])) as client:\n    print(client.server.port, flush=True)\n    sys.stdin.read()\n"
-    )
-    command = [sys.executable, "-c", script, str(artifact)]
-    environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
-    with (
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as server,
-        ExitStack() as stack,
-    ):
-        stack.callback(server.kill)
-        assert server.stdout is not None
+    with process(artifact, 1024) as (server, port, _), ExitStack() as stack:
         options = [("grpc.max_receive_message_length", -1)]
-        channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{int(server.stdout.readline())}", options))
+        channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{port}", options))
         asked: queue.Queue[bytes | None] = queue.Queue()
         answers = channel.stream_stream(f"/{INFERENCE}/ModelStreamInfer")(iter(asked.get, None))
 
@@ -247,7 +236,7 @@ def test_a_stream_keeps_no_answers(artifact: Path, requests: int) -> None:
                 asked.put(data)
                 assert len(next(answers)) > MIB
 
-        send(50)
+        send(100)
         before = held()
         send(requests)
         grown = held() - before
