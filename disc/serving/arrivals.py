@@ -1,4 +1,4 @@
-"""Ends gRPC calls whose messages do not come: each holds a thread, and clients that begin calls and stop would end up with all of them."""
+"""Ends gRPC calls whose messages do not come, or whose answers nobody takes: each holds a thread, and idle clients would end up with all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Call(Protocol):
 @dataclass(frozen=True)
 class Patience:
     """least_s: what every call has for its message to come. most_s: what it has while no more than `waiting` calls wait for theirs.
-    idle_s: between the messages of a stream."""
+    idle_s: between the messages of a stream, and for each of its answers to be taken."""
 
     least_s: float
     most_s: float
@@ -31,7 +31,7 @@ class Patience:
 
 
 class Arrivals:
-    """The calls that wait for a message. Those of streams have their own number, and count for themselves."""
+    """The calls that wait for their client. Streams have a time of their own."""
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
@@ -48,13 +48,13 @@ class Arrivals:
         self._stopped.set()
 
     def begin(self, call: Call, *, stream: bool = False) -> int:
-        """From now on the call waits for a message."""
+        """From now on the call waits: for its message, or, as a stream, for the next one, or for its answer to be taken."""
         number = next(self._numbers)
         (self._streams if stream else self._messages)[number] = (time.monotonic(), call)
         return number
 
     def end(self, number: int) -> None:
-        """The message has come, or never will."""
+        """It waits no longer."""
         if self._messages.pop(number, None) is None:
             self._streams.pop(number, None)
 
@@ -75,5 +75,5 @@ class Arrivals:
 
     def _give_up(self, number: int, call: Call, seconds: float) -> None:
         self.end(number)
-        log("no_message", seconds=round(seconds, 1))
+        log("client_stalled", seconds=round(seconds, 1))
         call.cancel()

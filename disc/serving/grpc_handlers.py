@@ -53,7 +53,7 @@ class Handlers:
             try:
                 self.check(context, False)
                 with self._one_stream():
-                    yield from method(self._arriving(requests, context), context)
+                    yield from self._taken(method(self._arriving(requests, context), context), context)
                 return
             except Exception as error:
                 failure = error
@@ -82,6 +82,15 @@ class Handlers:
                 return
             yield data
 
+    def _taken(self, answers: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """The answers, each of which the client must take in time: gRPC goes on when there is room for it on the way."""
+        for answer in answers:
+            waiting = self._arrivals.begin(context, stream=True)
+            try:
+                yield answer
+            finally:
+                self._arrivals.end(waiting)
+
     @contextmanager
     def _one_stream(self) -> Iterator[None]:
         if not self._streams.acquire(blocking=False):
@@ -98,7 +107,7 @@ class Handlers:
             try:
                 if not open_to_all:
                     self.check(context, False)
-                yield from method(self._arrived(requests, context), context)
+                yield from self._taken(method(self._arrived(requests, context), context), context)
                 return
             except Exception as error:
                 failure = error

@@ -37,6 +37,7 @@ def make_server(services: Sequence[grpc.GenericRpcHandler], threads: int, messag
         ("grpc.max_allowed_incoming_connections", connections.most),
         ("grpc.server_handshake_timeout_ms", round(connections.hello_s * 1000)),
         ("grpc.max_connection_idle_ms", round(connections.idle_s * 1000)),
+        ("grpc.keepalive_time_ms", round(connections.idle_s * 1000)),  # with a call: asks whether the client is still there
     ]
     pool = ThreadPoolExecutor(threads, thread_name_prefix="disc-grpc")
     server = grpc.server(pool, options=options, maximum_concurrent_rpcs=threads)

@@ -62,6 +62,8 @@ def main(word: str, rest: list[str]) -> None:
                 file.write(bytes(1 << 20))
     elif word == "refuse":
         say(error={"kind": "UnsupportedOpError", "message": f"{os.getcwd()}/program: 1 op of this model cannot be compiled"})
+    elif word == "refuse-here":
+        say(error={"kind": "UnsupportedOpError", "message": f"{sys.prefix}/lib/some.py and model.py:3: 1 op cannot be compiled"})
     elif word == "bug":
         print("Traceback: secret", file=sys.stderr)
         say(error={"kind": "CompilerBug", "message": ""})

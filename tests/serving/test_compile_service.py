@@ -398,6 +398,10 @@ def test_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert Client(server).compile(b"good").states[-1] == "DONE"
 
 
+def test_messages_do_not_tell_where_the_service_is_installed(client: Client) -> None:
+    assert client.compile(b"refuse-here").text == "lib/some.py and model.py:3: 1 op cannot be compiled"
+
+
 def test_a_program_that_crashes_the_parser_is_the_clients(tmp_path: Path) -> None:
     with running(tmp_path) as server:
         answer = Client(server).compile(b"crash-import")

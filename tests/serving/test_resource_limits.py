@@ -350,6 +350,20 @@ def test_a_stream_that_asks_nothing_is_ended(artifact: Path) -> None:
         asked.put(None)
 
 
+def test_a_stream_whose_answers_nobody_takes_is_ended(artifact: Path) -> None:
+    """16 answers of 1 MiB, of which the client takes none: they do not fit on the way."""
+    x = np.ones((256, 1024), np.float32)
+    data = REQUEST(**infer_fields("twice", {"x": x})).SerializeToString()
+    with serving(artifact, limits=IMPATIENT) as client:
+        options = [("grpc.max_receive_message_length", -1), ("grpc.http2.lookahead_bytes", 1 << 16), ("grpc.http2.bdp_probe", 0)]
+        with grpc.insecure_channel(f"127.0.0.1:{client.server.port}", options) as channel:
+            answers = channel.stream_stream(f"/{INFERENCE}/ModelStreamInfer")(iter([data] * 16))
+            answered = client.server.core
+            assert within(10, lambda: answered.answered > 0)
+            time.sleep(3)
+            assert failure(lambda: list(answers))[0] == "CANCELLED"
+
+
 # --- a process with few files ---------------------------------------------------------------------------------------------------
 
 
