@@ -1,4 +1,4 @@
-"""Ends gRPC calls whose messages do not come, or whose answers nobody takes: each holds a thread, and idle clients would end up with all."""
+"""Ends gRPC calls whose messages do not come, or whose answers nobody takes: each holds a thread, and idle clients would have all."""
 
 from __future__ import annotations
 

@@ -37,7 +37,9 @@ from disc.serving.tensors import Array
 from disc.serving.tracing import Trace
 
 PLATFORM = "disc"
-_SOURCE_LINE = re.compile(r" ?\(line [^)]*\)")  # where the model was written: nothing for clients
+# Where the model was written is nothing for clients.
+_SOURCE_LINE = re.compile(r" ?\(line [^)]*\)")
+_FOLDERS = re.compile(r"(?<![\w./])/(?:[^\s/:'\"]+/)+")
 Cancellation = Callable[[Callable[[], object]], bool]  # registers what to do when the client gives up; False: it already has
 
 
@@ -98,7 +100,7 @@ class LoadedModel:
         except ServingError:
             raise
         except (ShapeConstraintError, InputTypeError, InputRankError) as error:
-            raise RequestError(_SOURCE_LINE.sub("", str(error))) from error
+            raise RequestError(for_clients(str(error))) from error
         except OutOfMemoryError as error:
             raise OverloadedError("there is not enough memory for a request of these sizes") from error
         except Exception as error:
@@ -109,6 +111,11 @@ class LoadedModel:
     def bytes(self) -> int:
         """What it holds in memory: its file, mapped or copied, and the buffers of its calls."""
         return self.source.stamp.size + cast("int", self.executable.stats()["arena_bytes"])
+
+
+def for_clients(text: str) -> str:
+    """A message without source lines and folders."""
+    return _FOLDERS.sub("", _SOURCE_LINE.sub("", text))
 
 
 def _runner(executable: Executable) -> Callable[[Inputs], list[Array]]:

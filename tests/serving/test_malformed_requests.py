@@ -10,6 +10,7 @@ import pytest
 from oip_client import Client, failure, infer_fields, parameter, results, serving, write_models
 
 from disc.serving.messages import INFERENCE, message
+from disc.serving.model import for_clients
 
 X = np.ones((2, 3), np.float32)
 RAW = [X.tobytes()]
@@ -149,6 +150,11 @@ def test_status_and_recovery(client: Client, case: str) -> None:
     assert code == expected, text
     assert text and not re.search(r"hidden_folder|/home|/tmp|\.py|\.disc\b|0x[0-9a-f]{6}|Traceback", text), text
     np.testing.assert_array_equal(client.infer("twice", x=X)["y"], 2 * X)
+
+
+def test_clients_learn_nothing_of_folders() -> None:
+    text = "dim 0 must be even (line /home/a/m.py:3): checked at /srv/m.py:7, '/opt/x/y.py' and n//2 or a/b"
+    assert for_clients(text) == "dim 0 must be even: checked at m.py:7, 'y.py' and n//2 or a/b"
 
 
 def test_what_a_companion_does_wrong_is_its_own_fault(client: Client) -> None:
