@@ -189,6 +189,7 @@ def _explanation(
 
 def check_text(message: str) -> str:
     """What must hold, without what a failure adds: "dim 0 must be a multiple of 8" of "dim 0 must be a multiple of 8: got {actual}"."""
+    message = message.replace("index {actual} is out of range for a dim of size {expected}", "every index must fit its dim")
     condition, _, found = message.rpartition(": ")
     return condition if condition and "{" in found else message
 

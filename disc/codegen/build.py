@@ -211,7 +211,7 @@ class _Reader:
         checks = self._checks()
         gathering = [number for number, launch in enumerate(launches) if launch.kernel.checks_indices]
         index_checks = {number: len(checks) + position for position, number in enumerate(gathering)}
-        checks += [_index_check(launches[number]) for number in gathering]
+        checks += [_index_check(launches[number], self.input_names) for number in gathering]
         program = Program(
             self.env, self.body.arguments, self.sources, checks, launches, self.body.yields, returned, index_checks, self._describe
         )
@@ -372,10 +372,13 @@ def _nodes(fusion: _Fusion) -> Sequence[Node]:
     return fusion.node.body.nodes
 
 
-def _index_check(launch: Launch) -> Check:
-    """What a launch that gathers reports when an index in its data is out of range."""
-    where = f" (line {', '.join(launch.kernel.lines[:3])})" if launch.kernel.lines else ""
-    message = f"every index of {launch.name}{where} must fit its dim: {{actual}} is out of range for a dim of size {{expected}}"
+def _index_check(launch: Launch, input_names: Sequence[str]) -> Check:
+    """What a launch that gathers reports when an index in its data is out of range; names the input where only one can hold the index."""
+    integers = [node for node in launch.inputs if node.element.lstrip("u").startswith("i") and node.element != "i1"]
+    names = [f"input '{input_names[node.result]}': " for node in integers if node.op == "input"]
+    where = f" at {', '.join(launch.kernel.lines[:3])}" if launch.kernel.lines else ""
+    name = names[0] if len(integers) == len(names) == 1 else ""
+    message = f"{name}index {{actual}} is out of range for a dim of size {{expected}}{where} ({launch.name})"
     return Check("index", Dim.of(0), Dim.of(0), message)
 
 

@@ -9,15 +9,18 @@ import torch
 from torch import fx
 from torch_mlir import ir
 
+from disc.ir.source_lines import source_name
+
 TORCH = os.path.dirname(torch.__file__) + os.sep
 FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
 
 
 def user_line(trace: str | None) -> tuple[str, int] | None:
-    """The innermost frame outside PyTorch itself (the innermost of all when there is none outside)."""
+    """The innermost frame outside PyTorch itself (the innermost of all when there is none outside), its file by `source_name`."""
     frames = [(path, int(line)) for path, line in FRAME.findall(trace or "")]
     outside = [frame for frame in frames if not frame[0].startswith(TORCH)]
-    return outside[-1] if outside else frames[-1] if frames else None
+    path, line = outside[-1] if outside else frames[-1] if frames else ("", 0)
+    return (source_name(path), line) if path else None
 
 
 def module_path(node: fx.Node) -> str:

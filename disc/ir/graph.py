@@ -17,6 +17,7 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 from ..shapes import Dim, ShapeEnv
 from .ops import dense_to_array
 from .reducers import IN_ORDER
+from .source_lines import source_name
 from .weights import STORAGE
 
 Attribute = int | str | bool | tuple["Attribute", ...] | npt.NDArray[np.generic] | dict[str, "Attribute"]
@@ -164,7 +165,7 @@ def is_row_reduction(node: Node) -> bool:
 
 
 def location_line(location: ir.Location) -> str:
-    """ "file.py:12" of the innermost file location, or ""."""
+    """ "file.py:12" of the innermost file location, its file by `source_name`, or ""."""
     text = str(location)
     if '"' not in text or ":" not in text:
         return ""
@@ -173,7 +174,7 @@ def location_line(location: ir.Location) -> str:
             continue
         after = text.split(f'"{piece}"', 1)[1]
         if after.startswith(":"):
-            return f"{piece}:{after[1:].split(':')[0]}"
+            return f"{source_name(piece)}:{after[1:].split(':')[0]}"
     return ""
 
 

@@ -210,7 +210,7 @@ def test_inspect_checks(capsys: pytest.CaptureFixture[str]) -> None:
     assert "index" not in text, "a check of indices where nothing is gathered"
     assert main(["inspect", "table.disc"]) == 0
     text = capsys.readouterr().out
-    assert text.count("must fit its dim\n") == 1 and "{actual}" not in text
+    assert text.count("check  input 'input': every index must fit its dim at ") == 1 and "{actual}" not in text
 
 
 def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
