@@ -11,6 +11,7 @@ from disc.errors import DiscError
 
 VERSION = "0.1.0"  # of disc, as pyproject.toml has it
 DTYPES = ("f32", "bf16", "f16", "int8")
+MAX_THREADS = 1024  # per call; the pool of a process has fewer
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -54,10 +55,16 @@ def read_environment() -> Environment:
 def _threads(environment: Mapping[str, str]) -> int | None:
     """None: neither variable is set. What OpenMP itself would ignore in OMP_NUM_THREADS is ignored here too."""
     own = environment.get("DISC_THREADS")
-    if own and (not own.isdecimal() or int(own) == 0):
-        raise DiscError(f"DISC_THREADS={own!r}: give a number of threads, at least 1")
+    if own and (not own.isdecimal() or not 0 < int(own[:9]) <= MAX_THREADS):
+        raise DiscError(f"DISC_THREADS={own!r}: give a number of threads, from 1 to {MAX_THREADS}")
     shared = environment.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return int(own) if own else int(shared) if shared.isdecimal() and int(shared) > 0 else None
+    return int(own) if own else min(int(shared[:9]), MAX_THREADS) if shared.isdecimal() and int(shared[:9]) > 0 else None
+
+
+def check_threads(threads: object) -> None:
+    """Raises DiscError for what is neither a number of threads nor None."""
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS):
+        raise DiscError(f"threads={threads!r}: give a number from 1 to {MAX_THREADS}, or None for the default")
 
 
 def _traces(environment: Mapping[str, str]) -> bool:
@@ -97,5 +104,6 @@ class Options:
     debug_checks: bool = True
 
     def __post_init__(self) -> None:
+        check_threads(self.threads)
         if self.dtype not in DTYPES:
             raise DiscError(f"dtype={self.dtype!r}: choose one of {', '.join(DTYPES)}")

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from torch_mlir import ir
 
 from disc.errors import CompilerBug
+from disc.ir.source_lines import source_name
 from disc.ir.symbols import ModuleEnv
 from disc.shapes import Dim
 
@@ -123,9 +124,9 @@ def is_unused(op: ir.Operation) -> bool:
 
 
 def location_text(op: ir.Operation) -> str:
-    """ "file.py:12" of the innermost Python line, or "unknown line"."""
+    """ "file.py:12" of the innermost Python line, its file by `source_name`, or "unknown line"."""
     found = _LOCATION.search(str(op.location))
-    return f"{found[1]}:{found[2]}" if found else "unknown line"
+    return f"{source_name(found[1])}:{found[2]}" if found else "unknown line"
 
 
 def main_function(module: ir.Module) -> ir.Operation:

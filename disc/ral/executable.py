@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from disc import artifact
 from disc.artifact import FixedRecord, Manifest, NamedWeight
-from disc.config import read_environment
-from disc.errors import ArtifactError, InputRankError, InputTypeError
+from disc.config import check_threads, read_environment
+from disc.errors import ArtifactError, DiscError, InputRankError, InputTypeError
 from disc.ral import _ral
 
 if TYPE_CHECKING:
@@ -29,12 +29,26 @@ class _Parts:
     stablehlo: bytes | None
 
 
+@dataclass(frozen=True)
+class Value:
+    """One input or result. dtype: as MLIR writes it ("f32", "i64"). dims: each one's size, or the name or expression of what varies."""
+
+    name: str
+    dtype: str
+    dims: tuple[int | str, ...]
+
+    def __str__(self) -> str:
+        """ "f32[S0, 768]"."""
+        return f"{self.dtype}[{', '.join(map(str, self.dims))}]"
+
+
 class Executable:
     """A compiled model. Call it with tensors of any accepted shape; the same kind comes back.
 
     Inputs are torch tensors, NumPy arrays or anything with DLPack, on the CPU; Python ints stand for i64 scalars, floats for f64 scalars,
     bools for i1 scalars. The memory of inputs is read in place unless it is not contiguous (then it is copied and counted). Results are
-    fresh tensors, never views of inputs. bf16 of NumPy arrays is given and returned as its bits in uint16.
+    fresh tensors, never views of inputs, and carry no gradients, whether or not inputs require them. bf16 of NumPy arrays is given as its
+    bits in uint16, or with the dtype of ml_dtypes, and returned as its bits.
 
     Several threads may call one executable at once; the GIL is released meanwhile.
     """
@@ -80,8 +94,7 @@ class Executable:
 
     def __repr__(self) -> str:
         """What it takes and gives, for which CPU, and with how many threads."""
-        inputs = ", ".join(f"{record['name']}: {_text(record['dtype'], record['dims'])}" for record in self._manifest["inputs"])
-        outputs = ", ".join(_text(record["dtype"], record.get("dims", "?" * record["rank"])) for record in self._manifest["outputs"])
+        inputs, outputs = ", ".join(f"{each.name}: {each}" for each in self.inputs), ", ".join(map(str, self.outputs))
         return f"<disc.Executable ({inputs}) -> ({outputs}), {self.isa}, {self.threads} threads>"
 
     def __call__(self, *inputs: object, out: object = None, **named: object) -> object:
@@ -151,18 +164,33 @@ class Executable:
         return self._manifest
 
     @property
+    def inputs(self) -> tuple[Value, ...]:
+        """Name, dtype and dims of each input, in the order of a call."""
+        return tuple(Value(record["name"], record["dtype"], tuple(record["dims"])) for record in self._manifest["inputs"])
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """Name, dtype and dims of each result."""
+        records = self._manifest["outputs"]
+        return tuple(Value(record["name"], record["dtype"], tuple(record.get("dims", "?" * record["rank"]))) for record in records)
+
+    def __reduce__(self) -> NoReturn:
+        """For pickle and copy. Raises DiscError."""
+        raise DiscError("an Executable is neither pickled nor copied: save() it to a file, and disc.load() that where it is needed")
+
+    @property
     def isa(self) -> str:
         """The code section that runs on this CPU."""
         return self._context.isa()
 
     @property
     def threads(self) -> int:
-        """Threads per call; may be set."""
+        """Threads per call; may be set, None = the default. Raises DiscError for a number that is none of threads."""
         return self._context.threads
 
     @threads.setter
-    def threads(self, count: int) -> None:
-        self._context.threads = count
+    def threads(self, count: int | None) -> None:
+        self._context.threads = _threads(count)
 
     @property
     def like(self) -> object:
@@ -246,11 +274,6 @@ def load(
     return Executable(context, manifest, None, 0)
 
 
-def _text(dtype: str, dims: Iterable[int | str]) -> str:
-    """ "f32[S0, 768]"."""
-    return f"{dtype}[{', '.join(map(str, dims))}]"
-
-
 def _check_fixed(record: FixedRecord, value: object) -> None:
     """Raises InputTypeError where the value is another one than at compile time."""
     name, fixed = record["name"], record["value"]
@@ -260,7 +283,8 @@ def _check_fixed(record: FixedRecord, value: object) -> None:
 
 
 def _threads(threads: int | None) -> int:
-    """The runtime's number: 0 = all cores it may use."""
+    """The runtime's number: 0 = all cores it may use. Raises DiscError."""
+    check_threads(threads)
     return threads or read_environment().threads or 0
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
 from programs import ADD, COPY, SHAPED, TWO, add_manifest, build, copy_manifest, manifest, two_manifest
 
-from disc.errors import AliasError, DeviceError, InputRankError, InputTypeError, OutOfMemoryError, ShapeConstraintError
+from disc.config import Options, read_environment
+from disc.errors import AliasError, DeviceError, DiscError, InputRankError, InputTypeError, OutOfMemoryError, ShapeConstraintError
 from disc.ral.executable import Executable
 
 TORCH = {
@@ -306,3 +310,29 @@ def test_copying_an_absurd_input_is_out_of_memory() -> None:
     x = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (2**40, 2**15), (0, 0))
     with pytest.raises(OutOfMemoryError, match="cannot allocate"):
         copier("f32", 2)(x)
+
+
+def test_what_it_takes_and_gives(adder: Executable) -> None:
+    assert [(each.name, each.dtype, each.dims, str(each)) for each in adder.inputs] == [
+        ("a", "f32", ("S0", 4), "f32[S0, 4]"),
+        ("b", "f32", ("S1", 4), "f32[S1, 4]"),
+    ]
+    assert [(each.name, each.dims) for each in adder.outputs] == [("c", ("?", "?"))]
+
+
+def test_it_is_neither_pickled_nor_copied(adder: Executable) -> None:
+    for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(DiscError, match=r"neither pickled nor copied: save\(\) it to a file"):
+            copied(adder)
+
+
+@pytest.mark.parametrize("threads", [-1, 0, 1025, 10**30, 1.5, "2", True])
+def test_numbers_of_threads_that_are_none(adder: Executable, threads: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DiscError, match="give a number from 1 to 1024, or None"):
+        adder.threads = threads  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(DiscError, match="give a number from 1 to 1024, or None"):
+        Options(threads=threads)  # pyright: ignore[reportArgumentType]
+    monkeypatch.setenv("DISC_THREADS", str(threads))
+    if threads not in (True, "2"):
+        with pytest.raises(DiscError, match="DISC_THREADS="):
+            read_environment()
