@@ -175,7 +175,7 @@ class Executable:
         return tuple(Value(record["name"], record["dtype"], tuple(record.get("dims", "?" * record["rank"]))) for record in records)
 
     def __reduce__(self) -> NoReturn:
-        """For pickle and copy. Raises DiscError."""
+        """Raises DiscError: it is neither pickled nor copied."""
         raise DiscError("an Executable is neither pickled nor copied: save() it to a file, and disc.load() that where it is needed")
 
     @property
