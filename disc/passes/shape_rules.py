@@ -38,7 +38,7 @@ ELEMENTS = frozenset((*STORAGE, "index"))
 
 
 class DataDependentSizeError(Exception):
-    """A size that is computed from tensor data."""
+    """A size that is computed from tensor data, or another reason for which the op cannot be compiled."""
 
 
 class Shapes:
@@ -239,13 +239,20 @@ def _concatenate(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
     return [tuple(total if position == axis else shapes.same(*column) for position, column in enumerate(columns))]
 
 
+def _check_numbers(op: ir.Operation) -> None:
+    if "i1" in map(_element, op.operands):
+        raise DataDependentSizeError("products of bools are not supported: convert them first")
+
+
 def _dot(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    _check_numbers(op)
     left, right = shapes.dims[op.operands[0]], shapes.dims[op.operands[1]]
     shapes.same(left[-1], right[0])
     return [left[:-1] + right[1:]]
 
 
 def _dot_general(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    _check_numbers(op)
     left, right = shapes.dims[op.operands[0]], shapes.dims[op.operands[1]]
     numbers = _stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
     left_batch, right_batch = list(numbers.lhs_batching_dimensions), list(numbers.rhs_batching_dimensions)
@@ -273,6 +280,9 @@ def _paddings(op: ir.Operation, rank: int) -> list[tuple[int, int]]:
 
 
 def _convolution(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    _check_numbers(op)
+    if int_attr(op, "batch_group_count") != 1:
+        raise DataDependentSizeError("a batch_group_count other than 1 is not supported")
     numbers = _stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     image, kernel = shapes.dims[op.operands[0]], shapes.dims[op.operands[1]]
     spatial = list(numbers.input_spatial_dimensions)
