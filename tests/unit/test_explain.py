@@ -10,7 +10,7 @@ from torch import nn
 
 import disc
 from disc.errors import InputRankError
-from disc.explain import check_text, counted_names, short_line
+from disc.explain import check_text, counted_names, limit_text, short_line
 from disc.machine import Limits, machine_limits
 
 
@@ -104,6 +104,7 @@ def test_small_parts() -> None:
     assert counted_names(["stablehlo.add", "stablehlo.constant", "disc.slice", "stablehlo.add"]) == "add x2, slice"
     assert short_line("/a/b/c/d.py:3") == "b/c/d.py:3"
     assert short_line("d.py:3") == "d.py:3"
+    assert [limit_text(share, "memory") for share in (0.714, 1.0, 3.2)] == ["71% memory", "100% memory", "in cache"]
     assert check_text("dim 1 of input 'x' must be a multiple of 8: got {actual}") == "dim 1 of input 'x' must be a multiple of 8"
     assert check_text("dim 1 of input 'x' must equal 2") == "dim 1 of input 'x' must equal 2"
     assert Limits(gflops=100, gbytes=10, source="").least_seconds(1000, 1000) == pytest.approx(1e-7)
