@@ -105,6 +105,18 @@ class FixedRecord(TypedDict):
     value: str
 
 
+class DecisionsRecord(TypedDict):
+    """What became of the conditions on sizes under which the program was made, for people.
+
+    proved: how many hold for all sizes that the other checks let through. layout: how many concern strides alone, in PyTorch.
+    checked: the messages, as in `checks`, of those that every call is checked for.
+    """
+
+    proved: int
+    layout: int
+    checked: list[str]
+
+
 class PackedRecord(TypedDict):
     """What the program was before `pack-sequences` made it one over sequences of any lengths (`disc.ral.packing` calls it).
 
@@ -136,6 +148,7 @@ class Manifest(TypedDict):
     fixed: NotRequired[list[FixedRecord]]
     batch: NotRequired[BatchRecord]
     batch_refusal: NotRequired[str]  # why there is none, for people
+    decisions: NotRequired[DecisionsRecord]
     packed: NotRequired[PackedRecord]
     packed_refusal: NotRequired[str]  # why there is none though it was asked for, for people
     format: NotRequired[int]

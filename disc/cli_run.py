@@ -18,7 +18,7 @@ from disc.artifact_output import check_output, whole_file, writing
 from disc.cli_inputs import RANDOM_HELP, Array, given_inputs, random_inputs
 from disc.cli_output import AsJson, Debug, Threads, byte_size, duration, print_json, print_table, spinner, type_text
 from disc.errors import InputRankError, UnsupportedFormatError, printable
-from disc.explain import check_text, symbol_text
+from disc.explain import check_text, decision_texts, symbol_text
 from disc.ral.executable import Executable, load
 from disc.signing import check_signature, sign
 
@@ -196,6 +196,8 @@ def _description(path: Path, manifest: Manifest, sections: Sequence[artifact.Sec
         yield f"packed no: {manifest['packed_refusal']}"
     for check in manifest["checks"]:
         yield f"check  {check_text(check['message'])}"
+    for text in decision_texts(manifest):
+        yield f"export {text}"
     kinds = Counter(str(record.get("kind", "kernel")) for record in manifest["kernels"])
     yield f"launches {len(manifest['kernels'])}: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
     yield f"weights {len(manifest.get('weights', []))}, options {manifest['options']}"

@@ -86,6 +86,7 @@ class Explanation:
     """The report. `str()` is a table, `to_json()` and `to_html()` have everything.
 
     sizes: symbol → its value in the profiled call, {} without one; symbols: what each one is; checks: the conditions that are checked.
+    decisions: what became of the conditions on sizes under which the program was exported: their numbers, then those among the checks.
     """
 
     isa: str
@@ -94,6 +95,7 @@ class Explanation:
     outputs: tuple[str, ...]
     symbols: tuple[str, ...]
     checks: tuple[str, ...]
+    decisions: tuple[str, ...]
     sizes: Mapping[str, int]
     kernels: tuple[KernelReport, ...]
     seconds: float | None
@@ -179,6 +181,7 @@ def _explanation(
         ),
         symbols=tuple(symbol_text(cast("Record", record), manifest) for record in manifest["symbols"]),
         checks=tuple(check_text(record["message"]) for record in manifest["checks"]),
+        decisions=decision_texts(manifest),
         sizes=sizes,
         kernels=tuple(kernels),
         seconds=total,
@@ -192,6 +195,17 @@ def check_text(message: str) -> str:
     message = message.replace("index {actual} is out of range for a dim of size {expected}", "every index must fit its dim")
     condition, _, found = message.rpartition(": ")
     return condition if condition and "{" in found else message
+
+
+def decision_texts(manifest: Manifest) -> tuple[str, ...]:
+    """ "12 conditions on sizes: 9 proved, 2 about strides alone, 1 checked in every call", then each that is checked; () without any."""
+    record = manifest.get("decisions")
+    if record is None:
+        return ()
+    proved, layout, checked = record["proved"], record["layout"], record["checked"]
+    total = proved + layout + len(checked)
+    counts = f"{proved} proved, {layout} about strides alone, {len(checked)} checked in every call"
+    return (f"{total} condition{'' if total == 1 else 's'} on sizes: {counts}", *(f"  {check_text(message)}" for message in checked))
 
 
 def symbol_text(record: Record, manifest: Manifest) -> str:
@@ -273,6 +287,7 @@ def _text_lines(report: Explanation) -> list[str]:
         size = report.sizes.get(text.split(" ")[0])
         lines.append(f"symbol {text}" + (f" (here {size})" if size is not None else ""))
     lines += [f"check  {each}" for each in report.checks]
+    lines += [f"export {each}" for each in report.decisions]
     if report.limits is not None and report.seconds is not None:
         lines.append(f"limits {report.limits.gflops:.0f} GFLOP/s, {report.limits.gbytes:.1f} GB/s: {report.limits.source}")
         lines.append(f"time   {report.seconds * 1e3:.3f} ms in kernels")

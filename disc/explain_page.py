@@ -42,7 +42,13 @@ def _header(report: Explanation) -> str:
         facts.append(f"limits: {report.limits.gflops:.0f} GFLOP/s, {report.limits.gbytes:.1f} GB/s ({report.limits.source})")
     lines = [f"<p>{' · '.join(_escaped(fact) for fact in facts)}</p>"]
     sizes = " · ".join(f"{name} = {value}" for name, value in report.sizes.items())
-    rows = [("inputs", report.inputs), ("outputs", report.outputs), ("symbols", report.symbols), ("checks", report.checks)]
+    rows = [
+        ("inputs", report.inputs),
+        ("outputs", report.outputs),
+        ("symbols", report.symbols),
+        ("checks", report.checks),
+        ("exported under", report.decisions),
+    ]
     rows += [("this call", (sizes,))] if sizes else []
     for title, entries in rows:
         if entries:

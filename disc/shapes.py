@@ -27,11 +27,16 @@ from disc._dim_algebra import (
     divide_polynomials,
     parse_dim,
 )
+from disc._dim_conditions import ALWAYS, NEVER, Comparison, Condition, all_of, any_of, parse_condition
 from disc._dim_facts import Facts, finite
 from disc.errors import ShapeConstraintError
 
 __all__ = [
+    "ALWAYS",
+    "NEVER",
     "Atom",
+    "Comparison",
+    "Condition",
     "Dim",
     "FloorDiv",
     "Max",
@@ -41,9 +46,12 @@ __all__ = [
     "ShapeEnv",
     "Symbol",
     "Truth",
+    "all_of",
+    "any_of",
     "ceildiv",
     "dim_max",
     "dim_min",
+    "parse_condition",
     "parse_dim",
 ]
 
@@ -143,7 +151,39 @@ class ShapeEnv:
         """The pairs `left >= right` given to `assume_ge` that no range of a symbol expresses."""
         return list(self._facts.assumed)
 
+    def learn(self, condition: Condition) -> None:
+        """Learns a condition that is a fact (`Condition.is_fact`); another one teaches nothing."""
+        sole = condition.sole
+        if sole is None or not condition.is_fact():
+            return
+        order = sole.at_least()
+        if order is not None:
+            self.assume_ge(*order)
+        else:
+            self.equate(sole.left, sole.right)
+
     # Questions
+
+    def holds(self, condition: Condition) -> Truth:
+        """Whether the condition holds, whatever the inputs."""
+        found = [self._all_hold(conjunction) for conjunction in condition.alternatives]
+        if Truth.YES in found:
+            return Truth.YES
+        return Truth.NO if all(truth is Truth.NO for truth in found) else Truth.UNKNOWN
+
+    def _all_hold(self, comparisons: Iterable[Comparison]) -> Truth:
+        found = [self._compare(each) for each in comparisons]
+        if Truth.NO in found:
+            return Truth.NO
+        return Truth.YES if all(truth is Truth.YES for truth in found) else Truth.UNKNOWN
+
+    def _compare(self, comparison: Comparison) -> Truth:
+        order = comparison.at_least()
+        if order is not None:
+            return self.le(order[1], order[0])
+        truth = self.equal(comparison.left, comparison.right)
+        opposite = {Truth.YES: Truth.NO, Truth.NO: Truth.YES, Truth.UNKNOWN: Truth.UNKNOWN}
+        return truth if comparison.sign == "==" else opposite[truth]
 
     def simplify(self, dim: Dim | int) -> Dim:
         """The expression under all facts; equal results mean equal sizes."""

@@ -6,7 +6,7 @@ share one kernel).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +20,7 @@ from ..ir.stages import load_env
 from ..ir.weights import Weight, WeightTable
 from ..schedules import Tree
 from ..shapes import Dim, ShapeEnv, Truth, dim_min
+from .conditions import covered, report
 from .host import Check, Launch, Program, Source, counter_names, emit_host
 from .index import ONE, ZERO, IndexSpace
 from .kernel import Kernel, PackedWeight
@@ -272,14 +273,20 @@ class _Reader:
     # --- checks ---------------------------------------------------------------------------------------------------------
 
     def _checks(self) -> list[Check]:
-        checks: list[Check] = []
+        conditions = [*self._condition_checks(with_message=True)]  # the program's own words go before ours
+        checks = list(conditions)
         for number, argument in enumerate(self.body.arguments):
             for axis, size in enumerate(argument.dims):
                 checks.extend(self._dim_checks(number, axis, size))
+        conditions += self._condition_checks(with_message=False)
+        checks.extend(check for check in conditions if check not in checks)
+        known = covered(check.condition for check in conditions if check.condition is not None)
         for name, source in self.sources.items():
-            checks.extend(self._range_checks(name, source))
+            checks.extend(each for each in self._range_checks(name, source) if (each.kind, Dim.symbol(name), each.expected) not in known)
         inequalities = {(dim_min(more, less), less): more for more, less in self.env.inequalities()}
         for left, right in self.env.facts():
+            if ("equal", left, right) in known or ("at_least", inequalities.get((left, right), left), right) in known:
+                continue
             if (left, right) in inequalities:
                 more = inequalities[left, right]
                 checks.append(Check("at_least", more, right, f"{self._describe(more)} must be at least {self._describe(right)}"))
@@ -290,6 +297,14 @@ class _Reader:
         checks.extend(self._broadcast_checks())
         checks.extend(self._slice_checks())
         return checks
+
+    def _condition_checks(self, with_message: bool) -> Iterator[Check]:
+        """What the exporter decided, or what the program itself asserts, with a message."""
+        for requirement in self.env.requirements.values():
+            if bool(requirement.message) is not with_message:
+                continue
+            told = report(requirement, self._describe)
+            yield Check("condition", told.actual, told.expected, told.message, requirement.condition)
 
     def _dim_checks(self, number: int, axis: int, size: Dim) -> list[Check]:
         if size.is_const:
@@ -411,6 +426,7 @@ def manifest_tables(built: Built, module: ir.Module, env: ShapeEnv) -> Mapping[s
         "kernels": _kernel_entries(program),
         "counters": built.counters,
         **_batch_entry(module),
+        **_decisions_entry(module, program.checks),
     }
 
 
@@ -443,6 +459,15 @@ def _batch_entry(module: ir.Module) -> dict[str, object]:
         return {"batch": {name: value if isinstance(value, str) else list(value) for name, value in batch.items()}}  # pyright: ignore[reportArgumentType]
     refusal = attributes.get("disc.batch_refusal")
     return {} if refusal is None else {"batch_refusal": refusal}
+
+
+def _decisions_entry(module: ir.Module, checks: Sequence[Check]) -> dict[str, object]:
+    """What became of the conditions under which the program was made."""
+    counts = parse_attributes(module.operation).get("disc.decisions")
+    if not isinstance(counts, dict):
+        return {}
+    checked = [check.message for check in checks if check.kind == "condition"]
+    return {"decisions": {"proved": counts["proved"], "layout": counts["layout"], "checked": checked}}
 
 
 def _symbol_entry(env: ShapeEnv, name: str, source: Source) -> dict[str, object]:

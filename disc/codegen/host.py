@@ -9,7 +9,7 @@ from functools import reduce
 from ..ir.graph import Node
 from ..ir.weights import ELEMENT_BYTES
 from ..schedules import FEATURES, Schedule
-from ..shapes import Atom, Dim, FloorDiv, Max, Min, Mod, ShapeEnv, Symbol, Truth, dim_max
+from ..shapes import Atom, Comparison, Condition, Dim, FloorDiv, Max, Min, Mod, ShapeEnv, Symbol, Truth, dim_max
 from .buffers import LINE, Lifetime, plan_buffers
 from .kernel import Choice, Kernel, Parts, Split
 from .x86.builder import Builder, Variable
@@ -23,6 +23,12 @@ MOST_BYTES = 1 << 60  # of an arena: far more than there can be, far less than 6
 TENSOR_BYTES = 32  # sizeof(ral_tensor): data 0, dims 8, strides 16, rank 24, dtype 28
 
 
+def _multiplies(dim: Dim) -> bool:
+    """Whether sizes are multiplied in `dim`, at any depth."""
+    here = any(sum(power for _, power in product) > 1 for _, product in dim.monomials)
+    return here or any(_multiplies(operand) for atom in dim.atoms() for operand in atom.operands())
+
+
 @dataclass(frozen=True)
 class Source:
     """Where a base symbol's value is: dim `dim` of input `argument`, or its value when `dim` is None."""
@@ -33,16 +39,17 @@ class Source:
 
 @dataclass(frozen=True)
 class Check:
-    """A condition on entry: `kind` is equal, at_least, at_most, divides or broadcasts (1 or equal); "index" is one that a kernel
-    reports, "divisor" one of a size by which another is divided.
+    """A condition on entry: `kind` is equal, at_least, at_most, divides, broadcasts (1 or equal) or condition; "index" is one that a
+    kernel reports, "divisor" one of a size by which another is divided.
 
-    `message` says what must hold; after a last ": " it may say what came, with {actual} and {expected}.
+    `message` says what must hold; after a last ": " it may say what came, with {actual} and {expected}. condition: of that kind alone.
     """
 
     kind: str
     actual: Dim | tuple[int, int]
     expected: Dim
     message: str
+    condition: Condition | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,6 +190,11 @@ class _Host:
 
     def _check(self, number: int, check: Check) -> None:
         b = self.b
+        if check.condition is not None:
+            assert isinstance(check.actual, Dim)
+            good = self._holds(check.condition)
+            self._fail_unless(good, number, b.scalar(check.actual), b.scalar(check.expected))
+            return
         actual = self._input_dim(*check.actual) if isinstance(check.actual, tuple) else b.scalar(check.actual)
         expected = b.scalar(check.expected)
         if check.kind == "divides":
@@ -195,6 +207,26 @@ class _Host:
             comparison = {"equal": "eq", "at_least": "sge", "at_most": "sle"}[check.kind]
             good = b.op(f"arith.cmpi {comparison}, {actual}, {expected} : i64")
         self._fail_unless(good, number, actual, expected)
+
+    def _holds(self, condition: Condition) -> str:
+        """The i1 of a condition; false where 64 bits may not hold one of its sizes."""
+        b = self.b
+        alternatives = [[self._comparison(each) for each in conjunction] for conjunction in condition.alternatives]
+        every = [reduce(lambda left, right: b.op(f"arith.andi {left}, {right} : i1"), each) for each in alternatives]
+        return reduce(lambda left, right: b.op(f"arith.ori {left}, {right} : i1"), every)
+
+    def _comparison(self, comparison: Comparison) -> str:
+        b = self.b
+        sides = (comparison.left, comparison.right)
+        name = {"==": "eq", "!=": "ne", "<=": "sle", "<": "slt", ">=": "sge", ">": "sgt"}[comparison.sign]
+        good = b.op(f"arith.cmpi {name}, {b.scalar(sides[0])}, {b.scalar(sides[1])} : i64")
+        for side in sides:
+            if not _multiplies(side):
+                continue
+            size = b.op(f"math.absf {self._estimate(side)} : f64")
+            fits = b.op(f"arith.cmpf ole, {size}, {b.constant(f'arith.constant {MOST_BYTES}.0 : f64')} : f64")
+            good = b.op(f"arith.andi {good}, {fits} : i1")
+        return good
 
     def _check_divisor(self, size: Dim, value: str) -> None:
         b = self.b

@@ -15,6 +15,8 @@ from torch.utils._sympy import functions as torch_sympy
 from torch.utils._sympy.value_ranges import ValueRanges
 from torch_mlir import ir
 
+from disc.frontend.conditions import relation
+from disc.frontend.decisions import Decision, Found
 from disc.frontend.symbols import IndexArithmetic, Shape, Size, SymbolError, provably_non_negative, same_shape, same_size, to_size
 from disc.ir.weights import Weight, WeightTable
 
@@ -105,6 +107,11 @@ class Emitter:
         self.sizes = sizes
         self.weights = weights
         self.ranges = ranges
+        self.decisions: list[Found] = []
+
+    def require(self, sign: str, left: Size, right: Size, why: str) -> None:
+        """The rule holds only where `left sign right` (a comparison of `disc.shapes`): proved, or checked in every call. why: for people."""
+        self.decisions.append(Decision(relation(sign, left, right), why))
 
     # --- raw ops ------------------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from torch_mlir import ir
 
 from disc.errors import CompilerBug, DiscError, ShapeConstraintError, UnsupportedFormatError, UnsupportedOp, UnsupportedOpError
 from disc.frontend.archive import check_archive
+from disc.frontend.decisions import Recorder
 from disc.frontend.decompose import Decomposed, constants_by_attribute, decompose
 from disc.frontend.decompositions import export_table
 from disc.frontend.dialects import load_frontend_dialects
@@ -35,6 +36,7 @@ from disc.frontend.imported import Constant, FixedArgument, Imported, OutputSpec
 from disc.frontend.in_place import RetraceError
 from disc.frontend.locations import line_text
 from disc.frontend.lowering import GraphInput, GraphSource, arguments_by_name, lower_graph
+from disc.frontend.program_decisions import RECORDED, decisions_of, stored_guards
 from disc.frontend.symbols import shape_environment, to_size
 
 aten = torch.ops.aten
@@ -77,6 +79,7 @@ def import_exported(program: ExportedProgram, context: ir.Context) -> Imported:
 def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
     load_frontend_dialects(context)
     _refuse_training(program)
+    stored = stored_guards(program)
     program, decomposed = _decomposed(program)
     placeholders = {node.name: decomposed.values[node] for node in program.graph.nodes if node.op == "placeholder"}
     inputs, leaves, weights, fixed = [], [], {}, []
@@ -91,7 +94,8 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
         elif node is not None and spec.target is not None:
             weights[node] = (spec.target, _stored_tensor(program, spec.target))
     weights |= decomposed.constants
-    source = GraphSource(decomposed.graph, inputs, weights, _outputs(program, decomposed), _ranges(program))
+    outputs, decisions = _outputs(program, decomposed), lambda: [*decisions_of(program), *stored]
+    source = GraphSource(decomposed.graph, inputs, weights, outputs, _ranges(program), decisions)
     lowered = lower_graph(source, context)
     return Imported(
         lowered.module,
@@ -128,7 +132,10 @@ def _ranges(program: ExportedProgram) -> dict[sympy.Symbol, ValueRanges]:
     environment = shape_environment(node.meta.get("val") for node in program.graph.nodes)
     if environment is None:
         return {}
-    known = {**environment.var_to_range, **program.range_constraints}
+    known = dict(environment.var_to_range)
+    for symbol, values in program.range_constraints.items():
+        # A user's minimum of 0 or 1 does not change that PyTorch took the size to be at least 2.
+        known[symbol] = ValueRanges(max(values.lower, known[symbol].lower), values.upper) if symbol in known else values
     return {symbol: values for symbol, values in known.items() if symbol not in environment.replacements}
 
 
@@ -264,9 +271,10 @@ def sizes_from_two() -> AbstractContextManager[object]:
 
 
 def _export(model: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object], shapes: dict[str, object]) -> ExportedProgram:
-    with warnings.catch_warnings(), sizes_from_two(), quiet(), SymbolicForms() as forms:
+    with warnings.catch_warnings(), sizes_from_two(), quiet(), Recorder() as recorder, SymbolicForms() as forms:
         warnings.simplefilter("ignore")
         program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
+    program.graph_module.meta[RECORDED] = recorder.recorded
     _warn_of_fixed_dims(program, shapes, forms)
     return program
 

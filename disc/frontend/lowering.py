@@ -18,6 +18,7 @@ from torch_mlir.passmanager import PassManager
 
 from disc.errors import CompilerBug, UnsupportedOp, UnsupportedOpError
 from disc.frontend.call import Call
+from disc.frontend.decisions import Found, Settled, asserted, guarded_facts, settle
 from disc.frontend.emitter import MLIR_TYPES, Emitter, RuleError, Tensor, check_kind, element_type, is_static, tensor_type
 from disc.frontend.examples import weight_problem
 from disc.frontend.imported import Constant
@@ -28,8 +29,6 @@ from disc.frontend.symbols import (
     IndexArithmetic,
     Size,
     SymbolError,
-    comparisons,
-    divisors,
     lower_limit,
     relaxed_minimum,
     shape_environment,
@@ -43,7 +42,7 @@ from disc.ir.weights import STORAGE, Weight, WeightTable
 
 aten = torch.ops.aten
 
-# Asserts about sizes hold by the relations among the inputs; asserts about data have no place in a compiled function.
+# Asserts about sizes are conditions (`aten._assert_scalar`); asserts about data have no place in a compiled function.
 DROPPED = ("aten._assert_tensor_metadata", "aten._assert_async", "aten._assert_scalar", "aten.sym_constrain_range",
            "aten._functional_assert_async", "aten._make_dep_token")  # fmt: skip
 DATA_DEPENDENT = ("aten.nonzero", "aten.masked_select", "aten._local_scalar_dense", "aten.unique", "aten._unique", "aten.bincount",
@@ -62,7 +61,8 @@ class GraphInput:
 class GraphSource:
     """A graph with the meaning of its placeholders and outputs.
 
-    outputs: nodes or plain constants, in order; weights: placeholder or get_attr node → (name, data).
+    outputs: nodes or plain constants, in order; weights: placeholder or get_attr node → (name, data). decisions: finds, once the graph is
+    lowered, what has been decided about its sizes; None where whoever calls the graph checks its guards.
     """
 
     graph: fx.Graph
@@ -70,6 +70,7 @@ class GraphSource:
     weights: Mapping[fx.Node, tuple[str, torch.Tensor]]
     outputs: Sequence[tuple[str, fx.Node | Constant]]
     ranges: Mapping[sympy.Symbol, ValueRanges]
+    decisions: Callable[[], list[Found]] | None = None
 
 
 @dataclass(frozen=True)
@@ -145,14 +146,14 @@ class _Lowering:
             for node in self.source.graph.nodes:
                 if node.op == "call_function":
                     self._emit_node(emitter, node)
+            settled = self._settled(emitter)
+            self.unsupported += [UnsupportedOp(f"the condition {each.text}", each.reason, each.place) for each in settled.undecided]
             if self.unsupported:
                 raise UnsupportedOpError(self.unsupported)
             names, constants = self._emit_return(emitter, function)
         anchor.erase()
         self.module.operation.attributes["disc.symbols"] = self._symbols_attribute()
-        if pairs := comparisons(self._guards(), self._used_symbols()):
-            texts = [ir.ArrayAttr.get([ir.StringAttr.get(to_text(size)) for size in pair]) for pair in pairs]
-            self.module.operation.attributes["disc.at_least"] = ir.ArrayAttr.get(texts)
+        self._write_conditions(settled)
         # StableHLO clamps an index that is out of range; PyTorch raises, and so must the compiled model.
         self.module.operation.attributes["disc.checked_indices"] = ir.UnitAttr.get(self.module.context)
         self.module.operation.attributes["disc.result_names"] = ir.ArrayAttr.get([ir.StringAttr.get(name) for name in names])
@@ -239,18 +240,35 @@ class _Lowering:
         sizes = (size for argument in self.source.inputs for size in _sizes_of(argument.node.meta["val"]))
         return {str(symbol) for size in sizes for symbol in sympy.sympify(size).free_symbols}
 
-    def _guards(self) -> list[sympy.Basic]:
+    def _settled(self, emitter: Emitter) -> Settled:
+        """All that was decided about the sizes: by PyTorch, by asserts of the graph, by the rules of its ops."""
         environment = shape_environment(argument.node.meta["val"] for argument in self.source.inputs)
-        return [environment.replace(guard.expr) for guard in environment.guards] if environment is not None else []
+        replacements, known = environment.replacements if environment is not None else {}, self._used_symbols()
+        if self.source.decisions is not None:
+            found = [*self.source.decisions(), *asserted(self.source.graph)]
+        else:
+            found = guarded_facts(environment, known) if environment is not None else []
+        return settle([*found, *emitter.decisions], replacements, known)
+
+    def _write_conditions(self, settled: Settled) -> None:
+        attributes = self.module.operation.attributes
+        entries = [{"expr": str(each.condition), "why": each.why} for each in settled.decisions]
+        texts = [ir.DictAttr.get({name: ir.StringAttr.get(text) for name, text in entry.items() if text}) for entry in entries]
+        if texts:
+            attributes["disc.conditions"] = ir.ArrayAttr.get(texts)
+        word = ir.IntegerType.get_signless(64)
+        for name, count in (("disc.layout_decisions", settled.layout), ("disc.fixed_decisions", settled.always)):
+            if count:
+                attributes[name] = ir.IntegerAttr.get(word, count)
 
     def _symbols_attribute(self) -> ir.Attribute:
-        used, divisor = self._used_symbols(), divisors(self._guards())
+        used = self._used_symbols()
         i64 = ir.IntegerType.get_signless(64)
         entries: dict[str, ir.Attribute] = {}
         for symbol, value_range in sorted(self.ranges.items(), key=lambda item: str(item[0])):
             if str(symbol) not in used:
                 continue
-            known = {"min": lower_limit(value_range), "max": upper_limit(value_range), "divisor": divisor.get(str(symbol), 1)}
+            known = {"min": lower_limit(value_range), "max": upper_limit(value_range)}
             entry = {name: ir.IntegerAttr.get(i64, value) for name, value in known.items() if value is not None}
             entries[str(symbol)] = ir.DictAttr.get(entry)
         return ir.DictAttr.get(entries)

@@ -10,10 +10,12 @@ from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 from torch_mlir.passmanager import PassManager
 
-from disc.errors import UnsupportedFormatError
+from disc.errors import UnsupportedFormatError, UnsupportedOp, UnsupportedOpError
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.imported import Imported, OutputSpec
 from disc.frontend.program_bounds import check_nesting, check_sizes
+from disc.ir.ops import location_text
+from disc.ir.stages import IMPORTED_DIALECTS
 from disc.ir.weights import STORAGE, Weight, WeightTable
 
 # Larger dense constants become weights; smaller ones stay in the module.
@@ -62,6 +64,7 @@ def import_stablehlo(source: bytes | str, context: ir.Context, name: str = "modu
     with context, ir.Location.unknown():
         module = _parse(data, name)
         check_sizes(module, name)
+        _refuse_foreign(module)  # before anything is cleaned up
         function = _only_function(module, name)
         PassManager.parse("builtin.module(inline,symbol-dce)").run(module.operation)
         function = _only_function(module, name)
@@ -70,6 +73,21 @@ def import_stablehlo(source: bytes | str, context: ir.Context, name: str = "modu
         for block in function.regions[0].blocks:
             _extract_constants(block, weights)
         return _described(module, function, weights)
+
+
+def _refuse_foreign(module: ir.Module) -> None:
+    """Raises: UnsupportedOpError naming every op of a dialect that no program of StableHLO has."""
+    found: list[UnsupportedOp] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        dialect = op.name.split(".")[0]
+        if dialect not in IMPORTED_DIALECTS and op.name != "builtin.module":
+            found.append(UnsupportedOp(op.name, f"the dialect {dialect!r} is no part of StableHLO", location_text(op)))
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    if found:
+        raise UnsupportedOpError(found)
 
 
 def _parse(data: bytes, name: str) -> ir.Module:

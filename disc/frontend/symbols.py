@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import bisect
-import math
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 
 import sympy
@@ -266,39 +265,6 @@ def relaxed_minimum(symbol: sympy.Symbol, ranges: dict[sympy.Symbol, ValueRanges
         return all(_lower_bound(size, trial) >= min(0, _lower_bound(size, ranges)) for size in using)
 
     return sympy.Integer(bisect.bisect_left(range(lower), True, key=holds))
-
-
-def divisors(guards: Iterable[sympy.Basic]) -> dict[str, int]:
-    """Symbol → a number that divides it, out of guards such as `Eq(Mod(4*s0, 8), 0)`."""
-    found: dict[str, int] = {}
-    for guard in guards:
-        if not (isinstance(guard, sympy.Eq) and guard.rhs == 0 and isinstance(guard.lhs, MODULO)):
-            continue
-        dividend, divisor = guard.lhs.args
-        factor, rest = _sympy(dividend).as_coeff_Mul()
-        if isinstance(rest, sympy.Symbol) and divisor.is_Integer and factor.is_Integer:
-            modulus = int(_sympy(divisor))
-            needed = modulus // math.gcd(modulus, int(factor))
-            found[rest.name] = math.lcm(found.get(rest.name, 1), needed)
-    return found
-
-
-def comparisons(guards: Iterable[sympy.Basic], known: Container[str]) -> list[tuple[Size, Size]]:
-    """(size, size that it must at least have) out of guards such as `s1 <= s0`, which decided what `x[:y.shape[0]]` is.
-
-    Only sums of sizes are compared: where numbers are, PyTorch may have specialised sizes 0 and 1 (`s0 - s1 >= 2`), as no program needs.
-    """
-    found: dict[tuple[Size, Size], None] = {}
-    for guard in (part for each in guards for part in sympy.And.make_args(each)):
-        if not isinstance(guard, sympy.Ge | sympy.Gt | sympy.Le | sympy.Lt):
-            continue
-        difference = sympy.expand(_sympy(guard.gts) - _sympy(guard.lts))
-        terms = list(difference.as_coefficients_dict().items())
-        if len(terms) < 2 or not all(size.is_Symbol and str(size) in known and factor.is_Integer for size, factor in terms):
-            continue
-        more = sum((size * factor for size, factor in terms if factor > 0), sympy.Integer(0))
-        found[to_size(more), to_size(more - difference + int(isinstance(guard, sympy.Gt | sympy.Lt)))] = None
-    return list(found)
 
 
 def shape_environment(values: Iterable[object]) -> ShapeEnv | None:

@@ -33,6 +33,12 @@ class Relation(Disc.Operation, name="relation"):
     rhs: ir.StringAttr
 
 
+class Condition(Disc.Operation, name="condition"):
+    """What every call is checked for on entry: `expr` holds (disc/_dim_conditions.py has the grammar); `why` and `message` are for people."""
+
+    expr: ir.StringAttr
+
+
 class Weight(Disc.Operation, name="weight", traits=[ext.Pure]):
     """An entry of the weight table."""
 

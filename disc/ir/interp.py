@@ -17,7 +17,7 @@ from disc.ir import interp_compute, interp_elementwise, interp_structure
 from disc.ir.interp_values import Array, Rule, Scope, element_name, held_dtype, round_to_bf16
 from disc.ir.ops import block_ops, int_attr, location_text, main_block, string_attr
 from disc.ir.weights import WeightTable
-from disc.shapes import parse_dim
+from disc.shapes import parse_condition, parse_dim
 
 _TERMINATORS = ("func.return", "stablehlo.return", "kernel.yield")
 
@@ -136,6 +136,8 @@ def bind_symbols(module: ir.Module, arrays: Sequence[Array]) -> dict[str, int]:
     for op in module.body.operations:
         if op.operation.name == "disc.relation":
             _check_relation(op.operation, values)
+        if op.operation.name == "disc.condition":
+            _check_condition(op.operation, values)
     return values
 
 
@@ -153,6 +155,15 @@ def _check_range(op: ir.Operation, value: int) -> None:
         raise ShapeConstraintError(f"{name} is {value}, above its maximum of {int_attr(op, 'max')}")
     if "divisor" in op.attributes and value % int_attr(op, "divisor") != 0:
         raise ShapeConstraintError(f"{name} is {value}, not divisible by {int_attr(op, 'divisor')}")
+
+
+def _check_condition(op: ir.Operation, values: Mapping[str, int]) -> None:
+    try:
+        holds = parse_condition(string_attr(op, "expr")).evaluate(values)
+    except ZeroDivisionError as error:
+        raise ShapeConstraintError(f"{string_attr(op, 'expr')} divides by 0") from error
+    if not holds:
+        raise ShapeConstraintError(f"{string_attr(op, 'expr')} does not hold")
 
 
 def _check_relation(op: ir.Operation, values: Mapping[str, int]) -> None:

@@ -124,9 +124,11 @@ def is_unused(op: ir.Operation) -> bool:
 
 
 def location_text(op: ir.Operation) -> str:
-    """ "file.py:12" of the innermost Python line, its file by `source_name`, or "unknown line"."""
+    """ "file.py:12" of the innermost Python line, its file by `source_name`; "line 12" of a program that came as text; or "unknown line"."""
     found = _LOCATION.search(str(op.location))
-    return f"{source_name(found[1])}:{found[2]}" if found else "unknown line"
+    if found is None:
+        return "unknown line"
+    return f"line {found[2]}" if found[1] == "-" else f"{source_name(found[1])}:{found[2]}"
 
 
 def main_function(module: ir.Module) -> ir.Operation:

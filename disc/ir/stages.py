@@ -10,8 +10,8 @@ from torch_mlir.passmanager import PassManager
 from disc.errors import CompilerBug, UnsupportedFormatError
 from disc.ir.ops import DYNAMIC, block_ops, location_text, main_block, main_function, string_attr, terminator_of
 from disc.ir.reducers import REDUCTIONS, reduction_fault
-from disc.ir.symbols import ModuleEnv, relation, symbolic_dim
-from disc.shapes import Dim
+from disc.ir.symbols import DEFINITIONS, ModuleEnv, Requirement, condition, relation, symbolic_dim
+from disc.shapes import Dim, parse_condition, parse_dim
 
 STAGES = ("imported", "named", "fused")
 
@@ -37,7 +37,6 @@ NAMED_OPS: frozenset[str] = frozenset(
 )
 FUSED_OPS: frozenset[str] = frozenset(["disc.weight", "kernel.fusion", "stablehlo.constant", "func.return"])
 IMPORTED_DIALECTS: frozenset[str] = frozenset(["stablehlo", "chlo", "arith", "tensor", "shape", "math", "disc", "func"])
-DEFINITIONS = ("disc.symbolic_dim", "disc.relation")
 
 # What the generic ops of the dialect must carry from stage `named` on.
 _REQUIRED: dict[str, tuple[str, ...]] = {
@@ -179,13 +178,23 @@ def load_env(module: ir.Module) -> ModuleEnv:
         if op.name == "disc.relation":
             env.equate(env.parse(string_attr(op, "lhs")), env.parse(string_attr(op, "rhs")))
     for op in ops:
+        if op.name == "disc.condition":
+            requirement = _requirement(op)
+            env.requirements[requirement.condition] = requirement
+    for op in ops:
         if op.name == "disc.symbolic_dim" and "expr" in op.attributes:
             env.add_derived(string_attr(op, "sym_name"), env.parse(string_attr(op, "expr")))
     return env
 
 
+def _requirement(op: ir.Operation) -> Requirement:
+    why, message = (string_attr(op, name) if name in op.attributes else "" for name in ("why", "message"))
+    sizes = [ir.StringAttr(each).value for each in ir.ArrayAttr(op.attributes["sizes"])] if "sizes" in op.attributes else []
+    return Requirement(parse_condition(string_attr(op, "expr")), why, message, tuple(map(parse_dim, sizes)))
+
+
 def store_env(module: ir.Module, env: ModuleEnv) -> None:
-    """Writes the symbols and relations of `env` at the top of `module`: base symbols, derived ones, relations, in order of declaration."""
+    """Writes what `env` knows at the top of `module`: base symbols, derived ones, relations, conditions, in order of declaration."""
     for op in list(module.body.operations):
         if op.operation.name in DEFINITIONS:
             op.operation.erase()
@@ -198,6 +207,8 @@ def store_env(module: ir.Module, env: ModuleEnv) -> None:
             relation(env, symbol, solved)
     for left, right in env.facts():
         relation(env, left, right)
+    for requirement in env.requirements.values():
+        condition(env, requirement)
 
 
 def dot_elements(module: ir.Module) -> frozenset[str]:

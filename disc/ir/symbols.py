@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch_mlir import ir
 
-from disc.shapes import Dim, ShapeEnv
+from disc.errors import ShapeConstraintError
+from disc.shapes import Condition, Dim, ShapeEnv, Truth
+
+DEFINITIONS = ("disc.symbolic_dim", "disc.relation", "disc.condition")
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A condition that every call must satisfy.
+
+    why: where it comes from, for people ("decided at model.py:12"). message: what the error says, in place of the condition in words;
+    {0} and {1} in it stand for the values of `sizes`.
+    """
+
+    condition: Condition
+    why: str = ""
+    message: str = ""
+    sizes: tuple[Dim, ...] = ()
+
+    def text(self) -> str:
+        """The condition and where it comes from, for errors of the compiler."""
+        return f"{self.condition}" + (f" ({self.why})" if self.why else "")
 
 
 class ModuleEnv(ShapeEnv):
@@ -18,6 +41,7 @@ class ModuleEnv(ShapeEnv):
         self.module = module
         self.sources: dict[str, str] = {}
         self.derived: dict[str, Dim] = {}
+        self.requirements: dict[Condition, Requirement] = {}
         self._names: dict[Dim, str] = {}
         self._by_reference: dict[ir.Attribute, Dim] = {}
 
@@ -30,6 +54,29 @@ class ModuleEnv(ShapeEnv):
         """Declares `name` as another word for `expression`."""
         self.derived[name] = expression
         self.equate(self.symbol(name, lo=None), expression)
+
+    def require(self, requirement: Requirement) -> None:
+        """Keeps the requirement, to be checked on entry, unless the facts prove it; learns what it teaches.
+
+        Raises ShapeConstraintError for one that never holds.
+        """
+        condition = requirement.condition
+        if condition in self.requirements:
+            return
+        truth = self.holds(condition)
+        if truth is Truth.NO:
+            raise ShapeConstraintError(f"no sizes satisfy the condition {requirement.text()}")
+        if truth is Truth.UNKNOWN or self._is_declared_bound(condition):
+            self.requirements[condition] = requirement
+            self.learn(condition)
+
+    def _is_declared_bound(self, condition: Condition) -> bool:
+        """Whether the condition is what the range of a symbol says: the range is checked on entry, and the condition says why."""
+        order = condition.sole.at_least() if condition.sole is not None else None
+        if order is None or sum(side.is_const for side in order) != 1:
+            return False
+        low, high = self.range(order[0] if order[1].is_const else order[1])
+        return low == order[1].const if order[1].is_const else high == order[0].const
 
     def symbol_name(self, dim: Dim) -> str:
         """The symbol that types carry for `dim`; a size without one gets a derived symbol, defined in the module at once."""
@@ -114,9 +161,18 @@ def relation(env: ModuleEnv, left: Dim, right: Dim) -> None:
     _write(env, "disc.relation", {"lhs": ir.StringAttr.get(str(left)), "rhs": ir.StringAttr.get(str(right))})
 
 
+def condition(env: ModuleEnv, requirement: Requirement) -> None:
+    """Writes a `disc.condition`: what every call is checked for on entry, whether or not it is a fact, too."""
+    texts = {"expr": str(requirement.condition), "why": requirement.why, "message": requirement.message}
+    attributes: dict[str, ir.Attribute] = {name: ir.StringAttr.get(text) for name, text in texts.items() if text}
+    if requirement.sizes:
+        attributes["sizes"] = ir.ArrayAttr.get([ir.StringAttr.get(str(size)) for size in requirement.sizes])
+    _write(env, "disc.condition", attributes)
+
+
 def _write(env: ModuleEnv, name: str, attributes: dict[str, ir.Attribute]) -> None:
     """Definitions stand before the first op that is none."""
     for op in env.module.body.operations:
-        if op.operation.name not in ("disc.symbolic_dim", "disc.relation"):
+        if op.operation.name not in DEFINITIONS:
             ir.Operation.create(name, attributes=attributes, loc=ir.Location.unknown(env.module.context), ip=ir.InsertionPoint(op))
             return

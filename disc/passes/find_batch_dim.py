@@ -26,7 +26,7 @@ from disc.ir.ops import main_block
 from disc.ir.passes import CompileState, Pass
 from disc.ir.stages import load_env
 from disc.ir.symbols import ModuleEnv
-from disc.shapes import Dim, ShapeEnv, Truth
+from disc.shapes import Condition, Dim, ShapeEnv, Truth
 
 ONE = Dim.of(1)
 
@@ -118,13 +118,22 @@ def _with_equal_first_dims(module: ir.Module) -> tuple[ModuleEnv, str]:
     return env, size.symbols()[0]
 
 
-def _check_facts(env: ShapeEnv, symbol: str) -> None:
-    """A relation to other sizes, or a divisor, would hold for each request and not for several."""
+def _check_facts(env: ModuleEnv, symbol: str) -> None:
+    """A relation to other sizes, a divisor or a condition would hold for each request and not for several."""
     pairs = [*env.facts(), *env.inequalities()]
     if any(symbol in (*left.symbols(), *right.symbols()) and len({*left.symbols(), *right.symbols()}) > 1 for left, right in pairs):
         raise NotIndependent("it stands in a relation to other sizes")
     if env.divisor(Dim.symbol(symbol)) != 1:
         raise NotIndependent("it must be a multiple of another number")
+    conditions = [each for each in env.requirements.values() if symbol in each.condition.symbols() and not _is_minimum(each.condition)]
+    if conditions:
+        raise NotIndependent(f"every call is checked for a condition on it: {conditions[0].text()}")
+
+
+def _is_minimum(condition: Condition) -> bool:
+    """Whether the condition bounds one size from below: more rows satisfy it, too."""
+    order = condition.sole.at_least() if condition.sole is not None else None
+    return order is not None and order[1].is_const and order[0].symbols() == (str(order[0]),)
 
 
 class _Analysis:

@@ -66,11 +66,11 @@ def _same(arithmetic: HostArithmetic, op: ir.Operation, operands: Sequence[HostV
 
 
 def _and(arithmetic: HostArithmetic, op: ir.Operation, operands: Sequence[HostValue]) -> HostValue | None:
-    return _each(lambda a, b: a * b, operands) if _is_boolean(op) else None
+    return _each(arithmetic.all_hold, operands) if _is_boolean(op) else None
 
 
 def _or(arithmetic: HostArithmetic, op: ir.Operation, operands: Sequence[HostValue]) -> HostValue | None:
-    return _each(lambda a, b: a + b - a * b, operands) if _is_boolean(op) else None
+    return _each(arithmetic.any_holds, operands) if _is_boolean(op) else None
 
 
 def _xor(arithmetic: HostArithmetic, op: ir.Operation, operands: Sequence[HostValue]) -> HostValue | None:

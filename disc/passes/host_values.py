@@ -6,7 +6,8 @@ returns None when the result is not an expression of sizes; the op is then data.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -15,7 +16,20 @@ import numpy.typing as npt
 from torch_mlir import ir
 
 from disc.ir.ops import dense_to_array
-from disc.shapes import Dim, ShapeEnv, Truth, ceildiv, dim_max, dim_min
+from disc.shapes import (
+    ALWAYS,
+    NEVER,
+    Comparison,
+    Condition,
+    Dim,
+    ShapeEnv,
+    Truth,
+    all_of,
+    any_of,
+    ceildiv,
+    dim_max,
+    dim_min,
+)
 
 HostValue = npt.NDArray[np.object_]
 
@@ -154,6 +168,25 @@ class HostArithmetic:
 
     def __init__(self, env: ShapeEnv) -> None:
         self.env = env
+        self.conditions: dict[Dim, Condition] = {}  # what a 0 or 1 that was computed from comparisons says
+
+    def condition(self, truth: Dim) -> Condition:
+        """The condition that a 0 or 1 stands for."""
+        if truth.is_const:
+            return ALWAYS if truth.const else NEVER
+        return self.conditions.get(truth) or Condition.of("!=", truth, ZERO)
+
+    def all_hold(self, a: Dim, b: Dim) -> Dim:
+        return self._joined(a * b, all_of, a, b)
+
+    def any_holds(self, a: Dim, b: Dim) -> Dim:
+        return self._joined(a + b - a * b, any_of, a, b)
+
+    def _joined(self, result: Dim, join: Callable[[Sequence[Condition]], Condition], a: Dim, b: Dim) -> Dim:
+        if result not in self.conditions and not result.is_const:
+            with suppress(ValueError):  # too long to be told: the number says the same
+                self.conditions[result] = join((self.condition(a), self.condition(b)))
+        return result
 
     def less(self, a: Dim, b: Dim) -> Dim:
         """1 if a < b else 0."""
@@ -172,7 +205,7 @@ class HostArithmetic:
         if isinstance(a, Ratio) and isinstance(b, Ratio):
             a, b = a.numerator * b.denominator, b.numerator * a.denominator
         assert isinstance(a, Dim) and isinstance(b, Dim), "operands of one compare have one type"
-        return {
+        result = {
             "LT": lambda: self.less(a, b),
             "LE": lambda: ONE - self.less(b, a),
             "GT": lambda: self.less(b, a),
@@ -180,6 +213,10 @@ class HostArithmetic:
             "EQ": lambda: ONE - self.differ(a, b),
             "NE": lambda: self.differ(a, b),
         }[direction]()
+        if not result.is_const:
+            sign = {"LT": "<", "LE": "<=", "GT": ">", "GE": ">=", "EQ": "==", "NE": "!="}[direction]
+            self.conditions[result] = Condition(((Comparison(sign, a, b).normalized(),),))
+        return result
 
     def select(self, condition: Dim, a: Dim | Ratio, b: Dim | Ratio) -> Dim | Ratio | None:
         if condition.is_const:

@@ -8,19 +8,20 @@ from torch_mlir import ir
 
 from disc.errors import CompilerBug
 from disc.ir.ops import main_block, main_function, shape_of
-from disc.ir.symbols import ModuleEnv
+from disc.ir.symbols import ModuleEnv, Requirement
 from disc.passes.host_values import HostValue, scalar
-from disc.shapes import Dim, parse_dim
+from disc.shapes import Dim, parse_condition, parse_dim
 
 Entry = str | int | None
 
 
 @dataclass
 class InputSizes:
-    """Dims of the tensor arguments and values of the scalar arguments."""
+    """Dims of the tensor arguments and values of the scalar arguments; the conditions under which the front end made the program."""
 
     dims: dict[ir.Value, tuple[Dim, ...]] = field(default_factory=dict)
     values: dict[ir.Value, HostValue] = field(default_factory=dict)
+    conditions: list[Requirement] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,9 @@ def declare_inputs(module: ir.Module, env: ModuleEnv) -> InputSizes:
     entries = [reader.entries(index) for index in range(len(reader.arguments))]
     reader.declare_plain(entries)
     reader.declare_scaled(entries)
-    reader.compare()
-    return reader.sizes(entries)
+    found = reader.sizes(entries)
+    found.conditions = reader.conditions()
+    return found
 
 
 class _Reader:
@@ -109,12 +111,17 @@ class _Reader:
             raise CompilerBug(f"the front end's symbol {unknown[0]} cannot be found from the input size {entry!r}")
         return scale, dim.constant_term
 
-    def compare(self) -> None:
-        """Learns which of the front end's sizes are at least others (the module attribute `disc.at_least`)."""
+    def conditions(self) -> list[Requirement]:
+        """What the module attribute `disc.conditions` says, in base symbols: under these conditions the program was made."""
         attributes = self.env.module.operation.attributes
-        for pair in ir.ArrayAttr(attributes["disc.at_least"]) if "disc.at_least" in attributes else ():
-            more, less = (parse_dim(ir.StringAttr(size).value).replace(self.meaning) for size in ir.ArrayAttr(pair))
-            self.env.assume_ge(more, less)
+        given = [ir.DictAttr(each) for each in ir.ArrayAttr(attributes["disc.conditions"])] if "disc.conditions" in attributes else []
+        texts = [{entry.name: ir.StringAttr(entry.attr).value for entry in each} for each in given]
+        found = [Requirement(parse_condition(each["expr"]).replace(self.meaning), each.get("why", "")) for each in texts]
+        for requirement in found:
+            unknown = [name for name in requirement.condition.symbols() if name not in self.env.sources]
+            if unknown:
+                raise CompilerBug(f"the front end's condition {requirement.text()} holds {unknown[0]}, which no input has")
+        return found
 
     def sizes(self, entries: list[list[Entry]]) -> InputSizes:
         found = InputSizes()

@@ -29,6 +29,7 @@ from disc.ir.ops import (
     terminator_of,
 )
 from disc.ir.reducers import IN_ORDER
+from disc.ir.stages import NAMED_OPS
 from disc.ir.symbols import ModuleEnv
 from disc.passes.host_values import ONE, ZERO, HostValue, Ratio, elements, is_constant
 from disc.passes.shape_rules import Shapes, conv_paddings, gather_sizes, pad_amounts, slice_bounds
@@ -61,6 +62,7 @@ class NamedForm:
             argument.set_type(self.type_of(argument))
         ops = block_ops(block)
         live = self._live(ops)
+        _refuse_scalars([op for op, is_live in zip(ops, live, strict=True) if is_live])
         for op, is_live in zip(ops, live, strict=True):
             if is_live:
                 self._rewrite_op(op)
@@ -403,3 +405,12 @@ REWRITES: dict[str, Callable[[NamedForm, ir.Operation], None]] = {
     "arith.constant": _rewrite_constant, "chlo.constant": _rewrite_constant, "chlo.constant_like": _rewrite_constant_like,
     "stablehlo.select_and_scatter": _rewrite_select_and_scatter, "tensor.cast": _rewrite_cast, "func.return": _keep_return,
 }  # fmt: skip
+
+
+def _refuse_scalars(ops: Sequence[ir.Operation]) -> None:
+    """Raises UnsupportedOpError naming each of these ops, which make data, that is no op on tensors."""
+    known = [op.name in NAMED_OPS or op.name in REWRITES or op.name.startswith("chlo.broadcast_") for op in ops]
+    reason = "there is no rule for this op where it computes data"
+    refused = [UnsupportedOp(op.name, reason, location_text(op)) for op, is_known in zip(ops, known, strict=True) if not is_known]
+    if refused:
+        raise UnsupportedOpError(refused)

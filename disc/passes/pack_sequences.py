@@ -81,6 +81,8 @@ def _length(env: ModuleEnv, rows: str) -> str:
             raise NotPacked("its sizes stand in a relation to each other")
         if env.divisor(Dim.symbol(name)) != 1:
             raise NotPacked("the number of rows or tokens must be a multiple of another number")
+        if any(name in each.condition.symbols() for each in env.requirements.values()):
+            raise NotPacked("every call is checked for a condition on the number of rows or tokens")
     return length
 
 

@@ -12,7 +12,9 @@ from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
 from disc.errors import ShapeConstraintError, UnsupportedOp
-from disc.ir.ops import dense_to_array, element_of, int_attr, ints_attr, is_tensor, location_text, shape_of
+from disc.ir.ops import block_ops, dense_to_array, element_of, int_attr, ints_attr, is_tensor, location_text, shape_of, string_attr
+from disc.ir.stages import NAMED_OPS
+from disc.ir.symbols import ModuleEnv, Requirement
 from disc.ir.weights import STORAGE
 from disc.passes.host_rules import HOST_RULES
 from disc.passes.host_values import (
@@ -28,13 +30,14 @@ from disc.passes.host_values import (
     scalar,
     vector,
 )
-from disc.shapes import Dim, ShapeEnv, Truth, dim_max
+from disc.shapes import ALWAYS, NEVER, Dim, Truth, dim_max
 
 Dims = tuple[Dim, ...]
 Rule = Callable[["Shapes", ir.Operation], Sequence[Dims]]
 
 
 ELEMENTS = frozenset((*STORAGE, "index"))
+BODY_OPS = NAMED_OPS | {"stablehlo.return", "stablehlo.broadcast_in_dim"}
 
 
 class DataDependentSizeError(Exception):
@@ -44,7 +47,7 @@ class DataDependentSizeError(Exception):
 class Shapes:
     """What is known about the values of one function: dims of tensors, values of shape arithmetic, facts in `env`."""
 
-    def __init__(self, env: ShapeEnv) -> None:
+    def __init__(self, env: ModuleEnv) -> None:
         self.env = env
         self.arithmetic = HostArithmetic(env)
         self.dims: dict[ir.Value, Dims] = {}
@@ -57,11 +60,14 @@ class Shapes:
         if value is not None:
             self.values[op.results[0]] = value
         if not any(is_tensor(result) for result in op.results):
+            self._visit_effect(op)
             return
         foreign = [kind for kind in map(_element, filter(is_tensor, (*op.operands, *op.results))) if kind not in ELEMENTS]
+        inner = _foreign_inside(op)
         rule = RULES.get(op.name)
-        if rule is None or foreign:
-            self._refuse(op, f"tensors of {foreign[0]} are not supported" if foreign else "there is no rule for this op")
+        if rule is None or foreign or inner:
+            missing = f"there is no rule for {inner} in its body" if inner else "there is no rule for this op"
+            self._refuse(op, f"tensors of {foreign[0]} are not supported" if foreign else missing)
             return
         try:
             inferred = rule(self, op)
@@ -72,6 +78,28 @@ class Shapes:
             raise ShapeConstraintError(f"{op.name} at {location_text(op)}: {error}") from error
         for result, dims in zip(op.results, inferred, strict=True):
             self.dims[result] = self.meet(dims, result)
+
+    def _visit_effect(self, op: ir.Operation) -> None:
+        """An op without tensors among its results: arithmetic on sizes, JAX's assertions about them, or something that no program may do."""
+        if op.name == "stablehlo.custom_call" and string_attr(op, "call_target_name") == "shape_assertion":
+            self._assert(op)
+        elif op.name not in HOST_RULES and op.name not in _SOURCES and op.name != "func.return":
+            self._refuse(op, "there is no rule for this op" if op.results else "it has no result: what it does would be lost")
+
+    def _assert(self, op: ir.Operation) -> None:
+        """`@shape_assertion(%ok, sizes...) {error_message}`, as JAX writes it: the message has a numbered place for each size."""
+        found = [self.values.get(operand) for operand in op.operands]
+        items = [value.item() for value in found if value is not None and value.ndim == 0]
+        dims = [item for item in items if isinstance(item, Dim)]
+        if not dims or len(dims) != len(found):
+            self._refuse(op, "it asserts something that is no condition on sizes")
+            return
+        message = string_attr(op, "error_message") if "error_message" in op.attributes else "an assertion of the program about its sizes"
+        condition = self.arithmetic.condition(dims[0])
+        if condition == NEVER:
+            raise ShapeConstraintError(f"{op.name} at {location_text(op)} never holds: {message}")
+        for part in condition.parts() if condition != ALWAYS else ():
+            self.env.require(Requirement(part, f"asserted at {location_text(op)}", message, tuple(dims[1:])))
 
     def _refuse(self, op: ir.Operation, reason: str) -> None:
         """Reports `op` and goes on with sizes of their own, so that one run reports every such op."""
@@ -113,6 +141,19 @@ class Shapes:
         operands = [self.values.get(operand) for operand in op.operands]
         known = [operand for operand in operands if operand is not None]
         return rule(self.arithmetic, op, known) if len(known) == len(operands) else None
+
+
+def _foreign_inside(op: ir.Operation) -> str | None:
+    """An op in the regions of `op` (the body of a reduction) that must not be there."""
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block_ops(block):
+                if inner.name not in BODY_OPS:
+                    return inner.name
+                found = _foreign_inside(inner)
+                if found is not None:
+                    return found
+    return None
 
 
 def _is_host_type(kind: ir.Type) -> bool:

@@ -10,6 +10,7 @@ from torch import fx
 
 from disc.frontend.call import Call
 from disc.frontend.emitter import Emitter, RuleError, Tensor, integers, is_static, wrap_dim
+from disc.frontend.locations import line_text
 from disc.frontend.rules.elementwise import as_tensor, operand
 from disc.frontend.symbols import Shape, Size, same_shape, same_size, to_shape, to_size
 
@@ -26,6 +27,17 @@ def view(e: Emitter, call: Call) -> Tensor:
     written = call.sizes("size" if "size" in call.arguments else "shape")
     shape = tuple(size if isinstance(size, int) and size >= 0 else found for size, found in zip(written, call.shape, strict=True))
     return e.reshape(call.tensor("self"), shape)
+
+
+def squeeze(e: Emitter, call: Call) -> Tensor:
+    """PyTorch takes a size that it does not know for one that is not 1; a size of 1 would give a result of another rank."""
+    x = call.tensor("self")
+    given = call.raw("dim")
+    dims = range(x.rank) if given is None else [wrap_dim(dim, x.rank) for dim in (given if isinstance(given, list) else [given])]
+    for dim in dims:
+        if not isinstance(x.shape[dim], int):
+            e.require("!=", x.shape[dim], 1, f"squeeze at {line_text(call.node)} would remove it")
+    return reshape(e, call)
 
 
 def permute(e: Emitter, call: Call) -> Tensor:
@@ -217,7 +229,7 @@ def arange(e: Emitter, call: Call) -> Tensor:
 
 RULES: dict[object, Callable[[Emitter, Call], Tensor | tuple[Tensor, ...]]] = {
     aten.view.default: view, aten._unsafe_view.default: view, aten.reshape.default: view,
-    aten.unsqueeze.default: reshape, aten.squeeze.default: reshape, aten.squeeze.dim: reshape, aten.squeeze.dims: reshape,
+    aten.unsqueeze.default: reshape, aten.squeeze.default: squeeze, aten.squeeze.dim: squeeze, aten.squeeze.dims: squeeze,
     aten.flatten.using_ints: reshape, aten.unflatten.int: reshape, aten.view_copy.default: reshape,
     aten.permute.default: permute, aten.transpose.int: transpose, aten.t.default: matrix_transpose,
     aten.expand.default: expand, aten.repeat.default: repeat, aten.as_strided.default: as_strided,

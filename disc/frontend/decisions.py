@@ -1,0 +1,339 @@
+"""What a trace decided about sizes: every condition under which a graph of PyTorch is the model.
+
+    if x.shape[1] % 2 == 0:                 # model.py:12, with an example of 12: the branch is gone from the graph
+        ...                                 → "mod(s1, 2) == 0", decided at model.py:12
+
+PyTorch keeps most of them as guards. It keeps none that holds because it takes every symbolic size to be at least 2 (`x.shape[0] == 1`);
+these are recorded while a module is exported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass
+from types import FrameType
+
+import sympy
+import torch
+from torch import fx
+from torch._export import non_strict_utils
+from torch.fx.experimental import proxy_tensor
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, SLoc, uninteresting_files
+
+from disc.frontend import forms
+from disc.frontend.conditions import condition_of, condition_of_text, relation
+from disc.frontend.known_decisions import weakened
+from disc.frontend.locations import TORCH, frame_text, line_text
+from disc.frontend.symbols import SymbolError, to_text
+from disc.shapes import ALWAYS, NEVER, Condition, Dim, parse_dim
+
+_COMPARISONS = {"__eq__": "==", "__ne__": "!=", "__le__": "<=", "__lt__": "<", "__ge__": ">=", "__gt__": ">"}
+_EXTREMES = {"__sym_max__": ">=", "__sym_min__": "<="}
+_PASSED = frozenset({*uninteresting_files(), __file__})  # PyTorch's own arithmetic on sizes, and what is put around it here
+# Frames between the user's code and a size: `if size:` compares in the first, modes of functions are in the others.
+_THROUGH = frozenset(module.__file__ for module in (torch, forms, torch.overrides, non_strict_utils, proxy_tensor))
+_DISC = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+# Functions of PyTorch, by file, whose decisions concern strides, or how a view is taken apart: values are the same either way.
+LAYOUT: dict[str, frozenset[str]] = {
+    "_prims_common/__init__.py": frozenset(
+        """
+        check_contiguous_sizes_strides is_contiguous is_contiguous_or_false is_channels_last_contiguous_2d is_channels_last_contiguous_3d
+        is_channels_last_contiguous_or_false_2d is_channels_last_contiguous_or_false_3d are_strides_like_channels_last
+        are_strides_like_channels_last_or_false is_non_overlapping_and_dense is_non_overlapping_and_dense_or_false
+        compute_elementwise_output_logical_to_physical_perm compute_elementwise_output_strides __lt__ ge
+        """.split()
+    ),
+    "_prims/__init__.py": frozenset({"_collapse_view_helper"}),
+    "_refs/__init__.py": frozenset({"_reshape_view_helper_core_alg"}),
+    "_subclasses/fake_impls.py": frozenset({"convert"}),  # the memory format that a convolution's result has
+}
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A condition on the symbols of a graph. why: "decided at model.py:12"; layout: it decided how data lie in memory, and no value."""
+
+    condition: Condition
+    why: str = ""
+    layout: bool = False
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """A condition that cannot be checked: its text, the reason, and the place."""
+
+    text: str
+    reason: str
+    place: str
+
+
+Found = Decision | Undecided
+
+
+# --- recording ------------------------------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """While it is entered, records each comparison of sizes in the user's Python code, and where PyTorch makes a guard.
+
+    recorded: conditions that held, in terms of the symbols as they were then.
+    """
+
+    def __init__(self) -> None:
+        self.recorded: list[Found] = []
+        self._saved: list[tuple[type, str, Callable[..., object]]] = []
+
+    def __enter__(self) -> Recorder:
+        for kind in (torch.SymInt, torch.SymFloat):
+            for name, sign in _COMPARISONS.items():
+                self._replace(kind, name, lambda real, sign=sign: self._comparison(real, sign))
+        for name, sign in _EXTREMES.items():
+            self._replace(torch.SymInt, name, lambda real, sign=sign: self._extreme(real, sign))
+        self._replace(torch.SymBool, "__bool__", self._truth)
+        self._replace(ShapeEnv, "_get_sloc", _with_user_line)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for kind, name, real in reversed(self._saved):
+            setattr(kind, name, real)
+
+    def _replace(self, kind: type, name: str, wrap: Callable[[Callable[..., object]], Callable[..., object]]) -> None:
+        real = getattr(kind, name)
+        self._saved.append((kind, name, real))
+        setattr(kind, name, wrap(real))
+
+    def _comparison(self, real: Callable[..., object], sign: str) -> Callable[..., object]:
+        """A comparison that PyTorch answers by itself is decided; another one is a SymBool, which `_truth` sees."""
+
+        def compare(left: object, right: object) -> object:
+            result = real(left, right)
+            answer = _constant(result)
+            if answer is not None and (frame := _own_code()) is not None:
+                self._record(lambda: relation(sign, _expression(left), _expression(right)), answer, frame, f"{left} {sign} {right}")
+            return result
+
+        return compare
+
+    def _extreme(self, real: Callable[..., object], sign: str) -> Callable[..., object]:
+        """A maximum or minimum that is one of its operands, or that PyTorch simplifies to one: which one has been decided."""
+
+        def extreme(left: object, right: object) -> object:
+            result = real(left, right)
+            own, other = _expression(left), _expression(right)
+            frame = _own_code()
+            for first, second in ((own, other), (other, own)) if frame is not None and own != other else ():
+                if frame is not None and _takes(result, first):
+                    self._record(lambda first=first, second=second: relation(sign, first, second), True, frame, f"{first} {sign} {second}")
+            return result
+
+        return extreme
+
+    def _truth(self, real: Callable[..., object]) -> Callable[..., object]:
+        def truth(value: torch.SymBool) -> object:
+            expression = value.node.expr
+            answer = real(value)
+            if (frame := _own_code()) is not None:
+                self._record(lambda: condition_of(expression), bool(answer), frame, str(expression))
+            return answer
+
+        return truth
+
+    def _record(self, condition: Callable[[], Condition], answer: bool, frame: FrameType, text: str) -> None:
+        place = frame_text(frame.f_code.co_filename, frame.f_lineno)
+        try:
+            found = condition() if answer else condition().negated()
+            decided = weakened(frame.f_code.co_filename, frame.f_code.co_name, frame.f_locals, found)
+            self.recorded.append(Decision(decided, f"decided at {place}"))
+        except (SymbolError, ValueError) as error:
+            self.recorded.append(Undecided(text if answer else f"not ({text})", str(error), place))
+
+
+def _constant(result: object) -> bool | None:
+    """What a comparison of sizes is, where that is known at once."""
+    if isinstance(result, bool):
+        return result
+    expression = result.node.expr if isinstance(result, torch.SymBool) else None
+    return bool(expression) if expression in (sympy.true, sympy.false) else None
+
+
+def _takes(result: object, first: sympy.Expr) -> bool:
+    """Whether an extreme of two sizes is the first of them. PyTorch simplifies `max(1, n)` wherever it meets it."""
+    if _expression(result) == first:
+        return True
+    simplified = result.node.shape_env.simplify(_expression(result)) if isinstance(result, torch.SymInt) else None
+    return simplified == first
+
+
+def _expression(value: object) -> sympy.Expr:
+    """Raises: SymbolError."""
+    if isinstance(value, torch.SymInt | torch.SymFloat):
+        return value.node.expr
+    if isinstance(value, int | float):
+        return sympy.sympify(value)
+    raise SymbolError(f"{value!r} is no number")
+
+
+def _own_code() -> FrameType | None:
+    """What called a method of a size, where it is no code of PyTorch or of this package."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename in _THROUGH:
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_filename.startswith((TORCH, _DISC, "<")):
+        return None
+    return frame
+
+
+def _with_user_line(real: Callable[..., object]) -> Callable[..., object]:
+    """PyTorch tells which function of its own made a guard; for what line of the user's, only under Dynamo."""
+
+    def locate(env: ShapeEnv, framework_loc: str | None = None) -> SLoc:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename in _PASSED:
+            frame = frame.f_back
+        inner = frame
+        while frame is not None and frame.f_code.co_filename.startswith((TORCH, _DISC, "<")):
+            frame = frame.f_back
+        summary = traceback.FrameSummary(inner.f_code.co_filename, inner.f_lineno, inner.f_code.co_name) if inner is not None else None
+        return SLoc(framework_loc or summary, frame_text(frame.f_code.co_filename, frame.f_lineno) if frame is not None else None)
+
+    return locate
+
+
+# --- guards ---------------------------------------------------------------------------------------------------------------------
+
+
+def guards_of(env: ShapeEnv) -> list[Found]:
+    """The guards of an environment of shapes, and the assertions that it left to run time."""
+    found: list[Found] = []
+    for guard in env.guards:
+        frame = guard.sloc.framework_loc
+        own = frame.filename.removeprefix(TORCH) if isinstance(frame, traceback.FrameSummary) else ""
+        layout = isinstance(frame, traceback.FrameSummary) and frame.name in LAYOUT.get(own, ())
+        found.append(_decision(guard.expr, _place(guard.sloc), layout))
+    for asserts in env.deferred_runtime_asserts.values():
+        found += [_decision(each.expr, "", layout=False) for each in asserts]
+    return found
+
+
+def _decision(expression: sympy.Basic, place: str, layout: bool) -> Found:
+    try:
+        return Decision(condition_of(expression), f"decided at {place}" if place else "", layout)
+    except (SymbolError, ValueError) as error:
+        return Decision(ALWAYS, layout=True) if layout else Undecided(str(expression), str(error), place)
+
+
+def _place(sloc: SLoc) -> str:
+    """The user's line; where there is none, the function of PyTorch."""
+    if sloc.maybe_user_loc is not None:
+        return sloc.maybe_user_loc
+    frame = sloc.framework_loc
+    if not isinstance(frame, traceback.FrameSummary):
+        return frame or ""
+    own = frame.filename.startswith(TORCH)
+    return f"PyTorch's {frame.name}" if own else frame_text(frame.filename, frame.lineno or 0)
+
+
+def guards_in_text(texts: Iterable[str], sizes: Mapping[str, Dim]) -> list[Found]:
+    """The guards of a program that was loaded from a file, which keeps them as Python expressions without a line.
+
+    sizes: the text of a source ("L['x'].size()[1]") → its size.
+    """
+    found: list[Found] = []
+    for text in texts:
+        try:
+            found.append(Decision(condition_of_text(text, sizes)))
+        except (SymbolError, ValueError) as error:
+            found.append(Undecided(text, str(error), ""))
+    return found
+
+
+def asserted(graph: fx.Graph) -> list[Found]:
+    """The conditions on sizes that `aten._assert_scalar` states in a graph; those on data are left out."""
+    found: list[Found] = []
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default):
+        value = node.args[0].meta.get("val") if isinstance(node.args[0], fx.Node) else node.args[0]
+        if isinstance(value, torch.SymBool):
+            found.append(_decision(value.node.expr, line_text(node), layout=False))
+    return found
+
+
+def guarded_facts(env: ShapeEnv, known: Container[str]) -> list[Found]:
+    """What the guards of a graph teach whose caller checks them: facts about the inputs, as `Condition.is_fact` has them.
+
+    known: the symbols that inputs have. Facts with numbers in them are no help.
+    """
+    found: list[Found] = []
+    for each in guards_of(env):
+        if isinstance(each, Undecided) or each.layout:
+            continue
+        condition = _in_known_symbols(each.condition, {str(symbol): value for symbol, value in env.replacements.items()})
+        for part in condition.parts():
+            sole = part.sole
+            if sole is None or not part.is_fact() or any(name not in known for name in part.symbols()):
+                continue
+            if sole.sign == "==" or all(side.constant_term == 0 for side in (sole.left, sole.right)):
+                found.append(Decision(part))
+    return found
+
+
+# --- all of a program -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What a trace decided, each condition once, in terms of the inputs' symbols. always: how many hold by themselves."""
+
+    decisions: tuple[Decision, ...]
+    undecided: tuple[Undecided, ...]
+    layout: int
+    always: int
+
+
+def settle(found: Iterable[Found], replacements: Mapping[sympy.Symbol, sympy.Expr], known: Container[str]) -> Settled:
+    """replacements: what the environment of shapes found some symbols to be. known: the symbols that inputs have.
+
+    A condition that concerns the layout here and a value there concerns a value; one with a place goes before one without.
+    """
+    values = {str(symbol): value for symbol, value in replacements.items()}
+    kept: dict[Condition, Decision] = {}
+    layout: set[Condition] = set()
+    undecided: dict[str, Undecided] = {}
+    always = 0
+    for each in found:
+        if isinstance(each, Undecided):
+            undecided.setdefault(each.text, each)
+            continue
+        condition = _in_known_symbols(each.condition, values)
+        unknown = [name for name in condition.symbols() if name not in known]
+        if each.layout:
+            layout.add(condition)
+        elif condition == NEVER or unknown:
+            reason = f"{unknown[0]} depends on data" if unknown else "it never holds"
+            text = str(each.condition) if each.condition.symbols() else "a condition on sizes"
+            undecided.setdefault(text, Undecided(text, reason, each.why.removeprefix("decided at ")))
+        for part in condition.parts() if not each.layout and not unknown else []:
+            if part.sole is None and not part.symbols():
+                always += 1
+            elif part not in kept or not kept[part].why:
+                kept[part] = Decision(part, each.why)
+    return Settled(tuple(kept.values()), tuple(undecided.values()), len(layout - kept.keys()), always)
+
+
+def _in_known_symbols(condition: Condition, values: Mapping[str, sympy.Expr]) -> Condition:
+    """The condition with replaced symbols replaced, until none is left; symbols whose replacement is no integer stay."""
+    for _ in range(8):
+        images: dict[str, Dim] = {}
+        for name in condition.symbols():
+            if name in values:
+                try:
+                    images[name] = parse_dim(to_text(values[name]))
+                except SymbolError:
+                    continue
+        if not images:
+            return condition
+        condition = condition.replace(images)
+    return condition

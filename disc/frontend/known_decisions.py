@@ -1,0 +1,44 @@
+"""Decisions of libraries whose meaning is known: what must really hold where PyTorch answered a comparison of sizes.
+
+A library may ask about a size of 1 for speed, or where the answer matters for some of its inputs only. Each entry says why less suffices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from disc.frontend.conditions import relation
+from disc.frontend.symbols import to_size
+from disc.shapes import ALWAYS, Condition, any_of
+
+Weaken = Callable[[Mapping[str, object], Condition], Condition]
+
+
+def _attention(names: Mapping[str, object], decided: Condition) -> Condition:
+    """`q_length > 1 and attention_mask is None and is_causal`, `q_length == 1`: one query is not hidden from later keys, and groups of
+    heads are laid out otherwise. Without a mask, a single query that was compiled as causal sees the first key alone: right where there
+    is no other."""
+    query, key = names.get("query"), names.get("key")
+    if not isinstance(query, torch.Tensor) or not isinstance(key, torch.Tensor):
+        return decided
+    if names.get("attention_mask") is not None or names.get("is_causal") is False:
+        return ALWAYS
+    queries, keys = (to_size(each.shape[2]) for each in (query, key))
+    if isinstance(queries, int) or set(decided.symbols()) != {str(symbol) for symbol in queries.free_symbols}:
+        return decided
+    return any_of((relation("!=", queries, 1), relation("==", queries, keys)))
+
+
+KNOWN: dict[tuple[str, str], Weaken] = {
+    ("transformers/integrations/sdpa_attention.py", "sdpa_attention_forward"): _attention,
+}
+
+
+def weakened(path: str, function: str, names: Mapping[str, object], decided: Condition) -> Condition:
+    """What must hold for a condition that was decided in this function, with these local variables."""
+    for (ending, name), weaken in KNOWN.items():
+        if function == name and path.replace("\\", "/").endswith(ending):
+            return weaken(names, decided)
+    return decided
