@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from disc._dim_algebra import Dim, Mod, Symbol, content, divide_coefficients, of_terms, parse_dim
+from disc._dim_algebra import Dim, FloorDiv, Mod, Symbol, content, divide_coefficients, of_terms, parse_dim
 
 NEGATED = {"==": "!=", "!=": "==", "<=": ">", ">": "<=", "<": ">=", ">=": "<"}
 _SIGN = re.compile(r"==|!=|<=|>=|<|>")
@@ -42,24 +42,29 @@ class Comparison:
         return Comparison(NEGATED[self.sign], self.left, self.right)
 
     def replace(self, values: Mapping[str, Dim | int]) -> Comparison:
-        return Comparison(self.sign, self.left.replace(values), self.right.replace(values))
+        """Normalized, since the expressions may fold."""
+        return Comparison(self.sign, self.left.replace(values), self.right.replace(values)).normalized()
 
     def normalized(self) -> Comparison:
-        """One form of all orders of the same sides: `>=` between sums without negative terms, the constant where it is positive."""
+        """One form of all comparisons with the same meaning: without common factors and negative terms, `>=` for every order."""
         order = self.at_least()
-        if order is None:
-            return self
-        difference = order[0] - order[1]
+        difference = self.left - self.right if order is None else order[0] - order[1]
         constant = difference.constant_term
-        more = of_terms((value, product) for value, product in difference.monomials if product and value > 0)
-        less = more - (difference - constant)
-        if less == 0 and more.monomials:  # c * n >= -constant
-            factor = content(more)
-            return Comparison(">=", divide_coefficients(more, factor), Dim.of(-(constant // factor)))
-        if more == 0 and less.monomials:
-            factor = content(less)
-            return Comparison(">=", Dim.of(constant // factor), divide_coefficients(less, factor))
-        return Comparison(">=", more + max(constant, 0), less - min(constant, 0))
+        variable = difference - constant
+        if not variable.monomials:
+            return self
+        factor = content(variable) if order is not None else content(difference)
+        variable, constant = divide_coefficients(variable, factor), constant // factor  # an order of integers: rounded
+        more = of_terms((value, product) for value, product in variable.monomials if value > 0)
+        less = more - variable
+        if order is None and more == 0:
+            more, less, constant = less, more, -constant
+        sign = ">=" if order is not None else self.sign
+        if more == 0:
+            return Comparison(sign, Dim.of(constant), less)
+        if less == 0:
+            return Comparison(sign, more, Dim.of(-constant))
+        return Comparison(sign, more + max(constant, 0), less - min(constant, 0))
 
     def at_least(self) -> tuple[Dim, Dim] | None:
         """(greater, smaller) of an order, as `greater >= smaller`; None for == and !=."""
@@ -129,9 +134,14 @@ def _is_linear(dim: Dim) -> bool:
 
 
 def _is_remainder(dim: Dim) -> bool:
-    """Whether `dim` is the remainder of a multiple of one symbol by a constant."""
+    """Whether `dim` is the remainder, by a constant, of a multiple of one symbol or of a part of one (`S0 // 2`)."""
     atom = dim.sole_atom
-    return isinstance(atom, Mod) and atom.right.is_const and _is_linear(atom.left) and len(atom.left.monomials) == 1
+    if not isinstance(atom, Mod) or not atom.right.is_const or len(atom.left.monomials) != 1:
+        return False
+    inner = atom.left.atoms()[0] if len(atom.left.atoms()) == 1 else None
+    if isinstance(inner, FloorDiv):
+        return inner.right.is_const and _is_linear(inner.left)
+    return _is_linear(atom.left)
 
 
 ALWAYS = Condition(((),))

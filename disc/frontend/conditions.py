@@ -20,6 +20,9 @@ _QUOTIENTS = (torch_sympy.IntTrueDiv, torch_sympy.FloatTrueDiv)
 _POWERS = (sympy.Pow, torch_sympy.PowByNatural)
 
 
+_ONE = Dim.of(1)
+
+
 @dataclass(frozen=True)
 class _Number:
     """numerator / denominator, the denominator positive where it is a size that is not 0.
@@ -29,7 +32,7 @@ class _Number:
     """
 
     numerator: Dim
-    denominator: Dim = Dim.of(1)
+    denominator: Dim = _ONE
 
     def __add__(self, other: _Number) -> _Number:
         if self.denominator == other.denominator:
@@ -109,12 +112,10 @@ def _number(expression: sympy.Expr) -> _Number:
         return _Number(parse_dim(to_text(expression)))
     except (SymbolError, AttributeError):
         pass
-    if isinstance(expression, sympy.Float | sympy.Rational):
-        return (
-            _constant(float(expression))
-            if isinstance(expression, sympy.Float)
-            else _Number(Dim.of(int(expression.p)), Dim.of(int(expression.q)))
-        )
+    if isinstance(expression, sympy.Float):
+        return _constant(float(expression))
+    if isinstance(expression, sympy.Rational):
+        return _Number(Dim.of(int(expression.p)), Dim.of(int(expression.q)))
     parts = [part for part in expression.args if isinstance(part, sympy.Expr)]
     if isinstance(expression, torch_sympy.ToFloat):
         return _number(parts[0])

@@ -19,9 +19,10 @@ from types import FrameType
 import sympy
 import torch
 from torch import fx
+from torch._guards import SLoc
 from torch._export import non_strict_utils
 from torch.fx.experimental import proxy_tensor
-from torch.fx.experimental.symbolic_shapes import ShapeEnv, SLoc, uninteresting_files
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 
 from disc.frontend import forms
 from disc.frontend.conditions import condition_of, condition_of_text, relation
@@ -39,18 +40,17 @@ _DISC = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 # Functions of PyTorch, by file, whose decisions concern strides, or how a view is taken apart: values are the same either way.
 LAYOUT: dict[str, frozenset[str]] = {
-    "_prims_common/__init__.py": frozenset(
-        """
-        check_contiguous_sizes_strides is_contiguous is_contiguous_or_false is_channels_last_contiguous_2d is_channels_last_contiguous_3d
-        is_channels_last_contiguous_or_false_2d is_channels_last_contiguous_or_false_3d are_strides_like_channels_last
-        are_strides_like_channels_last_or_false is_non_overlapping_and_dense is_non_overlapping_and_dense_or_false
-        compute_elementwise_output_logical_to_physical_perm compute_elementwise_output_strides __lt__ ge
-        """.split()
-    ),
+    "_prims_common/__init__.py": frozenset({
+        "check_contiguous_sizes_strides", "is_contiguous", "is_contiguous_or_false", "is_channels_last_contiguous_2d",
+        "is_channels_last_contiguous_3d", "is_channels_last_contiguous_or_false_2d", "is_channels_last_contiguous_or_false_3d",
+        "are_strides_like_channels_last", "are_strides_like_channels_last_or_false", "is_non_overlapping_and_dense",
+        "is_non_overlapping_and_dense_or_false", "compute_elementwise_output_logical_to_physical_perm",
+        "compute_elementwise_output_strides", "__lt__", "ge",
+    }),
     "_prims/__init__.py": frozenset({"_collapse_view_helper"}),
     "_refs/__init__.py": frozenset({"_reshape_view_helper_core_alg"}),
     "_subclasses/fake_impls.py": frozenset({"convert"}),  # the memory format that a convolution's result has
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,11 @@ class Undecided:
 
 
 Found = Decision | Undecided
+
+
+def decision_text(found: Found) -> str:
+    """What was decided, without where."""
+    return found.text if isinstance(found, Undecided) else repr(found.condition.alternatives)
 
 
 # --- recording ------------------------------------------------------------------------------------------------------------------
@@ -147,9 +152,13 @@ class Recorder:
         try:
             found = condition() if answer else condition().negated()
             decided = weakened(frame.f_code.co_filename, frame.f_code.co_name, frame.f_locals, found)
-            self.recorded.append(Decision(decided, f"decided at {place}"))
+            self.recorded.append(Decision(decided, _why(place)))
         except (SymbolError, ValueError) as error:
             self.recorded.append(Undecided(text if answer else f"not ({text})", str(error), place))
+
+
+def _why(place: str) -> str:
+    return "" if not place else f"decided by {place}" if place.startswith("PyTorch's ") else f"decided at {place}"
 
 
 def _constant(result: object) -> bool | None:
@@ -221,7 +230,7 @@ def guards_of(env: ShapeEnv) -> list[Found]:
 
 def _decision(expression: sympy.Basic, place: str, layout: bool) -> Found:
     try:
-        return Decision(condition_of(expression), f"decided at {place}" if place else "", layout)
+        return Decision(condition_of(expression), _why(place), layout)
     except (SymbolError, ValueError) as error:
         return Decision(ALWAYS, layout=True) if layout else Undecided(str(expression), str(error), place)
 
@@ -314,7 +323,7 @@ def settle(found: Iterable[Found], replacements: Mapping[sympy.Symbol, sympy.Exp
         elif condition == NEVER or unknown:
             reason = f"{unknown[0]} depends on data" if unknown else "it never holds"
             text = str(each.condition) if each.condition.symbols() else "a condition on sizes"
-            undecided.setdefault(text, Undecided(text, reason, each.why.removeprefix("decided at ")))
+            undecided.setdefault(text, Undecided(text, reason, each.why.removeprefix("decided at ").removeprefix("decided by ")))
         for part in condition.parts() if not each.layout and not unknown else []:
             if part.sole is None and not part.symbols():
                 always += 1

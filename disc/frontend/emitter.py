@@ -110,7 +110,7 @@ class Emitter:
         self.decisions: list[Found] = []
 
     def require(self, sign: str, left: Size, right: Size, why: str) -> None:
-        """The rule holds only where `left sign right` (a comparison of `disc.shapes`): proved, or checked in every call. why: for people."""
+        """The rule holds only where `left sign right`, a comparison of `disc.shapes`: it is proved, or checked in every call."""
         self.decisions.append(Decision(relation(sign, left, right), why))
 
     # --- raw ops ------------------------------------------------------------------------------------------------------------

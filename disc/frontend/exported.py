@@ -10,6 +10,7 @@ import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 import sympy
@@ -25,7 +26,8 @@ from torch_mlir import ir
 
 from disc.errors import CompilerBug, DiscError, ShapeConstraintError, UnsupportedFormatError, UnsupportedOp, UnsupportedOpError
 from disc.frontend.archive import check_archive
-from disc.frontend.decisions import Recorder
+from disc.frontend.conditions import relation
+from disc.frontend.decisions import Decision, Found, Recorder
 from disc.frontend.decompose import Decomposed, constants_by_attribute, decompose
 from disc.frontend.decompositions import export_table
 from disc.frontend.dialects import load_frontend_dialects
@@ -79,7 +81,7 @@ def import_exported(program: ExportedProgram, context: ir.Context) -> Imported:
 def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
     load_frontend_dialects(context)
     _refuse_training(program)
-    stored = stored_guards(program)
+    stored, recorded = stored_guards(program), program.graph_module.meta.get(RECORDED)
     program, decomposed = _decomposed(program)
     placeholders = {node.name: decomposed.values[node] for node in program.graph.nodes if node.op == "placeholder"}
     inputs, leaves, weights, fixed = [], [], {}, []
@@ -94,8 +96,8 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
         elif node is not None and spec.target is not None:
             weights[node] = (spec.target, _stored_tensor(program, spec.target))
     weights |= decomposed.constants
-    outputs, decisions = _outputs(program, decomposed), lambda: [*decisions_of(program), *stored]
-    source = GraphSource(decomposed.graph, inputs, weights, outputs, _ranges(program), decisions)
+    outputs, decisions = _outputs(program, decomposed), lambda: [*decisions_of(program, recorded), *stored]
+    source = GraphSource(decomposed.graph, inputs, weights, outputs, _ranges(program), decisions, recorded is not None)
     lowered = lower_graph(source, context)
     return Imported(
         lowered.module,
@@ -274,7 +276,7 @@ def _export(model: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, 
     with warnings.catch_warnings(), sizes_from_two(), quiet(), Recorder() as recorder, SymbolicForms() as forms:
         warnings.simplefilter("ignore")
         program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
-    program.graph_module.meta[RECORDED] = recorder.recorded
+    _record(program, shapes, recorder.recorded)
     _warn_of_fixed_dims(program, shapes, forms)
     return program
 
@@ -284,19 +286,50 @@ def _warn_of_fixed_dims(program: ExportedProgram, shapes: dict[str, object], for
 
     shapes: the specs by parameter, in the order of the inputs. forms: the record of the export.
     """
+    for place in _declared_dims(program, shapes) or ():
+        who = forms.who_fixed(place.size)
+        if who is not None:
+            fixed = f"dim {place.dim} of input '{place.name}' is fixed to {to_size(place.size)} by {who}"
+            warnings.warn(f"{fixed}: the compiled program takes no other size there", stacklevel=5)
+
+
+@dataclass(frozen=True)
+class _DeclaredDim:
+    """A dim that was declared dynamic. least: the user's minimum."""
+
+    name: str
+    dim: int
+    size: object
+    least: int | None
+
+
+def _declared_dims(program: ExportedProgram, shapes: dict[str, object]) -> list[_DeclaredDim] | None:
+    """The dynamic dims of all inputs; None for specs in another form than one per input."""
     placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     names = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
     specs = pytree.tree_leaves(shapes, is_leaf=lambda spec: spec is None or (isinstance(spec, dict) and all(map(_is_int, spec))))
-    if len(specs) != len(names):  # specs in another form than one per input
-        return
+    if len(specs) != len(names):
+        return None
+    found: list[_DeclaredDim] = []
     for name, spec in zip(names, specs, strict=True):
         value = placeholders[name].meta["val"] if name in placeholders else None
         for dim in _dynamic_dims(spec):
             size = value.shape[dim] if isinstance(value, torch.Tensor) else None
-            who = forms.who_fixed(size)
-            if who is not None:
-                text = f"dim {dim} of input '{name}' is fixed to {to_size(size)} by {who}: the compiled program takes no other size there"
-                warnings.warn(text, stacklevel=5)
+            found.append(_DeclaredDim(name, dim, size, getattr(spec[dim], "min", None)))
+    return found
+
+
+def _record(program: ExportedProgram, shapes: dict[str, object], recorded: Sequence[Found]) -> None:
+    """Keeps with the program all that was decided about its sizes, the user's minima among it, where these are known."""
+    dims = _declared_dims(program, shapes)
+    if dims is None:
+        return
+    minima = [
+        Decision(relation(">=", to_size(each.size), each.least), f"its range begins at {each.least}")
+        for each in dims
+        if each.least is not None and isinstance(each.size, torch.SymInt)
+    ]
+    program.graph_module.meta[RECORDED] = [*recorded, *minima]
 
 
 def _is_int(value: object) -> bool:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch.export import ExportedProgram
 
+from disc.frontend.decisions import decision_text
+from disc.frontend.program_decisions import RECORDED
 from disc.frontend.symbols import shape_environment
 
 
@@ -19,6 +21,8 @@ def program_facts(program: ExportedProgram) -> dict[str, str]:
         "signature": repr(program.graph_signature),
         "ranges": str(program.range_constraints),
         "guards": "\n".join(str(guard.expr) for guard in environment.guards) if environment is not None else "",
+        "stored guards": "\n".join(program._guards_code),
+        "decisions": "\n".join(map(decision_text, program.graph_module.meta.get(RECORDED, ()))),
         "call": str(program.call_spec),
         "tensors": "\n".join(f"{name}: {value.dtype} {tuple(value.shape)}" for name, value in _tensors(program)),
     }

@@ -62,7 +62,8 @@ class GraphSource:
     """A graph with the meaning of its placeholders and outputs.
 
     outputs: nodes or plain constants, in order; weights: placeholder or get_attr node → (name, data). decisions: finds, once the graph is
-    lowered, what has been decided about its sizes; None where whoever calls the graph checks its guards.
+    lowered, what has been decided about its sizes; None where whoever calls the graph checks its guards. bounds_are_decisions: whatever
+    bounds a size from below is among the decisions, PyTorch's own bounds apart.
     """
 
     graph: fx.Graph
@@ -71,6 +72,7 @@ class GraphSource:
     outputs: Sequence[tuple[str, fx.Node | Constant]]
     ranges: Mapping[sympy.Symbol, ValueRanges]
     decisions: Callable[[], list[Found]] | None = None
+    bounds_are_decisions: bool = False
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,10 @@ class _Lowering:
         ranges = {s: values for s, values in self.source.ranges.items() if isinstance(s, sympy.Symbol) and s.is_integer}
         sizes = {size for node in self.source.graph.nodes for size in _sizes_of(node.meta.get("val")) if isinstance(size, sympy.Expr)}
         known = [size for size in sorted(sizes, key=str) if size.free_symbols <= set(ranges)]
-        return {symbol: ValueRanges(relaxed_minimum(symbol, ranges, known), value.upper) for symbol, value in ranges.items()}
+        return {
+            symbol: ValueRanges(relaxed_minimum(symbol, ranges, known, self.source.bounds_are_decisions), value.upper)
+            for symbol, value in ranges.items()
+        }
 
     def _used_symbols(self) -> set[str]:
         sizes = (size for argument in self.source.inputs for size in _sizes_of(argument.node.meta["val"]))

@@ -13,31 +13,27 @@ from torch.utils import _pytree as pytree
 from disc.frontend.conditions import relation
 from disc.frontend.decisions import Decision, Found, guards_in_text, guards_of
 from disc.frontend.symbols import lower_limit, shape_environment, to_size, to_text, upper_limit
-from disc.shapes import Condition, Dim, parse_dim
+from disc.shapes import Dim, parse_dim
 
 RECORDED = "disc_decisions"  # among the metadata of a program that `export_module` made
 
 
-def decisions_of(program: ExportedProgram) -> list[Found]:
-    """The conditions under which `program` is the model: recorded by `export_module`, guards of its symbols, ranges declared for its dims."""
+def decisions_of(program: ExportedProgram, recorded: Sequence[Found] | None) -> list[Found]:
+    """The conditions under which `program` is the model: recorded while it was exported, guards of its symbols, ranges of its dims.
+
+    recorded: by `export_module`; None for a program that something else made.
+    """
     environment = shape_environment(node.meta.get("val") for node in program.graph.nodes)
     if environment is None:
         return []
-    recorded = program.graph_module.meta.get(RECORDED)
     found: list[Found] = [*(recorded or ()), *guards_of(environment)]
-    layouts = [each.condition for each in found if isinstance(each, Decision) and each.layout] if recorded is not None else []
     for size, values in program.range_constraints.items():
-        if isinstance(size, sympy.Symbol) and (low := lower_limit(values)) is not None and _is_declared(size, low, layouts):
+        low = lower_limit(values) if recorded is None and isinstance(size, sympy.Symbol) else None
+        if low is not None and low not in (0, 2):  # PyTorch's own bound is 2; another one is the user's, or a condition's
             found.append(Decision(relation(">=", size, low), f"its range begins at {low}"))
         if (high := upper_limit(values)) is not None:
             found.append(Decision(relation("<=", size, high), f"its range ends at {high}"))
     return found
-
-
-def _is_declared(symbol: sympy.Symbol, low: int, layouts: Sequence[Condition]) -> bool:
-    """Whether the user, or a condition on values, bounds the symbol from below: PyTorch's own bound is 2, or what it needs for the layout."""
-    own = [condition for condition in layouts if condition.symbols() == (str(symbol),)]
-    return low == 1 or (low > 2 and all(condition.evaluate({str(symbol): low - 1}) for condition in own))
 
 
 def stored_guards(program: ExportedProgram) -> list[Found]:
@@ -66,6 +62,7 @@ def _source_texts(program: ExportedProgram) -> dict[str, Dim]:
 def _input_paths(program: ExportedProgram) -> list[str]:
     """The place of each input among the arguments, as guards name it: "['x']", "['pair'][0]"."""
     spec = program.call_spec.in_spec
+    assert spec is not None, "an exported program tells the structure of its inputs"
     args, kwargs = pytree.tree_unflatten(range(spec.num_leaves), spec)
     signature = program.module_call_graph[0].signature
     names = (signature.forward_arg_names if signature is not None else None) or [f"args_{number}" for number in range(len(args))]

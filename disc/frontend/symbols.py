@@ -246,18 +246,21 @@ def solve_base(
     return {name: solve}
 
 
-def relaxed_minimum(symbol: sympy.Symbol, ranges: dict[sympy.Symbol, ValueRanges], sizes: Iterable[sympy.Expr]) -> sympy.Expr:
+def relaxed_minimum(
+    symbol: sympy.Symbol, ranges: dict[sympy.Symbol, ValueRanges], sizes: Iterable[sympy.Expr], always: bool = False
+) -> sympy.Expr:
     """The smallest size of `symbol` for which every size of the graph stays non-negative.
 
     PyTorch specialises sizes 0 and 1 and therefore bounds every size from below by 2, not because the user's program needs 2; but it
     also simplifies with that bound (`x[1:]` has size `s0 - 1`, wrong for 0), so the bound is only lowered as far as no size becomes
-    negative. A bound that makes no size exactly 2 has another reason, a branch or the user's own minimum, and stays.
+    negative. A bound that makes no size exactly 2 has another reason, a branch or the user's own minimum, and stays, unless these are
+    checked by themselves (always).
     """
     if ranges[symbol].lower <= 0:  # an integer that is no size may have no lower bound
         return ranges[symbol].lower
     lower = int(ranges[symbol].lower)
     using = [size for size in sizes if symbol in size.free_symbols]
-    if lower != 2 and not any(size.free_symbols == {symbol} and size.subs(symbol, lower) == 2 for size in using):
+    if not always and lower != 2 and not any(size.free_symbols == {symbol} and size.subs(symbol, lower) == 2 for size in using):
         return sympy.Integer(lower)
 
     def holds(minimum: int) -> bool:

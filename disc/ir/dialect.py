@@ -34,7 +34,7 @@ class Relation(Disc.Operation, name="relation"):
 
 
 class Condition(Disc.Operation, name="condition"):
-    """What every call is checked for on entry: `expr` holds (disc/_dim_conditions.py has the grammar); `why` and `message` are for people."""
+    """What every call is checked for on entry: `expr` (grammar: disc/_dim_conditions.py) holds; `why` and `message` are for people."""
 
     expr: ir.StringAttr
 

@@ -80,7 +80,7 @@ class Shapes:
             self.dims[result] = self.meet(dims, result)
 
     def _visit_effect(self, op: ir.Operation) -> None:
-        """An op without tensors among its results: arithmetic on sizes, JAX's assertions about them, or something that no program may do."""
+        """An op without a tensor as its result: arithmetic on sizes, an assertion of JAX's about them, or something that is refused."""
         if op.name == "stablehlo.custom_call" and string_attr(op, "call_target_name") == "shape_assertion":
             self._assert(op)
         elif op.name not in HOST_RULES and op.name not in _SOURCES and op.name != "func.return":

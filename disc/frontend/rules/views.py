@@ -33,7 +33,8 @@ def squeeze(e: Emitter, call: Call) -> Tensor:
     """PyTorch takes a size that it does not know for one that is not 1; a size of 1 would give a result of another rank."""
     x = call.tensor("self")
     given = call.raw("dim")
-    dims = range(x.rank) if given is None else [wrap_dim(dim, x.rank) for dim in (given if isinstance(given, list) else [given])]
+    named = [call.integer("dim")] if isinstance(given, int) else [] if given is None else call.integers("dim")
+    dims = range(x.rank) if given is None else [wrap_dim(dim, x.rank) for dim in named]
     for dim in dims:
         if not isinstance(x.shape[dim], int):
             e.require("!=", x.shape[dim], 1, f"squeeze at {line_text(call.node)} would remove it")
