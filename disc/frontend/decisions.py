@@ -19,8 +19,8 @@ from types import FrameType
 import sympy
 import torch
 from torch import fx
-from torch._guards import SLoc
 from torch._export import non_strict_utils
+from torch._guards import SLoc
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 
