@@ -42,9 +42,9 @@ def location(node: fx.Node) -> ir.Location:
 def line_text(node: fx.Node) -> str:
     """ "file.py:12", or "unknown line"."""
     frame = user_line(node.meta.get("stack_trace"))
-    return frame_text(*frame) if frame else "unknown line"
+    return f"{frame[0]}:{frame[1]}" if frame else "unknown line"
 
 
 def frame_text(path: str, line: int) -> str:
-    """ "file.py:12"."""
-    return f"{path}:{line}"
+    """ "file.py:12" of a frame, its file by `source_name`."""
+    return f"{source_name(path)}:{line}"

@@ -124,7 +124,7 @@ def is_unused(op: ir.Operation) -> bool:
 
 
 def location_text(op: ir.Operation) -> str:
-    """ "file.py:12" of the innermost Python line, its file by `source_name`; "line 12" of a program that came as text; or "unknown line"."""
+    """ "file.py:12" of the innermost Python line, its file by `source_name`; "line 12" of a text; or "unknown line"."""
     found = _LOCATION.search(str(op.location))
     if found is None:
         return "unknown line"
