@@ -1,0 +1,192 @@
+"""Compiles a small model of every architecture of transformers and compares it with eager at other sizes.
+
+    python tools/sweep_models.py --output architectures.json                     # every architecture; goes on where it stopped
+    python tools/sweep_models.py --output architectures.json --again             # those that did not end well
+    python tools/sweep_models.py --output architectures.json bert clip           # these
+
+Each model runs in a process of its own with limits of CPU time and memory. Outcomes: "right"; "refused" (a DiscError that names the
+cause); "eager" (the library cannot build or run the model as this tool makes it); and those that must not be: "wrong", "bug" (a
+CompilerBug), "raw" (another exception), "limit" (time or memory), "crash". Exit status: 0 where none of these is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import multiprocessing
+import resource
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tiny_models import Tiny, architectures, build
+
+import disc
+import disc.api  # loaded once, before the processes are forked
+from disc.errors import CompilerBug, DiscError
+
+EXAMPLE, OTHERS = (2, 8), ((3, 11), (1, 5), (4, 24))
+FINE = ("right", "refused", "eager")
+CPU_SECONDS, MEMORY_BYTES, WALL_SECONDS = 240, 12 << 30, 3000
+TOLERANCE = 2e-3  # of the largest value of a result
+
+
+def judge(model_type: str, class_name: str) -> dict[str, Any]:
+    """What becomes of one architecture."""
+    try:
+        tiny = build(model_type, class_name)
+        example = tiny.inputs(*EXAMPLE)
+        with torch.no_grad():
+            tiny.module(**example)
+    except Exception as error:
+        return {"outcome": "eager", "detail": _brief(error)}
+    found: dict[str, Any] = {"inputs": {name: list(value.shape) for name, value in example.items()}}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compiled = disc.compile(tiny.module, tuple(example.values()), options=disc.Options(cache=False, threads=1))
+    except CompilerBug as error:
+        return {**found, "outcome": "bug", "detail": str(error)[:2000]}
+    except DiscError as error:
+        return {**found, "outcome": "refused", "detail": f"{type(error).__name__}: {error}"[:1500]}
+    except Exception as error:
+        return {**found, "outcome": "raw", "detail": _brief(error), "trace": traceback.format_exc()[-3000:]}
+    return {**found, "kernels": len(compiled.manifest["kernels"]), **_compared(tiny, compiled)}
+
+
+def _compared(tiny: Tiny, compiled: disc.Executable) -> dict[str, Any]:
+    """Right where every size that eager takes gives eager's values, or is refused by name, and one at least is computed."""
+    computed, refusals, worst = 0, [], 0.0
+    for sizes in (EXAMPLE, *OTHERS):
+        inputs = tiny.inputs(*sizes)
+        try:
+            with torch.no_grad():
+                expected = tiny.module(**inputs)
+        except Exception:
+            continue  # eager does not take these sizes
+        try:
+            results = compiled(*inputs.values())
+        except CompilerBug as error:
+            return {"outcome": "bug", "detail": str(error)[:2000]}
+        except DiscError as error:
+            refusals.append(f"{sizes}: {type(error).__name__}: {error}"[:500])
+            continue
+        except Exception as error:
+            return {"outcome": "raw", "detail": f"a call at {sizes}: {_brief(error)}"}
+        for index, (ours, eager) in enumerate(zip(_all(results), expected, strict=True)):
+            difference = _difference(ours, eager)
+            worst = max(worst, difference)
+            if difference > TOLERANCE:
+                return {
+                    "outcome": "wrong",
+                    "detail": f"result {index} at {sizes}: {difference:.2g} of the largest value; {list(eager.shape)}",
+                }
+        computed += 1
+    if not computed:
+        return {"outcome": "refused", "detail": "every size: " + "; ".join(refusals)}
+    return {"outcome": "right", "sizes": computed, "error": float(f"{worst:.2g}"), **({"refused_sizes": refusals} if refusals else {})}
+
+
+def _all(results: object) -> Sequence[torch.Tensor]:
+    return results if isinstance(results, tuple | list) else (results,)  # type: ignore[return-value]
+
+
+def _difference(ours: torch.Tensor, eager: torch.Tensor) -> float:
+    """The largest difference as a share of the largest finite value; infinite where shape, dtype or the non-finite places differ."""
+    if ours.shape != eager.shape or ours.dtype != eager.dtype:
+        return float("inf")
+    if not eager.is_floating_point():
+        return 0.0 if torch.equal(ours, eager) else float("inf")
+    finite = eager.isfinite()
+    if not torch.equal(torch.nan_to_num(ours[~finite]), torch.nan_to_num(eager[~finite])) or not ours[finite].isfinite().all():
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    return float((ours[finite] - eager[finite]).abs().max() / max(1e-3, float(eager[finite].abs().max())))
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:1000]
+
+
+# --- processes ------------------------------------------------------------------------------------------------------------------
+
+
+def _work(sender: Connection, model_type: str, class_name: str) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+    torch.set_num_threads(1)
+    try:
+        found = judge(model_type, class_name)
+    except MemoryError:
+        found = {"outcome": "limit", "detail": "memory"}
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    sender.send({**found, "cpu_seconds": round(used.ru_utime + used.ru_stime, 1)})
+
+
+def run_one(model_type: str, class_name: str) -> dict[str, Any]:
+    """`judge` in a forked process, which has the libraries loaded."""
+    forking = multiprocessing.get_context("fork")
+    receiver, sender = forking.Pipe(duplex=False)
+    process = forking.Process(target=_work, args=(sender, model_type, class_name))
+    process.start()
+    sender.close()
+    try:
+        found = receiver.recv() if receiver.poll(WALL_SECONDS) else {"outcome": "limit", "detail": f"{WALL_SECONDS} s"}
+    except EOFError:
+        process.join()
+        limit = process.exitcode == -24  # SIGXCPU
+        found = {
+            "outcome": "limit" if limit else "crash",
+            "detail": f"{CPU_SECONDS} s of CPU time" if limit else f"exit code {process.exitcode}",
+        }
+    process.kill()
+    process.join()
+    return {"architecture": model_type, "class": class_name, **found}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("only", nargs="*", help="model types; default: all that are not in the file yet")
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--again", action="store_true", help="those in the file that did not end well")
+    parser.add_argument("--until", type=float, default=float("inf"), help="start none after so many minutes")
+    arguments = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    rows = {row["architecture"]: row for row in json.loads(arguments.output.read_text())["rows"]} if arguments.output.exists() else {}
+    every = architectures()
+    wanted = arguments.only or [
+        name for name in every if (name in rows and rows[name]["outcome"] not in FINE if arguments.again else name not in rows)
+    ]
+    start = time.monotonic()
+    for name in wanted:
+        if time.monotonic() - start > 60 * arguments.until:
+            break
+        rows[name] = run_one(name, every[name])
+        print(
+            f"{name:30} {rows[name]['outcome']:8} {rows[name].get('cpu_seconds', '-'):>6} {rows[name].get('detail', '')[:150]!r}",
+            flush=True,
+        )
+        _write(arguments.output, rows)
+    return 0 if all(row["outcome"] in FINE for row in rows.values()) else 1
+
+
+def _write(path: Path, rows: dict[str, dict[str, Any]]) -> None:
+    count = collections.Counter(row["outcome"] for row in rows.values())
+    versions = {"disc": disc.__version__, "torch": torch.__version__, "transformers": transformers.__version__}
+    table = {"versions": versions, "count": dict(sorted(count.items())), "rows": [rows[name] for name in sorted(rows)]}
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n")
+    temporary.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
