@@ -16,6 +16,7 @@ import collections
 import json
 import multiprocessing
 import resource
+import signal
 import sys
 import time
 import traceback
@@ -143,11 +144,9 @@ def run_one(model_type: str, class_name: str) -> dict[str, Any]:
         found = receiver.recv() if receiver.poll(WALL_SECONDS) else {"outcome": "limit", "detail": f"{WALL_SECONDS} s"}
     except EOFError:
         process.join()
-        limit = process.exitcode == -24  # SIGXCPU
-        found = {
-            "outcome": "limit" if limit else "crash",
-            "detail": f"{CPU_SECONDS} s of CPU time" if limit else f"exit code {process.exitcode}",
-        }
+        found = {"outcome": "crash", "detail": f"exit code {process.exitcode}"}
+        if process.exitcode == -signal.SIGXCPU:
+            found = {"outcome": "limit", "detail": f"{CPU_SECONDS} s of CPU time"}
     process.kill()
     process.join()
     return {"architecture": model_type, "class": class_name, **found}

@@ -91,7 +91,12 @@ class MergeSlices(Pass):
     def apply(self, module: ir.Module, state: CompileState) -> None:
         block = main_block(module)
         constants, rows = constant_values(block), _Rows(state.weights)
-        for root in dict.fromkeys(op.operands[0] for op in block_ops(block) if op.name == "disc.slice"):
+        done: set[ir.Operation] = set()
+        for op in [op for op in block_ops(block) if op.name == "disc.slice"]:  # slices stay; what they read may be a step that has moved
+            root = op.operands[0]
+            if op in done:
+                continue
+            done |= {use.owner.operation for use in root.uses}
             parts = tiles(root)
             if not parts or root in constants or not should_merge(root):
                 continue
