@@ -383,6 +383,27 @@ def divide_coefficients(dim: Dim, divisor: int) -> Dim:
     return of_terms((coefficient // divisor, product) for coefficient, product in dim.monomials)
 
 
+def _without_remainders(dim: Dim, divisor: int) -> tuple[Dim, Dim]:
+    """(plain, multiple) with `dim == plain + divisor * multiple`, where plain has no remainder that its quotient could make up for.
+
+    k * mod(y, d) is k * y - k * d * floordiv(y, d), a multiple of the divisor behind k * y if that divides k * d. So a size that is padded
+    to a multiple of a chunk has one form, however its padding was computed.
+    """
+    plain: list[Dim] = []
+    multiple: list[Dim] = []
+    for coefficient, product in dim.monomials:
+        for atom, power in product:
+            if not isinstance(atom, Mod) or power > 1 or not atom.right.is_const or coefficient * atom.right.const % divisor:
+                continue
+            factor = of_terms([(1, tuple(item for item in product if item[0] != atom))])
+            plain.append(factor * atom.left * coefficient)
+            multiple.append(factor * (atom.left // atom.right) * -(coefficient * atom.right.const // divisor))
+            break
+        else:
+            plain.append(of_terms([(coefficient, product)]))
+    return add_all(plain), add_all(multiple)
+
+
 @cache
 def _floor_divide(left: Dim, right: Dim) -> Dim:
     if right == 0 or not right.is_const:
@@ -390,6 +411,9 @@ def _floor_divide(left: Dim, right: Dim) -> Dim:
     divisor = right.const
     if divisor < 0:
         left, divisor = -left, -divisor
+    plain, multiple = _without_remainders(left, divisor)
+    if multiple.monomials:
+        return plain // divisor + multiple
     whole = of_terms((c // divisor, product) for c, product in left.monomials if c % divisor == 0 or not product)
     rest = left - whole * divisor
     constant = rest.constant_term
@@ -416,6 +440,9 @@ def _modulo(left: Dim, right: Dim) -> Dim:
     divisor = right.const
     if divisor < 0:
         return -(-left % -divisor)
+    plain, multiple = _without_remainders(left, divisor)
+    if multiple.monomials:
+        return plain % divisor
     rest = of_terms((coefficient % divisor, product) for coefficient, product in left.monomials)
     constant = rest.constant_term
     variable = rest - constant

@@ -91,6 +91,7 @@ class Facts:
         """To be called after every change."""
         self._normals: dict[Dim, Dim] = {}
         self._atoms: dict[Atom, Dim] = {}
+        self._divisors: dict[Dim, int] = {}
         self.simplified: dict[Dim, Dim] = {}
         self.equalities: dict[tuple[Dim, Dim], bool | None] = {}
         self._current_bounds: Bounds | None = None
@@ -233,9 +234,10 @@ class Facts:
 
     def exact_quotient(self, dividend: Dim, divisor: Dim) -> Dim | None:
         """Polynomial division of normal forms, also after one product equality used from right to left."""
-        quotient = divide_polynomials(dividend, divisor)
-        if quotient is not None:
-            return self._rewrite(quotient)
+        for form in dict.fromkeys((dividend, dividend.map_atoms(_without_remainder))):
+            quotient = divide_polynomials(form, divisor)
+            if quotient is not None:
+                return self._rewrite(quotient)
         for rule in self.rules:
             if len(rule.rest.monomials) != 1:
                 continue
@@ -252,6 +254,12 @@ class Facts:
 
     def constant_divisor(self, dim: Dim) -> int:
         """The greatest common divisor of all values, as far as known; 0 for the expression 0."""
+        if dim not in self._divisors:
+            forms = dict.fromkeys((dim, dim.map_atoms(_without_remainder)))
+            self._divisors[dim] = math.lcm(*map(self._terms_divisor, forms))
+        return self._divisors[dim]
+
+    def _terms_divisor(self, dim: Dim) -> int:
         return math.gcd(
             *(coefficient * math.prod(self._atom_divisor(a) ** p for a, p in product) for coefficient, product in dim.monomials)
         )
@@ -281,6 +289,12 @@ class Facts:
         return result * coefficient
 
     # Learning
+
+    def define(self, name: str, value: Dim) -> None:
+        """Declares a symbol with its solution. What is known and answered holds no such symbol, so it stays."""
+        normal = self.normal(value)
+        self.order[name] = len(self.order)
+        self.solutions[name] = normal
 
     def learn_equal(self, left: Dim, right: Dim) -> None:
         """Raises ShapeConstraintError if both sides never agree."""
@@ -324,7 +338,7 @@ class Facts:
             if not isinstance(atom, Symbol):
                 continue
             rest = zero - of_terms([(coefficient, product)])
-            common = self.constant_divisor(rest)
+            common = self._terms_divisor(rest)  # of the form that the equation is solved in
             divisor = common // math.gcd(common, coefficient) if common else 1
             known = self.quotient_of.get(atom.name, ("", 1))[1]
             if divisor > 1 and known * divisor <= _MAXIMUM_DIVISOR and atom.name not in rest.symbols():
@@ -498,6 +512,13 @@ class Facts:
 
 def finite(end: End) -> int | None:
     return end if isinstance(end, int) else None
+
+
+def _without_remainder(atom: Atom) -> Dim:
+    """`mod(n, c)` as n - c * floordiv(n, c): a size padded to a multiple of c is then a product, which the number of chunks divides."""
+    if not isinstance(atom, Mod) or not atom.right.is_const:
+        return of_atom(atom)
+    return atom.left - atom.left // atom.right * atom.right
 
 
 def _internal_symbol(name: str) -> Dim:

@@ -96,6 +96,17 @@ class ShapeEnv:
                 self._facts.learn_at_least(Dim.of(hi), symbol)
         return symbol
 
+    def define(self, name: str, expression: Dim | int) -> Dim:
+        """Declares a symbol that is another word for an expression of declared ones. No fact speaks of it yet, so none is looked at again.
+
+        Raises ValueError where the symbol is declared already.
+        """
+        symbol, expression = Dim.symbol(name), Dim.of(expression)
+        if name in self._facts.order:
+            raise ValueError(f"the dim symbol {name} is declared already")
+        self._facts.define(name, expression)
+        return symbol
+
     def fresh(self, prefix: str = "S") -> Dim:
         """Declares the next unused of S0, S1, ..."""
         number = self._next_fresh if prefix == "S" else 0

@@ -53,7 +53,9 @@ class ModuleEnv(ShapeEnv):
     def add_derived(self, name: str, expression: Dim) -> None:
         """Declares `name` as another word for `expression`."""
         self.derived[name] = expression
-        self.equate(self.symbol(name, lo=None), expression)
+        symbol = self.define(name, expression)
+        if self._names:
+            self._names.setdefault(self.simplify(symbol), name)
 
     def require(self, requirement: Requirement) -> None:
         """Keeps the requirement, to be checked on entry, unless the facts prove it; learns what it teaches.
@@ -87,7 +89,7 @@ class ModuleEnv(ShapeEnv):
             name = self._unused_name()
             self.add_derived(name, canonical)
             symbolic_dim(self, name)
-            self._name_known_sizes()
+            self._names[canonical] = name
         return self._names[canonical]
 
     def _name_known_sizes(self) -> None:
