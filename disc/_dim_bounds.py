@@ -21,6 +21,9 @@ _DEPTH = 3
 """How many replacements one proof may chain. Shape expressions nest one or two of them."""
 _MAXIMUM_TERMS = 12
 """Longer sums get interval arithmetic only: the search is exponential in the depth."""
+_MAXIMUM_STEPS = 400
+"""Expressions that one question may look at. Proofs that end well take few; what sums of many roundings could still be compared with, no
+proof needs, and a program has many such questions (the places of buffers)."""
 
 
 class Bounds:
@@ -32,14 +35,20 @@ class Bounds:
         self._inequalities = tuple(inequalities)
         self._lower: dict[tuple[Dim, int], End] = {}
         self._atom_ranges: dict[Atom, Interval] = {}
+        self._steps = 0
+        """What the present question may still look at."""
+        self.steps_taken = 0
 
     def lower(self, dim: Dim) -> End:
         """A value that the expression never falls below."""
-        return self._search(dim, _DEPTH)
+        outer, self._steps = self._steps, _MAXIMUM_STEPS
+        found = self._search(dim, _DEPTH)
+        self._steps = outer
+        return found
 
     def upper(self, dim: Dim) -> End:
         """A value that the expression never exceeds."""
-        return -self._search(-dim, _DEPTH)
+        return -self.lower(-dim)
 
     def interval(self, dim: Dim) -> Interval:
         """Bounds by interval arithmetic alone."""
@@ -48,6 +57,10 @@ class Bounds:
     def _search(self, dim: Dim, depth: int) -> End:
         key = (dim, depth)
         if key not in self._lower:
+            if not self._steps:
+                return self._direct(dim)
+            self._steps -= 1
+            self.steps_taken += 1
             self._lower[key] = self._direct(dim)  # what a cycle of questions would see: weaker, but true
             self._lower[key] = max(self._candidates(dim, depth))
         return self._lower[key]

@@ -183,6 +183,21 @@ class Clusters:
             found = self._successors[cluster] = list(readers)
         return found
 
+    def producers(self, cluster: Cluster) -> list[Cluster]:
+        """The groups that this one reads from, in order of first op."""
+        found: dict[int, Cluster] = {}
+        seen: set[Node] = set()
+        pending = [operand for node in cluster.nodes for operand in node.operands]
+        while pending:
+            node = pending.pop()
+            if self.is_real(node):
+                found[self.of[node].id] = self.of[node]
+            elif node not in seen:
+                seen.add(node)
+                pending += node.operands
+        found.pop(cluster.id, None)
+        return sorted(found.values(), key=lambda each: min(self.order[node] for node in each.nodes))
+
     def would_cycle(self, producer: Cluster, consumer: Cluster) -> bool:
         """True when a third group lies on a path from `producer` to `consumer`."""
         last = max(self.order[node] for node in consumer.nodes)
@@ -202,13 +217,14 @@ class Clusters:
 
     def merge(self, producer: Cluster, consumer: Cluster, kind: str) -> Cluster:
         """Moves the ops of `producer` into `consumer`, which becomes of `kind`."""
+        for each in (*self.producers(producer), producer, consumer):  # the others read from the same groups as before
+            self._successors.pop(each, None)
         consumer.nodes = sorted(producer.nodes + consumer.nodes, key=lambda node: self.order[node])
         consumer.kind = kind
         for node in producer.nodes:
             for each in node.siblings or (node,):
                 self.of[each] = consumer
         producer.nodes = []
-        self._successors.clear()
         return consumer
 
     def store(self, view: Node, cluster: Cluster) -> None:

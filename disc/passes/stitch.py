@@ -45,24 +45,30 @@ class Stitch(Pass):
             for consumer in reversed(clusters.all()):
                 if consumer.nodes and _merge_producers(clusters, consumer):
                     changed = True
-        for first, second in combinations([each for each in clusters.all() if each.kind == "stitch"], 2):
-            if first.nodes and second.nodes and may_join(clusters, first, second) and should_join(clusters, first, second):
-                clusters.merge(first, second, "stitch")
+        _join_readers(clusters)
         clusters.write()
+
+
+def _join_readers(clusters: Clusters) -> None:
+    """Merges what reads the same rows side by side. Few pairs read anything in common, and the others cost no more than to see that."""
+    stitched = [each for each in clusters.all() if each.kind == "stitch"]
+    sources = {each.id: _sources(clusters, each) for each in stitched}
+    for first, second in combinations(stitched, 2):
+        if not first.nodes or not second.nodes or sources[first.id].isdisjoint(sources[second.id]):
+            continue
+        if may_join(clusters, first, second) and should_join(clusters, first, second):
+            clusters.merge(first, second, "stitch")
+            sources[second.id] = _sources(clusters, second)
 
 
 def _merge_producers(clusters: Clusters, consumer: Cluster) -> bool:
     merged = False
-    for producer in reversed(_producers(clusters, consumer)):
+    for producer in reversed(clusters.producers(consumer)):
         rows = may_stitch(clusters, producer, consumer)
         if rows is not None and should_stitch(clusters, producer, consumer):
             clusters.merge(producer, consumer, "stitch")
             merged = True
     return merged
-
-
-def _producers(clusters: Clusters, consumer: Cluster) -> list[Cluster]:
-    return [each for each in clusters.all() if each is not consumer and consumer in clusters.successors(each)]
 
 
 def may_stitch(clusters: Clusters, producer: Cluster, consumer: Cluster) -> Rows | None:
