@@ -352,7 +352,7 @@ RULES |= {
     aten.add.Tensor: add_rule("add"), aten.add.Scalar: add_rule("add"),
     aten.sub.Tensor: add_rule("subtract"), aten.sub.Scalar: add_rule("subtract"),
     aten.rsub.Tensor: rsub, aten.rsub.Scalar: rsub,
-    aten.div.Tensor: div, aten.div.Scalar: div, aten.div.Tensor_mode: div, aten.div.Scalar_mode: div,
+    aten.div.Tensor: div, aten.true_divide.Tensor: div, aten.div.Scalar: div, aten.div.Tensor_mode: div, aten.div.Scalar_mode: div,
     aten.floor_divide.default: floor_divide, aten.floor_divide.Scalar: floor_divide,
     aten.remainder.Tensor: remainder, aten.remainder.Scalar: remainder,
     aten.pow.Tensor_Scalar: power, aten.pow.Tensor_Tensor: power, aten.pow.Scalar: power,
