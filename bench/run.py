@@ -1,6 +1,7 @@
 """Measures disc against its peers: `python -m bench.run --suite models --peers eager,ort --threads 1,2 --dtype fp32,bf16`.
 
-Suites: models, gemm, memory, conv and overhead time calls; stream sends a thousand shapes through one process; compile times the compiler.
+Suites: models, gemm, memory, conv, families and overhead time calls; stream sends a thousand shapes through one process; compile times the
+compiler.
 Every peer runs in a process of its own, whose environment says how many threads there are, for every library alike; the peers take turns,
 and whose turn it is not is stopped. Writes bench/results/<date>-<suite>.json, a Markdown report and a plot (.png) beside it.
 """

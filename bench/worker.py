@@ -13,7 +13,10 @@ import torch
 from bench.job import Job
 
 # The module of each suite: the suites of calls differ in their cases alone.
-MODULES = dict.fromkeys(("models", "gemm", "memory", "conv", "overhead"), "latency") | {"compile": "compile", "stream": "stream"}
+MODULES = dict.fromkeys(("models", "gemm", "memory", "conv", "families", "overhead"), "latency") | {
+    "compile": "compile",
+    "stream": "stream",
+}
 
 
 def main(job_path: str, result_path: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench.cases.case import Case, Inputs, Shape, build, parse_shapes, shape_name
 from bench.cases.conv import CONV_CASES
+from bench.cases.families import FAMILY_CASES
 from bench.cases.gemm import GEMM_CASES
 from bench.cases.memory import MEMORY_CASES
 from bench.cases.models import ADD_ONE, MODEL_CASES, SMALL_BERT, ImageModel, TextModel
@@ -13,6 +14,7 @@ SUITE_CASES: dict[str, tuple[Case, ...]] = {
     "gemm": GEMM_CASES,
     "memory": MEMORY_CASES,
     "conv": CONV_CASES,
+    "families": FAMILY_CASES,
     "overhead": (ADD_ONE,),
     "compile": MODEL_CASES,
     "stream": (SMALL_BERT,),

@@ -168,7 +168,7 @@ def test_shapes_on_the_command_line() -> None:
 
 
 def test_every_case_has_a_name_of_its_own_and_an_unmeasured_example() -> None:
-    cases = [case for suite in ("models", "gemm", "memory", "conv", "overhead", "stream") for case in SUITE_CASES[suite]]
+    cases = [case for suite in ("models", "gemm", "memory", "conv", "families", "overhead", "stream") for case in SUITE_CASES[suite]]
     assert len({case.name for case in cases}) == len(cases) == len(CASES)
     assert all(case.example not in case.shapes for case in cases)
     assert all(len(shape) == len(case.example) for case in cases for shape in case.shapes)

@@ -1,0 +1,63 @@
+"""Small convolutional networks, and vision transformers of several stages, whose maps shrink: (batch, height, width)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from bench.cases.case import Case, Shape, random_tensor
+from bench.cases.models import ImageModel
+
+IMAGES: tuple[Shape, ...] = ((1, 224, 224), (1, 192, 256), (4, 224, 224))
+
+
+def _mobilenet() -> nn.Module:
+    import transformers
+
+    return ImageModel(transformers.MobileNetV2Model(transformers.MobileNetV2Config(tf_padding=False), add_pooling_layer=False))
+
+
+def _efficientnet() -> nn.Module:
+    """EfficientNet-B0: depthwise convolutions, squeeze-and-excitation, swish."""
+    import transformers
+
+    config = transformers.EfficientNetConfig(width_coefficient=1.0, depth_coefficient=1.0, image_size=224, hidden_dim=1280)
+    return ImageModel(transformers.EfficientNetModel(config))
+
+
+def _regnet() -> nn.Module:
+    """RegNetY-400MF: grouped convolutions, squeeze-and-excitation."""
+    import transformers
+
+    config = transformers.RegNetConfig(depths=[1, 3, 6, 6], hidden_sizes=[48, 104, 208, 440], groups_width=8, layer_type="y")
+    return ImageModel(transformers.RegNetModel(config))
+
+
+def _pvt() -> nn.Module:
+    """PVTv2-B0: attention over fewer keys at every stage, depthwise convolutions within the feed-forward layers."""
+    import transformers
+
+    return ImageModel(transformers.PvtV2Model(transformers.PvtV2Config()))
+
+
+def _swin() -> nn.Module:
+    import transformers
+
+    return ImageModel(transformers.SwinModel(transformers.SwinConfig(), add_pooling_layer=False))
+
+
+def _model(
+    name: str, title: str, build: Callable[[], nn.Module], dynamic: tuple[int, ...] = (0, 2, 3), images: tuple[Shape, ...] = IMAGES
+) -> Case:
+    example = (2, 160, 96) if len(dynamic) > 1 else (2, 224, 224)
+    return Case(name, title, build, lambda shape: (random_tensor(shape[0], 3, *shape[1:]),), images, dynamic, example, network=True)
+
+
+FAMILY_CASES = (
+    _model("mobilenet", "MobileNetV2", _mobilenet),
+    _model("efficientnet", "EfficientNet-B0", _efficientnet),
+    _model("regnet", "RegNetY-400MF", _regnet),
+    _model("pvt", "PVTv2-B0", _pvt),
+    _model("swin", "Swin-tiny", _swin, (0,), ((1, 224, 224), (2, 224, 224))),
+)
