@@ -321,6 +321,8 @@ class _Lowering:
     def _apply(self, emitter: Emitter, node: fx.Node) -> Tensor | tuple[Tensor, ...]:
         if str(node.target).startswith(DATA_DEPENDENT):
             raise RuleError("the size of its result depends on data")
+        if isinstance(node.meta["val"], torch.Tensor) and 0 in (shape := to_shape(node.meta["val"].shape)):
+            return emitter.full(0, shape, node.meta["val"].dtype)  # StableHLO refuses to read from no elements, even nothing
         rule = RULES.get(node.target)
         bound = Call(node, self._bind(node)) if rule is not None else None
         result = rule(emitter, bound) if rule and bound else lower_with_torch_mlir(emitter, node, self._argument_value)
