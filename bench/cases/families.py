@@ -50,7 +50,7 @@ def _swin() -> nn.Module:
 def _model(
     name: str, title: str, build: Callable[[], nn.Module], dynamic: tuple[int, ...] = (0, 2, 3), images: tuple[Shape, ...] = IMAGES
 ) -> Case:
-    example = (2, 160, 96) if len(dynamic) > 1 else (2, 224, 224)
+    example = (2, 160, 96) if len(dynamic) > 1 else (3, 224, 224)
     return Case(name, title, build, lambda shape: (random_tensor(shape[0], 3, *shape[1:]),), images, dynamic, example, network=True)
 
 
