@@ -180,3 +180,22 @@ func.func @main(%x: tensor<?x?x8xf32>) -> tensor<?x?x8xf32> {
   %y = stablehlo.dynamic_reshape %flat, %t : (tensor<?x8xf32>, tensor<3xindex>) -> tensor<?x?x8xf32>
   return %y : tensor<?x?x8xf32>
 }
+
+// -----
+// Conditions under which the front end made the program: one is proved, the others stay, facts among them or not.
+// CHECK-LABEL: module attributes {disc.decisions = {checked = 4 : i64, layout = 2 : i64, proved = 1 : i64}
+// CHECK: divisor = 2 : i64, min = 0 : i64, source = "arg0.0", sym_name = "S0"
+// CHECK: "disc.relation"() {lhs = "min(S0, S1)", rhs = "S1"}
+// CHECK-NEXT: "disc.condition"() {expr = "mod(S0, 2) == 0", why = "decided at model.py:3"}
+// CHECK-NEXT: "disc.condition"() {expr = "40 >= S1", why = "decided at model.py:4"}
+// CHECK-NEXT: "disc.condition"() {expr = "S0 >= S1", why = "decided at model.py:5"}
+// CHECK-NEXT: "disc.condition"() {expr = "S0 == 7 or S1 != 3"}
+// CHECK-NEXT: func.func @main
+module attributes {disc.symbols = {s0 = {min = 0 : i64}, s1 = {min = 0 : i64, max = 40 : i64}}, disc.layout_decisions = 2 : i64, disc.conditions = [
+  {expr = "mod(s0, 2) == 0", why = "decided at model.py:3"}, {expr = "40 >= s1", why = "decided at model.py:4"},
+  {expr = "s0 >= s1", why = "decided at model.py:5"}, {expr = "s0 + s1 + 1 != 0"}, {expr = "s0 == 7 or s1 != 3"}]} {
+  func.func @main(%x: tensor<?x?xf32> {disc.dims = ["s0", "s1"]}) -> tensor<?x?xf32> {
+    %y = stablehlo.negate %x : tensor<?x?xf32>
+    return %y : tensor<?x?xf32>
+  }
+}
