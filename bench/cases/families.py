@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import nn
 
 from bench.cases.case import Case, Shape, random_tensor
@@ -12,10 +13,22 @@ from bench.cases.models import ImageModel
 IMAGES: tuple[Shape, ...] = ((1, 224, 224), (1, 192, 256), (4, 224, 224))
 
 
+def _calibrated(model: nn.Module) -> nn.Module:
+    """With weights that keep the size of values, and the statistics of one batch: with transformers' own they fade to denormal numbers."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight)
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = 1.0
+    with torch.no_grad():
+        model.train()(pixel_values=random_tensor(4, 3, 96, 96))
+    return ImageModel(model)
+
+
 def _mobilenet() -> nn.Module:
     import transformers
 
-    return ImageModel(transformers.MobileNetV2Model(transformers.MobileNetV2Config(tf_padding=False), add_pooling_layer=False))
+    return _calibrated(transformers.MobileNetV2Model(transformers.MobileNetV2Config(tf_padding=False), add_pooling_layer=False))
 
 
 def _efficientnet() -> nn.Module:
@@ -23,7 +36,7 @@ def _efficientnet() -> nn.Module:
     import transformers
 
     config = transformers.EfficientNetConfig(width_coefficient=1.0, depth_coefficient=1.0, image_size=224, hidden_dim=1280)
-    return ImageModel(transformers.EfficientNetModel(config))
+    return _calibrated(transformers.EfficientNetModel(config))
 
 
 def _regnet() -> nn.Module:
@@ -31,7 +44,7 @@ def _regnet() -> nn.Module:
     import transformers
 
     config = transformers.RegNetConfig(depths=[1, 3, 6, 6], hidden_sizes=[48, 104, 208, 440], groups_width=8, layer_type="y")
-    return ImageModel(transformers.RegNetModel(config))
+    return _calibrated(transformers.RegNetModel(config))
 
 
 def _pvt() -> nn.Module:
