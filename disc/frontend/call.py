@@ -10,6 +10,7 @@ from torch import fx
 from disc.frontend.emitter import RuleError, Tensor
 from disc.frontend.symbols import Shape, Size, to_shape, to_size
 
+TAKES_NOTHING = "disc_takes_nothing"  # metadata of nodes in the decomposition of an op that takes dims of size 0
 Scalar = bool | int | float
 
 

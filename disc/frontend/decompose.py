@@ -16,12 +16,17 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from disc.frontend.call import TAKES_NOTHING
 from disc.frontend.decompositions import Decomposition, find_decomposition
 from disc.frontend.in_place import RetraceError, Write, local_writes
 from disc.frontend.rules import RULES
 from disc.frontend.symbols import to_shape, to_size
 
+aten = torch.ops.aten
 ORIGIN = ("stack_trace", "nn_module_stack")  # what the nodes of a decomposition take from the op they stand for: the user's line
+# Ops that take dims of size 0 although their decompositions look for the extremes along them.
+OF_NOTHING = (aten._softmax.default, aten._log_softmax.default, aten._safe_softmax.default, aten.logsumexp.default,
+              aten.scaled_dot_product_attention.default)  # fmt: skip
 SET_GRAD = torch.ops.higher_order.wrap_with_set_grad_enabled
 
 Values = dict[fx.Node, object]  # node of an old graph → node of the new one, a sequence of those, or a constant
@@ -106,8 +111,10 @@ class _Writer:
         op = node.target if write is None else write.op
         trace = self._trace(node, op) if isinstance(op, torch._ops.OpOverload) and op not in RULES else None
         if trace is not None:
-            own = {name: node.meta[name] for name in ORIGIN if name in node.meta}
-            return self._inline(trace, [values[each] for each in node.all_input_nodes], origin or own)
+            own = dict(origin) or {name: node.meta[name] for name in ORIGIN if name in node.meta}
+            if op in OF_NOTHING:
+                own[TAKES_NOTHING] = True
+            return self._inline(trace, [values[each] for each in node.all_input_nodes], own)
         copy = self.graph.create_node(node.op, op, *_mapped((node.args, node.kwargs), values), name=node.name)
         copy.meta = {**node.meta, **origin}
         return copy

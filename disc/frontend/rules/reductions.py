@@ -8,8 +8,9 @@ from collections.abc import Callable
 import torch
 from torch_mlir import ir
 
-from disc.frontend.call import Call
+from disc.frontend.call import TAKES_NOTHING, Call
 from disc.frontend.emitter import REDUCED_PRECISION, Emitter, RuleError, Tensor, wrap_dim
+from disc.frontend.locations import line_text
 from disc.frontend.symbols import product
 
 aten = torch.ops.aten
@@ -32,6 +33,14 @@ def highest(dtype: torch.dtype) -> bool | int | float:
     if dtype == torch.bool:
         return True
     return math.inf if dtype.is_floating_point else torch.iinfo(dtype).max
+
+
+def require_elements(e: Emitter, call: Call, x: Tensor, dims: list[int]) -> None:
+    """There is no extreme of nothing, as in eager; what softmax makes of it is nothing too."""
+    if TAKES_NOTHING in call.node.meta:
+        return
+    for dim in dims:
+        e.require(">=", x.shape[dim], 1, f"{call.node.target} at {line_text(call.node)} has no value for a dim of size 0")
 
 
 def reduced(e: Emitter, x: Tensor, kind: str, initial: bool | int | float, dims: list[int], call: Call) -> Tensor:
@@ -63,7 +72,9 @@ def extreme(kind: str) -> Rule:
     def rule(e: Emitter, call: Call) -> Tensor:
         x = call.tensor("self")
         initial = lowest(x.dtype) if kind == "maximum" else highest(x.dtype)
-        return reduced(e, x, kind, initial, reduced_dims(call, x.rank), call)
+        dims = reduced_dims(call, x.rank)
+        require_elements(e, call, x, dims)
+        return reduced(e, x, kind, initial, dims, call)
 
     return rule
 
@@ -93,6 +104,7 @@ def arg_extreme(kind: str) -> Rule:
         x = call.tensor("self")
         if x.rank == 0:
             return e.scalar(0, torch.int64)
+        require_elements(e, call, x, [wrap_dim(call.integer("dim"), x.rank)] if call.has("dim") else list(range(x.rank)))
         if not call.has("dim"):
             x = e.reshape(x, (product(x.shape),))
         dim = wrap_dim(call.integer("dim"), x.rank) if call.has("dim") else 0
@@ -108,6 +120,7 @@ def extreme_with_index(kind: str) -> Rule:
         dim = wrap_dim(call.integer("dim"), x.rank)
         if x.rank == 0:
             return x, e.scalar(0, torch.int64)
+        require_elements(e, call, x, [dim])
         best = e.reduce(x, kind, lowest(x.dtype) if kind == "maximum" else highest(x.dtype), [dim])
         return e.reshape(best, call.shape), e.reshape(first_index(e, x, best, dim), call.shape)
 
