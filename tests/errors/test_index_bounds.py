@@ -28,6 +28,18 @@ CALLS: dict[str, tuple[Call, int]] = {
 }
 
 
+@pytest.mark.parametrize("index", [2, -3])
+def test_a_slice_that_is_written_must_exist(index: int) -> None:
+    model = Calls(lambda x, i, v: x.select_scatter(v[:, 0], 0, index) + i.sum())
+    values = torch.ones(3, 2)
+    executable = disc.compile(model.eval(), (torch.zeros(5, 3), torch.tensor([1, 2]), values), options=disc.Options(cache=False, threads=1))
+    for rows in (3, 4, 7):
+        inputs = (torch.zeros(rows, 3), torch.tensor([1, 2]), values)
+        torch.testing.assert_close(executable(*inputs), model(*inputs))
+    with pytest.raises(ShapeConstraintError, match="dim 0 of input 'x' must be at least 3"):
+        executable(torch.zeros(2, 3), torch.tensor([1, 2]), values)
+
+
 class Calls(nn.Module):
     def __init__(self, call: Call) -> None:
         super().__init__()

@@ -38,9 +38,6 @@ KNOWN: tuple[Known, ...] = (
         "too small|Expected .*batch mode|to have positive length|can't be greater than actual|[Nn]on-(empty|zero size)|invalid output_size|optional",
         "sources without channels or smaller than a window give an empty result, which eager refuses",
     ),
-    Known(
-        "(select|slice)_scatter", "answers", "out of range for tensor of size", "a write at a fixed index beyond a smaller dim is left out"
-    ),
     Known("batch_norm", "answers", "must have at least one element", "statistics of an empty batch are NaN, which eager refuses"),
     Known("einsum", "wrong", "dtype", "eager's einsum of small integers gives int64 or not, depending on whether a size is 1"),
 )

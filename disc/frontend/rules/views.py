@@ -161,6 +161,9 @@ def select_scatter(e: Emitter, call: Call) -> Tensor:
     x = call.tensor("self")
     dim = wrap_dim(call.integer("dim"), x.rank)
     index = call.size("index")
+    if isinstance(index, int):
+        least = index + 1 if index >= 0 else -index
+        e.require(">=", x.shape[dim], least, f"{call.node.target} at {line_text(call.node)} writes at {index}")
     start = to_size(sympy.sympify(x.shape[dim]) + index) if isinstance(index, int) and index < 0 else index
     position = e.iota(tuple(size if i == dim else 1 for i, size in enumerate(x.shape)), dim, torch.int64)
     hit = e.compare("eq", position, e.size_scalar(start, torch.int64))
