@@ -158,8 +158,9 @@ def _traced(node: fx.Node, function: Decomposition, mode: FakeTensorMode) -> fx.
 
 def _as_promised(result: object, value: object) -> object:
     """The result in the type that PyTorch gives the op: some decompositions compute statistics in a wider one."""
-    both = isinstance(result, torch.Tensor) and isinstance(value, torch.Tensor)
-    return result.to(value.dtype) if both and result.dtype != value.dtype else result
+    if isinstance(result, torch.Tensor) and isinstance(value, torch.Tensor) and result.dtype != value.dtype:
+        return result.to(value.dtype)
+    return result
 
 
 def _makes_tensors(node: fx.Node) -> bool:
