@@ -144,6 +144,8 @@ def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
 
 
 def variance_of(x: Tensor, dim: Sequence[int] | None, correction: float | None, keepdim: bool) -> tuple[Tensor, Tensor]:
+    if correction is not None and correction < 0:
+        return NotImplemented  # what a variance of nothing is depends on it
     dims = list(dim) if dim else list(range(x.dim()))
     values = wide(x)
     mean = values.mean(dims, keepdim=True)
@@ -160,7 +162,8 @@ def variance_of(x: Tensor, dim: Sequence[int] | None, correction: float | None, 
 
 
 def var(x: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
-    return variance_of(x, dim, correction, keepdim)[0]
+    both = variance_of(x, dim, correction, keepdim)
+    return both if both is NotImplemented else both[0]
 
 
 def var_mean(

@@ -86,7 +86,10 @@ class LoweredGraph:
 def lower_graph(source: GraphSource, context: ir.Context) -> LoweredGraph:
     """Raises: UnsupportedOpError naming every op without a rule; CompilerBug when our own output does not verify."""
     with context, ir.Location.unknown():
-        lowered = _Lowering(source).run()
+        try:
+            lowered = _Lowering(source).run()
+        except RuleError as error:
+            raise UnsupportedOpError([UnsupportedOp("output", str(error))]) from error
         try:
             PassManager.parse("builtin.module(cse)").run(lowered.module.operation)
         except ir.MLIRError as error:

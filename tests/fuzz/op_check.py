@@ -40,6 +40,7 @@ NO_KERNEL = (
     "unsupported",
     "expected scalar type",
     "INTERNAL ASSERT",
+    "view size is not compatible",
     "to be true, but got false",
 )
 NEW_SIZES = (0, 1, 2, 3, 5, 8, 9, 16, 19)
