@@ -163,7 +163,7 @@ def variance_of(x: Tensor, dim: Sequence[int] | None, correction: float | None, 
 
 def var(x: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
     both = variance_of(x, dim, correction, keepdim)
-    return both if both is NotImplemented else both[0]
+    return NotImplemented if both is NotImplemented else both[0]
 
 
 def var_mean(
