@@ -28,6 +28,28 @@ CALLS: dict[str, tuple[Call, int]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "fits", "refused"),
+    [
+        (2, 4, [(7, 2), (4, 2)], [(7, 1), (7, 3), (3, 2)]),
+        (2, None, [(7, 5), (2, 0)], [(7, 1), (7, 3)]),
+        (0, -2, [(7, 5), (3, 1)], [(7, 4), (7, 7)]),
+    ],
+)
+def test_a_range_that_is_written_must_have_the_size_of_what_is_written(
+    start: int, end: int | None, fits: list[tuple[int, int]], refused: list[tuple[int, int]]
+) -> None:
+    model = Calls(lambda x, i, v: x.slice_scatter(v, 0, start, end) + i.sum()).eval()
+    i, options = torch.tensor([1, 2]), disc.Options(cache=False, threads=1)
+    executable = disc.compile(model, (torch.zeros(6, 3), i, torch.ones(len(range(6)[start:end]), 3)), options=options)
+    for rows, written in fits:
+        inputs = (torch.zeros(rows, 3), i, torch.ones(written, 3))
+        torch.testing.assert_close(executable(*inputs), model(*inputs))
+    for rows, written in refused:
+        with pytest.raises(ShapeConstraintError):
+            executable(torch.zeros(rows, 3), i, torch.ones(written, 3))
+
+
 @pytest.mark.parametrize("index", [2, -3])
 def test_a_slice_that_is_written_must_exist(index: int) -> None:
     model = Calls(lambda x, i, v: x.select_scatter(v[:, 0], 0, index) + i.sum())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import sympy
@@ -143,6 +144,12 @@ def slice_scatter(e: Emitter, call: Call) -> Tensor:
         raise RuleError("slice_scatter with a step other than 1")
     start = slice_start(e, call.size("start") if call.has("start") else 0, x.shape[dim])
     after = to_size(sympy.sympify(start) + source.shape[dim])
+    end = call.size("end") if call.has("end") else sys.maxsize
+    stop = x.shape[dim] if end == sys.maxsize else slice_start(e, end, x.shape[dim])
+    why = f"{call.node.target} at {line_text(call.node)} writes all of its slice"
+    for other, (size, wanted) in enumerate(zip(source.shape, x.shape, strict=True)):
+        e.require("==", *((after, stop) if other == dim else (size, wanted)), why)
+    e.require(">=", x.shape[dim], after, why)
     rest = to_size(sympy.sympify(x.shape[dim]) - after)
     pieces = [slice_along(e, x, dim, 0, start), source, slice_along(e, x, dim, after, rest)]
     kept = [piece for piece in pieces if piece.shape[dim] != 0]
