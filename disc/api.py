@@ -27,6 +27,7 @@ from disc.ir.passes import CompileState, bug_with_reproducer, run_passes
 from disc.ir.stages import dot_elements, load_env
 from disc.passes.pack_sequences import PackSequences
 from disc.passes.pipelines import FRONT, FUSION, graph_passes
+from disc.progress import OnStep, Steps
 from disc.ral import _ral
 from disc.ral.executable import Executable, load
 from disc.schedules import Tree, find_tree
@@ -53,6 +54,7 @@ def compile(
     dynamic_shapes: DynamicShapes = None,
     target: str | Sequence[str] = "native",
     options: Options | None = None,
+    on_step: OnStep = lambda name, share: None,
 ) -> Executable:
     """Compiles `model` once for every shape of its inputs.
 
@@ -62,15 +64,18 @@ def compile(
     with its bf16 and int8 instructions where the program computes in these), or ISA names such as ["x86-64-v3", "x86-64-v4",
     "x86-64-v4+avx512bf16"] (`disc.targets.ISAS` lists them). The result comes out of the compile cache where the same program was
     compiled before (`stats()["compiles"]` is then 0). Warns where `Options(packed=True)` was asked for and the program cannot be packed;
-    the result then is a plain one.
+    the result then is a plain one. on_step: is called with the name of every step before it runs and the share of the steps that is done,
+    about. A step that runs for 20 seconds is named in a DiscWarning while it runs.
 
     Raises UnsupportedOpError (all ops that cannot be compiled), ExportError, InputTypeError, InputRankError (example inputs that do not
     fit), UnsupportedFormatError, TargetError, ShapeConstraintError, CompilerBug.
     """
     options = options or Options()
     target_isas(target)  # before the export: a target that does not exist should fail at once
-    program = _program(model, example_inputs, dynamic_shapes)
-    executable = _through_cache(options, lambda: _key(program, target, options), lambda: compile_program(program, target, options))
+    with Steps(on_step) as steps:
+        steps("export", 0.0)
+        program = _program(model, example_inputs, dynamic_shapes)
+    executable = _through_cache(options, lambda: _key(program, target, options), lambda: compile_program(program, target, options, on_step))
     if "packed_refusal" in executable.manifest:
         warnings.warn(f"not packed: {executable.manifest['packed_refusal']}", stacklevel=2)
     return executable
@@ -140,10 +145,12 @@ def compile_program(
     program: torch.export.ExportedProgram | Path,
     target: str | Sequence[str],
     options: Options,
-    on_step: Callable[[str, float], None] = lambda name, share: None,
+    on_step: OnStep = lambda name, share: None,
 ) -> Executable:
-    """`compile` without the cache, for a model without Python code. on_step: as of `compile_imported`."""
-    imported = _import_program(program, make_context())
+    """`compile` without the cache, for a model without Python code. on_step: as of `compile`."""
+    with Steps(on_step) as steps:
+        steps("import", 0.0)
+        imported = _import_program(program, make_context())
     stablehlo = _stablehlo(program) if options.embed_stablehlo else None
     return compile_imported(imported, target, options, stablehlo, on_step=on_step)
 
@@ -210,14 +217,14 @@ def compile_imported(
     options: Options,
     stablehlo: bytes | None = None,
     tree: Tree | None = None,
-    on_step: Callable[[str, float], None] = lambda name, share: None,
+    on_step: OnStep = lambda name, share: None,
 ) -> Executable:
     """Runs every stage after the front end and loads the result. stablehlo: the section of that name. tree: chooses schedules of GEMMs.
 
     on_step: is told of every pass before it runs, then of the code generation, and which share of the steps is done, about.
     """
-    with _deep_recursion():
-        return _compile_stages(imported, target, options, stablehlo, tree, on_step)
+    with _deep_recursion(), Steps(on_step) as steps:
+        return _compile_stages(imported, target, options, stablehlo, tree, steps)
 
 
 @contextmanager
@@ -244,7 +251,7 @@ def _compile_stages(
     options: Options,
     stablehlo: bytes | None,
     tree: Tree | None,
-    on_step: Callable[[str, float], None],
+    on_step: OnStep,
 ) -> Executable:
     to_fused = [*FRONT, *graph_passes(options.dtype)]
     steps = 2 * (len(to_fused) + len(FUSION) + 1)  # passes take about half of the time

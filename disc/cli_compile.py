@@ -17,7 +17,7 @@ import typer
 
 from disc import artifact
 from disc.artifact_output import check_output
-from disc.cli_output import AsJson, Debug, Threads, byte_size, print_json, spinner, type_text
+from disc.cli_output import AsJson, Debug, Threads, byte_size, print_json, progress, type_text
 from disc.config import DTYPES as OPTION_DTYPES
 from disc.config import Options
 from disc.errors import ConfigurationError, InputTypeError, ShapeConstraintError, UnsupportedFormatError
@@ -57,6 +57,7 @@ def compile_command(
     remote: Annotated[str | None, typer.Option(help="HOST:PORT of a `disc compile-server` that compiles it.")] = None,
     remote_ca: Annotated[Path | None, typer.Option(help="Who signed the server's certificate (PEM); without it there is no TLS.")] = None,
     remote_token: Annotated[Path | None, typer.Option(help="File with the bearer token that the server wants.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line for every step on standard error.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -75,7 +76,7 @@ def compile_command(
     if model.endswith(".pt2"):
         print(PT2_NOTE, file=sys.stderr)
     start = time.perf_counter()
-    with spinner(f"compiling {model}"):
+    with progress(f"compiling {model}", verbose) as on_step:
         import disc
 
         source = model
@@ -85,6 +86,7 @@ def compile_command(
             module, inputs, shapes = _from_factory(model)
             module, inputs = _converted(module, inputs, dtype)
             shapes = _dynamic_shapes(module, inputs, dynamic or [], static or []) if dynamic or static else shapes
+            on_step("export", 0.0)
             source = export_module(module, tuple(inputs), shapes)
         options = Options(threads=threads, dtype=amp or "f32", cache=not no_cache, embed_stablehlo=embed_stablehlo, packed=packed)
         if remote is not None:
@@ -92,7 +94,7 @@ def compile_command(
         else:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="not packed: ")  # printed below, for a remote compile too
-                executable = disc.compile(source, target=target or "native", options=options)
+                executable = disc.compile(source, target=target or "native", options=options, on_step=on_step)
             executable.save(path)
             cached = executable.stats()["compiles"] == 0
     seconds = time.perf_counter() - start

@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated
 
 import typer
@@ -50,6 +50,18 @@ def spinner(text: str) -> Iterator[None]:
 
     with Console(stderr=True).status(text):
         yield
+
+
+@contextlib.contextmanager
+def progress(text: str, verbose: bool) -> Iterator[Callable[[str, float], None]]:
+    """Takes the steps of a compile: on a terminal beside a spinner, with `verbose` as lines on standard error, else not shown."""
+    if verbose or not sys.stderr.isatty():
+        yield lambda name, share: print(f"{share:4.0%} {name}", file=sys.stderr, flush=True) if verbose else None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text) as status:
+        yield lambda name, share: status.update(f"{text}: {name} ({share:.0%})")
 
 
 def byte_size(count: int) -> str:

@@ -63,7 +63,6 @@ def _compile(request: Request) -> Executable:
     from disc.ir.dialect import make_context
 
     options = Options(threads=request.threads, dtype=request.dtype, cache=False, embed_stablehlo=request.embed_stablehlo)
-    _say(stage="import", percent=0)
     if request.format == "stablehlo":
         # The suffix is what the front end goes by; it tells text from bytecode itself.
         return api.compile_program(Path("program").rename("program.mlirbc"), request.targets, options, on_step=_step)
@@ -71,6 +70,7 @@ def _compile(request: Request) -> Executable:
         raise UnsupportedFormatError(f"there is no format {request.format!r}")
     from disc.frontend.portable import read_portable
 
+    _say(stage="import", percent=0)
     program, weights = Path("program").read_bytes(), Path("weights").read_bytes()
     imported = read_portable(program, weights, single=request.single, context=make_context())
     return api.compile_imported(imported, request.targets, options, on_step=_step)

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 # A unit (files that may import each other) and its floor. The longest name that is a prefix decides.
 UNITS: dict[str, tuple[str, float]] = {
-    "disc.errors": ("errors", 1), "disc.config": ("config", 1), "disc.extras": ("extras", 1),
+    "disc.errors": ("errors", 1), "disc.config": ("config", 1), "disc.extras": ("extras", 1), "disc.progress": ("progress", 2),
     "disc.shapes": ("shapes", 2), "disc._dim": ("shapes", 2), "disc.artifact": ("artifact", 2), "disc.signing": ("signing", 2.5), "disc.cache": ("cache", 2),
     "disc.targets": ("targets", 2), "disc.schedules": ("schedules", 2),
     "disc.ir": ("ir", 3), "disc.ral": ("ral", 3),

@@ -52,13 +52,18 @@ class Stitch(Pass):
 def _join_readers(clusters: Clusters) -> None:
     """Merges what reads the same rows side by side. Few pairs read anything in common, and the others cost no more than to see that."""
     stitched = [each for each in clusters.all() if each.kind == "stitch"]
-    sources = {each.id: _sources(clusters, each) for each in stitched}
+    sources = {each.id: _given(clusters, each) for each in stitched}
     for first, second in combinations(stitched, 2):
         if not first.nodes or not second.nodes or sources[first.id].isdisjoint(sources[second.id]):
             continue
         if may_join(clusters, first, second) and should_join(clusters, first, second):
             clusters.merge(first, second, "stitch")
-            sources[second.id] = _sources(clusters, second)
+            sources[second.id] = _given(clusters, second)
+
+
+def _given(clusters: Clusters, cluster: Cluster) -> set[Node]:
+    """The sources of the group that no kernel makes; a scalar, which everything may share, is none."""
+    return {node for node in _sources(clusters, cluster) if node not in clusters.of and clusters.count(node) != 1}
 
 
 def _merge_producers(clusters: Clusters, consumer: Cluster) -> bool:
