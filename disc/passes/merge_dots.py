@@ -73,7 +73,7 @@ def sharing_groups(block: ir.Block, env: ModuleEnv, side: int) -> list[list[ir.O
             key = (dot.operands[side], DotNumbers.of(dot), _other_attributes(dot), str(element_type(dot.results[0].type)))
             classes.setdefault(key, []).append(dot)
     found = [group for dots in classes.values() for group in _compatible(dots, lambda a, b: may_share(a, b, env, side))]
-    reach = _reach(block)
+    reach = _Reach(block)
     return [group for members in found for group in _independent(members, reach)]
 
 
@@ -86,7 +86,7 @@ def batching_groups(block: ir.Block, env: ModuleEnv, batch_bytes: int) -> list[l
             key = (DotNumbers.of(dot), _other_attributes(dot), tuple(element_name(value.type) for value in (*dot.operands, *dot.results)))
             classes.setdefault(key, []).append(dot)
     found = [group for dots in classes.values() for group in _compatible(dots, lambda a, b: may_batch(a, b, env))]
-    reach = _reach(block)
+    reach = _Reach(block)
     return [group for members in found for group in _independent(members, reach)]
 
 
@@ -151,33 +151,54 @@ def _compatible(dots: Sequence[ir.Operation], may: Callable[[ir.Operation, ir.Op
     return [group for group in groups if len(group) > 1]
 
 
-def _reach(block: ir.Block) -> dict[ir.Operation, int]:
-    """For each dot its own bit and the bits of the dots that it depends on."""
-    reach: dict[ir.Operation, int] = {}
-    behind: dict[ir.Value, int] = {}
-    for op in block_ops(block):
-        mask = 0
-        for operand in op.operands:
-            mask |= behind.get(operand, 0)
-        if op.name == "stablehlo.dot_general":
-            mask |= 1 << len(reach)
-            reach[op] = mask
-        behind.update(dict.fromkeys(op.results, mask))
-    return reach
+class _Reach:
+    """Which dots depend on which, also through the groups that are chosen already: their members will be one dot."""
+
+    def __init__(self, block: ir.Block) -> None:
+        self._own: dict[ir.Operation, int] = {}  # one bit each
+        self._needs: dict[ir.Operation, int] = {}  # the own bit and the bits of the dots that it depends on
+        behind: dict[ir.Value, int] = {}
+        for op in block_ops(block):
+            mask = 0
+            for operand in op.operands:
+                mask |= behind.get(operand, 0)
+            if op.name == "stablehlo.dot_general":
+                self._own[op] = 1 << len(self._own)
+                mask |= self._own[op]
+                self._needs[op] = mask
+            behind.update(dict.fromkeys(op.results, mask))
+
+    def independent(self, first: ir.Operation, second: ir.Operation) -> bool:
+        return not (self._needs[first] & self._own[second] or self._needs[second] & self._own[first])
+
+    def merge(self, dots: Sequence[ir.Operation]) -> None:
+        """From now on whatever depends on one of the dots depends on all of them."""
+        members = needs = 0
+        for dot in dots:
+            members |= self._own[dot]
+            needs |= self._needs[dot]
+        for dot, mask in self._needs.items():
+            if mask & members:
+                self._needs[dot] = mask | needs
 
 
-def _independent(dots: Sequence[ir.Operation], reach: dict[ir.Operation, int]) -> list[list[ir.Operation]]:
-    """Splits the dots (in block order) into groups without a path from one member to another."""
+def _independent(dots: Sequence[ir.Operation], reach: _Reach) -> list[list[ir.Operation]]:
+    """Splits the dots (in block order) into groups without a path from one member to another; `reach` learns them."""
     groups: list[list[ir.Operation]] = []
     for dot in dots:
-        for group in groups:
-            # The own bit of a dot is its highest one.
-            if not any(reach[dot] >> (reach[member].bit_length() - 1) & 1 for member in group):
-                group.append(dot)
-                break
+        home = next((group for group in groups if all(reach.independent(dot, member) for member in group)), None)
+        if home is not None:
+            home.append(dot)
         else:
             groups.append([dot])
-    return [group for group in groups if len(group) > 1]
+    chosen: list[list[ir.Operation]] = []
+    for group in groups:
+        # A group that was chosen just now may have made members of this one depend on each other.
+        rest = [dot for i, dot in enumerate(group) if all(reach.independent(dot, other) for other in group[:i])]
+        if len(rest) > 1:
+            reach.merge(rest)
+            chosen.append(rest)
+    return chosen
 
 
 # --- the rewrite ------------------------------------------------------------------------------------------------------

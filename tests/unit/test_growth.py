@@ -119,7 +119,12 @@ def test_attention_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = disc.compile(model, (torch.randn(2, 37, 32),), options=disc.Options(cache=False, threads=1))
     assert learnt.calls < 1500
     assert all("mod(mod" not in symbol.get("expr", "") for symbol in compiled.manifest["symbols"])
-    for batch, length in [(1, 9), (2, 17), (3, 31), (1, 61)]:  # torch.export decides whether one chunk, or no padding, is enough: refused by name
+    for batch, length in [
+        (1, 9),
+        (2, 17),
+        (3, 31),
+        (1, 61),
+    ]:  # torch.export decides whether one chunk, or no padding, is enough: refused by name
         x = torch.randn(batch, length, 32)
         torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
 
