@@ -93,7 +93,7 @@ class RowPlan:
 
 def plan_kernel(space: IndexSpace, body: Body, kind: str) -> tuple[RowPlan, ...]:
     """Plans a fusion of kind "loop" or "stitch": one plan, or one after the other for the parts of its concatenations."""
-    return _joined(_plan_loops(space, body) if kind == "loop" else _plan_stitch(space, body, frozenset(), choose_nests))
+    return _joined(_plan_loops(space, body)) if kind == "loop" else tuple(_plan_stitch(space, body, frozenset(), choose_nests))
 
 
 def plan_rows(space: IndexSpace, body: Body, leaves: frozenset[Node]) -> RowPlan:
@@ -103,7 +103,8 @@ def plan_rows(space: IndexSpace, body: Body, leaves: frozenset[Node]) -> RowPlan
 
 
 def _joined(plans: Sequence[RowPlan]) -> tuple[RowPlan, ...]:
-    """Neighbours over the same group loops become one plan: the parts of a row are worked on together."""
+    """Neighbours over the same group loops become one plan: the parts of a row are worked on together. Plans that reduce rows do not:
+    equal loops may stand for the rows of different parts."""
     found: list[RowPlan] = []
     for plan in plans:
         if found and plan.group == found[-1].group and (plan.group or not any(tile.variables for tile in (*plan.tiles, *found[-1].tiles))):

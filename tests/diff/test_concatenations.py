@@ -150,3 +150,16 @@ def test_nothing_is_read_far_from_an_operand() -> None:
                 times[number].append(time.thread_time() - start)
         assert min(times[1]) < 5 * min(times[0]), times
     program.check(far)
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 1), (7, 7), (1, 6), (3, 3)])
+def test_rows_of_parts_of_equal_size(first: int, second: int) -> None:
+    """The loops over the rows of either part are equal, their reductions are not."""
+
+    def read(a: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
+        joined = torch.cat([a, b.tanh()], 1)
+        return [torch.softmax(joined, -1), F.layer_norm(joined * 2, joined.shape[-1:])]
+
+    program = module_program(read, randn(2, first, 64), randn(2, second, 64), dynamic=((0,), (0,)))
+    for batch in (1, 3, 5):
+        program.check(randn(batch, first, 64), randn(batch, second, 64))
