@@ -64,7 +64,7 @@ def test_slice_that_ends_beyond() -> None:
     x = torch.randn(7)
     for size in (3, 9):
         assert torch.equal(exe(x, torch.randn(size)), x[: size - 2] * 2)
-    with pytest.raises(ShapeConstraintError, match=r"slice .*must lie within its operand"):
+    with pytest.raises(ShapeConstraintError, match=r"must be at least dim 0 of input 'y'"):
         exe(x, torch.randn(10))
 
 

@@ -70,7 +70,7 @@ BRANCHES: dict[str, tuple[Callable[[Tensor], Tensor], str, set[int]]] = {
     "not one": (lambda x: x * 2 if x.shape[1] == 1 else x + 1, "must not be 1", {1}),
     "not zero": (lambda x: x * 2 if x.shape[1] == 0 else x + 1, "must not be 0", {0}),
     "truth": (lambda x: x * 2 if x.shape[1] else x + 1, "must not be 0", {0}),
-    "count": (lambda x: x.new_zeros(()) if x.numel() == 0 else x.max(), "must not be 0", {0}),
+    "count": (lambda x: x.new_ones(()) if x.numel() == 0 else x.sum(), "must not be 0", {0}),
     "more than one": (lambda x: x * 2 if x.shape[1] > 1 else x + 1, "must be at least 2", {0, 1}),
     "other number": (lambda x: x * 2 if x.shape[1] != 9 else x + 1, "must not be 9", {9}),
     "between": (lambda x: x * 2 if 5 < x.shape[1] < 14 else x + 1, "must be at least 6", {0, 1, 5, 14}),
