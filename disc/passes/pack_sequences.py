@@ -28,7 +28,7 @@ from disc.ir.stages import load_env
 from disc.ir.symbols import ModuleEnv
 from disc.passes.rewriting import element_type, erase_dead, make_reshape, make_splat
 from disc.passes.token_rules import Findings, Kind, NotPacked, Number, Tokens
-from disc.shapes import Dim
+from disc.shapes import Condition, Dim, parse_condition
 
 NAMES = ("first", "past", "starts", "ends")  # the further inputs, in order, with "sequence_" before them
 
@@ -81,9 +81,16 @@ def _length(env: ModuleEnv, rows: str) -> str:
             raise NotPacked("its sizes stand in a relation to each other")
         if env.divisor(Dim.symbol(name)) != 1:
             raise NotPacked("the number of rows or tokens must be a multiple of another number")
-        if any(name in each.condition.symbols() for each in env.requirements.values()):
+        conditions = [each.condition for each in env.requirements.values() if name in each.condition.symbols()]
+        if not all(name == length and _is_bound(condition, length) for condition in conditions):
             raise NotPacked("every call is checked for a condition on the number of rows or tokens")
     return length
+
+
+def _is_bound(condition: Condition, name: str) -> bool:
+    """Whether the condition is the least or the largest size of `name`: its range says so too, to which each sequence is held alone."""
+    order = condition.sole.at_least() if condition.sole is not None else None
+    return order is not None and any(one.is_const and str(other) == name for one, other in (order, order[::-1]))
 
 
 class _Rewrite:
@@ -135,9 +142,11 @@ class _Rewrite:
 
     def _free_length(self) -> None:
         """All sequences together may be longer, and none of them need be there."""
-        for view in self.module.body.operations:
+        for view in list(self.module.body.operations):
             op = view.operation
-            if op.name == "disc.symbolic_dim" and string_attr(op, "sym_name") == self.tokens.names[1]:
+            if op.name == "disc.condition" and _is_bound(parse_condition(string_attr(op, "expr")), self.tokens.names[1]):
+                op.erase()
+            elif op.name == "disc.symbolic_dim" and string_attr(op, "sym_name") == self.tokens.names[1]:
                 op.attributes["min"] = ir.IntegerAttr.get(self.word, 0)
                 if "max" in op.attributes:
                     del op.attributes["max"]

@@ -38,7 +38,8 @@ from disc.serving.tracing import Trace
 
 PLATFORM = "disc"
 # Where the model was written is nothing for clients.
-_SOURCE_LINE = re.compile(r" ?\(line [^)]*\)")
+_PLACE = r"(?:[^\s,:()]+\.py:\d+|line \d+)"
+_SOURCE_LINE = re.compile(rf" ?\((?:line|decided at) [^)]*\)| at {_PLACE}(?:, {_PLACE})*")
 _FOLDERS = re.compile(r"(?<![\w./])/(?:[^\s/:'\"]+/)+")
 Cancellation = Callable[[Callable[[], object]], bool]  # registers what to do when the client gives up; False: it already has
 

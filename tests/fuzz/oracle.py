@@ -26,6 +26,7 @@ from disc.ir.ops import block_ops, int_attr, ints_attr, main_block, string_attr
 from disc.ir.passes import CompileState, run_passes
 from disc.ir.stages import check_stage, load_env, parse_module
 from disc.ir.weights import WeightTable
+from disc.passes.normalize_reductions import NormalizeReductions
 from disc.passes.pipelines import FUSION, GRAPH
 from disc.ral.executable import Executable
 from disc.schedules import LEAF, Schedule, Tree
@@ -70,7 +71,7 @@ def check(text: str, seed: int = 0, shapes: int = SIZE_CHOICES) -> Failure | Non
 
 def _check(text: str, seed: int, shapes: int) -> Failure | None:
     try:
-        module = parse_module(text)
+        module = normalized(text)
         module.operation.verify()
         check_stage(module, "named")
     except (DiscError, ir.MLIRError) as error:
@@ -82,7 +83,7 @@ def _check(text: str, seed: int, shapes: int) -> Failure | None:
     except Exception as error:
         return Failure("the interpreter refuses", "".join(traceback.format_exception(error)))
     try:
-        executables = compile_named(parse_module(text), weights)
+        executables = compile_named(normalized(text), weights)
     except Exception as error:
         inner = traceback.extract_tb((error.__cause__ or error).__traceback__)[-1]
         return Failure(f"{type(error.__cause__ or error).__name__} in {inner.name}", "".join(traceback.format_exception(error)))
@@ -93,6 +94,13 @@ def _check(text: str, seed: int, shapes: int) -> Failure | None:
             if failure is not None:
                 return failure
     return None
+
+
+def normalized(text: str) -> ir.Module:
+    """The module with reductions as the stages after the front end require them."""
+    module = parse_module(text)
+    NormalizeReductions().apply(module, CompileState(WeightTable(), Options(cache=False)))
+    return module
 
 
 def compile_named(module: ir.Module, weights: WeightTable) -> dict[str, Executable]:

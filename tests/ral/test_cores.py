@@ -72,7 +72,7 @@ def test_the_affinity_mask_is_the_calling_threads() -> None:
     def pinned() -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         found.append(_ral.find_cores(""))
-        threads.append(adder(0).threads)
+        threads.append(adder(None).threads)
 
     worker = threading.Thread(target=pinned)
     worker.start()
@@ -86,7 +86,7 @@ def test_the_default_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     executable = adder(None)
     assert executable.threads == _ral.find_cores("")["threads"]
     executable.threads = 7
-    executable.threads = 0  # back to the default
+    executable.threads = None  # back to the default
     assert executable.threads == _ral.find_cores("")["threads"]
     for omp, own, expected in (("5", "", 5), ("5,2", "", 5), ("5", "3", 3), ("0", "", None), ("many", "", None)):
         monkeypatch.setenv("OMP_NUM_THREADS", omp)
