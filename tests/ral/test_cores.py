@@ -96,7 +96,7 @@ def test_the_default_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         assert adder(4).threads == 4
     for own in ("0", "-1", "two"):
         monkeypatch.setenv("DISC_THREADS", own)
-        with pytest.raises(DiscError, match="give a number of threads, at least 1"):
+        with pytest.raises(DiscError, match="give a number of threads, from 1 to 1024"):
             read_environment()
 
 
