@@ -91,6 +91,14 @@ class Condition:
         """The comparison that this condition is, if it is one and nothing else."""
         return self.alternatives[0][0] if len(self.alternatives) == 1 and len(self.alternatives[0]) == 1 else None
 
+    def bound(self) -> tuple[Dim, int | None, int | None] | None:
+        """(size, least, largest), one of the two None, where the condition bounds one size by a number and says nothing else."""
+        order = self.sole.at_least() if self.sole is not None else None
+        if order is None or order[0].is_const == order[1].is_const:
+            return None
+        greater, smaller = order
+        return (greater, smaller.const, None) if smaller.is_const else (smaller, None, greater.const)
+
     def comparisons(self) -> list[Comparison]:
         return [comparison for conjunction in self.alternatives for comparison in conjunction]
 

@@ -28,6 +28,21 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    """torch.compile without graphs, counters and compilers of other tests, and a seed."""
+    import torch
+
+    from disc.frontend import dynamo
+
+    torch._dynamo.reset()
+    dynamo.reset_statistics()
+    torch.manual_seed(0)
+    yield
+    dynamo.set_compiler(None)
+    torch._dynamo.reset()
+
+
+@pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """True when golden files are to be written instead of compared."""
     return bool(request.config.getoption("--update-golden"))

@@ -74,11 +74,12 @@ class ModuleEnv(ShapeEnv):
 
     def _is_declared_bound(self, condition: Condition) -> bool:
         """Whether the condition is what the range of a symbol says: the range is checked on entry, and the condition says why."""
-        order = condition.sole.at_least() if condition.sole is not None else None
-        if order is None or sum(side.is_const for side in order) != 1:
+        bound = condition.bound()
+        if bound is None:
             return False
-        low, high = self.range(order[0] if order[1].is_const else order[1])
-        return low == order[1].const if order[1].is_const else high == order[0].const
+        size, least, largest = bound
+        low, high = self.range(size)
+        return low == least if largest is None else high == largest
 
     def symbol_name(self, dim: Dim) -> str:
         """The symbol that types carry for `dim`; a size without one gets a derived symbol, defined in the module at once."""

@@ -132,8 +132,8 @@ def _check_facts(env: ModuleEnv, symbol: str) -> None:
 
 def _is_minimum(condition: Condition) -> bool:
     """Whether the condition bounds one size from below: more rows satisfy it, too."""
-    order = condition.sole.at_least() if condition.sole is not None else None
-    return order is not None and order[1].is_const and order[0].symbols() == (str(order[0]),)
+    bound = condition.bound()
+    return bound is not None and bound[1] is not None and bound[0].symbols() == (str(bound[0]),)
 
 
 class _Analysis:

@@ -89,8 +89,8 @@ def _length(env: ModuleEnv, rows: str) -> str:
 
 def _is_bound(condition: Condition, name: str) -> bool:
     """Whether the condition is the least or the largest size of `name`: its range says so too, to which each sequence is held alone."""
-    order = condition.sole.at_least() if condition.sole is not None else None
-    return order is not None and any(one.is_const and str(other) == name for one, other in (order, order[::-1]))
+    bound = condition.bound()
+    return bound is not None and str(bound[0]) == name
 
 
 class _Rewrite:

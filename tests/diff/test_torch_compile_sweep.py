@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -11,13 +10,7 @@ from torch_compile_models import ALWAYS, CASES
 
 from disc.frontend import dynamo
 
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    dynamo.reset_statistics()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def outcome(function: object, inputs: tuple[torch.Tensor, ...]) -> tuple[object, Exception | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -15,13 +15,7 @@ from disc.frontend import dynamo
 Calls = Sequence[tuple[object, ...]]
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    dynamo.reset_statistics()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def check(function: Callable[..., object], calls: Calls, eager: Sequence[str] = (), graphs: int | None = 1) -> None:

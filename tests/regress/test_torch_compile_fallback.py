@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -18,14 +18,7 @@ F = nn.functional
 Calls = Sequence[tuple[object, ...]]
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    dynamo.reset_statistics()
-    torch.manual_seed(0)
-    yield
-    dynamo.set_compiler(None)
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def check(function: Callable[..., object], calls: Calls) -> None:
