@@ -102,6 +102,14 @@ class Max(_Binary):
         return max(self.left.evaluate(values), self.right.evaluate(values))
 
 
+class Valuation(dict[str, int]):
+    """Symbol values for many expressions: what one of them has in common with another, or twice, is evaluated once."""
+
+    def __init__(self, values: Mapping[str, int]) -> None:
+        super().__init__(values)
+        self.known: dict[Dim, int] = {}
+
+
 Atom = Symbol | FloorDiv | Mod | Min | Max
 Monomial = tuple[tuple[Atom, int], ...]
 """A product of atoms with their powers, sorted; the empty product is 1."""
@@ -193,11 +201,16 @@ class Dim:
 
     def evaluate(self, values: Mapping[str, int]) -> int:
         """The number for these symbol values. Raises KeyError (a value is missing) or ZeroDivisionError."""
+        known = values.known if isinstance(values, Valuation) else None
+        if known is not None and self in known:
+            return known[self]
         total = 0
         for coefficient, product in self.monomials:
             for atom, power in product:
                 coefficient *= atom.evaluate(values) ** power
             total += coefficient
+        if known is not None:
+            known[self] = total
         return total
 
     def map_atoms(self, image: Callable[[Atom], Dim]) -> Dim:

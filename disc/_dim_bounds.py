@@ -1,8 +1,8 @@
 """Bounds of `Dim` expressions from the ranges of their symbols and from inequalities.
 
 Three means, the best answer wins: interval arithmetic (also with each atom written as its lower end plus a rest, which decides
-`S0 * S1 - S0 >= 0` for `S1 >= 1`); replacing an atom by what bounds it (`floordiv(n, c)` by `n / c`, `min(a, b)` by an operand);
-adding multiples of known inequalities so that a product cancels.
+`S0 * S1 - S0 >= 0` for `S1 >= 1`, and with quotients of one symbol written in parts); replacing an atom by what bounds it
+(`floordiv(n, c)` by `n / c`, `min(a, b)` by an operand); adding multiples of known inequalities so that a product cancels.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from disc._dim_algebra import Atom, Dim, FloorDiv, Max, Min, Mod, Monomial, Symbol, divide_monomials, of_atom, of_terms
+from disc._dim_chains import in_parts
 
 End = int | float
 """An end of an interval: an int, or plus or minus infinity."""
@@ -34,6 +35,7 @@ class Bounds:
         self._symbol_range = symbol_range
         self._inequalities = tuple(inequalities)
         self._lower: dict[tuple[Dim, int], End] = {}
+        self._direct_ends: dict[Dim, End] = {}
         self._atom_ranges: dict[Atom, Interval] = {}
         self._steps = 0
         """What the present question may still look at."""
@@ -43,6 +45,13 @@ class Bounds:
         """A value that the expression never falls below."""
         outer, self._steps = self._steps, _MAXIMUM_STEPS
         found = self._search(dim, _DEPTH)
+        self._steps = outer
+        return found
+
+    def never_negative(self, dim: Dim) -> bool:
+        """Whether `lower` is at least 0. The first means that says so ends the search."""
+        outer, self._steps = self._steps, _MAXIMUM_STEPS
+        found = any(end >= 0 for end in self._candidates(dim, _DEPTH))
         self._steps = outer
         return found
 
@@ -76,13 +85,19 @@ class Bounds:
             yield from self._cancel(dim, inequality, depth - 1)
 
     def _direct(self, dim: Dim) -> End:
-        """The lower end by interval arithmetic, plain and with the atoms shifted to start at zero."""
+        """The lower end by interval arithmetic: plain, with the atoms shifted to start at zero, and with quotients in parts."""
+        if dim not in self._direct_ends:
+            self._direct_ends[dim] = self._best_interval(dim)
+        return self._direct_ends[dim]
+
+    def _best_interval(self, dim: Dim) -> End:
         ranges = {atom: self._atom_range(atom) for atom in dim.atoms()}
-        plain = _interval(dim, ranges)[0]
-        if len(dim.monomials) < 2 or all(len(product) < 2 and sum(p for _, p in product) < 2 for _, product in dim.monomials):
-            return plain
-        shifted = dim.map_atoms(lambda atom: _shift(atom, ranges[atom]))
-        return max(plain, _interval(shifted, {atom: _shifted_range(interval) for atom, interval in ranges.items()})[0])
+        end = _shifted_end(dim, ranges)
+        parts = None if len(ranges) < 2 else in_parts(dim, self._symbol_range)
+        if parts is None:
+            return end
+        written, part_ranges = parts
+        return max(end, _shifted_end(written, {**ranges, **part_ranges}))
 
     def _atom_range(self, atom: Atom) -> Interval:
         if atom not in self._atom_ranges:
@@ -183,6 +198,15 @@ def _shift(atom: Atom, interval: Interval) -> Dim:
     return high - of_atom(atom) if isinstance(high, int) else of_atom(atom)
 
 
+def _shifted_end(dim: Dim, ranges: Mapping[Atom, Interval]) -> End:
+    """The lower end of the interval, of the expression as it is and of the one with atoms that start at zero."""
+    plain = _interval(dim, ranges)[0]
+    if len(dim.monomials) < 2 or all(len(product) < 2 and sum(p for _, p in product) < 2 for _, product in dim.monomials):
+        return plain
+    shifted = dim.map_atoms(lambda atom: _shift(atom, ranges[atom]))
+    return max(plain, _interval(shifted, {atom: _shifted_range(interval) for atom, interval in ranges.items()})[0])
+
+
 def _shifted_range(interval: Interval) -> Interval:
     low, high = interval
     if isinstance(low, int):
@@ -195,7 +219,7 @@ def _interval(dim: Dim, ranges: Mapping[Atom, Interval]) -> Interval:
     for coefficient, product in dim.monomials:
         part: Interval = (coefficient, coefficient)
         for atom, power in product:
-            part = _multiply(part, _power(ranges[atom], power))
+            part = _multiply(part, ranges[atom] if power == 1 else _power(ranges[atom], power))
         total = (_add(total[0], part[0]), _add(total[1], part[1]))
     return total
 
@@ -216,6 +240,8 @@ def _times(left: End, right: End) -> End:
 
 
 def _multiply(left: Interval, right: Interval) -> Interval:
+    if left[0] >= 0 and right[0] >= 0:
+        return (_times(left[0], right[0]), _times(left[1], right[1]))
     corners = [_times(a, b) for a in left for b in right]
     return (min(corners), max(corners))
 

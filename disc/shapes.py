@@ -21,6 +21,7 @@ from disc._dim_algebra import (
     Mod,
     Monomial,
     Symbol,
+    Valuation,
     ceildiv,
     dim_max,
     dim_min,
@@ -46,6 +47,7 @@ __all__ = [
     "ShapeEnv",
     "Symbol",
     "Truth",
+    "Valuation",
     "all_of",
     "any_of",
     "ceildiv",
@@ -217,9 +219,13 @@ class ShapeEnv:
     def le(self, left: Dim | int, right: Dim | int) -> Truth:
         """Whether `left <= right`."""
         difference = self._facts.difference(Dim.of(right), Dim.of(left))
-        if self._facts.bounds().lower(difference) >= 0:
+        if self._facts.bounds().never_negative(difference):
             return Truth.YES
         return Truth.NO if self._facts.bounds().upper(difference) < 0 else Truth.UNKNOWN
+
+    def at_most(self, left: Dim | int, right: Dim | int) -> bool:
+        """Whether `le` says YES; what else it might say is not looked for."""
+        return self._facts.bounds().never_negative(self._facts.difference(Dim.of(right), Dim.of(left)))
 
     def lt(self, left: Dim | int, right: Dim | int) -> Truth:
         """Whether `left < right`."""

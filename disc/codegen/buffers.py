@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 
 from ..ir.graph import Node
 from ..ir.weights import ELEMENT_BYTES
-from ..shapes import Dim, ShapeEnv, Truth, dim_max
+from ..shapes import Dim, ShapeEnv, Valuation, dim_max
 
 ZERO = Dim.of(0)
 LINE = 64  # bytes: every buffer begins on a cache line
 SAMPLE = 97  # the size of a dynamic dim in the order of buffers, which decides about memory alone
+SMALL_SAMPLES = ((1,), (4,), (8,), (16,), (1, 63, 1), (1, 2, 34), (1, 19, 4), (3, 8, 11), (1, 3, 2000), (1, 2000, 3))
+"""Sizes of dynamic dims, repeated: where maps shrink stage by stage, small ones refute what larger ones do not."""
 
 
 @dataclass(frozen=True)
@@ -47,30 +51,42 @@ class _Slot:
 
 
 def buffer_bytes(env: ShapeEnv, node: Node) -> Dim:
-    """Bytes of a value, rounded up to whole cache lines."""
-    return (env.product(node.dims) * ELEMENT_BYTES[node.element] + (LINE - 1)) // LINE * LINE
+    """Bytes of a value, rounded up to whole cache lines.
+
+    The simplified product writes `S0 // 8 * 8` as `S0 - S0 % 8`; where that makes more terms, the rounding, which mostly goes away, sees
+    the quotients.
+    """
+    plain = math.prod(node.dims, start=Dim.of(1))
+    elements = min(env.simplify(plain), plain, key=lambda dim: len(dim.monomials))
+    return (elements * ELEMENT_BYTES[node.element] + (LINE - 1)) // LINE * LINE
 
 
 def plan_buffers(env: ShapeEnv, lifetimes: Sequence[Lifetime]) -> Plan:
     """The better of two plans: by offsets, which needs proofs that sizes fit into each other, and in slots, which needs none."""
     planner = _Planner(env)
     sizes = {each.node: buffer_bytes(env, each.node) for each in lifetimes}
-    return min(planner.by_offsets(lifetimes, sizes), planner.in_slots(lifetimes, sizes), key=lambda plan: _sample(plan.size))
+    return min(planner.by_offsets(lifetimes, sizes), planner.in_slots(lifetimes, sizes), key=lambda plan: planner.sample(plan.size))
 
 
 @dataclass
 class _Planner:
     env: ShapeEnv
     proofs: dict[tuple[Dim, Dim], bool] = field(default_factory=dict)
-    samples: list[dict[str, int]] = field(default_factory=list)
+    samples: list[Valuation] = field(default_factory=list)
     """Sizes that agree with all facts: what one of them refutes is not worth the search for a proof."""
 
     def __post_init__(self) -> None:
         names = self.env.names()
-        for values in ([SAMPLE] * len(names), range(3, 3 + 11 * len(names), 11), range(3 + 11 * len(names), 3, -11)):
-            sample = {name: self._allowed(name, value) for name, value in zip(names, values, strict=True)}
-            if all(left.evaluate(sample) == right.evaluate(sample) for left, right in self.env.facts()):
+        self._order = Valuation(dict.fromkeys(names, SAMPLE))
+        ascending = range(3, 3 + 11 * len(names), 11)
+        for values in ([SAMPLE], ascending, ascending[::-1], *SMALL_SAMPLES):
+            sample = Valuation({name: self._allowed(name, value) for name, value in zip(names, cycle(values), strict=False)})
+            if not any(_differ(sample, left, right) for left, right in self.env.facts()):
                 self.samples.append(sample)
+
+    def sample(self, dim: Dim) -> int:
+        """What buffers are ordered by."""
+        return dim.evaluate(self._order)
 
     def _allowed(self, name: str, value: int) -> int:
         """A size of this symbol near the value."""
@@ -82,10 +98,10 @@ class _Planner:
         """Greedy, the largest first: each value goes to the lowest place, 0 or the end of another, where it provably (for all sizes)
         meets no value that lives at the same time; where nothing is provable, behind all of those."""
         placed: list[_Placed] = []
-        for lifetime in sorted(lifetimes, key=lambda each: -_sample(sizes[each.node])):
+        for lifetime in sorted(lifetimes, key=lambda each: -self.sample(sizes[each.node])):
             size = sizes[lifetime.node]
             others = [each for each in placed if each.lifetime.first <= lifetime.last and lifetime.first <= each.lifetime.last]
-            starts = sorted(dict.fromkeys([ZERO, *(each.end for each in others)]), key=_sample)
+            starts = sorted(dict.fromkeys([ZERO, *(each.end for each in others)]), key=self.sample)
             start = next((start for start in starts if all(self._apart(start, start + size, each) for each in others)), None)
             if start is None:
                 start = self.largest([each.end for each in others])
@@ -115,8 +131,8 @@ class _Planner:
 
     def _at_most(self, left: Dim, right: Dim) -> bool:
         if (left, right) not in self.proofs:
-            refuted = any(left.evaluate(sample) > right.evaluate(sample) for sample in self.samples)
-            self.proofs[left, right] = not refuted and self.env.le(left, right) is Truth.YES
+            refuted = any(_exceeds(sample, left, right) for sample in self.samples)
+            self.proofs[left, right] = not refuted and self.env.at_most(left, right)
         return self.proofs[left, right]
 
     def largest(self, dims: Sequence[Dim]) -> Dim:
@@ -131,5 +147,13 @@ class _Planner:
         return result
 
 
-def _sample(dim: Dim) -> int:
-    return dim.evaluate(dict.fromkeys(dim.symbols(), SAMPLE))
+def _differ(sample: Valuation, left: Dim, right: Dim) -> bool:
+    return _exceeds(sample, left, right) or _exceeds(sample, right, left)
+
+
+def _exceeds(sample: Valuation, left: Dim, right: Dim) -> bool:
+    """Whether left > right for these sizes; where one divides by zero, no."""
+    try:
+        return left.evaluate(sample) > right.evaluate(sample)
+    except ZeroDivisionError:
+        return False

@@ -66,6 +66,32 @@ def test_a_layer_of_a_transformer_needs_what_lives_at_once() -> None:
         assert plan.size.evaluate({"S0": size}) == live_bytes(env, lifetimes, {"S0": size})
 
 
+@pytest.mark.parametrize("rounded_up", [False, True])
+def test_maps_that_shrink_need_what_lives_at_once(rounded_up: bool) -> None:
+    """Five stages of maps and the channels that they are scaled by, as in small convolutional networks: hundreds of comparisons of
+    products of quotients, which interval arithmetic decides or a sample refutes. They were searched for, and took a minute."""
+    env = ShapeEnv()
+    batch, height, width = (env.symbol(f"S{number}") for number in range(3))
+    values: list[tuple[Dim, int, int]] = []
+    for stage, channels in enumerate((24, 40, 80, 112, 320), 1):
+        scale = 2**stage
+        above = scale - 1 if rounded_up else 0
+        pixels = batch * ((height + above) // scale) * ((width + above) // scale)
+        for now in range(len(values), len(values) + 25, 5):
+            wide, narrow, scales = pixels * channels * 6, pixels * channels, batch * channels * 6
+            values += [(wide, now, now + 1), (wide, now + 1, now + 4), (scales, now + 2, now + 3), (scales, now + 3, now + 4)]
+            values += [(narrow, now + 4, now + 6)]
+    lifetimes = program(*values)
+    bounds = env._facts.bounds()
+    plan = plan_buffers(env, lifetimes)
+    assert bounds.steps_taken < 2_000
+    for sizes in ((1, 1, 1), (0, 32, 32), (1, 224, 224), (3, 33, 190), (2, 8, 500)):
+        named = dict(zip(("S0", "S1", "S2"), sizes, strict=True))
+        check(env, lifetimes, plan, named)
+    named = {"S0": 2, "S1": 224, "S2": 192}
+    assert plan.size.evaluate(named) <= 1.001 * live_bytes(env, lifetimes, named)
+
+
 def test_values_of_unrelated_sizes_take_turns_in_slots() -> None:
     """Two of them live at a time, so two slots of the largest do; places behind each other would need nine."""
     env = ShapeEnv()

@@ -280,6 +280,28 @@ def test_proved_at_most(left: str, right: str) -> None:
     assert env.lt(env.parse(right), env.parse(left)) is Truth.NO
 
 
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("B * (H // 16) * (W // 16) * 1920", "B * (H // 16) * (W // 16) * 2688"),
+        ("B * (H // 16) * (W // 16) * 7680", "B * (H // 8) * (W // 8) * 1920"),
+        ("B * (H // 32) * 16 * (W // 2)", "B * W * H // 4"),
+        ("H % 16 + H // 16 * 16", "H"),
+        ("H % 8", "H % 16"),
+        ("B * ((H + 15) // 16) * ((W + 15) // 16)", "B * ((H + 7) // 8) * ((W + 7) // 8)"),
+        ("B * ((H + 1) // 2)", "B * H"),
+        ("B * (H // 2)", "B * ((H + 1) // 2)"),
+        ("(H + 15) // 16 * 8 * P", "((H + 7) // 8 * 8 + 8) * P"),
+    ],
+)
+def test_maps_that_shrink(left: str, right: str) -> None:
+    """Sizes of maps behind convolutions with strides: products of quotients of the same symbols."""
+    env = make_env(B=(0, None, 1), H=(0, None, 1), W=(0, None, 1), P=(1, None, 1))
+    assert env.le(env.parse(left), env.parse(right)) is Truth.YES
+    assert env.at_most(env.parse(left), env.parse(right))
+    assert env.le(env.parse(right) + 1, env.parse(left)) is Truth.NO
+
+
 @pytest.mark.parametrize(("left", "right"), [("S + 1", "S"), ("2 * S", "2 * B + 1"), ("T + 6", "T * 2"), ("S", "513"), ("S % 4", "4")])
 def test_proved_different(left: str, right: str) -> None:
     env = make_env(S=(0, 512, 1), B=(0, None, 1), T=(0, None, 12))
@@ -489,6 +511,31 @@ def test_claims_hold(knowledge: tuple[ShapeEnv, list[dict[str, int]]], left: Dim
         assert a % divisor == 0
         assert simple.evaluate(values) == a
         assert quotient is None or quotient.evaluate(values) * b == a
+
+
+@st.composite
+def maps(draw: st.DrawFn) -> Dim:
+    """Sums of products of quotients and remainders of two symbols by constants that divide each other, or nearly so."""
+    total = Dim.of(0)
+    for _ in range(draw(st.integers(1, 4))):
+        term = Dim.of(draw(st.sampled_from([-8, -3, -2, -1, 1, 2, 3, 8, 16])))
+        for symbol in draw(st.lists(st.sampled_from([A, B]), min_size=1, max_size=2)):
+            shifted, divisor = symbol + draw(st.integers(-9, 9)), draw(st.sampled_from([1, 2, 3, 4, 6, 8]))
+            term *= shifted % divisor if draw(st.booleans()) and draw(st.booleans()) else shifted // divisor
+        total += term
+    return total
+
+
+@settings(max_examples=150, deadline=None)
+@given(maps(), st.sampled_from([-3, 0, 1, 5]), st.sampled_from([None, 6, 11]))
+def test_bounds_of_maps_hold(dim: Dim, least: int, largest: int | None) -> None:
+    env = make_env(A=(least, largest, 1), B=(0, None, 1))
+    low, high = env.range(dim)
+    never_negative = env.at_most(0, dim)
+    for a, b in itertools.product(range(least, 18 if largest is None else largest + 1), range(18)):
+        value = dim.evaluate({"A": a, "B": b})
+        assert (low is None or low <= value) and (high is None or value <= high)
+        assert value >= 0 or not never_negative
 
 
 def factors() -> st.SearchStrategy[Dim]:
