@@ -46,16 +46,17 @@ _LISTS = r"depths|num_layers|layers|num_blocks|decoder_layers|encoder_layers"
 
 @dataclass(frozen=True)
 class Tiny:
-    """A model that runs in eager, its class, and inputs by name for sizes that it has not seen: `inputs(batch, length)`."""
+    """A model that runs in eager, its class, and inputs by name for sizes that it has not seen."""
 
     name: str
     module: torch.nn.Module
     kinds: Mapping[str, str]
     config: Any
 
-    def inputs(self, batch: int, length: int) -> dict[str, torch.Tensor]:
+    def inputs(self, batch: int, length: int, scale: float = 1.0) -> dict[str, torch.Tensor]:
+        """Texts of `length` tokens, images of `scale` times the size that the config says."""
         generator = torch.Generator().manual_seed(1000 * batch + length)
-        return {name: _input(name, self.config, batch, length, generator) for name in self.kinds}
+        return {name: _input(name, self.config, batch, length, scale, generator) for name in self.kinds}
 
 
 def architectures() -> dict[str, str]:
@@ -197,7 +198,7 @@ def _field(config: Any, *names: str, default: int) -> int:
     return default
 
 
-def _input(name: str, config: Any, batch: int, length: int, generator: torch.Generator) -> torch.Tensor:
+def _input(name: str, config: Any, batch: int, length: int, scale: float, generator: torch.Generator) -> torch.Tensor:
     ids = _field(config, "vocab_size", default=128)
     if name in ("input_ids", "decoder_input_ids"):
         return torch.randint(4, max(5, min(ids, 128)), (batch, length), generator=generator)
@@ -210,6 +211,7 @@ def _input(name: str, config: Any, batch: int, length: int, generator: torch.Gen
         corners = torch.randint(0, 500, (batch, length, 2), generator=generator)
         return torch.cat([corners, corners + 100], -1)
     channels, image = _field(config, "num_channels", "in_channels", "in_chans", default=3), _field(config, "image_size", default=64)
+    image = int(image * scale)
     if name == "pixel_values":
         return torch.randn(batch, channels, image, image, generator=generator)
     if name == "pixel_values_videos":
