@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import transformers
@@ -12,12 +12,13 @@ from transformers import AutoConfig, PreTrainedConfig
 
 VOCABULARY = 128
 _WIDTH, _HEADS, _LAYERS, _MOST_LAYERS = 64, 4, 2, 4
-_LAYER_COUNT = r"(num|n)_(hidden_|encoder_|decoder_|text_|transformer_|mtp_)*(layers?|blocks)|.*_layers|depth|num_blocks|layers|encoder_layers|vision_n_layers"
+_LAYER_COUNT = r"(num|n)_(hidden_|encoder_|decoder_|text_|transformer_|mtp_)*(layers?|blocks)|.*_layers|depth|num_blocks|layers"
 _VOCABULARY = r"vocab_size(_or_config_json_file)?|type_vocab_size|entity_vocab_size|.*codebook_size|n_vocab|.*vocab_size"
+_IMAGE, _IMAGE_SIZE = r"image_size|img_size|pretrain_image_size", 64
 _HEAD_COUNT = r".*heads|n_head"
 _KEY_VALUE_HEADS = r".*num_key_value_heads|num_kv_heads|num_key_value_groups|multi_query_group_num|n_head_kv|.*kv_heads"
 _INTERMEDIATE = r".*(intermediate_size|ffn_dim|inner_dim|ffn_hidden_size)|d_ff|n_inner|mlp_dim|expert_dim"
-_HIDDEN = r"(hidden|embed|embedding|d|n)_(size|dim|model|embd)|dim|d_embed|d_model|.*_hidden_size|.*_hidden_dim|.*embed_dim|projection_dim|.*embedding_size"
+_HIDDEN = r"(hidden|embed|embedding|d|n)_(size|dim|model|embd)|dim|d_embed|.*_hidden_(size|dim)|.*embed_dim|projection_dim|.*embedding_size"
 # The first pattern that a field's name matches gives its value, where that is smaller than the default.
 _SIZES: tuple[tuple[str, int], ...] = (
     (_VOCABULARY, VOCABULARY),
@@ -30,7 +31,8 @@ _SIZES: tuple[tuple[str, int], ...] = (
     (r"num_(local_|routed_)?experts|n_routed_experts|moe_num_experts", 4),
     (r"num_experts_per_tok|moe_k|moe_topk|num_experts_per_token", 2),
     (r"(max|n)_position(s|_embeddings)|max_seq_len(gth)?|max_sequence_length|n_ctx|max_(source|target)_positions|seq_len(gth)?", 128),
-    (r"image_size|img_size|pretrain_image_size", 64),
+    (_IMAGE, _IMAGE_SIZE),
+    (r"num_frames|frames_per_clip", 8),
     (_HIDDEN, _WIDTH),
     (r"num_queries|num_labels_of_queries", 8),
     (r"num_mel_bins", 16),
@@ -39,9 +41,11 @@ _SIZES: tuple[tuple[str, int], ...] = (
 _STAGES = r"depths|num_layers|layers|num_blocks|decoder_layers|encoder_layers|layer_depths|stage_num_blocks"
 _WIDTHS = r"hidden_sizes|embed_dims?|conv_dim|out_channels|dims?|channels|stage_(in|mid|out)_channels|decoder_hidden_sizes"
 _TAPS = r".*(out_indices|visual_indexes)"  # layers whose results are used: as many as the default takes
+_SOME_LAYERS = r".*(layers|indexes|indices|ids|idx)"
 # Fields without which a model cannot be made.
 _NEEDED: dict[str, Any] = {"prediction_length": 8, "vocab_size": VOCABULARY, "default_language": "en_XX"}
 _PARTS = {"encoder": "bert", "decoder": "bert", "vision_config": "vit", "text_config": "bert"}
+_KEPT = ("model_type", "id2label", "label2id")
 Shrink = Callable[[str, int, dict[str, Any]], int | None]  # a field's name, its default, all fields
 _RESNET: dict[str, Any] = {"embedding_size": 16, "hidden_sizes": [16, 32, 48, 64], "depths": [1, 1, 1, 1]}
 
@@ -64,10 +68,8 @@ def _default(kind: type, name: str) -> Any:
         parts = [part for part, each in getattr(kind, "sub_configs", {}).items() if each is AutoConfig and part in _PARTS]
         if not parts:
             raise
-        types = {
-            **_PARTS,
-            **({"encoder": "vit"} if name.startswith("vision") else {"encoder": "wav2vec2"} if name.startswith("speech") else {}),
-        }
+        encoder = next((each for begin, each in (("vision", "vit"), ("speech", "wav2vec2")) if name.startswith(begin)), "bert")
+        types = {**_PARTS, "encoder": encoder}
         made = {part: AutoConfig.for_model(types[part]) for part in parts}
         if "decoder" in made:
             made["decoder"].is_decoder = made["decoder"].add_cross_attention = True
@@ -77,12 +79,8 @@ def _default(kind: type, name: str) -> Any:
 def _config(default: Any, shrink: Shrink, keep_kinds: bool) -> Any:
     """A config like `default`; with `keep_kinds` one layer at least of every kind."""
     if type(default).__name__ == "TimmBackboneConfig":
-        return transformers.ResNetConfig(**_RESNET, out_indices=[1, 2, 3, 4][-len(default.out_indices or [1]) :])
-    fields = {
-        name: value
-        for name, value in default.to_dict().items()
-        if not name.startswith("_") and name not in ("model_type", "id2label", "label2id")
-    }
+        return transformers.ResNetConfig(**{**_RESNET, "out_indices": [1, 2, 3, 4][-len(default.out_indices or [1]) :]})
+    fields = {name: value for name, value in default.to_dict().items() if not name.startswith("_") and name not in _KEPT}
     parts = {
         name: _config(getattr(default, name), shrink, keep_kinds)
         for name in fields
@@ -101,6 +99,8 @@ def _config(default: Any, shrink: Shrink, keep_kinds: bool) -> Any:
 def _shrunk(fields: dict[str, Any], shrink: Shrink, keep_kinds: bool) -> dict[str, Any]:
     """The fields that change."""
     found = {name: value for name, value in _NEEDED.items() if name in fields and fields[name] is None}
+    if isinstance(fields.get("attention_types"), list):  # [[kinds, how often]]
+        found["attention_types"] = [[kinds, 1] for kinds, _ in fields["attention_types"]]
     if isinstance(fields.get("languages"), list | tuple):
         found["default_language"] = fields["languages"][0]
     for name, value in fields.items():
@@ -129,8 +129,8 @@ def _small(name: str, value: int, fields: dict[str, Any]) -> int | None:
 
 def _fewer_heads(name: str, value: int, fields: dict[str, Any]) -> int | None:
     """Every width and number of heads divided by one power of two; the size of a head stays."""
-    if re.fullmatch(_VOCABULARY, name):
-        return min(value, VOCABULARY)
+    if re.fullmatch(f"{_VOCABULARY}|{_IMAGE}", name):
+        return _fewer_layers(name, value, fields)
     heads = [each for field, each in fields.items() if _is_head_count(field, each)]
     widths = [each for field, each in fields.items() if _is_width(field, each)]
     factor = 1
@@ -154,8 +154,10 @@ def _is_count(value: object) -> bool:
 
 
 def _fewer_layers(name: str, value: int, fields: dict[str, Any]) -> int | None:
-    """The vocabulary alone, for configs whose widths depend on each other."""
-    return min(value, VOCABULARY) if re.fullmatch(_VOCABULARY, name) else None
+    """The vocabulary and the images alone, for configs whose widths depend on each other."""
+    return next(
+        (min(value, size) for pattern, size in ((_VOCABULARY, VOCABULARY), (_IMAGE, _IMAGE_SIZE)) if re.fullmatch(pattern, name)), None
+    )
 
 
 # --- lists ----------------------------------------------------------------------------------------------------------------------
@@ -186,11 +188,7 @@ def _layers(fields: dict[str, Any], found: dict[str, Any], keep_kinds: bool) -> 
             changed[name] = list(range(first, first + len(value)))
         elif len(value) == depth and (keep_kinds or not all(isinstance(each, str) for each in value)):
             changed[name] = _each_kind(value, layers)
-        elif (
-            re.fullmatch(r".*(layers|indexes|indices|ids|idx)", name)
-            and all(_is_count(each) or each == 0 for each in value)
-            and max(value) < depth
-        ):
+        elif re.fullmatch(_SOME_LAYERS, name) and all(isinstance(each, int) for each in value) and 0 <= min(value) <= max(value) < depth:
             changed[name] = [each for each in value if each < layers] or [layers - 1]
     for name in ("first_k_dense_replace", "moe_layer_start_index", "first_kv_shared_layer_idx", "num_kv_shared_layers"):
         if _is_count(fields.get(name)):
@@ -198,7 +196,7 @@ def _layers(fields: dict[str, Any], found: dict[str, Any], keep_kinds: bool) -> 
     return changed
 
 
-def _each_kind(value: list[Any], count: int) -> list[Any]:
+def _each_kind(value: Sequence[Any], count: int) -> list[Any]:
     """`count` elements in order, one at least of every kind as far as that goes."""
     firsts = list({str(each): place for place, each in reversed(list(enumerate(value)))}.values())
     chosen = sorted(firsts)[:count]
@@ -231,10 +229,8 @@ def _rope(fields: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
             continue
         merged = {**fields, **found}
         heads, width = merged.get("num_attention_heads") or 1, merged.get("hidden_size") or 64
-        half = (
-            int((merged.get("head_dim") or width // heads) * value.get("partial_rotary_factor", merged.get("partial_rotary_factor") or 1.0))
-            // 2
-        )
+        part = value.get("partial_rotary_factor") or merged.get("partial_rotary_factor") or 1.0
+        half = int((merged.get("head_dim") or width // heads) * part) // 2
         sections = value["mrope_section"]
         scaled = [max(1, half * each // sum(sections)) for each in sections]
         scaled[0] += half - sum(scaled)

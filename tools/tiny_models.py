@@ -67,7 +67,7 @@ def build(model_type: str, class_name: str, sizes: Sequence[tuple[int, int, floa
                 count = _runs(tiny, sizes, errors)
                 if count and (best is None or count > best[0]):
                     best = count, tiny
-                if best and best[0] == len(sizes) or time.process_time() - start > _SEARCH_SECONDS:
+                if (best and best[0] == len(sizes)) or time.process_time() - start > _SEARCH_SECONDS:
                     break
         except Exception as error:
             errors[f"{type(error).__name__}: {error}"[:300]] = None

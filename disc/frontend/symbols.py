@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 
@@ -86,7 +87,10 @@ def to_text(size: Size) -> str:
     if isinstance(size, ROUNDING):
         return to_text(_exact_quotient(size))
     name = _function_name(size)
-    return f"{name}({', '.join(to_text(_sympy(argument)) for argument in size.args)})"
+    first, *others = (to_text(_sympy(argument)) for argument in size.args)
+    for other in others:  # sympy's minimum takes any number of operands, the grammar's takes two
+        first = f"{name}({first}, {other})"
+    return first
 
 
 def _sympy(value: sympy.Basic) -> sympy.Expr:
@@ -121,23 +125,71 @@ def _function_name(size: sympy.Expr) -> str:
 
 
 def _exact_quotient(size: sympy.Expr) -> sympy.Expr:
-    """`math.floor`, `math.ceil` or `int` of a size times or divided by a number, as an integer division.
+    """`math.floor`, `math.ceil` or `int` of a fraction of sizes as an integer division.
 
     Raises: SymbolError where rounding of the float decides (a factor such as 0.7), and for `int` of what may be negative.
     """
-    factor, rest = _sympy(size.args[0]).as_coeff_Mul()
-    ratio = Fraction(float(factor))
-    if isinstance(rest, torch_sympy.IntTrueDiv) and ratio == 1 and _sympy(rest.args[1]).is_Integer:
-        ratio = Fraction(1, int(_sympy(rest.args[1])))
-    elif not isinstance(rest, torch_sympy.ToFloat):
-        ratio = Fraction(0)
-    total = _sympy(rest.args[0]) * ratio.numerator if ratio else size
-    truncated = isinstance(size, torch_sympy.TruncToInt) and not total.is_nonnegative
-    if ratio <= 0 or max(ratio.numerator, ratio.denominator) > EXACT or truncated:
+    try:
+        total, divisor = _fraction(_sympy(size.args[0]))
+    except _Rounded:
+        raise SymbolError(f"the size expression {size} has no integer form") from None
+    if isinstance(size, torch_sympy.TruncToInt) and not total.is_nonnegative:
         raise SymbolError(f"the size expression {size} has no integer form")
     if isinstance(size, torch_sympy.CeilToInt):
-        total = total + ratio.denominator - 1
-    return _sympy(sympy.sympify(torch_sympy.FloorDiv(total, sympy.Integer(ratio.denominator))))
+        total = total + divisor - 1
+    return _sympy(sympy.sympify(torch_sympy.FloorDiv(total, sympy.Integer(divisor))))
+
+
+class _Rounded(Exception):
+    """How a float is rounded may decide about the result."""
+
+
+def _fraction(value: sympy.Expr) -> tuple[sympy.Expr, int]:
+    """A float as numerator / denominator, both integers, which rounds to the same integers as the f64.
+
+    Sums and products of short binary fractions are exact in f64. A division by another number may be rounded, once: where the result is
+    an integer, so is every step a short binary fraction, and otherwise it is further from an integer than the rounding.
+
+    Raises: _Rounded.
+    """
+    if isinstance(value, sympy.Float | sympy.Rational):
+        fraction = Fraction(float(value)) if isinstance(value, sympy.Float) else Fraction(int(value.p), int(value.q))
+        return sympy.Integer(fraction.numerator), _short(fraction.denominator)
+    if isinstance(value, torch_sympy.ToFloat) or value.is_integer:
+        return _sympy(value.args[0]) if isinstance(value, torch_sympy.ToFloat) else value, 1
+    if isinstance(value, torch_sympy.IntTrueDiv | torch_sympy.FloatTrueDiv):
+        dividend, by = _fraction(_sympy(value.args[0])), _fraction(_sympy(value.args[1]))
+        if not by[0].is_Integer or by[0] <= 0:
+            raise _Rounded
+        return _scaled(dividend, Fraction(by[1], _short(int(by[0]))))
+    if isinstance(value, sympy.Mul):
+        factor, rest = value.as_coeff_Mul()
+        if factor != 1:
+            ratio, denominator = _fraction(factor)
+            return _scaled(_fraction(_sympy(rest)), Fraction(_short(int(ratio)), denominator))
+    if isinstance(value, sympy.Add):
+        parts = [_fraction(_sympy(part)) for part in value.args]
+        if sum(not _is_power_of_two(denominator) for _, denominator in parts) <= 1:
+            common = _short(math.lcm(*(denominator for _, denominator in parts)))
+            return sympy.Add(*(numerator * (common // denominator) for numerator, denominator in parts)), common
+    raise _Rounded
+
+
+def _scaled(value: tuple[sympy.Expr, int], ratio: Fraction) -> tuple[sympy.Expr, int]:
+    numerator, denominator = value
+    if not _is_power_of_two(denominator) and not (_is_power_of_two(abs(ratio.numerator)) and _is_power_of_two(ratio.denominator)):
+        raise _Rounded
+    return numerator * ratio.numerator, _short(denominator * ratio.denominator)
+
+
+def _short(number: int) -> int:
+    if abs(number) > EXACT:
+        raise _Rounded
+    return number
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number > 0 and number & (number - 1) == 0
 
 
 class IndexArithmetic:

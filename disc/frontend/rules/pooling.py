@@ -99,12 +99,12 @@ def average_pool(e: Emitter, call: Call) -> Tensor:
         divisor = e.scalar(call.integer("divisor_override"), x.dtype)
     elif not window.ceil and (call.flag("count_include_pad") or not any(window.padding)):
         divisor = e.scalar(math.prod(window.size), x.dtype)
-    elif window.ceil and call.flag("count_include_pad"):
-        raise RuleError("average pooling with ceil_mode and count_include_pad")
-    else:
-        lead = x.rank - len(window.size)
-        ones = e.full(1, (*[1] * lead, *x.shape[lead:]), x.dtype)
-        divisor = reduce_window(e, ones, window, "add", 0, window.padding, (*[1] * lead, *call.shape[lead:]))
+    else:  # positions of the padding count or not, those of the overhang never
+        lead, counted = x.rank - len(window.size), call.flag("count_include_pad")
+        sizes = [to_size(size + 2 * pad) if counted else size for size, pad in zip(x.shape[lead:], window.padding, strict=True)]
+        ones = e.full(1, (*[1] * lead, *sizes), x.dtype)
+        padding = [0] * len(sizes) if counted else window.padding
+        divisor = reduce_window(e, ones, window, "add", 0, padding, (*[1] * lead, *call.shape[lead:]))
     return e.convert(e.binary("divide", summed, divisor), original.dtype)
 
 

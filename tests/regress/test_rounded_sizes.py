@@ -1,0 +1,64 @@
+"""Sizes that floats round, extremes of several sizes, and average pooling with an overhang that counts its padding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import sympy
+import torch
+from torch.nn import functional
+from torch.utils._sympy import functions as torch_sympy
+
+import disc
+from disc.frontend.symbols import to_text
+from disc.shapes import parse_dim
+
+
+class Model(torch.nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+def centers(x: torch.Tensor) -> torch.Tensor:
+    half = x.shape[1] // 2
+    return torch.arange(0.5, half) / half + x.sum()
+
+
+SIZES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "arange from a half": centers,
+    "ceil of a difference over 3": lambda x: x[:, : math.ceil((x.shape[1] - 0.5) / 3)] * 2,
+    "ceil of a sum": lambda x: x[:, : math.ceil((x.shape[1] * 0.75 + 1) / 4)] * 2,
+    "floor": lambda x: x[:, : math.floor(x.shape[1] * 0.5 + 0.25)] * 2,
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_that_floats_round(name: str) -> None:
+    model = Model(SIZES[name]).eval()
+    compiled = disc.compile(model, (torch.randn(4, 20),), options=disc.Options(cache=False))
+    for x in (torch.randn(batch, length) for batch in (4, 7) for length in (18, 21, 22, 23, 47, 64)):
+        torch.testing.assert_close(compiled(x), model(x))
+
+
+@pytest.mark.parametrize("kind", [sympy.Min, sympy.Max, torch_sympy.Min, torch_sympy.Max])
+def test_extremes_of_three_sizes_are_read_again(kind: type[sympy.Expr]) -> None:
+    a, b, c = (sympy.Symbol(name, integer=True, positive=True) for name in "abc")
+    dim = parse_dim(to_text(kind(a * b, b + 1, c)))
+    for values in ({"a": 2, "b": 9, "c": 11}, {"a": 1, "b": 3, "c": 2}, {"a": 1, "b": 3, "c": 8}):
+        expected = (min if kind.__name__ == "Min" else max)(values["a"] * values["b"], values["b"] + 1, values["c"])
+        assert dim.evaluate(values) == expected
+
+
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(2, 2, 0), (3, 2, 1), (5, 4, 2)])
+def test_average_pool_whose_overhang_does_not_count(kernel: int, stride: int, padding: int) -> None:
+    model = Model(lambda x: functional.avg_pool1d(x, kernel, stride, padding, ceil_mode=True)).eval()
+    compiled = disc.compile(model, (torch.randn(2, 3, 4 * stride + 1),), options=disc.Options(cache=False))
+    for count in (2, 3, 7):
+        x = torch.randn(3, 3, count * stride + 1)
+        torch.testing.assert_close(compiled(x), model(x))
