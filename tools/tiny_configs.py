@@ -15,6 +15,8 @@ _WIDTH, _HEADS, _LAYERS, _MOST_LAYERS = 64, 4, 2, 4
 _LAYER_COUNT = r"(num|n)_(hidden_|encoder_|decoder_|text_|transformer_|mtp_)*(layers?|blocks)|.*_layers|depth|num_blocks|layers"
 _VOCABULARY = r"vocab_size(_or_config_json_file)?|type_vocab_size|entity_vocab_size|.*codebook_size|n_vocab|.*vocab_size"
 _IMAGE, _IMAGE_SIZE = r"image_size|img_size|pretrain_image_size", 64
+_QUERIES = r"num_queries|num_labels_of_queries"
+_ALWAYS = ((_VOCABULARY, VOCABULARY), (_IMAGE, _IMAGE_SIZE), (_QUERIES, 8))
 _HEAD_COUNT = r".*heads|n_head"
 _KEY_VALUE_HEADS = r".*num_key_value_heads|num_kv_heads|num_key_value_groups|multi_query_group_num|n_head_kv|.*kv_heads"
 _INTERMEDIATE = r".*(intermediate_size|ffn_dim|inner_dim|ffn_hidden_size)|d_ff|n_inner|mlp_dim|expert_dim"
@@ -34,7 +36,7 @@ _SIZES: tuple[tuple[str, int], ...] = (
     (_IMAGE, _IMAGE_SIZE),
     (r"num_frames|frames_per_clip", 8),
     (_HIDDEN, _WIDTH),
-    (r"num_queries|num_labels_of_queries", 8),
+    (_QUERIES, 8),
     (r"num_mel_bins", 16),
     (r"num_conv_pos_embeddings", 16),
 )  # fmt: skip
@@ -89,11 +91,24 @@ def _config(default: Any, shrink: Shrink, keep_kinds: bool) -> Any:
     if hasattr(default, "out_indices") and default.out_indices:
         fields["out_indices"] = list(default.out_indices)
     values = {name: value for name, value in fields.items() if name not in parts}
-    config = type(default)(**{**_shrunk(values, shrink, keep_kinds), **parts})
+    config = type(default)(**{**_chosen(default, values), **_shrunk(values, shrink, keep_kinds), **parts})
     for switch in ("use_cache", "use_timm_backbone"):
         if getattr(config, switch, None):
             setattr(config, switch, False)
     return config
+
+
+def _chosen(default: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """What the config that this one is a part of says about it."""
+    try:
+        usual = type(default)()
+    except Exception:
+        return values
+    if usual.to_dict() == default.to_dict():
+        return {}
+    return {
+        name: value for name, value in values.items() if getattr(usual, name, None) != value and name not in ("out_features", "stage_names")
+    }
 
 
 def _shrunk(fields: dict[str, Any], shrink: Shrink, keep_kinds: bool) -> dict[str, Any]:
@@ -110,6 +125,10 @@ def _shrunk(fields: dict[str, Any], shrink: Shrink, keep_kinds: bool) -> dict[st
                 small = 3
             if small is not None and small != value:
                 found[name] = small
+    for count, width in (("num_heads", "head_dim"), ("mamba_n_heads", "mamba_d_head")):
+        if shrink is _small and _is_count(fields.get("expand", fields.get("mamba_expand"))) and count in fields and width in fields:
+            expanded = fields.get("expand", fields.get("mamba_expand")) * min(_WIDTH, fields["hidden_size"])
+            found.update({width: expanded // 8, count: 8})
     found.update(_layers(fields, found, keep_kinds))
     found.update(_lists(fields, shrink))
     found.update(_rope(fields, found))
@@ -124,12 +143,17 @@ def _small(name: str, value: int, fields: dict[str, Any]) -> int | None:
     if re.fullmatch(_KEY_VALUE_HEADS, name) and value == fields.get("num_attention_heads"):
         return min(value, _HEADS)
     size = next((size for pattern, size in _SIZES if re.fullmatch(pattern, name)), None)
+    heads = fields.get("num_heads", fields.get("num_attention_heads"))
+    if re.fullmatch(_HIDDEN, name) and isinstance(heads, list | tuple) and all(map(_is_count, heads)):  # of stages, which double the width
+        size = _WIDTH // _HEADS * heads[0]
+    if name == "window_size" and _is_count(fields.get("image_size")):
+        size = 2
     return None if size is None or size >= value else size
 
 
 def _fewer_heads(name: str, value: int, fields: dict[str, Any]) -> int | None:
     """Every width and number of heads divided by one power of two; the size of a head stays."""
-    if re.fullmatch(f"{_VOCABULARY}|{_IMAGE}", name):
+    if any(re.fullmatch(pattern, name) for pattern, _ in _ALWAYS):
         return _fewer_layers(name, value, fields)
     heads = [each for field, each in fields.items() if _is_head_count(field, each)]
     widths = [each for field, each in fields.items() if _is_width(field, each)]
@@ -154,10 +178,8 @@ def _is_count(value: object) -> bool:
 
 
 def _fewer_layers(name: str, value: int, fields: dict[str, Any]) -> int | None:
-    """The vocabulary and the images alone, for configs whose widths depend on each other."""
-    return next(
-        (min(value, size) for pattern, size in ((_VOCABULARY, VOCABULARY), (_IMAGE, _IMAGE_SIZE)) if re.fullmatch(pattern, name)), None
-    )
+    """The vocabulary, the images and the queries alone, for configs whose widths depend on each other."""
+    return next((min(value, size) for pattern, size in _ALWAYS if re.fullmatch(pattern, name)), None)
 
 
 # --- lists ----------------------------------------------------------------------------------------------------------------------

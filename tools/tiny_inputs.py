@@ -22,7 +22,7 @@ LAYOUTS: Mapping[str, tuple[str, ...]] = {
     "pixel_values": ("image", "frames"),
     "pixel_values_videos": ("frames",),
     "input_values": ("wave", "channel wave", "time mel", "mel time"),
-    "input_features": ("mel time", "time mel", "channel mel time"),
+    "input_features": ("mel time", "time mel", "channel time mel"),
     "input_features_mask": ("feature mask",),
     "past_values": ("series", "series channels"),
     "past_time_features": ("time features",),
@@ -64,7 +64,7 @@ def value(layout: str, name: str, config: Any, batch: int, length: int, scale: f
     """The input `name` for texts of `length` tokens and images of `scale` times the size that the config says."""
     generator = torch.Generator().manual_seed(1000 * batch + length + sum(map(ord, name)))
     image = int(field(config, "image_size", default=64) * scale)
-    mel = field(config, "num_mel_bins", "feature_size", "num_mel_bins", "input_dim", "mel_bins", default=80)
+    mel = field(config, "num_mel_bins", "feature_size", "feature_projection_input_dim", "input_dim", "mel_bins", default=80)
     frames = 2 * field(config, "max_source_positions", default=0) or field(
         config, "max_length" if name == "input_values" else "", default=8 * length
     )
@@ -81,7 +81,7 @@ def value(layout: str, name: str, config: Any, batch: int, length: int, scale: f
         "channel wave": (batch, field(config, "audio_channels", default=1), 1920 * (length // 4 + 1)),
         "time mel": (batch, frames, mel),
         "mel time": (batch, mel, frames),
-        "channel mel time": (batch, 1, mel, frames),
+        "channel time mel": (batch, 1, frames, mel),
         "series": (batch, points + max(field(config, "lags_sequence", default=0), *_list(config, "lags_sequence"))),
         "series channels": (batch, points, field(config, "num_input_channels", "input_size", default=1)),
         "time features": (batch, points + max(0, *_list(config, "lags_sequence")), field(config, "num_time_features", default=1)),
