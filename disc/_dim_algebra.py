@@ -15,14 +15,26 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
+_T = TypeVar("_T")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _NAME_TAIL = re.compile(r"(.*?)(\d*)$", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Symbol:
+class _Interned(type):
+    """Makes each atom once, so that atoms are equal when they are the same object, and are hashed without a look at their operands."""
+
+    _made: ClassVar[dict[tuple[object, ...], Any]] = {}
+
+    def __call__(cls: type[_T], *operands: object) -> _T:
+        key = (cls, *operands)
+        found = _Interned._made.get(key)
+        return _Interned._made.setdefault(key, super().__call__(*operands)) if found is None else found  # pyright: ignore
+
+
+@dataclass(frozen=True, eq=False)
+class Symbol(metaclass=_Interned):
     """A named integer, known when the inputs are known."""
 
     name: str
@@ -43,8 +55,8 @@ class Symbol:
         return ()
 
 
-@dataclass(frozen=True)
-class _Binary:
+@dataclass(frozen=True, eq=False)
+class _Binary(metaclass=_Interned):
     """An atom with two operands; the function name of its text is `spelling`."""
 
     spelling: ClassVar[str]
@@ -62,7 +74,7 @@ class _Binary:
         return (self.left, self.right)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FloorDiv(_Binary):
     """`left // right`."""
 
@@ -72,7 +84,7 @@ class FloorDiv(_Binary):
         return self.left.evaluate(values) // self.right.evaluate(values)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Mod(_Binary):
     """`left % right`: the sign is that of `right`."""
 
@@ -82,7 +94,7 @@ class Mod(_Binary):
         return self.left.evaluate(values) % self.right.evaluate(values)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Min(_Binary):
     """The smaller operand; a minimum of three nests on the left."""
 
@@ -92,7 +104,7 @@ class Min(_Binary):
         return min(self.left.evaluate(values), self.right.evaluate(values))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Max(_Binary):
     """The larger operand; a maximum of three nests on the left."""
 

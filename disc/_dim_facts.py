@@ -8,7 +8,9 @@ and products are rewritten by the known product equalities (BladeDISC, section 3
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import cycle
 
 from disc._dim_algebra import (
     Atom,
@@ -19,6 +21,7 @@ from disc._dim_algebra import (
     Mod,
     Monomial,
     Symbol,
+    Valuation,
     add_all,
     content,
     divide_coefficients,
@@ -39,6 +42,21 @@ _MAXIMUM_RULES = 24
 """Product equalities are combined pairwise until there are this many."""
 _MAXIMUM_DIVISOR = 1 << 20
 """Relations in a circle (`x = 2 * y * z, y = 2 * x`) would make the divisors of zero grow for ever."""
+_SIZES = (
+    (97,),
+    (1,),
+    (4,),
+    (8,),
+    (16,),
+    (5, 13, 29, 3, 37, 11, 23),
+    (1, 63, 1),
+    (1, 2, 34),
+    (1, 19, 4),
+    (3, 8, 11),
+    (1, 3, 2000),
+    (1, 2000, 3),
+)
+"""Sizes of the symbols, repeated, that refute what is not so: of maps that shrink stage by stage, small ones do where larger do not."""
 
 
 @dataclass(frozen=True)
@@ -94,13 +112,43 @@ class Facts:
         self._divisors: dict[Dim, int] = {}
         self.simplified: dict[Dim, Dim] = {}
         self.equalities: dict[tuple[Dim, Dim], bool | None] = {}
+        self._forget_bounds()
+
+    def _forget_bounds(self) -> None:
         self._current_bounds: Bounds | None = None
+        self._current_witnesses: tuple[Valuation, ...] | None = None
 
     def bounds(self) -> Bounds:
         """The bounds under the present facts."""
         if self._current_bounds is None:
             self._current_bounds = Bounds(self.ranges.__getitem__, self.inequalities)
         return self._current_bounds
+
+    def witnesses(self) -> tuple[Valuation, ...]:
+        """Some sizes that agree with all facts: what one of them refutes is not worth the search for a proof."""
+        if self._current_witnesses is None:
+            found = (Valuation(dict(zip(self.ranges, map(_within, cycle(sizes), self.ranges.values()), strict=False))) for sizes in _SIZES)
+            self._current_witnesses = tuple(each for each in found if self._agrees(each))
+        return self._current_witnesses
+
+    def _agrees(self, values: Valuation) -> bool:
+        zeros = [of_terms([(rule.coefficient, rule.product)]) - rule.rest for rule in self.rules]
+        try:
+            return all(zero.evaluate(values) == 0 for zero in zeros) and all(fact.evaluate(values) >= 0 for fact in self.inequalities)
+        except ZeroDivisionError:
+            return False
+
+    def examples(self, normal: Dim) -> list[int]:
+        """Values that a normal form has for sizes that agree with all facts."""
+        found: list[int] = []
+        for witness in self.witnesses():
+            with suppress(ZeroDivisionError):
+                found.append(normal.evaluate(witness))
+        return found
+
+    def never_negative(self, normal: Dim) -> bool:
+        """Whether a normal form is proved to be at least 0."""
+        return min(self.examples(normal), default=0) >= 0 and self.bounds().never_negative(normal)
 
     def check_declared(self, dim: Dim) -> None:
         """Raises ValueError for an unknown symbol."""
@@ -123,6 +171,14 @@ class Facts:
         step = self.constant_divisor(difference - constant)
         if step and constant % step:
             return False
+        examples = self.examples(difference)
+        least, largest = min(examples, default=0), max(examples, default=0)
+        if least < largest and least <= 0 <= largest:
+            return None
+        if least > 0:
+            return False if self.bounds().never_negative(difference - 1) else None
+        if largest < 0:
+            return False if self.bounds().never_negative(-1 - difference) else None
         low, high = self.bounds().lower(difference), self.bounds().upper(difference)
         if low > 0 or high < 0:
             return False
@@ -155,15 +211,14 @@ class Facts:
         """Removes an atom with normal operands where bounds or divisors decide it."""
         if isinstance(atom, Symbol):
             return of_atom(atom)
-        bounds = self.bounds()
         if isinstance(atom, Min | Max):
             difference = self._rewrite(atom.right - atom.left)
-            if bounds.lower(difference) >= 0:
+            if self.never_negative(difference):
                 return atom.left if isinstance(atom, Min) else atom.right
-            if bounds.upper(difference) <= 0:
+            if self.never_negative(-difference):
                 return atom.right if isinstance(atom, Min) else atom.left
             return of_atom(atom)
-        low, high = bounds.interval(of_atom(atom))
+        low, high = self.bounds().interval(of_atom(atom))
         if low == high and isinstance(low, int):
             return Dim.of(low)
         return self._resolve_quotient(atom) if isinstance(atom, FloorDiv) else self._resolve_remainder(atom)
@@ -197,7 +252,7 @@ class Facts:
         return rest if self._is_remainder(rest, atom.right) else of_atom(Mod(rest, atom.right))
 
     def _is_remainder(self, dim: Dim, divisor: Dim) -> bool:
-        return self.bounds().lower(dim) >= 0 and self.bounds().lower(self._rewrite(divisor - dim)) >= 1
+        return self.never_negative(dim) and self.never_negative(self._rewrite(divisor - dim) - 1)
 
     def _rewrite(self, dim: Dim) -> Dim:
         """Applies `c * floordiv(n, c) == n - mod(n, c)` and the product equalities to a polynomial of normal atoms."""
@@ -446,7 +501,7 @@ class Facts:
             if narrowed[0] > narrowed[1]:
                 raise self._contradiction(left, "relate so to", right)
             self.ranges[atom.name] = narrowed
-            self._current_bounds = None
+            self._forget_bounds()
             changed = True
         return changed
 
@@ -508,6 +563,11 @@ class Facts:
         interval = self.bounds().interval(self.normal(dim))
         low, high = (str(finite(end)) if finite(end) is not None else "unbounded" for end in interval)
         return f"{shown} (range {low} to {high})"
+
+
+def _within(size: int, interval: Interval) -> int:
+    low, high = interval
+    return int(max(min(size, high), low))
 
 
 def finite(end: End) -> int | None:

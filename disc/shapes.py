@@ -219,13 +219,13 @@ class ShapeEnv:
     def le(self, left: Dim | int, right: Dim | int) -> Truth:
         """Whether `left <= right`."""
         difference = self._facts.difference(Dim.of(right), Dim.of(left))
-        if self._facts.bounds().never_negative(difference):
+        if self._facts.never_negative(difference):
             return Truth.YES
-        return Truth.NO if self._facts.bounds().upper(difference) < 0 else Truth.UNKNOWN
+        return Truth.NO if self._facts.never_negative(-1 - difference) else Truth.UNKNOWN
 
     def at_most(self, left: Dim | int, right: Dim | int) -> bool:
         """Whether `le` says YES; what else it might say is not looked for."""
-        return self._facts.bounds().never_negative(self._facts.difference(Dim.of(right), Dim.of(left)))
+        return self._facts.never_negative(self._facts.difference(Dim.of(right), Dim.of(left)))
 
     def lt(self, left: Dim | int, right: Dim | int) -> Truth:
         """Whether `left < right`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import cycle
 
 from ..ir.graph import Node
 from ..ir.weights import ELEMENT_BYTES
@@ -14,8 +13,6 @@ from ..shapes import Dim, ShapeEnv, Valuation, dim_max
 ZERO = Dim.of(0)
 LINE = 64  # bytes: every buffer begins on a cache line
 SAMPLE = 97  # the size of a dynamic dim in the order of buffers, which decides about memory alone
-SMALL_SAMPLES = ((1,), (4,), (8,), (16,), (1, 63, 1), (1, 2, 34), (1, 19, 4), (3, 8, 11), (1, 3, 2000), (1, 2000, 3))
-"""Sizes of dynamic dims, repeated: where maps shrink stage by stage, small ones refute what larger ones do not."""
 
 
 @dataclass(frozen=True)
@@ -72,27 +69,13 @@ def plan_buffers(env: ShapeEnv, lifetimes: Sequence[Lifetime]) -> Plan:
 class _Planner:
     env: ShapeEnv
     proofs: dict[tuple[Dim, Dim], bool] = field(default_factory=dict)
-    samples: list[Valuation] = field(default_factory=list)
-    """Sizes that agree with all facts: what one of them refutes is not worth the search for a proof."""
 
     def __post_init__(self) -> None:
-        names = self.env.names()
-        self._order = Valuation(dict.fromkeys(names, SAMPLE))
-        ascending = range(3, 3 + 11 * len(names), 11)
-        for values in ([SAMPLE], ascending, ascending[::-1], *SMALL_SAMPLES):
-            sample = Valuation({name: self._allowed(name, value) for name, value in zip(names, cycle(values), strict=False)})
-            if not any(_differ(sample, left, right) for left, right in self.env.facts()):
-                self.samples.append(sample)
+        self._order = Valuation(dict.fromkeys(self.env.names(), SAMPLE))
 
     def sample(self, dim: Dim) -> int:
         """What buffers are ordered by."""
         return dim.evaluate(self._order)
-
-    def _allowed(self, name: str, value: int) -> int:
-        """A size of this symbol near the value."""
-        low, high = self.env.range(Dim.symbol(name))
-        value *= self.env.divisor(Dim.symbol(name))
-        return max(value if high is None else min(value, high), low or 0)
 
     def by_offsets(self, lifetimes: Sequence[Lifetime], sizes: Mapping[Node, Dim]) -> Plan:
         """Greedy, the largest first: each value goes to the lowest place, 0 or the end of another, where it provably (for all sizes)
@@ -131,8 +114,7 @@ class _Planner:
 
     def _at_most(self, left: Dim, right: Dim) -> bool:
         if (left, right) not in self.proofs:
-            refuted = any(_exceeds(sample, left, right) for sample in self.samples)
-            self.proofs[left, right] = not refuted and self.env.at_most(left, right)
+            self.proofs[left, right] = self.env.at_most(left, right)
         return self.proofs[left, right]
 
     def largest(self, dims: Sequence[Dim]) -> Dim:
@@ -145,15 +127,3 @@ class _Planner:
         for dim in kept[1:]:
             result = dim_max(result, dim)
         return result
-
-
-def _differ(sample: Valuation, left: Dim, right: Dim) -> bool:
-    return _exceeds(sample, left, right) or _exceeds(sample, right, left)
-
-
-def _exceeds(sample: Valuation, left: Dim, right: Dim) -> bool:
-    """Whether left > right for these sizes; where one divides by zero, no."""
-    try:
-        return left.evaluate(sample) > right.evaluate(sample)
-    except ZeroDivisionError:
-        return False
