@@ -41,6 +41,12 @@ class Bounds:
         """What the present question may still look at."""
         self.steps_taken = 0
 
+    def copy(self, symbol_range: Callable[[str], Interval]) -> Bounds:
+        """The same answers for a copy of the state."""
+        other = Bounds(symbol_range, self._inequalities)
+        other._lower, other._direct_ends, other._atom_ranges = dict(self._lower), dict(self._direct_ends), dict(self._atom_ranges)
+        return other
+
     def lower(self, dim: Dim) -> End:
         """A value that the expression never falls below."""
         outer, self._steps = self._steps, _MAXIMUM_STEPS

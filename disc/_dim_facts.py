@@ -105,6 +105,15 @@ class Facts:
             list(self.inequalities),
         )
 
+    def copy_with_answers(self) -> Facts:
+        """A copy that need not prove again what is proved."""
+        other = self.copy()
+        other._normals, other._atoms, other._divisors = dict(self._normals), dict(self._atoms), dict(self._divisors)
+        other.simplified, other.equalities = dict(self.simplified), dict(self.equalities)
+        if self._current_bounds is not None:
+            other._current_bounds = self._current_bounds.copy(other.ranges.__getitem__)
+        return other
+
     def forget_answers(self) -> None:
         """To be called after every change."""
         self._normals: dict[Dim, Dim] = {}
@@ -344,6 +353,12 @@ class Facts:
         return result * coefficient
 
     # Learning
+
+    def declare(self, name: str, low: int | None, high: int | None) -> None:
+        """A new symbol. What is known and answered holds no such symbol, so it stays; the ends of the range must differ."""
+        self.order[name] = len(self.order)
+        self.ranges[name] = (-math.inf if low is None else low, math.inf if high is None else high)
+        self._current_witnesses = None
 
     def define(self, name: str, value: Dim) -> None:
         """Declares a symbol with its solution. What is known and answered holds no such symbol, so it stays."""

@@ -8,7 +8,6 @@ nothing is claimed about it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from enum import Enum
 
@@ -87,10 +86,12 @@ class ShapeEnv:
         if divisor < 1:
             raise ValueError(f"the divisor of {name} must be at least 1, not {divisor}")
         symbol = Dim.symbol(name)
+        if name not in self._facts.order and divisor == 1 and (lo is None or hi is None or lo < hi):
+            self._facts.declare(name, lo, hi)
+            return symbol
         with _Learning(self, f"the declaration of {name} (range {lo} to {hi}, divisor {divisor})"):
             if name not in self._facts.order:
-                self._facts.order[name] = len(self._facts.order)
-                self._facts.ranges[name] = (-math.inf, math.inf)
+                self._facts.declare(name, None, None)
             self._facts.learn_equal(symbol % divisor, Dim.of(0))
             if lo is not None:
                 self._facts.learn_at_least(symbol, Dim.of(lo))
@@ -137,7 +138,7 @@ class ShapeEnv:
     def copy(self) -> ShapeEnv:
         """An independent environment with the same knowledge."""
         other = ShapeEnv()
-        other._facts = self._facts.copy()
+        other._facts = self._facts.copy_with_answers()
         other._next_fresh = self._next_fresh
         return other
 
