@@ -1,8 +1,12 @@
 """Options and fixtures of all tests."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
+
+# Before anything loads PyTorch: its threads would spin for the next small op of a tiny model, on the core that another worker compiles on.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
