@@ -20,6 +20,7 @@ def _calibrated(model: nn.Module) -> nn.Module:
             nn.init.kaiming_normal_(module.weight)
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = 1.0
+            nn.init.ones_(module.weight)
     with torch.no_grad():
         model.train()(pixel_values=random_tensor(4, 3, 96, 96))
     return ImageModel(model)
