@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
@@ -51,6 +52,8 @@ LAYOUT: dict[str, frozenset[str]] = {
     "_refs/__init__.py": frozenset({"_reshape_view_helper_core_alg"}),
     "_subclasses/fake_impls.py": frozenset({"convert"}),  # the memory format that a convolution's result has
 }  # fmt: skip
+
+_CONVOLUTION = ("_subclasses/fake_impls.py", "conv")  # of PyTorch: chooses how a convolution is computed
 
 
 @dataclass(frozen=True)
@@ -196,20 +199,51 @@ def _own_code() -> FrameType | None:
     return frame
 
 
+@contextmanager
+def located() -> Iterator[None]:
+    """While graphs are traced that no user's code makes: guards know which function of PyTorch made them."""
+    real = ShapeEnv._get_sloc
+    ShapeEnv._get_sloc = lambda self, framework_loc=None: SLoc(framework_loc or _framework_summary(sys._getframe(1)), None)
+    try:
+        yield
+    finally:
+        ShapeEnv._get_sloc = real
+
+
+def _framework_summary(frame: FrameType | None) -> traceback.FrameSummary | None:
+    while frame is not None and frame.f_code.co_filename in _PASSED:
+        frame = frame.f_back
+    return _summary(frame) if frame is not None else None
+
+
 def _with_user_line(real: Callable[..., object]) -> Callable[..., object]:
     """PyTorch tells which function of its own made a guard; for what line of the user's, only under Dynamo."""
 
     def locate(env: ShapeEnv, framework_loc: str | None = None) -> SLoc:
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename in _PASSED:
-            frame = frame.f_back
-        inner = frame
+        summary = _framework_summary(frame)
         while frame is not None and frame.f_code.co_filename.startswith((TORCH, _DISC, "<")):
             frame = frame.f_back
-        summary = traceback.FrameSummary(inner.f_code.co_filename, inner.f_lineno, inner.f_code.co_name) if inner is not None else None
         return SLoc(framework_loc or summary, frame_text(frame.f_code.co_filename, frame.f_lineno) if frame is not None else None)
 
     return locate
+
+
+def _summary(frame: FrameType) -> traceback.FrameSummary:
+    """Where PyTorch made a guard; of the function that chooses how a convolution is computed also how many images there are."""
+    code = frame.f_code
+    images = _images(frame) if (code.co_filename.removeprefix(TORCH), code.co_name) == _CONVOLUTION else None
+    return traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_name, locals={"images": images} if images else None)
+
+
+def _images(frame: FrameType) -> str | None:
+    """The symbol for the number of images of a convolution, where it stands for nothing else in its input."""
+    source = frame.f_locals.get("input_")
+    if not isinstance(source, torch.Tensor) or source.dim() < 3 or not isinstance(source.shape[0], torch.SymInt):
+        return None
+    images, *others = (each.node.expr if isinstance(each, torch.SymInt) else sympy.sympify(each) for each in source.shape)
+    known = images.is_symbol and not any(images in each.free_symbols for each in others)
+    return str(images) if known else None
 
 
 # --- guards ---------------------------------------------------------------------------------------------------------------------
@@ -221,11 +255,17 @@ def guards_of(env: ShapeEnv) -> list[Found]:
     for guard in env.guards:
         frame = guard.sloc.framework_loc
         own = frame.filename.removeprefix(TORCH) if isinstance(frame, traceback.FrameSummary) else ""
-        layout = isinstance(frame, traceback.FrameSummary) and frame.name in LAYOUT.get(own, ())
+        layout = isinstance(frame, traceback.FrameSummary) and (frame.name in LAYOUT.get(own, ()) or _counts_images(frame, guard.expr))
         found.append(_decision(guard.expr, _place(guard.sloc), layout))
     for asserts in env.deferred_runtime_asserts.values():
         found += [_decision(each.expr, "", layout=False) for each in asserts]
     return found
+
+
+def _counts_images(frame: traceback.FrameSummary, expression: sympy.Basic) -> bool:
+    """Whether a guard is on the number of images of a convolution. Which of its implementations PyTorch takes depends on that (16 and
+    more, where gradients are wanted), and so do the strides of the result; its values do not, and any number of images is allowed."""
+    return frame.locals is not None and {repr(str(symbol)) for symbol in expression.free_symbols} == {frame.locals.get("images")}
 
 
 def _decision(expression: sympy.Basic, place: str, layout: bool) -> Found:

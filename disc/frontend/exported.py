@@ -27,7 +27,7 @@ from torch_mlir import ir
 from disc.errors import CompilerBug, DiscError, ShapeConstraintError, UnsupportedFormatError, UnsupportedOp, UnsupportedOpError
 from disc.frontend.archive import check_archive
 from disc.frontend.conditions import relation
-from disc.frontend.decisions import Decision, Found, Recorder
+from disc.frontend.decisions import Decision, Found, Recorder, located
 from disc.frontend.decompose import Decomposed, constants_by_attribute, decompose
 from disc.frontend.decompositions import export_table
 from disc.frontend.dialects import load_frontend_dialects
@@ -113,7 +113,7 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
 def _decomposed(program: ExportedProgram) -> tuple[ExportedProgram, Decomposed]:
     """The graph in ops that have rules, and the program whose signature it has: another one where PyTorch has to trace it anew."""
     _refuse_mutation(program)
-    with warnings.catch_warnings(), sizes_from_two():
+    with warnings.catch_warnings(), sizes_from_two(), located():
         warnings.simplefilter("ignore")
         try:
             return program, decompose(program.graph_module)

@@ -12,6 +12,7 @@ from disc.passes.convert_dots import ConvertDots
 from disc.passes.find_batch_dim import FindBatchDim
 from disc.passes.fold_batch_norm import FoldBatchNorm
 from disc.passes.fold_constants import FoldConstants
+from disc.passes.fold_pads import FoldPads
 from disc.passes.fold_transposes import FoldTransposes
 from disc.passes.form_fusions import FormFusions
 from disc.passes.fuse_attention import FuseAttention
@@ -46,6 +47,7 @@ GRAPH: tuple[Pass, ...] = (
     MergeDots(),
     MergeSlices(),
     FoldBatchNorm(),
+    FoldPads(),
     ChannelsLast(),
     FoldConstants(),
     Simplify(),
@@ -87,6 +89,7 @@ REGISTRY: dict[str, type[Pass]] = {
         MergeDots,
         MergeSlices,
         FoldBatchNorm,
+        FoldPads,
         ChannelsLast,
         QuantizeDots,
         ConvertDots,

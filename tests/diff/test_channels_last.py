@@ -64,6 +64,36 @@ def test_windows(window: tuple[int, int, int, int], channels: int) -> None:
     check(program_of(ends(*pools, source=9, first=channels, last=channels), 9), 9, 15)
 
 
+# channels, outputs, groups, kernel, stride, padding, dilation: outputs of a group are one vector of 8, several, several of 16, more than a
+# tile, and the last panel has fewer columns
+GROUPS = [(16, 16, 2, 3, 1, 1, 1), (104, 104, 13, 3, 2, 1, 1), (6, 72, 3, 3, 1, 2, 2), (32, 192, 4, 3, 1, 1, 1), (40, 160, 2, 5, 2, 2, 1),
+          (12, 48, 6, 1, 1, 0, 1), (8, 64, 8, 3, 1, 1, 1), (72, 256, 2, (3, 1), 1, (1, 0), 1)]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", GROUPS)
+def test_groups(case: tuple[int, int, int, int, int, int, int]) -> None:
+    channels, outputs, groups, kernel, stride, padding, dilation = case
+    middle = nn.Conv2d(channels, outputs, kernel, stride, padding, dilation, groups=groups)
+    program = program_of(ends(nn.ReLU(), middle, nn.GELU(), source=9, first=channels, last=outputs), 9)
+    check(program, 9)
+    assert "channels last: A read through a table" in str(program.executables[0].explain())
+
+
+@pytest.mark.parametrize("pads", [(0, 1, 0, 1), (2, 1, 0, 3), (0, 0, 1, 0)])
+@pytest.mark.parametrize("kind", ["dense", "depthwise", "groups", "image"])
+def test_pads_apart(pads: tuple[int, int, int, int], kind: str) -> None:
+    """Zeros that a program puts around a source by itself are padding of the convolution."""
+    groups = {"depthwise": 16, "groups": 2}.get(kind, 1)
+    body = nn.Conv2d(3 if kind == "image" else 16, 24 if kind == "dense" else 16, 3, 2, (1, 0), groups=groups)
+    first = () if kind == "image" else (nn.Conv2d(9, 16, 1), nn.SiLU())
+    model = nn.Sequential(*first, nn.ZeroPad2d(pads), body, nn.ReLU(), nn.Conv2d(body.out_channels, 16, 1))
+    channels = 3 if kind == "image" else 9
+    program = program_of(model, channels)
+    check(program, channels, 3)
+    kernels = [kernel.ops for kernel in program.executables[0].explain().kernels]
+    assert kind == "image" or not any("pad" in op for ops in kernels for op in ops)
+
+
 def test_many_chunks() -> None:
     """A panel larger than the cache is gone through in chunks of taps, whose sums are added up."""
     model = nn.Sequential(nn.Conv2d(8, 520, 1), nn.Conv2d(520, 72, 3, 1, 1), nn.ReLU(), nn.Conv2d(72, 8, 3, 2, 1))

@@ -20,6 +20,7 @@ from disc.ir.stages import parse_module
 from disc.ir.weights import Weight, WeightTable
 from disc.passes.fold_batch_norm import FoldBatchNorm
 from disc.passes.fold_constants import FoldConstants
+from disc.passes.fold_pads import FoldPads
 from disc.passes.fold_transposes import FoldTransposes
 from disc.passes.merge_dots import MergeDots
 from disc.passes.merge_slices import MergeSlices
@@ -33,6 +34,7 @@ PASSES: dict[str, Sequence[Pass]] = {
     "merge-dots": [MergeDots()],
     "merge-slices": [MergeSlices()],
     "fold-batch-norm": [FoldBatchNorm()],
+    "fold-pads": [FoldPads()],
     "fold-constants": [FoldConstants()],
     "graph": GRAPH,
 }
@@ -96,7 +98,9 @@ def check(text: str, passes: Sequence[Pass], exact: bool) -> ir.Module:
     return after
 
 
-@pytest.mark.parametrize("name", ["simplify", "fold-transposes", "merge-dots", "merge-slices", "fold-batch-norm", "fold-constants"])
+@pytest.mark.parametrize(
+    "name", ["simplify", "fold-transposes", "merge-dots", "merge-slices", "fold-batch-norm", "fold-pads", "fold-constants"]
+)
 @pytest.mark.parametrize("passes", PASSES)
 def test_goldens(name: str, passes: str) -> None:
     for program in (GOLDEN / f"{name}.mlir").read_text().split("// -----\n"):

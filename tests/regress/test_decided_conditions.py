@@ -204,3 +204,15 @@ def test_a_causal_attention_of_one_query() -> None:
     exe = disc.compile(model, (torch.randn(1, 2, 5, 8), torch.randn(1, 2, 7, 8)))
     assert is_right(exe, model, torch.randn(2, 2, 4, 8), torch.randn(2, 2, 9, 8))
     assert not is_right(exe, model, torch.randn(2, 2, 1, 8), torch.randn(2, 2, 9, 8))
+
+
+@pytest.mark.parametrize("example", [2, 20])
+def test_the_number_of_images_chooses_an_implementation_alone(example: int) -> None:
+    """Where gradients are wanted, PyTorch takes another implementation of a convolution from 16 images on."""
+    model = nn.Sequential(nn.Conv2d(8, 8, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1)).eval()
+    dynamic = {axis: torch.export.Dim.AUTO for axis in (0, 2, 3)}
+    executable = disc.compile(model, (torch.randn(example, 8, 10, 12),), dynamic_shapes=(dynamic,))
+    for images in (1, 3, 15, 16, 21):
+        x = torch.randn(images, 8, 5, 6)
+        torch.testing.assert_close(executable(x), model(x).detach())
+    assert "0 to any" in str(executable.explain())

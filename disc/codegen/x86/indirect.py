@@ -58,7 +58,7 @@ def emit_tasks(frame: Frame, plan: Indirect, body: Body) -> None:
     e.space.variable("gm", plan.rows)
     e.space.variable("gn", Dim.of(plan.columns))
     if plan.guards:
-        clear_zeros(frame, address(b, Buffer(frame.scratch, (), "i8"), b.index(plan.zeros_offset)), plan.inner, plan.source_element)
+        clear_zeros(frame, address(b, Buffer(frame.scratch, (), "i8"), b.index(plan.zeros_offset)), plan.zeros, plan.source_element)
     blocks, panels = b.scalar(plan.row_blocks), b.index(plan.panels)
     rows, some = b.scalar(plan.rows), b.op(f"arith.maxsi {blocks}, {b.index(1)} : i64")
     tiles = b.op(f"arith.ceildivui {b.op(f'arith.ceildivui {rows}, {some} : i64')}, {b.index(TABLE_ROWS)} : i64")
@@ -126,7 +126,7 @@ def _emit_block(frame: Frame, plan: Indirect, epilogue: Epilogue, rows: tuple[st
         start, count = b.op(f"arith.addi {rows[0]}, {done} : i64"), b.op(f"arith.subi {end}, {done} : i64")
         stop = b.op(f"arith.minsi {b.op(f'arith.addi {chunk.index}, {b.index(plan.chunk)} : i64')}, {b.index(plan.taps)} : i64")
         final = b.op(f"arith.cmpi eq, {stop}, {b.index(plan.taps)} : i64")
-        live = _fill_table(frame, plan, (start, count), (chunk.index, stop), strip.pointer)
+        live = _fill_table(frame, plan, (start, count), (chunk.index, stop), strip)
         sums = frame.scratch
         if plan.chunks > 1:
             sums = address(b, Buffer(frame.scratch, (), plan.element), b.op(f"arith.muli {done}, {b.index(PANEL)} : i64"))
@@ -143,7 +143,7 @@ def _emit_block(frame: Frame, plan: Indirect, epilogue: Epilogue, rows: tuple[st
             epilogue.store_row(frame, sums, row.index, strip.columns)
 
 
-def _fill_table(frame: Frame, plan: Indirect, rows: tuple[str, str], taps: tuple[str, str], panel: str) -> str:
+def _fill_table(frame: Frame, plan: Indirect, rows: tuple[str, str], taps: tuple[str, str], strip: _Strip) -> str:
     """The entries of the taps of which a run lies in the source for one of `rows` = (first, count), of zeros for the others; how many.
 
     Where the windows of the rows start takes divisions, once per row; the taps are then added to all rows at a time. What stands in
@@ -154,7 +154,9 @@ def _fill_table(frame: Frame, plan: Indirect, rows: tuple[str, str], taps: tuple
     assert isinstance(leaf, Buffer)
     scratch = Buffer(frame.scratch, (), "i8")
     table, starts, zeros = (address(b, scratch, b.index(place)) for place in (plan.table_offset, plan.starts_offset, plan.zeros_offset))
-    _fill_starts(frame, plan, rows, starts)
+    group = b.op(f"arith.divui {strip.columns[0]}, {b.index(plan.group)} : i64") if plan.group else b.index(0)
+    with frame.emitter.bind("gg", group):
+        _fill_starts(frame, plan, rows, starts)
     source, nothing = (spread(b, b.op(f"llvm.ptrtoint {pointer} : !llvm.ptr to i64")) for pointer in (leaf.pointer, zeros))
     vectors = [b.op(f"llvm.load {_entry(b, starts, b.index(number))} : !llvm.ptr -> {ROWS_TYPE}") for number in range(1 + len(plan.guards))]
     origins = b.op(f"arith.muli {vectors[0]}, {spread(b, b.index(plan.source_size))} : {ROWS_TYPE}")
@@ -174,7 +176,7 @@ def _fill_table(frame: Frame, plan: Indirect, rows: tuple[str, str], taps: tuple
         addresses = b.op(f"arith.select {inside}, {addresses}, {nothing} : {MASK_TYPE}, {ROWS_TYPE}")
         entry = _entry(b, table, tap.carried[0])
         b.statement(f"llvm.store {addresses}, {entry} {{alignment = 8 : i64}} : {ROWS_TYPE}, !llvm.ptr")
-        right = address(b, Buffer(panel, (), "i8"), b.op(f"arith.muli {tap.index}, {b.index(plan.tap_bytes)} : i64"))
+        right = address(b, Buffer(strip.pointer, (), "i8"), b.op(f"arith.muli {tap.index}, {b.index(plan.tap_bytes)} : i64"))
         slot = b.op(f"llvm.getelementptr {entry}[{TABLE_ROWS}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
         b.statement(f"llvm.store {right}, {slot} : !llvm.ptr, !llvm.ptr")
         tap.yields.append(b.op(f"arith.addi {tap.carried[0]}, {b.op(f'arith.extui {some} : i1 to i64')} : i64"))

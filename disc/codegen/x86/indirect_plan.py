@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ...ir.graph import Body, Node
 from ...ir.weights import ELEMENT_BYTES
 from ...shapes import Dim
-from ..contraction import WindowAxis, read_contraction
+from ..contraction import Contraction, WindowAxis, read_contraction
 from ..index import ONE, Index, IndexSpace
 from ..kernel import PackedWeight
 from .forms import Form, choose_form
@@ -21,6 +22,7 @@ ROW_BLOCK = 120  # rows of a task at most, a multiple of the rows of a tile
 CHUNKED_ROWS = 240  # the same where a panel goes through L2 in chunks, once for every row block
 PANEL_BYTES = 448 * 1024  # of a panel: with the source rows of a block it stays in an L2 of 1 MiB
 CHUNK_BYTES = 256 * 1024  # of a chunk of a larger panel: it stays there with the next one, which is fetched meanwhile, and more rows
+LEAST_LANES = 8  # of a vector of columns of one group; where CPUs split vectors of 16 in two, as Zen 4 does, these multiply as fast
 ELEMENTS = (("f32", "f32", "f32"), ("f64", "f64", "f64"), ("f32", "bf16", "bf16"))  # of the result, the source and the kernel
 
 
@@ -47,8 +49,9 @@ class Runs:
 class Indirect:
     """A convolution whose source has its channels innermost.
 
-    form: of the products, bf16 in pairs that a run holds whole; base: where (image gb, position 0) starts, in elements; columns: output
-    channels; positions: outputs of one image; offset: bytes before the panels in the packed weight.
+    form: of the products, bf16 in pairs that a run holds whole; base: where (image gb, position 0) starts, in elements, that of group gg
+    where there are several; columns: output channels of all groups; positions: outputs of one image; vectors: of columns in a tile, at
+    most; group: output channels of one, 0 for a dense convolution; offset: bytes before the panels in the packed weight.
     """
 
     node: Node
@@ -62,6 +65,8 @@ class Indirect:
     result: Callable[[Dim, Dim, Dim], Index]
     packed: PackedWeight
     lanes: int
+    vectors: int
+    group: int = 0
     offset: int = 0
 
     @property
@@ -115,8 +120,11 @@ class Indirect:
 
     @property
     def width(self) -> int:
-        """Columns of a tile."""
-        return min(VECTORS[self.lanes] * self.lanes, self.packed.columns)
+        """Columns of a tile: of whole groups, or a part of one that goes into it without rest."""
+        if not self.group:
+            return min(self.vectors * self.lanes, self.packed.columns)
+        widths = range(self.vectors * self.lanes, 0, -self.lanes)
+        return next(each for each in widths if not self.packed.columns % each and (not each % self.group or not self.group % each))
 
     @property
     def chunk(self) -> int:
@@ -160,7 +168,12 @@ class Indirect:
     @property
     def scratch(self) -> int:
         """Bytes: sums, table, starts, zeros."""
-        return self.zeros_offset + self.inner * self.source_size + 64
+        return self.zeros_offset + self.zeros * self.source_size + 64
+
+    @property
+    def zeros(self) -> int:
+        """Elements that stand for a run outside the source: of every group that a tile reads."""
+        return self.inner * max(self.width // self.group, 1) if self.group else self.inner
 
     @property
     def panels(self) -> int:
@@ -184,7 +197,8 @@ class Indirect:
     def micro(self, rows: int, vectors: int) -> Taps:
         """The micro-kernel of a tile."""
         run = self.steps if self.steps <= UNROLLED else 0
-        return Taps(self.form, rows, vectors, self.lanes, self.packed.columns, run)
+        moves = tuple(vector * self.lanes // self.group * self.steps for vector in range(vectors)) if self.group else ()
+        return Taps(self.form, rows, vectors, self.lanes, self.packed.columns, run, moves if any(moves) else ())
 
     def functions(self) -> tuple[tuple[str, str], ...]:
         """The micro-kernels, as (name, MLIR text)."""
@@ -204,9 +218,12 @@ def read_indirect(space: IndexSpace, body: Body, isa: Isa, weights: frozenset[No
         return None
     source, kernel = node.operands
     form = choose_form(source.element, kernel.element, node.element, isa.features).form
+    groups = node.integer("feature_group_count", 1)
     if kernel not in weights or len(set(kernel.uses)) != 1 or not _has_order(node):
         return None
     contraction = read_contraction(space, node)
+    if groups != 1:
+        return _read_groups(space, body, contraction, form, isa, groups)
     declare(space, contraction)
     patches = read_patches(space, contraction)
     if patches is None or not patches.channels.is_const or not contraction.m.is_const or not contraction.k.is_const:
@@ -218,7 +235,36 @@ def read_indirect(space: IndexSpace, body: Body, isa: Isa, weights: frozenset[No
     panel = PANEL if columns >= PANEL else (columns + 15) // 16 * 16
     packed = PackedWeight(body.arguments.index(kernel), contraction.k.const, columns, columns, 1, 0, panel, form.group)
     return Indirect(
-        node, form, patches.leaf, patches.base, runs, columns, contraction.batch, contraction.n, contraction.result, packed, isa.lanes
+        node, form, patches.leaf, patches.base, runs, columns, contraction.batch, contraction.n, contraction.result, packed, isa.lanes,
+        VECTORS[isa.lanes],
+    )  # fmt: skip
+
+
+def group_lanes(outputs: int, lanes: int) -> int | None:
+    """How many lanes a vector of one group's `outputs` columns has; None where they are no whole vectors."""
+    return next((each for each in (lanes, LEAST_LANES) if outputs and outputs % each == 0), None)
+
+
+def _read_groups(space: IndexSpace, body: Body, contraction: Contraction, form: Form, isa: Isa, groups: int) -> Indirect | None:
+    """A convolution in groups: the same rows and panels, but every vector of columns meets the channels of its own group alone."""
+    node, outputs = contraction.node, contraction.m
+    lanes = group_lanes(outputs.const, isa.lanes) if outputs.is_const else None
+    if lanes is None or not contraction.k.is_const or not contraction.k.const:
+        return None
+    images, place = node.dims[0], space.variable("gg", Dim.of(groups))
+    patches = read_patches(space, contraction, space.variable("gb", images) * groups + place)
+    if patches is None or not patches.channels.is_const or patches.channel_step != ONE:
+        return None
+    runs = _runs(node, patches)
+    if runs is None or runs.inner % form.group:
+        return None
+    panel = PANEL // outputs.const * outputs.const or math.gcd(outputs.const, PANEL)
+    columns = outputs.const * groups
+    packed = PackedWeight(body.arguments.index(node.operands[1]), contraction.k.const, columns, columns, 1, 0, panel, form.group)
+    result = contraction.result
+    return Indirect(
+        node, form, patches.leaf, patches.base, runs, columns, images, contraction.n,
+        lambda image, column, position: result(image * groups, column, position), packed, lanes, VECTORS[isa.lanes], outputs.const,
     )  # fmt: skip
 
 
@@ -228,8 +274,7 @@ def _has_order(node: Node) -> bool:
     assert isinstance(numbers, dict)
     rank = len(node.dims)
     places = (numbers["output_feature"], numbers["kernel_output"])
-    plain = node.integer("feature_group_count", 1) == 1 and not any(node.ints("window_reversal"))
-    if not plain or places != (rank - 1, rank - 1):
+    if any(node.ints("window_reversal")) or places != (rank - 1, rank - 1):
         return False
     if numbers["input_feature"] == rank - 1:
         return numbers["kernel_input"] == rank - 2 and numbers["kernel_spatial"] == tuple(range(rank - 2))

@@ -18,6 +18,8 @@ from .builder import Builder, register_element
 from .function import Frame
 from .memory import Buffer, load_contiguous, load_gather, store_contiguous
 
+BATCH = Dim.symbol("gb")
+
 
 @dataclass(frozen=True)
 class SourceAxis:
@@ -29,7 +31,7 @@ class SourceAxis:
 
 @dataclass(frozen=True)
 class Patches:
-    """The source of a convolution in memory: element (channel, positions) of a batch bound to gb is at
+    """The source of a convolution in memory: element (channel, positions) of a batch bound to its variables is at
     base + channel * channel_step + the sum of position * step."""
 
     leaf: Node
@@ -54,8 +56,9 @@ class Patches:
         return "patches packed by whole vectors" if last.window.stride == 1 else "patches packed by even lanes of two vectors"
 
 
-def read_patches(space: IndexSpace, contraction: Contraction) -> Patches | None:
-    """The patches of a convolution whose source lies in memory under views that keep it affine; None otherwise."""
+def read_patches(space: IndexSpace, contraction: Contraction, batch: Dim = BATCH) -> Patches | None:
+    """The patches of a convolution whose source lies in memory under views that keep it affine; None otherwise. batch: the batch of the
+    contraction, in declared variables."""
     windows = contraction.windows
     if (
         windows is None
@@ -66,7 +69,7 @@ def read_patches(space: IndexSpace, contraction: Contraction) -> Patches | None:
     names = ["pc", *(f"p{number}" for number in range(len(windows.axes)))]
     for name, extent in zip(names, (windows.channels, *(axis.size for axis in windows.axes)), strict=True):
         space.variable(name, extent)
-    index = windows.at(Dim.symbol("gb"), Dim.symbol(names[0]), [Dim.symbol(name) for name in names[1:]])
+    index = windows.at(batch, Dim.symbol(names[0]), [Dim.symbol(name) for name in names[1:]])
     traced = trace_views(space, contraction.right.node, index)
     if traced is None:
         return None

@@ -22,7 +22,8 @@ UNROLLED = 16  # a run this short is unrolled: a loop around so few steps costs 
 
 @dataclass(frozen=True)
 class Taps:
-    """One micro-kernel. panel: columns of the packed panel; run: the length of a run where it is unrolled, 0 where the call says it."""
+    """One micro-kernel. panel: columns of the packed panel; run: the length of a run where it is unrolled, 0 where the call says it;
+    moves: where the vectors of columns are of several groups, the elements (of bf16: pairs) from a row to its run for each vector."""
 
     form: Form
     rows: int
@@ -30,11 +31,13 @@ class Taps:
     lanes: int
     panel: int
     run: int
+    moves: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
         """The function's name."""
-        return f"disc_taps_{self.form.name}_{self.rows}x{self.vectors}x{self.lanes}_{self.panel}" + (f"_{self.run}" if self.run else "")
+        last = "".join(f"_{each}" for each in ((self.run,) if self.run else ()) + self.moves)
+        return f"disc_taps_{self.form.name}_{self.rows}x{self.vectors}x{self.lanes}_{self.panel}{last}"
 
     def source(self) -> str:
         """MLIR text. Products are accumulated in order of (tap, element of the run) by fused multiply-add, those of bf16 pair by pair."""
@@ -155,15 +158,19 @@ class _Source:
             ]
             lines += self._parts(f"{k}v{column}") if pairs else []
         for row in range(taps.rows):
-            lines += [
-                f"%{k}e{row} = llvm.getelementptr %r{row}[%{k}] : (!llvm.ptr, i64) -> !llvm.ptr, {kind}",
-                f"%{k}x{row} = llvm.load %{k}e{row} {{alignment = {align} : i64}} : !llvm.ptr -> {kind}",
-                f"%{k}y{row} = vector.broadcast %{k}x{row} : {kind} to {stored}",
-            ]
-            lines += self._parts(f"{k}y{row}") if pairs else []
+            lines.append(f"%{k}e{row} = llvm.getelementptr %r{row}[%{k}] : (!llvm.ptr, i64) -> !llvm.ptr, {kind}")
+            for move in dict.fromkeys(taps.moves or (0,)):
+                own = f"{row}_{move}"
+                lines += [
+                    f"%{k}m{own} = llvm.getelementptr %{k}e{row}[{move}] : (!llvm.ptr) -> !llvm.ptr, {kind}",
+                    f"%{k}x{own} = llvm.load %{k}m{own} {{alignment = {align} : i64}} : !llvm.ptr -> {kind}",
+                    f"%{k}y{own} = vector.broadcast %{k}x{own} : {kind} to {stored}",
+                ]
+                lines += self._parts(f"{k}y{own}") if pairs else []
             for column in range(taps.vectors):
                 old = sums[row * taps.vectors + column]
-                lines += self._products(f"{k}y{row}", f"{k}v{column}", old, f"{k}f_{row}_{column}")
+                left = f"{k}y{row}_{taps.moves[column] if taps.moves else 0}"
+                lines += self._products(left, f"{k}v{column}", old, f"{k}f_{row}_{column}")
         return lines
 
     def _parts(self, name: str) -> list[str]:

@@ -133,7 +133,7 @@ class Winograd:
 def read_winograd(direct: Indirect) -> Winograd | None:
     """The plan for a convolution of f32 where it may be faster; None otherwise. The same for every ISA level, since all share weights."""
     axes = direct.runs.axes
-    if direct.form.name != "f32" or len(axes) != 2:
+    if direct.form.name != "f32" or len(axes) != 2 or direct.group:
         return None
     if any((axis.window.window, axis.window.stride, axis.window.dilation) != (3, 1, 1) for axis in axes):
         return None
