@@ -14,7 +14,7 @@ import numpy.typing as npt
 from torch_mlir import ir
 
 from ..errors import CompilerBug
-from ..ir.graph import Node, Snapshot, parse_attributes
+from ..ir.graph import Body, Node, Snapshot, parse_attributes
 from ..ir.ops import main_block, main_function, string_attr
 from ..ir.stages import load_env
 from ..ir.weights import Weight, WeightTable
@@ -26,6 +26,7 @@ from .index import ONE, ZERO, IndexSpace
 from .kernel import Kernel, PackedWeight
 from .winograd import transform_weights
 from .x86.attention import emit_attention
+from .x86.expansion import emit_expansion, linked_argument, read_expansion
 from .x86.function import checks_indices
 from .x86.gemm import emit_compute
 from .x86.indirect import emit_indirect
@@ -55,11 +56,33 @@ class Built:
 
 @dataclass(eq=False)
 class _Fusion:
+    """product: for two that are one kernel (`x86/expansion.py`), the first, which operand of the second it makes, and the second."""
+
     node: Node
     results: tuple[Node, ...]
     key: str
     kind: str
     name: str
+    operands: tuple[Node, ...]
+    product: tuple[_Fusion, int, _Fusion] | None = None
+
+
+def _joined(product: _Fusion, window: _Fusion, link: int) -> _Fusion:
+    """Both as one, whose operands are those of the product, then those of the window but the link."""
+    operands = (*product.operands, *window.operands[:link], *window.operands[link + 1 :])
+    key, name = f"{product.key}\n{link}\n{window.key}", f"{product.name}_{window.name.removeprefix('compute_')}"
+    return _Fusion(window.node, window.results, key, "compute", name, operands, (product, link, window))
+
+
+def _body(fusion: _Fusion) -> Body:
+    assert fusion.node.body is not None
+    return fusion.node.body
+
+
+def _weights(fusion: _Fusion) -> frozenset[Node]:
+    """The arguments of a fusion that are weights."""
+    pairs = zip(_body(fusion).arguments, fusion.node.operands, strict=True)
+    return frozenset(argument for argument, operand in pairs if operand.op == "disc.weight")
 
 
 def build(module: ir.Module, weights: WeightTable, isas: Sequence[str], tree: Tree, threads: int = 1) -> Built:
@@ -194,14 +217,21 @@ class _Reader:
         name = string_attr(op, "name")
         del copy.attributes["name"]
         constant = "".join("w" if operand.op == "disc.weight" else "." for operand in node.operands)
-        return _Fusion(node, node.siblings, f"{constant}\n{copy.get_asm(use_local_scope=True)}", string_attr(op, "kind"), name)
+        key = f"{constant}\n{copy.get_asm(use_local_scope=True)}"
+        return _Fusion(node, node.siblings, key, string_attr(op, "kind"), name, node.operands)
 
     def program(self, isa: Isa, slots: _WeightSlots) -> tuple[Program, str]:
         """The program and the MLIR text of all its code for one ISA level."""
         kernels: dict[str, Kernel] = {}
         launches: list[Launch] = []
         counters: dict[str, tuple[int, ...]] = {}
+        pairs = self._pairs(isa)
+        joined = {id(product) for product, _ in pairs.values()}
         for fusion in self.fusions:
+            if id(fusion) in joined:
+                continue
+            if fusion.node in pairs:
+                fusion = _joined(pairs[fusion.node][0], fusion, pairs[fusion.node][1])
             kernel = kernels.get(fusion.key)
             if kernel is None:
                 kernel = kernels[fusion.key] = self._kernel(fusion, isa, len(kernels))
@@ -222,14 +252,35 @@ class _Reader:
         text += dict(each for kernel in kernels.values() for each in kernel.functions).values()
         return program, "\n".join([*text, emit_host(program)])
 
+    def _pairs(self, isa: Isa) -> dict[Node, tuple[_Fusion, int]]:
+        """The depthwise convolutions that are compiled with the product which makes their source and which nothing else reads: that
+        fusion, and which operand it makes."""
+        made = {result: fusion for fusion in self.fusions for result in fusion.results}
+        found: dict[Node, tuple[_Fusion, int]] = {}
+        for fusion in self.fusions:
+            body, space = _body(fusion), self._space()
+            link = linked_argument(space, body, isa.lanes) if fusion.kind == "compute" else None
+            source = fusion.node.operands[link] if link is not None else None
+            product = made.get(source) if source is not None else None
+            if link is None or source is None or product is None or product.kind != "compute":
+                continue
+            alone = [use for use in source.uses if use.id != fusion.node.id] == [] and source not in self.body.yields
+            if alone and read_expansion(space, _body(product), body, link, isa, _weights(product)) is not None:
+                found[fusion.node] = (product, link)
+        return found
+
+    def _space(self) -> IndexSpace:
+        return IndexSpace(self.env.copy(), self.checked)
+
     def _kernel(self, fusion: _Fusion, isa: Isa, number: int) -> Kernel:
-        body = fusion.node.body
-        assert body is not None
-        space = IndexSpace(self.env.copy(), self.checked)
+        space = self._space()
         name = f"{fusion.name}_{number}".replace(".", "_")
-        weights = frozenset(
-            argument for argument, operand in zip(body.arguments, fusion.node.operands, strict=True) if operand.op == "disc.weight"
-        )
+        if fusion.product is not None:
+            product, link, window = fusion.product
+            plan = read_expansion(space, _body(product), _body(window), link, isa, _weights(product))
+            assert plan is not None
+            return emit_expansion(name, space, plan, isa)
+        body, weights = _body(fusion), _weights(fusion)
         slides = fusion.kind in ("compute", "loop")
         last = read_last_window(space, body, isa.lanes) if slides else None
         window = read_window(space, body) if slides and last is None else None
@@ -258,7 +309,7 @@ class _Reader:
         return replace(kernel, checks_indices=checks_indices(space, body), notes=(*kernel.notes, *fusion.node.texts("notes")))
 
     def _launch(self, fusion: _Fusion, kernel: Kernel, slots: _WeightSlots, counters: tuple[int, ...]) -> Launch:
-        names = {place: str(operand.attrs["name"]) for place, operand in enumerate(fusion.node.operands) if operand.op == "disc.weight"}
+        names = {place: str(operand.attrs["name"]) for place, operand in enumerate(fusion.operands) if operand.op == "disc.weight"}
         weights: dict[int, int] = {}
         for pack in kernel.packed:
             scales = names[pack.scales] if pack.scales is not None else None
@@ -268,7 +319,7 @@ class _Reader:
         for place, name in names.items():
             if place not in weights:
                 weights[place] = slots.plain(name)
-        return Launch(kernel, fusion.name, fusion.node.operands, fusion.results, weights, counters)
+        return Launch(kernel, fusion.name, fusion.operands, fusion.results, weights, counters)
 
     # --- checks ---------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from ..contraction import forward_indices, trace_views
 from ..index import ONE, Index
 from .emit import Emitter, Predicate
 from .function import Frame, store_roots
-from .gemm_plan import PANEL, ROWS
+from .gemm_plan import PANEL, ROWS, Target
 from .memory import Buffer, address
 from .micro import prefetch
 
@@ -19,7 +19,8 @@ from .micro import prefetch
 @dataclass(frozen=True, eq=False)
 class Epilogue:
     """node: the contraction; at: the index in its result of (gb, gm, gn); columns: how many there are, of which a tile holds `width`;
-    element: of the sums; kind: what to call the contraction in messages."""
+    element: of the sums; kind: what to call the contraction in messages; target: where its one root goes that is no result of the
+    kernel."""
 
     body: Body
     node: Node
@@ -28,6 +29,7 @@ class Epilogue:
     width: int
     element: str
     kind: str
+    target: Target | None = None
 
     def store_row(self, frame: Frame, tile: str, row: str, columns: tuple[str, str]) -> None:
         """Stores `columns` of the row bound to gm of every root; the sums are row `row` of the tile at `tile`."""
@@ -51,7 +53,10 @@ class Epilogue:
 
             def store(names: list[str], carried: list[str]) -> list[str]:
                 del names, carried
-                store_roots(frame, indices, self.kind)
+                if self.target is None:
+                    store_roots(frame, indices, self.kind)
+                else:
+                    e.store(*self.target, e.value(frame.roots[0], indices[frame.roots[0]]))
                 return []
 
             e.leaves[self.node] = value
@@ -74,7 +79,7 @@ class Epilogue:
     def _touched(self, frame: Frame, indices: dict[Node, Index]) -> Iterator[tuple[Buffer, Dim, bool]]:
         """(buffer, offset, is it written) of what has an element of its own for every row of sums."""
         e = frame.emitter
-        for root, output in zip(frame.roots, frame.outputs, strict=True):
+        for root, output in zip(frame.roots, frame.outputs, strict=True) if self.target is None else ():
             if root in indices:
                 yield output, e.space.linear(indices[root], root.dims), True
         for buffer, offset in read_beside(e, self.body, self.node, indices):

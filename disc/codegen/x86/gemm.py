@@ -53,7 +53,7 @@ SHARED_ROWS = 96  # beyond, there are tasks enough
 def emit_compute(name: str, body: Body, space: IndexSpace, isa: Isa, weights: frozenset[Node], tree: Tree) -> Kernel:
     """The kernel of a compute fusion; `weights` are the arguments known to be weights, which are packed ahead of time."""
     node = check_single_dot(body)
-    gemm, packed = _plan(space, body, node, isa, weights)
+    gemm, packed = plan_compute(space, body, node, isa, weights)
     contraction = gemm.contraction
     choice = _choice(gemm, tree)
     if choice.splits:
@@ -75,8 +75,8 @@ def emit_compute(name: str, body: Body, space: IndexSpace, isa: Isa, weights: fr
     )  # fmt: skip
 
 
-def _plan(space: IndexSpace, body: Body, node: Node, isa: Isa, weights: frozenset[Node]) -> tuple[Gemm, PackedWeight | None]:
-    """A matrix times a column is done as a row times the matrix' transpose, where that is read in place."""
+def plan_compute(space: IndexSpace, body: Body, node: Node, isa: Isa, weights: frozenset[Node]) -> tuple[Gemm, PackedWeight | None]:
+    """The plan for a dot. A matrix times a column is done as a row times the matrix' transpose, where that is read in place."""
     contraction = read_contraction(space, node)
     other = turned(contraction)
     if other is not contraction:
@@ -214,6 +214,13 @@ def emit_columns(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], fr
         _emit_strips(frame, gemm, body, rows, panel.index, fresh, None, walk)
 
 
+def emit_panel_rows(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], panel: str, packed: PackedWeight) -> None:
+    """The given rows of one panel of a weight packed ahead of time, for a batch bound to gb."""
+    b = frame.b
+    never = b.constant("arith.constant false")
+    _emit_strips(frame, gemm, body, rows, panel, never, packed, _Walk(b.scalar(gemm.panel_rows()), never, never, False))
+
+
 def _emit_strips(
     frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], panel: str, fresh: str, packed: PackedWeight | None, walk: _Walk
 ) -> None:
@@ -283,7 +290,7 @@ class _Piece:
 def _epilogue(gemm: Gemm, body: Body) -> Epilogue:
     c = gemm.contraction
     at = c.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("gn"))
-    return Epilogue(body, c.node, at, c.n, gemm.width, gemm.element, "dot")
+    return Epilogue(body, c.node, at, c.n, gemm.width, gemm.element, "dot", gemm.target)
 
 
 def _emit_tiles(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], columns: tuple[str, str], piece: _Piece, walk: _Walk) -> None:

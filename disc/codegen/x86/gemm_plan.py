@@ -15,6 +15,7 @@ from .builder import Builder, register_element
 from .forms import Form, choose_form
 from .function import rounded_up
 from .isa import Isa
+from .memory import Buffer
 from .patches import Patches, read_patches
 
 ROWS = 6  # 6 x 4 accumulators of 16 lanes: 24 + 4 + 1 of 32 registers (112-116 GF/s of a 112-116 GF/s limit on Zen 4)
@@ -24,6 +25,8 @@ GROUP = ("gk", "gk1", "gk2", "gk3")  # the positions in k of a group's members w
 # What a kernel is told of its schedule in every call: rows of a task, the number of such blocks of rows, rows of a panel at a time, how to
 # prefetch, the order of tasks, values of k of a task, and the number of such parts of k.
 SCHEDULE_SYMBOLS = ("g_rows", "g_blocks", "g_depth", "g_ahead", "g_panels_first", "g_span", "g_parts")
+
+Target = tuple[Buffer, Dim]  # where a kernel keeps its one root to itself: memory, and the offset there of the element at (gm, gn)
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Gemm:
     unused: tuple[str, ...] = ()  # features of the target that would multiply faster, had they a micro-kernel
     tile_rows: int = ROWS  # that scratch has room for: more than a tile where sums are kept from one piece of k to the next
     splits: bool = False  # whether k may be split over tasks (`split_k.py`)
+    target: Target | None = None
 
     @property
     def element(self) -> str:

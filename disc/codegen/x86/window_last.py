@@ -73,6 +73,12 @@ class LastWindow:
         """Where a block's results start in scratch, in bytes: behind the copied strip."""
         return seen(self.rows, BAND) * self.pitch * self.lanes * self.size
 
+    @property
+    def scratch(self) -> int:
+        """Bytes: the copied strip, the results of a block."""
+        height, width = BLOCKS[self.lanes]
+        return self.tile_offset + (height * width + 1) * self.lanes * self.size
+
     def at(self, image: Dim, row: Dim, column: Dim, channel: Dim) -> Index:
         """The index of a position in the source or the result."""
         return (image, column, channel) if self.rows is POINT else (image, row, column, channel)
@@ -161,7 +167,7 @@ def emit_last_window(name: str, body: Body, space: IndexSpace, window: LastWindo
     return Kernel(
         name, "compute" if window.kernel is not None else "loop", (Version(f"{name}_v0", ""),), symbols,
         window.images * _bands(window) * _vectors(window), window.columns.out * (BAND * window.taps // 2) + 64,
-        Dim.of(window.tile_offset + (rows * columns + 1) * window.lanes * window.size), source,
+        Dim.of(window.scratch), source,
         kernel_lines(body), kernel_ops(body), notes, flops=count * (2 * window.taps), bytes=traffic(space, body),
     )  # fmt: skip
 
@@ -191,14 +197,17 @@ def _emit(frame: Frame, window: LastWindow, body: Body) -> None:
         if window.channels.const % b.lanes:
             mask = e.tail_mask(b.op(f"arith.subi {b.scalar(window.channels)}, {channel} : i64"))
         rows = b.op(f"arith.minsi {b.op(f'arith.subi {b.scalar(window.rows.out)}, {top} : i64')}, {b.index(BAND)} : i64")
-        with (
-            e.bind("wi", image),
-            e.bind("wc", channel, lane=True, mask=mask, aligned=True),
-            b.loop(b.index(0), b.scalar(window.columns.out), b.index(STRIP)) as strip,
-        ):
-            left = b.op(f"arith.subi {b.scalar(window.columns.out)}, {strip.index} : i64")
-            columns = b.op(f"arith.minsi {left}, {b.index(STRIP)} : i64")
-            _emit_strip(frame, window, body, (top, rows), (strip.index, columns))
+        with e.bind("wi", image), e.bind("wc", channel, lane=True, mask=mask, aligned=True):
+            emit_band(frame, window, body, (top, rows))
+
+
+def emit_band(frame: Frame, window: LastWindow, body: Body, rows: tuple[str, str]) -> None:
+    """Up to BAND output rows = (first, count) of the image bound to wi, for the channels bound to wc."""
+    b = frame.b
+    with b.loop(b.index(0), b.scalar(window.columns.out), b.index(STRIP)) as strip:
+        left = b.op(f"arith.subi {b.scalar(window.columns.out)}, {strip.index} : i64")
+        columns = b.op(f"arith.minsi {left}, {b.index(STRIP)} : i64")
+        _emit_strip(frame, window, body, rows, (strip.index, columns))
 
 
 def _emit_strip(frame: Frame, window: LastWindow, body: Body, rows: tuple[str, str], columns: tuple[str, str]) -> None:

@@ -1,0 +1,223 @@
+"""A depthwise convolution in one kernel with the product of matrices that makes its source, as in inverted bottlenecks.
+
+Such a product has many times more columns than its own source has channels, and is read once: written out it goes to memory and comes back.
+A task is one image, a band of output rows and one panel of channels. It computes the rows of the product that the band sees, for its
+channels alone, into a tile that stays in L2, and slides the window over the tile. Only rows at the edges of bands are computed twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ...ir.costs import node_cost
+from ...ir.graph import Body, Node
+from ...ir.weights import ELEMENT_BYTES
+from ...shapes import Dim, Truth, dim_max, dim_min
+from ..contraction import trace_views
+from ..index import ONE, Index, IndexSpace
+from ..kernel import Kernel, PackedWeight, Version
+from .emit import Predicate
+from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, traffic
+from .gemm import emit_panel_rows, plan_compute
+from .gemm_plan import PANEL, ROWS, Gemm, micro_kernels, panels
+from .isa import Isa
+from .memory import Buffer, address
+from .window import POINT
+from .window_last import BAND, LastWindow, emit_band, read_last_window
+
+TILE_BYTES = 512 * 1024  # of the product's rows for one band, beside its source and the results in an L2 of 1 MiB
+LEAST_ROWS = 4  # of a band: with fewer, most rows of the product would be computed twice
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """product: the body of the fusion that makes the source, window: that of the convolution, link: its argument for the source.
+
+    joined: both as one, without that argument; slide, gemm, packed: the plans of the parts.
+    """
+
+    product: Body
+    window: Body
+    link: Node
+    joined: Body
+    slide: LastWindow
+    gemm: Gemm
+    packed: PackedWeight
+
+    @property
+    def span(self) -> int:
+        """Source rows that one output row sees."""
+        return (self.slide.rows.window - 1) * self.slide.rows.dilation + 1
+
+    @property
+    def band(self) -> Dim:
+        """Output rows of a task, at most."""
+        fits = Dim.of(TILE_BYTES // (PANEL * self.slide.size)) // dim_max(self.slide.columns.size, ONE)
+        return dim_max((fits - self.span) // self.slide.rows.stride + 1, Dim.of(LEAST_ROWS))
+
+    @property
+    def bands(self) -> Dim:
+        return (self.slide.rows.out + self.band - 1) // self.band
+
+    @property
+    def tile_rows(self) -> Dim:
+        """Source rows that a task sees, at most."""
+        return dim_min((self.band - 1) * self.slide.rows.stride + self.span, self.slide.rows.size)
+
+    @property
+    def window_offset(self) -> Dim:
+        """Where the scratch of the convolution starts."""
+        return (self.gemm.scratch() + 63) // 64 * 64
+
+    @property
+    def tile_offset(self) -> Dim:
+        """Where the rows of the product lie."""
+        return self.window_offset + (self.slide.scratch + 63) // 64 * 64
+
+    @property
+    def scratch(self) -> Dim:
+        return self.tile_offset + self.tile_rows * self.slide.columns.size * (PANEL * self.slide.size) + 64
+
+
+def linked_argument(space: IndexSpace, body: Body, lanes: int) -> int | None:
+    """Which argument of a fusion is the source of the depthwise convolution that it is about, under views; None where there is none."""
+    slide = read_last_window(space, body, lanes)
+    if slide is None or slide.kernel is None or slide.rows is POINT:
+        return None
+    source = slide.source
+    while source.op in ("disc.reshape", "stablehlo.transpose"):
+        source = source.operands[0]
+    return body.arguments.index(source) if source in body.arguments else None
+
+
+def read_expansion(
+    space: IndexSpace, product: Body, window: Body, link: int, isa: Isa, weights: frozenset[Node]
+) -> Expansion | None:
+    """The plan for two fusions, the first of which makes argument `link` of the second and nothing else; None where they stay apart."""
+    slide, source = read_last_window(space, window, isa.lanes), window.arguments[link]
+    dots = [node for node in product.nodes if node.op in ("stablehlo.dot_general", "stablehlo.convolution", "disc.scaled_dot")]
+    if slide is None or len(product.yields) != 1 or [node.op for node in dots] != ["stablehlo.dot_general"]:
+        return None
+    if any(node.op in ("stablehlo.reduce", "disc.gather") for node in (*product.nodes, *window.nodes)) or len(set(source.uses)) != 1:
+        return None
+    if any(node.element != "f32" for node in (*product.yields, dots[0], *dots[0].operands[:2], slide.source)):
+        return None
+    gemm, packed = plan_compute(space, product, dots[0], isa, weights)
+    c, result = gemm.contraction, product.yields[0]
+    positions = slide.images * slide.rows.size * slide.columns.size
+    if packed is None or gemm.left is None or c.batch != ONE or c.n != slide.channels or result.dims[-1] != c.n:
+        return None
+    if space.env.equal(c.m, positions) is not Truth.YES or not _reads_rows(space, slide, source):
+        return None
+    arguments = (*product.arguments, *(each for each in window.arguments if each is not source))
+    joined = Body(arguments, (*product.nodes, *window.nodes), window.yields)
+    return Expansion(product, window, source, joined, slide, gemm, packed)
+
+
+def _reads_rows(space: IndexSpace, slide: LastWindow, source: Node) -> bool:
+    """Does the convolution see position (image, row, column) and a channel in row (image, row, column) and that column of the product?"""
+    for name, extent in (("xy", slide.rows.size), ("xx", slide.columns.size)):
+        space.variable(name, extent)
+    image, row, column, channel = (Dim.symbol(name) for name in ("wi", "xy", "xx", "wc"))
+    traced = trace_views(space, slide.source, slide.at(image, row, column, channel), frozenset({source}))
+    expected = ((image * slide.rows.size + row) * slide.columns.size + column) * slide.channels + channel
+    return traced is not None and traced[0] is source and space.env.equal(traced[1], expected) is Truth.YES
+
+
+def emit_expansion(name: str, space: IndexSpace, plan: Expansion, isa: Isa) -> Kernel:
+    """The kernel of both fusions."""
+    body, slide, c = plan.joined, plan.slide, plan.gemm.contraction
+    symbols = body_symbols(space, body)
+    for extent_name, extent in (("xl", c.m), ("xc", c.n)):
+        space.variable(extent_name, extent)
+    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, isa.lanes, lambda frame: _emit(frame, plan))
+    outputs = slide.images * slide.rows.out * slide.columns.out * slide.channels
+    work = sum(node_cost(root) for root in (*plan.product.yields, *body.yields))
+    cost = plan.tile_rows * slide.columns.size * (plan.packed.k * 2) + slide.columns.out * plan.band * (slide.taps * 3)
+    notes = (
+        f"a product of matrices and a depthwise convolution of {slide.taps} taps: bands of rows of the product stay in L2, up to "
+        f"{TILE_BYTES >> 10} KiB of {PANEL} channels, and are not written out; rows at the edges of bands are computed twice",
+        f"tiles of up to {ROWS} rows x {plan.gemm.vectors} vectors of {plan.gemm.lanes}; B packed ahead of time; epilogue cost {work}",
+    )
+    return Kernel(
+        name, "compute", (Version(f"{name}_v0", ""),), symbols, slide.images * plan.bands * panels(plan.gemm), cost + 64, plan.scratch,
+        source, kernel_lines(body), kernel_ops(body), notes, flops=c.m * c.n * c.k * 2 + outputs * (2 * slide.taps),
+        bytes=traffic(space, body), micro_kernels=micro_kernels(plan.gemm), packed=(plan.packed,),
+    )  # fmt: skip
+
+
+# --- emission -----------------------------------------------------------------------------------------------------------
+
+
+def _emit(frame: Frame, plan: Expansion) -> None:
+    b, e, slide = frame.b, frame.emitter, plan.slide
+    scratch = Buffer(frame.scratch, (), "i8")
+    tile = Buffer(address(b, scratch, b.scalar(plan.tile_offset)), (), slide.element)
+    _read_tile(frame, plan, tile)
+    plan.gemm.target = (tile, (Dim.symbol("gm") - Dim.symbol("xl")) * PANEL + Dim.symbol("gn") - Dim.symbol("xc"))
+    product = replace(frame, roots=plan.product.yields, outputs=())
+    window = replace(frame, scratch=address(b, scratch, b.scalar(plan.window_offset)))
+    count, bands = b.scalar(panels(plan.gemm)), b.op(f"arith.maxsi {b.scalar(plan.bands)}, {b.index(1)} : i64")
+    height = b.op(f"arith.ceildivui {b.scalar(slide.rows.out)}, {bands} : i64")
+    with b.loop(frame.begin, frame.end, b.index(1)) as task:
+        outer, panel = _divide(frame, task.index, count)
+        image, band = _divide(frame, outer, bands)
+        top = b.op(f"arith.muli {band}, {height} : i64")
+        rows = b.op(f"arith.minsi {b.op(f'arith.subi {b.scalar(slide.rows.out)}, {top} : i64')}, {height} : i64")
+        some = b.op(f"arith.cmpi sgt, {rows}, {b.index(0)} : i64")
+        with b.when(some):
+            low, high = _seen(frame, plan, image, (top, rows))
+            column = b.op(f"arith.muli {panel}, {b.index(PANEL)} : i64")
+            with e.bind("xl", low), e.bind("xc", column):
+                with b.variable("gb", b.index(0)):
+                    emit_panel_rows(product, plan.gemm, plan.product, (low, high), panel, plan.packed)
+                with e.bind("wi", image):
+                    _slide(window, plan, (top, rows), column)
+
+
+def _divide(frame: Frame, value: str, divisor: str) -> tuple[str, str]:
+    b = frame.b
+    quotient = b.op(f"arith.divui {value}, {divisor} : i64")
+    return quotient, b.op(f"arith.subi {value}, {b.op(f'arith.muli {quotient}, {divisor} : i64')} : i64")
+
+
+def _seen(frame: Frame, plan: Expansion, image: str, rows: tuple[str, str]) -> tuple[str, str]:
+    """The rows [low, high) of the product that output rows = (first, count) of an image see."""
+    b, axis = frame.b, plan.slide.rows
+    size, width = b.scalar(axis.size), b.scalar(plan.slide.columns.size)
+    first = b.op(f"arith.subi {b.op(f'arith.muli {rows[0]}, {b.index(axis.stride)} : i64')}, {b.index(axis.low)} : i64")
+    steps = b.op(f"arith.muli {b.op(f'arith.subi {rows[1]}, {b.index(1)} : i64')}, {b.index(axis.stride)} : i64")
+    end = b.op(f"arith.addi {b.op(f'arith.addi {first}, {steps} : i64')}, {b.index(plan.span)} : i64")
+    start = b.op(f"arith.minsi {b.op(f'arith.maxsi {first}, {b.index(0)} : i64')}, {size} : i64")
+    end = b.op(f"arith.maxsi {b.op(f'arith.minsi {end}, {size} : i64')}, {start} : i64")
+    before = b.op(f"arith.muli {image}, {size} : i64")
+    low, high = (b.op(f"arith.muli {b.op(f'arith.addi {before}, {each} : i64')}, {width} : i64") for each in (start, end))
+    return low, high
+
+
+def _read_tile(frame: Frame, plan: Expansion, tile: Buffer) -> None:
+    """The convolution reads its source where the product left it."""
+    e = frame.emitter
+
+    def value(index: Index, predicate: Predicate | None) -> str:
+        row = e.space.linear(index[:-1], plan.link.dims[:-1])
+        return e.load(tile, (row - Dim.symbol("xl")) * PANEL + index[-1] - Dim.symbol("xc"), predicate)
+
+    e.leaves[plan.link] = value
+
+
+def _slide(frame: Frame, plan: Expansion, rows: tuple[str, str], column: str) -> None:
+    """The convolution's output rows = (first, count), for the channels of the panel that starts at `column`."""
+    b, e, slide = frame.b, frame.emitter, plan.slide
+    channels = b.scalar(slide.channels)
+    end = b.op(f"arith.minsi {b.op(f'arith.addi {column}, {b.index(PANEL)} : i64')}, {channels} : i64")
+    with b.loop(column, end, b.index(b.lanes)) as channel:
+        mask: str | None = None
+        if slide.channels.const % b.lanes:
+            mask = e.tail_mask(b.op(f"arith.subi {channels}, {channel.index} : i64"))
+        with (
+            e.bind("wc", channel.index, lane=True, mask=mask, aligned=True),
+            b.loop(b.index(0), rows[1], b.index(BAND)) as part,
+        ):
+            count = b.op(f"arith.minsi {b.op(f'arith.subi {rows[1]}, {part.index} : i64')}, {b.index(BAND)} : i64")
+            emit_band(frame, slide, plan.window, (b.op(f"arith.addi {rows[0]}, {part.index} : i64"), count))
