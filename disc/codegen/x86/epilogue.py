@@ -19,8 +19,8 @@ from .micro import prefetch
 @dataclass(frozen=True, eq=False)
 class Epilogue:
     """node: the contraction; at: the index in its result of (gb, gm, gn); columns: how many there are, of which a tile holds `width`;
-    element: of the sums; kind: what to call the contraction in messages; target: where its one root goes that is no result of the
-    kernel."""
+    element: of the sums; kind: what to call the contraction in messages; target: takes its one root, which is no result of
+    the kernel then."""
 
     body: Body
     node: Node
@@ -56,7 +56,7 @@ class Epilogue:
                 if self.target is None:
                     store_roots(frame, indices, self.kind)
                 else:
-                    e.store(*self.target, e.value(frame.roots[0], indices[frame.roots[0]]))
+                    self.target(e.value(frame.roots[0], indices[frame.roots[0]]))
                 return []
 
             e.leaves[self.node] = value

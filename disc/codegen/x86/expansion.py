@@ -1,8 +1,9 @@
 """A depthwise convolution in one kernel with the product of matrices that makes its source, as in inverted bottlenecks.
 
-Such a product has many times more columns than its own source has channels, and is read once: written out it goes to memory and comes back.
-A task is one image, a band of output rows and one panel of channels. It computes the rows of the product that the band sees, for its
-channels alone, into a tile that stays in L2, and slides the window over the tile. Only rows at the edges of bands are computed twice.
+Such a product has many times more columns than its own source has channels, and is read once: written out it goes to memory and comes
+back. A task is one image, a band of output rows and one panel of channels. It computes the rows of the product that the band sees, for its
+channels alone, into a padded tile that stays in L2, vector of channels by vector of channels, and slides the window over the tile. Only
+rows at the edges of bands are computed twice.
 """
 
 from __future__ import annotations
@@ -11,19 +12,17 @@ from dataclasses import dataclass, replace
 
 from ...ir.costs import node_cost
 from ...ir.graph import Body, Node
-from ...ir.weights import ELEMENT_BYTES
 from ...shapes import Dim, Truth, dim_max, dim_min
 from ..contraction import trace_views
-from ..index import ONE, Index, IndexSpace
+from ..index import ONE, IndexSpace
 from ..kernel import Kernel, PackedWeight, Version
-from .emit import Predicate
 from .function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, traffic
 from .gemm import emit_panel_rows, plan_compute
 from .gemm_plan import PANEL, ROWS, Gemm, micro_kernels, panels
 from .isa import Isa
 from .memory import Buffer, address
 from .window import POINT
-from .window_last import BAND, LastWindow, emit_band, read_last_window
+from .window_last import BLOCKS, LastWindow, emit_blocks, read_last_window, seen
 
 TILE_BYTES = 512 * 1024  # of the product's rows for one band, beside its source and the results in an L2 of 1 MiB
 LEAST_ROWS = 4  # of a band: with fewer, most rows of the product would be computed twice
@@ -61,8 +60,20 @@ class Expansion:
 
     @property
     def tile_rows(self) -> Dim:
-        """Source rows that a task sees, at most."""
-        return dim_min((self.band - 1) * self.slide.rows.stride + self.span, self.slide.rows.size)
+        """Rows of the tile: those of the source that a task sees, at most, padding included."""
+        return (dim_min(self.band, self.slide.rows.out) - 1) * self.slide.rows.stride + self.span
+
+    @property
+    def pitch(self) -> Dim:
+        """Columns of the tile: those of the source, padding included."""
+        axis = self.slide.columns
+        return dim_max((axis.out - 1) * axis.stride + seen(axis, 1), axis.size + axis.low)
+
+    @property
+    def plane(self) -> Dim:
+        """Positions of the tile, which it has for each vector of channels; behind the last row as many as blocks read beyond theirs."""
+        height, width = BLOCKS[self.slide.lanes]
+        return (self.tile_rows + height * self.slide.rows.stride) * self.pitch + seen(self.slide.columns, width)
 
     @property
     def window_offset(self) -> Dim:
@@ -76,7 +87,7 @@ class Expansion:
 
     @property
     def scratch(self) -> Dim:
-        return self.tile_offset + self.tile_rows * self.slide.columns.size * (PANEL * self.slide.size) + 64
+        return self.tile_offset + self.plane * (PANEL * self.slide.size) + 64
 
 
 def linked_argument(space: IndexSpace, body: Body, lanes: int) -> int | None:
@@ -90,9 +101,7 @@ def linked_argument(space: IndexSpace, body: Body, lanes: int) -> int | None:
     return body.arguments.index(source) if source in body.arguments else None
 
 
-def read_expansion(
-    space: IndexSpace, product: Body, window: Body, link: int, isa: Isa, weights: frozenset[Node]
-) -> Expansion | None:
+def read_expansion(space: IndexSpace, product: Body, window: Body, link: int, isa: Isa, weights: frozenset[Node]) -> Expansion | None:
     """The plan for two fusions, the first of which makes argument `link` of the second and nothing else; None where they stay apart."""
     slide, source = read_last_window(space, window, isa.lanes), window.arguments[link]
     dots = [node for node in product.nodes if node.op in ("stablehlo.dot_general", "stablehlo.convolution", "disc.scaled_dot")]
@@ -128,8 +137,6 @@ def emit_expansion(name: str, space: IndexSpace, plan: Expansion, isa: Isa) -> K
     """The kernel of both fusions."""
     body, slide, c = plan.joined, plan.slide, plan.gemm.contraction
     symbols = body_symbols(space, body)
-    for extent_name, extent in (("xl", c.m), ("xc", c.n)):
-        space.variable(extent_name, extent)
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, isa.lanes, lambda frame: _emit(frame, plan))
     outputs = slide.images * slide.rows.out * slide.columns.out * slide.channels
     work = sum(node_cost(root) for root in (*plan.product.yields, *body.yields))
@@ -149,30 +156,38 @@ def emit_expansion(name: str, space: IndexSpace, plan: Expansion, isa: Isa) -> K
 # --- emission -----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Band:
+    """What a task computes, as SSA values. tile: the memory of the tile, plane: elements of one vector of channels in it, pitch: columns;
+    image, rows: the output rows = (first, count); start, end: the source rows among those that they see; above: how many of these lie
+    above the source."""
+
+    tile: str
+    plane: str
+    pitch: str
+    image: str
+    rows: tuple[str, str]
+    start: str
+    end: str
+    above: str
+
+
 def _emit(frame: Frame, plan: Expansion) -> None:
-    b, e, slide = frame.b, frame.emitter, plan.slide
+    b, slide = frame.b, plan.slide
     scratch = Buffer(frame.scratch, (), "i8")
-    tile = Buffer(address(b, scratch, b.scalar(plan.tile_offset)), (), slide.element)
-    _read_tile(frame, plan, tile)
-    plan.gemm.target = (tile, (Dim.symbol("gm") - Dim.symbol("xl")) * PANEL + Dim.symbol("gn") - Dim.symbol("xc"))
-    product = replace(frame, roots=plan.product.yields, outputs=())
-    window = replace(frame, scratch=address(b, scratch, b.scalar(plan.window_offset)))
+    tile, pitch = address(b, scratch, b.scalar(plan.tile_offset)), b.scalar(plan.pitch)
+    plane = b.op(f"arith.muli {b.scalar(plan.plane)}, {b.index(b.lanes)} : i64")
     count, bands = b.scalar(panels(plan.gemm)), b.op(f"arith.maxsi {b.scalar(plan.bands)}, {b.index(1)} : i64")
     height = b.op(f"arith.ceildivui {b.scalar(slide.rows.out)}, {bands} : i64")
     with b.loop(frame.begin, frame.end, b.index(1)) as task:
         outer, panel = _divide(frame, task.index, count)
-        image, band = _divide(frame, outer, bands)
-        top = b.op(f"arith.muli {band}, {height} : i64")
+        image, number = _divide(frame, outer, bands)
+        top = b.op(f"arith.muli {number}, {height} : i64")
         rows = b.op(f"arith.minsi {b.op(f'arith.subi {b.scalar(slide.rows.out)}, {top} : i64')}, {height} : i64")
-        some = b.op(f"arith.cmpi sgt, {rows}, {b.index(0)} : i64")
-        with b.when(some):
-            low, high = _seen(frame, plan, image, (top, rows))
-            column = b.op(f"arith.muli {panel}, {b.index(PANEL)} : i64")
-            with e.bind("xl", low), e.bind("xc", column):
-                with b.variable("gb", b.index(0)):
-                    emit_panel_rows(product, plan.gemm, plan.product, (low, high), panel, plan.packed)
-                with e.bind("wi", image):
-                    _slide(window, plan, (top, rows), column)
+        with b.when(b.op(f"arith.cmpi sgt, {rows}, {b.index(0)} : i64")):
+            band = _Band(tile, plane, pitch, image, (top, rows), *_seen(frame, plan, (top, rows)))
+            _emit_product(frame, plan, band, panel)
+            _slide(frame, plan, band, panel)
 
 
 def _divide(frame: Frame, value: str, divisor: str) -> tuple[str, str]:
@@ -181,43 +196,88 @@ def _divide(frame: Frame, value: str, divisor: str) -> tuple[str, str]:
     return quotient, b.op(f"arith.subi {value}, {b.op(f'arith.muli {quotient}, {divisor} : i64')} : i64")
 
 
-def _seen(frame: Frame, plan: Expansion, image: str, rows: tuple[str, str]) -> tuple[str, str]:
-    """The rows [low, high) of the product that output rows = (first, count) of an image see."""
+def _seen(frame: Frame, plan: Expansion, rows: tuple[str, str]) -> tuple[str, str, str]:
+    """The source rows [start, end) that output rows = (first, count) see, and how many rows they see above these."""
     b, axis = frame.b, plan.slide.rows
-    size, width = b.scalar(axis.size), b.scalar(plan.slide.columns.size)
+    size = b.scalar(axis.size)
     first = b.op(f"arith.subi {b.op(f'arith.muli {rows[0]}, {b.index(axis.stride)} : i64')}, {b.index(axis.low)} : i64")
     steps = b.op(f"arith.muli {b.op(f'arith.subi {rows[1]}, {b.index(1)} : i64')}, {b.index(axis.stride)} : i64")
     end = b.op(f"arith.addi {b.op(f'arith.addi {first}, {steps} : i64')}, {b.index(plan.span)} : i64")
     start = b.op(f"arith.minsi {b.op(f'arith.maxsi {first}, {b.index(0)} : i64')}, {size} : i64")
-    end = b.op(f"arith.maxsi {b.op(f'arith.minsi {end}, {size} : i64')}, {start} : i64")
-    before = b.op(f"arith.muli {image}, {size} : i64")
-    low, high = (b.op(f"arith.muli {b.op(f'arith.addi {before}, {each} : i64')}, {width} : i64") for each in (start, end))
-    return low, high
+    start = b.op(f"arith.minsi {start}, {b.op(f'arith.maxsi {end}, {b.index(0)} : i64')} : i64")
+    stop = b.op(f"arith.maxsi {b.op(f'arith.minsi {end}, {size} : i64')}, {start} : i64")
+    return start, stop, b.op(f"arith.subi {start}, {first} : i64")
 
 
-def _read_tile(frame: Frame, plan: Expansion, tile: Buffer) -> None:
-    """The convolution reads its source where the product left it."""
-    e = frame.emitter
+def _emit_product(frame: Frame, plan: Expansion, band: _Band, panel: str) -> None:
+    """The tile: the rows of the product that the band sees, one panel of columns, zeros where the window leaves the source."""
+    b, slide = frame.b, plan.slide
+    width, axis = b.scalar(slide.columns.size), slide.columns
+    height = b.op(f"arith.subi {band.end}, {band.start} : i64")
+    after = b.op(f"arith.addi {band.above}, {height} : i64")
+    steps = b.op(f"arith.muli {b.op(f'arith.subi {band.rows[1]}, {b.index(1)} : i64')}, {b.index(slide.rows.stride)} : i64")
+    whole = b.op(f"arith.addi {steps}, {b.index(plan.span)} : i64")
+    right = b.op(f"arith.addi {width}, {b.index(axis.low)} : i64")
+    _clear(frame, band, (b.index(0), band.above), (b.index(0), band.pitch))
+    _clear(frame, band, (after, whole), (b.index(0), band.pitch))
+    _clear(frame, band, (band.above, after), (b.index(0), b.index(axis.low)))
+    _clear(frame, band, (band.above, after), (right, band.pitch))
+    before = b.op(f"arith.muli {band.image}, {b.scalar(slide.rows.size)} : i64")
+    low, high = (b.op(f"arith.muli {b.op(f'arith.addi {before}, {each} : i64')}, {width} : i64") for each in (band.start, band.end))
+    column = b.op(f"arith.muli {panel}, {b.index(PANEL)} : i64")
+    origin = b.op(f"arith.addi {b.op(f'arith.muli {band.above}, {band.pitch} : i64')}, {b.index(axis.low)} : i64")
+    extra = b.op(f"arith.subi {band.pitch}, {width} : i64")
 
-    def value(index: Index, predicate: Predicate | None) -> str:
-        row = e.space.linear(index[:-1], plan.link.dims[:-1])
-        return e.load(tile, (row - Dim.symbol("xl")) * PANEL + index[-1] - Dim.symbol("xc"), predicate)
+    def keep(value: str) -> None:
+        at = b.op(f"arith.subi {b.variables['gm'].ssa}, {low} : i64")
+        line = b.op(f"arith.extui {b.op(f'arith.divui {_narrow(frame, at)}, {_narrow(frame, width)} : i32')} : i32 to i64")
+        place = b.op(f"arith.addi {b.op(f'arith.addi {at}, {origin} : i64')}, {b.op(f'arith.muli {line}, {extra} : i64')} : i64")
+        channel = b.op(f"arith.subi {b.variables['gn'].ssa}, {column} : i64")
+        _store(frame, band, value, b.op(f"arith.divui {channel}, {b.index(b.lanes)} : i64"), place)
 
-    e.leaves[plan.link] = value
+    plan.gemm.target = keep
+    product = replace(frame, roots=plan.product.yields, outputs=())
+    with b.variable("gb", b.index(0)):
+        emit_panel_rows(product, plan.gemm, plan.product, (low, high), panel, plan.packed)
 
 
-def _slide(frame: Frame, plan: Expansion, rows: tuple[str, str], column: str) -> None:
-    """The convolution's output rows = (first, count), for the channels of the panel that starts at `column`."""
+def _narrow(frame: Frame, value: str) -> str:
+    """A number of positions of a tile in 32 bits, which divide in half the time."""
+    return frame.b.op(f"arith.trunci {value} : i64 to i32")
+
+
+def _store(frame: Frame, band: _Band, value: str, vector: str, place: str) -> None:
+    """Writes a vector of channels to a position of the tile."""
+    b = frame.b
+    offset = b.op(f"arith.muli {vector}, {band.plane} : i64")
+    offset = b.op(f"arith.addi {offset}, {b.op(f'arith.muli {place}, {b.index(b.lanes)} : i64')} : i64")
+    pointer = address(b, Buffer(band.tile, (), "f32"), offset)
+    b.statement(f"llvm.store {value}, {pointer} {{alignment = 4 : i64}} : {b.vec('f32')}, !llvm.ptr")
+
+
+def _clear(frame: Frame, band: _Band, rows: tuple[str, str], columns: tuple[str, str]) -> None:
+    """Zeros in rows x columns of the tile, [begin, end) each."""
+    b = frame.b
+    zero = b.const(0, "f32")
+    with b.loop(*rows, b.index(1)) as row:
+        line = b.op(f"arith.muli {row.index}, {band.pitch} : i64")
+        with b.loop(*columns, b.index(1)) as column, b.loop(b.index(0), b.index(PANEL // b.lanes), b.index(1)) as vector:
+            _store(frame, band, zero, vector.index, b.op(f"arith.addi {line}, {column.index} : i64"))
+
+
+def _slide(frame: Frame, plan: Expansion, band: _Band, panel: str) -> None:
+    """The results of a band for the channels of a panel."""
     b, e, slide = frame.b, frame.emitter, plan.slide
-    channels = b.scalar(slide.channels)
+    window = replace(frame, scratch=address(b, Buffer(frame.scratch, (), "i8"), b.scalar(plan.window_offset)))
+    channels, column = b.scalar(slide.channels), b.op(f"arith.muli {panel}, {b.index(PANEL)} : i64")
     end = b.op(f"arith.minsi {b.op(f'arith.addi {column}, {b.index(PANEL)} : i64')}, {channels} : i64")
+    step = b.op(f"arith.muli {band.pitch}, {b.index(b.lanes)} : i64")
     with b.loop(column, end, b.index(b.lanes)) as channel:
         mask: str | None = None
         if slide.channels.const % b.lanes:
             mask = e.tail_mask(b.op(f"arith.subi {channels}, {channel.index} : i64"))
-        with (
-            e.bind("wc", channel.index, lane=True, mask=mask, aligned=True),
-            b.loop(b.index(0), rows[1], b.index(BAND)) as part,
-        ):
-            count = b.op(f"arith.minsi {b.op(f'arith.subi {rows[1]}, {part.index} : i64')}, {b.index(BAND)} : i64")
-            emit_band(frame, slide, plan.window, (b.op(f"arith.addi {rows[0]}, {part.index} : i64"), count))
+        vector = b.op(f"arith.divui {b.op(f'arith.subi {channel.index}, {column} : i64')}, {b.index(b.lanes)} : i64")
+        own = address(b, Buffer(band.tile, (), "f32"), b.op(f"arith.muli {vector}, {band.plane} : i64"))
+        columns = (b.index(0), b.scalar(slide.columns.out))
+        with e.bind("wi", band.image), e.bind("wc", channel.index, lane=True, mask=mask, aligned=True):
+            emit_blocks(window, slide, plan.window, band.rows, columns, (own, step))

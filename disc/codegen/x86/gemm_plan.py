@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...errors import CompilerBug
@@ -15,7 +16,6 @@ from .builder import Builder, register_element
 from .forms import Form, choose_form
 from .function import rounded_up
 from .isa import Isa
-from .memory import Buffer
 from .patches import Patches, read_patches
 
 ROWS = 6  # 6 x 4 accumulators of 16 lanes: 24 + 4 + 1 of 32 registers (112-116 GF/s of a 112-116 GF/s limit on Zen 4)
@@ -26,7 +26,7 @@ GROUP = ("gk", "gk1", "gk2", "gk3")  # the positions in k of a group's members w
 # prefetch, the order of tasks, values of k of a task, and the number of such parts of k.
 SCHEDULE_SYMBOLS = ("g_rows", "g_blocks", "g_depth", "g_ahead", "g_panels_first", "g_span", "g_parts")
 
-Target = tuple[Buffer, Dim]  # where a kernel keeps its one root to itself: memory, and the offset there of the element at (gm, gn)
+Target = Callable[[str], None]  # takes the values of a kernel's one root at (gm, gn), which it keeps to itself
 
 
 @dataclass(frozen=True)

@@ -197,30 +197,39 @@ def _emit(frame: Frame, window: LastWindow, body: Body) -> None:
         if window.channels.const % b.lanes:
             mask = e.tail_mask(b.op(f"arith.subi {b.scalar(window.channels)}, {channel} : i64"))
         rows = b.op(f"arith.minsi {b.op(f'arith.subi {b.scalar(window.rows.out)}, {top} : i64')}, {b.index(BAND)} : i64")
-        with e.bind("wi", image), e.bind("wc", channel, lane=True, mask=mask, aligned=True):
-            emit_band(frame, window, body, (top, rows))
-
-
-def emit_band(frame: Frame, window: LastWindow, body: Body, rows: tuple[str, str]) -> None:
-    """Up to BAND output rows = (first, count) of the image bound to wi, for the channels bound to wc."""
-    b = frame.b
-    with b.loop(b.index(0), b.scalar(window.columns.out), b.index(STRIP)) as strip:
-        left = b.op(f"arith.subi {b.scalar(window.columns.out)}, {strip.index} : i64")
-        columns = b.op(f"arith.minsi {left}, {b.index(STRIP)} : i64")
-        _emit_strip(frame, window, body, rows, (strip.index, columns))
+        with (
+            e.bind("wi", image),
+            e.bind("wc", channel, lane=True, mask=mask, aligned=True),
+            b.loop(b.index(0), b.scalar(window.columns.out), b.index(STRIP)) as strip,
+        ):
+            left = b.op(f"arith.subi {b.scalar(window.columns.out)}, {strip.index} : i64")
+            columns = b.op(f"arith.minsi {left}, {b.index(STRIP)} : i64")
+            _emit_strip(frame, window, body, (top, rows), (strip.index, columns))
 
 
 def _emit_strip(frame: Frame, window: LastWindow, body: Body, rows: tuple[str, str], columns: tuple[str, str]) -> None:
     """`rows`, `columns`: first and count of the output positions."""
     b = frame.b
     _copy(frame, window, rows, columns)
+    emit_blocks(frame, window, body, rows, columns, (frame.scratch, b.index(window.pitch * b.lanes)))
+
+
+def emit_blocks(
+    frame: Frame, window: LastWindow, body: Body, rows: tuple[str, str], columns: tuple[str, str], source: tuple[str, str]
+) -> None:
+    """The output positions `rows` x `columns` = (first, count) each, block by block, for the channels bound to wc.
+
+    source: where the padded source of the first position lies, a vector of channels per position, and elements from row to row. What
+    blocks beyond the last position read is never stored.
+    """
+    b = frame.b
     height, width = BLOCKS[b.lanes]
     tile = Buffer(address(b, Buffer(frame.scratch, (), "i8"), b.index(window.tile_offset)), (), window.element)
     with (
         b.loop(b.index(0), rows[1], b.index(height)) as row,
         b.loop(b.index(0), columns[1], b.index(width)) as column,
     ):
-        for number, value in enumerate(_block(frame, window, row.index, column.index)):
+        for number, value in enumerate(_block(frame, window, source, row.index, column.index)):
             _store(frame, window, value, tile, b.index(number * b.lanes))
         lines = b.op(f"arith.minsi {b.op(f'arith.subi {rows[1]}, {row.index} : i64')}, {b.index(height)} : i64")
         places = b.op(f"arith.minsi {b.op(f'arith.subi {columns[1]}, {column.index} : i64')}, {b.index(width)} : i64")
@@ -288,15 +297,19 @@ def _fill(frame: Frame, window: LastWindow) -> str:
     return frame.b.const(0, window.element) if window.kernel is not None else frame.emitter.value(window.node.operands[1], ())
 
 
-def _block(frame: Frame, window: LastWindow, top: str, left: str) -> list[str]:
-    """The results of a block of positions, row by row; `top`, `left`: its first position within the strip."""
+def _block(frame: Frame, window: LastWindow, source: tuple[str, str], top: str, left: str) -> list[str]:
+    """The results of a block of positions, row by row; `top`, `left`: its first position; source as in `emit_blocks`."""
     b, e = frame.b, frame.emitter
     height, width = BLOCKS[b.lanes]
     rows, columns = window.rows, window.columns
     vector = b.vec(window.element)
-    place = b.op(f"arith.muli {top}, {b.index(rows.stride * window.pitch * b.lanes)} : i64")
+    place = b.op(f"arith.muli {b.op(f'arith.muli {top}, {b.index(rows.stride)} : i64')}, {source[1]} : i64")
     place = b.op(f"arith.addi {place}, {b.op(f'arith.muli {left}, {b.index(columns.stride * b.lanes)} : i64')} : i64")
-    origin = address(b, Buffer(frame.scratch, (), window.element), place)
+    origin = address(b, Buffer(source[0], (), window.element), place)
+    starts = [
+        address(b, Buffer(origin, (), window.element), b.op(f"arith.muli {b.index(line)}, {source[1]} : i64"))
+        for line in range(seen(rows, height))
+    ]
     sums = [[_fill(frame, window)] * width for _ in range(height)]
     for line in range(rows.window):
         weights = [
@@ -307,8 +320,8 @@ def _block(frame: Frame, window: LastWindow, top: str, left: str) -> list[str]:
                 taps = _taps_at(columns, position, width)
                 if not taps:
                     continue
-                offset = (row * rows.stride + line * rows.dilation) * window.pitch + position
-                pointer = address(b, Buffer(origin, (), window.element), b.index(offset * b.lanes))
+                start = starts[row * rows.stride + line * rows.dilation]
+                pointer = address(b, Buffer(start, (), window.element), b.index(position * b.lanes))
                 value = b.op(f"llvm.load {pointer} {{alignment = {window.size} : i64}} : !llvm.ptr -> {vector}")
                 for output, tap in taps:
                     sums[row][output] = combine(frame, window.node, window.element, sums[row][output], value, weights[tap])
