@@ -116,11 +116,11 @@ def is_pool(op: ir.Operation) -> bool:
 
 
 def is_flattening(op: ir.Operation) -> bool:
-    """A reshape that joins all spatial dims."""
+    """A reshape that joins all spatial dims, or takes them apart again."""
     if op.name != "disc.reshape":
         return False
     source, result = entries(op.operands[0].type), entries(op.results[0].type)
-    return len(source) > 3 and len(result) == 3 and source[:2] == result[:2]
+    return min(len(source), len(result)) == 3 < max(len(source), len(result)) and source[:2] == result[:2]
 
 
 class Rewriter:
