@@ -125,10 +125,9 @@ def _shrunk(fields: dict[str, Any], shrink: Shrink, keep_kinds: bool) -> dict[st
                 small = 3
             if small is not None and small != value:
                 found[name] = small
-    for count, width in (("num_heads", "head_dim"), ("mamba_n_heads", "mamba_d_head")):
-        if shrink is _small and _is_count(fields.get("expand", fields.get("mamba_expand"))) and count in fields and width in fields:
-            expanded = fields.get("expand", fields.get("mamba_expand")) * min(_WIDTH, fields["hidden_size"])
-            found.update({width: expanded // 8, count: 8})
+    for factor, count, width in (("expand", "num_heads", "head_dim"), ("mamba_expand", "mamba_n_heads", "mamba_d_head")):
+        if shrink is _small and _is_count(fields.get(factor)) and count in fields and width in fields:
+            found.update({width: fields[factor] * min(_WIDTH, fields["hidden_size"]) // 8, count: 8})
     found.update(_layers(fields, found, keep_kinds))
     found.update(_lists(fields, shrink))
     found.update(_rope(fields, found))

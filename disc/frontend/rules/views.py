@@ -8,6 +8,7 @@ from collections.abc import Callable
 import sympy
 import torch
 from torch import fx
+from torch.utils._sympy.functions import FloorDiv
 
 from disc.frontend.call import Call
 from disc.frontend.emitter import Emitter, RuleError, Tensor, integers, is_static, wrap_dim
@@ -140,13 +141,15 @@ def slice_tensor(e: Emitter, call: Call) -> Tensor:
 def slice_scatter(e: Emitter, call: Call) -> Tensor:
     x, source = call.tensor("self"), call.tensor("src")
     dim = wrap_dim(call.integer("dim"), x.rank)
-    if call.integer("step") != 1:
-        raise RuleError("slice_scatter with a step other than 1")
     start = slice_start(e, call.size("start") if call.has("start") else 0, x.shape[dim])
-    after = to_size(sympy.sympify(start) + source.shape[dim])
     end = call.size("end") if call.has("end") else sys.maxsize
     stop = x.shape[dim] if end == sys.maxsize else slice_start(e, end, x.shape[dim])
     why = f"{call.node.target} at {line_text(call.node)} writes all of its slice"
+    if call.integer("step") != 1:
+        if source.shape[dim] == 0:
+            return x
+        source = _every_nth(e, x, source, dim, (start, stop, call.integer("step")), why)
+    after = to_size(sympy.sympify(start) + source.shape[dim])
     for other, (size, wanted) in enumerate(zip(source.shape, x.shape, strict=True)):
         e.require("==", *((after, stop) if other == dim else (size, wanted)), why)
     e.require(">=", x.shape[dim], after, why)
@@ -154,6 +157,20 @@ def slice_scatter(e: Emitter, call: Call) -> Tensor:
     pieces = [slice_along(e, x, dim, 0, start), source, slice_along(e, x, dim, after, rest)]
     kept = [piece for piece in pieces if piece.shape[dim] != 0]
     return Tensor(e.concatenate(kept, dim).value, x.shape, x.dtype)
+
+
+def _every_nth(e: Emitter, x: Tensor, source: Tensor, dim: int, part: tuple[Size, Size, int], why: str) -> Tensor:
+    """x[start:stop] with the elements of `source` at every `step`-th place."""
+    start, stop, step = part
+    size, shape = to_size(sympy.sympify(stop) - start), source.shape
+    e.require(">=", stop, start, why)
+    e.require("==", shape[dim], to_size(FloorDiv(sympy.sympify(size) + step - 1, sympy.Integer(step))), why)
+    repeated = e.broadcast(e.unsqueeze(source, dim + 1), (*shape[: dim + 1], step, *shape[dim + 1 :]))
+    spread = e.reshape(repeated, (*shape[:dim], to_size(sympy.sympify(shape[dim]) * step), *shape[dim + 1 :]))
+    position = e.iota(tuple(size if i == dim else 1 for i in range(x.rank)), dim, torch.int64)
+    hit = e.compare("eq", e.binary("remainder", position, e.scalar(step, torch.int64)), e.scalar(0, torch.int64))
+    old, new = slice_along(e, x, dim, start, size), slice_along(e, spread, dim, 0, size)
+    return e.select(e.broadcast(hit, new.shape), new, old)
 
 
 def select(e: Emitter, call: Call) -> Tensor:
