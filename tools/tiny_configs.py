@@ -45,7 +45,10 @@ _WIDTHS = r"hidden_sizes|embed_dims?|conv_dim|out_channels|dims?|channels|stage_
 _TAPS = r".*(out_indices|visual_indexes)"  # layers whose results are used: as many as the default takes
 _SOME_LAYERS = r".*(layers|indexes|indices|ids|idx)"
 # Fields without which a model cannot be made.
-_NEEDED: dict[str, Any] = {"prediction_length": 8, "vocab_size": VOCABULARY, "default_language": "en_XX"}
+_NEEDED: dict[str, Any] = {
+    "prediction_length": 8, "vocab_size": VOCABULARY, "default_language": "en_XX", "num_experts_per_tok": 2, "num_key_value_heads": 2,
+    "pad_token_id": 1, "mask_token_id": 2,
+}  # fmt: skip
 _PARTS = {"encoder": "bert", "decoder": "bert", "vision_config": "vit", "text_config": "bert"}
 _KEPT = ("model_type", "id2label", "label2id")
 Shrink = Callable[[str, int, dict[str, Any]], int | None]  # a field's name, its default, all fields

@@ -5,6 +5,7 @@ A decomposition is traced once per kind of operands, by itself; PyTorch's own `r
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.export import ExportedProgram
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -70,6 +72,47 @@ def _fake_mode(graph: fx.Graph) -> FakeTensorMode:
         if isinstance(value := node.meta.get("val"), FakeTensor):
             return value.fake_mode
     return FakeTensorMode(shape_env=ShapeEnv(), export=True)
+
+
+def without_bodies(program: ExportedProgram) -> ExportedProgram:
+    """The program with the graphs under `torch.no_grad` in the one that calls them.
+
+    PyTorch's retracing runs such a graph as generated Python code, whose lines would stand in place of the user's.
+    """
+    if not any(isinstance(part, fx.GraphModule) for part in program.graph_module.children()):
+        return program
+    module = fx.GraphModule(program.graph_module, copy.deepcopy(program.graph))
+    module.meta = dict(program.graph_module.meta)
+    while _inline_first(module):
+        pass
+    module.recompile()
+    return program._update(module, program.graph_signature)
+
+
+def _inline_first(module: fx.GraphModule) -> bool:
+    """Puts one graph under `torch.no_grad` in place of its call. False: there is none."""
+    call = next(iter(module.graph.find_nodes(op="call_function", target=SET_GRAD)), None)
+    if call is None:
+        return False
+    attribute = call.args[1]
+    assert isinstance(attribute, fx.Node) and isinstance(attribute.target, str)
+    body = getattr(module, attribute.target)
+    values = dict(zip(body.graph.find_nodes(op="placeholder"), call.args[2:], strict=True))
+    for node in body.graph.find_nodes(op="get_attr"):
+        name = f"{attribute.target}_{node.target}"
+        setattr(module, name, getattr(body, node.target))
+        with module.graph.inserting_before(call):
+            values[node] = module.graph.get_attr(name)
+        values[node].meta = dict(node.meta)
+    with module.graph.inserting_before(call):
+        results = module.graph.graph_copy(body.graph, values)
+    for part in list(call.users):
+        part.replace_all_uses_with(results[part.args[1]])  # pyright: ignore
+        module.graph.erase_node(part)
+    module.graph.erase_node(call)
+    if not attribute.users:
+        module.graph.erase_node(attribute)
+    return True
 
 
 @dataclass

@@ -28,7 +28,7 @@ from disc.errors import CompilerBug, DiscError, ShapeConstraintError, Unsupporte
 from disc.frontend.archive import check_archive
 from disc.frontend.conditions import relation
 from disc.frontend.decisions import Decision, Found, Recorder, located
-from disc.frontend.decompose import Decomposed, constants_by_attribute, decompose
+from disc.frontend.decompose import Decomposed, constants_by_attribute, decompose, without_bodies
 from disc.frontend.decompositions import export_table
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.examples import bind_examples, check_examples, check_specs
@@ -120,7 +120,7 @@ def _decomposed(program: ExportedProgram) -> tuple[ExportedProgram, Decomposed]:
         except RetraceError:
             pass
         try:
-            program = program.run_decompositions(export_table())
+            program = without_bodies(program).run_decompositions(export_table())
         except Exception as error:
             _refuse_complex(program)  # PyTorch itself fails on some of them
             raise export_error(error, lambda: None) from error

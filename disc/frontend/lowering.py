@@ -25,6 +25,7 @@ from disc.frontend.imported import Constant
 from disc.frontend.locations import line_text, location
 from disc.frontend.long_tail import lower_with_torch_mlir
 from disc.frontend.rules import RULES
+from disc.frontend.symbol_names import explained, symbol_places
 from disc.frontend.symbols import (
     IndexArithmetic,
     Size,
@@ -154,7 +155,8 @@ class _Lowering:
             settled = self._settled(emitter)
             self.unsupported += [UnsupportedOp(f"the condition {each.text}", each.reason, each.place) for each in settled.undecided]
             if self.unsupported:
-                raise UnsupportedOpError(self.unsupported)
+                places = symbol_places((argument.name, argument.node.meta["val"]) for argument in self.source.inputs)
+                raise UnsupportedOpError(explained(self.unsupported, places))
             names, constants = self._emit_return(emitter, function)
         anchor.erase()
         self.module.operation.attributes["disc.symbols"] = self._symbols_attribute()

@@ -31,6 +31,16 @@ def test_refused_with_the_line(model: torch.nn.Module, example: torch.Tensor, re
     assert "test_unsupported.py:" in str(caught.value)
 
 
+class TakesMostOfIt(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, : int(x.shape[1] * 0.7)]
+
+
+def test_symbols_are_said_in_the_users_words() -> None:
+    with pytest.raises(UnsupportedOpError, match=r"\(s\d+ = dim 1 of input 'x'\)$"):
+        disc.compile(TakesMostOfIt(), (torch.ones(2, 10),), options=disc.Options(cache=False))
+
+
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
