@@ -1,7 +1,8 @@
 """Random calls of PyTorch's ops through `disc.compile` and through `torch.compile`: a right result or a `DiscError`, nothing else.
 
-    python -m tests.fuzz.ops --programs 100000 --out bench/results/2026-11-22-op-fuzz.json
-    python -m tests.fuzz.ops --only 4711                # one program again, with all that is known of it
+    python -m tests.fuzz.ops --programs 100000 --out FILE     # stopped and begun again, it goes on where FILE ends
+    python -m tests.fuzz.ops --again --out FILE               # what failed, once more, after it was mended
+    python -m tests.fuzz.ops --only 4711                      # one program, with all that is known of it
 
 A program is a call of an op with its inputs. Each is compiled once and called with several sets of inputs (other memory layouts, other
 sizes), each of which counts as a program; `compiled` says how many compiles there were. Programs run in processes of their own with a limit
@@ -11,6 +12,7 @@ of time and memory, so that a crash or a hang is a failure with a number like an
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import mmap
 import multiprocessing
@@ -18,57 +20,21 @@ import os
 import resource
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from tests.fuzz.op_report import Chunk, Report, failures_of, revision, show
+
 SECONDS, GIGABYTES = 60.0, 6  # of CPU time per program
 WALL_SECONDS = 900.0  # a process that waits for ever
-BACKEND_SHARE = 8  # every so many programs go through torch.compile
+SAVE_SECONDS = 30.0
+BACKEND_SHARE = 16  # every so many programs go through torch.compile
 STAGES = ("begin", "make", "eager", "compile", "call", "torch.compile")
 STAGES_OF_PYTORCH = ("begin", "make", "eager")
 PER_PROCESS = 150  # compiles; memory that PyTorch keeps per traced op goes with the process
-
-
-@dataclass
-class Summary:
-    """counts: outcome → calls. failures: what must not be."""
-
-    compiled: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
-    refusals: Counter[str] = field(default_factory=Counter)
-    failures: list[dict[str, object]] = field(default_factory=list)
-
-    def add(self, record: dict[str, Any]) -> None:
-        from tests.fuzz.op_check import FINE
-
-        self.compiled += 1
-        for kind, text, where in record["outcomes"]:
-            self.counts[kind] += 1
-            if kind in ("refused", "both refuse") and text:
-                self.refusals[text.split(":")[0]] += 1
-            if kind not in FINE:
-                self.failures.append(
-                    {
-                        "number": record["number"],
-                        "through": record["through"],
-                        "program": record["program"],
-                        "kind": kind,
-                        "where": where,
-                        "text": text,
-                    }
-                )
-
-    def calls(self) -> int:
-        return sum(self.counts.values())
-
-    def as_json(self) -> dict[str, object]:
-        classes = Counter(f"{each['kind']}: {each['where']}" for each in self.failures)
-        return {"programs": self.calls(), "compiled": self.compiled, "outcomes": dict(self.counts.most_common()), "refused by": dict(self.refusals.most_common()),
-                "classes of failures": dict(classes.most_common()), "failures": self.failures}  # fmt: skip
 
 
 def through(number: int) -> str:
@@ -86,6 +52,17 @@ def prepare() -> None:
     from tests.fuzz.op_programs import overloads, samples_table
 
     samples_table(), overloads()
+    _materialize_once()
+    gc.collect()
+    gc.freeze()  # some 500,000 objects, which each full collection in a child would go through
+
+
+def _materialize_once() -> None:
+    """torch.export registers all composite ops anew in each of the several traces of a compile, an eighth of a small program's time."""
+    from torch._export import utils
+
+    utils._materialize_cpp_cia_ops()
+    utils._materialize_cpp_cia_ops = lambda: None
 
 
 def _work(numbers: list[int], calls: int, sender: Connection, state: mmap.mmap) -> None:
@@ -140,35 +117,40 @@ def records(numbers: list[int], calls: int, workers: int) -> Iterator[dict[str, 
     context = multiprocessing.get_context("fork")
     pending = [numbers[i : i + PER_PROCESS] for i in range(0, len(numbers), PER_PROCESS)][::-1]
     running: list[_Worker] = []
-    while pending or running:
-        while pending and len(running) < workers:
-            chunk, state = pending.pop(), mmap.mmap(-1, 8192)
-            receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(target=_work, args=(chunk, calls, sender, state))
-            process.start()
-            sender.close()
-            running.append(_Worker(chunk, state, receiver, process, time.monotonic()))
-        wait([worker.receiver for worker in running], timeout=1.0)
-        for worker in list(running):
-            ended = ""
-            try:
-                while worker.receiver.poll():
-                    yield worker.receiver.recv()
-                    worker.done, worker.since, worker.cpu = worker.done + 1, time.monotonic(), _cpu_seconds(worker.process.pid)
-            except EOFError:
-                worker.process.join()
-                ended = "" if worker.done == len(worker.numbers) else f"exit status {worker.process.exitcode}"
-            else:
-                if _cpu_seconds(worker.process.pid) - worker.cpu < SECONDS and time.monotonic() - worker.since < WALL_SECONDS:
-                    continue
-                ended = f"no answer within {SECONDS:.0f} s"
-                worker.process.kill()
-                worker.process.join()
-            running.remove(worker)
-            if ended:
-                yield _broken(worker, ended)
-            if worker.numbers[worker.done + 1 :]:
-                pending.append(worker.numbers[worker.done + 1 :])
+    try:
+        while pending or running:
+            while pending and len(running) < workers:
+                chunk, state = pending.pop(), mmap.mmap(-1, 8192)
+                receiver, sender = context.Pipe(duplex=False)
+                process = context.Process(target=_work, args=(chunk, calls, sender, state))
+                process.start()
+                sender.close()
+                running.append(_Worker(chunk, state, receiver, process, time.monotonic()))
+            wait([worker.receiver for worker in running], timeout=1.0)
+            for worker in list(running):
+                ended = ""
+                try:
+                    while worker.receiver.poll():
+                        yield worker.receiver.recv()
+                        worker.done, worker.since, worker.cpu = worker.done + 1, time.monotonic(), _cpu_seconds(worker.process.pid)
+                except EOFError:
+                    worker.process.join()
+                    ended = "" if worker.done == len(worker.numbers) else f"exit status {worker.process.exitcode}"
+                else:
+                    if _cpu_seconds(worker.process.pid) - worker.cpu < SECONDS and time.monotonic() - worker.since < WALL_SECONDS:
+                        continue
+                    ended = f"no answer within {SECONDS:.0f} s"
+                    worker.process.kill()
+                    worker.process.join()
+                running.remove(worker)
+                if ended:
+                    yield _broken(worker, ended)
+                if worker.numbers[worker.done + 1 :]:
+                    pending.append(worker.numbers[worker.done + 1 :])
+    finally:
+        for worker in running:
+            worker.process.kill()
+            worker.process.join()
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -191,40 +173,55 @@ def _broken(worker: _Worker, ended: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", type=int, default=1000, help="stop after this many calls")
-    parser.add_argument("--first", type=int, default=0, help="number of the first program to compile")
-    parser.add_argument("--calls", type=int, default=10, help="calls per compiled program")
+    parser.add_argument("--programs", type=int, default=1000, help="stop when the file holds this many calls")
+    parser.add_argument("--first", type=int, default=None, help="number of the first program to compile (where the file ends)")
+    parser.add_argument("--calls", type=int, default=24, help="calls per compiled program")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=None, help="stop after this time, too")
-    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--out", type=Path, required="--only" not in sys.argv)
+    parser.add_argument("--again", action="store_true", help="run only what failed and has not been right since")
     parser.add_argument("--only", type=int, default=None, help="run this one program, in this process")
-    parser.add_argument("--quiet", action="store_true")
     given = parser.parse_args()
     prepare()
     if given.only is not None:
         print(json.dumps(run_one(given.only, given.calls), indent=1).replace("\\n", "\n"))
         return
-    summary, begun = Summary(), time.monotonic()
-    found = records(list(range(given.first, given.first + given.programs)), given.calls, given.workers)
+    report = Report.read(given.out) if given.out.exists() else Report()
+    (_run_again if given.again else _run_more)(report, given)
+    report.write(given.out)
+    print(json.dumps(report.summary(), indent=1))
+    sys.stdout.flush()
+    os._exit(1 if report.open_failures() else 0)
+
+
+def _run_more(report: Report, given: argparse.Namespace) -> None:
+    first = report.next_number() if given.first is None else given.first
+    chunk, begun, saved = Chunk(revision(), first, given.calls), time.monotonic(), time.monotonic()
+    report.chunks.append(chunk)
+    found = records(list(range(first, first + given.programs)), given.calls, given.workers)
     for record in found:
-        before = len(summary.failures)
-        summary.add(record)
-        for failure in summary.failures[before:] if not given.quiet else []:
-            print(
-                f"{failure['number']} {failure['through']} {failure['kind']}: {failure['program'][:200]}\n    {failure['where']}: {str(failure['text']).splitlines()[0][:250]}",
-                file=sys.stderr,
-                flush=True,
-            )
-        if summary.calls() >= given.programs or (given.seconds is not None and time.monotonic() - begun > given.seconds):
+        print(show(report.add(record)), end="\n" * bool(failures_of(record, "")), file=sys.stderr, flush=True)
+        chunk.cpu_seconds = round(_cpu_seconds_of_children(), 1)
+        if time.monotonic() - saved > SAVE_SECONDS:
+            report.write(given.out)
+            saved = time.monotonic()
+        if report.calls() >= given.programs or (given.seconds is not None and time.monotonic() - begun > given.seconds):
             break
     found.close()
-    for child in multiprocessing.active_children():
-        child.kill()
-    report = {"first": given.first, "calls per compile": given.calls, "seconds": round(time.monotonic() - begun, 1), **summary.as_json()}
-    if given.out is not None:
-        given.out.write_text(json.dumps(report, indent=1) + "\n")
-    print(json.dumps({name: value for name, value in report.items() if name != "failures"}, indent=1))
-    os._exit(1 if summary.failures else 0)
+
+
+def _run_again(report: Report, given: argparse.Namespace) -> None:
+    numbers = sorted({failure.number for failure in report.open_failures()})
+    now = revision()
+    for record in records(numbers, given.calls, given.workers):
+        still = report.note_again(record, now)
+        print(show(still), end="\n" * bool(still), file=sys.stderr, flush=True)
+
+
+def _cpu_seconds_of_children() -> float:
+    """Of those that have ended and those that run."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime + sum(_cpu_seconds(child.pid or 0) for child in multiprocessing.active_children())
 
 
 if __name__ == "__main__":
