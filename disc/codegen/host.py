@@ -103,16 +103,20 @@ def emit_host(program: Program) -> str:
 
 
 class _HostBuilder(Builder):
-    """Leaves instead of dividing by zero, which would end the process. check: emits that a size is not 0."""
+    """Leaves instead of dividing by zero, which would end the process. check: emits that a size is not 0.
+
+    checked: all that the program relies on has been checked in this call, so that what is proved from it holds.
+    """
 
     def __init__(self, env: ShapeEnv, check: Callable[[Dim, str], None]) -> None:
         super().__init__(1)
         self._env, self._check = env, check
         self._checked: set[Dim] = set()
+        self.checked = False
 
     def divisor(self, dim: Dim) -> str:
         value = self.scalar(dim)
-        if dim not in self._checked and self._env.le(1, dim) is not Truth.YES:
+        if not dim.is_const and dim not in self._checked and not (self.checked and self._env.le(1, dim) is Truth.YES):
             self._checked.add(dim)
             self._check(dim, value)
         return value
@@ -136,6 +140,7 @@ class _Host:
         for number, check in enumerate(tuple(self.program.checks)):
             if check.kind != "index":
                 self._check(number, check)
+        b.checked = True
         self._allocate()
         most = max((len(self._arguments(launch)) for launch in self.program.launches), default=1)
         args = b.op(f"llvm.alloca {b.index(max(most, 1))} x i64 : (i64) -> !llvm.ptr")

@@ -175,7 +175,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=int, default=1000, help="stop when the file holds this many calls")
     parser.add_argument("--first", type=int, default=None, help="number of the first program to compile (where the file ends)")
-    parser.add_argument("--calls", type=int, default=24, help="calls per compiled program")
+    parser.add_argument("--calls", type=int, default=40, help="calls per compiled program")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=None, help="stop after this time, too")
     parser.add_argument("--out", type=Path, required="--only" not in sys.argv)

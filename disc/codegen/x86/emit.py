@@ -113,7 +113,7 @@ class Emitter(Lanes):
         if cache.ready:
             variable = self.b.lane_variable(position)
             if self.before is not None and variable is not None and position == Dim.symbol(variable.name):
-                return self._load_shifted(cache.buffer, variable.ssa, self.before)
+                return self._load_shifted(cache.buffer, position, variable.ssa, self.before)
             return self.load(cache.buffer, position, None)
         result = self._emit(node, index, predicate)
         if self.row_loop:
@@ -158,11 +158,14 @@ class Emitter(Lanes):
             raise CompilerBug(f"no x86 rule for {node.op} (line {node.line or 'unknown'})")
         return rule(self, node, index, predicate)
 
-    def _load_shifted(self, buffer: Buffer, position: str, before: str) -> str:
+    def _load_shifted(self, buffer: Buffer, position: Dim, first_lane: str, before: str) -> str:
         """The elements of a row in scratch from `position` on, out of the two vectors that were stored there: a load of parts of both would
         have to wait until both stores are done. Elements before the row, and past it, are anything."""
         b, element = self.b, register_element(buffer.element)
-        start = b.op(f"arith.addi {position}, {before} : i64")
+        if element not in ("f32", "i32"):  # the permutation of two vectors knows four bytes alone
+            places = b.op(f"arith.maxsi {self.lane_vector(position)}, {b.const(0, 'i64')} : {b.vec('i64')}")
+            return load_gather(b, buffer, places, None)
+        start = b.op(f"arith.addi {first_lane}, {before} : i64")
         first = b.op(f"arith.maxsi {b.op(f'arith.subi {start}, {b.index(b.lanes)} : i64')}, {b.index(0)} : i64")
         low, high = (load_contiguous(b, buffer, offset, None) for offset in (first, start))
         distance = b.op(f"arith.trunci {b.op(f'arith.subi {b.index(b.lanes)}, {before} : i64')} : i64 to i32")

@@ -157,16 +157,23 @@ def scatter_at(e: Emitter, x: Tensor, indices: Tensor, updates: Tensor, dims: Se
     return Tensor(op.result, x.shape, x.dtype)
 
 
+def _with_dims(e: Emitter, x: Tensor) -> Tensor:
+    """A tensor without dims as one of one element, for which PyTorch takes it beside others with a dim."""
+    return x if x.rank else e.reshape(x, (1,))
+
+
 def scatter_rule(kind: str | None) -> Rule:
     def rule(e: Emitter, call: Call) -> Tensor:
-        x, position = call.tensor("self"), call.tensor("index")
+        x, position = _with_dims(e, call.tensor("self")), _with_dims(e, call.tensor("index"))
         dim = wrap_dim(call.integer("dim"), x.rank)
         source = operand(call, "src" if "src" in call.arguments else "value")
         if isinstance(source, Tensor):
+            source = _with_dims(e, source)
             updates = e.slice(source, [0] * source.rank, position.shape, [1] * source.rank)
         else:
             updates = e.broadcast(as_tensor(e, source, x.dtype), position.shape)
-        return scatter_at(e, x, element_vectors(e, position, dim), updates, list(range(x.rank)), True, kind)
+        written = scatter_at(e, x, element_vectors(e, position, dim), updates, list(range(x.rank)), True, kind)
+        return e.reshape(written, call.shape)
 
     return rule
 
@@ -210,6 +217,8 @@ def index_put(e: Emitter, call: Call) -> Tensor:
     index_shape = vectors.shape[:-1] if vector else vectors.shape
     canonical = (*index_shape, *(size for i, size in enumerate(x.shape) if i not in dims))
     order = advanced_order(dims, len(index_shape), x.rank)
+    if values.rank > len(canonical):
+        raise RuleError(f"values with {values.rank} dims do not fit {len(canonical)} indexed dims")
     spread = e.broadcast(e.convert(values, x.dtype), tuple(canonical[i] for i in order))
     updates = e.transpose(spread, sorted(range(len(order)), key=order.__getitem__))
     return scatter_at(e, x, vectors, updates, dims, vector, "add" if call.flag("accumulate") else None)

@@ -37,7 +37,7 @@ def squeeze(e: Emitter, call: Call) -> Tensor:
     given = call.raw("dim")
     named = [call.integer("dim")] if isinstance(given, int) else [] if given is None else call.integers("dim")
     dims = range(x.rank) if given is None else [wrap_dim(dim, x.rank) for dim in named]
-    for dim in dims:
+    for dim in dims if x.rank else ():
         if not isinstance(x.shape[dim], int):
             e.require("!=", x.shape[dim], 1, f"squeeze at {line_text(call.node)} would remove it")
     return reshape(e, call)
@@ -139,7 +139,8 @@ def slice_tensor(e: Emitter, call: Call) -> Tensor:
 
 
 def slice_scatter(e: Emitter, call: Call) -> Tensor:
-    x, source = call.tensor("self"), call.tensor("src")
+    x = call.tensor("self")
+    source = e.convert(call.tensor("src"), x.dtype)
     dim = wrap_dim(call.integer("dim"), x.rank)
     start = slice_start(e, call.size("start") if call.has("start") else 0, x.shape[dim])
     end = call.size("end") if call.has("end") else sys.maxsize
@@ -173,8 +174,15 @@ def _every_nth(e: Emitter, x: Tensor, source: Tensor, dim: int, part: tuple[Size
     return e.select(e.broadcast(hit, new.shape), new, old)
 
 
-def select(e: Emitter, call: Call) -> Tensor:
+def _with_dims(call: Call) -> Tensor:
     x = call.tensor("self")
+    if not x.rank:
+        raise RuleError("a tensor without dims has no dim to select from")
+    return x
+
+
+def select(e: Emitter, call: Call) -> Tensor:
+    x = _with_dims(call)
     dim = wrap_dim(call.integer("dim"), x.rank)
     index = call.size("index")
     start = to_size(sympy.sympify(x.shape[dim]) + index) if isinstance(index, int) and index < 0 else index
@@ -182,7 +190,7 @@ def select(e: Emitter, call: Call) -> Tensor:
 
 
 def select_scatter(e: Emitter, call: Call) -> Tensor:
-    x = call.tensor("self")
+    x = _with_dims(call)
     dim = wrap_dim(call.integer("dim"), x.rank)
     index = call.size("index")
     if isinstance(index, int):
@@ -191,7 +199,14 @@ def select_scatter(e: Emitter, call: Call) -> Tensor:
     start = to_size(sympy.sympify(x.shape[dim]) + index) if isinstance(index, int) and index < 0 else index
     position = e.iota(tuple(size if i == dim else 1 for i, size in enumerate(x.shape)), dim, torch.int64)
     hit = e.compare("eq", position, e.size_scalar(start, torch.int64))
-    return e.select(e.broadcast(hit, x.shape), e.broadcast(e.unsqueeze(call.tensor("src"), dim), x.shape), x)
+    source = e.convert(call.tensor("src"), x.dtype)
+    rest = [*x.shape[:dim], *x.shape[dim + 1 :]]
+    if source.rank != len(rest):
+        raise RuleError(f"src has {source.rank} dims where the selected part has {len(rest)}")
+    for size, wanted in zip(source.shape, rest, strict=True):
+        e.require("==", size, wanted, f"{call.node.target} at {line_text(call.node)} writes all of what is selected")
+    source = e.unsqueeze(source, dim)
+    return e.select(e.broadcast(hit, x.shape), e.broadcast(source, x.shape), x)
 
 
 def split(e: Emitter, call: Call) -> tuple[Tensor, ...]:
