@@ -9,6 +9,9 @@ import torch
 from torch import fx
 from torch._subclasses import FakeTensorMode
 
+from disc.errors import UnsupportedOp, UnsupportedOpError
+from disc.frontend.locations import line_text
+
 aten = torch.ops.aten
 
 # Ops whose result is always new memory, although PyTorch composes them of others.
@@ -33,7 +36,7 @@ class Write:
 def local_writes(graph: fx.Graph, mode: FakeTensorMode) -> Mapping[fx.Node, Write]:
     """Every node that writes in place, as the op that gives the same as a new value. mode: made the values of the graph.
 
-    Raises: RetraceError when what is written may be memory of another value too (an input, a weight, a view), or no op gives the same.
+    Raises: UnsupportedOpError for a write that does not fit; RetraceError when what is written may be memory of another value too (an input, a weight, a view), or no op gives the same.
     """
     writes: dict[fx.Node, Write] = {}
     names: dict[fx.Node, tuple[fx.Node, ...]] = {}  # node → all nodes so far that are the same memory, the op that made it first
@@ -82,4 +85,18 @@ def _functional(node: fx.Node, mode: FakeTensorMode) -> torch._ops.OpOverload | 
     except Exception:  # PyTorch knows why the op cannot be called so
         return None
     old = node.args[0].meta["val"]  # pyright: ignore
+    _check_size(node, result, old)
     return found if isinstance(result, torch.Tensor) and result.dtype == old.dtype and result.shape == old.shape else None
+
+
+def _check_size(node: fx.Node, result: object, old: torch.Tensor) -> None:
+    """A write cannot change the size of what it writes to; without data, PyTorch lets some ops do so.
+
+    Raises: UnsupportedOpError.
+    """
+    op = node.target
+    assert isinstance(op, torch._ops.OpOverload)
+    if torch.Tag.inplace_view in op.tags or not isinstance(result, torch.Tensor) or result.shape == old.shape:
+        return
+    reason = f"a result with sizes {list(result.shape)} does not fit the tensor with sizes {list(old.shape)} that it is written to"
+    raise UnsupportedOpError([UnsupportedOp(str(op), reason, line_text(node))])
