@@ -37,6 +37,7 @@ _EXTREMES = {"__sym_max__": ">=", "__sym_min__": "<="}
 _PASSED = frozenset({*uninteresting_files(), __file__})  # PyTorch's own arithmetic on sizes, and what is put around it here
 # Frames between the user's code and a size: `if size:` compares in the first, modes of functions are in the others.
 _THROUGH = frozenset(module.__file__ for module in (torch, forms, torch.overrides, non_strict_utils, proxy_tensor))
+_REFUSING = frozenset({"_verify_batch_size", "_verify_spatial_size"})  # of torch.nn.functional: they compare sizes and raise
 _DISC = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 # Functions of PyTorch, by file, whose decisions concern strides, or how a view is taken apart: values are the same either way.
@@ -190,10 +191,12 @@ def _expression(value: object) -> sympy.Expr:
 
 
 def _own_code() -> FrameType | None:
-    """What called a method of a size, where it is no code of PyTorch or of this package."""
+    """What called a method of a size, where it is no code of this package, and none of PyTorch's but what refuses some sizes."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename in _THROUGH:
         frame = frame.f_back
+    if frame is not None and frame.f_code.co_name in _REFUSING:
+        return frame
     if frame is None or frame.f_code.co_filename.startswith((TORCH, _DISC, "<")):
         return None
     return frame

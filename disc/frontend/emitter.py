@@ -6,6 +6,7 @@ Shape operands are made from the sizes of the function's arguments alone, so two
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -145,6 +146,8 @@ class Emitter:
     def _wrapped(self, value: bool | int | float, dtype: torch.dtype) -> int:
         if dtype == torch.bool:
             return int(bool(value))
+        if not math.isfinite(value):
+            raise RuleError(f"{value} is no number of {dtype}")
         return int(value)
 
     def full(self, value: bool | int | float, shape: Shape, dtype: torch.dtype) -> Tensor:

@@ -36,7 +36,8 @@ class Write:
 def local_writes(graph: fx.Graph, mode: FakeTensorMode) -> Mapping[fx.Node, Write]:
     """Every node that writes in place, as the op that gives the same as a new value. mode: made the values of the graph.
 
-    Raises: UnsupportedOpError for a write that does not fit; RetraceError when what is written may be memory of another value too (an input, a weight, a view), or no op gives the same.
+    Raises: UnsupportedOpError for a write that does not fit.
+    Raises: RetraceError when what is written may be memory of another value too (an input, a weight, a view), or no op gives the same.
     """
     writes: dict[fx.Node, Write] = {}
     names: dict[fx.Node, tuple[fx.Node, ...]] = {}  # node → all nodes so far that are the same memory, the op that made it first

@@ -11,6 +11,7 @@ from torch_mlir import ir
 
 from disc.frontend.call import Call
 from disc.frontend.emitter import Emitter, RuleError, Tensor, integers, is_static, tensor_type, wrap_dim
+from disc.frontend.locations import line_text
 from disc.frontend.rules.elementwise import as_tensor, operand
 from disc.frontend.symbols import Shape, Size
 
@@ -83,6 +84,8 @@ def index_select(e: Emitter, call: Call) -> Tensor:
     x, index = call.tensor("self"), call.tensor("index")
     dim = wrap_dim(call.integer("dim"), x.rank)
     if x.rank == 0:
+        if index.rank and index.shape[0] != 1:
+            e.require("==", index.shape[0], 1, f"{call.node.target} at {line_text(call.node)} takes one element of a tensor without dims")
         return x
     result = take(e, x, e.reshape(index, (index.shape[0],)) if index.rank else e.reshape(index, (1,)), [dim], vector=False)
     order = [*range(1, dim + 1), 0, *range(dim + 1, x.rank)]
@@ -257,6 +260,7 @@ def unfold(e: Emitter, call: Call) -> Tensor:
     if x.rank == 0:  # as if it had one element, whether or not a window of `size` finds room
         return e.slice(e.reshape(x, (1,)), [0], call.shape, [1])
     dim = wrap_dim(call.integer("dimension"), x.rank)
+    e.require(">=", x.shape[dim], size, f"{call.node.target} at {line_text(call.node)} finds room for a window")
     windows = (call.shape[dim], size)
     starts = e.binary("multiply", e.iota(windows, 0, torch.int64), e.scalar(step, torch.int64))
     picked = take(e, x, e.binary("add", starts, e.iota(windows, 1, torch.int64)), [dim], vector=False)
