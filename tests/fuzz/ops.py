@@ -20,7 +20,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -112,7 +112,7 @@ class _Worker:
     done: int = 0
 
 
-def records(numbers: list[int], calls: int, workers: int) -> Iterator[dict[str, Any]]:
+def records(numbers: list[int], calls: int, workers: int) -> Generator[dict[str, Any]]:
     """A record per program, in any order."""
     context = multiprocessing.get_context("fork")
     pending = [numbers[i : i + PER_PROCESS] for i in range(0, len(numbers), PER_PROCESS)][::-1]
@@ -175,7 +175,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=int, default=1000, help="stop when the file holds this many calls")
     parser.add_argument("--first", type=int, default=None, help="number of the first program to compile (where the file ends)")
-    parser.add_argument("--calls", type=int, default=40, help="calls per compiled program")
+    parser.add_argument("--calls", type=int, default=100, help="calls per compiled program")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=None, help="stop after this time, too")
     parser.add_argument("--out", type=Path, required="--only" not in sys.argv)

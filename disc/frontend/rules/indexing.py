@@ -100,7 +100,10 @@ def checked_indices(e: Emitter, call: Call, x: Tensor) -> tuple[list[int], list[
     nodes = call.node.args[1]
     assert isinstance(nodes, list | tuple)
     dims, indices = [], []
-    for dim, index in enumerate(call.optional_tensors("indices")):
+    given = call.optional_tensors("indices")
+    if len(given) > x.rank:
+        raise RuleError(f"{len(given)} indices into a tensor with {x.rank} dims")
+    for dim, index in enumerate(given):
         if index is None:
             continue
         if index.dtype in (torch.bool, torch.uint8):
