@@ -26,6 +26,11 @@ def wide(x: Tensor) -> Tensor:
     return x.to(torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
+def statistic(value: Tensor, x: Tensor, weight: Tensor | None) -> Tensor:
+    """A mean or deviation in the type that eager stores it in: the input's, or f32 beside weights of another type."""
+    return value.to(x.dtype) if weight is None or weight.dtype == x.dtype else value
+
+
 def native_layer_norm(
     x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -39,7 +44,7 @@ def native_layer_norm(
         result = result * weight
     if bias is not None:
         result = result + bias
-    return result.to(x.dtype), mean, rstd
+    return result.to(x.dtype), statistic(mean, x, weight), statistic(rstd, x, weight)
 
 
 def rms_norm(x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
@@ -63,7 +68,7 @@ def native_group_norm(
         result = result * weight.reshape(per_channel)
     if bias is not None:
         result = result + bias.reshape(per_channel)
-    return result.to(x.dtype), mean.reshape(batch, group), rstd.reshape(batch, group)
+    return result.to(x.dtype), statistic(mean, x, weight).reshape(batch, group), statistic(rstd, x, weight).reshape(batch, group)
 
 
 def batch_norm_inference(

@@ -94,7 +94,11 @@ def slice_limit(start: Size, size: Size, stride: int) -> Size:
 
 
 def wrap_dim(dim: int, rank: int) -> int:
-    return dim + max(rank, 1) if dim < 0 else dim
+    """Raises: RuleError for a dim that the tensor has not; without data, not every op of PyTorch checks it."""
+    wrapped = dim + max(rank, 1) if dim < 0 else dim
+    if not 0 <= wrapped < max(rank, 1):
+        raise RuleError(f"dim {dim} of a tensor with {rank} dims")
+    return wrapped
 
 
 def integers(values: Sequence[int]) -> ir.Attribute:

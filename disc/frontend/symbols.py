@@ -261,6 +261,9 @@ class IndexArithmetic:
         return result
 
     def constant(self, value: int) -> ir.Value:
+        """Raises: SymbolError for a number that 64 bits do not hold."""
+        if not -(2**63) <= value < 2**63:
+            raise SymbolError(f"{value} is larger than any size")
         attribute = ir.IntegerAttr.get(self.index, value)
         return ir.Operation.create("arith.constant", results=[self.index], attributes={"value": attribute}).result
 

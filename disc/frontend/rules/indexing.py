@@ -65,7 +65,12 @@ def take(e: Emitter, x: Tensor, indices: Tensor, dims: Sequence[int], vector: bo
 
 
 def index_vectors(e: Emitter, indices: Sequence[Tensor]) -> tuple[Tensor, bool]:
-    """Index tensors, broadcast together, as one tensor; the flag says whether its last dim is the index vector."""
+    """Index tensors, broadcast together, as one tensor; the flag says whether its last dim is the index vector.
+
+    Raises: RuleError without any.
+    """
+    if not indices:
+        raise RuleError("indexing without an index")
     if len(indices) == 1:
         return indices[0], False
     shape: Shape = ()
