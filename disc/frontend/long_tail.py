@@ -11,7 +11,7 @@ from torch_mlir import ir
 from torch_mlir.extras.fx_importer import FxImporter
 from torch_mlir.passmanager import PassManager
 
-from disc.frontend.emitter import Emitter, RuleError, Tensor
+from disc.frontend.emitter import Emitter, RuleError, Tensor, wrap_dim
 from disc.frontend.symbols import Shape, Size, to_shape, to_size
 from disc.ir.stages import NAMED_OPS
 
@@ -43,6 +43,7 @@ def lower_with_torch_mlir(emitter: Emitter, node: fx.Node, value_of: Callable[[f
     """Raises: RuleError when torch-mlir cannot lower the op either."""
     if not isinstance(node.target, torch._ops.OpOverload):
         raise RuleError(NO_RULE)
+    _check_dim(node)
     graph, inputs = _single_call(node)
     module = _lowered(graph)
     operands = [_operand(emitter, value_of(original)) for original in inputs]
@@ -50,6 +51,19 @@ def lower_with_torch_mlir(emitter: Emitter, node: fx.Node, value_of: Callable[[f
     metas = _metas(node)
     tensors = tuple(Tensor(value, _shape(value, meta), meta.dtype) for value, meta in zip(values, metas, strict=True))
     return tensors if isinstance(node.meta["val"], list | tuple) else tensors[0]
+
+
+def _check_dim(node: fx.Node) -> None:
+    """Without data, not every op of PyTorch refuses a dim that its first operand has not, and torch-mlir may not come to an end of it.
+
+    Raises: RuleError.
+    """
+    op, first = node.target, node.args[0] if node.args else None
+    value = first.meta.get("val") if isinstance(first, fx.Node) else None
+    assert isinstance(op, torch._ops.OpOverload)
+    for argument, given in zip(op._schema.arguments, node.args, strict=False):
+        if argument.name == "dim" and isinstance(given, int) and isinstance(value, torch.Tensor):
+            wrap_dim(given, value.dim())
 
 
 def _metas(node: fx.Node) -> list[torch.Tensor]:
