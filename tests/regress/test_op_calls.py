@@ -1,0 +1,125 @@
+"""Calls of single ops that the op fuzzer found: each ended in another error than a `DiscError`, in a crash, or in a number that eager refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import disc
+from disc.errors import DiscError, ShapeConstraintError, UnsupportedOpError
+
+F = torch.nn.functional
+aten = torch.ops.aten
+Function = Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]
+
+
+class Calls(torch.nn.Module):
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.function = function
+        self.eval()
+
+    def forward(self, *tensors: torch.Tensor) -> object:
+        return self.function(*tensors)
+
+
+def compiled(function: Function, *inputs: torch.Tensor) -> disc.Executable:
+    return disc.compile(Calls(function), inputs, options=disc.Options(cache=False))
+
+
+def check(function: Function, *inputs: torch.Tensor, others: tuple[tuple[torch.Tensor, ...], ...] = ()) -> None:
+    executable = compiled(function, *inputs)
+    executable.like = torch.empty(0)
+    for given in (inputs, *others):
+        torch.testing.assert_close(executable(*given), function(*given), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [0, 2, 3, 5])
+def test_divisors_in_checks_are_checked_first(size: int) -> None:
+    """A check on entry divided by a size that a later check bounds: SIGFPE for a dim of 0."""
+    executable = compiled(lambda x: x.chunk(5, -1), torch.randn(5, 5))
+    x = torch.randn(3, size)
+    if size == 5:
+        torch.testing.assert_close(torch.from_dlpack(executable(x)[4]), x[:, 4:])
+        return
+    with pytest.raises(ShapeConstraintError):
+        executable(x)
+
+
+def test_tensors_without_dims() -> None:
+    x, index = torch.tensor(3.0), torch.tensor(0)
+    check(lambda x: x.squeeze(0), x)
+    check(lambda x, i: x.scatter_add(0, i, x), x, index)
+    check(lambda x, i: x.scatter(0, i, x + 1), x, index)
+    with pytest.raises(UnsupportedOpError, match="without dims"):
+        compiled(lambda x: aten.select_scatter(x, x, 0, 0), x)
+
+
+def test_written_values_take_the_type_of_what_is_written() -> None:
+    x = torch.arange(12, dtype=torch.uint8).reshape(3, 4)
+    check(lambda x, y: torch.select_scatter(x, y, 0, 1), x, torch.randn(4).abs() * 9)
+    check(lambda x, y: torch.slice_scatter(x, y, 0, 1, 2), x, torch.randn(1, 4).abs() * 9)
+
+
+@pytest.mark.parametrize(
+    "function, inputs",
+    [
+        (lambda x, y: aten.select_scatter(x, y, 0, 0), (torch.ones(2, 3), torch.ones(2, 1, 3))),
+        (lambda x, y: aten.select_scatter(x, y, 5, 0), (torch.ones(2, 3), torch.ones(2))),
+        (lambda x, y: x.clone().index_put([torch.tensor([1])], y), (torch.ones(5, 5), torch.ones(2, 1, 5))),
+        (lambda x: aten.index_put(x, [torch.tensor([0]), torch.tensor([0])], x), (torch.tensor(1.0),)),
+        (lambda x, y: x.clone().remainder_(y), (torch.ones(()), torch.ones(7, 1))),
+        (lambda x: aten._softmax(x, 7, False), (torch.ones(2, 3, 4),)),  # torch-mlir did not come to an end
+        (lambda x: torch.diag(x, -(2**63)), (torch.ones(3, 3),)),
+        (lambda x: aten._upsample_nearest_exact1d(x, [], 2.0), (torch.ones(1, 8),)),
+        (lambda x: aten.hypot(x, x), (torch.ones(3, dtype=torch.uint64),)),
+    ],
+)
+def test_refused_in_words(function: Function, inputs: tuple[torch.Tensor, ...]) -> None:
+    with pytest.raises(DiscError) as raised:
+        compiled(function, *inputs)
+    assert not isinstance(raised.value, disc.errors.CompilerBug)
+
+
+@pytest.mark.parametrize(
+    "function, good, bad",
+    [
+        (lambda x: F.pad(x, (1, 2), mode="circular"), (2, 3, 5), (2, 3, 1)),
+        (lambda x: F.pad(x, (1, 1), mode="reflect"), (2, 3, 5), (2, 3, 1)),
+        (lambda x: F.max_pool1d(x, 2), (2, 3, 5), (2, 3, 1)),
+        (lambda x: F.avg_pool2d(x, 2), (2, 3, 5, 5), (2, 3, 5, 1)),
+        (lambda x: F.conv1d(x, torch.ones(3, 3, 2)), (2, 3, 5), (2, 3, 1)),
+        (lambda x: F.interpolate(x, scale_factor=2.0), (2, 3, 5), (2, 3, 0)),
+        (lambda x: x.norm(-1.0), (2, 3), (0, 3)),
+        (lambda x: x.unfold(-1, 2, 1), (3, 5), (3, 1)),
+        (lambda x: F.group_norm(x, 1), (2, 3), (1, 1)),
+        (lambda x: torch.einsum("ij,kj->ik", x.byte(), x.byte()), (4, 5), (4, 1)),
+        (lambda x: x.byte().sum_to_size(1), (4,), (1,)),
+        (lambda x: torch.tensor(2.0).index_select(0, x.long() - 1), (1,), (2,)),
+    ],
+)
+def test_sizes_that_eager_refuses(function: Function, good: tuple[int, ...], bad: tuple[int, ...]) -> None:
+    """Checks that hold for every size of 2 or more leave no trace in an exported program."""
+    check(function, torch.ones(good))
+    with pytest.raises(ShapeConstraintError):
+        executable = compiled(function, torch.ones(good))
+        executable(torch.ones(bad))
+
+
+def test_statistics_have_eagers_type() -> None:
+    x, weight = torch.randn(1, 6, 3).half(), torch.randn(6).half()
+    torch._dynamo.reset()
+    function = torch.compile(lambda x: torch.native_group_norm(x, weight, weight, 1, 6, 3, 2, 0.5), backend="disc")
+    with torch.no_grad():
+        assert [each.dtype for each in function(x)] == [torch.float16] * 3
+
+
+def test_f64_rows_that_begin_within_a_line() -> None:
+    """Rows are stored along the lines of the result; what is read from scratch there was permuted as 4 bytes."""
+    check(lambda x, m: torch.softmax(x + m, -1), torch.randn(3, 3, 3).double(), torch.randn(3, 3).double())
+    attention = torch.nn.MultiheadAttention(2, 1).double().eval()
+    mask = torch.randn(3, 3).double()
+    x = torch.randn(3, 2, 2).double()
+    check(lambda x: attention(x, x, x, attn_mask=mask)[0], x)
