@@ -127,6 +127,6 @@ NEEDS: dict[str, Callable[[fx.Node, Arguments], Needed]] = {
     **{f"reflection_pad{dims}d": _padding for dims in (1, 2, 3)}, "pad": _padding, "_pad_circular": _padding,
     **{f"upsample_{kind}": _spatial for kind in _UPSAMPLE.split()}, **{f"_upsample_{kind}": _spatial for kind in _UPSAMPLE_TOO.split()},
     "grid_sampler": _spatial, "grid_sampler_2d": _spatial, "grid_sampler_3d": _spatial,
-    "cross_entropy_loss": _classes, "multilabel_margin_loss": _all_of_self, "addmv": _matrix,
+    "cross_entropy_loss": _classes, "multilabel_margin_loss": _all_of_self, "multi_margin_loss": _all_of_self, "addmv": _matrix,
     "linalg_vector_norm": _norm, "norm": _norm, "einsum": _einsum, "sum_to_size": _sum_to_size,
 }  # fmt: skip

@@ -123,3 +123,16 @@ def test_f64_rows_that_begin_within_a_line() -> None:
     mask = torch.randn(3, 3).double()
     x = torch.randn(3, 2, 2).double()
     check(lambda x: attention(x, x, x, attn_mask=mask)[0], x)
+
+
+@pytest.mark.parametrize("dtype, span, places", [(torch.float32, 151, 4), (torch.float64, 1076, 4)])
+def test_exp2_is_right_to_4_ulp_everywhere(dtype: torch.dtype, span: int, places: int) -> None:
+    """It was e^(x ln2), which multiplies the rounding of its argument by |x|: 34 ulp at 127."""
+    x = torch.linspace(-span, span, 20_001, dtype=torch.float64).to(dtype)
+    x = torch.cat([x, torch.tensor([torch.inf, -torch.inf, torch.nan, 1e30, -1e30, 0.0], dtype=dtype)])
+    executable = compiled(torch.exp2, x)
+    executable.like = torch.empty(0)
+    found, wanted = executable(x), torch.exp2(x.double()).to(dtype)
+    integer = torch.int32 if dtype == torch.float32 else torch.int64
+    assert int((found.view(integer) - wanted.view(integer)).abs()[~wanted.isnan()].max()) <= places
+    assert torch.equal(found.isnan(), wanted.isnan())

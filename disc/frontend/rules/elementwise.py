@@ -296,7 +296,26 @@ def scaled_log(base: float) -> Rule:
 
 def exp2(e: Emitter, call: Call) -> Tensor:
     x = e.convert(call.tensor("self"), call.dtype)
-    return e.math(x, lambda y: e.unary("exponential", e.binary("multiply", y, e.scalar(math.log(2), y.dtype))))
+    return e.math(x, lambda y: _power_of_two(e, y))
+
+
+def _power_of_two(e: Emitter, y: Tensor) -> Tensor:
+    """2^y = 2^n e^(f ln2) with n the nearest integer: e^(y ln2) would multiply the rounding of its argument by |y|.
+
+    2^n comes in two factors, each a normal number, so that the last product alone rounds a denormal result, and overflow becomes infinite.
+    """
+    integer, bias, mantissa = (torch.int64, 1023, 52) if y.dtype == torch.float64 else (torch.int32, 127, 23)
+    low, high = e.scalar(-bias - mantissa - 2, y.dtype), e.scalar(bias + 2, y.dtype)
+    bounded = e.binary("minimum", e.binary("maximum", y, low), high)
+    whole = e.unary("round_nearest_even", bounded)
+    part = e.unary("exponential", e.binary("multiply", e.binary("subtract", bounded, whole), e.scalar(math.log(2), y.dtype)))
+    exponent = e.op("stablehlo.convert", [whole.value], y.shape, integer)
+    half = e.binary("shift_right_arithmetic", exponent, e.scalar(1, integer))
+    for each in (half, e.binary("subtract", exponent, half)):
+        biased = e.binary("add", each, e.scalar(bias, integer))
+        shifted = e.binary("shift_left", biased, e.scalar(mantissa, integer))
+        part = e.binary("multiply", part, e.op("stablehlo.bitcast_convert", [shifted.value], y.shape, y.dtype))
+    return part
 
 
 def isnan(e: Emitter, call: Call) -> Tensor:
