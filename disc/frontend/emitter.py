@@ -225,7 +225,12 @@ class Emitter:
         return self.op(name if "." in name else f"stablehlo.{name}", [x.value], x.shape, x.dtype)
 
     def binary(self, name: str, a: Tensor, b: Tensor) -> Tensor:
-        """`a <name> b` of one dtype; shapes that are not known to be equal go through `chlo.broadcast_<name>`."""
+        """`a <name> b` of one dtype; shapes that are not known to be equal go through `chlo.broadcast_<name>`.
+
+        Raises: RuleError for a difference of bools, which eager refuses, too.
+        """
+        if name == "subtract" and a.dtype == torch.bool:
+            raise RuleError("bools cannot be subtracted")
         if same_shape(a.shape, b.shape):
             return self.op(f"stablehlo.{name}", [a.value, b.value], a.shape, a.dtype)
         return self.op(f"chlo.broadcast_{name}", [a.value, b.value], self.broadcast_shape(a.shape, b.shape), a.dtype)

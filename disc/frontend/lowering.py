@@ -6,6 +6,7 @@ Every op that no rule takes is collected, so that the user sees all of them at o
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
-from disc.errors import CompilerBug, UnsupportedOp, UnsupportedOpError
+from disc.errors import CompilerBug, DiscWarning, UnsupportedOp, UnsupportedOpError
 from disc.frontend.call import Call
 from disc.frontend.decisions import Found, Settled, asserted, guarded_facts, settle
 from disc.frontend.emitter import MLIR_TYPES, Emitter, RuleError, Tensor, check_kind, element_type, is_static, tensor_type
@@ -43,9 +44,10 @@ from disc.ir.weights import STORAGE, Weight, WeightTable
 
 aten = torch.ops.aten
 
-# Asserts about sizes are conditions (`aten._assert_scalar`); asserts about data have no place in a compiled function.
+# Asserts about sizes are conditions (`aten._assert_scalar`); asserts about data are not compiled, with a warning.
 DROPPED = ("aten._assert_tensor_metadata", "aten._assert_async", "aten._assert_scalar", "aten.sym_constrain_range",
            "aten._functional_assert_async", "aten._make_dep_token")  # fmt: skip
+ASSERTS = ("aten._assert_async", "aten._functional_assert_async")  # dropped too, and the user is told so
 DATA_DEPENDENT = ("aten.nonzero", "aten.masked_select", "aten._local_scalar_dense", "aten.unique", "aten._unique", "aten.bincount",
                   "aten.repeat_interleave.Tensor", "aten.item")  # fmt: skip
 
@@ -301,6 +303,9 @@ class _Lowering:
     def _emit_node(self, emitter: Emitter, node: fx.Node) -> None:
         meta = node.meta.get("val")
         name = str(node.target)
+        if name.startswith(ASSERTS) and not self.tolerant:
+            text = f"the assertion at {line_text(node)} looks at values: the compiled program does not check it"
+            warnings.warn(text, DiscWarning, stacklevel=2)
         if name.startswith(DROPPED) or (meta is not None and not isinstance(meta, torch.Tensor | list | tuple)):
             if name.startswith(DATA_DEPENDENT):
                 self._refuse(node, "its value or the size of its result depends on data")

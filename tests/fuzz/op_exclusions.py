@@ -42,6 +42,12 @@ KNOWN: tuple[Known, ...] = (
     Known("", "answers", rf"[\[ ]0[,\]].*eager refuses.*({EMPTY})", "inputs without elements, which eager refuses"),
     Known("addmv", "answers", "size mismatch", "a self that is multiplied by a beta of 0 is not looked at"),
     Known("_unsafe_masked_index", "wrong", r"0.*: shape: ", "the result of indexing nothing has another shape in eager"),
+    Known(
+        "conv",
+        "wrong",
+        r"shape: .*eager's \[0",
+        "an image without channels and without a batch has no result in eager, however many its weight has",
+    ),
     Known("upsample", "answers", "output_size equals to", "a size of the result for some of its dims, which eager refuses"),
     Known(r"norm.*nan", "wrong", "nan for", "a norm of the order NaN is NaN, and 0 or 1 in eager where there is little to take it of"),
     Known("local_response_norm", "wrong", "dtype", "eager returns an input without elements as it is, integers too"),

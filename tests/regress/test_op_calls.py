@@ -74,6 +74,7 @@ def test_written_values_take_the_type_of_what_is_written() -> None:
         (lambda x: aten._softmax(x, 7, False), (torch.ones(2, 3, 4),)),  # torch-mlir did not come to an end
         (lambda x: torch.diag(x, -(2**63)), (torch.ones(3, 3),)),
         (lambda x: aten._upsample_nearest_exact1d(x, [], 2.0), (torch.ones(1, 8),)),
+        (lambda x: aten.pairwise_distance(x, x, -2.0), (torch.ones(3, dtype=torch.bool),)),
         (lambda x: aten.hypot(x, x), (torch.ones(3, dtype=torch.uint64),)),
     ],
 )
@@ -136,3 +137,14 @@ def test_exp2_is_right_to_4_ulp_everywhere(dtype: torch.dtype, span: int, places
     integer = torch.int32 if dtype == torch.float32 else torch.int64
     assert int((found.view(integer) - wanted.view(integer)).abs()[~wanted.isnan()].max()) <= places
     assert torch.equal(found.isnan(), wanted.isnan())
+
+
+def test_an_assertion_on_values_is_named() -> None:
+    """It was dropped without a word."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        torch._assert_async((x > 0).all())
+        return x + 1
+
+    with pytest.warns(disc.errors.DiscWarning, match=r"the assertion at .*test_op_calls.py:\d+ looks at values"):
+        compiled(function, torch.ones(3, 4))
