@@ -232,7 +232,7 @@ def trilinear(
         b = b.unsqueeze(dim)
     for dim in sorted(expand_c):
         c = c.unsqueeze(dim)
-    return (a * b * c).sum(list(dims))
+    return (a * b * c).sum(list(dims), dtype=a.dtype)
 
 
 OURS: dict[torch._ops.OperatorBase, Decomposition] = {

@@ -31,7 +31,7 @@ from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.graph_parts import Executable, run_in_parts, untold_symbols
 from disc.frontend.imported import Imported, OutputSpec
 from disc.frontend.locations import line_text
-from disc.frontend.lowering import GraphInput, GraphSource, lower_graph, refused_nodes
+from disc.frontend.lowering import GraphInput, GraphSource, lower_graph, refused_nodes, warn_of_assertions
 from disc.frontend.memory_layouts import UNKNOWN_LAYOUT, memory_layout
 from disc.frontend.output_views import computed_roots, cut_results, returned_nodes
 from disc.frontend.symbols import shape_environment
@@ -151,6 +151,7 @@ def compile_graph(module: fx.GraphModule, settings: Settings) -> Executable:
         source = graph_source(module, computed_roots(module.graph))
         with make_context() as context:
             load_frontend_dialects(context)
+        warn_of_assertions(module.graph)
         refused = refused_nodes(source, context, untold_symbols(module.graph)) | _without_layout(module)
         if refused:
             _report(refused)

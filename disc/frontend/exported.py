@@ -37,7 +37,7 @@ from disc.frontend.forms import SymbolicForms
 from disc.frontend.imported import Constant, FixedArgument, Imported, OutputSpec
 from disc.frontend.in_place import RetraceError
 from disc.frontend.locations import line_text
-from disc.frontend.lowering import GraphInput, GraphSource, arguments_by_name, lower_graph
+from disc.frontend.lowering import GraphInput, GraphSource, arguments_by_name, lower_graph, warn_of_assertions
 from disc.frontend.program_decisions import RECORDED, decisions_of, stored_guards
 from disc.frontend.size_checks import size_checks
 from disc.frontend.symbols import shape_environment, to_size
@@ -83,6 +83,7 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
     load_frontend_dialects(context)
     _refuse_training(program)
     stored, recorded = stored_guards(program), program.graph_module.meta.get(RECORDED)
+    warn_of_assertions(program.graph)
     stored += size_checks(program.graph_module, arguments_by_name)
     program, decomposed = _decomposed(program)
     placeholders = {node.name: decomposed.values[node] for node in program.graph.nodes if node.op == "placeholder"}

@@ -100,6 +100,14 @@ def lower_graph(source: GraphSource, context: ir.Context) -> LoweredGraph:
         return lowered
 
 
+def warn_of_assertions(graph: fx.Graph) -> None:
+    """Warns of every assertion on values: compiled programs do not check them."""
+    for node in graph.nodes:
+        if str(node.target).startswith(ASSERTS):
+            text = f"the assertion at {line_text(node)} looks at values: the compiled program does not check it"
+            warnings.warn(text, DiscWarning, stacklevel=2)
+
+
 def refused_nodes(source: GraphSource, context: ir.Context, known: Mapping[fx.Node, UnsupportedOp]) -> dict[fx.Node, UnsupportedOp]:
     """The nodes that cannot be lowered, with the reason; empty when the graph can be compiled whole.
 
@@ -303,9 +311,6 @@ class _Lowering:
     def _emit_node(self, emitter: Emitter, node: fx.Node) -> None:
         meta = node.meta.get("val")
         name = str(node.target)
-        if name.startswith(ASSERTS) and not self.tolerant:
-            text = f"the assertion at {line_text(node)} looks at values: the compiled program does not check it"
-            warnings.warn(text, DiscWarning, stacklevel=2)
         if name.startswith(DROPPED) or (meta is not None and not isinstance(meta, torch.Tensor | list | tuple)):
             if name.startswith(DATA_DEPENDENT):
                 self._refuse(node, "its value or the size of its result depends on data")

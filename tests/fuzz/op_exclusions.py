@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 # Eager PyTorch itself ends the process, starts threads or writes files, or the op exists for another device alone.
 NAMES = (
-    r"jiterator|cudnn|cuda|miopen|mkldnn|mps|xnnpack|hip|fbgemm|quantized_|q_|_nested|nested_|sparse|record_stream|from_file|_cslt|_flash_|"
+    r"jiterator|cudnn|cuda|miopen|mkldnn|mps|xnnpack|hip|fbgemm|quantized_|q_|_nested|nested_|_batch_dim|sparse|record_stream|from_file|_cslt|_flash_|"
     r"_efficient_|_scaled_|_triton|_linalg_check|_use_cudnn|rpc|storage|_test_|vulkan|is_pinned|pin_memory|_pin|_version|set_data|"
     r"_thnn_|_wrapped_|_convert_weight|_int4|_dyn_quant|_backward_hook|_fw_primal|_make_dual|_unpack_dual|dequantize|_fused_adam|_fused_sgd|"
     r"_fused_adagrad|_foreach|_amp_|_lazy_clone|_dirichlet|_standard_gamma|_resize_output|_weight_int|_has_compatible|_copy_from|_coalesce|"
