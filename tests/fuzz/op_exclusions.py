@@ -35,7 +35,7 @@ class Known:
 EMPTY = (
     r"does not have an identity|too small|Expected .*batch mode|to have positive length|Only zero batch or zero channel|[Nn]on-(empty|zero)|"
     r"can't be greater than actual|invalid output_size|optional|must have at least one element|index 0 out of range|greater than 0|"
-    r"at least 1 at dimension|is ambiguous|wrapping around more than once|with size 0|length must be non-negative|a primitive descriptor|divisible by"
+    r"at least \d+ at dimension|smaller than kernel|is ambiguous|wrapping around more than once|with size 0|length must be non-negative|a primitive descriptor|divisible by"
 )
 
 KNOWN: tuple[Known, ...] = (
