@@ -62,6 +62,16 @@ def _window(dims: int) -> Callable[[fx.Node, Arguments], Needed]:
     return lambda node, arguments: _at_least(_sizes(node)[-dims:], 1)
 
 
+def _kernel_3d(node: fx.Node, arguments: Arguments) -> Needed:
+    """Eager's average over three dims wants a source as large as the window, whatever the padding."""
+    window = arguments["kernel_size"]
+    sizes = list(window) * 3 if isinstance(window, list | tuple) else []
+    source = _sizes(arguments["self"])
+    for dim, least in zip((-3, -2, -1), sizes, strict=False):
+        if isinstance(least, int):
+            yield from _at_least([source[dim]], least)
+
+
 def _padding(node: fx.Node, arguments: Arguments) -> Needed:
     """What is wrapped around or reflected must be there: the whole padding, and the edge that a reflection leaves out."""
     name = _name(node.target)
@@ -124,6 +134,7 @@ _UPSAMPLE_TOO = "nearest_exact1d nearest_exact2d nearest_exact3d bilinear2d_aa b
 NEEDS: dict[str, Callable[[fx.Node, Arguments], Needed]] = {
     **{f"{kind}{dims}d{suffix}": _window(dims) for kind in ("conv", "max_pool", "avg_pool") for dims in (1, 2, 3)
        for suffix in ("", "_with_indices")},
+    "avg_pool3d": _kernel_3d,
     **{f"reflection_pad{dims}d": _padding for dims in (1, 2, 3)}, "pad": _padding, "_pad_circular": _padding,
     **{f"upsample_{kind}": _spatial for kind in _UPSAMPLE.split()}, **{f"_upsample_{kind}": _spatial for kind in _UPSAMPLE_TOO.split()},
     "grid_sampler": _spatial, "grid_sampler_2d": _spatial, "grid_sampler_3d": _spatial,
