@@ -48,7 +48,12 @@ KNOWN: tuple[Known, ...] = (
         r"shape: .*eager's \[0",
         "an image without channels and without a batch has no result in eager, however many its weight has",
     ),
-    Known(r"\bprod\b", "wrong", "values: .*(nan|inf)", "the order of a product decides whether it overflows on the way (README)"),
+    Known(
+        r"\bprod\b",
+        "wrong",
+        "values: .*(nan|inf)",
+        "the order of a product decides whether it overflows on the way, and is not that of eager",
+    ),
     Known("upsample", "answers", "output_size equals to", "a size of the result for some of its dims, which eager refuses"),
     Known(r"norm.*nan", "wrong", "nan for", "a norm of the order NaN is NaN, and 0 or 1 in eager where there is little to take it of"),
     Known("local_response_norm", "wrong", "dtype", "eager returns an input without elements as it is, integers too"),
