@@ -258,13 +258,16 @@ class _Reader:
         made = {result: fusion for fusion in self.fusions for result in fusion.results}
         found: dict[Node, tuple[_Fusion, int]] = {}
         for fusion in self.fusions:
-            body, space = _body(fusion), self._space()
-            link = linked_argument(space, body, isa.lanes) if fusion.kind == "compute" else None
+            body = _body(fusion)
+            if fusion.kind != "compute" or not any(node.integer("feature_group_count", 1) > 1 for node in body.nodes):
+                continue
+            space = self._space()
+            link = linked_argument(space, body, isa.lanes)
             source = fusion.node.operands[link] if link is not None else None
             product = made.get(source) if source is not None else None
             if link is None or source is None or product is None or product.kind != "compute":
                 continue
-            alone = [use for use in source.uses if use.id != fusion.node.id] == [] and source not in self.body.yields
+            alone = all(use is fusion.node for use in source.uses) and source not in self.body.yields
             if alone and read_expansion(space, _body(product), body, link, isa, _weights(product)) is not None:
                 found[fusion.node] = (product, link)
         return found
