@@ -158,7 +158,8 @@ NEVER = Condition(())
 
 def any_of(conditions: Iterable[Condition]) -> Condition:
     """Raises ValueError where that is too long."""
-    return _bounded(Condition(tuple(dict.fromkeys(conjunction for each in conditions for conjunction in each.alternatives))))
+    found = dict.fromkeys(conjunction for each in conditions for conjunction in each.alternatives)
+    return ALWAYS if () in found else _bounded(Condition(tuple(found)))
 
 
 def all_of(conditions: Iterable[Condition]) -> Condition:

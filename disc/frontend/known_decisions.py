@@ -31,7 +31,16 @@ def _attention(names: Mapping[str, object], decided: Condition) -> Condition:
     return any_of((relation("!=", queries, 1), relation("==", queries, keys)))
 
 
+def _cache_length(names: Mapping[str, object], decided: Condition) -> Condition:
+    """`if self.keys.numel() == 0: return 0`, else `self.keys.shape[-2]`: the same where there are no positions."""
+    keys = getattr(names.get("self"), "keys", None)
+    if not isinstance(keys, torch.Tensor) or keys.dim() < 2:
+        return decided
+    return any_of((relation("==", to_size(keys.shape[-2]), 0), decided))
+
+
 KNOWN: dict[tuple[str, str], Weaken] = {
+    ("transformers/cache_utils.py", "get_seq_length"): _cache_length,
     ("transformers/integrations/sdpa_attention.py", "sdpa_attention_forward"): _attention,
 }
 

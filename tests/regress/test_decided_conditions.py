@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import Tensor, nn
 from torch.export import Dim
 
@@ -216,3 +217,36 @@ def test_the_number_of_images_chooses_an_implementation_alone(example: int) -> N
         x = torch.randn(images, 8, 5, 6)
         torch.testing.assert_close(executable(x), model(x).detach())
     assert "0 to any" in str(executable.explain())
+
+
+class Step(nn.Module):
+    """A decoder with its cache as inputs and results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "num_key_value_heads": 2}
+        config = transformers.LlamaConfig(num_hidden_layers=1, vocab_size=50, max_position_embeddings=64, **sizes)
+        self.model = transformers.LlamaForCausalLM(config)
+
+    def forward(self, ids: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        cache = transformers.DynamicCache()
+        cache.update(keys, values, 0)
+        out = self.model(input_ids=ids, past_key_values=cache, use_cache=True)
+        return out.logits, out.past_key_values.layers[0].keys
+
+
+def test_an_empty_cache() -> None:
+    """`0 if keys.numel() == 0 else keys.shape[-2]` is the same length for a cache without positions."""
+
+    def inputs(batch: int, tokens: int, past: int) -> tuple[Tensor, Tensor, Tensor]:
+        return torch.randint(1, 50, (batch, tokens)), torch.randn(batch, 2, past, 16), torch.randn(batch, 2, past, 16)
+
+    model = Step().eval()
+    auto = Dim.AUTO
+    with torch.no_grad():
+        executable = disc.compile(model, inputs(2, 4, 5), dynamic_shapes=({0: auto, 1: auto}, {0: auto, 2: auto}, {0: auto, 2: auto}))
+        for sizes in ((1, 1, 0), (2, 7, 0), (1, 1, 1), (3, 5, 17)):
+            x = inputs(*sizes)
+            torch.testing.assert_close(executable(*x), model(*x), rtol=1e-4, atol=1e-4)
+    with pytest.raises(ShapeConstraintError, match="dim 0 of input"):
+        executable(*inputs(0, 1, 3))
