@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 from torch_mlir import ir
@@ -10,6 +11,8 @@ from torch_mlir import ir
 from disc.errors import UnsupportedFormatError
 
 MAX_NESTING = 256  # of regions, attributes and types; MLIR's parser and passes recurse in C++, and at some 1,000 levels the stack ends
+MAX_RANK = 1024  # that dimension numbers name; MLIR's parser makes a list that long
+MAX_PADDING = 1 << 20  # elements of a window's padding, two for each dim; StableHLO's verifier makes a list of them
 MAX_ELEMENTS = 1 << 48  # of one tensor, its dynamic dims aside: more than any machine can address, few enough to be multiplied
 
 
@@ -23,6 +26,22 @@ def check_nesting(text: bytes, name: str) -> None:
     nesting = int((depth - np.minimum.accumulate(depth)).max(initial=0))
     if nesting > MAX_NESTING:
         raise UnsupportedFormatError(f"{name}: brackets are nested {nesting} deep; {MAX_NESTING} are the limit")
+
+
+_DIMENSION_NUMBERS = re.compile(rb"\[(?=[^\[\]]*\b[bfoi]\b)([^\[\]\n]*)\]")
+_PADDING = re.compile(rb"padding\s*=\s*dense<[^>]*>\s*:\s*tensor<([0-9x]+)x")
+
+
+def check_numbers(text: bytes, name: str) -> None:
+    """Raises UnsupportedFormatError for numbers in MLIR text for which its parser or verifier would take memory until the process ends."""
+    for match in _DIMENSION_NUMBERS.finditer(text):
+        large = [number for number in re.findall(rb"[0-9]+", match.group(1)) if len(number) > 4 or int(number) > MAX_RANK]
+        if large:
+            raise UnsupportedFormatError(f"{name}: dimension number {large[0].decode()[:40]} is beyond {MAX_RANK}")
+    for match in _PADDING.finditer(text):
+        sizes = [size for size in match.group(1).split(b"x") if size]
+        if any(len(size) > 9 for size in sizes) or math.prod(map(int, sizes)) > MAX_PADDING:
+            raise UnsupportedFormatError(f"{name}: a padding of {match.group(1).decode()[:40]} numbers; {MAX_PADDING} are the limit")
 
 
 def check_sizes(module: ir.Module, name: str) -> None:

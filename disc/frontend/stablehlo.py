@@ -13,7 +13,7 @@ from torch_mlir.passmanager import PassManager
 from disc.errors import UnsupportedFormatError, UnsupportedOp, UnsupportedOpError
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.imported import Imported, OutputSpec
-from disc.frontend.program_bounds import check_nesting, check_sizes
+from disc.frontend.program_bounds import check_nesting, check_numbers, check_sizes
 from disc.ir.ops import location_text
 from disc.ir.stages import IMPORTED_DIALECTS
 from disc.ir.weights import STORAGE, Weight, WeightTable
@@ -95,6 +95,7 @@ def _parse(data: bytes, name: str) -> ir.Module:
         if data.startswith(BYTECODE_MAGIC):
             return _deserialized(data)
         check_nesting(data, name)
+        check_numbers(data, name)
         return ir.Module.parse(data.decode())
     except UnicodeDecodeError as error:
         raise UnsupportedFormatError(f"{name} is neither MLIR text nor bytecode") from error

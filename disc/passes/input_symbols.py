@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from torch_mlir import ir
 
-from disc.errors import CompilerBug
+from disc.errors import UnsupportedFormatError
 from disc.ir.ops import main_block, main_function, shape_of
 from disc.ir.symbols import ModuleEnv, Requirement
 from disc.passes.host_values import HostValue, scalar
@@ -67,7 +67,7 @@ class _Reader:
             return list(sizes)
         named = [_entry(item) for item in ir.ArrayAttr(attributes["disc.dims"])]
         if len(named) != len(sizes):
-            raise CompilerBug(f"argument {index} has {len(sizes)} dims, but disc.dims names {len(named)}")
+            raise UnsupportedFormatError(f"argument {index} has {len(sizes)} dims, but disc.dims names {len(named)}")
         return [name if size is None else size for name, size in zip(named, sizes, strict=True)]
 
     def declare_plain(self, entries: list[list[Entry]]) -> None:
@@ -108,7 +108,7 @@ class _Reader:
         dim = parse_dim(entry)
         scale = dim.coefficient(Dim.symbol(unknown[0]))
         if len(dim.symbols()) != 1 or scale < 1 or dim != Dim.symbol(unknown[0]) * scale + dim.constant_term:
-            raise CompilerBug(f"the front end's symbol {unknown[0]} cannot be found from the input size {entry!r}")
+            raise UnsupportedFormatError(f"the program's symbol {unknown[0]} cannot be found from the input size {entry!r}")
         return scale, dim.constant_term
 
     def conditions(self) -> list[Requirement]:
@@ -116,11 +116,14 @@ class _Reader:
         attributes = self.env.module.operation.attributes
         given = [ir.DictAttr(each) for each in ir.ArrayAttr(attributes["disc.conditions"])] if "disc.conditions" in attributes else []
         texts = [{entry.name: ir.StringAttr(entry.attr).value for entry in each} for each in given]
-        found = [Requirement(parse_condition(each["expr"]).replace(self.meaning), each.get("why", "")) for each in texts]
-        for requirement in found:
+        try:
+            found = [Requirement(parse_condition(each["expr"]).replace(self.meaning), each.get("why", "")) for each in texts]
+        except (KeyError, ValueError) as error:
+            raise UnsupportedFormatError(f"a condition of the program cannot be read: {error}") from error
+        for requirement in found:  # a program may come from a file, or from a client
             unknown = [name for name in requirement.condition.symbols() if name not in self.env.sources]
             if unknown:
-                raise CompilerBug(f"the front end's condition {requirement.text()} holds {unknown[0]}, which no input has")
+                raise UnsupportedFormatError(f"a condition of the program, {requirement.text()}, holds {unknown[0]}, which no input has")
         return found
 
     def sizes(self, entries: list[list[Entry]]) -> InputSizes:

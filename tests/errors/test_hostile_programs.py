@@ -175,3 +175,42 @@ def test_texts_that_would_end_the_process_are_refused(case: str) -> None:
 def test_brackets_in_ordinary_programs_are_no_nesting() -> None:
     lines = [f"%{n} = stablehlo.compare GT, %a, %a : (tensor<?x4xf32>, tensor<?x4xf32>) -> tensor<?x4xi1>\n" for n in range(600)]
     assert import_stablehlo(SQUARE.format("".join(lines)), make_context())
+
+
+CONVOLUTION = """func.func @main(%x: tensor<1x2x4x4xf32>, %w: tensor<3x2x1x1xf32>) -> tensor<1x3x4x4xf32> {
+  %0 = stablehlo.convolution(%x, %w) dim_numbers = [b, f, NUMBER, 1]x[o, i, NUMBER, 1]->[b, f, NUMBER, 1], window = {}
+    {batch_group_count = 1 : i64, feature_group_count = 1 : i64} : (tensor<1x2x4x4xf32>, tensor<3x2x1x1xf32>) -> tensor<1x3x4x4xf32>
+  return %0 : tensor<1x3x4x4xf32>
+}
+"""
+POOLING = """func.func @main(%x: tensor<1x8xf32>) -> tensor<1x8xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = "stablehlo.reduce_window"(%x, %zero) <{padding = dense<0> : tensor<NUMBERx2xi64>, window_dimensions = array<i64: 1, 1>}> ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %s = stablehlo.add %a, %b : tensor<f32>
+    stablehlo.return %s : tensor<f32>
+  }) : (tensor<1x8xf32>, tensor<f32>) -> tensor<1x8xf32>
+  return %0 : tensor<1x8xf32>
+}
+"""
+
+
+@pytest.mark.parametrize(("text", "good", "message"), [(CONVOLUTION, "0", "dimension number"), (POOLING, "2", "a padding of")])
+@pytest.mark.parametrize("number", ["2147483648", "99999999999999999999999999"])
+def test_numbers_that_end_the_parser(text: str, good: str, message: str, number: str) -> None:
+    import_stablehlo(text.replace("NUMBER", good), make_context())
+    with pytest.raises(UnsupportedFormatError, match=message):
+        import_stablehlo(text.replace("NUMBER", number), make_context())
+
+
+@pytest.mark.parametrize(("condition", "message"), [("s9 >= 2", "holds s9, which no input has"), ("s0 dense<", "cannot be read")])
+def test_conditions_of_strangers(tmp_path: Path, condition: str, message: str) -> None:
+    path = tmp_path / "program.mlir"
+    attributes = f'disc.symbols = {{s0 = {{min = 0 : i64}}}}, disc.conditions = [{{expr = "{condition}"}}]'
+    path.write_text(f"""module attributes {{{attributes}}} {{
+      func.func @main(%x: tensor<?xf32> {{disc.dims = ["s0"]}}) -> tensor<?xf32> {{
+        return %x : tensor<?xf32>
+      }}
+    }}""")
+    with pytest.raises(UnsupportedFormatError, match=message):
+        disc.compile(path, options=disc.Options(cache=False))
