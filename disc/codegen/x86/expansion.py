@@ -25,6 +25,8 @@ from .window import POINT
 from .window_last import BLOCKS, LastWindow, emit_blocks, read_last_window, seen
 
 TILE_BYTES = 512 * 1024  # of the product's rows for one band, beside its source and the results in an L2 of 1 MiB
+TASKS = 6  # at least, where bands of SHARED_ROWS give as many
+SHARED_ROWS = 8
 LEAST_ROWS = 4  # of a band: with fewer, most rows of the product would be computed twice
 
 
@@ -56,7 +58,10 @@ class Expansion:
 
     @property
     def bands(self) -> Dim:
-        return (self.slide.rows.out + self.band - 1) // self.band
+        """As many as the tile needs; more where there are few tasks for several threads, as long as few rows are computed twice."""
+        rows, others = self.slide.rows.out, dim_max(self.slide.images * panels(self.gemm), ONE)
+        shared = dim_min((others + (TASKS - 1)) // others, rows // SHARED_ROWS)
+        return dim_max((rows + self.band - 1) // self.band, shared)
 
     @property
     def tile_rows(self) -> Dim:
