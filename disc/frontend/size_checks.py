@@ -62,6 +62,21 @@ def _window(dims: int) -> Callable[[fx.Node, Arguments], Needed]:
     return lambda node, arguments: _at_least(_sizes(node)[-dims:], 1)
 
 
+def _convolution(dims: int) -> Callable[[fx.Node, Arguments], Needed]:
+    """As `_window`; a kernel of no size is refused, and of a source without channels eager makes a result without them."""
+
+    def needed(node: fx.Node, arguments: Arguments) -> Needed:
+        yield from _window(dims)(node, arguments)
+        yield from _at_least(_sizes(arguments["weight"])[1:], 1)
+
+    return needed
+
+
+def _columns(node: fx.Node, arguments: Arguments) -> Needed:
+    """The powers of each element, as many as there are elements: more than one."""
+    return _at_least(_sizes(arguments["x"])[-1:], 2) if arguments.get("N") is None else ()
+
+
 def _kernel_3d(node: fx.Node, arguments: Arguments) -> Needed:
     """Eager's average over three dims wants a source as large as the window, whatever the padding."""
     window = arguments["kernel_size"]
@@ -132,8 +147,9 @@ def _sum_to_size(node: fx.Node, arguments: Arguments) -> Needed:
 _UPSAMPLE = "nearest1d nearest2d nearest3d linear1d bilinear2d trilinear3d bicubic2d"
 _UPSAMPLE_TOO = "nearest_exact1d nearest_exact2d nearest_exact3d bilinear2d_aa bicubic2d_aa"
 NEEDS: dict[str, Callable[[fx.Node, Arguments], Needed]] = {
-    **{f"{kind}{dims}d{suffix}": _window(dims) for kind in ("conv", "max_pool", "avg_pool") for dims in (1, 2, 3)
+    **{f"{kind}{dims}d{suffix}": _window(dims) for kind in ("max_pool", "avg_pool") for dims in (1, 2, 3)
        for suffix in ("", "_with_indices")},
+    **{f"conv{dims}d": _convolution(dims) for dims in (1, 2, 3)}, "linalg_vander": _columns,
     "avg_pool3d": _kernel_3d,
     **{f"reflection_pad{dims}d": _padding for dims in (1, 2, 3)}, "pad": _padding, "_pad_circular": _padding,
     **{f"upsample_{kind}": _spatial for kind in _UPSAMPLE.split()}, **{f"_upsample_{kind}": _spatial for kind in _UPSAMPLE_TOO.split()},

@@ -148,3 +148,23 @@ def test_an_assertion_on_values_is_named() -> None:
 
     with pytest.warns(disc.errors.DiscWarning, match=r"the assertion at .*test_op_calls.py:\d+ looks at values"):
         compiled(function, torch.ones(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "refused"),
+    [
+        (F.conv1d, ((1, 4, 5), (3, 4, 3)), ((9, 4, 5), (8, 4, 0))),
+        (F.conv1d, ((1, 4, 5), (3, 4, 3)), ((1, 0, 5), (3, 0, 3))),
+        (torch.linalg.vander, ((2, 5),), ((3, 1),)),
+    ],
+)
+def test_kernels_and_columns_of_no_size(
+    function: Function, inputs: tuple[tuple[int, ...], ...], refused: tuple[tuple[int, ...], ...]
+) -> None:
+    """Eager refuses these sizes, or makes a result without channels; the compiled call answered."""
+    shapes = tuple(dict.fromkeys(range(len(each)), torch.export.Dim.AUTO) for each in inputs)
+    example = tuple(torch.randn(each) for each in inputs)
+    executable = disc.compile(Calls(function), example, dynamic_shapes=(shapes,), options=disc.Options(cache=False))
+    torch.testing.assert_close(executable(*example), function(*example))
+    with pytest.raises(ShapeConstraintError):
+        executable(*(torch.randn(each) for each in refused))
