@@ -32,8 +32,17 @@ _DIMENSION_NUMBERS = re.compile(rb"\[(?=[^\[\]]*\b[bfoi]\b)([^\[\]\n]*)\]")
 _PADDING = re.compile(rb"padding\s*=\s*dense<[^>]*>\s*:\s*tensor<([0-9x]+)x")
 
 
+_LISTS = re.compile(rb"tensor\.from_elements[^\n]*tensor<([0-9]+)x")
+
+
 def check_numbers(text: bytes, name: str) -> None:
-    """Raises UnsupportedFormatError for numbers in MLIR text for which its parser or verifier would take memory until the process ends."""
+    """Raises UnsupportedFormatError for numbers in MLIR text for which its parser or verifier would take memory until the process ends, and
+    for a NUL, which no name may hold."""
+    if b"\0" in text or b"\\00" in text:
+        raise UnsupportedFormatError(f"{name}: a NUL character")
+    for match in _LISTS.finditer(text):
+        if len(match.group(1)) > 9 or int(match.group(1)) > MAX_PADDING:
+            raise UnsupportedFormatError(f"{name}: a list of {match.group(1).decode()[:40]} sizes; {MAX_PADDING} are the limit")
     for match in _DIMENSION_NUMBERS.finditer(text):
         large = [number for number in re.findall(rb"[0-9]+", match.group(1)) if len(number) > 4 or int(number) > MAX_RANK]
         if large:
@@ -45,16 +54,22 @@ def check_numbers(text: bytes, name: str) -> None:
 
 
 def check_sizes(module: ir.Module, name: str) -> None:
-    """Raises UnsupportedFormatError for a tensor type of an impossible size."""
+    """Raises UnsupportedFormatError for a tensor type of an impossible size, and for a scan along a dim that is not there."""
     seen: dict[ir.Type, None] = {}  # in the order of the program
+    scans: list[tuple[int, int]] = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
         blocks = [block for region in op.regions for block in region.blocks]
         for value in (*op.results, *(argument for block in blocks for argument in block.arguments)):
             seen.setdefault(value.type)
+        if op.name == "disc.cumulative":
+            scans.append((ir.IntegerAttr(op.attributes["dim"]).value, ir.RankedTensorType(op.operands[0].type).rank))
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
+    for dim, rank in scans:
+        if not 0 <= dim < rank:
+            raise UnsupportedFormatError(f"{name}: disc.cumulative along dim {dim} of {rank}")
     for kind in seen:
         _check_type(kind, name)
 

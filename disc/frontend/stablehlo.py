@@ -66,7 +66,10 @@ def import_stablehlo(source: bytes | str, context: ir.Context, name: str = "modu
         check_sizes(module, name)
         _refuse_foreign(module)  # before anything is cleaned up
         function = _only_function(module, name)
-        PassManager.parse("builtin.module(inline,symbol-dce)").run(module.operation)
+        try:
+            PassManager.parse("builtin.module(inline,symbol-dce)").run(module.operation)
+        except ir.MLIRError as error:  # an op whose operands contradict each other, which folding a constant has shown
+            raise UnsupportedFormatError(f"{name} is not valid StableHLO: {_with_line(str(error), name)}") from error
         function = _only_function(module, name)
         function.attributes["sym_name"] = ir.StringAttr.get("main")
         weights = WeightTable()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch_mlir import ir
 
-from disc.errors import ShapeConstraintError
+from disc.errors import ShapeConstraintError, UnsupportedFormatError
 from disc.shapes import Condition, Dim, ShapeEnv, Truth
 
 DEFINITIONS = ("disc.symbolic_dim", "disc.relation", "disc.condition")
@@ -146,6 +146,8 @@ def symbolic_dim(env: ModuleEnv, name: str) -> None:
     word = ir.IntegerType.get_signless(64)
     symbol = Dim.symbol(name)
     low, high = env.range(symbol)
+    if any(bound is not None and not -(1 << 63) <= bound < 1 << 63 for bound in (low, high)):
+        raise UnsupportedFormatError(f"the size {env.simplify(symbol)} does not fit 64 bits")
     attributes: dict[str, ir.Attribute] = {"sym_name": ir.StringAttr.get(name)}
     if low is not None:
         attributes["min"] = ir.IntegerAttr.get(word, low)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
-from disc.errors import ShapeConstraintError, UnsupportedOp
+from disc.errors import ShapeConstraintError, UnsupportedFormatError, UnsupportedOp
 from disc.ir.ops import block_ops, dense_to_array, element_of, int_attr, ints_attr, is_tensor, location_text, shape_of, string_attr
 from disc.ir.stages import NAMED_OPS
 from disc.ir.symbols import ModuleEnv, Requirement
@@ -173,7 +173,11 @@ def _dim_of(shapes: Shapes, op: ir.Operation) -> HostValue | None:
     index = shapes.values.get(op.operands[1])
     position = None if index is None else known_int(index.item())
     dims = shapes.dims.get(op.operands[0])
-    return None if position is None or dims is None else scalar(dims[position])
+    if position is None or dims is None:
+        return None
+    if not 0 <= position < len(dims):
+        raise UnsupportedFormatError(f"{op.name} of dim {position} of a tensor of rank {len(dims)} ({location_text(op)})")
+    return scalar(dims[position])
 
 
 def _dimension_size(shapes: Shapes, op: ir.Operation) -> HostValue | None:

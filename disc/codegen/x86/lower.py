@@ -14,7 +14,7 @@ from pathlib import Path
 from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
-from ...errors import CompilerBug, TargetError
+from ...errors import CompilerBug, TargetError, UnsupportedFormatError
 from ...ir.ops import string_attr
 from .isa import Isa
 from .mlir_c import emit_object, run_passes
@@ -90,6 +90,8 @@ class _Compiler:
             try:
                 module = ir.Module.parse(source)
             except ir.MLIRError as error:
+                if "integer constant out of range" in str(error):
+                    raise UnsupportedFormatError("a size or position that the program computes does not fit 64 bits") from error
                 raise CompilerBug(f"generated code does not lower: {error}") from error
             passes = PassManager.parse(PIPELINE)
             passes.enable_verifier(False)  # it takes longer than the passes, which are MLIR's own; what they leave is verified
