@@ -309,7 +309,7 @@ def _generate(module: ir.Module, state: CompileState, isas: Sequence[str], tree:
     """Code for a module of stage `fused`; a failure of ours leaves its IR and the command that repeats it."""
     try:
         built = build(module, state.weights, isas, tree, _threads(state.options))
-    except TargetError:
+    except (TargetError, UnsupportedFormatError):
         raise
     except Exception as error:
         raise bug_with_reproducer("code generation", "codegen", f"--emit={isas[0]}", module.operation, error) from error

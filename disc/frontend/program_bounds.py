@@ -39,7 +39,7 @@ def check_numbers(text: bytes, name: str) -> None:
     """Raises UnsupportedFormatError for numbers in MLIR text for which its parser or verifier would take memory until the process ends, and
     for a NUL, which no name may hold."""
     if b"\0" in text or b"\\00" in text:
-        raise UnsupportedFormatError(f"{name}: a NUL character")
+        raise UnsupportedFormatError(f"{name} is neither MLIR text nor bytecode: it has a NUL character")
     for match in _LISTS.finditer(text):
         if len(match.group(1)) > 9 or int(match.group(1)) > MAX_PADDING:
             raise UnsupportedFormatError(f"{name}: a list of {match.group(1).decode()[:40]} sizes; {MAX_PADDING} are the limit")

@@ -77,7 +77,7 @@ class _Reader:
                 if entry is None:
                     row[position] = hidden = f"?{index}.{position}"
                     self._declare(hidden, index, position)
-                elif isinstance(entry, str) and parse_dim(entry).symbols() == (entry,) and entry not in self.meaning:
+                elif isinstance(entry, str) and _parsed(entry).symbols() == (entry,) and entry not in self.meaning:
                     self._declare(entry, index, position)
 
     def _declare(self, name: str, index: int, position: int, scale: int = 1, offset: int = 0) -> None:
@@ -99,13 +99,13 @@ class _Reader:
             for position, entry in enumerate(row):
                 if not isinstance(entry, str) or entry.startswith("?"):
                     continue
-                unknown = [name for name in parse_dim(entry).symbols() if name not in self.meaning]
+                unknown = [name for name in _parsed(entry).symbols() if name not in self.meaning]
                 if unknown:
                     scale, offset = self._linear(entry, unknown)
                     self._declare(unknown[0], index, position, scale, offset)
 
     def _linear(self, entry: str, unknown: list[str]) -> tuple[int, int]:
-        dim = parse_dim(entry)
+        dim = _parsed(entry)
         scale = dim.coefficient(Dim.symbol(unknown[0]))
         if len(dim.symbols()) != 1 or scale < 1 or dim != Dim.symbol(unknown[0]) * scale + dim.constant_term:
             raise UnsupportedFormatError(f"the program's symbol {unknown[0]} cannot be found from the input size {entry!r}")
@@ -142,7 +142,7 @@ class _Reader:
         assert entry is not None, "every entry without a name was given one"
         if entry in self.meaning:
             return self.meaning[entry]
-        return self.env.simplify(parse_dim(entry).replace(self.meaning))
+        return self.env.simplify(_parsed(entry).replace(self.meaning))
 
 
 def _entry(attribute: ir.Attribute) -> str | int:
@@ -163,3 +163,11 @@ def _read_bounds(module: ir.Module) -> dict[str, _Bounds]:
         values = {item.name: ir.IntegerAttr(item.attr).value for item in ir.DictAttr(entry.attr)}
         found[entry.name] = _Bounds(values.get("min"), values.get("max"), values.get("divisor", 1))
     return found
+
+
+def _parsed(entry: str) -> Dim:
+    """The size that a text says, which may come from a file. Raises UnsupportedFormatError."""
+    try:
+        return parse_dim(entry)
+    except ValueError as error:
+        raise UnsupportedFormatError(f"a size of the program cannot be read: {error}") from error

@@ -168,3 +168,10 @@ def test_kernels_and_columns_of_no_size(
     torch.testing.assert_close(executable(*example), function(*example))
     with pytest.raises(ShapeConstraintError):
         executable(*(torch.randn(each) for each in refused))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64, torch.uint8])
+@pytest.mark.parametrize("bounds", [(2.1, -2.9, -1.0), (0.5, 5.2, 1.5), (-1.7, 3.0, 1.9)])
+def test_integers_from_fractions(bounds: tuple[float, float, float], dtype: torch.dtype) -> None:
+    """The fractions of start and step count for the number of elements alone: 2, 1, 0, -1, -2 from 2.1 down, not 2, 1, 0, 0, -1."""
+    check(lambda x: x.to(torch.int64)[0] * 0 + torch.arange(*bounds, dtype=dtype).to(torch.int64), torch.ones(3))
