@@ -43,7 +43,7 @@ def lower_with_torch_mlir(emitter: Emitter, node: fx.Node, value_of: Callable[[f
     """Raises: RuleError when torch-mlir cannot lower the op either."""
     if not isinstance(node.target, torch._ops.OpOverload):
         raise RuleError(NO_RULE)
-    _check_dim(node)
+    _check_arguments(node)
     graph, inputs = _single_call(node)
     module = _lowered(graph)
     operands = [_operand(emitter, value_of(original)) for original in inputs]
@@ -53,8 +53,9 @@ def lower_with_torch_mlir(emitter: Emitter, node: fx.Node, value_of: Callable[[f
     return tensors if isinstance(node.meta["val"], list | tuple) else tensors[0]
 
 
-def _check_dim(node: fx.Node) -> None:
-    """Without data, not every op of PyTorch refuses a dim that its first operand has not, and torch-mlir may not come to an end of it.
+def _check_arguments(node: fx.Node) -> None:
+    """Without data, not every op of PyTorch refuses a dim that its first operand has not, and torch-mlir may not come to an end of it;
+    nor may it do without a list's first tensor.
 
     Raises: RuleError.
     """
@@ -64,6 +65,8 @@ def _check_dim(node: fx.Node) -> None:
     for argument, given in zip(op._schema.arguments, node.args, strict=False):
         if argument.name == "dim" and isinstance(given, int) and isinstance(value, torch.Tensor):
             wrap_dim(given, value.dim())
+        if isinstance(given, list | tuple) and not given and "Tensor" in str(argument.type):
+            raise RuleError(f"'{argument.name}' is an empty list of tensors")  # torch-mlir reads its first
 
 
 def _metas(node: fx.Node) -> list[torch.Tensor]:

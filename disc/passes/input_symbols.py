@@ -149,7 +149,7 @@ def _entry(attribute: ir.Attribute) -> str | int:
     """A dim expression; a constant one as an integer."""
     if isinstance(attribute, ir.IntegerAttr):
         return attribute.value
-    dim = parse_dim(ir.StringAttr(attribute).value)
+    dim = _parsed(ir.StringAttr(attribute).value)
     return dim.const if dim.is_const else str(dim)
 
 

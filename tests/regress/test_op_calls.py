@@ -175,3 +175,9 @@ def test_kernels_and_columns_of_no_size(
 def test_integers_from_fractions(bounds: tuple[float, float, float], dtype: torch.dtype) -> None:
     """The fractions of start and step count for the number of elements alone: 2, 1, 0, -1, -2 from 2.1 down, not 2, 1, 0, 0, -1."""
     check(lambda x: x.to(torch.int64)[0] * 0 + torch.arange(*bounds, dtype=dtype).to(torch.int64), torch.ones(3))
+
+
+def test_no_indices() -> None:
+    """torch-mlir read the first of an empty list: SIGSEGV."""
+    with pytest.raises(UnsupportedOpError, match="empty list of tensors"):
+        compiled(lambda x, y: aten._index_put_impl_.default(x.clone(), [], y, False, False), torch.zeros(0), torch.zeros(3))
