@@ -12,8 +12,15 @@ from disc.errors import UnsupportedFormatError
 
 MAX_NESTING = 256  # of regions, attributes and types; MLIR's parser and passes recurse in C++, and at some 1,000 levels the stack ends
 MAX_RANK = 1024  # that dimension numbers name; MLIR's parser makes a list that long
-MAX_PADDING = 1 << 20  # elements of a window's padding, two for each dim; StableHLO's verifier makes a list of them
+MAX_LIST = 1 << 20  # elements of a window's padding, two for each dim, and of a list of sizes; StableHLO's verifier makes a list of them
 MAX_ELEMENTS = 1 << 48  # of one tensor, its dynamic dims aside: more than any machine can address, few enough to be multiplied
+
+DIMENSION_NUMBERS = re.compile(rb"\[(?=[^\[\]]*\b[bfoi]\b)([^\[\]\n]*)\]")
+# What is a list of numbers: how it is written, the sizes of its tensor, and its name in a message around these sizes.
+LISTS = (
+    (re.compile(rb"tensor\.from_elements[^\n]*tensor<([0-9]+)x"), "a list of {} sizes"),
+    (re.compile(rb"padding\s*=\s*dense<[^>]*>\s*:\s*tensor<([0-9x]+)x"), "a padding of {} numbers"),
+)
 
 
 def check_nesting(text: bytes, name: str) -> None:
@@ -28,29 +35,21 @@ def check_nesting(text: bytes, name: str) -> None:
         raise UnsupportedFormatError(f"{name}: brackets are nested {nesting} deep; {MAX_NESTING} are the limit")
 
 
-_DIMENSION_NUMBERS = re.compile(rb"\[(?=[^\[\]]*\b[bfoi]\b)([^\[\]\n]*)\]")
-_PADDING = re.compile(rb"padding\s*=\s*dense<[^>]*>\s*:\s*tensor<([0-9x]+)x")
-
-
-_LISTS = re.compile(rb"tensor\.from_elements[^\n]*tensor<([0-9]+)x")
-
-
 def check_numbers(text: bytes, name: str) -> None:
     """Raises UnsupportedFormatError for numbers in MLIR text for which its parser or verifier would take memory until the process ends, and
     for a NUL, which no name may hold."""
     if b"\0" in text or b"\\00" in text:
         raise UnsupportedFormatError(f"{name} is neither MLIR text nor bytecode: it has a NUL character")
-    for match in _LISTS.finditer(text):
-        if len(match.group(1)) > 9 or int(match.group(1)) > MAX_PADDING:
-            raise UnsupportedFormatError(f"{name}: a list of {match.group(1).decode()[:40]} sizes; {MAX_PADDING} are the limit")
-    for match in _DIMENSION_NUMBERS.finditer(text):
+    for match in DIMENSION_NUMBERS.finditer(text):
         large = [number for number in re.findall(rb"[0-9]+", match.group(1)) if len(number) > 4 or int(number) > MAX_RANK]
         if large:
             raise UnsupportedFormatError(f"{name}: dimension number {large[0].decode()[:40]} is beyond {MAX_RANK}")
-    for match in _PADDING.finditer(text):
-        sizes = [size for size in match.group(1).split(b"x") if size]
-        if any(len(size) > 9 for size in sizes) or math.prod(map(int, sizes)) > MAX_PADDING:
-            raise UnsupportedFormatError(f"{name}: a padding of {match.group(1).decode()[:40]} numbers; {MAX_PADDING} are the limit")
+    for pattern, words in LISTS:
+        for match in pattern.finditer(text):
+            sizes = [size for size in match.group(1).split(b"x") if size]
+            if any(len(size) > 9 for size in sizes) or math.prod(map(int, sizes)) > MAX_LIST:
+                what = words.format(match.group(1).decode()[:40])
+                raise UnsupportedFormatError(f"{name}: {what}; {MAX_LIST} are the limit")
 
 
 def check_sizes(module: ir.Module, name: str) -> None:

@@ -261,13 +261,10 @@ def arange(e: Emitter, call: Call) -> Tensor:
     start, step = operand(call, "start"), operand(call, "step") if call.has("step") else 1
     if isinstance(start, Tensor) or isinstance(step, Tensor):
         raise RuleError("arange over tensors")
-    if not call.dtype.is_floating_point and any(isinstance(each, float) for each in (start, step)):
-        whole_start, whole_step = (math.trunc(each) if isinstance(each, float) else each for each in (start, step))
-        values = e.binary("multiply", e.iota(call.shape, 0, torch.int64), as_tensor(e, whole_step, torch.int64))
-        return e.convert(e.binary("add", values, as_tensor(e, whole_start, torch.int64)), call.dtype)
+    if not call.dtype.is_floating_point:
+        start, step = (math.trunc(each) if isinstance(each, float) else each for each in (start, step))
     whole = not isinstance(start, float) and not isinstance(step, float)
-    compute = torch.int64 if whole and not call.dtype.is_floating_point else torch.float64 if not whole else call.dtype
-    values = e.iota(call.shape, 0, compute if not whole or call.dtype.is_floating_point else call.dtype)
+    values = e.iota(call.shape, 0, call.dtype if whole else torch.float64)
     if step != 1:
         values = e.binary("multiply", values, as_tensor(e, step, values.dtype))
     if start != 0:
