@@ -17,6 +17,7 @@ from torch_mlir import ir
 from disc.artifact import Manifest
 from disc.cache import cache_key, file_view, open_cache
 from disc.codegen.build import Built, build, manifest_tables
+from disc.codegen.compiles import thread_compiles
 from disc.codegen.packed import obstacle, packed_entry, packed_refusal, plain_tables
 from disc.codegen.x86.forms import native_features
 from disc.config import VERSION, Options, read_environment
@@ -253,6 +254,7 @@ def _compile_stages(
     tree: Tree | None,
     on_step: OnStep,
 ) -> Executable:
+    compiles = thread_compiles()
     to_fused = [*FRONT, *graph_passes(options.dtype)]
     steps = 2 * (len(to_fused) + len(FUSION) + 1)  # passes take about half of the time
     state = CompileState(
@@ -279,7 +281,8 @@ def _compile_stages(
         "options": {"threads": options.threads, "isas": list(isas)},
     }
     weights = [(name, weight.dtype, weight.array) for name, weight in built.weights]
-    return Executable.from_parts(cast("Manifest", manifest), built.code, weights, stablehlo, threads=options.threads)
+    compiles = thread_compiles() - compiles
+    return Executable.from_parts(cast("Manifest", manifest), built.code, weights, stablehlo, threads=options.threads, compiles=compiles)
 
 
 def _fixed_record(argument: FixedArgument) -> dict[str, object]:

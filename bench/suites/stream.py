@@ -22,6 +22,7 @@ from bench.dtypes import DTYPES
 from bench.job import Job, Result
 from bench.memory import resident_bytes
 from bench.peers import Call, Workbench, as_tensor, build_disc
+from disc.codegen.compiles import process_compiles
 
 COUNT = 1000
 PROCESSES = 3
@@ -52,7 +53,7 @@ class Visit:
     steady: list[float]
     resident: list[int]  # bytes: at the start, after each quarter of the first pass, at the end
     arena: int  # bytes held for buffers at the end
-    compiles: int
+    compiles: int  # of the whole process, from before the model was compiled
     error: float
 
 
@@ -64,7 +65,7 @@ def _visit(job: Job, name: str) -> Visit:
 
 
 def _stream(job: Job, case: Case) -> Visit:
-    model, dtype = build(case), DTYPES[job.dtype]
+    model, dtype, compiles = build(case), DTYPES[job.dtype], process_compiles()
     with tempfile.TemporaryDirectory(prefix="disc-bench-") as folder:
         peer = build_disc(Workbench(case, model, job.threads, Path(folder), dtype))
     assert peer.executable is not None
@@ -83,8 +84,8 @@ def _stream(job: Job, case: Case) -> Visit:
     print(f"  stream: {sum(first):.1f} s", file=sys.stderr, flush=True)
     again = [_seconds(call) for call in calls]
     resident.append(resident_bytes())
-    stats = peer.executable.stats()
-    return Visit(first, again, steady, resident, cast("int", stats["arena_bytes"]), cast("int", stats["compiles"]), error)
+    arena = cast("int", peer.executable.stats()["arena_bytes"])
+    return Visit(first, again, steady, resident, arena, process_compiles() - compiles, error)
 
 
 def summary(visits: Sequence[Visit]) -> Result:

@@ -20,6 +20,7 @@ from ..ir.stages import load_env
 from ..ir.weights import Weight, WeightTable
 from ..schedules import Tree
 from ..shapes import Dim, ShapeEnv, Truth, dim_min
+from .compiles import count_compile
 from .conditions import covered, report
 from .host import Check, Launch, Program, Source, counter_names, emit_host
 from .index import ONE, ZERO, IndexSpace
@@ -90,6 +91,7 @@ def build(module: ir.Module, weights: WeightTable, isas: Sequence[str], tree: Tr
 
     Raises CompilerBug when a fusion cannot be generated, TargetError without a linker.
     """
+    count_compile()
     reader = _Reader(module, weights, tree)
     code: dict[str, bytes] = {}
     sources: dict[str, str] = {}

@@ -72,13 +72,13 @@ class Executable:
         *,
         threads: int | None = None,
         isa: str | None = None,
-        compiles: int = 1,
+        compiles: int = 0,
     ) -> Executable:
         """Loads a program from memory; nothing is written to a file.
 
         manifest, code, weights, stablehlo: as for `disc.artifact.write_artifact`. Contiguous weights are not copied and must not change.
-        threads: per call; None = as `disc.Options` says. isa: the code to load; None = the best this CPU runs. compiles: how many
-        compiler runs it took, for `stats`.
+        threads: per call; None = as `disc.Options` says. isa: the code to load; None = the best this CPU runs. compiles: how
+        often this process called the code generator for it, for `stats`.
         """
         contiguous = [(name, dtype, np.ascontiguousarray(array).reshape(array.shape)) for name, dtype, array in weights]
         parts = _Parts(artifact.complete_manifest(manifest, code, contiguous), code, contiguous, stablehlo)
@@ -206,8 +206,9 @@ class Executable:
         self._context.force_choice(-1 if number is None else number)
 
     def stats(self) -> dict[str, int | dict[str, int]]:
-        """Counts since loading: compiles, calls, copied_inputs, copied_bytes, arena_bytes (held), launches (kernels run),
-        "kernels" (launches by kernel name) and "counters" (by name: versions taken and the like)."""
+        """Counts since loading: compiles (how often this process called the code generator for it: 0 for what was loaded or came out of the
+        cache), calls, copied_inputs, copied_bytes, arena_bytes (held), launches (kernels run), "kernels" (launches by kernel name) and
+        "counters" (by name: versions taken and the like)."""
         launches, _ = self._context.kernels()
         return {
             "compiles": self._compiles,

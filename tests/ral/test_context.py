@@ -175,7 +175,7 @@ def test_save_and_load_and_save_again(adder: Executable, tmp_path: Path) -> None
     loaded.save(tmp_path / "b.disc")
     assert (tmp_path / "a.disc").read_bytes() == (tmp_path / "b.disc").read_bytes()
     assert loaded.stats()["compiles"] == 0
-    assert adder.stats()["compiles"] == 1
+    assert adder.stats()["compiles"] == 0  # its code was made by hand
 
 
 @pytest.fixture(scope="session")

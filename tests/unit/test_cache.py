@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ import torch
 from torch import nn
 
 import disc
-from disc import artifact
+from disc import api, artifact
 from disc.cache import Cache, cache_key, file_view
+from disc.codegen.compiles import process_compiles
 from disc.config import read_environment
 from disc.errors import ArtifactError, DiscError
 from disc.targets import host_isa
@@ -121,6 +123,22 @@ def test_cache_can_be_turned_off(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("DISC_CACHE", "0")
     assert compiles(compiled(linear())) == 1
     assert not folder.exists()
+
+
+def test_compiles_are_counted_where_code_is_generated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from disc.frontend.exported import export_module
+
+    before = process_compiles()
+    programs = [export_module(nn.Linear(4, size).eval(), (torch.randn(2, 4),)) for size in (3, 5)]
+    with ThreadPoolExecutor(2) as threads:
+        both = list(threads.map(lambda program: disc.compile(program, options=disc.Options(cache=False)), programs))
+    assert [compiles(each) for each in both] == [1, 1], "another thread's compile is not its own"
+    assert process_compiles() - before == 2
+    both[0](torch.randn(3, 4))
+    assert process_compiles() - before == 2
+    once = api._generate
+    monkeypatch.setattr(api, "_generate", lambda *arguments: [once(*arguments) for _ in range(2)][1])
+    assert compiles(compiled(linear(), cache=False)) == 2, "a compile that generates code twice says so"
 
 
 @pytest.mark.parametrize("place", ["header", "code", "weights", "truncated"])
