@@ -23,6 +23,7 @@ from torch._dynamo.exc import TorchDynamoException
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._sympy.value_ranges import ValueRanges
+from torch_mlir import ir
 
 from disc.config import Options
 from disc.errors import DiscError, DiscWarning, UnsupportedOp, UnsupportedOpError
@@ -31,9 +32,9 @@ from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.graph_parts import Executable, run_in_parts, untold_symbols
 from disc.frontend.imported import Imported, OutputSpec
 from disc.frontend.locations import line_text
-from disc.frontend.lowering import GraphInput, GraphSource, lower_graph, refused_nodes, warn_of_assertions
+from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, lower_or_refuse, warn_of_assertions
 from disc.frontend.memory_layouts import UNKNOWN_LAYOUT, memory_layout
-from disc.frontend.output_views import computed_roots, cut_results, returned_nodes
+from disc.frontend.output_views import Assemble, computed_roots, cut_results, returned_nodes
 from disc.frontend.symbols import shape_environment
 from disc.ir.dialect import make_context
 
@@ -148,32 +149,32 @@ def _boxed(module: fx.GraphModule, settings: Settings) -> Callable[..., object]:
 def compile_graph(module: fx.GraphModule, settings: Settings) -> Executable:
     """The graph as one compiled module, or as compiled parts around the ops that only PyTorch can run."""
     try:
-        source = graph_source(module, computed_roots(module.graph))
-        with make_context() as context:
-            load_frontend_dialects(context)
         warn_of_assertions(module.graph)
-        refused = refused_nodes(source, context, untold_symbols(module.graph)) | _without_layout(module)
-        if refused:
-            _report(refused)
-            return run_in_parts(module, refused, lambda part: compile_part(part, settings))
-        return compile_part(module, settings)
+        whole = _lowered_or_refused(module)
+    except Exception as error:
+        _failed(error, settings, module.graph)
+        return _eager(module)
+    if isinstance(whole, _Lowered):
+        return _guarded(module, settings, lambda: _compiled(whole, settings))
+    _report(whole)
+    try:
+        return run_in_parts(module, whole, lambda part: compile_part(part, settings))
     except Exception as error:
         _failed(error, settings, module.graph)
         return _eager(module)
 
 
-def _without_layout(module: fx.GraphModule) -> dict[fx.Node, UnsupportedOp]:
-    tensors = [node for node in computed_roots(module.graph) if isinstance(node.meta["val"], torch.Tensor)]
-    scattered = [node for node in tensors if memory_layout(node.meta["val"]) is None]
-    return {node: UnsupportedOp(str(node.target), UNKNOWN_LAYOUT, line_text(node)) for node in scattered}
-
-
 def compile_part(module: fx.GraphModule, settings: Settings) -> Executable:
-    """A graph without refused ops. What cannot be compiled all the same stays with PyTorch, and so does a call that is refused."""
+    """A graph without refused ops, which is changed."""
+    return _guarded(module, settings, lambda: _compiled(_lowered(_cut(module)), settings))
+
+
+def _guarded(module: fx.GraphModule, settings: Settings, compiled: Callable[[], Executable]) -> Executable:
+    """What `compiled` makes of the graph. What cannot be compiled stays with PyTorch, and so does a call that is refused."""
     eager = _eager(module)
     place = _place(module.graph)
     try:
-        run = _compiled(module, settings)
+        run = compiled()
     except Exception as error:
         _failed(error, settings, module.graph)
         return eager
@@ -202,25 +203,88 @@ def _eager(module: fx.GraphModule) -> Executable:
     return lambda inputs: forward(*inputs)
 
 
-def _compiled(module: fx.GraphModule, settings: Settings) -> Executable:
-    """Changes `module`. Raises: UnsupportedOpError, CompilerBug."""
-    assemble = cut_results(module)
-    outputs = [node for node in returned_nodes(module.graph) if isinstance(node, fx.Node)]
-    if not outputs:
-        return lambda inputs: assemble(inputs, [])
+@dataclass(frozen=True)
+class _Cut:
+    """A graph that returns each computed value once, and what makes the results of the whole graph of these."""
+
+    module: fx.GraphModule
+    assemble: Assemble
+
+    @property
+    def outputs(self) -> list[fx.Node]:
+        return [node for node in returned_nodes(self.module.graph) if isinstance(node, fx.Node)]
+
+    def source(self) -> GraphSource:
+        return graph_source(self.module, self.outputs)
+
+
+@dataclass(frozen=True)
+class _Lowered:
+    """program: None where nothing is computed."""
+
+    cut: _Cut
+    program: LoweredGraph | None
+
+
+def _cut(module: fx.GraphModule) -> _Cut:
+    """Changes `module`. Raises: UnsupportedOpError."""
+    return _Cut(module, cut_results(module))
+
+
+def _lowered(cut: _Cut) -> _Lowered:
+    """Raises: UnsupportedOpError, CompilerBug."""
+    return _Lowered(cut, lower_graph(cut.source(), _context()) if cut.outputs else None)
+
+
+def _lowered_or_refused(module: fx.GraphModule) -> _Lowered | dict[fx.Node, UnsupportedOp]:
+    """The graph lowered, or the nodes of `module` that cannot be; `module` stays as it is.
+
+    Raises: UnsupportedOpError, CompilerBug.
+    """
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    graph.output(graph.graph_copy(module.graph, copies))  # pyright: ignore[reportArgumentType]
+    copy = fx.GraphModule(module, graph)
+    scattered = _without_layout(copy)
+    if scattered:  # where results cannot be cut off, the ops before them are looked at as they are
+        source, cut = graph_source(copy, computed_roots(graph)), None
+    else:
+        cut = _cut(copy)
+        if not cut.outputs:
+            return _Lowered(cut, None)
+        source = cut.source()
+    lowered = lower_or_refuse(source, _context(), untold_symbols(graph) | scattered)
+    if isinstance(lowered, LoweredGraph):
+        assert cut is not None
+        return _Lowered(cut, lowered)
+    originals = {new: old for old, new in copies.items()}
+    return {originals[node]: reason for node, reason in lowered.items() if node in originals}
+
+
+def _without_layout(module: fx.GraphModule) -> dict[fx.Node, UnsupportedOp]:
+    tensors = [node for node in computed_roots(module.graph) if isinstance(node.meta["val"], torch.Tensor)]
+    scattered = [node for node in tensors if memory_layout(node.meta["val"]) is None]
+    return {node: UnsupportedOp(str(node.target), UNKNOWN_LAYOUT, line_text(node)) for node in scattered}
+
+
+def _context() -> ir.Context:
     context = make_context()
     load_frontend_dialects(context)
-    source = graph_source(module, outputs)
-    lowered = lower_graph(source, context)
-    names = tuple(argument.name for argument in source.inputs)
-    run = _compile_step(Imported(lowered.module, lowered.weights, names, OutputSpec(lowered.result_names)), settings)
+    return context
+
+
+def _compiled(lowered: _Lowered, settings: Settings) -> Executable:
+    cut, program = lowered.cut, lowered.program
+    if program is None:
+        return lambda inputs: cut.assemble(inputs, [])
+    outputs, names = cut.outputs, tuple(argument.name for argument in cut.source().inputs)
+    run = _compile_step(Imported(program.module, program.weights, names, OutputSpec(program.result_names)), settings)
     whole = [place for place, node in enumerate(outputs) if not isinstance(node.meta["val"], torch.Tensor)]
 
     def execute(inputs: list[object]) -> Sequence[object]:
         results = list(run(inputs))
         for place in whole:
             results[place] = int(results[place])  # pyright: ignore[reportArgumentType]
-        return assemble(inputs, results)
+        return cut.assemble(inputs, results)
 
     return execute
 

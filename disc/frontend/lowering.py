@@ -90,14 +90,18 @@ def lower_graph(source: GraphSource, context: ir.Context) -> LoweredGraph:
     """Raises: UnsupportedOpError naming every op without a rule; CompilerBug when our own output does not verify."""
     with context, ir.Location.unknown():
         try:
-            lowered = _Lowering(source).run()
+            return _cleaned(_Lowering(source).run())
         except RuleError as error:
             raise UnsupportedOpError([UnsupportedOp("output", str(error))]) from error
-        try:
-            PassManager.parse("builtin.module(cse)").run(lowered.module.operation)
-        except ir.MLIRError as error:
-            raise CompilerBug(f"frontend: the imported module does not verify: {error}") from error
-        return lowered
+
+
+def _cleaned(lowered: LoweredGraph) -> LoweredGraph:
+    """Raises: CompilerBug."""
+    try:
+        PassManager.parse("builtin.module(cse)").run(lowered.module.operation)
+    except ir.MLIRError as error:
+        raise CompilerBug(f"frontend: the imported module does not verify: {error}") from error
+    return lowered
 
 
 def warn_of_assertions(graph: fx.Graph) -> None:
@@ -108,21 +112,26 @@ def warn_of_assertions(graph: fx.Graph) -> None:
             warnings.warn(text, DiscWarning, stacklevel=2)
 
 
-def refused_nodes(source: GraphSource, context: ir.Context, known: Mapping[fx.Node, UnsupportedOp]) -> dict[fx.Node, UnsupportedOp]:
-    """The nodes that cannot be lowered, with the reason; empty when the graph can be compiled whole.
+def lower_or_refuse(
+    source: GraphSource, context: ir.Context, known: Mapping[fx.Node, UnsupportedOp]
+) -> LoweredGraph | dict[fx.Node, UnsupportedOp]:
+    """The lowered graph; or the nodes that cannot be lowered, with the reason, where there are any.
 
-    known: inputs that the caller refuses. A rule that fails refuses its op, too.
+    known: nodes that the caller refuses. A rule that fails refuses its op, too.
+
+    Raises: UnsupportedOpError for what is no node's fault; CompilerBug.
     """
     with context, ir.Location.unknown():
         lowering = _Lowering(source, tolerant=True)
         for node, reason in known.items():
             lowering.refuse(node, reason)
         try:
-            lowering.run()
+            return _cleaned(lowering.run())
         except UnsupportedOpError:
+            if not lowering.refused:
+                raise
             inputs = [node for node in lowering.refused if node.op == "placeholder"]
             return lowering.refused | {user: lowering.refused[node] for node in inputs for user in node.users}
-        return {}
 
 
 def to_weight(tensor: torch.Tensor) -> Weight:

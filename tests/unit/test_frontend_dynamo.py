@@ -248,3 +248,15 @@ def test_a_second_process_finds_the_graphs_of_the_first(own_cache: Path) -> None
     """Inference and training graphs alike: the names of symbols are the same in every process."""
     found = [subprocess.run([sys.executable, "-c", CACHE_USER], capture_output=True, text=True, check=True).stdout for _ in range(2)]
     assert found == ["2 0\n", "2 2\n"]
+
+
+@pytest.mark.parametrize(("function", "times"), [(lambda x: x * 2 + 1, 1), (lambda x: torch.sort(x * 2)[0] + 1, 3)])
+def test_a_graph_is_lowered_once(monkeypatch: pytest.MonkeyPatch, function: Callable[..., object], times: int) -> None:
+    """The lowering that finds nothing to refuse is the one that is compiled; around an op of PyTorch's, each part has one of its own."""
+    seen: list[object] = []
+    for name in ("lower_graph", "lower_or_refuse"):
+        original = getattr(dynamo, name)
+        monkeypatch.setattr(dynamo, name, lambda *given, original=original: seen.append(given) or original(*given))
+    x = torch.randn(5)
+    torch.testing.assert_close(torch.compile(function, backend=dynamo.backend)(x), function(x))
+    assert len(seen) == times
