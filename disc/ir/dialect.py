@@ -5,6 +5,7 @@ free attributes; the legality of attributes is checked per stage in `stages.py`.
 """
 
 import sys
+import threading
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -103,6 +104,9 @@ for _name in ("stablehlo", "chlo", "disc", "kernel"):
     sys.modules.setdefault(f"torch_mlir.dialects.{_name}", types.ModuleType(_name))
 
 
+_loading = threading.Lock()  # the bindings keep the dialect's module on its class: two threads that load at once free each other's
+
+
 def make_context() -> ir.Context:
     """A fresh MLIR context with every dialect that disc reads or writes."""
     context = ir.Context()
@@ -119,7 +123,7 @@ def load_dialects(context: ir.Context) -> None:
     with context, ir.Location.unknown():
         _stablehlo.register_dialect(context)
         torch_dialect.register_dialect(context)  # pyright: ignore[reportAttributeAccessIssue]
-        with suppress(ext.DialectAlreadyLoadedError):
+        with _loading, suppress(ext.DialectAlreadyLoadedError):
             Disc.load()
 
 
