@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from replay_digests import TARGETS, describe, digests_of, noted_links, recorded_digests
 from torch.utils import _pytree as pytree
 
 import disc
@@ -39,24 +40,21 @@ def assert_close(model: torch.nn.Module, executable: disc.Executable, inputs: Se
 def test_one_compile_serves_every_shape(name: str, tmp_path: Path) -> None:
     model, example, dynamic_shapes = MODELS[name]()
     model.eval()
+    path = tmp_path / "model.disc"
     before = process_compiles()
-    executable = disc.compile(model, example, dynamic_shapes, options=UNCACHED)
+    with noted_links() as links:
+        executable = disc.compile(model, example, dynamic_shapes, target=TARGETS, options=UNCACHED)
+        executable.save(path)
+        assert digests_of(describe(path, links)) == recorded_digests()[name], "see tools/disc_replay.py"
     samples = shapes(name)
     assert len(samples) >= 12
     for inputs in samples:
         assert_close(model, executable, inputs)
     assert executable.stats()["compiles"] == process_compiles() - before == 1
-    executable.save(tmp_path / "model.disc")
-    assert_close(model, disc.load(tmp_path / "model.disc"), samples[0])
-
-
-@pytest.mark.parametrize("name", ["bert", "resnet", "t5-encoder"])
-def test_avx2_code_agrees(name: str) -> None:
-    model, example, dynamic_shapes = MODELS[name]()
-    model.eval()
-    executable = disc.compile(model, example, dynamic_shapes, target="x86-64-v3", options=UNCACHED)
-    for inputs in shapes(name)[::3]:
-        assert_close(model, executable, inputs)
+    assert_close(model, disc.load(path), samples[0])
+    avx2 = disc.load(path, isa="x86-64-v3")
+    for inputs in samples[::3]:
+        assert_close(model, avx2, inputs)
 
 
 @pytest.mark.long
