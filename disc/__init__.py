@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from disc.config import VERSION as __version__
 from disc.config import Options
 from disc.errors import DiscError
-from disc.ral.executable import Executable, load
+from disc.frontend.registered import set_graph_compiler
+from disc.ral.executable import Executable, Explainer, load, set_explainer
 
 if TYPE_CHECKING:
     from disc.api import compile
+    from disc.frontend.imported import Imported
 
 __all__ = ["DiscError", "Executable", "Options", "__version__", "compile", "load"]
 
@@ -25,8 +27,25 @@ def __getattr__(name: str) -> object:
     try:
         from disc.api import compile as compile_model
     except ModuleNotFoundError as error:
-        from disc.extras import how_to_install
+        from disc.errors import how_to_install
 
         raise DiscError(f"disc.compile needs {error.name}; install the compiler with: {how_to_install('compile')}") from error
     globals()["compile"] = compile_model
     return compile_model
+
+
+def _explainer() -> Explainer:
+    from disc.explain import report
+
+    return report
+
+
+def _compile_graph(imported: Imported, options: Options) -> Executable:
+    from disc.api import compile_graph
+
+    return compile_graph(imported, "native", options)
+
+
+# What lower floors call upward is registered here, and loaded when it is first used.
+set_explainer(_explainer)
+set_graph_compiler(_compile_graph)

@@ -14,26 +14,26 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch_mlir import ir
 
-from disc.artifact import Manifest
-from disc.cache import cache_key, file_view, open_cache
+from disc.artifact.cache import cache_key, file_view, open_cache
+from disc.artifact.file import Manifest
 from disc.codegen.build import Built, build, manifest_tables
 from disc.codegen.compiles import thread_compiles
 from disc.codegen.packed import obstacle, packed_entry, packed_refusal, plain_tables
-from disc.codegen.x86.forms import native_features
+from disc.codegen.x86.gemm.forms import native_features
 from disc.config import VERSION, Options, read_environment
 from disc.errors import TargetError, UnsupportedFormatError
 from disc.frontend.imported import FixedArgument, Imported
 from disc.ir.dialect import make_context
 from disc.ir.passes import CompileState, bug_with_reproducer, run_passes
+from disc.ir.progress import OnStep, Steps
 from disc.ir.stages import dot_elements, load_env
-from disc.passes.pack_sequences import PackSequences
+from disc.passes.graph.pack_sequences import PackSequences
 from disc.passes.pipelines import FRONT, FUSION, graph_passes
-from disc.progress import OnStep, Steps
 from disc.ral import _ral
 from disc.ral.executable import Executable, load
-from disc.schedules import Tree, find_tree
+from disc.speculation.schedules import Tree, find_tree
 from disc.speculation.versions import SpeculateVersions
-from disc.targets import FEATURE_FLAGS, ISAS, host_isa
+from disc.targets.x86 import ISAS, USED, host_isa
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +63,7 @@ def compile(
     tuple, a dict by name, or one tensor for one input), needed for a module; their sizes do not matter, and what is no tensor is fixed to
     its value. dynamic_shapes: as `torch.export` takes them; None = every dim of every tensor input is dynamic. target: "native" (this CPU,
     with its bf16 and int8 instructions where the program computes in these), or ISA names such as ["x86-64-v3", "x86-64-v4",
-    "x86-64-v4+avx512bf16"] (`disc.targets.ISAS` lists them). The result comes out of the compile cache where the same program was
+    "x86-64-v4+avx512bf16"] (`disc.targets.x86.ISAS` lists them). The result comes out of the compile cache where the same program was
     compiled before (`stats()["compiles"]` is then 0). Warns where `Options(packed=True)` was asked for and the program cannot be packed;
     the result then is a plain one. on_step: is called with the name of every step before it runs and the share of the steps that is done,
     about. A step that runs for 20 seconds is named in a DiscWarning while it runs.
@@ -80,6 +80,14 @@ def compile(
     if "packed_refusal" in executable.manifest:
         warnings.warn(f"not packed: {executable.manifest['packed_refusal']}", stacklevel=2)
     return executable
+
+
+def compile_with_tree(
+    model: torch.nn.Module, example_inputs: tuple[torch.Tensor, ...], dynamic_shapes: tuple[dict[int, object], ...], tree: Tree
+) -> Executable:
+    """`compile` for this CPU with schedules of GEMMs chosen by `tree`, and without the cache: what tuning measures."""
+    imported = import_model(model, example_inputs, dynamic_shapes, make_context())
+    return compile_imported(imported, "native", Options(), tree=tree)
 
 
 def compile_graph(imported: Imported, target: str | Sequence[str], options: Options) -> Executable:
@@ -182,7 +190,7 @@ def _settings(target: str | Sequence[str], options: Options) -> dict[str, str]:
     return {
         "options": repr(settings),
         "target": repr(target),
-        "isas": " ".join(target_isas(target, tuple(FEATURE_FLAGS))),
+        "isas": " ".join(target_isas(target, USED)),
         "schedules": find_tree(read_environment().cache_dir).digest(),
     }
 

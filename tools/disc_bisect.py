@@ -21,18 +21,18 @@ from torch_mlir import ir
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from disc.api import import_model, target_isas
-from disc.artifact import Manifest
+from disc.artifact.file import Manifest
 from disc.codegen.build import build, manifest_tables
 from disc.config import read_environment
 from disc.frontend.imported import Imported
 from disc.ir.dialect import make_context
-from disc.ir.interp import interpret
+from disc.ir.interp.oracle import interpret
 from disc.ir.ops import main_block, main_function, terminator_of
 from disc.ir.passes import CompileState, run_passes
 from disc.ir.stages import load_env
 from disc.passes.pipelines import FRONT, FUSION, GRAPH
 from disc.ral.executable import Executable
-from disc.schedules import find_tree
+from disc.speculation.schedules import find_tree
 
 
 def expose_fusions(module: ir.Module) -> list[str]:

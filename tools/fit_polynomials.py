@@ -1,4 +1,4 @@
-"""Fit the polynomials of the vector math functions and write `disc/codegen/x86/math_coefficients.py`.
+"""Fit the polynomials of the vector math functions and write `disc/codegen/x86/math/coefficients.py`.
 
 Each fit is a weighted minimax fit by Remez' second algorithm in 60-digit arithmetic. On an interval that does not reach across zero,
 coefficients are rounded to the target format one by one from the constant term upwards, and the rest are fitted again after each rounding,

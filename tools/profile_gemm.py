@@ -4,7 +4,7 @@
 Two passes: all schedules at a coarse grid of sizes, from which the best N are taken; those at the fine grid. The data is kept beside the
 machine's description in tools/data. Interrupted, or stopped by --seconds, it goes on where it stopped.
 
-    tools/profile_gemm.py --threads 1,2              # measures, fits, writes disc/schedules.json
+    tools/profile_gemm.py --threads 1,2              # measures, fits, writes disc/speculation/data/x86.json
     tools/profile_gemm.py --again 200                # measures sizes of the data again, those first whose best schedule is least certain
     tools/profile_gemm.py --rows 7-66 --threads 1    # measures sizes with so many rows in another session
     tools/profile_gemm.py --report                   # judges the data that is there
@@ -26,8 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.machine import describe
-from disc.schedules import Schedule, write_tree
-from disc.tuning import (
+from disc.api import compile_with_tree
+from disc.speculation.schedules import PACKAGED, Schedule
+from disc.speculation.tune import (
     Bench,
     Point,
     Record,
@@ -65,11 +66,11 @@ def main() -> int:
     if arguments.rows:
         return _anew(arguments.rows, threads, arguments.work, until, arguments.leaves)
     coarse = arguments.work / "coarse.jsonl"
-    if not _measure(coarse_points(threads[0]), coarse, Bench(), until):
+    if not _measure(coarse_points(threads[0]), coarse, Bench(compile_with_tree), until):
         return 3
     schedules = best_schedules(read_records(coarse), TOP)
     fine = arguments.work / "fine.jsonl"
-    if not _measure(fine_points(threads), fine, Bench(schedules, library=True), until):
+    if not _measure(fine_points(threads), fine, Bench(compile_with_tree, schedules, library=True), until):
         return 3
     return _keep(read_records(fine), schedules, arguments.leaves)
 
@@ -84,7 +85,7 @@ def _again(count: int, threads: Sequence[int], work: Path, until: float, leaves:
         fresh = [point for point in fine_points(threads) if point not in known]
         order.write_text(json.dumps([asdict(point) for point in (*fresh, *_grouped(uncertain))]))
     wanted = [Point(**each) for each in json.loads(order.read_text())]
-    finished = _measure(wanted, work / "again.jsonl", Bench(schedules, library=True), until)
+    finished = _measure(wanted, work / "again.jsonl", Bench(compile_with_tree, schedules, library=True), until)
     return _keep(read_records(work / "again.jsonl"), schedules, leaves) if finished else 3
 
 
@@ -94,7 +95,7 @@ def _anew(rows: range, threads: Sequence[int], work: Path, until: float, leaves:
     records, schedules = _kept()
     known = {record.point: record for record in records}
     wanted = [point for point in fine_points(threads) if point.m in rows or point not in known]
-    if not _measure(wanted, work / "anew.jsonl", Bench(schedules, library=True), until):
+    if not _measure(wanted, work / "anew.jsonl", Bench(compile_with_tree, schedules, library=True), until):
         return 3
     for record in read_records(work / "anew.jsonl"):
         known[record.point] = _mean(known[record.point], record) if record.point in known else record
@@ -177,7 +178,7 @@ def _report(records: Sequence[Record], schedules: Sequence[Schedule], leaves: in
             few = [each for each in some if each.library and each.library < 0.95 * min(each.seconds.values())]
             print("".join(f"  {each.point}: {min(each.seconds.values()) * 1e6:.1f} us, library {(each.library or 0) * 1e6:.1f} us\n"
                           for each in few), end="")  # fmt: skip
-    write_tree(ROOT / "disc", fitted.tree)
+    PACKAGED.write_text(fitted.tree.to_json() + "\n")
     return 0
 
 

@@ -16,7 +16,7 @@ import grpc
 import numpy as np
 
 from bench.served.process import COLUMNS, Running, request, server, twice
-from disc.serving.grpc_health import HEALTH, NOT_SERVING
+from disc.serving.grpc.health import HEALTH, NOT_SERVING
 from disc.serving.messages import INFERENCE, message
 
 TIMES = 100

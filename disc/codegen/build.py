@@ -13,35 +13,35 @@ import numpy as np
 import numpy.typing as npt
 from torch_mlir import ir
 
-from ..errors import CompilerBug
-from ..ir.graph import Body, Node, Snapshot, parse_attributes
-from ..ir.ops import main_block, main_function, string_attr
-from ..ir.stages import load_env
-from ..ir.weights import Weight, WeightTable
-from ..schedules import Tree
-from ..shapes import Dim, ShapeEnv, Truth, dim_min
-from .compiles import count_compile
-from .conditions import covered, report
-from .host import Check, Launch, Program, Source, counter_names, emit_host
-from .index import ONE, ZERO, IndexSpace
-from .kernel import Kernel, PackedWeight
-from .winograd import transform_weights
-from .x86.attention import emit_attention
-from .x86.expansion import emit_expansion, linked_argument, read_expansion
-from .x86.function import checks_indices
-from .x86.gemm import emit_compute
-from .x86.indirect import emit_indirect
-from .x86.indirect_plan import read_indirect
-from .x86.isa import Isa, read_isa
-from .x86.lower import compile_objects, link_shared
-from .x86.micro import micro_source
-from .x86.pool import emit_pool
-from .x86.rows import emit_rows
-from .x86.sequential import emit_sequential
-from .x86.window import emit_window, read_window
-from .x86.window_last import emit_last_window, read_last_window
-from .x86.winograd import emit_winograd
-from .x86.winograd_plan import read_winograd
+from disc.codegen.compiles import count_compile
+from disc.codegen.host.conditions import covered, report
+from disc.codegen.host.entry import Check, Launch, Program, Source, counter_names, emit_host
+from disc.codegen.mlir.lower import compile_objects, link_shared
+from disc.codegen.plan.index import ONE, ZERO, IndexSpace
+from disc.codegen.plan.kernel import Kernel, PackedWeight
+from disc.codegen.plan.winograd import transform_weights
+from disc.codegen.x86.attention.kernels import emit_attention
+from disc.codegen.x86.conv.expansion import emit_expansion, linked_argument, read_expansion
+from disc.codegen.x86.conv.indirect import emit_indirect
+from disc.codegen.x86.conv.indirect_plan import read_indirect
+from disc.codegen.x86.conv.pool import emit_pool
+from disc.codegen.x86.conv.window import emit_window, read_window
+from disc.codegen.x86.conv.window_last import emit_last_window, read_last_window
+from disc.codegen.x86.conv.winograd import emit_winograd
+from disc.codegen.x86.conv.winograd_plan import read_winograd
+from disc.codegen.x86.function import checks_indices
+from disc.codegen.x86.gemm.kernels import emit_compute
+from disc.codegen.x86.gemm.micro import micro_source
+from disc.codegen.x86.rows.kernels import emit_rows
+from disc.codegen.x86.rows.sequential import emit_sequential
+from disc.errors import CompilerBug
+from disc.ir.graph import Body, Node, Snapshot, parse_attributes
+from disc.ir.ops import main_block, main_function, string_attr
+from disc.ir.stages import load_env
+from disc.ir.weights import Weight, WeightTable
+from disc.shapes import Dim, ShapeEnv, Truth, dim_min
+from disc.speculation.schedules import Tree
+from disc.targets.x86 import Isa, read_isa
 
 
 @dataclass(eq=False)

@@ -7,13 +7,13 @@ from typing import cast
 
 from torch_mlir import ir
 
-from ..ir.graph import Body, Node, Snapshot, parse_attributes
-from ..ir.ops import main_block
-from ..ir.stages import load_env
-from ..shapes import Dim
-from .build import input_records, output_records, symbol_records
-from .index import IndexSpace
-from .x86.attention import keeps_segments_apart
+from disc.codegen.build import input_records, output_records, symbol_records
+from disc.codegen.plan.index import IndexSpace
+from disc.codegen.x86.attention.kernels import keeps_segments_apart
+from disc.ir.graph import Body, Node, Snapshot, parse_attributes
+from disc.ir.ops import main_block
+from disc.ir.stages import load_env
+from disc.shapes import Dim
 
 
 def packed_refusal(module: ir.Module) -> str | None:

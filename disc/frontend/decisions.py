@@ -25,7 +25,7 @@ from torch._guards import SLoc
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 
-from disc.frontend import forms
+from disc.frontend import symbolic_forms as forms
 from disc.frontend.conditions import condition_of, condition_of_text, relation
 from disc.frontend.known_decisions import weakened
 from disc.frontend.locations import TORCH, frame_text, line_text

@@ -7,13 +7,13 @@ PyTorch, are counted (`statistics`) and named in a `DiscWarning` once. Where PyT
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import operator
 import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import sympy
 import torch
@@ -35,6 +35,7 @@ from disc.frontend.locations import line_text
 from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, lower_or_refuse, warn_of_assertions
 from disc.frontend.memory_layouts import UNKNOWN_LAYOUT, memory_layout
 from disc.frontend.output_views import Assemble, computed_roots, cut_results, returned_nodes
+from disc.frontend.registered import graph_compiler
 from disc.frontend.symbols import shape_environment
 from disc.ir.dialect import make_context
 
@@ -295,9 +296,7 @@ def _compile_step(imported: Imported, settings: Settings) -> Executable:
 
 
 def _native_compiler(imported: Imported, options: Options) -> Executable:
-    # The public interface lies above this floor, hence by name and only when it is needed.
-    api = importlib.import_module("disc.api")
-    executable = api.compile_graph(imported, "native", options)
+    executable = graph_compiler()(imported, options)
     _statistics.cached += executable.stats()["compiles"] == 0
     executable.like = torch.empty(0)  # a graph of sizes alone takes no tensor
     single = imported.outputs.is_single()
@@ -305,7 +304,7 @@ def _native_compiler(imported: Imported, options: Options) -> Executable:
     def run(inputs: list[object]) -> Sequence[object]:
         # Parameters come as they are; a tensor that wants gradients cannot be lent out.
         results = executable(*(x.detach() if isinstance(x, torch.Tensor) else x for x in inputs))
-        return [results] if single else results
+        return [results] if single else cast("Sequence[object]", results)
 
     return run
 

@@ -33,13 +33,13 @@ from disc.frontend.decompositions import export_table
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.examples import bind_examples, check_examples, check_specs
 from disc.frontend.export_errors import NO_STATIC_ANSWER, export_error, quiet, shortened
-from disc.frontend.forms import SymbolicForms
 from disc.frontend.imported import Constant, FixedArgument, Imported, OutputSpec
 from disc.frontend.in_place import RetraceError
 from disc.frontend.locations import line_text
 from disc.frontend.lowering import GraphInput, GraphSource, arguments_by_name, lower_graph, warn_of_assertions
 from disc.frontend.program_decisions import RECORDED, decisions_of, stored_guards
 from disc.frontend.size_checks import size_checks
+from disc.frontend.symbolic_forms import SymbolicForms
 from disc.frontend.symbols import shape_environment, to_size
 
 aten = torch.ops.aten

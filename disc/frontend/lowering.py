@@ -24,7 +24,6 @@ from disc.frontend.emitter import MLIR_TYPES, Emitter, RuleError, Tensor, check_
 from disc.frontend.examples import weight_problem
 from disc.frontend.imported import Constant
 from disc.frontend.locations import line_text, location
-from disc.frontend.long_tail import lower_with_torch_mlir
 from disc.frontend.rules import RULES
 from disc.frontend.symbol_names import explained, symbol_places
 from disc.frontend.symbols import (
@@ -40,6 +39,7 @@ from disc.frontend.symbols import (
     to_text,
     upper_limit,
 )
+from disc.frontend.torch_mlir import lower_with_torch_mlir
 from disc.ir.weights import STORAGE, Weight, WeightTable
 
 aten = torch.ops.aten

@@ -70,7 +70,7 @@ def same_shape(a: Shape, b: Shape) -> bool:
 
 
 def to_text(size: Size) -> str:
-    """`size` in the grammar of `disc/shapes.py`: "s0 * 2 + 1", "floordiv(a, b)", "mod(a, b)", "min(a, b)", "max(a, b)".
+    """`size` in the grammar of `disc/shapes/env.py`: "s0 * 2 + 1", "floordiv(a, b)", "mod(a, b)", "min(a, b)", "max(a, b)".
 
     Raises: SymbolError for what the grammar cannot say.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .graph import Node
+from disc.ir.graph import Node
 
 EXPENSIVE = {
     "exponential": 14, "exponential_minus_one": 24, "log": 20, "log_plus_one": 24, "tanh": 24, "logistic": 20, "erf": 26, "erfc": 30,

@@ -14,11 +14,11 @@ import numpy.typing as npt
 from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
-from ..shapes import Dim, ShapeEnv
-from .ops import dense_to_array
-from .reducers import IN_ORDER
-from .source_lines import source_name
-from .weights import STORAGE
+from disc.ir.ops import dense_to_array
+from disc.ir.reducers import IN_ORDER
+from disc.ir.source_lines import source_name
+from disc.ir.weights import STORAGE
+from disc.shapes import Dim, ShapeEnv
 
 Attribute = int | str | bool | tuple["Attribute", ...] | npt.NDArray[np.generic] | dict[str, "Attribute"]
 

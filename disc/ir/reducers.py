@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch_mlir import ir
 
-from disc.ir.interp_values import Array, constant_value, held_dtype
+from disc.ir.interp.values import Array, constant_value, held_dtype
 from disc.ir.ops import block_ops, ints_attr
 from disc.ir.weights import STORAGE
 

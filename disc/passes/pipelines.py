@@ -6,30 +6,30 @@ from collections.abc import Sequence
 
 from disc.errors import DiscError
 from disc.ir.passes import Pass, UpstreamPass
-from disc.passes.channels_last import ChannelsLast
-from disc.passes.clone_producers import CloneProducers
-from disc.passes.convert_dots import ConvertDots
-from disc.passes.find_batch_dim import FindBatchDim
-from disc.passes.fold_batch_norm import FoldBatchNorm
-from disc.passes.fold_constants import FoldConstants
-from disc.passes.fold_pads import FoldPads
-from disc.passes.fold_transposes import FoldTransposes
-from disc.passes.form_fusions import FormFusions
-from disc.passes.fuse_attention import FuseAttention
-from disc.passes.fuse_compute import FuseCompute
-from disc.passes.fuse_elementwise import FuseElementwise
-from disc.passes.merge_dots import MergeDots
-from disc.passes.merge_slices import MergeSlices
-from disc.passes.name_dims import NameDims
-from disc.passes.normalize_reductions import NormalizeReductions
-from disc.passes.pack_sequences import PackSequences
-from disc.passes.quantize_dots import QuantizeDots
-from disc.passes.resolve_broadcasts import ResolveBroadcasts
-from disc.passes.simplify import Simplify
-from disc.passes.split_batch import SplitBatch
-from disc.passes.stitch import Stitch
-from disc.passes.store_constants import StoreConstants
-from disc.passes.tabulate_distances import TabulateDistances
+from disc.passes.fusion.clone_producers import CloneProducers
+from disc.passes.fusion.form_fusions import FormFusions
+from disc.passes.fusion.fuse_attention import FuseAttention
+from disc.passes.fusion.fuse_compute import FuseCompute
+from disc.passes.fusion.fuse_elementwise import FuseElementwise
+from disc.passes.fusion.stitch import Stitch
+from disc.passes.fusion.tabulate_distances import TabulateDistances
+from disc.passes.graph.channels_last import ChannelsLast
+from disc.passes.graph.convert_dots import ConvertDots
+from disc.passes.graph.find_batch_dim import FindBatchDim
+from disc.passes.graph.fold_batch_norm import FoldBatchNorm
+from disc.passes.graph.fold_constants import FoldConstants
+from disc.passes.graph.fold_pads import FoldPads
+from disc.passes.graph.fold_transposes import FoldTransposes
+from disc.passes.graph.merge_dots import MergeDots
+from disc.passes.graph.merge_slices import MergeSlices
+from disc.passes.graph.pack_sequences import PackSequences
+from disc.passes.graph.quantize_dots import QuantizeDots
+from disc.passes.graph.simplify import Simplify
+from disc.passes.graph.split_batch import SplitBatch
+from disc.passes.graph.store_constants import StoreConstants
+from disc.passes.shape.name_dims import NameDims
+from disc.passes.shape.normalize_reductions import NormalizeReductions
+from disc.passes.shape.resolve_broadcasts import ResolveBroadcasts
 
 # imported → named
 FRONT: tuple[Pass, ...] = (

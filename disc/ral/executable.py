@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import numpy as np
 
-from disc import artifact
-from disc.artifact import FixedRecord, Manifest, NamedWeight
+from disc.artifact import file as artifact
+from disc.artifact.file import FixedRecord, Manifest, NamedWeight
 from disc.config import check_threads, read_environment
 from disc.errors import ArtifactError, DiscError, InputRankError, InputTypeError
 from disc.ral import _ral
 
 if TYPE_CHECKING:
-    from disc.explain import Explanation
+    from disc.explain.report import Explanation
+
+
+class Explainer(Protocol):
+    """What writes `Executable.explain`. It lies on a floor above, and is registered from there."""
+
+    def explain(self, executable: Executable) -> Explanation:
+        """What the program is, and which versions ran since loading."""
+        ...
+
+    def explain_call(
+        self, executable: Executable, inputs: Sequence[object], profiled: Callable[[], list[tuple[int, float]]]
+    ) -> Explanation:
+        """What the program does on these inputs. profiled: runs them; launches and seconds per kernel of the manifest."""
+        ...
+
+
+_find_explainer: Callable[[], Explainer] | None = None
+
+
+def set_explainer(find: Callable[[], Explainer]) -> None:
+    """`find` gives what `Executable.explain` asks; it is called when that is."""
+    global _find_explainer
+    _find_explainer = find
 
 
 @dataclass(frozen=True)
@@ -229,12 +252,13 @@ class Executable:
     def explain(self, *inputs: object, **named: object) -> Explanation:
         """Per kernel: source ops and lines, versions, guards, the version that ran. With inputs, of one profiled call on them (after one
         to warm up), with times and the share of the machine's limit; without, of the calls since loading."""
-        from disc.explain import explain, explain_call  # above this floor; and only who asks pays for it
-
+        if _find_explainer is None:
+            raise DiscError("nothing is registered that explains executables: import disc")
+        explainer = _find_explainer()
         if not inputs and not named and self._names:
-            return explain(self)
+            return explainer.explain(self)
         arranged = self._arrange(inputs, named)
-        return explain_call(self, arranged, lambda: self._profiled(arranged, {}))
+        return explainer.explain_call(self, arranged, lambda: self._profiled(arranged, {}))
 
     def _profiled(self, inputs: tuple[object, ...], named: dict[str, object]) -> list[tuple[int, float]]:
         """Runs one call; (launches, seconds) of each kernel of the manifest."""
@@ -264,7 +288,7 @@ def load(
     """
     digest = None
     if key is not None:
-        from disc.signing import check_signature  # needs the package `cryptography`, which only signed artifacts do
+        from disc.artifact.signing import check_signature  # needs the package `cryptography`, which only signed artifacts do
 
         digest = check_signature(path, key)
     context = _ral.load_file(artifact.system_path(path), _threads(threads), isa, digest)

@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from disc.errors import ConfigurationError, InputRankError, RequestError, ShapeConstraintError
-from disc.ral.packing import PackedLayout
 from disc.serving.cost import CallCost
+from disc.serving.packing import PackedLayout
 from disc.serving.settings import ModelSettings
 from disc.serving.settings import Sequence as SequenceSettings
 from disc.serving.signature import Batch, Signature

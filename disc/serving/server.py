@@ -11,15 +11,15 @@ from pathlib import Path
 import grpc
 
 from disc.serving.access import Tokens
-from disc.serving.arrivals import Arrivals, Patience
 from disc.serving.artifact_watch import ArtifactWatch
 from disc.serving.core import Core
-from disc.serving.grpc_handlers import MOST_STREAMS
-from disc.serving.grpc_health import MOST_WATCHERS, HealthService, reflection
-from disc.serving.grpc_inference import InferenceService
-from disc.serving.grpc_server import Connections, bind, make_server
+from disc.serving.grpc.arrivals import Arrivals, Patience
+from disc.serving.grpc.handlers import MOST_STREAMS
+from disc.serving.grpc.health import MOST_WATCHERS, HealthService, reflection
+from disc.serving.grpc.inference import InferenceService
+from disc.serving.grpc.server import Connections, bind, make_server
 from disc.serving.holding import Holding
-from disc.serving.http_server import HttpServer
+from disc.serving.http.server import HttpServer
 from disc.serving.logs import log
 from disc.serving.repository import Repository
 from disc.serving.settings import Limits, ServerSettings

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from disc.artifact import Manifest
+from disc.artifact.file import Manifest
 from disc.errors import ArtifactError, RequestError
-from disc.ral.packing import layout_of
 from disc.serving.datatypes import OF_DTYPE, Datatype
+from disc.serving.packing import layout_of
 from disc.shapes import Dim, parse_dim
 
 

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from disc.config import read_environment
-from disc.errors import ConfigurationError, ServingError
-from disc.extras import how_to_install
+from disc.errors import ConfigurationError, ServingError, how_to_install
 from disc.serving.codes import INTERNAL, code_of
 from disc.serving.settings import Tracing
 

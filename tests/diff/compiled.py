@@ -19,13 +19,13 @@ from torch_mlir import ir
 import disc
 from disc.frontend.stablehlo import import_stablehlo
 from disc.ir.dialect import make_context
-from disc.ir.interp import interpret
-from disc.ir.interp_values import bf16_bits, bf16_values, element_name
+from disc.ir.interp.oracle import interpret
+from disc.ir.interp.values import bf16_bits, bf16_values, element_name
 from disc.ir.ops import main_block, terminator_of
 from disc.ir.passes import CompileState, run_passes
 from disc.passes.pipelines import FRONT
 from disc.ral.executable import Executable, load
-from disc.targets import host_isa
+from disc.targets.x86 import host_isa
 
 Array = np.ndarray[Any, Any]
 Inputs = Sequence[torch.Tensor]

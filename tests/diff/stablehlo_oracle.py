@@ -18,7 +18,7 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 
 from disc.frontend.dialects import load_frontend_dialects
 from disc.ir.dialect import make_context
-from disc.ir.interp_values import bf16_values, constant_attribute, constant_value, element_name, held_dtype
+from disc.ir.interp.values import bf16_values, constant_attribute, constant_value, element_name, held_dtype
 from disc.ral.executable import Executable
 
 _LETTER = re.compile(r"(?<=[<x])([A-Z])(?=x)")

@@ -20,9 +20,9 @@ from torch.export import Dim
 import disc
 from disc.config import Options
 from disc.ir.weights import SCALED_BLOCK
-from disc.passes.quantize_weights import quantize_columns
+from disc.passes.graph.quantize_weights import quantize_columns
 from disc.ral.executable import Executable, load
-from disc.targets import host_isa
+from disc.targets.x86 import host_isa
 
 VNNI_ISA = host_isa(("avx512vnni",))
 ISAS = tuple(dict.fromkeys(("x86-64-v3", host_isa(), VNNI_ISA)))

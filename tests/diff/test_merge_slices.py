@@ -14,15 +14,15 @@ from torch_mlir import ir
 
 from disc.config import Options
 from disc.ir.dialect import disc_context
-from disc.ir.interp import interpret
-from disc.ir.interp_values import held_dtype, round_to_bf16, stored_weight
+from disc.ir.interp.oracle import interpret
+from disc.ir.interp.values import held_dtype, round_to_bf16, stored_weight
 from disc.ir.ops import block_ops, main_block
 from disc.ir.passes import CompileState, run_passes
 from disc.ir.stages import parse_module
 from disc.ir.weights import WeightTable
-from disc.passes.fold_constants import FoldConstants
-from disc.passes.merge_slices import MergeSlices
-from disc.passes.simplify import Simplify
+from disc.passes.graph.fold_constants import FoldConstants
+from disc.passes.graph.merge_slices import MergeSlices
+from disc.passes.graph.simplify import Simplify
 
 Array = np.ndarray[Any, Any]
 FLOATS = ("f64", "f32", "f16", "bf16")

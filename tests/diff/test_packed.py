@@ -15,7 +15,7 @@ import disc
 from disc.config import Options
 from disc.errors import ArtifactError, ShapeConstraintError
 from disc.ral.executable import Executable, load
-from disc.ral.packing import call_packed
+from disc.serving.packing import call_packed
 
 Array = np.ndarray[Any, Any]
 VOCABULARY = 100

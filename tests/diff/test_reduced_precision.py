@@ -21,8 +21,8 @@ import disc
 from disc.config import Options
 from disc.errors import DiscError, TargetError
 from disc.ral.executable import Executable, load
-from disc.targets import ISAS as ALL_ISAS
-from disc.targets import host_isa
+from disc.targets.x86 import ISAS as ALL_ISAS
+from disc.targets.x86 import host_isa
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 BF16_ISA = host_isa(("avx512bf16",))

@@ -11,7 +11,7 @@ from compiled import both_targets, randn
 from torch import nn
 
 import disc
-from disc.codegen.x86.split_k import LEAST_DEPTH, MOST_PARTS, SPLIT_ROWS
+from disc.codegen.x86.gemm.split_k import LEAST_DEPTH, MOST_PARTS, SPLIT_ROWS
 from disc.ral.executable import Executable
 
 AUTO = torch.export.Dim.AUTO

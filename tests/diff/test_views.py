@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from compiled import SIZES, Function, function_text, module_program, randn, text_program, to_bits
 
 from disc.errors import ShapeConstraintError
-from disc.ir.interp_values import held_dtype
+from disc.ir.interp.values import held_dtype
 
 ELEMENTS = ("f64", "f32", "f16", "bf16", "i64", "i16", "ui8", "i1")
 MATRICES = [(0, 5), (5, 0), (1, 1), (1, 7), (7, 1), (3, 16), (16, 3), (17, 15), (8, 9), (13, 31), (64, 67)]

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 import disc
-from disc import artifact, cli
-from disc.cli import main
+from disc.artifact import file as artifact
+from disc.cli import main as cli
+from disc.cli.main import main
 from disc.config import Options
-from disc.schedules import read_tree
+from disc.speculation.schedules import read_tree
 
 FACTORY = """
 import torch
@@ -263,7 +264,7 @@ def test_key_is_the_same_in_another_process(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_starts_fast_and_without_torch() -> None:
-    code = "import sys, disc.cli; print('torch' in sys.modules, 'torch_mlir' in sys.modules)"
+    code = "import sys, disc.cli.main; print('torch' in sys.modules, 'torch_mlir' in sys.modules)"
     start = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False False\n"
@@ -280,7 +281,7 @@ def test_our_mistake_asks_for_a_report(capsys: pytest.CaptureFixture[str], monke
     def broken(_: object) -> None:
         raise ZeroDivisionError("by design")
 
-    monkeypatch.setattr("disc.artifact.verify", broken)
+    monkeypatch.setattr("disc.artifact.file.verify", broken)
     assert main(["verify", "scaled.disc"]) == cli.OURS
     message = capsys.readouterr().err
     assert "ZeroDivisionError: by design" in message and "disc doctor" in message and "Traceback" not in message
@@ -290,8 +291,8 @@ def test_our_mistake_asks_for_a_report(capsys: pytest.CaptureFixture[str], monke
 
 def test_tune_measures_goes_on_and_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A small grid: stopped at once, then finished; the tree it writes decides for programs compiled afterwards."""
-    from disc import tuning
-    from disc.codegen.x86.gemm import SHARED
+    from disc.codegen.x86.gemm.kernels import SHARED
+    from disc.speculation import tune as tuning
 
     monkeypatch.setenv("DISC_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(tuning, "LINEAR", ((64, 32),))

@@ -18,7 +18,7 @@ import subprocess, sys, warnings
 from pathlib import Path
 import numpy as np
 from disc import artifact
-from disc.cache import Cache
+from disc.artifact.cache import Cache
 
 folder = Path(sys.argv[1])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "none", folder], check=True)

@@ -11,8 +11,8 @@ from torch import nn
 
 import disc
 from disc import errors
-from disc.artifact import FORMAT_VERSION
-from disc.cli import main
+from disc.artifact.file import FORMAT_VERSION
+from disc.cli.main import main
 
 FACTORY = """
 import torch

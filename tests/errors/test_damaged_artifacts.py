@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from disc import artifact
+from disc.artifact import file as artifact
 from disc.errors import ArtifactError
 from disc.ral import executable
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from containers import Container, Part, taken_apart
 
-from disc import artifact, cli
+from disc.artifact import file as artifact
+from disc.cli import main as cli
 from disc.errors import ArtifactError, DiscError
 from disc.ral import executable
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from disc import cli
-from disc.artifact_output import whole_file
+from disc.artifact.output import whole_file
+from disc.cli import main as cli
 from disc.errors import DiscError, OutputError
 from disc.ral import executable
 from disc.ral.executable import Executable

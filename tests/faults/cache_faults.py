@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from disc import artifact
-from disc.cache import Cache
+from disc.artifact import file as artifact
+from disc.artifact.cache import Cache
 
 KEY, OTHER = "0" * 64, "1" * 64
 MANIFEST: artifact.Manifest = {

@@ -1,7 +1,7 @@
 // Fuzzes what the runtime reads of an artifact before any code is loaded: header, section table, hashes, signature. Two ways to build it:
 //
 //   clang++ -fsanitize=fuzzer,address,undefined -std=c++20 -Idisc/ral/include -Idisc/ral/src tests/fuzz/fuzz_loader.cc \
-//     disc/ral/src/{file,signature,sha256,cpu}.cc       then run it as any libFuzzer: fuzz_loader tests/fuzz/corpus/loader
+//     disc/ral/src/{core/{file,signature,sha256},cpu/cpu}.cc       then run it as any libFuzzer: fuzz_loader tests/fuzz/corpus/loader
 //   g++ -DOWN_DRIVER ...                                 as tests/fuzz/test_fuzzers.py does: `fuzz_loader RUNS SEED CORPUS [NEW]`, guided by
 //                                                        the edges that -fsanitize-coverage=trace-pc reports for the sources of the runtime
 //
@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "file.h"
-#include "signature.h"
+#include "core/file.h"
+#include "core/signature.h"
 
 namespace {
 

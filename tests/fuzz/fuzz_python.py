@@ -18,11 +18,13 @@ from pathlib import Path
 
 import atheris
 
-from disc import artifact, artifact_records
+from disc.artifact import file as artifact
+from disc.artifact import records as artifact_records
 from disc.errors import ArtifactError, ServingError, UnsupportedFormatError
 from disc.frontend import archive
-from disc.serving import compile_request, grpc_handlers
-from disc.serving.compile_settings import CompileLimits
+from disc.serving.compile_service import request as compile_request
+from disc.serving.compile_service.settings import CompileLimits
+from disc.serving.grpc import handlers as grpc_handlers
 from disc.serving.messages import message
 
 REQUEST = message("disc.v1.CompileRequest")

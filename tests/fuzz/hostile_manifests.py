@@ -30,7 +30,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from containers import Container, Part, taken_apart  # noqa: E402
 
-from disc import artifact, cli  # noqa: E402
+from disc.artifact import file as artifact  # noqa: E402
+from disc.cli import main as cli  # noqa: E402
 from disc.errors import ArtifactError  # noqa: E402
 from disc.ral import executable  # noqa: E402
 

@@ -15,24 +15,24 @@ from typing import Any, cast
 import numpy as np
 from torch_mlir import ir
 
-from disc.artifact import Manifest
+from disc.artifact.file import Manifest
 from disc.codegen.build import build, manifest_tables
 from disc.config import Options
 from disc.errors import DiscError
 from disc.ir.dialect import disc_context
-from disc.ir.interp import bind_symbols, evaluate_op, make_scope
-from disc.ir.interp_values import bf16_bits, bf16_values, element_name, held_dtype, stored_weight
+from disc.ir.interp.oracle import bind_symbols, evaluate_op, make_scope
+from disc.ir.interp.values import bf16_bits, bf16_values, element_name, held_dtype, stored_weight
 from disc.ir.ops import block_ops, int_attr, ints_attr, main_block, string_attr
 from disc.ir.passes import CompileState, run_passes
 from disc.ir.stages import check_stage, load_env, parse_module
 from disc.ir.weights import WeightTable
-from disc.passes.normalize_reductions import NormalizeReductions
 from disc.passes.pipelines import FUSION, GRAPH
+from disc.passes.shape.normalize_reductions import NormalizeReductions
 from disc.ral.executable import Executable
-from disc.schedules import LEAF, Schedule, Tree
 from disc.shapes import parse_dim
+from disc.speculation.schedules import LEAF, Schedule, Tree
 from disc.speculation.versions import SpeculateVersions
-from disc.targets import host_isa
+from disc.targets.x86 import host_isa
 
 Array = np.ndarray[Any, Any]
 # Small blocks, so that the small matrices of random graphs take several; both sides of a choice occur.

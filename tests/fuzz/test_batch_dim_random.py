@@ -15,11 +15,11 @@ from torch_mlir import ir
 
 from disc.ir.dialect import disc_context
 from disc.ir.graph import Node, Snapshot
-from disc.ir.interp import bind_symbols, evaluate_op
+from disc.ir.interp.oracle import bind_symbols, evaluate_op
 from disc.ir.ops import main_block
 from disc.ir.stages import load_env, parse_module
 from disc.ir.weights import WeightTable
-from disc.passes.find_batch_dim import Carried, NotIndependent, Numbered, _Analysis
+from disc.passes.graph.find_batch_dim import Carried, NotIndependent, Numbered, _Analysis
 from disc.shapes import Dim
 
 SEEDS = 120

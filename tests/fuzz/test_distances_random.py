@@ -8,12 +8,12 @@ from torch_mlir import ir
 
 from disc.config import Options
 from disc.ir.dialect import disc_context
-from disc.ir.interp import interpret
+from disc.ir.interp.oracle import interpret
 from disc.ir.ops import block_ops, int_attr, main_block
 from disc.ir.passes import CompileState, run_passes
 from disc.ir.stages import parse_module
 from disc.ir.weights import WeightTable
-from disc.passes.tabulate_distances import TabulateDistances
+from disc.passes.fusion.tabulate_distances import TabulateDistances
 
 SEEDS = 80
 SIZES = (0, 1, 2, 3, 7, 16)

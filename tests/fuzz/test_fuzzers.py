@@ -20,8 +20,10 @@ def loader_fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     common = ["-DOWN_DRIVER", "-O1", "-g", "-std=c++20", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     include = [f"-I{ROOT}/disc/ral/include", f"-I{ROOT}/disc/ral/src"]
     sources = [(FUZZ / "fuzz_loader.cc", [])]
-    sources += [(ROOT / "disc/ral/src" / f"{name}.cc", ["-fsanitize-coverage=trace-pc"]) for name in ("file", "signature", "sha256")]
-    sources += [(ROOT / "disc/ral/src/cpu.cc", [])]
+    sources += [
+        (ROOT / "disc/ral/src" / f"{name}.cc", ["-fsanitize-coverage=trace-pc"]) for name in ("core/file", "core/signature", "core/sha256")
+    ]
+    sources += [(ROOT / "disc/ral/src/cpu/cpu.cc", [])]
     objects = [folder / f"{source.stem}.o" for source, _ in sources]
     builds = [
         subprocess.Popen(["g++", *common, *options, *include, "-c", str(source), "-o", str(target)])

@@ -12,17 +12,17 @@ from torch_mlir import ir
 
 from disc.config import Options
 from disc.ir.dialect import disc_context
-from disc.ir.interp import interpret
+from disc.ir.interp.oracle import interpret
 from disc.ir.ops import block_ops, main_block, string_attr
 from disc.ir.passes import CompileState, Pass, run_passes
 from disc.ir.stages import parse_module
 from disc.ir.weights import Weight, WeightTable
-from disc.passes.fold_constants import FoldConstants
-from disc.passes.fold_transposes import FoldTransposes
-from disc.passes.merge_dots import MergeDots
-from disc.passes.merge_slices import MergeSlices
+from disc.passes.graph.fold_constants import FoldConstants
+from disc.passes.graph.fold_transposes import FoldTransposes
+from disc.passes.graph.merge_dots import MergeDots
+from disc.passes.graph.merge_slices import MergeSlices
+from disc.passes.graph.simplify import Simplify
 from disc.passes.pipelines import GRAPH
-from disc.passes.simplify import Simplify
 
 Dim = int | str
 SPLATS = ["0.0", "-0.0", "1.0", "2.0", "-1.0", "0.5", "3.0", "0x7F800000", "0xFF800000"]

@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 from torch_mlir import ir
 
-from disc.artifact import PackedRecord
+from disc.artifact.file import PackedRecord
 from disc.codegen.packed import packed_entry, packed_refusal, plain_tables
 from disc.ir.dialect import disc_context
-from disc.ir.interp import interpret
+from disc.ir.interp.oracle import interpret
 from disc.ir.passes import CompileState, run_passes
 from disc.ir.stages import parse_module
 from disc.ir.weights import Weight, WeightTable
-from disc.passes.pack_sequences import PackSequences
-from disc.ral.packing import PackedLayout
+from disc.passes.graph.pack_sequences import PackSequences
+from disc.serving.packing import PackedLayout
 
 SEEDS = 150
 WIDTH, HEADS, TABLE = 8, 2, 12

@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "layout.h"
-#include "sha256.h"
+#include "core/layout.h"
+#include "core/sha256.h"
 
 namespace {
 

@@ -9,7 +9,7 @@ import numpy as np
 from programs import ADD, INCLUDE, add_manifest, build
 
 import disc
-from disc import artifact
+from disc.artifact import file as artifact
 
 RAL_FOLDER = Path(disc.__file__).parent / "ral"
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from programs import ADD, COPY, INCLUDE, add_manifest, build, copy_manifest, manifest
 
-from disc import artifact
+from disc.artifact import file as artifact
 from disc.errors import ArtifactError, CompilerBug, TargetError
 from disc.ral import executable
 from disc.ral.executable import Executable

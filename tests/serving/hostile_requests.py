@@ -30,7 +30,7 @@ import grpc
 import numpy as np
 from oip_client import infer_fields, parameter, results, write_add, write_twice
 
-from disc.serving.grpc_health import HEALTH, REFLECTION
+from disc.serving.grpc.health import HEALTH, REFLECTION
 from disc.serving.messages import INFERENCE, message, method_types, service
 
 CLIENTS, PATIENCE_S, GOOD_EVERY = 4, 30.0, 25

@@ -27,7 +27,7 @@ from ray.cluster_utils import Cluster
 
 from disc.errors import DiscError
 from disc.serving.messages import message
-from disc.serving.ray import deploy, start
+from disc.serving.ray.deployment import deploy, start
 
 HOST, OTHER = "10.77.0.1", "10.77.0.2"
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

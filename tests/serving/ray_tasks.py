@@ -14,9 +14,9 @@ from ray.cluster_utils import Cluster
 from ray_cluster import HOST, NODE, OTHER
 
 import disc
-from disc.cluster import Machines, measure, on_ray, slug, tune
 from disc.config import read_environment
-from disc.tuning import Point
+from disc.serving.ray.cluster import Machines, measure, on_ray, slug, tune
+from disc.speculation.tune import Point
 
 MODELS = """
 import torch

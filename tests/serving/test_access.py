@@ -14,7 +14,7 @@ import pytest
 from oip_client import Client, failure, serving, write_twice
 
 from disc.errors import ConfigurationError
-from disc.serving.grpc_health import HEALTH, REFLECTION
+from disc.serving.grpc.health import HEALTH, REFLECTION
 from disc.serving.server import Server
 from disc.serving.settings import settings_of
 

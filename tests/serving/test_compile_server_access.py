@@ -19,11 +19,11 @@ from test_compile_service import FAKE, LIMITS
 
 import disc
 from disc.errors import RemoteCompileError
-from disc.remote import Service, compile_remote
-from disc.serving.compile_request import SERVICE
-from disc.serving.compile_service import CompileServer
-from disc.serving.compile_settings import CompileSettings
-from disc.serving.grpc_health import HEALTH, REFLECTION
+from disc.serving.compile_service.client import Service, compile_remote
+from disc.serving.compile_service.request import SERVICE
+from disc.serving.compile_service.service import CompileServer
+from disc.serving.compile_service.settings import CompileSettings
+from disc.serving.grpc.health import HEALTH, REFLECTION
 from disc.serving.messages import message
 from disc.serving.settings import Access, Tls
 

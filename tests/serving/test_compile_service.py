@@ -16,9 +16,9 @@ import grpc
 import pytest
 
 from disc.errors import ArtifactError, RemoteCompileError
-from disc.serving.compile_request import KIND, SERVICE, compiler_name
-from disc.serving.compile_service import CompileServer
-from disc.serving.compile_settings import CompileLimits, CompileSettings
+from disc.serving.compile_service.request import KIND, SERVICE, compiler_name
+from disc.serving.compile_service.service import CompileServer
+from disc.serving.compile_service.settings import CompileLimits, CompileSettings
 from disc.serving.messages import message
 from disc.serving.settings import Access
 
@@ -212,7 +212,7 @@ def test_odd_words_and_children_of_a_worker(client: Client) -> None:
 
 
 def test_a_job_reaches_neither_network_nor_files(client: Client, server: CompileServer) -> None:
-    from disc.serving.compile_process import what_is_closed
+    from disc.serving.compile_service.process import what_is_closed
 
     closed = what_is_closed(server.settings.folder)
     answer = client.compile(f"reach {server.port}".encode())
@@ -437,7 +437,7 @@ def test_stopping_tells_those_who_wait(tmp_path: Path) -> None:
 
 
 def test_the_client_checks_what_it_fetches(server: CompileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from disc.remote import Service, compile_remote
+    from disc.serving.compile_service.client import Service, compile_remote
 
     (tmp_path / "a.mlir").write_text("good")
     service = Service(f"127.0.0.1:{server.port}")
@@ -454,7 +454,7 @@ def test_the_client_checks_what_it_fetches(server: CompileServer, tmp_path: Path
 
 
 def test_the_client_tells_what_the_service_says(server: CompileServer, tmp_path: Path) -> None:
-    from disc.remote import Service, compile_remote
+    from disc.serving.compile_service.client import Service, compile_remote
 
     (tmp_path / "a.mlir").write_text("refuse")
     with pytest.raises(RemoteCompileError, match="1 op of this model cannot be compiled") as caught:

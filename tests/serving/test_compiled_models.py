@@ -13,7 +13,7 @@ from oip_client import Client, failure, serving
 from transformers import BertConfig, BertModel
 
 import disc
-from disc.artifact import read_manifest
+from disc.artifact.file import read_manifest
 from disc.config import Options
 from disc.errors import ConfigurationError
 from disc.serving.batcher import Job

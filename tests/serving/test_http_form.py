@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from oip_client import Client, serving, write_models, write_twice
 
-from disc.serving.json_form import HEADER_LENGTH
+from disc.serving.http.json_form import HEADER_LENGTH
 from disc.serving.metrics import _sample
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -13,8 +13,8 @@ import pytest
 from oip_client import Client, failure, infer_fields, parameter, results, serving, write_add, write_copy, write_twice
 
 from disc.serving.datatypes import DATATYPES
-from disc.serving.grpc_handlers import MOST_STREAMS
-from disc.serving.grpc_health import HEALTH, REFLECTION
+from disc.serving.grpc.handlers import MOST_STREAMS
+from disc.serving.grpc.health import HEALTH, REFLECTION
 from disc.serving.messages import INFERENCE, message
 
 RANKS = (0, 1, 2, 5)

@@ -17,7 +17,7 @@ from oip_client import infer_fields, results, write_twice
 
 from disc.errors import ConfigurationError, ModelNotFoundError, NotReadyError, RequestError
 from disc.serving.messages import INFERENCE, message, service
-from disc.serving.ray_replica import CHECK, Aborted, CallContext, Replica, Reply, Rest, check_settings, revision_of
+from disc.serving.ray.replica import CHECK, Aborted, CallContext, Replica, Reply, Rest, check_settings, revision_of
 from disc.serving.settings import ServerSettings, settings_of
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -15,7 +15,7 @@ import pytest
 from oip_client import Client, failure, serving, write_add, write_twice
 
 from disc.errors import ConfigurationError
-from disc.serving.grpc_health import HEALTH
+from disc.serving.grpc.health import HEALTH
 
 X = np.ones((2, 3), np.float32)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import disc
-from disc import cli
+from disc.cli import main as cli
 
 FACTORY = """
 import torch

@@ -27,7 +27,7 @@ from oip_client import Client, failure, infer_fields, parameter, serving, write_
 
 from disc.errors import ConfigurationError, OverloadedError
 from disc.serving.holding import Holding
-from disc.serving.json_form import HEADER_LENGTH
+from disc.serving.http.json_form import HEADER_LENGTH
 from disc.serving.messages import INFERENCE, message
 from disc.serving.settings import settings_of
 

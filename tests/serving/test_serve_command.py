@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from oip_client import infer_fields, write_twice
 
-from disc.serving.grpc_health import HEALTH
+from disc.serving.grpc.health import HEALTH
 from disc.serving.messages import INFERENCE, message
 from disc.serving.settings import settings_of
 

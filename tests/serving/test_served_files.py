@@ -15,7 +15,7 @@ import programs
 import pytest
 from oip_client import Client, failure, serving
 
-from disc.artifact import write_artifact
+from disc.artifact.file import write_artifact
 from disc.errors import ConfigurationError
 from disc.serving.model import LoadedModel
 from disc.serving.repository import Repository

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import disc
-from disc.cli import main
-from disc.extras import DISTRIBUTION, how_to_install
+from disc.cli.main import main
+from disc.errors import DISTRIBUTION, how_to_install
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -42,7 +42,7 @@ def test_nothing_tells_people_to_install_from_the_index() -> None:
 
 def test_the_names_agree() -> None:
     assert PROJECT["name"] == DISTRIBUTION != "disc"
-    assert PROJECT["scripts"] == {"disc": "disc.cli:main"}
+    assert PROJECT["scripts"] == {"disc": "disc.cli.main:main"}
     assert PROJECT["entry-points"]["torch_dynamo_backends"] == {"disc": "disc.frontend.dynamo:backend"}
 
 
@@ -87,10 +87,10 @@ def test_the_command_in_a_checkout_that_is_not_installed(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("missing", "code", "says"),
     [
-        ("typer", "import disc.cli", "the disc command needs typer; install it with: pip install "),
-        ("rich", "import disc.cli", "the disc command needs rich; install it with: pip install "),
+        ("typer", "import disc.cli.main", "the disc command needs typer; install it with: pip install "),
+        ("rich", "import disc.cli.main", "the disc command needs rich; install it with: pip install "),
         ("torch_mlir", "import disc; disc.compile", "disc.compile needs torch_mlir; install the compiler with: pip install "),
-        ("grpc", "import disc.cli; disc.cli.main(['serve', 'x.disc'])", "disc serve needs grpc; install it with: pip install "),
+        ("grpc", "from disc.cli.main import main; main(['serve', 'x.disc'])", "disc serve needs grpc; install it with: pip install "),
         ("cryptography", "import disc; disc.load('x.disc', key='x.pem')", "signatures need cryptography; install it with: pip install "),
     ],
 )
@@ -113,7 +113,7 @@ def test_short_help(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 
 
 def test_as_a_module() -> None:
-    done = subprocess.run([sys.executable, "-m", "disc", "-V"], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-m", "disc.cli", "-V"], capture_output=True, text=True, check=True)
     assert done.stdout == f"disc {PROJECT['version']}\n"
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ...ir.graph import Node
-from . import math
-from .builder import Builder, register_element
+from disc.codegen.mlir.builder import Builder, register_element
+from disc.codegen.x86.math import functions as math
+from disc.ir.graph import Node
 
 UNSIGNED = ("ui8", "ui16", "ui32", "ui64")
 

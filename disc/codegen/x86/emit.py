@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...errors import CompilerBug
-from ...ir.graph import Body, Node
-from ...shapes import Dim, Truth
-from ..index import ONE, Index, split_linear, terms_of, view_index
-from .builder import Scope, Variable, register_element
-from .elementwise import ELEMENTWISE, constant_splat, convert, emit_elementwise
-from .lanes import Lanes
-from .memory import (
+from disc.codegen.mlir.builder import Scope, Variable, register_element
+from disc.codegen.plan.index import ONE, Index, split_linear, terms_of, view_index
+from disc.codegen.x86.elementwise import ELEMENTWISE, constant_splat, convert, emit_elementwise
+from disc.codegen.x86.lanes import Lanes
+from disc.codegen.x86.memory import (
     Buffer,
     load_contiguous,
     load_gather,
@@ -28,6 +25,9 @@ from .memory import (
     store_scalar,
     store_scatter,
 )
+from disc.errors import CompilerBug
+from disc.ir.graph import Body, Node
+from disc.shapes import Dim, Truth
 
 _IN_LINE = {ONE: load_contiguous, ONE * -1: load_reversed}  # by elements from lane to lane
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...errors import CompilerBug
-from ...ir.graph import Body, Node
-from ...ir.weights import ELEMENT_BYTES
-from ...shapes import Dim, Truth
-from ..index import ZERO, Index, IndexSpace
-from .builder import Builder, Variable
-from .emit import Emitter
-from .memory import Buffer
-from .structural import STRUCTURAL
+from disc.codegen.mlir.builder import Builder, Variable
+from disc.codegen.plan.index import ZERO, Index, IndexSpace
+from disc.codegen.x86.emit import Emitter
+from disc.codegen.x86.memory import Buffer
+from disc.codegen.x86.structural import STRUCTURAL
+from disc.errors import CompilerBug
+from disc.ir.graph import Body, Node
+from disc.ir.weights import ELEMENT_BYTES
+from disc.shapes import Dim, Truth
 
 
 @dataclass(eq=False)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..._dim_algebra import of_atom
-from ...shapes import Dim, FloorDiv, Symbol
-from ..index import ONE, ZERO, IndexSpace, split_linear
-from .builder import Builder, Variable
+from disc.codegen.mlir.builder import Builder, Variable
+from disc.codegen.plan.index import ONE, ZERO, IndexSpace, split_linear
+from disc.shapes import Dim, FloorDiv, Symbol
+from disc.shapes.algebra import of_atom
 
 LaneBody = Callable[[list[str], list[str]], list[str]]  # (names of the lane variables, carried values) → new values
 

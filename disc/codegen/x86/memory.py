@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...ir.weights import ELEMENT_BYTES
-from ...shapes import Dim
-from .builder import Builder, register_element
-from .elementwise import storage_element, to_register, to_storage
+from disc.codegen.mlir.builder import Builder, register_element
+from disc.codegen.x86.elementwise import storage_element, to_register, to_storage
+from disc.ir.weights import ELEMENT_BYTES
+from disc.shapes import Dim
 
 
 @dataclass(frozen=True, eq=False)

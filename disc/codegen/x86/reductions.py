@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ...ir.costs import node_cost
-from ...ir.graph import Node
-from ...ir.reducers import IN_ORDER
-from ...shapes import Dim
-from ..index import ONE, ZERO, Index, IndexSpace
-from ..probe import Probe, flattens
-from .builder import Builder, register_element
-from .emit import Ahead, Emitter, Predicate
-from .memory import Buffer, load_contiguous
+from disc.codegen.mlir.builder import Builder, register_element
+from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace
+from disc.codegen.plan.probe import Probe, flattens
+from disc.codegen.x86.emit import Ahead, Emitter, Predicate
+from disc.codegen.x86.memory import Buffer, load_contiguous
+from disc.ir.costs import node_cost
+from disc.ir.graph import Node
+from disc.ir.reducers import IN_ORDER
+from disc.shapes import Dim
 
 CHAINS = 4  # accumulators that hide the latency of an addition where the loop does little else
 DEAR = 8  # ops per element from which on the loop does enough else

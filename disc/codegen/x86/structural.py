@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ...ir.graph import Node
-from ...shapes import Dim
-from ..index import ONE, ZERO, Index, part_at
-from .builder import register_element
-from .elementwise import constant_splat, convert
-from .emit import Emitter, Predicate, Rule
-from .reductions import reduce_at
+from disc.codegen.mlir.builder import register_element
+from disc.codegen.plan.index import ONE, ZERO, Index, part_at
+from disc.codegen.x86.elementwise import constant_splat, convert
+from disc.codegen.x86.emit import Emitter, Predicate, Rule
+from disc.codegen.x86.reductions import reduce_at
+from disc.ir.graph import Node
+from disc.shapes import Dim
 
 
 def _constant(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> str:

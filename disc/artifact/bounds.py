@@ -1,0 +1,145 @@
+"""Is what a manifest says possible? For files that nobody may trust yet: every number is bounded here before anything is made of it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
+
+from disc.artifact.records import mismatch
+
+if TYPE_CHECKING:
+    from disc.artifact.file import BatchRecord, InputRecord, Manifest, OutputRecord, SymbolRecord, WeightRecord
+
+MAX_RANK = 64  # as in disc/ral/src/core/signature.cc
+_DEEPEST = 32  # lists and objects within each other
+_SOURCE = re.compile(r"arg([0-9]{1,9})(?:\.([0-9]{1,9}))?")
+_LARGEST = (1 << 63) - 1
+
+
+class _VersionRecord(TypedDict):
+    function: str
+    guard: str
+
+
+class _KernelRecord(TypedDict):
+    """One launch; all but the name is for `explain`."""
+
+    name: str
+    kernel: NotRequired[str]
+    kind: NotRequired[str]
+    ops: NotRequired[list[str]]
+    lines: NotRequired[list[str]]
+    versions: NotRequired[list[_VersionRecord]]
+    counters: NotRequired[list[int]]
+    notes: NotRequired[list[str]]
+    tasks: NotRequired[str]
+    flops: NotRequired[str | None]
+    bytes: NotRequired[str | None]
+    inputs: NotRequired[list[str]]
+    results: NotRequired[list[str]]
+    operands: NotRequired[list[str]]
+
+
+EXPLAINED = frozenset(_KernelRecord.__annotations__) - {"name"}
+
+
+def unbounded(value: object) -> str | None:
+    """What is wrong with JSON whatever it means: nested too deep, a number that no field can have, text that has no bytes."""
+    level: list[object] = [value]
+    for _ in range(_DEEPEST):
+        texts = [each for each in level if isinstance(each, str)]
+        below: list[object] = []
+        for each in level:
+            if isinstance(each, dict):
+                texts += each
+                below += each.values()
+            elif isinstance(each, list):
+                below += each
+            elif (isinstance(each, float) and not math.isfinite(each)) or (isinstance(each, int) and not -_LARGEST - 1 <= each <= _LARGEST):
+                return "a number that is not finite, or needs more than 64 bits"
+        if any("\ud800" <= character <= "\udfff" for text in texts if not text.isascii() for character in text):
+            return "text with a lone surrogate"
+        if not below:
+            return None
+        level = below
+    return f"lists and objects are nested deeper than {_DEEPEST}"
+
+
+def contradiction(manifest: Manifest) -> str | None:
+    """What cannot be in a manifest whose values have their types, beginning with its place; None if it may be true."""
+    inputs, outputs = manifest["inputs"], manifest["outputs"]
+    found = _values(inputs, outputs, "manifest") or _symbols(manifest["symbols"], inputs, "manifest.symbols")
+    found = found or _kernels(manifest) or _weights(manifest.get("weights", [])) or _batch(manifest.get("batch"), inputs, outputs)
+    places = [record["position"] for record in manifest.get("fixed", [])]
+    if found is None and (len(set(places)) < len(places) or any(not 0 <= place < len(inputs) + len(places) for place in places)):
+        found = "manifest.fixed: positions that no arguments have"
+    packed = manifest.get("packed")
+    if found is None and packed is not None:
+        found = _values(packed["inputs"], packed["results"], "manifest.packed")
+        found = found or _symbols(packed["symbols"], packed["inputs"], "manifest.packed.symbols")
+    if found is None and manifest["single"] and len(outputs) != 1:
+        found = f"manifest.single: a program with {len(outputs)} outputs cannot return its one output"
+    return found
+
+
+def _values(inputs: Sequence[InputRecord], outputs: Sequence[OutputRecord], where: str) -> str | None:
+    for number, record in enumerate(inputs):
+        if len(record["dims"]) > MAX_RANK:
+            return f"{where}.inputs[{number}]: rank {len(record['dims'])}, more than {MAX_RANK}"
+        if any(isinstance(dim, int) and not 0 <= dim <= _LARGEST for dim in record["dims"]):
+            return f"{where}.inputs[{number}].dims: a size that no dim can have"
+    for number, record in enumerate(outputs):
+        if not 0 <= record["rank"] <= MAX_RANK:
+            return f"{where}.outputs[{number}].rank: {record['rank']}, not 0 to {MAX_RANK}"
+        if "dims" in record and len(record["dims"]) != record["rank"]:
+            return f"{where}.outputs[{number}].dims: {len(record['dims'])} dims of a result of rank {record['rank']}"
+    return None
+
+
+def _symbols(symbols: Sequence[SymbolRecord], inputs: Sequence[InputRecord], where: str) -> str | None:
+    for number, record in enumerate(symbols):
+        if record["divisor"] < 1 or record.get("max", record["min"]) < record["min"]:
+            return f"{where}[{number}]: an impossible range or divisor"
+        if "source" not in record:
+            continue
+        match = _SOURCE.fullmatch(record["source"])
+        dims = inputs[int(match[1])]["dims"] if match and int(match[1]) < len(inputs) else None
+        if match is None or dims is None or (match[2] is None) != (not dims) or (match[2] and int(match[2]) >= len(dims)):
+            return f"{where}[{number}].source: {record['source']!r} is no dim and no scalar of the inputs"
+    return None
+
+
+def _kernels(manifest: Manifest) -> str | None:
+    for number, record in enumerate(manifest["kernels"]):
+        where = f"manifest.kernels[{number}]"
+        problem = mismatch(record, _KernelRecord, where)
+        if problem is not None:
+            return problem
+        counters, versions = cast("list[int]", record.get("counters", [])), cast("list[object]", record.get("versions", []))
+        if "versions" in record and len(counters) != len(versions):
+            return f"{where}: {len(counters)} counters of {len(versions)} versions"
+        if any(not 0 <= counter < len(manifest["counters"]) for counter in counters):
+            return f"{where}.counters: a number of none of the {len(manifest['counters'])} counters"
+    return None
+
+
+def _weights(weights: Sequence[WeightRecord]) -> str | None:
+    for number, record in enumerate(weights):
+        if not (0 <= record["offset"] <= _LARGEST and 0 <= record["size"] <= _LARGEST):
+            return f"manifest.weights[{number}]: a place that no weight can have"
+        if len(record["shape"]) > MAX_RANK or any(not 0 <= size <= _LARGEST for size in record["shape"]):
+            return f"manifest.weights[{number}].shape: a shape that no weight can have"
+    return None
+
+
+def _batch(batch: BatchRecord | None, inputs: Sequence[InputRecord], outputs: Sequence[OutputRecord]) -> str | None:
+    if batch is None:
+        return None
+    ranks = {"inputs": [len(record["dims"]) for record in inputs], "outputs": [record["rank"] for record in outputs]}
+    for key, of_values in ranks.items():
+        axes = cast("Mapping[str, list[int]]", batch)[key]
+        if len(axes) != len(of_values) or any(not 0 <= axis < rank for axis, rank in zip(axes, of_values, strict=True)):
+            return f"manifest.batch.{key}: no axes of the {key}"
+    return None

@@ -1,0 +1,1 @@
+"""The `disc` command."""

@@ -1,0 +1,119 @@
+"""Inputs of `disc run`, `bench` and `explain`: from .npy files, or random of given sizes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from disc.artifact.file import InputRecord
+from disc.cli.output import type_text
+from disc.errors import InputRankError, InputTypeError, ShapeConstraintError
+from disc.ir.weights import STORAGE
+
+Array = npt.NDArray[np.generic]
+
+RANDOM_HELP = (
+    "Random inputs by name: 'ids=2x17,mask=2x17'. Floats are normal, integers 0 or 1, or of a range: 'ids=2x17:0..30000' "
+    "(the end is left out). Inputs of static sizes may be left out; without names the entries are taken in order."
+)
+_RANDOM = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<sizes>\d+(?:x\d+)*)?(?::(?P<low>-?\d+)\.\.(?P<high>-?\d+))?")
+
+
+@dataclass(frozen=True)
+class _Request:
+    """One entry of --random: the sizes, and the range of integers (its end left out)."""
+
+    sizes: tuple[int, ...]
+    low: int
+    high: int
+
+
+def given_inputs(records: Sequence[InputRecord], files: Sequence[str], random: str | None) -> list[Array]:
+    """All inputs, from `[name=]file.npy` texts and then from `random`.
+
+    Raises InputRankError for missing and unknown ones, InputTypeError for files that are no arrays.
+    """
+    found = _by_name(records, "--input", files)
+    arrays: dict[str, Array] = {name: _read(path) for name, path in found.items()}
+    rest = [record for record in records if record["name"] not in arrays]
+    if random is not None:
+        return _merged(records, arrays, random_inputs(rest, random))
+    if rest:
+        names = ", ".join(f"'{record['name']}' ({type_text(record['dtype'], record['dims'])})" for record in rest)
+        raise InputRankError(f"missing {names}: give --input NAME=FILE.npy for each, or --random")
+    return _merged(records, arrays, {})
+
+
+def _merged(records: Sequence[InputRecord], *parts: dict[str, Array]) -> list[Array]:
+    merged = {name: array for part in parts for name, array in part.items()}
+    return [merged[record["name"]] for record in records]
+
+
+def random_inputs(records: Sequence[InputRecord], text: str) -> dict[str, Array]:
+    """An array for each input, the same for the same text.
+
+    Raises InputRankError for missing and unknown inputs, ShapeConstraintError for text that is no size or the wrong rank.
+    """
+    entries = _by_name(records, "--random", [entry for entry in text.split(",") if entry])
+    generator = np.random.default_rng(0)
+    return {record["name"]: _random(record, _request(record, entries.get(record["name"])), generator) for record in records}
+
+
+def _by_name(records: Sequence[InputRecord], option: str, entries: Sequence[str]) -> dict[str, str]:
+    """Input name → the text after `name=`; entries without a name take the inputs in order."""
+    names = [record["name"] for record in records]
+    found: dict[str, str] = {}
+    for position, entry in enumerate(entries):
+        name, equals, value = entry.partition("=")
+        if not equals:
+            if position >= len(names):
+                raise InputRankError(f"{option} {entry}: the model has only {len(names)} inputs")
+            name, value = names[position], entry
+        if name not in names or name in found:
+            problem = "is given twice" if name in found else f"is no input; the inputs are {', '.join(map(repr, names))}"
+            raise InputRankError(f"{option} {entry}: '{name}' {problem}")
+        found[name] = value
+    return found
+
+
+def _read(path: str) -> Array:
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputTypeError(f"{path} cannot be read as a .npy file: {error}") from error
+    if not isinstance(array, np.ndarray):
+        raise InputTypeError(f"{path} holds several arrays; give one .npy file per input")
+    return array
+
+
+def _request(record: InputRecord, text: str | None) -> _Request:
+    declared = type_text(record["dtype"], record["dims"])
+    if text is None:
+        sizes = tuple(dim for dim in record["dims"] if isinstance(dim, int))
+        if len(sizes) < len(record["dims"]):
+            raise InputRankError(f"missing sizes for '{record['name']}' ({declared}): add {record['name']}=SIZES, such as 2x17")
+        return _Request(sizes, 0, 2)
+    match = _RANDOM.fullmatch(text)
+    if match is None:
+        raise ShapeConstraintError(f"'{text}' is no size: write {record['name']}=2x17, or {record['name']}=2x17:0..30000 with a range")
+    sizes = tuple(int(size) for size in (match["sizes"] or "").split("x") if size)
+    if len(sizes) != len(record["dims"]):
+        raise ShapeConstraintError(f"input '{record['name']}' is {declared}: give {len(record['dims'])} sizes, not {len(sizes)}")
+    low, high = (int(match["low"]), int(match["high"])) if match["low"] else (0, 2)
+    if low >= high:
+        raise ShapeConstraintError(f"'{text}': the range {low}..{high} is empty")
+    return _Request(sizes, low, high)
+
+
+def _random(record: InputRecord, request: _Request, generator: np.random.Generator) -> Array:
+    dtype = record["dtype"]
+    if dtype == "bf16":  # its 16 bits are the upper half of f32's
+        bits = generator.standard_normal(request.sizes).astype(np.float32).view(np.uint32) >> 16
+        return np.asarray(bits, np.uint16)
+    if dtype.startswith("f"):
+        return np.asarray(generator.standard_normal(request.sizes), STORAGE[dtype])
+    return np.asarray(generator.integers(request.low, request.high, request.sizes), STORAGE[dtype])

@@ -1,0 +1,156 @@
+"""The commands about this machine: doctor, and the compile cache."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import typer
+
+from disc.artifact import file as artifact
+from disc.artifact.cache import Cache, open_cache
+from disc.cli.output import AsJson, Debug, byte_size, print_json, print_table, type_text
+from disc.config import VERSION, read_environment
+from disc.errors import ArtifactError, how_to_install
+from disc.ral import _ral
+from disc.targets.x86 import LANES, cpu_flags, further_flags, missing_flags
+
+cache_app = typer.Typer(no_args_is_help=True, help="The compile cache.")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that doctor looked at; `problem` says what to do, "" when all is well."""
+
+    name: str
+    value: str
+    problem: str = ""
+
+
+def doctor_command(as_json: AsJson = False, debug: Debug = False) -> None:
+    """Check that this machine can compile and run. Exits with 1 when something is missing."""
+    findings = [*_cpu(), *_packages(), _linker(), _cache_folder(), _threads()]
+    healthy = not any(finding.problem for finding in findings)
+    if as_json:
+        print_json({"ok": healthy, "findings": [asdict(finding) for finding in findings]})
+    else:
+        rows = [(finding.name, finding.value, finding.problem or "ok") for finding in findings]
+        print_table(("what", "found", "verdict"), rows, left=3)
+    if not healthy:
+        raise typer.Exit(1)
+
+
+def _cpu() -> list[Finding]:
+    flags = cpu_flags()
+    found = [Finding("machine", f"{platform.machine()}, Linux {platform.release()}, Python {platform.python_version()}")]
+    levels: list[str] = []
+    missing: list[str] = []
+    for level in LANES:
+        missing = missing_flags(level, flags)
+        if missing:
+            break
+        levels.append(level)
+    problem = "" if levels else f"this CPU lacks {', '.join(missing)}: disc needs x86-64-v3 at least"
+    lacking = f" (the next level lacks {', '.join(missing)})" if levels and missing else ""
+    found.append(Finding("ISA levels", (", ".join(levels) or "none") + lacking, problem))
+    return [*found, Finding("further features", ", ".join(further_flags(flags)) or "none")]
+
+
+def _packages() -> list[Finding]:
+    found = [Finding("disc", f"{VERSION} ({Path(__file__).parents[1]})")]
+    for name in ("numpy", "torch", "torch-mlir"):
+        try:
+            found.append(Finding(name, importlib.metadata.version(name)))
+        except importlib.metadata.PackageNotFoundError:
+            problem = f"compiling needs it (running does not): {how_to_install('compile')}"
+            found.append(Finding(name, "not installed", problem))
+    return found
+
+
+def _linker() -> Finding:
+    path = shutil.which("ld") or shutil.which("cc") or shutil.which("gcc")
+    return Finding("linker", path or "none", "" if path else "compiling needs ld or cc on PATH: install binutils or gcc")
+
+
+def _cache_folder() -> Finding:
+    environment = read_environment()
+    entries = open_cache(environment).entries()
+    value = f"{environment.cache_dir}: {len(entries)} entries, {byte_size(sum(entry.size for entry in entries))}"
+    value += f" of {byte_size(environment.cache_size)}" if environment.cache else ", off (DISC_CACHE=0)"
+    nearest = environment.cache_dir
+    while not nearest.exists():
+        nearest = nearest.parent
+    writable = os.access(nearest, os.W_OK)
+    return Finding("cache", value, "" if writable or not environment.cache else f"{nearest} cannot be written: set DISC_CACHE_DIR")
+
+
+def _threads() -> Finding:
+    cores = _ral.find_cores("")
+    chosen = read_environment().threads
+    source = " (DISC_THREADS or OMP_NUM_THREADS)" if chosen else ""
+    quota = f"CPU quota {cores['quota']:g}" if cores["quota"] else "no CPU quota"
+    found = f"{chosen or cores['threads']} per call{source}; {cores['allowed']} of {cores['online']} CPUs allowed, {quota}"
+    return Finding("threads", found)
+
+
+@cache_app.command("ls")
+def cache_ls_command(as_json: AsJson = False, debug: Debug = False) -> None:
+    """List the entries, the least recently used first."""
+    cache = _cache()
+    entries = cache.entries()
+    if as_json:
+        listed = [{"key": each.key, "bytes": each.size, "used": each.used, "inputs": _inputs(each.path)} for each in entries]
+        print_json({"folder": str(cache.folder), "limit": cache.limit, "entries": listed})
+        return
+    rows = [
+        (each.key[:16], _inputs(each.path), byte_size(each.size), time.strftime("%F %T", time.localtime(each.used))) for each in entries
+    ]
+    print_table(("key", "inputs", "size", "last used"), rows, left=2)
+    print(f"{cache.folder}: {len(entries)} entries, {byte_size(sum(each.size for each in entries))} of {byte_size(cache.limit)}")
+
+
+def _inputs(path: Path) -> str:
+    try:
+        records = artifact.read_manifest(path)["inputs"]
+    except ArtifactError:
+        return "damaged"
+    return ", ".join(f"{record['name']}: {type_text(record['dtype'], record['dims'])}" for record in records)
+
+
+@cache_app.command("verify")
+def cache_verify_command(as_json: AsJson = False, debug: Debug = False) -> None:
+    """Check every byte of every entry; damaged ones are removed. Exits with 1 when there were any."""
+    entries = _cache().entries()
+    damaged: dict[str, str] = {}
+    for entry in entries:
+        try:
+            artifact.verify(entry.path)
+        except ArtifactError as error:
+            damaged[entry.key] = str(error)
+            entry.path.unlink(missing_ok=True)
+    if as_json:
+        print_json({"entries": len(entries), "damaged": damaged})
+    else:
+        print("\n".join([*(f"removed {message}" for message in damaged.values()), f"{len(entries) - len(damaged)} entries are whole"]))
+    if damaged:
+        raise typer.Exit(1)
+
+
+@cache_app.command("clear")
+def cache_clear_command(as_json: AsJson = False, debug: Debug = False) -> None:
+    """Remove every entry."""
+    cache = _cache()
+    removed = cache.clear()
+    if as_json:
+        print_json({"folder": str(cache.folder), "removed": removed})
+        return
+    print(f"{cache.folder}: removed {removed} entries")
+
+
+def _cache() -> Cache:
+    return open_cache(read_environment())

@@ -1,0 +1,105 @@
+"""The `disc` command: its list of commands, and how errors become messages and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+from disc.errors import how_to_install
+
+try:
+    import rich  # noqa: F401  # tables are printed with it
+    import typer
+except ModuleNotFoundError as error:
+    raise SystemExit(f"the disc command needs {error.name}; install it with: {how_to_install('cli')}") from error
+
+from disc.cli.compile import compile_command
+from disc.cli.compile_server import compile_server_command
+from disc.cli.machine import cache_app, doctor_command
+from disc.cli.output import print_json
+from disc.cli.ray import ray_app
+from disc.cli.run import bench_command, explain_command, inspect_command, run_command, sign_command, verify_command
+from disc.cli.serve import serve_command
+from disc.cli.tune import tune_command
+from disc.config import VERSION
+from disc.errors import CompilerBug, DiscError, printable
+
+DONE, YOURS, OURS = 0, 1, 2
+
+app = typer.Typer(name="disc", no_args_is_help=True, add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"disc {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def disc_command(
+    version: Annotated[
+        bool, typer.Option("--version", "-V", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Compile a model once, run it at every input shape."""
+
+
+app.command("compile")(compile_command)
+app.command("run")(run_command)
+app.command("inspect")(inspect_command)
+app.command("verify")(verify_command)
+app.command("sign")(sign_command)
+app.command("bench")(bench_command)
+app.command("explain")(explain_command)
+app.command("compile-server")(compile_server_command)
+app.command("doctor")(doctor_command)
+app.command("serve")(serve_command)
+app.command("tune")(tune_command)
+app.add_typer(cache_app, name="cache")
+app.add_typer(ray_app, name="ray")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit code: 0 done, 1 the user's mistake, 2 ours."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return app(given, prog_name="disc", standalone_mode=False) or DONE
+    except BrokenPipeError:  # the reader has enough, as in `disc explain model.disc | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except Exception as error:
+        code = _exit_code(error)
+        if "--debug" in given:
+            traceback.print_exc()
+        _report(error, code, as_json="--json" in given)
+        return code
+
+
+def _exit_code(error: Exception) -> int:
+    if isinstance(error, CompilerBug):
+        return OURS
+    return YOURS if isinstance(error, DiscError | typer.TyperException | typer.Abort) else OURS
+
+
+def _report(error: Exception, code: int, *, as_json: bool) -> None:
+    """The message: on standard error, or as JSON on standard output."""
+    message = error.format_message() if isinstance(error, typer.TyperException) else str(error) or type(error).__name__
+    message = "\n".join(map(printable, message.split("\n")))
+    kind = type(error).__name__
+    if as_json:
+        print_json({"error": {"kind": kind, "message": message, "exit_code": code}})
+        return
+    if code == YOURS:
+        if message:  # else the help has been printed, which is the message
+            print(f"disc: {message}", file=sys.stderr)
+        return
+    print(f"disc: {kind}: {message}", file=sys.stderr)
+    print("This is a mistake in disc, not in your model. Please report it with the command, the output of `disc doctor`,", file=sys.stderr)
+    print("and the traceback that the same command prints with --debug.", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

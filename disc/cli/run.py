@@ -1,0 +1,237 @@
+"""The commands that read an artifact: run, bench, explain, inspect, verify."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, cast
+
+import numpy as np
+import typer
+
+from disc.artifact import file as artifact
+from disc.artifact.file import InputRecord, Manifest
+from disc.artifact.output import check_output, whole_file, writing
+from disc.artifact.signing import check_signature, sign
+from disc.cli.inputs import RANDOM_HELP, Array, given_inputs, random_inputs
+from disc.cli.output import AsJson, Debug, Threads, byte_size, duration, print_json, print_table, spinner, type_text
+from disc.errors import InputRankError, UnsupportedFormatError, printable
+from disc.explain.report import check_text, decision_texts, symbol_text
+from disc.ral.executable import Executable, load
+
+Artifact = Annotated[Path, typer.Argument(help="A .disc file.", metavar="MODEL.disc")]
+Inputs = Annotated[list[str] | None, typer.Option("--input", help="[NAME=]FILE.npy; repeat for each input.")]
+Random = Annotated[str | None, typer.Option("--random", help=RANDOM_HELP)]
+WARM_UP_CALLS = 3
+
+
+def run_command(
+    path: Artifact,
+    inputs: Inputs = None,
+    random: Random = None,
+    outputs: Annotated[
+        list[str] | None, typer.Option("--output", help="FILE.npy for each result in order, or one FILE.npz for all.")
+    ] = None,
+    threads: Threads = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Run an artifact on given or random inputs."""
+    executable = load(path, threads=threads)
+    arrays = given_inputs(executable.manifest["inputs"], inputs or [], random)
+    targets = _output_files(outputs or [], len(executable.manifest["outputs"]))
+    start = time.perf_counter()
+    results = _results(executable, arrays)
+    seconds = time.perf_counter() - start
+    names = [record["name"] for record in executable.manifest["outputs"]]
+    _write(targets, names, results)
+    rows = [_summary(record["name"], record["dtype"], array) for record, array in zip(executable.manifest["outputs"], results, strict=True)]
+    if as_json:
+        print_json({"seconds": seconds, "outputs": rows, "files": targets})
+        return
+    print_table(("result", "type", "min", "mean", "max", "not finite"), [tuple(row.values()) for row in rows], left=2)
+    print(f"one call: {duration(seconds)}" + (f"; wrote {', '.join(targets)}" if targets else ""))
+
+
+def _results(executable: Executable, arrays: Sequence[Array]) -> list[Array]:
+    result = executable(*arrays)
+    return [np.asarray(each) for each in (result if isinstance(result, tuple | list) else [result])]
+
+
+def _output_files(outputs: Sequence[str], results: int) -> list[str]:
+    """The files to write. Raises UnsupportedFormatError and OutputError before the model runs."""
+    archive = len(outputs) == 1 and outputs[0].endswith(".npz")
+    if not archive and len(outputs) > results:
+        raise UnsupportedFormatError(f"{len(outputs)} output files for {results} results")
+    for path in outputs:
+        if not archive and not path.endswith(".npy"):
+            raise UnsupportedFormatError(f"--output {path}: give one .npy file per result, or one .npz file for all")
+        check_output(path)
+    return list(outputs)
+
+
+def _write(targets: Sequence[str], names: Sequence[str], results: Sequence[Array]) -> None:
+    if len(targets) == 1 and targets[0].endswith(".npz"):
+        with whole_file(targets[0]) as file:
+            np.savez(file, **dict(zip(names, results, strict=True)))  # pyright: ignore[reportArgumentType] - names are not its options
+        return
+    for path, array in zip(targets, results, strict=False):
+        with whole_file(path) as file:
+            np.save(file, array)
+
+
+def _summary(name: str, dtype: str, array: Array) -> dict[str, object]:
+    """Name, type, least, mean and greatest finite value, and how many are not finite."""
+    values = (array.astype(np.uint32) << 16).view(np.float32) if dtype == "bf16" else array
+    numbers = np.asarray(values, np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    least, mean, greatest = (float(each) for each in (finite.min(), finite.mean(), finite.max())) if finite.size else (None, None, None)
+    missing = int(numbers.size - finite.size)
+    return {"name": name, "type": type_text(dtype, array.shape), "min": least, "mean": mean, "max": greatest, "not_finite": missing}
+
+
+def bench_command(
+    path: Artifact,
+    shapes: Annotated[list[str] | None, typer.Option("--shape", help=f"One set of sizes; may be repeated. {RANDOM_HELP}")] = None,
+    seconds: Annotated[float, typer.Option(min=0.01, help="How long to run each set.")] = 1.0,
+    threads: Threads = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Time calls on random inputs, per set of sizes."""
+    executable = load(path, threads=threads)
+    records = executable.manifest["inputs"]
+    if not shapes and any(isinstance(dim, str) for record in records for dim in record["dims"]):
+        example = ",".join(f"{record['name']}={'x'.join('8' * len(record['dims']))}" for record in records)
+        raise InputRankError(f"which sizes? give --shape once or more, such as --shape {example}")
+    rows: list[dict[str, object]] = []
+    for text in shapes or [""]:
+        with spinner(f"timing {text}"):
+            rows.append({"shape": text, **_timing(executable, records, text, seconds)})
+    if as_json:
+        print_json({"threads": executable.threads, "isa": executable.isa, "shapes": rows})
+        return
+    columns = ("shape", "calls", "median", "p10", "p90", "first")
+    table = [(row["shape"], row["calls"], *(duration(cast("float", row[name])) for name in columns[2:])) for row in rows]
+    print_table(columns, table)
+
+
+def _timing(executable: Executable, records: Sequence[InputRecord], text: str, seconds: float) -> dict[str, object]:
+    """Median and spread of single calls. first: the very first call of these sizes."""
+    made = random_inputs(records, text)
+    arrays = [made[record["name"]] for record in records]
+    start = time.perf_counter()
+    executable(*arrays)
+    first = time.perf_counter() - start
+    for _ in range(WARM_UP_CALLS):
+        executable(*arrays)
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < 5 or time.perf_counter() < end:
+        start = time.perf_counter()
+        executable(*arrays)
+        times.append(time.perf_counter() - start)
+    tenths = statistics.quantiles(times, n=10)
+    return {"calls": len(times), "median": statistics.median(times), "p10": tenths[0], "p90": tenths[-1], "first": first}
+
+
+def explain_command(
+    path: Artifact,
+    inputs: Inputs = None,
+    random: Random = None,
+    html: Annotated[Path | None, typer.Option(help="Write the report as one HTML page.")] = None,
+    threads: Threads = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show every kernel: source lines, versions, guards; with inputs also times and the share of the machine's limit."""
+    executable = load(path, threads=threads)
+    with spinner("measuring"):
+        if inputs or random is not None:
+            report = executable.explain(*given_inputs(executable.manifest["inputs"], inputs or [], random))
+        else:
+            report = executable.explain()
+    if html is not None:
+        with writing(html):
+            html.write_text(report.to_html(), encoding="utf-8")
+    if as_json:
+        print(report.to_json())
+    elif html is None:
+        print(report)
+    else:
+        print(f"wrote {html}")
+
+
+def inspect_command(path: Artifact, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Show what an artifact is: inputs, outputs, sections, kernels, weights. Runs nothing of it."""
+    sections = artifact.read_sections(path)
+    manifest = artifact.read_manifest(path)
+    if as_json:
+        print_json({**manifest, "sections": [{"name": each.name, "offset": each.offset, "bytes": each.size} for each in sections]})
+        return
+    for line in _description(path, manifest, sections):
+        print(printable(line))
+    print_table(("section", "bytes", "offset"), [(each.name, each.size, each.offset) for each in sections])
+
+
+def _description(path: Path, manifest: Manifest, sections: Sequence[artifact.Section]) -> Iterator[str]:
+    yield f"{path}: {byte_size(path.stat().st_size)}, by {manifest['compiler']}, for {', '.join(manifest.get('code', []))}"
+    for record in manifest["inputs"]:
+        yield f"input  {record['name']}: {type_text(record['dtype'], record['dims'])}"
+    for fixed in manifest.get("fixed", []):
+        yield f"fixed  {fixed['name']} = {fixed['value']}"
+    for record in manifest["outputs"]:
+        yield f"output {record['name']}: {type_text(record['dtype'], record.get('dims', ['?'] * record['rank']))}"
+    for symbol in manifest["symbols"]:
+        yield f"symbol {symbol_text(cast('Mapping[str, object]', symbol), manifest)}"
+    batch = manifest.get("batch")
+    yield f"batch  {batch['symbol']}" if batch is not None else f"batch  none: {manifest.get('batch_refusal', 'not looked for')}"
+    packed = manifest.get("packed")
+    if packed is not None:
+        yield f"packed rows {packed['rows']} of {packed['length']} tokens, {', '.join(packed['outputs'])}"
+    elif "packed_refusal" in manifest:
+        yield f"packed no: {manifest['packed_refusal']}"
+    for check in manifest["checks"]:
+        yield f"check  {check_text(check['message'])}"
+    for text in decision_texts(manifest):
+        yield f"export {text}"
+    kinds = Counter(str(record.get("kind", "kernel")) for record in manifest["kernels"])
+    yield f"launches {len(manifest['kernels'])}: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    yield f"weights {len(manifest.get('weights', []))}, options {manifest['options']}"
+    yield f"the program as StableHLO: {'in section stablehlo' if any(each.name == 'stablehlo' for each in sections) else 'not in here'}"
+
+
+def verify_command(
+    path: Artifact,
+    key: Annotated[Path | None, typer.Option(help="The public key (PEM) whose owner must have signed it.")] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Check every byte of an artifact against its hashes, and its signature."""
+    if key is not None:
+        check_signature(path, key)
+    artifact.verify(path)
+    if as_json:
+        print_json({"path": str(path), "ok": True, "bytes": path.stat().st_size, "signed": key is not None})
+        return
+    print(
+        f"{printable(str(path))}: {byte_size(path.stat().st_size)}, whole" + (f", signed by the owner of {key}" if key is not None else "")
+    )
+
+
+def sign_command(
+    path: Artifact,
+    key: Annotated[Path, typer.Option(help="Your ed25519 private key (PEM), as `openssl genpkey -algorithm ed25519` makes it.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The signed artifact; default: over the file itself.")] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Sign an artifact, so that `disc verify --key` and `disc.load(path, key=...)` can tell who made it."""
+    sign(path, key, output)
+    if as_json:
+        print_json({"path": str(output or path), "signed": True})
+        return
+    print(f"{output or path}: signed")

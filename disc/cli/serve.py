@@ -1,0 +1,63 @@
+"""`disc serve`: answers requests for models over gRPC and HTTP."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from disc.cli.output import AsJson, Debug, print_json
+from disc.config import silence_grpc
+from disc.errors import ConfigurationError, how_to_install
+
+
+def serve_command(
+    path: Annotated[
+        Path, typer.Argument(help="A .disc file, or a folder of NAME.disc and NAME/VERSION/model.disc.", metavar="MODEL.disc|DIR")
+    ],
+    config: Annotated[Path | None, typer.Option(help="Settings (TOML); options below go before it.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="gRPC port; default 8001, 0: any free one.")] = None,
+    http_port: Annotated[int | None, typer.Option(min=0, max=65535, help="HTTP port; default 8000, 0: any free one.")] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="Let clients load and unload models.")] = False,
+    allow_failed_models: Annotated[
+        bool, typer.Option("--allow-failed-models", help="Serve the others where a model cannot be loaded.")
+    ] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Serve models over the Open Inference Protocol until SIGTERM."""
+    silence_grpc()
+    try:
+        from disc.serving.grpc.server import termination
+        from disc.serving.logs import log_to_stderr
+        from disc.serving.server import Server, few_arenas, most_files
+        from disc.serving.settings import ServerSettings, read_settings
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"disc serve needs {error.name}; install it with: {how_to_install('serve')}") from error
+    if not path.exists():
+        raise ConfigurationError(f"{path}: there is no such file or folder")
+    settings = read_settings(config) if config is not None else ServerSettings()
+    given = {key: value for key, value in {"host": host, "port": port, "http_port": http_port}.items() if value is not None}
+    flags = {"admin": admin or settings.admin, "allow_failed_models": allow_failed_models or settings.allow_failed_models}
+    settings = dataclasses.replace(settings, **given, **flags)
+    log_to_stderr()
+    few_arenas()
+    most_files()
+    server = Server(path, settings)
+    server.start()
+    with termination() as wait:  # whoever reads that it serves may end it
+        models = [f"{model.name}:{model.version}" for model in server.core.repository.models()]
+        if as_json:
+            print_json({"host": settings.host, "port": server.port, "http_port": server.http_port, "models": models})
+        else:
+            page = (
+                ""
+                if server.http_port is None
+                else f", http{'s' if settings.tls else ''}://{settings.host}:{server.http_port} (REST, status page)"
+            )
+            print(f"serving {', '.join(models) or 'no model'} on {settings.host}:{server.port} (gRPC){page}", flush=True)
+        wait()
+    server.stop()

@@ -1,0 +1,127 @@
+"""What the host code needs to know of a kernel: how to call it, over how many tasks, under which guards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from disc.shapes import Dim
+from disc.speculation.schedules import Tree
+
+
+@dataclass(frozen=True)
+class Version:
+    """One compiled version: its function name and the guard that must hold for it, "" for the one that is always right.
+
+    guard: a condition in text over dim expressions: "divides(16, S1)" or "equal(S1, S2)"; several are joined by " and ". In a kernel
+    with a `Choice`, what the schedule is, in words.
+    """
+
+    function: str
+    guard: str
+
+
+@dataclass(frozen=True)
+class PackedWeight:
+    """A weight argument to be replaced by panels: array[panel][k][column] of element (k, n) at flat position start + k*k_step + n*n_step.
+
+    argument: which kernel input; columns: panel width, zeros beyond n; group: values of k that lie side by side for each column, so that
+    the panels are array[panel][k // group][column][k % group], zeros beyond k. block, scales: after the rows of every `block` values of k
+    (0 = none) follows a row of f32, one per column, out of the kernel input `scales`: array[n][k / block], row-major. tile: where it is not
+    0, k is (3, 3, channels), and before these panels come those of the weights transformed for tiles of so many outputs
+    (`codegen/winograd.py`), with k of ((tile + 2)^2, channels).
+    """
+
+    argument: int
+    k: int
+    n: int
+    k_step: int
+    n_step: int
+    start: int
+    columns: int
+    group: int = 1
+    block: int = 0
+    scales: int | None = None
+    tile: int = 0
+
+
+@dataclass(frozen=True)
+class Parts:
+    """How k may be split over the tasks of a GEMM, as its schedules say.
+
+    k: its values; multiple: how many of them, times any number, a part may have. counters: bytes that are zeroed before the launch, at the
+    start of `partials` bytes of memory of the call; where they lie is one more argument of the kernel. rows: of the result, for which this
+    memory is enough; with more, k is not split, whatever the schedule says.
+    """
+
+    k: Dim
+    multiple: int
+    counters: Dim
+    partials: Dim
+    rows: Dim
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The schedule of a GEMM is chosen in every call: one version for each of `tree.schedules`.
+
+    features: the sizes that the tree asks for, all but the number of threads, which the runtime knows. tile: rows of a tile, of which
+    the rows of a task are a multiple. splits: whether a task may take k in pieces. parts: None where k is never split over tasks.
+    """
+
+    tree: Tree
+    features: tuple[Dim, Dim, Dim, Dim]
+    tile: int
+    splits: bool
+    parts: Parts | None = None
+
+
+@dataclass(frozen=True)
+class Split:
+    """How the first version runs: `functions` one after the other, the version's own last, each over `tasks` tasks of `cost` each.
+
+    partials: bytes of memory of the call that they hand values on in; where it lies is one more argument of the kernel.
+    """
+
+    functions: tuple[str, ...]
+    tasks: Dim
+    cost: Dim
+    partials: Dim
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of an artifact.
+
+    name: for people; kind: loop, stitch, compute, ...; versions: tried in order, the last has no guard; symbols: the base
+    symbols passed after the pointers; tasks, cost (per task, in cycles), scratch (bytes per thread): expressions over symbols.
+    micro_kernels: the shared (form, rows, vectors) functions that `source` calls; functions: further shared ones, as
+    (name, MLIR text); packed: weights wanted in panels.
+    checks_indices: the last argument is where an index out of range is reported.
+    source: MLIR text of all versions; lines: the user's source lines; ops: the op names fused; notes: why it is as it is.
+    """
+
+    name: str
+    kind: str
+    versions: tuple[Version, ...]
+    symbols: tuple[str, ...]
+    tasks: Dim
+    cost: Dim
+    scratch: Dim
+    source: str
+    lines: tuple[str, ...]
+    ops: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    flops: Dim | None = None
+    bytes: Dim | None = None
+    micro_kernels: tuple[tuple[str, int, int], ...] = ()
+    functions: tuple[tuple[str, str], ...] = ()
+    packed: tuple[PackedWeight, ...] = ()
+    choice: Choice | None = None
+    split: Split | None = None
+    checks_indices: bool = False
+
+    @property
+    def partials(self) -> Dim | None:
+        """Bytes of memory of the call that tasks hand values on in, None for a kernel that takes no such argument."""
+        parts = self.split or (self.choice.parts if self.choice is not None else None)
+        return parts.partials if parts is not None else None

@@ -1,0 +1,235 @@
+"""Attention kernels: a dot, what normalises its rows, and a dot over the same rows, with no buffer of all scores.
+
+A softmax runs over blocks of keys (`attention_blocks`). Any other function of rows needs them whole: the scores of a block of rows go to
+scratch, are normalised in place and multiplied, bit for bit as by the three kernels one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from disc.codegen.plan.contraction import Contraction, read_contraction
+from disc.codegen.plan.index import IndexSpace
+from disc.codegen.plan.kernel import Kernel, Version
+from disc.codegen.plan.rows import RowPlan, plan_rows
+from disc.codegen.plan.softmax import read_causal, read_segments, read_softmax
+from disc.codegen.x86.attention.blocks import Blocks, emit_blocks
+from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
+from disc.codegen.x86.gemm.kernels import emit_columns
+from disc.codegen.x86.gemm.plan import Gemm, declare, micro_kernels, plan_gemm
+from disc.codegen.x86.memory import Buffer, address
+from disc.codegen.x86.rows.kernels import emit_group
+from disc.errors import CompilerBug
+from disc.ir.graph import Body, Node
+from disc.ir.weights import ELEMENT_BYTES
+from disc.shapes import Dim
+from disc.targets.x86 import Isa
+
+BLOCK = 96  # rows of a task: the packed keys of a panel serve all of them; 96 rows of 1024 scores are 384 KiB, within an L2
+
+
+class _Rows:
+    """The parts of a fusion whose rows are kept whole: two contractions, the scores between the first and the rows, the rows' result."""
+
+    def __init__(self, space: IndexSpace, body: Body, isa: Isa) -> None:
+        first, second, self.scores, self.probability = _read(body)
+        self.first = _plan(space, body, first, isa, (self.scores,), frozenset())
+        rows = _between(body, self.scores, self.probability)
+        self.rows: RowPlan = plan_rows(space, rows, frozenset({self.scores}))
+        self.second = _plan(space, body, second, isa, body.yields, frozenset({self.probability}))
+        self.length = self.first.contraction.n
+
+    def row_bytes(self, space: IndexSpace) -> Dim:
+        """Scratch of the row caches of the softmax."""
+        del space
+        return rounded_up(self.length, 16) * (8 * len(self.rows.cached)) + 64
+
+    def offsets(self, space: IndexSpace) -> tuple[Dim, Dim, Dim, Dim]:
+        """Byte offsets in scratch: second contraction, rows, scores, end."""
+        second = rounded_up(self.first.scratch(), 64)
+        rows = second + rounded_up(self.second.scratch(), 64)
+        scores = rows + self.row_bytes(space)
+        return second, rows, scores, scores + self.length * (BLOCK * 4) + 64
+
+
+def emit_attention(name: str, body: Body, space: IndexSpace, isa: Isa) -> Kernel:
+    """The kernel of an attention fusion."""
+    blocks = _read_blocks(space, body, isa)
+    if blocks is not None:
+        functions = blocks.functions()
+        micro, notes, scratch, tasks = blocks.micro_kernels(), blocks.notes(), blocks.places()["end"], blocks.row_blocks()
+        one, two = blocks.first.contraction, blocks.second.contraction
+        keys = one.n if blocks.causal is None else (one.n + 1) // 2  # of the keys, as many as rows as a rule, a row sees half
+        known = blocks.segments is None  # else the lengths of sequences decide
+        emit = lambda frame: emit_blocks(frame, blocks, body)  # noqa: E731
+    else:
+        rows, functions = _Rows(space, body, isa), ()
+        micro = micro_kernels(rows.first) + micro_kernels(rows.second)
+        notes = (
+            "no softmax, so rows are kept whole: "
+            f"scores of {BLOCK} rows at a time stay in scratch, no buffer of {rows.first.contraction.m} x {rows.length} scores",
+            *(f"row of {node.name} kept in scratch between stages" for node in rows.rows.cached),
+        )
+        scratch, tasks = rows.offsets(space)[3], _blocks(rows.first.contraction)
+        one, two, keys, known = rows.first.contraction, rows.second.contraction, rows.length, True
+        emit = lambda frame: _emit(frame, rows, body)  # noqa: E731
+    notes = (*notes, *_gathered(body))
+    symbols = body_symbols(space, body)
+    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, isa.lanes, emit)
+    return Kernel(
+        name, "attention", (Version(f"{name}_v0", ""),), symbols, one.batch * tasks, (one.k + two.n) * keys * (BLOCK // 32) + 64,
+        scratch, source, kernel_lines(body), kernel_ops(body), notes,
+        flops=one.batch * one.m * keys * (one.k + two.n) * 2 if known else None,
+        bytes=traffic(space, body), micro_kernels=tuple(dict.fromkeys(micro)), functions=functions,
+    )  # fmt: skip
+
+
+def _gathered(body: Body) -> tuple[str, ...]:
+    """What to say of the terms of a score that are read by an index each, as in DeBERTa."""
+    count = len([node for node in body.nodes if node.op == "disc.gather"])
+    return (f"{count} terms of a score gathered where it is made, no buffer of them",) if count else ()
+
+
+def _read(body: Body) -> tuple[Node, Node, Node, Node]:
+    """(first dot, second dot, scores, probabilities)."""
+    dots = [node for node in body.nodes if node.op == "stablehlo.dot_general"]
+    if len(dots) != 2:
+        raise CompilerBug(f"an attention fusion holds {len(dots)} dots")
+    probability = dots[1].operands[0]
+    return dots[0], dots[1], _scores(body, dots[0], probability), probability
+
+
+def _read_blocks(space: IndexSpace, body: Body, isa: Isa) -> Blocks | None:
+    """The parts of a fusion around a softmax, None for another function of rows."""
+    dot, second, scores, probability = _read(body)
+    softmax = read_softmax(scores, probability)
+    if softmax is None:
+        return None
+    first = _plan(space, body, dot, isa, (scores,), frozenset())
+    causal = read_causal(space, body, first.contraction, scores)
+    segments = read_segments(space, first.contraction, scores)
+    last = _plan(space, body, second, isa, body.yields, frozenset({probability}))
+    return Blocks(first, last, scores, probability, softmax, causal, segments)
+
+
+def keeps_segments_apart(space: IndexSpace, body: Body) -> bool:
+    """Whether the kernel of an attention fusion of a packed program computes nothing between two sequences."""
+    dot, _, scores, probability = _read(body)
+    contraction = read_contraction(space, dot)
+    declare(space, contraction)
+    return read_softmax(scores, probability) is not None and read_segments(space, contraction, scores) is not None
+
+
+def _plan(space: IndexSpace, body: Body, node: Node, isa: Isa, roots: tuple[Node, ...], leaves: frozenset[Node]) -> Gemm:
+    contraction = read_contraction(space, node)
+    declare(space, contraction)
+    gemm, _ = plan_gemm(space, body, contraction, isa, frozenset(), leaves)
+    gemm.roots = roots
+    return gemm
+
+
+def _blocks(contraction: Contraction) -> Dim:
+    return (contraction.m + (BLOCK - 1)) // BLOCK
+
+
+def _scores(body: Body, dot: Node, probability: Node) -> Node:
+    """The last value computed from the first dot one to one through which alone the rows read the dot."""
+    reached: dict[Node, None] = {dot: None}
+    for node in body.nodes:
+        if node is probability or node.op == "stablehlo.reduce":
+            break
+        if any(operand in reached for operand in node.operands):
+            reached[node] = None
+    return next(node for node in reversed(reached) if _hides(node, reached))
+
+
+def _hides(last: Node, reached: Collection[Node]) -> bool:
+    """Whether all of `reached` that `last` is computed from is read for `last` alone."""
+    behind: set[Node] = set()
+    pending = [last]
+    while pending:
+        fresh = [operand for operand in pending.pop().operands if operand in reached and operand not in behind]
+        behind.update(fresh)
+        pending.extend(fresh)
+    return all(user is last or user in behind for node in behind for user in node.uses)
+
+
+def _between(body: Body, scores: Node, probability: Node) -> Body:
+    """The nodes from the scores to the probabilities."""
+    wanted: dict[Node, None] = {}
+    pending = [probability]
+    while pending:
+        node = pending.pop()
+        if node in wanted or node is scores:
+            continue
+        wanted[node] = None
+        pending.extend(operand for operand in node.operands if operand.op != "input")
+    order = {node: position for position, node in enumerate(body.nodes)}
+    return Body(body.arguments, tuple(sorted(wanted, key=lambda node: order[node])), (probability,))
+
+
+# --- emission -----------------------------------------------------------------------------------------------------------
+
+
+def _emit(frame: Frame, parts: _Rows, body: Body) -> None:
+    b, e = frame.b, frame.emitter
+    c = parts.first.contraction
+    blocks = _blocks(c)
+    with b.loop(frame.begin, frame.end, b.index(1)) as task:
+        position = e.space.variable("gtask", c.batch * blocks)
+        with e.bind("gtask", task.index):
+            batch = e.space.divide(position, blocks)
+            number, block = b.scalar(batch), b.scalar(position - batch * blocks)
+            low = b.op(f"arith.muli {block}, {b.index(BLOCK)} : i64")
+            high = b.op(f"arith.minsi {b.op(f'arith.addi {low}, {b.index(BLOCK)} : i64')}, {b.scalar(c.m)} : i64")
+            with e.bind("gb", number):
+                _emit_block(frame, parts, body, number, (low, high))
+
+
+def _emit_block(frame: Frame, parts: _Rows, body: Body, batch: str, rows: tuple[str, str]) -> None:
+    b, e = frame.b, frame.emitter
+    second, caches, scores, _ = parts.offsets(e.space)
+    buffer = _row_buffer(frame, parts, batch, rows[0], scores, "f32")
+    # A probability stored narrower than its score lies before every score that is still to be read: row r ends at or before row r + 1 of
+    # the scores starts, and within row 0 an element is written only after it was read.
+    narrow = _row_buffer(frame, parts, batch, rows[0], scores, parts.probability.element)
+    always = b.constant("arith.constant true")
+
+    declare(e.space, parts.first.contraction)
+    emit_columns(replace(frame, roots=(parts.scores,), outputs=(buffer,)), parts.first, body, rows, always)
+
+    e.leaves[parts.scores] = buffer
+    moved = address(b, Buffer(frame.scratch, (), "i8"), b.scalar(caches))
+    _emit_softmax(replace(frame, roots=(parts.probability,), outputs=(narrow,), scratch=moved), parts, batch, rows)
+    del e.leaves[parts.scores]
+
+    e.leaves[parts.probability] = narrow
+    declare(e.space, parts.second.contraction)
+    moved = address(b, Buffer(frame.scratch, (), "i8"), b.scalar(second))
+    emit_columns(replace(frame, scratch=moved), parts.second, body, rows, always)
+    del e.leaves[parts.probability]
+
+
+def _row_buffer(frame: Frame, parts: _Rows, batch: str, low: str, place: Dim, element: str) -> Buffer:
+    """The scratch rows of this block as if they were the whole tensor of scores: its base lies before scratch by the rows that precede."""
+    b = frame.b
+    c = parts.first.contraction
+    before = b.op(f"arith.addi {b.op(f'arith.muli {batch}, {b.scalar(c.m)} : i64')}, {low} : i64")
+    elements = b.op(f"arith.muli {before}, {b.scalar(parts.length)} : i64")
+    back = b.op(f"arith.muli {elements}, {b.index(-ELEMENT_BYTES[element])} : i64")
+    base = address(b, Buffer(frame.scratch, (), "i8"), b.scalar(place))
+    return Buffer(address(b, Buffer(base, (), "i8"), back), parts.scores.dims, element)
+
+
+def _emit_softmax(frame: Frame, parts: _Rows, batch: str, rows: Sequence[str]) -> None:
+    b, e = frame.b, frame.emitter
+    c = parts.first.contraction
+    first = b.op(f"arith.muli {batch}, {b.scalar(c.m)} : i64")
+    e.floor = b.scope  # this block's scratch is known from here on
+    with b.loop(rows[0], rows[1], b.index(1)) as row:
+        name = e.name("row")
+        position = e.space.variable(name, c.batch * c.m)
+        with e.bind(name, b.op(f"arith.addi {first}, {row.index} : i64")):
+            emit_group(frame, parts.rows, position)
+    e.floor = None

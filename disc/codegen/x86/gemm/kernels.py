@@ -1,0 +1,387 @@
+"""Compute kernels: a dot or convolution with everything fused into its operands' packing and its epilogue.
+
+Loops: tasks are (batch, panel of columns, block of rows, part of k where that is split: `split_k.py`); within a task come pieces of k, then
+tiles of up to ROWS rows, each a call of a shared micro-kernel, whose tile the epilogue reads from L1. The sizes and the order are numbers
+that the host passes with every call, chosen by a tree (`disc/speculation/schedules.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from disc.codegen.mlir.builder import Builder
+from disc.codegen.plan.contraction import read_contraction
+from disc.codegen.plan.index import ONE, IndexSpace, split_linear
+from disc.codegen.plan.kernel import Choice, Kernel, PackedWeight, Version
+from disc.codegen.plan.rows import check_single_dot
+from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, traffic
+from disc.codegen.x86.gemm.epilogue import Epilogue
+from disc.codegen.x86.gemm.few_rows import (
+    FEW,
+    are_few_rows,
+    emit_few_rows,
+    few_rows_functions,
+    few_rows_note,
+    may_be_few_rows,
+    turned,
+)
+from disc.codegen.x86.gemm.micro import call_micro
+from disc.codegen.x86.gemm.packing import right_panel, row_pointers, strips
+from disc.codegen.x86.gemm.plan import (
+    PANEL,
+    ROWS,
+    Gemm,
+    declare,
+    micro_kernels,
+    notes,
+    panels,
+    plan_gemm,
+    row_counts,
+    share,
+    vector_counts,
+)
+from disc.codegen.x86.gemm.split_k import Share, plan_parts, share_of_task, split_over_k
+from disc.codegen.x86.memory import Buffer, address
+from disc.ir.costs import node_cost
+from disc.ir.graph import Body, Node
+from disc.ir.weights import ELEMENT_BYTES
+from disc.shapes import Dim
+from disc.speculation.schedules import FEATURES, SCHEDULE_SYMBOLS, Schedule, Tree
+from disc.targets.x86 import Isa
+
+RESIDENT_BYTES = 448 * 1024  # of a packed B that stays in an L2 of 1 MiB beside the rows of A and of the result that pass by
+RESULT_BYTES = 1024 * 1024  # a larger result does not stay there
+STREAMED = Schedule(rows=60, k=4096, ahead=1, panels_first=1)  # of a small B: A, the result and a residual are gone through once
+FEW_TASKS = 16  # there may be more threads than blocks of columns
+SHARED = Schedule(rows=ROWS, k=4096, ahead=1, panels_first=0)  # of these: a tile is a task (1.3 to 1.8 times as fast on two threads)
+SHARED_ROWS = 96  # beyond, there are tasks enough
+
+
+def emit_compute(name: str, body: Body, space: IndexSpace, isa: Isa, weights: frozenset[Node], tree: Tree) -> Kernel:
+    """The kernel of a compute fusion; `weights` are the arguments known to be weights, which are packed ahead of time."""
+    node = check_single_dot(body)
+    gemm, packed = plan_compute(space, body, node, isa, weights)
+    contraction = gemm.contraction
+    choice = _choice(gemm, tree)
+    if choice.splits:
+        gemm.tile_rows = max(schedule.rows for schedule in choice.tree.schedules)
+    gemm.splits = choice.parts is not None
+    symbols = (*body_symbols(space, body), *SCHEDULE_SYMBOLS)
+    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, isa.lanes, lambda frame: _emit(frame, gemm, body, packed))
+    rows, blocks, *_, span, parts = (Dim.symbol(name) for name in SCHEDULE_SYMBOLS)
+    macs = contraction.batch * contraction.m * contraction.n * contraction.k
+    work = sum(node_cost(root) for root in body.yields)
+    few = may_be_few_rows(gemm)
+    return Kernel(
+        name, "compute", tuple(Version(f"{name}_v0", schedule.describe()) for schedule in choice.tree.schedules), symbols,
+        contraction.batch * panels(gemm) * blocks * (parts if gemm.splits else 1),
+        (span if gemm.splits else contraction.k) * rows * gemm.panel // 32 + 64, gemm.scratch(), source,
+        kernel_lines(body), kernel_ops(body), notes(gemm, packed, work) + ((few_rows_note(gemm),) if few else ()),
+        flops=macs * 2, bytes=traffic(space, body), micro_kernels=() if are_few_rows(gemm) else micro_kernels(gemm),
+        functions=few_rows_functions(gemm) if few else (), packed=(packed,) if packed else (), choice=choice,
+    )  # fmt: skip
+
+
+def plan_compute(space: IndexSpace, body: Body, node: Node, isa: Isa, weights: frozenset[Node]) -> tuple[Gemm, PackedWeight | None]:
+    """The plan for a dot. A matrix times a column is done as a row times the matrix' transpose, where that is read in place."""
+    contraction = read_contraction(space, node)
+    other = turned(contraction)
+    if other is not contraction:
+        declare(space, other)
+        gemm, _ = plan_gemm(space, body, other, isa, frozenset())
+        if may_be_few_rows(gemm):
+            return gemm, None
+    declare(space, contraction)
+    return plan_gemm(space, body, contraction, isa, weights)
+
+
+def _choice(gemm: Gemm, tree: Tree) -> Choice:
+    """The part of the tree that these sizes leave open."""
+    features = (gemm.contraction.m, gemm.contraction.n, gemm.panel_rows(), gemm.contraction.batch)
+    known = {number: size.const for number, size in enumerate(features) if size.is_const}
+    pruned = tree.prune(known)
+    rows = _streamed_rows(gemm)
+    if rows is not None:
+        pruned = pruned.with_above(0, rows, STREAMED).prune(known)
+    tasks = panels(gemm) * gemm.contraction.batch
+    if tasks.is_const and 0 < tasks.const <= FEW_TASKS:
+        pruned = pruned.with_between(0, ROWS, SHARED_ROWS, FEATURES.index("threads"), tasks.const, SHARED).prune(known)
+    pruned, rows = split_over_k(gemm, pruned)
+    most = max(schedule.parts for schedule in pruned.schedules)
+    depth = features[2].const if features[2].is_const else None
+    splits = gemm.left is not None and any(depth is None or schedule.k < depth for schedule in pruned.schedules)
+    return Choice(pruned, features, ROWS, splits, plan_parts(gemm, most, rows))
+
+
+def _streamed_rows(gemm: Gemm) -> int | None:
+    """How many rows a result must have at least to go through A and the result once, where B stays in L2 meanwhile."""
+    c = gemm.contraction
+    if not (gemm.packed and c.n.is_const and c.k.is_const and gemm.panel < c.n.const):
+        return None
+    panels_bytes = gemm.panel_rows().const * gemm.panel_step * panels(gemm).const
+    if panels_bytes > RESIDENT_BYTES:
+        return None
+    return RESULT_BYTES // (c.n.const * ELEMENT_BYTES[c.node.element])
+
+
+# --- emission -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """How a task goes through k, as SSA values.
+
+    depth: rows of the panel at a time; ahead: whether the next piece of B is prefetched, i1; last: whether no other task
+    asks for the next piece; splits: whether there may be several pieces; share: the task's part of k where that may be split.
+    """
+
+    depth: str
+    ahead: str
+    last: str
+    splits: bool
+    share: Share | None = None
+
+
+def _emit(frame: Frame, gemm: Gemm, body: Body, packed: PackedWeight | None) -> None:
+    b, m = frame.b, gemm.contraction.m
+    if not may_be_few_rows(gemm):
+        _emit_tasks(frame, gemm, body, packed)
+    elif are_few_rows(gemm):
+        emit_few_rows(frame, gemm, _epilogue(gemm, body))
+    else:
+        few = _condition(b, "sle", b.scalar(m), b.index(FEW))
+        with b.when(few):
+            emit_few_rows(frame, gemm, _epilogue(gemm, body))
+        with b.when(b.op(f"arith.xori {few}, {b.constant('arith.constant true')} : i1")):
+            _emit_tasks(frame, gemm, body, packed)
+
+
+def _emit_tasks(frame: Frame, gemm: Gemm, body: Body, packed: PackedWeight | None) -> None:
+    """Tasks are (batch, panel of columns, block of rows), the last two in the order of the schedule."""
+    b = frame.b
+    c = gemm.contraction
+    _, blocks, _, _, panels_first, _, parts = (b.variables[name].ssa for name in SCHEDULE_SYMBOLS)
+    across, panel_count = _condition(b, "ne", panels_first, b.index(0)), b.scalar(panels(gemm))
+    inner, outer = (b.op(f"arith.select {across}, {pair} : i64") for pair in (f"{panel_count}, {blocks}", f"{blocks}, {panel_count}"))
+    with b.loop(frame.begin, frame.end, b.index(1)) as task:
+        number, part = _divide(b, task.index, parts) if gemm.splits else (task.index, "")
+        rest, fast = _divide(b, number, inner)
+        batch, slow = (b.index(0), rest) if c.batch == ONE else _divide(b, rest, outer)
+        block, panel = (b.op(f"arith.select {across}, {pair} : i64") for pair in (f"{slow}, {fast}", f"{fast}, {slow}"))
+        fresh = b.op(f"arith.ori {across}, {_condition(b, 'eq', task.index, frame.begin)} : i1")
+        fresh = b.op(f"arith.ori {fresh}, {_condition(b, 'eq', block, b.index(0))} : i1")
+        early = _condition(b, "ult", b.op(f"arith.subi {task.index}, {frame.begin} : i64"), inner)
+        final = _condition(b, "eq", b.op(f"arith.addi {block}, {b.index(1)} : i64"), blocks)
+        last = b.op(f"arith.select {across}, {early}, {final} : i1")
+        if gemm.splits:  # the next part lies behind this one, and is the next task
+            split = _condition(b, "ne", parts, b.index(1))
+            follows = _condition(b, "ult", b.op(f"arith.addi {task.index}, {b.index(1)} : i64"), frame.end)
+            last = b.op(f"arith.select {split}, {follows}, {last} : i1")
+        with b.variable("gb", batch):
+            _emit_panel(frame, gemm, body, (block, panel, part), (fresh, last), packed)
+
+
+def _condition(b: Builder, comparison: str, left: str, right: str) -> str:
+    return b.op(f"arith.cmpi {comparison}, {left}, {right} : i64")
+
+
+def _divide(b: Builder, value: str, divisor: str) -> tuple[str, str]:
+    """(quotient, remainder) of non-negative numbers."""
+    quotient = b.op(f"arith.divui {value}, {divisor} : i64")
+    return quotient, b.op(f"arith.subi {value}, {b.op(f'arith.muli {quotient}, {divisor} : i64')} : i64")
+
+
+def _panel_rows(b: Builder, gemm: Gemm, k: str) -> str:
+    """Whole rows of a packed panel for `k` values."""
+    rows, _ = _divide(b, k, b.index(gemm.form.group))
+    if not gemm.form.block:
+        return rows
+    return b.op(f"arith.addi {rows}, {_divide(b, k, b.index(gemm.form.block))[0]} : i64")
+
+
+def _emit_panel(
+    frame: Frame, gemm: Gemm, body: Body, place: tuple[str, str, str], flags: tuple[str, str], packed: PackedWeight | None
+) -> None:
+    """The task at place = (block, panel, part of k). flags: (must B be packed, is this the task to fetch the next piece of B)."""
+    b, c = frame.b, gemm.contraction
+    rows, _, depth, ahead, *_ = (b.variables[name].ssa for name in SCHEDULE_SYMBOLS)
+    low = b.op(f"arith.muli {place[0]}, {rows} : i64")
+    high = b.op(f"arith.minsi {b.op(f'arith.addi {low}, {rows} : i64')}, {b.scalar(c.m)} : i64")
+    share = share_of_task(frame, gemm, place[2], place[1], low) if gemm.splits else None
+    walk = _Walk(depth, _condition(b, "ne", ahead, b.index(0)), flags[1], gemm.splits or gemm.tile_rows > ROWS, share)
+    _emit_strips(frame, gemm, body, (low, high), place[1], flags[0], packed, walk)
+
+
+def emit_columns(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], fresh: str) -> None:
+    """All columns of the given rows, for a batch bound to gb; `fresh`: whether the panels of B must be packed."""
+    b = frame.b
+    never = b.constant("arith.constant false")
+    walk = _Walk(b.scalar(gemm.panel_rows()), never, never, False)
+    with b.loop(b.index(0), b.scalar(panels(gemm)), b.index(1)) as panel:
+        _emit_strips(frame, gemm, body, rows, panel.index, fresh, None, walk)
+
+
+def emit_panel_rows(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], panel: str, packed: PackedWeight) -> None:
+    """The given rows of one panel of a weight packed ahead of time, for a batch bound to gb."""
+    b = frame.b
+    never = b.constant("arith.constant false")
+    _emit_strips(frame, gemm, body, rows, panel, never, packed, _Walk(b.scalar(gemm.panel_rows()), never, never, False))
+
+
+def _emit_strips(
+    frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], panel: str, fresh: str, packed: PackedWeight | None, walk: _Walk
+) -> None:
+    """One panel: as many columns at a time as the accumulators hold."""
+    b, c = frame.b, gemm.contraction
+    column = b.op(f"arith.muli {panel}, {b.index(gemm.panel)} : i64")
+    column_end = b.op(f"arith.minsi {b.op(f'arith.addi {column}, {b.index(gemm.panel)} : i64')}, {b.scalar(c.n)} : i64")
+    pointer, step = right_panel(frame, gemm, panel, column, column_end, fresh, packed)
+    with strips(b, gemm, (column, column_end), pointer) as (strip, moved):
+        _emit_parts(frame, gemm, body, rows, strip, moved, step, walk)
+
+
+def _emit_parts(
+    frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], columns: tuple[str, str], pointer: str, step: str, walk: _Walk
+) -> None:
+    """The pieces of k one after the other; the sums of all rows stay in memory from piece to piece."""
+    b = frame.b
+    k = b.scalar(gemm.contraction.k)
+    if not walk.splits:
+        always = b.constant("arith.constant true")
+        never = b.constant("arith.constant false")
+        piece = _Piece(b.index(0), k, pointer, step, never, always, always, frame.scratch, b.index(0))
+        _emit_tiles(frame, gemm, body, rows, columns, piece, walk)
+        return
+    length = b.op(f"arith.muli {walk.depth}, {b.index(gemm.form.group)} : i64")
+    if gemm.form.block:
+        blocks = b.op(f"arith.ceildivui {length}, {b.index(gemm.form.block)} : i64")
+        length = b.op(f"arith.muli {blocks}, {b.index(gemm.form.block)} : i64")
+    start, stop = (b.index(0), k) if walk.share is None else (walk.share.start, walk.share.stop)
+    end = b.op(f"arith.maxsi {stop}, {b.index(1)} : i64")  # without values of k the sums are zeros, which must still be stored
+    whole = _condition(b, "sge", length, k)
+    tiles = frame.scratch
+    if walk.share is not None:
+        whole = b.op(f"arith.select {walk.share.split}, {b.constant('arith.constant false')}, {whole} : i1")
+        tiles = walk.share.sums(columns)
+    tile_step = b.op(f"arith.select {whole}, {b.index(0)}, {b.index(PANEL * ELEMENT_BYTES[gemm.element])} : i64")
+    with b.loop(start, end, length) as piece:
+        after = b.op(f"arith.addi {piece.index}, {length} : i64")
+        count = b.op(f"arith.subi {b.op(f'arith.minsi {after}, {stop} : i64')}, {piece.index} : i64")
+        row = _panel_rows(b, gemm, piece.index)
+        moved = address(b, Buffer(pointer, (), "i8"), b.op(f"arith.muli {row}, {step} : i64"))
+        later, final = _condition(b, "ne", piece.index, start), _condition(b, "sge", after, stop)
+        place = _Piece(piece.index, count, moved, step, later, final, whole, tiles, tile_step)
+        _emit_tiles(frame, gemm, body, rows, columns, place, walk)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A piece of k, as SSA values.
+
+    start, count: which values; pointer, step: its rows of the panel; later: whether it is added to a tile that earlier pieces left;
+    final: whether it is the task's last; whole: whether it is all of k; tiles: where the first row of the task has its sums, tile_step:
+    bytes from there to those of the next.
+    """
+
+    start: str
+    count: str
+    pointer: str
+    step: str
+    later: str
+    final: str
+    whole: str
+    tiles: str
+    tile_step: str
+
+
+def _epilogue(gemm: Gemm, body: Body) -> Epilogue:
+    c = gemm.contraction
+    at = c.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("gn"))
+    return Epilogue(body, c.node, at, c.n, gemm.width, gemm.element, "dot", gemm.target)
+
+
+def _emit_tiles(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], columns: tuple[str, str], piece: _Piece, walk: _Walk) -> None:
+    """Tiles of as equal a number of rows as can be: 8 rows are 4 and 4, not 6 and 2, which would wait for memory."""
+    b = frame.b
+    total = b.op(f"arith.subi {rows[1]}, {rows[0]} : i64")
+    passes = b.op(f"arith.divui {b.op(f'arith.addi {total}, {b.index(ROWS - 1)} : i64')}, {b.index(ROWS)} : i64")
+    epilogue = _epilogue(gemm, body)
+    ahead = _Ahead(frame, gemm, piece, walk, passes)
+    with b.loop(b.index(0), passes, b.index(1)) as tile:
+        turn = tile.index if walk.share is None else walk.share.tile(tile.index, passes)
+        done, stop = (share(b, number, total, passes) for number in (turn, b.op(f"arith.addi {turn}, {b.index(1)} : i64")))
+        start, end = (b.op(f"arith.addi {rows[0]}, {each} : i64") for each in (done, stop))
+        count = b.op(f"arith.subi {stop}, {done} : i64")
+        place = address(b, Buffer(piece.tiles, (), "i8"), b.op(f"arith.muli {done}, {piece.tile_step} : i64"))
+        k_step = row_pointers(frame, gemm, start, count, None if walk.share is None else (walk.share.start, walk.share.stop))
+        with b.when(piece.final if walk.share is None else walk.share.whole(piece.final)):  # who stores a tile of parts is not known yet
+            epilogue.prefetch(frame, start, count, columns[0])
+        width = b.op(f"arith.subi {columns[1]}, {columns[0]} : i64")
+        _call_micro(frame, gemm, count, width, k_step, piece, place, ahead.at(tile.index, end, count))
+        with b.when(piece.final):
+            if walk.share is None:
+                _store_tile(frame, epilogue, (start, count), place, columns)
+            else:
+                with b.when(walk.share.is_last(turn, columns)):
+                    _store_tile(frame, epilogue, (start, count), walk.share.total(place, start, count, columns), columns)
+
+
+def _store_tile(frame: Frame, epilogue: Epilogue, rows: tuple[str, str], tile: str, columns: tuple[str, str]) -> None:
+    """Stores the results of a tile. rows: its first and how many."""
+    b, e = frame.b, frame.emitter
+    with b.loop(b.index(0), rows[1], b.index(1)) as row, e.bind("gm", b.op(f"arith.addi {rows[0]}, {row.index} : i64")):
+        epilogue.store_row(frame, tile, row.index, columns)
+
+
+class _Ahead:
+    """What the tiles of one part prefetch: each its share of the next part of a packed B, which follows this one in memory, while the
+    walk asks for it; else the rows of A of the tile after this one, where rows follow each other."""
+
+    def __init__(self, frame: Frame, gemm: Gemm, piece: _Piece, walk: _Walk, passes: str) -> None:
+        self.frame, self.gemm, self.piece = frame, gemm, piece
+        self.has_right = gemm.packed and gemm.width == gemm.panel
+        form = split_linear(gemm.left.rest, "gm") if gemm.left is not None and gemm.left.k_step == ONE else None
+        self.has_left = form is not None and form[0] == gemm.contraction.k
+        b = frame.b
+        self.never = b.constant("arith.constant false")
+        self.wanted = self.never
+        if not self.has_right:
+            return
+        size = b.op(f"arith.muli {_panel_rows(b, gemm, piece.count)}, {b.index(gemm.panel_step)} : i64")
+        self.start = address(b, Buffer(piece.pointer, (), "i8"), size)
+        some = b.op(f"arith.maxsi {passes}, {b.index(1)} : i64")
+        self.share = b.op(f"arith.divui {size}, {some} : i64")
+        not_final = b.op(f"arith.xori {piece.final}, {b.constant('arith.constant true')} : i1")
+        self.wanted = b.op(f"arith.andi {walk.ahead}, {b.op(f'arith.ori {walk.last}, {not_final} : i1')} : i1")
+        self.step = b.op(f"arith.divui {b.index(gemm.panel_step)}, {some} : i64")
+
+    def at(self, number: str, following: str, count: str) -> tuple[str, str]:
+        """(address, bytes per row of B) for tile `number` of the part; `following`: the first row after it; count: its rows."""
+        b = self.frame.b
+        place, step = self._left(following, count) if self.has_left else (self.frame.scratch, b.index(0))
+        if not self.has_right:
+            return place, step
+        own = address(b, Buffer(self.start, (), "i8"), b.op(f"arith.muli {number}, {self.share} : i64"))
+        place = b.op(f"arith.select {self.wanted}, {own}, {place} : i1, !llvm.ptr")
+        return place, b.op(f"arith.select {self.wanted}, {self.step}, {step} : i64")
+
+    def _left(self, following: str, count: str) -> tuple[str, str]:
+        """As many rows of A as this tile has; none where a part is less than a row."""
+        frame, gemm, b = self.frame, self.gemm, self.frame.b
+        assert gemm.left is not None
+        leaf = frame.emitter.leaves[gemm.left.leaf]
+        assert isinstance(leaf, Buffer)
+        with frame.emitter.bind("gm", following):
+            place = address(b, leaf, b.scalar(gemm.left.rest))
+        step = b.op(f"arith.muli {count}, {b.index(gemm.left_size * gemm.form.group)} : i64")
+        return place, b.op(f"arith.select {self.piece.whole}, {step}, {b.index(0)} : i64")
+
+
+def _call_micro(frame: Frame, gemm: Gemm, count: str, width: str, k_step: str, piece: _Piece, tile: str, ahead: tuple[str, str]) -> None:
+    """Calls the micro-kernel of this tile's number of rows and vectors."""
+    b = frame.b
+    array = address(b, Buffer(frame.scratch, (), "i8"), b.index(gemm.tile_bytes))
+    skip = b.op(f"arith.muli {piece.start}, {k_step} : i64")
+    right = f"{piece.pointer}, {piece.step}, {piece.count}"
+    operands = f"{array}, {skip}, {k_step}, {right}, {tile}, {b.index(PANEL)}, {piece.later}, {ahead[0]}, {ahead[1]}"
+    call_micro(b, gemm.form, gemm.lanes, row_counts(gemm), vector_counts(gemm), (count, width), operands)

@@ -1,0 +1,227 @@
+"""The plan of a compute kernel: how both operands are read, where packed pieces lie in scratch, which micro-kernels it calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from disc.codegen.mlir.builder import Builder, register_element
+from disc.codegen.plan.contraction import Contraction, Operand, trace_views
+from disc.codegen.plan.index import ONE, ZERO, IndexSpace, split_linear
+from disc.codegen.plan.kernel import PackedWeight
+from disc.codegen.x86.function import rounded_up
+from disc.codegen.x86.gemm.forms import Form, choose_form
+from disc.codegen.x86.gemm.patches import Patches, read_patches
+from disc.errors import CompilerBug
+from disc.ir.graph import Body, Node
+from disc.ir.weights import ELEMENT_BYTES
+from disc.shapes import Dim
+from disc.targets.x86 import Isa
+
+ROWS = 6  # 6 x 4 accumulators of 16 lanes: 24 + 4 + 1 of 32 registers (112-116 GF/s of a 112-116 GF/s limit on Zen 4)
+VECTORS = {16: 4, 8: 2}  # per ISA level: AVX-512 has 32 registers, AVX2 16
+PANEL = 64  # columns of a packed panel, the same for every ISA level so that packed weights serve all
+GROUP = ("gk", "gk1", "gk2", "gk3")  # the positions in k of a group's members while it is packed
+
+Target = Callable[[str], None]  # takes the values of a kernel's one root at (gm, gn), which it keeps to itself
+
+
+@dataclass(frozen=True)
+class Access:
+    """An operand that is a buffer under views: offset(row or column, k) is affine in k."""
+
+    leaf: Node
+    k_step: Dim
+    rest: Dim
+
+
+@dataclass(eq=False)
+class Gemm:
+    """The plan of one compute kernel: panels, sources of both operands, and where things lie in scratch."""
+
+    contraction: Contraction
+    form: Form
+    lanes: int
+    vectors: int
+    panel: int
+    left: Access | None
+    right: Access | None
+    packed: bool
+    roots: tuple[Node, ...]
+    patches: Patches | None = None
+    unused: tuple[str, ...] = ()  # features of the target that would multiply faster, had they a micro-kernel
+    tile_rows: int = ROWS  # that scratch has room for: more than a tile where sums are kept from one piece of k to the next
+    splits: bool = False  # whether k may be split over tasks (`split_k.py`)
+    target: Target | None = None
+
+    @property
+    def element(self) -> str:
+        """The element type of the accumulators."""
+        return self.form.accumulator
+
+    @property
+    def tile_bytes(self) -> int:
+        return self.tile_rows * PANEL * ELEMENT_BYTES[self.element]
+
+    @property
+    def width(self) -> int:
+        """Columns that the accumulators hold at a time."""
+        return self.lanes * min(self.vectors, self.panel // self.lanes)
+
+    @property
+    def left_size(self) -> int:
+        """Bytes of one element of A, in place or packed."""
+        return ELEMENT_BYTES[self.form.left]
+
+    @property
+    def panel_step(self) -> int:
+        """Bytes from one row of a packed panel of B to the next."""
+        return self.panel * self.form.unit
+
+    def panel_rows(self) -> Dim:
+        """Rows of a panel: values of k in groups, and rows of scales."""
+        k, form = self.contraction.k, self.form
+        rows = (k + (form.group - 1)) // form.group
+        return rows + (k + (form.block - 1)) // form.block if form.block else rows
+
+    @property
+    def left_offset(self) -> int:
+        """Where packed rows of A start in scratch: after the tile and the row pointers."""
+        return self.tile_bytes + 64
+
+    def right_offset(self) -> Dim:
+        """Where the packed panel of B starts in scratch."""
+        rows = rounded_up(self.contraction.k, 16) * (ROWS * self.left_size) if self.left is None else ZERO
+        return rows + self.left_offset
+
+    def scratch(self) -> Dim:
+        """Bytes of scratch per thread."""
+        panel = ZERO if self.packed else self.panel_rows() * self.panel_step
+        return self.right_offset() + panel + 64
+
+
+def declare(space: IndexSpace, contraction: Contraction) -> None:
+    """Sets the extents of the loop variables gm, gn, gb and, for each k of a group, GROUP to those of `contraction`."""
+    c = contraction
+    for name, extent in (("gm", c.m), ("gn", c.n), ("gb", c.batch), *((name, c.k) for name in GROUP)):
+        space.variable(name, extent)
+
+
+def plan_gemm(
+    space: IndexSpace, body: Body, contraction: Contraction, isa: Isa, weights: frozenset[Node], leaves: frozenset[Node] = frozenset()
+) -> tuple[Gemm, PackedWeight | None]:
+    """How the operands are read. `leaves`: values of the fusion that will lie in memory like inputs."""
+    accumulator = register_element(contraction.node.element)
+    choice = choose_form(contraction.left.node.element, contraction.right.node.element, accumulator, isa.features)
+    form = choice.form
+    columns = contraction.n.const if contraction.n.is_const else PANEL
+    panel = PANEL if columns >= PANEL else max((columns + 15) // 16 * 16, 16)
+    left = _access(space, contraction.left, "gm", form.left, leaves)
+    if left is not None and form.reads_groups and left.k_step != ONE:
+        left = None
+    right = _access(space, contraction.right, "gn", form.right, leaves)
+    packed = _packed_weight(body, contraction, right, panel, form, weights)
+    if form.block and packed is None:
+        raise CompilerBug(f"a scaled dot whose weight cannot be packed (line {contraction.node.line})")
+    patches = read_patches(space, contraction) if form.group == 1 and form.right == form.accumulator else None
+    gemm = Gemm(
+        contraction, form, isa.lanes, VECTORS[isa.lanes], panel, left, right, packed is not None, body.yields, patches, choice.unused
+    )
+    return gemm, packed
+
+
+def _access(space: IndexSpace, operand: Operand, free: str, element: str, leaves: frozenset[Node]) -> Access | None:
+    """How to read the operand in place: possible when it is a buffer of `element` under views, affine in k, without bounds."""
+    index, bounds = operand.locate(Dim.symbol("gb"), Dim.symbol(free), Dim.symbol("gk"))
+    if bounds or operand.node.element != element:
+        return None
+    traced = trace_views(space, operand.node, index, leaves)
+    if traced is None:
+        return None
+    form = split_linear(traced[1], "gk")
+    if form is None:
+        return None
+    return Access(traced[0], *form)
+
+
+def _packed_weight(
+    body: Body, contraction: Contraction, access: Access | None, panel: int, form: Form, weights: frozenset[Node]
+) -> PackedWeight | None:
+    if access is None or access.leaf not in weights or len(set(access.leaf.uses)) != 1:
+        return None
+    place = split_linear(access.rest, "gn")
+    if place is None or not (
+        place[0].is_const and place[1].is_const and access.k_step.is_const and contraction.n.is_const and contraction.k.is_const
+    ):
+        return None
+    scales = body.arguments.index(contraction.scales) if contraction.scales is not None else None
+    return PackedWeight(
+        body.arguments.index(access.leaf),
+        contraction.k.const,
+        contraction.n.const,
+        access.k_step.const,
+        place[0].const,
+        place[1].const,
+        panel,
+        form.group,
+        form.block,
+        scales,
+    )
+
+
+def panels(gemm: Gemm) -> Dim:
+    return (gemm.contraction.n + (gemm.panel - 1)) // gemm.panel
+
+
+def micro_kernels(gemm: Gemm) -> tuple[tuple[str, int, int], ...]:
+    return tuple((gemm.form.name, rows, vectors) for rows in row_counts(gemm) for vectors in vector_counts(gemm))
+
+
+def row_counts(gemm: Gemm) -> tuple[int, ...]:
+    """The heights that tiles may have."""
+    m = gemm.contraction.m
+    if m.is_const and 0 < m.const <= ROWS:
+        return (m.const,)
+    return tuple(range(1, ROWS + 1))
+
+
+def vector_counts(gemm: Gemm) -> tuple[int, ...]:
+    most = min(gemm.vectors, gemm.panel // gemm.lanes)
+    n = gemm.contraction.n
+    if n.is_const and n.const % (most * gemm.lanes) == 0:
+        return (most,)
+    return tuple(range(1, most + 1))
+
+
+def notes(gemm: Gemm, packed: PackedWeight | None, work: int) -> tuple[str, ...]:
+    right = "packed ahead of time" if packed else "read in place" if is_direct(gemm) else "packed per panel"
+    if gemm.contraction.node.op == "stablehlo.convolution":
+        right = f"{right}, {gemm.patches.describe() if gemm.patches is not None else 'patches packed by gathers'}"
+    why = gemm.contraction.node.attrs.get("disc.note")
+    left = "read in place" if gemm.left is not None else "packed per tile"
+    return (
+        f"tiles of up to {ROWS} rows x {gemm.vectors} vectors of {gemm.lanes}, panels of {gemm.panel} columns",
+        f"micro-kernel: {gemm.form.name}" + "".join(f"; {feature} of the target is not used yet" for feature in gemm.unused),
+        f"A {left}; B {right}; epilogue cost {work}",
+        *((why,) if isinstance(why, str) else ()),
+    )
+
+
+def share(b: Builder, number: str, total: str, parts: str) -> str:
+    """Where part `number` of `total` starts, when all `parts` are about equal."""
+    return b.op(f"arith.divui {b.op(f'arith.muli {number}, {total} : i64')}, {parts} : i64")
+
+
+def is_direct(gemm: Gemm) -> bool:
+    if gemm.packed or gemm.right is None or gemm.patches is not None or gemm.form.group != 1:
+        return False
+    form = split_linear(gemm.right.rest, "gn")
+    return form is not None and form[0] == ONE
+
+
+def is_transposed(gemm: Gemm) -> bool:
+    """True when B's k runs along memory in values or groups of 16 or 32 bits, which are transposed in registers, 32 bits at a time."""
+    assert gemm.right is not None
+    form, k = gemm.form, gemm.contraction.k
+    whole = form.group <= 2 or (k.is_const and k.const % form.group == 0)
+    return gemm.right.k_step == ONE and gemm.lanes == 16 and (form.unit == 4 or (form.unit == 2 and form.group == 1)) and whole

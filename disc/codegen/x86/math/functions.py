@@ -1,0 +1,95 @@
+"""Vector math: StableHLO and CHLO elementwise functions as straight-line arith and math operations.
+
+Every function handles NaN, infinities, signed zeros and denormals as PyTorch's eager mode does. f32 exp, expm1, log, log1p, tanh, logistic
+and erf are computed in f32; the rarer f32 functions are computed in f64 and rounded once, which keeps them within 1 ulp.
+"""
+
+from collections.abc import Callable
+
+from disc.codegen.x86.math import erf as math_erf
+from disc.codegen.x86.math import exp_log as math_exp_log
+from disc.codegen.x86.math import gamma as math_gamma
+from disc.codegen.x86.math import hyperbolic as math_hyperbolic
+from disc.codegen.x86.math import power as math_power
+from disc.codegen.x86.math import trigonometric
+from disc.codegen.x86.math.lanes import Lanes, VectorBuilder, narrow, widen
+
+Unary = Callable[[Lanes, str], str]
+Binary = Callable[[Lanes, str, str], str]
+
+
+def sqrt(m: Lanes, x: str) -> str:
+    """Correctly rounded."""
+    return m.sqrt(x)
+
+
+def rsqrt(m: Lanes, x: str) -> str:
+    """1 / sqrt(x), two correctly rounded operations: within 1.5 ulp."""
+    return m.div(m.const(1.0), m.sqrt(x))
+
+
+# Computed in the format of the operand.
+UNARY: dict[str, Unary] = {
+    "exponential": math_exp_log.exponential,
+    "exponential_minus_one": math_exp_log.exponential_minus_one,
+    "log": math_exp_log.logarithm,
+    "log_plus_one": math_exp_log.log_plus_one,
+    "logistic": math_exp_log.logistic,
+    "rsqrt": rsqrt,
+    "sqrt": sqrt,
+    "tanh": math_exp_log.hyperbolic_tangent,
+}
+# Computed in f32.
+UNARY_F32: dict[str, Unary] = {"erf": math_erf.erf_f32}
+# Computed in f64.
+UNARY_F64: dict[str, Unary] = {
+    "acos": trigonometric.acos,
+    "acosh": math_hyperbolic.acosh,
+    "asin": trigonometric.asin,
+    "asinh": math_hyperbolic.asinh,
+    "atan": trigonometric.atan,
+    "atanh": math_hyperbolic.atanh,
+    "cbrt": math_hyperbolic.cbrt,
+    "cosh": math_hyperbolic.cosh,
+    "cosine": trigonometric.cosine,
+    "digamma": math_gamma.digamma,
+    "erf": math_erf.erf_f64,
+    "erf_inv": math_erf.erf_inv_f64,
+    "erfc": math_erf.erfc_f64,
+    "lgamma": math_gamma.lgamma,
+    "sine": trigonometric.sine,
+    "sinh": math_hyperbolic.sinh,
+    "tan": trigonometric.tangent,
+}
+BINARY_F64: dict[str, Binary] = {
+    "atan2": trigonometric.atan2,
+    "power": math_power.power,
+    "remainder": math_power.remainder,
+}
+# Computed in f64 for operands that were f32: fewer bits are needed, or more range is at hand, than for f64 operands.
+UNARY_WIDENED: dict[str, Unary] = {
+    "cosine": trigonometric.cosine_f32,
+    "sine": trigonometric.sine_f32,
+    "tan": trigonometric.tangent_f32,
+}
+BINARY_WIDENED: dict[str, Binary] = {
+    "power": math_power.power_f32,
+    "remainder": math_power.remainder_f32,
+}
+
+
+def emit_unary(b: VectorBuilder, name: str, x: str, element: str) -> str:
+    """Append the function `name` (StableHLO or CHLO op name without the dialect) of the vector x; gives the result's name."""
+    own = UNARY.get(name) or (UNARY_F32 if element == "f32" else UNARY_F64).get(name)
+    if own is not None:
+        return own(Lanes(b, element), x)
+    widened = UNARY_WIDENED.get(name) or UNARY_F64[name]
+    return narrow(b, widened(Lanes(b, "f64"), widen(b, x)))
+
+
+def emit_binary(b: VectorBuilder, name: str, x: str, y: str, element: str) -> str:
+    """As `emit_unary`, for functions of two vectors."""
+    if element == "f64":
+        return BINARY_F64[name](Lanes(b, element), x, y)
+    widened = BINARY_WIDENED.get(name) or BINARY_F64[name]
+    return narrow(b, widened(Lanes(b, "f64"), widen(b, x), widen(b, y)))

@@ -1,0 +1,424 @@
+"""Loop and stitch kernels: a task is one group iteration (or a run of elements); rows run over vector lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+
+from disc.codegen.mlir.builder import register_element
+from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace, split_linear
+from disc.codegen.plan.kernel import Kernel, Split, Version
+from disc.codegen.plan.probe import Probe
+from disc.codegen.plan.rows import RowPlan, Tile, plan_kernel, root_index
+from disc.codegen.x86.emit import Ahead, Emitter, RowCache
+from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
+from disc.codegen.x86.memory import Buffer, address, fence_streams, prefetch
+from disc.codegen.x86.reductions import DEAR, in_turns, reduce_columns_together, reduce_together
+from disc.codegen.x86.rows.blocked import STRIP, Blocked, emit_blocked, plan_blocks
+from disc.codegen.x86.rows.long_rows import emit_long_rows, is_long_rows, plan_long_rows
+from disc.codegen.x86.rows.row_softmax import bind_softmaxes
+from disc.ir.costs import node_cost, op_cost
+from disc.ir.graph import Body, Node
+from disc.ir.weights import ELEMENT_BYTES
+from disc.shapes import Dim, Truth, dim_max, dim_min
+
+CHUNK = 4096  # elements of a flat loop per task: 16 KiB of f32, half of an L1 cache
+CHEAP = 12  # ops per element up to which a block's sixteen copies of them are worth their code
+DEAREST = 100  # ops per element up to which several vectors' copies of them are worth their code
+COLUMNS = 16  # vectors of columns that are reduced at once
+WIDEST = 16  # lanes of the widest ISA level
+ROWS = 4  # short rows worked on at once
+BLOCK_BYTES = 4096  # of them together: longer ones hide their latencies by themselves, and many streams defeat the hardware's prefetching
+AHEAD = 4096  # elements: a later pass over a row fetches the next one, but nothing further ahead
+
+
+@dataclass(frozen=True)
+class _Region:
+    """The loops of one plan of a kernel: `tasks` of `elements` each, work: cost of an element. flat: one loop over all elements."""
+
+    plan: RowPlan
+    flat: bool
+    blocked: Blocked | None
+    tasks: Dim
+    elements: Dim
+    work: int
+
+    def cost(self, space: IndexSpace, lanes: int) -> Dim:
+        """Cycles of a task."""
+        return self.elements * self.plan.depth(space) * self.work // (2 * lanes) + 16
+
+
+def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, guards: Sequence[str] = ("",)) -> Kernel:
+    """The kernel of a loop or stitch fusion in one version per guard: "divides(16, row)" means no tail code, "equal(...)" that no
+    run-time broadcast expands (the guards of one fusion name all of them), "beyond_cache(bytes)" that results bypass the caches."""
+    plans = plan_kernel(space, body, kind)
+    symbols = body_symbols(space, body)
+    regions = [_region(space, body, plan, kind, lanes) for plan in plans]
+    long_rows = plan_long_rows(space, body, plans[0]) if len(plans) == 1 else None
+    versions: list[Version] = []
+    source = ""
+    split: Split | None = None
+    for number, guard in enumerate(guards):
+        if is_long_rows(guard):
+            if long_rows is None:
+                continue
+            functions = tuple(f"{name}_v{number}_{part}" for part in range(len(plans[0].stages) + 1))
+            for part, function in enumerate(functions):
+                emit_part = partial(emit_long_rows, plan=plans[0], rows=long_rows, number=part)
+                source += emit_function(function, body, body.yields, symbols, space, lanes, emit_part)
+            split = long_rows.split(guard, functions, regions[0].work, lanes)
+            versions.append(Version(functions[-1], guard))
+            continue
+        if not any(_has_version(space, region, guard) for region in regions):
+            continue
+        function = f"{name}_v{number}"
+
+        def emit(frame: Frame, guard: str = guard) -> None:
+            bind_softmaxes(frame.emitter, body)
+            space.broadcasts_resolved = "equal(" in guard
+            frame.emitter.whole = _whole_length(space, guard)
+            _emit_regions(frame, regions, guard)
+            space.broadcasts_resolved = False
+
+        source += emit_function(function, body, body.yields, symbols, space, lanes, emit)
+        versions.append(Version(function, guard))
+    tasks = sum((region.tasks for region in regions), ZERO)
+    costs = [region.cost(space, lanes) for region in regions]
+    cost = costs[0] if len(regions) == 1 else _mean(tasks, [region.tasks * cost for region, cost in zip(regions, costs, strict=True)])
+    flops = sum((plan.groups(space) * plan.row(space) * region.work for plan, region in zip(plans, regions, strict=True)), ZERO)
+    scratch = rounded_up(plans[0].row(space), lanes) * (8 * len(plans[0].cached) * rows_at_once(plans[0]))
+    return Kernel(
+        name, kind, tuple(versions), symbols, tasks, cost, scratch, source, kernel_lines(body), kernel_ops(body),
+        tuple(note for region in regions for note in _notes(region)), flops=flops, bytes=traffic(space, body), split=split,
+    )  # fmt: skip
+
+
+def _mean(tasks: Dim, costs: Sequence[Dim]) -> Dim:
+    return sum(costs, ZERO) // dim_max(tasks, ONE)
+
+
+def _region(space: IndexSpace, body: Body, plan: RowPlan, kind: str, lanes: int) -> _Region:
+    row, groups = plan.row(space), plan.groups(space)
+    flat = kind == "loop" and not plan.group and [len(tile.variables) for tile in plan.tiles] == [1]
+    work = _work(space, body, plan)
+    blocked = plan_blocks(space, plan) if kind == "loop" and work <= CHEAP else None
+    tasks, elements = groups, row
+    if flat:
+        chunk = chunk_of(plan, lanes)
+        tasks, elements = (row + (chunk - 1)) // chunk, Dim.of(chunk)
+    elif rows_at_once(plan) > 1:
+        block = _block(space, body.arguments, plan)
+        tasks, elements = (groups + (block - 1)) // block, row * block
+    elif blocked is not None:
+        tasks, elements = blocked.tasks(space), row * STRIP
+    return _Region(plan, flat, blocked, tasks, elements, work)
+
+
+def _work(space: IndexSpace, body: Body, plan: RowPlan) -> int:
+    """The cost of an element of all results: where they are concatenated, of the parts that are read alone."""
+    if not any(node.op == "stablehlo.concatenate" for node in body.nodes):
+        return sum(node_cost(root) + 2 for root in body.yields)
+    probe = Probe(space, frozenset())
+    for tile in plan.tiles:
+        for root in plan.full_roots:
+            probe.visit(root, root_index(space, tile.index, plan.space, root))
+    return sum(op_cost(node) for node in probe.ops) + 2 * len(body.yields)
+
+
+def _has_version(space: IndexSpace, region: _Region, guard: str) -> bool:
+    """False where a version past the caches would not go past them. The same for every ISA level, since all of an artifact's count their
+    versions alike."""
+    return "beyond_cache(" not in guard or _streams(space, region, guard, WIDEST)
+
+
+def _streams(space: IndexSpace, region: _Region, guard: str, lanes: int) -> bool:
+    """Whether a version goes past the caches at this ISA level. Only whole lines do: loops over rows that begin within one begin on a line
+    themselves, but blocks do not, nor do loops over values in scratch that cannot be shifted."""
+    if "beyond_cache(" not in guard:
+        return False
+    plan = region.plan
+    return _is_whole(space, plan, guard, lanes) or not (region.blocked is not None or _is_fixed(plan, lanes))
+
+
+def _is_whole(space: IndexSpace, plan: RowPlan, guard: str, lanes: int) -> bool:
+    """Whether rows begin and end with whole vectors."""
+    if _whole_length(space, guard) is not None:
+        return True
+    return all(space.env.divides(lanes, tile.lane.extent) is Truth.YES for tile in plan.tiles if tile.variables)
+
+
+def _is_fixed(plan: RowPlan, lanes: int) -> bool:
+    """True when values in scratch can only be read in the vectors in which they were stored."""
+    return any(lanes != WIDEST or register_element(node.element) not in ("f32", "i32") for node in plan.cached)
+
+
+def _whole_length(space: IndexSpace, guard: str) -> Dim | None:
+    """The length in the "divides(16, length)" part of a guard."""
+    for part in guard.split(" and "):
+        if part.startswith("divides("):
+            return space.env.parse(part.partition(",")[2].removesuffix(")").strip())
+    return None
+
+
+def _emit_regions(frame: Frame, regions: Sequence[_Region], guard: str) -> None:
+    """The tasks of all regions, numbered one region after the other."""
+    b, e = frame.b, frame.emitter
+    if len(regions) == 1:
+        _emit(frame, regions[0], guard)
+        return
+    start = ZERO
+    for region in regions:
+        low = b.op(f"arith.maxsi {b.op(f'arith.subi {frame.begin}, {b.scalar(start)} : i64')}, {b.index(0)} : i64")
+        high = b.op(f"arith.minsi {b.op(f'arith.subi {frame.end}, {b.scalar(start)} : i64')}, {b.scalar(region.tasks)} : i64")
+        with b.when(b.op(f"arith.cmpi slt, {low}, {high} : i64")):
+            e.floor = b.scope  # a region without elements reads nothing
+            _emit(replace(frame, begin=low, end=high), region, guard)
+            e.floor = None
+        start = start + region.tasks
+
+
+def _emit(frame: Frame, region: _Region, guard: str) -> None:
+    e = frame.emitter
+    e.streams = _streams(e.space, region, guard, frame.b.lanes)
+    if region.blocked is not None:
+        emit_blocked(frame, region.plan, region.blocked)
+    elif region.flat:
+        _emit_flat(frame, region.plan)
+    else:
+        _emit_groups(frame, region.plan)
+    if e.streams:
+        fence_streams(frame.b)
+
+
+def _emit_groups(frame: Frame, plan: RowPlan) -> None:
+    groups = plan.groups(frame.emitter.space)
+    rows = rows_at_once(plan)
+    if rows == 1:
+        _loop_over_groups(frame, plan, groups, (frame.begin, frame.end), 1)
+        return
+    # A task is a block, so that which rows go side by side, and with it the order of sums, does not depend on the number of threads.
+    b = frame.b
+    block = b.scalar(_block(frame.emitter.space, frame.arguments, plan))
+    begin = b.op(f"arith.muli {frame.begin}, {block} : i64")
+    end = b.op(f"arith.minsi {b.op(f'arith.muli {frame.end}, {block} : i64')}, {b.scalar(groups)} : i64")
+    rest = b.op(f"arith.remui {b.op(f'arith.subi {end}, {begin} : i64')}, {b.index(rows)} : i64")
+    whole = b.op(f"arith.cmpi eq, {block}, {b.index(rows)} : i64")
+    low = b.op(f"arith.select {whole}, {b.op(f'arith.subi {end}, {rest} : i64')}, {begin} : i64")
+    _loop_over_groups(frame, plan, groups, (begin, low), rows)
+    _loop_over_groups(frame, plan, groups, (low, end), 1)
+
+
+def _block(space: IndexSpace, arguments: Sequence[Node], plan: RowPlan) -> Dim:
+    """Rows of a task: ROWS where they are so short that they go side by side, else 1."""
+    whole = space.env.product(plan.space)
+    inputs = [node for node in arguments if space.env.product(node.dims) == whole]
+    size = max(1, sum(ELEMENT_BYTES[node.element] for node in (*inputs, *plan.cached)))  # bytes on chip of one element of a row
+    length = space.env.product(plan.space[len(plan.group_dims) :])
+    short = dim_min(Dim.of(BLOCK_BYTES // (ROWS * size)) // dim_max(length, 1), 1)
+    return short * (ROWS - 1) + 1
+
+
+def _loop_over_groups(frame: Frame, plan: RowPlan, groups: Dim, limits: tuple[str, str], rows: int) -> None:
+    b, e = frame.b, frame.emitter
+    with b.loop(*limits, b.index(rows)) as task, ExitStack() as bound:
+        positions: list[Dim] = []
+        for number in range(rows):
+            name = e.name("task")
+            positions.append(e.space.variable(name, groups))
+            bound.enter_context(e.bind(name, b.op(f"arith.addi {task.index}, {b.index(number)} : i64") if number else task.index))
+        emit_groups(frame, plan, positions)
+
+
+def chunk_of(plan: RowPlan, lanes: int) -> int:
+    """Elements of a flat loop per task."""
+    columns = columns_at_once(plan)
+    return CHUNK if columns == 1 else columns * lanes
+
+
+def columns_at_once(plan: RowPlan) -> int:
+    """How many vectors of columns share the loop down their rows: whole cache lines side by side, and as many chains of additions."""
+    reductions = max((sum(len(stage) for stage in tile.columns) for tile in plan.tiles), default=0)
+    return max(1, COLUMNS // reductions) if reductions else 1
+
+
+def vectors_at_once(e: Emitter, plan: RowPlan, rows: int) -> int:
+    """How many vectors of a row share the loop over its lanes: of columns, or of values that are dear to compute. In a row kernel what is
+    dear is computed once per row, or kept from the pass that reduced it."""
+    if plan.columns:
+        return columns_at_once(plan)
+    dear = not plan.stages and DEAR < sum(node_cost(root) for root in plan.full_roots) <= DEAREST
+    return max(1, in_turns(e) // rows) if dear else 1
+
+
+def rows_at_once(plan: RowPlan) -> int:
+    """How many rows share their loops: with row reductions, whose last steps are long chains of dependent instructions."""
+    return ROWS if plan.stages and plan.group else 1
+
+
+def emit_group(frame: Frame, plan: RowPlan, position: Dim) -> None:
+    """All stages of the row at flat `position` among the groups."""
+    emit_groups(frame, plan, [position])
+
+
+def emit_groups(frame: Frame, plan: RowPlan, positions: Sequence[Dim]) -> None:
+    """All stages of the rows at these flat positions among the groups, side by side."""
+    e = frame.emitter
+    rows: list[_Row] = []
+    with ExitStack() as bound:
+        for number, position in enumerate(positions):
+            names: dict[str, Dim] = {}
+            values = e.space.delinear(position, [variable.extent for variable in plan.group])
+            for variable, value in zip(plan.group, values, strict=True):
+                own = f"{variable.name}.row{number}"
+                names[variable.name] = e.space.variable(own, variable.extent)
+                bound.enter_context(e.bind(own, frame.b.scalar(value)))
+            rows.append(_Row(number, names))
+        _emit_rows(frame, plan, rows)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One of the rows worked on at once: its number, and its own variables for those of the plan's group."""
+
+    number: int
+    names: dict[str, Dim]
+
+    def of(self, index: Index) -> Index:
+        """`index` for this row."""
+        return tuple(position.replace(self.names) for position in index)
+
+
+def _emit_rows(frame: Frame, plan: RowPlan, rows: Sequence[_Row]) -> None:
+    e = frame.emitter
+    _make_caches(frame, plan, rows)
+    for number, stage in enumerate(plan.stages):
+        if number:
+            e.ahead = _next_rows(frame, plan)
+        reduce_together(e, [(node, row.of(index)) for row in rows for node, index in stage])
+    if plan.stages:
+        e.ahead = _next_rows(frame, plan)
+    for root, output in zip(frame.roots, frame.outputs, strict=True):
+        if root in plan.group_roots:
+            for row in rows:
+                at = row.of(root_index(e.space, plan.group_index, plan.group_dims, root))
+                e.store(output, e.space.linear(at, root.dims), e.value(root, at))
+    for tile in plan.tiles:
+        _tile_loops(frame, plan, tile, rows, 0)
+    e.caches.clear()
+    e.ahead, e.fetched = None, set()
+
+
+def _next_rows(frame: Frame, plan: RowPlan) -> Ahead:
+    """The same place in the next row of an input: where a pass over a row in cache fetches that, the next first pass finds it there."""
+    space, fetched = frame.emitter.space, frozenset(frame.emitter.fetched)
+    distance = dim_min(space.env.product(plan.space[len(plan.group_dims) :]), Dim.of(AHEAD))
+    whole = space.env.product(plan.space)
+    rows = {node for node in frame.arguments if space.env.product(node.dims) == whole} - fetched
+
+    def ahead(node: Node, offset: Dim) -> Dim | None:
+        return offset + distance if node in rows else None
+
+    return ahead
+
+
+def _make_caches(frame: Frame, plan: RowPlan, rows: Sequence[_Row]) -> None:
+    e, b = frame.emitter, frame.b
+    length = e.space.env.product(plan.space[len(plan.group_dims) :])
+    size = rounded_up(length, b.lanes) * 8
+    for number, node in enumerate(plan.cached):
+        element = register_element(node.element)
+        assert ELEMENT_BYTES[element] <= 8
+        for row in rows:
+            start = e.space.linear(row.of(plan.group_index), plan.group_dims) * length
+            offset = b.scalar(size * (row.number * len(plan.cached) + number))
+            with b.at(e.floor or b.root):  # a row that is the same for every group is made before the loop over groups
+                pointer = address(b, Buffer(frame.scratch, (), "i8"), offset)
+            e.caches.setdefault(node, []).append(RowCache(Buffer(pointer, node.dims, element), e.space.env.simplify(start)))
+
+
+def _tile_loops(frame: Frame, plan: RowPlan, tile: Tile, rows: Sequence[_Row], depth: int) -> None:
+    e, b = frame.emitter, frame.b
+    if not tile.variables:
+        _store_full(frame, plan, tile, rows)
+        return
+    variable = tile.variables[depth]
+    if variable is not tile.lane:
+        with b.loop(b.index(0), b.scalar(variable.extent), b.index(1)) as loop, e.bind(variable.name, loop.index):
+            _tile_loops(frame, plan, tile, rows, depth + 1)
+        return
+    _lanes(frame, plan, tile, rows, (b.index(0), b.scalar(variable.extent)), variable.extent)
+
+
+def _lanes(frame: Frame, plan: RowPlan, tile: Tile, rows: Sequence[_Row], limits: tuple[str, str], extent: Dim) -> None:
+    """The loop over lanes, of which `extent` elements are run over."""
+    variable = tile.lane
+    bases = [_line_base(frame, plan, tile, row) for row in rows]
+    if None not in bases:
+        for row, base in zip(rows, bases, strict=True):
+            assert base is not None
+            for root, output in zip(frame.roots, frame.outputs, strict=True):
+                if root in plan.full_roots:
+                    prefetch(frame.b, output, frame.b.scalar(base + variable.extent * (len(rows) + 1)))
+            frame.emitter.line_loop(variable.name, limits[1], base, partial(_store_full, frame, plan, tile, [row]))
+        return
+
+    def body(names: list[str], carried: list[str]) -> list[str]:
+        del carried
+        copies = [_Row(row.number, {**row.names, variable.name: Dim.symbol(name)}) for name in names for row in rows]
+        for stage in tile.columns:
+            reduce_columns_together(frame.emitter, [(node, copy.of(index)) for copy in copies for node, index in stage])
+        _store_full(frame, plan, tile, copies)
+        return []
+
+    frame.emitter.lane_loop(variable.name, *limits, extent, vectors_at_once(frame.emitter, plan, len(rows)), [], body)
+
+
+def _line_base(frame: Frame, plan: RowPlan, tile: Tile, row: _Row) -> Dim | None:
+    """Where a row of results that go past the caches begins, when that may be within a line; else None."""
+    e = frame.emitter
+    if not e.streams or plan.columns or not plan.group:
+        return None
+    root = plan.full_roots[0]
+    at = row.of(root_index(e.space, tile.index, plan.space, root))
+    form = split_linear(e.space.linear(at, root.dims), tile.lane.name)
+    return None if form is None or form[0] != ONE or e.whole_vectors_before(form[1]) else form[1]
+
+
+def _store_full(frame: Frame, plan: RowPlan, tile: Tile, rows: Sequence[_Row]) -> None:
+    e = frame.emitter
+
+    def store(row: _Row) -> None:
+        for root, output in zip(frame.roots, frame.outputs, strict=True):
+            if root in plan.full_roots:
+                at = row.of(root_index(e.space, tile.index, plan.space, root))
+                e.store(output, e.space.linear(at, root.dims), e.value(root, at), result=True)
+
+    frame.b.in_turns([partial(store, row) for row in rows])
+
+
+def _emit_flat(frame: Frame, plan: RowPlan) -> None:
+    """One loop over all elements, cut into chunks."""
+    b = frame.b
+    (tile,), chunk = plan.tiles, chunk_of(plan, frame.b.lanes)
+    variable = tile.lane
+    with b.loop(frame.begin, frame.end, b.index(1)) as task:
+        low = b.op(f"arith.muli {task.index}, {b.index(chunk)} : i64")
+        high = b.op(f"arith.minsi {b.op(f'arith.addi {low}, {b.index(chunk)} : i64')}, {b.scalar(variable.extent)} : i64")
+
+        extent = variable.extent if variable.extent.is_const and variable.extent.const <= chunk else Dim.symbol(variable.name)
+        _lanes(frame, plan, tile, [_Row(0, {})], (low, high), extent)
+
+
+def _notes(region: _Region) -> tuple[str, ...]:
+    plan, blocked = region.plan, region.blocked
+    if blocked is not None:
+        return (f"tasks: {STRIP} of {blocked.across.extent}; blocks transposed in registers along {blocked.lane.extent}",)
+    if region.flat:
+        return (f"one flat loop over {plan.tiles[0].lane.extent} elements",)
+    groups = " x ".join(str(variable.extent) for variable in plan.group) or "1"
+    tiles = " + ".join(" x ".join(str(variable.extent) for variable in tile.variables) or "1" for tile in plan.tiles) or "1"
+    notes = [f"tasks: {groups}; row: {tiles}"]
+    notes += [f"row of {node.name} kept in scratch between stages" for node in plan.cached]
+    return tuple(notes)

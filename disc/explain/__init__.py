@@ -1,0 +1,1 @@
+"""What `Executable.explain` says, as text, JSON or a page."""

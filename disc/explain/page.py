@@ -1,0 +1,115 @@
+"""The HTML form of an explanation: the page's frame is explain_page.html, the data goes in as JSON, the graph as SVG."""
+
+from __future__ import annotations
+
+import html
+import json
+import textwrap
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from disc.errors import printable
+from disc.explain.text import counted_names
+
+if TYPE_CHECKING:
+    from disc.explain.report import Explanation, KernelReport
+
+BOX_WIDTH, BOX_HEIGHT, BOX_GAP = 430, 34, 10  # pixels
+ARC_SPACE = 170  # pixels left of the boxes, for edges that pass over other boxes
+
+
+def page(report: Explanation) -> str:
+    """The whole page. Names out of the user's files are escaped; nothing is loaded from elsewhere."""
+    frame = resources.files("disc.explain").joinpath("page.html").read_text()
+    data = json.dumps(_shown(json.loads(report.to_json()))).replace("<", "\\u003c")  # valid JSON that cannot close its script element
+    return frame.replace("<!--HEADER-->", _header(report)).replace("<!--GRAPH-->", _graph(report)).replace("/*DATA*/", data)
+
+
+def _escaped(text: str) -> str:
+    return html.escape(printable(text))
+
+
+def _shown(value: object) -> object:
+    """JSON with its texts as they may be shown."""
+    if isinstance(value, dict):
+        return {key: _shown(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_shown(each) for each in value]
+    return printable(value) if isinstance(value, str) else value
+
+
+def _header(report: Explanation) -> str:
+    launches = sum(len(kernel.launches) for kernel in report.kernels)
+    facts = [f"{len(report.kernels)} kernels in {launches} launches", report.isa, f"threads: {report.threads}"]
+    if report.seconds is not None and report.limits is not None:
+        facts.append(f"{report.seconds * 1e3:.3f} ms in kernels")
+        facts.append(f"limits: {report.limits.gflops:.0f} GFLOP/s, {report.limits.gbytes:.1f} GB/s ({report.limits.source})")
+    lines = [f"<p>{' · '.join(_escaped(fact) for fact in facts)}</p>"]
+    sizes = " · ".join(f"{name} = {value}" for name, value in report.sizes.items())
+    rows = [
+        ("inputs", report.inputs),
+        ("outputs", report.outputs),
+        ("symbols", report.symbols),
+        ("checks", report.checks),
+        ("exported under", report.decisions),
+    ]
+    rows += [("this call", (sizes,))] if sizes else []
+    for title, entries in rows:
+        if entries:
+            lines.append(f"<p><b>{title}</b> {' · '.join(f'<code>{_escaped(entry)}</code>' for entry in entries)}</p>")
+    return "\n".join(lines)
+
+
+def _graph(report: Explanation) -> str:
+    """Launches from top to bottom; an edge from each to the launches that read its results."""
+    boxes = sorted((launch.number, group) for group, kernel in enumerate(report.kernels) for launch in kernel.launches)
+    rows = {number: row for row, (number, _) in enumerate(boxes)}
+    longest = max((_seconds(report.kernels[group], number) for number, group in boxes), default=0.0)
+    parts = [_edge(rows[source], rows[target]) for source, target in _edges(report)]
+    parts += [_box(report.kernels[group], group, number, rows[number], longest) for number, group in boxes]
+    height = len(boxes) * (BOX_HEIGHT + BOX_GAP) + BOX_GAP
+    width = ARC_SPACE + BOX_WIDTH + 10
+    return f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}">{"".join(parts)}</svg>'
+
+
+def _edges(report: Explanation) -> list[tuple[int, int]]:
+    """(producer, consumer) by launch number, each once."""
+    found: dict[tuple[int, int], None] = {}
+    for kernel in report.kernels:
+        for launch in kernel.launches:
+            for operand in launch.operands:
+                if operand.startswith("kernel") and operand[6:].isdecimal():
+                    found[int(operand[6:]), launch.number] = None
+    return sorted(found)
+
+
+def _edge(source: int, target: int) -> str:
+    if target == source + 1:
+        x = ARC_SPACE + BOX_WIDTH // 2
+        return f'<path class="edge" data-from="{source}" data-to="{target}" d="M{x},{_top(source) + BOX_HEIGHT} L{x},{_top(target)}"/>'
+    start, end = _top(source) + BOX_HEIGHT * 2 // 3, _top(target) + BOX_HEIGHT // 3
+    reach = ARC_SPACE - min(30 + 12 * (target - source), ARC_SPACE - 5)
+    curve = f"M{ARC_SPACE},{start} C{reach},{start} {reach},{end} {ARC_SPACE},{end}"
+    return f'<path class="edge" data-from="{source}" data-to="{target}" d="{curve}"/>'
+
+
+def _box(kernel: KernelReport, group: int, number: int, row: int, longest: float) -> str:
+    top, seconds = _top(row), _seconds(kernel, number)
+    bar = round(BOX_WIDTH * seconds / longest) if longest else 0
+    title = _escaped(textwrap.shorten(f"{number} {counted_names(kernel.ops)}", 52, placeholder=" …"))
+    time = f"{seconds * 1e6:.1f} µs" if kernel.measured is not None else ""
+    return (
+        f'<g class="box {_escaped(kernel.kind)}" data-kernel="{group}" data-launch="{number}" data-row="{row}" tabindex="0">'
+        f'<rect class="body" x="{ARC_SPACE}" y="{top}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="5"/>'
+        f'<rect class="time" x="{ARC_SPACE}" y="{top + BOX_HEIGHT - 4}" width="{bar}" height="4"/>'
+        f'<text x="{ARC_SPACE + 8}" y="{top + 20}">{title}</text>'
+        f'<text class="right" x="{ARC_SPACE + BOX_WIDTH - 8}" y="{top + 20}">{time}</text></g>'
+    )
+
+
+def _top(row: int) -> int:
+    return BOX_GAP + row * (BOX_HEIGHT + BOX_GAP)
+
+
+def _seconds(kernel: KernelReport, number: int) -> float:
+    return next(launch.seconds or 0.0 for launch in kernel.launches if launch.number == number)

@@ -1,0 +1,273 @@
+"""`Executable.explain`: what each kernel is, why, which version ran, and how near it comes to the machine's limit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from disc.artifact.bounds import EXPLAINED
+from disc.artifact.file import Manifest
+from disc.errors import ArtifactError, printable
+from disc.explain.machine import Limits, machine_limits
+from disc.explain.page import page
+from disc.explain.text import text_lines
+from disc.ral.executable import Executable
+from disc.shapes import parse_dim
+
+Record = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class VersionReport:
+    """One version of a kernel; `runs` counts the launches that took it."""
+
+    function: str
+    guard: str
+    runs: int
+
+
+@dataclass(frozen=True)
+class LaunchReport:
+    """One place in the program that runs a kernel. operands: what made each input ("arg0", "kernel3", a weight's name)."""
+
+    number: int
+    name: str
+    operands: tuple[str, ...]
+    runs: int
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One kernel in a profiled call, all its launches together. flops, bytes: None where nobody counted them.
+
+    share: of the time of all kernels; limit_share: the least time that the machine's limits allow, over the time taken; bound: the limit
+    that decides, "compute" or "memory".
+    """
+
+    seconds: float
+    share: float
+    flops: int | None = None
+    bytes: int | None = None
+    gflops: float | None = None
+    gbytes: float | None = None
+    limit_share: float | None = None
+    bound: str | None = None
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """One kernel and all its launches. `flops`, `bytes` and `tasks` are expressions over the symbols, per launch."""
+
+    name: str
+    kind: str
+    ops: tuple[str, ...]
+    lines: tuple[str, ...]
+    inputs: tuple[str, ...]
+    results: tuple[str, ...]
+    notes: tuple[str, ...]
+    tasks: str
+    flops: str | None
+    bytes: str | None
+    versions: tuple[VersionReport, ...]
+    launches: tuple[LaunchReport, ...]
+    measured: Measured | None
+
+    @property
+    def runs(self) -> int:
+        return sum(launch.runs for launch in self.launches)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The report. `str()` is a table, `to_json()` and `to_html()` have everything.
+
+    sizes: symbol → its value in the profiled call, {} without one; symbols: what each one is; checks: the conditions that are checked.
+    decisions: what became of the conditions on sizes under which the program was exported: their numbers, then those among the checks.
+    """
+
+    isa: str
+    threads: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    symbols: tuple[str, ...]
+    checks: tuple[str, ...]
+    decisions: tuple[str, ...]
+    sizes: Mapping[str, int]
+    kernels: tuple[KernelReport, ...]
+    seconds: float | None
+    copied_inputs: int
+    limits: Limits | None
+
+    def __str__(self) -> str:
+        return "\n".join(map(printable, text_lines(self)))
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=1)
+
+    def to_html(self) -> str:
+        """One page that needs nothing else."""
+        return page(self)
+
+
+def explain(executable: Executable) -> Explanation:
+    """What the program is, and which versions ran since loading."""
+    stats = executable.stats()
+    counters, launches = cast("dict[str, int]", stats["counters"]), cast("dict[str, int]", stats["kernels"])
+    manifest = executable.manifest
+    _check_records(manifest)
+    names = Counter(str(record["name"]) for record in manifest["kernels"])
+    # Launches of one name are only counted together; each gets its part (every call runs all of them).
+    times = [(launches[str(record["name"])] // names[str(record["name"])], None) for record in manifest["kernels"]]
+    return _explanation(executable, counters, times, {}, None)
+
+
+def explain_call(executable: Executable, inputs: Sequence[object], profiled: Callable[[], list[tuple[int, float]]]) -> Explanation:
+    """What the program does on these inputs. profiled: runs them; launches and seconds per kernel of the manifest."""
+    _check_records(executable.manifest)
+    profiled()  # the first call allocates and touches its memory
+    before = cast("dict[str, int]", executable.stats()["counters"])
+    times = profiled()
+    after = cast("dict[str, int]", executable.stats()["counters"])
+    counters = {name: after[name] - before[name] for name in after}
+    limits = machine_limits(executable.threads)
+    return _explanation(executable, counters, times, _sizes(executable.manifest, inputs), limits)
+
+
+def _check_records(manifest: Manifest) -> None:
+    """Raises ArtifactError for an artifact whose kernels are described by name only."""
+    for record in manifest["kernels"]:
+        if not record.keys() >= EXPLAINED:
+            raise ArtifactError(f"the artifact says nothing of kernel '{record['name']}' but its name: compile it again with this version")
+
+
+def _sizes(manifest: Manifest, inputs: Sequence[object]) -> dict[str, int]:
+    """The value of every symbol for these inputs."""
+    sizes: dict[str, int] = {}
+    for record in manifest["symbols"]:
+        if "source" in record:
+            argument, _, dim = record["source"].removeprefix("arg").partition(".")
+            given = inputs[int(argument)]
+            sizes[record["name"]] = int(given.shape[int(dim)]) if dim else int(given)  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
+    return sizes
+
+
+def _explanation(
+    executable: Executable,
+    counters: Mapping[str, int],
+    times: Sequence[tuple[int, float | None]],
+    sizes: Mapping[str, int],
+    limits: Limits | None,
+) -> Explanation:
+    manifest = executable.manifest
+    total = sum(seconds or 0.0 for _, seconds in times) if limits is not None else None
+    groups: dict[str, list[int]] = {}
+    for number, record in enumerate(manifest["kernels"]):
+        groups.setdefault(str(record["kernel"]), []).append(number)
+    values = [counters[name] for name in manifest["counters"]]
+    kernels = [_kernel(manifest["kernels"], numbers, values, times, sizes, limits, total) for numbers in groups.values()]
+    return Explanation(
+        isa=executable.isa,
+        threads=executable.threads,
+        inputs=tuple(f"{record['name']}: {record['dtype']}[{', '.join(map(str, record['dims']))}]" for record in manifest["inputs"]),
+        outputs=tuple(
+            f"{record['name']}: {record['dtype']}[{', '.join(map(str, record.get('dims', ['?'] * record['rank'])))}]"
+            for record in manifest["outputs"]
+        ),
+        symbols=tuple(symbol_text(cast("Record", record), manifest) for record in manifest["symbols"]),
+        checks=tuple(check_text(record["message"]) for record in manifest["checks"]),
+        decisions=decision_texts(manifest),
+        sizes=sizes,
+        kernels=tuple(kernels),
+        seconds=total,
+        copied_inputs=cast("int", executable.stats()["copied_inputs"]),
+        limits=limits,
+    )
+
+
+def check_text(message: str) -> str:
+    """What must hold, without what a failure adds: "dim 0 must be a multiple of 8" of "dim 0 must be a multiple of 8: got {actual}"."""
+    message = message.replace("index {actual} is out of range for a dim of size {expected}", "every index must fit its dim")
+    condition, _, found = message.rpartition(": ")
+    return condition if condition and "{" in found else message
+
+
+def decision_texts(manifest: Manifest) -> tuple[str, ...]:
+    """ "12 conditions on sizes: 9 proved, 2 about strides alone, 1 checked in every call", then each that is checked; () without any."""
+    record = manifest.get("decisions")
+    if record is None:
+        return ()
+    proved, layout, checked = record["proved"], record["layout"], record["checked"]
+    total = proved + layout + len(checked)
+    counts = f"{proved} proved, {layout} about strides alone, {len(checked)} checked in every call"
+    return (f"{total} condition{'' if total == 1 else 's'} on sizes: {counts}", *(f"  {check_text(message)}" for message in checked))
+
+
+def symbol_text(record: Record, manifest: Manifest) -> str:
+    """ "S0 = dim 1 of input 'ids', 0 to 512, a multiple of 8"."""
+    text = str(record["name"])
+    if "source" in record:
+        argument, _, dim = str(record["source"]).removeprefix("arg").partition(".")
+        name = manifest["inputs"][int(argument)]["name"]
+        text += f" = dim {dim} of input '{name}'" if dim else f" = the value of input '{name}'"
+    text += f", {record['min']} to {record.get('max', 'any')}"
+    return text + (f", a multiple of {record['divisor']}" if record["divisor"] != 1 else "")
+
+
+def _kernel(
+    records: Sequence[Record],
+    numbers: Sequence[int],
+    counters: Sequence[int],
+    times: Sequence[tuple[int, float | None]],
+    sizes: Mapping[str, int],
+    limits: Limits | None,
+    total: float | None,
+) -> KernelReport:
+    """All launches of one kernel; what describes the kernel stands in the record of each of them."""
+    record = records[numbers[0]]
+    counted = [counters[number] for number in cast("list[int]", record["counters"])]
+    versions = cast("list[dict[str, str]]", record["versions"])
+    launches = tuple(
+        LaunchReport(number, str(records[number]["name"]), _texts(records[number], "operands"), *times[number]) for number in numbers
+    )
+    return KernelReport(
+        name=str(record["kernel"]),
+        kind=str(record["kind"]),
+        ops=_texts(record, "ops"),
+        lines=_texts(record, "lines"),
+        inputs=_texts(record, "inputs"),
+        results=_texts(record, "results"),
+        notes=_texts(record, "notes"),
+        tasks=str(record["tasks"]),
+        flops=cast("str | None", record["flops"]),
+        bytes=cast("str | None", record["bytes"]),
+        versions=tuple(VersionReport(each["function"], each["guard"], runs) for each, runs in zip(versions, counted, strict=True)),
+        launches=launches,
+        measured=_measured(record, launches, sizes, limits, total) if limits is not None and total is not None else None,
+    )
+
+
+def _texts(record: Record, key: str) -> tuple[str, ...]:
+    return tuple(str(each) for each in cast("list[object]", record.get(key, [])))
+
+
+def _measured(record: Record, launches: Sequence[LaunchReport], sizes: Mapping[str, int], limits: Limits, total: float) -> Measured:
+    runs, seconds = sum(launch.runs for launch in launches), sum(launch.seconds or 0.0 for launch in launches)
+    share = seconds / total if total else 0.0
+    if record["flops"] is None or record["bytes"] is None or not seconds:
+        return Measured(seconds, share)
+    flops, moved = (runs * parse_dim(str(record[key])).evaluate(sizes) for key in ("flops", "bytes"))
+    return Measured(
+        seconds=seconds,
+        share=share,
+        flops=flops,
+        bytes=moved,
+        gflops=flops / seconds * 1e-9,
+        gbytes=moved / seconds * 1e-9,
+        limit_share=limits.least_seconds(flops, moved) / seconds,
+        bound="compute" if flops / limits.gflops > moved / limits.gbytes else "memory",
+    )

@@ -1,0 +1,83 @@
+"""The text form of an explanation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from disc.explain.report import Explanation, KernelReport
+
+_COLUMNS = ("kernel", "kind", "runs", "time", "share", "GFLOP/s", "GB/s", "of limit")
+
+
+def text_lines(report: Explanation) -> list[str]:
+    """The explanation for a terminal."""
+    lines = [f"{len(report.kernels)} kernels, {sum(len(kernel.launches) for kernel in report.kernels)} launches, {report.isa}, "
+             f"{report.threads} thread{'' if report.threads == 1 else 's'}"]  # fmt: skip
+    lines += [f"input  {each}" for each in report.inputs] + [f"output {each}" for each in report.outputs]
+    for text in report.symbols:
+        size = report.sizes.get(text.split(" ")[0])
+        lines.append(f"symbol {text}" + (f" (here {size})" if size is not None else ""))
+    lines += [f"check  {each}" for each in report.checks]
+    lines += [f"export {each}" for each in report.decisions]
+    if report.limits is not None and report.seconds is not None:
+        lines.append(f"limits {report.limits.gflops:.0f} GFLOP/s, {report.limits.gbytes:.1f} GB/s: {report.limits.source}")
+        lines.append(f"time   {report.seconds * 1e3:.3f} ms in kernels")
+    if report.copied_inputs:
+        lines.append(f"copies {report.copied_inputs} inputs were not contiguous and were copied since loading")
+    kernels = sorted(report.kernels, key=lambda kernel: -(kernel.measured.seconds if kernel.measured else 0.0))
+    return [*lines, "", *_table(kernels), "", *(line for kernel in kernels for line in _details(kernel))]
+
+
+def _table(kernels: Sequence[KernelReport]) -> list[str]:
+    rows = [_COLUMNS, *(table_cells(kernel) for kernel in kernels)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines: list[str] = []
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+        cells[:2] = [cell.ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True)]
+        lines.append("  ".join(cells))
+    return lines
+
+
+def table_cells(kernel: KernelReport) -> tuple[str, ...]:
+    """One row of the table; "-" where nothing was measured."""
+    cells = (kernel.name, kernel.kind, str(kernel.runs))
+    measured = kernel.measured
+    if measured is None:
+        return (*cells, "-", "-", "-", "-", "-")
+    cells = (*cells, f"{measured.seconds * 1e6:.1f} µs", f"{measured.share:.1%}")
+    if measured.gflops is None or measured.gbytes is None or measured.limit_share is None:
+        return (*cells, "-", "-", "-")
+    return (*cells, f"{measured.gflops:.1f}", f"{measured.gbytes:.1f}", limit_text(measured.limit_share, measured.bound))
+
+
+def limit_text(share: float, bound: str | None) -> str:
+    """ "71% memory"; what is faster than the limit, which is one of memory, lies in a cache."""
+    return "in cache" if share > 1 else f"{share:.0%} {bound}"
+
+
+def _details(kernel: KernelReport) -> list[str]:
+    lines = [f"{kernel.name}: {kernel.kind}", f"  ops      {counted_names(kernel.ops)}"]
+    lines += [f"  line     {short_line(line)}" for line in kernel.lines]
+    lines += [f"  {word}{each}" for word, all_of in (("input    ", kernel.inputs), ("result   ", kernel.results)) for each in all_of]
+    lines += [f"  version  {version.guard or 'any shape'}: ran {version.runs} times" for version in kernel.versions]
+    lines += [f"  note     {note}" for note in kernel.notes]
+    if kernel.flops is not None:
+        lines.append(f"  work     {kernel.flops} flops, {kernel.bytes} bytes, {kernel.tasks} tasks per launch")
+    return lines
+
+
+def counted_names(ops: Sequence[str]) -> str:
+    """ "add x2, multiply": op names without their dialects, in order of first use; constants are left out."""
+    counts = Counter(op.split(".", 1)[-1] for op in ops if op != "stablehlo.constant")
+    return ", ".join(name if count == 1 else f"{name} x{count}" for name, count in counts.items())
+
+
+def short_line(line: str) -> str:
+    """The last three parts of the path are enough to know the file."""
+    parts = PurePath(line).parts
+    return line if len(parts) <= 3 else str(PurePath(*parts[-3:]))

@@ -1,0 +1,190 @@
+"""clone-producers: a cheap value that kernels on both sides of a dot read is computed in each of them, from smaller values.
+
+    %m = stablehlo.compare LE, %column, %row              ... dots ...
+    ... dots ...                                          %m1 = stablehlo.compare LE, %column, %row
+    %a = stablehlo.select %m, %scores1, %low        ─►    %a  = stablehlo.select %m1, %scores1, %low
+    ... dots ...                                          ... dots ...
+    %b = stablehlo.select %m, %scores2, %low              %m2 = stablehlo.compare LE, %column, %row
+                                                          %b  = stablehlo.select %m2, %scores2, %low
+
+The mask of a causal model is such a value: every layer reads it. Computed once it is a buffer of length x length that each layer loads,
+and behind a load nobody sees that half of it is false. A smaller value that is computed, not read, is made once: in the order of dims in
+which it is read, where its first readers would go across its rows. Requires stage `named`, before any groups; keeps it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch_mlir import ir
+
+from disc.ir.costs import op_cost
+from disc.ir.graph import Node
+from disc.ir.ops import main_block
+from disc.ir.passes import CompileState, Pass
+from disc.ir.rewriting import erase_dead
+from disc.passes.fusion.clusters import ALONE, DOTS, FREE, SOURCES, STRUCTURAL, VIEWS, Clusters
+
+MOST_COST = 8  # vector instructions per element that may be done in every reader; one that loads it waits as long for memory
+
+
+@dataclass
+class Recipe:
+    """What computes a value from smaller ones: the ops to copy, the transposes to store, and the cost per element."""
+
+    nodes: dict[Node, None] = field(default_factory=dict)
+    stored: list[Node] = field(default_factory=list)
+    cost: int = 0
+
+
+@dataclass(frozen=True)
+class CloneProducers(Pass):
+    """Gives the readers between two dots a copy of their own."""
+
+    name: ClassVar[str] = "clone-producers"
+
+    def apply(self, module: ir.Module, state: CompileState) -> None:
+        clusters = Clusters(module)
+        levels = dot_levels(clusters)
+        for node in reversed(clusters.body.nodes):  # a copy then never reads what was copied for another place
+            places = readers_by_level(clusters, node, levels) if may_clone(clusters, node) else {}
+            recipe = read_recipe(clusters, node) if len(places) > 1 else None
+            if recipe is not None and should_clone(recipe):
+                _clone(clusters, node, recipe, list(places.values()))
+        erase_dead(main_block(module))  # the ops of which only copies are read
+
+
+def dot_levels(clusters: Clusters) -> dict[Node, int]:
+    """How many dots lie on the way to each value: values of different levels are never made by one loop or row kernel."""
+    levels: dict[Node, int] = {}
+    for node in clusters.body.nodes:
+        levels[node] = max((levels.get(operand, 0) for operand in node.operands), default=0) + (node.op in DOTS)
+    return levels
+
+
+def readers_by_level(clusters: Clusters, node: Node, levels: dict[Node, int]) -> dict[int, list[Node]]:
+    """The ops that read `node`, through views."""
+    found: dict[int, list[Node]] = {}
+    for user in dict.fromkeys(use.user for use in clusters.uses(node)):
+        found.setdefault(levels[user], []).append(user)
+    return found
+
+
+def may_clone(clusters: Clusters, node: Node) -> bool:
+    """Legality: an element-wise op of one result that lives only in kernels that can take in what they read."""
+    if not _elementwise(clusters, node) or node in clusters.returned:
+        return False
+    return all(_elementwise(clusters, use.user) or use.user.op == "stablehlo.reduce" for use in clusters.uses(node))
+
+
+def should_clone(recipe: Recipe) -> bool:
+    """Profit: what every reader computes again costs no more than a load."""
+    return recipe.cost <= MOST_COST
+
+
+def _elementwise(clusters: Clusters, node: Node) -> bool:
+    others = node.op in ALONE or node.op in STRUCTURAL or node.op in DOTS or node.op in VIEWS
+    return clusters.is_real(node) and not others and node.body is None and len(node.siblings) <= 1
+
+
+def read_recipe(clusters: Clusters, node: Node) -> Recipe | None:
+    """How `node` is computed from values of fewer elements; None where it needs one of as many that is not cheap itself."""
+    recipe = Recipe()
+    return recipe if _collect(clusters, node, False, recipe) else None
+
+
+def _collect(clusters: Clusters, node: Node, expanded: bool, recipe: Recipe) -> bool:
+    """Adds what computes `node`; expanded: a broadcast lies between `node` and the value in question."""
+    if node in recipe.nodes:
+        return True
+    if node.op in FREE:
+        recipe.nodes[node] = None
+        return True
+    if node.op in SOURCES:
+        return expanded
+    if node.op in VIEWS and not clusters.is_real(node):
+        if expanded and _across_rows(node) and _made(clusters, node):
+            recipe.stored.append(node)
+            return True
+        made_once = node.op == "disc.diagonals"  # its table: it would not be one if it were cheap
+        if not made_once and not _collect(clusters, node.operands[0], expanded or clusters.repeats(node), recipe):
+            return False
+        recipe.nodes[node] = None
+        return True
+    if expanded and not _of_positions(clusters, node):
+        return True  # a smaller value, made once
+    if not _elementwise(clusters, node):
+        return expanded
+    recipe.cost += op_cost(node)
+    if recipe.cost > MOST_COST or not all(_collect(clusters, operand, expanded, recipe) for operand in node.operands):
+        return False
+    recipe.nodes[node] = None
+    return True
+
+
+def _across_rows(view: Node) -> bool:
+    """True when neighbours in the view are not neighbours in its operand."""
+    return view.op == "stablehlo.transpose" and view.ints("permutation")[-1] != len(view.dims) - 1
+
+
+def _made(clusters: Clusters, view: Node) -> bool:
+    """True when the program computes what is viewed."""
+    node = view.operands[0]
+    while node.op in VIEWS and not clusters.is_real(node):
+        node = node.operands[0]
+    return clusters.is_real(node)
+
+
+def _of_positions(clusters: Clusters, node: Node) -> bool:
+    """True when `node` is element-wise in row and column numbers and constants alone."""
+    pending, seen = [node], {node}
+    while pending:
+        current = pending.pop()
+        if current.op in FREE:
+            continue
+        if current.op not in VIEWS and not _elementwise(clusters, current):
+            return False
+        fresh = [operand for operand in current.operands if operand not in seen]
+        pending.extend(fresh)
+        seen.update(fresh)
+    return True
+
+
+def _clone(clusters: Clusters, node: Node, recipe: Recipe, places: list[list[Node]]) -> None:
+    """One copy for each list of readers, before the first of them."""
+    for view in recipe.stored:
+        clusters.mark_stored(view)
+    for readers in places:
+        before = ir.InsertionPoint(clusters.snapshot.ops[min(readers, key=lambda reader: clusters.order[reader]).id])
+        copies: dict[ir.Value, ir.Value] = {}
+        for each in sorted(recipe.nodes, key=lambda each: clusters.order[each]):
+            _copy(clusters.snapshot.ops[each.id], copies, before)
+        for reader in readers:
+            op = clusters.snapshot.ops[reader.id]
+            for number, operand in enumerate(reader.operands):
+                op.operands[number] = _moved(clusters, operand, op.operands[number], node, copies, before)
+
+
+def _moved(
+    clusters: Clusters, operand: Node, value: ir.Value, node: Node, copies: dict[ir.Value, ir.Value], before: ir.InsertionPoint
+) -> ir.Value:
+    """`value`, the operand of a reader; where it is `node` or a view of it, the copy."""
+    path = [operand]
+    while path[-1] is not node:
+        if path[-1].op not in VIEWS or clusters.is_real(path[-1]):
+            return value
+        path.append(path[-1].operands[0])
+    for view in reversed(path[:-1]):
+        _copy(clusters.snapshot.ops[view.id], copies, before)
+    return copies[value]
+
+
+def _copy(op: ir.Operation, copies: dict[ir.Value, ir.Value], before: ir.InsertionPoint) -> None:
+    """A copy of `op` that reads the copies of its operands."""
+    if op.results[0] in copies:
+        return
+    copy = op.clone(ip=before).operation
+    for number, operand in enumerate(op.operands):
+        copy.operands[number] = copies.get(operand, operand)
+    copies[op.results[0]] = copy.results[0]

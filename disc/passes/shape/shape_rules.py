@@ -1,0 +1,495 @@
+"""Op name → the dims of its results: the three methods of shape inference.
+
+Input-output inference gives the result dims from the operand dims; sibling constraints equate dims that the op requires to be
+equal (`Shapes.same`); shape-value extraction takes dims from operands that hold sizes (`Shapes.sizes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch_mlir import ir
+from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
+
+from disc.errors import ShapeConstraintError, UnsupportedFormatError, UnsupportedOp
+from disc.ir.ops import block_ops, dense_to_array, element_of, int_attr, ints_attr, is_tensor, location_text, shape_of, string_attr
+from disc.ir.stages import NAMED_OPS
+from disc.ir.symbols import ModuleEnv, Requirement
+from disc.ir.weights import STORAGE
+from disc.passes.shape.host_rules import HOST_RULES
+from disc.passes.shape.host_values import (
+    ONE,
+    ZERO,
+    HostArithmetic,
+    HostValue,
+    Ratio,
+    broadcast_sizes,
+    host_constant,
+    is_host_element,
+    known_int,
+    scalar,
+    vector,
+)
+from disc.shapes import ALWAYS, NEVER, Dim, Truth, dim_max
+
+Dims = tuple[Dim, ...]
+Rule = Callable[["Shapes", ir.Operation], Sequence[Dims]]
+
+
+ELEMENTS = frozenset((*STORAGE, "index"))
+BODY_OPS = NAMED_OPS | {"stablehlo.return", "stablehlo.broadcast_in_dim"}
+
+
+class DataDependentSizeError(Exception):
+    """A size that is computed from tensor data, or another reason for which the op cannot be compiled."""
+
+
+class Shapes:
+    """What is known about the values of one function: dims of tensors, values of shape arithmetic, facts in `env`."""
+
+    def __init__(self, env: ModuleEnv) -> None:
+        self.env = env
+        self.arithmetic = HostArithmetic(env)
+        self.dims: dict[ir.Value, Dims] = {}
+        self.values: dict[ir.Value, HostValue] = {}
+        self.unsupported: list[UnsupportedOp] = []
+
+    def visit(self, op: ir.Operation) -> None:
+        """Records what `op` tells: the values it computes, the dims of its results, the facts it requires."""
+        value = self._host_value(op)
+        if value is not None:
+            self.values[op.results[0]] = value
+        if not any(is_tensor(result) for result in op.results):
+            self._visit_effect(op)
+            return
+        foreign = [kind for kind in map(_element, filter(is_tensor, (*op.operands, *op.results))) if kind not in ELEMENTS]
+        inner = _foreign_inside(op)
+        rule = RULES.get(op.name)
+        if rule is None or foreign or inner:
+            missing = f"there is no rule for {inner} in its body" if inner else "there is no rule for this op"
+            self._refuse(op, f"tensors of {foreign[0]} are not supported" if foreign else missing)
+            return
+        try:
+            inferred = rule(self, op)
+        except DataDependentSizeError as error:
+            self._refuse(op, str(error))
+            return
+        except ShapeConstraintError as error:
+            raise ShapeConstraintError(f"{op.name} at {location_text(op)}: {error}") from error
+        for result, dims in zip(op.results, inferred, strict=True):
+            self.dims[result] = self.meet(dims, result)
+
+    def _visit_effect(self, op: ir.Operation) -> None:
+        """An op without a tensor as its result: arithmetic on sizes, an assertion of JAX's about them, or something that is refused."""
+        if op.name == "stablehlo.custom_call" and string_attr(op, "call_target_name") == "shape_assertion":
+            self._assert(op)
+        elif op.name not in HOST_RULES and op.name not in _SOURCES and op.name != "func.return":
+            self._refuse(op, "there is no rule for this op" if op.results else "it has no result: what it does would be lost")
+
+    def _assert(self, op: ir.Operation) -> None:
+        """`@shape_assertion(%ok, sizes...) {error_message}`, as JAX writes it: the message has a numbered place for each size."""
+        found = [self.values.get(operand) for operand in op.operands]
+        items = [value.item() for value in found if value is not None and value.ndim == 0]
+        dims = [item for item in items if isinstance(item, Dim)]
+        if not dims or len(dims) != len(found):
+            self._refuse(op, "it asserts something that is no condition on sizes")
+            return
+        message = string_attr(op, "error_message") if "error_message" in op.attributes else "an assertion of the program about its sizes"
+        condition = self.arithmetic.condition(dims[0])
+        if condition == NEVER:
+            raise ShapeConstraintError(f"{op.name} at {location_text(op)} never holds: {message}")
+        for part in condition.parts() if condition != ALWAYS else ():
+            self.env.require(Requirement(part, f"asserted at {location_text(op)}", message, tuple(dims[1:])))
+
+    def _refuse(self, op: ir.Operation, reason: str) -> None:
+        """Reports `op` and goes on with sizes of their own, so that one run reports every such op."""
+        self.unsupported.append(UnsupportedOp(op.name, reason, location_text(op)))
+        for result in filter(is_tensor, op.results):
+            self.dims[result] = tuple(self.env.fresh("unknown") if size is None else Dim.of(size) for size in shape_of(result))
+
+    def meet(self, dims: Dims, result: ir.Value) -> Dims:
+        """`dims` with the sizes that the declared type of `result` fixes: these are facts."""
+        declared = shape_of(result)
+        return tuple(dim if size is None else self.same(Dim.of(size), dim) for dim, size in zip(dims, declared, strict=True))
+
+    def same(self, *dims: Dim) -> Dim:
+        """Dims that the op requires to be equal; returns the plainest of them."""
+        best = dims[0]
+        for dim in dims[1:]:
+            if self.env.equal(best, dim) is not Truth.YES:
+                self.env.equate(best, dim)
+            if dim.is_const or (not best.is_const and len(str(dim)) < len(str(best))):
+                best = dim
+        return best
+
+    def sizes(self, value: ir.Value) -> Dims:
+        """The sizes that a shape operand holds."""
+        found = self.values.get(value)
+        if found is None or any(isinstance(item, Ratio) for item in found.reshape(-1)):
+            raise DataDependentSizeError("the size of the result depends on tensor data, not on input sizes")
+        return tuple(found.reshape(-1))
+
+    def _host_value(self, op: ir.Operation) -> HostValue | None:
+        if not op.results or not _is_host_type(op.results[0].type):
+            return None
+        special = _SOURCES.get(op.name)
+        if special is not None:
+            return special(self, op)
+        rule = HOST_RULES.get(op.name)
+        if rule is None:
+            return None
+        operands = [self.values.get(operand) for operand in op.operands]
+        known = [operand for operand in operands if operand is not None]
+        return rule(self.arithmetic, op, known) if len(known) == len(operands) else None
+
+
+def _foreign_inside(op: ir.Operation) -> str | None:
+    """An op in the regions of `op` (the body of a reduction) that must not be there."""
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block_ops(block):
+                if inner.name not in BODY_OPS:
+                    return inner.name
+                found = _foreign_inside(inner)
+                if found is not None:
+                    return found
+    return None
+
+
+def _is_host_type(kind: ir.Type) -> bool:
+    if isinstance(kind, ir.RankedTensorType):
+        return kind.rank <= 2 and is_host_element(kind.element_type)
+    return is_host_element(kind) or str(kind) in ("!shape.shape", "!shape.size")
+
+
+# --- where host values begin ------------------------------------------------------------------------------------------
+
+
+def _constant_value(shapes: Shapes, op: ir.Operation) -> HostValue | None:
+    return host_constant(op.attributes["value"])
+
+
+def _dim_of(shapes: Shapes, op: ir.Operation) -> HostValue | None:
+    index = shapes.values.get(op.operands[1])
+    position = None if index is None else known_int(index.item())
+    dims = shapes.dims.get(op.operands[0])
+    if position is None or dims is None:
+        return None
+    if not 0 <= position < len(dims):
+        raise UnsupportedFormatError(f"{op.name} of dim {position} of a tensor of rank {len(dims)} ({location_text(op)})")
+    return scalar(dims[position])
+
+
+def _dimension_size(shapes: Shapes, op: ir.Operation) -> HostValue | None:
+    dims = shapes.dims.get(op.operands[0])
+    return None if dims is None else scalar(dims[int_attr(op, "dimension")])
+
+
+def _shape_of(shapes: Shapes, op: ir.Operation) -> HostValue | None:
+    dims = shapes.dims.get(op.operands[0])
+    return None if dims is None else vector(dims)
+
+
+_SOURCES: dict[str, Callable[[Shapes, ir.Operation], HostValue | None]] = {
+    "arith.constant": _constant_value, "stablehlo.constant": _constant_value, "chlo.constant": _constant_value,
+    "tensor.dim": _dim_of, "stablehlo.get_dimension_size": _dimension_size, "shape.shape_of": _shape_of,
+}  # fmt: skip
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+def _declared(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    """The type says it all (constants, weights, ops with static results)."""
+    found: list[Dims] = []
+    for result in op.results:
+        sizes = shape_of(result)
+        if None in sizes:
+            raise DataDependentSizeError("the size of the result is not given by the sizes of the operands")
+        found.append(tuple(Dim.of(size) for size in sizes if size is not None))
+    return found
+
+
+def _elementwise(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    """All operands have the shape of the result; a rank-0 operand (select, clamp) applies to every element."""
+    operands = [shapes.dims[operand] for operand in op.operands]
+    full = [dims for dims in operands if dims]
+    result = tuple(shapes.same(*column) for column in zip(*full, strict=True)) if full else ()
+    return [result] * len(op.results)
+
+
+def _first_operand(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    return [shapes.dims[op.operands[0]]]
+
+
+def _each_operand(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    """Result i has the shape of operand i (scatter)."""
+    return [shapes.dims[op.operands[index]] for index in range(len(op.results))]
+
+
+def _broadcast_elementwise(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    return [broadcast_sizes(shapes.env, [shapes.dims[operand] for operand in op.operands])]
+
+
+def _reshape(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    source = shapes.dims[op.operands[0]]
+    dims = shapes.sizes(op.operands[1]) if op.name == "stablehlo.dynamic_reshape" else _declared(shapes, op)[0]
+    dims = shapes.meet(dims, op.results[0])
+    shapes.same(_product(dims), _product(source))
+    return [dims]
+
+
+def _product(dims: Dims) -> Dim:
+    product = ONE
+    for dim in dims:
+        product = product * dim
+    return product
+
+
+def _from_shape_operand(position: int) -> Rule:
+    def rule(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+        return [shapes.sizes(op.operands[position])]
+
+    return rule
+
+
+def _broadcast_in_dim(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    """An operand dim that is surely not 1 is the dim it goes to."""
+    dynamic = op.name == "stablehlo.dynamic_broadcast_in_dim"
+    result = shapes.sizes(op.operands[1]) if dynamic else _declared(shapes, op)[0]
+    dims = list(shapes.meet(result, op.results[0]))
+    for dim, position in zip(shapes.dims[op.operands[0]], ints_attr(op, "broadcast_dimensions"), strict=True):
+        if shapes.env.lt(ONE, dim) is Truth.YES:
+            dims[position] = shapes.same(dims[position], dim)
+    return [tuple(dims)]
+
+
+def _transpose(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    dims = shapes.dims[op.operands[0]]
+    return [tuple(dims[position] for position in ints_attr(op, "permutation"))]
+
+
+def _reduce(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    inputs = [shapes.dims[op.operands[index]] for index in range(len(op.results))]
+    gone = ints_attr(op, "dimensions")
+    kept = tuple(shapes.same(*column) for position, column in enumerate(zip(*inputs, strict=True)) if position not in gone)
+    return [kept] * len(op.results)
+
+
+def _concatenate(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    axis = int_attr(op, "dimension")
+    columns = list(zip(*(shapes.dims[operand] for operand in op.operands), strict=True))
+    total = ZERO
+    for dim in columns[axis]:
+        total = total + dim
+    return [tuple(total if position == axis else shapes.same(*column) for position, column in enumerate(columns))]
+
+
+def _check_numbers(op: ir.Operation) -> None:
+    if "i1" in map(_element, op.operands):
+        raise DataDependentSizeError("products of bools are not supported: convert them first")
+
+
+def _dot(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    _check_numbers(op)
+    left, right = shapes.dims[op.operands[0]], shapes.dims[op.operands[1]]
+    shapes.same(left[-1], right[0])
+    return [left[:-1] + right[1:]]
+
+
+def _dot_general(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    _check_numbers(op)
+    left, right = shapes.dims[op.operands[0]], shapes.dims[op.operands[1]]
+    numbers = _stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+    left_batch, right_batch = list(numbers.lhs_batching_dimensions), list(numbers.rhs_batching_dimensions)
+    left_contract, right_contract = list(numbers.lhs_contracting_dimensions), list(numbers.rhs_contracting_dimensions)
+    for i, j in zip(left_contract, right_contract, strict=True):
+        shapes.same(left[i], right[j])
+    batch = [shapes.same(left[i], right[j]) for i, j in zip(left_batch, right_batch, strict=True)]
+    left_free = [dim for i, dim in enumerate(left) if i not in left_batch + left_contract]
+    right_free = [dim for j, dim in enumerate(right) if j not in right_batch + right_contract]
+    return [tuple(batch + left_free + right_free)]
+
+
+def window_size(shapes: Shapes, size: Dim, window: Dim, low: int, high: int, stride: int, dilation: int, base_dilation: int) -> Dim:
+    """How many positions a window takes along one dim; 0 where it does not fit."""
+    dilated = size if base_dilation == 1 else size + dim_max(size - 1, ZERO) * (base_dilation - 1)
+    room = dilated + low + high - ((window - 1) * dilation + 1)
+    positions = shapes.env.simplify(room // stride + 1)
+    return positions if shapes.env.le(ZERO, positions) is Truth.YES else dim_max(positions, ZERO)
+
+
+def _paddings(op: ir.Operation, rank: int) -> list[tuple[int, int]]:
+    if "padding" not in op.attributes:
+        return [(0, 0)] * rank
+    return [(int(low), int(high)) for low, high in dense_to_array(op.attributes["padding"])]
+
+
+def _convolution(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    _check_numbers(op)
+    if int_attr(op, "batch_group_count") != 1:
+        raise DataDependentSizeError("a batch_group_count other than 1 is not supported")
+    numbers = _stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    image, kernel = shapes.dims[op.operands[0]], shapes.dims[op.operands[1]]
+    spatial = list(numbers.input_spatial_dimensions)
+    rank = len(spatial)
+    group_features = kernel[numbers.kernel_input_feature_dimension]
+    shapes.same(image[numbers.input_feature_dimension], group_features * int_attr(op, "feature_group_count"))
+    result: list[Dim] = [ZERO] * (rank + 2)
+    result[numbers.output_batch_dimension] = image[numbers.input_batch_dimension] // int_attr(op, "batch_group_count")
+    result[numbers.output_feature_dimension] = kernel[numbers.kernel_output_feature_dimension]
+    strides, dilations = ints_attr(op, "window_strides", [1] * rank), ints_attr(op, "rhs_dilation", [1] * rank)
+    base = ints_attr(op, "lhs_dilation", [1] * rank)
+    paddings = conv_paddings(shapes, op, rank)
+    for i, position in enumerate(spatial):
+        window = kernel[list(numbers.kernel_spatial_dimensions)[i]]
+        size = window_size(shapes, image[position], window, *paddings[i], strides[i], dilations[i], base[i])
+        result[list(numbers.output_spatial_dimensions)[i]] = size
+    return [tuple(result)]
+
+
+def conv_paddings(shapes: Shapes, op: ir.Operation, rank: int) -> list[tuple[int, int]]:
+    """The padding of a convolution, from the attribute or, for dynamic_conv, from the third operand."""
+    if op.name != "stablehlo.dynamic_conv":
+        return _paddings(op, rank)
+    flat = [known_int(dim) for dim in shapes.sizes(op.operands[2])]
+    numbers = [size for size in flat if size is not None]
+    if len(numbers) != len(flat):
+        raise DataDependentSizeError("the padding of a convolution must be constant")
+    return [(numbers[2 * i], numbers[2 * i + 1]) for i in range(rank)]
+
+
+def _reduce_window(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    dims = shapes.dims[op.operands[0]]
+    rank = len(dims)
+    windows, ones = ints_attr(op, "window_dimensions"), [1] * rank
+    strides, dilations = ints_attr(op, "window_strides", ones), ints_attr(op, "window_dilations", ones)
+    base, paddings = ints_attr(op, "base_dilations", ones), _paddings(op, rank)
+    result = tuple(window_size(shapes, dims[i], Dim.of(windows[i]), *paddings[i], strides[i], dilations[i], base[i]) for i in range(rank))
+    return [result] * len(op.results)
+
+
+def _select_and_scatter(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    """The result has the shape of the operand, and the source one element per window."""
+    dims = shapes.dims[op.operands[0]]
+    ones = [1] * len(dims)
+    windows, strides = ints_attr(op, "window_dimensions", ones), ints_attr(op, "window_strides", ones)
+    for i, (low, high) in enumerate(_paddings(op, len(dims))):
+        shapes.same(shapes.dims[op.operands[1]][i], window_size(shapes, dims[i], Dim.of(windows[i]), low, high, strides[i], 1, 1))
+    return [dims]
+
+
+def gather_sizes(shapes: Shapes, op: ir.Operation) -> Dims:
+    """The slice sizes of a gather, from the attribute or, for dynamic_gather, from the third operand."""
+    if op.name == "stablehlo.dynamic_gather":
+        return shapes.sizes(op.operands[2])
+    return tuple(Dim.of(size) for size in ints_attr(op, "slice_sizes"))
+
+
+def _gather(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    numbers = _stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    dropped = list(numbers.collapsed_slice_dims) + list(numbers.operand_batching_dims)
+    window = [size for position, size in enumerate(gather_sizes(shapes, op)) if position not in dropped]
+    batch = [dim for position, dim in enumerate(shapes.dims[op.operands[1]]) if position != numbers.index_vector_dim]
+    offsets = list(numbers.offset_dims)
+    for operand_dim, index_dim in zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True):
+        shapes.same(shapes.dims[op.operands[0]][operand_dim], shapes.dims[op.operands[1]][index_dim])
+    rest, taken = iter(batch), iter(window)
+    return [tuple(next(taken) if position in offsets else next(rest) for position in range(len(batch) + len(window)))]
+
+
+def slice_bounds(shapes: Shapes, op: ir.Operation) -> tuple[Dims, Dims, tuple[int, ...]]:
+    """Starts, limits and strides of slice and real_dynamic_slice."""
+    if op.name == "stablehlo.slice":
+        starts, limits, strides = (ints_attr(op, name) for name in ("start_indices", "limit_indices", "strides"))
+        return tuple(map(Dim.of, starts)), tuple(map(Dim.of, limits)), tuple(strides)
+    starts, limits, steps = (shapes.sizes(operand) for operand in list(op.operands)[1:])
+    strides = [known_int(step) for step in steps]
+    if None in strides:
+        raise DataDependentSizeError("the stride of a slice must be constant")
+    return starts, limits, tuple(stride for stride in strides if stride is not None)
+
+
+def _slice(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    """StableHLO keeps 0 <= start <= limit <= size, so sizes are never negative where the program is valid."""
+    sizes: list[Dim] = []
+    for start, limit, stride in zip(*slice_bounds(shapes, op), strict=True):
+        size = shapes.env.simplify((limit - start + (stride - 1)) // stride)
+        sizes.append(size if shapes.env.le(ZERO, size) is Truth.YES else dim_max(size, ZERO))
+    return [tuple(sizes)]
+
+
+def _dynamic_slice(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    return [tuple(Dim.of(size) for size in ints_attr(op, "slice_sizes"))]
+
+
+def pad_amounts(shapes: Shapes, op: ir.Operation) -> tuple[Dims, Dims, tuple[int, ...]]:
+    """Low, high and interior padding of pad and dynamic_pad."""
+    if op.name == "stablehlo.pad":
+        low, high, interior = (ints_attr(op, f"{name}") for name in ("edge_padding_low", "edge_padding_high", "interior_padding"))
+        return tuple(map(Dim.of, low)), tuple(map(Dim.of, high)), tuple(interior)
+    low, high, between = (shapes.sizes(operand) for operand in list(op.operands)[2:])
+    interior = [known_int(item) for item in between]
+    if None in interior:
+        raise DataDependentSizeError("the interior padding must be constant")
+    return low, high, tuple(item for item in interior if item is not None)
+
+
+def _pad(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    sizes: list[Dim] = []
+    for dim, low, high, interior in zip(shapes.dims[op.operands[0]], *pad_amounts(shapes, op), strict=True):
+        between = dim_max(dim - 1, ZERO) * interior if interior else ZERO
+        size = shapes.env.simplify(dim + between + low + high)
+        sizes.append(size if shapes.env.le(ZERO, size) is Truth.YES else dim_max(size, ZERO))
+    return [tuple(sizes)]
+
+
+def _cast(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    return [shapes.dims[op.operands[0]]]
+
+
+def _element(value: ir.Value) -> str:
+    return str(element_of(value))
+
+
+def _bitcast(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    source, result = (ir.RankedTensorType(value.type).rank for value in (op.operands[0], op.results[0]))
+    if source != result:
+        raise DataDependentSizeError("bitcast_convert between element types of different widths is not supported")
+    return [shapes.dims[op.operands[0]]]
+
+
+def _host_tensor(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    """Tensors of sizes themselves: their own shape is static."""
+    return [tuple(Dim.of(size) for size in ir.RankedTensorType(op.results[0].type).shape)]
+
+
+_UNARY = (
+    "abs cbrt ceil convert cosine count_leading_zeros exponential exponential_minus_one floor is_finite log log_plus_one logistic "
+    "negate not popcnt round_nearest_afz round_nearest_even rsqrt sign sine sqrt tan tanh"
+)
+_CHLO_UNARY = "acos acosh asin asinh atan atanh cosh digamma erf erf_inv erfc is_inf is_neg_inf is_pos_inf lgamma sinh square tan"
+_BINARY = (
+    "add and atan2 compare divide maximum minimum multiply or power remainder select shift_left shift_right_arithmetic shift_right_logical "
+    "subtract xor"
+)
+
+RULES: dict[str, Rule] = {
+    "stablehlo.bitcast_convert": _bitcast,
+    **{f"stablehlo.{name}": _elementwise for name in f"{_UNARY} {_BINARY} clamp".split()},
+    **{f"chlo.{name}": _elementwise for name in _CHLO_UNARY.split()},
+    **{f"chlo.broadcast_{name}": _broadcast_elementwise for name in _BINARY.split()},
+    "arith.constant": _declared, "stablehlo.constant": _declared, "chlo.constant": _declared, "disc.weight": _declared,
+    "stablehlo.iota": _declared, "stablehlo.get_dimension_size": _declared, "chlo.constant_like": _first_operand,
+    "stablehlo.reshape": _reshape, "stablehlo.dynamic_reshape": _reshape,
+    "stablehlo.broadcast_in_dim": _broadcast_in_dim, "stablehlo.dynamic_broadcast_in_dim": _broadcast_in_dim,
+    "stablehlo.dynamic_iota": _from_shape_operand(0), "stablehlo.transpose": _transpose, "stablehlo.reduce": _reduce,
+    "stablehlo.concatenate": _concatenate, "stablehlo.dot": _dot, "stablehlo.dot_general": _dot_general,
+    "stablehlo.convolution": _convolution, "stablehlo.dynamic_conv": _convolution, "stablehlo.reduce_window": _reduce_window,
+    "stablehlo.select_and_scatter": _select_and_scatter,
+    "stablehlo.gather": _gather, "stablehlo.dynamic_gather": _gather, "stablehlo.scatter": _each_operand,
+    "stablehlo.slice": _slice, "stablehlo.real_dynamic_slice": _slice, "stablehlo.dynamic_slice": _dynamic_slice,
+    "stablehlo.dynamic_update_slice": _first_operand, "stablehlo.pad": _pad, "stablehlo.dynamic_pad": _pad,
+    "stablehlo.reverse": _first_operand, "disc.cumulative": _first_operand,
+    "tensor.cast": _cast, "tensor.from_elements": _host_tensor, "shape.shape_of": _host_tensor, "shape.broadcast": _host_tensor,
+    "shape.to_extent_tensor": _host_tensor,
+}  # fmt: skip

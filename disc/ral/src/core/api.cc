@@ -1,0 +1,168 @@
+// The C functions of ral.h.
+#include <algorithm>
+#include <memory>
+#include <new>
+
+#include "core/context.h"
+#include "cpu/core_limits.h"
+#include "cpu/cores.h"
+#include "core/exec.h"
+
+using ral::error;
+using ral::Status;
+
+namespace {
+
+thread_local std::string last_error;
+
+ral_status report(Status status) {
+  if (!status.ok()) last_error = status.message.empty() ? "out of memory" : ral::printable(status.message);
+  return status.code;
+}
+
+// Runs `body`, which returns a Status; running out of memory becomes one too.
+template <typename Body>
+ral_status guarded(const char* function, Body body) noexcept {
+  try {
+    return report(body());
+  } catch (const std::bad_alloc&) {
+    return report(error(RAL_ERROR_MEMORY, ""));
+  } catch (...) {
+    return report(error(RAL_ERROR_INTERNAL, std::string(function) + ": unexpected exception"));
+  }
+}
+
+template <typename Load>
+Status load(const char* function, const ral_options* options, ral_context** context, Load body) {
+  *context = nullptr;
+  const ral_options chosen = options ? *options : ral_options{RAL_ABI_VERSION, 0, nullptr};
+  if (chosen.abi != RAL_ABI_VERSION) {
+    return error(RAL_ERROR_INTERNAL, std::string(function) + ": the caller was built for ABI " + std::to_string(chosen.abi) +
+                                         ", this library has ABI " + std::to_string(RAL_ABI_VERSION));
+  }
+  auto loaded = std::make_unique<ral_context>();
+  Status status = body(*loaded, chosen);
+  if (status.ok()) *context = loaded.release();
+  return status;
+}
+
+template <typename List>
+bool in_range(int32_t index, const List& list) {
+  return index >= 0 && static_cast<size_t>(index) < list.size();
+}
+
+ral_value_info info_at(const std::vector<ral::ValueInfo>& values, int32_t index, bool with_dims) {
+  if (!in_range(index, values)) return {};
+  const ral::ValueInfo& value = values[static_cast<size_t>(index)];
+  return {value.name.c_str(), with_dims ? value.dims.data() : nullptr, value.rank, value.dtype};
+}
+
+const char* name_at(const std::vector<std::string>& names, int32_t index) {
+  return in_range(index, names) ? names[static_cast<size_t>(index)].c_str() : nullptr;
+}
+
+}  // namespace
+
+extern "C" {
+
+ral_status ral_load_file(const char* path, const ral_options* options, ral_context** context) {
+  return guarded("ral_load_file", [&] {
+    return load("ral_load_file", options, context,
+                [&](ral_context& loaded, const ral_options& chosen) { return loaded.load_file(path, chosen); });
+  });
+}
+
+ral_status ral_load_expected(const char* path, const uint8_t* digest, const ral_options* options, ral_context** context) {
+  return guarded("ral_load_expected", [&] {
+    return load("ral_load_expected", options, context, [&](ral_context& loaded, const ral_options& chosen) {
+      ral::Digest expected;
+      std::copy_n(digest, expected.size(), expected.begin());
+      loaded.file.expect(expected);
+      return loaded.load_file(path, chosen);
+    });
+  });
+}
+
+ral_status ral_load_memory(const ral_program* program, const ral_options* options, ral_context** context) {
+  return guarded("ral_load_memory", [&] {
+    return load("ral_load_memory", options, context,
+                [&](ral_context& loaded, const ral_options& chosen) { return loaded.load_memory(*program, chosen); });
+  });
+}
+
+void ral_unload(ral_context* context) { delete context; }
+
+ral_status ral_remap_file(ral_context* context, int32_t descriptor) {
+  return guarded("ral_remap_file", [&] { return context->file.remap(descriptor); });
+}
+
+ral_status ral_verify(ral_context* context) {
+  return guarded("ral_verify", [&] { return context->verify(); });
+}
+
+const char* ral_last_error(void) { return last_error.c_str(); }
+
+ral_status ral_call(ral_context* context, const ral_tensor* inputs, int32_t input_count, const ral_tensor* given_outputs,
+                    ral_tensor* outputs, int32_t output_count) {
+  return guarded("ral_call", [&] { return context->call(inputs, input_count, given_outputs, outputs, output_count); });
+}
+
+void ral_release(ral_tensor* output) { ral::release_output(output); }
+
+int32_t ral_input_count(const ral_context* context) { return static_cast<int32_t>(context->signature.inputs.size()); }
+int32_t ral_output_count(const ral_context* context) { return static_cast<int32_t>(context->signature.outputs.size()); }
+int32_t ral_kernel_count(const ral_context* context) { return static_cast<int32_t>(context->signature.kernels.size()); }
+int32_t ral_counter_count(const ral_context* context) { return static_cast<int32_t>(context->signature.counters.size()); }
+ral_value_info ral_input_info(const ral_context* context, int32_t index) { return info_at(context->signature.inputs, index, true); }
+ral_value_info ral_output_info(const ral_context* context, int32_t index) { return info_at(context->signature.outputs, index, false); }
+const char* ral_kernel_name(const ral_context* context, int32_t index) { return name_at(context->signature.kernels, index); }
+const char* ral_counter_name(const ral_context* context, int32_t index) { return name_at(context->signature.counters, index); }
+const char* ral_isa(const ral_context* context) { return context->code.isa().c_str(); }
+
+const void* ral_manifest(const ral_context* context, size_t* size) {
+  *size = context->manifest.size();
+  return context->manifest.data();
+}
+
+const void* ral_file_bytes(const ral_context* context, size_t* size) {
+  *size = context->file.bytes().size();
+  return context->file.bytes().data();
+}
+
+int64_t ral_dtype_size(int32_t dtype) { return ral::dtype_size(dtype); }
+const char* ral_dtype_name(int32_t dtype) { return ral::dtype_name(dtype); }
+
+void ral_get_stats(ral_context* context, ral_stats* stats) {
+  const ral::Counts totals = context->totals();
+  *stats = {totals.calls, totals.copied_inputs, totals.copied_bytes, context->arena_bytes()};
+}
+
+void ral_get_counters(ral_context* context, int64_t* values) {
+  const ral::Counts totals = context->totals();
+  std::copy(totals.counters.begin(), totals.counters.end(), values);
+}
+
+void ral_get_kernels(ral_context* context, int64_t* launches, int64_t* nanoseconds) {
+  const ral::Counts totals = context->totals();
+  std::copy(totals.launches.begin(), totals.launches.end(), launches);
+  std::copy(totals.nanoseconds.begin(), totals.nanoseconds.end(), nanoseconds);
+}
+
+void ral_set_profile(ral_context* context, int32_t on) { context->profile = on != 0; }
+void ral_set_threads(ral_context* context, int32_t threads) { context->threads = threads > 0 ? threads : context->default_threads; }
+int32_t ral_threads(const ral_context* context) { return context->threads; }
+void ral_force_choice(ral_context* context, int64_t number) { context->forced_choice = number; }
+
+ral_status ral_get_cores(const char* root, ral_cores* cores) {
+  return guarded("ral_get_cores", [&] {
+    const ral::Cores found = ral::find_cores(root ? root : "");
+    *cores = {found.online, found.allowed, found.threads(), found.quota};
+    return Status{};
+  });
+}
+
+ral_status ral_measure_limits(double* flops_per_second, double* bytes_per_second) {
+  return guarded("ral_measure_limits", [&] { return ral::measure_limits(flops_per_second, bytes_per_second); });
+}
+
+}  // extern "C"

@@ -1,0 +1,78 @@
+// Checks of what the caller hands in, before any generated code runs.
+#include "core/bytes.h"
+#include "core/exec.h"
+#include "core/layout.h"
+
+using ral::error;
+using ral::Status;
+
+namespace {
+
+std::string name_of(const char* kind, const std::string& name, size_t index, const char* counted) {
+  return std::string(kind) + " '" + name + "' (" + counted + std::to_string(index) + "): ";
+}
+
+}  // namespace
+
+Status ral_exec::check_inputs(const ral_tensor* inputs, int32_t count) const {
+  const auto& infos = program_.signature.inputs;
+  if (count != static_cast<int32_t>(infos.size())) {
+    return error(RAL_ERROR_RANK, "expected " + std::to_string(infos.size()) + " inputs, got " + std::to_string(count));
+  }
+  for (size_t i = 0; i < infos.size(); ++i) {
+    const ral::ValueInfo& info = infos[i];
+    const ral_tensor& input = inputs[i];
+    if (input.dtype != info.dtype) {
+      return error(RAL_ERROR_DTYPE, name_of("input", info.name, i, "argument ") + "expected dtype " + ral::dtype_name(info.dtype) +
+                                        ", got " + ral::dtype_name(input.dtype));
+    }
+    if (input.rank != info.rank) {
+      return error(RAL_ERROR_RANK, name_of("input", info.name, i, "argument ") + "expected rank " + std::to_string(info.rank) + ", got " +
+                                       std::to_string(input.rank));
+    }
+    bool empty = false;
+    for (int32_t d = 0; d < info.rank; ++d) {
+      const int64_t expected = info.dims[static_cast<size_t>(d)];
+      empty |= input.dims[d] == 0;
+      if (input.dims[d] < 0 || (expected >= 0 && input.dims[d] != expected)) {
+        return error(RAL_ERROR_SHAPE, name_of("input", info.name, i, "argument ") + "dim " + std::to_string(d) + " must be " +
+                                          (expected >= 0 ? std::to_string(expected) : "at least 0") + ", got " +
+                                          std::to_string(input.dims[d]));
+      }
+    }
+    if (!input.data && !empty) return error(RAL_ERROR_INTERNAL, name_of("input", info.name, i, "argument ") + "its data is NULL");
+  }
+  return {};
+}
+
+Status ral_exec::check_given(const ral_tensor* inputs, const ral_tensor* given) const {
+  const ral::Signature& signature = program_.signature;
+  for (size_t i = 0; i < signature.outputs.size(); ++i) {
+    const ral::ValueInfo& info = signature.outputs[i];
+    const std::string name = name_of("output", info.name, i, "");
+    const int64_t element = ral::dtype_size(info.dtype);
+    if (given[i].dtype != info.dtype) {
+      return error(RAL_ERROR_DTYPE,
+                   name + "the result has dtype " + ral::dtype_name(info.dtype) + ", the given buffer " + ral::dtype_name(given[i].dtype));
+    }
+    if (given[i].rank != info.rank) {
+      return error(RAL_ERROR_RANK,
+                   name + "the result has rank " + std::to_string(info.rank) + ", the given buffer " + std::to_string(given[i].rank));
+    }
+    int64_t bytes = 0;
+    if (!ral::tensor_bytes(given[i].dims, given[i].rank, element, &bytes))
+      return error(RAL_ERROR_SHAPE, name + "the given buffer has impossible dims");
+    if (!ral::is_row_major(given[i], element)) return error(RAL_ERROR_ALIAS, name + "the given buffer is not contiguous");
+    if (!given[i].data && bytes > 0) return error(RAL_ERROR_INTERNAL, name + "the data of the given buffer is NULL");
+    const ral::Extent range = ral::extent(given[i], element);
+    for (size_t j = 0; j < signature.inputs.size(); ++j) {
+      if (!range.overlaps(ral::extent(inputs[j], ral::dtype_size(signature.inputs[j].dtype)))) continue;
+      return error(RAL_ERROR_ALIAS, name + "the given buffer overlaps input '" + signature.inputs[j].name + "'");
+    }
+    for (size_t j = 0; j < i; ++j) {
+      if (!range.overlaps(ral::extent(given[j], ral::dtype_size(signature.outputs[j].dtype)))) continue;
+      return error(RAL_ERROR_ALIAS, name + "the given buffer overlaps the one given for output '" + signature.outputs[j].name + "'");
+    }
+  }
+  return {};
+}

@@ -1,0 +1,71 @@
+#include "core/context.h"
+
+#include <algorithm>
+
+using ral::Status;
+
+namespace {
+constexpr int32_t kCallsPerTrim = 256;  // what more calls at once needed is freed after as many to twice as many calls, fewer at once
+}
+
+Status ral_context::load_file(const char* path, const ral_options& options) {
+  const Status status = Program::load_file(path, options);
+  if (status.ok()) totals_ = std::make_unique<ral::Counts>(signature);
+  return status;
+}
+
+Status ral_context::load_memory(const ral_program& program, const ral_options& options) {
+  const Status status = Program::load_memory(program, options);
+  if (status.ok()) totals_ = std::make_unique<ral::Counts>(signature);
+  return status;
+}
+
+ral_context::ExecPointer ral_context::take_exec() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      ExecPointer exec = std::move(idle_.back());
+      idle_.pop_back();
+      fewest_idle_ = std::min(fewest_idle_, idle_.size());
+      return exec;
+    }
+    idle_.reserve(++execs_);  // now, so that give_exec cannot fail when the caller already has the outputs
+    fewest_idle_ = 0;
+  }
+  return ExecPointer(new ral_exec(*this));
+}
+
+void ral_context::give_exec(ExecPointer exec, bool completed) {
+  std::lock_guard lock(mutex_);
+  exec->counts.calls = completed ? 1 : 0;
+  totals_->add(exec->counts);
+  idle_.push_back(std::move(exec));
+  if (--calls_until_trim_ > 0) return;
+  // The ones at the front have been idle since the last time here.
+  idle_.erase(idle_.begin(), idle_.begin() + static_cast<ptrdiff_t>(fewest_idle_));
+  execs_ -= fewest_idle_;
+  fewest_idle_ = idle_.size();
+  calls_until_trim_ = kCallsPerTrim;
+}
+
+Status ral_context::call(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs,
+                         int32_t output_count) {
+  if (Status status = verify(); !status.ok()) return status;
+  ExecPointer exec = take_exec();
+  Status status = exec->run(inputs, input_count, given, outputs, output_count);
+  const bool completed = status.ok();
+  give_exec(std::move(exec), completed);
+  return status;
+}
+
+ral::Counts ral_context::totals() {
+  std::lock_guard lock(mutex_);
+  return *totals_;
+}
+
+int64_t ral_context::arena_bytes() {
+  std::lock_guard lock(mutex_);
+  int64_t bytes = 0;
+  for (const ExecPointer& exec : idle_) bytes += exec->held_bytes();
+  return bytes;
+}

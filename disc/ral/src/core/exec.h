@@ -1,0 +1,64 @@
+// One call in progress: its memory, its error, its counts. Kept by the context and reused by later calls.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/program.h"
+#include "cpu/memory.h"
+#include "cpu/pool.h"
+#include "ral.h"
+#include "core/status.h"
+
+struct ral_exec {
+  explicit ral_exec(const ral::Program& program);
+  ral_exec(const ral_exec&) = delete;
+  ral_exec& operator=(const ral_exec&) = delete;
+  ~ral_exec();
+
+  ral::Status run(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs, int32_t output_count);
+  int64_t held_bytes() const { return arena_.used() + copies_.used() + scratch_.used(); }
+
+  // The host API; see ral_host_api.
+  void* alloc(int64_t bytes);
+  void* output(int64_t index, const int64_t* dims);
+  int32_t launch(int64_t kernel_id, ral_kernel kernel, const int64_t* args, int64_t tasks, int64_t cost, int64_t scratch_bytes);
+  int32_t fail(int64_t check_id, int64_t actual, int64_t expected);
+  int64_t choose(const int64_t* nodes, int64_t* features, int64_t count) const;
+  int32_t record(ral_status code, std::string message);
+
+  ral::Counts counts;
+
+ private:
+  struct Output {
+    ral_tensor tensor;  // data == null until made
+    bool made;
+  };
+
+  ral::Status check_inputs(const ral_tensor* inputs, int32_t count) const;
+  ral::Status check_given(const ral_tensor* inputs, const ral_tensor* given) const;
+  ral::Status prepare_inputs(const ral_tensor* inputs);
+  ral::Status enter();
+  ral::Status make_output(size_t index, const int64_t* dims);
+  void release_outputs();
+  void trim();
+  int32_t threads_for(int64_t tasks, int64_t total_cost) const;
+
+  const ral::Program& program_;
+  ral::Status status_;
+  ral::Block arena_, copies_, scratch_;
+  ral::Shares shares_;
+  int32_t calls_until_trim_ = 0;
+  int64_t unshared_cost_ = 0;  // of launches since the last one that a worker was offered
+  bool arena_taken_ = false;
+  bool profile_ = false;
+  std::vector<ral_tensor> inputs_;  // as the entry sees them
+  std::vector<int64_t> strides_;    // of all inputs
+  std::vector<Output> outputs_;
+  const ral_tensor* given_ = nullptr;
+};
+
+namespace ral {
+extern const ral_host_api kHostApi;
+void release_output(ral_tensor* output);
+}  // namespace ral

@@ -1,0 +1,64 @@
+// What was loaded: code, weights and what they are called with. Read-only but for the settings, which calls read as they begin.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/file.h"
+#include "core/signature.h"
+#include "core/status.h"
+#include "core/weights_check.h"
+#include "cpu/code.h"
+#include "ral.h"
+
+namespace ral {
+
+// The counts of one call, or the sum of all calls.
+struct Counts {
+  int64_t calls = 0;
+  int64_t copied_inputs = 0;
+  int64_t copied_bytes = 0;
+  std::vector<int64_t> counters;
+  std::vector<int64_t> launches;     // per kernel
+  std::vector<int64_t> nanoseconds;  // per kernel, while profiling
+
+  explicit Counts(const Signature& signature);
+  void clear();
+  void add(const Counts& other);
+};
+
+struct Program {
+  Program() = default;
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  Status load_file(const char* path, const ral_options& options);
+  Status load_memory(const ral_program& program, const ral_options& options);
+  // Waits for the check of a loaded file's weights.
+  Status verify();
+
+  Signature signature;
+  std::string manifest;
+  ArtifactFile file;
+  Code code;
+  std::vector<const void*> weights;
+  int32_t default_threads = 1;
+
+  std::atomic<int32_t> threads{1};
+  std::atomic<bool> profile{false};
+  std::atomic<int64_t> forced_choice{-1};
+
+ protected:
+  ~Program() = default;
+
+ private:
+  Status finish_load(const ral_options& options, const std::vector<ral_code>& sections);
+  Status place_weights();
+
+  std::atomic<bool> verified_{false};
+  std::unique_ptr<WeightsCheck> weights_check_;  // null for a program from memory
+};
+
+}  // namespace ral

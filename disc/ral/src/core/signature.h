@@ -1,0 +1,41 @@
+// What the runtime knows about a program: its inputs, outputs and the names of its checks, kernels and counters.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/status.h"
+
+namespace ral {
+
+struct ValueInfo {
+  std::string name;
+  int32_t dtype = 0;
+  int32_t rank = 0;
+  std::vector<int64_t> dims;  // inputs only; -1 = dynamic
+};
+
+struct WeightInfo {
+  std::string name;
+  int64_t offset = 0;  // in the weights section, a multiple of 64
+  int64_t size = 0;    // bytes
+};
+
+struct Signature {
+  std::vector<ValueInfo> inputs;
+  std::vector<ValueInfo> outputs;
+  std::vector<std::string> checks;  // message templates
+  std::vector<std::string> kernels;
+  std::vector<std::string> counters;
+  std::vector<WeightInfo> weights;
+};
+
+int64_t dtype_size(int32_t dtype);  // bytes; 0 = unknown
+const char* dtype_name(int32_t dtype);
+
+// Reads the binary form (docs/artifact.md, "Signature"). Every length is checked before use; nothing may be left over.
+Status read_signature(std::span<const uint8_t> bytes, Signature* signature);
+
+}  // namespace ral

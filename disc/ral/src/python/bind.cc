@@ -1,0 +1,215 @@
+// The Python module disc.ral._ral: ral.h for disc/ral/executable.py. No logic here.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "python/python_tensor.h"
+#include "ral.h"
+
+namespace nb = nanobind;
+using ral::python::Borrowed;
+using ral::python::without_gil;
+
+namespace {
+
+constexpr size_t kDigestSize = 32;  // bytes: SHA-256
+
+void check(ral_status status) {
+  if (status != RAL_OK) ral::python::raise(status, ral_last_error());
+}
+
+struct Unload {
+  void operator()(ral_context* context) const { ral_unload(context); }
+};
+
+// The buffers of a program's weights, held as long as the program. Python's GIL is held wherever this is changed.
+class WeightBuffers {
+ public:
+  WeightBuffers() = default;
+  WeightBuffers(WeightBuffers&&) = default;
+  WeightBuffers& operator=(WeightBuffers&& other) {
+    std::swap(views_, other.views_);
+    return *this;
+  }
+  ~WeightBuffers() {
+    for (auto& view : views_) PyBuffer_Release(view.get());
+  }
+  const void* add(nb::handle weight) {
+    auto view = std::make_unique<Py_buffer>();
+    if (PyObject_GetBuffer(weight.ptr(), view.get(), PyBUF_C_CONTIGUOUS) != 0) nb::raise_python_error();
+    return views_.emplace_back(std::move(view))->buf;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Py_buffer>> views_;  // a Py_buffer may not move
+};
+
+// A loaded artifact. The program goes before the weights that it reads.
+struct Context {
+  WeightBuffers weights;
+  std::unique_ptr<ral_context, Unload> handle;
+  bool single = false;           // a call gives its one output, not a tuple
+  nb::object like = nb::none();  // a call without tensors gives results of the kind of this one; None = NumPy
+
+  ral_context* get() const { return handle.get(); }
+};
+
+// One tensor, or a tuple or list of them.
+nb::tuple out_tuple(const nb::object& out) {
+  if (nb::isinstance<nb::tuple>(out)) return nb::borrow<nb::tuple>(out);
+  return nb::isinstance<nb::list>(out) ? nb::tuple(out) : nb::make_tuple(out);
+}
+
+ral_options options(int32_t threads, const std::optional<std::string>& isa) {
+  return {RAL_ABI_VERSION, threads, isa ? isa->c_str() : nullptr};
+}
+
+template <typename Load>
+Context loaded(Load load) {
+  Context context;
+  ral_context* handle = nullptr;
+  check(without_gil([&] { return load(&handle); }));
+  context.handle.reset(handle);
+  return context;
+}
+
+// path: as the system has it, without NUL. digest: of the header that is expected, 32 bytes; None = any.
+Context load_file(const nb::bytes& path, int32_t threads, const std::optional<std::string>& isa, const std::optional<nb::bytes>& digest) {
+  if (digest && digest->size() != kDigestSize) throw nb::value_error("a digest has 32 bytes");
+  const ral_options chosen = options(threads, isa);
+  const auto* expected = digest ? static_cast<const uint8_t*>(digest->data()) : nullptr;
+  return loaded([&](ral_context** handle) {
+    return expected ? ral_load_expected(path.c_str(), expected, &chosen, handle) : ral_load_file(path.c_str(), &chosen, handle);
+  });
+}
+
+// code: (isa, shared object) pairs, best last; weights: objects with a contiguous buffer, held as long as the context.
+Context load_memory(const nb::bytes& manifest, const nb::bytes& signature, const std::vector<std::pair<std::string, nb::bytes>>& code,
+                    const std::vector<nb::object>& weights, int32_t threads, const std::optional<std::string>& isa) {
+  std::vector<ral_code> sections;
+  for (const auto& [name, bytes] : code) sections.push_back({name.c_str(), bytes.data(), bytes.size()});
+  WeightBuffers buffers;
+  std::vector<const void*> pointers;
+  for (const nb::object& weight : weights) pointers.push_back(buffers.add(weight));
+  const ral_program program{manifest.data(),  manifest.size(),
+                            signature.data(), signature.size(),
+                            sections.data(),  static_cast<int32_t>(sections.size()),
+                            pointers.data(),  static_cast<int32_t>(pointers.size())};
+  const ral_options chosen = options(threads, isa);
+  Context context = loaded([&](ral_context** handle) { return ral_load_memory(&program, &chosen, handle); });
+  context.weights = std::move(buffers);
+  return context;
+}
+
+nb::object call(const Context& context, const nb::tuple& arguments, const nb::object& out) {
+  ral_context* handle = context.get();
+  const int32_t output_count = ral_output_count(handle);
+  Borrowed inputs, given;
+  inputs.add_all(arguments, [&](int32_t index) { return ral_input_info(handle, index); }, "argument", false);
+  if (!out.is_none()) given.add_all(out_tuple(out), [&](int32_t index) { return ral_output_info(handle, index); }, "index", true);
+  std::vector<ral_tensor> outputs(static_cast<size_t>(output_count));
+  check(without_gil([&] {
+    return ral_call(handle, inputs.tensors(), inputs.count(), out.is_none() ? nullptr : given.tensors(), outputs.data(),
+                    out.is_none() ? output_count : given.count());
+  }));
+  return out.is_none() ? ral::python::results(inputs.kind(context.like), outputs, context.single) : out;
+}
+
+std::vector<int64_t> counters(const Context& context) {
+  std::vector<int64_t> values(static_cast<size_t>(ral_counter_count(context.get())));
+  ral_get_counters(context.get(), values.data());
+  return values;
+}
+
+std::pair<std::vector<int64_t>, std::vector<int64_t>> kernels(const Context& context) {
+  std::vector<int64_t> launches(static_cast<size_t>(ral_kernel_count(context.get()))), nanoseconds(launches.size());
+  ral_get_kernels(context.get(), launches.data(), nanoseconds.data());
+  return {launches, nanoseconds};
+}
+
+nb::dict stats(const Context& context) {
+  ral_stats values;
+  ral_get_stats(context.get(), &values);
+  nb::dict result;
+  result["calls"] = values.calls;
+  result["copied_inputs"] = values.copied_inputs;
+  result["copied_bytes"] = values.copied_bytes;
+  result["arena_bytes"] = values.arena_bytes;
+  return result;
+}
+
+void verify(const Context& context) {
+  check(without_gil([&] { return ral_verify(context.get()); }));
+}
+
+void remap(const Context& context, int32_t descriptor) { check(ral_remap_file(context.get(), descriptor)); }
+
+nb::bytes bytes_of(const void* (*read)(const ral_context*, size_t*), const Context& context) {
+  size_t size = 0;
+  const void* data = read(context.get(), &size);
+  return nb::bytes(data, size);
+}
+
+// The loaded file as a read-only view; empty for a program from memory. The caller keeps the context alive meanwhile.
+nb::object file_view(const Context& context) {
+  size_t size = 0;
+  const void* data = ral_file_bytes(context.get(), &size);
+  return nb::steal(
+      PyMemoryView_FromMemory(static_cast<char*>(const_cast<void*>(data ? data : "")), static_cast<Py_ssize_t>(size), PyBUF_READ));
+}
+
+// `root` as in ral_get_cores; "" = this machine.
+nb::dict find_cores(const std::string& root) {
+  ral_cores cores;
+  check(ral_get_cores(root.c_str(), &cores));
+  nb::dict result;
+  result["online"] = cores.online;
+  result["allowed"] = cores.allowed;
+  result["threads"] = cores.threads;
+  result["quota"] = cores.quota;
+  return result;
+}
+
+// (f32 operations per second, bytes copied per second) of one core.
+std::pair<double, double> measure_limits() {
+  std::pair<double, double> limits;
+  check(without_gil([&] { return ral_measure_limits(&limits.first, &limits.second); }));
+  return limits;
+}
+
+}  // namespace
+
+NB_MODULE(_ral, module) {
+  nb::set_leak_warnings(false);  // at exit, executables kept by caches of torch.compile are no error
+  module.attr("ABI_VERSION") = RAL_ABI_VERSION;
+  module.def("load_file", &load_file, nb::arg("path"), nb::arg("threads"), nb::arg("isa").none(),
+             nb::arg("digest").none() = nb::none());
+  module.def("load_memory", &load_memory, nb::arg("manifest"), nb::arg("signature"), nb::arg("code"), nb::arg("weights"),
+             nb::arg("threads"), nb::arg("isa").none());
+  module.def("measure_limits", &measure_limits);
+  module.def("find_cores", &find_cores, nb::arg("root"));
+  nb::class_<Context>(module, "Context")
+      .def("call", &call, nb::arg("inputs"), nb::arg("out").none())
+      .def("verify", &verify)
+      .def("remap", &remap, nb::arg("descriptor"))
+      .def("stats", &stats)
+      .def("counters", &counters)
+      .def("kernels", &kernels)
+      .def("set_profile", [](const Context& context, bool on) { ral_set_profile(context.get(), on); })
+      .def("force_choice", [](const Context& context, int64_t number) { ral_force_choice(context.get(), number); })
+      .def("manifest", [](const Context& context) { return bytes_of(ral_manifest, context); })
+      .def("file_view", &file_view)
+      .def("isa", [](const Context& context) { return ral_isa(context.get()); })
+      .def_rw("single", &Context::single)
+      .def_rw("like", &Context::like, nb::for_setter(nb::arg().none()))
+      .def_prop_rw(
+          "threads", [](const Context& context) { return ral_threads(context.get()); },
+          [](const Context& context, int32_t threads) { ral_set_threads(context.get(), threads); });
+}

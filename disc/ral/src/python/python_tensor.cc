@@ -1,0 +1,393 @@
+#include "python/python_tensor.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+namespace ral::python {
+
+namespace {
+
+constexpr std::array<const char*, 10> kErrorNames{nullptr,      "InputRankError",   "InputTypeError", "DeviceError", "ShapeConstraintError",
+                                                  "AliasError", "OutOfMemoryError", "ArtifactError",  "TargetError", "CompilerBug"};
+
+// Raises InputTypeError for the Python error that is set, keeping it as the cause. What is no `Exception` (KeyboardInterrupt, SystemExit)
+// goes on as it is.
+[[noreturn]] void raise_unreadable(const Place& place, nb::python_error& cause) {
+  if (!cause.matches(PyExc_Exception)) throw nb::python_error(cause);
+  const nb::object error_type = nb::module_::import_("disc.errors").attr("InputTypeError");
+  const std::string text = nb::str(cause.value()).c_str();  // PyTorch adds lines on its own sources
+  const std::string line = text.substr(0, text.find('\n'));
+  nb::raise_from(cause, error_type.ptr(), "%scannot be read as a tensor: %s", place.text().c_str(), line.c_str());
+}
+
+// Calls a function that may be written in Python. kwargs: a dict, or null.
+nb::object call_python(const nb::object& function, const nb::tuple& arguments, PyObject* kwargs = nullptr) {
+  PyObject* result = waiting_for_gil([&] { return PyObject_Call(function.ptr(), arguments.ptr(), kwargs); });
+  if (!result) nb::raise_python_error();
+  return nb::steal(result);
+}
+
+// An attribute that may be computed in Python.
+nb::object attribute(nb::handle object, const char* name) {
+  PyObject* found = waiting_for_gil([&] { return PyObject_GetAttrString(object.ptr(), name); });
+  if (!found) nb::raise_python_error();
+  return nb::steal(found);
+}
+
+nb::object call_method(nb::handle object, const char* name) { return call_python(attribute(object, name), nb::make_tuple()); }
+
+struct KnownType {
+  nb::object type;  // held, so that its address is not reused
+  const DLPackExchangeAPI* exchange;  // its exchange interface, or null
+  nb::object is_neg;                  // torch's method, or null: whether the memory holds the values negated
+  bool masked;                        // a NumPy array with a mask
+};
+
+bool is_masked_array(nb::handle type) {
+  for (const nb::handle base : nb::borrow<nb::tuple>(reinterpret_cast<PyTypeObject*>(type.ptr())->tp_mro)) {
+    if (std::string_view(reinterpret_cast<PyTypeObject*>(base.ptr())->tp_name) != "MaskedArray") continue;
+    return std::string_view(nb::str(base.attr("__module__")).c_str()).starts_with("numpy.ma");
+  }
+  return false;
+}
+
+// What is known of an object's type. Looked up once per type; guarded by the GIL.
+const KnownType& known_type(nb::handle object) {
+  static auto& known = *new std::deque<KnownType>;  // never destroyed: it holds Python objects; entries stay where they are
+  const nb::handle type = object.type();
+  for (const KnownType& entry : known) {
+    if (entry.type.is(type)) return entry;
+  }
+  const DLPackExchangeAPI* exchange = nullptr;
+  const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
+  if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) {
+    exchange = static_cast<const DLPackExchangeAPI*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+    if (exchange->header.version.major != 1 || !exchange->dltensor_from_py_object_no_sync) exchange = nullptr;
+  }
+  const bool resolves = nb::hasattr(type, "is_neg") && nb::hasattr(type, "resolve_neg");
+  known.push_back({nb::borrow(type), exchange, resolves ? nb::object(type.attr("is_neg")) : nb::object(), is_masked_array(type)});
+  return known.back();
+}
+
+// True for a tensor with PyTorch's negative bit (the imaginary part of a conjugate), which DLPack says nothing of.
+bool is_negated(const KnownType& type, nb::handle object) {
+  if (!type.is_neg.is_valid()) return false;
+  PyObject* argument = object.ptr();
+  PyObject* answer = waiting_for_gil([&] { return PyObject_Vectorcall(type.is_neg.ptr(), &argument, 1, nullptr); });
+  if (!answer) nb::raise_python_error();
+  return nb::steal(answer).ptr() == Py_True;
+}
+
+int32_t sized(int32_t first, int64_t bytes) {
+  switch (bytes) {
+    case 1: return first;
+    case 2: return first + 1;
+    case 4: return first + 2;
+    case 8: return first + 3;
+    default: return -1;
+  }
+}
+
+// -1 = a dtype that disc does not have.
+int32_t dtype_of(DLDataType type) {
+  if (type.lanes != 1 || type.bits % 8 != 0) return -1;
+  const int64_t bytes = type.bits / 8;
+  switch (type.code) {
+    case kDLBool: return bytes == 1 ? RAL_I1 : -1;
+    case kDLInt: return sized(RAL_I8, bytes);
+    case kDLUInt: return sized(RAL_UI8, bytes);
+    case kDLBfloat: return bytes == 2 ? RAL_BF16 : -1;
+    case kDLFloat: return bytes == 2 ? RAL_F16 : bytes == 4 ? RAL_F32 : bytes == 8 ? RAL_F64 : -1;
+    default: return -1;
+  }
+}
+
+DLDataType dl_type(int32_t dtype) {
+  const auto bits = static_cast<uint8_t>(8 * ral_dtype_size(dtype));
+  if (dtype == RAL_I1) return {kDLBool, 8, 1};
+  if (dtype == RAL_BF16) return {kDLBfloat, 16, 1};
+  if (dtype >= RAL_F16) return {kDLFloat, bits, 1};
+  return {dtype >= RAL_UI8 ? kDLUInt : kDLInt, bits, 1};
+}
+
+// A struct format character of the buffer protocol, of elements of so many bytes; native byte order only.
+int32_t dtype_of(std::string_view format, int64_t bytes) {
+  const bool marked = !format.empty() && (format[0] == '@' || format[0] == '=' || format[0] == '<');
+  if (format.size() != (marked ? 2u : 1u)) return -1;
+  switch (format.back()) {
+    case '?': return bytes == 1 ? RAL_I1 : -1;
+    case 'b':
+    case 'h':
+    case 'i':
+    case 'l':
+    case 'q':
+    case 'n': return sized(RAL_I8, bytes);
+    case 'B':
+    case 'H':
+    case 'I':
+    case 'L':
+    case 'Q':
+    case 'N': return sized(RAL_UI8, bytes);
+    case 'e': return bytes == 2 ? RAL_F16 : -1;
+    case 'f': return bytes == 4 ? RAL_F32 : -1;
+    case 'd': return bytes == 8 ? RAL_F64 : -1;
+    default: return -1;
+  }
+}
+
+ral_tensor from_dl(const DLTensor& tensor, const Place& place) {
+  if (tensor.device.device_type != kDLCPU) {
+    const std::string device =
+        tensor.device.device_type == kDLCUDA ? "cuda" : "DLPack device type " + std::to_string(tensor.device.device_type);
+    raise(RAL_ERROR_DEVICE,
+          place.text() + "is on " + device + ":" + std::to_string(tensor.device.device_id) + ", the artifact has code for the CPU only");
+  }
+  const int32_t dtype = dtype_of(tensor.dtype);
+  if (dtype < 0) raise(RAL_ERROR_DTYPE, place.text() + "has a dtype that disc does not support");
+  const bool empty = std::find(tensor.shape, tensor.shape + tensor.ndim, 0) != tensor.shape + tensor.ndim;
+  if (!tensor.data && !empty) raise(RAL_ERROR_DTYPE, place.text() + "has no memory of its own (a fake tensor, or one that wraps another)");
+  return {static_cast<char*>(tensor.data) + tensor.byte_offset, tensor.shape, tensor.strides, tensor.ndim, dtype};
+}
+
+constexpr Py_ssize_t no_dims = 0;  // of rank 0, but not null
+
+ral_tensor from_scalar(nb::handle object, const Place& place, Keeper& keeper) {
+  if (PyFloat_Check(object.ptr())) {
+    keeper.real = PyFloat_AsDouble(object.ptr());
+    return {&keeper.real, &no_dims, nullptr, 0, RAL_F64};
+  }
+  int overflow = 0;
+  keeper.integer = PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
+  if (overflow) raise(RAL_ERROR_DTYPE, place.text() + "the int does not fit into 64 bits");
+  return {&keeper.integer, &no_dims, nullptr, 0, PyBool_Check(object.ptr()) ? RAL_I1 : RAL_I64};
+}
+
+ral_tensor from_exchange(nb::handle object, const DLPackExchangeAPI* exchange, const Place& place) {
+  DLTensor tensor;
+  if (exchange->dltensor_from_py_object_no_sync(object.ptr(), &tensor) != 0) {
+    nb::python_error cause;
+    raise_unreadable(place, cause);
+  }
+  return from_dl(tensor, place);
+}
+
+// The dtype of a view; raises InputTypeError where disc has none.
+int32_t view_dtype(const Py_buffer& view, const Place& place) {
+  const std::string_view format = view.format ? view.format : "B";
+  const int32_t dtype = dtype_of(format, view.itemsize);
+  if (dtype == RAL_UI16 && place.info.dtype == RAL_BF16) return RAL_BF16;  // NumPy has no bf16: its bits come as uint16
+  if (dtype >= 0) return dtype;
+  const bool swapped = format.size() == 2 && (format[0] == '>' || format[0] == '!') && dtype_of(format.substr(1), view.itemsize) >= 0;
+  raise(RAL_ERROR_DTYPE, place.text() + "has the unsupported element format '" + std::string(format) + "'" +
+                             (swapped ? ", the byte order of another machine" : ""));
+}
+
+// NumPy arrays of ml_dtypes.bfloat16 have no format of the buffer protocol: their bits are read. Null for anything else.
+nb::object bf16_bits(nb::handle object) {
+  const nb::object dtype = nb::getattr(object, "dtype", nb::none());
+  if (std::string_view(nb::str(nb::getattr(dtype, "name", nb::none())).c_str()) != "bfloat16") return {};
+  return call_python(attribute(object, "view"), nb::make_tuple("uint16"));
+}
+
+ral_tensor from_buffer(nb::handle object, const Place& place, Keeper& keeper) {
+  const int flags = PyBUF_STRIDES | PyBUF_FORMAT | (place.writable ? PyBUF_WRITABLE : 0);
+  const auto acquire = [&](PyObject* from) {
+    return waiting_for_gil([&] { return PyObject_GetBuffer(from, &keeper.view, flags); }) == 0;
+  };
+  bool bits = false;
+  if (!acquire(object.ptr())) {
+    nb::python_error cause;
+    keeper.owner = cause.matches(PyExc_ValueError) ? bf16_bits(object) : nb::object();
+    bits = keeper.owner.is_valid() && acquire(keeper.owner.ptr());
+    if (!bits) raise_unreadable(place, cause);
+  }
+  const Py_buffer& view = keeper.view;
+  const int32_t dtype = bits ? static_cast<int32_t>(RAL_BF16) : view_dtype(view, place);
+  static_assert(sizeof(Py_ssize_t) == sizeof(int64_t));
+  if (view.ndim > 0 && !view.shape) raise(RAL_ERROR_DTYPE, place.text() + "its buffer does not say its shape");
+  const ral_tensor tensor{view.buf, reinterpret_cast<const int64_t*>(view.ndim ? view.shape : &no_dims), nullptr, view.ndim, dtype};
+  if (!view.strides) return tensor;  // ctypes leaves them out, whatever was asked for: row-major
+  keeper.strides.reserve(static_cast<size_t>(view.ndim));
+  for (int i = 0; i < view.ndim; ++i) {
+    if (view.suboffsets && view.suboffsets[i] >= 0)
+      raise(RAL_ERROR_DTYPE, place.text() + "its rows are reached through pointers; make it contiguous");
+    if (view.strides[i] % view.itemsize != 0)
+      raise(RAL_ERROR_DTYPE, place.text() + "its strides are no multiple of its element size; make it contiguous");
+    keeper.strides.push_back(view.strides[i] / view.itemsize);
+  }
+  return {tensor.data, tensor.dims, keeper.strides.data(), tensor.rank, tensor.dtype};
+}
+
+// Runs `body`; a Python error in it becomes InputTypeError.
+template <typename Body>
+auto reading(const Place& place, Body body) {
+  try {
+    return body();
+  } catch (nb::python_error& cause) {
+    raise_unreadable(place, cause);
+  } catch (const nb::cast_error&) {
+    raise(RAL_ERROR_DTYPE, place.text() + "its __dlpack_device__ is not a pair of integers");
+  }
+}
+
+nb::object dlpack_capsule(nb::handle object) {
+  const bool tracked = PyObject_IsTrue(nb::getattr(object, "requires_grad", nb::bool_(false)).ptr()) == 1;
+  const nb::object plain = tracked ? call_method(object, "detach") : nb::borrow(object);
+  nb::dict options;
+  options["max_version"] = nb::make_tuple(1, 0);
+  try {
+    return call_python(attribute(plain, "__dlpack__"), nb::make_tuple(), options.ptr());
+  } catch (nb::python_error& refused) {
+    if (!refused.matches(PyExc_TypeError)) throw;  // a producer from before DLPack 1.0 does not know max_version
+  }
+  return call_method(plain, "__dlpack__");
+}
+
+// The slow road, for tensors without the C exchange interface. The capsule is kept, not consumed: the memory is only borrowed.
+ral_tensor from_dlpack(nb::handle object, const Place& place, Keeper& keeper) {
+  const auto device = reading(place, [&] { return nb::cast<std::pair<int32_t, int32_t>>(call_method(object, "__dlpack_device__")); });
+  if (device.first != kDLCPU) return from_dl({nullptr, {device.first, device.second}, 0, {kDLInt, 8, 1}, nullptr, nullptr, 0}, place);
+  keeper.owner = reading(place, [&] { return dlpack_capsule(object); });
+  PyObject* capsule = keeper.owner.ptr();
+  if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
+    const auto* managed = static_cast<DLManagedTensorVersioned*>(PyCapsule_GetPointer(capsule, "dltensor_versioned"));
+    if (managed->version.major != 1) raise(RAL_ERROR_DTYPE, place.text() + "uses an unknown version of DLPack");
+    if (place.writable && managed->flags & kDLReadOnly) raise(RAL_ERROR_DTYPE, place.text() + "is read-only");
+    return from_dl(managed->dl_tensor, place);
+  }
+  if (!PyCapsule_IsValid(capsule, "dltensor")) raise(RAL_ERROR_DTYPE, place.text() + "its __dlpack__ returned something else");
+  return from_dl(static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"))->dl_tensor, place);
+}
+
+// An output of ral_call that a framework owns through DLPack.
+struct OwnedOutput {
+  DLManagedTensorVersioned managed;
+  ral_tensor tensor;
+
+  static void release(DLManagedTensorVersioned* self) {
+    auto* owned = static_cast<OwnedOutput*>(self->manager_ctx);
+    ral_release(&owned->tensor);
+    delete owned;
+  }
+};
+
+nb::object through_exchange(const DLPackExchangeAPI* exchange, const ral_tensor& output) {
+  auto* owned = new OwnedOutput{};
+  owned->tensor = output;
+  owned->managed = {{1, 0},
+                    owned,
+                    OwnedOutput::release,
+                    0,
+                    {output.data,
+                     {kDLCPU, 0},
+                     output.rank,
+                     dl_type(output.dtype),
+                     const_cast<int64_t*>(output.dims),
+                     const_cast<int64_t*>(output.strides),
+                     0}};
+  void* object = nullptr;
+  // The framework takes ownership, also when it fails.
+  if (exchange->managed_tensor_to_py_object_no_sync(&owned->managed, &object) != 0) nb::raise_python_error();
+  return nb::steal(static_cast<PyObject*>(object));
+}
+
+// Framework: nb::numpy, or nb::array_api for a plain object with `__dlpack__`. NumPy has no bf16: its bits come as uint16.
+template <typename Framework>
+nb::object through_nanobind(const ral_tensor& output) {
+  auto* kept = new ral_tensor(output);
+  const nb::capsule owner(kept, [](void* pointer) noexcept {
+    auto* tensor = static_cast<ral_tensor*>(pointer);
+    ral_release(tensor);
+    delete tensor;
+  });
+  const bool bits_only = std::is_same_v<Framework, nb::numpy> && output.dtype == RAL_BF16;
+  const DLDataType type = dl_type(bits_only ? static_cast<int32_t>(RAL_UI16) : output.dtype);
+  const nb::dlpack::dtype element{type.code, type.bits, type.lanes};
+  const nb::ndarray<Framework> array(output.data, static_cast<size_t>(output.rank), reinterpret_cast<const size_t*>(output.dims), owner,
+                                     output.strides, element);
+  return nb::cast(array);
+}
+
+nb::object to_python(const Kind& kind, const ral_tensor& output) {
+  if (kind.exchange) return through_exchange(kind.exchange, output);
+  if (!kind.from_dlpack.is_valid()) return through_nanobind<nb::numpy>(output);
+  const nb::object plain = through_nanobind<nb::array_api>(output);
+  return kind.from_dlpack.is_none() ? plain : call_python(kind.from_dlpack, nb::make_tuple(plain));
+}
+
+}  // namespace
+
+void raise(ral_status status, const std::string& message) {
+  const nb::object type = nb::module_::import_("disc.errors").attr(kErrorNames.at(static_cast<size_t>(status)));
+  PyErr_SetString(type.ptr(), message.c_str());
+  nb::raise_python_error();
+}
+
+std::string Place::text() const {
+  const std::string name = info.name ? " '" + std::string(info.name) + "'" : "";  // one argument too many has no name
+  return (writable ? "output" : "input") + name + " (" + kind + " " + std::to_string(index) + "): ";
+}
+
+Borrowed::~Borrowed() {
+  for (Keeper& keeper : keepers_) {
+    if (keeper.view.obj) PyBuffer_Release(&keeper.view);
+  }
+}
+
+void Borrowed::add(nb::handle object, const Place& place) {
+  PyObject* pointer = object.ptr();
+  const bool scalar = PyLong_Check(pointer) || PyFloat_Check(pointer);
+  if (!scalar && !first_) first_ = pointer;
+  tensors_.push_back(scalar && !place.writable ? from_scalar(object, place, keeper()) : read(object, place));
+}
+
+ral_tensor Borrowed::read(nb::handle object, const Place& place) {
+  const KnownType& type = known_type(object);
+  if (type.masked) {
+    raise(RAL_ERROR_DTYPE, place.text() + "a masked array, whose mask would be lost: give .filled(value), or .data for all of it");
+  }
+  if (reading(place, [&] { return is_negated(type, object); })) {
+    if (place.writable) raise(RAL_ERROR_DTYPE, place.text() + "has the negative bit set; give resolve_neg() of it");
+    resolved_.push_back(reading(place, [&] { return call_method(object, "resolve_neg"); }));
+    return read(resolved_.back(), place);
+  }
+  const DLPackExchangeAPI* exchange = type.exchange;
+  // The exchange interface does not say whether the memory may be written.
+  if (exchange && !place.writable) return from_exchange(object, exchange, place);
+  if (PyObject_CheckBuffer(object.ptr())) return from_buffer(object, place, keeper());
+  if (nb::hasattr(object, "__dlpack__")) return from_dlpack(object, place, keeper());
+  raise(RAL_ERROR_DTYPE, place.text() + "expected a tensor, got " + Py_TYPE(object.ptr())->tp_name);
+}
+
+Kind Borrowed::kind(nb::handle otherwise) const {
+  const nb::handle first = first_ ? nb::handle(first_) : otherwise;
+  if (const DLPackExchangeAPI* exchange = known_type(first).exchange) return {exchange, {}};
+  if (first.is_none() || PyObject_CheckBuffer(first.ptr())) return {};
+  const std::string module = nb::cast<std::string>(first.type().attr("__module__"));
+  const nb::dict modules = nb::module_::import_("sys").attr("modules");
+  const nb::object root = modules.attr("get")(module.substr(0, module.find('.')));
+  return {nullptr, nb::getattr(root, "from_dlpack", nb::none())};
+}
+
+nb::object results(const Kind& kind, std::vector<ral_tensor>& outputs, bool single) {
+  if (single) return to_python(kind, outputs[0]);
+  nb::list list;
+  size_t done = 0;
+  try {
+    for (; done < outputs.size(); ++done) list.append(to_python(kind, outputs[done]));
+  } catch (...) {
+    for (size_t i = done + 1; i < outputs.size(); ++i) ral_release(&outputs[i]);  // the failed one is its framework's to free
+    throw;
+  }
+  return nb::tuple(list);
+}
+
+}  // namespace ral::python

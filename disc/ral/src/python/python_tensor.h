@@ -1,0 +1,106 @@
+// Between Python objects and ral_tensor: the part of the binding that knows torch-like tensors, NumPy arrays and DLPack.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cxxabi.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "python/dlpack.h"
+#include "ral.h"
+
+namespace ral::python {
+
+namespace nb = nanobind;
+
+// Runs `body`, in which this thread may wait for the GIL. Before version 3.14 Python ends a daemon thread that asks for the GIL while the
+// process exits, by unwinding its stack; nanobind's functions and destructors of C++ do not survive that, and without the GIL nothing of
+// Python may be touched. So the thread stays here, as from 3.14 on, until the process is gone. `body` holds no C++ object of its own.
+template <typename Body>
+auto waiting_for_gil(Body body) {
+  try {
+    return body();
+  } catch (abi::__forced_unwind&) {
+    for (;;) pause();
+  }
+}
+
+// Runs `body`, which throws nothing, without the GIL.
+template <typename Body>
+ral_status without_gil(Body body) {
+  PyThreadState* state = PyEval_SaveThread();
+  const ral_status status = body();
+  waiting_for_gil([&] { PyEval_RestoreThread(state); });
+  return status;
+}
+
+// Raises the exception of disc.errors that stands for `status`.
+[[noreturn]] void raise(ral_status status, const std::string& message);
+
+// How to make results of the kind that came in.
+struct Kind {
+  const DLPackExchangeAPI* exchange = nullptr;  // a framework with the C exchange interface (torch)
+  nb::object from_dlpack;                       // another framework: its function, or None to hand out a plain DLPack object
+};
+
+// What an object is for: says what is expected and names it in errors.
+struct Place {
+  ral_value_info info;
+  const char* kind;  // "argument"
+  size_t index;
+  bool writable;
+
+  std::string text() const;  // "input 'x' (argument 0): "
+};
+
+// What keeps one tensor's memory alive.
+struct Keeper {
+  int64_t integer = 0;  // a Python scalar's value
+  double real = 0;
+  Py_buffer view{};  // view.obj == null: none
+  std::vector<int64_t> strides;
+  nb::object owner;
+};
+
+// Python objects lent to one call as tensors. Holds whatever keeps their memory alive.
+class Borrowed {
+ public:
+  Borrowed() = default;
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+  ~Borrowed();
+
+  // Adds every object of the tuple, once per Borrowed. `info(index)` says what is expected; `kind` and `writable` as in Place.
+  template <typename Info>
+  void add_all(const nb::tuple& objects, Info info, const char* kind, bool writable) {
+    tensors_.reserve(objects.size());
+    for (size_t i = 0; i < objects.size(); ++i) add(objects[i], {info(static_cast<int32_t>(i)), kind, i, writable});
+  }
+
+  const ral_tensor* tensors() const { return tensors_.data(); }
+  int32_t count() const { return static_cast<int32_t>(tensors_.size()); }
+  // The kind of the first tensor that was added, of `otherwise` when there was none.
+  Kind kind(nb::handle otherwise) const;
+
+ private:
+  void add(nb::handle object, const Place& place);
+  ral_tensor read(nb::handle object, const Place& place);
+  // Tensors of a framework with the exchange interface need none. The tensors point into them, so they may not move.
+  Keeper& keeper() {
+    if (keepers_.empty()) keepers_.reserve(tensors_.capacity());
+    return keepers_.emplace_back();
+  }
+
+  std::vector<ral_tensor> tensors_;
+  std::vector<Keeper> keepers_;
+  std::vector<nb::object> resolved_;  // copies of tensors with PyTorch's negative bit
+  PyObject* first_ = nullptr;  // borrowed: the caller's tuple holds it
+};
+
+// Hands the outputs of ral_call to Python without a copy: a tuple, or the one output when `single`. Takes ownership of all of them.
+nb::object results(const Kind& kind, std::vector<ral_tensor>& outputs, bool single);
+
+}  // namespace ral::python

@@ -1,0 +1,1 @@
+"""The compile service: the server, its confined jobs, and its client."""

@@ -1,0 +1,1 @@
+"""The inference protocol, the status page and the metrics over HTTP."""

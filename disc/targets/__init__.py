@@ -1,0 +1,1 @@
+"""What code is generated for."""

@@ -1,0 +1,118 @@
+"""`Executable.explain`: what it counts, its text, JSON and HTML."""
+
+import html
+import json
+import re
+
+import pytest
+import torch
+from torch import nn
+
+import disc
+from disc.errors import InputRankError
+from disc.explain.machine import Limits, machine_limits
+from disc.explain.report import check_text
+from disc.explain.text import counted_names, limit_text, short_line
+
+
+class Weighted(nn.Module):
+    """A product, and a softmax along a dynamic dim, which has a version for whole vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(torch.relu(self.linear(x)).sum(-1), -1)
+
+
+@pytest.fixture(scope="module")
+def executable() -> disc.Executable:
+    return disc.compile(Weighted().eval(), (torch.randn(2, 3, 8),))
+
+
+def test_without_inputs_nothing_runs(executable: disc.Executable) -> None:
+    calls = executable.stats()["calls"]
+    report = executable.explain()
+    assert executable.stats()["calls"] == calls
+    assert report.seconds is None and report.limits is None
+    assert all(kernel.measured is None for kernel in report.kernels)
+    assert "-" in str(report)
+
+
+def test_with_inputs(executable: disc.Executable) -> None:
+    report = executable.explain(torch.randn(4, 16, 8))
+    assert report.sizes == {"S0": 4, "S1": 16}
+    assert report.seconds is not None and report.limits is not None
+    assert sum(kernel.measured.share for kernel in report.kernels if kernel.measured) == pytest.approx(1)
+    for kernel in report.kernels:
+        assert kernel.runs == len(kernel.launches) == sum(version.runs for version in kernel.versions)
+    matmul = next(kernel for kernel in report.kernels if kernel.kind == "compute")
+    assert matmul.measured is not None and matmul.measured.flops == 2 * 4 * 16 * 8 * 24
+    assert any("test_explain.py" in line for line in matmul.lines)
+
+
+def test_the_version_that_ran(executable: disc.Executable) -> None:
+    kernels = executable.explain(torch.randn(1, 16, 8)).kernels
+    guarded = next(kernel for kernel in kernels if any("divides" in version.guard for version in kernel.versions))
+    small = ["divides" in version.guard and "beyond_cache" not in version.guard for version in guarded.versions]
+    assert [version.runs > 0 for version in guarded.versions] == small and sum(small) == 1
+    again = next(kernel for kernel in executable.explain(torch.randn(1, 17, 8)).kernels if kernel.name == guarded.name)
+    assert [version.runs > 0 for version in again.versions] == [not version.guard for version in again.versions]
+
+
+def test_operands_name_their_producers(executable: disc.Executable) -> None:
+    launches = sorted((each for kernel in executable.explain().kernels for each in kernel.launches), key=lambda each: each.number)
+    assert launches[0].operands == ("arg0", "linear.weight")
+    assert any(operand.startswith("kernel") for launch in launches[1:] for operand in launch.operands)
+
+
+def test_wrong_inputs(executable: disc.Executable) -> None:
+    with pytest.raises(InputRankError, match="unknown or given twice 'y'"):
+        executable.explain(y=torch.randn(1, 2, 8))
+
+
+def test_text(executable: disc.Executable) -> None:
+    text = str(executable.explain(torch.randn(4, 16, 8)))
+    assert "symbol S1 = dim 1 of input 'x', 0 to any (here 16)" in text
+    assert "of limit" in text and "GFLOP/s" in text
+    assert "version  divides(16, S1): ran 1 times" in text
+
+
+def test_json(executable: disc.Executable) -> None:
+    value = json.loads(executable.explain(torch.randn(4, 16, 8)).to_json())
+    assert value["sizes"] == {"S0": 4, "S1": 16}
+    assert {"name", "kind", "ops", "lines", "versions", "launches", "measured", "notes"} <= value["kernels"][0].keys()
+
+
+def test_page_is_whole_and_loads_nothing(executable: disc.Executable) -> None:
+    report = executable.explain(torch.randn(4, 16, 8))
+    page = report.to_html()
+    assert "<!--GRAPH-->" not in page and "/*DATA*/" not in page
+    assert not re.search(r"""(src|href)=|url\(|@import""", page)
+    assert page.count('class="box ') == sum(len(kernel.launches) for kernel in report.kernels)
+    data = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.S)
+    assert data is not None and json.loads(data.group(1)) == json.loads(report.to_json())
+    assert html.escape(report.kernels[0].inputs[0]) in page
+
+
+def test_loaded_artifact_explains_itself(executable: disc.Executable, tmp_path) -> None:
+    executable.save(tmp_path / "model.disc")
+    assert disc.load(tmp_path / "model.disc").explain().kernels[0].ops == executable.explain().kernels[0].ops
+
+
+def test_small_parts() -> None:
+    assert counted_names(["stablehlo.add", "stablehlo.constant", "disc.slice", "stablehlo.add"]) == "add x2, slice"
+    assert short_line("/a/b/c/d.py:3") == "b/c/d.py:3"
+    assert short_line("d.py:3") == "d.py:3"
+    assert [limit_text(share, "memory") for share in (0.714, 1.0, 3.2)] == ["71% memory", "100% memory", "in cache"]
+    assert check_text("dim 1 of input 'x' must be a multiple of 8: got {actual}") == "dim 1 of input 'x' must be a multiple of 8"
+    assert check_text("dim 1 of input 'x' must equal 2") == "dim 1 of input 'x' must equal 2"
+    assert Limits(gflops=100, gbytes=10, source="").least_seconds(1000, 1000) == pytest.approx(1e-7)
+
+
+def test_machine_limits() -> None:
+    limits = machine_limits(1)
+    assert limits is machine_limits(1)
+    assert 1 < limits.gflops < 10_000 and 0.1 < limits.gbytes < 10_000
+    assert "on 1 thread" in limits.source
