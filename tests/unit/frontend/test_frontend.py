@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.unit.test_frontend_ops import assert_agrees, named
+from tests.unit.frontend.test_frontend_ops import assert_agrees, named
 from torch import nn
 from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
