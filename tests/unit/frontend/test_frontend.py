@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.unit.frontend.test_frontend_ops import assert_agrees, named
 from torch import nn
 from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
@@ -21,6 +20,7 @@ from disc.frontend.stablehlo import import_stablehlo, load_stablehlo
 from disc.frontend.symbols import to_text
 from disc.ir.dialect import make_context
 from tests.models import MODELS, shapes
+from tests.unit.frontend.test_frontend_ops import assert_agrees, named
 
 
 def imported_model(name: str) -> tuple[nn.Module, Imported]:
