@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Dtype:
     """disc: `Options.dtype`. openvino: its INFERENCE_PRECISION_HINT. weight_bytes: per element of a weight, at least. tolerance: an error
     (see `bench.checks.error_of`) beyond it is wrong, not rounded. torch: PyTorch's name of the type in which eager holds the model and
-    autocast computes. file: what the ONNX file that ONNX Runtime reads holds, "f32" or weights in "int8". limit: the multiply-adds that
-    the limit is measured with (`bench/fma.c`). extra_peers: take part beside those asked for where eager does."""
+    autocast computes. file: what follows the kind of ONNX Runtime's model file, "-int8" where weights are in 8 bits. limit: the
+    multiply-adds that the limit is measured with (`bench/fma.c`). extra_peers: take part beside those asked for where eager does."""
 
     name: str
     disc: str
@@ -18,7 +18,7 @@ class Dtype:
     weight_bytes: int
     tolerance: float
     torch: str = "float32"
-    file: str = "f32"
+    file: str = ""
     limit: str = "fp32"
     extra_peers: tuple[str, ...] = ()
 
@@ -27,10 +27,10 @@ DTYPES = {
     each.name: each
     for each in (
         Dtype("fp32", "f32", "f32", 4, 1e-3),
-        Dtype("bf16", "bf16", "bf16", 2, 0.1, torch="bfloat16", limit="bf16", extra_peers=("autocast", "disc-fp32")),
-        Dtype("fp16", "f16", "f16", 2, 0.1, torch="float16", extra_peers=("autocast", "disc-fp32")),
+        Dtype("bf16", "bf16", "bf16", 2, 0.02, torch="bfloat16", limit="bf16", extra_peers=("autocast", "disc-fp32")),
+        Dtype("fp16", "f16", "f16", 2, 0.02, torch="float16", extra_peers=("autocast", "disc-fp32")),
         # disc multiplies by weights in 8 bits and computes the rest in bf16. OpenVINO has no dynamic quantisation of its own without
         # another package: it computes in bf16.
-        Dtype("int8", "int8", "bf16", 1, 0.3, file="int8", limit="int8", extra_peers=("quantized", "disc-bf16")),
+        Dtype("int8", "int8", "bf16", 1, 0.05, file="-int8", limit="int8", extra_peers=("quantized", "disc-bf16")),
     )
 }

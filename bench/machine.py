@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import time
 from pathlib import Path
 
 from disc.config import VERSION
@@ -14,6 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "torch-mlir", "transformers", "onnxruntime", "openvino", "onnx", "numpy")
 FLAGS = ("fma", "avx", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8")
 PAGE = os.sysconf("SC_PAGE_SIZE")
+IDLE_LOAD = 0.3  # threads that want to run, on average, on a machine that counts as idle
+WAIT_SECONDS = 180.0
 
 
 def describe() -> dict[str, object]:
@@ -35,6 +38,19 @@ def describe() -> dict[str, object]:
         "commit": _commit(),
         "load": round(os.getloadavg()[0], 2),
     }
+
+
+def wait_until_idle() -> None:
+    """Waits until the load has fallen, but no longer than three minutes: a run that has just ended counts for one or two."""
+    end = time.monotonic() + WAIT_SECONDS
+    while os.getloadavg()[0] > IDLE_LOAD and time.monotonic() < end:
+        time.sleep(5)
+
+
+def others_running(seconds: float = 1.0) -> float:
+    """How many threads of others want to run, on average over that time, while this process sleeps and nothing of it runs."""
+    samples = [int(Path("/proc/loadavg").read_text().split()[3].split("/")[0]) - 1 for _ in range(50) if not time.sleep(seconds / 50)]
+    return sum(samples) / len(samples)
 
 
 def cpu_flags() -> set[str]:

@@ -10,21 +10,26 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
+from torch._inductor import config as inductor_config
 
 from bench.cases import Case, Inputs
 from bench.dtypes import DTYPES, Dtype
-from bench.runtimes import OPEN
+from bench.figures import peer_of
+from bench.files import OPSET, OPTIMIZER_TYPES, make_file
+from bench.runtimes import OPEN, OPENVINO
 
 if TYPE_CHECKING:
     from disc import Executable
 
 Call = Callable[[], object]
 Bind = Callable[[Inputs], Call]
+Build = Callable[["Workbench"], "Peer"]
 
 
 @dataclass(frozen=True)
@@ -47,44 +52,13 @@ class Skipped:
 
 @dataclass
 class Workbench:
-    """What a peer is built from. folder: of the ONNX file, exported when first asked for and shared by the processes of one case."""
+    """What a peer is built from. folder: of the model files, shared by the processes of one case."""
 
     case: Case
     model: nn.Module
     threads: int
     folder: Path
     dtype: Dtype = field(default_factory=lambda: DTYPES["fp32"])
-
-    def onnx(self, held: str = "f32") -> Path:
-        """The model as a file. held: "f32", or "int8" for weights that ONNX Runtime quantized."""
-        path = onnx_file(self.folder, self.case.name, held)
-        if not path.exists():
-            if held == "int8":
-                _quantize(self.onnx(), path)
-            else:
-                export_onnx(self.case, self.model, path)
-        return path
-
-
-def onnx_file(folder: Path, case: str, held: str) -> Path:
-    return folder / (f"{case}.onnx" if held == "f32" else f"{case}-{held}.onnx")
-
-
-def _quantize(source: Path, path: Path) -> None:
-    """Dynamic quantization as ONNX Runtime does it: weights in 8 bits, activations in every call."""
-    from onnxruntime.quantization import QuantType, quantize_dynamic  # pyright: ignore[reportMissingImports]
-
-    quantize_dynamic(str(source), str(path), weight_type=QuantType.QInt8)
-
-
-def export_onnx(case: Case, model: nn.Module, path: Path) -> None:
-    """Writes the model with every dynamic dim of the case dynamic. The legacy exporter: it needs no package but onnx."""
-    inputs = case.inputs(case.example)
-    names = [f"input{number}" for number in range(len(inputs))]
-    axes = {name: {dim: f"dim{dim}" for dim in case.dynamic} for name in names}
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(model, inputs, str(path), dynamo=False, input_names=names, dynamic_axes=axes, opset_version=18)
 
 
 def build_disc(bench: Workbench) -> Peer:
@@ -144,10 +118,14 @@ def build_quantized(bench: Workbench) -> Peer:
     return Peer("quantized", lambda inputs: _call(model, inputs), 0.0)
 
 
-def build_inductor(bench: Workbench) -> Peer:
-    """torch.compile with dynamic shapes; its set-up includes the first call. Every later recompile falls into the warm-up."""
+def build_inductor(bench: Workbench, frozen: bool = False) -> Peer:
+    """torch.compile with dynamic shapes; its set-up includes the first call. Every later recompile falls into the warm-up.
+
+    frozen: set for the whole process, since it counts in every later recompile: calls must end before another variant is built.
+    """
     start = time.perf_counter()
     torch._dynamo.reset()
+    inductor_config.freezing = frozen
     compiled = torch.compile(_converted(bench), dynamic=True)
     compiled(*_cast(bench.case.inputs(bench.case.example), bench))
     return Peer("inductor", lambda inputs: _call(compiled, _cast(inputs, bench)), time.perf_counter() - start)
@@ -198,51 +176,86 @@ def _call(function: Callable[..., object], inputs: Inputs) -> Call:
     return lambda: function(*inputs)
 
 
-def build_ort(bench: Workbench) -> Peer:
-    return _from_file("ort", bench)
+def _from_file(runtime: str, kind: str) -> Build:
+    """A runtime that reads a file of this kind; making the file is no part of its set-up."""
+
+    def build(bench: Workbench) -> Peer:
+        path = make_file(file_kind(runtime, kind, bench.dtype), bench.case, bench.model, bench.folder)
+        start = time.perf_counter()
+        bind = OPEN[runtime](path, bench.threads, bench.dtype.openvino)
+        return Peer(runtime, lambda inputs: bind([tensor.numpy() for tensor in inputs]), time.perf_counter() - start)
+
+    return build
 
 
-def build_openvino(bench: Workbench) -> Peer:
-    return _from_file("openvino", bench)
+def file_kind(runtime: str, kind: str, dtype: Dtype) -> str:
+    """What the file holds in this dtype: ONNX Runtime's is quantized for int8."""
+    return kind + dtype.file if runtime == "ort" else kind
 
 
-def _from_file(name: str, bench: Workbench) -> Peer:
-    """A runtime that reads the ONNX file; its set-up does not count the export."""
-    path = bench.onnx(held_by(name, bench.dtype))
-    start = time.perf_counter()
-    bind = OPEN[name](path, bench.threads, bench.dtype.openvino)
-    return Peer(name, lambda inputs: bind([tensor.numpy() for tensor in inputs]), time.perf_counter() - start)
+@dataclass(frozen=True)
+class Variant:
+    """One way to run a peer. settings: for the reports. needs: packages. file: the kind of model file it reads (`bench.files`)."""
+
+    build: Build
+    settings: str
+    needs: tuple[str, ...] = ()
+    file: str = ""
 
 
-def held_by(name: str, dtype: Dtype) -> str:
-    """What the file that this runtime reads holds."""
-    return dtype.file if name == "ort" else "f32"
+def _file_variant(runtime: str, file: str, settings: str, *needs: str) -> Variant:
+    return Variant(_from_file(runtime, file), settings, needs, file)
 
 
-BUILDERS: dict[str, Callable[[Workbench], Peer]] = {
-    "disc": build_disc,
-    "disc-bf16": build_disc_bf16,
-    "disc-fp32": build_disc_f32,
-    "eager": build_eager,
-    "autocast": build_autocast,
-    "quantized": build_quantized,
-    "inductor": build_inductor,
-    "onednn-packed": build_onednn_packed,
-    "mkl-packed": build_mkl_packed,
-    "ort": build_ort,
-    "openvino": build_openvino,
+_TORCH = "weights and inputs in the dtype (int8: f32)"
+_ORT = (
+    "InferenceSession, ORT_ENABLE_ALL, the threads of the run within an op, one between ops; f32 in the bf16 table too; int8: "
+    "quantize_dynamic first, weights QInt8"
+)
+_OPENVINO = (
+    f"compile_model for CPU with {', '.join(f'{key}={value}' for key, value in OPENVINO.items())}, the run's threads and precision "
+    "(int8: bf16)"
+)
+# A peer's name, or "peer/variant" where it has several. The fastest variant of a peer that is right, shape by shape, is the peer.
+VARIANTS: dict[str, Variant] = {
+    "disc": Variant(build_disc, "disc.compile with the dtype and the threads of the run, without the compile cache"),
+    "disc-bf16": Variant(build_disc_bf16, "disc in bf16"),
+    "disc-fp32": Variant(build_disc_f32, "disc in f32"),
+    "eager": Variant(build_eager, f"PyTorch's module, called under no_grad; {_TORCH}"),
+    "autocast": Variant(build_autocast, "the f32 module within torch.autocast, which keeps the weights it has cast"),
+    "quantized": Variant(build_quantized, "torch.ao.quantization.quantize_dynamic of every nn.Linear, qint8"),
+    "inductor/plain": Variant(build_inductor, f"torch.compile(dynamic=True); {_TORCH}"),
+    "inductor/frozen": Variant(
+        partial(build_inductor, frozen=True),
+        f"the same with torch._inductor.config.freezing: weights are constants, packed for oneDNN; {_TORCH}",
+    ),
+    "onednn-packed": Variant(build_onednn_packed, "mkldnn._linear_pointwise with the weight reordered ahead of time"),
+    "mkl-packed": Variant(build_mkl_packed, "mkl._mkl_linear with the weight packed for the very number of rows"),
+    "ort/plain": _file_variant("ort", "onnx", f"torch.onnx.export (dynamo=False, opset {OPSET}); {_ORT}", "onnx", "onnxruntime"),
+    "ort/optimized": _file_variant(
+        "ort", "onnx-optimized",
+        'exported with attn_implementation="eager", then onnxruntime.transformers.optimizer.optimize_model with the model type, heads and '
+        f"width; then as ort/plain. Types it knows: {', '.join(dict.fromkeys(OPTIMIZER_TYPES.values()))}",
+        "onnx", "onnxruntime",
+    ),
+    "openvino/pytorch": _file_variant(
+        "openvino", "ir", f"openvino.convert_model of the module, save_model with compress_to_fp16=False; {_OPENVINO}", "openvino"
+    ),
+    "openvino/onnx": _file_variant("openvino", "onnx", f"the ONNX file of ort/plain; {_OPENVINO}", "onnx", "openvino"),
+}  # fmt: skip
+PEERS: dict[str, tuple[str, ...]] = {
+    peer: tuple(name for name in VARIANTS if peer_of(name) == peer) for peer in dict.fromkeys(map(peer_of, VARIANTS)) if peer != "disc"
 }
-NEEDS: dict[str, tuple[str, ...]] = {"ort": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino")}
-PEERS = tuple(name for name in BUILDERS if name != "disc")
 
 
 def build_peer(name: str, bench: Workbench) -> Peer | Skipped:
-    """Whoever fails on a model is a line of the report, not the end of the run."""
-    missing = [package for package in NEEDS.get(name, ()) if importlib.util.find_spec(package) is None]
+    """Whoever fails on a model is a line of the report, not the end of the run. name: of a variant."""
+    variant = VARIANTS[name]
+    missing = [package for package in variant.needs if importlib.util.find_spec(package) is None]
     if missing:
         return Skipped(name, f"not installed: {', '.join(missing)} (pip install -e '.[bench]')")
     try:
-        return BUILDERS[name](bench)
+        return variant.build(bench)
     except Exception as error:
         return Skipped(name, f"{type(error).__name__}: {str(error).strip()[:300]}")
 

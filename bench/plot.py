@@ -1,8 +1,10 @@
-"""One picture per run: how the peers compare, and how close to the machine's limits everybody is."""
+"""One picture of a result, how the peers compare and how close to the limits all are: `python -m bench.plot RESULT.json [PNG]`."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,3 +73,15 @@ def _stream(left: Axes, right: Axes, result: Record) -> None:
     right.plot(result["resident_mib"], "o-")
     right.set_ylim(0, None)
     right.set_ylabel("resident MiB", fontsize=8)
+
+
+def main(result: str, picture: str | None = None) -> int:
+    """Beside the result where no place is named; pictures are not kept in git."""
+    path = Path(picture) if picture else Path(result).with_suffix(".png")
+    reason = plot(json.loads(Path(result).read_text()), path)
+    print(reason or f"written: {path}", file=sys.stderr)
+    return 1 if reason else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

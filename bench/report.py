@@ -5,17 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from bench.figures import Record, geomean, peer_names, ratio, ratios, share, shares, summary, title
+from bench.figures import Record, best, milliseconds_of, of_group, peer_names, peer_of, ratio, share, summary, title, variant_names
+
+HELD_OUT, BEST = " †", " *"  # marks of shapes and of times
+GROUPS_MEAN = (
+    "tuned: the data that schedules and thresholds were fitted to holds the size (of networks: the number of rows); "
+    f"held out ({HELD_OUT.strip()}): it does not, or the network is of a family that nothing was tuned for."
+)
 
 
 def markdown(record: Record) -> str:
     """The whole report of a run."""
     results: Sequence[Record] = record["results"]
     write = {"compile": _compile, "stream": _stream}.get(record["suite"], _calls)
-    sections = [head(record)]
+    sections = [head(record), *_settings(record)]
     sections += [write(result) for result in results]
     if write is _calls and results:
-        sections.append(_summary(results))
+        sections.append(means(results))
     failed = [f"- **{', '.join(entry['cases'])}, {entry['threads']} threads, {entry['dtype']} failed**: {entry['reason']}"
               for entry in record["failed"]]  # fmt: skip
     return "\n\n".join([*sections, *(["\n".join(failed)] if failed else [])]) + "\n"
@@ -30,11 +36,20 @@ def head(record: Record) -> str:
         "",
         f"{machine['cpu']} (family {machine['family']}, model {machine['model']}), {machine['cores']} cores, {machine['memory_gib']} GiB, "
         f"{' '.join(machine['flags'])}; Linux {machine['kernel']}, Python {machine['python']}, {versions}; commit {machine['commit']}; "
-        f"load before the run {machine['load']}.",
+        f"load {machine['load']}.",
+        "",
+        f"`{record['command']}`",
     ]
-    if machine["load"] > 0.3:
-        lines += ["", "**The machine was not idle: take these figures as a smoke test.**"]
+    if record["smoke"]:
+        lines += ["", f"**A smoke test: {'; '.join(record['smoke'])}.**"]
     return "\n".join(lines)
+
+
+def _settings(record: Record) -> list[str]:
+    """How each peer was run."""
+    if "peers" not in record:
+        return []
+    return ["\n".join(["## Settings", "", *(f"- **{name}**: {settings}" for name, settings in record["peers"].items())])]
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -66,7 +81,24 @@ def _calls(result: Record) -> str:
         "",
         table(header, [_shape_row(row, peers) for row in result["rows"]]),
     ]  # fmt: skip
-    return "\n".join([*lines, *_memory(result)])
+    return "\n".join([*lines, *_variants(result), *_memory(result)])
+
+
+def _variants(result: Record) -> list[str]:
+    """Milliseconds of every variant of the peers that have several; the one that counts as the peer at a shape is marked."""
+    names = variant_names(result)
+    several = [name for name in names if sum(peer_of(other) == peer_of(name) for other in names) > 1]
+    if not several:
+        return []
+
+    def cell(row: Record, name: str) -> str:
+        if name not in row["ms"]:
+            return "-"
+        return milliseconds(row["ms"][name]["median"]) + BEST * (best(row, peer_of(name)) == name)
+
+    rows = [[name, *(cell(row, name) for row in result["rows"])] for name in several]
+    about = f"Milliseconds of the variants; {BEST.strip()}: the fastest that is right, which counts as the peer."
+    return ["", about, "", table(["", *(row["shape"] for row in result["rows"])], rows)]
 
 
 def _limits(result: Record) -> str:
@@ -89,11 +121,11 @@ def _shape_row(row: Record, peers: Sequence[str]) -> list[str]:
     own = times.get("disc")
     wrong = f" WRONG: {' '.join(row['wrong'])}" if row["wrong"] else ""
     return [
-        row["shape"],
+        row["shape"] + HELD_OUT * (row.get("held_out") is True),
         milliseconds(own["median"]) if own else "-",
         f"{own['spread']:.0%}" if own else "-",
         *(_percent(share(row, "disc", part)) for part in ("compute_ms", "memory_ms", "limit")),
-        *(milliseconds(times[peer]["median"]) if peer in times else "-" for peer in peers),
+        *(milliseconds(milliseconds_of(row, peer)) for peer in peers),
         *(_ratio(ratio(row, peer)) for peer in peers),
         (f"{row['error']['disc']:.1e}" if own else "-") + wrong,
     ]
@@ -101,6 +133,8 @@ def _shape_row(row: Record, peers: Sequence[str]) -> list[str]:
 
 def milliseconds(value: float) -> str:
     """With four digits at most where there are decimals."""
+    if math.isnan(value):
+        return "-"
     return f"{value:.2f}" if value >= 1 else f"{value:.4f}"
 
 
@@ -124,28 +158,45 @@ def _memory(result: Record) -> list[str]:
     return ["", about, *failed, "", table(["", "imports", "load", "calls"], rows)]
 
 
-def _summary(results: Sequence[Record]) -> str:
-    """Geometric means per result, and over the results, each counting the same."""
-    peers = list(dict.fromkeys(name for result in results for name in peer_names(result)))
-    rows: list[list[str]] = []
-    for dtype, threads in dict.fromkeys((result["dtype"], result["threads"]) for result in results):
-        chosen = [result for result in results if (result["dtype"], result["threads"]) == (dtype, threads)]
-        for result in chosen:
-            means = [geomean(ratios(result, peer)) for peer in peers]
-            rows.append([title(result), *map(_ratio, means), _percent(geomean(shares(result, "disc")))])
-        means, own = summary(chosen, peers)
-        rows.append([f"**all, {threads} thread{'s' * (threads != 1)}, {dtype}**", *map(_ratio, means), _percent(own)])
+GROUPS = {"tuned": False, "held out": True}  # and whether the size is held out
+
+
+def means(results: Sequence[Record]) -> str:
+    """Geometric means per result, and over the results, each counting the same; sizes that the tuning data holds apart from the others."""
+    each = [(f"{title(result)}{', ' * bool(name)}{name}", *row) for result in results for name, *row in _rows([result], _peers(results))]
+    peers, all_rows = mean_rows(results)
+    total = [(f"**all{', ' * bool(name)}{name}**", *row) for name, *row in all_rows]
+    rows = [[name, *ratios_of, own] for name, ratios_of, own in (*each, *total)]
     header = ["", *(f"{peer} ÷ disc" for peer in peers), "of limit"]
-    return f"## Geometric means over the shapes (above 1: disc is faster)\n\n{table(header, rows)}"
+    return f"## Geometric means over the shapes (above 1: disc is faster)\n\n{table(header, rows)}\n\n{GROUPS_MEAN}"
+
+
+MeanRow = tuple[str, list[str], str]  # the group of sizes, "" for all; the ratio to each peer; the share of the limit
+
+
+def mean_rows(results: Sequence[Record]) -> tuple[list[str], list[MeanRow]]:
+    """The peers, and their means over all results for each group of sizes that there is."""
+    return _peers(results), _rows(results, _peers(results))
+
+
+def _peers(results: Sequence[Record]) -> list[str]:
+    return list(dict.fromkeys(name for result in results for name in peer_names(result)))
+
+
+def _rows(results: Sequence[Record], peers: Sequence[str]) -> list[MeanRow]:
+    """All sizes last, and only where they are of both groups or of none."""
+    groups = {name: [part for result in results if (part := of_group(result, held_out))["rows"]] for name, held_out in GROUPS.items()}
+    known = {name: parts for name, parts in groups.items() if parts}
+    if len(known) != 1:
+        known[""] = list(results)
+    rows: list[MeanRow] = []
+    for name, parts in known.items():
+        ratios_of, own = summary(parts, peers)
+        rows.append((name, [_ratio(value) for value in ratios_of], _percent(own)))
+    return rows
 
 
 # --- the other suites -----------------------------------------------------------------------------------------------------------
-
-SETUPS = {
-    "inductor": "inductor, dynamic: set-up and first call",
-    "ort": "ONNX Runtime: a session",
-    "openvino": "OpenVINO: a compiled model",
-}
 
 
 def _compile(result: Record) -> str:
@@ -159,7 +210,7 @@ def _compile(result: Record) -> str:
         ["second call", f"{artifact['second_call_s'] * 1e3:.1f} ms"],
         ["error of the loaded artifact against eager", f"{result['error']:.1e}"],
     ]
-    rows += [[SETUPS[peer], f"{seconds:.2f} s"] for peer, seconds in result["setup_s"].items()]
+    rows += [[f"{name}: until it can be called", f"{seconds:.2f} s"] for name, seconds in result["setup_s"].items()]
     return f"## {result['title']}\n\n{table(['step', 'value'], rows)}"
 
 

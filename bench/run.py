@@ -2,15 +2,15 @@
 
 Suites: models, gemm, memory, conv, families and overhead time calls; stream sends a thousand shapes through one process; compile times the
 compiler.
-Every peer runs in a process of its own, whose environment says how many threads there are, for every library alike; the peers take turns,
-and whose turn it is not is stopped. Writes bench/results/<date>-<suite>.json, a Markdown report and a plot (.png) beside it.
+Every variant of every peer runs in a process of its own, whose environment says how many threads there are, for every library alike; they
+take turns, and whose turn it is not is stopped. A whole suite on an idle machine is kept in bench/results (`bench.store`); what ran on a
+busy one, or only in part, is smoke.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
 import json
 import os
 import subprocess
@@ -18,14 +18,15 @@ import sys
 import tempfile
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 from bench.cases import CASES, SUITE_CASES, parse_shapes
 from bench.dtypes import DTYPES
 from bench.job import Job
-from bench.machine import ROOT, describe
-from bench.peers import PEERS
-from bench.plot import plot
+from bench.machine import ROOT, others_running, wait_until_idle
+from bench.peers import PEERS, VARIANTS
 from bench.report import markdown
+from bench.store import RESULTS, busy, command_line, keep, new_record, stem_of
 
 FRAMEWORKS = ("eager", "inductor", "ort", "openvino")
 DEFAULT_PEERS = {"gemm": ("eager", "onednn-packed", "mkl-packed"), "memory": ("eager", "inductor"), "stream": ()}  # others: FRAMEWORKS
@@ -37,67 +38,75 @@ WORKER_SECONDS = 7200
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 1 when a worker failed or a result was wrong."""
     chosen = _parse(arguments)
-    machine = describe()
-    results: list[dict[str, object]] = []
+    fine = True
+    for dtype in chosen.dtype:
+        for threads in chosen.threads:
+            record = _measured(chosen, dtype, threads, sys.argv[1:] if arguments is None else arguments)
+            text = markdown(record)
+            print(text)
+            keep(record, text, stem_of(chosen.suite, dtype, threads), chosen.output)
+            fine &= not record["failed"] and not any(row["wrong"] for result in record["results"] for row in result.get("rows", []))
+    return 0 if fine else 1
+
+
+def _measured(chosen: argparse.Namespace, dtype: str, threads: int, arguments: Sequence[str]) -> dict[str, Any]:
+    """The record of one suite in one dtype with so many threads. The load that it states is the highest seen before and between jobs."""
+    if not chosen.smoke:
+        wait_until_idle()
+    record = new_record(chosen.suite, command_line("python -m bench.run", arguments), [])
+    load = max(record["machine"]["load"], others_running())
     failed: list[dict[str, object]] = []
-    for job in jobs(chosen):
+    for job in jobs(chosen, dtype, threads):
         print(f"{job.suite}: {', '.join(job.cases)}; {job.threads} threads, {job.dtype}", file=sys.stderr, flush=True)
         outcome = run_job(job)
         if isinstance(outcome, str):
             failed.append({"cases": list(job.cases), "threads": job.threads, "dtype": job.dtype, "reason": outcome})
         else:
-            results += outcome
-    now = datetime.datetime.now(datetime.UTC)
-    date = now.strftime("%Y-%m-%d %H:%M UTC")
-    record = {"suite": chosen.suite, "date": date, "machine": machine, "command": _command(arguments), "results": results, "failed": failed}
-    report = markdown(record)
-    print(report)
-    folder = chosen.output
-    folder.mkdir(parents=True, exist_ok=True)
-    path = free_path(folder, f"{now:%Y-%m-%d}-{chosen.suite}")
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    path.with_suffix(".md").write_text(report)
-    reason = plot(record, path.with_suffix(".png")) if results else "no results"
-    print(f"written: {path}, .md" + (f"; no plot: {reason}" if reason else ", .png"), file=sys.stderr)
-    return 1 if failed or any(row["wrong"] for result in results for row in _rows(result)) else 0
+            record["results"] += outcome
+        load = max(load, others_running())
+    record["machine"]["load"] = round(load, 2)
+    names = dict.fromkeys(["disc", *chosen.peers, *DTYPES[dtype].extra_peers])
+    settings = {name: VARIANTS[name].settings for name in names}
+    return {**record, "smoke": [*busy(load), *_partial(chosen)], "peers": settings, "failed": failed}
 
 
-def jobs(chosen: argparse.Namespace) -> list[Job]:
+def _partial(chosen: argparse.Namespace) -> list[str]:
+    """Why this is not the whole suite: it would replace one that is."""
+    whole = {
+        "--smoke": not chosen.smoke,
+        "--cases": {case.name for case in SUITE_CASES[chosen.suite]} <= set(chosen.cases),
+        "--shapes": not chosen.shapes,
+        "--peers": set(_variants(None, chosen.suite)) <= set(chosen.peers),
+    }
+    return [f"{option} leaves it incomplete" for option, holds in whole.items() if not holds]
+
+
+def jobs(chosen: argparse.Namespace, dtype: str, threads: int) -> list[Job]:
     """One worker each: networks alone, what is smaller together."""
     groups = [(case,) for case in chosen.cases if CASES[case].network]
     rest = tuple(case for case in chosen.cases if not CASES[case].network)
     groups += [rest] if rest else []
-    settings = [(dtype, threads, group) for dtype in chosen.dtype for threads in chosen.threads for group in groups]
     return [
-        Job(chosen.suite, group, threads, chosen.peers, chosen.shapes, chosen.repeats, dtype, chosen.inductor_shapes)
-        for dtype, threads, group in settings
+        Job(chosen.suite, group, threads, chosen.peers, chosen.shapes, chosen.repeats, dtype, chosen.inductor_shapes) for group in groups
     ]
-
-
-def _rows(result: dict[str, object]) -> list[dict[str, object]]:
-    rows = result.get("rows", [])
-    assert isinstance(rows, list)
-    return rows
-
-
-def _command(arguments: Sequence[str] | None) -> str:
-    return " ".join(["python -m bench.run", *(sys.argv[1:] if arguments is None else arguments)])
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", choices=list(SUITE_CASES), default="models")
     parser.add_argument("--cases", help="names of cases, or parts of names; default: all of the suite (compile, stream: any)")
-    parser.add_argument("--peers", help=f"of {', '.join(PEERS)}; empty = disc alone; default: {', '.join(FRAMEWORKS)} (gemm: packed ones)")
+    parser.add_argument("--peers", help=f"of {', '.join(PEERS)}, or variants of them such as openvino/onnx; empty = disc alone; default: "
+                        f"{', '.join(FRAMEWORKS)} (gemm: packed ones)")  # fmt: skip
     parser.add_argument("--threads", default="1", help="such as 1 or 1,2")
     parser.add_argument("--dtype", default="fp32", help=f"of {', '.join(DTYPES)}")
     parser.add_argument("--shapes", help="such as 1x16,4x50; default: those of the case")
     parser.add_argument("--inductor-shapes", help="the shapes that inductor takes part in (it compiles for minutes); default: all")
     parser.add_argument("--repeats", type=int, help="turns per figure; default: 7 (gemm, which has the most figures: 5)")
-    parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results", help="folder of the results")
+    parser.add_argument("--smoke", action="store_true", help="on a busy machine: do not wait, keep nothing in bench/results")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     chosen = parser.parse_args(arguments)
     try:
-        chosen.peers = _names(chosen.peers, PEERS, "peers", DEFAULT_PEERS.get(chosen.suite, FRAMEWORKS))
+        chosen.peers = _variants(chosen.peers, chosen.suite)
         chosen.repeats = chosen.repeats or DEFAULT_REPEATS.get(chosen.suite, 7)
         chosen.dtype = _names(chosen.dtype, DTYPES, "dtypes", ("fp32",))
         chosen.cases = _cases(chosen.suite, chosen.cases)
@@ -108,6 +117,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     except ValueError as error:
         parser.error(str(error))
     return chosen
+
+
+def _variants(text: str | None, suite: str) -> tuple[str, ...]:
+    """The variants of the peers asked for. Raises ValueError for a name that is neither."""
+    known = PEERS | {name: (name,) for name in VARIANTS if name != "disc"}
+    chosen = _names(text, known, "peers", DEFAULT_PEERS.get(suite, FRAMEWORKS))
+    return tuple(dict.fromkeys(variant for name in chosen for variant in known[name]))
 
 
 def _names(text: str | None, known: Collection[str], what: str, default: tuple[str, ...]) -> tuple[str, ...]:
@@ -148,15 +164,6 @@ def run_job(job: Job) -> list[dict[str, object]] | str:
         if status:
             return f"the worker ended with status {status}; its messages are above"
         return json.loads(result_path.read_text())["results"]
-
-
-def free_path(folder: Path, stem: str) -> Path:
-    """`<stem>.json`, or with -2, -3, ... where earlier runs of the day already are."""
-    path, number = folder / f"{stem}.json", 1
-    while path.exists():
-        number += 1
-        path = folder / f"{stem}-{number}.json"
-    return path
 
 
 if __name__ == "__main__":

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+if TYPE_CHECKING:
+    Session = Any  # of a package that need not be there
+
 Arrays = Sequence[npt.NDArray[np.generic]]
 Open = Callable[[Path, int, str], Callable[[Arrays], Callable[[], object]]]
+
+OPENVINO = {"NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}  # beside the threads and the precision
 
 
 def open_disc(path: Path, threads: int, precision: str) -> Callable[[Arrays], Callable[[], object]]:
@@ -20,15 +26,22 @@ def open_disc(path: Path, threads: int, precision: str) -> Callable[[Arrays], Ca
     return lambda arrays: lambda: exe(*arrays)
 
 
-def open_ort(path: Path, threads: int, precision: str) -> Callable[[Arrays], Callable[[], object]]:
-    """In f32 whatever the precision: that is the fastest it has for a float model on a CPU."""
+def ort_session(path: Path, threads: int, executed: Path | None = None) -> Session:
+    """ONNX Runtime's session of a file. executed: where the graph that it runs is written."""
     import onnxruntime  # pyright: ignore[reportMissingImports]
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    if executed is not None:
+        options.optimized_model_filepath = str(executed)
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def open_ort(path: Path, threads: int, precision: str) -> Callable[[Arrays], Callable[[], object]]:
+    """In f32 whatever the precision: that is the fastest it has for a float model on a CPU."""
+    session = ort_session(path, threads)
     names = [entry.name for entry in session.get_inputs()]
 
     def bind(arrays: Arrays) -> Callable[[], object]:
@@ -38,12 +51,17 @@ def open_ort(path: Path, threads: int, precision: str) -> Callable[[Arrays], Cal
     return bind
 
 
-def open_openvino(path: Path, threads: int, precision: str) -> Callable[[Arrays], Callable[[], object]]:
-    """precision: its INFERENCE_PRECISION_HINT; left alone, OpenVINO computes in bf16 where the CPU can."""
+def openvino_model(path: Path, threads: int, precision: str) -> Session:
+    """OpenVINO's compiled model of a file. precision: its INFERENCE_PRECISION_HINT; left alone, it computes in bf16 where the CPU can."""
     import openvino  # pyright: ignore[reportMissingImports]
 
-    config = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
-    compiled = openvino.Core().compile_model(str(path), "CPU", config)
+    return openvino.Core().compile_model(
+        str(path), "CPU", {**OPENVINO, "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": precision}
+    )
+
+
+def open_openvino(path: Path, threads: int, precision: str) -> Callable[[Arrays], Callable[[], object]]:
+    compiled = openvino_model(path, threads, precision)
     return lambda arrays: lambda: compiled(list(arrays), share_inputs=True, share_outputs=True)[0]
 
 

@@ -7,13 +7,12 @@ Two numbers per output, both relative to the mean magnitude of what eager return
 
 Weights and inputs are seeded: the weights are not trained ones, and a task's own metric may react more or less. Nothing is timed.
 
-    tools/accuracy_report.py --model bert=1x16,3x21 vit --dtype bf16,int8 --output accuracy.md     # and accuracy.json
+    tools/accuracy_report.py --model bert=1x16,3x21 vit --dtype bf16,int8 --output bench/results     # accuracy.md, .json of this machine
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -27,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import disc
 from bench.cases import CASES, Case, Shape, build, parse_shapes, shape_name
-from bench.machine import describe
+from bench.store import command_line, keep, new_record
 from disc.config import DTYPES, Options
 
 BASELINE = "f32"
@@ -92,13 +91,6 @@ def markdown(rows: Sequence[Row], machine: dict[str, object]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_report(rows: Sequence[Row], machine: dict[str, object], output: Path) -> None:
-    """Markdown at `output`, JSON beside it."""
-    output.with_suffix(".md").write_text(markdown(rows, machine))
-    value = {"definition": DEFINITION, "machine": machine, "rows": [asdict(row) for row in rows]}
-    output.with_suffix(".json").write_text(json.dumps(value, indent=1) + "\n")
-
-
 def chosen(text: str) -> tuple[Case, tuple[Shape, ...]]:
     """ "bert=1x16,3x21" → the case and the shapes; "bert" → its first two. Raises ValueError for anything else."""
     name, _, shapes = text.partition("=")
@@ -112,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", nargs="+", default=["bert-small"], help="cases of bench/cases, each with =SHAPE,... or its first two")
     parser.add_argument("--dtype", default=",".join(DTYPES[1:]), help=f"of {', '.join(DTYPES[1:])} (default: all)")
     parser.add_argument("--threads", type=int, help="threads per call (default: all cores)")
-    parser.add_argument("--output", type=Path, help="the Markdown file to write; the JSON goes beside it")
+    parser.add_argument("--output", type=Path, help="folder of the result, such as bench/results (default: it is printed alone)")
     options = parser.parse_args(arguments)
     dtypes = options.dtype.split(",")
     if unknown := set(dtypes) - set(DTYPES[1:]):
@@ -124,13 +116,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.threads:
         torch.set_num_threads(options.threads)
     print(DEFINITION)
-    machine, rows = describe(), list[Row]()
+    given = command_line("tools/accuracy_report.py", sys.argv[1:] if arguments is None else arguments)
+    record, rows = new_record("accuracy", given, []), list[Row]()
     for case, shapes in cases:
         for row in measure(case, shapes, dtypes, options.threads):
             print(f"{row.model:12} {row.dtype:5} {row.shape:9} output {row.output}  mean {row.mean:.1e}  max {row.max:.1e}", flush=True)
             rows.append(row)
         if options.output:
-            write_report(rows, machine, options.output)  # after every model: an interrupted run keeps what it has
+            found = {**record, "definition": DEFINITION, "results": [asdict(row) for row in rows], "smoke": []}  # nothing is timed
+            keep(found, markdown(rows, record["machine"]), "accuracy", options.output)  # after every model, should the run be interrupted
     return 0 if all(math.isfinite(row.max) for row in rows) else 1
 
 

@@ -25,15 +25,26 @@ def _convnext() -> nn.Module:
     return ImageModel(transformers.ConvNextModel(transformers.ConvNextConfig()))
 
 
+def _size_is(height: int, width: int) -> Callable[[Shape], bool]:
+    """The thresholds of the convolution kernels were measured on ResNet-50's layers at images of 224 x 224."""
+    return lambda shape: shape[1:] == (height, width)
+
+
 def _model(name: str, title: str, build: Callable[[], nn.Module]) -> Case:
-    return Case(name, title, build, lambda shape: (random_tensor(shape[0], 3, *shape[1:]),), IMAGES, DYNAMIC, (2, 160, 97), network=True)
+    return Case(
+        name, title, build, lambda shape: (random_tensor(shape[0], 3, *shape[1:]),), IMAGES, DYNAMIC, (2, 160, 97), network=True,
+        tuned=_size_is(224, 224),
+    )  # fmt: skip
 
 
 def _layer(name: str, build: Callable[[], nn.Module], channels: int, height: int, width: int) -> Case:
     """Alone and eight at a time, on (height, width) and on sizes that no tile divides."""
     shapes = ((1, height, width), (8, height, width), (1, height - 3, width + 5))
     example = (2, height - 1, width + 9)
-    return Case(name, name, build, lambda shape: (random_tensor(shape[0], channels, *shape[1:]),), shapes, DYNAMIC, example)
+    return Case(
+        name, name, build, lambda shape: (random_tensor(shape[0], channels, *shape[1:]),), shapes, DYNAMIC, example,
+        tuned=_size_is(height, width),
+    )  # fmt: skip
 
 
 def _convolution(name: str, source: int, target: int, kernel: int, stride: int, size: int, groups: int = 1) -> Case:

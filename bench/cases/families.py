@@ -1,4 +1,5 @@
-"""Small convolutional networks, and vision transformers of several stages, whose maps shrink: (batch, height, width)."""
+"""Families that the compiler was never tuned for. Small convolutional networks with depthwise layers, vision transformers of several
+stages, windowed attention, segmentation: (batch, height, width); speech: (batch, samples)."""
 
 from __future__ import annotations
 
@@ -61,11 +62,41 @@ def _swin() -> nn.Module:
     return ImageModel(transformers.SwinModel(transformers.SwinConfig(), add_pooling_layer=False))
 
 
+def _segformer() -> nn.Module:
+    """SegFormer-B0 with its head: scores of classes at a quarter of the size."""
+    import transformers
+
+    return ImageModel(transformers.SegformerForSemanticSegmentation(transformers.SegformerConfig()))
+
+
+class AudioModel(nn.Module):
+    """Samples in, the hidden states out."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, samples: torch.Tensor) -> torch.Tensor:
+        return self.model(input_values=samples)[0]
+
+
+def _wav2vec2() -> nn.Module:
+    import transformers
+
+    return AudioModel(transformers.Wav2Vec2Model(transformers.Wav2Vec2Config()))
+
+
+def _never(shape: Shape) -> bool:
+    return False
+
+
 def _model(
     name: str, title: str, build: Callable[[], nn.Module], dynamic: tuple[int, ...] = (0, 2, 3), images: tuple[Shape, ...] = IMAGES
 ) -> Case:
     example = (2, 160, 96) if len(dynamic) > 1 else (3, 224, 224)
-    return Case(name, title, build, lambda shape: (random_tensor(shape[0], 3, *shape[1:]),), images, dynamic, example, network=True)
+    return Case(
+        name, title, build, lambda shape: (random_tensor(shape[0], 3, *shape[1:]),), images, dynamic, example, network=True, tuned=_never
+    )
 
 
 FAMILY_CASES = (
@@ -74,4 +105,16 @@ FAMILY_CASES = (
     _model("regnet", "RegNetY-400MF", _regnet),
     _model("pvt", "PVTv2-B0", _pvt),
     _model("swin", "Swin-tiny", _swin, (0,), ((1, 224, 224), (2, 224, 224))),
+    _model("segformer", "SegFormer-B0", _segformer),
+    Case(
+        "wav2vec2",
+        "Wav2Vec2-base",
+        _wav2vec2,
+        lambda shape: (random_tensor(*shape),),
+        ((1, 16000), (2, 12345), (1, 40000)),
+        (0, 1),
+        (2, 9001),
+        network=True,
+        tuned=_never,
+    ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from bench.cases.case import Case, random_tensor
+from bench.cases.tuned import linear_is_tuned
 
 ROWS = (1, 2, 4, 7, 8, 16, 33, 64, 100, 128, 256, 512, 1000, 4096)
 # (outputs, inputs): BERT and GPT-2 (attention, its three products merged, up, down), T5-small (attention, up, down), Llama of 1 B
@@ -25,6 +26,7 @@ def linear_case(outputs: int, inputs: int) -> Case:
         tuple((rows,) for rows in ROWS),
         (0,),
         (5,),
+        tuned=linear_is_tuned(outputs, inputs),
     )
 
 

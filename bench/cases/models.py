@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import nn
 
 from bench.cases.case import Case, Inputs, Shape
+from bench.cases.tuned import rows_are_tuned
 
-TEXT_SHAPES: tuple[Shape, ...] = ((1, 16), (1, 64), (1, 37), (4, 50), (8, 64), (1, 256), (16, 23))
+TEXT_SHAPES: tuple[Shape, ...] = ((1, 16), (1, 64), (1, 37), (4, 50), (8, 64), (1, 256), (16, 23), (1, 45), (2, 71))
 IMAGE_SHAPES: tuple[Shape, ...] = ((1, 224), (2, 224))
+PATCHES = (224 // 16) ** 2 + 1  # of an image, with the class token
 TOKENS = 20_000  # every vocabulary measured here is larger
 
 
@@ -56,8 +59,14 @@ def image_inputs(shape: Shape) -> Inputs:
     return (torch.randn(batch, 3, size, size, generator=torch.Generator().manual_seed(batch)),)
 
 
+def _patches(shape: Shape) -> int:
+    return shape[0] * PATCHES
+
+
 def _text(name: str, title: str, build: Callable[[], nn.Module]) -> Case:
-    return Case(name, title, lambda: TextModel(build()), text_inputs, TEXT_SHAPES, (0, 1), (3, 17), network=True)
+    return Case(
+        name, title, lambda: TextModel(build()), text_inputs, TEXT_SHAPES, (0, 1), (3, 17), network=True, tuned=rows_are_tuned(math.prod)
+    )
 
 
 def _bert() -> nn.Module:
@@ -103,7 +112,7 @@ MODEL_CASES = (
     _text("bert", "BERT-base", _bert),
     _text("albert", "ALBERT-base", _albert),
     _text("gpt2", "GPT-2", _gpt2),
-    Case("vit", "ViT-base", _vit, image_inputs, IMAGE_SHAPES, (0,), (3, 224), network=True),
+    Case("vit", "ViT-base", _vit, image_inputs, IMAGE_SHAPES, (0,), (3, 224), network=True, tuned=rows_are_tuned(_patches)),
     _text("t5-encoder", "T5-small encoder", _t5_encoder),
 )
 SMALL_BERT = _text("bert-small", "BERT, 4 layers of width 256", _small_bert)

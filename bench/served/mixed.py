@@ -1,4 +1,4 @@
-"""Requests of mixed lengths: `python -m bench.served.mixed FOLDER [--seconds 12] [--clients 8]`. Prints one JSON value.
+"""Requests of mixed lengths: `python -m bench.served.mixed FOLDER [--seconds 12] [--clients 8]`. Keeps serving-mixed (`bench.store`).
 
 BERT-base behind the server's batcher, in one process, with clients that each send one sequence after the other (closed loop): joined
 without padding (packed), only with requests of the same length, padded to the longest (always, and where the learned cost says that it
@@ -9,7 +9,7 @@ keeps the compiled models: what is there is not made again, so that measuring ca
 from __future__ import annotations
 
 import argparse
-import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +23,10 @@ from torch import nn
 from transformers import BertConfig, BertModel
 
 import disc
+from bench.machine import wait_until_idle
+from bench.report import head, table
 from bench.runtimes import open_ort
+from bench.store import RESULTS, busy, command_line, keep, new_record
 from disc.config import Options
 from disc.ral.executable import load
 from disc.serving.batcher import Batcher, BatchRecord, Job
@@ -163,6 +166,18 @@ def measure(folder: Path, spans: Sequence[str], only: Sequence[str], options: ar
     return result
 
 
+def report(results: dict[str, Any]) -> str:
+    """One table per range of lengths, one row per way."""
+    parts = [
+        f"{results['clients']} clients, {results['threads']} threads. Packed against alone: {results.get('packed against alone', 0):.1e}."
+    ]
+    for span in (name for name in RANGES if name in results):
+        names = list(next(iter(results[span].values())))
+        rows = [[way, *(f"{figures[name]:.1f}" for name in names)] for way, figures in results[span].items()]
+        parts += [f"## Lengths {span}", table(["", *names], rows)]
+    return "\n\n".join(parts)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
@@ -173,11 +188,19 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=12.0)
     parser.add_argument("--warm-up", type=float, default=2.0)
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the result")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     prepare(options.folder)
-    if not options.prepare:
-        print(json.dumps(measure(options.folder, options.lengths, options.ways, options), indent=1))
+    if options.prepare:
+        return
+    wait_until_idle()
+    record = new_record("serving-mixed", command_line("python -m bench.served.mixed", sys.argv[1:]), {})
+    record["smoke"] = busy(record["machine"]["load"]) + ["--ways leaves it incomplete"] * bool(options.ways)
+    record["results"] = measure(options.folder, options.lengths, options.ways, options)
+    text = f"{head(record)}\n\n{report(record['results'])}\n"
+    print(text)
+    keep(record, text, "serving-mixed", options.output)
 
 
 if __name__ == "__main__":

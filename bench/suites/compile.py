@@ -17,7 +17,7 @@ import disc
 from bench.cases import CASES, Case, build
 from bench.checks import error_of
 from bench.job import Job, Result
-from bench.peers import BUILDERS, NEEDS, Workbench, as_tensor
+from bench.peers import VARIANTS, Workbench, as_tensor
 from disc.api import compile_imported, target_isas
 from disc.frontend.exported import export_module, import_exported
 from disc.ir.dialect import make_context
@@ -120,13 +120,13 @@ def artifact_figures(exe: disc.Executable, case: Case, path: Path, job: Job) -> 
 
 def setup_seconds(case: Case, model: nn.Module, job: Job, folder: Path) -> dict[str, float]:
     """Until each peer could make its first call, those that are installed: of inductor once, its caches off and the first call included;
-    of the others the median time of making a session from the ONNX file, whose export does not count."""
+    of the others the median time of making a session from the model file; making that does not count."""
     bench = Workbench(case, model, job.threads, folder)
     found: dict[str, float] = {}
-    for peer in ("ort", "openvino"):
-        if peer in job.peers and all(map(importlib.util.find_spec, NEEDS[peer])):
-            found[peer] = statistics.median(BUILDERS[peer](bench).setup for _ in range(job.repeats))
-    if "inductor" in job.peers:
-        with inductor_config.patch(force_disable_caches=True):
-            found["inductor"] = BUILDERS["inductor"](bench).setup
+    for name in job.peers:
+        variant = VARIANTS[name]
+        times = job.repeats if variant.file else 1
+        if name != "eager" and all(map(importlib.util.find_spec, variant.needs)):
+            with inductor_config.patch(force_disable_caches=True):
+                found[name] = statistics.median(variant.build(bench).setup for _ in range(times))
     return found

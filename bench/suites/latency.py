@@ -20,11 +20,13 @@ from torch import nn
 from bench.cases import CASES, Case, Inputs, Shape, build, parse_shapes, shape_name
 from bench.checks import error_of, work_of
 from bench.dtypes import DTYPES
+from bench.figures import peer_of
+from bench.files import file_path
 from bench.job import Job, Result
 from bench.limits import HOW, Limits, Work, bound, higher, measure_limits
 from bench.memory import runtime_memory
 from bench.peer_process import PeerFailed, PeerProcess
-from bench.peers import held_by, onnx_file
+from bench.peers import VARIANTS, file_kind
 from bench.runtimes import OPEN
 from bench.timing import interleave
 
@@ -99,7 +101,7 @@ def _row(this: Run, shape: Shape) -> dict[str, object]:
     errors: dict[str, float] = {}
     failed: dict[str, str] = {}
     for name, process in this.peers.items():
-        if name == "inductor" and this.job.inductor_shapes and shape not in parse_shapes(this.job.inductor_shapes, this.case):
+        if peer_of(name) == "inductor" and this.job.inductor_shapes and shape not in parse_shapes(this.job.inductor_shapes, this.case):
             continue
         output = this.folder / "result.npy"
         try:
@@ -114,6 +116,7 @@ def _row(this: Run, shape: Shape) -> dict[str, object]:
     dtype = DTYPES[this.job.dtype]
     return {
         "shape": shape_name(shape),
+        "held_out": None if this.case.tuned is None else not this.case.tuned(shape),
         "work": dataclasses.asdict(work_of(this.model, inputs, expected, dtype)),
         "first_s": firsts,
         "ms": {name: dataclasses.asdict(timing) for name, timing in timings.items()},
@@ -159,7 +162,7 @@ def _memory(this: Run, shape: Shape) -> dict[str, object]:
     failed: dict[str, str] = {}
     for name in this.peers:
         try:
-            mib[name] = _file_memory(this, name, shape) if name in OPEN else _torch_memory(this, name, shape)
+            mib[name] = _file_memory(this, name, shape) if peer_of(name) in OPEN else _torch_memory(this, name, shape)
         except (PeerFailed, subprocess.CalledProcessError) as error:
             failed[name] = str(error)
     return {"shape": shape_name(shape), "mib": mib, "failed": failed}
@@ -173,12 +176,14 @@ def _torch_memory(this: Run, name: str, shape: Shape) -> dict[str, float]:
 
 
 def _file_memory(this: Run, name: str, shape: Shape) -> dict[str, float]:
-    dtype = DTYPES[this.job.dtype]
-    file = this.folder / f"{this.case.name}.disc" if name == "disc" else onnx_file(this.folder, this.case.name, held_by(name, dtype))
+    dtype, runtime = DTYPES[this.job.dtype], peer_of(name)
+    file = this.folder / f"{this.case.name}.disc"
     if name == "disc":
         this.peers[name].ask("save", path=str(file))
+    else:
+        file = file_path(this.folder, this.case.name, file_kind(runtime, VARIANTS[name].file, dtype))
     inputs = _saved(this.case.inputs(shape), this.folder)
-    figures = runtime_memory(name, file, this.job.threads, dtype.openvino, inputs)
+    figures = runtime_memory(runtime, file, this.job.threads, dtype.openvino, inputs)
     return {key: round(value / 2**20, 1) for key, value in figures.items()}
 
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
-import datetime
-import json
 import os
 import select
 import signal
@@ -30,6 +28,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "ral")]
 
 from programs import build, manifest  # noqa: E402
 
+from bench.store import finding  # noqa: E402
 from disc.ral import executable  # noqa: E402
 from disc.ral.executable import Executable  # noqa: E402
 
@@ -170,16 +169,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     found = run(arguments.children)
-    if arguments.output is None:
-        print(json.dumps(found))
-        return
-    from bench.machine import describe
-
-    date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    command = f"python tests/faults/forks.py --children {arguments.children}"
-    arguments.output.write_text(
-        json.dumps({"suite": "forks", "date": date, "machine": describe(), "command": command, "results": found}, indent=1) + "\n"
-    )
+    finding("forks", "python tests/faults/forks.py", found, arguments.output)
 
 
 if __name__ == "__main__":

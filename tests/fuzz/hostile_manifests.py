@@ -10,7 +10,6 @@ import argparse
 import collections
 import contextlib
 import copy
-import datetime
 import io
 import json
 import random
@@ -30,6 +29,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from containers import Container, Part, taken_apart  # noqa: E402
 
+from bench.store import finding  # noqa: E402
 from disc.artifact import file as artifact  # noqa: E402
 from disc.cli import main as cli  # noqa: E402
 from disc.errors import ArtifactError  # noqa: E402
@@ -172,15 +172,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     found = run(arguments.artifacts, arguments.seed)
-    if arguments.output is None:
-        print(json.dumps(found))
-        return
-    from bench.machine import describe
-
-    date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    command = f"python tests/fuzz/hostile_manifests.py --artifacts {arguments.artifacts} --seed {arguments.seed}"
-    written = {"suite": "hostile artifacts", "date": date, "machine": describe(), "command": command, "results": found}
-    arguments.output.write_text(json.dumps(written, indent=1) + "\n")
+    finding("hostile artifacts", "python tests/fuzz/hostile_manifests.py", found, arguments.output)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import datetime
-import json
 import multiprocessing
 import os
 import random
@@ -34,6 +32,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.export import Dim  # noqa: E402
 
 import disc  # noqa: E402
+from bench.store import finding  # noqa: E402
 from disc.api import import_model  # noqa: E402
 from disc.errors import CompilerBug, DiscError  # noqa: E402
 from disc.ir.dialect import make_context  # noqa: E402
@@ -236,15 +235,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     found = run(arguments.programs, arguments.seed)
-    if arguments.output is None:
-        print(json.dumps(found))
-    else:
-        from bench.machine import describe
-
-        date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-        command = f"python tests/fuzz/hostile_stablehlo.py --programs {arguments.programs} --seed {arguments.seed}"
-        written = {"suite": "hostile StableHLO", "date": date, "machine": describe(), "command": command, "results": found}
-        arguments.output.write_text(json.dumps(written, indent=1) + "\n")
+    finding("hostile StableHLO", "python tests/fuzz/hostile_stablehlo.py", found, arguments.output)
     sys.exit(bool(found["failures"]))
 
 

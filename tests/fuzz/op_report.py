@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -123,7 +124,7 @@ def failures_of(record: dict[str, Any], revision: str) -> list[Failure]:
 
 def _shown(text: str) -> str:
     """Without the paths of this machine."""
-    return text.replace(f"{ROOT}/", "")[:SHOWN]
+    return text.replace(f"{ROOT}/", "").replace(f"{tempfile.gettempdir()}/", "")[:SHOWN]
 
 
 def show(failures: Sequence[Failure]) -> str:

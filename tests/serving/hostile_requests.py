@@ -1,4 +1,4 @@
-"""Random hostile requests against one server: `python hostile_requests.py REQUESTS [--seed N] [--out RESULT.json]`.
+"""Random hostile requests against one server: `python hostile_requests.py REQUESTS [--seed N] [--output RESULT.json]`.
 
 The server is a process of its own (`disc serve`, shared memory on). Four clients send, over gRPC and HTTP: bytes without sense, good requests
 that were damaged, protobuf and JSON drawn at random, wrong sizes and types, shared memory that shrinks under its users, calls that are
@@ -30,6 +30,7 @@ import grpc
 import numpy as np
 from oip_client import infer_fields, parameter, results, write_add, write_twice
 
+from bench.store import finding
 from disc.serving.grpc.health import HEALTH, REFLECTION
 from disc.serving.messages import INFERENCE, message, method_types, service
 
@@ -367,13 +368,10 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("requests", type=int)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     found = run(given.requests, given.seed)
-    text = json.dumps(found, indent=1)
-    print(text)
-    if given.out is not None:
-        given.out.write_text(text + "\n")
+    finding("hostile requests", "python tests/serving/hostile_requests.py", found, given.output)
     return 1 if found["failures"] else 0
 
 

@@ -64,13 +64,14 @@ def test_each_dtype_rounds_as_it_should() -> None:
 
 def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(accuracy_report.CASES, "tiny", TINY)
-    path = tmp_path / "accuracy.md"
-    assert main(["--model", "tiny=7", "--dtype", "bf16", "--output", str(path)]) == 0
-    value, text, printed = json.loads(path.with_suffix(".json").read_text()), path.read_text(), capsys.readouterr().out
-    assert [(row["model"], row["dtype"], row["shape"]) for row in value["rows"]] == [("tiny", "f32", "7"), ("tiny", "bf16", "7")]
+    assert main(["--model", "tiny=7", "--dtype", "bf16", "--output", str(tmp_path)]) == 0
+    (path,) = tmp_path.glob("*/accuracy.json")
+    value, text, printed = json.loads(path.read_text()), path.with_suffix(".md").read_text(), capsys.readouterr().out
+    assert value["command"] == "tools/accuracy_report.py --model tiny=7 --dtype bf16"
+    assert [(row["model"], row["dtype"], row["shape"]) for row in value["results"]] == [("tiny", "f32", "7"), ("tiny", "bf16", "7")]
     assert value["definition"] == accuracy_report.DEFINITION and value["machine"]["commit"]
     assert accuracy_report.DEFINITION in text and accuracy_report.DEFINITION in printed
-    assert "## Tiny" in text and f"| bf16  | 7     |      0 | {value['rows'][1]['mean']:.1e} |" in text
+    assert "## Tiny" in text and f"| bf16  | 7     |      0 | {value['results'][1]['mean']:.1e} |" in text
 
 
 @pytest.mark.parametrize("arguments", [["--dtype", "f32"], ["--model", "bort"]])
