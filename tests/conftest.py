@@ -1,12 +1,25 @@
 """Options and fixtures of all tests."""
 
 import os
+import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 # Before anything loads PyTorch: its threads would spin for the next small op of a tiny model, on the core that another worker compiles on.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+OBJECTS = "DISC_TEST_OBJECTS"  # the folder of `_shared_objects`: one for all workers
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="disc-objects-")
+        os.environ[OBJECTS] = folder.name
+        config.add_cleanup(folder.cleanup)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,6 +41,27 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DISC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("DISC_CACHE_SIZE", "200M")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shared_objects() -> Iterator[None]:
+    """LLVM compiles no text twice in a session: most of the time of all tests would be LLVM's."""
+    if "disc.codegen.mlir.lower" not in sys.modules:  # no test of this session compiles
+        yield
+        return
+    from shared_objects import shared_objects
+
+    with shared_objects(Path(os.environ[OBJECTS])):
+        yield
+
+
+@pytest.fixture
+def own_objects() -> Iterator[None]:
+    """For tests of the code itself: it is cut and compiled as for a user."""
+    from shared_objects import own_objects
+
+    with own_objects():
         yield
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from disc_replay import differences, recorded_differences
 from replay_digests import Links, compile_models, describe, digests_of, recorded_digests, small_models, stable
+from shared_objects import own_objects
 
 import disc
 from tests.models import MODELS
@@ -20,7 +21,8 @@ Descriptions = dict[str, dict[str, Any]]
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Descriptions:
     """What the small models compile to."""
-    return compile_models(list(small_models()), tmp_path_factory.mktemp("replay"))
+    with own_objects():
+        return compile_models(list(small_models()), tmp_path_factory.mktemp("replay"))
 
 
 def test_small_models_compile_to_what_is_recorded(small: Descriptions) -> None:

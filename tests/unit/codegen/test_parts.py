@@ -19,6 +19,7 @@ from disc.codegen.mlir.parts import cut
 from disc.errors import CompilerBug
 from disc.targets.x86 import read_isa
 
+pytestmark = pytest.mark.usefixtures("own_objects")
 ISA = read_isa("x86-64-v3")
 FUNCTIONS = 40
 
