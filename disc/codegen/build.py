@@ -40,6 +40,7 @@ from disc.ir.ops import main_block, main_function, string_attr
 from disc.ir.stages import load_env
 from disc.ir.weights import Weight, WeightTable
 from disc.shapes import Dim, ShapeEnv, Truth, dim_min
+from disc.speculation.guards import ALWAYS, Guard, parse
 from disc.speculation.schedules import Tree
 from disc.targets.x86 import Isa, read_isa
 
@@ -304,7 +305,7 @@ class _Reader:
             else:
                 kernel = emit_compute(name, body, space, isa, weights, self.tree)
         elif fusion.kind in ("loop", "stitch"):
-            kernel = emit_rows(name, body, fusion.kind, space, isa.lanes, fusion.node.texts("versions") or ("",))
+            kernel = emit_rows(name, body, fusion.kind, space, isa.lanes, self._guards(fusion))
         elif fusion.kind == "attention":
             kernel = emit_attention(name, body, space, isa)
         elif fusion.kind == "library":
@@ -312,6 +313,16 @@ class _Reader:
         else:
             raise CompilerBug(f"fusion {fusion.name} has the unknown kind {fusion.kind!r}")
         return replace(kernel, checks_indices=checks_indices(space, body), notes=(*kernel.notes, *fusion.node.texts("notes")))
+
+    def _guards(self, fusion: _Fusion) -> tuple[Guard, ...]:
+        """Of the versions of a fusion. Raises CompilerBug for one that is not known, and where none is left to run in every call."""
+        try:
+            guards = tuple(parse(text, self.env.parse) for text in fusion.node.texts("versions")) or (ALWAYS,)
+        except ValueError as error:
+            raise CompilerBug(f"the versions of fusion {fusion.name}: {error}") from error
+        if guards[-1] != ALWAYS:
+            raise CompilerBug(f"the last version of fusion {fusion.name} has the guard {guards[-1]}, so that there may be none to run")
+        return guards
 
     def _launch(self, fusion: _Fusion, kernel: Kernel, slots: _WeightSlots, counters: tuple[int, ...]) -> Launch:
         names = {place: str(operand.attrs["name"]) for place, operand in enumerate(fusion.operands) if operand.op == "disc.weight"}
@@ -548,7 +559,7 @@ def kernel_entry(launch: Launch, operands: Sequence[str]) -> dict[str, object]:
     kernel = launch.kernel
     return {
         "name": launch.name, "kernel": kernel.name, "kind": kernel.kind, "ops": list(kernel.ops), "lines": list(kernel.lines),
-        "versions": [{"function": version.function, "guard": version.guard} for version in kernel.versions],
+        "versions": [{"function": version.function, "guard": version.describe()} for version in kernel.versions],
         "counters": list(launch.counters), "notes": list(kernel.notes), "tasks": str(kernel.tasks),
         "flops": str(kernel.flops) if kernel.flops is not None else None, "bytes": str(kernel.bytes) if kernel.bytes is not None else None,
         "inputs": [f"{node.element}[{', '.join(map(str, node.dims))}]" for node in launch.inputs],

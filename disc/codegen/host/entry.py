@@ -7,11 +7,14 @@ from dataclasses import astuple, dataclass, fields
 from functools import reduce
 
 from disc.codegen.host.buffers import LINE, Lifetime, plan_buffers
+from disc.codegen.host.guards import lower_guard
 from disc.codegen.mlir.builder import Builder, Variable
 from disc.codegen.plan.kernel import Choice, Kernel, Parts, Split
+from disc.errors import CompilerBug
 from disc.ir.graph import Node
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Atom, Comparison, Condition, Dim, FloorDiv, Max, Min, Mod, ShapeEnv, Symbol, Truth, dim_max
+from disc.speculation.guards import Guard
 from disc.speculation.schedules import FEATURES, SCHEDULE_SYMBOLS, Schedule
 
 COST_PER_CYCLE = 4  # the runtime counts in 1/16 ns, and cores run at about 4 GHz
@@ -386,9 +389,14 @@ class _Host:
         self._continue_if(b.op(f"arith.cmpi eq, {status}, {zero} : i32"))
 
     def _run_split(self, number: int, launch: Launch, split: Split, args: str, whole: tuple[str, str]) -> tuple[str, str]:
-        """All functions of the split version but its last, where its guard holds; then tasks and cost of what is left to run."""
-        b = self.b
-        good = self._guard(launch.kernel.versions[0].guard, launch)
+        """All functions of the split version but its last, where its guard holds; then tasks and cost of what is left to run.
+
+        Raises CompilerBug where another version may come before it, which would run over its tasks.
+        """
+        b, version = self.b, launch.kernel.versions[0]
+        if version.function != split.functions[-1]:
+            raise CompilerBug(f"the split version of {launch.kernel.name} is not the first to be tried")
+        good = self._guard(version.guard, launch)
         sizes = b.scalar(split.tasks), b.scalar(split.cost * COST_PER_CYCLE)
         after = f"^whole{number}"
         self._branch(good, after)
@@ -502,24 +510,8 @@ class _Host:
         value = b.op(f"func.constant @{function} : {type_}")
         return b.op(f"builtin.unrealized_conversion_cast {value} : {type_} to !llvm.ptr")
 
-    def _guard(self, text: str, launch: Launch) -> str:
-        """`divides(16, S1)`, `equal(S0, S1)`, `at_most(4, S0)`, `at_least(9, S1)` and `beyond_cache(S0)`, joined by " and ", as an i1."""
-        b = self.b
-        result: str | None = None
-        for part in text.split(" and "):
-            name, _, rest = part.partition("(")
-            operands = [b.scalar(self.program.env.parse(each)) for each in _operands(rest.removesuffix(")"))]
-            condition = self._streams(operands[0], launch) if name == "beyond_cache" else self._compare(name, *operands)
-            result = condition if result is None else b.op(f"arith.andi {result}, {condition} : i1")
-        assert result is not None
-        return result
-
-    def _compare(self, name: str, left: str, right: str) -> str:
-        b = self.b
-        if name == "divides":
-            left, right = b.op(f"arith.remui {right}, {left} : i64"), b.index(0)
-        comparison = {"at_most": "sge", "at_least": "sle"}.get(name, "eq")
-        return b.op(f"arith.cmpi {comparison}, {left}, {right} : i64")
+    def _guard(self, guard: Guard, launch: Launch) -> str:
+        return lower_guard(self.b, guard, lambda size: self._streams(size, launch))
 
     def _streams(self, size: str, launch: Launch) -> str:
         """The results, of `size` bytes, are larger than the last-level cache and all begin on a cache line."""
@@ -533,22 +525,10 @@ class _Host:
         return good
 
 
-def _operands(text: str) -> list[str]:
-    """Splits "a, b" at the commas outside parentheses."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += {"(": 1, ")": -1}.get(letter, 0)
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts]
-
-
 def counter_names(launches: Sequence[Launch]) -> list[str]:
     """Names of the counters in order: kernel and guard."""
     names: dict[int, str] = {}
     for launch in launches:
         for version, number in zip(launch.kernel.versions, launch.counters, strict=True):
-            names[number] = f"{launch.kernel.name}[{version.guard or 'any shape'}]"
+            names[number] = f"{launch.kernel.name}[{version.describe() or 'any shape'}]"
     return [names[number] for number in sorted(names)]

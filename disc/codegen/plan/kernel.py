@@ -5,19 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from disc.shapes import Dim
-from disc.speculation.schedules import Tree
+from disc.speculation.guards import ALWAYS, Guard
+from disc.speculation.schedules import Schedule, Tree
 
 
 @dataclass(frozen=True)
 class Version:
-    """One compiled version: its function name and the guard that must hold for it, "" for the one that is always right.
+    """One compiled version: its function name, and the guard that must hold for it.
 
-    guard: a condition in text over dim expressions: "divides(16, S1)" or "equal(S1, S2)"; several are joined by " and ". In a kernel
-    with a `Choice`, what the schedule is, in words.
+    schedule: of a kernel with a `Choice`, how this version walks over its matrices; the tree chooses it, not the guard.
     """
 
     function: str
-    guard: str
+    guard: Guard = ALWAYS
+    schedule: Schedule | None = None
+
+    def describe(self) -> str:
+        """For people and the manifest: when it runs, or how; "" for the version without a condition."""
+        return str(self.guard) if self.schedule is None else self.schedule.describe()
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ class Split:
 class Kernel:
     """One kernel of an artifact.
 
-    name: for people; kind: loop, stitch, compute, ...; versions: tried in order, the last has no guard; symbols: the base
+    name: for people; kind: loop, stitch, compute, ...; versions: tried in order, the last always runs; symbols: the base
     symbols passed after the pointers; tasks, cost (per task, in cycles), scratch (bytes per thread): expressions over symbols.
     micro_kernels: the shared (form, rows, vectors) functions that `source` calls; functions: further shared ones, as
     (name, MLIR text); packed: weights wanted in panels.

@@ -78,7 +78,7 @@ def emit_attention(name: str, body: Body, space: IndexSpace, isa: Isa) -> Kernel
     symbols = body_symbols(space, body)
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, isa.lanes, emit)
     return Kernel(
-        name, "attention", (Version(f"{name}_v0", ""),), symbols, one.batch * tasks, (one.k + two.n) * keys * (BLOCK // 32) + 64,
+        name, "attention", (Version(f"{name}_v0"),), symbols, one.batch * tasks, (one.k + two.n) * keys * (BLOCK // 32) + 64,
         scratch, source, kernel_lines(body), kernel_ops(body), notes,
         flops=one.batch * one.m * keys * (one.k + two.n) * 2 if known else None,
         bytes=traffic(space, body), micro_kernels=tuple(dict.fromkeys(micro)), functions=functions,

@@ -152,7 +152,7 @@ def emit_expansion(name: str, space: IndexSpace, plan: Expansion, isa: Isa) -> K
         f"tiles of up to {ROWS} rows x {plan.gemm.vectors} vectors of {plan.gemm.lanes}; B packed ahead of time; epilogue cost {work}",
     )
     return Kernel(
-        name, "compute", (Version(f"{name}_v0", ""),), symbols, slide.images * plan.bands * panels(plan.gemm), cost + 64, plan.scratch,
+        name, "compute", (Version(f"{name}_v0"),), symbols, slide.images * plan.bands * panels(plan.gemm), cost + 64, plan.scratch,
         source, kernel_lines(body), kernel_ops(body), notes, flops=c.m * c.n * c.k * 2 + outputs * (2 * slide.taps),
         bytes=traffic(space, body), micro_kernels=micro_kernels(plan.gemm), packed=(plan.packed,),
     )  # fmt: skip

@@ -42,7 +42,7 @@ def emit_indirect(name: str, body: Body, space: IndexSpace, plan: Indirect) -> K
         f"channels last: A read through a table of addresses; B packed ahead of time; epilogue cost {work}",
     )
     return Kernel(
-        name, "compute", (Version(f"{name}_v0", ""),), symbols, plan.tasks,
+        name, "compute", (Version(f"{name}_v0"),), symbols, plan.tasks,
         Dim.of(plan.packed.k * (plan.row_block * plan.packed.columns // 32) + 64), Dim.of(plan.scratch), source,
         kernel_lines(body), kernel_ops(body), notes, flops=macs * 2, bytes=traffic(space, body),
         functions=plan.functions(), packed=(plan.packed,),

@@ -30,7 +30,7 @@ def emit_pool(name: str, body: Body, space: IndexSpace, lanes: int, window: Wind
     taps = window.rows.window * window.columns.window
     notes = (f"window kernel: {_block(window)} rows at a time, first the {window.rows.window} lines of a window, then its columns",)
     return Kernel(
-        name, "loop", (Version(f"{name}_v0", ""),), symbols, window.planes * bands(window),
+        name, "loop", (Version(f"{name}_v0"),), symbols, window.planes * bands(window),
         window.columns.out * (window.band * taps // lanes) + 64, _pitch(window, lanes) * (_block(window) * ELEMENT_BYTES[window.element]),
         source, kernel_lines(body), kernel_ops(body), notes,
         flops=window.planes * window.rows.out * window.columns.out * (2 * taps), bytes=traffic(space, body),

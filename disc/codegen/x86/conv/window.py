@@ -168,7 +168,7 @@ def emit_window(name: str, body: Body, space: IndexSpace, lanes: int, window: Wi
         f"{taps} taps unrolled",
     )
     return Kernel(
-        name, "compute", (Version(f"{name}_v0", ""),), symbols, window.planes * bands(window),
+        name, "compute", (Version(f"{name}_v0"),), symbols, window.planes * bands(window),
         window.columns.out * (window.band * taps // lanes) + 64, _tile_offset(window) + ROWS[lanes] * lanes * _size(window),
         source, kernel_lines(body), kernel_ops(body), notes, flops=count * (2 * taps), bytes=traffic(space, body),
     )  # fmt: skip

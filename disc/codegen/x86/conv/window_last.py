@@ -165,7 +165,7 @@ def emit_last_window(name: str, body: Body, space: IndexSpace, window: LastWindo
         f"positions, {window.taps} taps unrolled",
     )
     return Kernel(
-        name, "compute" if window.kernel is not None else "loop", (Version(f"{name}_v0", ""),), symbols,
+        name, "compute" if window.kernel is not None else "loop", (Version(f"{name}_v0"),), symbols,
         window.images * _bands(window) * _vectors(window), window.columns.out * (BAND * window.taps // 2) + 64,
         Dim.of(window.scratch), source,
         kernel_lines(body), kernel_ops(body), notes, flops=count * (2 * window.taps), bytes=traffic(space, body),

@@ -44,7 +44,7 @@ def emit_winograd(name: str, body: Body, space: IndexSpace, plan: Winograd) -> K
     )
     sizes = [(rows, vectors) for rows in HEIGHTS for vectors in direct.vector_counts()]
     return Kernel(
-        name, "compute", (Version(f"{name}_v0", ""),), symbols, plan.tasks,
+        name, "compute", (Version(f"{name}_v0"),), symbols, plan.tasks,
         Dim.of(plan.products * plan.channels * (plan.block * plan.packed.columns // 32) + 64), Dim.of(plan.scratch), source,
         kernel_lines(body), kernel_ops(body), notes, flops=macs * 2, bytes=traffic(space, body),
         micro_kernels=tuple((direct.form.name, *each) for each in sizes),

@@ -73,7 +73,7 @@ def emit_compute(name: str, body: Body, space: IndexSpace, isa: Isa, weights: fr
     work = sum(node_cost(root) for root in body.yields)
     few = may_be_few_rows(gemm)
     return Kernel(
-        name, "compute", tuple(Version(f"{name}_v0", schedule.describe()) for schedule in choice.tree.schedules), symbols,
+        name, "compute", tuple(Version(f"{name}_v0", schedule=schedule) for schedule in choice.tree.schedules), symbols,
         contraction.batch * panels(gemm) * blocks * (parts if gemm.splits else 1),
         (span if gemm.splits else contraction.k) * rows * gemm.panel // 32 + 64, gemm.scratch(), source,
         kernel_lines(body), kernel_ops(body), notes(gemm, packed, work) + ((few_rows_note(gemm),) if few else ()),

@@ -12,17 +12,19 @@ from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace, split_linear
 from disc.codegen.plan.kernel import Kernel, Split, Version
 from disc.codegen.plan.probe import Probe
 from disc.codegen.plan.rows import RowPlan, Tile, plan_kernel, root_index
+from disc.codegen.plan.versions import RowVersion, read_version
 from disc.codegen.x86.emit import Ahead, Emitter, RowCache
 from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
 from disc.codegen.x86.memory import Buffer, address, fence_streams, prefetch
 from disc.codegen.x86.reductions import DEAR, in_turns, reduce_columns_together, reduce_together
 from disc.codegen.x86.rows.blocked import STRIP, Blocked, emit_blocked, plan_blocks
-from disc.codegen.x86.rows.long_rows import emit_long_rows, is_long_rows, plan_long_rows
+from disc.codegen.x86.rows.long_rows import emit_long_rows, plan_long_rows
 from disc.codegen.x86.rows.row_softmax import bind_softmaxes
 from disc.ir.costs import node_cost, op_cost
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
-from disc.shapes import Dim, Truth, dim_max, dim_min
+from disc.shapes import Dim, dim_max, dim_min
+from disc.speculation.guards import ALWAYS, Guard
 
 CHUNK = 4096  # elements of a flat loop per task: 16 KiB of f32, half of an L1 cache
 CHEAP = 12  # ops per element up to which a block's sixteen copies of them are worth their code
@@ -50,9 +52,9 @@ class _Region:
         return self.elements * self.plan.depth(space) * self.work // (2 * lanes) + 16
 
 
-def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, guards: Sequence[str] = ("",)) -> Kernel:
-    """The kernel of a loop or stitch fusion in one version per guard: "divides(16, row)" means no tail code, "equal(...)" that no
-    run-time broadcast expands (the guards of one fusion name all of them), "beyond_cache(bytes)" that results bypass the caches."""
+def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, guards: Sequence[Guard] = (ALWAYS,)) -> Kernel:
+    """The kernel of a loop or stitch fusion in one version per guard: of rows that are whole vectors it has no tail code, without
+    broadcasts that expand no index arithmetic for them, and results beyond the caches bypass these."""
     plans = plan_kernel(space, body, kind)
     symbols = body_symbols(space, body)
     regions = [_region(space, body, plan, kind, lanes) for plan in plans]
@@ -60,30 +62,30 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, g
     versions: list[Version] = []
     source = ""
     split: Split | None = None
-    for number, guard in enumerate(guards):
-        if is_long_rows(guard):
+    for number, version in enumerate(read_version(guard, body) for guard in guards):
+        if version.most_rows is not None:
             if long_rows is None:
                 continue
             functions = tuple(f"{name}_v{number}_{part}" for part in range(len(plans[0].stages) + 1))
             for part, function in enumerate(functions):
                 emit_part = partial(emit_long_rows, plan=plans[0], rows=long_rows, number=part)
                 source += emit_function(function, body, body.yields, symbols, space, lanes, emit_part)
-            split = long_rows.split(guard, functions, regions[0].work, lanes)
-            versions.append(Version(functions[-1], guard))
+            split = long_rows.split(version.most_rows.number, functions, regions[0].work, lanes)
+            versions.append(Version(functions[-1], version.guard))
             continue
-        if not any(_has_version(space, region, guard) for region in regions):
+        if not any(_has_version(space, region, version) for region in regions):
             continue
         function = f"{name}_v{number}"
 
-        def emit(frame: Frame, guard: str = guard) -> None:
+        def emit(frame: Frame, version: RowVersion = version) -> None:
             bind_softmaxes(frame.emitter, body)
-            space.broadcasts_resolved = "equal(" in guard
-            frame.emitter.whole = _whole_length(space, guard)
-            _emit_regions(frame, regions, guard)
+            space.broadcasts_resolved = version.resolved
+            frame.emitter.whole = version.whole_length(lanes)
+            _emit_regions(frame, regions, version)
             space.broadcasts_resolved = False
 
         source += emit_function(function, body, body.yields, symbols, space, lanes, emit)
-        versions.append(Version(function, guard))
+        versions.append(Version(function, version.guard))
     tasks = sum((region.tasks for region in regions), ZERO)
     costs = [region.cost(space, lanes) for region in regions]
     cost = costs[0] if len(regions) == 1 else _mean(tasks, [region.tasks * cost for region, cost in zip(regions, costs, strict=True)])
@@ -127,26 +129,20 @@ def _work(space: IndexSpace, body: Body, plan: RowPlan) -> int:
     return sum(op_cost(node) for node in probe.ops) + 2 * len(body.yields)
 
 
-def _has_version(space: IndexSpace, region: _Region, guard: str) -> bool:
+def _has_version(space: IndexSpace, region: _Region, version: RowVersion) -> bool:
     """False where a version past the caches would not go past them. The same for every ISA level, since all of an artifact's count their
     versions alike."""
-    return "beyond_cache(" not in guard or _streams(space, region, guard, WIDEST)
+    return not version.streams or _streams(space, region, version, WIDEST)
 
 
-def _streams(space: IndexSpace, region: _Region, guard: str, lanes: int) -> bool:
+def _streams(space: IndexSpace, region: _Region, version: RowVersion, lanes: int) -> bool:
     """Whether a version goes past the caches at this ISA level. Only whole lines do: loops over rows that begin within one begin on a line
     themselves, but blocks do not, nor do loops over values in scratch that cannot be shifted."""
-    if "beyond_cache(" not in guard:
+    if not version.streams:
         return False
     plan = region.plan
-    return _is_whole(space, plan, guard, lanes) or not (region.blocked is not None or _is_fixed(plan, lanes))
-
-
-def _is_whole(space: IndexSpace, plan: RowPlan, guard: str, lanes: int) -> bool:
-    """Whether rows begin and end with whole vectors."""
-    if _whole_length(space, guard) is not None:
-        return True
-    return all(space.env.divides(lanes, tile.lane.extent) is Truth.YES for tile in plan.tiles if tile.variables)
+    whole = version.is_whole(space, lanes, [tile.lane.extent for tile in plan.tiles if tile.variables])
+    return whole or not (region.blocked is not None or _is_fixed(plan, lanes))
 
 
 def _is_fixed(plan: RowPlan, lanes: int) -> bool:
@@ -154,19 +150,11 @@ def _is_fixed(plan: RowPlan, lanes: int) -> bool:
     return any(lanes != WIDEST or register_element(node.element) not in ("f32", "i32") for node in plan.cached)
 
 
-def _whole_length(space: IndexSpace, guard: str) -> Dim | None:
-    """The length in the "divides(16, length)" part of a guard."""
-    for part in guard.split(" and "):
-        if part.startswith("divides("):
-            return space.env.parse(part.partition(",")[2].removesuffix(")").strip())
-    return None
-
-
-def _emit_regions(frame: Frame, regions: Sequence[_Region], guard: str) -> None:
+def _emit_regions(frame: Frame, regions: Sequence[_Region], version: RowVersion) -> None:
     """The tasks of all regions, numbered one region after the other."""
     b, e = frame.b, frame.emitter
     if len(regions) == 1:
-        _emit(frame, regions[0], guard)
+        _emit(frame, regions[0], version)
         return
     start = ZERO
     for region in regions:
@@ -174,14 +162,14 @@ def _emit_regions(frame: Frame, regions: Sequence[_Region], guard: str) -> None:
         high = b.op(f"arith.minsi {b.op(f'arith.subi {frame.end}, {b.scalar(start)} : i64')}, {b.scalar(region.tasks)} : i64")
         with b.when(b.op(f"arith.cmpi slt, {low}, {high} : i64")):
             e.floor = b.scope  # a region without elements reads nothing
-            _emit(replace(frame, begin=low, end=high), region, guard)
+            _emit(replace(frame, begin=low, end=high), region, version)
             e.floor = None
         start = start + region.tasks
 
 
-def _emit(frame: Frame, region: _Region, guard: str) -> None:
+def _emit(frame: Frame, region: _Region, version: RowVersion) -> None:
     e = frame.emitter
-    e.streams = _streams(e.space, region, guard, frame.b.lanes)
+    e.streams = _streams(e.space, region, version, frame.b.lanes)
     if region.blocked is not None:
         emit_blocked(frame, region.plan, region.blocked)
     elif region.flat:

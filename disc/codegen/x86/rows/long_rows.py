@@ -41,9 +41,8 @@ class LongRows:
     cached: tuple[Node, ...]
     stored: set[Node] = field(default_factory=set)
 
-    def split(self, guard: str, functions: tuple[str, ...], work: int, lanes: int) -> Split:
-        """What the host needs to know. guard: says how many rows there are at most; work: cost of an element of all functions together."""
-        most = int(guard.partition("at_most(")[2].partition(",")[0])
+    def split(self, most: int, functions: tuple[str, ...], work: int, lanes: int) -> Split:
+        """What the host needs to know. most: rows that there are at most; work: cost of an element of all functions together."""
         cost = self.length * work // (2 * lanes) + 16
         return Split(functions, self.groups * self.parts, cost, self.start(dim_min(self.groups, most), len(self.cached)))
 
@@ -55,11 +54,6 @@ class LongRows:
     def room(self) -> Dim:
         """Bytes of a cached row."""
         return rounded_up(self.row, LANES) * 8
-
-
-def is_long_rows(guard: str) -> bool:
-    """True for the guard of the version in which a row is cut."""
-    return "at_most(" in guard
 
 
 def plan_long_rows(space: IndexSpace, body: Body, plan: RowPlan) -> LongRows | None:

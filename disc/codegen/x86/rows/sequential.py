@@ -28,7 +28,7 @@ def emit_sequential(name: str, body: Body, space: IndexSpace, lanes: int) -> Ker
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, lanes, emit)
     count = space.env.product(node.operands[0].dims)
     return Kernel(
-        name, "library", (Version(f"{name}_v0", ""),), symbols, tasks, count * 4 + 64, ZERO, source, kernel_lines(body), kernel_ops(body),
+        name, "library", (Version(f"{name}_v0"),), symbols, tasks, count * 4 + 64, ZERO, source, kernel_lines(body), kernel_ops(body),
         ("sequential along the scanned dim" if node.op == "disc.cumulative" else "one task: updates in order",), bytes=traffic(space, body),
     )  # fmt: skip
 

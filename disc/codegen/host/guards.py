@@ -1,0 +1,42 @@
+"""Guards in the host entry: the one place where they become code. `Guard.holds` says what the code must answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import assert_never
+
+from disc.codegen.mlir.builder import Builder
+from disc.speculation.guards import ALWAYS, AtLeast, AtMost, BeyondCache, Divides, Equal, Guard, Single, parts_of
+
+
+def lower_guard(b: Builder, guard: Guard, streams: Callable[[str], str]) -> str:
+    """The i1 of a guard over the sizes that are variables of `b`. Right where 64 bits hold all of its sizes, none of which is negative.
+
+    streams: of results of so many bytes, an i64, the i1 that says whether they are beyond the caches and begin on cache lines.
+    """
+    if guard == ALWAYS:
+        return b.constant("arith.constant true")
+    return reduce(lambda left, right: b.op(f"arith.andi {left}, {right} : i1"), [_single(b, each, streams) for each in parts_of(guard)])
+
+
+def _single(b: Builder, guard: Single, streams: Callable[[str], str]) -> str:
+    match guard:
+        case Divides(number, size):
+            divisor = b.index(number)
+            rest = b.op(f"arith.remui {b.scalar(size)}, {divisor} : i64")
+            return b.op(f"arith.cmpi eq, {rest}, {b.index(0)} : i64")
+        case Equal(left, right):
+            return _compare(b, "eq", b.scalar(left), b.scalar(right))
+        case AtMost(number, size):
+            return _compare(b, "sge", b.index(number), b.scalar(size))
+        case AtLeast(number, size):
+            return _compare(b, "sle", b.index(number), b.scalar(size))
+        case BeyondCache(size):
+            return streams(b.scalar(size))
+        case _:
+            assert_never(guard)
+
+
+def _compare(b: Builder, how: str, left: str, right: str) -> str:
+    return b.op(f"arith.cmpi {how}, {left}, {right} : i64")
