@@ -5,20 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import re
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 import torch
 from torch import nn
 
-from bench import figures, machine, peers, report, run, store, summary
+from bench import figures, peers, report, run
 from bench.cases import CASES, SUITE_CASES, Case, build, parse_shapes
 from bench.cases.case import random_tensor
-from bench.cases.gemm import ROWS
 from bench.checks import error_of, weight_elements, work_of
 from bench.compare import comparison
 from bench.compare import figures as compared
@@ -31,59 +26,9 @@ from bench.suites.latency import peer_names
 from bench.suites.stream import Visit, quantiles, stream_shapes
 from bench.suites.stream import summary as stream_summary
 from bench.timing import calls_per_turn, interleave, summarize, time_turn
+from tests.unit.bench_records import compile_record, record, row, stream_record, timing
 
 TINY = Case("tiny", "tiny", nn.Identity, lambda shape: (torch.ones(shape),), ((2,),), (0,), (3,))
-
-
-def timing(median: float) -> dict[str, float]:
-    return {"median": median, "low": median, "high": median, "spread": 0.01, "turns": 3}
-
-
-def row(disc_ms: float, peer_ms: float, *, wrong: tuple[str, ...] = (), held_out: bool | None = None) -> dict[str, object]:
-    """2 ms of multiply-adds, 1 ms of bytes."""
-    return {
-        "shape": "1x16", "held_out": held_out, "work": {"flops": 2_000_000, "read": 10, "written": 10}, "bound": {"compute_ms": 2.0, "memory_ms": 1.0},
-        "ms": {"disc": timing(disc_ms), "eager": timing(peer_ms)}, "first_s": {"disc": 0.1, "eager": 2.0},
-        "error": {"disc": 1e-6, "eager": 0.0}, "wrong": list(wrong), "failed": {},
-    }  # fmt: skip
-
-
-def record(disc_ms: float, peer_ms: float, *, wrong: tuple[str, ...] = (), suite: str = "models") -> dict[str, object]:
-    limits = {"flops": 1e9, "reads": {"1024": 2e10, "268435456": 1e10}, "copies": {"1024": 2e10, "268435456": 8e9}, "how": "how"}
-    result = {
-        "case": "bert", "title": "BERT-base", "threads": 1, "dtype": "fp32", "limits": limits, "setup_s": {"disc": 3.0, "eager": 0.0},
-        "skipped": {"ort": "not installed"}, "rows": [row(disc_ms, peer_ms, wrong=wrong)],
-        "memory": {"shape": "1x16", "mib": {"disc": {"start": 50.0, "load": 500.0, "calls": 510.0}, "eager": {"calls": 777.0}}, "failed": {}},
-    }  # fmt: skip
-    return {"suite": suite, "results": [result], "peers": {"eager": "how eager is run"}, **told()}
-
-
-def told() -> dict[str, object]:
-    """What every record says beside its results."""
-    return {"date": "today", "machine": idle_machine(), "command": "python -m bench.run", "smoke": [], "failed": []}
-
-
-def idle_machine() -> dict[str, object]:
-    return {
-        "cpu": "CPU", "family": "1", "model": "2", "cores": 2, "memory_gib": 4.0, "flags": ["avx2"], "kernel": "6", "python": "3.11",
-        "versions": {"torch": "2"}, "commit": "abc", "load": 0.0,
-    }  # fmt: skip
-
-
-def stream_record() -> dict[str, object]:
-    result = {
-        "case": "bert-small", "title": "BERT", "threads": 2, "dtype": "bf16", "shapes": 1000, "processes": 3, "compiles": 1, "first_s": 11.0,
-        "steady_s": 10.0, "ratio": 1.1, "quantiles": quantiles([1.0, 2.0]), "again": quantiles([1.0, 1.5]), "resident_mib": [10.0, 11.0],
-        "arena_mib": 1.0, "error": 1e-6,
-    }  # fmt: skip
-    return {"suite": "stream", "results": [result], **told()}
-
-
-def compile_record() -> dict[str, object]:
-    artifact = {"bytes": 2.0**20, "save_s": 1.0, "load_s": 0.01, "first_call_s": 0.3, "second_call_s": 0.1}
-    result = {"case": "bert", "title": "BERT", "threads": 1, "cold_s": {"total": 9.0}, "cached_s": {"cached: from the module": 0.25},
-              "artifact": artifact, "error": 1e-6, "setup_s": {"ort": 0.5, "inductor": 46.0}}  # fmt: skip
-    return {"suite": "compile", "results": [result], **told()}
 
 
 # --- turns ----------------------------------------------------------------------------------------------------------------------
@@ -210,116 +155,6 @@ def test_stream_shapes_differ_and_repeat() -> None:
     shapes = stream_shapes(1000)
     assert len(set(shapes)) == 1000
     assert shapes == stream_shapes(1000)
-
-
-# --- variants, and sizes that nothing was tuned for -----------------------------------------------------------------------------
-
-
-def test_the_fastest_variant_that_is_right_is_the_peer() -> None:
-    (result,) = cast("list[dict[str, Any]]", record(4.0, 10.0)["results"])
-    (each,) = result["rows"]
-    each["ms"] |= {"openvino/pytorch": timing(6.0), "openvino/onnx": timing(5.0)}
-    assert figures.variant_names(result) == ["eager", "openvino/pytorch", "openvino/onnx"]
-    assert figures.peer_names(result) == ["eager", "openvino"]
-    assert (figures.best(each, "openvino"), figures.ratio(each, "openvino")) == ("openvino/onnx", 1.25)
-    text = report.markdown({**record(4.0, 10.0), "results": [result]})
-    assert "| openvino/pytorch |   6.00 |" in text and "| openvino/onnx    | 5.00 * |" in text
-    each["wrong"] = ["openvino/onnx"]
-    assert (figures.best(each, "openvino"), figures.ratio(each, "openvino")) == ("openvino/pytorch", 1.5)
-    each["wrong"].append("openvino/pytorch")
-    assert figures.best(each, "openvino") is None and math.isnan(figures.ratio(each, "openvino"))
-
-
-def test_sizes_in_no_tuning_table_are_reported_apart() -> None:
-    (result,) = cast("list[dict[str, Any]]", record(4.0, 12.0)["results"])
-    result["rows"] = [row(4.0, 12.0, held_out=False), row(4.0, 8.0, held_out=True), row(4.0, 8.0, held_out=True)]
-    peers_of, rows = report.mean_rows([result])
-    assert peers_of == ["eager"]
-    assert [(name, ratios) for name, ratios, _ in rows] == [("tuned", ["3.00"]), ("held out", ["2.00"]), ("", ["2.29"])]
-    result["rows"] = result["rows"][1:]
-    assert [name for name, _, _ in report.mean_rows([result])[1]] == ["held out"]
-    assert "| 1x16 † |" in report.markdown({**record(4.0, 12.0), "results": [result]})
-
-
-def test_which_sizes_are_tuned() -> None:
-    def tuned(name: str) -> set[tuple[int, ...]]:
-        case = CASES[name]
-        assert case.tuned is not None
-        return {shape for shape in case.shapes if case.tuned(shape)}
-
-    assert tuned("linear-768x768") == {(rows,) for rows in ROWS if rows not in (33, 4096)}
-    assert not tuned("linear-2304x768")
-    assert {math.prod(shape) for shape in set(CASES["bert"].shapes) - tuned("bert")} == {368, 45, 142}
-    assert tuned("resnet") == {(1, 224, 224), (4, 224, 224)}
-    families = [case.name for case in SUITE_CASES["families"]]
-    assert len(families) >= 7 and not any(map(tuned, families))
-    assert CASES["layer-norm"].tuned is None
-
-
-# --- where results are kept -----------------------------------------------------------------------------------------------------
-
-
-def test_a_result_replaces_the_one_before_and_smoke_is_never_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(store, "RESULTS", tmp_path / "results")
-    monkeypatch.setattr(store, "SMOKE", tmp_path / "smoke")
-    fine: dict[str, Any] = record(4.0, 10.0)
-    for text in ("first", "second"):
-        path = store.keep(fine, text, store.stem_of("models", "fp32", 2), store.RESULTS)
-    assert path == tmp_path / "results" / "cpu-family-1-model-2-2-cores" / "models-fp32-t2.json"
-    assert path.with_suffix(".md").read_text() == "second" and len(list(path.parent.iterdir())) == 2
-    smoke = store.keep({**fine, "smoke": store.busy(0.31)}, "third", "models-fp32-t2", store.RESULTS)
-    assert smoke.is_relative_to(tmp_path / "smoke") and path.with_suffix(".md").read_text() == "second"
-    assert "is not kept in bench/results: the machine was not idle (load 0.31)" in capsys.readouterr().err
-    assert store.keep({**fine, "smoke": ["--cases"]}, "", "other", tmp_path / "mine").is_relative_to(tmp_path / "mine")
-    assert store.busy(0.3) == []
-
-
-@pytest.mark.parametrize(
-    ("others", "options", "reasons"),
-    [
-        (0.0, [], []),
-        (1.5, [], ["the machine was not idle (load 1.50)"]),
-        (0.0, ["--cases", "softmax"], ["--cases leaves it incomplete"]),
-        (0.0, ["--peers", "eager", "--shapes", "8x1024"], ["--shapes leaves it incomplete", "--peers leaves it incomplete"]),
-    ],
-)
-def test_a_busy_machine_and_half_a_suite_are_smoke(
-    others: float, options: list[str], reasons: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run, "run_job", lambda job: record(4.0, 10.0)["results"])
-    monkeypatch.setattr(run, "wait_until_idle", lambda: None)
-    monkeypatch.setattr(run, "others_running", lambda: others)
-    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
-    assert run.main(["--suite", "memory", *options, "--output", str(tmp_path)]) == 0
-    (path,) = tmp_path.glob("*/memory-fp32-t1.json")
-    kept = json.loads(path.read_text())
-    assert kept["smoke"] == reasons and kept["machine"]["load"] == others
-    assert kept["command"] == " ".join(["python -m bench.run --suite memory", *options])
-    assert set(kept["peers"]) == ({"disc", "eager"} if "--peers" in options else {"disc", "eager", "inductor/plain", "inductor/frozen"})
-
-
-def test_commands_name_no_folder_of_this_machine() -> None:
-    given = ["--suite", "gemm", "--output", "/home/me/results", "--output=/tmp", "/home/me/models"]
-    assert store.command_line("python -m bench.run", given) == "python -m bench.run --suite gemm models"
-
-
-def test_nothing_kept_names_a_folder_of_a_machine_or_is_a_picture() -> None:
-    files = [path for path in store.RESULTS.rglob("*") if path.is_file()]
-    assert {path.suffix for path in files} == {".json", ".md"}
-    absolute = re.compile(r"(?<![\w./-])/(?:home|root|tmp|work|usr|opt|Users|mnt)/")
-    assert [path.name for path in files if absolute.search(path.read_text())] == []
-
-
-def test_the_summary_is_that_of_the_files() -> None:
-    """`python -m bench.summary` writes it."""
-    assert (store.RESULTS / "README.md").read_text() == summary.readme(store.RESULTS)
-
-
-def test_threads_of_others_are_seen() -> None:
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
-        seen = machine.others_running(0.3)
-        other.kill()
-    assert seen >= 0.3
 
 
 # --- report, plot, comparison ---------------------------------------------------------------------------------------------------
