@@ -31,7 +31,7 @@ from disc.passes.graph.pack_sequences import PackSequences
 from disc.passes.pipelines import FRONT, FUSION, graph_passes
 from disc.ral import _ral
 from disc.ral.executable import Executable, load
-from disc.speculation.schedules import Tree, find_tree
+from disc.speculation.tree import Tree, find_tree
 from disc.speculation.versions import SpeculateVersions
 from disc.targets.x86 import ISAS, USED, host_isa
 

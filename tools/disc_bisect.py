@@ -32,7 +32,7 @@ from disc.ir.passes import CompileState, run_passes
 from disc.ir.stages import load_env
 from disc.passes.pipelines import FRONT, FUSION, GRAPH
 from disc.ral.executable import Executable
-from disc.speculation.schedules import find_tree
+from disc.speculation.tree import find_tree
 
 
 def expose_fusions(module: ir.Module) -> list[str]:

@@ -23,7 +23,7 @@ from disc.ir.passes import CompileState, run_passes
 from disc.ir.stages import check_stage, parse_module
 from disc.ir.weights import STORAGE, Weight, WeightTable
 from disc.passes.pipelines import parse_passes
-from disc.speculation.schedules import find_tree
+from disc.speculation.tree import find_tree
 from disc.speculation.versions import SpeculateVersions
 
 

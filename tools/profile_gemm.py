@@ -27,24 +27,18 @@ import numpy.typing as npt
 
 from bench.machine import describe
 from disc.api import compile_with_tree
-from disc.speculation.schedules import PACKAGED, Schedule
-from disc.speculation.tune import (
-    Bench,
-    Point,
-    Record,
-    best_schedules,
-    coarse_points,
-    collect,
-    fine_points,
-    fit,
-    least_certain,
-    read_record,
-    read_records,
-)
+from disc.speculation.bench import on_this_machine
+from disc.speculation.fit import LEAVES, fit, least_certain
+from disc.speculation.records import Record, read_record, read_records
+from disc.speculation.schedules import Schedule
+from disc.speculation.sizes import Point, coarse_points, fine_points
+from disc.speculation.tree import PACKAGED, Tree
+from disc.speculation.tune import Round, measure_round, tune
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "tools" / "data" / "gemm-schedules.json.gz"
-TOP = 12
+MEASURE = on_this_machine(compile_with_tree, library=True)
+UNFINISHED = 3  # exit status where time ran out
 
 
 def main() -> int:
@@ -52,27 +46,23 @@ def main() -> int:
     parser.add_argument("--threads", default="1,2", help="counts of threads to measure (default: 1,2)")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "profile-gemm", help="folder of the unfinished measurements")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop measuring after this long")
-    parser.add_argument("--leaves", type=int, default=48, help="leaves of the tree, at most")
+    parser.add_argument("--leaves", type=int, default=LEAVES, help="leaves of the tree, at most")
     parser.add_argument("--again", type=int, default=0, help="measure so many sizes a second time, and the new ones of the grid")
     parser.add_argument("--rows", type=_range, help="LOW-HIGH: measure sizes with so many rows anew, and the new ones of the grid")
-    parser.add_argument("--report", action="store_true", help="measure nothing")
+    parser.add_argument("--report", action="store_true", help="measure nothing, write nothing")
     arguments = parser.parse_args()
     if arguments.report:
-        return _report(*_kept(), arguments.leaves)
+        _report(*_kept(), arguments.leaves)
+        return 0
     until = time.monotonic() + arguments.seconds
     threads = [int(each) for each in arguments.threads.split(",")]
     if arguments.again:
         return _again(arguments.again, threads, arguments.work, until, arguments.leaves)
     if arguments.rows:
         return _anew(arguments.rows, threads, arguments.work, until, arguments.leaves)
-    coarse = arguments.work / "coarse.jsonl"
-    if not _measure(coarse_points(threads[0]), coarse, Bench(compile_with_tree), until):
-        return 3
-    schedules = best_schedules(read_records(coarse), TOP)
-    fine = arguments.work / "fine.jsonl"
-    if not _measure(fine_points(threads), fine, Bench(compile_with_tree, schedules, library=True), until):
-        return 3
-    return _keep(read_records(fine), schedules, arguments.leaves)
+    sizes = coarse_points(threads[0]), fine_points(threads)
+    tuned = tune(arguments.work, *sizes, MEASURE, leaves=arguments.leaves, until=until, progress=_progress)
+    return _keep(tuned.records, tuned.schedules, arguments.leaves) if tuned is not None else UNFINISHED
 
 
 def _again(count: int, threads: Sequence[int], work: Path, until: float, leaves: int) -> int:
@@ -85,8 +75,8 @@ def _again(count: int, threads: Sequence[int], work: Path, until: float, leaves:
         fresh = [point for point in fine_points(threads) if point not in known]
         order.write_text(json.dumps([asdict(point) for point in (*fresh, *_grouped(uncertain))]))
     wanted = [Point(**each) for each in json.loads(order.read_text())]
-    finished = _measure(wanted, work / "again.jsonl", Bench(compile_with_tree, schedules, library=True), until)
-    return _keep(read_records(work / "again.jsonl"), schedules, leaves) if finished else 3
+    finished = _measure(wanted, schedules, work / "again.jsonl", until)
+    return _keep(read_records(work / "again.jsonl"), schedules, leaves) if finished else UNFINISHED
 
 
 def _anew(rows: range, threads: Sequence[int], work: Path, until: float, leaves: int) -> int:
@@ -95,8 +85,8 @@ def _anew(rows: range, threads: Sequence[int], work: Path, until: float, leaves:
     records, schedules = _kept()
     known = {record.point: record for record in records}
     wanted = [point for point in fine_points(threads) if point.m in rows or point not in known]
-    if not _measure(wanted, work / "anew.jsonl", Bench(compile_with_tree, schedules, library=True), until):
-        return 3
+    if not _measure(wanted, schedules, work / "anew.jsonl", until):
+        return UNFINISHED
     for record in read_records(work / "anew.jsonl"):
         known[record.point] = _mean(known[record.point], record) if record.point in known else record
     return _store(list(known.values()), schedules, leaves)
@@ -133,7 +123,8 @@ def _store(records: list[Record], schedules: Sequence[Schedule], leaves: int) ->
     rows = [astuple(schedule) for schedule in schedules]
     machine = {"machine": describe(), "schedules": rows, "records": [json.loads(record.to_json()) for record in records]}
     KEPT.write_bytes(gzip.compress(json.dumps(machine, separators=(",", ":")).encode(), mtime=0))
-    return _report(records, schedules, leaves)
+    PACKAGED.write_text(_report(records, schedules, leaves).to_json() + "\n")
+    return 0
 
 
 def _merged(records: list[Record], schedules: Sequence[Schedule]) -> list[Record]:
@@ -152,17 +143,18 @@ def _merged(records: list[Record], schedules: Sequence[Schedule]) -> list[Record
     return list(merged.values())
 
 
-def _measure(wanted: Sequence[Point], store: Path, bench: Bench, until: float) -> bool:
-    """False when time ran out."""
-    for done, record in collect(wanted, store, bench):
-        best = min(record.seconds.values())
-        print(f"{done}/{len(wanted)} {record.point}: {best * 1e6:.1f} us", file=sys.stderr)
-        if time.monotonic() > until:
-            return False
-    return True
+def _measure(wanted: Sequence[Point], schedules: Sequence[Schedule], store: Path, until: float) -> bool:
+    """With the schedules that were kept; False when time ran out."""
+    return measure_round(Round("again", wanted, schedules, store), MEASURE, until=until, progress=_progress)
 
 
-def _report(records: Sequence[Record], schedules: Sequence[Schedule], leaves: int) -> int:
+def _progress(round_: Round, done: int, record: Record) -> None:
+    best = min(record.seconds.values())
+    print(f"{round_.name}: {done}/{len(round_.points)} {record.point}: {best * 1e6:.1f} us", file=sys.stderr)
+
+
+def _report(records: Sequence[Record], schedules: Sequence[Schedule], leaves: int) -> Tree:
+    """Prints how good the tree is that is fitted to these; returns it."""
     fitted = fit(records, schedules, leaves=leaves)
     print(f"{len(records)} sizes, {len(schedules)} schedules, {len(fitted.tree.nodes)} nodes")
     print(f"fitted    {fitted.fitted}")
@@ -178,8 +170,7 @@ def _report(records: Sequence[Record], schedules: Sequence[Schedule], leaves: in
             few = [each for each in some if each.library and each.library < 0.95 * min(each.seconds.values())]
             print("".join(f"  {each.point}: {min(each.seconds.values()) * 1e6:.1f} us, library {(each.library or 0) * 1e6:.1f} us\n"
                           for each in few), end="")  # fmt: skip
-    PACKAGED.write_text(fitted.tree.to_json() + "\n")
-    return 0
+    return fitted.tree
 
 
 def _library_wins(ratios: npt.NDArray[np.float64]) -> str:

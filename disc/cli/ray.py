@@ -104,7 +104,7 @@ def tune_command(
 ) -> None:
     """Measure the GEMM schedules on idle machines: each kind of machine gets a tree of its own, on all machines of that kind."""
     from disc.serving.ray.cluster import Machines, slug, tune_cluster
-    from disc.speculation.schedules import tree_path
+    from disc.speculation.tree import tree_path
 
     store = read_environment().cache_dir / "tune"
     fitted = tune_cluster(Machines(address), store, threads)

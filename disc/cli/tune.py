@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import time
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,11 +16,12 @@ from disc.errors import DiscError, how_to_install
 from disc.ral import _ral
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
 
-    from disc.speculation.tune import Bench, Point
+    from rich.progress import TaskID
 
-TOP = 12  # schedules measured at every size; more gain less than measuring them costs
+    from disc.speculation.records import Record
+    from disc.speculation.tune import Progress, Round
 
 
 def tune_command(
@@ -38,41 +39,42 @@ def tune_command(
         if importlib.util.find_spec(module) is None:
             raise DiscError(f"disc tune needs {module}; install it with: {how_to_install('compile', 'tune')}")
     from disc.api import compile_with_tree
-    from disc.speculation.schedules import FAMILY, write_tree
-    from disc.speculation.tune import Bench, best_schedules, coarse_points, fine_points, fit, read_records
+    from disc.speculation.bench import on_this_machine
+    from disc.speculation.sizes import coarse_points, fine_points
+    from disc.speculation.tree import write_tree
+    from disc.speculation.tune import forget, tune
 
     folder = read_environment().cache_dir
     counts = threads or list(dict.fromkeys((1, _ral.find_cores("")["threads"])))
-    coarse, fine = folder / "tune" / "coarse.jsonl", folder / "tune" / "fine.jsonl"
     if fresh:
-        for path in (coarse, fine):
-            path.unlink(missing_ok=True)
+        forget(folder / "tune")
     until = time.monotonic() + (float("inf") if minutes is None else minutes * 60)
-    finished = _measure("all schedules", coarse_points(counts[0]), coarse, Bench(compile_with_tree), until)
-    schedules = best_schedules(read_records(coarse), TOP) if finished else FAMILY
-    finished = finished and _measure(f"the best {TOP}", fine_points(counts), fine, Bench(compile_with_tree, schedules), until)
-    if not finished:
+    with _bars() as progress:
+        sizes = coarse_points(counts[0]), fine_points(counts)
+        tuned = tune(folder / "tune", *sizes, on_this_machine(compile_with_tree), until=until, progress=progress)
+    if tuned is None:
         raise DiscError("time ran out before all sizes were measured: run disc tune again, it goes on from here")
-    fitted = fit(read_records(fine), schedules)
-    path = write_tree(folder, fitted.tree)
+    path, fitted = write_tree(folder, tuned.fitted.tree), tuned.fitted
     if as_json:
         print_json({"tree": str(path), "fitted": vars(fitted.fitted), "held_out": vars(fitted.held_out)})
         return
     print(f"fitted   {fitted.fitted}\nheld out {fitted.held_out}\nwritten  {path}")
 
 
-def _measure(title: str, wanted: Sequence[Point], store: Path, bench: Bench, until: float) -> bool:
-    """Measures what is missing, with a bar on a terminal; False when time ran out."""
+@contextmanager
+def _bars() -> Iterator[Progress]:
+    """A bar per round, on a terminal."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from disc.speculation.tune import collect
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task(title, total=len(wanted))
-        for done, _ in collect(wanted, store, bench):
-            progress.update(task, completed=done)
-            if time.monotonic() > until:
-                return done == len(wanted)
-    return True
+    with Bars(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def progress(round_: Round, done: int, record: Record) -> None:
+            if round_.name not in tasks:
+                tasks[round_.name] = bars.add_task(round_.name, total=len(round_.points))
+            bars.update(tasks[round_.name], completed=done)
+
+        yield progress

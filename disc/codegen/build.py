@@ -41,7 +41,7 @@ from disc.ir.stages import load_env
 from disc.ir.weights import Weight, WeightTable
 from disc.shapes import Dim, ShapeEnv, Truth, dim_min
 from disc.speculation.guards import ALWAYS, Guard, parse
-from disc.speculation.schedules import Tree
+from disc.speculation.tree import Tree
 from disc.targets.x86 import Isa, read_isa
 
 

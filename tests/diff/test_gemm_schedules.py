@@ -14,7 +14,8 @@ from disc.api import compile_imported, import_model
 from disc.codegen.x86.gemm.kernels import SHARED
 from disc.ir.dialect import make_context
 from disc.ral.executable import Executable
-from disc.speculation.schedules import FAMILY, LEAF, Schedule, Tree, every_schedule
+from disc.speculation.schedules import FAMILY, Schedule
+from disc.speculation.tree import LEAF, Tree, every_schedule
 
 ROWS = (0, 1, 2, 5, 6, 7, 8, 13, 29, 30, 31, 59, 61, 119, 121, 241, 245)
 # Small blocks, so that small matrices already take several; the prefetch reads past the end of a weight.

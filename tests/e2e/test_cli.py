@@ -16,7 +16,7 @@ from disc.artifact import file as artifact
 from disc.cli import main as cli
 from disc.cli.main import main
 from disc.config import Options
-from disc.speculation.schedules import read_tree
+from disc.speculation.tree import read_tree
 
 FACTORY = """
 import torch
@@ -292,14 +292,14 @@ def test_our_mistake_asks_for_a_report(capsys: pytest.CaptureFixture[str], monke
 def test_tune_measures_goes_on_and_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A small grid: stopped at once, then finished; the tree it writes decides for programs compiled afterwards."""
     from disc.codegen.x86.gemm.kernels import SHARED
-    from disc.speculation import tune as tuning
+    from disc.speculation import sizes
 
     monkeypatch.setenv("DISC_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(tuning, "LINEAR", ((64, 32),))
-    monkeypatch.setattr(tuning, "TRANSPOSED", ())
-    monkeypatch.setattr(tuning, "BATCHED", ())
-    monkeypatch.setattr(tuning, "ROWS", tuple(range(1, 13)))
-    monkeypatch.setattr(tuning, "COARSE_ROWS", (2, 40))
+    monkeypatch.setattr(sizes, "LINEAR", ((64, 32),))
+    monkeypatch.setattr(sizes, "TRANSPOSED", ())
+    monkeypatch.setattr(sizes, "BATCHED", ())
+    monkeypatch.setattr(sizes, "ROWS", tuple(range(1, 13)))
+    monkeypatch.setattr(sizes, "COARSE_ROWS", (2, 40))
     assert main(["tune", "--threads", "1", "--minutes", "0"]) == 1
     assert "it goes on from here" in capsys.readouterr().err
     assert main(["tune", "--threads", "1"]) == 0

@@ -30,7 +30,8 @@ from disc.passes.pipelines import FUSION, GRAPH
 from disc.passes.shape.normalize_reductions import NormalizeReductions
 from disc.ral.executable import Executable
 from disc.shapes import parse_dim
-from disc.speculation.schedules import LEAF, Schedule, Tree
+from disc.speculation.schedules import Schedule
+from disc.speculation.tree import LEAF, Tree
 from disc.speculation.versions import SpeculateVersions
 from disc.targets.x86 import host_isa
 

@@ -15,8 +15,8 @@ from ray_cluster import HOST, NODE, OTHER
 
 import disc
 from disc.config import read_environment
-from disc.serving.ray.cluster import Machines, measure, on_ray, slug, tune
-from disc.speculation.tune import Point
+from disc.serving.ray.cluster import Machines, measure, on_ray, slug, tune_kinds
+from disc.speculation.sizes import Point
 
 MODELS = """
 import torch
@@ -105,13 +105,13 @@ def tune_two_nodes(machines: Machines) -> dict[str, object]:
         return measured(machine, *arguments)  # pyright: ignore[reportArgumentType]
 
     store = read_environment().cache_dir / "tune"
-    fitted = tune(found, counting, store, lambda _: points((1, 8)), lambda _: points((1, 2, 5, 8)), top=3)  # pyright: ignore[reportArgumentType]
+    fitted = tune_kinds(found, counting, store, lambda _: points((1, 8)), lambda _: points((1, 2, 5, 8)), top=3)  # pyright: ignore[reportArgumentType]
     assert set(counted) == {each.node for each in found} and counted.total() == 6, counted  # both took part; a program each
     kind = found[0].kind
     assert fitted[kind].fitted.sizes == 12 and len(fitted[kind].tree.schedules) <= 3
     assert (store / slug(kind) / "schedules.json").read_text() == fitted[kind].tree.to_json() + "\n"
     counted.clear()
-    tune(found, counting, store, lambda _: points((1, 8)), lambda _: points((1, 2, 5, 8)), top=3)  # pyright: ignore[reportArgumentType]
+    tune_kinds(found, counting, store, lambda _: points((1, 8)), lambda _: points((1, 2, 5, 8)), top=3)  # pyright: ignore[reportArgumentType]
     assert not counted, "measured again what is known"
     return {"kind": kind, "sizes": fitted[kind].fitted.sizes}
 
@@ -120,7 +120,7 @@ def lose_a_node(machines: Machines, cluster: Cluster, worker: object) -> dict[st
     """A machine that is gone when its turn comes: the other one does its part."""
     found = machines.found()
     cluster.remove_node(worker, allow_graceful=False)
-    fitted = tune(found, on_ray(machines), Path("lost"), lambda _: points((1,)), lambda _: points((1, 3)), top=2)
+    fitted = tune_kinds(found, on_ray(machines), Path("lost"), lambda _: points((1,)), lambda _: points((1, 3)), top=2)
     assert measure([], ()) == []
     return {"sizes": fitted[found[0].kind].fitted.sizes}
 

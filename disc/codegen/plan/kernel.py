@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from disc.shapes import Dim
 from disc.speculation.guards import ALWAYS, Guard
-from disc.speculation.schedules import Schedule, Tree
+from disc.speculation.schedules import Schedule
+from disc.speculation.tree import Tree
 
 
 @dataclass(frozen=True)

@@ -12,26 +12,26 @@ import re
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from disc.config import read_environment
 from disc.errors import ConfigurationError, DiscError, how_to_install
 from disc.ral import _ral
-from disc.speculation.schedules import FAMILY, Schedule, read_tree, write_tree
+from disc.speculation.fit import Fitted
+from disc.speculation.records import Record, read_record
+from disc.speculation.schedules import Schedule
+from disc.speculation.sizes import Point, coarse_points, fine_points
+from disc.speculation.tree import read_tree, write_tree
+from disc.speculation.tune import TOP, Measure, Round, tune
 from disc.targets.x86 import USED, host_isa
 
-if TYPE_CHECKING:
-    from disc.speculation.tune import Fitted, Point
-
-TOP = 12  # schedules measured at every size, as in `disc tune`
 _PLAIN = re.compile(r"[^A-Za-z0-9]+")
 
 
@@ -179,13 +179,14 @@ def _content(model: str) -> bytes | None:
 
 # --- measuring -------------------------------------------------------------------------------------------------------------
 
-Measure = Callable[[Machine, "Sequence[Point]", Sequence[Schedule]], Sequence[str]]
+MeasureOn = Callable[[Machine, Sequence[Point], Sequence[Schedule]], Sequence[str]]
+"""The records of these sizes on a machine, one line each. Raises LostError when the machine is gone."""
 
 
 def measure(points: Sequence[Point], schedules: Sequence[Schedule]) -> list[str]:
     """The records of these sizes on this machine, one line each."""
     from disc.api import compile_with_tree
-    from disc.speculation.tune import Bench
+    from disc.speculation.bench import Bench
 
     bench = Bench(compile_with_tree, tuple(schedules))
     return [bench.measure(point).to_json() for point in points]
@@ -196,33 +197,27 @@ def install(tree: str) -> None:
     write_tree(read_environment().cache_dir, read_tree(tree))
 
 
-def tune(
+def tune_kinds(
     machines: Sequence[Machine],
-    measure_on: Measure,
+    measure_on: MeasureOn,
     store: Path,
     coarse: Callable[[Machine], Sequence[Point]],
     fine: Callable[[Machine], Sequence[Point]],
     top: int = TOP,
 ) -> dict[str, Fitted]:
-    """Measures GEMM schedules on all machines at once and fits one tree per kind of machine (paper 002, §5.2.2).
+    """`speculation.tune.tune` on all machines at once, with one tree per kind of machine (paper 002, §5.2.2).
 
-    The sizes of a kind are spread over its machines; what a machine that is lost had taken, another does. Records are kept in `store`, so
-    an interrupted run goes on. coarse, fine: the sizes, as `coarse_points` and `fine_points`. Raises DiscError when a kind has no machine
-    left.
+    The sizes of a kind are spread over its machines. Records are kept in `store`, so an interrupted run goes on. coarse, fine: the sizes,
+    as `coarse_points` and `fine_points`. Raises DiscError when a kind has no machine left.
     """
-    from disc.speculation.tune import best_schedules, fit, read_records
-
     kinds = {kind: list(same) for kind, same in groupby(sorted(machines, key=lambda each: each.kind), key=lambda each: each.kind)}
 
     def one_kind(kind: str) -> Fitted:
-        same = kinds[kind]
-        folder = store / slug(kind)
-        collect(same, measure_on, coarse(same[0]), FAMILY, folder / "coarse.jsonl")
-        schedules = best_schedules(read_records(folder / "coarse.jsonl"), top)
-        collect(same, measure_on, fine(same[0]), schedules, folder / "fine.jsonl")
-        fitted = fit(read_records(folder / "fine.jsonl"), schedules)
-        write_tree(folder, fitted.tree)
-        return fitted
+        same, folder = kinds[kind], store / slug(kind)
+        tuned = tune(folder, coarse(same[0]), fine(same[0]), spread_over(same, measure_on), top=top)
+        assert tuned is not None  # it may take as long as it takes
+        write_tree(folder, tuned.fitted.tree)
+        return tuned.fitted
 
     with ThreadPoolExecutor(max(len(kinds), 1)) as pool:
         return dict(zip(kinds, pool.map(one_kind, kinds), strict=True))
@@ -233,54 +228,46 @@ def slug(kind: str) -> str:
     return _PLAIN.sub("-", kind).strip("-").lower()
 
 
-def collect(machines: Sequence[Machine], measure_on: Measure, wanted: Sequence[Point], schedules: Sequence[Schedule], store: Path) -> None:
-    """Appends to `store` what it lacks of these sizes: each machine takes the next ones that share a program until there are none."""
-    from disc.speculation.tune import resume
+def spread_over(machines: Sequence[Machine], measure_on: MeasureOn) -> Measure:
+    """Each machine takes the next sizes that share a program until there are none; what a lost machine had taken, another does.
 
-    known = resume(store)
-    left: SimpleQueue[list[Point]] = SimpleQueue()
-    for _, same in groupby(
-        (point for point in wanted if point not in known),
-        key=lambda point: (point.n, point.k, point.batch, point.weights, point.transposed),
-    ):
-        left.put(list(same))
-    writing = threading.Lock()
+    Measuring raises DiscError when no machine is left.
+    """
 
-    def work(machine: Machine) -> str | None:
-        """Why the machine was lost, if it was."""
-        while True:
-            try:
-                points = left.get_nowait()
-            except Empty:
-                return None
-            try:
-                lines = measure_on(machine, points, schedules)
-            except LostError as error:
-                left.put(points)
-                return str(error)
-            with writing, store.open("a") as file:
-                file.writelines(f"{line}\n" for line in lines)
+    def measure(round_: Round, points: Sequence[Point]) -> Iterator[Record]:
+        program = lambda point: (point.n, point.k, point.batch, point.weights, point.transposed)  # noqa: E731
+        waiting = deque(list(same) for _, same in groupby(points, key=program))
+        idle, lost = deque(machines), ""
+        running: dict[Future[Sequence[str]], tuple[Machine, list[Point]]] = {}
+        with ThreadPoolExecutor(len(machines)) as pool:
+            while waiting or running:
+                while waiting and idle:
+                    machine, taken = idle.popleft(), waiting.popleft()
+                    running[pool.submit(measure_on, machine, taken, round_.schedules)] = (machine, taken)
+                if not running:
+                    raise DiscError(f"no machine of the kind {machines[0].kind!r} is left: {lost}; run it again, it goes on from here")
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    machine, taken = running.pop(future)
+                    try:
+                        lines = future.result()
+                    except LostError as error:
+                        waiting.append(taken)
+                        lost = str(error)
+                        continue
+                    idle.append(machine)
+                    yield from map(read_record, lines)
 
-    remaining = list(machines)
-    while not left.empty():
-        with ThreadPoolExecutor(len(remaining)) as pool:
-            lost = dict(zip((each.node for each in remaining), pool.map(work, remaining), strict=True))
-        remaining = [each for each in remaining if lost[each.node] is None]
-        if not remaining:
-            raise DiscError(
-                f"no machine of the kind {machines[0].kind!r} is left: {next(iter(lost.values()))}; run it again, it goes on from here"
-            )
+    return measure
 
 
 def tune_cluster(machines: Machines, store: Path, threads: Sequence[int] | None = None) -> Mapping[str, Fitted]:
-    """`tune` with the sizes of `disc tune`, and the trees put where each machine's compiles look for them."""
-    from disc.speculation.tune import coarse_points, fine_points
+    """`tune_kinds` with the sizes of `disc tune`, and the trees put where each machine's compiles look for them."""
 
     def counts(machine: Machine) -> list[int]:
         return list(threads) if threads else list(dict.fromkeys((1, machine.threads)))
 
     found = machines.found()
-    fitted = tune(
+    fitted = tune_kinds(
         found, on_ray(machines), store, lambda machine: coarse_points(counts(machine)[0]), lambda machine: fine_points(counts(machine))
     )
     for machine in found:
@@ -288,6 +275,6 @@ def tune_cluster(machines: Machines, store: Path, threads: Sequence[int] | None 
     return fitted
 
 
-def on_ray(machines: Machines) -> Measure:
+def on_ray(machines: Machines) -> MeasureOn:
     """Measures with a whole machine, so that nothing else runs there."""
     return lambda machine, points, schedules: machines.run(machine.node, machine.cpus, measure, tuple(points), tuple(schedules))

@@ -16,7 +16,8 @@ from disc.ir.stages import load_env, parse_module
 from disc.ir.weights import WeightTable
 from disc.shapes import Dim
 from disc.speculation.guards import AtLeast, AtMost, BeyondCache, Divides, Equal, all_of
-from disc.speculation.schedules import FAMILY, every_schedule
+from disc.speculation.schedules import FAMILY
+from disc.speculation.tree import every_schedule
 
 FUSED = """
 "disc.symbolic_dim"() {{sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"}} : () -> ()

@@ -14,9 +14,11 @@ from typing import Any, cast
 import pytest
 
 from disc.errors import ConfigurationError, DiscError
-from disc.serving.ray.cluster import Compiled, LostError, Machine, Machines, collect, compile_many, slug, tune
+from disc.serving.ray.cluster import Compiled, LostError, Machine, Machines, MeasureOn, compile_many, slug, spread_over, tune_kinds
+from disc.speculation.records import Record, read_records
 from disc.speculation.schedules import FAMILY, Schedule
-from disc.speculation.tune import Point, Record, effective, read_records
+from disc.speculation.sizes import Point, effective
+from disc.speculation.tune import Round, measure_round
 
 A, B, C = (Machine(f"node-{name}", 2.0, kind, threads) for name, kind, threads in (("a", "EPYC, 2 threads", 2), ("b", "EPYC, 2 threads", 2), ("c", "Xeon", 8)))  # fmt: skip
 
@@ -44,14 +46,18 @@ def measured_by(counter: Counter[str], best: Callable[[Machine], Schedule] = lam
     return measure
 
 
+def collect(machines: Sequence[Machine], measure_on: MeasureOn, wanted: Sequence[Point], store: Path) -> None:
+    assert measure_round(Round("all", wanted, FAMILY, store), spread_over(machines, measure_on))
+
+
 def test_each_size_is_measured_once_and_never_again(tmp_path: Path) -> None:
     store, counted = tmp_path / "deep" / "fine.jsonl", Counter[str]()
-    collect([A, B], measured_by(counted), points(), FAMILY, store)
+    collect([A, B], measured_by(counted), points(), store)
     assert sorted(each.point.n for each in read_records(store)) == sorted(each.n for each in points()) and counted.total() == 6
-    collect([A, B], measured_by(counted), points(), FAMILY, store)
+    collect([A, B], measured_by(counted), points(), store)
     assert counted.total() == 6
     store.write_text(store.read_text()[:-9])  # cut off in its last line
-    collect([A, B], measured_by(counted), points(), FAMILY, store)
+    collect([A, B], measured_by(counted), points(), store)
     assert counted.total() == 7 and {each.point for each in read_records(store)} == set(points())
 
 
@@ -66,7 +72,7 @@ def test_what_a_lost_machine_had_taken_is_done_by_another(tmp_path: Path) -> Non
         assert taken.wait(10)  # B begins when A has taken something
         return honest(machine, wanted, schedules)
 
-    collect([A, B], measure, points(), FAMILY, tmp_path / "fine.jsonl")
+    collect([A, B], measure, points(), tmp_path / "fine.jsonl")
     assert {each.point for each in read_records(tmp_path / "fine.jsonl")} == set(points()) and set(counted) == {B.node}
 
 
@@ -80,7 +86,7 @@ def test_without_a_machine_left_it_fails_and_keeps_what_it_has(tmp_path: Path) -
         return honest(machine, wanted, schedules)
 
     with pytest.raises(DiscError, match=r"no machine of the kind 'EPYC, 2 threads' is left: gone; run it again"):
-        collect([A], measure, points(), FAMILY, tmp_path / "fine.jsonl")
+        collect([A], measure, points(), tmp_path / "fine.jsonl")
     assert len(read_records(tmp_path / "fine.jsonl")) == 2
 
 
@@ -89,7 +95,7 @@ def test_every_kind_of_machine_gets_a_tree_of_its_own(tmp_path: Path) -> None:
     fast = {A.kind: FAMILY[0], C.kind: FAMILY[-1]}
     counted = Counter[str]()
     sizes = lambda machine: points(24)  # noqa: E731
-    fitted = tune([A, C, B], measured_by(counted, lambda machine: fast[machine.kind]), tmp_path, sizes, sizes, top=2)
+    fitted = tune_kinds([A, C, B], measured_by(counted, lambda machine: fast[machine.kind]), tmp_path, sizes, sizes, top=2)
     assert set(fitted) == {A.kind, C.kind} and set(counted) >= {C.node} and counted[C.node] == 48 == counted[A.node] + counted[B.node]
     for kind, best in fast.items():
         tree = fitted[kind].tree

@@ -46,7 +46,8 @@ from disc.ir.costs import node_cost
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim
-from disc.speculation.schedules import FEATURES, SCHEDULE_SYMBOLS, Schedule, Tree
+from disc.speculation.schedules import FEATURES, SCHEDULE_SYMBOLS, Schedule
+from disc.speculation.tree import Tree
 from disc.targets.x86 import Isa
 
 RESIDENT_BYTES = 448 * 1024  # of a packed B that stays in an L2 of 1 MiB beside the rows of A and of the result that pass by

@@ -20,7 +20,8 @@ from disc.codegen.x86.gemm.plan import PANEL, ROWS, Gemm, panels
 from disc.codegen.x86.memory import Buffer, address
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim, dim_min
-from disc.speculation.schedules import FEATURES, SCHEDULE_SYMBOLS, Schedule, Tree
+from disc.speculation.schedules import FEATURES, SCHEDULE_SYMBOLS, Schedule
+from disc.speculation.tree import Tree
 
 # Panels of columns of the products whose k is split, and the rows up to which it is; measured on two threads for K = 1024 to 16384. An
 # even number of panels, or many, and more rows, are shared by two threads well enough as they are. A narrower panel has fewer rows.

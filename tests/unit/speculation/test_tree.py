@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from disc.speculation.schedules import FAMILY, FEATURES, LEAF, Schedule, Tree, every_schedule, find_tree, read_tree
-from disc.speculation.tune import Point, Record, best_schedules, collect, effective, fit, losses, quality, read_record, read_records
+from disc.speculation.schedules import FAMILY, FEATURES, Schedule
+from disc.speculation.tree import LEAF, Tree, every_schedule, find_tree, read_tree
 
 
 def random_tree(seed: int, depth: int = 6) -> Tree:
@@ -101,63 +101,3 @@ def test_the_users_own_tree_comes_first(tmp_path: Path) -> None:
     own = random_tree(7)
     (tmp_path / "schedules.json").write_text(own.to_json())
     assert find_tree(tmp_path) == own != brought
-
-
-# --- fitting ---------------------------------------------------------------------------------------------------------------
-
-SMALL, LARGE = Schedule(120, 4096, 0, 0), Schedule(240, 256, 1, 0)
-
-
-def made_up(m: int, n: int) -> Record:
-    """Up to 40 rows SMALL is twice as fast, above it LARGE."""
-    point = Point(m, n, 512, 1, 1, True)
-    times = {schedule: 3.0 for schedule in FAMILY}
-    times[SMALL], times[LARGE] = (1.0, 2.0) if m <= 40 else (2.0, 1.0)
-    kept: dict[Schedule, float] = {}
-    for schedule, seconds in times.items():
-        key = effective(schedule, point)
-        kept[key] = min(seconds, kept.get(key, seconds))
-    return Record(point, kept)
-
-
-RECORDS = [made_up(m, n) for m in range(1, 400, 3) for n in (64, 768)]
-
-
-def test_the_best_few_schedules_are_found() -> None:
-    assert losses(RECORDS, best_schedules(RECORDS, 2)).min(axis=1).max() == 0
-    assert losses(RECORDS, best_schedules(RECORDS, 1)).min(axis=1).max() > 0.5
-
-
-def test_the_tree_that_is_fitted_takes_the_best() -> None:
-    fitted = fit(RECORDS, (SMALL, LARGE, FAMILY[0]))
-    assert fitted.held_out.sizes == len(RECORDS)
-    assert fitted.held_out.near > 0.95
-    assert fitted.tree.schedules[fitted.tree.choose((1, 64, 512, 1, 1))] == SMALL
-    assert fitted.tree.schedules[fitted.tree.choose((300, 64, 512, 1, 1))] == LARGE
-
-
-def test_a_bad_tree_is_judged_as_bad() -> None:
-    judged = quality(Tree((LARGE,), ((LEAF, 0, 0, 0),)), RECORDS[:20])
-    assert judged.accuracy == 0
-    assert judged.mean == pytest.approx(0.5)
-
-
-def test_measuring_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    class Fake:
-        measured = 0
-
-        def measure(self, point: Point) -> Record:
-            self.measured += 1
-            return made_up(point.m, point.n)
-
-    store, bench = tmp_path / "records.jsonl", Fake()
-    wanted = [record.point for record in RECORDS[:6]]
-    measuring = collect(wanted, store, bench)  # pyright: ignore[reportArgumentType]
-    for _ in range(2):
-        next(measuring)
-    store.write_text(store.read_text() + '{"m": 1, "cut')  # the machine went down while writing
-    assert len(read_records(store)) == 2
-    assert [done for done, _ in collect(wanted, store, bench)] == [3, 4, 5, 6]  # pyright: ignore[reportArgumentType]
-    assert bench.measured == 6
-    assert read_records(store)[0].point == RECORDS[0].point
-    assert read_record(RECORDS[0].to_json()) == RECORDS[0]

@@ -1,0 +1,132 @@
+"""Fits the tree of schedules to what was measured, and says how good its choices are (paper 002, §5.2.2)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from disc.speculation.records import Record
+from disc.speculation.schedules import FAMILY, Schedule
+from disc.speculation.sizes import Point, effective
+from disc.speculation.tree import LEAF, Tree
+
+FOLDS = 5  # parts of the sizes, each held out from one tree
+LEAVES = 48  # of a tree, at most
+
+
+def best_schedules(records: Iterable[Record], count: int, schedules: Sequence[Schedule] = FAMILY) -> tuple[Schedule, ...]:
+    """The `count` schedules of which the best one at each size is, on average, nearest to the best of all ("top-N", §5.2.2): greedily."""
+    table = losses(list(records), schedules)
+    chosen: list[int] = []
+    current = np.full(len(table), np.inf)
+    while len(chosen) < min(count, len(schedules)):
+        gains = [float(np.minimum(current, table[:, number]).mean()) for number in range(len(schedules))]
+        number = int(np.argmin(gains))
+        if number in chosen:
+            break
+        chosen.append(number)
+        current = np.minimum(current, table[:, number])
+    return tuple(schedules[number] for number in chosen)
+
+
+def losses(records: Sequence[Record], schedules: Sequence[Schedule]) -> npt.NDArray[np.float64]:
+    """[size, schedule]: log of its time over the best one's; schedules that were not measured count as the worst of the size."""
+    rows: list[list[float]] = []
+    for record in records:
+        best, worst = min(record.seconds.values()), max(record.seconds.values())
+        rows.append([float(np.log(record.seconds.get(effective(schedule, record.point), worst) / best)) for schedule in schedules])
+    return np.array(rows)
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How good a tree's choices are. accuracy: share of sizes where it takes the best; mean: of best time over time taken; near: share of
+    sizes with at least 0.95 of the best speed; worst: the least of best time over time taken."""
+
+    sizes: int
+    accuracy: float
+    mean: float
+    near: float
+    worst: float
+
+    def __str__(self) -> str:
+        return (f"{self.sizes} sizes: best schedule taken at {self.accuracy:.1%}, {self.mean:.2%} of the best speed on average, "
+                f"{self.near:.1%} of sizes within 95 %, worst {self.worst:.1%}")  # fmt: skip
+
+
+def quality(tree: Tree, records: Sequence[Record]) -> Quality:
+    """Judges the tree's choices by measured times. "Best" is what no schedule beats by more than 1 %, about what a repetition differs."""
+    return _judge(_speeds(tree, records))
+
+
+def _speeds(tree: Tree, records: Sequence[Record]) -> list[float]:
+    """Of the best schedule's time over that of the one taken, for each record."""
+    table = losses(records, tree.schedules)
+    return [float(np.exp(-table[row, tree.choose(record.point.features)])) for row, record in enumerate(records)]
+
+
+def _judge(speeds: Sequence[float]) -> Quality:
+    values = np.array(speeds)
+    return Quality(len(values), float((values >= 0.99).mean()), float(values.mean()), float((values >= 0.95).mean()), float(values.min()))
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A tree, its quality on the sizes it was fitted to, and that of trees fitted alike on sizes that were held out from them."""
+
+    tree: Tree
+    fitted: Quality
+    held_out: Quality
+
+
+def fit(records: Sequence[Record], schedules: Sequence[Schedule], *, leaves: int = LEAVES, seed: int = 0) -> Fitted:
+    """Fits a tree to all sizes; five others, each to four fifths of the sizes, are judged on the fifth that they have not seen.
+
+    The tree predicts the loss of every schedule and takes the least: a wrong choice counts by what it costs.
+    """
+    order = _shuffled(records, seed)
+    unseen: list[float] = []
+    for fold, tree in enumerate(_fold_trees(order, schedules, leaves)):
+        unseen += _speeds(tree, order[fold::FOLDS])
+    tree = _fit_tree(order, schedules, leaves)
+    return Fitted(tree, quality(tree, order), _judge(unseen))
+
+
+def least_certain(records: Sequence[Record], schedules: Sequence[Schedule], *, leaves: int = LEAVES, seed: int = 0) -> list[Point]:
+    """All sizes, those first at which the trees of `fit` differ most in the time of what they choose: worth measuring again."""
+    order = _shuffled(records, seed)
+    speeds = np.array([_speeds(tree, order) for tree in _fold_trees(order, schedules, leaves)])
+    spread = speeds.max(axis=0) - speeds.min(axis=0)
+    return [order[number].point for number in np.argsort(-spread, kind="stable")]
+
+
+def _shuffled(records: Sequence[Record], seed: int) -> list[Record]:
+    order = list(records)
+    random.Random(seed).shuffle(order)
+    return order
+
+
+def _fold_trees(order: Sequence[Record], schedules: Sequence[Schedule], leaves: int) -> Iterator[Tree]:
+    """Tree number i has not seen order[i::FOLDS]."""
+    for fold in range(FOLDS):
+        yield _fit_tree([record for number, record in enumerate(order) if number % FOLDS != fold], schedules, leaves)
+
+
+def _fit_tree(records: Sequence[Record], schedules: Sequence[Schedule], leaves: int) -> Tree:
+    from sklearn.tree import DecisionTreeRegressor
+
+    features = np.array([record.point.features for record in records])
+    model = DecisionTreeRegressor(max_leaf_nodes=leaves, min_samples_leaf=2, random_state=0).fit(features, losses(records, schedules))
+    inner = model.tree_
+    nodes: list[tuple[int, int, int, int]] = []
+    for number in range(inner.node_count):
+        left, right = int(inner.children_left[number]), int(inner.children_right[number])
+        if left < 0:
+            nodes.append((LEAF, int(np.argmin(inner.value[number].reshape(-1))), 0, 0))
+        else:
+            nodes.append((int(inner.feature[number]), int(np.floor(inner.threshold[number])), left, right))
+    return Tree(tuple(schedules), tuple(nodes)).prune({})

@@ -1,0 +1,69 @@
+"""The sizes of GEMMs at which schedules are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from disc.speculation.schedules import TILE_ROWS, Schedule
+
+LINEAR = ((768, 768), (3072, 768), (768, 3072), (512, 512), (2048, 512), (512, 2048), (4096, 1024), (2048, 2048), (256, 64), (384, 1536),
+          (200, 300), (96, 1200), (128, 3072), (1024, 4096))  # fmt: skip
+# (N, K) of products of two activations, and how many of them at once
+TRANSPOSED = ((64, 64, 12), (300, 64, 8), (64, 300, 8), (512, 512, 1), (2048, 512, 1))  # the same, B read along k
+BATCHED = ((64, 64, 12), (128, 64, 12), (64, 300, 8), (32, 32, 128), (512, 512, 1), (1500, 64, 4))
+ROWS = (*range(1, 10), 12, 13, 16, 18, 19, 24, 25, 30, 32, 37, 48, 60, 64, 66, 96, 100, 120, 128, 130, 160, 200, 240, 256, 264, 288, 320,
+        384, 512, 1000, 2048)  # fmt: skip
+COARSE_ROWS = (1, 8, 24, 64, 130, 512)
+LARGEST = 12e9  # multiply-adds of one call: sizes beyond teach nothing and take seconds
+
+
+@dataclass(frozen=True)
+class Point:
+    """One size of a GEMM: A is [batch, m, k], B [batch, k, n]. weights: B is a weight, packed ahead of time (batch is 1 then);
+    transposed: B lies as [batch, n, k] in memory."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    threads: int
+    weights: bool
+    transposed: bool = False
+
+    @property
+    def features(self) -> tuple[int, int, int, int, int]:
+        """As the tree takes them."""
+        return (self.m, self.n, self.k, self.batch, self.threads)
+
+
+def coarse_points(threads: int) -> list[Point]:
+    """The sizes at which all schedules are measured, to find the few that are worth more."""
+    return _points(LINEAR[::3], BATCHED[::3], [threads], COARSE_ROWS)
+
+
+def fine_points(threads: Sequence[int]) -> list[Point]:
+    """The sizes that the tree is fitted to: all with the first number of threads, every eighth with the others."""
+    one, *more = threads
+    transposed = [replace(point, transposed=True) for point in _points((), TRANSPOSED, threads, COARSE_ROWS)]
+    return _points(LINEAR, BATCHED, [one], ROWS) + _points(LINEAR[::2], BATCHED[::2], more, ROWS[::2]) + transposed
+
+
+def _points(
+    linear_sizes: Sequence[tuple[int, int]], batched_sizes: Sequence[tuple[int, int, int]], threads: Sequence[int], rows: Sequence[int]
+) -> list[Point]:
+    """Sizes that share a compiled program stand next to each other."""
+    linear = [Point(m, n, k, 1, count, True) for n, k in linear_sizes for count in threads for m in rows]
+    batched = [Point(m, n, k, batch, count, False) for n, k, batch in batched_sizes for count in threads for m in rows]
+    return [point for point in (*linear, *batched) if point.m * point.n * point.k * point.batch <= LARGEST]
+
+
+def effective(schedule: Schedule, point: Point) -> Schedule:
+    """What `schedule` comes to at this size; two that come to the same need only one measurement."""
+    return replace(
+        schedule,
+        rows=min(schedule.rows, -(-point.m // TILE_ROWS) * TILE_ROWS),
+        k=min(schedule.k, point.k),
+        ahead=schedule.ahead if point.weights else 0,
+        panels_first=schedule.panels_first if point.m > schedule.rows else 0,
+    )
