@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import statistics
 import subprocess
 import time
 from pathlib import Path
@@ -47,10 +48,15 @@ def wait_until_idle() -> None:
         time.sleep(5)
 
 
-def others_running(seconds: float = 1.0) -> float:
-    """How many threads of others want to run, on average over that time, while this process sleeps and nothing of it runs."""
-    samples = [int(Path("/proc/loadavg").read_text().split()[3].split("/")[0]) - 1 for _ in range(50) if not time.sleep(seconds / 50)]
-    return sum(samples) / len(samples)
+def others_running(seconds: float = 2.0) -> float:
+    """How many threads of others want to run, while this process sleeps and nothing of it runs: the median over that time, since a short
+    task of the system, or the end of a process of ours, is no load."""
+
+    def running() -> int:
+        time.sleep(seconds / 50)
+        return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0]) - 1  # without this one
+
+    return statistics.median(running() for _ in range(50))
 
 
 def cpu_flags() -> set[str]:
