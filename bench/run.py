@@ -67,7 +67,8 @@ def _measured(chosen: argparse.Namespace, dtype: str, threads: int, arguments: S
     record["machine"]["load"] = round(load, 2)
     names = dict.fromkeys(["disc", *chosen.peers, *DTYPES[dtype].extra_peers])
     settings = {name: VARIANTS[name].settings for name in names}
-    return {**record, "smoke": [*busy(load), *_partial(chosen)], "peers": settings, "failed": failed}
+    smoke = [*busy(load), *_partial(chosen), *(["a part of it failed"] if failed else [])]
+    return {**record, "smoke": smoke, "peers": settings, "failed": failed}
 
 
 def _partial(chosen: argparse.Namespace) -> list[str]:

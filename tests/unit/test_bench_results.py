@@ -103,6 +103,14 @@ def test_a_busy_machine_and_half_a_suite_are_smoke(
     assert set(kept["peers"]) == ({"disc", "eager"} if "--peers" in options else {"disc", "eager", "inductor/plain", "inductor/frozen"})
 
 
+def test_a_run_that_failed_in_part_is_smoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "run_job", lambda job: "it ended")
+    monkeypatch.setattr(run, "wait_until_idle", lambda: None)
+    assert run.main(["--suite", "memory", "--output", str(tmp_path)]) == 1
+    (path,) = tmp_path.glob("*/memory-fp32-t1.json")
+    assert "a part of it failed" in json.loads(path.read_text())["smoke"]
+
+
 def test_commands_name_no_folder_of_this_machine() -> None:
     given = ["--suite", "gemm", "--output", "/home/me/results", "--output=/tmp", "/home/me/models"]
     assert store.command_line("python -m bench.run", given) == "python -m bench.run --suite gemm models"
