@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from disc.ir.graph import Node
-
-EXPENSIVE = {
-    "exponential": 14, "exponential_minus_one": 24, "log": 20, "log_plus_one": 24, "tanh": 24, "logistic": 20, "erf": 26, "erfc": 30,
-    "erf_inv": 30, "sine": 30, "cosine": 30, "tan": 36, "power": 60, "atan2": 40, "sqrt": 8, "rsqrt": 12, "divide": 8, "cbrt": 30,
-    "remainder": 30,
-}  # fmt: skip
-VIEWS = frozenset(
-    {
-        "disc.reshape", "disc.broadcast_in_dim", "stablehlo.transpose", "disc.slice", "disc.diagonals", "stablehlo.reverse",
-        "stablehlo.convert", "disc.iota",
-    }
-)  # fmt: skip
+from disc.ir.op_table import OPS
 
 
 def op_cost(node: Node) -> int:
     """The cost of the op alone."""
-    if node.op in VIEWS or node.op in ("input", "stablehlo.constant", "disc.dim_value"):
-        return 0
-    return EXPENSIVE.get(node.name, 1)
+    return 0 if node.op == "input" else OPS[node.op].cost
 
 
 def node_cost(node: Node, limit: int = 64) -> int:

@@ -16,6 +16,8 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 from torch_mlir.dialects import ext
 from torch_mlir.dialects import torch as torch_dialect
 
+from disc.ir.op_table import OPS, Op
+
 
 class Disc(ext.Dialect, name="disc"):
     """Symbolic dims, weights and fusions."""
@@ -40,62 +42,17 @@ class Condition(Disc.Operation, name="condition"):
     expr: ir.StringAttr
 
 
-class Weight(Disc.Operation, name="weight", traits=[ext.Pure]):
-    """An entry of the weight table."""
-
-    out: ext.Result[Any]
-
-
-class Reshape(Disc.Operation, name="reshape", traits=[ext.Pure]):
-    out: ext.Result[Any]
-    source: ext.Operand[Any]
+def _define(op: Op) -> None:
+    """The class of an op of ours: one result, the operands of its record, attributes at will."""
+    fields = {"out": ext.Result[Any], **{name: ext.Operand[Any] for name in op.operands}}
+    short = op.name.partition(".")[2]
+    keywords = {"name": short, "traits": [ext.Pure]}
+    types.new_class(short, (Disc.Operation,), keywords, lambda body: body.update(__annotations__=fields))
 
 
-class BroadcastInDim(Disc.Operation, name="broadcast_in_dim", traits=[ext.Pure]):
-    out: ext.Result[Any]
-    source: ext.Operand[Any]
-
-
-class Iota(Disc.Operation, name="iota", traits=[ext.Pure]):
-    out: ext.Result[Any]
-
-
-class Slice(Disc.Operation, name="slice", traits=[ext.Pure]):
-    out: ext.Result[Any]
-    source: ext.Operand[Any]
-
-
-class Diagonals(Disc.Operation, name="diagonals", traits=[ext.Pure]):
-    out: ext.Result[Any]
-    source: ext.Operand[Any]
-
-
-class Pad(Disc.Operation, name="pad", traits=[ext.Pure]):
-    out: ext.Result[Any]
-    source: ext.Operand[Any]
-    value: ext.Operand[Any]
-
-
-class DimValue(Disc.Operation, name="dim_value", traits=[ext.Pure]):
-    out: ext.Result[Any]
-
-
-class Gather(Disc.Operation, name="gather", traits=[ext.Pure]):
-    out: ext.Result[Any]
-    source: ext.Operand[Any]
-    indices: ext.Operand[Any]
-
-
-class Cumulative(Disc.Operation, name="cumulative", traits=[ext.Pure]):
-    out: ext.Result[Any]
-    source: ext.Operand[Any]
-
-
-class ScaledDot(Disc.Operation, name="scaled_dot", traits=[ext.Pure]):
-    out: ext.Result[Any]
-    left: ext.Operand[Any]
-    right: ext.Operand[Any]
-    scales: ext.Operand[Any]
+for _op in OPS.values():
+    if _op.dialect == Disc.name:
+        _define(_op)
 
 
 # The bindings look for `torch_mlir.dialects.<name>` at every `value.owner` of a dialect without generated classes, and search the

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
-from disc.ir.ops import dense_to_array
+from disc.ir.ops import TERMINATORS, dense_to_array
 from disc.ir.reducers import IN_ORDER
 from disc.ir.source_lines import source_name
 from disc.ir.weights import STORAGE
@@ -147,9 +147,6 @@ class Snapshot:
         if found is None:
             found = self._symbols[name] = self.env.simplify(self.env.parse(name))
         return found
-
-
-TERMINATORS = frozenset({"func.return", "kernel.yield", "stablehlo.return"})
 
 
 def is_row_reduction(node: Node) -> bool:

@@ -17,6 +17,7 @@ from disc.shapes import Dim
 Attribute = ir.Attribute | str | int | bool | Sequence[int] | Sequence[str]
 
 DYNAMIC = ir.ShapedType.get_dynamic_size()
+TERMINATORS = frozenset({"func.return", "kernel.yield", "stablehlo.return"})  # of blocks: what they pass on is their operands
 _LOCATION = re.compile(r'"([^"]+)":(\d+):\d+')
 _HALF_BITS = re.compile(r"0x([0-9A-Fa-f]{4})\b")
 

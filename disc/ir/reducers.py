@@ -8,6 +8,7 @@ import numpy as np
 from torch_mlir import ir
 
 from disc.ir.interp.values import Array, constant_value, held_dtype
+from disc.ir.op_table import CONSTANTS
 from disc.ir.ops import block_ops, ints_attr
 from disc.ir.weights import STORAGE
 
@@ -65,7 +66,7 @@ def is_identity(value: ir.Value, kind: str) -> bool:
     if isinstance(value, ir.BlockArgument):
         return False
     made = value.owner.operation  # pyright: ignore[reportAttributeAccessIssue]
-    if made.name not in ("stablehlo.constant", "arith.constant", "chlo.constant"):
+    if made.name not in CONSTANTS:
         return False
     element = str(ir.ShapedType(value.type).element_type)
     return element in STORAGE and bool(constant_value(made.attributes["value"]).reshape(()) == identity(kind, element))

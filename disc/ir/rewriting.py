@@ -9,9 +9,8 @@ import numpy as np
 from torch_mlir import ir
 
 from disc.ir.interp.values import Array, constant_attribute, constant_value, is_splat
-from disc.ir.ops import block_ops, build, is_unused
-
-_TERMINATORS = ("func.return", "stablehlo.return", "kernel.yield")
+from disc.ir.op_table import CONSTANTS
+from disc.ir.ops import TERMINATORS, block_ops, build, is_unused
 
 
 def entries(type_: ir.Type) -> list[ir.Attribute]:
@@ -96,7 +95,7 @@ def erase_dead(block: ir.Block) -> bool:
     """Erases the ops whose results nobody reads (every op of these stages is free of side effects)."""
     changed = False
     for op in reversed(block_ops(block)):
-        if op.name not in _TERMINATORS and is_unused(op):
+        if op.name not in TERMINATORS and is_unused(op):
             op.erase()
             changed = True
     return changed
@@ -119,7 +118,7 @@ def _close(op: ir.Operation, block: ir.Block) -> bool:
     for number, operand in enumerate(op.operands):
         if operand.owner == block if isinstance(operand, ir.BlockArgument) else producer(operand).block == block:  # pyright: ignore
             continue
-        made = defining(operand, "stablehlo.constant", "arith.constant", "chlo.constant")
+        made = defining(operand, *CONSTANTS)
         closed = closed and made is not None
         if made is not None:
             attributes = {"value": made.attributes["value"]}

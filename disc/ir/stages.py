@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
 from disc.errors import CompilerBug, UnsupportedFormatError
+from disc.ir.op_table import OPS, PRODUCTS
 from disc.ir.ops import DYNAMIC, block_ops, location_text, main_block, main_function, string_attr, terminator_of
 from disc.ir.reducers import REDUCTIONS, reduction_fault
 from disc.ir.symbols import DEFINITIONS, ModuleEnv, Requirement, condition, relation, symbolic_dim
@@ -15,36 +16,11 @@ from disc.shapes import Dim, parse_condition, parse_dim
 
 STAGES = ("imported", "named", "fused")
 
-_UNARY = (
-    "abs bitcast_convert cbrt ceil convert cosine count_leading_zeros exponential exponential_minus_one floor is_finite log "
-    "log_plus_one logistic negate not popcnt round_nearest_afz round_nearest_even rsqrt sign sine sqrt tan tanh"
-)
-_BINARY = (
-    "add and atan2 divide maximum minimum multiply or power remainder shift_left shift_right_arithmetic shift_right_logical subtract xor"
-)
-_OTHER = (
-    "clamp compare concatenate constant convolution dot_general dynamic_slice dynamic_update_slice reduce reduce_window reverse "
-    "scatter select transpose"
-)
-_CHLO = "acos acosh asin asinh atan atanh cosh digamma erf erf_inv erfc is_inf is_neg_inf is_pos_inf lgamma sinh square tan"
-_DISC = "broadcast_in_dim cumulative diagonals dim_value gather iota pad reshape scaled_dot slice weight"
-
-NAMED_OPS: frozenset[str] = frozenset(
-    [f"stablehlo.{name}" for name in f"{_UNARY} {_BINARY} {_OTHER}".split()]
-    + [f"chlo.{name}" for name in _CHLO.split()]
-    + [f"disc.{name}" for name in _DISC.split()]
-    + ["func.return"]
-)
+NAMED_OPS: frozenset[str] = frozenset(OPS)
 FUSED_OPS: frozenset[str] = frozenset(["disc.weight", "kernel.fusion", "stablehlo.constant", "func.return"])
 IMPORTED_DIALECTS: frozenset[str] = frozenset(["stablehlo", "chlo", "arith", "tensor", "shape", "math", "disc", "func"])
 
-# What the generic ops of the dialect must carry from stage `named` on.
-_REQUIRED: dict[str, tuple[str, ...]] = {
-    "disc.weight": ("name",), "disc.cumulative": ("dim", "kind"), "disc.broadcast_in_dim": ("dims", "maybe"), "disc.iota": ("dim",),
-    "disc.slice": ("starts", "strides"), "disc.pad": ("low", "interior"), "disc.dim_value": ("expr",),
-    "disc.diagonals": ("row", "column"),
-    "disc.gather": ("dimension_numbers", "sizes"), "disc.scaled_dot": ("dot_dimension_numbers",), "kernel.fusion": ("kind", "name"),
-}  # fmt: skip
+_FUSION_NEEDS = ("kind", "name")
 
 
 def parse_module(text: str) -> ir.Module:
@@ -101,21 +77,19 @@ def _imported_fault(op: ir.Operation) -> str | None:
 def _named_fault(op: ir.Operation) -> str | None:
     if op.name not in NAMED_OPS:
         return "no such op is left at this stage"
-    for name in _REQUIRED.get(op.name, ()):
-        if name not in op.attributes:
-            return f"it lacks the attribute {name!r}"
-    return reduction_fault(op) if op.name in REDUCTIONS else None
+    return _missing(op, OPS[op.name].needs) or (reduction_fault(op) if op.name in REDUCTIONS else None)
+
+
+def _missing(op: ir.Operation, names: Sequence[str]) -> str | None:
+    return next((f"it lacks the attribute {name!r}" for name in names if name not in op.attributes), None)
 
 
 def _fused_fault(op: ir.Operation) -> str | None:
     if op.name not in FUSED_OPS:
         return "it must be inside a kernel.fusion"
-    for name in _REQUIRED.get(op.name, ()):
-        if name not in op.attributes:
-            return f"it lacks the attribute {name!r}"
     if op.name != "kernel.fusion":
-        return None
-    return _region_fault(op)
+        return _named_fault(op)
+    return _missing(op, _FUSION_NEEDS) or _region_fault(op)
 
 
 def _region_fault(fusion: ir.Operation) -> str | None:
@@ -216,7 +190,7 @@ def dot_elements(module: ir.Module) -> frozenset[str]:
     found: set[str] = set()
 
     def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name in ("stablehlo.dot_general", "disc.scaled_dot", "stablehlo.convolution"):
+        if op.name in PRODUCTS:
             found.add(str(ir.ShapedType(op.operands[0].type).element_type))
         return ir.WalkResult.ADVANCE
 

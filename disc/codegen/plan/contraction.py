@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace, view_index
 from disc.errors import CompilerBug
 from disc.ir.graph import Body, Node
+from disc.ir.op_table import DOTS
 from disc.shapes import Dim
 
 Bound = tuple[Dim, Dim, Dim]  # (position, low, high): low <= position < high or the element is zero
@@ -71,7 +72,7 @@ class Contraction:
 
 def read_contraction(space: IndexSpace, node: Node) -> Contraction:
     """The contraction form of a `stablehlo.dot_general`, `disc.scaled_dot` or `stablehlo.convolution`."""
-    if node.op in ("stablehlo.dot_general", "disc.scaled_dot"):
+    if node.op in DOTS:
         return _read_dot(space, node)
     return _read_convolution(space, node)
 

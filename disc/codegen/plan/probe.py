@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace, part_at, view_index
 from disc.ir.graph import Node
+from disc.ir.op_table import rules_by_op
 from disc.shapes import Dim, FloorDiv, Mod
 
 
@@ -121,16 +122,19 @@ def _reduce_window(probe: Probe, node: Node, index: Index) -> None:
         probe.visit(source, tuple(position * stride for position, stride in zip(index, strides, strict=True)))
 
 
-_RULES: dict[str, Callable[[Probe, Node, Index], None]] = {
-    "disc.iota": _iota,
-    "disc.dim_value": _nothing,
-    "stablehlo.constant": _nothing,
-    "disc.pad": _pad,
-    "stablehlo.concatenate": _concatenate,
-    "disc.gather": _gather,
-    "stablehlo.reduce": _reduce,
-    "stablehlo.reduce_window": _reduce_window,
-}
+_RULES: dict[str, Callable[[Probe, Node, Index], None]] = rules_by_op(
+    "probe",
+    {
+        "disc.iota": _iota,
+        "disc.dim_value": _nothing,
+        "stablehlo.constant": _nothing,
+        "disc.pad": _pad,
+        "stablehlo.concatenate": _concatenate,
+        "disc.gather": _gather,
+        "stablehlo.reduce": _reduce,
+        "stablehlo.reduce_window": _reduce_window,
+    },
+)
 
 
 def is_divided(value: Dim, name: str) -> bool:

@@ -11,20 +11,11 @@ from disc.codegen.plan.probe import Probe
 from disc.errors import CompilerBug
 from disc.ir.costs import node_cost, op_cost
 from disc.ir.graph import Body, Node, is_row_reduction
+from disc.ir.op_table import PARTIAL, PRODUCTS
 from disc.shapes import Dim, Truth
 
 Dominant = tuple[Node, Index]
 ChooseNests = Callable[[IndexSpace, Sequence[Dim], frozenset[Node], Visit, str], list[Nest]]
-PARTIAL = frozenset(
-    {
-        "disc.pad",
-        "stablehlo.concatenate",
-        "disc.gather",
-        "stablehlo.dynamic_slice",
-        "stablehlo.dynamic_update_slice",
-        "stablehlo.reduce_window",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -277,7 +268,7 @@ def _cached_rows(body: Body, dims: tuple[Dim, ...]) -> tuple[Node, ...]:
 
 def check_single_dot(body: Body) -> Node:
     """The one dot or convolution of a compute fusion."""
-    found = [node for node in body.nodes if node.op in ("stablehlo.dot_general", "disc.scaled_dot", "stablehlo.convolution")]
+    found = [node for node in body.nodes if node.op in PRODUCTS]
     if len(found) != 1:
         raise CompilerBug(f"a compute fusion holds {len(found)} dots")
     return found[0]

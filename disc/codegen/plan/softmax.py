@@ -9,10 +9,10 @@ import numpy as np
 from disc.codegen.plan.contraction import Contraction, forward_indices
 from disc.codegen.plan.index import ONE, Index, IndexSpace, split_linear, view_index
 from disc.ir.graph import Body, Node
+from disc.ir.op_table import IN_ORDER_VIEWS
 from disc.ir.reducers import IN_ORDER
 from disc.shapes import Dim
 
-VIEWS = frozenset({"disc.reshape", "disc.broadcast_in_dim"})
 REVERSED = {"LE": "GE", "LT": "GT", "GE": "LE", "GT": "LT"}
 
 
@@ -61,7 +61,7 @@ def read_softmax(scores: Node, probability: Node) -> Softmax | None:
 
 
 def _behind_views(node: Node) -> Node:
-    while node.op in VIEWS:
+    while node.op in IN_ORDER_VIEWS:
         node = node.operands[0]
     return node
 
@@ -138,7 +138,7 @@ def read_segments(space: IndexSpace, contraction: Contraction, scores: Node) -> 
 
 def _of_row(space: IndexSpace, node: Node, index: Index) -> Node | None:
     """The argument [rows] of i64 of which `node` holds the element of the row."""
-    while node.op in VIEWS:
+    while node.op in IN_ORDER_VIEWS:
         viewed = view_index(space, node, index)
         if viewed is None:
             return None

@@ -9,6 +9,7 @@ import numpy as np
 from disc.codegen.mlir.builder import Builder, register_element
 from disc.codegen.x86.math import functions as math
 from disc.ir.graph import Node
+from disc.ir.op_table import rules_by_op
 
 UNSIGNED = ("ui8", "ui16", "ui32", "ui64")
 
@@ -398,44 +399,42 @@ def constant_splat(b: Builder, node: Node) -> str:
 
 
 Rule = Callable[[Builder, Node, Sequence[str]], str]
-RULES: dict[str, Rule] = {
-    "stablehlo.add": _typed("arith.addf", "arith.addi", "arith.addi", "arith.ori"),
-    "stablehlo.subtract": _typed("arith.subf", "arith.subi", "arith.subi", "arith.xori"),
-    "stablehlo.multiply": _typed("arith.mulf", "arith.muli", "arith.muli", "arith.andi"),
-    "stablehlo.maximum": _typed("arith.maximumf", "arith.maxsi", "arith.maxui", "arith.ori"),
-    "stablehlo.minimum": _typed("arith.minimumf", "arith.minsi", "arith.minui", "arith.andi"),
-    "stablehlo.divide": _divide,
-    "stablehlo.remainder": _remainder,
-    "stablehlo.negate": _negate,
-    "stablehlo.abs": _abs,
-    "stablehlo.sign": _sign,
-    "stablehlo.and": _typed("", "arith.andi", "arith.andi", "arith.andi"),
-    "stablehlo.or": _typed("", "arith.ori", "arith.ori", "arith.ori"),
-    "stablehlo.xor": _typed("", "arith.xori", "arith.xori", "arith.xori"),
-    "stablehlo.not": _not,
-    "stablehlo.compare": _compare,
-    "stablehlo.select": _select,
-    "stablehlo.clamp": _clamp,
-    "stablehlo.floor": _math("floor"),
-    "stablehlo.ceil": _math("ceil"),
-    "stablehlo.round_nearest_even": _math("roundeven"),
-    "stablehlo.round_nearest_afz": _round_away,
-    "stablehlo.shift_left": _shift("shli"),
-    "stablehlo.shift_right_arithmetic": _shift("shrsi"),
-    "stablehlo.shift_right_logical": _shift("shrui"),
-    "stablehlo.is_finite": _is_finite,
-    "stablehlo.popcnt": _math("ctpop"),
-    "stablehlo.count_leading_zeros": _math("ctlz"),
-    "stablehlo.convert": _convert,
-    "stablehlo.bitcast_convert": _bitcast,
-    "chlo.square": _square,
-    "chlo.is_inf": _is_infinite,
-    "chlo.is_pos_inf": _is_signed_infinite(1.0),
-    "chlo.is_neg_inf": _is_signed_infinite(-1.0),
-}
-
-MATH_UNARY = (
-    "exponential", "exponential_minus_one", "log", "log_plus_one", "tanh", "logistic", "erf", "erfc", "erf_inv", "sine", "cosine",
-    "tan", "sqrt", "rsqrt", "cbrt", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "lgamma", "digamma",
-)  # fmt: skip
-ELEMENTWISE = frozenset(RULES) | {f"{dialect}.{name}" for dialect in ("stablehlo", "chlo") for name in (*MATH_UNARY, "power", "atan2")}
+# The others are functions of vector math.
+RULES: dict[str, Rule] = rules_by_op(
+    "x86 elementwise",
+    {
+        "stablehlo.add": _typed("arith.addf", "arith.addi", "arith.addi", "arith.ori"),
+        "stablehlo.subtract": _typed("arith.subf", "arith.subi", "arith.subi", "arith.xori"),
+        "stablehlo.multiply": _typed("arith.mulf", "arith.muli", "arith.muli", "arith.andi"),
+        "stablehlo.maximum": _typed("arith.maximumf", "arith.maxsi", "arith.maxui", "arith.ori"),
+        "stablehlo.minimum": _typed("arith.minimumf", "arith.minsi", "arith.minui", "arith.andi"),
+        "stablehlo.divide": _divide,
+        "stablehlo.remainder": _remainder,
+        "stablehlo.negate": _negate,
+        "stablehlo.abs": _abs,
+        "stablehlo.sign": _sign,
+        "stablehlo.and": _typed("", "arith.andi", "arith.andi", "arith.andi"),
+        "stablehlo.or": _typed("", "arith.ori", "arith.ori", "arith.ori"),
+        "stablehlo.xor": _typed("", "arith.xori", "arith.xori", "arith.xori"),
+        "stablehlo.not": _not,
+        "stablehlo.compare": _compare,
+        "stablehlo.select": _select,
+        "stablehlo.clamp": _clamp,
+        "stablehlo.floor": _math("floor"),
+        "stablehlo.ceil": _math("ceil"),
+        "stablehlo.round_nearest_even": _math("roundeven"),
+        "stablehlo.round_nearest_afz": _round_away,
+        "stablehlo.shift_left": _shift("shli"),
+        "stablehlo.shift_right_arithmetic": _shift("shrsi"),
+        "stablehlo.shift_right_logical": _shift("shrui"),
+        "stablehlo.is_finite": _is_finite,
+        "stablehlo.popcnt": _math("ctpop"),
+        "stablehlo.count_leading_zeros": _math("ctlz"),
+        "stablehlo.convert": _convert,
+        "stablehlo.bitcast_convert": _bitcast,
+        "chlo.square": _square,
+        "chlo.is_inf": _is_infinite,
+        "chlo.is_pos_inf": _is_signed_infinite(1.0),
+        "chlo.is_neg_inf": _is_signed_infinite(-1.0),
+    },
+)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from disc.codegen.mlir.builder import Scope, Variable, register_element
 from disc.codegen.plan.index import ONE, Index, split_linear, terms_of, view_index
-from disc.codegen.x86.elementwise import ELEMENTWISE, constant_splat, convert, emit_elementwise
+from disc.codegen.x86.elementwise import constant_splat, convert, emit_elementwise
 from disc.codegen.x86.lanes import Lanes
 from disc.codegen.x86.memory import (
     Buffer,
@@ -27,6 +27,7 @@ from disc.codegen.x86.memory import (
 )
 from disc.errors import CompilerBug
 from disc.ir.graph import Body, Node
+from disc.ir.op_table import ELEMENTWISE
 from disc.shapes import Dim, Truth
 
 _IN_LINE = {ONE: load_contiguous, ONE * -1: load_reversed}  # by elements from lane to lane

@@ -9,7 +9,7 @@ from disc.codegen.mlir.builder import Builder, Variable
 from disc.codegen.plan.index import ZERO, Index, IndexSpace
 from disc.codegen.x86.emit import Emitter
 from disc.codegen.x86.memory import Buffer
-from disc.codegen.x86.structural import STRUCTURAL
+from disc.codegen.x86.structural import RULES
 from disc.errors import CompilerBug
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
@@ -51,7 +51,7 @@ def emit_function(
 ) -> str:
     """The MLIR text of one kernel function. `emit` fills the body; inputs are bound as leaves, symbols as variables."""
     b = Builder(lanes)
-    emitter = Emitter(b, space, STRUCTURAL)
+    emitter = Emitter(b, space, RULES)
     pointers = [_argument(b, number, "!llvm.ptr") for number in range(len(body.arguments) + len(outputs))]
     for argument, pointer in zip(body.arguments, pointers, strict=False):
         emitter.leaves[argument] = Buffer(pointer, argument.dims, argument.element)

@@ -8,6 +8,7 @@ from disc.codegen.x86.elementwise import constant_splat, convert
 from disc.codegen.x86.emit import Emitter, Predicate, Rule
 from disc.codegen.x86.reductions import reduce_at
 from disc.ir.graph import Node
+from disc.ir.op_table import rules_by_op
 from disc.shapes import Dim
 
 
@@ -176,15 +177,18 @@ def _tuple(value: object) -> tuple[int, ...]:
     return value
 
 
-STRUCTURAL: dict[str, Rule] = {
-    "stablehlo.constant": _constant,
-    "disc.iota": _iota,
-    "disc.dim_value": _dim_value,
-    "disc.pad": _pad,
-    "stablehlo.concatenate": _concatenate,
-    "disc.gather": _gather,
-    "stablehlo.dynamic_slice": _dynamic_slice,
-    "stablehlo.dynamic_update_slice": _dynamic_update_slice,
-    "stablehlo.reduce": reduce_at,
-    "stablehlo.reduce_window": _reduce_window,
-}
+RULES: dict[str, Rule] = rules_by_op(
+    "x86 structural",
+    {
+        "stablehlo.constant": _constant,
+        "disc.iota": _iota,
+        "disc.dim_value": _dim_value,
+        "disc.pad": _pad,
+        "stablehlo.concatenate": _concatenate,
+        "disc.gather": _gather,
+        "stablehlo.dynamic_slice": _dynamic_slice,
+        "stablehlo.dynamic_update_slice": _dynamic_update_slice,
+        "stablehlo.reduce": reduce_at,
+        "stablehlo.reduce_window": _reduce_window,
+    },
+)

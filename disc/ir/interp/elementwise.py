@@ -238,7 +238,6 @@ _PLAIN: dict[str, Function] = {
     "stablehlo.floor": np.floor, "stablehlo.ceil": np.ceil, "stablehlo.sqrt": np.sqrt, "stablehlo.is_finite": np.isfinite,
     "stablehlo.round_nearest_even": np.rint, "stablehlo.round_nearest_afz": _round_away,
     "chlo.is_inf": np.isinf, "chlo.is_pos_inf": np.isposinf, "chlo.is_neg_inf": np.isneginf, "chlo.square": lambda x: x * x,
-    "chlo.next_after": np.nextafter,
 }  # fmt: skip
 
 _THROUGH_F64: dict[str, Function] = {

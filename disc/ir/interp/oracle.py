@@ -17,17 +17,16 @@ from disc.ir.interp import compute as interp_compute
 from disc.ir.interp import elementwise as interp_elementwise
 from disc.ir.interp import structure as interp_structure
 from disc.ir.interp.values import Array, Rule, Scope, element_name, held_dtype, round_to_bf16
-from disc.ir.ops import block_ops, int_attr, location_text, main_block, string_attr
+from disc.ir.op_table import rules_by_op
+from disc.ir.ops import TERMINATORS, block_ops, int_attr, location_text, main_block, string_attr
 from disc.ir.weights import WeightTable
 from disc.shapes import parse_condition, parse_dim
-
-_TERMINATORS = ("func.return", "stablehlo.return", "kernel.yield")
 
 
 def _merge(*tables: Mapping[str, Rule]) -> dict[str, Rule]:
     merged: dict[str, Rule] = {}
     for table in tables:
-        for name, rule in table.items():
+        for name, rule in rules_by_op("interpreter", table).items():
             if name in merged:
                 raise CompilerBug(f"two interpreter rules for {name}")
             merged[name] = rule
@@ -38,9 +37,9 @@ def _fusion(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array
     return _run_block(op.regions[0].blocks[0], operands, scope, whole=True)
 
 
-RULES: Mapping[str, Rule] = _merge(
-    interp_elementwise.RULES, interp_structure.RULES, interp_compute.RULES, {"kernel.fusion": _fusion}
-)  # fmt: skip
+RULES: Mapping[str, Rule] = {
+    **_merge(interp_elementwise.RULES, interp_structure.RULES, interp_compute.RULES), "kernel.fusion": _fusion,
+}  # fmt: skip
 
 
 def interpret(module: ir.Module, inputs: Sequence[np.ndarray[Any, Any]], weights: WeightTable | None = None) -> list[Array]:
@@ -72,7 +71,7 @@ def evaluate_scalars(op: ir.Operation, operands: list[Array]) -> Array:
 def can_evaluate(op: ir.Operation) -> bool:
     """Has the interpreter a rule for this op, and for every op in its regions?"""
     inner = [each for region in op.regions for block in region.blocks for each in block_ops(block)]
-    return op.name in RULES and all(each.name in _TERMINATORS or can_evaluate(each) for each in inner)
+    return op.name in RULES and all(each.name in TERMINATORS or can_evaluate(each) for each in inner)
 
 
 def make_scope(symbols: Mapping[str, int], weights: WeightTable | None) -> Scope:
@@ -90,7 +89,7 @@ def _run_block(block: ir.Block, arguments: Sequence[Array], scope: Scope, whole:
     values: dict[ir.Value, Array] = dict(zip(block.arguments, arguments, strict=True))
     for op in block_ops(block):
         operands = [values[operand] for operand in op.operands]
-        if op.name in _TERMINATORS:
+        if op.name in TERMINATORS:
             return operands
         values.update(zip(op.results, _evaluate(op, operands, scope, whole), strict=True))
     raise CompilerBug("a block without a terminator cannot be run")

@@ -187,10 +187,6 @@ def _cumulative(op: ir.Operation, operands: list[Array], scope: Scope) -> list[A
     return [_SCANS[kind].accumulate(wide, axis=int_attr(op, "dim")).astype(source.dtype)]
 
 
-def _barrier(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
-    return operands
-
-
 RULES: dict[str, Rule] = {
     "stablehlo.constant": _constant, "chlo.constant": _constant, "chlo.constant_like": _constant_like, "disc.weight": _weight,
     "stablehlo.reshape": _reshape, "disc.reshape": _reshape,
@@ -200,5 +196,4 @@ RULES: dict[str, Rule] = {
     "disc.slice": _slice, "disc.diagonals": _diagonals, "stablehlo.slice": _static_slice, "disc.pad": _pad, "stablehlo.pad": _static_pad,
     "stablehlo.dynamic_slice": _dynamic_slice, "stablehlo.dynamic_update_slice": _dynamic_update_slice,
     "disc.gather": _gather, "stablehlo.gather": _static_gather, "disc.cumulative": _cumulative,
-    "stablehlo.optimization_barrier": _barrier,
 }  # fmt: skip

@@ -21,10 +21,11 @@ from torch_mlir import ir
 
 from disc.ir.costs import op_cost
 from disc.ir.graph import Node
+from disc.ir.op_table import ALONE, MADE, PRODUCTS, SOURCES, STRUCTURAL, VIEWS
 from disc.ir.ops import main_block
 from disc.ir.passes import CompileState, Pass
 from disc.ir.rewriting import erase_dead
-from disc.passes.fusion.clusters import ALONE, DOTS, FREE, SOURCES, STRUCTURAL, VIEWS, Clusters
+from disc.passes.fusion.clusters import Clusters
 
 MOST_COST = 8  # vector instructions per element that may be done in every reader; one that loads it waits as long for memory
 
@@ -59,7 +60,7 @@ def dot_levels(clusters: Clusters) -> dict[Node, int]:
     """How many dots lie on the way to each value: values of different levels are never made by one loop or row kernel."""
     levels: dict[Node, int] = {}
     for node in clusters.body.nodes:
-        levels[node] = max((levels.get(operand, 0) for operand in node.operands), default=0) + (node.op in DOTS)
+        levels[node] = max((levels.get(operand, 0) for operand in node.operands), default=0) + (node.op in PRODUCTS)
     return levels
 
 
@@ -84,7 +85,7 @@ def should_clone(recipe: Recipe) -> bool:
 
 
 def _elementwise(clusters: Clusters, node: Node) -> bool:
-    others = node.op in ALONE or node.op in STRUCTURAL or node.op in DOTS or node.op in VIEWS
+    others = node.op in ALONE or node.op in STRUCTURAL or node.op in PRODUCTS or node.op in VIEWS
     return clusters.is_real(node) and not others and node.body is None and len(node.siblings) <= 1
 
 
@@ -98,7 +99,7 @@ def _collect(clusters: Clusters, node: Node, expanded: bool, recipe: Recipe) -> 
     """Adds what computes `node`; expanded: a broadcast lies between `node` and the value in question."""
     if node in recipe.nodes:
         return True
-    if node.op in FREE:
+    if node.op in MADE:
         recipe.nodes[node] = None
         return True
     if node.op in SOURCES:
@@ -141,7 +142,7 @@ def _of_positions(clusters: Clusters, node: Node) -> bool:
     pending, seen = [node], {node}
     while pending:
         current = pending.pop()
-        if current.op in FREE:
+        if current.op in MADE:
             continue
         if current.op not in VIEWS and not _elementwise(clusters, current):
             return False

@@ -13,17 +13,11 @@ from dataclasses import dataclass, field
 from torch_mlir import ir
 
 from disc.ir.graph import Body, Node, Snapshot, is_row_reduction
+from disc.ir.op_table import ALONE, MADE, PRODUCTS, REORDERING, SEQUENTIAL, SOURCES, VIEWS
 from disc.ir.ops import main_block
 from disc.ir.stages import load_env
 from disc.shapes import Dim, ShapeEnv, Truth
 
-FREE = frozenset({"stablehlo.constant", "disc.dim_value", "disc.iota"})
-MOVED = frozenset({"stablehlo.transpose", "disc.slice", "disc.diagonals", "stablehlo.reverse"})
-VIEWS = frozenset({"disc.reshape", "disc.broadcast_in_dim"}) | MOVED
-SOURCES = frozenset({"input", "disc.weight"})
-DOTS = frozenset({"stablehlo.dot_general", "disc.scaled_dot", "stablehlo.convolution"})
-ALONE = frozenset({"stablehlo.scatter", "disc.cumulative", "stablehlo.reduce_window"})
-STRUCTURAL = frozenset({"stablehlo.concatenate", "disc.pad", "disc.gather", "stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"})
 STORED = "disc.store"  # marks a view that its producer writes to memory in the viewed order
 NOTE = "disc.note"  # marks an op with what `explain` shall say of the kernel that it becomes part of
 MOST_OPS = 256  # a larger region compiles slowly and gains nothing: its values no longer fit registers
@@ -82,10 +76,10 @@ class Clusters:
             self._next = max(self._next, number + 1)
 
     def _first_kind(self, node: Node) -> str:
-        if node.op in DOTS:
+        if node.op in PRODUCTS:
             return "compute"
         if node.op in ALONE:
-            return "loop" if node.op == "stablehlo.reduce_window" else "library"
+            return "library" if node.op in SEQUENTIAL else "loop"
         return "stitch" if is_row_reduction(node) else "loop"
 
     def write(self) -> None:
@@ -113,7 +107,7 @@ class Clusters:
             return False
         if node in self.returned or STORED in node.attrs:
             return True
-        return node.op not in FREE and node.op not in VIEWS
+        return node.op not in MADE and node.op not in VIEWS
 
     def uses(self, node: Node) -> tuple[Use, ...]:
         """The real ops that read `node` (any result), through views."""
@@ -128,7 +122,7 @@ class Clusters:
     def _collect(self, node: Node, expands: bool, permutes: bool, found: list[Use], seen: set[tuple[int, bool, bool]]) -> None:
         for user in self.readers(node):
             wider = expands or self.repeats(user)
-            moved = permutes or user.op in MOVED
+            moved = permutes or user.op in REORDERING
             if self.is_real(user):
                 found.append(Use(user, wider, moved))
             elif (user.id, wider, moved) not in seen:

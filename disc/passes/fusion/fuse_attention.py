@@ -16,8 +16,9 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from disc.ir.graph import Node
+from disc.ir.op_table import ALONE, PRODUCTS, STRUCTURAL, VIEWS
 from disc.ir.passes import CompileState, Pass
-from disc.passes.fusion.clusters import ALONE, DOTS, STRUCTURAL, VIEWS, Cluster, Clusters, is_row_reduction
+from disc.passes.fusion.clusters import Cluster, Clusters, is_row_reduction
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ def _first_obstacle(clusters: Clusters, first: Cluster, middle: Cluster, last: C
 
 
 def _dot(cluster: Cluster) -> Node | None:
-    found = [node for node in cluster.nodes if node.op in DOTS]
+    found = [node for node in cluster.nodes if node.op in PRODUCTS]
     return found[0] if len(found) == 1 and found[0].op == "stablehlo.dot_general" else None
 
 

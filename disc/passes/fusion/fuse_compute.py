@@ -14,11 +14,12 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from disc.ir.graph import Node
+from disc.ir.op_table import ALONE, PRODUCTS, STRUCTURAL
 from disc.ir.passes import CompileState, Pass
-from disc.passes.fusion.clusters import ALONE, DOTS, STRUCTURAL, Cluster, Clusters
+from disc.passes.fusion.clusters import Cluster, Clusters
 from disc.passes.fusion.fuse_elementwise import scatters
 
-EPILOGUE_STOPS = frozenset({"stablehlo.reduce", *ALONE, *STRUCTURAL, *DOTS})
+EPILOGUE_STOPS = frozenset({"stablehlo.reduce", *ALONE, *STRUCTURAL, *PRODUCTS})
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class FuseCompute(Pass):
     def apply(self, module: ir.Module, state: CompileState) -> None:
         clusters = Clusters(module)
         for node in clusters.body.nodes:
-            if node.op not in DOTS:
+            if node.op not in PRODUCTS:
                 continue
             cluster = clusters.of[node]
             consumers = clusters.successors(cluster)

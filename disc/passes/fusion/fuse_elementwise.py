@@ -15,8 +15,9 @@ from torch_mlir import ir
 
 from disc.ir.costs import op_cost
 from disc.ir.graph import Node, is_row_reduction
+from disc.ir.op_table import ALONE, PRODUCTS, STRUCTURAL, VIEWS
 from disc.ir.passes import CompileState, Pass
-from disc.passes.fusion.clusters import ALONE, DOTS, MOST_OPS, STRUCTURAL, VIEWS, Cluster, Clusters, Use
+from disc.passes.fusion.clusters import MOST_OPS, Cluster, Clusters, Use
 
 CHEAP = 4  # instructions per element that may be done again for every element of a wider consumer
 
@@ -59,7 +60,7 @@ def _merge_into_consumer(clusters: Clusters, node: Node, cluster: Cluster) -> No
 
 def may_fuse(clusters: Clusters, node: Node, cluster: Cluster, target: Cluster) -> bool:
     """Legality: both are memory-bound, the result can be one iteration space, and no other group lies between."""
-    if cluster.kind not in ("loop", "stitch") or target.kind not in ("loop", "stitch") or node.op in ALONE or node.op in DOTS:
+    if cluster.kind not in ("loop", "stitch") or target.kind not in ("loop", "stitch") or node.op in ALONE or node.op in PRODUCTS:
         return False
     if len(cluster.nodes) + len(target.nodes) > MOST_OPS or is_row_reduction(node):
         return False
@@ -134,7 +135,7 @@ def _follows_dot(clusters: Clusters, node: Node) -> bool:
     pending, seen = [node], {node}
     while pending:
         current = pending.pop()
-        if current.op in DOTS:
+        if current.op in PRODUCTS:
             return True
         if current in clusters.of and clusters.of[current].kind == "loop" and current.op not in ALONE:
             fresh = [operand for operand in current.operands if operand not in seen]
@@ -146,7 +147,7 @@ def _follows_dot(clusters: Clusters, node: Node) -> bool:
 def _reads_dot(clusters: Clusters, target: Cluster) -> bool:
     """True when an op of the group reads a dot's result, as it is or through views."""
     sources = {_behind_views(clusters, operand) for node in target.nodes for operand in node.operands}
-    return any(source.op in DOTS for source in sources)
+    return any(source.op in PRODUCTS for source in sources)
 
 
 def _behind_views(clusters: Clusters, node: Node) -> Node:

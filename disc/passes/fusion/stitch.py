@@ -17,8 +17,9 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from disc.ir.graph import Node, is_row_reduction
+from disc.ir.op_table import ALONE
 from disc.ir.passes import CompileState, Pass
-from disc.passes.fusion.clusters import ALONE, MOST_OPS, Cluster, Clusters
+from disc.passes.fusion.clusters import MOST_OPS, Cluster, Clusters
 from disc.passes.fusion.fuse_attention import match_attention
 from disc.shapes import Dim, Truth
 

@@ -23,7 +23,7 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 
 from disc.ir.costs import op_cost
 from disc.ir.graph import Body, Node, Snapshot
-from disc.ir.interp.elementwise import RULES as ELEMENTWISE
+from disc.ir.op_table import ELEMENTWISE
 from disc.ir.ops import Attribute, build, main_block, tensor_type
 from disc.ir.passes import CompileState, Pass
 from disc.ir.rewriting import element_type, entries, erase_dead, make_reshape, make_splat, named_type, splat_value

@@ -23,8 +23,8 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from disc.ir.interp.elementwise import RULES as ELEMENTWISE
 from disc.ir.interp.values import element_name
+from disc.ir.op_table import ELEMENTWISE
 from disc.ir.ops import block_ops, main_block
 from disc.ir.passes import CompileState, Pass
 from disc.ir.rewriting import defining, entries, erase_dead, producer, splat_value, static_size

@@ -21,13 +21,12 @@ from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
 from disc.ir.interp.values import element_name
+from disc.ir.op_table import VIEWS
 from disc.ir.ops import block_ops, build, int_attr, ints_attr, main_block, replace_op
 from disc.ir.passes import CompileState, Pass
 from disc.ir.rewriting import entries, erase_dead, named_type, producer, static_size
 from disc.passes.graph.constants import constant_values
 from disc.passes.graph.dot_numbers import DotNumbers
-
-VIEWS = ("disc.reshape", "disc.broadcast_in_dim", "stablehlo.transpose", "disc.slice", "stablehlo.reverse")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from torch_mlir import ir
 
 from disc.errors import ShapeConstraintError
 from disc.ir.graph import Attribute, Node, Snapshot
-from disc.ir.interp.elementwise import RULES as ELEMENTWISE
+from disc.ir.op_table import ELEMENTWISE
 from disc.ir.ops import main_block
 from disc.ir.passes import CompileState, Pass
 from disc.ir.stages import load_env

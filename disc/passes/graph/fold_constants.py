@@ -20,6 +20,7 @@ from torch_mlir.passmanager import PassManager
 from disc.ir.interp.oracle import evaluate_op, make_scope
 from disc.ir.interp.structure import RULES as MOVES
 from disc.ir.interp.values import constant_attribute, constant_value, element_name, held_weight, is_splat, stored_weight
+from disc.ir.op_table import STRUCTURAL, VIEWS
 from disc.ir.ops import block_ops, build, main_block, string_attr
 from disc.ir.passes import CompileState, Pass
 from disc.ir.rewriting import close_regions, erase_dead, producer
@@ -27,7 +28,7 @@ from disc.ir.weights import Weight, WeightTable
 from disc.passes.graph.constants import LEAVES, constant_values
 
 # Ops that only move elements: run on the stored bits, so that bf16 weights are not widened and views stay views.
-_MOVING = ("stablehlo.transpose", "disc.reshape", "disc.slice", "stablehlo.concatenate", "stablehlo.reverse")
+_MOVING = VIEWS | STRUCTURAL
 
 
 @dataclass(frozen=True)

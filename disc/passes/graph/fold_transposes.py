@@ -20,7 +20,7 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from disc.ir.interp.elementwise import RULES as ELEMENTWISE
+from disc.ir.op_table import ELEMENTWISE
 from disc.ir.ops import block_ops, build, ints_attr, main_block, rank_of, replace_op
 from disc.ir.passes import CompileState, Pass
 from disc.ir.rewriting import defining, element_type, entries, erase_dead, has_one_use, make_splat, named_type, splat_value

@@ -20,8 +20,8 @@ from typing import ClassVar
 import numpy as np
 from torch_mlir import ir
 
-from disc.ir.interp.elementwise import RULES as ELEMENTWISE
 from disc.ir.interp.values import Array, element_name, held_dtype, is_splat, stored_weight
+from disc.ir.op_table import ELEMENTWISE
 from disc.ir.ops import block_ops, build, ints_attr, main_block, rank_of, replace_op, strings_attr
 from disc.ir.passes import CompileState, Pass
 from disc.ir.rewriting import (

@@ -31,13 +31,12 @@ from typing import ClassVar
 import numpy as np
 from torch_mlir import ir
 
-from disc.ir.interp.elementwise import RULES as ELEMENTWISE
 from disc.ir.interp.values import Array, constant_attribute, constant_value, element_name, held_weight
+from disc.ir.op_table import DOTS, ELEMENTWISE, VIEWS
 from disc.ir.ops import block_ops, build, main_block, replace_op, string_attr
 from disc.ir.passes import CompileState, Pass
 from disc.ir.rewriting import defining, entries, erase_dead, make_splat, named_type, producer, static_entry
 from disc.ir.weights import SCALED_BLOCK, Weight, WeightTable
-from disc.passes.graph.convert_dots import VIEWS
 from disc.passes.graph.dot_numbers import DotNumbers
 from disc.passes.graph.quantize_weights import LEAST, quantize_columns
 
@@ -45,7 +44,6 @@ LEVELS = 255.0  # steps between the least and the greatest element of a row
 MOST_CONTRACTED = 2**24  # sums of bytes along k are exact in f32 up to here, as the interpreter's are
 NOTE = "disc.note"
 CONSTANT = "constant"  # the name of a weight that is written in the program
-DOTS = ("stablehlo.dot_general", "disc.scaled_dot")
 
 
 @dataclass(frozen=True)

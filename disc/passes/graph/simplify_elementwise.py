@@ -9,9 +9,9 @@ import numpy as np
 from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
-from disc.ir.interp.elementwise import RULES as EVALUABLE
 from disc.ir.interp.oracle import evaluate_scalars
 from disc.ir.interp.values import Array, held_dtype, round_to_bf16
+from disc.ir.op_table import ELEMENTWISE
 from disc.ir.ops import build, int_attr, string_attr
 from disc.ir.rewriting import defining, element_type, entries, is_one, make_splat, splat_value
 from disc.shapes import parse_dim
@@ -283,5 +283,6 @@ _SPECIFIC: dict[str, tuple[Rule, ...]] = {
 }
 
 ELEMENTWISE_RULES: dict[str, tuple[Rule, ...]] = {
-    name: (*_SPECIFIC.get(name, ()), *((splat_operands,) if name in EVALUABLE else ())) for name in dict.fromkeys([*_SPECIFIC, *EVALUABLE])
+    name: (*_SPECIFIC.get(name, ()), *((splat_operands,) if name in ELEMENTWISE else ()))
+    for name in dict.fromkeys([*_SPECIFIC, *sorted(ELEMENTWISE)])
 }

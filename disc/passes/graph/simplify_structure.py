@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
-from disc.ir.interp.elementwise import RULES as ELEMENTWISE
+from disc.ir.op_table import ELEMENTWISE
 from disc.ir.ops import block_ops, build, int_attr, ints_attr, strings_attr
 from disc.ir.reducers import IN_ORDER
 from disc.ir.rewriting import (

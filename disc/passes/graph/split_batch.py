@@ -18,7 +18,7 @@ from typing import ClassVar
 from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
-from disc.ir.interp.elementwise import RULES as ELEMENTWISE
+from disc.ir.op_table import ELEMENTWISE
 from disc.ir.ops import block_ops, build, dims_of, ints_attr, main_block, rank_of, strings, strings_attr, to_attribute
 from disc.ir.passes import CompileState, Pass
 from disc.ir.rewriting import defining, element_type, entries, erase_dead, is_one, make_reshape, make_splat, named_type, splat_value

@@ -17,7 +17,7 @@ from typing import cast
 import numpy as np
 
 from disc.ir.graph import Attribute, Body, Node
-from disc.ir.interp.elementwise import RULES as ELEMENTWISE
+from disc.ir.op_table import ELEMENTWISE
 from disc.ir.reducers import IN_ORDER
 from disc.shapes import Dim, ShapeEnv, Truth
 

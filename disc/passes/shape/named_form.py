@@ -10,6 +10,7 @@ from torch_mlir import ir
 
 from disc.errors import UnsupportedOp, UnsupportedOpError
 from disc.ir.interp.values import constant_attribute, held_dtype
+from disc.ir.op_table import CONSTANTS
 from disc.ir.ops import (
     Attribute,
     array_to_dense,
@@ -41,7 +42,6 @@ DATA_OPERANDS: dict[str, int] = {
     "stablehlo.dynamic_pad": 2, "stablehlo.dynamic_gather": 2, "stablehlo.dynamic_conv": 2, "tensor.cast": 1, "chlo.constant_like": 0,
     "stablehlo.get_dimension_size": 0,
 }  # fmt: skip
-CONSTANTS = ("stablehlo.constant", "arith.constant", "chlo.constant")
 
 
 class NamedForm:

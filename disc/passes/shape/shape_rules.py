@@ -12,6 +12,7 @@ from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
 from disc.errors import ShapeConstraintError, UnsupportedFormatError, UnsupportedOp
+from disc.ir.op_table import IMPORTED, Sizes, rules_by_op
 from disc.ir.ops import block_ops, dense_to_array, element_of, int_attr, ints_attr, is_tensor, location_text, shape_of, string_attr
 from disc.ir.stages import NAMED_OPS
 from disc.ir.symbols import ModuleEnv, Requirement
@@ -463,33 +464,28 @@ def _host_tensor(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
     return [tuple(Dim.of(size) for size in ir.RankedTensorType(op.results[0].type).shape)]
 
 
-_UNARY = (
-    "abs cbrt ceil convert cosine count_leading_zeros exponential exponential_minus_one floor is_finite log log_plus_one logistic "
-    "negate not popcnt round_nearest_afz round_nearest_even rsqrt sign sine sqrt tan tanh"
-)
-_CHLO_UNARY = "acos acosh asin asinh atan atanh cosh digamma erf erf_inv erfc is_inf is_neg_inf is_pos_inf lgamma sinh square tan"
-_BINARY = (
-    "add and atan2 compare divide maximum minimum multiply or power remainder select shift_left shift_right_arithmetic shift_right_logical "
-    "subtract xor"
-)
+def _derived() -> dict[str, Rule]:
+    """The rules that follow from the records of ops."""
+    rules: dict[Sizes, Rule] = {Sizes.OPERANDS: _elementwise, Sizes.FIRST: _first_operand, Sizes.TYPE: _declared}
+    known = {name: rules[op.sizes] for name, op in IMPORTED.items() if op.sizes in rules}
+    return {name: _broadcast_elementwise if name.startswith("chlo.broadcast_") else rule for name, rule in known.items()}
 
-RULES: dict[str, Rule] = {
-    "stablehlo.bitcast_convert": _bitcast,
-    **{f"stablehlo.{name}": _elementwise for name in f"{_UNARY} {_BINARY} clamp".split()},
-    **{f"chlo.{name}": _elementwise for name in _CHLO_UNARY.split()},
-    **{f"chlo.broadcast_{name}": _broadcast_elementwise for name in _BINARY.split()},
-    "arith.constant": _declared, "stablehlo.constant": _declared, "chlo.constant": _declared, "disc.weight": _declared,
-    "stablehlo.iota": _declared, "stablehlo.get_dimension_size": _declared, "chlo.constant_like": _first_operand,
+
+_OWN: dict[str, Rule] = {
+    "stablehlo.bitcast_convert": _bitcast, "chlo.constant_like": _first_operand,
+    "stablehlo.iota": _declared, "stablehlo.dynamic_iota": _from_shape_operand(0), "stablehlo.get_dimension_size": _declared,
     "stablehlo.reshape": _reshape, "stablehlo.dynamic_reshape": _reshape,
     "stablehlo.broadcast_in_dim": _broadcast_in_dim, "stablehlo.dynamic_broadcast_in_dim": _broadcast_in_dim,
-    "stablehlo.dynamic_iota": _from_shape_operand(0), "stablehlo.transpose": _transpose, "stablehlo.reduce": _reduce,
+    "stablehlo.transpose": _transpose, "stablehlo.reduce": _reduce,
     "stablehlo.concatenate": _concatenate, "stablehlo.dot": _dot, "stablehlo.dot_general": _dot_general,
     "stablehlo.convolution": _convolution, "stablehlo.dynamic_conv": _convolution, "stablehlo.reduce_window": _reduce_window,
-    "stablehlo.select_and_scatter": _select_and_scatter,
-    "stablehlo.gather": _gather, "stablehlo.dynamic_gather": _gather, "stablehlo.scatter": _each_operand,
+    "stablehlo.select_and_scatter": _select_and_scatter, "stablehlo.scatter": _each_operand,
+    "stablehlo.gather": _gather, "stablehlo.dynamic_gather": _gather,
     "stablehlo.slice": _slice, "stablehlo.real_dynamic_slice": _slice, "stablehlo.dynamic_slice": _dynamic_slice,
-    "stablehlo.dynamic_update_slice": _first_operand, "stablehlo.pad": _pad, "stablehlo.dynamic_pad": _pad,
-    "stablehlo.reverse": _first_operand, "disc.cumulative": _first_operand,
+    "stablehlo.pad": _pad, "stablehlo.dynamic_pad": _pad,
+}  # fmt: skip
+_OF_SIZES: dict[str, Rule] = {
     "tensor.cast": _cast, "tensor.from_elements": _host_tensor, "shape.shape_of": _host_tensor, "shape.broadcast": _host_tensor,
     "shape.to_extent_tensor": _host_tensor,
 }  # fmt: skip
+RULES: dict[str, Rule] = {**_derived(), **rules_by_op("name-dims", _OWN), **_OF_SIZES}

@@ -21,6 +21,7 @@ from disc.codegen.x86.gemm.plan import PANEL, ROWS, Gemm, micro_kernels, panels
 from disc.codegen.x86.memory import Buffer, address
 from disc.ir.costs import node_cost
 from disc.ir.graph import Body, Node
+from disc.ir.op_table import PRODUCTS
 from disc.shapes import Dim, Truth, dim_max, dim_min
 from disc.targets.x86 import Isa
 
@@ -109,7 +110,7 @@ def linked_argument(space: IndexSpace, body: Body, lanes: int) -> int | None:
 def read_expansion(space: IndexSpace, product: Body, window: Body, link: int, isa: Isa, weights: frozenset[Node]) -> Expansion | None:
     """The plan for two fusions, the first of which makes argument `link` of the second and nothing else; None where they stay apart."""
     slide, source = read_last_window(space, window, isa.lanes), window.arguments[link]
-    dots = [node for node in product.nodes if node.op in ("stablehlo.dot_general", "stablehlo.convolution", "disc.scaled_dot")]
+    dots = [node for node in product.nodes if node.op in PRODUCTS]
     if slide is None or len(product.yields) != 1 or [node.op for node in dots] != ["stablehlo.dot_general"]:
         return None
     if any(node.op in ("stablehlo.reduce", "disc.gather") for node in (*product.nodes, *window.nodes)) or len(set(source.uses)) != 1:

@@ -15,17 +15,16 @@ from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace, split_linear
 from disc.codegen.plan.nests import LoopVariable
 from disc.codegen.plan.probe import Probe
 from disc.codegen.plan.rows import RowPlan, root_index
-from disc.codegen.x86.elementwise import ELEMENTWISE
 from disc.codegen.x86.emit import Emitter, Override, Predicate
 from disc.codegen.x86.function import Frame
 from disc.codegen.x86.gemm.transpose import transpose_square
 from disc.codegen.x86.memory import Buffer, load_contiguous
 from disc.ir.graph import Node
+from disc.ir.op_table import ELEMENTWISE, OPS, VIEWS
 from disc.shapes import Dim
 
 STRIP = 64  # elements: four cache lines of f32
 REACH = 256  # lanes of one column of blocks: so many lines of the input stay close until the strip's other lines are read
-VIEWS = frozenset({"disc.reshape", "disc.broadcast_in_dim", "stablehlo.transpose", "stablehlo.constant", "disc.slice", "input"})
 REGISTERS = ("f32", "i32")  # register elements that a vector of the ISA's width holds `lanes` of
 
 
@@ -57,13 +56,21 @@ def plan_blocks(space: IndexSpace, plan: RowPlan) -> Blocked | None:
     probe = Probe(space, frozenset())
     for root in plan.full_roots:
         probe.visit(root, root_index(space, tile.index, plan.space, root))
-    if any(node.op not in ELEMENTWISE and node.op not in VIEWS for node in probe.ops):
+    if not all(node.op in ("input", "stablehlo.constant") or node.op in ELEMENTWISE or _is_forward_view(space, node) for node in probe.ops):
         return None
     for across in plan.group:
         reads = [read for read in dict.fromkeys(probe.reads) if _is_across(read, lane.name, across.name)]
         if reads:
             return Blocked(across, tuple(variable for variable in plan.group if variable is not across), lane, tuple(reads))
     return None
+
+
+def _is_forward_view(space: IndexSpace, node: Node) -> bool:
+    """Whether positions in the operand never fall as those in the view rise."""
+    reads = OPS[node.op].reads
+    if node.op not in VIEWS or reads is None:
+        return node.op in VIEWS
+    return all(step > 0 for place in reads(node, space.env)[0] if place is not None for _, step in place.steps)
 
 
 def _is_across(read: tuple[Node, Dim], lane: str, across: str) -> bool:

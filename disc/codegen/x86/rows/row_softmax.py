@@ -7,11 +7,12 @@ own error, takes the place of the division. A NaN score makes NaN of the sum, an
 from __future__ import annotations
 
 from disc.codegen.plan.index import Index, view_index
-from disc.codegen.plan.softmax import VIEWS, read_softmax
+from disc.codegen.plan.softmax import read_softmax
 from disc.codegen.x86.emit import Emitter, Predicate
 from disc.codegen.x86.math.exp_log import exponential_of_negative
 from disc.codegen.x86.math.lanes import Lanes
 from disc.ir.graph import Body, Node
+from disc.ir.op_table import IN_ORDER_VIEWS
 
 
 def bind_softmaxes(e: Emitter, body: Body) -> None:
@@ -39,7 +40,7 @@ def _reductions(value: Node) -> list[Node]:
     while found[-1].op != "stablehlo.reduce":
         last = found[-1]
         if last.op == "stablehlo.select":
-            found += [last.operands[0], *(user for user in last.operands[0].operands if user.op in VIEWS)]
+            found += [last.operands[0], *(user for user in last.operands[0].operands if user.op in IN_ORDER_VIEWS)]
         found.append(last.operands[2] if last.op == "stablehlo.select" else last.operands[0])
     return found
 

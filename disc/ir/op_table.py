@@ -1,0 +1,195 @@
+"""One record per op of stage `named`: what passes, the interpreter and the emitters may ask of it.
+
+A new op begins here. The dialect, the legality of the stages, costs, what fusion may do with it and what the analyses derive follow from
+its record. What cannot be derived are rules, in tables by op name: values (`interp/`), dims (`passes/shape/shape_rules.py`), code
+(`codegen/x86/`). `rules_by_op` refuses a rule for an op that is not here; `tests/unit/ir/test_op_table.py` that a rule is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TypeVar
+
+from disc.errors import CompilerBug
+from disc.ir import reads
+from disc.ir.reads import Reads
+
+R = TypeVar("R")
+
+
+class Kind(Enum):
+    """What an op does with elements."""
+
+    MADE = auto()  # computed wherever it is read, from positions and sizes: it takes no memory
+    STORED = auto()  # lies in memory before the program runs
+    ELEMENTWISE = auto()  # from the elements of its operands at the same index
+    VIEW = auto()  # each element is one of its operand's, which the index tells
+    STRUCTURAL = auto()  # each element is one of its operands', chosen among several or by data
+    REDUCTION = auto()
+    WINDOW = auto()  # a reduction of what a window sees
+    DOT = auto()
+    CONVOLUTION = auto()
+    SEQUENTIAL = auto()  # element after element, in an order
+    END = auto()
+
+
+class Sizes(Enum):
+    """Where the dims of a result come from, in a program that a front end delivers."""
+
+    RULE = auto()  # a rule of name-dims
+    OPERANDS = auto()  # those of the operands, which must be equal
+    FIRST = auto()  # those of the first operand
+    TYPE = auto()  # static ones, of its type
+
+
+@dataclass(frozen=True)
+class Op:
+    """An op of stage `named`.
+
+    cost: vector instructions per element of the result, where memory is not what it waits for; needs: the attributes that it carries
+    from stage `named` on; operands: their names, where the op is ours; imported: the ops of a front end that become it, itself among them
+    where one may deliver it; reads: which elements of its operands it is made of, None where only rules of its own know; reorders,
+    repeats: of a view, whether the elements lie in another order, and whether one may be there several times; mixing: what it does to a
+    dim of which it does not keep the positions, in words of messages.
+    """
+
+    name: str
+    kind: Kind
+    cost: int = 1
+    needs: tuple[str, ...] = ()
+    operands: tuple[str, ...] = ()
+    imported: tuple[str, ...] = ()
+    sizes: Sizes = Sizes.RULE
+    reads: Reads | None = None
+    reorders: bool = False
+    repeats: bool = False
+    mixing: str = "it mixes"
+
+    @property
+    def dialect(self) -> str:
+        return self.name.partition(".")[0]
+
+
+# --- element-wise ops: costs in vector instructions of a polynomial and what prepares its argument --------------------
+
+_UNARY = {
+    "abs": 1, "bitcast_convert": 1, "cbrt": 30, "ceil": 1, "convert": 0, "cosine": 30, "count_leading_zeros": 1, "exponential": 14,
+    "exponential_minus_one": 24, "floor": 1, "is_finite": 1, "log": 20, "log_plus_one": 24, "logistic": 20, "negate": 1, "not": 1,
+    "popcnt": 1, "round_nearest_afz": 1, "round_nearest_even": 1, "rsqrt": 12, "sign": 1, "sine": 30, "sqrt": 8, "tan": 36, "tanh": 24,
+}  # fmt: skip
+_CHLO = {
+    "acos": 1, "acosh": 1, "asin": 1, "asinh": 1, "atan": 1, "atanh": 1, "cosh": 1, "digamma": 1, "erf": 26, "erf_inv": 30, "erfc": 30,
+    "is_inf": 1, "is_neg_inf": 1, "is_pos_inf": 1, "lgamma": 1, "sinh": 1, "square": 1, "tan": 36,
+}  # fmt: skip
+_BROADCASTING = {
+    "add": 1, "and": 1, "atan2": 40, "compare": 1, "divide": 8, "maximum": 1, "minimum": 1, "multiply": 1, "or": 1, "power": 60,
+    "remainder": 30, "select": 1, "shift_left": 1, "shift_right_arithmetic": 1, "shift_right_logical": 1, "subtract": 1, "xor": 1,
+}  # fmt: skip
+
+
+def _elementwise(name: str, cost: int, *forms: str) -> Op:
+    return Op(name, Kind.ELEMENTWISE, cost, imported=(name, *forms), sizes=Sizes.OPERANDS, reads=reads.elementwise)
+
+
+_ELEMENTWISE = (
+    *(_elementwise(f"stablehlo.{name}", cost) for name, cost in _UNARY.items()),
+    *(_elementwise(f"chlo.{name}", cost) for name, cost in _CHLO.items()),
+    *(_elementwise(f"stablehlo.{name}", cost, f"chlo.broadcast_{name}") for name, cost in _BROADCASTING.items()),
+    _elementwise("stablehlo.clamp", 1),
+)
+
+# --- the others -------------------------------------------------------------------------------------------------------
+
+_MADE = (
+    Op("stablehlo.constant", Kind.MADE, 0, sizes=Sizes.TYPE, reads=reads.nothing,
+       imported=("stablehlo.constant", "arith.constant", "chlo.constant", "chlo.constant_like")),
+    Op("disc.iota", Kind.MADE, 0, needs=("dim",), imported=("stablehlo.iota", "stablehlo.dynamic_iota"), reads=reads.nothing),
+    Op("disc.dim_value", Kind.MADE, 0, needs=("expr",), imported=("stablehlo.get_dimension_size",), reads=reads.nothing),
+    Op("disc.weight", Kind.STORED, needs=("name",), imported=("disc.weight",), sizes=Sizes.TYPE, reads=reads.nothing),
+)  # fmt: skip
+_VIEWS = (
+    # Row-major positions stay: where groups of dims become groups of dims, only `ShapeEnv` knows.
+    Op("disc.reshape", Kind.VIEW, 0, operands=("source",), imported=("stablehlo.reshape", "stablehlo.dynamic_reshape")),
+    Op("disc.broadcast_in_dim", Kind.VIEW, 0, needs=("dims", "maybe"), operands=("source",), reads=reads.broadcast, repeats=True,
+       imported=("stablehlo.broadcast_in_dim", "stablehlo.dynamic_broadcast_in_dim"), mixing="it spreads"),
+    Op("stablehlo.transpose", Kind.VIEW, 0, imported=("stablehlo.transpose",), reads=reads.transpose, reorders=True),
+    Op("disc.slice", Kind.VIEW, 0, needs=("starts", "strides"), operands=("source",), reads=reads.slice_, reorders=True,
+       imported=("stablehlo.slice", "stablehlo.real_dynamic_slice"), mixing="it takes some of"),
+    Op("disc.diagonals", Kind.VIEW, 0, needs=("row", "column"), operands=("source",), reads=reads.diagonals, reorders=True, repeats=True),
+    Op("stablehlo.reverse", Kind.VIEW, 0, imported=("stablehlo.reverse",), sizes=Sizes.FIRST, reads=reads.reverse, reorders=True,
+       mixing="it works along"),
+)  # fmt: skip
+_STRUCTURAL = (
+    Op("stablehlo.concatenate", Kind.STRUCTURAL, imported=("stablehlo.concatenate",), reads=reads.concatenate,
+       mixing="it concatenates along"),
+    Op("disc.pad", Kind.STRUCTURAL, needs=("low", "interior"), operands=("source", "value"), reads=reads.pad, mixing="it pads between",
+       imported=("stablehlo.pad", "stablehlo.dynamic_pad")),
+    Op("disc.gather", Kind.STRUCTURAL, needs=("dimension_numbers", "sizes"), operands=("source", "indices"),
+       imported=("stablehlo.gather", "stablehlo.dynamic_gather")),
+    Op("stablehlo.dynamic_slice", Kind.STRUCTURAL, imported=("stablehlo.dynamic_slice",)),
+    Op("stablehlo.dynamic_update_slice", Kind.STRUCTURAL, imported=("stablehlo.dynamic_update_slice",), sizes=Sizes.FIRST),
+)  # fmt: skip
+_COMBINING = (
+    Op("stablehlo.reduce", Kind.REDUCTION, imported=("stablehlo.reduce",), reads=reads.reduce, mixing="it reduces over"),
+    Op("stablehlo.reduce_window", Kind.WINDOW, imported=("stablehlo.reduce_window",), reads=reads.reduce_window,
+       mixing="its window slides over"),
+    Op("stablehlo.dot_general", Kind.DOT, imported=("stablehlo.dot_general", "stablehlo.dot"), reads=reads.dot, mixing="it sums over"),
+    Op("disc.scaled_dot", Kind.DOT, needs=("dot_dimension_numbers",), operands=("left", "right", "scales"), reads=reads.dot,
+       mixing="it sums over"),
+    Op("stablehlo.convolution", Kind.CONVOLUTION, imported=("stablehlo.convolution", "stablehlo.dynamic_conv"), reads=reads.convolution,
+       mixing="its window slides over"),
+    Op("disc.cumulative", Kind.SEQUENTIAL, needs=("dim", "kind"), operands=("source",), imported=("disc.cumulative",), sizes=Sizes.FIRST,
+       reads=reads.along_dim, mixing="it works along"),
+    Op("stablehlo.scatter", Kind.SEQUENTIAL, imported=("stablehlo.scatter", "stablehlo.select_and_scatter")),
+    Op("func.return", Kind.END),
+)  # fmt: skip
+
+
+def _by_name(ops: Iterable[Op]) -> dict[str, Op]:
+    found: dict[str, Op] = {}
+    for op in ops:
+        if op.name in found:
+            raise CompilerBug(f"two records for {op.name}")
+        found[op.name] = op
+    return found
+
+
+OPS: Mapping[str, Op] = _by_name((*_ELEMENTWISE, *_MADE, *_VIEWS, *_STRUCTURAL, *_COMBINING))
+# What a front end may deliver → the op that name-dims makes of it.
+IMPORTED: Mapping[str, Op] = {name: op for op in OPS.values() for name in op.imported}
+
+# --- questions --------------------------------------------------------------------------------------------------------
+
+
+def of_kind(*kinds: Kind) -> frozenset[str]:
+    """The names of the ops of these kinds."""
+    return frozenset(op.name for op in OPS.values() if op.kind in kinds)
+
+
+ELEMENTWISE = of_kind(Kind.ELEMENTWISE)
+MADE = of_kind(Kind.MADE)
+VIEWS = of_kind(Kind.VIEW)
+REORDERING = frozenset(name for name in VIEWS if OPS[name].reorders)
+IN_ORDER_VIEWS = VIEWS - REORDERING
+STRUCTURAL = of_kind(Kind.STRUCTURAL)
+DOTS = of_kind(Kind.DOT)
+PRODUCTS = of_kind(Kind.DOT, Kind.CONVOLUTION)
+SEQUENTIAL = of_kind(Kind.SEQUENTIAL)
+ALONE = of_kind(Kind.SEQUENTIAL, Kind.WINDOW)  # no other op of their kernel reads what they make at another index
+PARTIAL = of_kind(Kind.STRUCTURAL, Kind.WINDOW)  # an operand may not be read at all
+SOURCES = of_kind(Kind.STORED) | {"input"}  # "input": an argument of a block, as `graph.Node` has it
+CONSTANTS = frozenset({"stablehlo.constant", "arith.constant", "chlo.constant"})
+
+
+def rules_by_op(what: str, own: Mapping[str, R], kinds: Mapping[Kind, R] | None = None) -> dict[str, R]:
+    """A table of rules by op name: those of `own`, and for the other ops that of their kind.
+
+    Raises: CompilerBug for a rule of an op that has no record.
+    """
+    unknown = [name for name in own if name not in OPS and name not in IMPORTED]
+    if unknown:
+        raise CompilerBug(f"{what}: there is no record for {', '.join(unknown)}")
+    derived = {op.name: kinds[op.kind] for op in OPS.values() if op.kind in kinds} if kinds else {}
+    return {**derived, **own}

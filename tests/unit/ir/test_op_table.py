@@ -1,0 +1,68 @@
+"""Every op of the table has the rules that it needs, and no rule is for an op that is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from disc.codegen.plan import probe
+from disc.codegen.x86 import elementwise as x86_elementwise
+from disc.codegen.x86 import structural as x86_structural
+from disc.codegen.x86.math.functions import BINARY_F64, UNARY, UNARY_F64
+from disc.errors import CompilerBug
+from disc.ir.dialect import Disc
+from disc.ir.interp import oracle
+from disc.ir.op_table import ELEMENTWISE, IMPORTED, OPS, Kind, rules_by_op
+from disc.passes.fusion import tabulate_distances
+from disc.passes.graph import find_batch_dim, simplify, split_batch, token_rules
+from disc.passes.shape import host_rules, named_form, shape_rules
+
+KERNELS = (Kind.DOT, Kind.CONVOLUTION, Kind.SEQUENTIAL)  # each has a kernel, not a rule for a value at an index
+HOST = (Kind.STORED, Kind.END)
+TABLES: dict[str, Mapping[str, object]] = {
+    "interpreter": oracle.RULES, "name-dims": shape_rules.RULES, "named form": named_form.REWRITES, "sizes": host_rules.HOST_RULES,
+    "simplify": simplify.RULES, "find-batch-dim": find_batch_dim.RULES, "pack-sequences": token_rules.RULES,
+    "split-batch": split_batch._SOURCES, "tabulate-distances": tabulate_distances._FORMS, "probe": probe._RULES,
+    "x86 elementwise": x86_elementwise.RULES, "x86 structural": x86_structural.RULES,
+}  # fmt: skip
+OF_SIZES = ("arith.", "math.", "shape.", "tensor.")  # shape arithmetic of front ends, no ops of stage `named`
+
+
+def test_every_op_can_be_interpreted() -> None:
+    assert sorted(OPS.keys() - oracle.RULES.keys()) == ["func.return"]
+
+
+def test_every_op_that_a_front_end_may_deliver_gets_dims() -> None:
+    assert sorted(IMPORTED.keys() - shape_rules.RULES.keys()) == []
+
+
+def test_every_op_that_a_front_end_may_deliver_becomes_one_of_stage_named() -> None:
+    sizes = {"stablehlo.get_dimension_size"}  # their values are made where they are read
+    known = OPS.keys() | named_form.REWRITES.keys() | sizes
+    assert [name for name in IMPORTED if name not in known and not name.startswith("chlo.broadcast_")] == []
+
+
+def test_every_op_has_code() -> None:
+    functions = UNARY.keys() | UNARY_F64.keys() | BINARY_F64.keys()
+    elementwise = {name for name in ELEMENTWISE if name in x86_elementwise.RULES or name.partition(".")[2] in functions}
+    views = {op.name for op in OPS.values() if op.kind is Kind.VIEW}
+    own = {op.name for op in OPS.values() if op.kind in (*KERNELS, *HOST)}
+    assert sorted(OPS.keys() - elementwise - x86_structural.RULES.keys() - views - own) == []
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_no_rule_is_for_an_op_without_a_record(table: str) -> None:
+    names = [name for name in TABLES[table] if name not in OPS and name not in IMPORTED and name != "kernel.fusion"]
+    assert [name for name in names if not name.startswith(OF_SIZES)] == []
+
+
+def test_a_rule_for_an_unknown_op_is_a_bug() -> None:
+    with pytest.raises(CompilerBug, match=r"stablehlo\.sort"):
+        rules_by_op("test", {"stablehlo.sort": None})
+
+
+def test_the_dialect_has_the_ops_of_the_table() -> None:
+    declared = {operation.OPERATION_NAME for operation in Disc.operations}
+    symbols = {"disc.symbolic_dim", "disc.relation", "disc.condition"}
+    assert declared - symbols == {op.name for op in OPS.values() if op.dialect == "disc"}
