@@ -51,7 +51,7 @@ def _define(op: Op) -> None:
 
 
 for _op in OPS.values():
-    if _op.dialect == Disc.name:
+    if _op.dialect == "disc":
         _define(_op)
 
 

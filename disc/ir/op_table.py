@@ -136,7 +136,7 @@ _COMBINING = (
     Op("stablehlo.reduce_window", Kind.WINDOW, imported=("stablehlo.reduce_window",), reads=reads.reduce_window,
        mixing="its window slides over"),
     Op("stablehlo.dot_general", Kind.DOT, imported=("stablehlo.dot_general", "stablehlo.dot"), reads=reads.dot, mixing="it sums over"),
-    Op("disc.scaled_dot", Kind.DOT, needs=("dot_dimension_numbers",), operands=("left", "right", "scales"), reads=reads.dot,
+    Op("disc.scaled_dot", Kind.DOT, needs=("dot_dimension_numbers",), operands=("left", "right", "scales"), reads=reads.scaled_dot,
        mixing="it sums over"),
     Op("stablehlo.convolution", Kind.CONVOLUTION, imported=("stablehlo.convolution", "stablehlo.dynamic_conv"), reads=reads.convolution,
        mixing="its window slides over"),

@@ -10,7 +10,7 @@ source only where the position lies inside.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -27,21 +27,23 @@ ONE = Dim.of(1)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The position along one dim of an operand: (offset + the sum of step * index[dim] over `steps`) / divisor.
+    """The position along one dim of an operand that is read for `index` of the result: (offset + the sum of step * index[dim]) / divisor.
 
     offset: in elements; steps: (dim of the result, elements of the operand per element of the result); divisor: above 1, only what is a
-    multiple is read; undecided: or 0, where the operand has one element there, which every call decides.
+    multiple is read; undecided: or 0, where the operand has one element there, which every call decides; wide: and others, which depend
+    on the same dims of the index.
     """
 
     offset: Dim = ZERO
     steps: tuple[tuple[int, int], ...] = ()
     divisor: int = 1
     undecided: bool = False
+    wide: bool = False
 
     @property
     def same(self) -> int | None:
         """The dim of the result whose positions these are; None where there is no such dim."""
-        if len(self.steps) != 1 or self.steps[0][1] != 1 or self.divisor != 1 or self.offset != ZERO:
+        if len(self.steps) != 1 or self.steps[0][1] != 1 or self.divisor != 1 or self.offset != ZERO or self.wide:
             return None
         return self.steps[0][0]
 
@@ -50,26 +52,14 @@ class Place:
         return any(dim == each for each, _ in self.steps)
 
 
-def at(dim: int) -> Place:
-    """The position in dim `dim` of the result."""
-    return Place(ZERO, ((dim, 1),))
+def at(*dims: int, wide: bool = False) -> Place:
+    """The position in dim `dims` of the result; wide: what positions there tell."""
+    return Place(ZERO, tuple((dim, 1) for dim in dims), wide=wide)
 
 
-# One for each dim of an operand. None: the index does not tell; whatever lies along that dim may be read.
+# One for each dim of an operand. None: all along that dim is read, for every index alike.
 Map = tuple[Place | None, ...]
 Reads = Callable[["Node", ShapeEnv], tuple[Map, ...]]
-
-
-def places_of(node: Node, source: Map) -> list[int | None] | None:
-    """For each dim of the result of a view the dim of its operand that it is, None where it repeats; None where a dim is only a part of
-    one, or the call decides."""
-    found: list[int | None] = [None] * len(node.dims)
-    for number, place in enumerate(source):
-        if place is None or place.undecided or (place.steps and place.same is None):
-            return None
-        if place.same is not None:
-            found[place.same] = number
-    return found
 
 
 # --- maps -------------------------------------------------------------------------------------------------------------
@@ -146,7 +136,7 @@ def reduce_window(node: Node, env: ShapeEnv) -> tuple[Map, ...]:
     lists = [node.ints(name) or ones for name in ("window_dimensions", "window_strides", "base_dilations")]
     padded = np.zeros((rank, 2)) if padding is None else cast("np.ndarray[tuple[int, ...], np.dtype[np.generic]]", padding)
     plain = [all(each[dim] == 1 for each in lists) and not padded[dim].any() for dim in range(rank)]
-    return _with_initials(node, tuple(at(dim) if plain[dim] else None for dim in range(rank)))
+    return _with_initials(node, tuple(at(dim, wide=not plain[dim]) for dim in range(rank)))
 
 
 def _with_initials(node: Node, source: Map) -> tuple[Map, ...]:
@@ -155,42 +145,55 @@ def _with_initials(node: Node, source: Map) -> tuple[Map, ...]:
 
 
 def along_dim(node: Node, env: ShapeEnv) -> tuple[Map, ...]:
-    """Whole lines along dim `dim`."""
-    return (tuple(None if dim == node.integer("dim") else at(dim) for dim in range(len(node.dims))),)
+    """Lines along dim `dim`, of which positions there tell how much."""
+    return (tuple(at(dim, wide=dim == node.integer("dim")) for dim in range(len(node.dims))),)
 
 
 def dot(node: Node, env: ShapeEnv) -> tuple[Map, ...]:
     """Batch dims of both sides come first in the result, then the free ones of the left, then those of the right."""
-    numbers = table(node.attrs["dot_dimension_numbers"])
-    place = len(axes(numbers, "lhs_batch"))
+    numbers = numbers_of(node, "dot_dimension_numbers")
+    place = len(dims_in(numbers, "lhs_batch"))
     found: list[Map] = []
     for name, operand in zip(("lhs", "rhs"), node.operands[:2], strict=True):
-        batch, contracted = axes(numbers, f"{name}_batch"), axes(numbers, f"{name}_contract")
+        batch, contracted = dims_in(numbers, f"{name}_batch"), dims_in(numbers, f"{name}_contract")
         source: list[Place | None] = []
         for dim in range(len(operand.dims)):
             free = dim not in batch and dim not in contracted
             source.append(at(place) if free else at(batch.index(dim)) if dim in batch else None)
             place += free
         found.append(tuple(source))
-    return (*found, *((None,) * len(operand.dims) for operand in node.operands[2:]))
+    return tuple(found)
+
+
+def scaled_dot(node: Node, env: ShapeEnv) -> tuple[Map, ...]:
+    """The steps are [columns, blocks]; columns come last in the result."""
+    return *dot(node, env), (at(len(node.dims) - 1), None)
 
 
 def convolution(node: Node, env: ShapeEnv) -> tuple[Map, ...]:
-    """Images one by one; of the kernel anything."""
-    numbers, image, kernel = table(node.attrs["dimension_numbers"]), *node.operands
-    batch, result = numbers["input_batch"], numbers["output_batch"]
-    assert isinstance(result, int)
-    whole = node.integer("batch_group_count", 1) == 1
-    return tuple(at(result) if whole and dim == batch else None for dim in range(len(image.dims))), (None,) * len(kernel.dims)
+    """Of the image, windows; which of its channels an output reads follows from the groups. Of the kernel, what makes the output."""
+    numbers, (image, kernel) = numbers_of(node, "dimension_numbers"), node.operands
+    spatial = zip(dims_in(numbers, "input_spatial"), dims_in(numbers, "output_spatial"), strict=True)
+    batch, feature = (cast("int", numbers[name]) for name in ("output_batch", "output_feature"))
+    source: list[Place | None] = [None] * len(image.dims)
+    weights: list[Place | None] = [None] * len(kernel.dims)
+    for dim, result in spatial:
+        source[dim] = at(result, wide=True)
+    source[cast("int", numbers["input_batch"])] = at(batch) if node.integer("batch_group_count", 1) == 1 else at(batch, feature, wide=True)
+    if node.integer("feature_group_count", 1) != 1:
+        source[cast("int", numbers["input_feature"])] = at(feature, wide=True)
+    weights[cast("int", numbers["kernel_output"])] = at(feature)
+    return tuple(source), tuple(weights)
 
 
-def table(value: Attribute) -> dict[str, Attribute]:
-    """Dimension numbers, as an attribute of a node."""
+def numbers_of(node: Node, name: str) -> dict[str, Attribute]:
+    """Dimension numbers, an attribute of a node."""
+    value = node.attrs[name]
     assert isinstance(value, dict)
     return value
 
 
-def axes(numbers: dict[str, Attribute], name: str) -> Sequence[int]:
+def dims_in(numbers: dict[str, Attribute], name: str) -> tuple[int, ...]:
     """The dims that dimension numbers list under `name`."""
     value = numbers[name]
     assert isinstance(value, tuple)

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from disc.ir.graph import Node
+from disc.ir.op_table import OPS, VIEWS
+from disc.ir.reads import Place
 from disc.shapes import Dim, FloorDiv, ShapeEnv, Symbol, Truth, dim_max, dim_min
 from disc.shapes.algebra import Atom, of_atom, of_terms
 
@@ -181,48 +183,24 @@ def split_linear(value: Dim, name: str) -> tuple[Dim, Dim] | None:
 
 
 def view_index(space: IndexSpace, node: Node, index: Index) -> Index | None:
-    """The index in operand 0 that `node` (a pure view) reads for its element at `index`; None when it is not a pure view.
-
-    A `maybe` dim of a broadcast reads position `i * min(size - 1, 1)`: 0 where the operand's size is 1.
-    """
-    source = node.operands[0].dims if node.operands else ()
-    if node.op == "disc.reshape":
-        return space.reshape(index, node.dims, source)
-    if node.op == "stablehlo.transpose":
-        permutation = node.ints("permutation")
-        result = [ZERO] * len(index)
-        for position, axis in enumerate(permutation):
-            result[axis] = index[position]
-        return tuple(result)
-    if node.op == "disc.broadcast_in_dim":
-        maybe = () if space.broadcasts_resolved else node.ints("maybe")
-        return tuple(
-            _broadcast_position(index[axis], source[number], node.dims[axis], number in maybe)
-            for number, axis in enumerate(node.ints("dims"))
-        )
-    if node.op == "disc.slice":
-        starts = [space.env.simplify(space.env.parse(text)) for text in node.texts("starts")]
-        strides = node.ints("strides") or (1,) * len(index)
-        return tuple(start + position * stride for start, position, stride in zip(starts, index, strides, strict=True))
-    if node.op == "disc.diagonals":
-        row, column = node.integer("row"), node.integer("column")
-        distance = index[column] - index[row] + node.dims[row]
-        return tuple(distance if dim == column else position for dim, position in enumerate(index) if dim != row)
-    if node.op == "stablehlo.reverse":
-        reversed_dims = node.ints("dimensions")
-        return tuple(
-            size - 1 - position if axis in reversed_dims else position
-            for axis, (position, size) in enumerate(zip(index, source, strict=True))
-        )
-    return None
+    """The index in operand 0 that `node` (a pure view) reads for its element at `index`; None when it is not a pure view."""
+    if node.op not in VIEWS:
+        return None
+    (source,) = node.operands
+    reads = OPS[node.op].reads
+    if reads is None:
+        return space.reshape(index, node.dims, source.dims)
+    (places,) = reads(node, space.env)
+    return tuple(_position(space, place, size, index) for place, size in zip(places, source.dims, strict=True))
 
 
-def _broadcast_position(position: Dim, size: Dim, result: Dim, maybe: bool) -> Dim:
-    if size == ONE and result != ONE:
-        return ZERO
-    if not maybe:
-        return position if size != ONE else ZERO
-    return position * dim_min(dim_max(size - 1, ZERO), ONE)
+def _position(space: IndexSpace, place: Place | None, size: Dim, index: Index) -> Dim:
+    """Where an undecided place is, is decided without a branch: 0 where the operand's size is 1."""
+    assert place is not None and place.divisor == 1, "a view reads at a place that its index tells"
+    position = place.offset
+    for dim, step in place.steps:
+        position = position + index[dim] * step
+    return position * dim_min(dim_max(size - 1, ZERO), ONE) if place.undecided and not space.broadcasts_resolved else position
 
 
 def part_at(space: IndexSpace, node: Node, index: Index) -> tuple[Node, Index] | None:

@@ -23,17 +23,17 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 
 from disc.ir.costs import op_cost
 from disc.ir.graph import Body, Node, Snapshot
-from disc.ir.op_table import ELEMENTWISE
+from disc.ir.op_table import OPS, VIEWS, Kind, rules_by_op
 from disc.ir.ops import Attribute, build, main_block, tensor_type
 from disc.ir.passes import CompileState, Pass
+from disc.ir.reads import Place
 from disc.ir.rewriting import element_type, entries, erase_dead, make_reshape, make_splat, named_type, splat_value
 from disc.ir.stages import load_env
 from disc.ir.symbols import ModuleEnv
 from disc.passes.fusion.clone_producers import MOST_COST
 from disc.passes.fusion.clusters import STORED
-from disc.shapes import Dim
+from disc.shapes import Dim, ShapeEnv
 
-MOVES = ("disc.broadcast_in_dim", "disc.reshape", "stablehlo.transpose")
 INTEGERS = {"i32": np.int32, "i64": np.int64}  # narrower ones might not hold a position
 
 
@@ -49,7 +49,7 @@ class TabulateDistances(Pass):
         env = load_env(module)
         snapshot = Snapshot(env)
         body = snapshot.block(main_block(module))
-        found = read_forms(body)
+        found = read_forms(body, env)
         tables = _Tables(env, snapshot)
         replaced: list[tuple[ir.Value, ir.Value]] = []
         for node, is_index in read_by_distance(body, found).items():
@@ -77,12 +77,11 @@ class Form:
 Forms = dict[Node, Form]
 
 
-def read_forms(body: Body) -> Forms:
+def read_forms(body: Body, env: ShapeEnv) -> Forms:
     """The form of every value."""
     found: Forms = {}
     for node in body.nodes:
-        rule = _elementwise if node.op in ELEMENTWISE else _FORMS.get(node.op, _unknown)
-        form = rule(node, [found[operand] for operand in node.operands])
+        form = _FORMS.get(node.op, _unknown)(node, [found[operand] for operand in node.operands], env)
         found[node] = form if form.pair is not None else Form(form.slopes, _opposite(form.slopes, node.dims))
     return found
 
@@ -95,22 +94,22 @@ def _opposite(slopes: Sequence[int | None], dims: Sequence[Dim]) -> tuple[int, i
     return counted[0], counted[1]
 
 
-def _unknown(node: Node, operands: Sequence[Form]) -> Form:
+def _unknown(node: Node, operands: Sequence[Form], env: ShapeEnv) -> Form:
     return Form((None,) * len(node.dims))
 
 
-def _constant(node: Node, operands: Sequence[Form]) -> Form:
+def _constant(node: Node, operands: Sequence[Form], env: ShapeEnv) -> Form:
     value = node.attrs["value"]
     splat = isinstance(value, np.ndarray) and value.size > 0 and bool((value == value.flat[0]).all())
     return Form((0 if splat else None,) * len(node.dims))
 
 
-def _iota(node: Node, operands: Sequence[Form]) -> Form:
+def _iota(node: Node, operands: Sequence[Form], env: ShapeEnv) -> Form:
     slope = 1 if node.element in INTEGERS else None
     return Form(tuple(slope if dim == node.integer("dim") else 0 for dim in range(len(node.dims))))
 
 
-def _elementwise(node: Node, operands: Sequence[Form]) -> Form:
+def _elementwise(node: Node, operands: Sequence[Form], env: ShapeEnv) -> Form:
     """Scalars are alike everywhere."""
     forms = [form if form.slopes else Form((0,) * len(node.dims)) for form in operands]
     slopes = tuple(_slope(node, [form.slopes[dim] for form in forms]) for dim in range(len(node.dims)))
@@ -145,32 +144,38 @@ def _ordered(places: Sequence[int | None], pair: tuple[int, int]) -> tuple[int, 
     return first, second
 
 
-def _move(node: Node, operands: Sequence[Form]) -> Form:
-    places = places_of(node)
-    return _unknown(node, operands) if places is None else _moved(node, operands[0], places)
+def _move(node: Node, operands: Sequence[Form], env: ShapeEnv) -> Form:
+    places = places_of(node, env)
+    return _unknown(node, operands, env) if places is None else _moved(node, operands[0], places)
 
 
-def places_of(view: Node) -> list[int | None] | None:
-    """For each dim of a transpose, broadcast or reshape the dim of its operand that it is, None for none; None where that is not so."""
-    source = view.operands[0].dims
-    if view.op == "stablehlo.transpose":
-        return list(view.ints("permutation"))
-    if view.op == "disc.broadcast_in_dim":
-        expanded = {dim: number for number, dim in enumerate(view.ints("dims")) if source[number] != 1}
-        return None if view.ints("maybe") else [expanded.get(dim) for dim in range(len(view.dims))]
-    inner, outer = ([dim for dim, size in enumerate(dims) if size != 1] for dims in (source, view.dims))
-    if [source[dim] for dim in inner] != [view.dims[dim] for dim in outer]:
-        return None
-    known = dict(zip(outer, inner, strict=True))
-    return [known.get(dim) for dim in range(len(view.dims))]
+def places_of(view: Node, env: ShapeEnv) -> list[int | None] | None:
+    """For each dim of a view the dim of its operand that it is, None where it repeats; None where one is but a part of a dim, or the call
+    decides."""
+    source, reads = view.operands[0].dims, OPS[view.op].reads
+    if reads is None:
+        inner, outer = ([dim for dim, size in enumerate(dims) if size != 1] for dims in (source, view.dims))
+        if [source[dim] for dim in inner] != [view.dims[dim] for dim in outer]:
+            return None
+        known = dict(zip(outer, inner, strict=True))
+        return [known.get(dim) for dim in range(len(view.dims))]
+    found: list[int | None] = [None] * len(view.dims)
+    for number, place in enumerate(reads(view, env)[0]):
+        if place is None or place.undecided or (place.same is None and place != Place()):
+            return None
+        if place.same is not None:
+            found[place.same] = number
+            if not OPS[view.op].repeats and view.dims[place.same] != source[number]:
+                return None
+    return found
 
 
-def _gather(node: Node, operands: Sequence[Form]) -> Form:
+def _gather(node: Node, operands: Sequence[Form], env: ShapeEnv) -> Form:
     """Element by element of the indices, but for those that count along dims of the operand."""
     pair = operands[1].pair
     places = _index_places(node)
     if pair is None or not set(pair) <= set(places):
-        return _unknown(node, operands)
+        return _unknown(node, operands, env)
     return Form((None,) * len(node.dims), _ordered(places, pair))
 
 
@@ -185,9 +190,10 @@ def _index_places(gather: Node) -> list[int | None]:
     return [None if place in batch else place for place in places]
 
 
-_FORMS: dict[str, Callable[[Node, Sequence[Form]], Form]] = {
-    "stablehlo.constant": _constant, "disc.iota": _iota, "disc.gather": _gather, **dict.fromkeys(MOVES, _move),
-}  # fmt: skip
+_FORMS: dict[str, Callable[[Node, Sequence[Form], ShapeEnv], Form]] = rules_by_op(
+    "tabulate-distances", {"stablehlo.constant": _constant, "disc.iota": _iota, "disc.gather": _gather},
+    {Kind.ELEMENTWISE: _elementwise, Kind.VIEW: _move},
+)  # fmt: skip
 
 
 def read_by_distance(body: Body, found: Forms) -> dict[Node, bool]:
@@ -207,7 +213,7 @@ def read_by_distance(body: Body, found: Forms) -> dict[Node, bool]:
 def _before_broadcasts(node: Node) -> Node:
     """What `node` is a view of, with the views that add no elements."""
     path = [node]
-    while path[-1].op in MOVES:
+    while path[-1].op in VIEWS:
         path.append(path[-1].operands[0])
     node = path.pop()
     while path and len([size for size in path[-1].dims if size != 1]) == len([size for size in node.dims if size != 1]):
@@ -246,10 +252,11 @@ class _Tables:
         self.env, self.ops = env, snapshot.ops
         self._known: dict[tuple[Node, int | None, int | None], ir.Value] = {}
         self._before: ir.Operation | None = None
-        self._rules: dict[str, Callable[[Node, int | None, int | None], ir.Value]] = {
+        own: dict[str, Callable[[Node, int | None, int | None], ir.Value]] = {
             "stablehlo.constant": self._constant, "disc.iota": self._iota, "disc.gather": self._gather,
-            "disc.broadcast_in_dim": self._broadcast, "disc.reshape": self._reshape, "stablehlo.transpose": self._transpose,
+            "disc.broadcast_in_dim": self._broadcast, "disc.reshape": self._reshape,
         }  # fmt: skip
+        self._rules = rules_by_op("tables", own, {Kind.ELEMENTWISE: self._elementwise, Kind.VIEW: self._permuted})
 
     def diagonals(self, node: Node, pair: tuple[int, int]) -> ir.Value:
         """`node`, read out of a table."""
@@ -271,8 +278,7 @@ class _Tables:
         """`node` in row 0, with the distances as columns: one by distance is the same in every row. Not both are None."""
         key = (node, row, column)
         if key not in self._known:
-            rule = self._elementwise if node.op in ELEMENTWISE else self._rules[node.op]
-            self._known[key] = rule(node, row, column)
+            self._known[key] = self._rules[node.op](node, row, column)
         return self._known[key]
 
     def _operand(self, node: Node, number: int, row: int | None, column: int | None) -> ir.Value:
@@ -335,8 +341,7 @@ class _Tables:
 
     def _broadcast(self, node: Node, row: int | None, column: int | None) -> ir.Value:
         """A dim of size 1 of the operand that the rows repeat goes."""
-        places = places_of(node)
-        assert places is not None
+        places = self._places(node)
         inner = None if row is None else places[row]
         source = self._operand(node, 0, inner, None if column is None else places[column])
         type_, dims = self._type(node, row, column), list(node.ints("dims"))
@@ -354,17 +359,22 @@ class _Tables:
         assert self._before is not None
         return make_reshape(self._operand(node, 0, *self._inner(node, row, column)), self._type(node, row, column), self._before)
 
-    def _transpose(self, node: Node, row: int | None, column: int | None) -> ir.Value:
-        order = node.ints("permutation")
+    def _permuted(self, node: Node, row: int | None, column: int | None) -> ir.Value:
+        """Of a view that has each dim of its operand once."""
+        order = [dim for dim in self._places(node) if dim is not None]
         source = self._operand(node, 0, *self._inner(node, row, column))
         kept = [dim - (row is not None and dim > order[row]) for place, dim in enumerate(order) if place != row]
         return self._make("stablehlo.transpose", [source], self._type(node, row, column), permutation=kept)
 
     def _inner(self, node: Node, row: int | None, column: int | None) -> tuple[int | None, int | None]:
         """Which dims of the operand of a view `row` and `column` are."""
-        places = places_of(node)
-        assert places is not None
+        places = self._places(node)
         return None if row is None else places[row], None if column is None else places[column]
+
+    def _places(self, view: Node) -> list[int | None]:
+        places = places_of(view, self.env)
+        assert places is not None, "a value by distance is seen through views of whole dims"
+        return places
 
     def _gather(self, node: Node, row: int | None, column: int | None) -> ir.Value:
         """One dim fewer in the indices and in the result."""

@@ -21,9 +21,10 @@ from torch_mlir import ir
 
 from disc.errors import ShapeConstraintError
 from disc.ir.graph import Attribute, Node, Snapshot
-from disc.ir.op_table import ELEMENTWISE
+from disc.ir.op_table import OPS, VIEWS, Kind, rules_by_op
 from disc.ir.ops import main_block
 from disc.ir.passes import CompileState, Pass
+from disc.ir.reads import Map, dims_in, numbers_of
 from disc.ir.stages import load_env
 from disc.ir.symbols import ModuleEnv
 from disc.shapes import Condition, Dim, ShapeEnv, Truth
@@ -164,17 +165,11 @@ class _Analysis:
 
     def visit(self, node: Node) -> None:
         """Finds the state of one value."""
-        rule = RULES.get(node.op)
         states = [self.states[operand] for operand in node.operands]
         try:
             if node.op not in OF_NUMBERS and any(isinstance(state, Numbered) for state in states):
                 raise NotIndependent("it uses the place of a row as data")
-            if rule is not None:
-                state = rule(self, node)
-            elif any(states):
-                raise NotIndependent("there is no rule for it")
-            else:
-                state = None
+            state = RULES[node.op](self, node)
             self._check(node, state)
         except NotIndependent as reason:
             raise NotIndependent(f"{node.op}{f' at {node.line}' if node.line else ''}: {reason}") from None
@@ -194,31 +189,53 @@ class _Analysis:
     def state(self, node: Node, operand: int = 0) -> State:
         return self.states[node.operands[operand]]
 
-    def all_uniform(self, nodes: Sequence[Node]) -> None:
-        if any(self.states[node] is not None for node in nodes):
-            raise NotIndependent("an operand depends on the rows that must not")
-
 
 Rule = Callable[[_Analysis, Node], State]
 
 
-def _elementwise(analysis: _Analysis, node: Node) -> State:
-    """All operands that have dims carry the rows alike; scalars (of clamp and select) are the same for all."""
-    ranked = [operand for operand in node.operands if operand.dims]
-    analysis.all_uniform([operand for operand in node.operands if not operand.dims])
-    return _alike(analysis, ranked)
-
-
-def _alike(analysis: _Analysis, nodes: Sequence[Node]) -> State:
-    found = {analysis.states[node] for node in nodes}
+def _by_reads(analysis: _Analysis, node: Node) -> State:
+    """Every element reads values that are carried in its own row alone, and no uniform value at a place that follows the row."""
+    reads = OPS[node.op].reads
+    if reads is None:
+        return _unknown(analysis, node)
+    maps = list(zip(node.operands, reads(node, analysis.env), strict=True))
+    found: dict[State, None] = {}
+    for operand, places in maps:
+        state = analysis.states[operand]
+        if state is not None:
+            found[_followed(analysis, node, operand, state, places)] = None
+        if any(place is not None and analysis.mentions(place.offset) for place in places):
+            raise NotIndependent("the number of rows decides where it begins")
     if len(found) > 1:
         raise NotIndependent("its operands have their rows along different dims")
-    return next(iter(found), None)
+    state = next(iter(found), None) or _spread(analysis, node)
+    if state is not None and not isinstance(state, Numbered):
+        _check_uniform(analysis, [places for operand, places in maps if analysis.states[operand] is None], state.axis)
+    return state
 
 
-def _made(analysis: _Analysis, node: Node) -> State:
-    """Constants and weights."""
+def _unknown(analysis: _Analysis, node: Node) -> State:
+    if any(analysis.states[operand] for operand in node.operands):
+        raise NotIndependent("there is no rule for it")
     return None
+
+
+def _followed(analysis: _Analysis, node: Node, operand: Node, state: Carried | Numbered, places: Map) -> State:
+    """Where the rows of an operand are in the result."""
+    place = places[state.axis] if state.axis < len(places) else None
+    if place is None or place.same is None:
+        raise NotIndependent(f"{OPS[node.op].mixing} the rows")
+    if place.undecided and analysis.env.equal(operand.dims[state.axis], node.dims[place.same]) is not Truth.YES:
+        raise NotIndependent("whether the rows are broadcast is decided by their number")
+    return _moved(state, place.same, state.inner)
+
+
+def _check_uniform(analysis: _Analysis, maps: Sequence[Map], axis: int) -> None:
+    """Values that are the same for every row are read alike in each."""
+    for place in (place for places in maps for place in places if place is not None and place.follows(axis)):
+        if place.undecided:
+            raise NotIndependent("whether the rows are broadcast is decided by their number")
+        raise NotIndependent("it uses the place of a row as data")
 
 
 def _dim_value(analysis: _Analysis, node: Node) -> State:
@@ -247,19 +264,6 @@ def _iota(analysis: _Analysis, node: Node) -> State:
     return Numbered(state.axis)
 
 
-def _broadcast(analysis: _Analysis, node: Node) -> State:
-    state, targets, undecided = analysis.state(node), node.ints("dims"), node.ints("maybe")
-    if state is not None:
-        same = analysis.env.equal(node.operands[0].dims[state.axis], node.dims[targets[state.axis]]) is Truth.YES
-        if state.axis in undecided and not same:
-            raise NotIndependent("whether the rows are broadcast is decided by their number")
-        return _moved(state, targets[state.axis], state.inner)
-    made = _spread(analysis, node)
-    if made is not None and any(targets[axis] == made.axis for axis in undecided):
-        raise NotIndependent("whether the rows are broadcast is decided by their number")
-    return made
-
-
 def _moved(state: Carried | Numbered, axis: int, inner: Dim) -> State:
     if isinstance(state, Carried):
         return Carried(axis, inner)
@@ -283,49 +287,9 @@ def _reshape(analysis: _Analysis, node: Node) -> State:
     raise NotIndependent("its rows are mixed with another dim")
 
 
-def _transpose(analysis: _Analysis, node: Node) -> State:
-    state = analysis.state(node)
-    return None if state is None else Carried(node.ints("permutation").index(state.axis), state.inner)
-
-
-def _reduce(analysis: _Analysis, node: Node) -> State:
-    count = len(node.siblings)
-    analysis.all_uniform(node.operands[count:])
-    state = _alike(analysis, node.operands[:count])
-    if state is None:
-        return None
-    gone = node.ints("dimensions")
-    if state.axis in gone:
-        raise NotIndependent("it reduces over the rows")
-    return Carried(state.axis - sum(axis < state.axis for axis in gone), state.inner)
-
-
-def _reduce_window(analysis: _Analysis, node: Node) -> State:
-    count = len(node.siblings)
-    analysis.all_uniform(node.operands[count:])
-    state = _alike(analysis, node.operands[:count])
-    if state is not None and node.ints("window_dimensions")[state.axis] != 1:
-        raise NotIndependent("its window slides over the rows")
-    if state is not None:  # with a window of one, any other stride or padding would change the size, which _check sees
-        steps = [node.ints(name) for name in ("window_strides", "base_dilations") if name in node.attrs]
-        if any(step[state.axis] != 1 for step in steps) or _padded(node, state.axis):
-            raise NotIndependent("its window slides over the rows")
-    return state
-
-
-def _padded(node: Node, axis: int) -> bool:
-    padding = node.attrs.get("padding")
-    return padding is not None and any(int(each) for each in padding[axis])  # pyright: ignore[reportIndexIssue, reportArgumentType, reportGeneralTypeIssues, reportOptionalSubscript]
-
-
 def _concatenate(analysis: _Analysis, node: Node) -> State:
     numbers = [operand for operand in node.operands if isinstance(analysis.states[operand], Numbered)]
-    if numbers:
-        return _with_numbers(analysis, node, numbers)
-    state = _alike(analysis, node.operands)
-    if state is not None and node.integer("dimension") == state.axis:
-        raise NotIndependent("it concatenates along the rows")
-    return state
+    return _with_numbers(analysis, node, numbers) if numbers else _by_reads(analysis, node)
 
 
 def _with_numbers(analysis: _Analysis, node: Node, numbers: Sequence[Node]) -> State:
@@ -341,134 +305,51 @@ def _with_numbers(analysis: _Analysis, node: Node, numbers: Sequence[Node]) -> S
     return Numbered(state.axis, along, before.const)
 
 
-def _slice(analysis: _Analysis, node: Node) -> State:
-    state = analysis.state(node)
-    for axis, (start, stride) in enumerate(zip(node.texts("starts"), node.ints("strides"), strict=True)):
-        if analysis.mentioned(start):
-            raise NotIndependent("the number of rows decides where it begins")
-        if state is not None and axis == state.axis and (analysis.env.simplify(analysis.env.parse(start)) != 0 or stride != 1):
-            raise NotIndependent("it takes some of the rows")
-    return state
-
-
-def _pad(analysis: _Analysis, node: Node) -> State:
-    analysis.all_uniform(node.operands[1:])
-    state = analysis.state(node)
-    for axis, (low, interior) in enumerate(zip(node.texts("low"), node.ints("interior"), strict=True)):
-        if analysis.mentioned(low):
-            raise NotIndependent("the number of rows decides how much it pads")
-        if state is not None and axis == state.axis and (analysis.env.simplify(analysis.env.parse(low)) != 0 or interior):
-            raise NotIndependent("it pads between the rows")
-    return state
-
-
-def _along_other_dims(name: str) -> Rule:
-    """Ops that work along the dims of attribute `name`."""
-
-    def rule(analysis: _Analysis, node: Node) -> State:
-        state = analysis.state(node)
-        value = node.attrs[name]
-        if state is not None and state.axis in (value if isinstance(value, tuple) else (value,)):
-            raise NotIndependent("it works along the rows")
-        return state
-
-    return rule
-
-
-def _table(value: Attribute) -> dict[str, Attribute]:
-    assert isinstance(value, dict)
-    return value
-
-
-def _axes(table: dict[str, Attribute], name: str) -> tuple[int, ...]:
-    value = table[name]
-    assert isinstance(value, tuple)
-    return value  # pyright: ignore[reportReturnType]
-
-
-def _dot(analysis: _Analysis, node: Node) -> State:
-    """The rows are a batch dim of both sides, or a free dim of one."""
-    numbers = _table(node.attrs["dot_dimension_numbers"])
-    sides = [(analysis.state(node, side), _axes(numbers, f"{name}_batch"), _axes(numbers, f"{name}_contract"))
-             for side, name in ((0, "lhs"), (1, "rhs"))]  # fmt: skip
-    carried = [(side, state) for side, (state, _, _) in enumerate(sides) if state is not None]
-    if not carried:
-        return None
-    if len(carried) == 2:
-        positions = [batch.index(state.axis) if state.axis in batch else -1 for state, batch, _ in sides if state is not None]
-        if positions[0] != positions[1] or positions[0] < 0 or carried[0][1].inner != carried[1][1].inner:
-            raise NotIndependent("it multiplies rows with other rows")
-        return Carried(positions[0], carried[0][1].inner)
-    side, state = carried[0]
-    _, batch, contract = sides[side]
-    if state.axis in contract or state.axis in batch:
-        raise NotIndependent("it sums over the rows")
-    free = [axis for axis in range(len(node.operands[side].dims)) if axis not in (*batch, *contract)]
-    left = len(node.operands[0].dims) - len(sides[0][1]) - len(sides[0][2]) if side == 1 else 0
-    return Carried(len(batch) + left + free.index(state.axis), state.inner)
-
-
-def _convolution(analysis: _Analysis, node: Node) -> State:
-    numbers = _table(node.attrs["dimension_numbers"])
-    analysis.all_uniform(node.operands[1:])
-    state = analysis.state(node)
-    if state is None:
-        return None
-    if state.axis != numbers["input_batch"] or node.integer("batch_group_count", 1) != 1:
-        raise NotIndependent("its window slides over the rows")
-    output = numbers["output_batch"]
-    assert isinstance(output, int)
-    return Carried(output, state.inner)
-
-
 def _gather(analysis: _Analysis, node: Node) -> State:
     """Each row's own indices into one table, the same indices into every row, or each row's indices into that row (through a batching
     dim, or through the numbers of the rows among the indices)."""
-    numbers = _table(node.attrs["dimension_numbers"])
-    table, indices = analysis.state(node, 0), analysis.state(node, 1)
-    if any(analysis.mentioned(size) for position, size in enumerate(node.texts("sizes")) if table is None or position != table.axis):
+    numbers = numbers_of(node, "dimension_numbers")
+    source, indices = analysis.state(node, 0), analysis.state(node, 1)
+    if any(analysis.mentioned(size) for position, size in enumerate(node.texts("sizes")) if source is None or position != source.axis):
         raise NotIndependent("the number of rows decides how much it takes")
-    offsets, vector = _axes(numbers, "offset_dims"), numbers["vector_dim"]
+    offsets, vector = dims_in(numbers, "offset_dims"), numbers["vector_dim"]
     assert isinstance(vector, int)
     kept = [axis for axis in range(len(node.dims)) if axis not in offsets]  # where the dims of the indices go
-    if isinstance(table, Numbered) or (isinstance(indices, Numbered) and not _own_row(numbers, table, indices, vector)):
+    if isinstance(source, Numbered) or (isinstance(indices, Numbered) and not _own_row(numbers, source, indices, vector)):
         raise NotIndependent("it uses the place of a row as data")
     if isinstance(indices, Numbered):
         return Carried(kept[indices.axis - (indices.axis > vector)])
     if indices is not None and indices.axis != vector:
         place = kept[indices.axis - (indices.axis > vector)]
-        if table is None:
+        if source is None:
             return Carried(place, indices.inner)
-        pairs = list(zip(_axes(numbers, "operand_batch"), _axes(numbers, "indices_batch"), strict=True))
-        if (table.axis, indices.axis) in pairs and table.inner == indices.inner:
+        pairs = list(zip(dims_in(numbers, "operand_batch"), dims_in(numbers, "indices_batch"), strict=True))
+        if (source.axis, indices.axis) in pairs and source.inner == indices.inner:
             return Carried(place, indices.inner)
-    if table is not None and indices is None:
-        dropped = (*_axes(numbers, "collapsed"), *_axes(numbers, "operand_batch"))
-        whole = analysis.env.parse(node.texts("sizes")[table.axis])
-        taken = analysis.env.equal(whole, node.operands[0].dims[table.axis]) is Truth.YES
-        if table.axis not in dropped and table.axis not in _axes(numbers, "start_map") and taken:
+    if source is not None and indices is None:
+        dropped = (*dims_in(numbers, "collapsed"), *dims_in(numbers, "operand_batch"))
+        whole = analysis.env.parse(node.texts("sizes")[source.axis])
+        taken = analysis.env.equal(whole, node.operands[0].dims[source.axis]) is Truth.YES
+        if source.axis not in dropped and source.axis not in dims_in(numbers, "start_map") and taken:
             window = [axis for axis in range(len(node.operands[0].dims)) if axis not in dropped]
-            return Carried(offsets[window.index(table.axis)], table.inner)
-    if table is None and indices is None:
+            return Carried(offsets[window.index(source.axis)], source.inner)
+    if source is None and indices is None:
         return None
     raise NotIndependent("it gathers from other rows")
 
 
 def _own_row(numbers: dict[str, Attribute], table: State, indices: Numbered, vector: int) -> bool:
     """Whether the one index into the dim of the rows is the number of the row that it stands in."""
-    mapped = _axes(numbers, "start_map")
+    mapped = dims_in(numbers, "start_map")
     if not isinstance(table, Carried) or table.inner != ONE or indices.dim != vector or indices.position >= len(mapped):
         return False
-    return mapped[indices.position] == table.axis and mapped.count(table.axis) == 1 and table.axis in _axes(numbers, "collapsed")
+    return mapped[indices.position] == table.axis and mapped.count(table.axis) == 1 and table.axis in dims_in(numbers, "collapsed")
 
 
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(ELEMENTWISE, _elementwise),
-    "stablehlo.constant": _made, "disc.weight": _made, "disc.dim_value": _dim_value, "disc.iota": _iota,
-    "disc.broadcast_in_dim": _broadcast, "disc.reshape": _reshape, "stablehlo.transpose": _transpose,
-    "stablehlo.reduce": _reduce, "stablehlo.reduce_window": _reduce_window, "stablehlo.concatenate": _concatenate,
-    "disc.slice": _slice, "disc.pad": _pad, "stablehlo.reverse": _along_other_dims("dimensions"),
-    "disc.cumulative": _along_other_dims("dim"), "stablehlo.dot_general": _dot, "stablehlo.convolution": _convolution,
-    "disc.gather": _gather,
-}  # fmt: skip
-OF_NUMBERS = frozenset({"disc.broadcast_in_dim", "disc.reshape", "stablehlo.concatenate", "disc.gather"})
+RULES: dict[str, Rule] = rules_by_op(
+    "find-batch-dim",
+    {"disc.dim_value": _dim_value, "disc.iota": _iota, "disc.reshape": _reshape, "stablehlo.concatenate": _concatenate,
+     "disc.gather": _gather},
+    dict.fromkeys(Kind, _by_reads),
+)  # fmt: skip
+OF_NUMBERS = VIEWS | {"stablehlo.concatenate", "disc.gather"}

@@ -18,7 +18,7 @@ from typing import ClassVar
 from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
-from disc.ir.op_table import ELEMENTWISE
+from disc.ir.op_table import Kind, rules_by_op
 from disc.ir.ops import block_ops, build, dims_of, ints_attr, main_block, rank_of, strings, strings_attr, to_attribute
 from disc.ir.passes import CompileState, Pass
 from disc.ir.rewriting import defining, element_type, entries, erase_dead, is_one, make_reshape, make_splat, named_type, splat_value
@@ -190,11 +190,12 @@ def _of_gather(op: ir.Operation, place: int) -> Sources | None:
     return [numbers.operand_batching_dims[batch.index(number)] if number in batch else None, number]
 
 
-_SOURCES = {
-    **dict.fromkeys(ELEMENTWISE, _of_elementwise),
-    "stablehlo.transpose": _of_transpose, "disc.broadcast_in_dim": _of_broadcast, "stablehlo.reduce": _of_reduce,
-    "stablehlo.dot_general": _of_dot, "disc.gather": _of_gather,
-}  # fmt: skip
+_SOURCES = rules_by_op(
+    "split-batch",
+    {"stablehlo.transpose": _of_transpose, "disc.broadcast_in_dim": _of_broadcast, "stablehlo.reduce": _of_reduce,
+     "stablehlo.dot_general": _of_dot, "disc.gather": _of_gather},
+    {Kind.ELEMENTWISE: _of_elementwise},
+)  # fmt: skip
 
 
 # --- the rewrite ----------------------------------------------------------------------------------------------------------------

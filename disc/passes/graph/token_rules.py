@@ -16,8 +16,10 @@ from typing import cast
 
 import numpy as np
 
-from disc.ir.graph import Attribute, Body, Node
-from disc.ir.op_table import ELEMENTWISE
+from disc.ir import op_table
+from disc.ir.graph import Body, Node
+from disc.ir.op_table import OPS, VIEWS, rules_by_op
+from disc.ir.reads import Place, dims_in, numbers_of
 from disc.ir.reducers import IN_ORDER
 from disc.shapes import Dim, ShapeEnv, Truth
 
@@ -105,12 +107,7 @@ class Tokens:
     def _visit(self, node: Node) -> None:
         try:
             self.found.kinds[node] = self.kind(node)
-            rule = RULES.get(node.op)
-            if rule is None:
-                if any(self.found.kinds[each] is not Kind.UNIFORM for each in node.operands):
-                    raise NotPacked("there is no rule for it")
-            else:
-                rule(self, node)
+            RULES[node.op](self, node)
             self._check_kinds(node)
             numbers = [each for each in node.operands if self.found.numbers.get(each) in (Number.ROW, Number.PLACE)]
             if numbers and node not in self.found.numbers and node not in self.found.own:
@@ -278,9 +275,31 @@ def _reshape(tokens: Tokens, node: Node) -> None:
     _number_of_view(tokens, node)
 
 
-def _transpose(tokens: Tokens, node: Node) -> None:
-    if node.operands[0] in tokens.outside:
+def _by_reads(tokens: Tokens, node: Node) -> None:
+    """Rows and tokens keep their places; what pairs of two sequences hold is seen through a view."""
+    reads = OPS[node.op].reads
+    if reads is None:
+        _unknown(tokens, node)
+        return
+    for operand, places in zip(node.operands, reads(node, tokens.env), strict=True):
+        for axis, place in enumerate(places):
+            size = operand.dims[axis]
+            kept = place is not None and place.same is not None and tokens.env.equal(size, node.dims[place.same]) is Truth.YES
+            if tokens.mentions(size) and not kept:
+                raise NotPacked(f"{OPS[node.op].mixing} rows or tokens")
+            if not kept and place is not None and (tokens.mentions(place.offset) or _follows_marked(tokens, node, place)):
+                raise NotPacked("rows or tokens decide what it reads")
+    if node.op in VIEWS and node.operands[0] in tokens.outside:
         tokens.outside[node] = tokens.outside[node.operands[0]]
+
+
+def _follows_marked(tokens: Tokens, node: Node, place: Place) -> bool:
+    return any(place.follows(axis) for axis in tokens.marked(node))
+
+
+def _unknown(tokens: Tokens, node: Node) -> None:
+    if any(tokens.found.kinds[each] is not Kind.UNIFORM for each in node.operands):
+        raise NotPacked("there is no rule for it")
 
 
 def _reduce(tokens: Tokens, node: Node) -> None:
@@ -326,8 +345,7 @@ def splat(node: Node) -> float | None:
 
 def _concatenate(tokens: Tokens, node: Node) -> None:
     along = node.integer("dimension")
-    if any(along in tokens.marked(each) for each in (node, *node.operands)):
-        raise NotPacked("it concatenates along rows or tokens")
+    _by_reads(tokens, node)
     numbers = [tokens.found.numbers.get(each) for each in node.operands]
     if numbers == [Number.ROW, Number.POSITION] and all(each.dims[along] == ONE for each in node.operands):
         tokens.found.numbers[node] = Number.PLACE
@@ -370,44 +388,21 @@ def _select(tokens: Tokens, node: Node, axis: int, start: Dim) -> None:
     tokens.found.least = max(tokens.found.least, offset + (not from_end))
 
 
-def _pad(tokens: Tokens, node: Node) -> None:
-    if any(tokens.found.kinds[each] is not Kind.UNIFORM for each in node.operands[1:]) or any(map(tokens.mentioned, node.texts("low"))):
-        raise NotPacked("rows or tokens decide how it pads")
-    (source, *_) = node.operands
-    pads = zip(source.dims, node.dims, node.texts("low"), node.ints("interior"), strict=True)
-    if any(tokens.mentions(size) and (size != wide or low.strip() != "0" or inside) for size, wide, low, inside in pads):
-        raise NotPacked("it pads between rows or tokens")
-
-
-def _along_other_dims(name: str) -> Rule:
-    def rule(tokens: Tokens, node: Node) -> None:
-        value = node.attrs[name]
-        axes = value if isinstance(value, tuple) else (value,)
-        if any(axis in tokens.marked(node.operands[0]) for axis in axes):
-            raise NotPacked("it works along rows or tokens")
-
-    return rule
-
-
-def _axes(table: dict[str, Attribute], name: str) -> tuple[int, ...]:
-    return cast("tuple[int, ...]", table[name])
-
-
 def _dot(tokens: Tokens, node: Node) -> None:
-    numbers = cast("dict[str, Attribute]", node.attrs["dot_dimension_numbers"])
+    numbers = numbers_of(node, "dot_dimension_numbers")
     left, right = node.operands[:2]
     kinds = tokens.found.kinds
     if any(kinds[each] is not Kind.UNIFORM for each in node.operands[2:]):
         raise NotPacked("its scales depend on tokens")
-    contracted = list(zip(_axes(numbers, "lhs_contract"), _axes(numbers, "rhs_contract"), strict=True))
+    contracted = list(zip(dims_in(numbers, "lhs_contract"), dims_in(numbers, "rhs_contract"), strict=True))
     summed = [(one, other) for one, other in contracted if tokens.mentions(left.dims[one]) or tokens.mentions(right.dims[other])]
     if Kind.UNIFORM in (kinds[left], kinds[right]):
-        if summed or any(axis in tokens.marked(left) for axis in _axes(numbers, "lhs_batch")):
+        if summed or any(axis in tokens.marked(left) for axis in dims_in(numbers, "lhs_batch")):
             raise NotPacked("it sums over rows or tokens")
         return
     if Kind.SEQUENCES in (kinds[left], kinds[right]) and kinds[left] is not kinds[right]:
         raise NotPacked("it multiplies tokens with values of a sequence")
-    batch = list(zip(_axes(numbers, "lhs_batch"), _axes(numbers, "rhs_batch"), strict=True))
+    batch = list(zip(dims_in(numbers, "lhs_batch"), dims_in(numbers, "rhs_batch"), strict=True))
     for side, axes in ((left, {one for one, _ in batch}), (right, {other for _, other in batch})):
         rows = [axis for axis in tokens.marked(side) if "B" in tokens.letters(side.dims[axis])[0]]
         if any(axis not in axes for axis in rows) and (len(rows) != 1 or kinds[left] is Kind.SEQUENCES or _has_rows(tokens, left, right)):
@@ -434,13 +429,13 @@ def _sum_of_pairs(tokens: Tokens, node: Node, summed: list[tuple[int, int]]) -> 
 
 
 def _gather(tokens: Tokens, node: Node) -> None:
-    numbers = cast("dict[str, Attribute]", node.attrs["dimension_numbers"])
+    numbers = numbers_of(node, "dimension_numbers")
     table, indices = node.operands
     kinds = tokens.found.kinds
     marked = tokens.marked(table)
     if tokens.found.numbers.get(indices) is Number.PLACE:
         plain = table.dims == (tokens.rows, tokens.length) and node.texts("sizes") == ("1", "1")
-        maps = _axes(numbers, "start_map") == (0, 1) and _axes(numbers, "collapsed") == (0, 1)
+        maps = dims_in(numbers, "start_map") == (0, 1) and dims_in(numbers, "collapsed") == (0, 1)
         if not plain or not maps or tokens.order(node.dims) != tokens.order(table.dims):
             raise NotPacked("it uses the place of a token as data")
         tokens.found.own.add(node)
@@ -451,17 +446,16 @@ def _gather(tokens: Tokens, node: Node) -> None:
         if kinds[indices] is not kinds[node] or numbers["vector_dim"] in tokens.marked(indices):
             raise NotPacked("it takes as much as there are rows or tokens")
         return
-    used = {*_axes(numbers, "start_map"), *_axes(numbers, "collapsed"), *_axes(numbers, "operand_batch")}
+    used = {*dims_in(numbers, "start_map"), *dims_in(numbers, "collapsed"), *dims_in(numbers, "operand_batch")}
     taken = [tokens.env.simplify(tokens.env.parse(size)) for size in node.texts("sizes")]
     if kinds[indices] is not Kind.UNIFORM or any(axis in used or taken[axis] != table.dims[axis] for axis in marked):
         raise NotPacked("it gathers from other rows or tokens")
 
 
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(ELEMENTWISE, _same),
-    "stablehlo.constant": _made, "disc.weight": _made, "disc.dim_value": _dim_value, "disc.iota": _iota,
-    "disc.broadcast_in_dim": _broadcast, "disc.reshape": _reshape, "stablehlo.transpose": _transpose, "stablehlo.reduce": _reduce,
-    "stablehlo.concatenate": _concatenate, "disc.slice": _slice, "disc.pad": _pad, "disc.gather": _gather,
-    "stablehlo.reverse": _along_other_dims("dimensions"), "disc.cumulative": _along_other_dims("dim"),
-    "stablehlo.dot_general": _dot, "disc.scaled_dot": _dot,
-}  # fmt: skip
+RULES: dict[str, Rule] = rules_by_op(
+    "pack-sequences",
+    {"disc.dim_value": _dim_value, "disc.iota": _iota, "disc.broadcast_in_dim": _broadcast, "disc.reshape": _reshape,
+     "stablehlo.reduce": _reduce, "stablehlo.concatenate": _concatenate, "disc.slice": _slice, "disc.gather": _gather},
+    {**dict.fromkeys(op_table.Kind, _by_reads), op_table.Kind.ELEMENTWISE: _same, op_table.Kind.MADE: _made, op_table.Kind.STORED: _made,
+     op_table.Kind.DOT: _dot},
+)  # fmt: skip
