@@ -1,7 +1,7 @@
 """One record per op of stage `named`: what passes, the interpreter and the emitters may ask of it.
 
-A new op begins here. The dialect, the legality of the stages, costs, what fusion may do with it and what the analyses derive follow from
-its record. What cannot be derived are rules, in tables by op name: values (`interp/`), dims (`passes/shape/shape_rules.py`), code
+A new op begins here: the dialect, the legality of the stages, costs, what fusion may do with it and what the analyses prove of it follow
+from its record. What cannot be derived are rules, in tables by op name: values (`interp/`), dims (`passes/shape/shape_rules.py`), code
 (`codegen/x86/`). `rules_by_op` refuses a rule for an op that is not here; `tests/unit/ir/test_op_table.py` that a rule is missing.
 """
 
@@ -10,13 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import numpy as np
 
 from disc.errors import CompilerBug
-from disc.ir import reads
-from disc.ir.reads import Reads
+from disc.ir.reads import Map, Place, Reads, at, dims_in, numbers_of
+from disc.shapes import Dim, ShapeEnv
+
+if TYPE_CHECKING:
+    from disc.ir.graph import Node
 
 R = TypeVar("R")
+ZERO = Dim.of(0)
+ONE = Dim.of(1)
 
 
 class Kind(Enum):
@@ -72,6 +79,130 @@ class Op:
         return self.name.partition(".")[0]
 
 
+# --- which elements of its operands an op reads -----------------------------------------------------------------------
+
+
+def _reads_nothing(node: Node, env: ShapeEnv) -> tuple[Map, ...]:
+    """No operands."""
+    return ()
+
+
+def _reads_elementwise(node: Node, env: ShapeEnv) -> tuple[Map, ...]:
+    """Every operand at the index of the result; those without dims have one element for all."""
+    return tuple(tuple(map(at, range(len(operand.dims)))) for operand in node.operands)
+
+
+def _reads_transpose(node: Node, env: ShapeEnv) -> tuple[Map, ...]:
+    order = node.ints("permutation")
+    return (tuple(at(order.index(dim)) for dim in range(len(order))),)
+
+
+def _reads_broadcast(node: Node, env: ShapeEnv) -> tuple[Map, ...]:
+    """Dims of size 1 are repeated."""
+    source, undecided = node.operands[0].dims, node.ints("maybe")
+    return (
+        tuple(
+            Place() if source[number] == ONE else Place(ZERO, ((dim, 1),), undecided=number in undecided)
+            for number, dim in enumerate(node.ints("dims"))
+        ),
+    )
+
+
+def _reads_slice(node: Node, env: ShapeEnv) -> tuple[Map, ...]:
+    starts = [env.simplify(env.parse(text)) for text in node.texts("starts")]
+    return (tuple(Place(start, ((dim, step),)) for dim, (start, step) in enumerate(zip(starts, node.ints("strides"), strict=True))),)
+
+
+def _reads_diagonals(node: Node, env: ShapeEnv) -> tuple[Map, ...]:
+    row, column = node.integer("row"), node.integer("column")
+    distance = Place(node.dims[row], ((column, 1), (row, -1)))
+    return (tuple(distance if dim == column else at(dim) for dim in range(len(node.dims)) if dim != row),)
+
+
+def _reads_reverse(node: Node, env: ShapeEnv) -> tuple[Map, ...]:
+    reversed_dims = node.ints("dimensions")
+    sizes = enumerate(node.operands[0].dims)
+    return (tuple(Place(size - 1, ((dim, -1),)) if dim in reversed_dims else at(dim) for dim, size in sizes),)
+
+
+def _reads_pad(node: Node, env: ShapeEnv) -> tuple[Map, ...]:
+    lows, between = [env.simplify(env.parse(text)) for text in node.texts("low")], node.ints("interior")
+    return tuple(Place(low * -1, ((dim, 1),), step + 1) for dim, (low, step) in enumerate(zip(lows, between, strict=True))), ()
+
+
+def _reads_concatenate(node: Node, env: ShapeEnv) -> tuple[Map, ...]:
+    along, start, found = node.integer("dimension"), ZERO, list[Map]()
+    for operand in node.operands:
+        found.append(tuple(Place(start * -1 if dim == along else ZERO, ((dim, 1),)) for dim in range(len(node.dims))))
+        start = start + operand.dims[along]
+    return tuple(found)
+
+
+def _reads_reduce(node: Node, env: ShapeEnv) -> tuple[Map, ...]:
+    """Operands along their kept dims; initial values."""
+    gone, found = node.ints("dimensions"), list[Place | None]()
+    for dim in range(len(node.operands[0].dims)):
+        found.append(None if dim in gone else at(len([place for place in found if place is not None])))
+    return _with_initials(node, tuple(found))
+
+
+def _reads_reduce_window(node: Node, env: ShapeEnv) -> tuple[Map, ...]:
+    """A dim along which the window is one element, and moves by one, is kept."""
+    rank = len(node.dims)
+    ones, padding = (1,) * rank, node.attrs.get("padding")
+    lists = [node.ints(name) or ones for name in ("window_dimensions", "window_strides", "base_dilations")]
+    padded = np.zeros((rank, 2)) if padding is None else cast("np.ndarray[tuple[int, ...], np.dtype[np.generic]]", padding)
+    plain = [all(each[dim] == 1 for each in lists) and not padded[dim].any() for dim in range(rank)]
+    return _with_initials(node, tuple(at(dim, wide=not plain[dim]) for dim in range(rank)))
+
+
+def _with_initials(node: Node, source: Map) -> tuple[Map, ...]:
+    count = len(node.operands) // 2
+    return (source,) * count + ((),) * count
+
+
+def _reads_along_dim(node: Node, env: ShapeEnv) -> tuple[Map, ...]:
+    """Lines along dim `dim`, of which positions there tell how much."""
+    return (tuple(at(dim, wide=dim == node.integer("dim")) for dim in range(len(node.dims))),)
+
+
+def _reads_dot(node: Node, env: ShapeEnv) -> tuple[Map, ...]:
+    """Batch dims of both sides come first in the result, then the free ones of the left, then those of the right."""
+    numbers = numbers_of(node, "dot_dimension_numbers")
+    place = len(dims_in(numbers, "lhs_batch"))
+    found: list[Map] = []
+    for name, operand in zip(("lhs", "rhs"), node.operands[:2], strict=True):
+        batch, contracted = dims_in(numbers, f"{name}_batch"), dims_in(numbers, f"{name}_contract")
+        source: list[Place | None] = []
+        for dim in range(len(operand.dims)):
+            free = dim not in batch and dim not in contracted
+            source.append(at(place) if free else at(batch.index(dim)) if dim in batch else None)
+            place += free
+        found.append(tuple(source))
+    return tuple(found)
+
+
+def _reads_scaled_dot(node: Node, env: ShapeEnv) -> tuple[Map, ...]:
+    """The steps are [columns, blocks]; columns come last in the result."""
+    return *_reads_dot(node, env), (at(len(node.dims) - 1), None)
+
+
+def _reads_convolution(node: Node, env: ShapeEnv) -> tuple[Map, ...]:
+    """Of the image, windows; which of its channels an output reads follows from the groups. Of the kernel, what makes the output."""
+    numbers, (image, kernel) = numbers_of(node, "dimension_numbers"), node.operands
+    spatial = zip(dims_in(numbers, "input_spatial"), dims_in(numbers, "output_spatial"), strict=True)
+    batch, feature = (cast("int", numbers[name]) for name in ("output_batch", "output_feature"))
+    source: list[Place | None] = [None] * len(image.dims)
+    weights: list[Place | None] = [None] * len(kernel.dims)
+    for dim, result in spatial:
+        source[dim] = at(result, wide=True)
+    source[cast("int", numbers["input_batch"])] = at(batch) if node.integer("batch_group_count", 1) == 1 else at(batch, feature, wide=True)
+    if node.integer("feature_group_count", 1) != 1:
+        source[cast("int", numbers["input_feature"])] = at(feature, wide=True)
+    weights[cast("int", numbers["kernel_output"])] = at(feature)
+    return tuple(source), tuple(weights)
+
+
 # --- element-wise ops: costs in vector instructions of a polynomial and what prepares its argument --------------------
 
 _UNARY = {
@@ -90,7 +221,7 @@ _BROADCASTING = {
 
 
 def _elementwise(name: str, cost: int, *forms: str) -> Op:
-    return Op(name, Kind.ELEMENTWISE, cost, imported=(name, *forms), sizes=Sizes.OPERANDS, reads=reads.elementwise)
+    return Op(name, Kind.ELEMENTWISE, cost, imported=(name, *forms), sizes=Sizes.OPERANDS, reads=_reads_elementwise)
 
 
 _ELEMENTWISE = (
@@ -103,28 +234,28 @@ _ELEMENTWISE = (
 # --- the others -------------------------------------------------------------------------------------------------------
 
 _MADE = (
-    Op("stablehlo.constant", Kind.MADE, 0, sizes=Sizes.TYPE, reads=reads.nothing,
+    Op("stablehlo.constant", Kind.MADE, 0, sizes=Sizes.TYPE, reads=_reads_nothing,
        imported=("stablehlo.constant", "arith.constant", "chlo.constant", "chlo.constant_like")),
-    Op("disc.iota", Kind.MADE, 0, needs=("dim",), imported=("stablehlo.iota", "stablehlo.dynamic_iota"), reads=reads.nothing),
-    Op("disc.dim_value", Kind.MADE, 0, needs=("expr",), imported=("stablehlo.get_dimension_size",), reads=reads.nothing),
-    Op("disc.weight", Kind.STORED, needs=("name",), imported=("disc.weight",), sizes=Sizes.TYPE, reads=reads.nothing),
+    Op("disc.iota", Kind.MADE, 0, needs=("dim",), imported=("stablehlo.iota", "stablehlo.dynamic_iota"), reads=_reads_nothing),
+    Op("disc.dim_value", Kind.MADE, 0, needs=("expr",), imported=("stablehlo.get_dimension_size",), reads=_reads_nothing),
+    Op("disc.weight", Kind.STORED, needs=("name",), imported=("disc.weight",), sizes=Sizes.TYPE, reads=_reads_nothing),
 )  # fmt: skip
 _VIEWS = (
     # Row-major positions stay: where groups of dims become groups of dims, only `ShapeEnv` knows.
     Op("disc.reshape", Kind.VIEW, 0, operands=("source",), imported=("stablehlo.reshape", "stablehlo.dynamic_reshape")),
-    Op("disc.broadcast_in_dim", Kind.VIEW, 0, needs=("dims", "maybe"), operands=("source",), reads=reads.broadcast, repeats=True,
+    Op("disc.broadcast_in_dim", Kind.VIEW, 0, needs=("dims", "maybe"), operands=("source",), reads=_reads_broadcast, repeats=True,
        imported=("stablehlo.broadcast_in_dim", "stablehlo.dynamic_broadcast_in_dim"), mixing="it spreads"),
-    Op("stablehlo.transpose", Kind.VIEW, 0, imported=("stablehlo.transpose",), reads=reads.transpose, reorders=True),
-    Op("disc.slice", Kind.VIEW, 0, needs=("starts", "strides"), operands=("source",), reads=reads.slice_, reorders=True,
+    Op("stablehlo.transpose", Kind.VIEW, 0, imported=("stablehlo.transpose",), reads=_reads_transpose, reorders=True),
+    Op("disc.slice", Kind.VIEW, 0, needs=("starts", "strides"), operands=("source",), reads=_reads_slice, reorders=True,
        imported=("stablehlo.slice", "stablehlo.real_dynamic_slice"), mixing="it takes some of"),
-    Op("disc.diagonals", Kind.VIEW, 0, needs=("row", "column"), operands=("source",), reads=reads.diagonals, reorders=True, repeats=True),
-    Op("stablehlo.reverse", Kind.VIEW, 0, imported=("stablehlo.reverse",), sizes=Sizes.FIRST, reads=reads.reverse, reorders=True,
+    Op("disc.diagonals", Kind.VIEW, 0, needs=("row", "column"), operands=("source",), reads=_reads_diagonals, reorders=True, repeats=True),
+    Op("stablehlo.reverse", Kind.VIEW, 0, imported=("stablehlo.reverse",), sizes=Sizes.FIRST, reads=_reads_reverse, reorders=True,
        mixing="it works along"),
 )  # fmt: skip
 _STRUCTURAL = (
-    Op("stablehlo.concatenate", Kind.STRUCTURAL, imported=("stablehlo.concatenate",), reads=reads.concatenate,
+    Op("stablehlo.concatenate", Kind.STRUCTURAL, imported=("stablehlo.concatenate",), reads=_reads_concatenate,
        mixing="it concatenates along"),
-    Op("disc.pad", Kind.STRUCTURAL, needs=("low", "interior"), operands=("source", "value"), reads=reads.pad, mixing="it pads between",
+    Op("disc.pad", Kind.STRUCTURAL, needs=("low", "interior"), operands=("source", "value"), reads=_reads_pad, mixing="it pads between",
        imported=("stablehlo.pad", "stablehlo.dynamic_pad")),
     Op("disc.gather", Kind.STRUCTURAL, needs=("dimension_numbers", "sizes"), operands=("source", "indices"),
        imported=("stablehlo.gather", "stablehlo.dynamic_gather")),
@@ -132,16 +263,16 @@ _STRUCTURAL = (
     Op("stablehlo.dynamic_update_slice", Kind.STRUCTURAL, imported=("stablehlo.dynamic_update_slice",), sizes=Sizes.FIRST),
 )  # fmt: skip
 _COMBINING = (
-    Op("stablehlo.reduce", Kind.REDUCTION, imported=("stablehlo.reduce",), reads=reads.reduce, mixing="it reduces over"),
-    Op("stablehlo.reduce_window", Kind.WINDOW, imported=("stablehlo.reduce_window",), reads=reads.reduce_window,
+    Op("stablehlo.reduce", Kind.REDUCTION, imported=("stablehlo.reduce",), reads=_reads_reduce, mixing="it reduces over"),
+    Op("stablehlo.reduce_window", Kind.WINDOW, imported=("stablehlo.reduce_window",), reads=_reads_reduce_window,
        mixing="its window slides over"),
-    Op("stablehlo.dot_general", Kind.DOT, imported=("stablehlo.dot_general", "stablehlo.dot"), reads=reads.dot, mixing="it sums over"),
-    Op("disc.scaled_dot", Kind.DOT, needs=("dot_dimension_numbers",), operands=("left", "right", "scales"), reads=reads.scaled_dot,
+    Op("stablehlo.dot_general", Kind.DOT, imported=("stablehlo.dot_general", "stablehlo.dot"), reads=_reads_dot, mixing="it sums over"),
+    Op("disc.scaled_dot", Kind.DOT, needs=("dot_dimension_numbers",), operands=("left", "right", "scales"), reads=_reads_scaled_dot,
        mixing="it sums over"),
-    Op("stablehlo.convolution", Kind.CONVOLUTION, imported=("stablehlo.convolution", "stablehlo.dynamic_conv"), reads=reads.convolution,
+    Op("stablehlo.convolution", Kind.CONVOLUTION, imported=("stablehlo.convolution", "stablehlo.dynamic_conv"), reads=_reads_convolution,
        mixing="its window slides over"),
     Op("disc.cumulative", Kind.SEQUENTIAL, needs=("dim", "kind"), operands=("source",), imported=("disc.cumulative",), sizes=Sizes.FIRST,
-       reads=reads.along_dim, mixing="it works along"),
+       reads=_reads_along_dim, mixing="it works along"),
     Op("stablehlo.scatter", Kind.SEQUENTIAL, imported=("stablehlo.scatter", "stablehlo.select_and_scatter")),
     Op("func.return", Kind.END),
 )  # fmt: skip
@@ -173,11 +304,12 @@ MADE = of_kind(Kind.MADE)
 VIEWS = of_kind(Kind.VIEW)
 REORDERING = frozenset(name for name in VIEWS if OPS[name].reorders)
 IN_ORDER_VIEWS = VIEWS - REORDERING
+REPEATING = frozenset(name for name in VIEWS if OPS[name].repeats)
 STRUCTURAL = of_kind(Kind.STRUCTURAL)
 DOTS = of_kind(Kind.DOT)
 PRODUCTS = of_kind(Kind.DOT, Kind.CONVOLUTION)
 SEQUENTIAL = of_kind(Kind.SEQUENTIAL)
-ALONE = of_kind(Kind.SEQUENTIAL, Kind.WINDOW)  # no other op of their kernel reads what they make at another index
+ALONE = of_kind(Kind.SEQUENTIAL, Kind.WINDOW)  # what they make is stored: no kernel computes it again for a reader
 PARTIAL = of_kind(Kind.STRUCTURAL, Kind.WINDOW)  # an operand may not be read at all
 SOURCES = of_kind(Kind.STORED) | {"input"}  # "input": an argument of a block, as `graph.Node` has it
 CONSTANTS = frozenset({"stablehlo.constant", "arith.constant", "chlo.constant"})

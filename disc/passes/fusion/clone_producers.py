@@ -21,7 +21,7 @@ from torch_mlir import ir
 
 from disc.ir.costs import op_cost
 from disc.ir.graph import Node
-from disc.ir.op_table import ALONE, MADE, PRODUCTS, SOURCES, STRUCTURAL, VIEWS
+from disc.ir.op_table import ELEMENTWISE, MADE, PRODUCTS, SOURCES, VIEWS
 from disc.ir.ops import main_block
 from disc.ir.passes import CompileState, Pass
 from disc.ir.rewriting import erase_dead
@@ -74,19 +74,14 @@ def readers_by_level(clusters: Clusters, node: Node, levels: dict[Node, int]) ->
 
 def may_clone(clusters: Clusters, node: Node) -> bool:
     """Legality: an element-wise op of one result that lives only in kernels that can take in what they read."""
-    if not _elementwise(clusters, node) or node in clusters.returned:
+    if node.op not in ELEMENTWISE or node in clusters.returned:
         return False
-    return all(_elementwise(clusters, use.user) or use.user.op == "stablehlo.reduce" for use in clusters.uses(node))
+    return all(use.user.op in ELEMENTWISE or use.user.op == "stablehlo.reduce" for use in clusters.uses(node))
 
 
 def should_clone(recipe: Recipe) -> bool:
     """Profit: what every reader computes again costs no more than a load."""
     return recipe.cost <= MOST_COST
-
-
-def _elementwise(clusters: Clusters, node: Node) -> bool:
-    others = node.op in ALONE or node.op in STRUCTURAL or node.op in PRODUCTS or node.op in VIEWS
-    return clusters.is_real(node) and not others and node.body is None and len(node.siblings) <= 1
 
 
 def read_recipe(clusters: Clusters, node: Node) -> Recipe | None:
@@ -115,7 +110,7 @@ def _collect(clusters: Clusters, node: Node, expanded: bool, recipe: Recipe) -> 
         return True
     if expanded and not _of_positions(clusters, node):
         return True  # a smaller value, made once
-    if not _elementwise(clusters, node):
+    if node.op not in ELEMENTWISE:
         return expanded
     recipe.cost += op_cost(node)
     if recipe.cost > MOST_COST or not all(_collect(clusters, operand, expanded, recipe) for operand in node.operands):
@@ -144,7 +139,7 @@ def _of_positions(clusters: Clusters, node: Node) -> bool:
         current = pending.pop()
         if current.op in MADE:
             continue
-        if current.op not in VIEWS and not _elementwise(clusters, current):
+        if current.op not in VIEWS and current.op not in ELEMENTWISE:
             return False
         fresh = [operand for operand in current.operands if operand not in seen]
         pending.extend(fresh)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from torch_mlir import ir
 
 from disc.ir.graph import Body, Node, Snapshot, is_row_reduction
-from disc.ir.op_table import ALONE, MADE, PRODUCTS, REORDERING, SEQUENTIAL, SOURCES, VIEWS
+from disc.ir.op_table import ALONE, MADE, OPS, PRODUCTS, REORDERING, REPEATING, SEQUENTIAL, SOURCES, VIEWS
 from disc.ir.ops import main_block
 from disc.ir.stages import load_env
 from disc.shapes import Dim, ShapeEnv, Truth
@@ -147,7 +147,11 @@ class Clusters:
 
     def repeats(self, node: Node) -> bool:
         """True for a view that holds elements of its operand more than once."""
-        return node.op == "disc.diagonals" or (node.op == "disc.broadcast_in_dim" and not self.same_count(node, node.operands[0]))
+        if node.op not in REPEATING:
+            return False
+        reads = OPS[node.op].reads
+        places = reads(node, self.env)[0] if reads is not None else ()
+        return any(place is not None and len(place.steps) > 1 for place in places) or not self.same_count(node, node.operands[0])
 
     def same_count(self, first: Node, second: Node) -> bool:
         """True when both values provably have equally many elements."""

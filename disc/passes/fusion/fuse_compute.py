@@ -14,12 +14,12 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from disc.ir.graph import Node
-from disc.ir.op_table import ALONE, PRODUCTS, STRUCTURAL
+from disc.ir.op_table import ALONE, PRODUCTS, STRUCTURAL, Kind, of_kind
 from disc.ir.passes import CompileState, Pass
 from disc.passes.fusion.clusters import Cluster, Clusters
 from disc.passes.fusion.fuse_elementwise import scatters
 
-EPILOGUE_STOPS = frozenset({"stablehlo.reduce", *ALONE, *STRUCTURAL, *PRODUCTS})
+EPILOGUE_STOPS = of_kind(Kind.REDUCTION) | ALONE | STRUCTURAL | PRODUCTS
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from disc.errors import CompilerBug
 from disc.ir.dialect import disc_context
 from disc.ir.interp import oracle
 from disc.ir.op_table import ELEMENTWISE, IMPORTED, OPS, Kind, rules_by_op
+from disc.ir.stages import parse_module
 from disc.passes.fusion import tabulate_distances
 from disc.passes.graph import find_batch_dim, simplify, split_batch, token_rules
 from disc.passes.shape import host_rules, named_form, shape_rules
@@ -62,6 +63,7 @@ def test_a_rule_for_an_unknown_op_is_a_bug() -> None:
         rules_by_op("test", {"stablehlo.sort": None})
 
 
-def test_the_dialect_has_the_ops_of_the_table() -> None:
+def test_dialects_have_the_ops_of_the_table() -> None:
     with disc_context() as context:
-        assert all(context.is_registered_operation(op.name) for op in OPS.values())
+        parse_module("")  # loads chlo
+        assert [op.name for op in OPS.values() if not context.is_registered_operation(op.name)] == []
