@@ -43,7 +43,7 @@ def _explainer() -> Explainer:
 def _compile_graph(imported: Imported, options: Options) -> Executable:
     from disc.api import compile_graph
 
-    return compile_graph(imported, "native", options)
+    return compile_graph(imported, options)
 
 
 # What lower floors call upward is registered here, and loaded when it is first used.

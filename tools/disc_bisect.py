@@ -12,7 +12,6 @@ import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
@@ -20,19 +19,15 @@ from torch_mlir import ir
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from disc.api import import_model, target_isas
-from disc.artifact.file import Manifest
-from disc.codegen.build import build, manifest_tables
-from disc.config import read_environment
+from disc.api import compile_state, executable_of, generate, open_session
+from disc.config import DTYPES, Options
 from disc.frontend.imported import Imported
+from disc.frontend.models import import_model
 from disc.ir.dialect import make_context
 from disc.ir.interp.oracle import interpret
 from disc.ir.ops import main_block, main_function, terminator_of
-from disc.ir.passes import CompileState, run_passes
-from disc.ir.stages import load_env
-from disc.passes.pipelines import FRONT, FUSION, GRAPH
-from disc.ral.executable import Executable
-from disc.speculation.tree import find_tree
+from disc.ir.passes import run_passes
+from disc.passes.pipelines import pipeline
 
 
 def expose_fusions(module: ir.Module) -> list[str]:
@@ -53,18 +48,13 @@ def expose_fusions(module: ir.Module) -> list[str]:
     return names
 
 
-def compare(imported: Imported, inputs: Sequence[torch.Tensor]) -> None:
-    """Prints the largest difference of every fusion result."""
-    sys.setrecursionlimit(20_000)
-    state = CompileState(weights=imported.weights)
-    run_passes(imported.module, [*FRONT, *GRAPH, *FUSION], state)
+def compare(imported: Imported, inputs: Sequence[torch.Tensor], options: Options) -> None:
+    """Prints the largest difference of every fusion result. options: as of the compile that is looked into."""
+    session = open_session(options=options)
+    state = compile_state(imported.weights, session)
+    run_passes(imported.module, pipeline(options.dtype), state)
     names = expose_fusions(imported.module)
-    built = build(imported.module, state.weights, target_isas("native"), find_tree(read_environment().cache_dir))
-    with imported.module.context:
-        tables = manifest_tables(built, imported.module, load_env(imported.module))
-    weights = [(name, weight.dtype, weight.array) for name, weight in built.weights]
-    manifest = cast("Manifest", {"format": 1, "compiler": "bisect", **tables, "single": False, "options": {}})
-    executable = Executable.from_parts(manifest, built.code, weights)
+    executable = executable_of(imported.module, generate(imported.module, state, session), session, {"single": False})
     arrays = [tensor.numpy() for tensor in inputs]
     expected = interpret(imported.module, arrays, state.weights)
     actual = executable(*arrays)
@@ -82,6 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("--sizes", default="", help="sizes of every input, as 2x17,2x17 (default: the example inputs)")
+    parser.add_argument("--dtype", default="f32", choices=DTYPES, help="as of disc.Options")
     options = parser.parse_args()
     module_name, _, factory = options.model.partition(":")
     sys.path.insert(0, str(Path.cwd()))
@@ -90,7 +81,7 @@ def main() -> None:
     if options.sizes:
         wanted = [tuple(int(size) for size in text.split("x")) for text in options.sizes.split(",")]
         inputs = [_resized(tensor, sizes) for tensor, sizes in zip(inputs, wanted, strict=True)]
-    compare(imported, inputs)
+    compare(imported, inputs, Options(dtype=options.dtype))
 
 
 def _resized(tensor: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:

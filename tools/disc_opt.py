@@ -14,17 +14,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from torch_mlir import ir
 
-from disc.codegen.build import build
-from disc.config import read_environment
+from disc.api import compile_state, generate, open_session
 from disc.errors import DiscError
 from disc.ir.dialect import disc_context
 from disc.ir.ops import block_ops, main_block, string_attr
-from disc.ir.passes import CompileState, run_passes
+from disc.ir.passes import run_passes
 from disc.ir.stages import check_stage, parse_module
 from disc.ir.weights import STORAGE, Weight, WeightTable
 from disc.passes.pipelines import parse_passes
-from disc.speculation.tree import find_tree
-from disc.speculation.versions import SpeculateVersions
 
 
 def stand_in_weights(module: ir.Module) -> WeightTable:
@@ -44,12 +41,13 @@ def run(text: str, passes: str, stage: str | None, locations: bool, emit: str | 
     """The text of one module after `passes`, or of its kernels and host entry for ISA level `emit`."""
     with disc_context():
         module = parse_module(text)
-        state = CompileState(weights=stand_in_weights(module), dump=read_environment().dump)
-        run_passes(module, parse_passes(passes, (SpeculateVersions,)), state)
+        session = open_session(emit or "x86-64-v3")
+        state = compile_state(stand_in_weights(module), session)
+        run_passes(module, parse_passes(passes), state)
         if stage:
             check_stage(module, stage)
         if emit:
-            return build(module, state.weights, [emit], find_tree(read_environment().cache_dir)).sources[emit]
+            return generate(module, state, session).sources[emit]
         return module.operation.get_asm(enable_debug_info=locations)
 
 

@@ -18,7 +18,7 @@ from bench.cases import CASES, Case, build
 from bench.checks import error_of
 from bench.job import Job, Result
 from bench.peers import VARIANTS, Workbench, as_tensor
-from disc.api import compile_imported, target_isas
+from disc.api import compile_imported, open_session
 from disc.frontend.exported import export_module, import_exported
 from disc.ir.dialect import make_context
 
@@ -56,7 +56,7 @@ def cold_stages(case: Case, model: nn.Module, threads: int) -> tuple[dict[str, f
     marks.append(time.perf_counter())
     imported = import_exported(program, make_context())
     marks.append(time.perf_counter())
-    exe = compile_imported(imported, target_isas("native"), options)
+    exe = compile_imported(imported, open_session(options=options))
     marks.append(time.perf_counter())
     names = ("torch.export", "import to StableHLO", "passes, code, link, load")
     stages = {name: after - before for name, before, after in zip(names, marks, marks[1:], strict=False)}

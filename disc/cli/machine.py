@@ -18,7 +18,7 @@ from disc.cli.output import AsJson, Debug, byte_size, print_json, print_table, t
 from disc.config import VERSION, read_environment
 from disc.errors import ArtifactError, how_to_install
 from disc.ral import _ral
-from disc.targets.x86 import LANES, cpu_flags, further_flags, missing_flags
+from disc.targets.x86 import LEVELS, cpu_flags, further_flags, missing_flags
 
 cache_app = typer.Typer(no_args_is_help=True, help="The compile cache.")
 
@@ -50,7 +50,7 @@ def _cpu() -> list[Finding]:
     found = [Finding("machine", f"{platform.machine()}, Linux {platform.release()}, Python {platform.python_version()}")]
     levels: list[str] = []
     missing: list[str] = []
-    for level in LANES:
+    for level in LEVELS:
         missing = missing_flags(level, flags)
         if missing:
             break

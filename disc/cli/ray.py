@@ -10,7 +10,7 @@ import typer
 from disc.cli.output import AsJson, Debug, print_json, print_table
 from disc.config import DTYPES, read_environment
 from disc.errors import ConfigurationError, DiscError, InputTypeError, how_to_install
-from disc.targets.x86 import named_targets
+from disc.targets.select import named_targets
 
 Address = Annotated[str, typer.Option(help='The cluster: HOST:PORT of its head, or "auto" on one of its machines.')]
 WorkingDir = Annotated[Path | None, typer.Option("--working-dir", help="A folder of Python files that the machines get, for factories.")]

@@ -21,7 +21,7 @@ from disc.codegen.plan.index import ONE, ZERO, IndexSpace
 from disc.codegen.plan.kernel import Kernel, PackedWeight
 from disc.codegen.plan.winograd import transform_weights
 from disc.codegen.x86.attention.kernels import emit_attention
-from disc.codegen.x86.conv.expansion import emit_expansion, linked_argument, read_expansion
+from disc.codegen.x86.conv.expansion import Expansion, emit_expansion, read_expansion, read_link
 from disc.codegen.x86.conv.indirect import emit_indirect
 from disc.codegen.x86.conv.indirect_plan import read_indirect
 from disc.codegen.x86.conv.pool import emit_pool
@@ -42,7 +42,7 @@ from disc.ir.weights import Weight, WeightTable
 from disc.shapes import Dim, ShapeEnv, Truth, dim_min
 from disc.speculation.guards import ALWAYS, Guard, parse
 from disc.speculation.tree import Tree
-from disc.targets.x86 import Isa, read_isa
+from disc.targets.target import Target
 
 
 @dataclass(eq=False)
@@ -58,7 +58,7 @@ class Built:
 
 @dataclass(eq=False)
 class _Fusion:
-    """product: for two that are one kernel (`x86/expansion.py`), the first, which operand of the second it makes, and the second."""
+    """joined: for two that are one kernel (`x86/conv/expansion.py`), its plan and the space that it was made in."""
 
     node: Node
     results: tuple[Node, ...]
@@ -66,14 +66,14 @@ class _Fusion:
     kind: str
     name: str
     operands: tuple[Node, ...]
-    product: tuple[_Fusion, int, _Fusion] | None = None
+    joined: tuple[IndexSpace, Expansion] | None = None
 
 
-def _joined(product: _Fusion, window: _Fusion, link: int) -> _Fusion:
+def _joined(product: _Fusion, window: _Fusion, link: int, space: IndexSpace, plan: Expansion) -> _Fusion:
     """Both as one, whose operands are those of the product, then those of the window but the link."""
     operands = (*product.operands, *window.operands[:link], *window.operands[link + 1 :])
     key, name = f"{product.key}\n{link}\n{window.key}", f"{product.name}_{window.name.removeprefix('compute_')}"
-    return _Fusion(window.node, window.results, key, "compute", name, operands, (product, link, window))
+    return _Fusion(window.node, window.results, key, "compute", name, operands, (space, plan))
 
 
 def _body(fusion: _Fusion) -> Body:
@@ -87,8 +87,8 @@ def _weights(fusion: _Fusion) -> frozenset[Node]:
     return frozenset(argument for argument, operand in pairs if operand.op == "disc.weight")
 
 
-def build(module: ir.Module, weights: WeightTable, isas: Sequence[str], tree: Tree, threads: int = 1) -> Built:
-    """Compiles a module of stage `fused` for every ISA level. tree: what chooses the schedules of GEMMs. threads: that compile.
+def build(module: ir.Module, weights: WeightTable, targets: Sequence[Target], tree: Tree, threads: int = 1) -> Built:
+    """Compiles a module of stage `fused` for every target. tree: what chooses the schedules of GEMMs. threads: that compile.
 
     Raises CompilerBug when a fusion cannot be generated, TargetError without a linker.
     """
@@ -99,15 +99,17 @@ def build(module: ir.Module, weights: WeightTable, isas: Sequence[str], tree: Tr
     program: Program | None = None
     slots: _WeightSlots | None = None
     shared: object = None
-    for isa in isas:
+    for target in targets:
         slots = _WeightSlots(weights)
-        program, source = reader.program(read_isa(isa), slots)
+        program, source = reader.program(target, slots)
         own = counter_names(program.launches), [(name, weight.dtype, weight.array.shape) for name, weight in slots.entries]
         shared = shared or own
         if own != shared:
-            raise CompilerBug(f"the code for {isa} counts other versions or reads other weights than that for {isas[0]}, but shares theirs")
-        sources[isa] = source
-        code[isa] = link_shared(compile_objects(source, read_isa(isa), threads))
+            raise CompilerBug(
+                f"the code for {target} counts other versions or reads other weights than for {targets[0]}, but shares theirs"
+            )
+        sources[target.name] = source
+        code[target.name] = link_shared(compile_objects(source, target, threads))
     assert program is not None and slots is not None
     return Built(code, program, slots.entries, counter_names(program.launches), sources)
 
@@ -199,7 +201,7 @@ def _flat_view(array: npt.NDArray[np.generic], pack: PackedWeight) -> npt.NDArra
 
 
 class _Reader:
-    """Reads the fused module once; makes a program per lane count."""
+    """Reads the fused module once; makes a program per target."""
 
     def __init__(self, module: ir.Module, weights: WeightTable, tree: Tree) -> None:
         self.tree = tree
@@ -223,21 +225,15 @@ class _Reader:
         key = f"{constant}\n{copy.get_asm(use_local_scope=True)}"
         return _Fusion(node, node.siblings, key, string_attr(op, "kind"), name, node.operands)
 
-    def program(self, isa: Isa, slots: _WeightSlots) -> tuple[Program, str]:
-        """The program and the MLIR text of all its code for one ISA level."""
+    def program(self, target: Target, slots: _WeightSlots) -> tuple[Program, str]:
+        """The program and the MLIR text of all its code for one target."""
         kernels: dict[str, Kernel] = {}
         launches: list[Launch] = []
         counters: dict[str, tuple[int, ...]] = {}
-        pairs = self._pairs(isa)
-        joined = {id(product) for product, _ in pairs.values()}
-        for fusion in self.fusions:
-            if id(fusion) in joined:
-                continue
-            if fusion.node in pairs:
-                fusion = _joined(pairs[fusion.node][0], fusion, pairs[fusion.node][1])
+        for fusion in self._joined_fusions(target):
             kernel = kernels.get(fusion.key)
             if kernel is None:
-                kernel = kernels[fusion.key] = self._kernel(fusion, isa, len(kernels))
+                kernel = kernels[fusion.key] = self._kernel(fusion, target, len(kernels))
                 first = sum(len(each) for each in counters.values())
                 counters[fusion.key] = tuple(range(first, first + len(kernel.versions)))
             launches.append(self._launch(fusion, kernel, slots, counters[fusion.key]))
@@ -251,65 +247,67 @@ class _Reader:
         )
         micro = dict.fromkeys(each for kernel in kernels.values() for each in kernel.micro_kernels)
         text = [kernel.source for kernel in kernels.values()]
-        text += [micro_source(form, rows, vectors, isa.lanes) for form, rows, vectors in micro]
+        text += [micro_source(form, rows, vectors, target.lanes) for form, rows, vectors in micro]
         text += dict(each for kernel in kernels.values() for each in kernel.functions).values()
         return program, "\n".join([*text, emit_host(program)])
 
-    def _pairs(self, isa: Isa) -> dict[Node, tuple[_Fusion, int]]:
-        """The depthwise convolutions that are compiled with the product which makes their source and which nothing else reads: that
-        fusion, and which operand it makes."""
+    def _joined_fusions(self, target: Target) -> list[_Fusion]:
+        """The fusions that become kernels: a depthwise convolution and the product which makes its source, and which nothing else reads,
+        are one, in the place of the convolution."""
         made = {result: fusion for fusion in self.fusions for result in fusion.results}
-        found: dict[Node, tuple[_Fusion, int]] = {}
+        joined: dict[Node, _Fusion] = {}
+        gone: set[int] = set()
         for fusion in self.fusions:
             body = _body(fusion)
             if fusion.kind != "compute" or not any(node.integer("feature_group_count", 1) > 1 for node in body.nodes):
                 continue
             space = self._space()
-            link = linked_argument(space, body, isa.lanes)
-            source = fusion.node.operands[link] if link is not None else None
+            link = read_link(space, body, target.lanes)
+            source = fusion.node.operands[link.argument] if link is not None else None
             product = made.get(source) if source is not None else None
             if link is None or source is None or product is None or product.kind != "compute":
                 continue
-            alone = all(use is fusion.node for use in source.uses) and source not in self.body.yields
-            if alone and read_expansion(space, _body(product), body, link, isa, _weights(product)) is not None:
-                found[fusion.node] = (product, link)
-        return found
+            if any(use is not fusion.node for use in source.uses) or source in self.body.yields:
+                continue
+            plan = read_expansion(space, _body(product), link, target, _weights(product))
+            if plan is not None:
+                joined[fusion.node] = _joined(product, fusion, link.argument, space, plan)
+                gone.add(id(product))
+        return [joined.get(fusion.node, fusion) for fusion in self.fusions if id(fusion) not in gone]
 
     def _space(self) -> IndexSpace:
         return IndexSpace(self.env.copy(), self.checked)
 
-    def _kernel(self, fusion: _Fusion, isa: Isa, number: int) -> Kernel:
+    def _kernel(self, fusion: _Fusion, target: Target, number: int) -> Kernel:
         space = self._space()
         name = f"{fusion.name}_{number}".replace(".", "_")
-        if fusion.product is not None:
-            product, link, window = fusion.product
-            plan = read_expansion(space, _body(product), _body(window), link, isa, _weights(product))
-            assert plan is not None
-            return emit_expansion(name, space, plan, isa)
+        if fusion.joined is not None:
+            space, plan = fusion.joined
+            return emit_expansion(name, space, plan, target)
         body, weights = _body(fusion), _weights(fusion)
         slides = fusion.kind in ("compute", "loop")
-        last = read_last_window(space, body, isa.lanes) if slides else None
+        last = read_last_window(space, body, target.lanes) if slides else None
         window = read_window(space, body) if slides and last is None else None
         if last is not None:
             kernel = emit_last_window(name, body, space, last)
         elif window is not None:
             emit = emit_pool if window.kernel_at is None else emit_window
-            kernel = emit(name, body, space, isa.lanes, window)
+            kernel = emit(name, body, space, target.lanes, window)
         elif fusion.kind == "compute":
-            indirect = read_indirect(space, body, isa, weights)
+            indirect = read_indirect(space, body, target, weights)
             winograd = read_winograd(indirect) if indirect is not None else None
             if winograd is not None:
                 kernel = emit_winograd(name, body, space, winograd)
             elif indirect is not None:
                 kernel = emit_indirect(name, body, space, indirect)
             else:
-                kernel = emit_compute(name, body, space, isa, weights, self.tree)
+                kernel = emit_compute(name, body, space, target, weights, self.tree)
         elif fusion.kind in ("loop", "stitch"):
-            kernel = emit_rows(name, body, fusion.kind, space, isa.lanes, self._guards(fusion))
+            kernel = emit_rows(name, body, fusion.kind, space, target.lanes, self._guards(fusion))
         elif fusion.kind == "attention":
-            kernel = emit_attention(name, body, space, isa)
+            kernel = emit_attention(name, body, space, target)
         elif fusion.kind == "library":
-            kernel = emit_sequential(name, body, space, isa.lanes)
+            kernel = emit_sequential(name, body, space, target.lanes)
         else:
             raise CompilerBug(f"fusion {fusion.name} has the unknown kind {fusion.kind!r}")
         return replace(kernel, checks_indices=checks_indices(space, body), notes=(*kernel.notes, *fusion.node.texts("notes")))

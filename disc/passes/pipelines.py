@@ -30,6 +30,7 @@ from disc.passes.graph.store_constants import StoreConstants
 from disc.passes.shape.name_dims import NameDims
 from disc.passes.shape.normalize_reductions import NormalizeReductions
 from disc.passes.shape.resolve_broadcasts import ResolveBroadcasts
+from disc.speculation.versions import SpeculateVersions
 
 # imported → named
 FRONT: tuple[Pass, ...] = (
@@ -65,7 +66,7 @@ def graph_passes(dtype: str) -> tuple[Pass, ...]:
     return (*GRAPH[:place], *narrow, *GRAPH[place:])
 
 
-# named → fused (paper §4.1: small fusions first, then larger ones from them)
+# named → fused (paper §4.1: small fusions first, then larger ones from them), and the versions of each kernel
 FUSION: tuple[Pass, ...] = (
     TabulateDistances(),
     CloneProducers(),
@@ -74,7 +75,19 @@ FUSION: tuple[Pass, ...] = (
     Stitch(),
     FuseAttention(),
     FormFusions(),
+    SpeculateVersions(),
 )
+
+
+def to_named(dtype: str = "f32") -> tuple[Pass, ...]:
+    """imported → named, for computing dots in `dtype`."""
+    return (*FRONT, *graph_passes(dtype))
+
+
+def pipeline(dtype: str = "f32", stage: str = "imported") -> tuple[Pass, ...]:
+    """Every pass from `stage`, imported or named, up to code generation."""
+    return (*(to_named(dtype) if stage == "imported" else graph_passes(dtype)), *FUSION)
+
 
 REGISTRY: dict[str, type[Pass]] = {
     one.name: one
@@ -103,22 +116,19 @@ REGISTRY: dict[str, type[Pass]] = {
         Stitch,
         FuseAttention,
         FormFusions,
+        SpeculateVersions,
     )
 }
 
 
-def parse_passes(text: str, more: Sequence[type[Pass]] = ()) -> Sequence[Pass]:
-    """ "name-dims,resolve-broadcasts" → the passes; names of MLIR's own passes are written `mlir:cse`.
-
-    more: passes of other packages (speculation) that the caller can also run.
-    """
-    registry = {**REGISTRY, **{one.name: one for one in more}}
+def parse_passes(text: str) -> Sequence[Pass]:
+    """ "name-dims,resolve-broadcasts" → the passes; names of MLIR's own passes are written `mlir:cse`."""
     passes: list[Pass] = []
     for name in filter(None, text.split(",")):
         if name.startswith("mlir:"):
             passes.append(UpstreamPass(name.removeprefix("mlir:")))
-        elif name in registry:
-            passes.append(registry[name]())
+        elif name in REGISTRY:
+            passes.append(REGISTRY[name]())
         else:
-            raise DiscError(f"there is no pass {name!r}; the passes are {', '.join(registry)}")
+            raise DiscError(f"there is no pass {name!r}; the passes are {', '.join(REGISTRY)}")
     return passes

@@ -1,30 +1,19 @@
-"""x86-64: the one table of CPU features, what code may assume of a CPU by the name of its ISA, and what this machine has.
+"""x86-64: the one table of CPU features, the targets that code is generated for, and what this machine has.
 
-An ISA is a level of the x86-64 psABI and, after "+", further features by their LLVM names: "x86-64-v4+avx512bf16".
+A target is named by a level of the x86-64 psABI and, after "+", further features by their LLVM names: "x86-64-v4+avx512bf16".
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from disc.errors import TargetError
-
-
-@dataclass(frozen=True)
-class Feature:
-    """name: LLVM's, which the runtime uses too (`ral/src/cpu/cpu.cc`); flag: that of /proc/cpuinfo; level: the first level that has it, ""
-    for none; used: code is generated for it where a level does not say so."""
-
-    name: str
-    flag: str
-    level: str = ""
-    used: bool = False
-
+from disc.targets.target import Caches, Feature, Target
 
 V3, V4 = "x86-64-v3", "x86-64-v4"
-# Of what level 3 adds to level 2, and so on. Widest registers, in f32 lanes: `LANES`.
+LEVELS = (V3, V4)  # the lowest first
+# What level 3 adds to level 2, level 4 to level 3, and what comes beyond. The runtime's table of them is `ral/src/cpu/cpu.cc`.
 FEATURES: tuple[Feature, ...] = (
     Feature("avx", "avx", V3),
     Feature("avx2", "avx2", V3),
@@ -40,55 +29,52 @@ FEATURES: tuple[Feature, ...] = (
     Feature("avx512cd", "avx512cd", V4),
     Feature("avx512dq", "avx512dq", V4),
     Feature("avx512vl", "avx512vl", V4),
-    Feature("avx512bf16", "avx512_bf16", used=True),
-    Feature("avx512vnni", "avx512_vnni", used=True),
+    Feature("avx512bf16", "avx512_bf16", elements=("bf16",)),
+    Feature("avx512vnni", "avx512_vnni", elements=("ui8",)),
     Feature("avx512fp16", "avx512_fp16"),
     Feature("avxvnni", "avx_vnni"),
     Feature("amx-tile", "amx_tile"),
     Feature("amx-bf16", "amx_bf16"),
     Feature("amx-int8", "amx_int8"),
 )
-LANES = {V3: 8, V4: 16}  # f32 lanes of the widest registers, by level, the lowest first
-USED = tuple(feature.name for feature in FEATURES if feature.used)
+_BY_NAME = {feature.name: feature for feature in FEATURES}
+USED = tuple(feature for feature in FEATURES if feature.elements)  # code is generated for them
+# Cores of servers since Skylake and Zen 2; last: no machine's last-level cache is smaller.
+_CACHES = Caches(l1=32 << 10, l2=1 << 20, last=1 << 20)
+# Multiply-adds of a core per cycle: two instructions on whole registers. `vdpbf16ps` multiplies pairs, `vpdpbusd` fours.
+_MACS = {V3: {"f32": 16}, V4: {"f32": 32}}
+_FEATURE_MACS = {"avx512bf16": ("bf16", 64), "avx512vnni": ("i8", 128)}
 
-# Every ISA that code is generated for, each better than those before it on a CPU that has it.
-ISAS = (
-    V3,
-    V4,
-    "x86-64-v4+avx512vnni",
-    "x86-64-v4+avx512bf16",
-    "x86-64-v4+avx512bf16+avx512vnni",
-    "x86-64-v4+avx512bf16+avx512vnni+amx-tile+amx-bf16+amx-int8",
-)
+# Every target by its name, each better than those before it on a CPU that has it.
+ISAS = (V3, V4, "x86-64-v4+avx512vnni", "x86-64-v4+avx512bf16", "x86-64-v4+avx512bf16+avx512vnni")
 
 
-@dataclass(frozen=True)
-class Isa:
-    """level: "x86-64-v4"; lanes: f32 in a vector; level_features: LLVM names of what the level has; features: what comes on top."""
-
-    level: str
-    lanes: int
-    level_features: tuple[str, ...]
-    features: frozenset[str]
-
-    @property
-    def llvm_features(self) -> tuple[str, ...]:
-        """All features by their LLVM names."""
-        return (*self.level_features, *sorted(self.features))
-
-
-def read_isa(name: str) -> Isa:
-    """ "x86-64-v4+avx512bf16" → level and features. Raises TargetError for a level that has no code generator."""
+def read_target(name: str) -> Target:
+    """The target of a name. Raises TargetError for a level or feature that no code is generated for."""
     level, *features = name.split("+")
-    if level not in LANES:
-        raise TargetError(f"there is no code generator for {level!r}; the levels are {', '.join(LANES)}")
-    return Isa(level, LANES[level], level_features(level), frozenset(features))
+    if level not in LEVELS or any(each not in [feature.name for feature in USED] for each in features):
+        raise TargetError(f"there is no code generator for {name!r}; the targets are {', '.join(ISAS)}")
+    return _target(level, [_BY_NAME[each] for each in features])
+
+
+def _target(level: str, features: Sequence[Feature], native: bool = False) -> Target:
+    rates = {**_MACS[level], **dict(_FEATURE_MACS[feature.name] for feature in features)}
+    return Target(
+        device="cpu",
+        level=level,
+        level_features=level_features(level),
+        features=tuple(features),
+        lanes=16 if level == V4 else 8,
+        registers=32 if level == V4 else 16,
+        caches=_CACHES,
+        macs=tuple(rates.items()),
+        native=native,
+    )
 
 
 def level_features(level: str) -> tuple[str, ...]:
     """LLVM's names of what a level has beyond level 2, those of the levels below included."""
-    below = tuple(LANES)[: tuple(LANES).index(level) + 1]
-    return tuple(feature.name for feature in FEATURES if feature.level in below)
+    return tuple(feature.name for feature in FEATURES if feature.level in LEVELS[: LEVELS.index(level) + 1])
 
 
 def cpu_flags() -> frozenset[str]:
@@ -112,8 +98,8 @@ def further_flags(flags: Collection[str]) -> list[str]:
     return [feature.flag for feature in FEATURES if not feature.level and feature.flag in flags]
 
 
-def host_isa(features: Collection[str] = ()) -> str:
-    """The best ISA level that this CPU runs, with those of `features` (LLVM's names) that it has.
+def native_target() -> Target:
+    """This machine, with every feature of it that code is generated for.
 
     Raises TargetError naming the missing features of the lowest level.
     """
@@ -122,15 +108,10 @@ def host_isa(features: Collection[str] = ()) -> str:
     if missing:
         raise TargetError(f"this CPU lacks {', '.join(missing)}: disc needs x86-64-v3 (AVX2 and FMA) at least")
     if missing_flags(V4, flags):
-        return V3
-    return "+".join([V4, *(each.name for each in FEATURES if each.used and each.name in features and each.flag in flags)])
+        return _target(V3, [], native=True)
+    return _target(V4, [feature for feature in USED if feature.flag in flags], native=True)
 
 
-def named_targets(target: str | Sequence[str], *, mixed: bool) -> list[str]:
-    """The targets with "native" put in terms of this machine, for a compile on another one. mixed: with types narrower than f32.
-
-    Raises TargetError.
-    """
-    names = [target] if isinstance(target, str) else list(target)
-    features = USED if mixed else ()
-    return list(dict.fromkeys(host_isa(features) if name == "native" else name for name in names))
+def host_isa(elements: Collection[str] = ()) -> str:
+    """The name of this machine for a program whose products have left operands of these elements. Raises as `native_target`."""
+    return native_target().for_elements(elements).name

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import disc
-from disc.api import compile_imported, import_model
+from disc.api import compile_imported, open_session
 from disc.codegen.x86.gemm.kernels import SHARED
+from disc.frontend.models import import_model
 from disc.ir.dialect import make_context
 from disc.ral.executable import Executable
 from disc.speculation.schedules import FAMILY, Schedule
@@ -42,7 +43,7 @@ class Layers(nn.Module):
 def compiled(tree: Tree, dtype: str = "f32", target: str = "native") -> tuple[nn.Module, Executable]:
     model = Layers().eval()
     imported = import_model(model, (torch.randn(3, 300),), ({0: AUTO},), make_context())
-    return model, compile_imported(imported, target, disc.Options(threads=2, dtype=dtype), tree=tree)
+    return model, compile_imported(imported, open_session(target, disc.Options(threads=2, dtype=dtype), tree))
 
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "native"])
@@ -93,7 +94,7 @@ def test_the_runtime_walks_the_tree_as_python_does(seed: int) -> None:
     tree = Tree(FAMILY[:6], tuple(nodes))
     model = nn.Linear(20, 70).eval()
     imported = import_model(model, (torch.randn(3, 20),), ({0: AUTO},), make_context())
-    executable = compile_imported(imported, "native", disc.Options(threads=1), tree=tree)
+    executable = compile_imported(imported, open_session(options=disc.Options(threads=1), tree=tree))
     versions = [version.guard for version in executable.explain().kernels[0].versions]
     for rows in (1, *cuts, *(cut + 1 for cut in cuts), 100):
         x = torch.randn(rows, 20)

@@ -24,7 +24,7 @@ from disc.passes.graph.quantize_weights import quantize_columns
 from disc.ral.executable import Executable, load
 from disc.targets.x86 import host_isa
 
-VNNI_ISA = host_isa(("avx512vnni",))
+VNNI_ISA = host_isa(("ui8",))
 ISAS = tuple(dict.fromkeys(("x86-64-v3", host_isa(), VNNI_ISA)))
 SIZES = (0, 1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 127)
 

@@ -25,7 +25,7 @@ from disc.targets.x86 import ISAS as ALL_ISAS
 from disc.targets.x86 import host_isa
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
-BF16_ISA = host_isa(("avx512bf16",))
+BF16_ISA = host_isa(("bf16",))
 ISAS = tuple(dict.fromkeys(("x86-64-v3", host_isa(), BF16_ISA)))
 SIZES = (0, 1, 2, 15, 16, 17, 63, 64, 65, 127)
 # Sums of k products in f32, in any order and with k roundings at most, of the accumulated magnitude; a few are enough.

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 import disc
-from disc.api import compile_imported, import_model
+from disc.api import compile_imported, open_session
 from disc.errors import UnsupportedFormatError
+from disc.frontend.models import import_model
 from disc.frontend.portable import read_portable, write_portable
 from disc.frontend.stablehlo import import_stablehlo
 from disc.ir.dialect import make_context
@@ -54,7 +55,7 @@ def test_there_and_back(tmp_path: Path, single: bool) -> None:
     model, x = (nn.Linear(4, 4) if single else Tied()).eval(), torch.randn(5, 4)
     program, weights = sent(model, tmp_path)
     imported = read_portable(program, weights, single=single, context=make_context())
-    result = compile_imported(imported, "native", disc.Options(cache=False))(x)
+    result = compile_imported(imported, open_session(options=disc.Options(cache=False)))(x)
     torch.testing.assert_close(result, model(x))
     assert len(weights) < 64 * 4 * 2 + 1000  # the shared weight once
 

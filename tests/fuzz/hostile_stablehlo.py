@@ -33,8 +33,8 @@ from torch.export import Dim  # noqa: E402
 
 import disc  # noqa: E402
 from bench.store import finding  # noqa: E402
-from disc.api import import_model  # noqa: E402
 from disc.errors import CompilerBug, DiscError  # noqa: E402
+from disc.frontend.models import import_model  # noqa: E402
 from disc.ir.dialect import make_context  # noqa: E402
 
 SECONDS, MEMORY = 60, 6 << 30

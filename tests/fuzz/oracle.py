@@ -10,13 +10,12 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from torch_mlir import ir
 
-from disc.artifact.file import Manifest
-from disc.codegen.build import build, manifest_tables
+from disc.api import compile_state, executable_of, generate, open_session
 from disc.config import Options
 from disc.errors import DiscError
 from disc.ir.dialect import disc_context
@@ -26,13 +25,12 @@ from disc.ir.ops import block_ops, int_attr, ints_attr, main_block, string_attr
 from disc.ir.passes import CompileState, run_passes
 from disc.ir.stages import check_stage, load_env, parse_module
 from disc.ir.weights import WeightTable
-from disc.passes.pipelines import FUSION, GRAPH
+from disc.passes.pipelines import pipeline
 from disc.passes.shape.normalize_reductions import NormalizeReductions
 from disc.ral.executable import Executable
 from disc.shapes import parse_dim
 from disc.speculation.schedules import Schedule
 from disc.speculation.tree import LEAF, Tree
-from disc.speculation.versions import SpeculateVersions
 from disc.targets.x86 import host_isa
 
 Array = np.ndarray[Any, Any]
@@ -106,14 +104,11 @@ def normalized(text: str) -> ir.Module:
 
 def compile_named(module: ir.Module, weights: WeightTable) -> dict[str, Executable]:
     """One executable per ISA level that this machine runs."""
-    state = CompileState(WeightTable(dict(weights.entries)), Options(cache=False))
-    run_passes(module, [*GRAPH, *FUSION, SpeculateVersions()], state)
-    built = build(module, state.weights, TARGETS, TREE)
-    with module.context, ir.Location.unknown():
-        tables = manifest_tables(built, module, load_env(module))
-    manifest = cast("Manifest", {"format": 1, "compiler": "fuzz", **tables, "single": False, "options": {}})
-    data = [(name, weight.dtype, weight.array) for name, weight in built.weights]
-    return {isa: Executable.from_parts(manifest, built.code, data, threads=2, isa=isa) for isa in TARGETS}
+    session = open_session(TARGETS, Options(cache=False, threads=2), TREE)
+    state = compile_state(WeightTable(dict(weights.entries)), session)
+    run_passes(module, pipeline(stage="named"), state)
+    built = generate(module, state, session)
+    return {isa: executable_of(module, built, session, {"single": False}, isa=isa) for isa in TARGETS}
 
 
 def _compare(executable: Executable, isa: str, elements: Sequence[str], inputs: Sequence[Array], wanted: Sequence[Noisy]) -> Failure | None:

@@ -18,7 +18,7 @@ from disc.codegen.mlir.mlir_c import emit_object, run_passes
 from disc.codegen.mlir.parts import cut
 from disc.errors import CompilerBug, TargetError, UnsupportedFormatError
 from disc.ir.ops import string_attr
-from disc.targets.x86 import Isa
+from disc.targets.target import Target
 
 ENTRY = "disc_entry"  # the only function that the runtime looks up
 PIPELINE = (
@@ -28,7 +28,7 @@ PIPELINE = (
 _HIDDEN = 1  # as the dialect llvm numbers visibilities
 
 
-def compile_objects(source: str, isa: Isa, threads: int, opt_level: int = 3) -> list[bytes]:
+def compile_objects(source: str, target: Target, threads: int, opt_level: int = 3) -> list[bytes]:
     """The object files of kernel and host text for one ISA level. `threads` compile them, or fewer where no more can be started.
 
     Raises CompilerBug for text that does not lower. Neither it nor the result depends on the threads.
@@ -39,7 +39,7 @@ def compile_objects(source: str, isa: Isa, threads: int, opt_level: int = 3) -> 
     errors: dict[int, Exception] = {}
 
     def work() -> None:
-        compiler = _Compiler(isa, opt_level)
+        compiler = _Compiler(target, opt_level)
         with suppress(IndexError):  # none waits any more
             while True:
                 number, part = waiting.popleft()
@@ -76,8 +76,8 @@ def _start(count: int, work: Callable[[], None]) -> list[threading.Thread]:
 class _Compiler:
     """What one thread has to compile parts with, one after the other."""
 
-    def __init__(self, isa: Isa, opt_level: int) -> None:
-        self._isa, self._opt_level = isa, opt_level
+    def __init__(self, target: Target, opt_level: int) -> None:
+        self._target, self._opt_level = target, opt_level
         self._context = ir.Context()
         self._context.enable_multithreading(False)  # its threads would only wait for each other
         self._messages: list[str] = []
@@ -96,7 +96,7 @@ class _Compiler:
             passes = PassManager.parse(PIPELINE)
             passes.enable_verifier(False)  # it takes longer than the passes, which are MLIR's own; what they leave is verified
             path = Path(folder) / "code.o"
-            if not run_passes(passes, module) or not emit_object(module, self._opt_level, *_finish(module, self._isa), path):
+            if not run_passes(passes, module) or not emit_object(module, self._opt_level, *_finish(module, self._target), path):
                 raise CompilerBug(f"generated code does not lower: {'; '.join(self._messages)}")
             return path.read_bytes()
 
@@ -111,13 +111,13 @@ def _noting(messages: list[str]) -> Callable[[ir.Diagnostic], bool]:
     return note
 
 
-def _finish(module: ir.Module, isa: Isa) -> tuple[str, list[str]]:
+def _finish(module: ir.Module, target: Target) -> tuple[str, list[str]]:
     """Marks every function for the ISA level, so that the machine that compiles does not matter, and hides all but the entry.
 
     Returns the name of a function defined in the module, and of those that it only declares.
     """
-    features = [f"+{name}" for name in isa.llvm_features]
-    features += ["+prefer-256-bit"] if isa.lanes == 8 else ["-prefer-256-bit"]
+    features = [f"+{name}" for name in (*target.level_features, *sorted(target.feature_names))]
+    features += ["+prefer-256-bit"] if target.lanes == 8 else ["-prefer-256-bit"]
     attribute = ir.Attribute.parse("#llvm.target_features<[" + ", ".join(f'"{name}"' for name in features) + "]>")
     hidden = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), _HIDDEN)
     defined: list[str] = []
@@ -136,7 +136,7 @@ def _finish(module: ir.Module, isa: Isa) -> tuple[str, list[str]]:
         op.attributes["no_inline"] = ir.UnitAttr.get()
         if name != ENTRY:
             op.attributes["visibility_"] = hidden
-        op.attributes["target_cpu"] = ir.StringAttr.get(isa.level)
+        op.attributes["target_cpu"] = ir.StringAttr.get(target.level)
         op.attributes["target_features"] = attribute
     return defined[0], declared
 

@@ -17,7 +17,7 @@ from disc.config import Options
 from disc.errors import ArtifactError, DiscError, RemoteCompileError, UnsupportedFormatError
 from disc.serving.compile_service.request import KIND, SERVICE, compiler_name
 from disc.serving.messages import Message, message
-from disc.targets.x86 import named_targets
+from disc.targets.select import named_targets
 
 if TYPE_CHECKING:
     from disc.api import DynamicShapes, Model
@@ -102,7 +102,7 @@ def _described(
         if not path.is_file():
             raise RemoteCompileError(f"{path}: there is no such file", "UnsupportedFormatError")
         return _JOB(format=_STABLEHLO, program=_blob(path), embed_stablehlo=options.embed_stablehlo), [path]
-    from disc.api import import_model
+    from disc.frontend.models import import_model
     from disc.frontend.portable import write_portable
     from disc.ir.dialect import make_context
 

@@ -63,9 +63,10 @@ def _compile(request: Request) -> Executable:
     from disc.ir.dialect import make_context
 
     options = Options(threads=request.threads, dtype=request.dtype, cache=False, embed_stablehlo=request.embed_stablehlo)
+    session = api.open_session(request.targets, options)
     if request.format == "stablehlo":
         # The suffix is what the front end goes by; it tells text from bytecode itself.
-        return api.compile_program(Path("program").rename("program.mlirbc"), request.targets, options, on_step=_step)
+        return api.compile_program(Path("program").rename("program.mlirbc"), session, _step)
     if request.format != "imported":
         raise UnsupportedFormatError(f"there is no format {request.format!r}")
     from disc.frontend.portable import read_portable
@@ -73,7 +74,7 @@ def _compile(request: Request) -> Executable:
     _say(stage="import", percent=0)
     program, weights = Path("program").read_bytes(), Path("weights").read_bytes()
     imported = read_portable(program, weights, single=request.single, context=make_context())
-    return api.compile_imported(imported, request.targets, options, on_step=_step)
+    return api.compile_imported(imported, session, on_step=_step)
 
 
 def _step(name: str, share: float) -> None:

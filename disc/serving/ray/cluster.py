@@ -30,7 +30,7 @@ from disc.speculation.schedules import Schedule
 from disc.speculation.sizes import Point, coarse_points, fine_points
 from disc.speculation.tree import read_tree, write_tree
 from disc.speculation.tune import TOP, Measure, Round, tune
-from disc.targets.x86 import USED, host_isa
+from disc.targets.x86 import native_target
 
 _PLAIN = re.compile(r"[^A-Za-z0-9]+")
 
@@ -104,8 +104,7 @@ def describe() -> tuple[str, int]:
     """The kind of this machine, and its cores."""
     names = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     threads = int(_ral.find_cores("")["threads"])
-    isa = host_isa(USED)
-    return f"{names[0] if names else 'unknown CPU'}, {threads} threads, {isa}", threads
+    return f"{names[0] if names else 'unknown CPU'}, {threads} threads, {native_target()}", threads
 
 
 # --- compiling -------------------------------------------------------------------------------------------------------------

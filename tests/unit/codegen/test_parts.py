@@ -17,10 +17,10 @@ from disc.codegen.mlir import parts
 from disc.codegen.mlir.lower import compile_objects, link_shared
 from disc.codegen.mlir.parts import cut
 from disc.errors import CompilerBug
-from disc.targets.x86 import read_isa
+from disc.targets.x86 import read_target
 
 pytestmark = pytest.mark.usefixtures("own_objects")
-ISA = read_isa("x86-64-v3")
+ISA = read_target("x86-64-v3")
 FUNCTIONS = 40
 
 

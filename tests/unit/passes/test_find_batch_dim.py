@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from disc.api import import_model
+from disc.frontend.models import import_model
 from disc.ir.dialect import make_context
 from disc.ir.graph import parse_attributes
 from disc.ir.passes import CompileState, run_passes

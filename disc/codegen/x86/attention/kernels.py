@@ -24,7 +24,7 @@ from disc.errors import CompilerBug
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim
-from disc.targets.x86 import Isa
+from disc.targets.target import Target
 
 BLOCK = 96  # rows of a task: the packed keys of a panel serve all of them; 96 rows of 1024 scores are 384 KiB, within an L2
 
@@ -32,12 +32,12 @@ BLOCK = 96  # rows of a task: the packed keys of a panel serve all of them; 96 r
 class _Rows:
     """The parts of a fusion whose rows are kept whole: two contractions, the scores between the first and the rows, the rows' result."""
 
-    def __init__(self, space: IndexSpace, body: Body, isa: Isa) -> None:
+    def __init__(self, space: IndexSpace, body: Body, target: Target) -> None:
         first, second, self.scores, self.probability = _read(body)
-        self.first = _plan(space, body, first, isa, (self.scores,), frozenset())
+        self.first = _plan(space, body, first, target, (self.scores,), frozenset())
         rows = _between(body, self.scores, self.probability)
         self.rows: RowPlan = plan_rows(space, rows, frozenset({self.scores}))
-        self.second = _plan(space, body, second, isa, body.yields, frozenset({self.probability}))
+        self.second = _plan(space, body, second, target, body.yields, frozenset({self.probability}))
         self.length = self.first.contraction.n
 
     def row_bytes(self, space: IndexSpace) -> Dim:
@@ -53,9 +53,9 @@ class _Rows:
         return second, rows, scores, scores + self.length * (BLOCK * 4) + 64
 
 
-def emit_attention(name: str, body: Body, space: IndexSpace, isa: Isa) -> Kernel:
+def emit_attention(name: str, body: Body, space: IndexSpace, target: Target) -> Kernel:
     """The kernel of an attention fusion."""
-    blocks = _read_blocks(space, body, isa)
+    blocks = _read_blocks(space, body, target)
     if blocks is not None:
         functions = blocks.functions()
         micro, notes, scratch, tasks = blocks.micro_kernels(), blocks.notes(), blocks.places()["end"], blocks.row_blocks()
@@ -64,7 +64,7 @@ def emit_attention(name: str, body: Body, space: IndexSpace, isa: Isa) -> Kernel
         known = blocks.segments is None  # else the lengths of sequences decide
         emit = lambda frame: emit_blocks(frame, blocks, body)  # noqa: E731
     else:
-        rows, functions = _Rows(space, body, isa), ()
+        rows, functions = _Rows(space, body, target), ()
         micro = micro_kernels(rows.first) + micro_kernels(rows.second)
         notes = (
             "no softmax, so rows are kept whole: "
@@ -76,7 +76,7 @@ def emit_attention(name: str, body: Body, space: IndexSpace, isa: Isa) -> Kernel
         emit = lambda frame: _emit(frame, rows, body)  # noqa: E731
     notes = (*notes, *_gathered(body))
     symbols = body_symbols(space, body)
-    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, isa.lanes, emit)
+    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target.lanes, emit)
     return Kernel(
         name, "attention", (Version(f"{name}_v0"),), symbols, one.batch * tasks, (one.k + two.n) * keys * (BLOCK // 32) + 64,
         scratch, source, kernel_lines(body), kernel_ops(body), notes,
@@ -100,16 +100,16 @@ def _read(body: Body) -> tuple[Node, Node, Node, Node]:
     return dots[0], dots[1], _scores(body, dots[0], probability), probability
 
 
-def _read_blocks(space: IndexSpace, body: Body, isa: Isa) -> Blocks | None:
+def _read_blocks(space: IndexSpace, body: Body, target: Target) -> Blocks | None:
     """The parts of a fusion around a softmax, None for another function of rows."""
     dot, second, scores, probability = _read(body)
     softmax = read_softmax(scores, probability)
     if softmax is None:
         return None
-    first = _plan(space, body, dot, isa, (scores,), frozenset())
+    first = _plan(space, body, dot, target, (scores,), frozenset())
     causal = read_causal(space, body, first.contraction, scores)
     segments = read_segments(space, first.contraction, scores)
-    last = _plan(space, body, second, isa, body.yields, frozenset({probability}))
+    last = _plan(space, body, second, target, body.yields, frozenset({probability}))
     return Blocks(first, last, scores, probability, softmax, causal, segments)
 
 
@@ -121,10 +121,10 @@ def keeps_segments_apart(space: IndexSpace, body: Body) -> bool:
     return read_softmax(scores, probability) is not None and read_segments(space, contraction, scores) is not None
 
 
-def _plan(space: IndexSpace, body: Body, node: Node, isa: Isa, roots: tuple[Node, ...], leaves: frozenset[Node]) -> Gemm:
+def _plan(space: IndexSpace, body: Body, node: Node, target: Target, roots: tuple[Node, ...], leaves: frozenset[Node]) -> Gemm:
     contraction = read_contraction(space, node)
     declare(space, contraction)
-    gemm, _ = plan_gemm(space, body, contraction, isa, frozenset(), leaves)
+    gemm, _ = plan_gemm(space, body, contraction, target, frozenset(), leaves)
     gemm.roots = roots
     return gemm
 

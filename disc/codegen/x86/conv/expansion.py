@@ -23,7 +23,7 @@ from disc.ir.costs import node_cost
 from disc.ir.graph import Body, Node
 from disc.ir.op_table import PRODUCTS
 from disc.shapes import Dim, Truth, dim_max, dim_min
-from disc.targets.x86 import Isa
+from disc.targets.target import Target
 
 TILE_BYTES = 512 * 1024  # of the product's rows for one band, beside its source and the results in an L2 of 1 MiB
 TASKS = 6  # at least, where bands of SHARED_ROWS give as many
@@ -96,28 +96,37 @@ class Expansion:
         return self.tile_offset + self.plane * (PANEL * self.slide.size) + 64
 
 
-def linked_argument(space: IndexSpace, body: Body, lanes: int) -> int | None:
-    """Which argument of a fusion is the source of the depthwise convolution that it is about, under views; None where there is none."""
+@dataclass(frozen=True)
+class Link:
+    """A depthwise convolution whose source, under views, is an argument of its fusion."""
+
+    window: Body
+    slide: LastWindow
+    argument: int
+
+
+def read_link(space: IndexSpace, body: Body, lanes: int) -> Link | None:
+    """The depthwise convolution that a fusion is about, where its source is an argument; None otherwise."""
     slide = read_last_window(space, body, lanes)
     if slide is None or slide.kernel is None or slide.rows is POINT:
         return None
     source = slide.source
     while source.op in ("disc.reshape", "stablehlo.transpose"):
         source = source.operands[0]
-    return body.arguments.index(source) if source in body.arguments else None
+    return Link(body, slide, body.arguments.index(source)) if source in body.arguments else None
 
 
-def read_expansion(space: IndexSpace, product: Body, window: Body, link: int, isa: Isa, weights: frozenset[Node]) -> Expansion | None:
-    """The plan for two fusions, the first of which makes argument `link` of the second and nothing else; None where they stay apart."""
-    slide, source = read_last_window(space, window, isa.lanes), window.arguments[link]
+def read_expansion(space: IndexSpace, product: Body, link: Link, target: Target, weights: frozenset[Node]) -> Expansion | None:
+    """The plan for two fusions, the first of which makes the linked argument of the second and nothing else; None where they stay apart."""
+    window, slide, source = link.window, link.slide, link.window.arguments[link.argument]
     dots = [node for node in product.nodes if node.op in PRODUCTS]
-    if slide is None or len(product.yields) != 1 or [node.op for node in dots] != ["stablehlo.dot_general"]:
+    if len(product.yields) != 1 or [node.op for node in dots] != ["stablehlo.dot_general"]:
         return None
     if any(node.op in ("stablehlo.reduce", "disc.gather") for node in (*product.nodes, *window.nodes)) or len(set(source.uses)) != 1:
         return None
     if any(node.element != "f32" for node in (*product.yields, dots[0], *dots[0].operands[:2], slide.source)):
         return None
-    gemm, packed = plan_compute(space, product, dots[0], isa, weights)
+    gemm, packed = plan_compute(space, product, dots[0], target, weights)
     c, result = gemm.contraction, product.yields[0]
     positions = slide.images * slide.rows.size * slide.columns.size
     if packed is None or gemm.left is None or c.batch != ONE or c.n != slide.channels or result.dims[-1] != c.n:
@@ -139,11 +148,11 @@ def _reads_rows(space: IndexSpace, slide: LastWindow, source: Node) -> bool:
     return traced is not None and traced[0] is source and space.env.equal(traced[1], expected) is Truth.YES
 
 
-def emit_expansion(name: str, space: IndexSpace, plan: Expansion, isa: Isa) -> Kernel:
+def emit_expansion(name: str, space: IndexSpace, plan: Expansion, target: Target) -> Kernel:
     """The kernel of both fusions."""
     body, slide, c = plan.joined, plan.slide, plan.gemm.contraction
     symbols = body_symbols(space, body)
-    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, isa.lanes, lambda frame: _emit(frame, plan))
+    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target.lanes, lambda frame: _emit(frame, plan))
     outputs = slide.images * slide.rows.out * slide.columns.out * slide.channels
     work = sum(node_cost(root) for root in (*plan.product.yields, *body.yields))
     cost = plan.tile_rows * slide.columns.size * (plan.packed.k * 2) + slide.columns.out * plan.band * (slide.taps * 3)

@@ -16,7 +16,7 @@ from disc.codegen.x86.gemm.plan import PANEL, VECTORS, declare
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim
-from disc.targets.x86 import Isa
+from disc.targets.target import Target
 
 ROW_BLOCK = 120  # rows of a task at most, a multiple of the rows of a tile
 CHUNKED_ROWS = 240  # the same where a panel goes through L2 in chunks, once for every row block
@@ -211,19 +211,19 @@ class Indirect:
         return tuple(sorted({-(-width // self.lanes) for width in widths}))
 
 
-def read_indirect(space: IndexSpace, body: Body, isa: Isa, weights: frozenset[Node]) -> Indirect | None:
+def read_indirect(space: IndexSpace, body: Body, target: Target, weights: frozenset[Node]) -> Indirect | None:
     """The convolution of a compute fusion, where it is channels last throughout with a constant kernel; None otherwise."""
     node = next((each for each in body.nodes if each.op == "stablehlo.convolution"), None)
     if node is None or (node.element, *(each.element for each in node.operands)) not in ELEMENTS:
         return None
     source, kernel = node.operands
-    form = choose_form(source.element, kernel.element, node.element, isa.features).form
+    form = choose_form(source.element, kernel.element, node.element, target.feature_names)
     groups = node.integer("feature_group_count", 1)
     if kernel not in weights or len(set(kernel.uses)) != 1 or not _has_order(node):
         return None
     contraction = read_contraction(space, node)
     if groups != 1:
-        return _read_groups(space, body, contraction, form, isa, groups)
+        return _read_groups(space, body, contraction, form, target, groups)
     declare(space, contraction)
     patches = read_patches(space, contraction)
     if patches is None or not patches.channels.is_const or not contraction.m.is_const or not contraction.k.is_const:
@@ -235,8 +235,8 @@ def read_indirect(space: IndexSpace, body: Body, isa: Isa, weights: frozenset[No
     panel = PANEL if columns >= PANEL else (columns + 15) // 16 * 16
     packed = PackedWeight(body.arguments.index(kernel), contraction.k.const, columns, columns, 1, 0, panel, form.group)
     return Indirect(
-        node, form, patches.leaf, patches.base, runs, columns, contraction.batch, contraction.n, contraction.result, packed, isa.lanes,
-        VECTORS[isa.lanes],
+        node, form, patches.leaf, patches.base, runs, columns, contraction.batch, contraction.n, contraction.result, packed, target.lanes,
+        VECTORS[target.lanes],
     )  # fmt: skip
 
 
@@ -245,10 +245,10 @@ def group_lanes(outputs: int, lanes: int) -> int | None:
     return next((each for each in (lanes, LEAST_LANES) if outputs and outputs % each == 0), None)
 
 
-def _read_groups(space: IndexSpace, body: Body, contraction: Contraction, form: Form, isa: Isa, groups: int) -> Indirect | None:
+def _read_groups(space: IndexSpace, body: Body, contraction: Contraction, form: Form, target: Target, groups: int) -> Indirect | None:
     """A convolution in groups: the same rows and panels, but every vector of columns meets the channels of its own group alone."""
     node, outputs = contraction.node, contraction.m
-    lanes = group_lanes(outputs.const, isa.lanes) if outputs.is_const else None
+    lanes = group_lanes(outputs.const, target.lanes) if outputs.is_const else None
     if lanes is None or not contraction.k.is_const or not contraction.k.const:
         return None
     images, place = node.dims[0], space.variable("gg", Dim.of(groups))
@@ -264,7 +264,7 @@ def _read_groups(space: IndexSpace, body: Body, contraction: Contraction, form: 
     result = contraction.result
     return Indirect(
         node, form, patches.leaf, patches.base, runs, columns, images, contraction.n,
-        lambda image, column, position: result(image * groups, column, position), packed, lanes, VECTORS[isa.lanes], outputs.const,
+        lambda image, column, position: result(image * groups, column, position), packed, lanes, VECTORS[target.lanes], outputs.const,
     )  # fmt: skip
 
 

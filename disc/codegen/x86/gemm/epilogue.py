@@ -10,7 +10,7 @@ from disc.codegen.plan.index import ONE, Index
 from disc.codegen.x86.emit import Emitter, Predicate
 from disc.codegen.x86.function import Frame, store_roots
 from disc.codegen.x86.gemm.micro import prefetch
-from disc.codegen.x86.gemm.plan import PANEL, ROWS, Target
+from disc.codegen.x86.gemm.plan import PANEL, ROWS, RootSink
 from disc.codegen.x86.memory import Buffer, address
 from disc.ir.graph import Body, Node
 from disc.shapes import Dim
@@ -29,7 +29,7 @@ class Epilogue:
     width: int
     element: str
     kind: str
-    target: Target | None = None
+    target: RootSink | None = None
 
     def store_row(self, frame: Frame, tile: str, row: str, columns: tuple[str, str]) -> None:
         """Stores `columns` of the row bound to gm of every root; the sums are row `row` of the tile at `tile`."""

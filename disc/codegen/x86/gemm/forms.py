@@ -1,10 +1,11 @@
 """The forms of operands that micro-kernels take, and which one serves a product on a CPU: the one place that knows features.
 
-A new instruction for products is a form in `FORMS`, before those that it is better than, and a function in `micro.WRITERS`.
+A new instruction for products is a form in `FORMS`, before those that it is better than, and what `micro.py` writes for it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from disc.ir.weights import ELEMENT_BYTES, SCALED_BLOCK
@@ -17,8 +18,7 @@ class Form:
     name: in function names; accumulator: element of the tile; left, right: elements in memory of A's rows and of B's panels; group:
     values of k that lie side by side in a panel, per column, and are read from A's rows as one number where these are as narrow;
     feature: what the CPU must have beyond its level. block: so many values of k are summed exactly, in i32, and their sum enters the tile
-    times a scale (0 = none): a row of scales, one f32 per column, follows the rows of each block in a panel. writer: what writes the
-    micro-kernel, by its name in `micro.WRITERS`; "" = nothing yet, so the form is passed over and `explain` says so.
+    times a scale (0 = none): a row of scales, one f32 per column, follows the rows of each block in a panel.
     """
 
     name: str
@@ -28,7 +28,6 @@ class Form:
     group: int = 1
     feature: str = ""
     block: int = 0
-    writer: str = "vectors"
 
     @property
     def register(self) -> str:
@@ -56,45 +55,25 @@ class Form:
 
 
 # Every form by its name: operands as they are accumulated, then those that are stored narrower, the best first. All forms of one narrow
-# element share the layout of the panels, so that weights packed ahead of time serve every ISA level of an artifact. AMX reads them as they
-# lie: a tile of B takes 16 rows of a panel, one of A 16 row pointers a constant step apart.
+# element share the layout of the panels, so that weights packed ahead of time serve every target of an artifact.
 FORMS: dict[str, Form] = {
     form.name: form
     for form in (
         *(Form(element, element, element, element) for element in ("f32", "f64", "i64", "i32", "i16", "i8")),
-        Form("bf16tile", "f32", "bf16", "bf16", 2, "amx-bf16", writer=""),
         Form("bf16dot", "f32", "bf16", "bf16", 2, "avx512bf16"),
         Form("bf16wide", "f32", "f32", "bf16", 2),
         Form("f16wide", "f32", "f32", "f16"),
-        Form("u8tile", "i32", "ui8", "i8", 4, "amx-int8", writer=""),
         Form("u8dot", "i32", "ui8", "i8", 4, "avx512vnni"),
         Form("u8wide", "i32", "ui8", "i8", 4),
-        Form("u8tilescaled", "f32", "ui8", "i8", 4, "amx-int8", SCALED_BLOCK, writer=""),
         Form("u8scaled", "f32", "ui8", "i8", 4, "avx512vnni", SCALED_BLOCK),
         Form("u8widescaled", "f32", "ui8", "i8", 4, "", SCALED_BLOCK),
     )
 }
 
 
-@dataclass(frozen=True)
-class Choice:
-    """form: the best that has a micro-kernel; unused: features that a better form would use."""
-
-    form: Form
-    unused: tuple[str, ...]
-
-
-def choose_form(left: str, right: str, accumulator: str, features: frozenset[str]) -> Choice:
+def choose_form(left: str, right: str, accumulator: str, features: Collection[str]) -> Form:
     """The best form for stored elements `left` and `right` on a CPU with these features."""
-    unused: list[str] = []
     for form in FORMS.values():
         if form.serves(left, right, accumulator) and (not form.feature or form.feature in features):
-            if form.writer:
-                return Choice(form, tuple(unused))
-            unused.append(form.feature)
-    return Choice(FORMS[accumulator], ())
-
-
-def native_features(left: str) -> tuple[str, ...]:
-    """The features beyond its level that a CPU should have for products whose left operand is stored as `left`."""
-    return tuple(dict.fromkeys(form.feature for form in FORMS.values() if form.left == left and form.feature and form.writer))
+            return form
+    return FORMS[accumulator]

@@ -48,7 +48,7 @@ from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim
 from disc.speculation.schedules import FEATURES, SCHEDULE_SYMBOLS, Schedule
 from disc.speculation.tree import Tree
-from disc.targets.x86 import Isa
+from disc.targets.target import Target
 
 RESIDENT_BYTES = 448 * 1024  # of a packed B that stays in an L2 of 1 MiB beside the rows of A and of the result that pass by
 RESULT_BYTES = 1024 * 1024  # a larger result does not stay there
@@ -58,17 +58,17 @@ SHARED = Schedule(rows=ROWS, k=4096, ahead=1, panels_first=0)  # of these: a til
 SHARED_ROWS = 96  # beyond, there are tasks enough
 
 
-def emit_compute(name: str, body: Body, space: IndexSpace, isa: Isa, weights: frozenset[Node], tree: Tree) -> Kernel:
+def emit_compute(name: str, body: Body, space: IndexSpace, target: Target, weights: frozenset[Node], tree: Tree) -> Kernel:
     """The kernel of a compute fusion; `weights` are the arguments known to be weights, which are packed ahead of time."""
     node = check_single_dot(body)
-    gemm, packed = plan_compute(space, body, node, isa, weights)
+    gemm, packed = plan_compute(space, body, node, target, weights)
     contraction = gemm.contraction
     choice = _choice(gemm, tree)
     if choice.splits:
         gemm.tile_rows = max(schedule.rows for schedule in choice.tree.schedules)
     gemm.splits = choice.parts is not None
     symbols = (*body_symbols(space, body), *SCHEDULE_SYMBOLS)
-    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, isa.lanes, lambda frame: _emit(frame, gemm, body, packed))
+    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target.lanes, lambda frame: _emit(frame, gemm, body, packed))
     rows, blocks, *_, span, parts = (Dim.symbol(name) for name in SCHEDULE_SYMBOLS)
     macs = contraction.batch * contraction.m * contraction.n * contraction.k
     work = sum(node_cost(root) for root in body.yields)
@@ -83,17 +83,17 @@ def emit_compute(name: str, body: Body, space: IndexSpace, isa: Isa, weights: fr
     )  # fmt: skip
 
 
-def plan_compute(space: IndexSpace, body: Body, node: Node, isa: Isa, weights: frozenset[Node]) -> tuple[Gemm, PackedWeight | None]:
+def plan_compute(space: IndexSpace, body: Body, node: Node, target: Target, weights: frozenset[Node]) -> tuple[Gemm, PackedWeight | None]:
     """The plan for a dot. A matrix times a column is done as a row times the matrix' transpose, where that is read in place."""
     contraction = read_contraction(space, node)
     other = turned(contraction)
     if other is not contraction:
         declare(space, other)
-        gemm, _ = plan_gemm(space, body, other, isa, frozenset())
+        gemm, _ = plan_gemm(space, body, other, target, frozenset())
         if may_be_few_rows(gemm):
             return gemm, None
     declare(space, contraction)
-    return plan_gemm(space, body, contraction, isa, weights)
+    return plan_gemm(space, body, contraction, target, weights)
 
 
 def _choice(gemm: Gemm, tree: Tree) -> Choice:

@@ -32,7 +32,7 @@ def prefetch(pointer: str, *, write: bool = False) -> str:
 def micro_source(form: str, rows: int, vectors: int, lanes: int) -> str:
     """MLIR text of one micro-kernel. Products are accumulated in order of k, by fused multiply-add or, for narrow
     operands in groups, a group at a time."""
-    return WRITERS[FORMS[form].writer](FORMS[form], rows, vectors, lanes)
+    return _Micro(FORMS[form], rows, vectors, lanes).source()
 
 
 def call_micro(
@@ -363,9 +363,3 @@ class _Micro:
                 sums = [self._op(f"arith.addi {old}, {new} : {self.vector}") for old, new in zip(sums, products, strict=True)]
             results += sums
         return results
-
-
-# What writes the micro-kernel of (form, rows, vectors, lanes), by `Form.writer`.
-WRITERS: dict[str, Callable[[Form, int, int, int], str]] = {
-    "vectors": lambda form, rows, vectors, lanes: _Micro(form, rows, vectors, lanes).source(),
-}

@@ -16,14 +16,14 @@ from disc.errors import CompilerBug
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim
-from disc.targets.x86 import Isa
+from disc.targets.target import Target
 
 ROWS = 6  # 6 x 4 accumulators of 16 lanes: 24 + 4 + 1 of 32 registers (112-116 GF/s of a 112-116 GF/s limit on Zen 4)
 VECTORS = {16: 4, 8: 2}  # per ISA level: AVX-512 has 32 registers, AVX2 16
 PANEL = 64  # columns of a packed panel, the same for every ISA level so that packed weights serve all
 GROUP = ("gk", "gk1", "gk2", "gk3")  # the positions in k of a group's members while it is packed
 
-Target = Callable[[str], None]  # takes the values of a kernel's one root at (gm, gn), which it keeps to itself
+RootSink = Callable[[str], None]  # takes the values of a kernel's one root at (gm, gn), which it keeps to itself
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,9 @@ class Gemm:
     packed: bool
     roots: tuple[Node, ...]
     patches: Patches | None = None
-    unused: tuple[str, ...] = ()  # features of the target that would multiply faster, had they a micro-kernel
     tile_rows: int = ROWS  # that scratch has room for: more than a tile where sums are kept from one piece of k to the next
     splits: bool = False  # whether k may be split over tasks (`split_k.py`)
-    target: Target | None = None
+    target: RootSink | None = None
 
     @property
     def element(self) -> str:
@@ -108,12 +107,11 @@ def declare(space: IndexSpace, contraction: Contraction) -> None:
 
 
 def plan_gemm(
-    space: IndexSpace, body: Body, contraction: Contraction, isa: Isa, weights: frozenset[Node], leaves: frozenset[Node] = frozenset()
+    space: IndexSpace, body: Body, contraction: Contraction, target: Target, weights: frozenset[Node], leaves: frozenset[Node] = frozenset()
 ) -> tuple[Gemm, PackedWeight | None]:
     """How the operands are read. `leaves`: values of the fusion that will lie in memory like inputs."""
     accumulator = register_element(contraction.node.element)
-    choice = choose_form(contraction.left.node.element, contraction.right.node.element, accumulator, isa.features)
-    form = choice.form
+    form = choose_form(contraction.left.node.element, contraction.right.node.element, accumulator, target.feature_names)
     columns = contraction.n.const if contraction.n.is_const else PANEL
     panel = PANEL if columns >= PANEL else max((columns + 15) // 16 * 16, 16)
     left = _access(space, contraction.left, "gm", form.left, leaves)
@@ -124,9 +122,7 @@ def plan_gemm(
     if form.block and packed is None:
         raise CompilerBug(f"a scaled dot whose weight cannot be packed (line {contraction.node.line})")
     patches = read_patches(space, contraction) if form.group == 1 and form.right == form.accumulator else None
-    gemm = Gemm(
-        contraction, form, isa.lanes, VECTORS[isa.lanes], panel, left, right, packed is not None, body.yields, patches, choice.unused
-    )
+    gemm = Gemm(contraction, form, target.lanes, VECTORS[target.lanes], panel, left, right, packed is not None, body.yields, patches)
     return gemm, packed
 
 
@@ -201,7 +197,7 @@ def notes(gemm: Gemm, packed: PackedWeight | None, work: int) -> tuple[str, ...]
     left = "read in place" if gemm.left is not None else "packed per tile"
     return (
         f"tiles of up to {ROWS} rows x {gemm.vectors} vectors of {gemm.lanes}, panels of {gemm.panel} columns",
-        f"micro-kernel: {gemm.form.name}" + "".join(f"; {feature} of the target is not used yet" for feature in gemm.unused),
+        f"micro-kernel: {gemm.form.name}",
         f"A {left}; B {right}; epilogue cost {work}",
         *((why,) if isinstance(why, str) else ()),
     )

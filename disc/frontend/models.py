@@ -1,0 +1,78 @@
+"""From what a user has to stage `imported`: which front end reads which kind of model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch_mlir import ir
+
+from disc.errors import UnsupportedFormatError
+from disc.frontend.imported import Imported
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    Examples = torch.Tensor | np.ndarray[Any, Any] | Sequence[object] | Mapping[str, object] | None
+    Model = torch.nn.Module | torch.export.ExportedProgram | str | os.PathLike[str]
+
+DynamicShapes = Mapping[str, object] | Sequence[object] | None
+
+
+def import_model(model: Model, example_inputs: Examples, dynamic_shapes: DynamicShapes, context: ir.Context) -> Imported:
+    """The module at stage `imported`. Raises what `disc.compile` raises on the way there."""
+    return import_program(program_of(model, example_inputs, dynamic_shapes), context)
+
+
+def program_of(model: Model, example_inputs: Examples, dynamic_shapes: DynamicShapes) -> torch.export.ExportedProgram | Path:
+    """The model without Python code: a file, or an exported program."""
+    import torch
+
+    if dynamic_shapes is not None and isinstance(model, str | os.PathLike | torch.export.ExportedProgram):
+        raise UnsupportedFormatError("dynamic_shapes is for a torch.nn.Module; a file or an exported program has its dims already")
+    if isinstance(model, str | os.PathLike):
+        path = Path(model)
+        if not path.is_file():
+            raise UnsupportedFormatError(f"{path}: there is no such file")
+        return path
+    from disc.frontend.examples import examples_of
+    from disc.frontend.exported import export_module
+
+    if isinstance(model, torch.export.ExportedProgram):
+        return model
+    if not isinstance(model, torch.nn.Module):
+        raise UnsupportedFormatError(f"cannot compile a {type(model).__name__}: give a torch.nn.Module, an ExportedProgram or a path")
+    if example_inputs is None:
+        raise UnsupportedFormatError("compiling a module needs example_inputs: one tuple of valid inputs of any size")
+    args, kwargs = examples_of(example_inputs)
+    return export_module(model, args, dynamic_shapes, kwargs)
+
+
+def import_program(program: torch.export.ExportedProgram | Path, context: ir.Context) -> Imported:
+    if isinstance(program, Path):
+        return _import_file(program, context)
+    from disc.frontend.exported import import_exported
+
+    return import_exported(program, context)
+
+
+def _import_file(path: Path, context: ir.Context) -> Imported:
+    from disc.frontend.stablehlo import load_stablehlo
+
+    if path.suffix == ".pt2":
+        from disc.frontend.exported import import_exported, load_pt2
+
+        return import_exported(load_pt2(path), context)
+    return load_stablehlo(path, context)
+
+
+def stablehlo_of(program: torch.export.ExportedProgram | Path) -> bytes:
+    """What `Options.embed_stablehlo` asks for. Raises UnsupportedFormatError where the model is no StableHLO file."""
+    from disc.frontend.stablehlo import portable_bytecode
+
+    if not isinstance(program, Path):
+        raise UnsupportedFormatError("embed_stablehlo: only a model that comes as StableHLO (.mlir, .mlirbc) can be embedded as StableHLO")
+    return portable_bytecode(program)

@@ -1,0 +1,48 @@
+"""From the names that users give to targets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from disc.errors import TargetError
+from disc.targets.target import Target
+from disc.targets.x86 import ISAS, USED, native_target, read_target
+
+
+def select_targets(names: str | Sequence[str]) -> tuple[Target, ...]:
+    """The targets by their names, each once, the best of a device last; "native" is this machine.
+
+    Raises TargetError for a name that is no target, and for "native" on a CPU below x86-64-v3.
+    """
+    given = [names] if isinstance(names, str) else list(names) if isinstance(names, Sequence) else [names]
+    wrong = [name for name in given if not isinstance(name, str)]
+    if wrong:
+        raise TargetError(f"target: {wrong[0]!r} is no name; the targets are native, {', '.join(ISAS)}")
+    found: dict[str, Target] = {}
+    for name in given:
+        if name == "native":
+            target = native_target()
+        elif name in ISAS:
+            target = read_target(name)
+        elif name.startswith("sm_"):
+            raise TargetError(f"target {name!r}: GPU code is not generated yet; use one of {', '.join(('native', *ISAS))}")
+        else:
+            raise TargetError(f"there is no target {name!r}; the targets are native, {', '.join(ISAS)}")
+        found.setdefault(target.name, target)
+    if not found:
+        raise TargetError("the list of targets is empty")
+    return tuple(sorted(found.values(), key=lambda target: ISAS.index(target.name)))
+
+
+def for_program(targets: Sequence[Target], elements: Sequence[str]) -> tuple[Target, ...]:
+    """The targets for a program whose products have left operands of these elements (`Target.for_elements`), each once."""
+    return tuple({own.name: own for own in (target.for_elements(elements) for target in targets)}.values())
+
+
+def named_targets(names: str | Sequence[str], *, mixed: bool) -> list[str]:
+    """The names with "native" put in terms of this machine, for a compile on another one. mixed: with types narrower than f32.
+
+    Raises TargetError.
+    """
+    narrow = [element for feature in USED for element in feature.elements] if mixed else []
+    return [target.name for target in for_program(select_targets(names), narrow)]

@@ -1,0 +1,71 @@
+"""What a program is compiled for, as a value: made once, before anything else of a compile, and handed to all that depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Caches:
+    """Bytes that code may reckon with. l1, l2: of a core; last: of the smallest last-level cache, which cores share."""
+
+    l1: int
+    l2: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Feature:
+    """name: LLVM's, which the runtime uses too; flag: that of /proc/cpuinfo; level: the first level that has it, "" for none. elements: of
+    left operands of products that code multiplies faster with it, where a level does not say so."""
+
+    name: str
+    flag: str
+    level: str = ""
+    elements: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Target:
+    """One kind of processor that kernels are made for.
+
+    device: "cpu". level: the least that its processors have ("x86-64-v4"); level_features: what that means, by LLVM's names; features: what
+    they have beyond it. native: this machine, of whose features a program keeps those that it needs. lanes: f32 in a vector register;
+    registers: vector registers; caches: in bytes; macs: multiply-adds of a core per cycle, by element of the operands ("f32", "bf16",
+    "i8": products of bytes summed in i32).
+    """
+
+    device: str
+    level: str
+    level_features: tuple[str, ...]
+    features: tuple[Feature, ...]
+    lanes: int
+    registers: int
+    caches: Caches
+    macs: tuple[tuple[str, int], ...]
+    native: bool = False
+
+    @property
+    def name(self) -> str:
+        """ "x86-64-v4+avx512bf16": names the section of the artifact."""
+        return "+".join([self.level, *self.feature_names])
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """LLVM's names of the features beyond the level."""
+        return tuple(feature.name for feature in self.features)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def macs_per_cycle(self, element: str) -> int:
+        """Multiply-adds of a core per cycle on operands of this element; those of f32 where there is no faster way."""
+        return dict(self.macs).get(element, dict(self.macs)["f32"])
+
+    def for_elements(self, elements: Collection[str]) -> Target:
+        """The target for a program whose products have left operands of these elements: the native one leaves out what does not help, so
+        that its code runs on more machines."""
+        if not self.native:
+            return self
+        return replace(self, features=tuple(each for each in self.features if set(each.elements) & set(elements)))
