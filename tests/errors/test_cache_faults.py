@@ -17,7 +17,7 @@ SMALL_DISK = """
 import subprocess, sys, warnings
 from pathlib import Path
 import numpy as np
-from disc import artifact
+from disc.artifact import file as artifact
 from disc.artifact.cache import Cache
 
 folder = Path(sys.argv[1])

@@ -82,7 +82,7 @@ def test_a_full_disk(loaded: Executable, tmp_path: Path) -> None:
     """As a limit on the size of files: the error names the file that was to be written, and nothing is left."""
     command = """
 import resource, signal, sys
-from disc import cli
+from disc.cli import main as cli
 from disc.errors import OutputError
 from disc.ral import executable
 loaded = executable.load(sys.argv[1])

@@ -221,7 +221,7 @@ WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from disc import artifact
+from disc.artifact import file as artifact
 from disc.artifact.cache import Cache
 manifest = {"compiler": "test", "inputs": [], "outputs": [], "single": False, "symbols": [], "checks": [], "kernels": [], "counters": [], "options": {}}
 weights = [("w", "f32", np.full(1 << 18, 3, np.float32))]
