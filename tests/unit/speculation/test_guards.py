@@ -35,7 +35,7 @@ from disc.speculation.guards import (
     parts_of,
     parts_of_kind,
 )
-from disc.targets.x86 import host_isa, read_isa
+from disc.targets.x86 import host_isa, read_target
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMES: tuple[str, ...] = ("S0", "S1", "S2")
@@ -204,7 +204,7 @@ def compiled() -> Callable[..., None]:
     """A native function of three sizes, the cache's bytes and whether results begin on cache lines, which writes an i64 per guard."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "guards.so"
-        path.write_bytes(link_shared(compile_objects(source(), read_isa(host_isa()), 1)))
+        path.write_bytes(link_shared(compile_objects(source(), read_target(host_isa()), 1)))
         function = ctypes.CDLL(str(path)).disc_entry
     function.argtypes, function.restype = [*[ctypes.c_int64] * 5, ctypes.c_void_p], None
     return function
