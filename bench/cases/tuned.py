@@ -23,6 +23,6 @@ def rows_are_tuned(rows_of: Callable[[Shape], int]) -> Tuned:
 @functools.cache
 def _sizes() -> frozenset[tuple[int, int, int]]:
     """(rows, outputs, inputs) of products by weights, with any number of threads."""
-    from disc.speculation.tune import fine_points  # loads the compiler
+    from disc.speculation.sizes import fine_points  # loads the compiler
 
     return frozenset((point.m, point.n, point.k) for point in fine_points((1, 2)) if point.weights)
