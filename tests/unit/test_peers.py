@@ -12,6 +12,7 @@ import torch
 
 from bench.cases import CASES, TextModel
 from bench.checks import error_of
+from bench.dtypes import DTYPES
 from bench.files import OPTIMIZER_TYPES, make_file
 from bench.peers import VARIANTS, Workbench, as_tensor
 from bench.runtimes import openvino_model, ort_session
@@ -85,6 +86,23 @@ def test_every_file_computes_what_the_model_does(name: str, bench: Workbench) ->
     with torch.no_grad():
         expected = bench.model(*inputs)
     assert error_of(as_tensor(VARIANTS[name].build(bench).bind(inputs)()), expected) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["ort/plain", "ort/optimized"])
+def test_onnx_runtime_multiplies_in_8_bits_for_int8(name: str, bench: Workbench) -> None:
+    pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    quantized = dataclasses.replace(bench, dtype=DTYPES["int8"])
+    inputs = CASE.inputs((3, 11))
+    with torch.no_grad():
+        expected = bench.model(*inputs)
+    error = error_of(as_tensor(VARIANTS[name].build(quantized).bind(inputs)()), expected)
+    assert 1e-4 < error < DTYPES["int8"].tolerance
+    executed = bench.folder / "executed.onnx"
+    ort_session(make_file(f"{VARIANTS[name].file}-int8", CASE, bench.model, bench.folder), 1, executed)
+    kinds = Counter(node.op_type for node in onnx.load(executed).graph.node)
+    assert sum(kinds[kind] for kind in ("MatMulIntegerToFloat", "DynamicQuantizeMatMul", "MatMulInteger")) >= 3, kinds
+    assert kinds["QAttention"] == (name == "ort/optimized"), kinds
 
 
 def test_a_model_that_the_optimizer_does_not_know(bench: Workbench, tmp_path: Path) -> None:
