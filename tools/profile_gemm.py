@@ -157,8 +157,7 @@ def _report(records: Sequence[Record], schedules: Sequence[Schedule], leaves: in
     """Prints how good the tree is that is fitted to these; returns it."""
     fitted = fit(records, schedules, leaves=leaves)
     print(f"{len(records)} sizes, {len(schedules)} schedules, {len(fitted.tree.nodes)} nodes")
-    print(f"fitted    {fitted.fitted}")
-    print(f"held out  {fitted.held_out}")
+    print(fitted.describe())
     for name, some in (
         ("weights", [each for each in records if each.point.weights]),
         ("products", [each for each in records if not each.point.weights and not each.point.transposed]),

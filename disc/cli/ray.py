@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import indent
 from typing import Annotated
 
 import typer
@@ -112,4 +113,4 @@ def tune_command(
         print_json({kind: {"tree": str(tree_path(store / slug(kind))), "held_out": vars(each.held_out)} for kind, each in fitted.items()})
         return
     for kind, each in fitted.items():
-        print(f"{kind}\n  held out {each.held_out}\n  {tree_path(store / slug(kind))}")
+        print(f"{kind}\n{indent(each.describe(), '  ')}\n  {tree_path(store / slug(kind))}")

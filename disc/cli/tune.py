@@ -6,6 +6,7 @@ import importlib.util
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -56,9 +57,16 @@ def tune_command(
         raise DiscError("time ran out before all sizes were measured: run disc tune again, it goes on from here")
     path, fitted = write_tree(folder, tuned.fitted.tree), tuned.fitted
     if as_json:
-        print_json({"tree": str(path), "fitted": vars(fitted.fitted), "held_out": vars(fitted.held_out)})
+        print_json(
+            {
+                "tree": str(path),
+                "fitted": vars(fitted.fitted),
+                "held_out": vars(fitted.held_out),
+                "rules": [asdict(rule) for rule in fitted.rules],
+            }
+        )
         return
-    print(f"fitted   {fitted.fitted}\nheld out {fitted.held_out}\nwritten  {path}")
+    print(f"{fitted.describe()}\nwritten   {path}")
 
 
 @contextmanager

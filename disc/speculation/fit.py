@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from disc.speculation.quality import Quality, RuleQuality, judge, judge_rules, losses, quality, speeds
 from disc.speculation.records import Record
 from disc.speculation.schedules import FAMILY, Schedule
-from disc.speculation.sizes import Point, effective
+from disc.speculation.sizes import Point
 from disc.speculation.tree import LEAF, Tree
 
 FOLDS = 5  # parts of the sizes, each held out from one tree
@@ -33,54 +33,19 @@ def best_schedules(records: Iterable[Record], count: int, schedules: Sequence[Sc
     return tuple(schedules[number] for number in chosen)
 
 
-def losses(records: Sequence[Record], schedules: Sequence[Schedule]) -> npt.NDArray[np.float64]:
-    """[size, schedule]: log of its time over the best one's; schedules that were not measured count as the worst of the size."""
-    rows: list[list[float]] = []
-    for record in records:
-        best, worst = min(record.seconds.values()), max(record.seconds.values())
-        rows.append([float(np.log(record.seconds.get(effective(schedule, record.point), worst) / best)) for schedule in schedules])
-    return np.array(rows)
-
-
-@dataclass(frozen=True)
-class Quality:
-    """How good a tree's choices are. accuracy: share of sizes where it takes the best; mean: of best time over time taken; near: share of
-    sizes with at least 0.95 of the best speed; worst: the least of best time over time taken."""
-
-    sizes: int
-    accuracy: float
-    mean: float
-    near: float
-    worst: float
-
-    def __str__(self) -> str:
-        return (f"{self.sizes} sizes: best schedule taken at {self.accuracy:.1%}, {self.mean:.2%} of the best speed on average, "
-                f"{self.near:.1%} of sizes within 95 %, worst {self.worst:.1%}")  # fmt: skip
-
-
-def quality(tree: Tree, records: Sequence[Record]) -> Quality:
-    """Judges the tree's choices by measured times. "Best" is what no schedule beats by more than 1 %, about what a repetition differs."""
-    return _judge(_speeds(tree, records))
-
-
-def _speeds(tree: Tree, records: Sequence[Record]) -> list[float]:
-    """Of the best schedule's time over that of the one taken, for each record."""
-    table = losses(records, tree.schedules)
-    return [float(np.exp(-table[row, tree.choose(record.point.features)])) for row, record in enumerate(records)]
-
-
-def _judge(speeds: Sequence[float]) -> Quality:
-    values = np.array(speeds)
-    return Quality(len(values), float((values >= 0.99).mean()), float(values.mean()), float((values >= 0.95).mean()), float(values.min()))
-
-
 @dataclass(frozen=True)
 class Fitted:
-    """A tree, its quality on the sizes it was fitted to, and that of trees fitted alike on sizes that were held out from them."""
+    """A tree, its quality on the sizes it was fitted to, and that of trees fitted alike on sizes that were held out from them; rules: what
+    these sizes say of each rule that overrules the tree."""
 
     tree: Tree
     fitted: Quality
     held_out: Quality
+    rules: tuple[RuleQuality, ...]
+
+    def describe(self) -> str:
+        """For people, line by line."""
+        return "\n".join([f"fitted    {self.fitted}", f"held out  {self.held_out}", *(f"rule {rule}" for rule in self.rules)])
 
 
 def fit(records: Sequence[Record], schedules: Sequence[Schedule], *, leaves: int = LEAVES, seed: int = 0) -> Fitted:
@@ -89,18 +54,18 @@ def fit(records: Sequence[Record], schedules: Sequence[Schedule], *, leaves: int
     The tree predicts the loss of every schedule and takes the least: a wrong choice counts by what it costs.
     """
     order = _shuffled(records, seed)
-    unseen: list[float] = []
-    for fold, tree in enumerate(_fold_trees(order, schedules, leaves)):
-        unseen += _speeds(tree, order[fold::FOLDS])
+    folds = enumerate(_fold_trees(order, schedules, leaves))
+    held = [(tree, record) for fold, tree in folds for record in order[fold::FOLDS]]
+    unseen = [speed for tree, record in held for speed in speeds(tree, [record])]
     tree = _fit_tree(order, schedules, leaves)
-    return Fitted(tree, quality(tree, order), _judge(unseen))
+    return Fitted(tree, quality(tree, order), judge(unseen), judge_rules(held))
 
 
 def least_certain(records: Sequence[Record], schedules: Sequence[Schedule], *, leaves: int = LEAVES, seed: int = 0) -> list[Point]:
     """All sizes, those first at which the trees of `fit` differ most in the time of what they choose: worth measuring again."""
     order = _shuffled(records, seed)
-    speeds = np.array([_speeds(tree, order) for tree in _fold_trees(order, schedules, leaves)])
-    spread = speeds.max(axis=0) - speeds.min(axis=0)
+    found = np.array([speeds(tree, order) for tree in _fold_trees(order, schedules, leaves)])
+    spread = found.max(axis=0) - found.min(axis=0)
     return [order[number].point for number in np.argsort(-spread, kind="stable")]
 
 

@@ -11,10 +11,10 @@ from torch import nn
 
 import disc
 from disc.api import compile_imported, open_session
-from disc.codegen.x86.gemm.kernels import SHARED
 from disc.frontend.models import import_model
 from disc.ir.dialect import make_context
 from disc.ral.executable import Executable
+from disc.speculation.policy import SHARED
 from disc.speculation.schedules import FAMILY, Schedule
 from disc.speculation.tree import LEAF, Tree, every_schedule
 

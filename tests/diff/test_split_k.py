@@ -11,8 +11,8 @@ from compiled import both_targets, randn
 from torch import nn
 
 import disc
-from disc.codegen.x86.gemm.split_k import LEAST_DEPTH, MOST_PARTS, SPLIT_ROWS
 from disc.ral.executable import Executable
+from disc.speculation.policy import LEAST_DEPTH, MOST_PARTS, SPLIT_ROWS
 
 AUTO = torch.export.Dim.AUTO
 MOST = SPLIT_ROWS[1]

@@ -291,8 +291,8 @@ def test_our_mistake_asks_for_a_report(capsys: pytest.CaptureFixture[str], monke
 
 def test_tune_measures_goes_on_and_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A small grid: stopped at once, then finished; the tree it writes decides for programs compiled afterwards."""
-    from disc.codegen.x86.gemm.kernels import SHARED
     from disc.speculation import sizes
+    from disc.speculation.policy import SHARED
 
     monkeypatch.setenv("DISC_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(sizes, "LINEAR", ((64, 32),))

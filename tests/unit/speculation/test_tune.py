@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from disc.speculation.fit import best_schedules, fit, losses, quality
+from disc.speculation.fit import best_schedules, fit
+from disc.speculation.quality import losses, quality
 from disc.speculation.records import Record, read_record, read_records
 from disc.speculation.schedules import FAMILY, Schedule
 from disc.speculation.sizes import Point, effective

@@ -40,22 +40,16 @@ from disc.codegen.x86.gemm.plan import (
     share,
     vector_counts,
 )
-from disc.codegen.x86.gemm.split_k import Share, plan_parts, share_of_task, split_over_k
+from disc.codegen.x86.gemm.split_k import Share, plan_parts, share_of_task
 from disc.codegen.x86.memory import Buffer, address
 from disc.ir.costs import node_cost
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim
-from disc.speculation.schedules import FEATURES, SCHEDULE_SYMBOLS, Schedule
+from disc.speculation.policy import Product, apply_rules
+from disc.speculation.schedules import SCHEDULE_SYMBOLS
 from disc.speculation.tree import Tree
 from disc.targets.target import Target
-
-RESIDENT_BYTES = 448 * 1024  # of a packed B that stays in an L2 of 1 MiB beside the rows of A and of the result that pass by
-RESULT_BYTES = 1024 * 1024  # a larger result does not stay there
-STREAMED = Schedule(rows=60, k=4096, ahead=1, panels_first=1)  # of a small B: A, the result and a residual are gone through once
-FEW_TASKS = 16  # there may be more threads than blocks of columns
-SHARED = Schedule(rows=ROWS, k=4096, ahead=1, panels_first=0)  # of these: a tile is a task (1.3 to 1.8 times as fast on two threads)
-SHARED_ROWS = 96  # beyond, there are tasks enough
 
 
 def emit_compute(name: str, body: Body, space: IndexSpace, target: Target, weights: frozenset[Node], tree: Tree) -> Kernel:
@@ -96,33 +90,23 @@ def plan_compute(space: IndexSpace, body: Body, node: Node, target: Target, weig
     return plan_gemm(space, body, contraction, target, weights)
 
 
+def product_of(gemm: Gemm) -> Product:
+    """What the choice of a schedule depends on."""
+    c = gemm.contraction
+    return Product(
+        c.m, c.n, gemm.panel_rows(), c.batch, gemm.panel, gemm.panel_step, ELEMENT_BYTES[c.node.element], gemm.packed
+    )  # fmt: skip
+
+
 def _choice(gemm: Gemm, tree: Tree) -> Choice:
     """The part of the tree that these sizes leave open."""
-    features = (gemm.contraction.m, gemm.contraction.n, gemm.panel_rows(), gemm.contraction.batch)
-    known = {number: size.const for number, size in enumerate(features) if size.is_const}
-    pruned = tree.prune(known)
-    rows = _streamed_rows(gemm)
-    if rows is not None:
-        pruned = pruned.with_above(0, rows, STREAMED).prune(known)
-    tasks = panels(gemm) * gemm.contraction.batch
-    if tasks.is_const and 0 < tasks.const <= FEW_TASKS:
-        pruned = pruned.with_between(0, ROWS, SHARED_ROWS, FEATURES.index("threads"), tasks.const, SHARED).prune(known)
-    pruned, rows = split_over_k(gemm, pruned)
-    most = max(schedule.parts for schedule in pruned.schedules)
-    depth = features[2].const if features[2].is_const else None
-    splits = gemm.left is not None and any(depth is None or schedule.k < depth for schedule in pruned.schedules)
-    return Choice(pruned, features, ROWS, splits, plan_parts(gemm, most, rows))
-
-
-def _streamed_rows(gemm: Gemm) -> int | None:
-    """How many rows a result must have at least to go through A and the result once, where B stays in L2 meanwhile."""
-    c = gemm.contraction
-    if not (gemm.packed and c.n.is_const and c.k.is_const and gemm.panel < c.n.const):
-        return None
-    panels_bytes = gemm.panel_rows().const * gemm.panel_step * panels(gemm).const
-    if panels_bytes > RESIDENT_BYTES:
-        return None
-    return RESULT_BYTES // (c.n.const * ELEMENT_BYTES[c.node.element])
+    product = product_of(gemm)
+    pruned = apply_rules(tree, product)
+    schedules = pruned.tree.schedules
+    depth = product.k.const if product.k.is_const else None
+    splits = gemm.left is not None and any(depth is None or schedule.k < depth for schedule in schedules)
+    parts = plan_parts(gemm, max(schedule.parts for schedule in schedules), pruned.split_rows)
+    return Choice(pruned.tree, product.features, ROWS, splits, parts)
 
 
 # --- emission -----------------------------------------------------------------------------------------------------------

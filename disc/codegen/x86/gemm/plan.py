@@ -16,11 +16,12 @@ from disc.errors import CompilerBug
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim
+from disc.speculation.policy import PANEL, panel_columns
+from disc.speculation.schedules import TILE_ROWS
 from disc.targets.target import Target
 
-ROWS = 6  # 6 x 4 accumulators of 16 lanes: 24 + 4 + 1 of 32 registers (112-116 GF/s of a 112-116 GF/s limit on Zen 4)
+ROWS = TILE_ROWS  # 6 x 4 accumulators of 16 lanes: 24 + 4 + 1 of 32 registers (112-116 GF/s of a 112-116 GF/s limit on Zen 4)
 VECTORS = {16: 4, 8: 2}  # per ISA level: AVX-512 has 32 registers, AVX2 16
-PANEL = 64  # columns of a packed panel, the same for every ISA level so that packed weights serve all
 GROUP = ("gk", "gk1", "gk2", "gk3")  # the positions in k of a group's members while it is packed
 
 RootSink = Callable[[str], None]  # takes the values of a kernel's one root at (gm, gn), which it keeps to itself
@@ -112,8 +113,7 @@ def plan_gemm(
     """How the operands are read. `leaves`: values of the fusion that will lie in memory like inputs."""
     accumulator = register_element(contraction.node.element)
     form = choose_form(contraction.left.node.element, contraction.right.node.element, accumulator, target.feature_names)
-    columns = contraction.n.const if contraction.n.is_const else PANEL
-    panel = PANEL if columns >= PANEL else max((columns + 15) // 16 * 16, 16)
+    panel = panel_columns(contraction.n.const if contraction.n.is_const else PANEL)
     left = _access(space, contraction.left, "gm", form.left, leaves)
     if left is not None and form.reads_groups and left.k_step != ONE:
         left = None

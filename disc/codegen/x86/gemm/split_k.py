@@ -1,4 +1,5 @@
-"""Products whose k is split over tasks: with few blocks of columns, threads would have nothing to do, or wait for one of them.
+"""Products whose k is split over tasks: with few blocks of columns, threads would have nothing to do, or wait for one of them. Where it
+pays is a rule of `speculation/policy.py`.
 
 A part of k is a task of its own for a panel of columns and a block of rows. It leaves its sums in memory of the call, tile by tile, and
 counts every tile that it leaves; the task that counts last adds the parts of that tile, in their order, and stores the results. So there
@@ -10,65 +11,19 @@ Memory: counters, i32, by panel, strip of a panel and tile of rows; then, by par
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import lcm
 
-from disc.codegen.plan.index import ONE
 from disc.codegen.plan.kernel import Parts
 from disc.codegen.x86.function import Frame, partials_argument, rounded_up
 from disc.codegen.x86.gemm.plan import PANEL, ROWS, Gemm, panels
 from disc.codegen.x86.memory import Buffer, address
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim, dim_min
-from disc.speculation.schedules import FEATURES, SCHEDULE_SYMBOLS, Schedule
-from disc.speculation.tree import Tree
+from disc.speculation.schedules import SCHEDULE_SYMBOLS
 
-# Panels of columns of the products whose k is split, and the rows up to which it is; measured on two threads for K = 1024 to 16384. An
-# even number of panels, or many, and more rows, are shared by two threads well enough as they are. A narrower panel has fewer rows.
-SPLIT_ROWS = {1: 128, 3: 64, 5: 64}
-LEAST_COLUMNS = 32  # of a panel: a tile of fewer waits for its own sums, split or not
-# Rows of a panel in a part; also of a panel that is split, where there is only one (1.0 to 1.2 times as fast from there on).
-LEAST_DEPTH = 1024
-MOST_PARTS = 16
-LEAST_CYCLES = 32_000  # of a product that two threads share: the runtime starts one for each 4 us
 COUNTER = 4  # bytes
 MULTIPLE = 64  # values of k of a part: whole vectors of every level, where A is packed
-
-
-def may_split(gemm: Gemm) -> bool:
-    """True when a part of B can be read where it lies, packed ahead of time. The same for every ISA level, as schedules are."""
-    return gemm.packed and gemm.contraction.batch == ONE
-
-
-def split_over_k(gemm: Gemm, tree: Tree) -> tuple[Tree, int | None]:
-    """`tree` with schedules that split k where that pays, by the sizes alone, and up to how many rows (None: for any number).
-
-    A tree that splits k of itself stays as it is; a product whose k cannot be split gets none of its schedules split.
-    """
-    if not may_split(gemm):
-        return Tree(tuple(replace(schedule, parts=1) for schedule in tree.schedules), tree.nodes), 0
-    if any(schedule.parts > 1 for schedule in tree.schedules):
-        return tree, None
-    count, depth = panels(gemm).const, gemm.panel_rows().const
-    if gemm.panel < LEAST_COLUMNS or count not in SPLIT_ROWS or depth < LEAST_DEPTH * min(count, 2):
-        return tree, 0
-    parts, most = _parts(depth), SPLIT_ROWS[count] * gemm.panel // PANEL
-    tile_cost = depth * ROWS * gemm.panel * count // 32
-    low = (-(-LEAST_CYCLES // tile_cost) - 1) * ROWS  # with as many rows or fewer one thread computes it all
-    threads = FEATURES.index("threads")
-    if low < ROWS:
-        tree = tree.with_between(0, low, ROWS, threads, 0, Schedule(ROWS, 4096, 0, 0, parts))  # nothing to compute while a prefetch comes
-    tree = tree.with_between(0, max(low, ROWS), most, threads, 0, Schedule(240, 512, 1, 0, parts))
-    tree = tree.with_between(0, max(low, ROWS), most, threads, count * parts, Schedule(ROWS, 4096, 1, 0, parts))  # a tile is a task
-    return tree, most
-
-
-def _parts(depth: int) -> int:
-    """Of a panel of so many rows: a power of 2, since two threads would share three parts badly."""
-    parts = 2
-    while parts < MOST_PARTS and depth >= 2 * parts * LEAST_DEPTH:
-        parts *= 2
-    return parts
 
 
 def plan_parts(gemm: Gemm, most: int, rows: int | None) -> Parts | None:

@@ -1,0 +1,206 @@
+"""Rules that overrule the tree of schedules: what is known to be better at sizes that the tree's data do not hold, or with schedules that
+are not in the family that it was fitted to.
+
+A rule says, of a product whose sizes are known as far as the compiler knows them, for which numbers of rows and threads it takes a schedule
+of its own. `apply_rules` prunes the tree and puts the rules on top; code generation gets the result. `disc tune` and
+`tools/profile_gemm.py --report` print what the data say of each rule (`judge.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from disc.shapes import Dim
+from disc.speculation.schedules import FEATURES, TILE_ROWS, Schedule
+from disc.speculation.sizes import Point
+from disc.speculation.tree import Tree
+
+PANEL = 64  # columns of a packed panel of B, the same for every ISA level so that packed weights serve all
+MACS_PER_CYCLE = 32  # multiply-adds of f32 that a core with AVX-512 does
+M, THREADS = FEATURES.index("m"), FEATURES.index("threads")
+WHOLE_K = 4096  # values of k at a time: all of them, in the layers of most models
+
+
+@dataclass(frozen=True)
+class Product:
+    """What the compiler knows of a GEMM.
+
+    m, n, k, batch: its sizes, as the tree takes them: k counts rows of a panel of B. columns: of such a panel; row_bytes: of a row of it.
+    element_bytes: of an element of the result. packed: whether B is a weight, packed ahead of time.
+    """
+
+    m: Dim
+    n: Dim
+    k: Dim
+    batch: Dim
+    columns: int
+    row_bytes: int
+    element_bytes: int
+    packed: bool
+
+    @property
+    def features(self) -> tuple[Dim, Dim, Dim, Dim]:
+        """As the tree asks for them, all but the number of threads, which is known in the call."""
+        return (self.m, self.n, self.k, self.batch)
+
+    @property
+    def panels(self) -> Dim:
+        """How many panels B has."""
+        return (self.n + (self.columns - 1)) // self.columns
+
+
+@dataclass(frozen=True)
+class Override:
+    """`schedule` in place of the tree's choice where low < m <= high (None: without end), with more than `threads` threads."""
+
+    schedule: Schedule
+    low: int
+    high: int | None
+    threads: int = 0
+
+    def decides(self, m: int, threads: int) -> bool:
+        """Whether it does for so many rows and threads."""
+        return self.low < m and (self.high is None or m <= self.high) and threads > self.threads
+
+    def apply(self, tree: Tree) -> Tree:
+        """`tree` with this on top."""
+        if self.high is None:
+            return tree.with_above(M, self.low, self.schedule)
+        return tree.with_between(M, self.low, self.high, THREADS, self.threads, self.schedule)
+
+
+Rule = Callable[[Product], Sequence[Override]]
+"""What a rule takes of a product, the last one first; nothing where it does not apply."""
+
+
+# --- the rules ------------------------------------------------------------------------------------------------------------
+
+RESIDENT_BYTES = 448 * 1024  # of a packed B that stays in an L2 of 1 MiB beside the rows of A and of the result that pass by
+RESULT_BYTES = 1024 * 1024  # a larger result does not stay there
+STREAMED = Schedule(rows=60, k=WHOLE_K, ahead=1, panels_first=1)
+
+
+def stream_small_b(product: Product) -> list[Override]:
+    """A B of several panels that stays in L2 together, and a result that does not: A, the result and a residual are gone through once.
+
+    Such products are the 1x1 convolutions at the large images of a network. When the rule was made its times were not kept, and the data
+    of the tree hold four such sizes, without this schedule.
+    """
+    n, k = product.n, product.k
+    if not (product.packed and n.is_const and k.is_const and product.columns < n.const):
+        return []
+    if k.const * product.row_bytes * product.panels.const > RESIDENT_BYTES:
+        return []
+    return [Override(STREAMED, RESULT_BYTES // (n.const * product.element_bytes), None)]
+
+
+FEW_TASKS = 16  # panels of all batches: there may be more threads than that
+SHARED_ROWS = 96  # beyond, there are blocks of rows enough
+SHARED = Schedule(rows=TILE_ROWS, k=WHOLE_K, ahead=1, panels_first=0)
+
+
+def share_tiles(product: Product) -> list[Override]:
+    """Fewer panels than threads, and few rows: a tile is a task.
+
+    Measured when it was made, on two threads with a single panel: 1.3 to 1.8 times as fast as blocks of rows. The data of the tree hold no
+    size with more threads than panels.
+    """
+    tasks = product.panels * product.batch
+    if not tasks.is_const or not 0 < tasks.const <= FEW_TASKS:
+        return []
+    return [Override(SHARED, TILE_ROWS, SHARED_ROWS, tasks.const)]
+
+
+# Panels of the products whose k is split, and the rows up to which it is; measured on two threads for K = 1024 to 16384. An even number of
+# panels, or many, and more rows, are shared by two threads well enough as they are. A narrower panel has fewer rows.
+SPLIT_ROWS = {1: 128, 3: 64, 5: 64}
+LEAST_COLUMNS = 32  # of a panel: a tile of fewer waits for its own sums, split or not
+# Rows of a panel in a part; also of a panel that is split, where there is only one (1.0 to 1.2 times as fast from there on).
+LEAST_DEPTH = 1024
+MOST_PARTS = 16
+LEAST_CYCLES = 32_000  # of a product that two threads share: the runtime starts one for each 4 us
+ONE_TILE = Schedule(rows=TILE_ROWS, k=WHOLE_K, ahead=0, panels_first=0)  # nothing to compute while a prefetch comes
+BLOCKS = Schedule(rows=240, k=512, ahead=1, panels_first=0)
+TILES = Schedule(rows=TILE_ROWS, k=WHOLE_K, ahead=1, panels_first=0)  # a tile is a task
+
+
+def split_k(product: Product) -> list[Override]:
+    """An odd number of panels, up to five, leaves threads without work: parts of k are tasks of their own (`split_k.py` of the target).
+
+    Measured at N = 64, K = 4096: two threads take 10, 15, 23, 37 and 77 us for M = 1, 8, 16, 30 and 64, instead of 16, 19, 31, 46 and 94
+    with a tile as a task; one thread takes as long as before. Into how many parts depends on the sizes alone, so results do not depend on
+    the number of threads. The data of the tree hold no such size.
+    """
+    if not may_split(product):
+        return []
+    count, depth = product.panels.const, product.k.const
+    if product.columns < LEAST_COLUMNS or count not in SPLIT_ROWS or depth < LEAST_DEPTH * min(count, 2):
+        return []
+    parts, most = parts_of_panel(depth), SPLIT_ROWS[count] * product.columns // PANEL
+    tile_cycles = depth * TILE_ROWS * product.columns * count // MACS_PER_CYCLE
+    low = (-(-LEAST_CYCLES // tile_cycles) - 1) * TILE_ROWS  # with as many rows or fewer one thread computes it all
+    above = max(low, TILE_ROWS)
+    blocks = Override(replace(BLOCKS, parts=parts), above, most)
+    tiles = Override(replace(TILES, parts=parts), above, most, count * parts)
+    return [*([Override(replace(ONE_TILE, parts=parts), low, TILE_ROWS)] if low < TILE_ROWS else []), blocks, tiles]
+
+
+def may_split(product: Product) -> bool:
+    """Whether a part of B can be read where it lies, packed ahead of time. The same for every ISA level, as schedules are."""
+    return product.packed and product.batch == Dim.of(1)
+
+
+def parts_of_panel(depth: int) -> int:
+    """Of a panel of so many rows: a power of 2, since two threads would share three parts badly."""
+    parts = 2
+    while parts < MOST_PARTS and depth >= 2 * parts * LEAST_DEPTH:
+        parts *= 2
+    return parts
+
+
+RULES: tuple[Rule, ...] = (stream_small_b, share_tiles, split_k)  # a later one overrules those before it; the one that splits k is the last
+
+
+# --- applied --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """The tree that is left of a product. split_rows: up to how many rows a schedule may split k (None: for any number)."""
+
+    tree: Tree
+    split_rows: int | None
+
+
+def apply_rules(tree: Tree, product: Product) -> Pruned:
+    """`tree` for what is known of the product, with the rules on top.
+
+    A tree that splits k of itself is not split by a rule; a product whose k cannot be split gets none of its schedules split.
+    """
+    known = {number: size.const for number, size in enumerate(product.features) if size.is_const}
+    splits, most = False, 0
+    for rule in RULES:
+        tree = tree.prune(known)  # not behind the last rule: it would copy what both sides of a threshold share
+        splits = any(schedule.parts > 1 for schedule in tree.schedules)
+        for override in rule(product):
+            if override.schedule.parts == 1:
+                tree = override.apply(tree)
+            elif not splits:
+                assert override.high is not None  # memory for the sums of parts is set aside for so many rows
+                tree, most = override.apply(tree), max(most, override.high)
+    if not may_split(product):
+        return Pruned(Tree(tuple(replace(schedule, parts=1) for schedule in tree.schedules), tree.nodes), 0)
+    return Pruned(tree, None if splits else most)
+
+
+def product_of(point: Point) -> Product:
+    """A layer with these sizes in f32, as the compiler knows it where only the rows are left to the call."""
+    m, n, k, batch = (Dim.symbol("m"), *(Dim.of(size) for size in (point.n, point.k, point.batch)))
+    columns = panel_columns(point.n)
+    return Product(m, n, k, batch, columns, columns * 4, 4, point.weights)
+
+
+def panel_columns(n: int) -> int:
+    """Of a panel of a B with `n` columns: whole vectors of every level."""
+    return PANEL if n >= PANEL else max((n + 15) // 16 * 16, 16)

@@ -1,0 +1,169 @@
+"""Rules that overrule the tree of schedules: where each decides, that they are on top of the tree, what data say of them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import disc
+from disc.codegen.x86.gemm import kernels
+from disc.shapes import Dim
+from disc.speculation.policy import (
+    BLOCKS,
+    FEW_TASKS,
+    LEAST_DEPTH,
+    MOST_PARTS,
+    RESIDENT_BYTES,
+    RULES,
+    SHARED,
+    SHARED_ROWS,
+    STREAMED,
+    Product,
+    Pruned,
+    apply_rules,
+    may_split,
+    panel_columns,
+    product_of,
+    share_tiles,
+    split_k,
+    stream_small_b,
+)
+from disc.speculation.quality import judge_rules
+from disc.speculation.records import Record
+from disc.speculation.schedules import FAMILY, TILE_ROWS, Schedule
+from disc.speculation.sizes import Point, effective
+from disc.speculation.tree import LEAF, PACKAGED, Tree, read_tree
+
+M = Dim.symbol("m")
+
+
+def layer(n: int, k: int, batch: int | Dim = 1, packed: bool = True) -> Product:
+    columns = panel_columns(n)
+    return Product(M, Dim.of(n), Dim.of(k), Dim.of(batch), columns, columns * 4, 4, packed)
+
+
+def test_a_small_b_is_streamed_past() -> None:
+    """Where all of B stays in L2 and the result does not, from the first row on that makes it so."""
+    found = stream_small_b(layer(256, 64))
+    assert [each.schedule for each in found] == [STREAMED]
+    assert [found[0].decides(rows, 1) for rows in (0, 1024, 1025, 100_000)] == [False, False, True, True]
+    largest = RESIDENT_BYTES // (256 * 4)
+    assert stream_small_b(layer(256, largest)) and not stream_small_b(layer(256, largest + 1))
+    assert not stream_small_b(layer(64, 64))  # a single panel
+    assert not stream_small_b(layer(256, 64, packed=False))
+
+
+def test_tiles_are_shared_where_threads_are_more_than_panels() -> None:
+    found = share_tiles(layer(96, 100))
+    assert [each.schedule for each in found] == [SHARED]
+    assert [found[0].decides(rows, 3) for rows in (TILE_ROWS, TILE_ROWS + 1, SHARED_ROWS, SHARED_ROWS + 1)] == [False, True, True, False]
+    assert not found[0].decides(12, 2)  # as many threads as panels
+    assert share_tiles(layer(64 * FEW_TASKS, 100)) and not share_tiles(layer(64 * FEW_TASKS + 1, 100))
+    assert not share_tiles(layer(64, 100, batch=Dim.symbol("b"))) and not share_tiles(layer(64, 100, batch=0))
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "parts"),
+    [(64, LEAST_DEPTH - 1, 0), (64, LEAST_DEPTH, 2), (64, 4 * LEAST_DEPTH, 4), (64, 100 * LEAST_DEPTH, MOST_PARTS), (128, 4096, 0),
+     (192, LEAST_DEPTH, 0), (192, 2 * LEAST_DEPTH, 2), (320, 2 * LEAST_DEPTH, 2), (448, 4096, 0), (16, 4096, 0), (33, 4096, 4)],
+)  # fmt: skip
+def test_k_is_split_where_panels_are_odd_and_few(n: int, k: int, parts: int) -> None:
+    assert {each.schedule.parts for each in split_k(layer(n, k))} == ({parts} if parts else set())
+
+
+def test_k_of_activations_and_of_batches_is_not_split() -> None:
+    assert not split_k(layer(64, 4096, packed=False)) and not split_k(layer(64, 4096, batch=2))
+
+
+def splits_of(tree: Tree, product: Product) -> tuple[Pruned, set[int]]:
+    found = apply_rules(tree, product)
+    return found, {schedule.parts for schedule in found.tree.schedules}
+
+
+def test_a_tree_that_splits_k_is_left_alone_and_a_product_that_cannot_is_not_split() -> None:
+    own = Tree((Schedule(12, 16, 1, 0, 3), Schedule(6, 64, 0, 1)), ((0, 5, 1, 2), (LEAF, 0, 0, 0), (LEAF, 1, 0, 0)))
+    found, parts = splits_of(own, layer(64, 4096))
+    assert found.split_rows is None and parts == {1, 3}
+    found, parts = splits_of(own, layer(64, 4096, packed=False))
+    assert found.split_rows == 0 and parts == {1}
+    found, parts = splits_of(Tree(FAMILY[:1], ((LEAF, 0, 0, 0),)), layer(64, 4096))
+    assert found.split_rows == 128 and parts == {1, 4}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_last_rule_that_decides_is_taken_else_the_tree(seed: int) -> None:
+    """In the finished tree, as the runtime will walk it, over rows at every threshold and on both sides of it."""
+    pick, tree = random.Random(seed), read_tree(PACKAGED.read_text())
+    for _ in range(25):
+        n, k = pick.choice([16, 48, 61, 64, 96, 128, 192, 256, 300, 768, 1024]), pick.choice([64, 300, 1024, 2048, 4096, 16384])
+        product = layer(n, k, batch=pick.choice([1, 1, 1, 2]), packed=pick.random() < 0.8)
+        finished = apply_rules(tree, product).tree
+        overrides = [each for rule in RULES for each in rule(product)]
+        limits = [limit for each in overrides for limit in (each.low, each.high) if limit is not None]
+        for rows in {1, 6, 7, 40, 5000, *limits, *(limit + 1 for limit in limits)}:
+            for threads in {1, 2, 4, 32, *(max(each.threads, 1) for each in overrides), *(each.threads + 1 for each in overrides)}:
+                features = (rows, n, k, product.batch.const, threads)
+                decided = [each.schedule for each in overrides if each.decides(rows, threads)]
+                wanted = decided[-1] if decided else tree.schedules[tree.choose(features)]
+                assert finished.schedules[finished.choose(features)] == wanted, (features, product)
+
+
+def test_no_rule_is_dead() -> None:
+    """Each decides somewhere where no other one does."""
+    products = [layer(n, k) for n in (64, 192, 256) for k in (64, 4096)]
+    found = {rule: {each.schedule for product in products for each in rule(product)} for rule in RULES}
+    assert all(found.values()) and not set.intersection(*found.values())
+
+
+def test_the_compiler_and_the_data_mean_the_same_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a rule is judged by is what it is asked when a layer of that size is compiled."""
+    asked: list[Product] = []
+
+    def note(tree: Tree, product: Product) -> Pruned:
+        asked.append(product)
+        return apply_rules(tree, product)
+
+    monkeypatch.setattr(kernels, "apply_rules", note)
+    for n, k in ((40, 48), (200, 1030)):
+        disc.compile(nn.Linear(k, n).eval(), (torch.zeros(3, k),), ({0: torch.export.Dim.AUTO},), options=disc.Options(cache=False))
+        found = replace(asked.pop(), m=M)
+        assert found == product_of(Point(7, n, k, 1, 1, True)) == layer(n, k) and may_split(found)
+
+
+# --- judged ---------------------------------------------------------------------------------------------------------------
+
+TREE = Tree((FAMILY[0], BLOCKS), ((LEAF, 0, 0, 0),))
+
+
+def record(point: Point, **seconds: float) -> Record:
+    """Times of the tree's choice, of another schedule, and perhaps of the rule's."""
+    schedules = {"tree": FAMILY[0], "other": BLOCKS, "rule": STREAMED}
+    return Record(point, {effective(schedules[name], point): value for name, value in seconds.items()})
+
+
+def test_what_cannot_be_judged_is_said_without_a_number() -> None:
+    small, large = Point(64, 256, 64, 1, 1, True), Point(2048, 256, 64, 1, 1, True)
+    nowhere, unmeasured = (
+        next(iter(judge_rules([(TREE, each)], [stream_small_b]))) for each in (record(small, tree=1.0), record(large, tree=1.0, other=2.0))
+    )
+    assert str(nowhere) == "stream small b: cannot be judged, it decides at none of the measured sizes"
+    assert str(unmeasured) == "stream small b: cannot be judged, its schedule was measured at none of the 1 sizes at which it decides"
+    assert nowhere.ruled is None is unmeasured.ruled and not any(letter in str(nowhere) for letter in "%0123456789")
+
+
+def test_a_rule_is_judged_against_trees_that_have_not_seen_the_size() -> None:
+    """At sizes where it decides and its schedule was measured alone: the others would say nothing of it."""
+    held = [
+        (TREE, record(Point(2048, 256, 64, 1, 1, True), tree=2.0, other=3.0, rule=1.0)),
+        (TREE, record(Point(1500, 256, 64, 1, 1, True), tree=1.0, other=2.0, rule=1.25)),
+        (TREE, record(Point(3000, 256, 64, 1, 1, True), tree=1.0, other=2.0)),
+        (TREE, record(Point(10, 256, 64, 1, 1, True), tree=5.0, other=1.0)),
+    ]
+    (found,) = judge_rules(held, [stream_small_b])
+    assert found.decides == 3 and found.without is not None and found.ruled is not None
+    assert (found.without.sizes, found.without.mean, found.ruled.mean) == (2, pytest.approx(0.75), pytest.approx(0.9))
+    assert "decides at 3 sizes" in str(found) and "75.00% of the best speed" in str(found) and "90.00% of the best speed" in str(found)
