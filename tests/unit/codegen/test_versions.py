@@ -18,6 +18,7 @@ from disc.shapes import Dim
 from disc.speculation.guards import AtLeast, AtMost, BeyondCache, Divides, Equal, all_of
 from disc.speculation.schedules import FAMILY
 from disc.speculation.tree import every_schedule
+from disc.targets.x86 import read_target
 
 FUSED = """
 "disc.symbolic_dim"() {{sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"}} : () -> ()
@@ -39,7 +40,7 @@ S0, S1, S2 = (Dim.symbol(name) for name in ("S0", "S1", "S2"))
 def compiled(*versions: str) -> Built:
     with disc_context():
         module = parse_module(FUSED.format(versions=", ".join(f'"{each}"' for each in versions)))
-        return build(module, WeightTable(), ["x86-64-v3"], every_schedule(FAMILY[:1]))
+        return build(module, WeightTable(), [read_target("x86-64-v3")], every_schedule(FAMILY[:1]))
 
 
 def fusion() -> Body:
