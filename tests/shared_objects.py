@@ -42,8 +42,8 @@ def shared_objects(folder: Path) -> Iterator[None]:
     """Keeps objects in the folder, for every process that does so."""
 
     def object_file(compiler: lower._Compiler, source: str) -> bytes:
-        isa = compiler._isa
-        key = f"{isa.level} {isa.lanes} {isa.llvm_features} {compiler._opt_level}\n{source}"
+        target = compiler._target
+        key = f"{target.level_features} {target.lanes} {target.feature_names} {compiler._opt_level}\n{source}"
         path = folder / hashlib.sha256(key.encode()).hexdigest()
         if path.is_file():
             return path.read_bytes()
