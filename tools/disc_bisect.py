@@ -1,6 +1,6 @@
 """Finds the kernel that computes wrong values: every fusion's results become outputs, and each is compared with the NumPy oracle.
 
-    python tools/disc_bisect.py tests.models:bert --shape 2
+    python tools/disc_bisect.py tests.models:bert --sizes 5x31,5x31
 
 MODEL is `package.module:factory`, a callable that returns (module, example inputs[, dynamic shapes]).
 """
