@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 import resource
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +16,9 @@ from replay_digests import TARGETS, describe, digests_of, noted_links, recorded_
 from torch.utils import _pytree as pytree
 
 import disc
+from disc import api
 from disc.codegen.compiles import process_compiles
+from disc.frontend.imported import Imported
 from tests.models import FULL, MODELS, shapes
 
 TOLERANCE = 1e-4
@@ -37,9 +41,34 @@ def assert_close(model: torch.nn.Module, inputs: Sequence[torch.Tensor], *execut
             torch.testing.assert_close(ours, theirs, atol=TOLERANCE, rtol=0.0)
 
 
+@pytest.fixture
+def imported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The text of every program that a test imports, with source lines, before any pass."""
+    texts: list[str] = []
+    compile_imported = api.compile_imported
+
+    def noted(program: Imported, *arguments: Any, **named: Any) -> disc.Executable:
+        assert program.module.operation.verify()
+        texts.append(program.module.operation.get_asm(enable_debug_info=True))
+        return compile_imported(program, *arguments, **named)
+
+    monkeypatch.setattr(api, "compile_imported", noted)
+    return texts
+
+
+def assert_clean(text: str) -> None:
+    """Nothing of the torch dialect, no weight printed as a constant, no f64 arithmetic, a line on every op."""
+    assert not re.search(r"\btorch\.[a-z]", re.sub(r'"[^"]*"', "", text))
+    assert "dense_resource" not in text
+    assert "f64" not in text
+    assert all(constant.count(",") < 256 for constant in re.findall(r"dense<(.*?)>", text))
+    computed = [line for line in text.splitlines() if re.search(r"= (stablehlo|chlo)\.(?!constant)", line)]
+    assert computed and not [line for line in computed if "loc(unknown)" in line]
+
+
 @pytest.mark.usefixtures("own_objects")
 @pytest.mark.parametrize("name", MODELS)
-def test_one_compile_serves_every_shape(name: str, tmp_path: Path) -> None:
+def test_one_compile_serves_every_shape(name: str, tmp_path: Path, imported: list[str]) -> None:
     model, example, dynamic_shapes = MODELS[name]()
     model.eval()
     path = tmp_path / "model.disc"
@@ -48,6 +77,7 @@ def test_one_compile_serves_every_shape(name: str, tmp_path: Path) -> None:
         executable = disc.compile(model, example, dynamic_shapes, target=TARGETS, options=UNCACHED)
         executable.save(path)
         assert digests_of(describe(path, links)) == recorded_digests()[name], "see tools/disc_replay.py"
+    assert_clean(*imported)
     samples = shapes(name)
     assert len(samples) >= 12
     avx2 = disc.load(path, isa="x86-64-v3")
