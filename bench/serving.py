@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         record = new_record(f"serving-{name}", command, {})
         with tempfile.TemporaryDirectory(prefix="disc-bench-") as folder:
             record["results"] = {name: suite(Path(folder))}
-        record["smoke"] = ["--smoke"] * chosen.smoke + busy(record["machine"]["load"])
+        record["smoke"] = ["--smoke was given"] * chosen.smoke + busy(record["machine"]["load"])
         text = f"{head(record)}\n\n{report(record['results'])}\n"
         print(text)
         keep(record, text, f"serving-{name}", chosen.output)

@@ -188,15 +188,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=12.0)
     parser.add_argument("--warm-up", type=float, default=2.0)
+    parser.add_argument("--smoke", action="store_true", help="on a busy machine: do not wait, keep nothing in bench/results")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the result")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     prepare(options.folder)
     if options.prepare:
         return
-    wait_until_idle()
+    if not options.smoke:
+        wait_until_idle()
     record = new_record("serving-mixed", command_line("python -m bench.served.mixed", sys.argv[1:]), {})
-    record["smoke"] = busy(record["machine"]["load"]) + ["--ways leaves it incomplete"] * bool(options.ways)
+    record["smoke"] = [*busy(record["machine"]["load"]), *(f"--{name} was given" for name in ("smoke", "ways") if getattr(options, name))]
     record["results"] = measure(options.folder, options.lengths, options.ways, options)
     text = f"{head(record)}\n\n{report(record['results'])}\n"
     print(text)
