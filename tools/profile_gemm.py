@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Measures GEMM schedules on this machine, fits the tree that disc brings along, and says how good it is.
 
-Two passes: all schedules at a coarse grid of sizes, from which the best N are taken; those at the fine grid. The data is kept beside the
-machine's description in tools/data. Interrupted, or stopped by --seconds, it goes on where it stopped.
+Three passes: all schedules at a coarse grid of sizes, from which the best N are taken; those at the fine grid; those and what rules take
+where they overrule the tree. The data is kept beside the machine's description in tools/data.
+Interrupted, or stopped by --seconds, it goes on where it stopped.
 
     tools/profile_gemm.py --threads 1,2              # measures, fits, writes disc/speculation/data/x86.json
     tools/profile_gemm.py --again 200                # measures sizes of the data again, those first whose best schedule is least certain
     tools/profile_gemm.py --rows 7-66 --threads 1    # measures sizes with so many rows in another session
+    tools/profile_gemm.py --rules                    # measures what the rules take that overrule the tree, where they decide
     tools/profile_gemm.py --report                   # judges the data that is there
 """
 
@@ -19,7 +21,7 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, astuple
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,11 +31,12 @@ from bench.machine import describe
 from disc.api import compile_with_tree
 from disc.speculation.bench import on_this_machine
 from disc.speculation.fit import LEAVES, fit, least_certain
+from disc.speculation.policy import ruled_points
 from disc.speculation.records import Record, read_record, read_records
 from disc.speculation.schedules import Schedule
 from disc.speculation.sizes import Point, coarse_points, fine_points
 from disc.speculation.tree import PACKAGED, Tree
-from disc.speculation.tune import Round, measure_round, tune
+from disc.speculation.tune import Round, measure_round, rules_round, tune
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "tools" / "data" / "gemm-schedules.json.gz"
@@ -49,47 +52,73 @@ def main() -> int:
     parser.add_argument("--leaves", type=int, default=LEAVES, help="leaves of the tree, at most")
     parser.add_argument("--again", type=int, default=0, help="measure so many sizes a second time, and the new ones of the grid")
     parser.add_argument("--rows", type=_range, help="LOW-HIGH: measure sizes with so many rows anew, and the new ones of the grid")
+    parser.add_argument("--rules", action="store_true", help="measure the rules that overrule the tree anew, and nothing else")
     parser.add_argument("--report", action="store_true", help="measure nothing, write nothing")
     arguments = parser.parse_args()
     if arguments.report:
-        _report(*_kept(), arguments.leaves)
+        _report(_kept(), arguments.leaves)
         return 0
     until = time.monotonic() + arguments.seconds
     threads = [int(each) for each in arguments.threads.split(",")]
     if arguments.again:
         return _again(arguments.again, threads, arguments.work, until, arguments.leaves)
+    if arguments.rules:
+        return _rules(threads, arguments.work, until, arguments.leaves)
     if arguments.rows:
         return _anew(arguments.rows, threads, arguments.work, until, arguments.leaves)
     sizes = coarse_points(threads[0]), fine_points(threads)
-    tuned = tune(arguments.work, *sizes, MEASURE, leaves=arguments.leaves, until=until, progress=_progress)
-    return _keep(tuned.records, tuned.schedules, arguments.leaves) if tuned is not None else UNFINISHED
+    points = ruled_points(threads)
+    tuned = tune(arguments.work, *sizes, MEASURE, ruled=points, leaves=arguments.leaves, until=until, progress=_progress)
+    if tuned is None:
+        return UNFINISHED
+    kept = Kept(list(tuned.schedules), tuned.records, tuned.ruled)
+    return _store(replace(kept, records=_merged(kept)), arguments.leaves)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The data: what was measured of these schedules, and, beside it, where rules overrule the tree."""
+
+    schedules: list[Schedule]
+    records: list[Record]
+    ruled: list[Record]
+
+
+def _rules(threads: Sequence[int], work: Path, until: float, leaves: int) -> int:
+    """What rules take at the sizes where they decide, anew, with the schedules that were kept."""
+    kept = _kept()
+    round_ = rules_round(ruled_points(threads), kept.schedules, work)
+    if not measure_round(round_, MEASURE, until=until, progress=_progress):
+        return UNFINISHED
+    return _store(replace(kept, ruled=read_records(round_.store)), leaves)
 
 
 def _again(count: int, threads: Sequence[int], work: Path, until: float, leaves: int) -> int:
     """A second pass with the schedules that were kept; what was measured when time runs out is merged."""
-    records, schedules = _kept()
-    order, known = work / "order.json", {record.point for record in records}
+    kept = _kept()
+    order, known = work / "order.json", {record.point for record in kept.records}
     if not order.exists():
         work.mkdir(parents=True, exist_ok=True)
-        uncertain = [point for point in least_certain(records, schedules, leaves=leaves) if point.threads in threads][:count]
+        uncertain = [point for point in least_certain(kept.records, kept.schedules, leaves=leaves) if point.threads in threads][:count]
         fresh = [point for point in fine_points(threads) if point not in known]
         order.write_text(json.dumps([asdict(point) for point in (*fresh, *_grouped(uncertain))]))
     wanted = [Point(**each) for each in json.loads(order.read_text())]
-    finished = _measure(wanted, schedules, work / "again.jsonl", until)
-    return _keep(read_records(work / "again.jsonl"), schedules, leaves) if finished else UNFINISHED
+    if not _measure(wanted, kept.schedules, work / "again.jsonl", until):
+        return UNFINISHED
+    return _store(replace(kept, records=_merged(replace(kept, records=read_records(work / "again.jsonl")))), leaves)
 
 
 def _anew(rows: range, threads: Sequence[int], work: Path, until: float, leaves: int) -> int:
     """The sizes of `rows`, with the schedules that were kept. Of a size that was known the geometric mean of both sessions is kept: how
     fast memory is, and with it whether prefetching pays, differs between sessions on a shared machine, and a tree must suit both."""
-    records, schedules = _kept()
-    known = {record.point: record for record in records}
+    kept = _kept()
+    known = {record.point: record for record in kept.records}
     wanted = [point for point in fine_points(threads) if point.m in rows or point not in known]
-    if not _measure(wanted, schedules, work / "anew.jsonl", until):
+    if not _measure(wanted, kept.schedules, work / "anew.jsonl", until):
         return UNFINISHED
     for record in read_records(work / "anew.jsonl"):
         known[record.point] = _mean(known[record.point], record) if record.point in known else record
-    return _store(list(known.values()), schedules, leaves)
+    return _store(replace(kept, records=list(known.values())), leaves)
 
 
 def _mean(old: Record, new: Record) -> Record:
@@ -109,36 +138,37 @@ def _grouped(points: Sequence[Point], size: int = 60) -> list[Point]:
     return [point for group in groups for point in sorted(group, key=lambda each: (each.weights, each.transposed, each.n, each.k, each.m))]
 
 
-def _kept() -> tuple[list[Record], list[Schedule]]:
+def _kept() -> Kept:
     kept = json.loads(gzip.decompress(KEPT.read_bytes()))
-    return [read_record(json.dumps(each)) for each in kept["records"]], [Schedule(*each) for each in kept["schedules"]]
+    records, ruled = ([read_record(json.dumps(each)) for each in kept[name]] for name in ("records", "ruled"))
+    return Kept([Schedule(*each) for each in kept["schedules"]], records, ruled)
 
 
-def _keep(measured: list[Record], schedules: Sequence[Schedule], leaves: int) -> int:
-    return _store(_merged(measured, schedules), schedules, leaves)
-
-
-def _store(records: list[Record], schedules: Sequence[Schedule], leaves: int) -> int:
+def _store(kept: Kept, leaves: int) -> int:
     KEPT.parent.mkdir(exist_ok=True)
-    rows = [astuple(schedule) for schedule in schedules]
-    machine = {"machine": describe(), "schedules": rows, "records": [json.loads(record.to_json()) for record in records]}
-    KEPT.write_bytes(gzip.compress(json.dumps(machine, separators=(",", ":")).encode(), mtime=0))
-    PACKAGED.write_text(_report(records, schedules, leaves).to_json() + "\n")
+    content = {
+        "machine": describe(),
+        "schedules": [astuple(schedule) for schedule in kept.schedules],
+        "records": [json.loads(record.to_json()) for record in kept.records],
+        "ruled": [json.loads(record.to_json()) for record in kept.ruled],
+    }
+    KEPT.write_bytes(gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0))
+    PACKAGED.write_text(_report(kept, leaves).to_json() + "\n")
     return 0
 
 
-def _merged(records: list[Record], schedules: Sequence[Schedule]) -> list[Record]:
+def _merged(fresh: Kept) -> list[Record]:
     """With what was kept before of the same schedules: the least of both times, since noise only adds."""
     if not KEPT.exists():
-        return records
-    old_records, old_schedules = _kept()
-    if old_schedules != list(schedules):
-        return records
+        return fresh.records
+    old = _kept()
+    if old.schedules != fresh.schedules:
+        return fresh.records
     merged: dict[Point, Record] = {}
-    for record in (*old_records, *records):
-        old = merged.setdefault(record.point, record)
-        seconds = {key: min(value, old.seconds.get(key, value)) for key, value in record.seconds.items()}
-        library = min((each for each in (record.library, old.library) if each is not None), default=None)
+    for record in (*old.records, *fresh.records):
+        known = merged.setdefault(record.point, record)
+        seconds = {key: min(value, known.seconds.get(key, value)) for key, value in record.seconds.items()}
+        library = min((each for each in (record.library, known.library) if each is not None), default=None)
         merged[record.point] = Record(record.point, seconds, library)
     return list(merged.values())
 
@@ -153,10 +183,11 @@ def _progress(round_: Round, done: int, record: Record) -> None:
     print(f"{round_.name}: {done}/{len(round_.points)} {record.point}: {best * 1e6:.1f} us", file=sys.stderr)
 
 
-def _report(records: Sequence[Record], schedules: Sequence[Schedule], leaves: int) -> Tree:
+def _report(kept: Kept, leaves: int) -> Tree:
     """Prints how good the tree is that is fitted to these; returns it."""
-    fitted = fit(records, schedules, leaves=leaves)
-    print(f"{len(records)} sizes, {len(schedules)} schedules, {len(fitted.tree.nodes)} nodes")
+    records = kept.records
+    fitted = fit(records, kept.schedules, ruled=kept.ruled, leaves=leaves)
+    print(f"{len(records)} sizes, {len(kept.schedules)} schedules, {len(fitted.tree.nodes)} nodes")
     print(fitted.describe())
     for name, some in (
         ("weights", [each for each in records if each.point.weights]),

@@ -41,6 +41,7 @@ def tune_command(
             raise DiscError(f"disc tune needs {module}; install it with: {how_to_install('compile', 'tune')}")
     from disc.api import compile_with_tree
     from disc.speculation.bench import on_this_machine
+    from disc.speculation.policy import ruled_points
     from disc.speculation.sizes import coarse_points, fine_points
     from disc.speculation.tree import write_tree
     from disc.speculation.tune import forget, tune
@@ -52,7 +53,8 @@ def tune_command(
     until = time.monotonic() + (float("inf") if minutes is None else minutes * 60)
     with _bars() as progress:
         sizes = coarse_points(counts[0]), fine_points(counts)
-        tuned = tune(folder / "tune", *sizes, on_this_machine(compile_with_tree), until=until, progress=progress)
+        measure = on_this_machine(compile_with_tree)
+        tuned = tune(folder / "tune", *sizes, measure, ruled=ruled_points(counts), until=until, progress=progress)
     if tuned is None:
         raise DiscError("time ran out before all sizes were measured: run disc tune again, it goes on from here")
     path, fitted = write_tree(folder, tuned.fitted.tree), tuned.fitted

@@ -48,9 +48,12 @@ class Fitted:
         return "\n".join([f"fitted    {self.fitted}", f"held out  {self.held_out}", *(f"rule {rule}" for rule in self.rules)])
 
 
-def fit(records: Sequence[Record], schedules: Sequence[Schedule], *, leaves: int = LEAVES, seed: int = 0) -> Fitted:
+def fit(
+    records: Sequence[Record], schedules: Sequence[Schedule], *, ruled: Sequence[Record] = (), leaves: int = LEAVES, seed: int = 0
+) -> Fitted:
     """Fits a tree to all sizes; five others, each to four fifths of the sizes, are judged on the fifth that they have not seen.
 
+    ruled: more sizes, to which no tree is fitted, at which the rules that overrule it are judged.
     The tree predicts the loss of every schedule and takes the least: a wrong choice counts by what it costs.
     """
     order = _shuffled(records, seed)
@@ -58,7 +61,7 @@ def fit(records: Sequence[Record], schedules: Sequence[Schedule], *, leaves: int
     held = [(tree, record) for fold, tree in folds for record in order[fold::FOLDS]]
     unseen = [speed for tree, record in held for speed in speeds(tree, [record])]
     tree = _fit_tree(order, schedules, leaves)
-    return Fitted(tree, quality(tree, order), judge(unseen), judge_rules(held))
+    return Fitted(tree, quality(tree, order), judge(unseen), judge_rules([*held, *((tree, record) for record in ruled)]))
 
 
 def least_certain(records: Sequence[Record], schedules: Sequence[Schedule], *, leaves: int = LEAVES, seed: int = 0) -> list[Point]:

@@ -204,3 +204,28 @@ def product_of(point: Point) -> Product:
 def panel_columns(n: int) -> int:
     """Of a panel of a B with `n` columns: whole vectors of every level."""
     return PANEL if n >= PANEL else max((n + 15) // 16 * 16, 16)
+
+
+# --- measured -------------------------------------------------------------------------------------------------------------
+
+# (N, K) of weights and rows at which the rules decide, beside the grid that the tree is fitted to.
+RULED = ((48, 300), (64, 512), (64, 1024), (64, 4096), (192, 2048), (320, 4096), (256, 64), (384, 256))
+RULED_ROWS = (4, 8, 16, 30, 64, 90, 1200, 2500)
+
+
+def deciding(point: Point, rules: Sequence[Rule] = RULES) -> tuple[Rule, Schedule] | None:
+    """The rule that overrules the tree at this size, and what it takes; None where none does."""
+    product = product_of(point)
+    found = [(rule, each.schedule) for rule in rules for each in rule(product) if each.decides(point.m, point.threads)]
+    return found[-1] if found else None
+
+
+def ruled_points(threads: Sequence[int]) -> list[Point]:
+    """The sizes at which the rules are measured beside the tree's schedules, to judge them; sizes that share a program lie together."""
+    points = [Point(m, n, k, 1, count, True) for n, k in RULED for count in threads for m in RULED_ROWS]
+    return [point for point in points if deciding(point) is not None]
+
+
+def ruled_schedules(points: Sequence[Point]) -> tuple[Schedule, ...]:
+    """All that the rules take at these sizes."""
+    return tuple(dict.fromkeys(found[1] for found in map(deciding, points) if found is not None))

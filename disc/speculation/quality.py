@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from disc.speculation.policy import RULES, Rule, product_of
+from disc.speculation.policy import RULES, Rule, deciding
 from disc.speculation.records import Record
 from disc.speculation.schedules import Schedule
-from disc.speculation.sizes import Point, effective
+from disc.speculation.sizes import effective
 from disc.speculation.tree import Tree
 
 
@@ -76,27 +76,20 @@ class RuleQuality:
 
 
 def judge_rules(held: Sequence[tuple[Tree, Record]], rules: Sequence[Rule] = RULES) -> tuple[RuleQuality, ...]:
-    """The quality of each rule at these sizes, against trees that were not fitted to them."""
-    return tuple(_judge_rule(rule, held) for rule in rules)
+    """The quality of each rule where it has the last word, against trees that were not fitted to the sizes."""
+    decided = [(deciding(record.point, rules), tree, record) for tree, record in held]
+    return tuple(
+        _judge_rule(rule, [(each[1], tree, record) for each, tree, record in decided if each and each[0] is rule]) for rule in rules
+    )
 
 
-def _judge_rule(rule: Rule, held: Sequence[tuple[Tree, Record]]) -> RuleQuality:
-    name, decides = rule.__name__.replace("_", " "), 0
+def _judge_rule(rule: Rule, decided: Sequence[tuple[Schedule, Tree, Record]]) -> RuleQuality:
+    name = rule.__name__.replace("_", " ")
     without: list[float] = []
     ruled: list[float] = []
-    for tree, record in held:
-        schedule = overruled(rule, record.point)
-        if schedule is None:
-            continue
-        decides += 1
-        key, best = effective(schedule, record.point), min(record.seconds.values())
+    for schedule, tree, record in decided:
+        key = effective(schedule, record.point)
         if key in record.seconds:
             without += speeds(tree, [record])
-            ruled.append(best / record.seconds[key])
-    return RuleQuality(name, decides, judge(without), judge(ruled)) if ruled else RuleQuality(name, decides)
-
-
-def overruled(rule: Rule, point: Point) -> Schedule | None:
-    """What the rule takes at this size, if it decides there."""
-    found = [each.schedule for each in rule(product_of(point)) if each.decides(point.m, point.threads)]
-    return found[-1] if found else None
+            ruled.append(min(record.seconds.values()) / record.seconds[key])
+    return RuleQuality(name, len(decided), judge(without), judge(ruled)) if ruled else RuleQuality(name, len(decided))

@@ -1,7 +1,8 @@
 """Tuning: measures schedules of GEMMs and fits the tree that chooses among them (paper 002, §5.2.2).
 
 The one loop behind `disc tune`, `disc ray tune` and `tools/profile_gemm.py`: all schedules at a coarse grid of sizes, the few that are
-worth more at a fine one, a tree fitted to these. Every record is kept as it comes: interrupted, a run goes on where it stopped.
+worth more at a fine one, a tree fitted to these; beside that, what the rules take that overrule the tree, to judge them. Every record is
+kept as it comes: interrupted, a run goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from disc.speculation.fit import LEAVES, Fitted, best_schedules, fit
+from disc.speculation.policy import ruled_schedules
 from disc.speculation.records import Record, read_records, resume
 from disc.speculation.schedules import FAMILY, Schedule
 from disc.speculation.sizes import Point
 
 TOP = 12  # schedules measured at every size; more gain less than measuring them costs
-COARSE, FINE = "coarse.jsonl", "fine.jsonl"  # the stores of the two rounds in the folder of a run
+COARSE, FINE, RULES = "coarse.jsonl", "fine.jsonl", "rules.jsonl"  # the stores of the rounds in the folder of a run
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,12 @@ def silent(round_: Round, done: int, record: Record) -> None:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a run gives: the schedules that were worth more, what was measured of them, and the tree fitted to it."""
+    """What a run gives: the schedules that were worth more, what was measured of them, and the tree fitted to it; ruled: what was measured
+    where rules overrule the tree, which it is not fitted to."""
 
     schedules: tuple[Schedule, ...]
     records: list[Record]
+    ruled: list[Record]
     fitted: Fitted
 
 
@@ -56,6 +60,7 @@ def tune(
     fine: Sequence[Point],
     measure: Measure,
     *,
+    ruled: Sequence[Point] = (),
     top: int = TOP,
     leaves: int = LEAVES,
     until: float = float("inf"),
@@ -63,7 +68,8 @@ def tune(
 ) -> Tuned | None:
     """Measures what `folder` does not hold yet and fits a tree; None when time ran out before all sizes were measured.
 
-    coarse, fine: the sizes of both rounds. top: how many schedules the second one measures. until: of `time.monotonic`, in seconds.
+    coarse, fine: the sizes of the first two rounds; ruled: those of the third, at which rules are judged. top: how many schedules the
+    second one measures. until: of `time.monotonic`, in seconds.
     Raises OSError when records cannot be kept, and what `measure` raises.
     """
     first = Round("all schedules", coarse, FAMILY, folder / COARSE)
@@ -73,8 +79,16 @@ def tune(
     second = Round(f"the best {top}", fine, schedules, folder / FINE)
     if not measure_round(second, measure, until=until, progress=progress):
         return None
-    records = read_records(second.store)
-    return Tuned(schedules, records, fit(records, schedules, leaves=leaves))
+    third = rules_round(ruled, schedules, folder)
+    if not measure_round(third, measure, until=until, progress=progress):
+        return None
+    records, judged = read_records(second.store), read_records(third.store) if ruled else []
+    return Tuned(schedules, records, judged, fit(records, schedules, ruled=judged, leaves=leaves))
+
+
+def rules_round(points: Sequence[Point], schedules: Sequence[Schedule], folder: Path) -> Round:
+    """What rules take at these sizes, beside the schedules of the tree."""
+    return Round("the rules", points, tuple(dict.fromkeys((*schedules, *ruled_schedules(points)))), folder / RULES)
 
 
 def measure_round(round_: Round, measure: Measure, *, until: float = float("inf"), progress: Progress = silent) -> bool:
@@ -96,5 +110,5 @@ def measure_round(round_: Round, measure: Measure, *, until: float = float("inf"
 
 def forget(folder: Path) -> None:
     """Removes what earlier runs measured."""
-    for name in (COARSE, FINE):
+    for name in (COARSE, FINE, RULES):
         (folder / name).unlink(missing_ok=True)

@@ -291,8 +291,7 @@ def test_our_mistake_asks_for_a_report(capsys: pytest.CaptureFixture[str], monke
 
 def test_tune_measures_goes_on_and_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A small grid: stopped at once, then finished; the tree it writes decides for programs compiled afterwards."""
-    from disc.speculation import sizes
-    from disc.speculation.policy import SHARED
+    from disc.speculation import policy, sizes
 
     monkeypatch.setenv("DISC_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(sizes, "LINEAR", ((64, 32),))
@@ -300,14 +299,18 @@ def test_tune_measures_goes_on_and_is_used(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(sizes, "BATCHED", ())
     monkeypatch.setattr(sizes, "ROWS", tuple(range(1, 13)))
     monkeypatch.setattr(sizes, "COARSE_ROWS", (2, 40))
+    monkeypatch.setattr(policy, "RULED", ((64, 1024),))
+    monkeypatch.setattr(policy, "RULED_ROWS", (6, 16))
     assert main(["tune", "--threads", "1", "--minutes", "0"]) == 1
     assert "it goes on from here" in capsys.readouterr().err
     assert main(["tune", "--threads", "1"]) == 0
-    assert "12 sizes" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "12 sizes" in printed and "rule split k: decides at 1 sizes\n  without  1 sizes" in printed
+    assert "rule share tiles: cannot be judged, it decides at none of the measured sizes" in printed
     own = read_tree((tmp_path / "schedules.json").read_text())
     layer = torch.nn.Linear(32, 64).eval()
     compiled = disc.compile(layer, (torch.randn(3, 32),), dynamic_shapes=({0: torch.export.Dim.AUTO},))
     guards = {version.guard for version in compiled.explain().kernels[0].versions}
     # 64 columns are one block, so the kernel can also share its tiles among threads.
-    assert guards == {schedule.describe() for schedule in (*own.prune({1: 64, 2: 32, 3: 1}).schedules, SHARED)}
+    assert guards == {schedule.describe() for schedule in (*own.prune({1: 64, 2: 32, 3: 1}).schedules, policy.SHARED)}
     torch.testing.assert_close(compiled(torch.ones(5, 32)), layer(torch.ones(5, 32)))

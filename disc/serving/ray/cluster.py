@@ -25,6 +25,7 @@ from disc.config import read_environment
 from disc.errors import ConfigurationError, DiscError, how_to_install
 from disc.ral import _ral
 from disc.speculation.fit import Fitted
+from disc.speculation.policy import ruled_points
 from disc.speculation.records import Record, read_record
 from disc.speculation.schedules import Schedule
 from disc.speculation.sizes import Point, coarse_points, fine_points
@@ -202,18 +203,19 @@ def tune_kinds(
     store: Path,
     coarse: Callable[[Machine], Sequence[Point]],
     fine: Callable[[Machine], Sequence[Point]],
+    ruled: Callable[[Machine], Sequence[Point]] = lambda _: (),
     top: int = TOP,
 ) -> dict[str, Fitted]:
     """`speculation.tune.tune` on all machines at once, with one tree per kind of machine (paper 002, §5.2.2).
 
-    The sizes of a kind are spread over its machines. Records are kept in `store`, so an interrupted run goes on. coarse, fine: the sizes,
-    as `coarse_points` and `fine_points`. Raises DiscError when a kind has no machine left.
+    The sizes of a kind are spread over its machines. Records are kept in `store`, so an interrupted run goes on. coarse, fine, ruled: the
+    sizes, as `coarse_points`, `fine_points` and `ruled_points`. Raises DiscError when a kind has no machine left.
     """
     kinds = {kind: list(same) for kind, same in groupby(sorted(machines, key=lambda each: each.kind), key=lambda each: each.kind)}
 
     def one_kind(kind: str) -> Fitted:
         same, folder = kinds[kind], store / slug(kind)
-        tuned = tune(folder, coarse(same[0]), fine(same[0]), spread_over(same, measure_on), top=top)
+        tuned = tune(folder, coarse(same[0]), fine(same[0]), spread_over(same, measure_on), ruled=ruled(same[0]), top=top)
         assert tuned is not None  # it may take as long as it takes
         write_tree(folder, tuned.fitted.tree)
         return tuned.fitted
@@ -267,7 +269,12 @@ def tune_cluster(machines: Machines, store: Path, threads: Sequence[int] | None 
 
     found = machines.found()
     fitted = tune_kinds(
-        found, on_ray(machines), store, lambda machine: coarse_points(counts(machine)[0]), lambda machine: fine_points(counts(machine))
+        found,
+        on_ray(machines),
+        store,
+        lambda machine: coarse_points(counts(machine)[0]),
+        lambda machine: fine_points(counts(machine)),
+        lambda machine: ruled_points(counts(machine)),
     )
     for machine in found:
         machines.run(machine.node, 0.0, install, fitted[machine.kind].tree.to_json())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -25,9 +26,12 @@ from disc.speculation.policy import (
     Product,
     Pruned,
     apply_rules,
+    deciding,
     may_split,
     panel_columns,
     product_of,
+    ruled_points,
+    ruled_schedules,
     share_tiles,
     split_k,
     stream_small_b,
@@ -35,7 +39,7 @@ from disc.speculation.policy import (
 from disc.speculation.quality import judge_rules
 from disc.speculation.records import Record
 from disc.speculation.schedules import FAMILY, TILE_ROWS, Schedule
-from disc.speculation.sizes import Point, effective
+from disc.speculation.sizes import Point, coarse_points, effective, fine_points
 from disc.speculation.tree import LEAF, PACKAGED, Tree, read_tree
 
 M = Dim.symbol("m")
@@ -132,6 +136,16 @@ def test_the_compiler_and_the_data_mean_the_same_product(monkeypatch: pytest.Mon
         disc.compile(nn.Linear(k, n).eval(), (torch.zeros(3, k),), ({0: torch.export.Dim.AUTO},), options=disc.Options(cache=False))
         found = replace(asked.pop(), m=M)
         assert found == product_of(Point(7, n, k, 1, 1, True)) == layer(n, k) and may_split(found)
+
+
+def test_every_rule_is_measured_where_it_has_the_last_word() -> None:
+    """With one thread and two, as the tool measures: sizes of each rule, and the schedules that they take."""
+    points = ruled_points((1, 2))
+    found = Counter(each[0] for each in map(deciding, points) if each is not None)
+    assert set(found) == set(RULES) and found.total() == len(points) == len(set(points))
+    assert not set(points) & {*coarse_points(1), *fine_points((1, 2))}
+    assert {each[1] for each in map(deciding, points) if each is not None} == set(ruled_schedules(points))
+    assert deciding(Point(16, 64, 4096, 1, 2, True)) == (split_k, replace(BLOCKS, parts=4))  # tiles would be shared, were k not split
 
 
 # --- judged ---------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from disc.speculation.fit import best_schedules, fit
+from disc.speculation.policy import ruled_schedules
 from disc.speculation.quality import losses, quality
 from disc.speculation.records import Record, read_record, read_records
 from disc.speculation.schedules import FAMILY, Schedule
@@ -54,7 +55,6 @@ def test_a_bad_tree_is_judged_as_bad() -> None:
 
 def measured(counted: list[Point]) -> Measure:
     def measure(round_: Round, points: Sequence[Point]) -> Iterator[Record]:
-        assert set(round_.schedules) <= set(FAMILY)
         for point in points:
             counted.append(point)
             yield made_up(point.m, point.n)
@@ -84,6 +84,7 @@ def test_time_that_runs_out_at_the_last_size_ran_out_for_none(tmp_path: Path) ->
 def test_tuning_measures_all_then_the_best(tmp_path: Path) -> None:
     """Stopped in each of its rounds, it goes on; the second measures the best schedules alone."""
     coarse, fine = ([record.point for record in some] for some in (RECORDS[::20], RECORDS[::2]))
+    ruled = [Point(1200, 256, 64, 1, 1, True), Point(64, 64, 4096, 1, 2, True)]
     counted, rounds = list[Point](), dict[str, Sequence[Schedule]]()
 
     def note(round_: Round, done: int, record: Record) -> None:
@@ -92,9 +93,11 @@ def test_tuning_measures_all_then_the_best(tmp_path: Path) -> None:
     assert tune(tmp_path, coarse, fine, measured(counted), top=2, until=0.0) is None
     assert tune(tmp_path, coarse, coarse, measured(counted), top=2, progress=note) is not None
     assert tune(tmp_path, coarse, fine, measured(counted), top=2, until=0.0) is None
-    tuned = tune(tmp_path, coarse, fine, measured(counted), top=2, progress=note)
-    assert tuned is not None and rounds == {"all schedules": FAMILY, "the best 2": tuned.schedules}
-    assert len(counted) == len(coarse) + len(fine) and tuned.fitted.held_out.sizes == len(fine)
+    tuned = tune(tmp_path, coarse, fine, measured(counted), ruled=ruled, top=2, progress=note)
+    assert tuned is not None
+    rules = (*tuned.schedules, *ruled_schedules(ruled))
+    assert rounds == {"all schedules": FAMILY, "the best 2": tuned.schedules, "the rules": rules}
+    assert len(counted) == len(coarse) + len(fine) + len(ruled) and tuned.fitted.held_out.sizes == len(fine) == len(tuned.records)
     assert set(tuned.fitted.tree.schedules) <= set(tuned.schedules)
     forget(tmp_path)
     assert not list(tmp_path.iterdir())
