@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace, view_index
 from disc.errors import CompilerBug
 from disc.ir.graph import Body, Node
-from disc.ir.op_table import DOTS
+from disc.ir.op_table import DOTS, ELEMENTWISE
 from disc.shapes import Dim
 
 Bound = tuple[Dim, Dim, Dim]  # (position, low, high): low <= position < high or the element is zero
@@ -235,6 +235,4 @@ def _forward(space: IndexSpace, node: Node, source: Node, index: Index) -> Index
         return space.reshape(index, source.dims, node.dims)
     if node.op == "stablehlo.transpose":
         return tuple(index[axis] for axis in node.ints("permutation"))
-    if node.dims == source.dims and node.op != "disc.broadcast_in_dim":
-        return index
-    return None
+    return index if node.op in ELEMENTWISE and node.dims == source.dims else None

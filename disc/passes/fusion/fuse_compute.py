@@ -14,7 +14,7 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from disc.ir.graph import Node
-from disc.ir.op_table import ALONE, PRODUCTS, STRUCTURAL, Kind, of_kind
+from disc.ir.op_table import ALONE, PRODUCTS, STRUCTURAL, VIEWS, Kind, of_kind
 from disc.ir.passes import CompileState, Pass
 from disc.passes.fusion.clusters import Cluster, Clusters
 from disc.passes.fusion.fuse_elementwise import scatters
@@ -106,7 +106,7 @@ def _reached(clusters: Clusters, dot: Node, epilogue: Cluster) -> set[Node] | No
             way = (*way, ("transpose", node.ints("permutation"), tuple(str(dim) for dim in node.dims)))
         elif node.op == "disc.reshape":
             way = (*way, ("reshape", tuple(str(dim) for dim in node.dims)))
-        elif node.dims != sources[0].dims or node.op in ("disc.slice", "stablehlo.reverse", "disc.broadcast_in_dim"):
+        elif node.dims != sources[0].dims or node.op in VIEWS:
             if any(clusters.of.get(user) is epilogue for user in (use.user for use in clusters.uses(node))):
                 return None
             continue

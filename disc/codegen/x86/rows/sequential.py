@@ -12,12 +12,13 @@ from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel
 from disc.codegen.x86.memory import Buffer
 from disc.errors import CompilerBug
 from disc.ir.graph import Body, Node
+from disc.ir.op_table import SEQUENTIAL
 from disc.shapes import Dim
 
 
 def emit_sequential(name: str, body: Body, space: IndexSpace, lanes: int) -> Kernel:
     """The kernel of a `disc.cumulative` or `stablehlo.scatter` with the views and element-wise ops around its operands."""
-    node = next((each for each in body.nodes if each.op in ("disc.cumulative", "stablehlo.scatter")), None)
+    node = next((each for each in body.nodes if each.op in SEQUENTIAL), None)
     if node is None or body.yields != node.siblings:
         raise CompilerBug("a library fusion must yield the results of one scan or scatter")
     symbols = body_symbols(space, body)
