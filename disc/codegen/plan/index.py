@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from disc.ir.graph import Node
 from disc.ir.op_table import OPS, VIEWS
-from disc.ir.reads import Place
+from disc.ir.reads import Map, Place
 from disc.shapes import Dim, FloorDiv, ShapeEnv, Symbol, Truth, dim_max, dim_min
 from disc.shapes.algebra import Atom, of_atom, of_terms
 
@@ -26,7 +26,7 @@ class IndexSpace:
     """The loop variables of one kernel with their extents, and the divisions that could not be resolved.
 
     checked_indices: an index in data that is out of range is an error, not clamped. broadcasts_resolved: the version under construction
-    runs only where no run-time broadcast expands.
+    runs only where no run-time broadcast expands. places: where each view reads its operand.
     """
 
     env: ShapeEnv
@@ -34,6 +34,7 @@ class IndexSpace:
     broadcasts_resolved: bool = False
     extents: dict[str, Dim] = field(default_factory=dict)
     unresolved: list[tuple[Dim, Dim]] = field(default_factory=list)
+    places: dict[Node, Map] = field(default_factory=dict)
     _groups: dict[tuple[Index, Index], list[tuple[tuple[int, ...], tuple[int, ...]]] | None] = field(default_factory=dict)
 
     def variable(self, name: str, extent: Dim) -> Dim:
@@ -190,7 +191,9 @@ def view_index(space: IndexSpace, node: Node, index: Index) -> Index | None:
     reads = OPS[node.op].reads
     if reads is None:
         return space.reshape(index, node.dims, source.dims)
-    (places,) = reads(node, space.env)
+    if node not in space.places:
+        (space.places[node],) = reads(node, space.env)
+    places = space.places[node]
     return tuple(_position(space, place, size, index) for place, size in zip(places, source.dims, strict=True))
 
 
