@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, cast
 from torch_mlir import ir
 
 from disc.artifact.cache import cache_key, file_view, open_cache
-from disc.artifact.file import Manifest
-from disc.codegen.build import Built, build, manifest_tables
+from disc.artifact.manifest import Manifest, TargetRecord
+from disc.codegen.build import Built, build, manifest_tables, target_tables
 from disc.codegen.compiles import thread_compiles
 from disc.codegen.packed import obstacle, packed_entry, packed_refusal, plain_tables
 from disc.config import VERSION, Environment, Options, read_environment
@@ -194,8 +194,8 @@ def generate(module: ir.Module, state: CompileState, session: Session) -> Built:
     except Exception as error:
         raise bug_with_reproducer("code generation", "codegen", f"--emit={targets[0]}", module.operation, error) from error
     if state.dump is not None:
-        for name, text in built.sources.items():
-            (state.dump / f"{len(state.timings) + 1:03d}-kernels-{name}.mlir").write_text(text)
+        for name, made in built.targets.items():
+            (state.dump / f"{len(state.timings) + 1:03d}-kernels-{name}.mlir").write_text(made.source)
     return built
 
 
@@ -213,15 +213,16 @@ def executable_of(
     with module.context, ir.Location.unknown():
         tables = manifest_tables(built, module, load_env(module))
     manifest: dict[str, object] = {
-        "format": 1,
         "compiler": f"disc {VERSION}",
         **tables,
         **more,
-        "options": {"threads": session.options.threads, "isas": list(built.code)},
+        "options": {"threads": session.options.threads, "isas": list(built.targets)},
     }
     weights = [(name, weight.dtype, weight.array) for name, weight in built.weights]
+    targets = {name: cast("TargetRecord", target_tables(made)) for name, made in built.targets.items()}
+    code = {name: made.code for name, made in built.targets.items()}
     return Executable.from_parts(
-        cast("Manifest", manifest), built.code, weights, stablehlo, threads=session.options.threads, isa=isa, compiles=compiles
+        cast("Manifest", manifest), code, weights, stablehlo, targets, threads=session.options.threads, isa=isa, compiles=compiles
     )
 
 

@@ -47,7 +47,7 @@ def run(text: str, passes: str, stage: str | None, locations: bool, emit: str | 
         if stage:
             check_stage(module, stage)
         if emit:
-            return generate(module, state, session).sources[emit]
+            return generate(module, state, session).targets[emit].source
         return module.operation.get_asm(enable_debug_info=locations)
 
 

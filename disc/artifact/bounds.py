@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 from disc.artifact.records import mismatch
 
 if TYPE_CHECKING:
-    from disc.artifact.file import BatchRecord, InputRecord, Manifest, OutputRecord, SymbolRecord, WeightRecord
+    from disc.artifact.manifest import BatchRecord, InputRecord, Manifest, OutputRecord, StoredManifest, SymbolRecord, WeightRecord
 
 MAX_RANK = 64  # as in disc/ral/src/core/signature.cc
 _DEEPEST = 32  # lists and objects within each other
@@ -65,6 +65,16 @@ def unbounded(value: object) -> str | None:
             return None
         level = below
     return f"lists and objects are nested deeper than {_DEEPEST}"
+
+
+def disagreement(stored: StoredManifest) -> str | None:
+    """What in a stored manifest does not fit its list of targets; None if all does."""
+    if sorted(stored["targets"]) != sorted(stored["code"]) or len(set(stored["code"])) != len(stored["code"]):
+        return "manifest.targets: not those of manifest.code"
+    for isa, record in stored["targets"].items():
+        if any(not 0 <= number < len(stored["weights"]) for number in record["weights"]):
+            return f"manifest.targets[{isa!r}].weights: a number of none of the {len(stored['weights'])} weights"
+    return _weights(stored["weights"])
 
 
 def contradiction(manifest: Manifest) -> str | None:

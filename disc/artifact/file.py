@@ -10,150 +10,42 @@ import stat
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, NotRequired, TypedDict, cast
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from disc.artifact.bounds import contradiction, unbounded
+from disc.artifact.manifest import (
+    ALIGNMENT,
+    FORMAT_VERSION,
+    OLDEST_VERSION,
+    Manifest,
+    NamedWeight,
+    StoredManifest,
+    TargetRecord,
+    aligned,
+    manifest_bytes,
+    manifest_for,
+    parse_manifest,
+    signature_bytes,
+    signature_name,
+    stored_manifest,
+    weight_offsets,
+)
 from disc.artifact.output import whole_file
-from disc.artifact.records import mismatch
 from disc.errors import ArtifactError, OutputError, printable
 
-FORMAT_VERSION = 1
-SIGNATURE_VERSION = 1
 MAGIC = b"DISC\r\n\x1a\n"
-ALIGNMENT = 64  # bytes: sections and weights
 PAGE = 4096  # bytes: the weights section, so that it can be mapped
 WEIGHTS_CHUNK = 16 << 20  # bytes: the hash of the weights is the hash of the hashes of such chunks
-
-# In the order of ral_dtype.
-DTYPES = ("i1", "i8", "i16", "i32", "i64", "ui8", "ui16", "ui32", "ui64", "f16", "bf16", "f32", "f64")
 
 _HEADER = struct.Struct("<8sIIQQ")  # magic, version, section count, file size, reserved 0
 _ENTRY = struct.Struct("<64sQQ32s")  # name, offset, size, SHA-256
 _DIGEST_SIZE = 32
 _MAX_SECTIONS = 64
 # Bytes of what is read into memory as a whole; of the largest models, manifests have some megabytes. Code is copied to memory, too.
-_MAX_SIZES = {"manifest": 32 << 20, "signature": 32 << 20}
+_MAX_TEXT_SIZE = 32 << 20
 _MAX_CODE_SIZE = 1 << 30
-_REQUIRED = ("manifest", "signature", "weights")
-
-NamedWeight = tuple[str, str, npt.NDArray[np.generic]]  # name, MLIR element type, the data
-
-
-class InputRecord(TypedDict):
-    """One argument; a dim is its size or the name of its symbol."""
-
-    name: str
-    dtype: str
-    dims: list[int | str]
-
-
-class OutputRecord(TypedDict):
-    """One result; `dims` (for people) as in `InputRecord`."""
-
-    name: str
-    dtype: str
-    rank: int
-    dims: NotRequired[list[int | str]]
-
-
-class SymbolRecord(TypedDict):
-    """One dim symbol, as `disc.symbolic_dim` has it."""
-
-    name: str
-    min: int
-    max: NotRequired[int]
-    divisor: int
-    source: NotRequired[str]
-    expr: NotRequired[str]
-
-
-class CheckRecord(TypedDict):
-    """One run-time check. The message may hold {actual} and {expected}; with neither, ": got ..., expected ..." follows it."""
-
-    message: str
-
-
-class WeightRecord(TypedDict):
-    """One weight's place. offset: bytes into the weights section, two names may share it; size: bytes."""
-
-    name: str
-    dtype: str
-    shape: list[int]
-    offset: int
-    size: int
-
-
-class BatchRecord(TypedDict):
-    """The dim along which a program treats every row alone, as `find-batch-dim` proved: requests may be joined along it.
-
-    symbol: its name. inputs, outputs: the axis of each that has this size.
-    """
-
-    symbol: str
-    inputs: list[int]
-    outputs: list[int]
-
-
-class FixedRecord(TypedDict):
-    """An argument that is no tensor and was fixed at compile time. position: among all arguments; value: as Python prints it."""
-
-    name: str
-    position: int
-    value: str
-
-
-class DecisionsRecord(TypedDict):
-    """What became of the conditions on sizes under which the program was made, for people.
-
-    proved: how many hold for all sizes that the other checks let through. layout: how many concern strides alone, in PyTorch.
-    checked: the messages, as in `checks`, of those that every call is checked for.
-    """
-
-    proved: int
-    layout: int
-    checked: list[str]
-
-
-class PackedRecord(TypedDict):
-    """What the program was before `pack-sequences` made it one over sequences of any lengths (`disc.serving.packing` calls it).
-
-    rows, length: the symbols of the first two dims of its inputs. inputs, results, symbols: as in the manifest, of that program.
-    outputs: for each result "tokens" ([rows, length, ...]) or "sequences" ([rows, ...]). least: tokens of a sequence, at the least.
-    """
-
-    rows: str
-    length: str
-    inputs: list[InputRecord]
-    results: list[OutputRecord]
-    symbols: list[SymbolRecord]
-    outputs: list[str]
-    least: int
-
-
-class Manifest(TypedDict):
-    """What an artifact says about itself. The last three are filled in when it is written."""
-
-    compiler: str
-    inputs: list[InputRecord]
-    outputs: list[OutputRecord]
-    single: bool  # a call returns its one output itself, not a tuple
-    symbols: list[SymbolRecord]
-    checks: list[CheckRecord]
-    kernels: list[dict[str, object]]  # "name", and whatever else `explain` shows
-    counters: list[str]
-    options: dict[str, object]
-    fixed: NotRequired[list[FixedRecord]]
-    batch: NotRequired[BatchRecord]
-    batch_refusal: NotRequired[str]  # why there is none, for people
-    decisions: NotRequired[DecisionsRecord]
-    packed: NotRequired[PackedRecord]
-    packed_refusal: NotRequired[str]  # why there is none though it was asked for, for people
-    format: NotRequired[int]
-    code: NotRequired[list[str]]
-    weights: NotRequired[list[WeightRecord]]
 
 
 @dataclass(frozen=True)
@@ -175,15 +67,18 @@ def write_artifact(
     code: Mapping[str, bytes],
     weights: Sequence[NamedWeight] = (),
     stablehlo: bytes | None = None,
+    targets: Mapping[str, TargetRecord] | None = None,
 ) -> None:
     """Writes an artifact in one step: whoever reads `path` sees the old file or the whole new one.
 
-    code: ISA ("x86-64-v3", "x86-64-v4+avx512bf16") → shared object. weights: in the order in which generated code counts them.
-    stablehlo: the program as portable bytecode. Raises OutputError.
+    code: ISA ("x86-64-v3", "x86-64-v4+avx512bf16") → shared object. weights: all that any code reads. targets: what belongs to each of
+    `code`; None: all have the checks, kernels and counters of `manifest`, and count the weights in their order. stablehlo: the program as
+    portable bytecode. Raises OutputError.
     """
-    complete = complete_manifest(manifest, code, weights)
-    sections: list[tuple[str, bytes]] = [("manifest", manifest_bytes(complete)), ("signature", signature_bytes(complete))]
-    sections += [(f"code/{isa}", code[isa]) for isa in ordered_isas(code)]
+    stored = stored_manifest(manifest, code, weights, targets)
+    sections: list[tuple[str, bytes]] = [("manifest", manifest_bytes(stored))]
+    for isa in stored["code"]:
+        sections += [(signature_name(isa), signature_bytes(manifest_for(stored, isa))), (f"code/{isa}", code[isa])]
     if stablehlo is not None:
         sections.append(("stablehlo", stablehlo))
     with whole_file(path) as file:
@@ -200,7 +95,7 @@ def write_with_section(source: str | os.PathLike[str], target: str | os.PathLike
     """Copies an artifact, with section `name` added or replaced, in one step; `target` may be `source`. Raises ArtifactError
     and OutputError."""
     with _reading(source) as file:
-        table = _read_table(file)
+        version, table = _read_table(file)
         weights = table[-1]
         if weights.name != "weights":
             raise ArtifactError("the weights are not the last section")
@@ -208,99 +103,7 @@ def write_with_section(source: str | os.PathLike[str], target: str | os.PathLike
         file.seek(weights.offset)
         pieces = iter(lambda: file.read(WEIGHTS_CHUNK), b"")
         with whole_file(target) as copy:
-            _write_sections(copy, [*sections, (name, content)], (memoryview(piece) for piece in pieces))
-
-
-def complete_manifest(manifest: Manifest, code: Mapping[str, bytes], weights: Sequence[NamedWeight]) -> Manifest:
-    """The manifest with "format", "code" and "weights" filled in."""
-    table: list[WeightRecord] = []
-    for (name, dtype, array), offset in zip(weights, _offsets(weights), strict=True):
-        table.append({"name": name, "dtype": dtype, "shape": list(array.shape), "offset": offset, "size": array.nbytes})
-    return {**manifest, "format": FORMAT_VERSION, "code": ordered_isas(code), "weights": table}
-
-
-def manifest_bytes(manifest: Manifest) -> bytes:
-    """The manifest as it is stored: JSON, indented for people."""
-    return json.dumps(manifest, indent=1, ensure_ascii=False).encode() + b"\n"
-
-
-def ordered_isas(code: Mapping[str, bytes]) -> list[str]:
-    """The ISA names of `code`, best last: by level, then by the number of further features."""
-    return sorted(code, key=lambda isa: (isa.split("+")[0], isa.count("+"), isa))
-
-
-class _SignatureWriter:
-    """The binary form of names and types that the runtime reads (docs/artifact.md, "Signature")."""
-
-    def __init__(self) -> None:
-        self.out = bytearray(struct.pack("<I", SIGNATURE_VERSION))
-
-    def count(self, value: int) -> None:
-        self.out += struct.pack("<I", value)
-
-    def text(self, value: str) -> None:
-        encoded = value.encode()
-        if b"\0" in encoded:
-            raise ValueError(f"a name may not hold a NUL character: {value!r}")
-        self.count(len(encoded))
-        self.out += encoded
-
-    def texts(self, values: Sequence[str]) -> None:
-        self.count(len(values))
-        for value in values:
-            self.text(value)
-
-    def value(self, name: str, dtype: str, rank: int) -> None:
-        self.text(name)
-        self.count(DTYPES.index(dtype))
-        self.count(rank)
-
-    def integers(self, values: Sequence[int]) -> None:
-        self.out += struct.pack(f"<{len(values)}q", *values)
-
-
-def signature_bytes(manifest: Manifest) -> bytes:
-    """What the runtime needs to know of a complete manifest."""
-    writer = _SignatureWriter()
-    writer.count(len(manifest["inputs"]))
-    for record in manifest["inputs"]:
-        writer.value(record["name"], record["dtype"], len(record["dims"]))
-        writer.integers([dim if isinstance(dim, int) else -1 for dim in record["dims"]])
-    writer.count(len(manifest["outputs"]))
-    for record in manifest["outputs"]:
-        writer.value(record["name"], record["dtype"], record["rank"])
-    writer.texts([record["message"] for record in manifest["checks"]])
-    writer.texts([str(record["name"]) for record in manifest["kernels"]])
-    writer.texts(manifest["counters"])
-    weights = manifest.get("weights", [])
-    writer.count(len(weights))
-    for record in weights:
-        writer.text(record["name"])
-        writer.integers([record["offset"], record["size"]])
-    return bytes(writer.out)
-
-
-def _storage_key(array: npt.NDArray[np.generic]) -> tuple[object, ...]:
-    """Equal for arrays that are the same bytes in memory."""
-    return (array.__array_interface__["data"][0], array.nbytes, None if array.flags.c_contiguous else (array.shape, array.strides))
-
-
-def _offsets(weights: Sequence[NamedWeight]) -> list[int]:
-    """The place of each weight in the weights section; shared storage has one place."""
-    places: dict[tuple[object, ...], int] = {}
-    offsets: list[int] = []
-    end = 0
-    for _, _, array in weights:
-        key = _storage_key(array)
-        if key not in places:
-            places[key] = end = _aligned(end, ALIGNMENT)
-            end += array.nbytes
-        offsets.append(places[key])
-    return offsets
-
-
-def _aligned(offset: int, alignment: int) -> int:
-    return -(-offset // alignment) * alignment
+            _write_sections(copy, [*sections, (name, content)], (memoryview(piece) for piece in pieces), version)
 
 
 class _ChunkedHash:
@@ -340,7 +143,7 @@ def _raw(array: npt.NDArray[np.generic]) -> memoryview:
 def _weight_pieces(weights: Sequence[NamedWeight]) -> Iterator[memoryview]:
     """The bytes of the weights section: each storage once, with the padding before it."""
     end = 0
-    for (_, _, array), offset in zip(weights, _offsets(weights), strict=True):
+    for (_, _, array), offset in zip(weights, weight_offsets(weights), strict=True):
         if offset < end or not array.nbytes:
             continue  # storage that has been written
         yield memoryview(bytes(offset - end))
@@ -359,22 +162,24 @@ def _write_weights(file: BinaryIO, pieces: Iterable[memoryview]) -> tuple[int, b
     return size, hashed.digest()
 
 
-def _write_sections(file: BinaryIO, sections: Sequence[tuple[str, bytes]], weights: Iterable[memoryview]) -> None:
+def _write_sections(
+    file: BinaryIO, sections: Sequence[tuple[str, bytes]], weights: Iterable[memoryview], version: int = FORMAT_VERSION
+) -> None:
     """Writes the sections, then the header, which needs their hashes."""
     table_end = _HEADER.size + (len(sections) + 1) * _ENTRY.size
     end = table_end + _DIGEST_SIZE
     file.write(bytes(end))
     table = bytearray()
     for name, content in sections:
-        offset = _aligned(end, ALIGNMENT)
+        offset = aligned(end, ALIGNMENT)
         file.write(bytes(offset - end) + content)
         table += _entry(Section(name, offset, len(content), hashlib.sha256(content).digest()))
         end = offset + len(content)
-    offset = _aligned(end, PAGE)
+    offset = aligned(end, PAGE)
     file.write(bytes(offset - end))
     size, digest = _write_weights(file, weights)
     table += _entry(Section("weights", offset, size, digest))
-    header = _HEADER.pack(MAGIC, FORMAT_VERSION, len(sections) + 1, offset + size, 0) + table
+    header = _HEADER.pack(MAGIC, version, len(sections) + 1, offset + size, 0) + table
     file.seek(0)
     file.write(header + hashlib.sha256(header).digest())
 
@@ -408,77 +213,62 @@ def shown_path(path: str | os.PathLike[str]) -> str:
 def read_sections(path: str | os.PathLike[str]) -> list[Section]:
     """The section table; the header and the padding have been checked, the sections have not. Raises ArtifactError."""
     with _reading(path) as file:
-        return _read_table(file)
+        return _read_table(file)[1]
 
 
 def read_section(path: str | os.PathLike[str], name: str) -> bytes:
     """The content of one section, checked. Raises ArtifactError, also if there is none of this name."""
     with _reading(path) as file:
-        for section in _read_table(file):
+        for section in _read_table(file)[1]:
             if section.name == name:
                 return _read_checked(file, section)
         raise ArtifactError(f"section '{name}' is missing")
 
 
-def read_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """The manifest, checked. Raises ArtifactError."""
+def read_manifest(path: str | os.PathLike[str], isa: str | None = None) -> Manifest:
+    """The manifest for one target (None: the best that the file has code for), checked. Raises ArtifactError."""
     with _reading(path) as file:
-        content = {section.name: _read_checked(file, section) for section in _read_table(file) if section.name in ("manifest", "signature")}
-        return parse_manifest(content["manifest"], content["signature"])
-
-
-def parse_manifest(content: bytes, signature: bytes | memoryview) -> Manifest:
-    """The manifest of these two sections. Raises ArtifactError if it is malformed, or the signature is not its own."""
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
-        raise ArtifactError("section 'manifest' is not JSON") from None
-    problem = unbounded(value) or mismatch(value, Manifest, "manifest") or contradiction(value)
-    if problem is not None:
-        raise ArtifactError(f"section 'manifest' is malformed: {printable(problem)}")
-    manifest = cast("Manifest", value)
-    try:
-        own = signature_bytes(manifest)
-    except (ValueError, KeyError, struct.error) as error:
-        raise ArtifactError("section 'manifest' is malformed: a dtype, a name or a number that cannot be stored") from error
-    if own != signature:
-        raise ArtifactError("section 'signature' differs from what the manifest says")
-    return manifest
+        return parse_manifest(
+            {section.name: _read_checked(file, section) for section in _read_table(file)[1] if _is_text(section.name)}, isa
+        )
 
 
 def verify(path: str | os.PathLike[str]) -> None:
     """Checks every byte of the file. Raises ArtifactError, naming the section that is damaged."""
     with _reading(path) as file:
         content: dict[str, bytes] = {}
-        table = _read_table(file)
+        _, table = _read_table(file)
         for section in table:
             if section.name == "weights":
                 _check_weights(file, section)
-            elif section.name in _MAX_SIZES:
+            elif _is_text(section.name):
                 content[section.name] = _read_checked(file, section)
             else:
                 _check_hash(file, section)
-        manifest = parse_manifest(content["manifest"], content["signature"])
-        _check_places(manifest, next(section.size for section in table if section.name == "weights"))
+        parse_manifest(content)
+        _check_places(json.loads(content["manifest"]), next(section.size for section in table if section.name == "weights"))
 
 
-def checked_section(file: memoryview, name: str) -> memoryview:
-    """A section of a whole file that the runtime has mapped and checked."""
+def text_sections(file: memoryview) -> dict[str, memoryview]:
+    """What `parse_manifest` reads, of a whole file that the runtime has mapped and checked."""
     count: int = _HEADER.unpack_from(file)[2]
-    for found, offset, size, _ in _ENTRY.iter_unpack(file[_HEADER.size : _HEADER.size + count * _ENTRY.size]):
-        if found.rstrip(b"\0") == name.encode():
-            return file[offset : offset + size]
-    raise ArtifactError(f"section '{name}' is missing")
+    entries = _ENTRY.iter_unpack(file[_HEADER.size : _HEADER.size + count * _ENTRY.size])
+    named = [(found.rstrip(b"\0").decode(errors="replace"), offset, size) for found, offset, size, _ in entries]
+    return {name: file[offset : offset + size] for name, offset, size in named if _is_text(name)}
 
 
-def read_header(path: str | os.PathLike[str], name: str) -> tuple[list[Section], bytes, bytes | None]:
-    """The section table, the hash of the header (32 bytes: it covers the hashes of all sections), and the content of section `name`,
-    checked, if there is one; all of one open file, whatever becomes of the path meanwhile. Raises ArtifactError."""
+def _is_text(name: str) -> bool:
+    return name in ("manifest", "signature") or name.startswith("signature/")
+
+
+def read_header(path: str | os.PathLike[str], name: str) -> tuple[int, list[Section], bytes, bytes | None]:
+    """The format version, the section table, the hash of the header (32 bytes: it covers the hashes of all sections), and the content of
+    section `name`, checked, if there is one; all of one open file, whatever becomes of the path meanwhile. Raises ArtifactError."""
     with _reading(path) as file:
-        sections = _read_table(file)
+        version, sections = _read_table(file)
         file.seek(_HEADER.size + len(sections) * _ENTRY.size)
         digest = file.read(_DIGEST_SIZE)
-        return sections, digest, next((_read_checked(file, section) for section in sections if section.name == name), None)
+        return version, sections, digest, next((_read_checked(file, section) for section in sections if section.name == name), None)
 
 
 @contextlib.contextmanager
@@ -502,7 +292,8 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise ArtifactError(f"'{shown_path(path)}': {error}") from None
 
 
-def _read_table(file: BinaryIO) -> list[Section]:
+def _read_table(file: BinaryIO) -> tuple[int, list[Section]]:
+    """The format version and the sections."""
     size = os.fstat(file.fileno()).st_size
     head = file.read(_HEADER.size)
     if len(head) < _HEADER.size:
@@ -513,7 +304,7 @@ def _read_table(file: BinaryIO) -> list[Section]:
     if version > FORMAT_VERSION:
         newer = f"header: format version {version} is newer than this runtime reads ({FORMAT_VERSION})"
         raise ArtifactError(f"{newer}; rebuild the artifact or upgrade disc")
-    if version != FORMAT_VERSION:
+    if version < OLDEST_VERSION:
         raise ArtifactError(f"header: format version {version} is no longer read; rebuild the artifact with this disc")
     if file_size != size:
         raise ArtifactError(f"header: the file should have {file_size} bytes and has {size}")
@@ -522,7 +313,16 @@ def _read_table(file: BinaryIO) -> list[Section]:
     table = file.read(count * _ENTRY.size)
     if hashlib.sha256(head + table).digest() != file.read(_DIGEST_SIZE):
         raise ArtifactError("header: hash differs, the file is damaged")
-    return _checked_places(file, table, size)
+    sections = _checked_places(file, table, size)
+    required = (
+        ["signature"]
+        if version == OLDEST_VERSION
+        else [signature_name(each.name[5:]) for each in sections if each.name.startswith("code/")]
+    )
+    for name in ("manifest", *required, "weights"):
+        if all(section.name != name for section in sections):
+            raise ArtifactError(f"section '{printable(name)}' is missing")
+    return version, sections
 
 
 def _checked_places(file: BinaryIO, table: bytes, size: int) -> list[Section]:
@@ -534,22 +334,20 @@ def _checked_places(file: BinaryIO, table: bytes, size: int) -> list[Section]:
         if not name or b"\0" in name:
             raise ArtifactError(f"header: section {len(sections)} has a malformed name")
         section = Section(name.decode(errors="backslashreplace"), offset, length, digest)
-        if offset != _aligned(end, PAGE if section.name == "weights" else ALIGNMENT) or offset + length > size:
+        if offset != aligned(end, PAGE if section.name == "weights" else ALIGNMENT) or offset + length > size:
             raise ArtifactError(f"section '{printable(section.name)}' has a wrong place")
         file.seek(end)
         if any(file.read(offset - end)):
             raise ArtifactError(f"padding before section '{printable(section.name)}' is damaged")
         if any(section.name == other.name for other in sections):
             raise ArtifactError(f"section '{printable(section.name)}' occurs twice")
-        if section.size > (_MAX_CODE_SIZE if section.name.startswith("code/") else _MAX_SIZES.get(section.name, size)):
+        most = _MAX_CODE_SIZE if section.name.startswith("code/") else _MAX_TEXT_SIZE if _is_text(section.name) else size
+        if section.size > most:
             raise ArtifactError(f"section '{printable(section.name)}' is larger than any that disc writes ({section.size} bytes)")
         sections.append(section)
         end = offset + length
     if end != size:
         raise ArtifactError("header: bytes after the last section")
-    for required in _REQUIRED:
-        if all(section.name != required for section in sections):
-            raise ArtifactError(f"section '{required}' is missing")
     return sections
 
 
@@ -593,7 +391,7 @@ def _pieces(file: BinaryIO, section: Section) -> Iterator[bytes]:
         rest -= len(piece)
 
 
-def _check_places(manifest: Manifest, size: int) -> None:
+def _check_places(manifest: Manifest | StoredManifest, size: int) -> None:
     """Raises ArtifactError for a weight that lies outside the weights section, which has `size` bytes."""
     for record in manifest.get("weights", []):
         if record["offset"] + record["size"] > size:

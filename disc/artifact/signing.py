@@ -34,8 +34,8 @@ def sign(path: str | os.PathLike[str], private_key: Key, output: str | os.PathLi
     """
     key = _private_key(private_key)
     artifact.verify(path)
-    sections = [section for section in artifact.read_sections(path) if section.name != SECTION]
-    content = key.public_key().public_bytes_raw() + key.sign(_signed_text(sections))
+    version, sections, _, _ = artifact.read_header(path, SECTION)
+    content = key.public_key().public_bytes_raw() + key.sign(_signed_text(version, sections))
     artifact.write_with_section(path, output or path, SECTION, content)
 
 
@@ -48,7 +48,7 @@ def check_signature(path: str | os.PathLike[str], public_key: Key) -> bytes:
     key = _public_key(public_key)  # first: it says what to install
     from cryptography.exceptions import InvalidSignature
 
-    sections, digest, content = artifact.read_header(path, SECTION)
+    version, sections, digest, content = artifact.read_header(path, SECTION)
     if content is None:
         raise ArtifactError(f"'{os.fspath(path)}': not signed, and a key was given to check the signature with")
     if len(content) != _KEY_SIZE + _SIGNATURE_SIZE:
@@ -58,15 +58,16 @@ def check_signature(path: str | os.PathLike[str], public_key: Key) -> bytes:
             f"'{os.fspath(path)}': signed with the key {content[:_KEY_SIZE].hex()}, not with the one given, {key.public_bytes_raw().hex()}"
         )
     try:
-        key.verify(content[_KEY_SIZE:], _signed_text([section for section in sections if section.name != SECTION]))
+        key.verify(content[_KEY_SIZE:], _signed_text(version, sections))
     except InvalidSignature:
         raise ArtifactError(f"'{os.fspath(path)}': the signature is wrong: the file is not what the owner of the key has signed") from None
     return digest
 
 
-def _signed_text(sections: Sequence[Section]) -> bytes:
+def _signed_text(version: int, sections: Sequence[Section]) -> bytes:
+    sections = [section for section in sections if section.name != SECTION]
     entries = b"".join(struct.pack("<64sQ32s", section.name.encode(), section.size, section.digest) for section in sections)
-    return b"disc artifact, ed25519, 1\n" + struct.pack("<II", artifact.FORMAT_VERSION, len(sections)) + entries
+    return b"disc artifact, ed25519, 1\n" + struct.pack("<II", version, len(sections)) + entries
 
 
 def _private_key(key: Key) -> Ed25519PrivateKey:

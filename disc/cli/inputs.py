@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from disc.artifact.file import InputRecord
+from disc.artifact.manifest import InputRecord
 from disc.cli.output import type_text
 from disc.errors import InputRankError, InputTypeError, ShapeConstraintError
 from disc.ir.weights import STORAGE

@@ -13,7 +13,7 @@ import numpy as np
 import typer
 
 from disc.artifact import file as artifact
-from disc.artifact.file import InputRecord, Manifest
+from disc.artifact.manifest import InputRecord, Manifest
 from disc.artifact.output import check_output, whole_file, writing
 from disc.artifact.signing import check_signature, sign
 from disc.cli.inputs import RANDOM_HELP, Array, given_inputs, random_inputs

@@ -14,8 +14,9 @@ import numpy.typing as npt
 from torch_mlir import ir
 
 from disc.codegen.compiles import count_compile
+from disc.codegen.host.buffers import Lifetime, Plan, plan_buffers
 from disc.codegen.host.conditions import covered, report
-from disc.codegen.host.entry import Check, Launch, Program, Source, counter_names, emit_host
+from disc.codegen.host.entry import Check, Launch, Program, Source, counter_names, emit_host, lifetimes
 from disc.codegen.mlir.lower import compile_objects, link_shared
 from disc.codegen.plan.index import ONE, ZERO, IndexSpace
 from disc.codegen.plan.kernel import Kernel, PackedWeight
@@ -46,14 +47,21 @@ from disc.targets.target import Target
 
 
 @dataclass(eq=False)
-class Built:
-    """Code per ISA level, the manifest's tables, and the weights in slot order."""
+class ForTarget:
+    """What was made for one target. source: MLIR text; weights: the numbers in `Built.weights` of those that the code counts."""
 
-    code: dict[str, bytes]
     program: Program
+    source: str
+    code: bytes
+    weights: list[int]
+
+
+@dataclass(eq=False)
+class Built:
+    """By the name of the target, the best last; and all weights that any of the code reads."""
+
+    targets: dict[str, ForTarget]
     weights: list[tuple[str, Weight]]
-    counters: list[str]
-    sources: dict[str, str]
 
 
 @dataclass(eq=False)
@@ -94,28 +102,17 @@ def build(module: ir.Module, weights: WeightTable, targets: Sequence[Target], tr
     """
     count_compile()
     reader = _Reader(module, weights, tree)
-    code: dict[str, bytes] = {}
-    sources: dict[str, str] = {}
-    program: Program | None = None
-    slots: _WeightSlots | None = None
-    shared: object = None
+    store = _WeightStore(weights)
+    made: dict[str, ForTarget] = {}
     for target in targets:
-        slots = _WeightSlots(weights)
+        slots = _WeightSlots(store)
         program, source = reader.program(target, slots)
-        own = counter_names(program.launches), [(name, weight.dtype, weight.array.shape) for name, weight in slots.entries]
-        shared = shared or own
-        if own != shared:
-            raise CompilerBug(
-                f"the code for {target} counts other versions or reads other weights than for {targets[0]}, but shares theirs"
-            )
-        sources[target.name] = source
-        code[target.name] = link_shared(compile_objects(source, target, threads))
-    assert program is not None and slots is not None
-    return Built(code, program, slots.entries, counter_names(program.launches), sources)
+        made[target.name] = ForTarget(program, source, link_shared(compile_objects(source, target, threads)), slots.numbers)
+    return Built(made, store.entries)
 
 
-class _WeightSlots:
-    """Numbers the weights that the code reads; packs panels where a kernel wants them."""
+class _WeightStore:
+    """The weights that code reads, each once for all targets: plain, or in panels where a kernel wants them."""
 
     def __init__(self, table: WeightTable) -> None:
         self.table = table
@@ -123,16 +120,15 @@ class _WeightSlots:
         self._numbers: dict[object, int] = {}
 
     def plain(self, name: str) -> int:
-        """The slot of a weight as it is, row-major."""
+        """The number of a weight as it is, row-major."""
         key = ("plain", self._identity(name))
         if key not in self._numbers:
             weight = self.table[name]
-            self._numbers[key] = len(self.entries)
-            self.entries.append((name, Weight(np.ascontiguousarray(weight.array), weight.dtype)))
+            self._add(key, name, Weight(np.ascontiguousarray(weight.array), weight.dtype))
         return self._numbers[key]
 
     def packed(self, name: str, pack: PackedWeight, scales: str | None) -> int:
-        """The slot of a weight in panels, with the weight `scales` between their rows where the panels have blocks."""
+        """The number of a weight in panels, with the weight `scales` between their rows where the panels have blocks."""
         form = (pack.k, pack.n, pack.k_step, pack.n_step, pack.start, pack.columns, pack.group, pack.block, pack.tile)
         key = ("packed", self._identity(name), form, self._identity(scales) if scales is not None else None)
         if key not in self._numbers:
@@ -140,13 +136,37 @@ class _WeightSlots:
             panels = pack_panels(weight.array, pack)
             if scales is not None:
                 panels = with_scales(panels, self.table[scales].array, pack)
-            self._numbers[key] = len(self.entries)
-            self.entries.append((f"{name}.panels{pack.columns}", Weight(panels, weight.dtype)))
+            self._add(key, f"{name}.panels{pack.columns}", Weight(panels, weight.dtype))
         return self._numbers[key]
+
+    def _add(self, key: object, name: str, weight: Weight) -> None:
+        self._numbers[key] = len(self.entries)
+        self.entries.append((name, weight))
 
     def _identity(self, name: str) -> object:
         array = self.table[name].array
         return (array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str) if array.size else name
+
+
+class _WeightSlots:
+    """Counts the weights that the code for one target reads, in the order in which it first does."""
+
+    def __init__(self, store: _WeightStore) -> None:
+        self._store = store
+        self.numbers: list[int] = []
+
+    def plain(self, name: str) -> int:
+        """The slot of a weight as it is."""
+        return self._slot(self._store.plain(name))
+
+    def packed(self, name: str, pack: PackedWeight, scales: str | None) -> int:
+        """The slot of a weight in panels."""
+        return self._slot(self._store.packed(name, pack, scales))
+
+    def _slot(self, number: int) -> int:
+        if number not in self.numbers:
+            self.numbers.append(number)
+        return self.numbers.index(number)
 
 
 def pack_panels(array: npt.NDArray[np.generic], pack: PackedWeight) -> npt.NDArray[np.generic]:
@@ -215,6 +235,7 @@ class _Reader:
         self.sources = {name: _source(text) for name, text in self.env.sources.items()}
         self.fusions = [self._fusion(node) for node in self.body.nodes if node.op == "kernel.fusion" and node.result == 0]
         self.input_names = input_names(module)
+        self._plans: dict[tuple[Lifetime, ...], Plan] = {}
 
     def _fusion(self, node: Node) -> _Fusion:
         op = self.snapshot.ops[node.id]
@@ -243,8 +264,9 @@ class _Reader:
         index_checks = {number: len(checks) + position for position, number in enumerate(gathering)}
         checks += [_index_check(launches[number], self.input_names) for number in gathering]
         program = Program(
-            self.env, self.body.arguments, self.sources, checks, launches, self.body.yields, returned, index_checks, self._describe
-        )
+            self.env, self.body.arguments, self.sources, checks, launches, self.body.yields, returned, index_checks, self._describe,
+            self._plan(launches),
+        )  # fmt: skip
         micro = dict.fromkeys(each for kernel in kernels.values() for each in kernel.micro_kernels)
         text = [kernel.source for kernel in kernels.values()]
         text += [micro_source(form, rows, vectors, target.lanes) for form, rows, vectors in micro]
@@ -274,6 +296,13 @@ class _Reader:
                 joined[fusion.node] = _joined(product, fusion, link.argument, space, plan)
                 gone.add(id(product))
         return [joined.get(fusion.node, fusion) for fusion in self.fusions if id(fusion) not in gone]
+
+    def _plan(self, launches: Sequence[Launch]) -> Plan:
+        """The buffer plan: targets whose launches hand on the same values share it."""
+        key = lifetimes(launches, self.body.yields)
+        if key not in self._plans:
+            self._plans[key] = plan_buffers(self.env, key)
+        return self._plans[key]
 
     def _space(self) -> IndexSpace:
         return IndexSpace(self.env.copy(), self.checked)
@@ -481,17 +510,24 @@ def input_names(module: ir.Module) -> list[str]:
 
 
 def manifest_tables(built: Built, module: ir.Module, env: ShapeEnv) -> Mapping[str, object]:
-    """Inputs, outputs, symbols, checks, kernels and counters as the artifact's manifest wants them."""
-    program = built.program
+    """What the artifact's manifest says of the program whatever the target: inputs, outputs, symbols."""
+    program = next(iter(built.targets.values())).program
     return {
         "inputs": input_records(module, program.arguments),
         "outputs": output_records(program.outputs),
         "symbols": [_symbol_entry(env, name, source) for name, source in program.sources.items()],
-        "checks": [{"message": check.message} for check in program.checks],
-        "kernels": _kernel_entries(program),
-        "counters": built.counters,
         **_batch_entry(module),
         **_decisions_entry(module, program.checks),
+    }
+
+
+def target_tables(made: ForTarget) -> dict[str, object]:
+    """What it says of one target: checks, kernels, counters and weights."""
+    return {
+        "checks": [{"message": check.message} for check in made.program.checks],
+        "kernels": _kernel_entries(made.program),
+        "counters": counter_names(made.program.launches),
+        "weights": made.weights,
     }
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from disc.artifact.bounds import EXPLAINED
-from disc.artifact.file import Manifest
+from disc.artifact.manifest import Manifest
 from disc.errors import ArtifactError, printable
 from disc.explain.machine import Limits, machine_limits
 from disc.explain.page import page

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 import numpy as np
 
 from disc.artifact import file as artifact
-from disc.artifact.file import FixedRecord, Manifest, NamedWeight
+from disc.artifact.manifest import FixedRecord, Manifest, NamedWeight, TargetRecord
 from disc.config import check_threads, read_environment
 from disc.errors import ArtifactError, DiscError, InputRankError, InputTypeError
 from disc.ral import _ral
@@ -50,6 +50,7 @@ class _Parts:
     code: Mapping[str, bytes]
     weights: Sequence[NamedWeight]
     stablehlo: bytes | None
+    targets: Mapping[str, TargetRecord] | None
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ class Executable:
         code: Mapping[str, bytes],
         weights: Sequence[NamedWeight] = (),
         stablehlo: bytes | None = None,
+        targets: Mapping[str, TargetRecord] | None = None,
         *,
         threads: int | None = None,
         isa: str | None = None,
@@ -99,21 +101,25 @@ class Executable:
     ) -> Executable:
         """Loads a program from memory; nothing is written to a file.
 
-        manifest, code, weights, stablehlo: as for `disc.artifact.write_artifact`. Contiguous weights are not copied and must not change.
+        manifest, code, weights, stablehlo, targets: as for `disc.artifact.file.write_artifact`. Contiguous weights are not copied and must
+        not change.
         threads: per call; None = as `disc.Options` says. isa: the code to load; None = the best this CPU runs. compiles: how
         often this process called the code generator for it, for `stats`.
         """
         contiguous = [(name, dtype, np.ascontiguousarray(array).reshape(array.shape)) for name, dtype, array in weights]
-        parts = _Parts(artifact.complete_manifest(manifest, code, contiguous), code, contiguous, stablehlo)
+        parts = _Parts(manifest, code, contiguous, stablehlo, targets)
+        stored = artifact.stored_manifest(manifest, code, contiguous, targets)
+        chosen = _ral.choose_code(stored["code"], isa)
+        described = artifact.manifest_for(stored, chosen)
         context = _ral.load_memory(
-            artifact.manifest_bytes(parts.manifest),
-            artifact.signature_bytes(parts.manifest),
-            [(name, code[name]) for name in artifact.ordered_isas(code)],
-            [array for _, _, array in contiguous],
+            artifact.manifest_bytes(stored),
+            artifact.signature_bytes(described),
+            [(chosen, code[chosen])],
+            [contiguous[number][2] for number in stored["targets"][chosen]["weights"]],
             _threads(threads),
-            isa,
+            chosen,
         )
-        return cls(context, parts.manifest, parts, compiles)
+        return cls(context, described, parts, compiles)
 
     def __repr__(self) -> str:
         """What it takes and gives, for which CPU, and with how many threads."""
@@ -169,7 +175,8 @@ class Executable:
             self._context.verify()
             artifact.write_bytes(path, self._context.file_view())
             return
-        artifact.write_artifact(path, self._parts.manifest, self._parts.code, self._parts.weights, self._parts.stablehlo)
+        parts = self._parts
+        artifact.write_artifact(path, parts.manifest, parts.code, parts.weights, parts.stablehlo, parts.targets)
 
     def verify(self) -> None:
         """Waits for the check of a loaded file's weights. Raises ArtifactError."""
@@ -293,7 +300,7 @@ def load(
         digest = check_signature(path, key)
     context = _ral.load_file(artifact.system_path(path), _threads(threads), isa, digest)
     try:
-        manifest = artifact.parse_manifest(context.manifest(), artifact.checked_section(context.file_view(), "signature"))
+        manifest = artifact.parse_manifest(artifact.text_sections(context.file_view()), context.isa())
     except ArtifactError as error:
         raise ArtifactError(f"'{artifact.shown_path(path)}': {error}") from None
     return Executable(context, manifest, None, 0)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from disc.artifact.file import Manifest, PackedRecord
+from disc.artifact.manifest import Manifest, PackedRecord
 from disc.errors import ArtifactError, InputRankError, ShapeConstraintError
 from disc.ral.executable import Executable
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from disc.artifact.file import Manifest
+from disc.artifact.manifest import Manifest
 from disc.errors import ArtifactError, RequestError
 from disc.serving.datatypes import OF_DTYPE, Datatype
 from disc.serving.packing import layout_of

@@ -11,7 +11,7 @@ from torch import nn
 
 import disc
 from disc import errors
-from disc.artifact.file import FORMAT_VERSION
+from disc.artifact.manifest import FORMAT_VERSION
 from disc.cli.main import main
 
 FACTORY = """

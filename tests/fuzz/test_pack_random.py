@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from torch_mlir import ir
 
-from disc.artifact.file import PackedRecord
+from disc.artifact.manifest import PackedRecord
 from disc.codegen.packed import packed_entry, packed_refusal, plain_tables
 from disc.ir.dialect import disc_context
 from disc.ir.interp.oracle import interpret

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from disc.artifact.file import InputRecord, Manifest, OutputRecord
+from disc.artifact.manifest import InputRecord, Manifest, OutputRecord
 
 INCLUDE = Path(__file__).parents[2] / "disc" / "ral" / "include"
 

@@ -10,7 +10,8 @@ import grpc
 import numpy as np
 import programs
 
-from disc.artifact.file import Manifest, write_artifact
+from disc.artifact.file import write_artifact
+from disc.artifact.manifest import Manifest
 from disc.serving.datatypes import DATATYPES
 from disc.serving.messages import INFERENCE, Message, message, method_types
 from disc.serving.server import Server

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from oip_client import Client, failure, serving, write_add, write_twice
 
-from disc.artifact.file import Manifest
+from disc.artifact.manifest import Manifest
 from disc.errors import DiscError, OverloadedError
 from disc.serving.repository import Repository
 from disc.serving.settings import settings_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, fields
 from functools import reduce
 
-from disc.codegen.host.buffers import LINE, Lifetime, plan_buffers
+from disc.codegen.host.buffers import LINE, Lifetime, Plan
 from disc.codegen.host.guards import lower_guard
 from disc.codegen.mlir.builder import Builder, Variable
 from disc.codegen.plan.kernel import Choice, Kernel, Parts, Split
@@ -68,7 +68,8 @@ class Launch:
 
 @dataclass(eq=False)
 class Program:
-    """What the host entry does, in order. index_checks: number of a launch → number of the check of its indices; describe: sizes in words.
+    """What the host entry does, in order. index_checks: number of a launch → number of the check of its indices; describe: sizes in
+    words; plan: of the arena.
 
     Emitting the entry adds checks of sizes that others are divided by.
     """
@@ -82,21 +83,22 @@ class Program:
     weight_slots: dict[Node, int]
     index_checks: dict[int, int]
     describe: Callable[[Dim], str]
+    plan: Plan
 
 
-def lifetimes(program: Program) -> list[Lifetime]:
+def lifetimes(launches: Sequence[Launch], outputs: Sequence[Node]) -> tuple[Lifetime, ...]:
     """Of the values that lie in the arena: all results of kernels but the program's own."""
     last: dict[Node, int] = {}
-    for number, launch in enumerate(program.launches):
+    for number, launch in enumerate(launches):
         for node in launch.inputs:
             last[node] = number
-    outputs = set(program.outputs)
-    return [
+    returned = set(outputs)
+    return tuple(
         Lifetime(node, number, last.get(node, number))
-        for number, launch in enumerate(program.launches)
+        for number, launch in enumerate(launches)
         for node in launch.results
-        if node not in outputs
-    ]
+        if node not in returned
+    )
 
 
 def emit_host(program: Program) -> str:
@@ -268,7 +270,7 @@ class _Host:
 
     def _allocate(self) -> None:
         b, program = self.b, self.program
-        plan = plan_buffers(program.env, lifetimes(program))
+        plan = program.plan
         # Before the buffers a line where kernels report an index out of range, behind them one so that empty ones have an address, and
         # what split kernels need, one at a time.
         splits = dict.fromkeys(launch.kernel.partials for launch in program.launches if launch.kernel.partials is not None)

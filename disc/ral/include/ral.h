@@ -124,6 +124,9 @@ RAL_API ral_status ral_load_file(const char* path, const ral_options* options, r
  * `digest` alone: whoever has checked a signature of the header then loads what was signed, whatever has become of the path since. */
 RAL_API ral_status ral_load_expected(const char* path, const uint8_t* digest, const ral_options* options, ral_context** context);
 RAL_API ral_status ral_load_memory(const ral_program* program, const ral_options* options, ral_context** context);
+/* The number of the code that would be loaded of these ISAs (best last): the last that this CPU can run, or the one that is `wanted` (NULL =
+ * any). For programs in memory whose code for each ISA has a signature and weights of its own. */
+RAL_API ral_status ral_choose_code(const char* const* isas, int32_t count, const char* wanted, int32_t* chosen);
 RAL_API void ral_unload(ral_context* context); /* NULL is ignored; outputs stay valid */
 
 /* Maps the file `descriptor`, which holds the same bytes, in the place of the one that was loaded, after `ral_verify`: before somebody

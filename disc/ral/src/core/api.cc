@@ -90,6 +90,15 @@ ral_status ral_load_memory(const ral_program* program, const ral_options* option
   });
 }
 
+ral_status ral_choose_code(const char* const* isas, int32_t count, const char* wanted, int32_t* chosen) {
+  return guarded("ral_choose_code", [&] {
+    size_t number = 0;
+    const Status status = ral::choose_code({isas, isas + count}, wanted, &number);
+    *chosen = static_cast<int32_t>(number);
+    return status;
+  });
+}
+
 void ral_unload(ral_context* context) { delete context; }
 
 ral_status ral_remap_file(ral_context* context, int32_t descriptor) {

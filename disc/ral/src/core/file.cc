@@ -14,7 +14,7 @@ namespace ral {
 namespace {
 
 constexpr uint8_t kMagic[8] = {'D', 'I', 'S', 'C', '\r', '\n', 0x1a, '\n'};
-constexpr uint32_t kFormatVersion = 1;
+constexpr uint32_t kFormatVersion = 2, kOldestVersion = 1;  // the newest and the oldest that is read
 constexpr uint32_t kMaxSections = 64;
 constexpr size_t kMaxTextSize = 32 << 20, kMaxCodeSize = 1 << 30;  // bytes: both are copied; disc writes none as large
 constexpr size_t kAlignment = 64;
@@ -62,6 +62,8 @@ class FileDescriptor {
   int fd_;
 };
 
+bool is_text(std::string_view name) { return name == "manifest" || name == "signature" || name.starts_with("signature/"); }
+
 }  // namespace
 
 ArtifactFile::~ArtifactFile() {
@@ -90,9 +92,10 @@ Status ArtifactFile::read_header() {
     return damaged("header: format version " + std::to_string(header.version) + " is newer than this runtime reads (" +
                    std::to_string(kFormatVersion) + "); rebuild the artifact or upgrade disc");
   }
-  if (header.version != kFormatVersion) {
+  if (header.version < kOldestVersion) {
     return damaged("header: format version " + std::to_string(header.version) + " is no longer read; rebuild the artifact with this disc");
   }
+  version_ = header.version;
   if (header.file_size != bytes_.size()) {
     return damaged("header: the file should have " + std::to_string(header.file_size) + " bytes and has " + std::to_string(bytes_.size()));
   }
@@ -116,7 +119,7 @@ Status ArtifactFile::read_header() {
       return damaged("section '" + name + "' has a wrong place");
     if (!is_zero(bytes_.subspan(end, offset - end))) return damaged("padding before section '" + name + "' is damaged");
     if (find(name)) return damaged("section '" + name + "' occurs twice");
-    const size_t most = name == "manifest" || name == "signature" ? kMaxTextSize : name.starts_with("code/") ? kMaxCodeSize : SIZE_MAX;
+    const size_t most = is_text(name) ? kMaxTextSize : name.starts_with("code/") ? kMaxCodeSize : SIZE_MAX;
     if (entry.size > most)
       return damaged("section '" + name + "' is larger than any that disc writes (" + std::to_string(entry.size) + " bytes)");
     Section section{name, bytes_.subspan(offset, entry.size), {}};
@@ -132,8 +135,14 @@ Status ArtifactFile::check_sections() const {
     if (section.name != "weights" && sha256(section.bytes) != section.digest)
       return damaged("section '" + section.name + "': hash differs, the file is damaged");
   }
-  for (const char* name : {"manifest", "signature", "weights"}) {
-    if (!find(name)) return damaged(std::string("section '") + name + "' is missing");
+  std::vector<std::string> required = {"manifest"};
+  if (version_ == kOldestVersion) required.push_back("signature");
+  for (const Section& section : sections_) {
+    if (version_ > kOldestVersion && section.name.starts_with("code/")) required.push_back("signature/" + section.name.substr(5));
+  }
+  required.push_back("weights");
+  for (const std::string& name : required) {
+    if (!find(name)) return damaged("section '" + name + "' is missing");
   }
   return {};
 }
@@ -156,6 +165,10 @@ Status ArtifactFile::remap(int descriptor) {
   if (mmap(place, bytes_.size(), PROT_READ, MAP_PRIVATE | MAP_FIXED, descriptor, 0) == MAP_FAILED)
     return error(RAL_ERROR_MEMORY, std::string("cannot be mapped again: ") + strerror(errno));
   return {};
+}
+
+const Section& ArtifactFile::signature_of(const std::string& isa) const {
+  return *find(version_ == kOldestVersion ? "signature" : "signature/" + isa);
 }
 
 const Section* ArtifactFile::find(std::string_view name) const {

@@ -38,6 +38,8 @@ class ArtifactFile {
   Status remap(int descriptor);
 
   const Section* find(std::string_view name) const;
+  // The section with the signature for the code of an ISA, which `open` has found: format 1 has one for all.
+  const Section& signature_of(const std::string& isa) const;
   const std::vector<Section>& sections() const { return sections_; }
   std::span<const uint8_t> bytes() const { return bytes_; }
 
@@ -47,6 +49,7 @@ class ArtifactFile {
   Status check_sections() const;
 
   std::span<const uint8_t> bytes_;
+  uint32_t version_ = 0;
   std::optional<Digest> expected_;
   std::vector<Section> sections_;
 };

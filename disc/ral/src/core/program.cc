@@ -33,17 +33,18 @@ Status Program::load_file(const char* path, const ral_options& options) {
   if (!status.ok()) return status;
   const auto manifest_bytes = file.find("manifest")->bytes;
   manifest.assign(reinterpret_cast<const char*>(manifest_bytes.data()), manifest_bytes.size());
-  status = read_signature(file.find("signature")->bytes, &signature);
-  if (status.ok()) status = place_weights();
+  std::vector<const Section*> sections;
   std::vector<std::string> names;
-  std::vector<ral_code> sections;
-  names.reserve(file.sections().size());  // `sections` points into the strings
   for (const Section& section : file.sections()) {
     if (!section.name.starts_with("code/")) continue;
+    sections.push_back(&section);
     names.push_back(section.name.substr(5));
-    sections.push_back({names.back().c_str(), section.bytes.data(), section.bytes.size()});
   }
-  if (status.ok()) status = finish_load(options, sections);
+  size_t chosen = 0;
+  status = choose_code(names, options.isa, &chosen);
+  if (status.ok()) status = read_signature(file.signature_of(names[chosen]), &signature);
+  if (status.ok()) status = place_weights();
+  if (status.ok()) status = finish_load(options, names[chosen], sections[chosen]->bytes);
   if (status.ok()) {
     const Section& section = *file.find("weights");
     weights_check_ = std::make_unique<WeightsCheck>(section.bytes, section.digest);
@@ -54,7 +55,8 @@ Status Program::load_file(const char* path, const ral_options& options) {
 
 Status Program::load_memory(const ral_program& program, const ral_options& options) {
   if (program.manifest) manifest.assign(static_cast<const char*>(program.manifest), program.manifest_size);
-  const Status status = read_signature({static_cast<const uint8_t*>(program.signature), program.signature_size}, &signature);
+  const Section given{"signature", {static_cast<const uint8_t*>(program.signature), program.signature_size}, {}};
+  Status status = read_signature(given, &signature);
   if (!status.ok()) return status;
   if (program.weight_count != static_cast<int32_t>(signature.weights.size())) {
     return error(RAL_ERROR_ARTIFACT, "ral_load_memory: the signature has " + std::to_string(signature.weights.size()) + " weights, got " +
@@ -62,7 +64,13 @@ Status Program::load_memory(const ral_program& program, const ral_options& optio
   }
   weights.assign(program.weights, program.weights + program.weight_count);
   verified_ = true;
-  return finish_load(options, {program.code, program.code + program.code_count});
+  std::vector<std::string> names;
+  for (int32_t i = 0; i < program.code_count; ++i) names.emplace_back(program.code[i].isa);
+  size_t chosen = 0;
+  status = choose_code(names, options.isa, &chosen);
+  if (!status.ok()) return status;
+  const ral_code& own = program.code[chosen];
+  return finish_load(options, names[chosen], {static_cast<const uint8_t*>(own.data), own.size});
 }
 
 Status Program::place_weights() {
@@ -77,19 +85,23 @@ Status Program::place_weights() {
   return {};
 }
 
-// Loads the last section that this CPU can run, or the one asked for.
-Status Program::finish_load(const ral_options& options, const std::vector<ral_code>& sections) {
+Status Program::finish_load(const ral_options& options, const std::string& isa, std::span<const uint8_t> shared_object) {
   default_threads = find_cores("").threads();
   threads = options.threads > 0 ? options.threads : default_threads;
+  return code.load(isa, shared_object);
+}
+
+Status choose_code(const std::vector<std::string>& isas, const char* wanted, size_t* chosen) {
   std::string refused;
-  for (auto section = sections.rbegin(); section != sections.rend(); ++section) {
-    if (options.isa && std::string_view(options.isa) != section->isa) continue;
-    const std::string missing = missing_feature(section->isa);
-    if (missing.empty()) return code.load(section->isa, {static_cast<const uint8_t*>(section->data), section->size});
-    refused += (refused.empty() ? "" : "; ") + std::string("code for ") + section->isa + " needs the CPU feature '" + missing + "'";
+  for (size_t i = isas.size(); i-- > 0;) {
+    if (wanted && isas[i] != wanted) continue;
+    const std::string missing = missing_feature(isas[i]);
+    *chosen = i;
+    if (missing.empty()) return {};
+    refused += (refused.empty() ? "" : "; ") + std::string("code for ") + isas[i] + " needs the CPU feature '" + missing + "'";
   }
   if (!refused.empty()) return error(RAL_ERROR_TARGET, "this CPU cannot run the artifact: " + refused);
-  return error(RAL_ERROR_TARGET, options.isa ? "the artifact has no code for " + std::string(options.isa) : "the artifact has no CPU code");
+  return error(RAL_ERROR_TARGET, wanted ? "the artifact has no code for " + std::string(wanted) : "the artifact has no CPU code");
 }
 
 Status Program::verify() {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,9 @@ struct Counts {
   void add(const Counts& other);
 };
 
+// The last of these ISAs that this CPU can run, or the one that is wanted (null: any). The message of a failure names what is missing.
+Status choose_code(const std::vector<std::string>& isas, const char* wanted, size_t* chosen);
+
 struct Program {
   Program() = default;
   Program(const Program&) = delete;
@@ -54,7 +58,7 @@ struct Program {
   ~Program() = default;
 
  private:
-  Status finish_load(const ral_options& options, const std::vector<ral_code>& sections);
+  Status finish_load(const ral_options& options, const std::string& isa, std::span<const uint8_t> shared_object);
   Status place_weights();
 
   std::atomic<bool> verified_{false};

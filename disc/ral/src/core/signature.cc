@@ -112,12 +112,12 @@ const char* dtype_name(int32_t dtype) {
   return dtype >= 0 && dtype < static_cast<int32_t>(kDtypes.size()) ? kDtypes[static_cast<size_t>(dtype)].name : "unknown";
 }
 
-Status read_signature(std::span<const uint8_t> bytes, Signature* signature) {
-  Reader reader{bytes};
+Status read_signature(const Section& section, Signature* signature) {
+  Reader reader{section.bytes};
   const uint32_t version = reader.number<uint32_t>();
   if (!reader.ok || version != kSignatureVersion) {
     return error(RAL_ERROR_ARTIFACT,
-                 "section 'signature': version " + std::to_string(version) + ", expected " + std::to_string(kSignatureVersion) +
+                 "section '" + section.name + "': version " + std::to_string(version) + ", expected " + std::to_string(kSignatureVersion) +
                      "; rebuild the artifact with this disc");
   }
   signature->inputs = reader.values(true);
@@ -127,7 +127,7 @@ Status read_signature(std::span<const uint8_t> bytes, Signature* signature) {
   signature->counters = reader.texts();
   signature->weights.resize(reader.count(sizeof(uint32_t) + 2 * sizeof(int64_t)));
   for (WeightInfo& weight : signature->weights) weight = reader.weight();
-  if (!reader.ok || !reader.rest.empty()) return error(RAL_ERROR_ARTIFACT, "section 'signature' is malformed");
+  if (!reader.ok || !reader.rest.empty()) return error(RAL_ERROR_ARTIFACT, "section '" + section.name + "' is malformed");
   return {};
 }
 

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
+#include "core/file.h"
 #include "core/status.h"
 
 namespace ral {
@@ -36,6 +36,6 @@ int64_t dtype_size(int32_t dtype);  // bytes; 0 = unknown
 const char* dtype_name(int32_t dtype);
 
 // Reads the binary form (docs/artifact.md, "Signature"). Every length is checked before use; nothing may be left over.
-Status read_signature(std::span<const uint8_t> bytes, Signature* signature);
+Status read_signature(const Section& section, Signature* signature);
 
 }  // namespace ral

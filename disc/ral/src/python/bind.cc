@@ -108,6 +108,14 @@ Context load_memory(const nb::bytes& manifest, const nb::bytes& signature, const
   return context;
 }
 
+std::string choose_code(const std::vector<std::string>& isas, const std::optional<std::string>& wanted) {
+  std::vector<const char*> names;
+  for (const std::string& isa : isas) names.push_back(isa.c_str());
+  int32_t chosen = 0;
+  check(ral_choose_code(names.data(), static_cast<int32_t>(names.size()), wanted ? wanted->c_str() : nullptr, &chosen));
+  return isas[static_cast<size_t>(chosen)];
+}
+
 nb::object call(const Context& context, const nb::tuple& arguments, const nb::object& out) {
   ral_context* handle = context.get();
   const int32_t output_count = ral_output_count(handle);
@@ -193,6 +201,7 @@ NB_MODULE(_ral, module) {
              nb::arg("digest").none() = nb::none());
   module.def("load_memory", &load_memory, nb::arg("manifest"), nb::arg("signature"), nb::arg("code"), nb::arg("weights"),
              nb::arg("threads"), nb::arg("isa").none());
+  module.def("choose_code", &choose_code, nb::arg("isas"), nb::arg("wanted").none());
   module.def("measure_limits", &measure_limits);
   module.def("find_cores", &find_cores, nb::arg("root"));
   nb::class_<Context>(module, "Context")

@@ -1,0 +1,332 @@
+"""What an artifact says of itself: the manifest's types, the part of it that belongs to a target, the binary form for the runtime.
+
+docs/artifact.md describes both.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from typing import NotRequired, TypedDict, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from disc.artifact.bounds import contradiction, disagreement, unbounded
+from disc.artifact.records import mismatch
+from disc.errors import ArtifactError, printable
+
+FORMAT_VERSION = 2  # written; those from OLDEST_VERSION on are read
+OLDEST_VERSION = 1
+SIGNATURE_VERSION = 1
+ALIGNMENT = 64  # bytes: sections and weights
+
+# In the order of ral_dtype.
+DTYPES = ("i1", "i8", "i16", "i32", "i64", "ui8", "ui16", "ui32", "ui64", "f16", "bf16", "f32", "f64")
+
+NamedWeight = tuple[str, str, npt.NDArray[np.generic]]  # name, MLIR element type, the data
+
+
+class InputRecord(TypedDict):
+    """One argument; a dim is its size or the name of its symbol."""
+
+    name: str
+    dtype: str
+    dims: list[int | str]
+
+
+class OutputRecord(TypedDict):
+    """One result; `dims` (for people) as in `InputRecord`."""
+
+    name: str
+    dtype: str
+    rank: int
+    dims: NotRequired[list[int | str]]
+
+
+class SymbolRecord(TypedDict):
+    """One dim symbol, as `disc.symbolic_dim` has it."""
+
+    name: str
+    min: int
+    max: NotRequired[int]
+    divisor: int
+    source: NotRequired[str]
+    expr: NotRequired[str]
+
+
+class CheckRecord(TypedDict):
+    """One run-time check. The message may hold {actual} and {expected}; with neither, ": got ..., expected ..." follows it."""
+
+    message: str
+
+
+class WeightRecord(TypedDict):
+    """One weight's place. offset: bytes into the weights section, two names may share it; size: bytes."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    offset: int
+    size: int
+
+
+class BatchRecord(TypedDict):
+    """The dim along which a program treats every row alone, as `find-batch-dim` proved: requests may be joined along it.
+
+    symbol: its name. inputs, outputs: the axis of each that has this size.
+    """
+
+    symbol: str
+    inputs: list[int]
+    outputs: list[int]
+
+
+class FixedRecord(TypedDict):
+    """An argument that is no tensor and was fixed at compile time. position: among all arguments; value: as Python prints it."""
+
+    name: str
+    position: int
+    value: str
+
+
+class DecisionsRecord(TypedDict):
+    """What became of the conditions on sizes under which the program was made, for people.
+
+    proved: how many hold for all sizes that the other checks let through. layout: how many concern strides alone, in PyTorch.
+    checked: the messages, as in `checks`, of those that every call is checked for.
+    """
+
+    proved: int
+    layout: int
+    checked: list[str]
+
+
+class PackedRecord(TypedDict):
+    """What the program was before `pack-sequences` made it one over sequences of any lengths (`disc.serving.packing` calls it).
+
+    rows, length: the symbols of the first two dims of its inputs. inputs, results, symbols: as in the manifest, of that program.
+    outputs: for each result "tokens" ([rows, length, ...]) or "sequences" ([rows, ...]). least: tokens of a sequence, at the least.
+    """
+
+    rows: str
+    length: str
+    inputs: list[InputRecord]
+    results: list[OutputRecord]
+    symbols: list[SymbolRecord]
+    outputs: list[str]
+    least: int
+
+
+class TargetRecord(TypedDict):
+    """What belongs to the code for one target. weights: the numbers, in the manifest's table, of those that the code counts."""
+
+    checks: list[CheckRecord]
+    kernels: list[dict[str, object]]  # "name", and whatever else `explain` shows
+    counters: list[str]
+    weights: list[int]
+
+
+class Manifest(TypedDict):
+    """What an artifact says about itself and its code for one target. The last three are filled in when it is written; `weights` are
+    those of the target, in the order in which its code counts them."""
+
+    compiler: str
+    inputs: list[InputRecord]
+    outputs: list[OutputRecord]
+    single: bool  # a call returns its one output itself, not a tuple
+    symbols: list[SymbolRecord]
+    checks: list[CheckRecord]
+    kernels: list[dict[str, object]]  # "name", and whatever else `explain` shows
+    counters: list[str]
+    options: dict[str, object]
+    fixed: NotRequired[list[FixedRecord]]
+    batch: NotRequired[BatchRecord]
+    batch_refusal: NotRequired[str]  # why there is none, for people
+    decisions: NotRequired[DecisionsRecord]
+    packed: NotRequired[PackedRecord]
+    packed_refusal: NotRequired[str]  # why there is none though it was asked for, for people
+    format: NotRequired[int]
+    code: NotRequired[list[str]]
+    weights: NotRequired[list[WeightRecord]]
+
+
+class StoredManifest(TypedDict):
+    """What a file holds: a `Manifest` whose parts that belong to a target are told apart (format 2)."""
+
+    compiler: str
+    inputs: list[InputRecord]
+    outputs: list[OutputRecord]
+    single: bool
+    symbols: list[SymbolRecord]
+    options: dict[str, object]
+    fixed: NotRequired[list[FixedRecord]]
+    batch: NotRequired[BatchRecord]
+    batch_refusal: NotRequired[str]
+    decisions: NotRequired[DecisionsRecord]
+    packed: NotRequired[PackedRecord]
+    packed_refusal: NotRequired[str]
+    format: int
+    code: list[str]
+    weights: list[WeightRecord]
+    targets: dict[str, TargetRecord]  # by the names in `code`
+
+
+def stored_manifest(
+    manifest: Manifest, code: Mapping[str, bytes], weights: Sequence[NamedWeight], targets: Mapping[str, TargetRecord] | None = None
+) -> StoredManifest:
+    """What the file of `write_artifact` says."""
+    table: list[WeightRecord] = []
+    for (name, dtype, array), offset in zip(weights, weight_offsets(weights), strict=True):
+        table.append({"name": name, "dtype": dtype, "shape": list(array.shape), "offset": offset, "size": array.nbytes})
+    common = {key: value for key, value in manifest.items() if key not in TargetRecord.__annotations__}
+    isas = ordered_isas(code)
+    records = targets if targets is not None else dict.fromkeys(isas, _whole(manifest, len(weights)))
+    return cast("StoredManifest", {**common, "format": FORMAT_VERSION, "code": isas, "weights": table, "targets": dict(records)})
+
+
+def _whole(manifest: Manifest, weights: int) -> TargetRecord:
+    """What all targets have of a manifest that tells none apart."""
+    return {
+        "checks": manifest["checks"],
+        "kernels": manifest["kernels"],
+        "counters": manifest["counters"],
+        "weights": [*range(weights)],
+    }
+
+
+def manifest_for(stored: StoredManifest, isa: str | None = None) -> Manifest:
+    """What the file says for one target; None: the best, or for a file without code what all targets have in common."""
+    none: TargetRecord = {"checks": [], "kernels": [], "counters": [], "weights": []}
+    record = stored["targets"][isa] if isa is not None else stored["targets"][stored["code"][-1]] if stored["code"] else none
+    common = {key: value for key, value in stored.items() if key not in ("targets", "weights")}
+    return cast("Manifest", {**common, **record, "weights": [stored["weights"][number] for number in record["weights"]]})
+
+
+def signature_name(isa: str) -> str:
+    """The section with the signature for the code of an ISA."""
+    return f"signature/{isa}"
+
+
+def manifest_bytes(manifest: Manifest | StoredManifest) -> bytes:
+    """The manifest as it is stored: JSON, indented for people."""
+    return json.dumps(manifest, indent=1, ensure_ascii=False).encode() + b"\n"
+
+
+def ordered_isas(code: Mapping[str, bytes]) -> list[str]:
+    """The ISA names of `code`, best last: by level, then by the number of further features."""
+    return sorted(code, key=lambda isa: (isa.split("+")[0], isa.count("+"), isa))
+
+
+class _SignatureWriter:
+    """The binary form of names and types that the runtime reads (docs/artifact.md, "Signature")."""
+
+    def __init__(self) -> None:
+        self.out = bytearray(struct.pack("<I", SIGNATURE_VERSION))
+
+    def count(self, value: int) -> None:
+        self.out += struct.pack("<I", value)
+
+    def text(self, value: str) -> None:
+        encoded = value.encode()
+        if b"\0" in encoded:
+            raise ValueError(f"a name may not hold a NUL character: {value!r}")
+        self.count(len(encoded))
+        self.out += encoded
+
+    def texts(self, values: Sequence[str]) -> None:
+        self.count(len(values))
+        for value in values:
+            self.text(value)
+
+    def value(self, name: str, dtype: str, rank: int) -> None:
+        self.text(name)
+        self.count(DTYPES.index(dtype))
+        self.count(rank)
+
+    def integers(self, values: Sequence[int]) -> None:
+        self.out += struct.pack(f"<{len(values)}q", *values)
+
+
+def signature_bytes(manifest: Manifest) -> bytes:
+    """What the runtime needs to know of a manifest for one target, with the places of its weights."""
+    writer = _SignatureWriter()
+    writer.count(len(manifest["inputs"]))
+    for record in manifest["inputs"]:
+        writer.value(record["name"], record["dtype"], len(record["dims"]))
+        writer.integers([dim if isinstance(dim, int) else -1 for dim in record["dims"]])
+    writer.count(len(manifest["outputs"]))
+    for record in manifest["outputs"]:
+        writer.value(record["name"], record["dtype"], record["rank"])
+    writer.texts([record["message"] for record in manifest["checks"]])
+    writer.texts([str(record["name"]) for record in manifest["kernels"]])
+    writer.texts(manifest["counters"])
+    weights = manifest.get("weights", [])
+    writer.count(len(weights))
+    for record in weights:
+        writer.text(record["name"])
+        writer.integers([record["offset"], record["size"]])
+    return bytes(writer.out)
+
+
+def _storage_key(array: npt.NDArray[np.generic]) -> tuple[object, ...]:
+    """Equal for arrays that are the same bytes in memory."""
+    return (array.__array_interface__["data"][0], array.nbytes, None if array.flags.c_contiguous else (array.shape, array.strides))
+
+
+def weight_offsets(weights: Sequence[NamedWeight]) -> list[int]:
+    """The place of each weight in the weights section; shared storage has one place."""
+    places: dict[tuple[object, ...], int] = {}
+    offsets: list[int] = []
+    end = 0
+    for _, _, array in weights:
+        key = _storage_key(array)
+        if key not in places:
+            places[key] = end = aligned(end, ALIGNMENT)
+            end += array.nbytes
+        offsets.append(places[key])
+    return offsets
+
+
+def aligned(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment
+
+
+def parse_manifest(sections: Mapping[str, bytes | memoryview], isa: str | None = None) -> Manifest:
+    """The manifest for one target, out of the sections `manifest` and `signature...`. isa: as of `read_manifest`.
+
+    Raises ArtifactError if it is malformed, or the signature of a target is not its own.
+    """
+    try:
+        value = json.loads(bytes(sections["manifest"]))
+    except (ValueError, RecursionError):
+        raise ArtifactError("section 'manifest' is not JSON") from None
+    stored = isinstance(value, dict) and value.get("format") == FORMAT_VERSION
+    problem = unbounded(value) or mismatch(value, StoredManifest if stored else Manifest, "manifest")
+    found = cast("StoredManifest", value)
+    problem = problem or (disagreement(found) if stored else None)
+    manifests = _manifests(found) if problem is None else {}
+    problem = problem or next(filter(None, map(contradiction, manifests.values())), None)
+    if problem is not None:
+        raise ArtifactError(f"section 'manifest' is malformed: {printable(problem)}")
+    for name, manifest in manifests.items():
+        _check_signature(manifest, name, sections.get(name))
+    return manifest_for(found, isa) if stored else cast("Manifest", value)
+
+
+def _manifests(value: StoredManifest | Manifest) -> dict[str, Manifest]:
+    """By the name of the section with the signature of each."""
+    if "targets" not in value:
+        return {"signature": cast("Manifest", value)}
+    stored = cast("StoredManifest", value)
+    return {signature_name(isa): manifest_for(stored, isa) for isa in stored["code"]}
+
+
+def _check_signature(manifest: Manifest, name: str, found: bytes | memoryview | None) -> None:
+    try:
+        own = signature_bytes(manifest)
+    except (ValueError, KeyError, struct.error) as error:
+        raise ArtifactError("section 'manifest' is malformed: a dtype, a name or a number that cannot be stored") from error
+    if own != found:
+        raise ArtifactError(f"section '{printable(name)}' differs from what the manifest says")
