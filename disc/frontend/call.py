@@ -24,6 +24,13 @@ class Call:
         self.node = node
         self.arguments = arguments
 
+    @property
+    def op(self) -> torch._ops.OpOverload:
+        """Raises: RuleError for what is no op of PyTorch's."""
+        if not isinstance(self.node.target, torch._ops.OpOverload):
+            raise RuleError(f"{self.node.target} is no op of PyTorch")
+        return self.node.target
+
     def has(self, name: str) -> bool:
         return self.arguments.get(name) is not None
 

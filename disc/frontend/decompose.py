@@ -18,10 +18,10 @@ from torch.export import ExportedProgram
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from disc.frontend.allow_list import has_lowering
 from disc.frontend.call import TAKES_NOTHING
 from disc.frontend.decompositions import Decomposition, find_decomposition
 from disc.frontend.in_place import RetraceError, Write, local_writes
-from disc.frontend.rules import RULES
 from disc.frontend.symbols import to_shape, to_size
 
 aten = torch.ops.aten
@@ -152,7 +152,7 @@ class _Writer:
         if isinstance(node.target, torch._ops.HigherOrderOperator):
             raise RetraceError(str(node.target))
         op = node.target if write is None else write.op
-        trace = self._trace(node, op) if isinstance(op, torch._ops.OpOverload) and op not in RULES else None
+        trace = self._trace(node, op) if isinstance(op, torch._ops.OpOverload) and not has_lowering(op) else None
         if trace is not None:
             own = dict(origin) or {name: node.meta[name] for name in ORIGIN if name in node.meta}
             if op in OF_NOTHING:

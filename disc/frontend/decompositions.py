@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from torch._decomp import core_aten_decompositions, global_decomposition_table
 
+from disc.frontend.allow_list import has_lowering
 from disc.frontend.eager_strides import Decomposition, keep_strides
-from disc.frontend.rules import RULES
 
 aten = torch.ops.aten
 
-# Every decomposition that PyTorch has, for the ops that neither a rule nor a decomposition of ours takes.
+# Every decomposition that PyTorch has, for the ops that neither have a lowering nor a decomposition of ours.
 PYTORCH: dict[torch._ops.OperatorBase, Decomposition] = dict(global_decomposition_table["post_autograd"])
 
-# Composite ops that stay whole: each has a rule that is better than its decomposition.
+# Composite ops that stay whole: each is lowered as it is, which is better than its decomposition.
 KEPT = (aten.linear.default, aten.matmul.default)
 
 
@@ -293,4 +293,4 @@ def _is_random(op: torch._ops.OperatorBase) -> bool:
 
 
 def _pytorch_without_rules() -> dict[torch._ops.OperatorBase, Decomposition]:
-    return {op: decomposition for op, decomposition in PYTORCH.items() if op not in RULES}
+    return {op: decomposition for op, decomposition in PYTORCH.items() if not has_lowering(op)}

@@ -43,6 +43,9 @@ def _is_integral(number: sympy.Expr) -> bool:
     return bool(number.is_integer) and not number.has(torch_sympy.IntTrueDiv, torch_sympy.FloatTrueDiv, torch_sympy.ToFloat, sympy.Float)
 
 
+NO_RULE = "no lowering for this op"
+
+
 class RuleError(Exception):
     """A rule cannot lower this use of its op; the message is the reason that the user reads."""
 

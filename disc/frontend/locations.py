@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 
@@ -15,6 +16,7 @@ TORCH = os.path.dirname(torch.__file__) + os.sep
 FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
 
 
+@functools.lru_cache(maxsize=4096)  # a decomposition's ops share one trace
 def user_line(trace: str | None) -> tuple[str, int] | None:
     """The innermost frame outside PyTorch itself (the innermost of all when there is none outside), its file by `source_name`."""
     frames = [(path, int(line)) for path, line in FRAME.findall(trace or "")]

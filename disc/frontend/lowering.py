@@ -5,10 +5,13 @@ Every op that no rule takes is collected, so that the user sees all of them at o
 
 from __future__ import annotations
 
+import functools
 import operator
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import cast
 
 import sympy
 import torch
@@ -18,13 +21,14 @@ from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
 from disc.errors import CompilerBug, DiscWarning, UnsupportedOp, UnsupportedOpError
+from disc.frontend.allow_list import FORMS
 from disc.frontend.call import Call
 from disc.frontend.decisions import Found, Settled, asserted, guarded_facts, settle
-from disc.frontend.emitter import MLIR_TYPES, Emitter, RuleError, Tensor, check_kind, element_type, is_static, tensor_type
+from disc.frontend.emitter import MLIR_TYPES, NO_RULE, Emitter, RuleError, Tensor, check_kind, element_type, is_static, tensor_type
 from disc.frontend.examples import weight_problem
 from disc.frontend.imported import Constant
 from disc.frontend.locations import line_text, location
-from disc.frontend.rules import RULES
+from disc.frontend.rules import OVERRIDES
 from disc.frontend.symbol_names import explained, symbol_places
 from disc.frontend.symbols import (
     IndexArithmetic,
@@ -39,7 +43,8 @@ from disc.frontend.symbols import (
     to_text,
     upper_limit,
 )
-from disc.frontend.torch_mlir import lower_with_torch_mlir
+from disc.frontend.torch_mlir import Kind, Lowerings
+from disc.frontend.torch_mlir_calls import Plan, emit, plan
 from disc.ir.weights import STORAGE, Weight, WeightTable
 
 aten = torch.ops.aten
@@ -161,6 +166,8 @@ class _Lowering:
         self.unsupported: list[UnsupportedOp] = []
         self.refused: dict[fx.Node, UnsupportedOp] = {}
         self.ranges = self._relaxed_ranges()
+        self.lowerings = Lowerings(functools.partial(_expected_kinds, source.graph))
+        self.checked: set[fx.Node] = set()
 
     def run(self) -> LoweredGraph:
         function, block, emitter, anchor = self._create_function()
@@ -331,7 +338,8 @@ class _Lowering:
             return
         with location(node):
             try:
-                _check_kinds(node)
+                for each in (*node.all_input_nodes, node):
+                    self._check_kind(each)
                 self.values[node] = self._apply(emitter, node)
             except (RuleError, SymbolError) as error:
                 self._refuse(node, str(error))
@@ -342,14 +350,30 @@ class _Lowering:
                 self._refuse(node, f"its lowering failed ({type(error).__name__}: {error})")
                 self.values[node] = self._stand_ins(meta)
 
+    def _check_kind(self, node: fx.Node) -> None:
+        """Raises: RuleError where a value is no dense tensor of the CPU, of a dtype with a type in the IR."""
+        if node in self.checked:
+            return
+        value = node.meta.get("val")
+        for tensor in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(tensor, torch.Tensor):
+                check_kind(tensor)
+        self.checked.add(node)
+
     def _apply(self, emitter: Emitter, node: fx.Node) -> Tensor | tuple[Tensor, ...]:
         if str(node.target).startswith(DATA_DEPENDENT):
             raise RuleError("the size of its result depends on data")
         if isinstance(node.meta["val"], torch.Tensor) and 0 in (shape := to_shape(node.meta["val"].shape)):
             return emitter.full(0, shape, node.meta["val"].dtype)  # StableHLO refuses to read from no elements, even nothing
-        rule = RULES.get(node.target)
-        bound = Call(node, self._bind(node)) if rule is not None else None
-        result = rule(emitter, bound) if rule and bound else lower_with_torch_mlir(emitter, node, self._argument_value)
+        call = Call(node, self._bind(node))
+        form, override = FORMS.get(node.target), OVERRIDES.get(node.target)
+        planned = plan(call, form) if form is not None else None
+        if planned is not None:
+            result = emit(emitter, self.lowerings, call, planned)
+        elif override is not None:
+            result = override.rule(emitter, call)
+        else:
+            raise RuleError(NO_RULE)
         meta = node.meta["val"]
         if isinstance(result, tuple):
             return tuple(self._checked(emitter, node, part, wanted) for part, wanted in zip(result, meta, strict=False))
@@ -429,21 +453,49 @@ class _Lowering:
 
 def arguments_by_name(node: fx.Node) -> dict[str, object]:
     """The arguments of a call, defaults too, by the names in the schema of its op."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None:
+    if not hasattr(node.target, "_schema"):
         return {f"arg{i}": argument for i, argument in enumerate(node.args)}
-    defaults = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
-    positional = {argument.name: value for argument, value in zip(schema.arguments, node.args, strict=False)}
-    return {**defaults, **positional, **node.kwargs}
+    names, defaults = _parameters(node.target)
+    return {**defaults, **dict(zip(names, node.args, strict=False)), **node.kwargs}
 
 
-def _check_kinds(node: fx.Node) -> None:
-    """Raises: RuleError where an operand or result is no dense tensor of the CPU, of a dtype with a type in the IR."""
-    for each in (*node.all_input_nodes, node):
-        value = each.meta.get("val")
-        for tensor in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(tensor, torch.Tensor):
-                check_kind(tensor)
+@functools.cache
+def _parameters(op: object) -> tuple[tuple[str, ...], dict[str, object]]:
+    """The names of an op's parameters, and the defaults of those that have one."""
+    parameters = op._schema.arguments  # pyright: ignore[reportAttributeAccessIssue]
+    defaults = {each.name: each.default_value for each in parameters if each.has_default_value()}
+    return tuple(each.name for each in parameters), defaults
+
+
+def planned_call(node: fx.Node) -> Plan | None:
+    """How the call goes through torch-mlir, as far as PyTorch's own sizes tell; None where it does not.
+
+    Raises: RuleError, SymbolError for a call that has no lowering.
+    """
+    form = FORMS.get(node.target)
+    if form is None:
+        return None
+    return plan(Call(node, {name: _described(value) for name, value in arguments_by_name(node).items()}), form)
+
+
+def _expected_kinds(graph: fx.Graph) -> Iterator[Kind]:
+    for node in graph.nodes:
+        with suppress(RuleError, SymbolError):
+            planned = planned_call(node) if node.op == "call_function" else None
+            if planned is not None:
+                yield planned.kind
+
+
+def _described(argument: object) -> object:
+    """An argument as `plan` looks at it, before there are values."""
+    if isinstance(argument, list | tuple):
+        return [_described(part) for part in argument]
+    if not isinstance(argument, fx.Node):
+        return argument
+    value = argument.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        return Tensor(cast(ir.Value, None), to_shape(value.shape), value.dtype)
+    return _constant_or_size(value, argument)
 
 
 def _constant_or_size(value: object, node: fx.Node) -> object:

@@ -1,24 +1,19 @@
-"""The table of rules: ATen overload → function that emits StableHLO for one call."""
+"""The table of overrides: ATen overload → the function that emits StableHLO for a call that does not go through torch-mlir."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from disc.frontend.call import Call
-from disc.frontend.emitter import Emitter, Tensor
 from disc.frontend.rules import contractions, elementwise, indexing, pooling, reductions, signs, views
+from disc.frontend.rules.overrides import Override
 
-Rule = Callable[[Emitter, Call], Tensor | tuple[Tensor, ...]]
 
-
-def _merged() -> dict[object, Rule]:
-    table: dict[object, Rule] = {}
+def _merged() -> dict[object, Override]:
+    table: dict[object, Override] = {}
     for module in (elementwise, signs, views, reductions, contractions, indexing, pooling):
-        for op, rule in module.RULES.items():
+        for op, override in module.OVERRIDES.items():
             if op in table:
                 raise ValueError(f"two rules for {op}")
-            table[op] = rule
+            table[op] = override
     return table
 
 
-RULES = _merged()
+OVERRIDES = _merged()

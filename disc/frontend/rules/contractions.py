@@ -1,4 +1,4 @@
-"""Matrix products as `dot_general`, and convolutions."""
+"""Matrix products with factors, and convolutions that torch-mlir does not take."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch_mlir import ir
 from disc.frontend.call import Call
 from disc.frontend.emitter import Emitter, RuleError, Tensor, integers
 from disc.frontend.rules.elementwise import as_tensor
+from disc.frontend.rules.overrides import Fault, Override, overrides
 from disc.frontend.symbols import Size
 
 aten = torch.ops.aten
@@ -34,50 +35,10 @@ def one_type(*operands: Tensor | None) -> None:
         raise RuleError(f"operands of different types ({', '.join(types)}); PyTorch refuses them too")
 
 
-def linear(e: Emitter, call: Call) -> Tensor:
-    """x · wᵀ: the weight stays as it is stored, both last dims contract."""
-    x, weight, bias = call.tensor("input"), call.tensor("weight"), call.optional_tensor("bias")
-    one_type(x, weight, bias)
-    result = dot(e, x, weight, (x.rank - 1, weight.rank - 1))
-    return result if bias is None else e.binary("add", result, bias)
-
-
-def multiply_matrices(e: Emitter, a: Tensor, b: Tensor) -> Tensor:
-    """`torch.matmul`: leading dims broadcast; equal ones become batch dims, and none are copied for a rank-2 right side."""
-    one_type(a, b)
-    if a.rank == 0 or b.rank == 0:
-        raise RuleError("matmul of a scalar")
-    if b.rank == 1:
-        return dot(e, a, b, (a.rank - 1, 0))
-    if b.rank == 2:
-        return dot(e, a, b, (a.rank - 1, 0))
-    if a.rank == 1:
-        product = multiply_matrices(e, e.unsqueeze(a, 0), b)
-        return e.reshape(product, (*product.shape[:-2], product.shape[-1]))
-    leading = e.broadcast_shape(a.shape[:-2], b.shape[:-2])
-    a = e.broadcast(a, (*leading, *a.shape[-2:]))
-    b = e.broadcast(b, (*leading, *b.shape[-2:]))
-    return dot(e, a, b, (a.rank - 1, b.rank - 2), batch=len(leading))
-
-
-def matmul(e: Emitter, call: Call) -> Tensor:
-    return multiply_matrices(e, call.tensor("self"), call.tensor("other"))
-
-
-def mm(e: Emitter, call: Call) -> Tensor:
-    return multiply_matrices(e, call.tensor("self"), call.tensor("mat2"))
-
-
-def mv(e: Emitter, call: Call) -> Tensor:
-    return multiply_matrices(e, call.tensor("self"), call.tensor("vec"))
-
-
-def inner(e: Emitter, call: Call) -> Tensor:
-    return multiply_matrices(e, call.tensor("self"), call.tensor("tensor"))
-
-
-def add_product(e: Emitter, call: Call, product: Tensor) -> Tensor:
-    """beta * self + alpha * product."""
+def add_product(e: Emitter, call: Call, a: Tensor, b: Tensor) -> Tensor:
+    """beta * self + alpha * a b, of matrices or of batches of them."""
+    one_type(call.tensor("self"), a, b)
+    product = dot(e, a, b, (a.rank - 1, b.rank - 2), batch=a.rank - 2)
     addend = e.convert(call.tensor("self"), call.dtype)
     alpha, beta = call.scalar("alpha"), call.scalar("beta")
     if alpha != 1:
@@ -90,11 +51,11 @@ def add_product(e: Emitter, call: Call, product: Tensor) -> Tensor:
 
 
 def addmm(e: Emitter, call: Call) -> Tensor:
-    return add_product(e, call, multiply_matrices(e, call.tensor("mat1"), call.tensor("mat2")))
+    return add_product(e, call, call.tensor("mat1"), call.tensor("mat2"))
 
 
 def baddbmm(e: Emitter, call: Call) -> Tensor:
-    return add_product(e, call, multiply_matrices(e, call.tensor("batch1"), call.tensor("batch2")))
+    return add_product(e, call, call.tensor("batch1"), call.tensor("batch2"))
 
 
 def repeated(values: Sequence[int], count: int) -> list[int]:
@@ -102,19 +63,19 @@ def repeated(values: Sequence[int], count: int) -> list[int]:
 
 
 def convolve(
-    e: Emitter, x: Tensor, weight: Tensor, shape: tuple[Size, ...], *,
-    stride: Sequence[int], padding: Sequence[tuple[int, int]], lhs_dilation: Sequence[int], rhs_dilation: Sequence[int],
-    groups: int = 1, batch_groups: int = 1, dims: str | None = None,
+    e: Emitter, x: Tensor, weight: Tensor, shape: tuple[Size, ...], padding: Sequence[tuple[int, int]], *,
+    stride: Sequence[int], lhs_dilation: Sequence[int], rhs_dilation: Sequence[int], groups: int,
 ) -> Tensor:  # fmt: skip
+    """weight: [out, in / groups, *k]."""
     space = ", ".join(str(i) for i in range(x.rank - 2))
-    dims = dims or f"[b, f, {space}]x[o, i, {space}]->[b, f, {space}]"
     i64 = ir.IntegerType.get_signless(64)
     edges = ir.DenseElementsAttr.get(np.array(padding, dtype=np.int64).reshape(len(padding), 2))
     return e.op(
         "stablehlo.convolution", [x.value, weight.value], shape, x.dtype,
-        window_strides=integers(stride), padding=edges, lhs_dilation=integers(lhs_dilation), rhs_dilation=integers(rhs_dilation),
-        dimension_numbers=ir.Attribute.parse(f"#stablehlo.conv<{dims}>"),
-        feature_group_count=ir.IntegerAttr.get(i64, groups), batch_group_count=ir.IntegerAttr.get(i64, batch_groups),
+        window_strides=integers(stride), padding=edges,
+        lhs_dilation=integers(lhs_dilation), rhs_dilation=integers(rhs_dilation),
+        dimension_numbers=ir.Attribute.parse(f"#stablehlo.conv<[b, f, {space}]x[o, i, {space}]->[b, f, {space}]>"),
+        feature_group_count=ir.IntegerAttr.get(i64, groups), batch_group_count=ir.IntegerAttr.get(i64, 1),
     )  # fmt: skip
 
 
@@ -132,31 +93,27 @@ def transposed_weight(e: Emitter, weight: Tensor, groups: int) -> Tensor:
 
 
 def convolution(e: Emitter, call: Call) -> Tensor:
+    """A transposed one, or one by a weight of dynamic sizes."""
     x, weight, bias = call.tensor("input"), call.tensor("weight"), call.optional_tensor("bias")
     one_type(x, weight, bias)
     count = weight.rank - 2
     stride, padding = repeated(call.integers("stride"), count), repeated(call.integers("padding"), count)
-    dilation, groups = repeated(call.integers("dilation"), count), call.integer("groups")
-    ones = [1] * count
-    if not call.flag("transposed"):
-        edges = [(pad, pad) for pad in padding]
-        result = convolve(e, x, weight, call.shape, stride=stride, padding=edges, lhs_dilation=ones, rhs_dilation=dilation, groups=groups)
-    else:
+    dilation, groups, ones = repeated(call.integers("dilation"), count), call.integer("groups"), [1] * count
+    if call.flag("transposed"):
         extra = repeated(call.integers("output_padding"), count)
         kernel = [size for size in weight.shape[2:] if isinstance(size, int)]
         if len(kernel) != count:
             raise RuleError("a transposed convolution whose weight has a dynamic kernel size")
         reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
         edges = [(r - p, r - p + o) for r, p, o in zip(reach, padding, extra, strict=True)]
-        turned = transposed_weight(e, weight, groups)
-        result = convolve(e, x, turned, call.shape, stride=ones, padding=edges, lhs_dilation=stride, rhs_dilation=dilation, groups=groups)
-    if bias is None:
-        return result
-    return e.binary("add", result, e.reshape(bias, (bias.shape[0], *ones)))
+        weight, spread, stride = transposed_weight(e, weight, groups), stride, ones
+    else:
+        edges, spread = [(pad, pad) for pad in padding], ones
+    result = convolve(e, x, weight, call.shape, edges, stride=stride, lhs_dilation=spread, rhs_dilation=dilation, groups=groups)
+    return result if bias is None else e.binary("add", result, e.reshape(bias, (bias.shape[0], *ones)))
 
 
-RULES = {
-    aten.linear.default: linear, aten.matmul.default: matmul, aten.mm.default: mm, aten.bmm.default: mm, aten.mv.default: mv,
-    aten.dot.default: inner, aten.addmm.default: addmm, aten.baddbmm.default: baddbmm,
-    aten.convolution.default: convolution,
+OVERRIDES: dict[object, Override] = {
+    **overrides(Fault.WRONG, "what beta = 0 leaves out is multiplied", {aten.addmm.default: addmm, aten.baddbmm.default: baddbmm}),
+    **overrides(Fault.REFUSED, "a weight of dynamic size", {aten.convolution.default: convolution}),
 }  # fmt: skip

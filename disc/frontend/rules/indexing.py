@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import fx
@@ -13,10 +13,11 @@ from disc.frontend.call import Call
 from disc.frontend.emitter import Emitter, RuleError, Tensor, integers, is_static, tensor_type, wrap_dim
 from disc.frontend.locations import line_text
 from disc.frontend.rules.elementwise import as_tensor, operand
+from disc.frontend.rules.overrides import Fault, Override, Rule, overrides
 from disc.frontend.symbols import Shape, Size
 
 aten = torch.ops.aten
-Rule = Callable[[Emitter, Call], Tensor | tuple[Tensor, ...]]
+REFUSED, WRONG = Fault.REFUSED, Fault.WRONG
 
 SHAPE_ONLY = (
     aten.unsqueeze.default, aten.expand.default, aten.view.default, aten.slice.Tensor, aten.permute.default, aten.clone.default,
@@ -78,11 +79,6 @@ def index_vectors(e: Emitter, indices: Sequence[Tensor]) -> tuple[Tensor, bool]:
         shape = e.broadcast_shape(shape, index.shape)
     columns = [e.unsqueeze(e.broadcast(e.convert(index, torch.int64), shape), len(shape)) for index in indices]
     return e.concatenate(columns, len(shape)), True
-
-
-def embedding(e: Emitter, call: Call) -> Tensor:
-    weight, indices = call.tensor("weight"), call.tensor("indices")
-    return take(e, weight, indices, [0], vector=False)
 
 
 def index_select(e: Emitter, call: Call) -> Tensor:
@@ -246,10 +242,6 @@ def put_mask(e: Emitter, call: Call, x: Tensor, mask: Tensor, values: Tensor) ->
     return e.select(condition, value, x)
 
 
-def copy(e: Emitter, call: Call) -> Tensor:
-    return e.broadcast(e.convert(call.tensor("src"), call.dtype), call.shape)
-
-
 def diagonal(e: Emitter, call: Call) -> Tensor:
     x = call.tensor("self")
     first, second = wrap_dim(call.integer("dim1"), x.rank), wrap_dim(call.integer("dim2"), x.rank)
@@ -275,13 +267,17 @@ def unfold(e: Emitter, call: Call) -> Tensor:
     return e.transpose(picked, [*range(2, 2 + dim), 0, *range(2 + dim, picked.rank), 1])
 
 
-RULES: dict[object, Rule] = {
-    aten.embedding.default: embedding, aten.index_select.default: index_select,
-    aten.index.Tensor: index, aten._unsafe_index.Tensor: index,
-    aten.gather.default: gather, aten.diagonal.default: diagonal,
-    aten.scatter.src: scatter_rule(None), aten.scatter.value: scatter_rule(None), aten.scatter_add.default: scatter_rule("add"),
-    aten.scatter_reduce.two: scatter_reduce,
-    aten.index_add.default: index_write("add"), aten.index_copy.default: index_write(None),
-    aten.index_put.default: index_put, aten._unsafe_index_put.default: index_put,
-    aten.copy.default: copy, aten.unfold.default: unfold,
+OVERRIDES: dict[object, Override] = {
+    **overrides(REFUSED, "an index, or a tensor, without dims", {aten.index_select.default: index_select, aten.gather.default: gather}),
+    **overrides(REFUSED, "a single index; several are wrong where they are negative", {aten.index.Tensor: index}),
+    **overrides(WRONG, "negative indices", {
+        aten.index_put.default: index_put, aten._unsafe_index_put.default: index_put,
+    }),
+    **overrides(REFUSED, "a tensor without dims", {
+        aten.scatter.src: scatter_rule(None), aten.scatter.value: scatter_rule(None), aten.scatter_add.default: scatter_rule("add"),
+    }),
+    **overrides(REFUSED, "no StableHLO lowering", {
+        aten._unsafe_index.Tensor: index, aten.diagonal.default: diagonal, aten.unfold.default: unfold,
+        aten.index_add.default: index_write("add"), aten.index_copy.default: index_write(None), aten.scatter_reduce.two: scatter_reduce,
+    }),
 }  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch_mlir import ir
 from disc.frontend.call import Call
 from disc.frontend.emitter import Emitter, RuleError, Tensor, integers, tensor_type
 from disc.frontend.rules.contractions import repeated
+from disc.frontend.rules.overrides import Fault, Override, overrides
 from disc.frontend.rules.reductions import lowest
 from disc.frontend.symbols import Shape, Size, to_size
 
@@ -108,7 +109,11 @@ def average_pool(e: Emitter, call: Call) -> Tensor:
     return e.convert(e.binary("divide", summed, divisor), original.dtype)
 
 
-RULES: dict[object, Callable[[Emitter, Call], Tensor | tuple[Tensor, ...]]] = {
-    aten.max_pool2d_with_indices.default: max_pool, aten.max_pool3d_with_indices.default: max_pool,
-    aten.avg_pool1d.default: average_pool, aten.avg_pool2d.default: average_pool, aten.avg_pool3d.default: average_pool,
+OVERRIDES: dict[object, Override] = {
+    **overrides(Fault.REFUSED, "a reduction whose body is several ops", {
+        aten.max_pool2d_with_indices.default: max_pool, aten.max_pool3d_with_indices.default: max_pool,
+    }),
+    **overrides(Fault.REFUSED, "windows that hang over the end", {
+        aten.avg_pool1d.default: average_pool, aten.avg_pool2d.default: average_pool, aten.avg_pool3d.default: average_pool,
+    }),
 }  # fmt: skip

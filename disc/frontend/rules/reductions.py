@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch_mlir import ir
 
 from disc.frontend.call import TAKES_NOTHING, Call
-from disc.frontend.emitter import REDUCED_PRECISION, Emitter, RuleError, Tensor, wrap_dim
+from disc.frontend.emitter import NO_RULE, REDUCED_PRECISION, Emitter, RuleError, Tensor, wrap_dim
 from disc.frontend.locations import line_text
+from disc.frontend.rules.overrides import Fault, Override, Rule, overrides
 from disc.frontend.symbols import product
 
 aten = torch.ops.aten
-Rule = Callable[[Emitter, Call], Tensor | tuple[Tensor, ...]]
+REFUSED, WRONG = Fault.REFUSED, Fault.WRONG
 
 
 def reduced_dims(call: Call, rank: int, name: str = "dim") -> list[int]:
@@ -45,27 +45,6 @@ def require_elements(e: Emitter, call: Call, x: Tensor, dims: list[int]) -> None
 
 def reduced(e: Emitter, x: Tensor, kind: str, initial: bool | int | float, dims: list[int], call: Call) -> Tensor:
     return e.reshape(e.reduce(x, kind, initial, dims), call.shape)
-
-
-def total(e: Emitter, call: Call) -> Tensor:
-    """Sums of 16-bit floats are kept in f32, as PyTorch's CPU kernels do."""
-    dtype = torch.float32 if call.dtype in REDUCED_PRECISION else call.dtype
-    x = e.convert(call.tensor("self"), dtype)
-    return e.convert(reduced(e, x, "add", 0, reduced_dims(call, x.rank), call), call.dtype)
-
-
-def mean(e: Emitter, call: Call) -> Tensor:
-    dtype = torch.float32 if call.dtype in REDUCED_PRECISION else call.dtype
-    x = e.convert(call.tensor("self"), dtype)
-    dims = reduced_dims(call, x.rank)
-    summed = reduced(e, x, "add", 0, dims, call)
-    count = e.size_scalar(product(x.shape[dim] for dim in dims), dtype)
-    return e.convert(e.binary("divide", summed, count), call.dtype)
-
-
-def prod(e: Emitter, call: Call) -> Tensor:
-    x = e.convert(call.tensor("self"), call.dtype)
-    return reduced(e, x, "multiply", 1, reduced_dims(call, x.rank), call)
 
 
 def extreme(kind: str) -> Rule:
@@ -155,15 +134,30 @@ def scan_with_index(kind: str) -> Rule:
     return rule
 
 
-RULES: dict[object, Rule] = {
-    aten.sum.default: total, aten.sum.dim_IntList: total, aten.mean.default: mean, aten.mean.dim: mean,
-    aten.prod.default: prod, aten.prod.dim_int: prod,
-    aten.amax.default: extreme("maximum"), aten.amin.default: extreme("minimum"),
-    aten.max.default: extreme("maximum"), aten.min.default: extreme("minimum"),
-    aten.max.dim: extreme_with_index("maximum"), aten.min.dim: extreme_with_index("minimum"),
-    aten.argmax.default: arg_extreme("maximum"), aten.argmin.default: arg_extreme("minimum"),
-    aten.any.default: any_or_all("or"), aten.any.dim: any_or_all("or"), aten.any.dims: any_or_all("or"),
-    aten.all.default: any_or_all("and"), aten.all.dim: any_or_all("and"), aten.all.dims: any_or_all("and"),
-    aten.cumsum.default: scan("sum"), aten.cumprod.default: scan("prod"),
-    aten.cummax.default: scan_with_index("max"), aten.cummin.default: scan_with_index("min"),
+def of_no_dims(e: Emitter, call: Call) -> Tensor:
+    """The sum or mean of a tensor without dims: its element."""
+    x = call.tensor("self")
+    if x.rank:
+        raise RuleError(NO_RULE)
+    return e.convert(x, call.dtype)
+
+
+OVERRIDES: dict[object, Override] = {
+    **overrides(Fault.CRASH, "of a tensor without dims that keeps its dims", {aten.sum.dim_IntList: of_no_dims, aten.mean.dim: of_no_dims}),
+    **overrides(WRONG, "an answer for a dim of size 0; the extremes of numbers without a sign", {
+        aten.amax.default: extreme("maximum"), aten.amin.default: extreme("minimum"),
+        aten.max.default: extreme("maximum"), aten.min.default: extreme("minimum"),
+    }),
+    **overrides(WRONG, "an answer for a dim of size 0", {
+        aten.max.dim: extreme_with_index("maximum"), aten.min.dim: extreme_with_index("minimum"),
+        aten.argmax.default: arg_extreme("maximum"), aten.argmin.default: arg_extreme("minimum"),
+    }),
+    **overrides(WRONG, "of bytes, whose bits are combined", {
+        aten.any.default: any_or_all("or"), aten.any.dim: any_or_all("or"), aten.any.dims: any_or_all("or"),
+        aten.all.default: any_or_all("and"), aten.all.dim: any_or_all("and"),
+    }),
+    **overrides(REFUSED, "no StableHLO lowering", {
+        aten.all.dims: any_or_all("and"), aten.cumsum.default: scan("sum"), aten.cumprod.default: scan("prod"),
+        aten.cummax.default: scan_with_index("max"), aten.cummin.default: scan_with_index("min"),
+    }),
 }  # fmt: skip

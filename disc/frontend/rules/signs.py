@@ -9,6 +9,7 @@ import torch
 from disc.frontend.call import Call
 from disc.frontend.emitter import Emitter, Tensor
 from disc.frontend.rules.elementwise import Rule, computed
+from disc.frontend.rules.overrides import Fault, Override, overrides
 
 aten = torch.ops.aten
 
@@ -67,7 +68,10 @@ def hypot(e: Emitter, call: Call) -> Tensor:
     return computed(e, call, body)
 
 
-RULES: dict[object, Rule] = {
-    aten.signbit.default: signbit, aten.copysign.Tensor: copysign, aten.copysign.Scalar: copysign,
-    aten.fmax.default: numeric_extreme("maximum"), aten.fmin.default: numeric_extreme("minimum"), aten.hypot.default: hypot,
+OVERRIDES: dict[object, Override] = {
+    **overrides(Fault.REFUSED, "16-bit floats and bools", {aten.signbit.default: signbit}),
+    **overrides(Fault.REFUSED, "no StableHLO lowering", {
+        aten.copysign.Tensor: copysign, aten.copysign.Scalar: copysign, aten.hypot.default: hypot,
+        aten.fmax.default: numeric_extreme("maximum"), aten.fmin.default: numeric_extreme("minimum"),
+    }),
 }  # fmt: skip

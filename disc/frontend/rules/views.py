@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
 
 import sympy
 import torch
@@ -14,11 +13,12 @@ from torch.utils._sympy.functions import FloorDiv
 from disc.frontend.call import Call
 from disc.frontend.emitter import Emitter, RuleError, Tensor, integers, is_static, wrap_dim
 from disc.frontend.locations import line_text
-from disc.frontend.rules.elementwise import as_tensor, operand
+from disc.frontend.rules.elementwise import as_tensor, operand, scalar_tensor
+from disc.frontend.rules.overrides import Fault, Override, Rule, overrides
 from disc.frontend.symbols import Shape, Size, same_shape, same_size, to_shape, to_size
 
 aten = torch.ops.aten
-Rule = Callable[[Emitter, Call], Tensor]
+REFUSED, WRONG, WORSE = Fault.REFUSED, Fault.WRONG, Fault.WORSE
 
 
 def reshape(e: Emitter, call: Call) -> Tensor:
@@ -44,11 +44,6 @@ def squeeze(e: Emitter, call: Call) -> Tensor:
     return reshape(e, call)
 
 
-def permute(e: Emitter, call: Call) -> Tensor:
-    x = call.tensor("self")
-    return e.transpose(x, [wrap_dim(dim, x.rank) for dim in call.integers("dims")])
-
-
 def swap(e: Emitter, x: Tensor, first: int, second: int) -> Tensor:
     order = list(range(x.rank))
     order[first], order[second] = order[second], order[first]
@@ -60,15 +55,6 @@ def transpose(e: Emitter, call: Call) -> Tensor:
     if x.rank == 0:
         return x
     return swap(e, x, wrap_dim(call.integer("dim0"), x.rank), wrap_dim(call.integer("dim1"), x.rank))
-
-
-def matrix_transpose(e: Emitter, call: Call) -> Tensor:
-    x = call.tensor("self")
-    return x if x.rank < 2 else swap(e, x, x.rank - 2, x.rank - 1)
-
-
-def expand(e: Emitter, call: Call) -> Tensor:
-    return e.broadcast(call.tensor("self"), call.shape)
 
 
 def as_strided(e: Emitter, call: Call) -> Tensor:
@@ -92,20 +78,6 @@ def repeat(e: Emitter, call: Call) -> Tensor:
     spread = e.reshape(x, tuple(part for size in padded for part in (1, size)))
     wide = e.broadcast(spread, tuple(part for size, count in zip(padded, repeats, strict=True) for part in (count, size)))
     return e.reshape(wide, call.shape)
-
-
-def cat(e: Emitter, call: Call) -> Tensor:
-    # PyTorch skips empty tensors of rank 1 whatever the rank of the others.
-    rank = len(call.shape)
-    kept = [tensor for tensor in call.tensors("tensors") if tensor.rank == rank and not (rank != 1 and tensor.shape == (0,))]
-    joined = e.concatenate([e.convert(tensor, call.dtype) for tensor in kept], wrap_dim(call.integer("dim"), rank))
-    return Tensor(joined.value, call.shape, joined.dtype)
-
-
-def flip(e: Emitter, call: Call) -> Tensor:
-    x = call.tensor("self")
-    dims = sorted(wrap_dim(dim, x.rank) for dim in call.integers("dims"))
-    return e.op("stablehlo.reverse", [x.value], x.shape, x.dtype, dimensions=integers(dims)) if dims else x
 
 
 def slice_start(e: Emitter, start: Size, size: Size) -> Size:
@@ -272,22 +244,34 @@ def arange(e: Emitter, call: Call) -> Tensor:
     return e.convert(values, call.dtype)
 
 
-RULES: dict[object, Callable[[Emitter, Call], Tensor | tuple[Tensor, ...]]] = {
-    aten.view.default: view, aten._unsafe_view.default: view, aten.reshape.default: view,
-    aten.unsqueeze.default: reshape, aten.squeeze.default: squeeze, aten.squeeze.dim: squeeze, aten.squeeze.dims: squeeze,
-    aten.flatten.using_ints: reshape, aten.unflatten.int: reshape, aten.view_copy.default: reshape,
-    aten.permute.default: permute, aten.transpose.int: transpose, aten.t.default: matrix_transpose,
-    aten.expand.default: expand, aten.repeat.default: repeat, aten.as_strided.default: as_strided,
-    aten.cat.default: cat, aten.flip.default: flip,
-    aten.slice.Tensor: slice_tensor, aten.slice_scatter.default: slice_scatter,
-    aten.select.int: select, aten.select_scatter.default: select_scatter,
-    aten.split.Tensor: split, aten.split_with_sizes.default: split, aten.unbind.int: unbind, aten.chunk.default: split,
-    aten.constant_pad_nd.default: pad,
-    aten.full.default: full, aten.full_like.default: full, aten.new_full.default: full, aten.fill.Scalar: full,
-    aten.zeros.default: filled(0), aten.zeros_like.default: filled(0), aten.new_zeros.default: filled(0),
-    aten.ones.default: filled(1), aten.ones_like.default: filled(1), aten.new_ones.default: filled(1),
+OVERRIDES: dict[object, Override] = {
+    **overrides(REFUSED, "sizes that are products of dynamic ones", {
+        aten.view.default: view, aten._unsafe_view.default: view, aten.reshape.default: view,
+        aten.flatten.using_ints: reshape, aten.unflatten.int: reshape, aten.view_copy.default: reshape,
+    }),
+    **overrides(REFUSED, "of dynamic dims", {aten.squeeze.default: squeeze, aten.squeeze.dim: squeeze, aten.squeeze.dims: squeeze}),
+    **overrides(REFUSED, "of a tensor without dims", {aten.transpose.int: transpose}),
+    **overrides(REFUSED, "no StableHLO lowering", {
+        aten.repeat.default: repeat, aten.as_strided.default: as_strided, aten.unbind.int: unbind,
+    }),
+    **overrides(WRONG, "-1 as the end of a dim of size 1", {aten.slice.Tensor: slice_tensor}),
+    **overrides(REFUSED, "a part of another size", {aten.slice_scatter.default: slice_scatter}),
+    **overrides(WRONG, "a part that does not fit", {aten.select_scatter.default: select_scatter}),
+    **overrides(WORSE, "a clamp of the place", {aten.select.int: select}),
+    **overrides(REFUSED, "parts of a dynamic size", {
+        aten.split.Tensor: split, aten.split_with_sizes.default: split, aten.chunk.default: split,
+    }),
+    **overrides(REFUSED, "padding by a dynamic size", {aten.constant_pad_nd.default: pad}),
+    **overrides(REFUSED, "of bytes", {
+        aten.full.default: full, aten.new_full.default: full, aten.scalar_tensor.default: scalar_tensor,
+    }),
+    **overrides(REFUSED, "of a dynamic size", {
+        aten.zeros.default: filled(0), aten.new_zeros.default: filled(0), aten.ones.default: filled(1), aten.new_ones.default: filled(1),
+    }),
     # Uninitialised memory may hold anything; zero is the reproducible choice.
-    aten.empty.memory_format: filled(0), aten.empty_like.default: filled(0), aten.new_empty.default: filled(0),
-    aten.empty_strided.default: filled(0), aten.empty_permuted.default: filled(0),
-    aten.arange.start_step: arange,
+    **overrides(REFUSED, "no StableHLO lowering", {
+        aten.empty.memory_format: filled(0), aten.empty_like.default: filled(0), aten.new_empty.default: filled(0),
+        aten.empty_strided.default: filled(0), aten.empty_permuted.default: filled(0),
+    }),
+    **overrides(REFUSED, "steps back", {aten.arange.start_step: arange}),
 }  # fmt: skip

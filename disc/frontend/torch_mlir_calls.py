@@ -1,0 +1,156 @@
+"""How a call goes through torch-mlir: its operands in types that torch-mlir is known to take right, its kind, its results.
+
+Python's numbers become tensors without dims, and operands of several types get one, before torch-mlir sees the call: what is left to
+prove of an op is one case per type.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import sympy
+import torch
+from torch_mlir import ir
+
+from disc.frontend.call import Call
+from disc.frontend.emitter import REDUCED_PRECISION, Emitter, Tensor
+from disc.frontend.rules.elementwise import Operand, as_tensor, operand, promoted
+from disc.frontend.symbols import Shape, to_shape, to_size
+from disc.frontend.torch_mlir import Argument, Kind, Literal, Lowerings, SizeKind, TensorKind, literal
+
+
+class Cast(enum.Enum):
+    """The type that the operands are converted to."""
+
+    NONE = "each its own"
+    RESULT = "that of the result"
+    PROMOTED = "the one that PyTorch compares them in"
+
+
+FLOATS = frozenset({torch.float32, torch.float64})
+SIGNED = frozenset({torch.int8, torch.int16, torch.int32, torch.int64})
+INTEGERS = SIGNED | {torch.uint8}
+ALL_FLOATS = FLOATS | set(REDUCED_PRECISION)
+ALL = ALL_FLOATS | INTEGERS | {torch.bool}
+SWAPPED = {"self": "other", "other": "self"}
+PLACEMENT = ("memory_format", "layout", "device", "pin_memory")  # parameters that say where values lie, not what they are
+
+
+@dataclass(frozen=True)
+class Form:
+    """A way to lower calls that is proved equal to eager.
+
+    dtypes: what the first operand may be, once it is converted. op: the overload that torch-mlir gets in the place of the call's own (None:
+    that one), with parameters of the same names. operands: the parameters that are converted, numbers among them. wide: 16-bit floats are
+    computed in f32. accepts: what else a call must be. swapped: `self` of the call is `other` of `op`, and the other way around.
+    """
+
+    dtypes: frozenset[torch.dtype] = ALL
+    op: torch._ops.OpOverload | None = None
+    cast: Cast = Cast.NONE
+    operands: tuple[str, ...] = ()
+    wide: bool = False
+    accepts: Callable[[Call], bool] | None = None
+    swapped: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """operands: those of the kind, with the type to convert to; shapes: of the results."""
+
+    kind: Kind
+    operands: tuple[tuple[Operand, torch.dtype | None], ...]
+    shapes: tuple[Shape, ...]
+
+
+@dataclass(frozen=True)
+class _Parameter:
+    """A parameter of what torch-mlir gets, by its name in the call. fixed: what it is in every call; cast: whether it is converted."""
+
+    name: str
+    default: object
+    fixed: Literal | None
+    cast: bool
+
+
+@functools.cache
+def _parameters(op: torch._ops.OpOverload, form: Form) -> tuple[_Parameter, ...]:
+    found: list[_Parameter] = []
+    for each in op._schema.arguments:
+        drops_type = form.cast is not Cast.NONE and each.name == "dtype"  # the operand has it already
+        fixed = literal(None if drops_type else each.default_value) if drops_type or each.name in PLACEMENT else None
+        name = SWAPPED.get(each.name, each.name) if form.swapped else each.name
+        found.append(_Parameter(name, each.default_value, fixed, each.name in form.operands))
+    return tuple(found)
+
+
+def plan(call: Call, form: Form) -> Plan | None:
+    """How torch-mlir takes the call; None where the form is not proved for it."""
+    if form.accepts is not None and not form.accepts(call):
+        return None
+    dtype = _common(call, form)
+    taken: list[tuple[Operand, torch.dtype | None]] = []
+
+    op = form.op or call.op
+    arguments = tuple([
+        each.fixed or _described(call.arguments.get(each.name, each.default), dtype if each.cast else None, taken)
+        for each in _parameters(op, form)
+    ])  # fmt: skip
+    if taken and _type_of(*taken[0]) not in (None, *form.dtypes):
+        return None
+    shapes = tuple([to_shape(each.shape) for each in call.results])
+    results = tuple([TensorKind(_widened(each.dtype, form), pattern(shape)) for each, shape in zip(call.results, shapes, strict=True)])
+    return Plan(Kind(op, arguments, results, isinstance(call.node.meta["val"], list | tuple)), tuple(taken), shapes)
+
+
+def _described(value: object, to: torch.dtype | None, taken: list[tuple[Operand, torch.dtype | None]]) -> Argument:
+    """The argument as a kind knows it; what becomes an operand is added to `taken`, with the type to convert to."""
+    if isinstance(value, Tensor):
+        taken.append((value, to))
+        return TensorKind(value.dtype if to is None else to, pattern(value.shape))
+    if isinstance(value, sympy.Expr) or (to is not None and isinstance(value, bool | int | float)):
+        taken.append((value, to))
+        return SizeKind() if to is None else TensorKind(to, ())
+    if isinstance(value, list | tuple):
+        return tuple([_described(part, to, taken) for part in value])
+    return literal(value)
+
+
+def _type_of(value: Operand, to: torch.dtype | None) -> torch.dtype | None:
+    return value.dtype if to is None and isinstance(value, Tensor) else to
+
+
+def emit(e: Emitter, lowerings: Lowerings, call: Call, planned: Plan) -> Tensor | tuple[Tensor, ...]:
+    """Raises: RuleError where torch-mlir has no lowering after all."""
+    lowered = lowerings[planned.kind]
+    values = lowered.clone([_operand(e, value, dtype) for value, dtype in planned.operands])
+    tensors: list[Tensor] = []
+    for value, kind, sizes, shape, meta in zip(values, planned.kind.results, lowered.sizes, planned.shapes, call.results, strict=True):
+        known = tuple([want if have is None else have for have, want in zip(sizes, shape, strict=True)])
+        tensors.append(e.convert(Tensor(value, known, kind.dtype), meta.dtype))
+    return tuple(tensors) if planned.kind.several else tensors[0]
+
+
+def _common(call: Call, form: Form) -> torch.dtype | None:
+    if form.cast is Cast.NONE:
+        return None
+    if form.cast is Cast.RESULT:
+        return _widened(call.dtype, form)
+    return promoted(*(operand(call, name) for name in form.operands))
+
+
+def _widened(dtype: torch.dtype, form: Form) -> torch.dtype:
+    return torch.float32 if form.wide and dtype in REDUCED_PRECISION else dtype
+
+
+def pattern(shape: Shape) -> tuple[int | None, ...]:
+    return tuple(size if isinstance(size, int) else None for size in shape)
+
+
+def _operand(e: Emitter, value: Operand, dtype: torch.dtype | None) -> ir.Value:
+    if dtype is not None:
+        return as_tensor(e, value, dtype).value
+    return value.value if isinstance(value, Tensor) else e.integer(to_size(value))
