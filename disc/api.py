@@ -16,8 +16,9 @@ from torch_mlir import ir
 
 from disc.artifact.cache import cache_key, file_view, open_cache
 from disc.artifact.manifest import Manifest, TargetRecord
-from disc.codegen.build import Built, build, manifest_tables, target_tables
+from disc.codegen.build import Built, build
 from disc.codegen.compiles import thread_compiles
+from disc.codegen.manifest import manifest_tables, target_tables
 from disc.codegen.packed import obstacle, packed_entry, packed_refusal, plain_tables
 from disc.config import VERSION, Environment, Options, read_environment
 from disc.errors import TargetError, UnsupportedFormatError
@@ -211,7 +212,7 @@ def executable_of(
 ) -> Executable:
     """Loads generated code. more: what else its manifest says. The others: as of `Executable.from_parts`."""
     with module.context, ir.Location.unknown():
-        tables = manifest_tables(built, module, load_env(module))
+        tables = manifest_tables(next(iter(built.targets.values())).program, module, load_env(module))
     manifest: dict[str, object] = {
         "compiler": f"disc {VERSION}",
         **tables,
@@ -219,7 +220,7 @@ def executable_of(
         "options": {"threads": session.options.threads, "isas": list(built.targets)},
     }
     weights = [(name, weight.dtype, weight.array) for name, weight in built.weights]
-    targets = {name: cast("TargetRecord", target_tables(made)) for name, made in built.targets.items()}
+    targets = {name: cast("TargetRecord", target_tables(made.program, made.weights)) for name, made in built.targets.items()}
     code = {name: made.code for name, made in built.targets.items()}
     return Executable.from_parts(
         cast("Manifest", manifest), code, weights, stablehlo, targets, threads=session.options.threads, isa=isa, compiles=compiles

@@ -6,21 +6,20 @@ share one kernel).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
 from torch_mlir import ir
 
 from disc.codegen.compiles import count_compile
 from disc.codegen.host.buffers import Lifetime, Plan, plan_buffers
 from disc.codegen.host.conditions import covered, report
-from disc.codegen.host.entry import Check, Launch, Program, Source, counter_names, emit_host, lifetimes
+from disc.codegen.host.entry import Check, Launch, Program, Source, emit_host, lifetimes
+from disc.codegen.manifest import input_names, read_source
 from disc.codegen.mlir.lower import compile_objects, link_shared
 from disc.codegen.plan.index import ONE, ZERO, IndexSpace
-from disc.codegen.plan.kernel import Kernel, PackedWeight
-from disc.codegen.plan.winograd import transform_weights
+from disc.codegen.plan.kernel import Kernel
+from disc.codegen.weights import WeightSlots, WeightStore
 from disc.codegen.x86.attention.kernels import emit_attention
 from disc.codegen.x86.conv.expansion import Expansion, emit_expansion, read_expansion, read_link
 from disc.codegen.x86.conv.indirect import emit_indirect
@@ -36,11 +35,11 @@ from disc.codegen.x86.gemm.micro import micro_source
 from disc.codegen.x86.rows.kernels import emit_rows
 from disc.codegen.x86.rows.sequential import emit_sequential
 from disc.errors import CompilerBug
-from disc.ir.graph import Body, Node, Snapshot, parse_attributes
-from disc.ir.ops import main_block, main_function, string_attr
+from disc.ir.graph import Body, Node, Snapshot
+from disc.ir.ops import main_block, string_attr
 from disc.ir.stages import load_env
 from disc.ir.weights import Weight, WeightTable
-from disc.shapes import Dim, ShapeEnv, Truth, dim_min
+from disc.shapes import Dim, Truth, dim_min
 from disc.speculation.guards import ALWAYS, Guard, parse
 from disc.speculation.tree import Tree
 from disc.targets.target import Target
@@ -102,122 +101,13 @@ def build(module: ir.Module, weights: WeightTable, targets: Sequence[Target], tr
     """
     count_compile()
     reader = _Reader(module, weights, tree)
-    store = _WeightStore(weights)
+    store = WeightStore(weights)
     made: dict[str, ForTarget] = {}
     for target in targets:
-        slots = _WeightSlots(store)
+        slots = WeightSlots(store)
         program, source = reader.program(target, slots)
         made[target.name] = ForTarget(program, source, link_shared(compile_objects(source, target, threads)), slots.numbers)
     return Built(made, store.entries)
-
-
-class _WeightStore:
-    """The weights that code reads, each once for all targets: plain, or in panels where a kernel wants them."""
-
-    def __init__(self, table: WeightTable) -> None:
-        self.table = table
-        self.entries: list[tuple[str, Weight]] = []
-        self._numbers: dict[object, int] = {}
-
-    def plain(self, name: str) -> int:
-        """The number of a weight as it is, row-major."""
-        key = ("plain", self._identity(name))
-        if key not in self._numbers:
-            weight = self.table[name]
-            self._add(key, name, Weight(np.ascontiguousarray(weight.array), weight.dtype))
-        return self._numbers[key]
-
-    def packed(self, name: str, pack: PackedWeight, scales: str | None) -> int:
-        """The number of a weight in panels, with the weight `scales` between their rows where the panels have blocks."""
-        form = (pack.k, pack.n, pack.k_step, pack.n_step, pack.start, pack.columns, pack.group, pack.block, pack.tile)
-        key = ("packed", self._identity(name), form, self._identity(scales) if scales is not None else None)
-        if key not in self._numbers:
-            weight = self.table[name]
-            panels = pack_panels(weight.array, pack)
-            if scales is not None:
-                panels = with_scales(panels, self.table[scales].array, pack)
-            self._add(key, f"{name}.panels{pack.columns}", Weight(panels, weight.dtype))
-        return self._numbers[key]
-
-    def _add(self, key: object, name: str, weight: Weight) -> None:
-        self._numbers[key] = len(self.entries)
-        self.entries.append((name, weight))
-
-    def _identity(self, name: str) -> object:
-        array = self.table[name].array
-        return (array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str) if array.size else name
-
-
-class _WeightSlots:
-    """Counts the weights that the code for one target reads, in the order in which it first does."""
-
-    def __init__(self, store: _WeightStore) -> None:
-        self._store = store
-        self.numbers: list[int] = []
-
-    def plain(self, name: str) -> int:
-        """The slot of a weight as it is."""
-        return self._slot(self._store.plain(name))
-
-    def packed(self, name: str, pack: PackedWeight, scales: str | None) -> int:
-        """The slot of a weight in panels."""
-        return self._slot(self._store.packed(name, pack, scales))
-
-    def _slot(self, number: int) -> int:
-        if number not in self.numbers:
-            self.numbers.append(number)
-        return self.numbers.index(number)
-
-
-def pack_panels(array: npt.NDArray[np.generic], pack: PackedWeight) -> npt.NDArray[np.generic]:
-    """(panels, k / group, columns * group): element (k, n) at [n // columns, k // group, n % columns * group + k % group], else zero.
-
-    With a tile: flat, the panels of the transformed weights, then these.
-    """
-    flat = _flat_view(array, pack)
-    if not pack.tile:
-        return _panels(flat, pack)
-    transformed = transform_weights(flat.reshape(3, 3, -1, pack.n), pack.tile).reshape(-1, pack.n)
-    return np.concatenate([_panels(each, pack).reshape(-1) for each in (transformed, flat)])
-
-
-def _panels(flat: npt.NDArray[np.generic], pack: PackedWeight) -> npt.NDArray[np.generic]:
-    panels, rows = -(-pack.n // pack.columns), -(-flat.shape[0] // pack.group)
-    result = np.zeros((panels, rows, pack.columns, pack.group), dtype=flat.dtype)
-    for panel in range(panels):
-        part = flat[:, panel * pack.columns : (panel + 1) * pack.columns]
-        for side in range(pack.group):
-            own = part[side :: pack.group]
-            result[panel, : own.shape[0], : part.shape[1], side] = own
-    return result.reshape(panels, rows, pack.columns * pack.group)
-
-
-def with_scales(panels: npt.NDArray[np.generic], scales: npt.NDArray[np.generic], pack: PackedWeight) -> npt.NDArray[np.generic]:
-    """(panels, rows, columns * group) → the same with a row of scales, f32 as bytes, after the rows of every block of k."""
-    count, rows, width = panels.shape
-    blocks, length = -(-pack.k // pack.block), pack.block // pack.group
-    table = np.zeros((count * pack.columns, blocks), np.float32)
-    table[: pack.n] = scales.reshape(pack.n, blocks)
-    lines = np.ascontiguousarray(table.reshape(count, pack.columns, blocks).swapaxes(1, 2)).view(panels.dtype)
-    result = np.empty((count, rows + blocks, width), panels.dtype)
-    for block in range(blocks):
-        own = panels[:, block * length : (block + 1) * length]
-        start = block * (length + 1)
-        result[:, start : start + own.shape[1]] = own
-        result[:, start + own.shape[1]] = lines[:, block]
-    return result
-
-
-def _flat_view(array: npt.NDArray[np.generic], pack: PackedWeight) -> npt.NDArray[np.generic]:
-    """The (k, n) matrix that the row-major positions describe; without a copy for a contiguous or a transposed weight."""
-    if array.ndim == 2 and pack.start == 0:
-        if array.shape == (pack.k, pack.n) and (pack.k_step, pack.n_step) == (array.shape[1], 1):
-            return array
-        if array.shape == (pack.n, pack.k) and (pack.k_step, pack.n_step) == (1, array.shape[1]):
-            return array.T
-    flat = np.ascontiguousarray(array).reshape(-1)
-    step = flat.itemsize
-    return np.lib.stride_tricks.as_strided(flat[pack.start :], (pack.k, pack.n), (pack.k_step * step, pack.n_step * step), writeable=False)
 
 
 class _Reader:
@@ -232,7 +122,7 @@ class _Reader:
         snapshot = Snapshot(self.env)
         self.body = snapshot.block(main_block(module))
         self.snapshot = snapshot
-        self.sources = {name: _source(text) for name, text in self.env.sources.items()}
+        self.sources = {name: read_source(text) for name, text in self.env.sources.items()}
         self.fusions = [self._fusion(node) for node in self.body.nodes if node.op == "kernel.fusion" and node.result == 0]
         self.input_names = input_names(module)
         self._plans: dict[tuple[Lifetime, ...], Plan] = {}
@@ -246,7 +136,7 @@ class _Reader:
         key = f"{constant}\n{copy.get_asm(use_local_scope=True)}"
         return _Fusion(node, node.siblings, key, string_attr(op, "kind"), name, node.operands)
 
-    def program(self, target: Target, slots: _WeightSlots) -> tuple[Program, str]:
+    def program(self, target: Target, slots: WeightSlots) -> tuple[Program, str]:
         """The program and the MLIR text of all its code for one target."""
         kernels: dict[str, Kernel] = {}
         launches: list[Launch] = []
@@ -351,7 +241,7 @@ class _Reader:
             raise CompilerBug(f"the last version of fusion {fusion.name} has the guard {guards[-1]}, so that there may be none to run")
         return guards
 
-    def _launch(self, fusion: _Fusion, kernel: Kernel, slots: _WeightSlots, counters: tuple[int, ...]) -> Launch:
+    def _launch(self, fusion: _Fusion, kernel: Kernel, slots: WeightSlots, counters: tuple[int, ...]) -> Launch:
         names = {place: str(operand.attrs["name"]) for place, operand in enumerate(fusion.operands) if operand.op == "disc.weight"}
         weights: dict[int, int] = {}
         for pack in kernel.packed:
@@ -489,114 +379,3 @@ def _index_check(launch: Launch, input_names: Sequence[str]) -> Check:
     name = names[0] if len(integers) == len(names) == 1 else ""
     message = f"{name}index {{actual}} is out of range for a dim of size {{expected}}{where} ({launch.name})"
     return Check("index", Dim.of(0), Dim.of(0), message)
-
-
-def _source(text: str) -> Source:
-    """ "arg0.1" → dim 1 of argument 0; "arg3" → the value of argument 3."""
-    argument, _, dim = text.removeprefix("arg").partition(".")
-    return Source(int(argument), int(dim) if dim else None)
-
-
-def input_names(module: ir.Module) -> list[str]:
-    """The user's names of the inputs ("arg0" where the front end gave none)."""
-    function = main_function(module)
-    block = main_block(module)
-    attributes = ir.ArrayAttr(function.attributes["arg_attrs"]) if "arg_attrs" in function.attributes else None
-    names: list[str] = []
-    for number in range(len(block.arguments)):
-        own = ir.DictAttr(attributes[number]) if attributes is not None else None
-        names.append(ir.StringAttr(own["disc.name"]).value if own is not None and "disc.name" in own else f"arg{number}")
-    return names
-
-
-def manifest_tables(built: Built, module: ir.Module, env: ShapeEnv) -> Mapping[str, object]:
-    """What the artifact's manifest says of the program whatever the target: inputs, outputs, symbols."""
-    program = next(iter(built.targets.values())).program
-    return {
-        "inputs": input_records(module, program.arguments),
-        "outputs": output_records(program.outputs),
-        "symbols": [_symbol_entry(env, name, source) for name, source in program.sources.items()],
-        **_batch_entry(module),
-        **_decisions_entry(module, program.checks),
-    }
-
-
-def target_tables(made: ForTarget) -> dict[str, object]:
-    """What it says of one target: checks, kernels, counters and weights."""
-    return {
-        "checks": [{"message": check.message} for check in made.program.checks],
-        "kernels": _kernel_entries(made.program),
-        "counters": counter_names(made.program.launches),
-        "weights": made.weights,
-    }
-
-
-def input_records(module: ir.Module, arguments: Sequence[Node]) -> list[dict[str, object]]:
-    """Names, types and dims of the arguments of @main."""
-    return [
-        {"name": name, "dtype": node.element, "dims": [dim.const if dim.is_const else str(dim) for dim in node.dims]}
-        for name, node in zip(input_names(module), arguments, strict=True)
-    ]
-
-
-def output_records(outputs: Sequence[Node]) -> list[dict[str, object]]:
-    """Types and dims of what @main returns."""
-    return [
-        {"name": f"output{number}", "dtype": node.element, "rank": len(node.dims), "dims": [str(dim) for dim in node.dims]}
-        for number, node in enumerate(outputs)
-    ]
-
-
-def symbol_records(env: ShapeEnv, sources: Mapping[str, str]) -> list[dict[str, object]]:
-    """The base symbols."""
-    return [_symbol_entry(env, name, _source(text)) for name, text in sources.items()]
-
-
-def _batch_entry(module: ir.Module) -> dict[str, object]:
-    """What `find-batch-dim` found, or why it found none."""
-    attributes = parse_attributes(module.operation)
-    batch = attributes.get("disc.batch")
-    if isinstance(batch, dict):
-        return {"batch": {name: value if isinstance(value, str) else list(value) for name, value in batch.items()}}  # pyright: ignore[reportArgumentType]
-    refusal = attributes.get("disc.batch_refusal")
-    return {} if refusal is None else {"batch_refusal": refusal}
-
-
-def _decisions_entry(module: ir.Module, checks: Sequence[Check]) -> dict[str, object]:
-    """What became of the conditions under which the program was made."""
-    counts = parse_attributes(module.operation).get("disc.decisions")
-    if not isinstance(counts, dict):
-        return {}
-    checked = [check.message for check in checks if check.kind == "condition"]
-    return {"decisions": {"proved": counts["proved"], "layout": counts["layout"], "checked": checked}}
-
-
-def _symbol_entry(env: ShapeEnv, name: str, source: Source) -> dict[str, object]:
-    low, high = env.range(Dim.symbol(name))
-    entry: dict[str, object] = {"name": name, "min": low, "divisor": env.divisor(Dim.symbol(name))}
-    if high is not None:
-        entry["max"] = high
-    entry["source"] = f"arg{source.argument}" + ("" if source.dim is None else f".{source.dim}")
-    return entry
-
-
-def _kernel_entries(program: Program) -> list[dict[str, object]]:
-    made = {node: f"arg{number}" for number, node in enumerate(program.arguments)}
-    for number, launch in enumerate(program.launches):
-        made.update((node, f"kernel{number}") for node in launch.results)
-    return [kernel_entry(launch, [made.get(node) or str(node.attrs.get("name", "constant")) for node in launch.inputs])
-            for launch in program.launches]  # fmt: skip
-
-
-def kernel_entry(launch: Launch, operands: Sequence[str]) -> dict[str, object]:
-    """What `explain` needs of one launch. operands: what made each input: "arg0", "kernel3", "constant" or the name of a weight."""
-    kernel = launch.kernel
-    return {
-        "name": launch.name, "kernel": kernel.name, "kind": kernel.kind, "ops": list(kernel.ops), "lines": list(kernel.lines),
-        "versions": [{"function": version.function, "guard": version.describe()} for version in kernel.versions],
-        "counters": list(launch.counters), "notes": list(kernel.notes), "tasks": str(kernel.tasks),
-        "flops": str(kernel.flops) if kernel.flops is not None else None, "bytes": str(kernel.bytes) if kernel.bytes is not None else None,
-        "inputs": [f"{node.element}[{', '.join(map(str, node.dims))}]" for node in launch.inputs],
-        "results": [f"{node.element}[{', '.join(map(str, node.dims))}]" for node in launch.results],
-        "operands": list(operands),
-    }  # fmt: skip

@@ -7,7 +7,7 @@ from typing import cast
 
 from torch_mlir import ir
 
-from disc.codegen.build import input_records, output_records, symbol_records
+from disc.codegen.manifest import input_records, output_records, symbol_records
 from disc.codegen.plan.index import IndexSpace
 from disc.codegen.x86.attention.kernels import keeps_segments_apart
 from disc.ir.graph import Body, Node, Snapshot, parse_attributes

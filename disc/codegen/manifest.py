@@ -1,0 +1,122 @@
+"""What the artifact's manifest says of a program, and of the code for each target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch_mlir import ir
+
+from disc.codegen.host.entry import Check, Launch, Program, Source, counter_names
+from disc.ir.graph import Node, parse_attributes
+from disc.ir.ops import main_block, main_function
+from disc.shapes import Dim, ShapeEnv
+
+
+def read_source(text: str) -> Source:
+    """ "arg0.1" → dim 1 of argument 0; "arg3" → the value of argument 3."""
+    argument, _, dim = text.removeprefix("arg").partition(".")
+    return Source(int(argument), int(dim) if dim else None)
+
+
+def input_names(module: ir.Module) -> list[str]:
+    """The user's names of the inputs ("arg0" where the front end gave none)."""
+    function = main_function(module)
+    block = main_block(module)
+    attributes = ir.ArrayAttr(function.attributes["arg_attrs"]) if "arg_attrs" in function.attributes else None
+    names: list[str] = []
+    for number in range(len(block.arguments)):
+        own = ir.DictAttr(attributes[number]) if attributes is not None else None
+        names.append(ir.StringAttr(own["disc.name"]).value if own is not None and "disc.name" in own else f"arg{number}")
+    return names
+
+
+def manifest_tables(program: Program, module: ir.Module, env: ShapeEnv) -> Mapping[str, object]:
+    """What the artifact's manifest says of the program whatever the target: inputs, outputs, symbols."""
+    return {
+        "inputs": input_records(module, program.arguments),
+        "outputs": output_records(program.outputs),
+        "symbols": [_symbol_entry(env, name, source) for name, source in program.sources.items()],
+        **_batch_entry(module),
+        **_decisions_entry(module, program.checks),
+    }
+
+
+def target_tables(program: Program, weights: Sequence[int]) -> dict[str, object]:
+    """What it says of one target: checks, kernels, counters, and the numbers of the weights that its code counts."""
+    return {
+        "checks": [{"message": check.message} for check in program.checks],
+        "kernels": _kernel_entries(program),
+        "counters": counter_names(program.launches),
+        "weights": list(weights),
+    }
+
+
+def input_records(module: ir.Module, arguments: Sequence[Node]) -> list[dict[str, object]]:
+    """Names, types and dims of the arguments of @main."""
+    return [
+        {"name": name, "dtype": node.element, "dims": [dim.const if dim.is_const else str(dim) for dim in node.dims]}
+        for name, node in zip(input_names(module), arguments, strict=True)
+    ]
+
+
+def output_records(outputs: Sequence[Node]) -> list[dict[str, object]]:
+    """Types and dims of what @main returns."""
+    return [
+        {"name": f"output{number}", "dtype": node.element, "rank": len(node.dims), "dims": [str(dim) for dim in node.dims]}
+        for number, node in enumerate(outputs)
+    ]
+
+
+def symbol_records(env: ShapeEnv, sources: Mapping[str, str]) -> list[dict[str, object]]:
+    """The base symbols."""
+    return [_symbol_entry(env, name, read_source(text)) for name, text in sources.items()]
+
+
+def _batch_entry(module: ir.Module) -> dict[str, object]:
+    """What `find-batch-dim` found, or why it found none."""
+    attributes = parse_attributes(module.operation)
+    batch = attributes.get("disc.batch")
+    if isinstance(batch, dict):
+        return {"batch": {name: value if isinstance(value, str) else list(value) for name, value in batch.items()}}  # pyright: ignore[reportArgumentType]
+    refusal = attributes.get("disc.batch_refusal")
+    return {} if refusal is None else {"batch_refusal": refusal}
+
+
+def _decisions_entry(module: ir.Module, checks: Sequence[Check]) -> dict[str, object]:
+    """What became of the conditions under which the program was made."""
+    counts = parse_attributes(module.operation).get("disc.decisions")
+    if not isinstance(counts, dict):
+        return {}
+    checked = [check.message for check in checks if check.kind == "condition"]
+    return {"decisions": {"proved": counts["proved"], "layout": counts["layout"], "checked": checked}}
+
+
+def _symbol_entry(env: ShapeEnv, name: str, source: Source) -> dict[str, object]:
+    low, high = env.range(Dim.symbol(name))
+    entry: dict[str, object] = {"name": name, "min": low, "divisor": env.divisor(Dim.symbol(name))}
+    if high is not None:
+        entry["max"] = high
+    entry["source"] = f"arg{source.argument}" + ("" if source.dim is None else f".{source.dim}")
+    return entry
+
+
+def _kernel_entries(program: Program) -> list[dict[str, object]]:
+    made = {node: f"arg{number}" for number, node in enumerate(program.arguments)}
+    for number, launch in enumerate(program.launches):
+        made.update((node, f"kernel{number}") for node in launch.results)
+    return [kernel_entry(launch, [made.get(node) or str(node.attrs.get("name", "constant")) for node in launch.inputs])
+            for launch in program.launches]  # fmt: skip
+
+
+def kernel_entry(launch: Launch, operands: Sequence[str]) -> dict[str, object]:
+    """What `explain` needs of one launch. operands: what made each input: "arg0", "kernel3", "constant" or the name of a weight."""
+    kernel = launch.kernel
+    return {
+        "name": launch.name, "kernel": kernel.name, "kind": kernel.kind, "ops": list(kernel.ops), "lines": list(kernel.lines),
+        "versions": [{"function": version.function, "guard": version.describe()} for version in kernel.versions],
+        "counters": list(launch.counters), "notes": list(kernel.notes), "tasks": str(kernel.tasks),
+        "flops": str(kernel.flops) if kernel.flops is not None else None, "bytes": str(kernel.bytes) if kernel.bytes is not None else None,
+        "inputs": [f"{node.element}[{', '.join(map(str, node.dims))}]" for node in launch.inputs],
+        "results": [f"{node.element}[{', '.join(map(str, node.dims))}]" for node in launch.results],
+        "operands": list(operands),
+    }  # fmt: skip
