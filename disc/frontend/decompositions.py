@@ -140,6 +140,13 @@ def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
     return torch.where(x > 0, x, x * negative_slope)
 
 
+def rrelu(
+    x: Tensor, noise: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """In evaluation: with the mean of the slopes; in training mode it is left undecomposed."""
+    return NotImplemented if training else (leaky_relu(x, (lower + upper) / 2), noise)
+
+
 def elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
     return torch.where(x > 0, x * scale, torch.expm1(x * input_scale) * (alpha * scale))
 
@@ -246,6 +253,7 @@ OURS: dict[torch._ops.OperatorBase, Decomposition] = {
     aten.gelu.default: gelu,
     aten.silu.default: silu,
     aten.leaky_relu.default: leaky_relu,
+    aten.rrelu_with_noise_functional.default: rrelu,
     aten.elu.default: elu,
     aten.hardtanh.default: hardtanh,
     aten.var.correction: var,

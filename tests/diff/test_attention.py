@@ -26,7 +26,7 @@ def kinds(program: ModuleProgram) -> list[str]:
 
 
 def notes(program: ModuleProgram) -> str:
-    records = program.executables[0].manifest["kernels"]
+    records = program.executables[-1].manifest["kernels"]  # of the best target
     return " ".join(str(note) for record in records if record["kind"] == "attention" for note in record["notes"])  # type: ignore[union-attr]
 
 

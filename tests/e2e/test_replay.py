@@ -40,7 +40,7 @@ def test_every_change_is_seen(small: Descriptions) -> None:
     code, weights, words = copy.deepcopy(old), copy.deepcopy(old), copy.deepcopy(old)
     code["objects"]["x86-64-v3"] = code["objects"]["x86-64-v4"]
     weights["weights"] = "0"
-    words["manifest"]["kernels"][0]["notes"].append("another note")
+    words["manifest"]["targets"]["x86-64-v4"]["kernels"][0]["notes"].append("another note")
     assert differences(old, code) == recorded_differences(digests_of(old), code) == ["objects for x86-64-v3"]
     assert differences(old, weights) == ["weights"]
     assert any("another note" in line for line in differences(old, words))

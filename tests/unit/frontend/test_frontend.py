@@ -85,7 +85,7 @@ def test_symbols_and_dims() -> None:
 
     text = str(import_exported(export_module(Pairs(), (torch.randn(6, 4),)), make_context()).module)
     assert re.search(r'disc.dims = \["s\d+", 4\], disc.name = "x"', text)
-    assert re.search(r'expr = "mod\(s\d+, 2\) == 0", why = "decided .*test_frontend.py:98"', text)
+    assert re.search(r'expr = "mod\(s\d+, 2\) == 0", why = "decided .*test_frontend.py:84"', text)
     assert "min = 0" in text and "max" not in text
 
 
