@@ -123,7 +123,8 @@ FORMS: dict[object, Form] = {
     **_same(Form(accepts=_converts), aten._to_copy.default, torch.ops.prims.convert_element_type.default),
     **_same(Form(), *_overloads("clone alias detach lift_fresh_copy contiguous unsqueeze permute t expand flip")),
     **_same(Form(accepts=_has_dims), aten.transpose.int),
-    **_same(Form(), *_overloads("full_like zeros_like ones_like")),
+    **_same(Form(), *_overloads("zeros_like ones_like")),
+    **_same(Form(ALL - {torch.uint8}), aten.full_like.default),
     **_same(Form(cast=Cast.RESULT, operands=("src",)), aten.copy.default),
     **_same(Form(cast=Cast.RESULT, operands=("tensors",)), aten.cat.default),
     # matrix products, tables

@@ -155,6 +155,11 @@ def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
     return torch.clamp(x, min_val, max_val) if x.is_floating_point() else torch.clamp(x, int(min_val), int(max_val))
 
 
+def addbmm(x: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    product = torch.bmm(left, right).sum(0) * alpha
+    return product if beta == 0 else product + x * beta  # what is multiplied by 0 may be infinite
+
+
 def variance_of(x: Tensor, dim: Sequence[int] | None, correction: float | None, keepdim: bool) -> tuple[Tensor, Tensor]:
     if correction is not None and correction < 0:
         return NotImplemented  # what a variance of nothing is depends on it
@@ -256,6 +261,7 @@ OURS: dict[torch._ops.OperatorBase, Decomposition] = {
     aten.rrelu_with_noise_functional.default: rrelu,
     aten.elu.default: elu,
     aten.hardtanh.default: hardtanh,
+    aten.addbmm.default: addbmm,
     aten.var.correction: var,
     aten.var_mean.correction: var_mean,
     aten.scaled_dot_product_attention.default: attention,

@@ -36,7 +36,8 @@ INTEGERS = SIGNED | {torch.uint8}
 ALL_FLOATS = FLOATS | set(REDUCED_PRECISION)
 ALL = ALL_FLOATS | INTEGERS | {torch.bool}
 SWAPPED = {"self": "other", "other": "self"}
-PLACEMENT = ("memory_format", "layout", "device", "pin_memory")  # parameters that say where values lie, not what they are
+# Parameters that say where values lie, or how gradients are made, not what the values are.
+SILENT = ("memory_format", "layout", "device", "pin_memory", "padding_idx", "scale_grad_by_freq", "sparse")
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def _parameters(op: torch._ops.OpOverload, form: Form) -> tuple[_Parameter, ...]
     found: list[_Parameter] = []
     for each in op._schema.arguments:
         drops_type = form.cast is not Cast.NONE and each.name == "dtype"  # the operand has it already
-        fixed = literal(None if drops_type else each.default_value) if drops_type or each.name in PLACEMENT else None
+        fixed = literal(None if drops_type else each.default_value) if drops_type or each.name in SILENT else None
         name = SWAPPED.get(each.name, each.name) if form.swapped else each.name
         found.append(_Parameter(name, each.default_value, fixed, each.name in form.operands))
     return tuple(found)

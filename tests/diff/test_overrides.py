@@ -83,7 +83,7 @@ WITNESSES: tuple[SingleCall, ...] = (
     call(aten.split.Tensor, X, B, 1), call(aten.split_with_sizes.default, X, [B, 0], 1), call(aten.chunk.default, X, 2, 1),
     call(aten.constant_pad_nd.default, X, [A, 1], 0.0),
     call(aten.full.default, [3], 1, dtype=torch.uint8), call(aten.zeros.default, [A, 4]), call(aten.ones.default, [A, 4]),
-    call(aten.new_full.default, BYTES, [], 1),
+    call(aten.new_full.default, BYTES, [], 1), call(aten.full_like.default, In("", torch.uint8, positive), 1),
     call(aten.new_zeros.default, X, [B, 2]), call(aten.new_ones.default, X, [B, 2]),
     call(aten.empty.memory_format, [A, 4]), call(aten.empty_like.default, X), call(aten.new_empty.default, X, [B, 2]),
     call(aten.empty_strided.default, [A, 4], [4, 1]), call(aten.empty_permuted.default, [A, 4], [0, 1]),

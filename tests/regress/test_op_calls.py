@@ -181,3 +181,25 @@ def test_no_indices() -> None:
     """torch-mlir read the first of an empty list, SIGSEGV: it is given no op that is not on its list."""
     with pytest.raises(UnsupportedOpError, match="no lowering for this op"):
         compiled(lambda x, y: aten._index_put_impl_.default(x.clone(), [], y, False, False), torch.zeros(0), torch.zeros(3))
+
+
+@pytest.mark.parametrize("how", [{}, {"padding_idx": 0}, {"padding_idx": -1}, {"scale_grad_by_freq": True}, {"sparse": True}])
+def test_embedding_whatever_its_gradients(how: dict[str, object]) -> None:
+    inputs = torch.randn(5, 6), torch.tensor([[1, 2], [3, 0]])
+    run = compiled(lambda table, places: F.embedding(places, table, **how), *inputs)  # pyright: ignore[reportArgumentType]
+    torch.testing.assert_close(run(*inputs), F.embedding(inputs[1], inputs[0]))
+
+
+def test_full_like_of_bytes() -> None:
+    for x in (torch.tensor(3, dtype=torch.uint8), torch.zeros(2, 3, dtype=torch.uint8)):
+        torch.testing.assert_close(compiled(lambda x: torch.full_like(x, 5), x)(x), torch.full_like(x, 5))
+
+
+@pytest.mark.parametrize(("beta", "alpha"), [(1, 1), (0.6, 0.2), (0, 2)])
+def test_addbmm(beta: float, alpha: float) -> None:
+    inputs = torch.full((5, 10), torch.inf) if beta == 0 else torch.randn(1), torch.randn(3, 5, 4), torch.randn(3, 4, 10)
+
+    def function(x: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return torch.addbmm(x, left, right, beta=beta, alpha=alpha)
+
+    torch.testing.assert_close(compiled(function, *inputs)(*inputs), function(*inputs))

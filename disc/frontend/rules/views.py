@@ -251,6 +251,7 @@ OVERRIDES: dict[object, Override] = {
     }),
     **overrides(REFUSED, "of dynamic dims", {aten.squeeze.default: squeeze, aten.squeeze.dim: squeeze, aten.squeeze.dims: squeeze}),
     **overrides(REFUSED, "of a tensor without dims", {aten.transpose.int: transpose}),
+    **overrides(REFUSED, "of bytes without dims", {aten.full_like.default: full}),
     **overrides(REFUSED, "no StableHLO lowering", {
         aten.repeat.default: repeat, aten.as_strided.default: as_strided, aten.unbind.int: unbind,
     }),
