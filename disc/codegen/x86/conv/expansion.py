@@ -15,8 +15,8 @@ from disc.codegen.plan.index import ONE, IndexSpace
 from disc.codegen.plan.kernel import Kernel, PackedWeight, Version
 from disc.codegen.x86.conv.window import POINT
 from disc.codegen.x86.conv.window_last import BLOCKS, LastWindow, emit_blocks, read_last_window, seen
-from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, traffic
-from disc.codegen.x86.gemm.kernels import emit_panel_rows, plan_compute
+from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
+from disc.codegen.x86.gemm.kernels import divide, emit_panel_rows, plan_compute
 from disc.codegen.x86.gemm.plan import PANEL, ROWS, Gemm, micro_kernels, panels
 from disc.codegen.x86.memory import Buffer, address
 from disc.ir.costs import node_cost
@@ -84,12 +84,12 @@ class Expansion:
     @property
     def window_offset(self) -> Dim:
         """Where the scratch of the convolution starts."""
-        return (self.gemm.scratch() + 63) // 64 * 64
+        return rounded_up(self.gemm.scratch(), 64)
 
     @property
     def tile_offset(self) -> Dim:
         """Where the rows of the product lie."""
-        return self.window_offset + (self.slide.scratch + 63) // 64 * 64
+        return self.window_offset + rounded_up(Dim.of(self.slide.scratch), 64)
 
     @property
     def scratch(self) -> Dim:
@@ -195,20 +195,14 @@ def _emit(frame: Frame, plan: Expansion) -> None:
     count, bands = b.scalar(panels(plan.gemm)), b.op(f"arith.maxsi {b.scalar(plan.bands)}, {b.index(1)} : i64")
     height = b.op(f"arith.ceildivui {b.scalar(slide.rows.out)}, {bands} : i64")
     with b.loop(frame.begin, frame.end, b.index(1)) as task:
-        outer, panel = _divide(frame, task.index, count)
-        image, number = _divide(frame, outer, bands)
+        outer, panel = divide(b, task.index, count)
+        image, number = divide(b, outer, bands)
         top = b.op(f"arith.muli {number}, {height} : i64")
         rows = b.op(f"arith.minsi {b.op(f'arith.subi {b.scalar(slide.rows.out)}, {top} : i64')}, {height} : i64")
         with b.when(b.op(f"arith.cmpi sgt, {rows}, {b.index(0)} : i64")):
             band = _Band(tile, plane, pitch, image, (top, rows), *_seen(frame, plan, (top, rows)))
             _emit_product(frame, plan, band, panel)
             _slide(frame, plan, band, panel)
-
-
-def _divide(frame: Frame, value: str, divisor: str) -> tuple[str, str]:
-    b = frame.b
-    quotient = b.op(f"arith.divui {value}, {divisor} : i64")
-    return quotient, b.op(f"arith.subi {value}, {b.op(f'arith.muli {quotient}, {divisor} : i64')} : i64")
 
 
 def _seen(frame: Frame, plan: Expansion, rows: tuple[str, str]) -> tuple[str, str, str]:

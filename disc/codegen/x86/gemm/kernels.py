@@ -149,9 +149,9 @@ def _emit_tasks(frame: Frame, gemm: Gemm, body: Body, packed: PackedWeight | Non
     across, panel_count = _condition(b, "ne", panels_first, b.index(0)), b.scalar(panels(gemm))
     inner, outer = (b.op(f"arith.select {across}, {pair} : i64") for pair in (f"{panel_count}, {blocks}", f"{blocks}, {panel_count}"))
     with b.loop(frame.begin, frame.end, b.index(1)) as task:
-        number, part = _divide(b, task.index, parts) if gemm.splits else (task.index, "")
-        rest, fast = _divide(b, number, inner)
-        batch, slow = (b.index(0), rest) if c.batch == ONE else _divide(b, rest, outer)
+        number, part = divide(b, task.index, parts) if gemm.splits else (task.index, "")
+        rest, fast = divide(b, number, inner)
+        batch, slow = (b.index(0), rest) if c.batch == ONE else divide(b, rest, outer)
         block, panel = (b.op(f"arith.select {across}, {pair} : i64") for pair in (f"{slow}, {fast}", f"{fast}, {slow}"))
         fresh = b.op(f"arith.ori {across}, {_condition(b, 'eq', task.index, frame.begin)} : i1")
         fresh = b.op(f"arith.ori {fresh}, {_condition(b, 'eq', block, b.index(0))} : i1")
@@ -170,7 +170,7 @@ def _condition(b: Builder, comparison: str, left: str, right: str) -> str:
     return b.op(f"arith.cmpi {comparison}, {left}, {right} : i64")
 
 
-def _divide(b: Builder, value: str, divisor: str) -> tuple[str, str]:
+def divide(b: Builder, value: str, divisor: str) -> tuple[str, str]:
     """(quotient, remainder) of non-negative numbers."""
     quotient = b.op(f"arith.divui {value}, {divisor} : i64")
     return quotient, b.op(f"arith.subi {value}, {b.op(f'arith.muli {quotient}, {divisor} : i64')} : i64")
@@ -178,10 +178,10 @@ def _divide(b: Builder, value: str, divisor: str) -> tuple[str, str]:
 
 def _panel_rows(b: Builder, gemm: Gemm, k: str) -> str:
     """Whole rows of a packed panel for `k` values."""
-    rows, _ = _divide(b, k, b.index(gemm.form.group))
+    rows, _ = divide(b, k, b.index(gemm.form.group))
     if not gemm.form.block:
         return rows
-    return b.op(f"arith.addi {rows}, {_divide(b, k, b.index(gemm.form.block))[0]} : i64")
+    return b.op(f"arith.addi {rows}, {divide(b, k, b.index(gemm.form.block))[0]} : i64")
 
 
 def _emit_panel(

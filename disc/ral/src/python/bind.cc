@@ -159,12 +159,6 @@ void verify(const Context& context) {
 
 void remap(const Context& context, int32_t descriptor) { check(ral_remap_file(context.get(), descriptor)); }
 
-nb::bytes bytes_of(const void* (*read)(const ral_context*, size_t*), const Context& context) {
-  size_t size = 0;
-  const void* data = read(context.get(), &size);
-  return nb::bytes(data, size);
-}
-
 // The loaded file as a read-only view; empty for a program from memory. The caller keeps the context alive meanwhile.
 nb::object file_view(const Context& context) {
   size_t size = 0;
@@ -213,7 +207,6 @@ NB_MODULE(_ral, module) {
       .def("kernels", &kernels)
       .def("set_profile", [](const Context& context, bool on) { ral_set_profile(context.get(), on); })
       .def("force_choice", [](const Context& context, int64_t number) { ral_force_choice(context.get(), number); })
-      .def("manifest", [](const Context& context) { return bytes_of(ral_manifest, context); })
       .def("file_view", &file_view)
       .def("isa", [](const Context& context) { return ral_isa(context.get()); })
       .def_rw("single", &Context::single)
