@@ -28,7 +28,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 WITHIN: dict[str, tuple[tuple[str, ...], ...]] = {
     "passes": (("shape", "graph", "fusion"), ("",)),
     "codegen": (("plan",), ("mlir",), ("host", "x86"), ("",)),
-    "codegen.x86": (("math",), ("",), ("gemm",), ("rows", "conv"), ("attention",)),
+    "codegen.x86": (("math",), ("",), ("gemm",), ("rows", "conv"), ("attention",), ("backend",)),
     "ral": (("",),),
 }
 # These run the compiler; all else of serving needs neither torch nor MLIR.
@@ -157,8 +157,17 @@ def test_plans_and_host_know_no_device() -> None:
     """Not through other files either."""
     for module in MODULES:
         if module.startswith(("disc.codegen.plan", "disc.codegen.host")):
-            wrong = [name for name in reached(module) if name.startswith(("disc.codegen.x86", "disc.codegen.cuda"))]
+            wrong = [name for name in reached(module) if name.startswith("disc.codegen.x86")]
             assert not wrong, f"{module} reaches {wrong[0]}"
+
+
+def test_a_device_is_loaded_where_it_is_looked_up() -> None:
+    """`codegen/backend.py` alone names the modules of a device, in functions that load them."""
+    for module in MODULES:
+        named = [each for each in imports_of(module) if each.name.startswith("disc.codegen.x86")]
+        if not module.startswith("disc.codegen.x86"):
+            assert module == "disc.codegen.backend" or not named, f"{module} imports {named[0].name}"
+            assert all(each.lazy for each in named), f"{module} imports {named[0].name} where it is loaded itself"
 
 
 def reached(module: str) -> dict[str, str]:

@@ -11,36 +11,21 @@ from dataclasses import dataclass, replace
 
 from torch_mlir import ir
 
+from disc.codegen.backend import Backend, backend_of
 from disc.codegen.compiles import count_compile
+from disc.codegen.fusions import Place, Planned, plan_places, read_fusions
 from disc.codegen.host.buffers import Lifetime, Plan, plan_buffers
 from disc.codegen.host.conditions import covered, report
 from disc.codegen.host.entry import Check, Launch, Program, Source, emit_host, lifetimes
 from disc.codegen.manifest import input_names, read_source
-from disc.codegen.mlir.lower import compile_objects, link_shared
-from disc.codegen.plan.index import ONE, ZERO, IndexSpace
+from disc.codegen.plan.index import ONE, ZERO, checks_indices
 from disc.codegen.plan.kernel import Kernel
 from disc.codegen.weights import WeightSlots, WeightStore
-from disc.codegen.x86.attention.kernels import emit_attention
-from disc.codegen.x86.conv.expansion import Expansion, emit_expansion, read_expansion, read_link
-from disc.codegen.x86.conv.indirect import emit_indirect
-from disc.codegen.x86.conv.indirect_plan import read_indirect
-from disc.codegen.x86.conv.pool import emit_pool
-from disc.codegen.x86.conv.window import emit_window, read_window
-from disc.codegen.x86.conv.window_last import emit_last_window, read_last_window
-from disc.codegen.x86.conv.winograd import emit_winograd
-from disc.codegen.x86.conv.winograd_plan import read_winograd
-from disc.codegen.x86.function import checks_indices
-from disc.codegen.x86.gemm.kernels import emit_compute
-from disc.codegen.x86.gemm.micro import micro_source
-from disc.codegen.x86.rows.kernels import emit_rows
-from disc.codegen.x86.rows.sequential import emit_sequential
-from disc.errors import CompilerBug
-from disc.ir.graph import Body, Node, Snapshot
-from disc.ir.ops import main_block, string_attr
+from disc.ir.graph import Snapshot
+from disc.ir.ops import main_block
 from disc.ir.stages import load_env
 from disc.ir.weights import Weight, WeightTable
 from disc.shapes import Dim, Truth, dim_min
-from disc.speculation.guards import ALWAYS, Guard, parse
 from disc.speculation.tree import Tree
 from disc.targets.target import Target
 
@@ -63,37 +48,6 @@ class Built:
     weights: list[tuple[str, Weight]]
 
 
-@dataclass(eq=False)
-class _Fusion:
-    """joined: for two that are one kernel (`x86/conv/expansion.py`), its plan and the space that it was made in."""
-
-    node: Node
-    results: tuple[Node, ...]
-    key: str
-    kind: str
-    name: str
-    operands: tuple[Node, ...]
-    joined: tuple[IndexSpace, Expansion] | None = None
-
-
-def _joined(product: _Fusion, window: _Fusion, link: int, space: IndexSpace, plan: Expansion) -> _Fusion:
-    """Both as one, whose operands are those of the product, then those of the window but the link."""
-    operands = (*product.operands, *window.operands[:link], *window.operands[link + 1 :])
-    key, name = f"{product.key}\n{link}\n{window.key}", f"{product.name}_{window.name.removeprefix('compute_')}"
-    return _Fusion(window.node, window.results, key, "compute", name, operands, (space, plan))
-
-
-def _body(fusion: _Fusion) -> Body:
-    assert fusion.node.body is not None
-    return fusion.node.body
-
-
-def _weights(fusion: _Fusion) -> frozenset[Node]:
-    """The arguments of a fusion that are weights."""
-    pairs = zip(_body(fusion).arguments, fusion.node.operands, strict=True)
-    return frozenset(argument for argument, operand in pairs if operand.op == "disc.weight")
-
-
 def build(module: ir.Module, weights: WeightTable, targets: Sequence[Target], tree: Tree, threads: int = 1) -> Built:
     """Compiles a module of stage `fused` for every target. tree: what chooses the schedules of GEMMs. threads: that compile.
 
@@ -106,7 +60,7 @@ def build(module: ir.Module, weights: WeightTable, targets: Sequence[Target], tr
     for target in targets:
         slots = WeightSlots(store)
         program, source = reader.program(target, slots)
-        made[target.name] = ForTarget(program, source, link_shared(compile_objects(source, target, threads)), slots.numbers)
+        made[target.name] = ForTarget(program, source, backend_of(target).assemble(source, target, threads), slots.numbers)
     return Built(made, store.entries)
 
 
@@ -118,36 +72,27 @@ class _Reader:
         self.env = load_env(module)
         self.module = module
         self.weights = weights
-        self.checked = "disc.checked_indices" in module.operation.attributes
         snapshot = Snapshot(self.env)
         self.body = snapshot.block(main_block(module))
-        self.snapshot = snapshot
         self.sources = {name: read_source(text) for name, text in self.env.sources.items()}
-        self.fusions = [self._fusion(node) for node in self.body.nodes if node.op == "kernel.fusion" and node.result == 0]
+        self.fusions = read_fusions(module, self.env, snapshot, self.body)
         self.input_names = input_names(module)
         self._plans: dict[tuple[Lifetime, ...], Plan] = {}
-
-    def _fusion(self, node: Node) -> _Fusion:
-        op = self.snapshot.ops[node.id]
-        copy = op.clone(ip=False)
-        name = string_attr(op, "name")
-        del copy.attributes["name"]
-        constant = "".join("w" if operand.op == "disc.weight" else "." for operand in node.operands)
-        key = f"{constant}\n{copy.get_asm(use_local_scope=True)}"
-        return _Fusion(node, node.siblings, key, string_attr(op, "kind"), name, node.operands)
 
     def program(self, target: Target, slots: WeightSlots) -> tuple[Program, str]:
         """The program and the MLIR text of all its code for one target."""
         kernels: dict[str, Kernel] = {}
         launches: list[Launch] = []
         counters: dict[str, tuple[int, ...]] = {}
-        for fusion in self._joined_fusions(target):
-            kernel = kernels.get(fusion.key)
+        backend = backend_of(target)
+        for planned in plan_places(self.fusions, lambda fusion: backend.choose(fusion, target, self.tree)):
+            key = planned.place.key
+            kernel = kernels.get(key)
             if kernel is None:
-                kernel = kernels[fusion.key] = self._kernel(fusion, target, len(kernels))
+                kernel = kernels[key] = _kernel(backend, planned, target, len(kernels))
                 first = sum(len(each) for each in counters.values())
-                counters[fusion.key] = tuple(range(first, first + len(kernel.versions)))
-            launches.append(self._launch(fusion, kernel, slots, counters[fusion.key]))
+                counters[key] = tuple(range(first, first + len(kernel.versions)))
+            launches.append(self._launch(planned.place, kernel, slots, counters[key]))
         returned = {node: slots.plain(str(node.attrs["name"])) for node in self.body.yields if node.op == "disc.weight"}
         checks = self._checks()
         gathering = [number for number, launch in enumerate(launches) if launch.kernel.checks_indices]
@@ -157,35 +102,8 @@ class _Reader:
             self.env, self.body.arguments, self.sources, checks, launches, self.body.yields, returned, index_checks, self._describe,
             self._plan(launches),
         )  # fmt: skip
-        micro = dict.fromkeys(each for kernel in kernels.values() for each in kernel.micro_kernels)
-        text = [kernel.source for kernel in kernels.values()]
-        text += [micro_source(form, rows, vectors, target.lanes) for form, rows, vectors in micro]
-        text += dict(each for kernel in kernels.values() for each in kernel.functions).values()
-        return program, "\n".join([*text, emit_host(program)])
-
-    def _joined_fusions(self, target: Target) -> list[_Fusion]:
-        """The fusions that become kernels: a depthwise convolution and the product which makes its source, and which nothing else reads,
-        are one, in the place of the convolution."""
-        made = {result: fusion for fusion in self.fusions for result in fusion.results}
-        joined: dict[Node, _Fusion] = {}
-        gone: set[int] = set()
-        for fusion in self.fusions:
-            body = _body(fusion)
-            if fusion.kind != "compute" or not any(node.integer("feature_group_count", 1) > 1 for node in body.nodes):
-                continue
-            space = self._space()
-            link = read_link(space, body, target.lanes)
-            source = fusion.node.operands[link.argument] if link is not None else None
-            product = made.get(source) if source is not None else None
-            if link is None or source is None or product is None or product.kind != "compute":
-                continue
-            if any(use is not fusion.node for use in source.uses) or source in self.body.yields:
-                continue
-            plan = read_expansion(space, _body(product), link, target, _weights(product))
-            if plan is not None:
-                joined[fusion.node] = _joined(product, fusion, link.argument, space, plan)
-                gone.add(id(product))
-        return [joined.get(fusion.node, fusion) for fusion in self.fusions if id(fusion) not in gone]
+        text = [*(kernel.source for kernel in kernels.values()), *backend.shared(list(kernels.values()), target), emit_host(program)]
+        return program, "\n".join(text)
 
     def _plan(self, launches: Sequence[Launch]) -> Plan:
         """The buffer plan: targets whose launches hand on the same values share it."""
@@ -194,65 +112,18 @@ class _Reader:
             self._plans[key] = plan_buffers(self.env, key)
         return self._plans[key]
 
-    def _space(self) -> IndexSpace:
-        return IndexSpace(self.env.copy(), self.checked)
-
-    def _kernel(self, fusion: _Fusion, target: Target, number: int) -> Kernel:
-        space = self._space()
-        name = f"{fusion.name}_{number}".replace(".", "_")
-        if fusion.joined is not None:
-            space, plan = fusion.joined
-            return emit_expansion(name, space, plan, target)
-        body, weights = _body(fusion), _weights(fusion)
-        slides = fusion.kind in ("compute", "loop")
-        last = read_last_window(space, body, target.lanes) if slides else None
-        window = read_window(space, body) if slides and last is None else None
-        if last is not None:
-            kernel = emit_last_window(name, body, space, last)
-        elif window is not None:
-            emit = emit_pool if window.kernel_at is None else emit_window
-            kernel = emit(name, body, space, target.lanes, window)
-        elif fusion.kind == "compute":
-            indirect = read_indirect(space, body, target, weights)
-            winograd = read_winograd(indirect) if indirect is not None else None
-            if winograd is not None:
-                kernel = emit_winograd(name, body, space, winograd)
-            elif indirect is not None:
-                kernel = emit_indirect(name, body, space, indirect)
-            else:
-                kernel = emit_compute(name, body, space, target, weights, self.tree)
-        elif fusion.kind in ("loop", "stitch"):
-            kernel = emit_rows(name, body, fusion.kind, space, target.lanes, self._guards(fusion))
-        elif fusion.kind == "attention":
-            kernel = emit_attention(name, body, space, target)
-        elif fusion.kind == "library":
-            kernel = emit_sequential(name, body, space, target.lanes)
-        else:
-            raise CompilerBug(f"fusion {fusion.name} has the unknown kind {fusion.kind!r}")
-        return replace(kernel, checks_indices=checks_indices(space, body), notes=(*kernel.notes, *fusion.node.texts("notes")))
-
-    def _guards(self, fusion: _Fusion) -> tuple[Guard, ...]:
-        """Of the versions of a fusion. Raises CompilerBug for one that is not known, and where none is left to run in every call."""
-        try:
-            guards = tuple(parse(text, self.env.parse) for text in fusion.node.texts("versions")) or (ALWAYS,)
-        except ValueError as error:
-            raise CompilerBug(f"the versions of fusion {fusion.name}: {error}") from error
-        if guards[-1] != ALWAYS:
-            raise CompilerBug(f"the last version of fusion {fusion.name} has the guard {guards[-1]}, so that there may be none to run")
-        return guards
-
-    def _launch(self, fusion: _Fusion, kernel: Kernel, slots: WeightSlots, counters: tuple[int, ...]) -> Launch:
-        names = {place: str(operand.attrs["name"]) for place, operand in enumerate(fusion.operands) if operand.op == "disc.weight"}
+    def _launch(self, place: Place, kernel: Kernel, slots: WeightSlots, counters: tuple[int, ...]) -> Launch:
+        names = {number: str(operand.attrs["name"]) for number, operand in enumerate(place.operands) if operand.op == "disc.weight"}
         weights: dict[int, int] = {}
         for pack in kernel.packed:
             scales = names[pack.scales] if pack.scales is not None else None
             weights[pack.argument] = slots.packed(names[pack.argument], pack, scales)
             if pack.scales is not None:
                 weights[pack.scales] = weights[pack.argument]  # the code finds them in the panels
-        for place, name in names.items():
-            if place not in weights:
-                weights[place] = slots.plain(name)
-        return Launch(kernel, fusion.name, fusion.operands, fusion.results, weights, counters)
+        for number, name in names.items():
+            if number not in weights:
+                weights[number] = slots.plain(name)
+        return Launch(kernel, place.work.name, place.operands, place.results, weights, counters)
 
     # --- checks ---------------------------------------------------------------------------------------------------------
 
@@ -324,7 +195,7 @@ class _Reader:
     def _broadcast_checks(self) -> list[Check]:
         checks: dict[tuple[Dim, Dim], Check] = {}
         for fusion in self.fusions:
-            for node in _nodes(fusion):
+            for node in fusion.work.body.nodes:
                 if node.op != "disc.broadcast_in_dim":
                     continue
                 for axis in node.ints("maybe"):
@@ -337,7 +208,7 @@ class _Reader:
     def _slice_checks(self) -> list[Check]:
         """That slices with elements lie within their operands, where the symbols do not say so."""
         checks: dict[tuple[Dim, Dim], Check] = {}
-        for node in dict.fromkeys(node for fusion in self.fusions for node in _nodes(fusion) if node.op == "disc.slice"):
+        for node in dict.fromkeys(node for fusion in self.fusions for node in fusion.work.body.nodes if node.op == "disc.slice"):
             strides = node.ints("strides") or (1,) * len(node.dims)
             starts = [self.env.simplify(self.env.parse(text)) for text in node.texts("starts")]
             for axis, (start, size, stride) in enumerate(zip(starts, node.dims, strides, strict=True)):
@@ -365,10 +236,12 @@ class _Reader:
         return f"the value of input '{name}'" if source.dim is None else f"dim {source.dim} of input '{name}'"
 
 
-def _nodes(fusion: _Fusion) -> Sequence[Node]:
-    """The ops within a fusion."""
-    assert fusion.node.body is not None
-    return fusion.node.body.nodes
+def _kernel(backend: Backend, planned: Planned, target: Target, number: int) -> Kernel:
+    """The kernel of a place, the `number`-th of its program."""
+    work = planned.place.work
+    kernel = backend.emit(f"{work.name}_{number}".replace(".", "_"), work, planned.plan, target)
+    checks = checks_indices(work.checked, work.body)
+    return replace(kernel, checks_indices=checks, notes=(*kernel.notes, *planned.place.node.texts("notes")))
 
 
 def _index_check(launch: Launch, input_names: Sequence[str]) -> Check:

@@ -8,8 +8,8 @@ from typing import cast
 from torch_mlir import ir
 
 from disc.codegen.manifest import input_records, output_records, symbol_records
+from disc.codegen.plan.attention import keeps_segments_apart
 from disc.codegen.plan.index import IndexSpace
-from disc.codegen.x86.attention.kernels import keeps_segments_apart
 from disc.ir.graph import Body, Node, Snapshot, parse_attributes
 from disc.ir.ops import main_block
 from disc.ir.stages import load_env

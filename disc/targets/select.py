@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from disc.errors import TargetError
 from disc.targets.target import Target
 from disc.targets.x86 import ISAS, USED, native_target, read_target
+
+
+@dataclass(frozen=True)
+class Family:
+    """The targets of one device. names: all of them, the least first; read: the target of a name."""
+
+    device: str
+    names: tuple[str, ...]
+    read: Callable[[str], Target]
+
+
+_FAMILIES: dict[str, Family] = {"cpu": Family("cpu", ISAS, read_target)}
+
+
+def register_family(family: Family) -> None:
+    """Adds the targets of a device, or replaces them. What makes code for it is registered by `disc.codegen.backend`."""
+    _FAMILIES[family.device] = family
+
+
+def target_names() -> tuple[str, ...]:
+    """Every target but "native", those of a device together, the least first."""
+    return tuple(name for family in _FAMILIES.values() for name in family.names)
 
 
 def select_targets(names: str | Sequence[str]) -> tuple[Target, ...]:
@@ -16,22 +39,24 @@ def select_targets(names: str | Sequence[str]) -> tuple[Target, ...]:
     """
     given = [names] if isinstance(names, str) else list(names) if isinstance(names, Sequence) else [names]
     wrong = [name for name in given if not isinstance(name, str)]
+    known = target_names()
     if wrong:
-        raise TargetError(f"target: {wrong[0]!r} is no name; the targets are native, {', '.join(ISAS)}")
+        raise TargetError(f"target: {wrong[0]!r} is no name; the targets are native, {', '.join(known)}")
     found: dict[str, Target] = {}
     for name in given:
+        family = next((family for family in _FAMILIES.values() if name in family.names), None)
         if name == "native":
             target = native_target()
-        elif name in ISAS:
-            target = read_target(name)
+        elif family is not None:
+            target = family.read(name)
         elif name.startswith("sm_"):
-            raise TargetError(f"target {name!r}: GPU code is not generated yet; use one of {', '.join(('native', *ISAS))}")
+            raise TargetError(f"target {name!r}: GPU code is not generated yet; use one of {', '.join(('native', *known))}")
         else:
-            raise TargetError(f"there is no target {name!r}; the targets are native, {', '.join(ISAS)}")
+            raise TargetError(f"there is no target {name!r}; the targets are native, {', '.join(known)}")
         found.setdefault(target.name, target)
     if not found:
         raise TargetError("the list of targets is empty")
-    return tuple(sorted(found.values(), key=lambda target: ISAS.index(target.name)))
+    return tuple(sorted(found.values(), key=lambda target: known.index(target.name)))
 
 
 def for_program(targets: Sequence[Target], elements: Sequence[str]) -> tuple[Target, ...]:

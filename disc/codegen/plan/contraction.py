@@ -13,6 +13,7 @@ from disc.shapes import Dim
 
 Bound = tuple[Dim, Dim, Dim]  # (position, low, high): low <= position < high or the element is zero
 Locate = Callable[[Dim, Dim, Dim], tuple[Index, Sequence[Bound]]]
+GROUP = ("gk", "gk1", "gk2", "gk3")  # the positions in k of a group's members while it is packed
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,6 +204,13 @@ def _axes(value: object) -> tuple[int, ...]:
 def _axis(value: object) -> int:
     assert isinstance(value, int)
     return value
+
+
+def declare(space: IndexSpace, contraction: Contraction) -> None:
+    """Sets the extents of the loop variables gm, gn, gb and, for each k of a group, GROUP to those of `contraction`."""
+    c = contraction
+    for name, extent in (("gm", c.m), ("gn", c.n), ("gb", c.batch), *((name, c.k) for name in GROUP)):
+        space.variable(name, extent)
 
 
 def trace_views(space: IndexSpace, node: Node, index: Index, leaves: frozenset[Node] = frozenset()) -> tuple[Node, Dim] | None:

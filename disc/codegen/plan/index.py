@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from disc.ir.graph import Node
+from disc.ir.graph import Body, Node
 from disc.ir.op_table import OPS, VIEWS
 from disc.ir.reads import Map, Place
 from disc.shapes import Dim, FloorDiv, ShapeEnv, Symbol, Truth, dim_max, dim_min
@@ -217,3 +217,8 @@ def part_at(space: IndexSpace, node: Node, index: Index) -> tuple[Node, Index] |
             return operand, (*index[:axis], position, *index[axis + 1 :])
         start = start + size
     return None
+
+
+def checks_indices(checked: bool, body: Body) -> bool:
+    """True when the kernel of a fusion gets one more argument, where it reports an index out of range. checked: are these errors?"""
+    return checked and any(node.op in ("disc.gather", "stablehlo.scatter") for node in body.nodes)

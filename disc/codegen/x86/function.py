@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from disc.codegen.mlir.builder import Builder, Variable
-from disc.codegen.plan.index import ZERO, Index, IndexSpace
+from disc.codegen.plan.index import ZERO, Index, IndexSpace, checks_indices
 from disc.codegen.x86.emit import Emitter
 from disc.codegen.x86.memory import Buffer
 from disc.codegen.x86.structural import RULES
@@ -62,9 +62,9 @@ def emit_function(
     for number, symbol in enumerate(symbols):
         signed = symbol in declared and space.env.le(0, Dim.symbol(symbol)) is not Truth.YES
         b.variables[symbol] = Variable(symbol, _argument(b, len(pointers) + number, "i64"), b.root, signed=signed)
-    if checks_indices(space, body):
+    if checks_indices(space.checked_indices, body):
         emitter.fault = _argument(b, len(pointers) + len(symbols), "!llvm.ptr")
-    count = len(pointers) + len(symbols) + checks_indices(space, body)
+    count = len(pointers) + len(symbols) + checks_indices(space.checked_indices, body)
     emit(Frame(emitter, "%begin", "%end", "%scratch", results, outputs, body.arguments, count))
     table, address = b.table_text(name)
     lines = [f"func.func @{name}(%args: !llvm.ptr, %begin: i64, %end: i64, %scratch: !llvm.ptr) {{"]
@@ -82,11 +82,6 @@ def store_roots(frame: Frame, indices: dict[Node, Index], source: str) -> None:
         if root not in indices:
             raise CompilerBug(f"{root.op} (line {root.line}) is not reached from the {source} of its fusion")
         e.store(output, e.space.linear(indices[root], root.dims), e.value(root, indices[root]))
-
-
-def checks_indices(space: IndexSpace, body: Body) -> bool:
-    """True when the kernel gets one more argument, where it reports an index out of range."""
-    return space.checked_indices and any(node.op in ("disc.gather", "stablehlo.scatter") for node in body.nodes)
 
 
 def partials_argument(frame: Frame) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from disc.codegen.plan.contraction import declare
 from disc.codegen.plan.index import ONE, ZERO, Index
 from disc.codegen.x86.attention.plan import KEY_BLOCK, Blocks
 from disc.codegen.x86.attention.running_softmax import emit_row
@@ -16,7 +17,7 @@ from disc.codegen.x86.attention.tiles import Panel, Task, TileRow, each_row, sha
 from disc.codegen.x86.function import Frame, store_roots
 from disc.codegen.x86.gemm.dots import few_rows, may_dot
 from disc.codegen.x86.gemm.packing import pack_columns, pack_left, right_panel
-from disc.codegen.x86.gemm.plan import declare, is_direct
+from disc.codegen.x86.gemm.plan import is_direct
 from disc.codegen.x86.memory import Buffer, address
 from disc.ir.graph import Body, Node
 from disc.shapes import Dim

@@ -6,10 +6,11 @@ scratch, are normalised in place and multiplied, bit for bit as by the three ker
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from disc.codegen.plan.contraction import Contraction, read_contraction
+from disc.codegen.plan.attention import read_attention, rows_between
+from disc.codegen.plan.contraction import Contraction, declare, read_contraction
 from disc.codegen.plan.index import IndexSpace
 from disc.codegen.plan.kernel import Kernel, Version
 from disc.codegen.plan.rows import RowPlan, plan_rows
@@ -17,10 +18,9 @@ from disc.codegen.plan.softmax import read_causal, read_segments, read_softmax
 from disc.codegen.x86.attention.blocks import Blocks, emit_blocks
 from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
 from disc.codegen.x86.gemm.kernels import emit_columns
-from disc.codegen.x86.gemm.plan import Gemm, declare, micro_kernels, plan_gemm
+from disc.codegen.x86.gemm.plan import Gemm, micro_kernels, plan_gemm
 from disc.codegen.x86.memory import Buffer, address
 from disc.codegen.x86.rows.kernels import emit_group
-from disc.errors import CompilerBug
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim
@@ -33,9 +33,9 @@ class _Rows:
     """The parts of a fusion whose rows are kept whole: two contractions, the scores between the first and the rows, the rows' result."""
 
     def __init__(self, space: IndexSpace, body: Body, target: Target) -> None:
-        first, second, self.scores, self.probability = _read(body)
+        first, second, self.scores, self.probability = read_attention(body)
         self.first = _plan(space, body, first, target, (self.scores,), frozenset())
-        rows = _between(body, self.scores, self.probability)
+        rows = rows_between(body, self.scores, self.probability)
         self.rows: RowPlan = plan_rows(space, rows, frozenset({self.scores}))
         self.second = _plan(space, body, second, target, body.yields, frozenset({self.probability}))
         self.length = self.first.contraction.n
@@ -91,18 +91,9 @@ def _gathered(body: Body) -> tuple[str, ...]:
     return (f"{count} terms of a score gathered where it is made, no buffer of them",) if count else ()
 
 
-def _read(body: Body) -> tuple[Node, Node, Node, Node]:
-    """(first dot, second dot, scores, probabilities)."""
-    dots = [node for node in body.nodes if node.op == "stablehlo.dot_general"]
-    if len(dots) != 2:
-        raise CompilerBug(f"an attention fusion holds {len(dots)} dots")
-    probability = dots[1].operands[0]
-    return dots[0], dots[1], _scores(body, dots[0], probability), probability
-
-
 def _read_blocks(space: IndexSpace, body: Body, target: Target) -> Blocks | None:
     """The parts of a fusion around a softmax, None for another function of rows."""
-    dot, second, scores, probability = _read(body)
+    dot, second, scores, probability = read_attention(body)
     softmax = read_softmax(scores, probability)
     if softmax is None:
         return None
@@ -111,14 +102,6 @@ def _read_blocks(space: IndexSpace, body: Body, target: Target) -> Blocks | None
     segments = read_segments(space, first.contraction, scores)
     last = _plan(space, body, second, target, body.yields, frozenset({probability}))
     return Blocks(first, last, scores, probability, softmax, causal, segments)
-
-
-def keeps_segments_apart(space: IndexSpace, body: Body) -> bool:
-    """Whether the kernel of an attention fusion of a packed program computes nothing between two sequences."""
-    dot, _, scores, probability = _read(body)
-    contraction = read_contraction(space, dot)
-    declare(space, contraction)
-    return read_softmax(scores, probability) is not None and read_segments(space, contraction, scores) is not None
 
 
 def _plan(space: IndexSpace, body: Body, node: Node, target: Target, roots: tuple[Node, ...], leaves: frozenset[Node]) -> Gemm:
@@ -131,42 +114,6 @@ def _plan(space: IndexSpace, body: Body, node: Node, target: Target, roots: tupl
 
 def _blocks(contraction: Contraction) -> Dim:
     return (contraction.m + (BLOCK - 1)) // BLOCK
-
-
-def _scores(body: Body, dot: Node, probability: Node) -> Node:
-    """The last value computed from the first dot one to one through which alone the rows read the dot."""
-    reached: dict[Node, None] = {dot: None}
-    for node in body.nodes:
-        if node is probability or node.op == "stablehlo.reduce":
-            break
-        if any(operand in reached for operand in node.operands):
-            reached[node] = None
-    return next(node for node in reversed(reached) if _hides(node, reached))
-
-
-def _hides(last: Node, reached: Collection[Node]) -> bool:
-    """Whether all of `reached` that `last` is computed from is read for `last` alone."""
-    behind: set[Node] = set()
-    pending = [last]
-    while pending:
-        fresh = [operand for operand in pending.pop().operands if operand in reached and operand not in behind]
-        behind.update(fresh)
-        pending.extend(fresh)
-    return all(user is last or user in behind for node in behind for user in node.uses)
-
-
-def _between(body: Body, scores: Node, probability: Node) -> Body:
-    """The nodes from the scores to the probabilities."""
-    wanted: dict[Node, None] = {}
-    pending = [probability]
-    while pending:
-        node = pending.pop()
-        if node in wanted or node is scores:
-            continue
-        wanted[node] = None
-        pending.extend(operand for operand in node.operands if operand.op != "input")
-    order = {node: position for position, node in enumerate(body.nodes)}
-    return Body(body.arguments, tuple(sorted(wanted, key=lambda node: order[node])), (probability,))
 
 
 # --- emission -----------------------------------------------------------------------------------------------------------

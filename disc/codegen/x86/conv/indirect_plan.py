@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from disc.codegen.plan.contraction import Contraction, WindowAxis, read_contraction
+from disc.codegen.plan.contraction import Contraction, WindowAxis, declare, read_contraction
 from disc.codegen.plan.index import ONE, Index, IndexSpace
 from disc.codegen.plan.kernel import PackedWeight
 from disc.codegen.x86.conv.taps import ENTRY, TABLE_ROWS, UNROLLED, Taps
 from disc.codegen.x86.gemm.forms import Form, choose_form
 from disc.codegen.x86.gemm.patches import Patches, read_patches
-from disc.codegen.x86.gemm.plan import PANEL, VECTORS, declare
+from disc.codegen.x86.gemm.plan import PANEL, VECTORS
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from disc.codegen.mlir.builder import Builder
-from disc.codegen.plan.contraction import read_contraction
+from disc.codegen.plan.contraction import declare, read_contraction
 from disc.codegen.plan.index import ONE, IndexSpace, split_linear
 from disc.codegen.plan.kernel import Choice, Kernel, PackedWeight, Version
 from disc.codegen.plan.rows import check_single_dot
@@ -31,7 +31,6 @@ from disc.codegen.x86.gemm.plan import (
     PANEL,
     ROWS,
     Gemm,
-    declare,
     micro_kernels,
     notes,
     panels,

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from disc.codegen.mlir.builder import Builder, register_element
-from disc.codegen.plan.contraction import Operand
+from disc.codegen.plan.contraction import GROUP, Operand
 from disc.codegen.plan.kernel import PackedWeight
 from disc.codegen.x86.elementwise import convert, pack_bf16_pair, pack_bytes, storage_element, to_storage
 from disc.codegen.x86.emit import Emitter, Predicate
 from disc.codegen.x86.function import Frame, rounded_up
 from disc.codegen.x86.gemm.pairs import has_rows_of_pairs, pack_pairs
 from disc.codegen.x86.gemm.patches import pack_patches
-from disc.codegen.x86.gemm.plan import GROUP, Gemm, is_direct, is_transposed
+from disc.codegen.x86.gemm.plan import Gemm, is_direct, is_transposed
 from disc.codegen.x86.gemm.transpose import TransposedRows, pack_transposed
 from disc.codegen.x86.memory import Buffer, address
 from disc.ir.graph import Node

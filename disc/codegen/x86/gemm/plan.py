@@ -22,7 +22,6 @@ from disc.targets.target import Target
 
 ROWS = TILE_ROWS  # 6 x 4 accumulators of 16 lanes: 24 + 4 + 1 of 32 registers (112-116 GF/s of a 112-116 GF/s limit on Zen 4)
 VECTORS = {16: 4, 8: 2}  # per ISA level: AVX-512 has 32 registers, AVX2 16
-GROUP = ("gk", "gk1", "gk2", "gk3")  # the positions in k of a group's members while it is packed
 
 RootSink = Callable[[str], None]  # takes the values of a kernel's one root at (gm, gn), which it keeps to itself
 
@@ -98,13 +97,6 @@ class Gemm:
         """Bytes of scratch per thread."""
         panel = ZERO if self.packed else self.panel_rows() * self.panel_step
         return self.right_offset() + panel + 64
-
-
-def declare(space: IndexSpace, contraction: Contraction) -> None:
-    """Sets the extents of the loop variables gm, gn, gb and, for each k of a group, GROUP to those of `contraction`."""
-    c = contraction
-    for name, extent in (("gm", c.m), ("gn", c.n), ("gb", c.batch), *((name, c.k) for name in GROUP)):
-        space.variable(name, extent)
 
 
 def plan_gemm(

@@ -1,0 +1,63 @@
+"""What code generation asks of a device. `build.py` knows nothing else of it.
+
+A device is found by `Target.device`. Its module is loaded when it is first asked for, so that a compile loads no other device's.
+`register_backend` adds one; its targets are added by `disc.targets.select.register_family`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from disc.codegen.plan.fusion import Fusion, KernelPlan
+from disc.codegen.plan.kernel import Kernel
+from disc.errors import TargetError
+from disc.speculation.tree import Tree
+from disc.targets.target import Target
+
+
+class Backend(Protocol):
+    """What a device owes."""
+
+    def choose(self, fusion: Fusion, target: Target, tree: Tree) -> KernelPlan:
+        """The plan of a kernel for a fusion. tree: what chooses the schedules of GEMMs. Must depend on nothing else: equal fusions share a
+        kernel. Raises CompilerBug for a fusion that it has no kernel for."""
+        ...
+
+    def emit(self, name: str, fusion: Fusion, plan: KernelPlan, target: Target) -> Kernel:
+        """The kernel `name` of a plan that `choose` made for this fusion: MLIR text that defines `Version.function` of all its versions
+        (`void f(i64* args, i64 begin, i64 end, void* scratch)` on a CPU: pointers of the arguments, of the results, then `symbols`), and
+        what the host needs to call them. Its arguments are the fusion's; of one that joins its maker, the maker's, then its own but that
+        one. `checks_indices`, and the notes of the fusion, are added by the caller."""
+        ...
+
+    def shared(self, kernels: Sequence[Kernel], target: Target) -> Sequence[str]:
+        """The MLIR text of every function that these kernels call and do not define, each once."""
+        ...
+
+    def assemble(self, source: str, target: Target, threads: int) -> bytes:
+        """The code section of the artifact for this text, of kernels, shared functions and host entry: what the runtime loads. Up to
+        `threads` threads compile, and the result does not depend on them. Raises CompilerBug for text that does not lower, TargetError
+        where the machine lacks a tool."""
+        ...
+
+
+def _x86() -> Backend:
+    from disc.codegen.x86.backend import X86
+
+    return X86
+
+
+_BACKENDS: dict[str, Callable[[], Backend]] = {"cpu": _x86}
+
+
+def register_backend(device: str, load: Callable[[], Backend]) -> None:
+    """Adds a device, or replaces it. load: is called whenever the backend is asked for."""
+    _BACKENDS[device] = load
+
+
+def backend_of(target: Target) -> Backend:
+    """The backend of a target's device. Raises TargetError for a device without one."""
+    if target.device not in _BACKENDS:
+        raise TargetError(f"no code is generated for device {target.device!r} (target {target.name})")
+    return _BACKENDS[target.device]()
