@@ -1,0 +1,124 @@
+"""What the documents name is there: files, modules, functions, ops, passes and settings between backticks, and what their commands run."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")))
+FOLDERS = ("disc", "tools", "bench", "tests", "deploy")
+FILE = re.compile(r"[\w.*{},/-]*\.(py|pyi|cc|h|c|md|json|mlir|toml|yaml|sh|proto|html|txt)")
+SOURCES = {".py", ".pyi", ".cc", ".h", ".c", ".proto", ".mlir", ".toml", ".yaml", ".sh", ".html", ".txt"}
+
+# Text between backticks that names nothing of this repository → what it is.
+FOREIGN = {
+    "CAP_LEASE": "of Linux",
+    "RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING": "of Ray",
+    "DeploymentHandle": "of Ray",
+    "round_robin": "of gRPC",
+    "/srv/disc/serve.toml": "in the image that deploy/Containerfile makes",
+    "disc.rank": "an op tried on a branch of its own",
+    "sequence_starts": "put together by `pack-sequences`",
+    "sequence_ends": "put together by `pack-sequences`",
+}
+# Files that only a user has, or that a command writes.
+MADE = {"model.disc", "serve.toml", "encoder.py", "fast.py", "tour.py", "ask.py", "accuracy.md"}
+
+
+def prose(document: str) -> str:
+    """The text without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", (ROOT / document).read_text(), flags=re.M | re.S)
+
+
+def spans(document: str) -> Iterator[str]:
+    for match in re.finditer(r"(?<!`)`([^`\n]+)`(?!`)", prose(document)):
+        yield match[1]
+
+
+@cache
+def files() -> tuple[Path, ...]:
+    """Relative paths of the files in the checkout that a document may name."""
+    top = [path.relative_to(ROOT) for path in ROOT.iterdir() if path.is_file()]
+    inner = [path.relative_to(ROOT) for name in (*FOLDERS, "docs") for path in (ROOT / name).rglob("*") if "__pycache__" not in path.parts]
+    return (*top, *inner)
+
+
+@cache
+def words() -> frozenset[str]:
+    """Every identifier of the sources, and every name with hyphens."""
+    texts = ((ROOT / path).read_text(errors="replace") for path in files() if path.suffix in SOURCES and path.name != Path(__file__).name)
+    return frozenset(word for text in texts for word in re.findall(r"[A-Za-z_]\w*(?:-\w+)+|[A-Za-z_]\w*", text))
+
+
+@cache
+def dotted_words() -> frozenset[str]:
+    """`disc.x` of IR: ops, attributes, module attributes."""
+    texts = ((ROOT / path).read_text() for path in files() if path.suffix in (".py", ".mlir") and path.parts[0] == "disc")
+    return frozenset(word for text in texts for word in re.findall(r"\"((?:disc|kernel|stablehlo|chlo)\.\w+)\"", text))
+
+
+def expanded(path: str) -> list[str]:
+    """`a/{b,c}.py` → `a/b.py`, `a/c.py`."""
+    match = re.search(r"\{([^}]*)\}", path)
+    return [path] if match is None else [one for inner in match[1].split(",") for one in expanded(path.replace(match[0], inner, 1))]
+
+
+def is_file(path: str) -> bool:
+    """Whether a file or folder of the checkout ends in `path`, whole names of folders matched."""
+    return path.startswith(".") or (ROOT / path).is_dir() or any(file.match(path.rstrip("/")) for file in files())
+
+
+def is_object(name: str) -> bool:
+    """Whether `a.b.C.d` is a module, or a word of the file of one."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        base = ROOT.joinpath(*parts[:length])
+        file = next((file for file in (base.with_suffix(".py"), base / "__init__.py", base) if file.exists()), None)
+        if file is not None:
+            inside = file.read_text() if file.is_file() else ""
+            return all(re.search(rf"\b{part}\b", inside) for part in parts[length:])
+    return False
+
+
+def problem(span: str) -> str | None:
+    """What `span` names that is not there."""
+    if span in FOREIGN or span in MADE:
+        return None
+    if FILE.fullmatch(span) or re.fullmatch(r"(?:disc|tools|bench|tests|docs|deploy)/[\w.*{},/-]*", span):
+        missing = [path for path in expanded(span) if not is_file(path)]
+        return f"no file {missing}" if missing else None
+    if re.fullmatch(r"(?:disc|bench|tests|tools)(?:\.\w+)+", span):
+        return None if is_object(span) or span in dotted_words() else "neither a module, an object nor an op"
+    if re.fullmatch(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+", span) and not span.startswith(("stablehlo.", "chlo.", "aten.")):
+        unknown = [part for part in span.split(".") if part not in words()]
+        return f"no such words in the sources: {unknown}" if unknown else None
+    if re.fullmatch(r"[a-z]+(?:-[a-z0-9]+)+|[A-Z]?\w*(?:_\w+|[a-z][A-Z]\w*)", span):
+        return None if span in words() else "no such word in the sources"
+    return None
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_names_are_there(document: str) -> None:
+    wrong = {span: told for span in spans(document) if (told := problem(span)) is not None}
+    assert not wrong, f"{document}: {wrong}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_commands_and_links_are_there(document: str) -> None:
+    text = (ROOT / document).read_text()
+    scripts = {path for path in re.findall(r"\b((?:tools|bench|tests)/[\w/.-]+\.(?:py|sh|mlir))\b", text) if not (ROOT / path).exists()}
+    modules = {name for name in re.findall(r"python -m ([\w.]+)", text) if importlib.util.find_spec(name) is None}
+    links = {link for link in re.findall(r"\]\(([\w./-]+)\)", text) if not (ROOT / document).parent.joinpath(link).exists()}
+    assert not scripts | modules | links
+
+
+def test_what_is_not_there_is_found() -> None:
+    assert problem("codegen/x86/no_such.py") and problem("micro_kernels/*.py") and problem("codegen/{plan,nowhere}/rows.py")
+    assert problem("disc.no_such_module") and problem("disc.errors.NoSuchError") and problem("no-such-pass") and problem("no_such_function")
+    assert not problem("disc.errors.DiscError") and not problem("disc.reshape") and not problem("fold-pads") and not problem("ral.h")
