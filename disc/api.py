@@ -49,7 +49,8 @@ _limit_before = 0  # the recursion limit without them
 
 @dataclass(frozen=True)
 class Session:
-    """What a compile depends on beside the program: made once, before it begins, so that the key of the cache and the code cannot disagree.
+    """What a compile depends on besides the program: made once, before it begins, so that the key of the cache and the code cannot
+    disagree.
 
     targets: with all that a native one could use. tree: chooses the schedules of GEMMs. threads: that may compile.
     """
@@ -82,7 +83,7 @@ def compile(
     tuple, a dict by name, or one tensor for one input), needed for a module; their sizes do not matter, and what is no tensor is fixed to
     its value. dynamic_shapes: as `torch.export` takes them; None = every dim of every tensor input is dynamic. target: "native" (this CPU,
     with its bf16 and int8 instructions where the program computes in these), or ISA names such as ["x86-64-v3", "x86-64-v4",
-    "x86-64-v4+avx512bf16"] (`disc.targets.x86.ISAS` lists them). The result comes out of the compile cache where the same program was
+    "x86-64-v4+avx512bf16"] (`disc.targets.x86.ISAS` lists them). The result comes from the compile cache where the same program was
     compiled before (`stats()["compiles"]` is then 0). Warns where `Options(packed=True)` was asked for and the program cannot be packed;
     the result then is a plain one. on_step: is called with the name of every step before it runs and the share of the steps that is done,
     about. A step that runs for 20 seconds is named in a DiscWarning while it runs.
@@ -142,7 +143,7 @@ def compile_imported(
 ) -> Executable:
     """Runs every stage after the front end and loads the result. stablehlo: the section of that name.
 
-    on_step: is told of every pass before it runs, then of the code generation, and which share of the steps is done, about.
+    on_step: called before every pass, then before code generation, with the approximate share of the steps that are done.
     """
     with _deep_recursion(), Steps(on_step) as step:
         before = thread_compiles()

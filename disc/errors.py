@@ -19,7 +19,7 @@ class DiscError(Exception):
 
 
 class DiscWarning(UserWarning):
-    """Base of every warning of disc: what it does is right, but perhaps not what was wanted (an op that runs in PyTorch)."""
+    """Base of every warning of disc: the result is correct, but perhaps not what the user expected (an op that runs in PyTorch)."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,8 @@ class JobNotFoundError(ServingError):
 
 
 class JobRefusedError(ServingError):
-    """The program of a compile job cannot be compiled: its own fault, which the message tells. kind: the error's name in this file."""
+    """The program of a compile job cannot be compiled: a mistake in the program, which the message describes. kind: the error's name in
+    this file."""
 
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)

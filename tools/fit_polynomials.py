@@ -18,7 +18,7 @@ from pathlib import Path
 from mpmath import mp, mpf
 
 mp.dps = 60
-TABLE = Path(__file__).resolve().parent.parent / "disc" / "codegen" / "x86" / "math_coefficients.py"
+TABLE = Path(__file__).resolve().parent.parent / "disc" / "codegen" / "x86" / "math" / "coefficients.py"
 Function = Callable[[mpf], mpf]
 
 

@@ -1,7 +1,8 @@
 """The compile cache: a folder of artifacts named by the SHA-256 of everything that decides their content.
 
-An entry is written beside its place and renamed into it, so readers and other writers, in any number, see a whole entry or none, and a
-process that is killed leaves at most a temporary file, which a later writer removes. The time of change of an entry is its last use.
+An entry is written to a temporary file next to its place and renamed, so readers and other writers, in any number, see a whole entry or
+none, and a process that is killed leaves at most a temporary file, which a later writer removes. The time of change of an entry is its last
+use.
 """
 
 from __future__ import annotations
@@ -183,7 +184,7 @@ class Cache:
                 path.unlink(missing_ok=True)
 
     def _files(self, name: re.Pattern[str]) -> list[tuple[Path, os.stat_result]]:
-        """The files of such a name; those that another process removes meanwhile are left out."""
+        """The files of such a name; those that another process removes in the meantime are left out."""
         found: list[tuple[Path, os.stat_result]] = []
         if not self.folder.is_dir():
             return found

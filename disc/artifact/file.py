@@ -263,7 +263,7 @@ def _is_text(name: str) -> bool:
 
 def read_header(path: str | os.PathLike[str], name: str) -> tuple[int, list[Section], bytes, bytes | None]:
     """The format version, the section table, the hash of the header (32 bytes: it covers the hashes of all sections), and the content of
-    section `name`, checked, if there is one; all of one open file, whatever becomes of the path meanwhile. Raises ArtifactError."""
+    section `name`, checked, if there is one; all of one open file, whatever happens to the path in the meantime. Raises ArtifactError."""
     with _reading(path) as file:
         version, sections = _read_table(file)
         file.seek(_HEADER.size + len(sections) * _ENTRY.size)

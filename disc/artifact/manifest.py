@@ -153,7 +153,7 @@ class Manifest(TypedDict):
 
 
 class StoredManifest(TypedDict):
-    """What a file holds: a `Manifest` whose parts that belong to a target are told apart (format 2)."""
+    """What a file holds: a `Manifest` whose parts are separate for each target (format 2)."""
 
     compiler: str
     inputs: list[InputRecord]
@@ -187,7 +187,7 @@ def stored_manifest(
 
 
 def _whole(manifest: Manifest, weights: int) -> TargetRecord:
-    """What all targets have of a manifest that tells none apart."""
+    """What all targets have in a manifest of format 1."""
     return {
         "checks": manifest["checks"],
         "kernels": manifest["kernels"],

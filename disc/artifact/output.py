@@ -50,7 +50,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
                 os.fsync(file.fileno())
             os.replace(temporary, target)
         except BaseException:
-            with contextlib.suppress(OSError):  # a full or failing disk: the first error is the one to tell
+            with contextlib.suppress(OSError):  # a full or failing disk: the first error is the one to report
                 os.unlink(temporary)
             raise
         _flush_folder(target.parent)
@@ -82,7 +82,7 @@ def _target(path: str | os.PathLike[str]) -> tuple[Path, int | None]:
 
 
 def _temporary(target: Path) -> tuple[int, Path]:
-    """A new file beside the target, with the permissions that new files have."""
+    """A new file next to the target, with the permissions that new files have."""
     end = f".{secrets.token_hex(4)}"
     name = os.fsencode(target.name)[: _LONGEST_NAME - 1 - len(end)]
     while True:

@@ -55,7 +55,7 @@ def compile_command(
     ] = False,
     remote: Annotated[str | None, typer.Option(help="HOST:PORT of a `disc compile-server` that compiles it.")] = None,
     remote_ca: Annotated[Path | None, typer.Option(help="Who signed the server's certificate (PEM); without it there is no TLS.")] = None,
-    remote_token: Annotated[Path | None, typer.Option(help="File with the bearer token that the server wants.")] = None,
+    remote_token: Annotated[Path | None, typer.Option(help="File with the bearer token that the server requires.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line for every step on standard error.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,

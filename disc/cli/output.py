@@ -54,7 +54,7 @@ def spinner(text: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress(text: str, verbose: bool) -> Iterator[Callable[[str, float], None]]:
-    """Takes the steps of a compile: on a terminal beside a spinner, with `verbose` as lines on standard error, else not shown."""
+    """Takes the steps of a compile: on a terminal next to a spinner, with `verbose` as lines on standard error, else not shown."""
     if verbose or not sys.stderr.isatty():
         yield lambda name, share: print(f"{share:4.0%} {name}", file=sys.stderr, flush=True) if verbose else None
         return

@@ -229,7 +229,7 @@ def sign_command(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Sign an artifact, so that `disc verify --key` and `disc.load(path, key=...)` can tell who made it."""
+    """Sign an artifact, so that `disc verify --key` and `disc.load(path, key=...)` can verify who made it."""
     sign(path, key, output)
     if as_json:
         print_json({"path": str(output or path), "signed": True})

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def tune_command(
     threads: Annotated[list[int] | None, typer.Option("--threads", min=1, help="Measure with this many threads; may be repeated.")] = None,
-    minutes: Annotated[float | None, typer.Option(min=0, help="Stop measuring after this long; a later run goes on from there.")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0, help="Stop measuring after this long; a later run continues from there.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget what earlier runs measured.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -56,7 +56,7 @@ def tune_command(
         measure = on_this_machine(compile_with_tree)
         tuned = tune(folder / "tune", *sizes, measure, ruled=ruled_points(counts), until=until, progress=progress)
     if tuned is None:
-        raise DiscError("time ran out before all sizes were measured: run disc tune again, it goes on from here")
+        raise DiscError("time ran out before all sizes were measured: run disc tune again, it continues from here")
     path, fitted = write_tree(folder, tuned.fitted.tree), tuned.fitted
     if as_json:
         print_json(

@@ -1,4 +1,4 @@
-"""The HTML form of an explanation: the page's frame is explain_page.html, the data goes in as JSON, the graph as SVG."""
+"""The HTML form of an explanation: the page's frame is page.html, the data goes in as JSON, the graph as SVG."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Executable.explain`: what each kernel is, why, which version ran, and how near it comes to the machine's limit."""
+"""`Executable.explain`: what each kernel is, why, which version ran, and how close it comes to the machine's limit."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def _constant(result: object) -> bool | None:
 
 
 def _takes(result: object, first: sympy.Expr) -> bool:
-    """Whether an extreme of two sizes is the first of them. PyTorch simplifies `max(1, n)` wherever it meets it."""
+    """Whether an extreme of two sizes is the first of them. PyTorch simplifies `max(1, n)` wherever it occurs."""
     if _expression(result) == first:
         return True
     simplified = result.node.shape_env.simplify(_expression(result)) if isinstance(result, torch.SymInt) else None
@@ -220,7 +220,7 @@ def _framework_summary(frame: FrameType | None) -> traceback.FrameSummary | None
 
 
 def _with_user_line(real: Callable[..., object]) -> Callable[..., object]:
-    """PyTorch tells which function of its own made a guard; for what line of the user's, only under Dynamo."""
+    """PyTorch records which of its own functions made a guard; the user's line only under Dynamo."""
 
     def locate(env: ShapeEnv, framework_loc: str | None = None) -> SLoc:
         frame: FrameType | None = sys._getframe(1)
@@ -240,7 +240,7 @@ def _summary(frame: FrameType) -> traceback.FrameSummary:
 
 
 def _images(frame: FrameType) -> str | None:
-    """The symbol for the number of images of a convolution, where it stands for nothing else in its input."""
+    """The symbol for the number of images of a convolution, where it is no other dim of its input."""
     source = frame.f_locals.get("input_")
     if not isinstance(source, torch.Tensor) or source.dim() < 3 or not isinstance(source.shape[0], torch.SymInt):
         return None
@@ -267,7 +267,7 @@ def guards_of(env: ShapeEnv) -> list[Found]:
 
 def _counts_images(frame: traceback.FrameSummary, expression: sympy.Basic) -> bool:
     """Whether a guard is on the number of images of a convolution. Which of its implementations PyTorch takes depends on that (16 and
-    more, where gradients are wanted), and so do the strides of the result; its values do not, and any number of images is allowed."""
+    more, where gradients are required), and so do the strides of the result; its values do not, and any number of images is allowed."""
     return frame.locals is not None and {repr(str(symbol)) for symbol in expression.free_symbols} == {frame.locals.get("images")}
 
 

@@ -141,7 +141,7 @@ class _Writer:
         raise AssertionError("a graph without an output")
 
     def _node(self, module: fx.GraphModule, node: fx.Node, write: Write | None, values: Values, origin: Mapping[str, object]) -> object:
-        """What stands for `node` in the new graph."""
+        """What represents `node` in the new graph."""
         if node.target is operator.getitem:
             parts = _mapped(node.args[0], values)
             if isinstance(parts, list | tuple):

@@ -27,7 +27,7 @@ def wide(x: Tensor) -> Tensor:
 
 
 def statistic(value: Tensor, x: Tensor, weight: Tensor | None) -> Tensor:
-    """A mean or deviation in the type that eager stores it in: the input's, or f32 beside weights of another type."""
+    """A mean or deviation in the type that eager stores it in: the input's, or f32 where the weights have another type."""
     return value.to(x.dtype) if weight is None or weight.dtype == x.dtype else value
 
 

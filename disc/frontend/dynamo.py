@@ -302,7 +302,7 @@ def _native_compiler(imported: Imported, options: Options) -> Executable:
     single = imported.outputs.is_single()
 
     def run(inputs: list[object]) -> Sequence[object]:
-        # Parameters come as they are; a tensor that wants gradients cannot be lent out.
+        # Parameters come as they are; a tensor that requires gradients cannot be exported.
         results = executable(*(x.detach() if isinstance(x, torch.Tensor) else x for x in inputs))
         return [results] if single else cast("Sequence[object]", results)
 
@@ -341,7 +341,7 @@ def _report(refused: Mapping[fx.Node, UnsupportedOp]) -> None:
 
 
 def _failed(error: Exception, settings: Settings, graph: fx.Graph) -> None:
-    """Counts a graph or part that will run in PyTorch, and warns. Raises `error` where the user wants that."""
+    """Counts a graph or part that will run in PyTorch, and warns. Raises `error` in strict mode."""
     if settings.strict:
         raise error
     _statistics.failed[type(error).__name__] += 1

@@ -217,7 +217,7 @@ class Emitter:
 
     def _whole(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         """A float as the signed integer by way of which eager's kernels convert to `dtype`; that then wraps as any integer does. Its lowest
-        number stands for NaN and for all that lies beyond."""
+        number represents NaN and everything out of range."""
         word = torch.int64 if dtype == torch.int64 or (dtype, x.dtype) == (torch.uint8, torch.float64) else torch.int32
         wide = self.convert(x, torch.float32) if x.dtype in REDUCED_PRECISION else x
         low, high = (self.scalar(sign * 2.0 ** (torch.iinfo(word).bits - 1), wide.dtype) for sign in (-1, 1))

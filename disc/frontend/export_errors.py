@@ -25,7 +25,7 @@ from disc.frontend.locations import user_line
 DATA_DEPENDENT = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException, PendingUnbackedSymbolNotFound)
 # What a run without data cannot know.
 NO_STATIC_ANSWER = (*DATA_DEPENDENT, UnsupportedOperatorException, UnsupportedFakeTensorException, TorchDynamoException)
-NO_SHAPES = "PyTorch cannot tell the shape of its result (the op has no fake implementation)"
+NO_SHAPES = "PyTorch cannot infer the shape of its result (the op has no fake implementation)"
 HINTS = (
     (r"DynamicCache|StaticCache|past_key_values|\bCache\b",
      "keys and values in a cache object cannot be compiled: set model.config.use_cache = False, or take and return them as tensors"),

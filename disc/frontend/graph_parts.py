@@ -142,7 +142,8 @@ class _Outer:
         return fx.GraphModule(self.attributes, self.graph).forward  # pyright: ignore[reportArgumentType]
 
     def _size_sources(self, nodes: Sequence[fx.Node], inputs: Sequence[fx.Node]) -> list[fx.Node]:
-        """Further inputs of a part: the symbols in its sizes that its own inputs do not tell (`floordiv(s0, 2)` does not tell s0)."""
+        """Further inputs of a part: the symbols in its sizes that its own inputs do not determine (`floordiv(s0, 2)` does not determine
+        s0)."""
         known = {name for node in inputs for size in sizes_of(node.meta.get("val")) for name in _told_by(size)}
         needed = {
             str(symbol): symbol for node in [*inputs, *nodes] for size in sizes_of(node.meta.get("val")) for symbol in size.free_symbols
@@ -195,11 +196,11 @@ def _part_graph(module: fx.GraphModule, inputs: Sequence[fx.Node], nodes: Sequen
 
 
 def untold_symbols(graph: fx.Graph) -> dict[fx.Node, UnsupportedOp]:
-    """The placeholders with a size that has a symbol which no placeholder tells, with the reason for refusing them."""
+    """The placeholders with a size that has a symbol which no placeholder determines, with the reason for refusing them."""
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     known = {name for node in placeholders for size in sizes_of(node.meta.get("val")) for name in _told_by(size)}
     untold = ((node, size) for node in placeholders for size in sizes_of(node.meta.get("val")) if not _is_told(size, known))
-    return {node: UnsupportedOp(f"input {node.name}", f"nothing tells the sizes in {size}") for node, size in untold}
+    return {node: UnsupportedOp(f"input {node.name}", f"nothing determines the sizes in {size}") for node, size in untold}
 
 
 def _is_told(size: sympy.Expr, known: Container[str]) -> bool:

@@ -1,4 +1,4 @@
-"""What every front end delivers: a module at stage `imported`, the weights beside it, and how to rebuild the user's outputs."""
+"""What every front end delivers: a module at stage `imported`, its weights, and how to rebuild the user's outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an op comes from: the user's Python line, out of the stack trace that PyTorch keeps on each node."""
+"""Where an op comes from: the user's Python line, from the stack trace that PyTorch keeps on each node."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ aten = torch.ops.aten
 # Asserts about sizes are conditions (`aten._assert_scalar`); asserts about data are not compiled, with a warning.
 DROPPED = ("aten._assert_tensor_metadata", "aten._assert_async", "aten._assert_scalar", "aten.sym_constrain_range",
            "aten._functional_assert_async", "aten._make_dep_token")  # fmt: skip
-ASSERTS = ("aten._assert_async", "aten._functional_assert_async")  # dropped too, and the user is told so
+ASSERTS = ("aten._assert_async", "aten._functional_assert_async")  # dropped too, with a warning
 DATA_DEPENDENT = ("aten.nonzero", "aten.masked_select", "aten._local_scalar_dense", "aten.unique", "aten._unique", "aten.bincount",
                   "aten.repeat_interleave.Tensor", "aten.item")  # fmt: skip
 
@@ -263,7 +263,7 @@ class _Lowering:
             arithmetic.bases.setdefault(name, reader)
 
     def _relaxed_ranges(self) -> dict[sympy.Symbol, ValueRanges]:
-        # A symbol of a float stands for no size, and none is left in the graph: its value comes as an f64 tensor.
+        # A symbol of a float is no size, and none is left in the graph: its value comes as an f64 tensor.
         ranges = {s: values for s, values in self.source.ranges.items() if isinstance(s, sympy.Symbol) and s.is_integer}
         sizes = {size for node in self.source.graph.nodes for size in _sizes_of(node.meta.get("val")) if isinstance(size, sympy.Expr)}
         known = [size for size in sorted(sizes, key=str) if size.free_symbols <= set(ranges)]
@@ -468,7 +468,7 @@ def _parameters(op: object) -> tuple[tuple[str, ...], dict[str, object]]:
 
 
 def planned_call(node: fx.Node) -> Plan | None:
-    """How the call goes through torch-mlir, as far as PyTorch's own sizes tell; None where it does not.
+    """How the call goes through torch-mlir, as far as PyTorch's own sizes determine it; None where it does not.
 
     Raises: RuleError, SymbolError for a call that has no lowering.
     """

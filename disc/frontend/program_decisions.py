@@ -62,7 +62,7 @@ def _source_texts(program: ExportedProgram) -> dict[str, Dim]:
 def _input_paths(program: ExportedProgram) -> list[str]:
     """The place of each input among the arguments, as guards name it: "['x']", "['pair'][0]"."""
     spec = program.call_spec.in_spec
-    assert spec is not None, "an exported program tells the structure of its inputs"
+    assert spec is not None, "an exported program records the structure of its inputs"
     args, kwargs = pytree.tree_unflatten(range(spec.num_leaves), spec)
     signature = program.module_call_graph[0].signature
     names = (signature.forward_arg_names if signature is not None else None) or [f"args_{number}" for number in range(len(args))]

@@ -78,7 +78,7 @@ def _columns(node: fx.Node, arguments: Arguments) -> Needed:
 
 
 def _kernel_3d(node: fx.Node, arguments: Arguments) -> Needed:
-    """Eager's average over three dims wants a source as large as the window, whatever the padding."""
+    """Eager's average over three dims requires a source as large as the window, whatever the padding."""
     window = arguments["kernel_size"]
     sizes = list(window) * 3 if isinstance(window, list | tuple) else []
     source = _sizes(arguments["self"])

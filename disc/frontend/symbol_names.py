@@ -29,7 +29,7 @@ def symbol_places(inputs: Iterable[tuple[str, object]]) -> dict[str, str]:
 
 
 def explained(ops: Sequence[UnsupportedOp], places: Mapping[str, str]) -> list[UnsupportedOp]:
-    """The same with what each symbol stands for at the end of the reason."""
+    """The same with the meaning of each symbol at the end of the reason."""
     return [replace(op, reason=op.reason + _legend(f"{op.op} {op.reason}", places)) for op in ops]
 
 

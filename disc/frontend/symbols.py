@@ -272,7 +272,7 @@ class IndexArithmetic:
 
 
 def linear_form(size: sympy.Expr) -> tuple[int, int] | None:
-    """(factor, offset) of a size of one symbol such as `s0` or `2*s1 + 3`, which tells the symbol; None for any other."""
+    """(factor, offset) of a size of one symbol such as `s0` or `2*s1 + 3`, which determines the symbol; None for any other."""
     if len(size.free_symbols) != 1:
         return None
     (symbol,) = size.free_symbols

@@ -68,7 +68,7 @@ class SizeKind:
 
 @dataclass(frozen=True)
 class Literal:
-    """A constant; `text` tells 1 from True and 1.0, and -0.0 from 0.0."""
+    """A constant; `text` distinguishes 1 from True and 1.0, and -0.0 from 0.0."""
 
     text: str
     value: object = field(compare=False)
@@ -255,7 +255,7 @@ def _metadata(kind: TensorKind) -> TensorMetadata:
 
 
 def _fake(kind: TensorKind) -> torch.Tensor:
-    """As torch-mlir wants to have one of several results described."""
+    """The form in which torch-mlir expects one of several results."""
     size = _unknown_size()
     with FakeTensorMode(shape_env=size.node.shape_env):
         return torch.empty_strided(_sizes(kind), [1] * len(kind.sizes), dtype=kind.dtype)

@@ -1,4 +1,4 @@
-"""How a call goes through torch-mlir: its operands in types that torch-mlir is known to take right, its kind, its results.
+"""How a call goes through torch-mlir: its operands in types that torch-mlir is known to handle correctly, its kind, its results.
 
 Python's numbers become tensors without dims, and operands of several types get one, before torch-mlir sees the call: what is left to
 prove of an op is one case per type.

@@ -288,7 +288,7 @@ def load(
     """Loads an artifact; neither torch nor MLIR is needed. `threads` and `isa` as in `Executable.from_parts`.
 
     key: the ed25519 public key whose owner must have signed the file (a PEM file or 32 bytes), checked before any of its code is mapped;
-    None = anyone may have made it. Weights are mapped, and checked beside what the caller does next; the first call waits for that.
+    None = anyone may have made it. Weights are mapped, and checked in the background; the first call waits for that.
 
     Raises ArtifactError for a damaged file, one that is not signed or signed otherwise,
     and TargetError when this CPU lacks what the code needs.

@@ -38,7 +38,7 @@ class Tokens:
 
 
 def _among(token: bytes, known: list[bytes] | None) -> bool:
-    """Compares with every token, in a time that tells nothing about them."""
+    """Compares with every token, in constant time."""
     found = False
     for each in known or []:
         found |= hmac.compare_digest(token, each)

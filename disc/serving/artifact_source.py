@@ -18,7 +18,8 @@ from typing import NamedTuple
 from disc.errors import ArtifactError
 from disc.ral.executable import Executable
 
-# A lease that somebody wants to break is announced by a signal, SIGIO if none is named, which would end the process. Nobody needs it:
+# A lease that another process is about to break is announced by a signal, SIGIO if none is named, which would end the process. Nobody needs
+# it:
 # `is_wanted` asks. SIGURG is ignored unless a program says otherwise.
 _ANNOUNCED_BY = signal.SIGURG
 _F_SETSIG, _F_ADD_SEALS = 10, 1033
@@ -26,7 +27,7 @@ _SEALS = 1 | 2 | 4 | 8  # F_SEAL_SEAL, _SHRINK, _GROW, _WRITE
 
 
 class Stamp(NamedTuple):
-    """Tells whether a path leads to the same file, and whether that was written to."""
+    """Detects whether a path leads to the same file, and whether that was written to."""
 
     device: int
     inode: int

@@ -17,7 +17,7 @@ CALLS_S = 40.0  # how long calls of a model that could not be copied are waited 
 
 
 class ArtifactWatch:
-    """A thread that asks whether somebody wants to write to a model's file, and whether another one is in its place."""
+    """A thread that checks whether another process is about to write to a model's file, and whether the file was replaced."""
 
     def __init__(self, repository: Repository) -> None:
         self._repository = repository

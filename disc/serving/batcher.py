@@ -76,7 +76,7 @@ class Job:
 
 
 class Batcher:
-    """Runs jobs by `run`, joined by `joining`. `record` is told of every call that ran."""
+    """Runs jobs by `run`, joined by `joining`. `record` is called after every call."""
 
     def __init__(
         self, run: Run, joining: Joining, settings: ModelSettings, most_rows: int | None, record: Callable[[BatchRecord], None]
@@ -111,7 +111,7 @@ class Batcher:
         return job.outputs
 
     def withdraw(self, job: Job) -> bool:
-        """Takes a job back that nobody wants any more; False if it is too late."""
+        """Withdraws a job; False if it is too late."""
         with self._lock:
             if job.state is not State.WAITING:
                 return False

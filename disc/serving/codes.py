@@ -19,7 +19,7 @@ from disc.errors import (
 )
 
 INTERNAL = ("INTERNAL", 500)
-FAULT = "the server failed; its log has the reason"  # what a client is told of an error that is not about its request
+FAULT = "the server failed; its log has the reason"  # the message to a client for an error that is not about its request
 # Load is RESOURCE_EXHAUSTED, not UNAVAILABLE: the latter pages operators and invites retries.
 CODES: dict[type[ServingError], tuple[str, int]] = {
     RequestError: ("INVALID_ARGUMENT", 400),

@@ -1,4 +1,4 @@
-"""The element types of the Open Inference Protocol, beside disc's and NumPy's."""
+"""The element types of the Open Inference Protocol, with disc's and NumPy's names."""
 
 from __future__ import annotations
 

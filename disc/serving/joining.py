@@ -1,4 +1,4 @@
-"""How requests become one call of the model, and how its results are told apart again."""
+"""How requests become one call of the model, and how its results are split again."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ import sys
 import threading
 import time
 
-SELDOM_S = 10.0  # how often the same is said
+SELDOM_S = 10.0  # at most one message of a kind in this time
 _LOGGER = logging.getLogger("disc.serving")
-_seldom: dict[str, tuple[float, int]] = {}  # by what is said: when it was said last, and how often it was not said since
+_seldom: dict[str, tuple[float, int]] = {}  # by message: when it was last logged, and how often it was suppressed since
 _seldom_lock = threading.Lock()
 
 
@@ -31,7 +31,7 @@ def _line(event: str, **fields: object) -> str:
 
 
 def _unsaid(message: str) -> int | None:
-    """None: it was said a moment ago."""
+    """None: it was logged a moment ago."""
     now = time.monotonic()
     with _seldom_lock:
         last, unsaid = _seldom.get(message, (-SELDOM_S, 0))

@@ -159,7 +159,7 @@ class Repository:
             ) from error
 
     def _check_names(self, folder: _Folder) -> None:
-        """Whether there is something to serve, and the settings speak of nothing else."""
+        """Whether there is something to serve, and the settings name no other model."""
         unknown = sorted(set(self._settings.models) - set(folder.models))
         problem = ""
         if not folder.models:

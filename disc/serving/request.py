@@ -1,4 +1,4 @@
-"""Inference requests and answers, whatever protocol brought them."""
+"""Inference requests and answers, independent of the protocol."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from disc.serving.tensors import Array, GivenTensor, array_of, bytes_of
 Parameter = bool | int | float | str
 SEQUENCE_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end")
 _DIGITS = 20  # a number of 63 bits has fewer
-EMPTY_FINAL = "triton_enable_empty_final_response"  # speaks of streams; clients such as perf_analyzer send it with every request
+EMPTY_FINAL = "triton_enable_empty_final_response"  # concerns streams; clients such as perf_analyzer send it with every request
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ from disc.serving.settings import Limits, ServerSettings
 from disc.serving.shared_memory import Regions
 from disc.serving.tracing import make_spans
 
-SPARE_THREADS = MOST_WATCHERS + 3 * MOST_STREAMS + 16  # beside inference: what may stay open, and health checks
-SPARE_FILES = 24  # open files beside connections: gRPC's own, models, regions
+SPARE_THREADS = MOST_WATCHERS + 3 * MOST_STREAMS + 16  # besides inference: what may stay open, and health checks
+SPARE_FILES = 24  # open files besides connections: gRPC's own, models, regions
 REFUSAL_S = 0.05  # after a drain: how long refusals may take to reach clients
 
 _M_ARENA_MAX = -8  # malloc.h of glibc
@@ -52,14 +52,14 @@ def most_files() -> None:
 
 
 def _patience(limits: Limits) -> Patience:
-    """Of a message gRPC tells nothing before it is complete, so each may take as long as the largest may; the slowest go first when half of
-    the requests that the server answers at a time wait for their message."""
+    """gRPC reports nothing of a message before it is complete, so each may take as long as the largest may; the slowest go first when half
+    of the requests that the server answers at a time wait for their message."""
     longest = limits.arrival_s + limits.message_bytes / limits.arrival_rate
     return Patience(limits.arrival_s, longest, limits.stream_idle_s, max(limits.requests // 2, 1))
 
 
 def connections_of_each(wanted: int) -> int:
-    """How many connections gRPC and HTTP may each have, so that this process can open the files that it needs beside them."""
+    """How many connections gRPC and HTTP may each have, so that this process can open the other files that it needs."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most == resource.RLIM_INFINITY:
         return wanted

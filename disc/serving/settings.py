@@ -205,7 +205,7 @@ def _read(kind: type[Settings], table: Mapping[str, object], where: str, base: S
 
 
 def _value(kind: object, value: object, where: str) -> object:
-    """`value` as the type `kind` wants it."""
+    """`value` converted to the type of `kind`."""
     options = [each for each in typing.get_args(kind) if each is not type(None)] if isinstance(kind, types.UnionType) else [kind]
     wanted = options[0]
     if isinstance(wanted, type) and dataclasses.is_dataclass(wanted):

@@ -76,7 +76,7 @@ class Regions:
             raise UnsupportedRequestError("shared memory is switched off on this server")
 
     def register(self, name: str, key: str, offset: int, size: int) -> None:
-        """Opens a region. Raises RequestError; the messages tell nothing about other files."""
+        """Opens a region. Raises RequestError; the messages reveal nothing about other files."""
         self._check_enabled()
         if not name or len(name) > 255:
             raise RequestError("a region needs a name of at most 255 characters")

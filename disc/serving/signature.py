@@ -47,7 +47,7 @@ class Signature:
     """The inputs, outputs, symbols and the batch dim of one model."""
 
     def __init__(self, manifest: Manifest) -> None:
-        """Of a packed program, what it takes and gives is told of the program that it was: packing is the server's business.
+        """The inputs and outputs of a packed program are described as those of the program before packing, which is the server's concern.
 
         Raises ArtifactError for a manifest that contradicts itself.
         """

@@ -63,7 +63,7 @@ def elements(name: str, shape: Sequence[int], limits: Limits) -> int:
         raise RequestError(f"input '{name}' has {len(shape)} dims; at most {MAX_RANK} are accepted")
     if any(size < 0 for size in shape):
         raise RequestError(f"input '{name}' has a negative dim in its shape {list(shape)}")
-    # Dims beside a zero count as well: other tensors may have them without the zero.
+    # Dims next to a zero count as well: other tensors may have them without the zero.
     largest = max(math.prod(shape), *shape, 0) if shape else 1
     if largest > limits.elements:
         raise RequestError(f"input '{name}' has the shape {list(shape)}; at most {limits.elements} elements are accepted")

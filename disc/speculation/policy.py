@@ -3,7 +3,7 @@ are not in the family that it was fitted to.
 
 A rule says, of a product whose sizes are known as far as the compiler knows them, for which numbers of rows and threads it takes a schedule
 of its own. `apply_rules` prunes the tree and puts the rules on top; code generation gets the result. `disc tune` and
-`tools/profile_gemm.py --report` print what the data say of each rule (`judge.py`).
+`tools/profile_gemm.py --report` print what the data say of each rule (`quality.py`).
 """
 
 from __future__ import annotations

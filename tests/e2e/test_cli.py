@@ -302,7 +302,7 @@ def test_tune_measures_goes_on_and_is_used(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(policy, "RULED", ((64, 1024),))
     monkeypatch.setattr(policy, "RULED_ROWS", (6, 16))
     assert main(["tune", "--threads", "1", "--minutes", "0"]) == 1
-    assert "it goes on from here" in capsys.readouterr().err
+    assert "it continues from here" in capsys.readouterr().err
     assert main(["tune", "--threads", "1"]) == 0
     printed = capsys.readouterr().out
     assert "12 sizes" in printed and "rule split k: decides at 1 sizes\n  without  1 sizes" in printed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,21 @@ FOREIGN = {
     "disc.rank": "an op tried on a branch of its own",
     "sequence_starts": "put together by `pack-sequences`",
     "sequence_ends": "put together by `pack-sequences`",
+}
+# Files of other projects, or made by a command, that comments and docstrings name.
+ELSEWHERE = {
+    "malloc.h",
+    "job.json",
+    "schedules.json",
+    "order.json",
+    "model.py",
+    "result.json",
+    "broken.mlir",
+    "before.json",
+    "after.json",
+    "RESULT.json",
+    "FILE.json",
+    "JOB.json",
 }
 # Files that only a user has, or that a command writes.
 MADE = {"model.disc", "serve.toml", "encoder.py", "fast.py", "tour.py", "ask.py", "accuracy.md"}
@@ -116,6 +132,20 @@ def test_commands_and_links_are_there(document: str) -> None:
     modules = {name for name in re.findall(r"python -m ([\w.]+)", text) if importlib.util.find_spec(name) is None}
     links = {link for link in re.findall(r"\]\(([\w./-]+)\)", text) if not (ROOT / document).parent.joinpath(link).exists()}
     assert not scripts | modules | links
+
+
+def file_names_in_comments(path: Path) -> Iterator[str]:
+    with tokenize.open(path) as stream:
+        for token in tokenize.generate_tokens(stream.readline):
+            if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and token.string.startswith('"""')):
+                yield from re.findall(r"(?<![\w./*<-])((?:[\w.]+/)*\w+\.(?:py|cc|h|html|md|sh|json))\b", token.string)
+
+
+def test_files_that_comments_name_are_there() -> None:
+    sources = [path for path in files() if path.suffix == ".py" and path.parts[0] in ("disc", "tools", "bench")]
+    named = {(path.as_posix(), name) for path in sources for name in file_names_in_comments(ROOT / path)}
+    missing = {(path, name) for path, name in named if Path(name).name not in ELSEWHERE and not is_file(name)}
+    assert len(named) > 50 and not {pair for pair in missing if "transformers/" not in pair[1]}
 
 
 def test_what_is_not_there_is_found() -> None:

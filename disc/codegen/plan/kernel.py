@@ -34,7 +34,7 @@ class PackedWeight:
     the panels are array[panel][k // group][column][k % group], zeros beyond k. block, scales: after the rows of every `block` values of k
     (0 = none) follows a row of f32, one per column, out of the kernel input `scales`: array[n][k / block], row-major. tile: where it is not
     0, k is (3, 3, channels), and before these panels come those of the weights transformed for tiles of so many outputs
-    (`codegen/winograd.py`), with k of ((tile + 2)^2, channels).
+    (`codegen/plan/winograd.py`), with k of ((tile + 2)^2, channels).
     """
 
     argument: int

@@ -1,7 +1,8 @@
 """The transform of weights for Winograd's minimal filtering ("Fast Algorithms for Convolutional Neural Networks", Lavin and Gray 2015).
 
 F(m x m, 3x3) computes tiles of m x m outputs of a 3x3 convolution, Y = A^T [sum over channels of (G g G^T) * (B^T d B)] A, from weights
-g and patches d of (m + 2) x (m + 2), with (m + 2)^2 multiplications instead of 9 m^2. What kernels do of it: `x86/winograd_transforms.py`.
+g and patches d of (m + 2) x (m + 2), with (m + 2)^2 multiplications instead of 9 m^2. What kernels do of it:
+`x86/conv/winograd_transforms.py`.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def convolve(
 
 
 def transposed_weight(e: Emitter, weight: Tensor, groups: int) -> Tensor:
-    """[in, out / groups, *k] of a transposed convolution → [out, in / groups, *k], turned around in space."""
+    """[in, out / groups, *k] of a transposed convolution → [out, in / groups, *k], flipped in space."""
     space = list(range(2, weight.rank))
     into, out = weight.shape[0], weight.shape[1]
     if not isinstance(into, int) or not isinstance(out, int):

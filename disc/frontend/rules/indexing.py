@@ -165,7 +165,7 @@ def scatter_at(e: Emitter, x: Tensor, indices: Tensor, updates: Tensor, dims: Se
 
 
 def _with_dims(e: Emitter, x: Tensor) -> Tensor:
-    """A tensor without dims as one of one element, for which PyTorch takes it beside others with a dim."""
+    """A tensor without dims as one of one element, as PyTorch treats it among others with a dim."""
     return x if x.rank else e.reshape(x, (1,))
 
 

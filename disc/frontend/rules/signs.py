@@ -60,7 +60,7 @@ def hypot(e: Emitter, call: Call) -> Tensor:
         greater, less = e.binary("maximum", left, right), e.binary("minimum", left, right)
         zero = e.compare("eq", greater, e.scalar(0.0, greater.dtype))
         infinity = e.scalar(math.inf, greater.dtype)
-        infinite = e.binary("or", e.compare("eq", left, infinity), e.compare("eq", right, infinity))  # also beside a NaN
+        infinite = e.binary("or", e.compare("eq", left, infinity), e.compare("eq", right, infinity))  # also where the other is NaN
         ratio = e.binary("divide", less, e.select(zero, e.scalar(1.0, greater.dtype), greater))
         root = e.unary("sqrt", e.binary("add", e.binary("multiply", ratio, ratio), e.scalar(1.0, greater.dtype)))
         return e.select(infinite, infinity, e.binary("multiply", greater, root))

@@ -1,6 +1,6 @@
 """The NumPy oracle: runs modules of the stages `named` and `fused`, and plain StableHLO with static shapes.
 
-How tensors are held in arrays is described in `interp_values.py` (bf16: float32 arrays of bf16 values). It is written to be
+How tensors are held in arrays is described in `values.py` (bf16: float32 arrays of bf16 values). It is written to be
 correct first; `fold-constants` runs it on constant subgraphs and the tests compare every pass and the compiled code with it.
 """
 

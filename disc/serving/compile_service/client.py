@@ -33,7 +33,7 @@ class Service:
     """Where a compile service is.
 
     address: "host:port". ca: PEM file of the authority that signed its certificate; None = no TLS. certificate, key: PEM files of this
-    client's own, where the service wants one. token: a bearer token.
+    client's own, where the service requires one. token: a bearer token.
     """
 
     address: str
@@ -176,7 +176,7 @@ def _fetch(channel: grpc.Channel, service: Service, done: Message, output: Path)
 
 
 def _told(error: grpc.RpcError, service: Service) -> DiscError:
-    """What the service said, as an error of ours."""
+    """The service's error status as an exception of disc.errors."""
     assert isinstance(error, grpc.Call)
     trailing = cast("Sequence[tuple[str, str | bytes]]", error.trailing_metadata() or ())
     kind = next((str(value) for name, value in trailing if name == KIND), error.code().name)

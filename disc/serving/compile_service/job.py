@@ -65,7 +65,7 @@ def _compile(request: Request) -> Executable:
     options = Options(threads=request.threads, dtype=request.dtype, cache=False, embed_stablehlo=request.embed_stablehlo)
     session = api.open_session(request.targets, options)
     if request.format == "stablehlo":
-        # The suffix is what the front end goes by; it tells text from bytecode itself.
+        # The front end chooses by the suffix; it distinguishes text from bytecode itself.
         return api.compile_program(Path("program").rename("program.mlirbc"), session, _step)
     if request.format != "imported":
         raise UnsupportedFormatError(f"there is no format {request.format!r}")

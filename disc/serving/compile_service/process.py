@@ -43,8 +43,8 @@ def what_is_closed(folder: Path) -> Mapping[str, str]:
 def run_job(folder: Path, settings: CompileSettings, on_stage: Callable[[str, int], None], withdrawn: Callable[[], bool]) -> Path:
     """Compiles what lies in `folder`; returns the checked artifact in it.
 
-    on_stage: told what the compiler does. withdrawn: asked ten times a second whether to give up. Raises JobRefusedError, JobLimitError,
-    ModelFailedError, WithdrawnError.
+    on_stage: called with the compiler's current stage. withdrawn: polled ten times a second; True ends the job. Raises JobRefusedError,
+    JobLimitError, ModelFailedError, WithdrawnError.
     """
     process = _started(folder, settings)
     try:
@@ -161,7 +161,7 @@ def _too_large(what: str, limits: CompileLimits) -> JobLimitError:
 
 
 def _failure(said: Mapping[str, object], code: int, folder: Path, limits: CompileLimits) -> ServingError:
-    """What a job that did not end well comes to. said: its last words."""
+    """The error for a job that failed. said: the end of its standard error."""
     error = said.get("error")
     if isinstance(error, dict):
         fields = cast("dict[str, object]", error)
@@ -196,7 +196,7 @@ def _for_client(message: str, folder: Path) -> str:
 
 
 def _log_tail(path: Path) -> bytes:
-    """The end of what a worker said on standard error. Its folder is its own: the name may lead elsewhere by now."""
+    """The end of a worker's standard error. The worker owns its folder, so the name may lead elsewhere by now."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - (64 << 10)))

@@ -81,7 +81,8 @@ def _fields(job: Message) -> str:
 
 
 def receive(requests: Iterator[Message], job: Message, folder: Path, limits: CompileLimits) -> None:
-    """Writes the files of a job: what `requests` bring, of the sizes and hashes that were said. Raises RequestError, DeadlineError."""
+    """Writes the files of a job: the contents of `requests`, checked against the declared sizes and hashes. Raises RequestError,
+    DeadlineError."""
     rest = b""
     start, arrived = time.monotonic(), 0
     for name, blob in (("program", job.program), ("weights", job.weights)):
@@ -97,9 +98,9 @@ def receive(requests: Iterator[Message], job: Message, folder: Path, limits: Com
                 hashed.update(part)
                 missing -= len(part)
         if blob.size and hashed.digest() != blob.sha256:
-            raise RequestError(f"{name}: what arrived has another SHA-256 than was said")
+            raise RequestError(f"{name}: the bytes received have another SHA-256 than declared")
     if rest:
-        raise RequestError("more bytes arrived than were said")
+        raise RequestError("more bytes received than declared")
     (folder / "job.json").write_text(_fields(job))
 
 

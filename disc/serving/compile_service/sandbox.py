@@ -52,7 +52,7 @@ def confine(limits: Confinement) -> Mapping[str, str]:
     ):  # fmt: skip
         most = resource.getrlimit(what)[1]
         value = value if most == resource.RLIM_INFINITY else min(value, most)
-        resource.setrlimit(what, (value, value + 5 if what == resource.RLIMIT_CPU else value))  # SIGXCPU first, which can be told apart
+        resource.setrlimit(what, (value, value + 5 if what == resource.RLIMIT_CPU else value))  # SIGXCPU first, which can be distinguished
     return found
 
 

@@ -25,7 +25,7 @@ from disc.serving.logs import log
 from disc.serving.messages import message
 
 PIECE = 1 << 20  # bytes of one message of Fetch
-LOOK_S = 1.0  # how often a client that waits is told that the job goes on
+LOOK_S = 1.0  # how often a waiting client is informed that the job is still running
 SPARE_THREADS = MOST_WATCHERS + 32  # for Status, Cancel, Fetch, health and reflection when all others wait
 
 _REQUEST, _EVENT, _ID, _PIECE = (message(f"disc.v1.{name}") for name in ("CompileRequest", "CompileEvent", "JobId", "Piece"))

@@ -87,7 +87,7 @@ class HealthService:
         try:
             if name not in self._names:
                 yield _STATUS(status=SERVICE_UNKNOWN).SerializeToString()
-                while context.is_active():  # the protocol wants the call to stay open
+                while context.is_active():  # the protocol requires the call to stay open
                     self._core.wait_change(self._core.ready, LOOK_S)
                 return
             ready = self._core.ready

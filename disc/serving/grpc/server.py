@@ -15,12 +15,12 @@ from disc.errors import ConfigurationError
 from disc.serving.settings import Tls
 from disc.serving.tls import credentials
 
-HEADROOM = 64 << 10  # bytes of a message beside its payload: names, shapes
+HEADROOM = 64 << 10  # bytes of a message besides its payload: names, shapes
 
 
 @dataclass(frozen=True)
 class Connections:
-    """most: at a time; more are refused. hello_s: seconds in which a client must begin to speak HTTP/2. idle_s: without a call."""
+    """most: at a time; more are refused. hello_s: seconds within which a client must start HTTP/2. idle_s: without a call."""
 
     most: int
     hello_s: float

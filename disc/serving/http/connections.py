@@ -52,7 +52,7 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def log_exception(self, *words: object, exc_info: object = None, **_: object) -> None:
-        """What aiohttp would print with a traceback; of requests that are no HTTP, which the client is told, nothing."""
+        """What aiohttp would print with a traceback; nothing for requests that are not HTTP, since the client gets the error."""
         if not isinstance(exc_info, HttpProcessingError):
             log_seldom("http", message=str(words[0]) if words else "", error=repr(exc_info or sys.exc_info()[1]))
 

@@ -113,7 +113,7 @@ def describe() -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What became of one model. node: where. error: what `disc compile` said, or None. artifact: its file, empty with an error."""
+    """What became of one model. node: where. error: the message of `disc compile`, or None. artifact: its file, empty with an error."""
 
     node: str
     seconds: float

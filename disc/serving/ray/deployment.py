@@ -8,7 +8,7 @@
     deploy("/mnt/models", autoscaling={"min_replicas": 1, "max_replicas": 8})
 
 Clients of the Open Inference Protocol then send their requests to port 9000 of any node, as to `disc serve`. With more than one application
-on the cluster, Ray wants the metadata `application` (the `name` given to `deploy`) beside each request. The HTTP form is below `route`.
+on the cluster, Ray requires the metadata `application` (the `name` given to `deploy`) with each request. The HTTP form is below `route`.
 
 Ray itself runs code that whoever reaches its ports sends: keep these within the cluster. Its gRPC proxy listens on every interface.
 """

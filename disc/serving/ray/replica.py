@@ -247,7 +247,7 @@ class Replica:
 
     @property
     def answered(self) -> int:
-        """Requests answered so far, be it by an error."""
+        """Requests answered so far, errors included."""
         return self._core.answered
 
     @property

@@ -1,4 +1,4 @@
-"""Winograd convolutions: 3x3 by strides of 1, channels last, in tiles of 4x4 or 2x2 outputs (`codegen/winograd.py` has the source).
+"""Winograd convolutions: 3x3 by strides of 1, channels last, in tiles of 4x4 or 2x2 outputs (`codegen/plan/winograd.py` has the source).
 
 A task is (block of tiles, panel of output channels), panels fastest: the patches of its tiles are transformed into scratch, unless the task
 before did that, and multiplied by the transformed weights, position by position; the products of a tile are transformed into sums, which

@@ -1,4 +1,5 @@
-"""Functions that transform the patches and the results of Winograd convolutions (`codegen/winograd.py`), a vector of channels at a time.
+"""Functions that transform the patches and the results of Winograd convolutions (`codegen/plan/winograd.py`), a vector of channels at a
+time.
 
 `void source(table: const f32*[patch][ENTRY], target: f32*, step: elements, channels: i64)` writes B^T d B of the patch d whose rows of
 channels the table lists, `step` elements from position to position. `i1 result(products: const f32*, step: elements, sums: f32*, width:

@@ -1,4 +1,4 @@
-"""erf, erfc and erf_inv. f32 erf is its own short code; f32 erfc and erf_inv go through f64 (see math.py)."""
+"""erf, erfc and erf_inv. f32 erf is its own short code; f32 erfc and erf_inv go through f64 (see functions.py)."""
 
 from disc.codegen.x86.math import pieces as math_pieces
 from disc.codegen.x86.math.coefficients import (

@@ -160,7 +160,7 @@ Status ArtifactFile::remap(int descriptor) {
   if (fstat(descriptor, &info) != 0) return error(RAL_ERROR_INTERNAL, std::string("ral_remap_file: ") + strerror(errno));
   if (bytes_.empty() || static_cast<size_t>(info.st_size) != bytes_.size())
     return error(RAL_ERROR_INTERNAL, "ral_remap_file: not a copy of the file that was loaded");
-  // The kernel exchanges the pages in one step: whoever touches them meanwhile waits.
+  // The kernel exchanges the pages in one step: a thread that touches them in the meantime waits.
   auto* place = const_cast<uint8_t*>(bytes_.data());
   if (mmap(place, bytes_.size(), PROT_READ, MAP_PRIVATE | MAP_FIXED, descriptor, 0) == MAP_FAILED)
     return error(RAL_ERROR_MEMORY, std::string("cannot be mapped again: ") + strerror(errno));

@@ -1,4 +1,4 @@
-// The check of an artifact's weights against their hash, which runs beside whatever the caller does after loading.
+// The check of an artifact's weights against their hash, which runs in the background after loading.
 #pragma once
 
 #include <array>

@@ -79,7 +79,7 @@ void append(std::vector<std::string_view>& list, const std::string_view (&names)
   list.insert(list.end(), names, names + N);
 }
 
-// The features of a level; a level that is not known stands for itself, and no CPU has it.
+// The features of a level; an unknown level is taken as a feature, which no CPU has.
 std::vector<std::string_view> level_features(std::string_view level) {
   std::vector<std::string_view> features;
   if (level == "x86-64") return features;

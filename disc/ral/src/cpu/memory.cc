@@ -17,7 +17,7 @@ constexpr int64_t kHugePage = 2 << 20;                 // bytes, x86-64
 constexpr int64_t kHugePageThreshold = 2 * kHugePage;  // below, alignment would waste more than it saves
 constexpr int64_t kLargest = int64_t{1} << 47;         // the user address space of x86-64
 constexpr int64_t kPage = 4096;
-constexpr int64_t kReusedBytes = 64 << 10;  // smaller results come from the allocator, which seldom gives their pages back
+constexpr int64_t kReusedBytes = 64 << 10;  // smaller results come from the allocator, which rarely returns their pages
 constexpr int64_t kIdleBytes = 256 << 20;   // of all blocks that wait for another result
 constexpr size_t kIdleBlocks = 64;          // of them: those of a few calls at once, and few enough to look through
 
@@ -157,7 +157,7 @@ void* Block::reserve(int64_t bytes) noexcept {
     if (data_) munmap(data_, static_cast<size_t>(capacity_));
     data_ = nullptr;
     used_ = 0;
-    // Half as much again: addresses cost nothing until they are used, and sizes that grow slowly seldom need a new block.
+    // Half as much again: addresses cost nothing until they are used, and sizes that grow slowly rarely need a new block.
     capacity_ = std::min(pages + pages / 2, kLargest) / kPage * kPage;
     data_ = map(capacity_);
     if (!data_) data_ = map(capacity_ = pages);

@@ -18,7 +18,7 @@ namespace {
 constexpr int32_t kMaxWorkers = 255;
 constexpr int32_t kSpins = 2000;  // about 30 us of `pause`: longer than the gap between two launches, shorter than a time slice
 
-// What a worker is at, in the low bits of its state; the other bits count the jobs it was offered, so that no two states are alike.
+// What a worker is doing, in the low bits of its state; the other bits count the jobs it was offered, so that no two states are equal.
 enum Phase : uint32_t {
   kAwake,    // idle, looks for a job
   kParked,   // idle, sleeps

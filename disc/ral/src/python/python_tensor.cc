@@ -251,7 +251,7 @@ nb::object dlpack_capsule(nb::handle object) {
   return call_method(plain, "__dlpack__");
 }
 
-// The slow road, for tensors without the C exchange interface. The capsule is kept, not consumed: the memory is only borrowed.
+// The slow path, for tensors without the C exchange interface. The capsule is kept, not consumed: the memory is only borrowed.
 ral_tensor from_dlpack(nb::handle object, const Place& place, Keeper& keeper) {
   const auto device = reading(place, [&] { return nb::cast<std::pair<int32_t, int32_t>>(call_method(object, "__dlpack_device__")); });
   if (device.first != kDLCPU) return from_dl({nullptr, {device.first, device.second}, 0, {kDLInt, 8, 1}, nullptr, nullptr, 0}, place);

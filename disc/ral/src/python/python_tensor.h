@@ -37,7 +37,7 @@ ral_status without_gil(Body body) {
   return status;
 }
 
-// Raises the exception of disc.errors that stands for `status`.
+// Raises the exception of disc.errors that corresponds to `status`.
 [[noreturn]] void raise(ral_status status, const std::string& message);
 
 // How to make results of the kind that came in.
