@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-
-@dataclass(frozen=True)
-class Caches:
-    """Bytes that code may reckon with. l1, l2: of a core; last: of the smallest last-level cache, which cores share."""
-
-    l1: int
-    l2: int
-    last: int
+from disc.targets.thresholds import Caches, Thresholds
 
 
 @dataclass(frozen=True)
@@ -32,8 +25,8 @@ class Target:
 
     device: "cpu". level: the least that its processors have ("x86-64-v4"); level_features: what that means, by LLVM's names; features: what
     they have beyond it. native: this machine, of whose features a program keeps those that it needs. lanes: f32 in a vector register;
-    registers: vector registers; caches: in bytes; macs: multiply-adds of a core per cycle, by element of the operands ("f32", "bf16",
-    "i8": products of bytes summed in i32).
+    registers: vector registers; macs: multiply-adds of a core per cycle, by element of the operands ("f32", "bf16", "i8": products of
+    bytes summed in i32). thresholds: what its kernels decide by.
     """
 
     device: str
@@ -44,6 +37,7 @@ class Target:
     registers: int
     caches: Caches
     macs: tuple[tuple[str, int], ...]
+    thresholds: Thresholds
     native: bool = False
 
     @property

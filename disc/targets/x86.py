@@ -9,7 +9,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from disc.errors import TargetError
-from disc.targets.target import Caches, Feature, Target
+from disc.targets.target import Feature, Target
+from disc.targets.thresholds import Caches
+from disc.targets.x86_thresholds import x86_thresholds
 
 V3, V4 = "x86-64-v3", "x86-64-v4"
 LEVELS = (V3, V4)  # the lowest first
@@ -40,7 +42,7 @@ FEATURES: tuple[Feature, ...] = (
 _BY_NAME = {feature.name: feature for feature in FEATURES}
 USED = tuple(feature for feature in FEATURES if feature.elements)  # code is generated for them
 # Cores of servers since Skylake and Zen 2; last: no machine's last-level cache is smaller.
-_CACHES = Caches(l1=32 << 10, l2=1 << 20, last=1 << 20)
+_CACHES = Caches(l1=32 << 10, l2=1 << 20, last=1 << 20, line=64, l1_ways=8)
 # Multiply-adds of a core per cycle: two instructions on whole registers. `vdpbf16ps` multiplies pairs, `vpdpbusd` fours.
 _MACS = {V3: {"f32": 16}, V4: {"f32": 32}}
 _FEATURE_MACS = {"avx512bf16": ("bf16", 64), "avx512vnni": ("i8", 128)}
@@ -59,15 +61,17 @@ def read_target(name: str) -> Target:
 
 def _target(level: str, features: Sequence[Feature], native: bool = False) -> Target:
     rates = {**_MACS[level], **dict(_FEATURE_MACS[feature.name] for feature in features)}
+    registers = 32 if level == V4 else 16
     return Target(
         device="cpu",
         level=level,
         level_features=level_features(level),
         features=tuple(features),
         lanes=16 if level == V4 else 8,
-        registers=32 if level == V4 else 16,
+        registers=registers,
         caches=_CACHES,
         macs=tuple(rates.items()),
+        thresholds=x86_thresholds(registers, _CACHES),
         native=native,
     )
 

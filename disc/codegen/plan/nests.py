@@ -11,8 +11,6 @@ from disc.codegen.plan.probe import Probe, is_divided
 from disc.ir.graph import Node
 from disc.shapes import Dim, Truth
 
-MOST_PIECES = 64  # nests of one kernel: each is code of its own
-
 
 @dataclass(frozen=True)
 class LoopVariable:
@@ -42,16 +40,16 @@ def choose_nest(space: IndexSpace, dims: Sequence[Dim], leaves: frozenset[Node],
     return _merge(space, _split_up(space, _initial(space, dims, prefix), leaves, visit), leaves, visit)
 
 
-def choose_nests(space: IndexSpace, dims: Sequence[Dim], leaves: frozenset[Node], visit: Visit, prefix: str) -> list[Nest]:
+def choose_nests(space: IndexSpace, dims: Sequence[Dim], leaves: frozenset[Node], visit: Visit, prefix: str, most: int) -> list[Nest]:
     """As `choose_nest`, but a loop that runs over the parts of a concatenation becomes one nest per part, each with loops of its own.
 
-    Together the nests go through every element once, in order of the parts.
+    Together the nests go through every element once, in order of the parts. They are at most `most`.
     """
     pending, done = [_split_up(space, _initial(space, dims, prefix), leaves, visit)], []
     while pending:
         nest = pending.pop(0)
         pieces = _wanted_cut(space, nest, leaves, visit)
-        if pieces is None or len(pieces) + len(pending) + len(done) > MOST_PIECES:
+        if pieces is None or len(pieces) + len(pending) + len(done) > most:
             done.append(_merge(space, nest, leaves, visit))
         else:
             pending[:0] = [_split_up(space, piece, leaves, visit) for piece in pieces]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace, part_at, split_linear, view_index
 from disc.codegen.plan.nests import LoopVariable, Nest, Visit, choose_nest, choose_nests
@@ -13,6 +14,7 @@ from disc.ir.costs import node_cost, op_cost
 from disc.ir.graph import Body, Node, is_row_reduction
 from disc.ir.op_table import PARTIAL, PRODUCTS
 from disc.shapes import Dim, Truth
+from disc.targets.thresholds import RowThresholds
 
 Dominant = tuple[Node, Index]
 ChooseNests = Callable[[IndexSpace, Sequence[Dim], frozenset[Node], Visit, str], list[Nest]]
@@ -82,14 +84,16 @@ class RowPlan:
         return any(tile.columns for tile in self.tiles)
 
 
-def plan_kernel(space: IndexSpace, body: Body, kind: str) -> tuple[RowPlan, ...]:
+def plan_kernel(space: IndexSpace, body: Body, kind: str, limits: RowThresholds) -> tuple[RowPlan, ...]:
     """Plans a fusion of kind "loop" or "stitch": one plan, or one after the other for the parts of its concatenations."""
-    return _joined(_plan_loops(space, body)) if kind == "loop" else tuple(_plan_stitch(space, body, frozenset(), choose_nests))
+    if kind == "loop":
+        return _joined(_plan_loops(space, body, limits))
+    return tuple(_plan_stitch(space, body, frozenset(), partial(choose_nests, most=limits.nests), limits))
 
 
-def plan_rows(space: IndexSpace, body: Body, leaves: frozenset[Node]) -> RowPlan:
+def plan_rows(space: IndexSpace, body: Body, leaves: frozenset[Node], limits: RowThresholds) -> RowPlan:
     """Plans rows as those of a stitch fusion, all elements in the same loops. leaves: values of `body` that lie in memory like inputs."""
-    (plan,) = _plan_stitch(space, body, leaves, lambda *arguments: [choose_nest(*arguments)])
+    (plan,) = _plan_stitch(space, body, leaves, lambda *arguments: [choose_nest(*arguments)], limits)
     return plan
 
 
@@ -105,14 +109,14 @@ def _joined(plans: Sequence[RowPlan]) -> tuple[RowPlan, ...]:
     return tuple(found)
 
 
-def _plan_stitch(space: IndexSpace, body: Body, leaves: frozenset[Node], choose: ChooseNests) -> list[RowPlan]:
+def _plan_stitch(space: IndexSpace, body: Body, leaves: frozenset[Node], choose: ChooseNests, limits: RowThresholds) -> list[RowPlan]:
     """Paper §4.2, steps 1 to 3: dominants, group dims, propagation."""
     dims, rank = row_space(body)
     whole = space.env.product(dims)
     full, grouped = [], []
     for root in body.yields:
         (full if space.env.equal(space.env.product(root.dims), whole) is Truth.YES else grouped).append(root)
-    cached = _cached_rows(body, dims)
+    cached = _cached_rows(body, dims, limits.cached_cost)
     plans: list[RowPlan] = []
     for group, nests in _nests(space, dims, rank, full, grouped, leaves, choose):
         tiles = tuple(Tile(nest.variables, group.index + nest.index) for nest in nests)
@@ -168,7 +172,7 @@ def _stages(
     return tuple(tuple(dominant for dominant, each in rounds.items() if each == number) for number in range(1, last + 1))
 
 
-def _plan_loops(space: IndexSpace, body: Body) -> list[RowPlan]:
+def _plan_loops(space: IndexSpace, body: Body, limits: RowThresholds) -> list[RowPlan]:
     dims = max((root.dims for root in body.yields), key=lambda each: len([dim for dim in each if dim != ONE]))
 
     def visit(probe: Probe, index: Index) -> None:
@@ -186,7 +190,7 @@ def _plan_loops(space: IndexSpace, body: Body) -> list[RowPlan]:
         tile = Tile((lane,), nest.index, tuple(stage for stage in columns if stage))
         return RowPlan(dims, (), (), _in_input_order(space, nest, visit), (tile,), body.yields, ())
 
-    return [plan(nest) for nest in choose_nests(space, dims, frozenset(), visit, "d")]
+    return [plan(nest) for nest in choose_nests(space, dims, frozenset(), visit, "d", limits.nests)]
 
 
 def _in_input_order(space: IndexSpace, nest: Nest, visit: Visit) -> tuple[LoopVariable, ...]:
@@ -254,14 +258,15 @@ def _nests(
     return [(group, tiles(group)) for group in choose(space, group_dims, leaves, visit_group, "g")]
 
 
-def _cached_rows(body: Body, dims: tuple[Dim, ...]) -> tuple[Node, ...]:
-    """Values worth keeping as a row: read by a reduction and by something else, and dear to compute again."""
+def _cached_rows(body: Body, dims: tuple[Dim, ...], least: int) -> tuple[Node, ...]:
+    """Values worth keeping as a row: read by a reduction and by something else, and expensive to compute again: `least` vector
+    instructions."""
     chosen: list[Node] = []
     for node in body.nodes:
         if node.element == "i1" or op_cost(node) == 0 or node.op == "stablehlo.reduce" or len(set(node.uses)) < 2:
             continue
         feeds_reduction = any(user.op == "stablehlo.reduce" for user in node.uses)
-        if feeds_reduction and node.dims == dims and node_cost(node) >= 12:
+        if feeds_reduction and node.dims == dims and node_cost(node) >= least:
             chosen.append(node)
     return tuple(chosen)
 

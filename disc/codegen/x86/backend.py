@@ -57,11 +57,11 @@ class _X86:
                 return _Chosen(lambda name: emit_indirect(name, body, space, indirect))
             return _Chosen(lambda name: emit_compute(name, body, space, target, fusion.weights, tree))
         if kind in ("loop", "stitch"):
-            return _Chosen(lambda name: emit_rows(name, body, kind, space, target.lanes, fusion.guards))
+            return _Chosen(lambda name: emit_rows(name, body, kind, space, target, fusion.guards))
         if kind == "attention":
             return _Chosen(lambda name: emit_attention(name, body, space, target))
         if kind == "library":
-            return _Chosen(lambda name: emit_sequential(name, body, space, target.lanes))
+            return _Chosen(lambda name: emit_sequential(name, body, space, target))
         raise CompilerBug(f"fusion {fusion.name} has the unknown kind {kind!r}")
 
     def emit(self, name: str, fusion: Fusion, plan: KernelPlan, target: Target) -> Kernel:
@@ -86,15 +86,15 @@ X86 = _X86()
 
 def _window(fusion: Fusion, target: Target) -> Callable[[str], Kernel] | None:
     """The kernel of a fusion around one window."""
-    space, body, lanes = fusion.space(), fusion.body, target.lanes
-    last = read_last_window(space, body, lanes)
+    space, body = fusion.space(), fusion.body
+    last = read_last_window(space, body, target)
     if last is not None:
         return lambda name: emit_last_window(name, body, space, last)
-    window = read_window(space, body)
+    window = read_window(space, body, target)
     if window is None:
         return None
     emit = emit_pool if window.kernel_at is None else emit_window
-    return lambda name: emit(name, body, space, lanes, window)
+    return lambda name: emit(name, body, space, window)
 
 
 def _expansion(fusion: Fusion, target: Target) -> _Chosen | None:
@@ -102,9 +102,9 @@ def _expansion(fusion: Fusion, target: Target) -> _Chosen | None:
     if fusion.kind != "compute" or not any(node.integer("feature_group_count", 1) > 1 for node in fusion.body.nodes):
         return None
     space = fusion.space()
-    link = read_link(space, fusion.body, target.lanes)
+    link = read_link(space, fusion.body, target)
     product = fusion.maker(link.argument) if link is not None else None
     if link is None or product is None or product.kind != "compute":
         return None
     plan: Expansion | None = read_expansion(space, product.body, link, target, product.weights)
-    return None if plan is None else _Chosen(partial(emit_expansion, space=space, plan=plan, target=target), link.argument)
+    return None if plan is None else _Chosen(partial(emit_expansion, space=space, plan=plan), link.argument)

@@ -29,6 +29,7 @@ from disc.errors import CompilerBug
 from disc.ir.graph import Body, Node
 from disc.ir.op_table import ELEMENTWISE
 from disc.shapes import Dim, Truth
+from disc.targets.target import Target
 
 _IN_LINE = {ONE: load_contiguous, ONE * -1: load_reversed}  # by elements from lane to lane
 
@@ -66,10 +67,11 @@ Rule = Callable[["Emitter", Node, Index, "Predicate | None"], str]
 class Emitter(Lanes):
     """Values of nodes at indices.
 
-    rules: the ops that are neither element-wise nor views. leaves: nodes that are not to be emitted (inputs, a dot's tile) and where
-    they are instead.
+    target: what the code is made for. rules: the ops that are neither element-wise nor views. leaves: nodes that are not to be emitted
+    (inputs, a dot's tile) and where they are instead.
     """
 
+    target: Target
     rules: Mapping[str, Rule]
     leaves: dict[Node, Buffer | Override] = field(default_factory=dict)
     own_rules: dict[Node, Rule] = field(default_factory=dict)  # of single nodes, before those of their ops

@@ -14,6 +14,7 @@ from disc.errors import CompilerBug
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim, Truth
+from disc.targets.target import Target
 
 
 @dataclass(eq=False)
@@ -47,11 +48,17 @@ def body_symbols(space: IndexSpace, body: Body) -> tuple[str, ...]:
 
 
 def emit_function(
-    name: str, body: Body, outputs: tuple[Node, ...], symbols: tuple[str, ...], space: IndexSpace, lanes: int, emit: Callable[[Frame], None]
+    name: str,
+    body: Body,
+    outputs: tuple[Node, ...],
+    symbols: tuple[str, ...],
+    space: IndexSpace,
+    target: Target,
+    emit: Callable[[Frame], None],
 ) -> str:
     """The MLIR text of one kernel function. `emit` fills the body; inputs are bound as leaves, symbols as variables."""
-    b = Builder(lanes)
-    emitter = Emitter(b, space, RULES)
+    b = Builder(target.lanes)
+    emitter = Emitter(b, space, target, RULES)
     pointers = [_argument(b, number, "!llvm.ptr") for number in range(len(body.arguments) + len(outputs))]
     for argument, pointer in zip(body.arguments, pointers, strict=False):
         emitter.leaves[argument] = Buffer(pointer, argument.dims, argument.element)
@@ -108,6 +115,11 @@ def kernel_lines(body: Body) -> tuple[str, ...]:
 def kernel_ops(body: Body) -> tuple[str, ...]:
     """The ops in a kernel, in order."""
     return tuple(node.op for node in body.nodes if node.op != "input")
+
+
+def product_cost(target: Target, macs: Dim) -> Dim:
+    """Cycles of a task of so many multiply-adds."""
+    return macs // 32 + target.thresholds.task_cycles
 
 
 def traffic(space: IndexSpace, body: Body) -> Dim:

@@ -20,12 +20,6 @@ from disc.ir.graph import Node
 from disc.ir.reducers import IN_ORDER
 from disc.shapes import Dim
 
-CHAINS = 4  # accumulators that hide the latency of an addition where the loop does little else
-DEAR = 8  # ops per element from which on the loop does enough else
-IN_TURNS = 4  # vectors whose ops take turns where each is a long chain of them
-
-ROWS_AHEAD = 8  # fetched by a loop down several columns at once
-
 Place = Callable[[Sequence[Dim]], Sequence[Dim]]
 
 
@@ -134,7 +128,7 @@ def _reduce_columns(e: Emitter, wanted: Sequence[tuple[Node, Index]], predicate:
         variable = e.space.variable(name, extents[depth])
         pairs = list(zip(values, types, strict=True))
         with b.loop(b.index(0), b.scalar(extents[depth]), b.index(1), pairs) as loop, e.bind(name, loop.index):
-            e.ahead = _rows_ahead(name) if len(wanted) > 1 else None
+            e.ahead = _rows_ahead(name, e.target.thresholds.rows.columns_ahead) if len(wanted) > 1 else None
             loop.yields = nest(depth + 1, [*positions, variable], loop.carried)
             e.ahead = None
         return loop.results
@@ -145,12 +139,12 @@ def _reduce_columns(e: Emitter, wanted: Sequence[tuple[Node, Index]], predicate:
         results = results[len(own) :]
 
 
-def _rows_ahead(name: str) -> Ahead:
-    """What the loop over `name` reads some rows later: the hardware does not foresee such strides."""
+def _rows_ahead(name: str, rows: int) -> Ahead:
+    """What the loop over `name` reads `rows` rows later: the hardware does not foresee such strides."""
 
     def ahead(node: Node, offset: Dim) -> Dim | None:
         del node
-        return offset.replace({name: Dim.symbol(name) + ROWS_AHEAD}) if name in offset.symbols() else None
+        return offset.replace({name: Dim.symbol(name) + rows}) if name in offset.symbols() else None
 
     return ahead
 
@@ -262,11 +256,11 @@ def _accumulated(e: Emitter, reductions: Sequence[_Reduction], limits: tuple[str
 
 def _unroll(e: Emitter, reductions: Sequence[_Reduction]) -> int:
     """Copies of the accumulators: enough chains to hide an addition's latency, but no more than a known row fills."""
-    inner = reductions[0].inner
-    if any(node_cost(source) > DEAR for each in reductions for source in each.sources):
+    inner, limits = reductions[0].inner, e.target.thresholds.rows
+    if any(node_cost(source) > limits.turn_cost for each in reductions for source in each.sources):
         return 1 << (max(1, in_turns(e) // len(reductions)).bit_length() - 1)
-    unroll = CHAINS
-    while unroll > 1 and (unroll * len(reductions) >= 2 * CHAINS or (inner.is_const and inner.const < unroll * e.b.lanes)):
+    unroll = limits.chains
+    while unroll > 1 and (unroll * len(reductions) >= 2 * limits.chains or (inner.is_const and inner.const < unroll * e.b.lanes)):
         unroll //= 2
     return unroll
 
@@ -274,7 +268,7 @@ def _unroll(e: Emitter, reductions: Sequence[_Reduction]) -> int:
 def in_turns(e: Emitter) -> int:
     """How many vectors of dear values are computed side by side. One where results go past the caches: memory is what such kernels wait
     for, and more of their stores in a row wait for each other, the more so when memory is busy (measured: 1.04 to 0.85 with two)."""
-    return 1 if e.streams else IN_TURNS
+    return 1 if e.streams else e.target.thresholds.rows.turns
 
 
 def _accumulate(e: Emitter, reduction: _Reduction, positions: Sequence[Dim], own: list[str], name: str) -> list[str]:

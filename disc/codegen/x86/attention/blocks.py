@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from disc.codegen.plan.contraction import declare
 from disc.codegen.plan.index import ONE, ZERO, Index
-from disc.codegen.x86.attention.plan import KEY_BLOCK, Blocks
+from disc.codegen.x86.attention.plan import Blocks
 from disc.codegen.x86.attention.running_softmax import emit_row
 from disc.codegen.x86.attention.tiles import Panel, Task, TileRow, each_row, share, store_row
 from disc.codegen.x86.function import Frame, store_roots
@@ -73,8 +73,8 @@ def _emit_task(task: Task) -> None:
     least = keys
     if blocks.segments is None:
         least = b.op(f"arith.maxsi {keys}, {b.index(1)} : i64")  # without keys, one empty block makes zeros of the results
-    with b.loop(begin, least, b.index(KEY_BLOCK)) as block:
-        end = b.op(f"arith.minsi {b.op(f'arith.addi {block.index}, {b.index(KEY_BLOCK)} : i64')}, {keys} : i64")
+    with b.loop(begin, least, b.index(blocks.keys)) as block:
+        end = b.op(f"arith.minsi {b.op(f'arith.addi {block.index}, {b.index(blocks.keys)} : i64')}, {keys} : i64")
         declare(task.frame.emitter.space, blocks.first.contraction)
         _scores(task, block.index, end, step)
         count = b.op(f"arith.subi {end}, {block.index} : i64")
@@ -108,7 +108,7 @@ def _score_rows(task: Task) -> None:
     b = task.frame.b
     with b.loop(b.index(0), task.rows, b.index(1)) as row:
         slot = b.op(f"llvm.getelementptr {task.places['score_rows']}[{row.index}] : (!llvm.ptr, i64) -> !llvm.ptr, !llvm.ptr")
-        start = b.op(f"arith.muli {row.index}, {b.index(KEY_BLOCK * 4)} : i64")
+        start = b.op(f"arith.muli {row.index}, {b.index(task.blocks.keys * 4)} : i64")
         b.statement(f"llvm.store {address(b, task.buffer('scores', 'i8'), start)}, {slot} : !llvm.ptr, !llvm.ptr")
 
 
@@ -175,7 +175,7 @@ def _score_row(task: Task, begin: str) -> Callable[[TileRow], None]:
     def store(row: TileRow) -> None:
         def put(indices: dict[Node, Index]) -> None:
             scores = task.blocks.scores
-            e.store(target, row.number * KEY_BLOCK + Dim.symbol("gn") - Dim.symbol(name), e.value(scores, indices[scores]))
+            e.store(target, row.number * task.blocks.keys + Dim.symbol("gn") - Dim.symbol(name), e.value(scores, indices[scores]))
 
         with e.bind(name, begin):
             store_row(task, task.blocks.first, row, lambda value: value, put)

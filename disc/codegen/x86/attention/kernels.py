@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from disc.codegen.plan.attention import read_attention, rows_between
-from disc.codegen.plan.contraction import Contraction, declare, read_contraction
+from disc.codegen.plan.contraction import declare, read_contraction
 from disc.codegen.plan.index import IndexSpace
 from disc.codegen.plan.kernel import Kernel, Version
 from disc.codegen.plan.rows import RowPlan, plan_rows
 from disc.codegen.plan.softmax import read_causal, read_segments, read_softmax
 from disc.codegen.x86.attention.blocks import Blocks, emit_blocks
-from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
+from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, product_cost, rounded_up, traffic
 from disc.codegen.x86.gemm.kernels import emit_columns
 from disc.codegen.x86.gemm.plan import Gemm, micro_kernels, plan_gemm
 from disc.codegen.x86.memory import Buffer, address
@@ -26,19 +26,23 @@ from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim
 from disc.targets.target import Target
 
-BLOCK = 96  # rows of a task: the packed keys of a panel serve all of them; 96 rows of 1024 scores are 384 KiB, within an L2
-
 
 class _Rows:
     """The parts of a fusion whose rows are kept whole: two contractions, the scores between the first and the rows, the rows' result."""
 
     def __init__(self, space: IndexSpace, body: Body, target: Target) -> None:
         first, second, self.scores, self.probability = read_attention(body)
+        self.block = target.thresholds.attention.block
         self.first = _plan(space, body, first, target, (self.scores,), frozenset())
         rows = rows_between(body, self.scores, self.probability)
-        self.rows: RowPlan = plan_rows(space, rows, frozenset({self.scores}))
+        self.rows: RowPlan = plan_rows(space, rows, frozenset({self.scores}), target.thresholds.rows)
         self.second = _plan(space, body, second, target, body.yields, frozenset({self.probability}))
         self.length = self.first.contraction.n
+
+    @property
+    def blocks(self) -> Dim:
+        """Tasks of a batch."""
+        return (self.first.contraction.m + (self.block - 1)) // self.block
 
     def row_bytes(self, space: IndexSpace) -> Dim:
         """Scratch of the row caches of the softmax."""
@@ -50,7 +54,7 @@ class _Rows:
         second = rounded_up(self.first.scratch(), 64)
         rows = second + rounded_up(self.second.scratch(), 64)
         scores = rows + self.row_bytes(space)
-        return second, rows, scores, scores + self.length * (BLOCK * 4) + 64
+        return second, rows, scores, scores + self.length * (self.block * 4) + 64
 
 
 def emit_attention(name: str, body: Body, space: IndexSpace, target: Target) -> Kernel:
@@ -68,17 +72,17 @@ def emit_attention(name: str, body: Body, space: IndexSpace, target: Target) -> 
         micro = micro_kernels(rows.first) + micro_kernels(rows.second)
         notes = (
             "no softmax, so rows are kept whole: "
-            f"scores of {BLOCK} rows at a time stay in scratch, no buffer of {rows.first.contraction.m} x {rows.length} scores",
+            f"scores of {rows.block} rows at a time stay in scratch, no buffer of {rows.first.contraction.m} x {rows.length} scores",
             *(f"row of {node.name} kept in scratch between stages" for node in rows.rows.cached),
         )
-        scratch, tasks = rows.offsets(space)[3], _blocks(rows.first.contraction)
+        scratch, tasks = rows.offsets(space)[3], rows.blocks
         one, two, keys, known = rows.first.contraction, rows.second.contraction, rows.length, True
         emit = lambda frame: _emit(frame, rows, body)  # noqa: E731
     notes = (*notes, *_gathered(body))
-    symbols = body_symbols(space, body)
-    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target.lanes, emit)
+    symbols, block = body_symbols(space, body), target.thresholds.attention.block
+    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target, emit)
     return Kernel(
-        name, "attention", (Version(f"{name}_v0"),), symbols, one.batch * tasks, (one.k + two.n) * keys * (BLOCK // 32) + 64,
+        name, "attention", (Version(f"{name}_v0"),), symbols, one.batch * tasks, product_cost(target, (one.k + two.n) * keys * block),
         scratch, source, kernel_lines(body), kernel_ops(body), notes,
         flops=one.batch * one.m * keys * (one.k + two.n) * 2 if known else None,
         bytes=traffic(space, body), micro_kernels=tuple(dict.fromkeys(micro)), functions=functions,
@@ -112,24 +116,20 @@ def _plan(space: IndexSpace, body: Body, node: Node, target: Target, roots: tupl
     return gemm
 
 
-def _blocks(contraction: Contraction) -> Dim:
-    return (contraction.m + (BLOCK - 1)) // BLOCK
-
-
 # --- emission -----------------------------------------------------------------------------------------------------------
 
 
 def _emit(frame: Frame, parts: _Rows, body: Body) -> None:
     b, e = frame.b, frame.emitter
     c = parts.first.contraction
-    blocks = _blocks(c)
+    blocks = parts.blocks
     with b.loop(frame.begin, frame.end, b.index(1)) as task:
         position = e.space.variable("gtask", c.batch * blocks)
         with e.bind("gtask", task.index):
             batch = e.space.divide(position, blocks)
             number, block = b.scalar(batch), b.scalar(position - batch * blocks)
-            low = b.op(f"arith.muli {block}, {b.index(BLOCK)} : i64")
-            high = b.op(f"arith.minsi {b.op(f'arith.addi {low}, {b.index(BLOCK)} : i64')}, {b.scalar(c.m)} : i64")
+            low = b.op(f"arith.muli {block}, {b.index(parts.block)} : i64")
+            high = b.op(f"arith.minsi {b.op(f'arith.addi {low}, {b.index(parts.block)} : i64')}, {b.scalar(c.m)} : i64")
             with e.bind("gb", number):
                 _emit_block(frame, parts, body, number, (low, high))
 

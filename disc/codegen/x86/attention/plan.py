@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from disc.codegen.plan.index import ZERO
 from disc.codegen.plan.softmax import Causal, Segments, Softmax
 from disc.codegen.x86.function import rounded_up
-from disc.codegen.x86.gemm.dots import FEW, dots_name, dots_source, may_dot
+from disc.codegen.x86.gemm.dots import dots_name, dots_source, may_dot
 from disc.codegen.x86.gemm.plan import ROWS, Gemm
 from disc.ir.graph import Node
 from disc.shapes import Dim
-
-ROW_BLOCK = 96  # rows of a task, a multiple of ROWS: a packed panel of keys serves all of them
-KEY_BLOCK = 512  # with 96 rows: 192 KiB of scores, and 128 KiB of values of 64 columns, within an L2
 
 
 @dataclass(eq=False)
@@ -29,13 +26,23 @@ class Blocks:
     segments: Segments | None
 
     @property
+    def block(self) -> int:
+        """Rows of a task."""
+        return self.first.target.thresholds.attention.block
+
+    @property
+    def keys(self) -> int:
+        """Keys of a block."""
+        return self.first.target.thresholds.attention.keys
+
+    @property
     def columns(self) -> Dim:
         """Floats from row to row of the unfinished results."""
         return rounded_up(self.second.contraction.n, 16)
 
     def row_blocks(self) -> Dim:
         """Tasks of a batch."""
-        return (self.first.contraction.m + (ROW_BLOCK - 1)) // ROW_BLOCK
+        return (self.first.contraction.m + (self.block - 1)) // self.block
 
     def places(self) -> dict[str, Dim]:
         """Byte offsets in scratch; "end" is its size.
@@ -43,18 +50,18 @@ class Blocks:
         queries: packed rows of the first dot; keys, values: tile and panel of the first and of the second; then the row pointers of both,
         the scores, maxima, sums and scales of the rows, and the unfinished results.
         """
-        queries = rounded_up(self.first.contraction.k, 16) * (ROW_BLOCK * self.first.left_size) if self.first.left is None else ZERO
+        queries = rounded_up(self.first.contraction.k, 16) * (self.block * self.first.left_size) if self.first.left is None else ZERO
         sizes = {
             "queries": queries + self.first.left_offset,
             "keys": self.first.scratch(),
-            "values": Dim.of(self.second.tile_bytes + KEY_BLOCK * self.second.panel_step),
-            "query_rows": Dim.of(ROW_BLOCK * 8),
-            "score_rows": Dim.of(ROW_BLOCK * 8),
-            "scores": Dim.of(ROW_BLOCK * KEY_BLOCK * 4),
-            "maxima": Dim.of(ROW_BLOCK * 4),
-            "sums": Dim.of(ROW_BLOCK * 4),
-            "scales": Dim.of(ROW_BLOCK * 4),
-            "results": self.columns * (ROW_BLOCK * 4),
+            "values": Dim.of(self.second.tile_bytes + self.keys * self.second.panel_step),
+            "query_rows": Dim.of(self.block * 8),
+            "score_rows": Dim.of(self.block * 8),
+            "scores": Dim.of(self.block * self.keys * 4),
+            "maxima": Dim.of(self.block * 4),
+            "sums": Dim.of(self.block * 4),
+            "scales": Dim.of(self.block * 4),
+            "results": self.columns * (self.block * 4),
         }
         offsets: dict[str, Dim] = {}
         total = ZERO
@@ -68,7 +75,7 @@ class Blocks:
         m = self.first.contraction.m
         if not m.is_const or m.const == 0 or self.segments is not None:
             return tuple(range(1, ROWS + 1))
-        heights = {size for rows in parts_of(m.const, ROW_BLOCK) for size in parts_of(rows, ROWS)}
+        heights = {size for rows in parts_of(m.const, self.block) for size in parts_of(rows, ROWS)}
         return tuple(sorted(heights))
 
     def vector_counts(self, gemm: Gemm) -> tuple[int, ...]:
@@ -89,16 +96,16 @@ class Blocks:
     def functions(self) -> tuple[tuple[str, str], ...]:
         """The shared functions that the kernel calls beside micro-kernels, as (name, MLIR text)."""
         k = self.first.contraction.k
-        return ((dots_name(k.const), dots_source(k.const)),) if may_dot(self.first) else ()
+        return ((dots_name(k.const), dots_source(k.const, self.first.target.thresholds.gemm.dot_ahead)),) if may_dot(self.first) else ()
 
     def notes(self) -> tuple[str, ...]:
         c = self.first.contraction
         lines = [
-            f"running softmax: {ROW_BLOCK} rows x {KEY_BLOCK} keys of scores in scratch, no buffer of {c.m} x {c.n} scores",
+            f"running softmax: {self.block} rows x {self.keys} keys of scores in scratch, no buffer of {c.m} x {c.n} scores",
             f"rows of -inf alone give {'0' if self.softmax.safe else 'NaN'}",
         ]
         if may_dot(self.first):
-            lines.append(f"up to {FEW} rows: scores as dot products, keys read in place")
+            lines.append(f"up to {self.first.target.thresholds.gemm.dot_rows} rows: scores as dot products, keys read in place")
         if self.causal is not None:
             lines.append(
                 f"causal: row gm sees {self.causal.columns} keys, the rest is skipped in blocks unless a value there is not finite"

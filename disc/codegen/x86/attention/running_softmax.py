@@ -14,8 +14,6 @@ from disc.codegen.x86.math.lanes import Lanes
 from disc.codegen.x86.memory import Buffer
 from disc.shapes import Dim
 
-UNROLL = 4  # vectors at a time: they share the constants, and their sums hide each other's latency
-
 
 @dataclass(frozen=True)
 class RowState:
@@ -53,7 +51,7 @@ def emit_row(frame: Frame, row: RowState, count: str, first: str) -> None:
     A score of NaN or +inf makes NaN of the sum, so the maximum need not carry it.
     """
     b, e = frame.b, frame.emitter
-    m = Lanes(b, "f32")
+    m, unrolled = Lanes(b, "f32"), e.target.thresholds.attention.unrolled
     infinity, zero, vector = m.const(float("-inf")), m.const(0.0), b.vec("f32")
     scores = Buffer(row.scores, (), "f32")
     name = e.name("key")
@@ -63,7 +61,7 @@ def emit_row(frame: Frame, row: RowState, count: str, first: str) -> None:
         found = [_or_else(e, each, e.load(scores, Dim.symbol(each), None), infinity) for each in names]
         return [m.at_least(old, value) for value, old in zip(found, carried, strict=True)]
 
-    tops = e.lane_loop(name, b.index(0), count, Dim.symbol(name), UNROLL, [(infinity, vector)] * UNROLL, larger)
+    tops = e.lane_loop(name, b.index(0), count, Dim.symbol(name), unrolled, [(infinity, vector)] * unrolled, larger)
     old = b.op(f"arith.select {first}, {infinity}, {_load(b, row.maximum)} : {vector}")
     newest = m.at_least(old, _across(m, m.at_least, _tree(m.at_least, tops)))
     shift = m.select(m.compare("oeq", newest, infinity), zero, newest)
@@ -75,7 +73,7 @@ def emit_row(frame: Frame, row: RowState, count: str, first: str) -> None:
             e.store(Buffer(row.scores, (), row.stored), Dim.symbol(each), _rounded(b, value, row))
         return [m.add(old, _or_else(e, each, value, zero)) for each, value, old in zip(names, values, carried, strict=True)]
 
-    sums = e.lane_loop(name, b.index(0), count, Dim.symbol(name), UNROLL, [(zero, vector)] * UNROLL, total)
+    sums = e.lane_loop(name, b.index(0), count, Dim.symbol(name), unrolled, [(zero, vector)] * unrolled, total)
     before = b.op(f"arith.select {first}, {zero}, {_load(b, row.total)} : {vector}")
     _store(b, row.maximum, newest)
     _store(b, row.scale, scale)

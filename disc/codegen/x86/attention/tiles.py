@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from disc.codegen.plan.contraction import forward_indices
 from disc.codegen.plan.index import ONE, ZERO, Index
-from disc.codegen.x86.attention.plan import KEY_BLOCK, ROW_BLOCK, Blocks
+from disc.codegen.x86.attention.plan import Blocks
 from disc.codegen.x86.attention.running_softmax import RowState
 from disc.codegen.x86.emit import Predicate
 from disc.codegen.x86.function import Frame
@@ -44,12 +44,11 @@ class Task:
 
     def state(self, row: str) -> RowState:
         """What the softmax keeps of a row; probabilities are stored as the second dot reads them."""
-        b = self.frame.b
-        start = b.op(f"arith.muli {row}, {b.index(KEY_BLOCK * 4)} : i64")
+        b, blocks = self.frame.b, self.blocks
+        start = b.op(f"arith.muli {row}, {b.index(blocks.keys * 4)} : i64")
         scores = address(b, self.buffer("scores", "i8"), start)
         maximum, total, scale = (address(b, self.buffer(name), row) for name in ("maxima", "sums", "scales"))
-        blocks = self.blocks
-        return RowState(scores, maximum, total, scale, KEY_BLOCK, blocks.probability.element, blocks.second.form.left)
+        return RowState(scores, maximum, total, scale, blocks.keys, blocks.probability.element, blocks.second.form.left)
 
 
 def share(frame: Frame, number: str, whole: str, parts: str) -> tuple[str, str]:
@@ -95,7 +94,7 @@ def each_row(
     b, e = task.frame.b, task.frame.emitter
     place, pointers, k_step = names
     row_name, start_name = e.name("row"), e.name("start")
-    number, start = e.space.variable(row_name, Dim.of(ROW_BLOCK)), e.space.variable(start_name, Dim.of(ROW_BLOCK))
+    number, start = (e.space.variable(name, Dim.of(task.blocks.block)) for name in (row_name, start_name))
     with strips(task.frame.b, gemm, columns, panel.pointer) as (strip, moved), _tiles(task) as (low, count):
         array = b.op(f"llvm.getelementptr {task.places[pointers]}[{low}] : (!llvm.ptr, i64) -> !llvm.ptr, !llvm.ptr")
         tile = task.places[place]
@@ -128,7 +127,7 @@ def _fetch_beside(task: Task, gemm: Gemm, rows: tuple[str, str], column: str) ->
     first = b.op(f"arith.addi {task.low}, {rows[0]} : i64")
     with b.loop(first, b.op(f"arith.addi {first}, {rows[1]} : i64"), b.index(1)) as row, e.bind("gm", row.index):
         for buffer, offset in beside:
-            for start in range(0, gemm.width, 64 // ELEMENT_BYTES[buffer.element]):
+            for start in range(0, gemm.width, e.target.caches.line // ELEMENT_BYTES[buffer.element]):
                 with e.bind("gn", b.op(f"arith.addi {column}, {b.index(start)} : i64")):
                     prefetch(b, buffer, b.scalar(offset))
 

@@ -14,7 +14,7 @@ from disc.codegen.plan.contraction import trace_views
 from disc.codegen.plan.index import ONE, IndexSpace
 from disc.codegen.plan.kernel import Kernel, PackedWeight, Version
 from disc.codegen.x86.conv.window import POINT
-from disc.codegen.x86.conv.window_last import BLOCKS, LastWindow, emit_blocks, read_last_window, seen
+from disc.codegen.x86.conv.window_last import LastWindow, emit_blocks, read_last_window, seen
 from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
 from disc.codegen.x86.gemm.kernels import divide, emit_panel_rows, plan_compute
 from disc.codegen.x86.gemm.plan import PANEL, ROWS, Gemm, micro_kernels, panels
@@ -24,11 +24,7 @@ from disc.ir.graph import Body, Node
 from disc.ir.op_table import PRODUCTS
 from disc.shapes import Dim, Truth, dim_max, dim_min
 from disc.targets.target import Target
-
-TILE_BYTES = 512 * 1024  # of the product's rows for one band, beside its source and the results in an L2 of 1 MiB
-TASKS = 6  # at least, where bands of SHARED_ROWS give as many
-SHARED_ROWS = 8
-LEAST_ROWS = 4  # of a band: with fewer, most rows of the product would be computed twice
+from disc.targets.thresholds import ExpansionThresholds
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +43,10 @@ class Expansion:
     packed: PackedWeight
 
     @property
+    def limits(self) -> ExpansionThresholds:
+        return self.gemm.target.thresholds.expansion
+
+    @property
     def span(self) -> int:
         """Source rows that one output row sees."""
         return (self.slide.rows.window - 1) * self.slide.rows.dilation + 1
@@ -54,14 +54,14 @@ class Expansion:
     @property
     def band(self) -> Dim:
         """Output rows of a task, at most."""
-        fits = Dim.of(TILE_BYTES // (PANEL * self.slide.size)) // dim_max(self.slide.columns.size, ONE)
-        return dim_max((fits - self.span) // self.slide.rows.stride + 1, Dim.of(LEAST_ROWS))
+        fits = Dim.of(self.limits.tile_bytes // (PANEL * self.slide.size)) // dim_max(self.slide.columns.size, ONE)
+        return dim_max((fits - self.span) // self.slide.rows.stride + 1, Dim.of(self.limits.least_rows))
 
     @property
     def bands(self) -> Dim:
         """As many as the tile needs; more where there are few tasks for several threads, as long as few rows are computed twice."""
         rows, others = self.slide.rows.out, dim_max(self.slide.images * panels(self.gemm), ONE)
-        shared = dim_min((others + (TASKS - 1)) // others, rows // SHARED_ROWS)
+        shared = dim_min((others + (self.limits.tasks - 1)) // others, rows // self.limits.shared_rows)
         return dim_max((rows + self.band - 1) // self.band, shared)
 
     @property
@@ -78,7 +78,7 @@ class Expansion:
     @property
     def plane(self) -> Dim:
         """Positions of the tile, which it has for each vector of channels; behind the last row as many as blocks read beyond theirs."""
-        height, width = BLOCKS[self.slide.lanes]
+        height, width = self.slide.block
         return (self.tile_rows + height * self.slide.rows.stride) * self.pitch + seen(self.slide.columns, width)
 
     @property
@@ -105,9 +105,9 @@ class Link:
     argument: int
 
 
-def read_link(space: IndexSpace, body: Body, lanes: int) -> Link | None:
+def read_link(space: IndexSpace, body: Body, target: Target) -> Link | None:
     """The depthwise convolution that a fusion is about, where its source is an argument; None otherwise."""
-    slide = read_last_window(space, body, lanes)
+    slide = read_last_window(space, body, target)
     if slide is None or slide.kernel is None or slide.rows is POINT:
         return None
     source = slide.source
@@ -148,21 +148,22 @@ def _reads_rows(space: IndexSpace, slide: LastWindow, source: Node) -> bool:
     return traced is not None and traced[0] is source and space.env.equal(traced[1], expected) is Truth.YES
 
 
-def emit_expansion(name: str, space: IndexSpace, plan: Expansion, target: Target) -> Kernel:
+def emit_expansion(name: str, space: IndexSpace, plan: Expansion) -> Kernel:
     """The kernel of both fusions."""
     body, slide, c = plan.joined, plan.slide, plan.gemm.contraction
-    symbols = body_symbols(space, body)
-    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target.lanes, lambda frame: _emit(frame, plan))
+    symbols, target = body_symbols(space, body), plan.gemm.target
+    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target, lambda frame: _emit(frame, plan))
     outputs = slide.images * slide.rows.out * slide.columns.out * slide.channels
     work = sum(node_cost(root) for root in (*plan.product.yields, *body.yields))
-    cost = plan.tile_rows * slide.columns.size * (plan.packed.k * 2) + slide.columns.out * plan.band * (slide.taps * 3)
+    cost = plan.tile_rows * slide.columns.size * (plan.packed.k * 2) + slide.columns.out * plan.band * (slide.taps * plan.limits.tap_cycles)
+    cost = cost + target.thresholds.task_cycles
     notes = (
         f"a product of matrices and a depthwise convolution of {slide.taps} taps: bands of rows of the product stay in L2, up to "
-        f"{TILE_BYTES >> 10} KiB of {PANEL} channels, and are not written out; rows at the edges of bands are computed twice",
+        f"{plan.limits.tile_bytes >> 10} KiB of {PANEL} channels, and are not written out; rows at the edges of bands are computed twice",
         f"tiles of up to {ROWS} rows x {plan.gemm.vectors} vectors of {plan.gemm.lanes}; B packed ahead of time; epilogue cost {work}",
     )
     return Kernel(
-        name, "compute", (Version(f"{name}_v0"),), symbols, slide.images * plan.bands * panels(plan.gemm), cost + 64, plan.scratch,
+        name, "compute", (Version(f"{name}_v0"),), symbols, slide.images * plan.bands * panels(plan.gemm), cost, plan.scratch,
         source, kernel_lines(body), kernel_ops(body), notes, flops=c.m * c.n * c.k * 2 + outputs * (2 * slide.taps),
         bytes=traffic(space, body), micro_kernels=micro_kernels(plan.gemm), packed=(plan.packed,),
     )  # fmt: skip
@@ -244,7 +245,7 @@ def _emit_product(frame: Frame, plan: Expansion, band: _Band, panel: str) -> Non
         channel = b.op(f"arith.subi {b.variables['gn'].ssa}, {column} : i64")
         _store(frame, band, value, b.op(f"arith.divui {channel}, {b.index(b.lanes)} : i64"), place)
 
-    plan.gemm.target = keep
+    plan.gemm.sink = keep
     product = replace(frame, roots=plan.product.yields, outputs=())
     with b.variable("gb", b.index(0)):
         emit_panel_rows(product, plan.gemm, plan.product, (low, high), panel, plan.packed)

@@ -9,20 +9,17 @@ from dataclasses import dataclass, replace
 from disc.codegen.plan.contraction import Contraction, WindowAxis, declare, read_contraction
 from disc.codegen.plan.index import ONE, Index, IndexSpace
 from disc.codegen.plan.kernel import PackedWeight
-from disc.codegen.x86.conv.taps import ENTRY, TABLE_ROWS, UNROLLED, Taps
+from disc.codegen.x86.conv.taps import ENTRY, TABLE_ROWS, Taps
 from disc.codegen.x86.gemm.forms import Form, choose_form
 from disc.codegen.x86.gemm.patches import Patches, read_patches
-from disc.codegen.x86.gemm.plan import PANEL, VECTORS
+from disc.codegen.x86.gemm.plan import PANEL
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim
+from disc.speculation.policy import panel_columns
 from disc.targets.target import Target
+from disc.targets.thresholds import IndirectThresholds
 
-ROW_BLOCK = 120  # rows of a task at most, a multiple of the rows of a tile
-CHUNKED_ROWS = 240  # the same where a panel goes through L2 in chunks, once for every row block
-PANEL_BYTES = 448 * 1024  # of a panel: with the source rows of a block it stays in an L2 of 1 MiB
-CHUNK_BYTES = 256 * 1024  # of a chunk of a larger panel: it stays there with the next one, which is fetched meanwhile, and more rows
-LEAST_LANES = 8  # of a vector of columns of one group; where CPUs split vectors of 16 in two, as Zen 4 does, these multiply as fast
 ELEMENTS = (("f32", "f32", "f32"), ("f64", "f64", "f64"), ("f32", "bf16", "bf16"))  # of the result, the source and the kernel
 
 
@@ -50,10 +47,11 @@ class Indirect:
     """A convolution whose source has its channels innermost.
 
     form: of the products, bf16 in pairs that a run holds whole; base: where (image gb, position 0) starts, in elements, that of group gg
-    where there are several; columns: output channels of all groups; positions: outputs of one image; vectors: of columns in a tile, at
-    most; group: output channels of one, 0 for a dense convolution; offset: bytes before the panels in the packed weight.
+    where there are several; columns: output channels of all groups; positions: outputs of one image; lanes: of a vector of columns;
+    group: output channels of one, 0 for a dense convolution; offset: bytes before the panels in the packed weight.
     """
 
+    target: Target
     node: Node
     form: Form
     leaf: Node
@@ -65,9 +63,17 @@ class Indirect:
     result: Callable[[Dim, Dim, Dim], Index]
     packed: PackedWeight
     lanes: int
-    vectors: int
     group: int = 0
     offset: int = 0
+
+    @property
+    def limits(self) -> IndirectThresholds:
+        return self.target.thresholds.indirect
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of columns that a tile has at most."""
+        return self.target.thresholds.gemm.vectors
 
     @property
     def inner(self) -> int:
@@ -129,7 +135,8 @@ class Indirect:
     @property
     def chunk(self) -> int:
         """Taps of a chunk; the chunks are about equal."""
-        most = self.taps if self.tap_bytes * self.taps <= PANEL_BYTES else max(CHUNK_BYTES // self.tap_bytes, 1)
+        whole = self.tap_bytes * self.taps <= self.limits.panel_bytes
+        most = self.taps if whole else max(self.limits.chunk_bytes // self.tap_bytes, 1)
         count = -(-self.taps // most)
         return -(-self.taps // count)
 
@@ -140,7 +147,7 @@ class Indirect:
     @property
     def row_block(self) -> int:
         """Rows of a task at most."""
-        return CHUNKED_ROWS if self.chunks > 1 else ROW_BLOCK
+        return self.limits.chunked_block if self.chunks > 1 else self.limits.block
 
     @property
     def tile_rows(self) -> int:
@@ -192,11 +199,11 @@ class Indirect:
     @property
     def panels_first(self) -> bool:
         """Do the panels of one row block follow each other? Then the source and the result are gone through once."""
-        return self.taps * self.tap_bytes * self.panels <= PANEL_BYTES
+        return self.taps * self.tap_bytes * self.panels <= self.limits.panel_bytes
 
     def micro(self, rows: int, vectors: int) -> Taps:
         """The micro-kernel of a tile."""
-        run = self.steps if self.steps <= UNROLLED else 0
+        run = self.steps if self.steps <= self.limits.unrolled else 0
         moves = tuple(vector * self.lanes // self.group * self.steps for vector in range(vectors)) if self.group else ()
         return Taps(self.form, rows, vectors, self.lanes, self.packed.columns, run, moves if any(moves) else ())
 
@@ -232,23 +239,23 @@ def read_indirect(space: IndexSpace, body: Body, target: Target, weights: frozen
     if runs is None or runs.inner % form.group or not contraction.m.const or not contraction.k.const:
         return None
     columns = contraction.m.const
-    panel = PANEL if columns >= PANEL else (columns + 15) // 16 * 16
+    panel = panel_columns(columns)
     packed = PackedWeight(body.arguments.index(kernel), contraction.k.const, columns, columns, 1, 0, panel, form.group)
     return Indirect(
-        node, form, patches.leaf, patches.base, runs, columns, contraction.batch, contraction.n, contraction.result, packed, target.lanes,
-        VECTORS[target.lanes],
+        target, node, form, patches.leaf, patches.base, runs, columns, contraction.batch, contraction.n, contraction.result, packed,
+        target.lanes,
     )  # fmt: skip
 
 
-def group_lanes(outputs: int, lanes: int) -> int | None:
+def group_lanes(outputs: int, target: Target) -> int | None:
     """How many lanes a vector of one group's `outputs` columns has; None where they are no whole vectors."""
-    return next((each for each in (lanes, LEAST_LANES) if outputs and outputs % each == 0), None)
+    return next((each for each in (target.lanes, target.thresholds.indirect.group_lanes) if outputs and outputs % each == 0), None)
 
 
 def _read_groups(space: IndexSpace, body: Body, contraction: Contraction, form: Form, target: Target, groups: int) -> Indirect | None:
     """A convolution in groups: the same rows and panels, but every vector of columns meets the channels of its own group alone."""
     node, outputs = contraction.node, contraction.m
-    lanes = group_lanes(outputs.const, target.lanes) if outputs.is_const else None
+    lanes = group_lanes(outputs.const, target) if outputs.is_const else None
     if lanes is None or not contraction.k.is_const or not contraction.k.const:
         return None
     images, place = node.dims[0], space.variable("gg", Dim.of(groups))
@@ -263,8 +270,8 @@ def _read_groups(space: IndexSpace, body: Body, contraction: Contraction, form: 
     packed = PackedWeight(body.arguments.index(node.operands[1]), contraction.k.const, columns, columns, 1, 0, panel, form.group)
     result = contraction.result
     return Indirect(
-        node, form, patches.leaf, patches.base, runs, columns, images, contraction.n,
-        lambda image, column, position: result(image * groups, column, position), packed, lanes, VECTORS[target.lanes], outputs.const,
+        target, node, form, patches.leaf, patches.base, runs, columns, images, contraction.n,
+        lambda image, column, position: result(image * groups, column, position), packed, lanes, outputs.const,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from functools import reduce
 from disc.codegen.plan.contraction import forward_indices
 from disc.codegen.plan.index import Index, IndexSpace
 from disc.codegen.plan.kernel import Kernel, Version
-from disc.codegen.x86.conv.window import LINE, POINT, Window, bands, combine, emit_tasks, row_inside, rows_that_see
+from disc.codegen.x86.conv.window import POINT, Window, bands, combine, emit_tasks, row_inside, rows_that_see
 from disc.codegen.x86.emit import Predicate
 from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, store_roots, traffic
 from disc.codegen.x86.memory import Buffer, load_contiguous, load_gather, prefetch, store_contiguous
@@ -20,25 +20,23 @@ from disc.ir.graph import Body
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim, dim_max
 
-BLOCK = 4  # output rows at a time: their accumulators and a source row stay in registers, their rows of scratch in L1
 
-
-def emit_pool(name: str, body: Body, space: IndexSpace, lanes: int, window: Window) -> Kernel:
+def emit_pool(name: str, body: Body, space: IndexSpace, window: Window) -> Kernel:
     """The kernel of a fusion in which `read_window` found a pool."""
-    symbols = body_symbols(space, body)
-    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, lanes, lambda frame: _Pool(frame, window, body).emit())
+    symbols, target = body_symbols(space, body), window.target
+    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target, lambda frame: _Pool(frame, window, body).emit())
     taps = window.rows.window * window.columns.window
     notes = (f"window kernel: {_block(window)} rows at a time, first the {window.rows.window} lines of a window, then its columns",)
     return Kernel(
         name, "loop", (Version(f"{name}_v0"),), symbols, window.planes * bands(window),
-        window.columns.out * (window.band * taps // lanes) + 64, _pitch(window, lanes) * (_block(window) * ELEMENT_BYTES[window.element]),
+        window.cost, _pitch(window, target.lanes) * (_block(window) * ELEMENT_BYTES[window.element]),
         source, kernel_lines(body), kernel_ops(body), notes,
         flops=window.planes * window.rows.out * window.columns.out * (2 * taps), bytes=traffic(space, body),
     )  # fmt: skip
 
 
 def _block(window: Window) -> int:
-    return 1 if window.rows is POINT else BLOCK
+    return 1 if window.rows is POINT else window.target.thresholds.window.pool_rows
 
 
 def _pitch(window: Window, lanes: int) -> Dim:
@@ -155,7 +153,7 @@ class _Pool:
             return
         row = top + window.source_rows(self.block)
         for number in range(self.block * window.rows.stride):
-            for start in range(0, b.lanes, LINE // ELEMENT_BYTES[window.element]):
+            for start in range(0, b.lanes, window.target.caches.line // ELEMENT_BYTES[window.element]):
                 at = window.source_at(Dim.symbol("gb"), row + number, column + start)
                 prefetch(b, leaf, b.scalar(e.space.linear(at, leaf.dims)))
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from disc.codegen.x86.gemm.forms import Form
 from disc.codegen.x86.gemm.micro import prefetch
 from disc.ir.weights import ELEMENT_BYTES
+from disc.speculation.schedules import TILE_ROWS
 
-TABLE_ROWS = 6  # rows of a tile: 6 x 4 accumulators of 16 lanes, as for dots
+TABLE_ROWS = TILE_ROWS
 ENTRY = 8  # addresses of an entry of the table: one for each row of a tile, what fills them works on vectors of 8, then the panel's
-UNROLLED = 16  # a run this short is unrolled: a loop around so few steps costs a tenth of them
 
 
 @dataclass(frozen=True)

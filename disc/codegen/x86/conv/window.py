@@ -21,12 +21,8 @@ from disc.ir.graph import Body, Node
 from disc.ir.reducers import IN_ORDER
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim
+from disc.targets.target import Target
 
-BANDS = (8, 16, 32)  # output rows of a task, multiples of ROWS; with 32, the copy of 224 columns is 38 KiB for a 7x7 window
-LEAST_PART = 8  # a band sees this many times the source rows that the next one copies again, if a larger band can
-ROWS = {16: 8, 8: 4}  # accumulators per block: with one weight per window row they must fit 32 and 16 registers
-LINE = 64  # bytes
-MOST_TAPS = 128  # the taps are unrolled; past this the code no longer fits the instruction cache
 ELEMENTS = ("f32", "f64", "i32", "i64")
 POINT = WindowAxis(ONE, ONE, 1, 1, 1, 0)  # the missing axis of a one-dimensional window
 
@@ -39,6 +35,7 @@ class Window:
     for a depthwise convolution, None for a pool, whose body combines and whose initial value fills the padding.
     """
 
+    target: Target
     node: Node
     source: Node
     planes: Dim
@@ -56,8 +53,21 @@ class Window:
     def band(self) -> int:
         """Output rows of a task. A depthwise convolution copies small bands where it can: with what is prefetched they stay in L1."""
         again = (self.rows.window - 1) * self.rows.dilation + 1 - self.rows.stride
-        fitting = (rows for rows in BANDS if self.kernel_at is not None and rows * self.rows.stride >= LEAST_PART * again)
-        return next(fitting, BANDS[-1])
+        limits = self.target.thresholds.window
+        fitting = (rows for rows in limits.bands if self.kernel_at is not None and rows * self.rows.stride >= limits.least_part * again)
+        return next(fitting, limits.bands[-1])
+
+    @property
+    def block(self) -> int:
+        """Output rows whose sums are in registers."""
+        return self.target.thresholds.window.rows
+
+    @property
+    def cost(self) -> Dim:
+        """Cycles of a task."""
+        limits = self.target.thresholds
+        steps = self.band * (self.rows.window * self.columns.window) // (self.target.lanes * limits.window.steps_per_cycle)
+        return self.columns.out * steps + limits.task_cycles
 
     @property
     def phases(self) -> int:
@@ -83,13 +93,14 @@ class Window:
         return (rows - 1) * self.rows.stride + (self.rows.window - 1) * self.rows.dilation + 1
 
 
-def read_window(space: IndexSpace, body: Body) -> Window | None:
+def read_window(space: IndexSpace, body: Body, target: Target) -> Window | None:
     """The window of a fusion around one pool or depthwise convolution; None where another path must take it."""
     found = [node for node in body.nodes if node.op in ("stablehlo.reduce_window", "stablehlo.convolution", "stablehlo.reduce")]
     if len(found) != 1 or found[0].op == "stablehlo.reduce":
         return None
-    window = _read_pool(space, found[0]) if found[0].op == "stablehlo.reduce_window" else _read_depthwise(space, found[0])
-    if window is None or window.element not in ELEMENTS or window.rows.window * window.columns.window > MOST_TAPS:
+    read = _read_pool if found[0].op == "stablehlo.reduce_window" else _read_depthwise
+    window, most = read(space, found[0], target), target.thresholds.window.most_taps
+    if window is None or window.element not in ELEMENTS or window.rows.window * window.columns.window > most:
         return None
     for name, extent in (("gb", window.planes), ("wy", window.rows.out), ("wx", window.columns.out)):
         space.variable(name, extent)
@@ -97,7 +108,7 @@ def read_window(space: IndexSpace, body: Body) -> Window | None:
     return window if all(root in forward_indices(space, body, window.node, at) for root in body.yields) else None
 
 
-def _read_depthwise(space: IndexSpace, node: Node) -> Window | None:
+def _read_depthwise(space: IndexSpace, node: Node, target: Target) -> Window | None:
     contraction = read_contraction(space, node)
     windows = contraction.windows
     if windows is None or contraction.m != ONE or windows.channels != ONE or len(windows.axes) not in (1, 2):
@@ -114,7 +125,7 @@ def _read_depthwise(space: IndexSpace, node: Node) -> Window | None:
     def kernel_at(plane: Dim, tap: int) -> Index:
         return contraction.left.locate(plane, ZERO, Dim.of(tap))[0]
 
-    return Window(node, contraction.right.node, contraction.batch, rows, columns, source_at, result_at, kernel_at)
+    return Window(target, node, contraction.right.node, contraction.batch, rows, columns, source_at, result_at, kernel_at)
 
 
 def pool_axes(node: Node) -> list[WindowAxis] | None:
@@ -130,7 +141,7 @@ def pool_axes(node: Node) -> list[WindowAxis] | None:
     return [WindowAxis(source.dims[axis], node.dims[axis], sizes[axis], strides[axis], dilations[axis], low[axis]) for axis in range(rank)]
 
 
-def _read_pool(space: IndexSpace, node: Node) -> Window | None:
+def _read_pool(space: IndexSpace, node: Node, target: Target) -> Window | None:
     every = pool_axes(node)
     if every is None:
         return None
@@ -150,26 +161,26 @@ def _read_pool(space: IndexSpace, node: Node) -> Window | None:
 
     rows = every[slid[0]] if len(slid) == 2 else POINT
     planes = space.env.product([node.dims[axis] for axis in lead])
-    return Window(node, source, planes, rows, every[slid[-1]], at, at)
+    return Window(target, node, source, planes, rows, every[slid[-1]], at, at)
 
 
-def emit_window(name: str, body: Body, space: IndexSpace, lanes: int, window: Window) -> Kernel:
+def emit_window(name: str, body: Body, space: IndexSpace, window: Window) -> Kernel:
     """The kernel of a fusion in which `read_window` found a depthwise convolution."""
     symbols = body_symbols(space, body)
 
     def emit(frame: Frame) -> None:
         emit_tasks(frame, window, lambda first, rows: _emit_band(frame, window, body, first, rows))
 
-    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, lanes, emit)
+    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, window.target, emit)
     taps = window.rows.window * window.columns.window
     count = window.planes * window.rows.out * window.columns.out
     notes = (
-        f"window kernel: bands of {window.band} rows copied padded in {window.phases} phases, blocks of {ROWS[lanes]} rows, "
+        f"window kernel: bands of {window.band} rows copied padded in {window.phases} phases, blocks of {window.block} rows, "
         f"{taps} taps unrolled",
     )
     return Kernel(
         name, "compute", (Version(f"{name}_v0"),), symbols, window.planes * bands(window),
-        window.columns.out * (window.band * taps // lanes) + 64, _tile_offset(window) + ROWS[lanes] * lanes * _size(window),
+        window.cost, _tile_offset(window) + window.block * window.target.lanes * _size(window),
         source, kernel_lines(body), kernel_ops(body), notes, flops=count * (2 * taps), bytes=traffic(space, body),
     )  # fmt: skip
 
@@ -205,7 +216,7 @@ def _emit_band(frame: Frame, window: Window, body: Body, first: str, rows: str) 
     b = frame.b
     _copy_band(frame, window, rows)
     end = b.op(f"arith.addi {first}, {rows} : i64")
-    block = ROWS[b.lanes]
+    block = window.block
     with (
         b.loop(b.index(0), rows, b.index(block)) as block_loop,
         b.loop(b.index(0), b.scalar(window.columns.out), b.index(b.lanes)) as strip,
@@ -235,8 +246,8 @@ def _fetch_next(frame: Frame, window: Window, row: str, column: str) -> None:
     with e.bind("wnext", row), e.bind("wleft", column):
         top = Dim.symbol("wnext") * window.rows.stride - window.rows.low
         left = Dim.symbol("wleft") * window.columns.stride - window.columns.low
-        for line in range(1 if window.rows is POINT else ROWS[b.lanes] * window.rows.stride):
-            for start in range(0, b.lanes * window.columns.stride, LINE // _size(window)):
+        for line in range(1 if window.rows is POINT else window.block * window.rows.stride):
+            for start in range(0, b.lanes * window.columns.stride, window.target.caches.line // _size(window)):
                 at = window.source_at(Dim.symbol("gb"), ZERO if window.rows is POINT else top + line, left + start)
                 prefetch(b, leaf, b.scalar(e.space.linear(at, leaf.dims)))
 
@@ -329,7 +340,7 @@ def row_inside(frame: Frame, window: Window, row: Dim) -> Predicate:
 def _block_values(frame: Frame, window: Window, top: str, left: str) -> list[str]:
     """The results of a block of rows and a vector of columns; `top`: the block's first row within the band."""
     b = frame.b
-    count = ROWS[b.lanes]
+    count = window.block
     vector = b.vec(window.element)
     row_place = b.op(f"arith.muli {top}, {b.scalar(window.pitch() * (window.rows.stride * window.phases))} : i64")
     origin = address(b, Buffer(frame.scratch, (), window.element), b.op(f"arith.addi {row_place}, {left} : i64"))
@@ -385,7 +396,7 @@ def _epilogue(frame: Frame, window: Window, body: Body, tile: Buffer, rows: tupl
     """Stores `rows` = (first, count) rows of every root, the window's values taken from the tile."""
     b, e = frame.b, frame.emitter
     mask = e.tail_mask(b.op(f"arith.subi {b.scalar(window.columns.out)}, {left} : i64"))
-    e.space.variable("wnumber", Dim.of(ROWS[b.lanes]))
+    e.space.variable("wnumber", Dim.of(window.block))
     e.space.variable("wx.base", window.columns.out)
     with (
         b.loop(b.index(0), rows[1], b.index(1)) as row,

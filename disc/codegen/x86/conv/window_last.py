@@ -12,18 +12,15 @@ from disc.codegen.mlir.builder import register_element
 from disc.codegen.plan.contraction import WindowAxis, forward_indices
 from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace
 from disc.codegen.plan.kernel import Kernel, Version
-from disc.codegen.x86.conv.window import ELEMENTS, MOST_TAPS, POINT, combine, pool_axes
+from disc.codegen.x86.conv.window import ELEMENTS, POINT, combine, pool_axes
 from disc.codegen.x86.emit import Predicate
 from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, traffic
 from disc.codegen.x86.memory import Buffer, address
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim
-
-BAND = 14  # output rows of a task, a multiple of every block's rows
-STRIP = 28  # output columns copied at a time, a multiple of every block's columns: 20 x 34 source positions of a 7x7 window are 43 KiB
-BLOCKS = {16: (2, 7), 8: (1, 7)}  # rows x columns of accumulators: with a row of 7 weights and a source vector they fit 32 and 16 registers
-LEAST_CHANNELS = 8  # with fewer channels most lanes would be idle
+from disc.targets.target import Target
+from disc.targets.thresholds import WindowThresholds
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,11 +30,24 @@ class LastWindow:
     kernel: of a depthwise convolution, [row, column, 1, channel]; None for a pool, whose body combines and whose initial value fills.
     """
 
+    target: Target
     node: Node
     rows: WindowAxis
     columns: WindowAxis
     kernel: Node | None
-    lanes: int
+
+    @property
+    def lanes(self) -> int:
+        return self.target.lanes
+
+    @property
+    def limits(self) -> WindowThresholds:
+        return self.target.thresholds.window
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Output rows and columns whose sums are in registers."""
+        return self.limits.last_rows, self.limits.last_columns
 
     @property
     def source(self) -> Node:
@@ -66,17 +76,17 @@ class LastWindow:
     @property
     def pitch(self) -> int:
         """Source columns of a strip."""
-        return seen(self.columns, STRIP)
+        return seen(self.columns, self.limits.last_strip)
 
     @property
     def tile_offset(self) -> int:
         """Where a block's results start in scratch, in bytes: behind the copied strip."""
-        return seen(self.rows, BAND) * self.pitch * self.lanes * self.size
+        return seen(self.rows, self.limits.last_band) * self.pitch * self.lanes * self.size
 
     @property
     def scratch(self) -> int:
         """Bytes: the copied strip, the results of a block."""
-        height, width = BLOCKS[self.lanes]
+        height, width = self.block
         return self.tile_offset + (height * width + 1) * self.lanes * self.size
 
     def at(self, image: Dim, row: Dim, column: Dim, channel: Dim) -> Index:
@@ -94,16 +104,16 @@ def seen(axis: WindowAxis, outputs: int) -> int:
     return (outputs - 1) * axis.stride + (axis.window - 1) * axis.dilation + 1
 
 
-def read_last_window(space: IndexSpace, body: Body, lanes: int) -> LastWindow | None:
+def read_last_window(space: IndexSpace, body: Body, target: Target) -> LastWindow | None:
     """The window of a fusion around one pool or depthwise convolution of channels-last values; None where another path must take it."""
     found = [node for node in body.nodes if node.op in ("stablehlo.reduce_window", "stablehlo.convolution", "stablehlo.reduce")]
     if len(found) != 1 or found[0].op == "stablehlo.reduce" or len(found[0].dims) not in (3, 4):
         return None
     node = found[0]
-    window = _read_pool(node, lanes) if node.op == "stablehlo.reduce_window" else _read_depthwise(node, lanes)
-    if window is None or window.element not in ELEMENTS or window.taps > MOST_TAPS:
+    window = _read_pool(node, target) if node.op == "stablehlo.reduce_window" else _read_depthwise(node, target)
+    if window is None or window.element not in ELEMENTS or window.taps > window.limits.most_taps:
         return None
-    if not window.channels.is_const or window.channels.const < LEAST_CHANNELS:
+    if not window.channels.is_const or window.channels.const < window.limits.last_channels:
         return None
     for name, extent in (("wi", window.images), ("wy", window.rows.out), ("wx", window.columns.out), ("wc", window.channels)):
         space.variable(name, extent)
@@ -116,7 +126,7 @@ def _symbols(window: LastWindow) -> Index:
     return window.at(*(Dim.symbol(name) for name in ("wi", "wy", "wx", "wc")))
 
 
-def _read_depthwise(node: Node, lanes: int) -> LastWindow | None:
+def _read_depthwise(node: Node, target: Target) -> LastWindow | None:
     numbers = node.attrs["dimension_numbers"]
     assert isinstance(numbers, dict)
     source, kernel = node.operands
@@ -144,36 +154,38 @@ def _read_depthwise(node: Node, lanes: int) -> LastWindow | None:
         WindowAxis(source.dims[place], node.dims[place], windows[axis].const, strides[axis], dilations[axis], low[axis])
         for axis, place in enumerate(spatial)
     ]
-    return LastWindow(node, axes[0] if rank == 4 else POINT, axes[-1], kernel, lanes)
+    return LastWindow(target, node, axes[0] if rank == 4 else POINT, axes[-1], kernel)
 
 
-def _read_pool(node: Node, lanes: int) -> LastWindow | None:
+def _read_pool(node: Node, target: Target) -> LastWindow | None:
     axes = pool_axes(node)
     if axes is None or any((axis.window, axis.stride, axis.low) != (1, 1, 0) or axis.size != axis.out for axis in (axes[0], axes[-1])):
         return None
-    return LastWindow(node, axes[1] if len(axes) == 4 else POINT, axes[-2], None, lanes)
+    return LastWindow(target, node, axes[1] if len(axes) == 4 else POINT, axes[-2], None)
 
 
 def emit_last_window(name: str, body: Body, space: IndexSpace, window: LastWindow) -> Kernel:
     """The kernel of a fusion that `read_last_window` accepted."""
-    symbols = body_symbols(space, body)
-    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, window.lanes, lambda frame: _emit(frame, window, body))
+    symbols, limits = body_symbols(space, body), window.limits
+    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, window.target, lambda frame: _emit(frame, window, body))
     count = window.images * window.rows.out * window.columns.out * window.channels
-    rows, columns = BLOCKS[window.lanes]
+    rows, columns = window.block
+    steps = limits.last_band * window.taps // limits.last_steps_per_cycle
     notes = (
-        f"window kernel, channels last: bands of {BAND} rows and strips of {STRIP} columns copied padded, blocks of {rows}x{columns} "
-        f"positions, {window.taps} taps unrolled",
+        f"window kernel, channels last: bands of {limits.last_band} rows and strips of {limits.last_strip} columns copied padded, "
+        f"blocks of {rows}x{columns} positions, {window.taps} taps unrolled",
     )
     return Kernel(
         name, "compute" if window.kernel is not None else "loop", (Version(f"{name}_v0"),), symbols,
-        window.images * _bands(window) * _vectors(window), window.columns.out * (BAND * window.taps // 2) + 64,
+        window.images * _bands(window) * _vectors(window), window.columns.out * steps + window.target.thresholds.task_cycles,
         Dim.of(window.scratch), source,
         kernel_lines(body), kernel_ops(body), notes, flops=count * (2 * window.taps), bytes=traffic(space, body),
     )  # fmt: skip
 
 
 def _bands(window: LastWindow) -> Dim:
-    return (window.rows.out + (BAND - 1)) // BAND
+    band = window.limits.last_band
+    return (window.rows.out + (band - 1)) // band
 
 
 def _vectors(window: LastWindow) -> int:
@@ -184,7 +196,7 @@ def _vectors(window: LastWindow) -> int:
 
 
 def _emit(frame: Frame, window: LastWindow, body: Body) -> None:
-    b, e = frame.b, frame.emitter
+    b, e, limits = frame.b, frame.emitter, window.limits
     vectors, bands = b.index(_vectors(window)), b.scalar(_bands(window))
     with b.loop(frame.begin, frame.end, b.index(1)) as task:
         outer = b.op(f"arith.divui {task.index}, {vectors} : i64")
@@ -192,18 +204,18 @@ def _emit(frame: Frame, window: LastWindow, body: Body) -> None:
         channel = b.op(f"arith.muli {channel}, {b.index(b.lanes)} : i64")
         image = b.op(f"arith.divui {outer}, {bands} : i64")
         band = b.op(f"arith.subi {outer}, {b.op(f'arith.muli {image}, {bands} : i64')} : i64")
-        top = b.op(f"arith.muli {band}, {b.index(BAND)} : i64")
+        top = b.op(f"arith.muli {band}, {b.index(limits.last_band)} : i64")
         mask: str | None = None
         if window.channels.const % b.lanes:
             mask = e.tail_mask(b.op(f"arith.subi {b.scalar(window.channels)}, {channel} : i64"))
-        rows = b.op(f"arith.minsi {b.op(f'arith.subi {b.scalar(window.rows.out)}, {top} : i64')}, {b.index(BAND)} : i64")
+        rows = b.op(f"arith.minsi {b.op(f'arith.subi {b.scalar(window.rows.out)}, {top} : i64')}, {b.index(limits.last_band)} : i64")
         with (
             e.bind("wi", image),
             e.bind("wc", channel, lane=True, mask=mask, aligned=True),
-            b.loop(b.index(0), b.scalar(window.columns.out), b.index(STRIP)) as strip,
+            b.loop(b.index(0), b.scalar(window.columns.out), b.index(limits.last_strip)) as strip,
         ):
             left = b.op(f"arith.subi {b.scalar(window.columns.out)}, {strip.index} : i64")
-            columns = b.op(f"arith.minsi {left}, {b.index(STRIP)} : i64")
+            columns = b.op(f"arith.minsi {left}, {b.index(limits.last_strip)} : i64")
             _emit_strip(frame, window, body, (top, rows), (strip.index, columns))
 
 
@@ -223,7 +235,7 @@ def emit_blocks(
     blocks beyond the last position read is never stored.
     """
     b = frame.b
-    height, width = BLOCKS[b.lanes]
+    height, width = window.block
     tile = Buffer(address(b, Buffer(frame.scratch, (), "i8"), b.index(window.tile_offset)), (), window.element)
     with (
         b.loop(b.index(0), rows[1], b.index(height)) as row,
@@ -300,7 +312,7 @@ def _fill(frame: Frame, window: LastWindow) -> str:
 def _block(frame: Frame, window: LastWindow, source: tuple[str, str], top: str, left: str) -> list[str]:
     """The results of a block of positions, row by row; `top`, `left`: its first position; source as in `emit_blocks`."""
     b, e = frame.b, frame.emitter
-    height, width = BLOCKS[b.lanes]
+    height, width = window.block
     rows, columns = window.rows, window.columns
     vector = b.vec(window.element)
     place = b.op(f"arith.muli {b.op(f'arith.muli {top}, {b.index(rows.stride)} : i64')}, {source[1]} : i64")
@@ -342,7 +354,7 @@ def _epilogue(frame: Frame, window: LastWindow, body: Body, tile: Buffer, rows: 
     """Stores `rows` x `columns` = (first, count) positions of every root, the window's values taken from the tile."""
     b, e = frame.b, frame.emitter
     with b.loop(b.index(0), rows[1], b.index(1)) as row, e.bind("wy", b.op(f"arith.addi {rows[0]}, {row.index} : i64")):
-        line = b.op(f"arith.muli {row.index}, {b.index(BLOCKS[b.lanes][1] * b.lanes)} : i64")
+        line = b.op(f"arith.muli {row.index}, {b.index(window.block[1] * b.lanes)} : i64")
         with (
             b.loop(b.index(0), columns[1], b.index(1)) as column,
             e.bind("wx", b.op(f"arith.addi {columns[0]}, {column.index} : i64")),

@@ -14,9 +14,9 @@ from disc.codegen.plan.index import IndexSpace
 from disc.codegen.plan.kernel import Kernel, Version
 from disc.codegen.x86.conv.indirect import MASK_TYPE, ROWS_TYPE, clear_zeros, emit_tasks, epilogue_of, spread
 from disc.codegen.x86.conv.taps import ENTRY
-from disc.codegen.x86.conv.winograd_plan import WORTH, Winograd
+from disc.codegen.x86.conv.winograd_plan import Winograd
 from disc.codegen.x86.conv.winograd_transforms import result_name, source_name, transforms
-from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, traffic
+from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, product_cost, traffic
 from disc.codegen.x86.gemm.micro import call_micro
 from disc.codegen.x86.gemm.plan import PANEL, ROWS, share
 from disc.codegen.x86.memory import Buffer, address
@@ -31,10 +31,10 @@ def emit_winograd(name: str, body: Body, space: IndexSpace, plan: Winograd) -> K
     """The kernel of a fusion that `read_winograd` accepted."""
     direct, size = plan.direct, f"{plan.tile}x{plan.tile}"
     symbols = body_symbols(space, body)
-    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, direct.lanes, lambda frame: _emit(frame, plan, body))
+    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, direct.target, lambda frame: _emit(frame, plan, body))
     macs = direct.rows * (direct.columns * plan.packed.k)
     work = sum(node_cost(root) for root in body.yields)
-    outputs, enough = WORTH[plan.tile]
+    outputs, enough = plan.least, plan.enough
     saved = f"{plan.products} multiplications for the {9 * plan.tile**2} that flops counts"
     notes = (
         f"Winograd F({size}, 3x3): {saved}, so a share of the limit may exceed 100 %",
@@ -45,7 +45,7 @@ def emit_winograd(name: str, body: Body, space: IndexSpace, plan: Winograd) -> K
     sizes = [(rows, vectors) for rows in HEIGHTS for vectors in direct.vector_counts()]
     return Kernel(
         name, "compute", (Version(f"{name}_v0"),), symbols, plan.tasks,
-        Dim.of(plan.products * plan.channels * (plan.block * plan.packed.columns // 32) + 64), Dim.of(plan.scratch), source,
+        product_cost(direct.target, Dim.of(plan.products * plan.channels * plan.block * plan.packed.columns)), Dim.of(plan.scratch), source,
         kernel_lines(body), kernel_ops(body), notes, flops=macs * 2, bytes=traffic(space, body),
         micro_kernels=tuple((direct.form.name, *each) for each in sizes),
         functions=(*direct.functions(), *transforms(plan.tile, direct.lanes)), packed=(plan.packed,),

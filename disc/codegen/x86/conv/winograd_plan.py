@@ -9,32 +9,22 @@ from disc.codegen.x86.conv.indirect_plan import Indirect, TapAxis
 from disc.codegen.x86.conv.taps import ENTRY
 from disc.codegen.x86.gemm.plan import PANEL, ROWS
 from disc.shapes import Dim, dim_max, dim_min
-
-LARGE_TILE, SMALL_TILE = 4, 2
-# Bytes of transformed weights up to which tiles of 4x4, and 2x2, outputs are computed: a call reads all of them, and they are kept beside
-# the plain ones. Times of the direct kernel's, one image: 4x4 0.32 to 0.45 at 64 channels of 56x56, 128 of 28x28 and of 14x14, 0.51 at 256
-# of 14x14 (9.4 MB), where 2x2 takes 0.48 (4.2 MB); at 512 of 7x7, 2x2 takes 1.27 (17 MB).
-LARGE_BYTES = 3 << 20
-SMALL_BYTES = 6 << 20
-LEAST_CHANNELS = 16  # in and out: 0.56 at 16 channels of 56x56
-# (outputs that a tile must have to be worth its products, outputs beyond them to be worth the weights read): the larger tiles take 1.3 to
-# 1.5 at one plane of 4x4 or 5x5, 0.55 to 0.75 at one of 7x7 or eight of 3x3; the smaller 1.05 at one of 3x3, 0.7 at one of 4x4.
-WORTH = {LARGE_TILE: (5, 20), SMALL_TILE: (1, 10)}
-BLOCK_BYTES = 640 * 1024  # of the transformed patches and products of a task's tiles
-RESIDENT_BYTES = 640 * 1024  # of transformed weights that stay in an L2 of 1 MiB
-RESIDENT_BLOCK = 12  # tiles of a task then
+from disc.targets.thresholds import WinogradThresholds, WinogradTile
 
 
 @dataclass(frozen=True, eq=False)
 class Winograd:
     """A 3x3 convolution by strides of 1, channels last, in tiles of `tile` x `tile` outputs.
 
-    direct: the same convolution through a table of addresses; it computes what has few outputs. axes: down and across the image.
+    direct: the same convolution through a table of addresses; it computes what has few outputs: less than `least` in a tile, or than
+    `enough` beyond those. axes: down and across the image.
     packed: panels of the transformed weights, then those that `direct` reads.
     """
 
     direct: Indirect
     tile: int
+    least: int
+    enough: int
     channels: int
     axes: tuple[TapAxis, TapAxis]
     packed: PackedWeight
@@ -74,9 +64,10 @@ class Winograd:
     @property
     def block(self) -> int:
         """Tiles of a task at most: a multiple of the rows that a micro-kernel takes."""
-        if self.transformed_bytes <= RESIDENT_BYTES:
-            return RESIDENT_BLOCK
-        return max(BLOCK_BYTES // (self.products * (self.channels + PANEL) * 4) // ROWS, 1) * ROWS
+        limits = self.direct.target.thresholds.winograd
+        if self.transformed_bytes <= limits.resident_bytes:
+            return limits.resident_block
+        return max(limits.block_bytes // (self.products * (self.channels + PANEL) * 4) // ROWS, 1) * ROWS
 
     @property
     def blocks(self) -> Dim:
@@ -85,8 +76,7 @@ class Winograd:
     @property
     def pays(self) -> Dim:
         """1 where there are outputs enough, 0 where `direct` computes them."""
-        outputs, enough = WORTH[self.tile]
-        return dim_min(dim_max(self.direct.rows - self.tiles * outputs, Dim.of(0)) // enough, Dim.of(1))
+        return dim_min(dim_max(self.direct.rows - self.tiles * self.least, Dim.of(0)) // self.enough, Dim.of(1))
 
     @property
     def tasks(self) -> Dim:
@@ -138,20 +128,17 @@ def read_winograd(direct: Indirect) -> Winograd | None:
     if any((axis.window.window, axis.window.stride, axis.window.dilation) != (3, 1, 1) for axis in axes):
         return None
     channels = direct.packed.k // 9
-    tile = _tile(channels, direct.columns)
+    tile = _tile(channels, direct.columns, direct.target.thresholds.winograd)
     if tile is None or channels % 16:
         return None
-    packed = replace(direct.packed, tile=tile)
-    plan = Winograd(direct, tile, channels, (axes[0], axes[1]), packed)
+    packed = replace(direct.packed, tile=tile.size)
+    plan = Winograd(direct, tile.size, tile.least, tile.enough, channels, (axes[0], axes[1]), packed)
     plan = replace(plan, direct=replace(direct, packed=packed, offset=plan.transformed_bytes))
     return plan if plan.pays != Dim.of(0) else None
 
 
-def _tile(channels: int, columns: int) -> int | None:
-    """The outputs of a tile along one axis; None where the transforms or the transformed weights cost more than is gained."""
-    if min(channels, columns) < LEAST_CHANNELS:
+def _tile(channels: int, columns: int, limits: WinogradThresholds) -> WinogradTile | None:
+    """The tiles to compute; None where the transforms or the transformed weights cost more than is gained."""
+    if min(channels, columns) < limits.channels:
         return None
-    for tile, limit in ((LARGE_TILE, LARGE_BYTES), (SMALL_TILE, SMALL_BYTES)):
-        if (tile + 2) ** 2 * channels * columns * 4 <= limit:
-            return tile
-    return None
+    return next((tile for tile in limits.tiles if (tile.size + 2) ** 2 * channels * columns * 4 <= tile.bytes), None)

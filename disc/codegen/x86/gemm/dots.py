@@ -2,7 +2,7 @@
 
 `void dots(a: f32*, b: f32*, b_step: bytes, count: i64, tile: f32*)` writes the products of one row with `count` rows of B, all contiguous
 along k, and up to the next multiple of LANES products that nobody reads. LANES rows of B at a time have a sum of LANES lanes each, and a
-transpose adds these up. Rows AHEAD of them are prefetched: with this little to compute the product waits for memory alone, and where
+transpose adds these up. Rows further on are prefetched: with this little to compute the product waits for memory alone, and where
 rows of B lie far apart the hardware does not foresee the next one.
 """
 
@@ -19,20 +19,17 @@ from disc.codegen.x86.gemm.plan import Gemm, is_direct, is_transposed
 from disc.codegen.x86.memory import Buffer, address
 from disc.shapes import Dim
 
-FEW = 4  # rows of A, at most
 LANES = 16
-LONGEST = 256  # values of k, at most: the products of one group of rows are straight-line code
-AHEAD = 32  # rows
 
 
 def may_dot(gemm: Gemm) -> bool:
     """True when rows of A and of B lie contiguous in f32, in whole vectors, and there may be few rows."""
-    c = gemm.contraction
+    c, limits = gemm.contraction, gemm.target.thresholds.gemm
     if gemm.form.name != "f32" or gemm.lanes != LANES or gemm.right is None or gemm.patches is not None or gemm.packed:
         return False
-    if is_direct(gemm) or not is_transposed(gemm) or key_step(gemm) is None or (c.m.is_const and c.m.const > FEW):
+    if is_direct(gemm) or not is_transposed(gemm) or key_step(gemm) is None or (c.m.is_const and c.m.const > limits.dot_rows):
         return False
-    whole = c.k.is_const and 0 < c.k.const <= LONGEST and c.k.const % LANES == 0
+    whole = c.k.is_const and 0 < c.k.const <= limits.dot_length and c.k.const % LANES == 0
     return whole and (gemm.left is None or gemm.left.k_step == ONE)
 
 
@@ -48,9 +45,9 @@ def dots_name(k: int) -> str:
     return f"{MICRO_PREFIX}dots_{k}x{LANES}"
 
 
-def dots_source(k: int) -> str:
-    """MLIR text of the function for rows of `k` values."""
-    return _Dots(k).source()
+def dots_source(k: int, ahead: int) -> str:
+    """MLIR text of the function for rows of `k` values, which prefetches `ahead` rows of B ahead."""
+    return _Dots(k, ahead).source()
 
 
 @dataclass(frozen=True)
@@ -75,14 +72,14 @@ def few_rows(frame: Frame, gemm: Gemm, rows: str, column: str) -> FewRows:
     assert isinstance(leaf, Buffer)
     with e.bind("gn", column):
         pointer = address(b, leaf, b.scalar(gemm.right.rest))
-    wanted = b.op(f"arith.cmpi sle, {rows}, {b.index(FEW)} : i64")
+    wanted = b.op(f"arith.cmpi sle, {rows}, {b.index(gemm.target.thresholds.gemm.dot_rows)} : i64")
     return FewRows(wanted, pointer, b.scalar(step * 4))
 
 
 class _Dots(Code):
-    def __init__(self, k: int) -> None:
+    def __init__(self, k: int, ahead: int) -> None:
         super().__init__(LANES)
-        self.k = k
+        self.k, self.ahead = k, ahead
 
     def source(self) -> str:
         """The text of the function."""
@@ -90,7 +87,7 @@ class _Dots(Code):
         self.line(f"func.func @{dots_name(self.k)}({signature}) {{")
         self.line(f"%zero = arith.constant dense<0.0> : {self.vector}")
         last = self.op(f"arith.subi %count, {self.number(1)} : i64")
-        far = self.op(f"arith.muli %b_step, {self.number(AHEAD)} : i64")
+        far = self.op(f"arith.muli %b_step, {self.number(self.ahead)} : i64")
         left = [self.load("%a", start, "f32") for start in range(0, self.k, LANES)]
         with self.loop(self.number(0), "%count", LANES, []) as rows:
             total = transposed_sum(self, [self._sum(left, rows.index, number, last, far) for number in range(LANES)])

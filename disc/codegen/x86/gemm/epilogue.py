@@ -19,7 +19,7 @@ from disc.shapes import Dim
 @dataclass(frozen=True, eq=False)
 class Epilogue:
     """node: the contraction; at: the index in its result of (gb, gm, gn); columns: how many there are, of which a tile holds `width`;
-    element: of the sums; kind: what to call the contraction in messages; target: takes its one root, which is no result of
+    element: of the sums; kind: what to call the contraction in messages; sink: takes its one root, which is no result of
     the kernel then."""
 
     body: Body
@@ -29,7 +29,7 @@ class Epilogue:
     width: int
     element: str
     kind: str
-    target: RootSink | None = None
+    sink: RootSink | None = None
 
     def store_row(self, frame: Frame, tile: str, row: str, columns: tuple[str, str]) -> None:
         """Stores `columns` of the row bound to gm of every root; the sums are row `row` of the tile at `tile`."""
@@ -53,10 +53,10 @@ class Epilogue:
 
             def store(names: list[str], carried: list[str]) -> list[str]:
                 del names, carried
-                if self.target is None:
+                if self.sink is None:
                     store_roots(frame, indices, self.kind)
                 else:
-                    self.target(e.value(frame.roots[0], indices[frame.roots[0]]))
+                    self.sink(e.value(frame.roots[0], indices[frame.roots[0]]))
                 return []
 
             e.leaves[self.node] = value
@@ -79,7 +79,7 @@ class Epilogue:
     def _touched(self, frame: Frame, indices: dict[Node, Index]) -> Iterator[tuple[Buffer, Dim, bool]]:
         """(buffer, offset, is it written) of what has an element of its own for every row of sums."""
         e = frame.emitter
-        for root, output in zip(frame.roots, frame.outputs, strict=True) if self.target is None else ():
+        for root, output in zip(frame.roots, frame.outputs, strict=True) if self.sink is None else ():
             if root in indices:
                 yield output, e.space.linear(indices[root], root.dims), True
         for buffer, offset in read_beside(e, self.body, self.node, indices):

@@ -2,7 +2,7 @@
 registers.
 
 Shared functions, one for each number of rows and direction in which B is contiguous, write the products of the rows with up to
-WIDTHS[rows - 1] columns to a tile, whose rows are that far apart:
+width_of(rows) columns to a tile, whose rows are that far apart:
 
 `void across(rows: T**, a_step: bytes, b: T*, b_step: bytes, k: i64, count: i64, tile: f32*)`: columns are neighbours; the sums of as many
 columns as registers hold stay there while the rows of B pass by, each scaled by a value of every row of A. b_step: from k to k + 1.
@@ -31,12 +31,9 @@ from disc.codegen.x86.gemm.packing import row_pointers
 from disc.codegen.x86.gemm.plan import PANEL, ROWS, Gemm, panels
 from disc.codegen.x86.memory import Buffer, address
 from disc.ir.weights import ELEMENT_BYTES
+from disc.targets.target import Target
 
 FEW = ROWS  # rows, at most: their sums fill the registers, and scratch has room for as many packed ones
-WIDTHS = (256, 128, 128, 64, 64, 64)  # columns of a call, by rows: what a tile of ROWS x PANEL sums has room for
-SUMS = {16: 24, 8: 12}  # vectors of sums at most, by lanes: beside them registers hold values of A and B
-CHAIN = 16  # vectors of sums at least, which hide the latency of a multiply-add
-AHEAD = 4  # rows of B that `across` prefetches where it takes whole panels of each
 NARROW = ("f32", "bf16", "f16")
 
 
@@ -96,9 +93,10 @@ def emit_few_rows(frame: Frame, gemm: Gemm, epilogue: Epilogue) -> None:
     """The tasks of a frame whose blocks are few rows each: (batch, panel of columns)."""
     b, c = frame.b, gemm.contraction
     count, rows = b.scalar(panels(gemm)), b.scalar(c.m)
-    span = b.index(WIDTHS[-1])
-    for fewer in sorted(set(WIDTHS))[1:]:
-        most = max(number for number, width in enumerate(WIDTHS, 1) if width >= fewer)
+    widths = [width_of(rows) for rows in range(1, FEW + 1)]
+    span = b.index(widths[-1])
+    for fewer in sorted(set(widths))[1:]:
+        most = max(number for number, width in enumerate(widths, 1) if width >= fewer)
         span = b.op(f"arith.select {b.op(f'arith.cmpi sle, {rows}, {b.index(most)} : i64')}, {b.index(fewer)}, {span} : i64")
     with b.when(b.op(f"arith.cmpi slt, {frame.begin}, {frame.end} : i64")):  # else there may be no panels to divide by
         first = b.op(f"arith.divui {frame.begin}, {count} : i64")
@@ -147,7 +145,7 @@ def _name(gemm: Gemm, rows: int) -> str:
 
 
 def _source(gemm: Gemm, rows: int) -> str:
-    code = _Products(gemm.form, rows, gemm.lanes)
+    code = _Products(gemm.form, rows, gemm.target)
     signature = "%rows: !llvm.ptr, %a_step: i64, %b: !llvm.ptr, %b_step: i64, %k: i64, %count: i64, %tile: !llvm.ptr"
     code.line(f"func.func @{_name(gemm, rows)}({signature}) {{")
     code.line(f"%zero = arith.constant dense<0.0> : {code.vector}")
@@ -160,11 +158,12 @@ def _source(gemm: Gemm, rows: int) -> str:
 class _Products(Code):
     """A function under construction. group: values of k that are multiplied at once, 2 for pairs of bf16; sums: vectors of sums."""
 
-    def __init__(self, form: Form, rows: int, lanes: int) -> None:
-        super().__init__(lanes)
+    def __init__(self, form: Form, rows: int, target: Target) -> None:
+        super().__init__(target.lanes)
+        self.limits, self.line_bytes = target.thresholds.gemm, target.caches.line
         self.left, self.right, self.rows = form.left, form.right, rows
         self.group = 2 if form.reads_groups else 1
-        self.sums = SUMS[lanes]
+        self.sums = self.limits.few_sums
         self.starts: list[str] = []  # of the rows of A
 
     def load_rows(self) -> None:
@@ -193,7 +192,7 @@ class _Products(Code):
         vector = f"vector<{count}xf32>"
         if count != self.lanes:
             value = self.op(f"vector.shuffle {value}, {value} {list(range(count))} : {self.vector}, {self.vector}")
-        start = row * WIDTHS[self.rows - 1] + plus
+        start = row * width_of(self.rows) + plus
         place = self.op(f"llvm.getelementptr {self.moved('%tile', column, 'f32')}[{start}] : (!llvm.ptr) -> !llvm.ptr, f32")
         self.line(f"llvm.store {value}, {place} {{alignment = 4 : i64}} : {vector}, !llvm.ptr")
 
@@ -201,6 +200,11 @@ class _Products(Code):
         """`total` rounded down to a multiple of `step`."""
         rest = self.op(f"arith.remui {total}, {self.number(step)} : i64")
         return self.op(f"arith.subi {total}, {rest} : i64")
+
+
+def width_of(rows: int) -> int:
+    """Columns of a call: what a tile of ROWS x PANEL sums has room for."""
+    return _power_below(ROWS * PANEL // rows)
 
 
 def _power_below(number: int) -> int:
@@ -231,7 +235,7 @@ def _strip(code: _Products, column: str, vectors: int, mask: str | None) -> None
     whole_panels = vectors * code.lanes >= PANEL
     base = code.moved("%b", column, code.right)
     count = vectors * code.rows
-    groups = 1 if whole_panels else _power_below(max(CHAIN // count, 1))
+    groups = 1 if whole_panels else _power_below(max(code.limits.few_chains // count, 1))
     end = code.whole("%k", groups * code.group)
     sums = ["%zero"] * (groups * count)
     with code.loop(code.number(0), end, groups * code.group, sums) as step:
@@ -260,9 +264,9 @@ def _scaled(code: _Products, base: str, k: str, count: int, sums: list[str], mas
     first = code.moved(base, code.op(f"arith.muli {k}, %b_step : i64"), "i8")
     rows = [first, *(code.moved(first, "%b_step", "i8") for _ in range(count - 1))]
     if ahead:
-        far = code.op(f"arith.muli %b_step, {code.number(AHEAD)} : i64")
+        far = code.op(f"arith.muli %b_step, {code.number(code.limits.few_ahead)} : i64")
         for place in (code.moved(row, far, "i8") for row in rows):
-            for line in range(0, vectors * code.lanes * size, 64):
+            for line in range(0, vectors * code.lanes * size, code.line_bytes):
                 code.prefetch(place, line)
     offset = code.op(f"arith.muli {k}, %a_step : i64")
     scales = [_scale(code, code.moved(start, offset, "i8"), count) for start in code.starts]
@@ -301,7 +305,7 @@ def _scale(code: _Products, place: str, count: int) -> str:
 
 
 def _along(code: _Products) -> None:
-    columns = min(code.vectors, 8)  # rows of B that lie a multiple of 4096 bytes apart share a set of an L1 cache of 8 ways or more
+    columns = min(code.vectors, code.limits.few_columns)
     chains = 2 if 2 * columns * code.rows <= code.sums else 1
     length = code.lanes * code.group  # of a vector
     end = code.whole("%k", chains * length)
@@ -363,6 +367,6 @@ def _store_sums(code: _Products, sums: list[str], row: int, column: str) -> None
         return
     for number, value in enumerate(sums):
         total = code.op(f"vector.reduction <add>, {value} fastmath<reassoc> : {code.vector} into f32")
-        start = row * WIDTHS[code.rows - 1] + number
+        start = row * width_of(code.rows) + number
         place = code.op(f"llvm.getelementptr {code.moved('%tile', column, 'f32')}[{start}] : (!llvm.ptr) -> !llvm.ptr, f32")
         code.line(f"llvm.store {total}, {place} {{alignment = 4 : i64}} : f32, !llvm.ptr")

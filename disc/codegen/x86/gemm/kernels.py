@@ -14,7 +14,7 @@ from disc.codegen.plan.contraction import declare, read_contraction
 from disc.codegen.plan.index import ONE, IndexSpace, split_linear
 from disc.codegen.plan.kernel import Choice, Kernel, PackedWeight, Version
 from disc.codegen.plan.rows import check_single_dot
-from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, traffic
+from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, product_cost, traffic
 from disc.codegen.x86.gemm.epilogue import Epilogue
 from disc.codegen.x86.gemm.few_rows import (
     FEW,
@@ -61,7 +61,7 @@ def emit_compute(name: str, body: Body, space: IndexSpace, target: Target, weigh
         gemm.tile_rows = max(schedule.rows for schedule in choice.tree.schedules)
     gemm.splits = choice.parts is not None
     symbols = (*body_symbols(space, body), *SCHEDULE_SYMBOLS)
-    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target.lanes, lambda frame: _emit(frame, gemm, body, packed))
+    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target, lambda frame: _emit(frame, gemm, body, packed))
     rows, blocks, *_, span, parts = (Dim.symbol(name) for name in SCHEDULE_SYMBOLS)
     macs = contraction.batch * contraction.m * contraction.n * contraction.k
     work = sum(node_cost(root) for root in body.yields)
@@ -69,7 +69,7 @@ def emit_compute(name: str, body: Body, space: IndexSpace, target: Target, weigh
     return Kernel(
         name, "compute", tuple(Version(f"{name}_v0", schedule=schedule) for schedule in choice.tree.schedules), symbols,
         contraction.batch * panels(gemm) * blocks * (parts if gemm.splits else 1),
-        (span if gemm.splits else contraction.k) * rows * gemm.panel // 32 + 64, gemm.scratch(), source,
+        product_cost(target, (span if gemm.splits else contraction.k) * rows * gemm.panel), gemm.scratch(), source,
         kernel_lines(body), kernel_ops(body), notes(gemm, packed, work) + ((few_rows_note(gemm),) if few else ()),
         flops=macs * 2, bytes=traffic(space, body), micro_kernels=() if are_few_rows(gemm) else micro_kernels(gemm),
         functions=few_rows_functions(gemm) if few else (), packed=(packed,) if packed else (), choice=choice,
@@ -281,7 +281,7 @@ class _Piece:
 def _epilogue(gemm: Gemm, body: Body) -> Epilogue:
     c = gemm.contraction
     at = c.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("gn"))
-    return Epilogue(body, c.node, at, c.n, gemm.width, gemm.element, "dot", gemm.target)
+    return Epilogue(body, c.node, at, c.n, gemm.width, gemm.element, "dot", gemm.sink)
 
 
 def _emit_tiles(frame: Frame, gemm: Gemm, body: Body, rows: tuple[str, str], columns: tuple[str, str], piece: _Piece, walk: _Walk) -> None:

@@ -20,8 +20,7 @@ from disc.speculation.policy import PANEL, panel_columns
 from disc.speculation.schedules import TILE_ROWS
 from disc.targets.target import Target
 
-ROWS = TILE_ROWS  # 6 x 4 accumulators of 16 lanes: 24 + 4 + 1 of 32 registers (112-116 GF/s of a 112-116 GF/s limit on Zen 4)
-VECTORS = {16: 4, 8: 2}  # per ISA level: AVX-512 has 32 registers, AVX2 16
+ROWS = TILE_ROWS
 
 RootSink = Callable[[str], None]  # takes the values of a kernel's one root at (gm, gn), which it keeps to itself
 
@@ -41,8 +40,7 @@ class Gemm:
 
     contraction: Contraction
     form: Form
-    lanes: int
-    vectors: int
+    target: Target
     panel: int
     left: Access | None
     right: Access | None
@@ -51,7 +49,16 @@ class Gemm:
     patches: Patches | None = None
     tile_rows: int = ROWS  # that scratch has room for: more than a tile where sums are kept from one piece of k to the next
     splits: bool = False  # whether k may be split over tasks (`split_k.py`)
-    target: RootSink | None = None
+    sink: RootSink | None = None
+
+    @property
+    def lanes(self) -> int:
+        return self.target.lanes
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of columns that a tile has at most."""
+        return self.target.thresholds.gemm.vectors
 
     @property
     def element(self) -> str:
@@ -114,7 +121,7 @@ def plan_gemm(
     if form.block and packed is None:
         raise CompilerBug(f"a scaled dot whose weight cannot be packed (line {contraction.node.line})")
     patches = read_patches(space, contraction) if form.group == 1 and form.right == form.accumulator else None
-    gemm = Gemm(contraction, form, target.lanes, VECTORS[target.lanes], panel, left, right, packed is not None, body.yields, patches)
+    gemm = Gemm(contraction, form, target, panel, left, right, packed is not None, body.yields, patches)
     return gemm, packed
 
 

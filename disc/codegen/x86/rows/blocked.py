@@ -1,6 +1,6 @@
 """Loop kernels that read an input across its rows: square blocks are transposed in registers, strip by strip.
 
-A strip is STRIP neighbouring elements of the input's rows: whole cache lines of it are read, and used at once; of the results, each
+A strip is some neighbouring elements of the input's rows: whole cache lines of it are read, and used at once; of the results, each
 block writes whole vectors.
 """
 
@@ -23,32 +23,32 @@ from disc.ir.graph import Node
 from disc.ir.op_table import ELEMENTWISE, OPS, VIEWS
 from disc.shapes import Dim
 
-STRIP = 64  # elements: four cache lines of f32
-REACH = 256  # lanes of one column of blocks: so many lines of the input stay close until the strip's other lines are read
 REGISTERS = ("f32", "i32")  # register elements that a vector of the ISA's width holds `lanes` of
 
 
 @dataclass(frozen=True)
 class Blocked:
-    """reads: inputs and the offsets at which they are read, a row apart from lane to lane and contiguous along loop variable `across`."""
+    """reads: inputs and the offsets at which they are read, a row apart from lane to lane and contiguous along loop variable `across`.
+    strip: elements along it in a task."""
 
     across: LoopVariable
     others: tuple[LoopVariable, ...]
     lane: LoopVariable
     reads: tuple[tuple[Node, Dim], ...]
+    strip: int
 
     @property
     def strips(self) -> Dim:
         """Strips along `across`."""
-        return (self.across.extent + (STRIP - 1)) // STRIP
+        return (self.across.extent + (self.strip - 1)) // self.strip
 
     def tasks(self, space: IndexSpace) -> Dim:
         """A task is one strip at one position of the other loops."""
         return space.env.product([variable.extent for variable in self.others]) * self.strips
 
 
-def plan_blocks(space: IndexSpace, plan: RowPlan) -> Blocked | None:
-    """The blocks of loops over element-wise ops and views; None when no input is read across its rows."""
+def plan_blocks(space: IndexSpace, plan: RowPlan, strip: int) -> Blocked | None:
+    """The blocks, in strips of `strip` elements, of loops over element-wise ops and views; None when no input is read across its rows."""
     if [len(tile.variables) for tile in plan.tiles] != [1] or not plan.group:
         return None
     (tile,) = plan.tiles
@@ -61,7 +61,7 @@ def plan_blocks(space: IndexSpace, plan: RowPlan) -> Blocked | None:
     for across in plan.group:
         reads = [read for read in dict.fromkeys(probe.reads) if _is_across(read, lane.name, across.name)]
         if reads:
-            return Blocked(across, tuple(variable for variable in plan.group if variable is not across), lane, tuple(reads))
+            return Blocked(across, tuple(variable for variable in plan.group if variable is not across), lane, tuple(reads), strip)
     return None
 
 
@@ -96,8 +96,8 @@ def emit_blocked(frame: Frame, plan: RowPlan, blocked: Blocked) -> None:
         *values, strip = e.space.delinear(position, [*(variable.extent for variable in blocked.others), blocked.strips])
         for variable, value in zip(blocked.others, values, strict=True):
             bound.enter_context(e.bind(variable.name, b.scalar(value)))
-        low = b.scalar(strip * STRIP)
-        high = b.op(f"arith.minsi {b.op(f'arith.addi {low}, {b.index(STRIP)} : i64')}, {b.scalar(blocked.across.extent)} : i64")
+        low = b.scalar(strip * blocked.strip)
+        high = b.op(f"arith.minsi {b.op(f'arith.addi {low}, {b.index(blocked.strip)} : i64')}, {b.scalar(blocked.across.extent)} : i64")
         _emit_strip(frame, plan, blocked, low, high)
 
 
@@ -109,7 +109,8 @@ def _emit_strip(frame: Frame, plan: RowPlan, blocked: Blocked, low: str, high: s
     rest = b.op(f"arith.remui {b.op(f'arith.subi {high}, {low} : i64')}, {lanes} : i64")
     whole = b.op(f"arith.subi {high}, {rest} : i64")
     whole_lanes = b.op(f"arith.subi {extent}, {b.op(f'arith.remui {extent}, {lanes} : i64')} : i64")
-    reach = b.index(b.lanes if frame.emitter.streams else REACH)  # from memory, what lies side by side is best read at once
+    e = frame.emitter
+    reach = b.index(b.lanes if e.streams else e.target.thresholds.rows.reach)  # from memory, what lies side by side is best read at once
     with b.loop(b.index(0), whole_lanes, reach) as part:
         end = b.op(f"arith.minsi {b.op(f'arith.addi {part.index}, {reach} : i64')}, {whole_lanes} : i64")
         with b.loop(low, whole, lanes) as outer, b.loop(part.index, end, lanes) as inner:

@@ -16,8 +16,8 @@ from disc.codegen.plan.versions import RowVersion, read_version
 from disc.codegen.x86.emit import Ahead, Emitter, RowCache
 from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
 from disc.codegen.x86.memory import Buffer, address, fence_streams, prefetch
-from disc.codegen.x86.reductions import DEAR, in_turns, reduce_columns_together, reduce_together
-from disc.codegen.x86.rows.blocked import STRIP, Blocked, emit_blocked, plan_blocks
+from disc.codegen.x86.reductions import in_turns, reduce_columns_together, reduce_together
+from disc.codegen.x86.rows.blocked import Blocked, emit_blocked, plan_blocks
 from disc.codegen.x86.rows.long_rows import emit_long_rows, plan_long_rows
 from disc.codegen.x86.rows.row_softmax import bind_softmaxes
 from disc.ir.costs import node_cost, op_cost
@@ -25,15 +25,9 @@ from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim, dim_max, dim_min
 from disc.speculation.guards import ALWAYS, Guard
+from disc.targets.target import Target
 
-CHUNK = 4096  # elements of a flat loop per task: 16 KiB of f32, half of an L1 cache
-CHEAP = 12  # ops per element up to which a block's sixteen copies of them are worth their code
-DEAREST = 100  # ops per element up to which several vectors' copies of them are worth their code
-COLUMNS = 16  # vectors of columns that are reduced at once
 WIDEST = 16  # lanes of the widest ISA level
-ROWS = 4  # short rows worked on at once
-BLOCK_BYTES = 4096  # of them together: longer ones hide their latencies by themselves, and many streams defeat the hardware's prefetching
-AHEAD = 4096  # elements: a later pass over a row fetches the next one, but nothing further ahead
 
 
 @dataclass(frozen=True)
@@ -47,18 +41,19 @@ class _Region:
     elements: Dim
     work: int
 
-    def cost(self, space: IndexSpace, lanes: int) -> Dim:
+    def cost(self, space: IndexSpace, target: Target) -> Dim:
         """Cycles of a task."""
-        return self.elements * self.plan.depth(space) * self.work // (2 * lanes) + 16
+        instructions = self.elements * self.plan.depth(space) * self.work
+        return instructions // target.macs_per_cycle("f32") + target.thresholds.rows.task_cycles
 
 
-def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, guards: Sequence[Guard] = (ALWAYS,)) -> Kernel:
+def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, target: Target, guards: Sequence[Guard] = (ALWAYS,)) -> Kernel:
     """The kernel of a loop or stitch fusion in one version per guard: of rows that are whole vectors it has no tail code, without
     broadcasts that expand no index arithmetic for them, and results beyond the caches bypass these."""
-    plans = plan_kernel(space, body, kind)
+    plans = plan_kernel(space, body, kind, target.thresholds.rows)
     symbols = body_symbols(space, body)
-    regions = [_region(space, body, plan, kind, lanes) for plan in plans]
-    long_rows = plan_long_rows(space, body, plans[0]) if len(plans) == 1 else None
+    regions = [_region(space, body, plan, kind, target) for plan in plans]
+    long_rows = plan_long_rows(space, body, plans[0], target.thresholds.rows) if len(plans) == 1 else None
     versions: list[Version] = []
     source = ""
     split: Split | None = None
@@ -69,8 +64,8 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, g
             functions = tuple(f"{name}_v{number}_{part}" for part in range(len(plans[0].stages) + 1))
             for part, function in enumerate(functions):
                 emit_part = partial(emit_long_rows, plan=plans[0], rows=long_rows, number=part)
-                source += emit_function(function, body, body.yields, symbols, space, lanes, emit_part)
-            split = long_rows.split(version.most_rows.number, functions, regions[0].work, lanes)
+                source += emit_function(function, body, body.yields, symbols, space, target, emit_part)
+            split = long_rows.split(version.most_rows.number, functions, regions[0].work, target)
             versions.append(Version(functions[-1], version.guard))
             continue
         if not any(_has_version(space, region, version) for region in regions):
@@ -80,17 +75,17 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, lanes: int, g
         def emit(frame: Frame, version: RowVersion = version) -> None:
             bind_softmaxes(frame.emitter, body)
             space.broadcasts_resolved = version.resolved
-            frame.emitter.whole = version.whole_length(lanes)
+            frame.emitter.whole = version.whole_length(target.lanes)
             _emit_regions(frame, regions, version)
             space.broadcasts_resolved = False
 
-        source += emit_function(function, body, body.yields, symbols, space, lanes, emit)
+        source += emit_function(function, body, body.yields, symbols, space, target, emit)
         versions.append(Version(function, version.guard))
     tasks = sum((region.tasks for region in regions), ZERO)
-    costs = [region.cost(space, lanes) for region in regions]
+    costs = [region.cost(space, target) for region in regions]
     cost = costs[0] if len(regions) == 1 else _mean(tasks, [region.tasks * cost for region, cost in zip(regions, costs, strict=True)])
     flops = sum((plan.groups(space) * plan.row(space) * region.work for plan, region in zip(plans, regions, strict=True)), ZERO)
-    scratch = rounded_up(plans[0].row(space), lanes) * (8 * len(plans[0].cached) * rows_at_once(plans[0]))
+    scratch = rounded_up(plans[0].row(space), target.lanes) * (8 * len(plans[0].cached) * rows_at_once(plans[0], target))
     return Kernel(
         name, kind, tuple(versions), symbols, tasks, cost, scratch, source, kernel_lines(body), kernel_ops(body),
         tuple(note for region in regions for note in _notes(region)), flops=flops, bytes=traffic(space, body), split=split,
@@ -101,20 +96,20 @@ def _mean(tasks: Dim, costs: Sequence[Dim]) -> Dim:
     return sum(costs, ZERO) // dim_max(tasks, ONE)
 
 
-def _region(space: IndexSpace, body: Body, plan: RowPlan, kind: str, lanes: int) -> _Region:
-    row, groups = plan.row(space), plan.groups(space)
+def _region(space: IndexSpace, body: Body, plan: RowPlan, kind: str, target: Target) -> _Region:
+    row, groups, limits = plan.row(space), plan.groups(space), target.thresholds.rows
     flat = kind == "loop" and not plan.group and [len(tile.variables) for tile in plan.tiles] == [1]
     work = _work(space, body, plan)
-    blocked = plan_blocks(space, plan) if kind == "loop" and work <= CHEAP else None
+    blocked = plan_blocks(space, plan, limits.strip) if kind == "loop" and work <= limits.block_cost else None
     tasks, elements = groups, row
     if flat:
-        chunk = chunk_of(plan, lanes)
+        chunk = chunk_of(plan, target)
         tasks, elements = (row + (chunk - 1)) // chunk, Dim.of(chunk)
-    elif rows_at_once(plan) > 1:
-        block = _block(space, body.arguments, plan)
+    elif rows_at_once(plan, target) > 1:
+        block = _block(space, body.arguments, plan, target)
         tasks, elements = (groups + (block - 1)) // block, row * block
     elif blocked is not None:
-        tasks, elements = blocked.tasks(space), row * STRIP
+        tasks, elements = blocked.tasks(space), row * limits.strip
     return _Region(plan, flat, blocked, tasks, elements, work)
 
 
@@ -182,13 +177,13 @@ def _emit(frame: Frame, region: _Region, version: RowVersion) -> None:
 
 def _emit_groups(frame: Frame, plan: RowPlan) -> None:
     groups = plan.groups(frame.emitter.space)
-    rows = rows_at_once(plan)
+    rows = rows_at_once(plan, frame.emitter.target)
     if rows == 1:
         _loop_over_groups(frame, plan, groups, (frame.begin, frame.end), 1)
         return
     # A task is a block, so that which rows go side by side, and with it the order of sums, does not depend on the number of threads.
     b = frame.b
-    block = b.scalar(_block(frame.emitter.space, frame.arguments, plan))
+    block = b.scalar(_block(frame.emitter.space, frame.arguments, plan, frame.emitter.target))
     begin = b.op(f"arith.muli {frame.begin}, {block} : i64")
     end = b.op(f"arith.minsi {b.op(f'arith.muli {frame.end}, {block} : i64')}, {b.scalar(groups)} : i64")
     rest = b.op(f"arith.remui {b.op(f'arith.subi {end}, {begin} : i64')}, {b.index(rows)} : i64")
@@ -198,14 +193,15 @@ def _emit_groups(frame: Frame, plan: RowPlan) -> None:
     _loop_over_groups(frame, plan, groups, (low, end), 1)
 
 
-def _block(space: IndexSpace, arguments: Sequence[Node], plan: RowPlan) -> Dim:
-    """Rows of a task: ROWS where they are so short that they go side by side, else 1."""
+def _block(space: IndexSpace, arguments: Sequence[Node], plan: RowPlan, target: Target) -> Dim:
+    """Rows of a task: several where they are so short that they go side by side, else 1."""
+    limits = target.thresholds.rows
     whole = space.env.product(plan.space)
     inputs = [node for node in arguments if space.env.product(node.dims) == whole]
     size = max(1, sum(ELEMENT_BYTES[node.element] for node in (*inputs, *plan.cached)))  # bytes on chip of one element of a row
     length = space.env.product(plan.space[len(plan.group_dims) :])
-    short = dim_min(Dim.of(BLOCK_BYTES // (ROWS * size)) // dim_max(length, 1), 1)
-    return short * (ROWS - 1) + 1
+    short = dim_min(Dim.of(limits.rows_bytes // (limits.rows * size)) // dim_max(length, 1), 1)
+    return short * (limits.rows - 1) + 1
 
 
 def _loop_over_groups(frame: Frame, plan: RowPlan, groups: Dim, limits: tuple[str, str], rows: int) -> None:
@@ -219,30 +215,31 @@ def _loop_over_groups(frame: Frame, plan: RowPlan, groups: Dim, limits: tuple[st
         emit_groups(frame, plan, positions)
 
 
-def chunk_of(plan: RowPlan, lanes: int) -> int:
+def chunk_of(plan: RowPlan, target: Target) -> int:
     """Elements of a flat loop per task."""
-    columns = columns_at_once(plan)
-    return CHUNK if columns == 1 else columns * lanes
+    columns = columns_at_once(plan, target)
+    return target.thresholds.rows.chunk if columns == 1 else columns * target.lanes
 
 
-def columns_at_once(plan: RowPlan) -> int:
+def columns_at_once(plan: RowPlan, target: Target) -> int:
     """How many vectors of columns share the loop down their rows: whole cache lines side by side, and as many chains of additions."""
     reductions = max((sum(len(stage) for stage in tile.columns) for tile in plan.tiles), default=0)
-    return max(1, COLUMNS // reductions) if reductions else 1
+    return max(1, target.thresholds.rows.columns // reductions) if reductions else 1
 
 
 def vectors_at_once(e: Emitter, plan: RowPlan, rows: int) -> int:
     """How many vectors of a row share the loop over its lanes: of columns, or of values that are dear to compute. In a row kernel what is
     dear is computed once per row, or kept from the pass that reduced it."""
     if plan.columns:
-        return columns_at_once(plan)
-    dear = not plan.stages and DEAR < sum(node_cost(root) for root in plan.full_roots) <= DEAREST
+        return columns_at_once(plan, e.target)
+    limits = e.target.thresholds.rows
+    dear = not plan.stages and limits.turn_cost < sum(node_cost(root) for root in plan.full_roots) <= limits.most_turn_cost
     return max(1, in_turns(e) // rows) if dear else 1
 
 
-def rows_at_once(plan: RowPlan) -> int:
+def rows_at_once(plan: RowPlan, target: Target) -> int:
     """How many rows share their loops: with row reductions, whose last steps are long chains of dependent instructions."""
-    return ROWS if plan.stages and plan.group else 1
+    return target.thresholds.rows.rows if plan.stages and plan.group else 1
 
 
 def emit_group(frame: Frame, plan: RowPlan, position: Dim) -> None:
@@ -301,7 +298,7 @@ def _emit_rows(frame: Frame, plan: RowPlan, rows: Sequence[_Row]) -> None:
 def _next_rows(frame: Frame, plan: RowPlan) -> Ahead:
     """The same place in the next row of an input: where a pass over a row in cache fetches that, the next first pass finds it there."""
     space, fetched = frame.emitter.space, frozenset(frame.emitter.fetched)
-    distance = dim_min(space.env.product(plan.space[len(plan.group_dims) :]), Dim.of(AHEAD))
+    distance = dim_min(space.env.product(plan.space[len(plan.group_dims) :]), Dim.of(frame.emitter.target.thresholds.rows.ahead))
     whole = space.env.product(plan.space)
     rows = {node for node in frame.arguments if space.env.product(node.dims) == whole} - fetched
 
@@ -389,7 +386,7 @@ def _store_full(frame: Frame, plan: RowPlan, tile: Tile, rows: Sequence[_Row]) -
 def _emit_flat(frame: Frame, plan: RowPlan) -> None:
     """One loop over all elements, cut into chunks."""
     b = frame.b
-    (tile,), chunk = plan.tiles, chunk_of(plan, frame.b.lanes)
+    (tile,), chunk = plan.tiles, chunk_of(plan, frame.emitter.target)
     variable = tile.lane
     with b.loop(frame.begin, frame.end, b.index(1)) as task:
         low = b.op(f"arith.muli {task.index}, {b.index(chunk)} : i64")
@@ -402,7 +399,7 @@ def _emit_flat(frame: Frame, plan: RowPlan) -> None:
 def _notes(region: _Region) -> tuple[str, ...]:
     plan, blocked = region.plan, region.blocked
     if blocked is not None:
-        return (f"tasks: {STRIP} of {blocked.across.extent}; blocks transposed in registers along {blocked.lane.extent}",)
+        return (f"tasks: {blocked.strip} of {blocked.across.extent}; blocks transposed in registers along {blocked.lane.extent}",)
     if region.flat:
         return (f"one flat loop over {plan.tiles[0].lane.extent} elements",)
     groups = " x ".join(str(variable.extent) for variable in plan.group) or "1"

@@ -21,9 +21,9 @@ from disc.codegen.x86.memory import Buffer, address, store_contiguous
 from disc.codegen.x86.reductions import has_one_loop, join_parts, reduce_part
 from disc.ir.graph import Body, Node
 from disc.shapes import Dim, Truth, dim_max, dim_min
+from disc.targets.target import Target
+from disc.targets.thresholds import RowThresholds
 
-PART = 16384  # elements of a part at least: 64 KiB of f32, so that joining parts is little beside them
-PARTS = 32  # of a row at most, so that joining them stays little
 LANES = 16  # of the widest ISA level: parts are the same for all
 SLOT = 8 * LANES  # bytes of a vector of any element
 
@@ -41,9 +41,9 @@ class LongRows:
     cached: tuple[Node, ...]
     stored: set[Node] = field(default_factory=set)
 
-    def split(self, most: int, functions: tuple[str, ...], work: int, lanes: int) -> Split:
+    def split(self, most: int, functions: tuple[str, ...], work: int, target: Target) -> Split:
         """What the host needs to know. most: rows that there are at most; work: cost of an element of all functions together."""
-        cost = self.length * work // (2 * lanes) + 16
+        cost = self.length * work // target.macs_per_cycle("f32") + target.thresholds.rows.task_cycles
         return Split(functions, self.groups * self.parts, cost, self.start(dim_min(self.groups, most), len(self.cached)))
 
     def start(self, groups: Dim, number: int) -> Dim:
@@ -56,7 +56,7 @@ class LongRows:
         return rounded_up(self.row, LANES) * 8
 
 
-def plan_long_rows(space: IndexSpace, body: Body, plan: RowPlan) -> LongRows | None:
+def plan_long_rows(space: IndexSpace, body: Body, plan: RowPlan, limits: RowThresholds) -> LongRows | None:
     """The parts of a row; None when there are reductions that are not one loop over a row each."""
     found = [(node, index) for stage in plan.stages for node, index in stage]
     reduced = {node.siblings[0] for node in body.nodes if node.op == "stablehlo.reduce"}
@@ -67,7 +67,7 @@ def plan_long_rows(space: IndexSpace, body: Body, plan: RowPlan) -> LongRows | N
         extents = [node.operands[0].dims[axis] for axis in node.ints("dimensions")]
         if space.env.equal(space.env.product(extents), row) is not Truth.YES or not has_one_loop(space, leaves, node, index):
             return None
-    length = dim_max(rounded_up((row + (PARTS - 1)) // PARTS, LANES), Dim.of(PART))
+    length = dim_max(rounded_up((row + (limits.parts - 1)) // limits.parts, LANES), Dim.of(limits.part))
     values = sum(len(node.operands) // 2 for node, _ in found)
     return LongRows(length, (row + (length - 1)) // length, plan.groups(space), row, values, plan.cached)
 

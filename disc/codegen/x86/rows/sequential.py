@@ -14,9 +14,10 @@ from disc.errors import CompilerBug
 from disc.ir.graph import Body, Node
 from disc.ir.op_table import SEQUENTIAL
 from disc.shapes import Dim
+from disc.targets.target import Target
 
 
-def emit_sequential(name: str, body: Body, space: IndexSpace, lanes: int) -> Kernel:
+def emit_sequential(name: str, body: Body, space: IndexSpace, target: Target) -> Kernel:
     """The kernel of a `disc.cumulative` or `stablehlo.scatter` with the views and element-wise ops around its operands."""
     node = next((each for each in body.nodes if each.op in SEQUENTIAL), None)
     if node is None or body.yields != node.siblings:
@@ -26,10 +27,11 @@ def emit_sequential(name: str, body: Body, space: IndexSpace, lanes: int) -> Ker
         tasks, emit = _scan(space, node)
     else:
         tasks, emit = Dim.of(1), lambda frame: _scatter(frame, node)
-    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, lanes, emit)
-    count = space.env.product(node.operands[0].dims)
+    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target, emit)
+    limits = target.thresholds
+    cost = space.env.product(node.operands[0].dims) * limits.scan_cycles + limits.task_cycles
     return Kernel(
-        name, "library", (Version(f"{name}_v0"),), symbols, tasks, count * 4 + 64, ZERO, source, kernel_lines(body), kernel_ops(body),
+        name, "library", (Version(f"{name}_v0"),), symbols, tasks, cost, ZERO, source, kernel_lines(body), kernel_ops(body),
         ("sequential along the scanned dim" if node.op == "disc.cumulative" else "one task: updates in order",), bytes=traffic(space, body),
     )  # fmt: skip
 

@@ -1,0 +1,195 @@
+"""What code generation and the passes decide by, as values of a target: sizes of tiles and tasks, limits, costs.
+
+Here stands what each number means, and its unit; the numbers, with where they come from, stand in one table per target
+(`x86_thresholds.py`). A number of a layout that code, weights and runtime agree on is no threshold: it stands where the layout is defined.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Caches:
+    """What code may reckon with, in bytes. l1, l2: of a core; last: of the smallest last-level cache, which cores share; line: of a cache
+    line. l1_ways: lines of a set of the L1."""
+
+    l1: int
+    l2: int
+    last: int
+    line: int
+    l1_ways: int
+
+
+@dataclass(frozen=True)
+class RowThresholds:
+    """Loop and stitch kernels.
+
+    chunk: elements of a flat loop per task. task_cycles: cycles that a task costs beside its elements.
+    block_cost: vector instructions per element up to which a transposed block's copies of them, one per lane, are worth their code.
+    turn_cost, most_turn_cost: vector instructions per element beyond which several vectors are computed side by side, and up to which
+    that is worth its code; turns: so many vectors.
+    cached_cost: vector instructions from which on a value that a reduction and something else read is kept as a row.
+    columns: vectors of columns that are reduced at once. columns_ahead: rows by which a loop down several columns prefetches.
+    chains: accumulators of a reduction that hide the latency of an addition.
+    rows: short rows worked on at once; rows_bytes: bytes of them together up to which they are short.
+    ahead: elements, at most, by which a later pass over a row prefetches the next row.
+    strip: elements of the input's rows in a task of transposed blocks; reach: lanes of one column of blocks.
+    part: elements of a part of a long row, at least; parts: parts of a row, at most.
+    nests: loop nests of one kernel, at most.
+    """
+
+    chunk: int
+    task_cycles: int
+    block_cost: int
+    turn_cost: int
+    most_turn_cost: int
+    turns: int
+    cached_cost: int
+    columns: int
+    columns_ahead: int
+    chains: int
+    rows: int
+    rows_bytes: int
+    ahead: int
+    strip: int
+    reach: int
+    part: int
+    parts: int
+    nests: int
+
+
+@dataclass(frozen=True)
+class GemmThresholds:
+    """Products of matrices A and B.
+
+    vectors: vectors of columns in a tile. dot_rows: rows of A, at most, whose products with rows of B are computed as dot products;
+    dot_length: values of k of these, at most; dot_ahead: rows of B by which they prefetch.
+    few_sums: vectors of sums, at most, of the kernel for few rows; few_chains: vectors of sums, at least, that hide the latency of a
+    multiply-add; few_ahead: rows of B by which it prefetches; few_columns: columns of B, at most, that it reads side by side along k.
+    """
+
+    vectors: int
+    dot_rows: int
+    dot_length: int
+    dot_ahead: int
+    few_sums: int
+    few_chains: int
+    few_ahead: int
+    few_columns: int
+
+
+@dataclass(frozen=True)
+class WindowThresholds:
+    """Pools and depthwise convolutions.
+
+    most_taps: taps of a window, at most, which are unrolled.
+    Lanes along the columns: bands: output rows of a task, the smallest first; least_part: how many times the source rows that the next
+    band copies again a band must see to be taken before a larger one; rows: output rows whose sums are in registers; pool_rows: output
+    rows of a pool at a time; steps_per_cycle: vectors that are combined per cycle.
+    Lanes along the channels: last_channels: channels, at least; last_band: output rows of a task; last_strip: output columns that are
+    copied at a time; last_rows, last_columns: output rows and columns whose sums are in registers; last_steps_per_cycle: vectors that are
+    combined per cycle.
+    """
+
+    most_taps: int
+    bands: tuple[int, ...]
+    least_part: int
+    rows: int
+    pool_rows: int
+    steps_per_cycle: int
+    last_channels: int
+    last_band: int
+    last_strip: int
+    last_rows: int
+    last_columns: int
+    last_steps_per_cycle: int
+
+
+@dataclass(frozen=True)
+class IndirectThresholds:
+    """Channels-last convolutions through a table of addresses.
+
+    block: rows of a task, at most, a multiple of those of a tile; chunked_block: the same where a panel is read in chunks.
+    panel_bytes: bytes of a panel up to which it is read whole; chunk_bytes: bytes of a chunk of a larger one, at most.
+    group_lanes: lanes, at least, of a vector of columns of one group. unrolled: elements of a run, at most, that is unrolled.
+    """
+
+    block: int
+    chunked_block: int
+    panel_bytes: int
+    chunk_bytes: int
+    group_lanes: int
+    unrolled: int
+
+
+@dataclass(frozen=True)
+class WinogradTile:
+    """When tiles of `size` x `size` outputs are computed.
+
+    bytes: bytes of transformed weights, at most. least: outputs that a tile must have to be worth its products; enough: outputs beyond
+    them that are worth the weights read.
+    """
+
+    size: int
+    bytes: int
+    least: int
+    enough: int
+
+
+@dataclass(frozen=True)
+class WinogradThresholds:
+    """Winograd convolutions.
+
+    tiles: the better ones first. channels: channels in and out, at least. block_bytes: bytes of a task's transformed patches and products.
+    resident_bytes: bytes of transformed weights up to which a task has only resident_block tiles.
+    """
+
+    tiles: tuple[WinogradTile, ...]
+    channels: int
+    block_bytes: int
+    resident_bytes: int
+    resident_block: int
+
+
+@dataclass(frozen=True)
+class ExpansionThresholds:
+    """A product of matrices and the depthwise convolution that reads it, in one kernel.
+
+    tile_bytes: bytes of the product's rows for one band. tasks: tasks, at least, where bands of shared_rows output rows give as many.
+    least_rows: output rows of a band, at least. tap_cycles: cycles of a tap at one position, all channels of a panel.
+    """
+
+    tile_bytes: int
+    tasks: int
+    shared_rows: int
+    least_rows: int
+    tap_cycles: int
+
+
+@dataclass(frozen=True)
+class AttentionThresholds:
+    """Attention kernels.
+
+    block: rows of a task, a multiple of those of a tile. keys: keys of a block of the running softmax. unrolled: vectors of a row at a
+    time.
+    """
+
+    block: int
+    keys: int
+    unrolled: int
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Those of a target's kernels. task_cycles: cycles that a task costs beside its arithmetic; scan_cycles: cycles of a step of a scan."""
+
+    rows: RowThresholds
+    gemm: GemmThresholds
+    window: WindowThresholds
+    indirect: IndirectThresholds
+    winograd: WinogradThresholds
+    expansion: ExpansionThresholds
+    attention: AttentionThresholds
+    task_cycles: int
+    scan_cycles: int

@@ -1,0 +1,132 @@
+"""The thresholds of x86-64: one row per number, with where it comes from. `thresholds.py` says what each means, and its unit.
+
+Derived: the arithmetic stands beside the number. Measured: on Zen 4 or Zen 5 with AVX-512 when the kernel was made, and taken over for
+AVX2 where no row says otherwise; figures stand here where they were kept. Chosen: with the kernel, without figures; the first to measure.
+"""
+
+from __future__ import annotations
+
+from disc.targets.thresholds import (
+    AttentionThresholds,
+    Caches,
+    ExpansionThresholds,
+    GemmThresholds,
+    IndirectThresholds,
+    RowThresholds,
+    Thresholds,
+    WindowThresholds,
+    WinogradThresholds,
+    WinogradTile,
+)
+
+
+def x86_thresholds(registers: int, caches: Caches) -> Thresholds:
+    """The table for CPUs with so many vector registers."""
+    return Thresholds(
+        rows=_rows(caches),
+        gemm=_gemm(registers, caches),
+        window=_window(registers),
+        indirect=_indirect(caches),
+        winograd=_winograd(caches),
+        expansion=_expansion(caches),
+        attention=_attention(),
+        task_cycles=64,  # chosen
+        scan_cycles=4,  # derived: the latency of an addition of floats
+    )
+
+
+def _rows(caches: Caches) -> RowThresholds:
+    return RowThresholds(
+        chunk=caches.l1 // 2 // 4,  # derived: half of an L1 in f32
+        task_cycles=16,  # chosen: a task is an iteration of a loop
+        block_cost=12,  # chosen
+        turn_cost=8,  # chosen: from there on the loop does enough else to hide an addition
+        most_turn_cost=100,  # chosen
+        turns=4,  # measured, figures not kept
+        cached_cost=12,  # chosen
+        columns=16,  # measured, figures not kept
+        columns_ahead=8,  # chosen
+        chains=4,  # chosen: as many cycles as an addition takes at most
+        rows=4,  # chosen: sums across the lanes of four rows overlap
+        rows_bytes=4096,  # chosen: longer rows hide their latencies, and many streams defeat the hardware's prefetching
+        ahead=caches.l1 // 2 // 4,  # derived: half of an L1 in f32
+        strip=caches.line,  # derived: whole lines of any element, down to bytes
+        reach=256,  # chosen: so many lines of the input stay close until the strip's other lines are read
+        part=caches.l1 // 2,  # derived: twice an L1 in f32, so that joining parts is little beside them
+        parts=32,  # chosen: joining them stays little
+        nests=64,  # chosen: each is code of its own
+    )
+
+
+def _gemm(registers: int, caches: Caches) -> GemmThresholds:
+    return GemmThresholds(
+        vectors=registers
+        // 8,  # derived: 6 x 4 sums, 4 columns, a row: 29 of 32 registers (Zen 4: 112-116 GF/s, its limit); 6 x 2: 15 of 16
+        dot_rows=4,  # measured: 1.9 times as fast at 16384 keys
+        dot_length=256,  # chosen: the products of a group of rows are straight-line code
+        dot_ahead=32,  # measured, figures not kept: so little is computed that the product waits for memory alone
+        few_sums=registers * 3 // 4,  # derived: the other registers hold values of A and B
+        few_chains=16,  # derived: twice the 8 multiply-adds that two per cycle of 4 cycles each need
+        few_ahead=4,  # chosen
+        few_columns=caches.l1_ways,  # derived: rows of B that lie a multiple of 4096 bytes apart share a set of an L1
+    )
+
+
+def _window(registers: int) -> WindowThresholds:
+    return WindowThresholds(
+        most_taps=128,  # chosen: past this the unrolled code no longer fits the instruction cache
+        bands=(8, 16, 32),  # chosen: multiples of `rows`; with 32, the copy of 224 columns is 38 KiB for a 7x7 window
+        least_part=8,  # chosen: an eighth of the rows is copied twice
+        rows=registers // 4,  # derived: sums, which with one weight per window row must fit the registers
+        pool_rows=4,  # chosen: their sums and a source row stay in registers, their rows of scratch in L1
+        steps_per_cycle=1,  # chosen: every tap loads a vector that crosses a line
+        last_channels=8,  # chosen: with fewer most lanes would be idle
+        last_band=14,  # chosen: a multiple of `last_rows`
+        last_strip=28,  # chosen: a multiple of `last_columns`: 20 x 34 source positions of a 7x7 window are 43 KiB
+        last_rows=registers // 16,  # derived: times 7 sums, with a row of 7 weights and a source vector they fit the registers
+        last_columns=7,  # chosen: small images have sides of 7, 14, 28 and 56
+        last_steps_per_cycle=2,  # derived: multiply-adds of vectors that start per cycle
+    )
+
+
+def _indirect(caches: Caches) -> IndirectThresholds:
+    return IndirectThresholds(
+        block=120,  # chosen: 20 tiles; 120 rows of 768 values are a third of an L2
+        chunked_block=240,  # chosen: twice as many, as each chunk is read once for every block
+        panel_bytes=caches.l2 * 7 // 16,  # chosen: it stays in L2 with the source rows of a block
+        chunk_bytes=caches.l2 // 4,  # chosen: it stays there with the next one, which is prefetched meanwhile, and more rows
+        group_lanes=8,  # chosen: where CPUs split vectors of 16 in two, as Zen 4 does, these multiply as fast
+        unrolled=16,  # measured: a loop around so few steps costs a tenth of them
+    )
+
+
+def _winograd(caches: Caches) -> WinogradThresholds:
+    # Measured; times are those of the direct kernel's, one image. Weights: 4x4 takes 0.32 to 0.45 at 64 channels of 56x56, 128 of 28x28
+    # and of 14x14, 0.51 at 256 of 14x14 (9.4 MB), where 2x2 takes 0.48 (4.2 MB); at 512 of 7x7, 2x2 takes 1.27 (17 MB). A call reads all
+    # of them, and they are kept beside the plain ones. Outputs: 4x4 takes 1.3 to 1.5 at one plane of 4x4 or 5x5, 0.55 to 0.75 at one of
+    # 7x7 or eight of 3x3; 2x2 1.05 at one of 3x3, 0.7 at one of 4x4.
+    return WinogradThresholds(
+        tiles=(WinogradTile(size=4, bytes=3 << 20, least=5, enough=20), WinogradTile(size=2, bytes=6 << 20, least=1, enough=10)),
+        channels=16,  # measured: 0.56 at 16 channels of 56x56
+        block_bytes=caches.l2 * 5 // 8,  # chosen: they stay in L2 with the weights of a panel
+        resident_bytes=caches.l2 * 5 // 8,  # chosen: they stay in L2
+        resident_block=12,  # chosen: two tiles of a product
+    )
+
+
+def _expansion(caches: Caches) -> ExpansionThresholds:
+    return ExpansionThresholds(
+        tile_bytes=caches.l2 // 2,  # chosen: beside its source and the results in L2
+        tasks=6,  # chosen: some for each of a few threads
+        shared_rows=8,  # chosen: with a window of 3 lines a quarter of the product is computed twice
+        least_rows=4,  # chosen: with fewer most rows of the product would be computed twice
+        tap_cycles=3,  # chosen: four vectors of channels take two cycles, and their loads
+    )
+
+
+def _attention() -> AttentionThresholds:
+    return AttentionThresholds(
+        block=96,  # chosen: a packed panel of keys serves all of them; 96 rows of 1024 scores are 384 KiB, within an L2
+        keys=512,  # chosen: with 96 rows: 192 KiB of scores, and 128 KiB of values of 64 columns, within an L2
+        unrolled=4,  # chosen: they share the constants, and their sums hide each other's latency
+    )
