@@ -196,7 +196,7 @@ CASES: dict[str, tuple[Container | bytes, str | tuple[str, str]]] = {
     "more after the signature": (signature(GOOD[b"signature"] + b"\0"), ("differs", "section 'signature' is malformed")),
     # --- code: whole by its hash, so `disc verify` has no complaint
     "code that is no ELF file": (GOOD.changed(CODE, content=b"\x7fELF" + bytes(64)), ("", f"section '{CODE.decode()}': cannot be loaded")),
-    "no code": (GOOD.without(CODE), ("", "the artifact has no CPU code")),
+    "no code": (GOOD.without(CODE), ("", "the artifact has no code")),
 }  # fmt: skip
 
 

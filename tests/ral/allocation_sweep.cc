@@ -68,7 +68,7 @@ ral_status use(const char* path) {
   status = ral_verify(context);
   if (status == RAL_OK) {
     ral_tensor inputs[2], output;
-    for (ral_tensor& input : inputs) input = {data, dims, strides, 2, RAL_F32};
+    for (ral_tensor& input : inputs) input = {data, dims, strides, 2, RAL_F32, RAL_CPU, 0};
     status = ral_call(context, inputs, 2, nullptr, &output, 1);
     if (status == RAL_OK && static_cast<const float*>(output.data)[1] != 4.5f) status = RAL_ERROR_INTERNAL;  // 2 + 2 + 0.5
     if (status == RAL_OK) ral_release(&output);

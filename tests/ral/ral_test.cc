@@ -115,7 +115,7 @@ void call_and_check(ral_context* context, int64_t rows, bool transposed) {
   std::vector<float> data(static_cast<size_t>(rows * 4));
   std::iota(data.begin(), data.end(), 0.0f);
   const int64_t dims[2] = {rows, 4}, strides[2] = {1, rows};
-  const ral_tensor input{data.data(), dims, transposed ? strides : nullptr, 2, RAL_F32};
+  const ral_tensor input{data.data(), dims, transposed ? strides : nullptr, 2, RAL_F32, RAL_CPU, 0};
   ral_tensor output;
   CHECK(ral_call(context, &input, 1, nullptr, &output, 1) == RAL_OK);
   CHECK(output.dims[0] == rows && output.dims[1] == 4 && output.strides[0] == 4);
@@ -153,7 +153,7 @@ void test_layouts() {
     }
     std::vector<T> data(static_cast<size_t>(high - low + 1));
     std::iota(data.begin(), data.end(), T{});
-    const ral_tensor tensor{data.data() - low, dims, strides, rank, RAL_I8};
+    const ral_tensor tensor{data.data() - low, dims, strides, rank, RAL_I8, RAL_CPU, 0};
     int64_t count = 1;
     for (int32_t i = 0; i < rank; ++i) count *= dims[i];
     std::vector<T> copy(static_cast<size_t>(count));
@@ -218,7 +218,7 @@ void test_serving() {
         continue;
       }
       const int64_t dims[2] = {generator() % 2 ? 100001 : 1, 4};  // the entry fails, or the number of inputs is wrong
-      const ral_tensor input{many.data(), dims, nullptr, 2, RAL_F32};
+      const ral_tensor input{many.data(), dims, nullptr, 2, RAL_F32, RAL_CPU, 0};
       ral_tensor output{};
       CHECK(ral_call(context.get(), &input, dims[0] == 1 ? 0 : 1, nullptr, &output, 1) != RAL_OK);
       CHECK(std::strlen(ral_last_error()) > 0);
@@ -290,12 +290,12 @@ void test_errors() {
   ral_context* context = load_program(1);
   float data[4] = {};
   int64_t dims[2] = {1, 4};
-  ral_tensor input{data, dims, nullptr, 2, RAL_F32}, output{};
+  ral_tensor input{data, dims, nullptr, 2, RAL_F32, RAL_CPU, 0}, output{};
   CHECK(ral_call(context, &input, 0, nullptr, &output, 1) == RAL_ERROR_RANK);
   CHECK(ral_call(context, &input, 1, nullptr, &output, 2) == RAL_ERROR_RANK);
   input.rank = 1;
   CHECK(ral_call(context, &input, 1, nullptr, &output, 1) == RAL_ERROR_RANK);
-  input = {data, dims, nullptr, 2, 99};
+  input = {data, dims, nullptr, 2, 99, RAL_CPU, 0};
   CHECK(ral_call(context, &input, 1, nullptr, &output, 1) == RAL_ERROR_DTYPE);
   input.dtype = RAL_F32;
   CHECK(ral_call(context, &input, 1, &input, nullptr, 1) == RAL_ERROR_ALIAS);

@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
   status = ral_load_file(argv[1], &options, &context);
   if (status != RAL_OK) return report(status);
   for (int i = 0; i < kMaxRows * kColumns; ++i) data[i] = (float)i;
-  for (int i = 0; i < ral_input_count(context); ++i) inputs[i] = (ral_tensor){data, dims, NULL, 2, RAL_F32};
+  for (int i = 0; i < ral_input_count(context); ++i) inputs[i] = (ral_tensor){data, dims, NULL, 2, RAL_F32, RAL_CPU, 0};
   clock_gettime(CLOCK_MONOTONIC, &start);
   for (int i = 0; i < kCalls; ++i) {
     status = ral_call(context, inputs, 2, NULL, &output, 1);

@@ -135,7 +135,7 @@ def test_missing_features_are_named(tmp_path: Path) -> None:
         executable.load(tmp_path / "a.disc")
     with pytest.raises(TargetError, match="no code for x86-64-v4"):
         Executable.from_parts(add_manifest(), code, BIAS, isa="x86-64-v4")
-    with pytest.raises(TargetError, match="has no CPU code"):
+    with pytest.raises(TargetError, match="has no code"):
         Executable.from_parts(add_manifest(), {}, BIAS)
 
 
@@ -152,7 +152,18 @@ def test_code_that_cannot_be_loaded() -> None:
         ("return 1;", "failed without a reason"),
         ("return 0;", "did not make output 0"),
         ("api->output(exec, 1, in[0].dims); return 1;", "output: index 1 is out of range"),
-        ("api->alloc(exec, 8); api->alloc(exec, 8); return 1;", "alloc: called twice"),
+        ("api->alloc(exec, -1); return 1;", "alloc: -1 bytes"),
+        ("return api->free(exec, in[0].data);", "free: not a block of this call"),
+        (
+            "void* a = api->alloc(exec, 8); api->free(exec, a); return api->free(exec, a);",
+            "free: not a block of this call, or freed before",
+        ),
+        ("return api->copy(exec, api->alloc(exec, 8), in[0].data, -1);", "copy: -1 bytes"),
+        ("return api->copy(exec, in[0].data, (char*)in[0].data + 4, 8);", "copy: 8 bytes, to or from nothing or what overlaps"),
+        ("return api->copy(exec, 0, in[0].data, 8);", "copy: 8 bytes, to or from nothing"),
+        ("return api->fill(exec, in[0].data, -1, 0);", "fill: -1 bytes of 0"),
+        ("return api->fill(exec, in[0].data, 4, 256);", "fill: 4 bytes of 256"),
+        ("int64_t value = 0; return api->read(exec, 0, &value);", "read: from nothing"),
         ("return api->launch(exec, 5, 0, 0, 1, 1, 0);", "launch: kernel 5"),
         ("return api->fail(exec, 9, 0, 0);", "fail: check 9"),
     ],

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, fields
 from functools import reduce
 
+from disc.codegen.host.abi import API_OFFSETS, FEATURES, TENSOR_BYTES, TENSOR_OFFSETS
 from disc.codegen.host.buffers import LINE, Lifetime, Plan
 from disc.codegen.host.guards import lower_guard
 from disc.codegen.mlir.builder import Builder, Variable
@@ -15,14 +16,14 @@ from disc.ir.graph import Node
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Atom, Comparison, Condition, Dim, FloorDiv, Max, Min, Mod, ShapeEnv, Symbol, Truth, dim_max
 from disc.speculation.guards import Guard
-from disc.speculation.schedules import FEATURES, SCHEDULE_SYMBOLS, Schedule
+from disc.speculation.schedules import SCHEDULE_SYMBOLS, Schedule
 
 COST_PER_CYCLE = 4  # the runtime counts in 1/16 ns, and cores run at about 4 GHz
 FAULT = "fault"  # the argument where a kernel reports an index out of range
 PARTIALS = "partials"  # the argument where the functions of a split kernel hand values on
-API = ("alloc", "output", "launch", "fail", "choose")  # the functions of ral_host_api, in order; behind them cache_bytes
+API = ("alloc", "output", "launch", "fail", "choose")  # what a program calls of ral_host_api
 MOST_BYTES = 1 << 60  # of an arena: far more than there can be, far less than 64 bits hold
-TENSOR_BYTES = 32  # sizeof(ral_tensor): data 0, dims 8, strides 16, rank 24, dtype 28
+POINTER = 8  # bytes: of an entry of ral_host_api
 
 
 def _multiplies(dim: Dim) -> bool:
@@ -169,19 +170,19 @@ class _Host:
     def _load_api(self) -> None:
         b = self.b
         self.api: dict[str, str] = {}
-        for number, name in enumerate(API):
-            slot = b.op(f"llvm.getelementptr %api[{number}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
+        for name in API:
+            slot = b.op(f"llvm.getelementptr %api[{API_OFFSETS[name] // POINTER}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
             self.api[name] = b.op(f"llvm.load {slot} : !llvm.ptr -> !llvm.ptr")
 
-    def _input_field(self, argument: int, offset: int) -> str:
+    def _input_field(self, argument: int, field: str) -> str:
         b = self.b
-        slot = b.op(f"llvm.getelementptr %inputs[{argument * TENSOR_BYTES + offset}] : (!llvm.ptr) -> !llvm.ptr, i8")
+        slot = b.op(f"llvm.getelementptr %inputs[{argument * TENSOR_BYTES + TENSOR_OFFSETS[field]}] : (!llvm.ptr) -> !llvm.ptr, i8")
         return b.op(f"llvm.load {slot} : !llvm.ptr -> !llvm.ptr")
 
     def _load_inputs(self) -> None:
         b = self.b
         for number, node in enumerate(self.program.arguments):
-            self.pointers[node] = self._input_field(number, 0)
+            self.pointers[node] = self._input_field(number, "data")
         for name, source in self.program.sources.items():
             signed = self.program.env.le(0, Dim.symbol(name)) is not Truth.YES
             b.variables[name] = Variable(name, self._source_value(source), b.root, signed=signed)
@@ -189,12 +190,12 @@ class _Host:
     def _source_value(self, source: Source) -> str:
         b = self.b
         if source.dim is None:
-            return b.op(f"llvm.load {self._input_field(source.argument, 0)} : !llvm.ptr -> i64")
+            return b.op(f"llvm.load {self._input_field(source.argument, 'data')} : !llvm.ptr -> i64")
         return self._input_dim(source.argument, source.dim)
 
     def _input_dim(self, argument: int, dim: int) -> str:
         b = self.b
-        slot = b.op(f"llvm.getelementptr {self._input_field(argument, 8)}[{dim}] : (!llvm.ptr) -> !llvm.ptr, i64")
+        slot = b.op(f"llvm.getelementptr {self._input_field(argument, 'dims')}[{dim}] : (!llvm.ptr) -> !llvm.ptr, i64")
         return b.op(f"llvm.load {slot} : !llvm.ptr -> i64")
 
     def _check(self, number: int, check: Check) -> None:
@@ -518,7 +519,7 @@ class _Host:
     def _streams(self, size: str, launch: Launch) -> str:
         """The results, of `size` bytes, are larger than the last-level cache and all begin on a cache line."""
         b = self.b
-        slot = b.op(f"llvm.getelementptr %api[{len(API)}] : (!llvm.ptr) -> !llvm.ptr, i64")
+        slot = b.op(f"llvm.getelementptr %api[{API_OFFSETS['cache_bytes'] // POINTER}] : (!llvm.ptr) -> !llvm.ptr, i64")
         good = b.op(f"arith.cmpi sgt, {size}, {b.op(f'llvm.load {slot} : !llvm.ptr -> i64')} : i64")
         for node in launch.results:
             address = b.op(f"llvm.ptrtoint {self.pointers[node]} : !llvm.ptr to i64")

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define RAL_ABI_VERSION 1
+#define RAL_ABI_VERSION 2 /* code sections made for ABI 1 run as they are: what they see has only grown at its end */
 #define RAL_API __attribute__((visibility("default")))
 
 typedef enum ral_dtype {
@@ -36,7 +36,7 @@ typedef enum ral_status {
   RAL_OK = 0,
   RAL_ERROR_RANK,     /* wrong number of inputs, or an input of the wrong rank */
   RAL_ERROR_DTYPE,    /* an input or given output of the wrong dtype */
-  RAL_ERROR_DEVICE,   /* a tensor on a device that the artifact has no code for */
+  RAL_ERROR_DEVICE,   /* a tensor on another device than the one that the loaded code is for, or a device that failed */
   RAL_ERROR_SHAPE,    /* a dim or relation that the compiled model does not accept */
   RAL_ERROR_ALIAS,    /* a given output overlaps an input or another output, or is not contiguous */
   RAL_ERROR_MEMORY,   /* a buffer could not be allocated */
@@ -45,13 +45,18 @@ typedef enum ral_status {
   RAL_ERROR_INTERNAL  /* our mistake, or misuse of this interface */
 } ral_status;
 
-/* A tensor in memory. Strides count elements and may be 0 or negative; NULL means row-major. */
+#define RAL_CPU 0 /* the device whose memory is this process's; ral_register_device gives the numbers of others */
+
+/* A tensor in the memory of a device. Strides count elements and may be 0 or negative; NULL means row-major. Dims and strides are always
+ * in memory of this process. */
 typedef struct ral_tensor {
   void* data;
   const int64_t* dims;
   const int64_t* strides;
   int32_t rank;
-  int32_t dtype; /* ral_dtype */
+  uint16_t dtype;    /* ral_dtype */
+  uint8_t device;    /* RAL_CPU or another device's number */
+  uint8_t device_id; /* which of several devices of that number; 0, the only one that code runs on so far */
 } ral_tensor;
 
 /* ---- What generated code sees ---------------------------------------------------------------------------------------------- */
@@ -64,31 +69,84 @@ typedef void (*ral_kernel)(const int64_t* args, int64_t begin, int64_t end, void
 /* Costs are given in units of 1/16 nanosecond of one core. */
 #define RAL_COST_PER_NANOSECOND 16
 
-/* The table handed to generated host code. The order is fixed; new entries come at the end. */
+/* What `choose` decides by: places in its array of features. */
+typedef enum ral_feature {
+  RAL_FEATURE_M = 0,
+  RAL_FEATURE_N,
+  RAL_FEATURE_K,
+  RAL_FEATURE_BATCH,
+  RAL_FEATURE_THREADS,
+  RAL_FEATURE_COUNT
+} ral_feature;
+
+/* The table handed to generated host code, which runs on the CPU and asks the device of its code section for memory and launches. What it
+ * asks for happens in that order, on other devices than the CPU at some later time. The order is fixed; new entries come at the end.
+ * Where a function fails, it records the error of the call and returns NULL, or a number other than 0; the entry then returns nonzero. */
 typedef struct ral_host_api {
-  /* The call's arena, 64-byte aligned, valid until the entry returns; at most one per call. NULL = failed, the error is recorded. */
+  /* Memory of the device, 64-byte aligned, valid until `free` or the end of the call, however it ends; any number of times. Memory that
+   * was freed, in this call or one before, goes to the next that it is large enough for. */
   void* (*alloc)(ral_exec* exec, int64_t bytes);
-  /* Makes output `index`, row-major with these dims, and returns its data (never NULL for size 0). NULL = failed, the error is recorded. */
+  /* Makes output `index`, row-major with these dims, and returns its data (never NULL for size 0). */
   void* (*output)(ral_exec* exec, int64_t index, const int64_t* dims);
-  /* Runs `kernel` over [0, tasks), split over threads when tasks * cost_per_task is worth it. Returns when all tasks are done;
-   * nonzero = failed, the error is recorded. `kernel_id` is the index in the manifest's kernels. */
+  /* Runs `kernel` over [0, tasks), on the CPU split over threads when tasks * cost_per_task is worth it, and all tasks done on return.
+   * `kernel_id` is the index in the manifest's kernels. On another device `kernel` is what ral_launch says. */
   int32_t (*launch)(ral_exec* exec, int64_t kernel_id, ral_kernel kernel, const int64_t* args, int64_t tasks, int64_t cost_per_task,
                     int64_t scratch_bytes);
-  /* Records that run-time check `check_id` (index in the manifest's checks) failed. Returns nonzero; the entry then returns nonzero. */
+  /* Records that run-time check `check_id` (index in the manifest's checks) failed. Returns nonzero. */
   int32_t (*fail)(ral_exec* exec, int64_t check_id, int64_t actual, int64_t expected);
   /* Walks a decision tree: nodes of four numbers (feature, threshold, left, right), node 0 first; left when features[feature] <= threshold;
-   * the feature of a leaf is -1 and its threshold the answer, in [0, count). features: 4 sizes, and room for the number of threads, which is
-   * filled in here. ral_force_choice overrides the answer. */
+   * the feature of a leaf is -1 and its threshold the answer, in [0, count). features: one for each ral_feature, of which the number of
+   * threads is filled in here. ral_force_choice overrides the answer. Never fails. */
   int64_t (*choose)(ral_exec* exec, const int64_t* nodes, int64_t* features, int64_t count);
-  /* Bytes of the last-level cache: results that are larger are worth writing past it. */
+  /* Bytes of the CPU's last-level cache: results that are larger are worth writing past it. */
   int64_t cache_bytes;
+
+  /* Since ABI 2. */
+
+  /* Gives back what `alloc` gave in this call. */
+  int32_t (*free)(ral_exec* exec, void* pointer);
+  /* Copies between memory of the device, which does not overlap; `from` may be memory of this process, and is read on return then. */
+  int32_t (*copy)(ral_exec* exec, void* to, const void* from, int64_t bytes);
+  /* Sets each byte to `value`, 0 to 255. */
+  int32_t (*fill)(ral_exec* exec, void* to, int64_t bytes, int32_t value);
+  /* Waits until a number that a kernel writes to memory of the device is there, and reads it. */
+  int32_t (*read)(ral_exec* exec, const void* from, int64_t* value);
 } ral_host_api;
 
-/* The function `disc_entry` of each code section. Inputs are checked against the signature and contiguous (strides row-major);
- * `weights` in the order of the manifest; `counters` start at 0 in every call and are added to the context's totals.
+/* The function `disc_entry` of each code section. Inputs are checked against the signature, contiguous (strides row-major), and on the
+ * device; so are `weights`, in the order of the manifest; `counters` start at 0 in every call and are added to the context's totals.
  * Returns 0 when every output has been made. */
 typedef int32_t (*ral_entry)(ral_exec* exec, const ral_host_api* api, const ral_tensor* inputs, const void* const* weights,
                              int64_t* counters);
+
+/* ---- Devices --------------------------------------------------------------------------------------------------------------- */
+
+/* One launch, as a device gets it. */
+typedef struct ral_launch {
+  const char* name;     /* of the kernel, in the signature */
+  ral_kernel kernel;    /* what the code section handed over: a function of this process, or what its emitter and the device agree on */
+  const int64_t* args;  /* likewise; valid until `launch` of the device returns */
+  int64_t tasks;        /* at least 1 */
+  int64_t scratch_bytes; /* for each thread of the device, or the like */
+} ral_launch;
+
+/* A device beside the CPU. Its functions are called by any thread, several at once, with `state`. What one thread asks for takes effect in
+ * that order, at some time; `synchronize` waits for all of it, as does a copy to memory of this process. Every call of a program ends with
+ * it. Functions return 0, and something else (allocate: NULL) where they fail; they then need not have any effect. */
+typedef struct ral_device {
+  int32_t abi; /* RAL_ABI_VERSION */
+  const char* name; /* lower-case letters, digits, '-', '_' and '.'; code for it is named "NAME:isa", the ISA being that of its host code */
+  void* state;
+  void* (*allocate)(void* state, int64_t bytes); /* 64-byte aligned; bytes > 0 */
+  void (*free)(void* state, void* pointer);      /* takes effect after what the thread asked for before */
+  int32_t (*copy)(void* state, void* to, const void* from, int64_t bytes); /* one of both may be memory of this process */
+  int32_t (*fill)(void* state, void* to, int64_t bytes, int32_t value);    /* value: 0 to 255 */
+  int32_t (*launch)(void* state, const ral_launch* launch);
+  int32_t (*synchronize)(void* state);
+} ral_device;
+
+/* Makes a device known to this process, for the rest of its life; the description is copied. *number: for ral_tensor.device. */
+RAL_API ral_status ral_register_device(const ral_device* device, int32_t* number);
 
 /* ---- Loading --------------------------------------------------------------------------------------------------------------- */
 
@@ -101,7 +159,7 @@ typedef struct ral_options {
 } ral_options;
 
 typedef struct ral_code {
-  const char* isa; /* a level and further features, as "x86-64-v4+avx512bf16" */
+  const char* isa; /* a level and further features, as "x86-64-v4+avx512bf16"; before them, with a colon, the device unless it is the CPU */
   const void* data;
   size_t size;
 } ral_code;
@@ -124,8 +182,8 @@ RAL_API ral_status ral_load_file(const char* path, const ral_options* options, r
  * `digest` alone: whoever has checked a signature of the header then loads what was signed, whatever has become of the path since. */
 RAL_API ral_status ral_load_expected(const char* path, const uint8_t* digest, const ral_options* options, ral_context** context);
 RAL_API ral_status ral_load_memory(const ral_program* program, const ral_options* options, ral_context** context);
-/* The number of the code that would be loaded of these ISAs (best last): the last that this CPU can run, or the one that is `wanted` (NULL =
- * any). For programs in memory whose code for each ISA has a signature and weights of its own. */
+/* The number of the code that would be loaded of these ISAs (best last): the last that this CPU and its devices can run, or the one that is
+ * `wanted` (NULL = any). For programs in memory whose code for each ISA has a signature and weights of its own. */
 RAL_API ral_status ral_choose_code(const char* const* isas, int32_t count, const char* wanted, int32_t* chosen);
 RAL_API void ral_unload(ral_context* context); /* NULL is ignored; outputs stay valid */
 
@@ -141,7 +199,7 @@ RAL_API const char* ral_last_error(void);
 
 /* ---- Calling --------------------------------------------------------------------------------------------------------------- */
 
-/* Runs the program on the CPU. Inputs of any strides are accepted (not row-major: copied and counted).
+/* Runs the program on inputs that lie on its device. On the CPU any strides are accepted (not row-major: copied and counted).
  * given_outputs == NULL: fills `outputs` with fresh tensors; free each with ral_release.
  * given_outputs != NULL: results go to these `output_count` buffers (right dtype, dims, row-major, no overlap with an input or each
  * other); `outputs` is not used. On failure nothing in `outputs` is to be released; given buffers may hold part of a result. */
@@ -168,6 +226,7 @@ RAL_API ral_value_info ral_output_info(const ral_context* context, int32_t index
 RAL_API const char* ral_kernel_name(const ral_context* context, int32_t index);
 RAL_API const char* ral_counter_name(const ral_context* context, int32_t index);
 RAL_API const char* ral_isa(const ral_context* context);
+RAL_API int32_t ral_device_number(const ral_context* context); /* of ral_tensor.device: where inputs and outputs lie */
 RAL_API const void* ral_manifest(const ral_context* context, size_t* size);
 /* The bytes of the loaded file; NULL for a program from memory. */
 RAL_API const void* ral_file_bytes(const ral_context* context, size_t* size);

@@ -4,9 +4,10 @@
 #include <new>
 
 #include "core/context.h"
+#include "core/devices.h"
+#include "core/exec.h"
 #include "cpu/core_limits.h"
 #include "cpu/cores.h"
-#include "core/exec.h"
 
 using ral::error;
 using ral::Status;
@@ -99,6 +100,10 @@ ral_status ral_choose_code(const char* const* isas, int32_t count, const char* w
   });
 }
 
+ral_status ral_register_device(const ral_device* device, int32_t* number) {
+  return guarded("ral_register_device", [&] { return ral::register_device(*device, number); });
+}
+
 void ral_unload(ral_context* context) { delete context; }
 
 ral_status ral_remap_file(ral_context* context, int32_t descriptor) {
@@ -127,6 +132,8 @@ ral_value_info ral_output_info(const ral_context* context, int32_t index) { retu
 const char* ral_kernel_name(const ral_context* context, int32_t index) { return name_at(context->signature.kernels, index); }
 const char* ral_counter_name(const ral_context* context, int32_t index) { return name_at(context->signature.counters, index); }
 const char* ral_isa(const ral_context* context) { return context->code.isa().c_str(); }
+
+int32_t ral_device_number(const ral_context* context) { return context->device->number(); }
 
 const void* ral_manifest(const ral_context* context, size_t* size) {
   *size = context->manifest.size();

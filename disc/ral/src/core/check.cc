@@ -1,5 +1,6 @@
 // Checks of what the caller hands in, before any generated code runs.
 #include "core/bytes.h"
+#include "core/devices.h"
 #include "core/exec.h"
 #include "core/layout.h"
 
@@ -14,6 +15,15 @@ std::string name_of(const char* kind, const std::string& name, size_t index, con
 
 }  // namespace
 
+// name: gives the start of a message.
+template <typename Name>
+Status ral_exec::check_device(const ral_tensor& tensor, Name name) const {
+  const uint8_t wanted = program_.device->number();
+  if (tensor.device == wanted && tensor.device_id == 0) return {};
+  return error(RAL_ERROR_DEVICE, name() + "is on " + ral::device_text(tensor.device, tensor.device_id) + ", the loaded code is for " +
+                                     ral::device_text(wanted, 0));
+}
+
 Status ral_exec::check_inputs(const ral_tensor* inputs, int32_t count) const {
   const auto& infos = program_.signature.inputs;
   if (count != static_cast<int32_t>(infos.size())) {
@@ -22,6 +32,7 @@ Status ral_exec::check_inputs(const ral_tensor* inputs, int32_t count) const {
   for (size_t i = 0; i < infos.size(); ++i) {
     const ral::ValueInfo& info = infos[i];
     const ral_tensor& input = inputs[i];
+    if (Status status = check_device(input, [&] { return name_of("input", info.name, i, "argument "); }); !status.ok()) return status;
     if (input.dtype != info.dtype) {
       return error(RAL_ERROR_DTYPE, name_of("input", info.name, i, "argument ") + "expected dtype " + ral::dtype_name(info.dtype) +
                                         ", got " + ral::dtype_name(input.dtype));
@@ -51,6 +62,7 @@ Status ral_exec::check_given(const ral_tensor* inputs, const ral_tensor* given) 
     const ral::ValueInfo& info = signature.outputs[i];
     const std::string name = name_of("output", info.name, i, "");
     const int64_t element = ral::dtype_size(info.dtype);
+    if (Status status = check_device(given[i], [&] { return name; }); !status.ok()) return status;
     if (given[i].dtype != info.dtype) {
       return error(RAL_ERROR_DTYPE,
                    name + "the result has dtype " + ral::dtype_name(info.dtype) + ", the given buffer " + ral::dtype_name(given[i].dtype));

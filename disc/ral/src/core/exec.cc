@@ -2,22 +2,16 @@
 
 #include <algorithm>
 #include <chrono>
-#include <new>
 
 #include "core/bytes.h"
-#include "cpu/cpu.h"
+#include "core/devices.h"
 #include "core/layout.h"
+#include "cpu/pool.h"
 
 using ral::error;
 using ral::Status;
 
 namespace {
-
-// A launch is worth one more thread for each 4 us of work: handing part of it to a worker that is awake costs up to 1 us.
-constexpr int64_t kCostPerThread = 4000 * RAL_COST_PER_NANOSECOND;
-// Waking one that is parked takes the caller up to 8 us, and it comes some 25 us later; it is then awake for the launches that follow. So
-// it is woken when this much work could have been shared but was not: that costs a tenth at most, where no launch follows.
-constexpr int64_t kCostToWake = 80'000 * RAL_COST_PER_NANOSECOND;
 
 constexpr int32_t kCallsPerTrim = 64;  // what a call needed is given back after as many to twice as many that need less than half of it
 
@@ -30,46 +24,20 @@ std::string with_value(std::string text, const std::string& placeholder, int64_t
   return place == std::string::npos ? text : text.replace(place, placeholder.size(), std::to_string(value));
 }
 
-// Runs `body` for generated code, which cannot pass on an exception.
-template <typename Result, typename Body>
-Result guarded(ral_exec* exec, Result failed, Body body) noexcept {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    exec->record(RAL_ERROR_MEMORY, "");  // no memory for a message
-    return failed;
-  }
-}
-
-void* host_alloc(ral_exec* exec, int64_t bytes) {
-  return guarded<void*>(exec, nullptr, [&] { return exec->alloc(bytes); });
-}
-void* host_output(ral_exec* exec, int64_t index, const int64_t* dims) {
-  return guarded<void*>(exec, nullptr, [&] { return exec->output(index, dims); });
-}
-int32_t host_launch(ral_exec* exec, int64_t id, ral_kernel kernel, const int64_t* args, int64_t tasks, int64_t cost, int64_t scratch) {
-  return guarded<int32_t>(exec, 1, [&] { return exec->launch(id, kernel, args, tasks, cost, scratch); });
-}
-int32_t host_fail(ral_exec* exec, int64_t check_id, int64_t actual, int64_t expected) {
-  return guarded<int32_t>(exec, 1, [&] { return exec->fail(check_id, actual, expected); });
-}
-
-int64_t host_choose(ral_exec* exec, const int64_t* nodes, int64_t* features, int64_t count) { return exec->choose(nodes, features, count); }
-
 }  // namespace
 
 namespace ral {
-const ral_host_api kHostApi = {host_alloc, host_output, host_launch, host_fail, host_choose, ral::last_level_cache_bytes()};
-
-// An output is one block: dims, strides, the block's capacity, then the data on a 64-byte boundary. `dims` is the start of the block.
+// Dims, strides and the capacity of the block lie before the data, or in a block of their own: at `dims`, which is the start of it.
 void release_output(ral_tensor* output) {
-  if (output->dims) release_block(const_cast<int64_t*>(output->dims), output->dims[2 * output->rank]);
+  if (output->dims) {
+    device_at(output->device)->release(const_cast<int64_t*>(output->dims), output->data, output->dims[2 * output->rank]);
+  }
   *output = {};
 }
 }  // namespace ral
 
 ral_exec::ral_exec(const ral::Program& program)
-    : counts(program.signature), program_(program), inputs_(program.signature.inputs.size()), outputs_(program.signature.outputs.size()) {
+    : counts(program.signature), program_(program), stream_(program.device->open()), inputs_(program.signature.inputs.size()), outputs_(program.signature.outputs.size()) {
   size_t ranks = 0;
   for (const ral::ValueInfo& info : program.signature.inputs) ranks += static_cast<size_t>(info.rank);
   strides_.resize(ranks);
@@ -82,11 +50,12 @@ int32_t ral_exec::record(ral_status code, std::string message) {
   return 1;
 }
 
+int32_t ral_exec::record(Status status) { return status.ok() ? 0 : record(status.code, std::move(status.message)); }
+
 Status ral_exec::run(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs, int32_t output_count) {
   const ral::CallInProgress here;
   counts.clear();
   status_ = {};
-  arena_taken_ = false;
   trim();
   profile_ = program_.profile.load(std::memory_order_relaxed);
   given_ = given;
@@ -98,7 +67,7 @@ Status ral_exec::run(const ral_tensor* inputs, int32_t input_count, const ral_te
   }
   if (given) status = check_given(inputs, given);
   if (status.ok()) status = prepare_inputs(inputs);
-  if (status.ok()) status = enter();
+  if (status.ok()) status = finish(enter());
   if (!status.ok()) release_outputs();
   if (!status.ok()) return status;
   for (size_t i = 0; !given && i < outputs_.size(); ++i) outputs[i] = outputs_[i].tensor;
@@ -118,6 +87,8 @@ Status ral_exec::prepare_inputs(const ral_tensor* inputs) {
     ral::row_major_strides(inputs[i].dims, inputs[i].rank, strides);
     strides += inputs[i].rank;
     if (ral::is_row_major(inputs[i], element)) continue;
+    if (inputs[i].device != RAL_CPU)
+      return error(RAL_ERROR_DEVICE, "input '" + infos[i].name + "' is not contiguous, and is copied on the CPU only");
     int64_t bytes = 0;
     if (!ral::tensor_bytes(inputs[i].dims, inputs[i].rank, element, &bytes) ||
         __builtin_add_overflow(total, ral::round_up(bytes), &total)) {
@@ -153,11 +124,20 @@ Status ral_exec::enter() {
   return {};
 }
 
+// Ends what the entry began. The device may still be at it, also when the entry failed.
+Status ral_exec::finish(Status status) {
+  for (void* block : blocks_) stream_->free(block);
+  blocks_.clear();
+  const Status done = stream_->synchronize();
+  return status.ok() ? done : status;
+}
+
 // Gives back memory that only calls of the past needed.
 void ral_exec::trim() {
   if (--calls_until_trim_ > 0) return;
   calls_until_trim_ = kCallsPerTrim;
-  for (ral::Block* block : {&arena_, &copies_, &scratch_}) block->trim();
+  stream_->trim();
+  copies_.trim();
   ral::age_blocks();
 }
 
@@ -169,14 +149,50 @@ void ral_exec::release_outputs() {
 }
 
 void* ral_exec::alloc(int64_t bytes) {
-  if (arena_taken_) {
-    record(RAL_ERROR_INTERNAL, "alloc: called twice in one call (compiler bug)");
+  if (bytes < 0) {
+    record(RAL_ERROR_INTERNAL, "alloc: " + std::to_string(bytes) + " bytes (compiler bug)");
     return nullptr;
   }
-  arena_taken_ = true;
-  void* block = bytes < 0 ? nullptr : arena_.reserve(bytes);
-  if (!block) record(RAL_ERROR_MEMORY, "cannot allocate an arena of " + std::to_string(bytes) + " bytes for these shapes");
+  if (blocks_.size() == blocks_.capacity()) blocks_.reserve(2 * blocks_.size() + 1);  // now, so that no block is lost for want of a place
+  void* block = stream_->allocate(bytes);
+  if (block) {
+    blocks_.push_back(block);
+  } else {
+    record(RAL_ERROR_MEMORY, "cannot allocate " + std::to_string(bytes) + " bytes for these shapes");
+  }
   return block;
+}
+
+int32_t ral_exec::free(void* block) {
+  const auto place = std::find(blocks_.rbegin(), blocks_.rend(), block);
+  if (place == blocks_.rend()) return record(RAL_ERROR_INTERNAL, "free: not a block of this call, or freed before (compiler bug)");
+  *place = blocks_.back();
+  blocks_.pop_back();
+  stream_->free(block);
+  return 0;
+}
+
+int32_t ral_exec::copy(void* to, const void* from, int64_t bytes) {
+  const auto first = reinterpret_cast<uintptr_t>(to), second = reinterpret_cast<uintptr_t>(from);
+  const auto size = static_cast<uintptr_t>(bytes);
+  const bool overlap = first < second ? second - first < size : first - second < size;
+  if (bytes < 0 || (bytes > 0 && (!to || !from || overlap))) {
+    return record(RAL_ERROR_INTERNAL, "copy: " + std::to_string(bytes) + " bytes, to or from nothing or what overlaps (compiler bug)");
+  }
+  return bytes ? record(stream_->copy(to, from, bytes)) : 0;
+}
+
+int32_t ral_exec::fill(void* to, int64_t bytes, int32_t value) {
+  if (bytes < 0 || (bytes > 0 && !to) || value < 0 || value > UINT8_MAX) {
+    return record(RAL_ERROR_INTERNAL, "fill: " + std::to_string(bytes) + " bytes of " + std::to_string(value) + " (compiler bug)");
+  }
+  return bytes ? record(stream_->fill(to, bytes, value)) : 0;
+}
+
+int32_t ral_exec::read(const void* from, int64_t* value) {
+  *value = 0;
+  if (!from) return record(RAL_ERROR_INTERNAL, "read: from nothing (compiler bug)");
+  return record(stream_->copy(value, from, sizeof *value));
 }
 
 void* ral_exec::output(int64_t index, const int64_t* dims) {
@@ -184,11 +200,7 @@ void* ral_exec::output(int64_t index, const int64_t* dims) {
     record(RAL_ERROR_INTERNAL, "output: index " + std::to_string(index) + " is out of range or was made before (compiler bug)");
     return nullptr;
   }
-  const Status status = make_output(static_cast<size_t>(index), dims);
-  if (!status.ok()) {
-    record(status.code, status.message);
-    return nullptr;
-  }
+  if (record(make_output(static_cast<size_t>(index), dims))) return nullptr;
   return outputs_[static_cast<size_t>(index)].tensor.data;
 }
 
@@ -214,20 +226,16 @@ Status ral_exec::make_output(size_t index, const int64_t* dims) {
   }
   const int64_t head = ral::round_up(static_cast<int64_t>((2 * rank + 1) * sizeof(int64_t)));
   int64_t capacity = 0;
-  char* block = static_cast<char*>(ral::acquire_block(head + bytes, &capacity));
-  if (!block)
+  void* data = nullptr;
+  auto* own_dims = static_cast<int64_t*>(program_.device->acquire(head, bytes, &data, &capacity));
+  if (!own_dims)
     return error(RAL_ERROR_MEMORY, name() + "cannot allocate " + std::to_string(bytes) + " bytes for " + ral::dims_text(dims, info.rank));
-  auto* own_dims = reinterpret_cast<int64_t*>(block);
   std::copy(dims, dims + rank, own_dims);
   ral::row_major_strides(dims, info.rank, own_dims + rank);
   own_dims[2 * rank] = capacity;
-  outputs_[index] = {{block + head, own_dims, own_dims + rank, info.rank, info.dtype}, true};
+  const auto dtype = static_cast<uint16_t>(info.dtype);
+  outputs_[index] = {{data, own_dims, own_dims + rank, info.rank, dtype, program_.device->number(), 0}, true};
   return {};
-}
-
-int32_t ral_exec::threads_for(int64_t tasks, int64_t total_cost) const {
-  const int64_t limit = std::min({int64_t{program_.threads.load(std::memory_order_relaxed)}, tasks, total_cost / kCostPerThread});
-  return limit <= 1 ? 1 : ral::fair_threads(static_cast<int32_t>(limit));
 }
 
 int32_t ral_exec::launch(int64_t id, ral_kernel kernel, const int64_t* args, int64_t tasks, int64_t cost, int64_t scratch_bytes) {
@@ -238,25 +246,14 @@ int32_t ral_exec::launch(int64_t id, ral_kernel kernel, const int64_t* args, int
   const auto slot = static_cast<size_t>(id);
   counts.launches[slot] += 1;
   if (tasks <= 0) return 0;
-  int64_t total_cost = 0;
-  if (__builtin_mul_overflow(tasks, cost, &total_cost)) total_cost = INT64_MAX;
-  const int32_t threads = threads_for(tasks, total_cost);
-  const int64_t slice = ral::round_up(scratch_bytes);
-  char* scratch = slice ? static_cast<char*>(scratch_.reserve(slice * threads)) : nullptr;
-  if (slice && !scratch) {
-    return record(RAL_ERROR_MEMORY, "cannot allocate " + std::to_string(slice * threads) + " bytes of scratch for kernel '" +
-                                        program_.signature.kernels[slot] + "'");
-  }
+  const ral_launch launch{program_.signature.kernels[slot].c_str(), kernel, args, tasks, scratch_bytes};
   const int64_t start = profile_ ? now_nanoseconds() : 0;
-  if (threads == 1) {
-    kernel(args, 0, tasks, scratch);
-  } else {
-    ral::Job job(kernel, args, tasks, threads, shares_.reserve(threads), scratch, slice);
-    unshared_cost_ += std::min(total_cost, kCostToWake);
-    if (ral::run_parallel(job, threads - 1, unshared_cost_ >= kCostToWake)) unshared_cost_ = 0;
+  Status status = stream_->launch(launch, cost, program_.threads.load(std::memory_order_relaxed));
+  if (profile_) {
+    if (status.ok()) status = stream_->synchronize();
+    counts.nanoseconds[slot] += now_nanoseconds() - start;
   }
-  if (profile_) counts.nanoseconds[slot] += now_nanoseconds() - start;
-  return 0;
+  return record(std::move(status));
 }
 
 int32_t ral_exec::fail(int64_t check_id, int64_t actual, int64_t expected) {
@@ -273,7 +270,7 @@ int32_t ral_exec::fail(int64_t check_id, int64_t actual, int64_t expected) {
 int64_t ral_exec::choose(const int64_t* nodes, int64_t* features, int64_t count) const {
   const int64_t forced = program_.forced_choice.load(std::memory_order_relaxed);
   if (forced >= 0) return std::min(forced, count - 1);
-  features[4] = program_.threads.load(std::memory_order_relaxed);
+  features[RAL_FEATURE_THREADS] = program_.threads.load(std::memory_order_relaxed);
   const int64_t* node = nodes;
   while (node[0] >= 0) node = nodes + 4 * (features[node[0]] <= node[1] ? node[2] : node[3]);
   return node[1];

@@ -1,14 +1,15 @@
 // One call in progress: its memory, its error, its counts. Kept by the context and reused by later calls.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "core/device.h"
 #include "core/program.h"
-#include "cpu/memory.h"
-#include "cpu/pool.h"
-#include "ral.h"
 #include "core/status.h"
+#include "cpu/memory.h"
+#include "ral.h"
 
 struct ral_exec {
   explicit ral_exec(const ral::Program& program);
@@ -17,7 +18,7 @@ struct ral_exec {
   ~ral_exec();
 
   ral::Status run(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs, int32_t output_count);
-  int64_t held_bytes() const { return arena_.used() + copies_.used() + scratch_.used(); }
+  int64_t held_bytes() const { return stream_->held_bytes() + copies_.used(); }
 
   // The host API; see ral_host_api.
   void* alloc(int64_t bytes);
@@ -25,6 +26,12 @@ struct ral_exec {
   int32_t launch(int64_t kernel_id, ral_kernel kernel, const int64_t* args, int64_t tasks, int64_t cost, int64_t scratch_bytes);
   int32_t fail(int64_t check_id, int64_t actual, int64_t expected);
   int64_t choose(const int64_t* nodes, int64_t* features, int64_t count) const;
+  int32_t free(void* block);
+  int32_t copy(void* to, const void* from, int64_t bytes);
+  int32_t fill(void* to, int64_t bytes, int32_t value);
+  int32_t read(const void* from, int64_t* value);
+
+  // Keeps the first error of the call; returns what tells the entry that there is one.
   int32_t record(ral_status code, std::string message);
 
   ral::Counts counts;
@@ -35,22 +42,24 @@ struct ral_exec {
     bool made;
   };
 
+  template <typename Name>
+  ral::Status check_device(const ral_tensor& tensor, Name name) const;
   ral::Status check_inputs(const ral_tensor* inputs, int32_t count) const;
   ral::Status check_given(const ral_tensor* inputs, const ral_tensor* given) const;
   ral::Status prepare_inputs(const ral_tensor* inputs);
+  int32_t record(ral::Status status);
   ral::Status enter();
+  ral::Status finish(ral::Status status);
   ral::Status make_output(size_t index, const int64_t* dims);
   void release_outputs();
   void trim();
-  int32_t threads_for(int64_t tasks, int64_t total_cost) const;
 
   const ral::Program& program_;
   ral::Status status_;
-  ral::Block arena_, copies_, scratch_;
-  ral::Shares shares_;
+  std::unique_ptr<ral::Stream> stream_;
+  std::vector<void*> blocks_;  // that the call has
+  ral::Block copies_;          // of inputs that are not row-major
   int32_t calls_until_trim_ = 0;
-  int64_t unshared_cost_ = 0;  // of launches since the last one that a worker was offered
-  bool arena_taken_ = false;
   bool profile_ = false;
   std::vector<ral_tensor> inputs_;  // as the entry sees them
   std::vector<int64_t> strides_;    // of all inputs

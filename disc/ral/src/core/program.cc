@@ -2,10 +2,27 @@
 
 #include <algorithm>
 
+#include "core/devices.h"
 #include "cpu/cores.h"
 #include "cpu/cpu.h"
 
 namespace ral {
+
+namespace {
+
+// "stub:x86-64-v3": the device of a code section, the CPU where none is named, and the ISA of its host code.
+struct HostIsa {
+  std::string_view device;
+  std::string_view isa;
+};
+
+HostIsa parse_isa(std::string_view name) {
+  const size_t colon = name.find(':');
+  if (colon == std::string_view::npos) return {"cpu", name};
+  return {name.substr(0, colon), name.substr(colon + 1)};
+}
+
+}  // namespace
 
 Counts::Counts(const Signature& signature)
     : counters(signature.counters.size()), launches(signature.kernels.size()), nanoseconds(signature.kernels.size()) {}
@@ -27,6 +44,9 @@ void Counts::add(const Counts& other) {
   add_list(nanoseconds, other.nanoseconds);
 }
 
+Program::~Program() {
+  for (const void* weight : weights) device->drop_weight(weight);
+}
 
 Status Program::load_file(const char* path, const ral_options& options) {
   Status status = file.open(path);
@@ -43,8 +63,9 @@ Status Program::load_file(const char* path, const ral_options& options) {
   size_t chosen = 0;
   status = choose_code(names, options.isa, &chosen);
   if (status.ok()) status = read_signature(file.signature_of(names[chosen]), &signature);
-  if (status.ok()) status = place_weights();
-  if (status.ok()) status = finish_load(options, names[chosen], sections[chosen]->bytes);
+  std::vector<const void*> found;
+  if (status.ok()) status = find_weights(&found);
+  if (status.ok()) status = finish_load(options, names[chosen], sections[chosen]->bytes, found);
   if (status.ok()) {
     const Section& section = *file.find("weights");
     weights_check_ = std::make_unique<WeightsCheck>(section.bytes, section.digest);
@@ -62,7 +83,6 @@ Status Program::load_memory(const ral_program& program, const ral_options& optio
     return error(RAL_ERROR_ARTIFACT, "ral_load_memory: the signature has " + std::to_string(signature.weights.size()) + " weights, got " +
                                          std::to_string(program.weight_count));
   }
-  weights.assign(program.weights, program.weights + program.weight_count);
   verified_ = true;
   std::vector<std::string> names;
   for (int32_t i = 0; i < program.code_count; ++i) names.emplace_back(program.code[i].isa);
@@ -70,24 +90,34 @@ Status Program::load_memory(const ral_program& program, const ral_options& optio
   status = choose_code(names, options.isa, &chosen);
   if (!status.ok()) return status;
   const ral_code& own = program.code[chosen];
-  return finish_load(options, names[chosen], {static_cast<const uint8_t*>(own.data), own.size});
+  const std::vector<const void*> found(program.weights, program.weights + program.weight_count);
+  return finish_load(options, names[chosen], {static_cast<const uint8_t*>(own.data), own.size}, found);
 }
 
-Status Program::place_weights() {
+Status Program::find_weights(std::vector<const void*>* found) const {
   const auto region = file.find("weights")->bytes;
   for (const WeightInfo& weight : signature.weights) {
     const auto offset = static_cast<size_t>(weight.offset), size = static_cast<size_t>(weight.size);
     if (offset > region.size() || size > region.size() - offset) {
       return error(RAL_ERROR_ARTIFACT, "weight '" + weight.name + "' lies outside section 'weights'");
     }
-    weights.push_back(region.data() + offset);
+    found->push_back(region.data() + offset);
   }
   return {};
 }
 
-Status Program::finish_load(const ral_options& options, const std::string& isa, std::span<const uint8_t> shared_object) {
+Status Program::finish_load(const ral_options& options, const std::string& isa, std::span<const uint8_t> shared_object,
+                            const std::vector<const void*>& found) {
   default_threads = find_cores("").threads();
   threads = options.threads > 0 ? options.threads : default_threads;
+  device = find_device(parse_isa(isa).device);
+  weights.reserve(found.size());
+  for (size_t slot = 0; slot < found.size(); ++slot) {
+    const void* placed = nullptr;
+    Status status = device->place_weight(found[slot], signature.weights[slot].size, &placed);
+    if (placed || status.ok()) weights.push_back(placed);
+    if (!status.ok()) return status;
+  }
   return code.load(isa, shared_object);
 }
 
@@ -95,13 +125,16 @@ Status choose_code(const std::vector<std::string>& isas, const char* wanted, siz
   std::string refused;
   for (size_t i = isas.size(); i-- > 0;) {
     if (wanted && isas[i] != wanted) continue;
-    const std::string missing = missing_feature(isas[i]);
+    const HostIsa own = parse_isa(isas[i]);
+    const std::string feature = missing_feature(own.isa);
     *chosen = i;
-    if (missing.empty()) return {};
-    refused += (refused.empty() ? "" : "; ") + std::string("code for ") + isas[i] + " needs the CPU feature '" + missing + "'";
+    const bool has_device = find_device(own.device) != nullptr;
+    if (has_device && feature.empty()) return {};
+    const std::string missing = has_device ? "CPU feature '" + feature + "'" : "device '" + std::string(own.device) + "'";
+    refused += (refused.empty() ? "" : "; ") + std::string("code for ") + isas[i] + " needs the " + missing;
   }
-  if (!refused.empty()) return error(RAL_ERROR_TARGET, "this CPU cannot run the artifact: " + refused);
-  return error(RAL_ERROR_TARGET, wanted ? "the artifact has no code for " + std::string(wanted) : "the artifact has no CPU code");
+  if (!refused.empty()) return error(RAL_ERROR_TARGET, "this machine cannot run the artifact: " + refused);
+  return error(RAL_ERROR_TARGET, wanted ? "the artifact has no code for " + std::string(wanted) : "the artifact has no code");
 }
 
 Status Program::verify() {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/device.h"
 #include "core/file.h"
 #include "core/signature.h"
 #include "core/status.h"
@@ -30,7 +31,8 @@ struct Counts {
   void add(const Counts& other);
 };
 
-// The last of these ISAs that this CPU can run, or the one that is wanted (null: any). The message of a failure names what is missing.
+// The last of these ISAs that this CPU and its devices can run, or the one that is wanted (null: any). The message of a failure names what
+// is missing.
 Status choose_code(const std::vector<std::string>& isas, const char* wanted, size_t* chosen);
 
 struct Program {
@@ -47,7 +49,8 @@ struct Program {
   std::string manifest;
   ArtifactFile file;
   Code code;
-  std::vector<const void*> weights;
+  Device* device = nullptr;          // that the code makes launches on
+  std::vector<const void*> weights;  // where the device reads them
   int32_t default_threads = 1;
 
   std::atomic<int32_t> threads{1};
@@ -55,11 +58,12 @@ struct Program {
   std::atomic<int64_t> forced_choice{-1};
 
  protected:
-  ~Program() = default;
+  ~Program();
 
  private:
-  Status finish_load(const ral_options& options, const std::string& isa, std::span<const uint8_t> shared_object);
-  Status place_weights();
+  Status find_weights(std::vector<const void*>* found) const;
+  Status finish_load(const ral_options& options, const std::string& isa, std::span<const uint8_t> shared_object,
+                     const std::vector<const void*>& found);
 
   std::atomic<bool> verified_{false};
   std::unique_ptr<WeightsCheck> weights_check_;  // null for a program from memory

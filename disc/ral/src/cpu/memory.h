@@ -23,6 +23,8 @@ class Block {
   // Gives back the pages that no `reserve` since the last trim asked for, where they are more than half of those in use.
   void trim() noexcept;
 
+  void* data() const { return data_; }          // null before the first `reserve`
+  int64_t capacity() const { return capacity_; }  // bytes that need no larger block
   // Bytes that may be resident: the rest of the block was not asked for since it was made or given back.
   int64_t used() const { return used_; }
 

@@ -154,7 +154,8 @@ ral_tensor from_dl(const DLTensor& tensor, const Place& place) {
   if (dtype < 0) raise(RAL_ERROR_DTYPE, place.text() + "has a dtype that disc does not support");
   const bool empty = std::find(tensor.shape, tensor.shape + tensor.ndim, 0) != tensor.shape + tensor.ndim;
   if (!tensor.data && !empty) raise(RAL_ERROR_DTYPE, place.text() + "has no memory of its own (a fake tensor, or one that wraps another)");
-  return {static_cast<char*>(tensor.data) + tensor.byte_offset, tensor.shape, tensor.strides, tensor.ndim, dtype};
+  return {static_cast<char*>(tensor.data) + tensor.byte_offset, tensor.shape, tensor.strides, tensor.ndim,
+          static_cast<uint16_t>(dtype), RAL_CPU, 0};
 }
 
 constexpr Py_ssize_t no_dims = 0;  // of rank 0, but not null
@@ -162,12 +163,13 @@ constexpr Py_ssize_t no_dims = 0;  // of rank 0, but not null
 ral_tensor from_scalar(nb::handle object, const Place& place, Keeper& keeper) {
   if (PyFloat_Check(object.ptr())) {
     keeper.real = PyFloat_AsDouble(object.ptr());
-    return {&keeper.real, &no_dims, nullptr, 0, RAL_F64};
+    return {&keeper.real, &no_dims, nullptr, 0, RAL_F64, RAL_CPU, 0};
   }
   int overflow = 0;
   keeper.integer = PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
   if (overflow) raise(RAL_ERROR_DTYPE, place.text() + "the int does not fit into 64 bits");
-  return {&keeper.integer, &no_dims, nullptr, 0, PyBool_Check(object.ptr()) ? RAL_I1 : RAL_I64};
+  const uint16_t dtype = PyBool_Check(object.ptr()) ? RAL_I1 : RAL_I64;
+  return {&keeper.integer, &no_dims, nullptr, 0, dtype, RAL_CPU, 0};
 }
 
 ral_tensor from_exchange(nb::handle object, const DLPackExchangeAPI* exchange, const Place& place) {
@@ -210,10 +212,11 @@ ral_tensor from_buffer(nb::handle object, const Place& place, Keeper& keeper) {
     if (!bits) raise_unreadable(place, cause);
   }
   const Py_buffer& view = keeper.view;
-  const int32_t dtype = bits ? static_cast<int32_t>(RAL_BF16) : view_dtype(view, place);
+  const auto dtype = static_cast<uint16_t>(bits ? static_cast<int32_t>(RAL_BF16) : view_dtype(view, place));
   static_assert(sizeof(Py_ssize_t) == sizeof(int64_t));
   if (view.ndim > 0 && !view.shape) raise(RAL_ERROR_DTYPE, place.text() + "its buffer does not say its shape");
-  const ral_tensor tensor{view.buf, reinterpret_cast<const int64_t*>(view.ndim ? view.shape : &no_dims), nullptr, view.ndim, dtype};
+  const auto* dims = reinterpret_cast<const int64_t*>(view.ndim ? view.shape : &no_dims);
+  ral_tensor tensor{view.buf, dims, nullptr, view.ndim, dtype, RAL_CPU, 0};
   if (!view.strides) return tensor;  // ctypes leaves them out, whatever was asked for: row-major
   keeper.strides.reserve(static_cast<size_t>(view.ndim));
   for (int i = 0; i < view.ndim; ++i) {
@@ -223,7 +226,8 @@ ral_tensor from_buffer(nb::handle object, const Place& place, Keeper& keeper) {
       raise(RAL_ERROR_DTYPE, place.text() + "its strides are no multiple of its element size; make it contiguous");
     keeper.strides.push_back(view.strides[i] / view.itemsize);
   }
-  return {tensor.data, tensor.dims, keeper.strides.data(), tensor.rank, tensor.dtype};
+  tensor.strides = keeper.strides.data();
+  return tensor;
 }
 
 // Runs `body`; a Python error in it becomes InputTypeError.

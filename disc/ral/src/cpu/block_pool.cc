@@ -1,0 +1,74 @@
+#include "cpu/block_pool.h"
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace ral {
+
+namespace {
+
+// Under the sanitizer of addresses kernels may touch what was asked for and nothing else of a block, and nothing of a free one.
+#ifdef __SANITIZE_ADDRESS__
+void forbid(const Block& block) { ASAN_POISON_MEMORY_REGION(block.data(), static_cast<size_t>(block.capacity())); }
+void allow(const Block& block) { ASAN_UNPOISON_MEMORY_REGION(block.data(), static_cast<size_t>(block.capacity())); }
+void allow(void* data, int64_t bytes) { ASAN_UNPOISON_MEMORY_REGION(data, static_cast<size_t>(bytes)); }
+#else
+void forbid(const Block&) {}
+void allow(const Block&) {}
+void allow(void*, int64_t) {}
+#endif
+
+}  // namespace
+
+BlockPool::~BlockPool() {
+  for (const auto& entry : entries_) allow(entry->block);
+}
+
+BlockPool::Entry* BlockPool::find(int64_t bytes) noexcept {
+  Entry *enough = nullptr, *largest = nullptr;
+  for (const auto& entry : entries_) {
+    if (entry->data) continue;
+    const int64_t capacity = entry->block.capacity();
+    if (capacity >= bytes && (!enough || capacity < enough->block.capacity())) enough = entry.get();
+    if (!largest || capacity > largest->block.capacity()) largest = entry.get();
+  }
+  return enough ? enough : largest;
+}
+
+void* BlockPool::take(int64_t bytes) {
+  Entry* entry = find(bytes);
+  if (!entry) entry = entries_.emplace_back(std::make_unique<Entry>()).get();
+  allow(entry->block);  // before it goes back to the system, if it has to grow
+  entry->data = entry->block.reserve(bytes);
+  forbid(entry->block);
+  if (entry->data) allow(entry->data, bytes);
+  return entry->data;
+}
+
+void BlockPool::give(void* data) noexcept {
+  for (const auto& entry : entries_) {
+    if (entry->data != data) continue;
+    entry->data = nullptr;
+    forbid(entry->block);
+  }
+}
+
+void BlockPool::trim() noexcept {
+  std::erase_if(entries_, [](const std::unique_ptr<Entry>& entry) {
+    allow(entry->block);
+    entry->block.trim();
+    forbid(entry->block);
+    if (entry->block.used() > 0) return false;
+    allow(entry->block);
+    return true;
+  });
+}
+
+int64_t BlockPool::used() const noexcept {
+  int64_t bytes = 0;
+  for (const auto& entry : entries_) bytes += entry->block.used();
+  return bytes;
+}
+
+}  // namespace ral
