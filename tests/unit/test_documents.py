@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from disc.passes.pipelines import REGISTRY, pipeline
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")))
 FOLDERS = ("disc", "tools", "bench", "tests", "deploy")
@@ -132,6 +134,14 @@ def test_commands_and_links_are_there(document: str) -> None:
     modules = {name for name in re.findall(r"python -m ([\w.]+)", text) if importlib.util.find_spec(name) is None}
     links = {link for link in re.findall(r"\]\(([\w./-]+)\)", text) if not (ROOT / document).parent.joinpath(link).exists()}
     assert not scripts | modules | links
+
+
+def test_every_pass_is_described_in_its_order() -> None:
+    table = (ROOT / "docs/architecture.md").read_text().partition("## Passes")[2].partition("\n## ")[0]
+    described = re.findall(r"^\| `([\w-]+)` \|", table, re.M)
+    assert sorted(described) == sorted(REGISTRY)
+    order = list(dict.fromkeys(each.name for each in pipeline("int8")))
+    assert [name for name in described if name in order] == order
 
 
 def file_names_in_comments(path: Path) -> Iterator[str]:
