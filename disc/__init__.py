@@ -21,7 +21,7 @@ __all__ = ["DiscError", "Executable", "Options", "__version__", "compile", "load
 
 
 def __getattr__(name: str) -> object:
-    """Imports the compiler when `disc.compile` is first asked for."""
+    """Imports the compiler when `disc.compile` is first used."""
     if name != "compile":
         raise AttributeError(f"module 'disc' has no attribute {name!r}")
     try:

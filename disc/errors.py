@@ -121,7 +121,7 @@ class UnsupportedRequestError(ServingError):
 
 
 class UnauthenticatedError(ServingError):
-    """The request carries no token, or one that nobody gave out."""
+    """The request carries no token, or an unknown one."""
 
 
 class ForbiddenError(ServingError):

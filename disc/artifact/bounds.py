@@ -1,4 +1,4 @@
-"""Is what a manifest says possible? For files that nobody may trust yet: every number is bounded here before anything is made of it."""
+"""Checks that a manifest is possible. For untrusted files: every number is bounded here before memory is allocated for it."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def write_artifact(
     stablehlo: bytes | None = None,
     targets: Mapping[str, TargetRecord] | None = None,
 ) -> None:
-    """Writes an artifact in one step: whoever reads `path` sees the old file or the whole new one.
+    """Writes an artifact in one step: readers of `path` see the old file or the whole new one.
 
     code: ISA ("x86-64-v3", "x86-64-v4+avx512bf16") → shared object. weights: all that any code reads. targets: what belongs to each of
     `code`; None: all have the checks, kernels and counters of `manifest`, and count the weights in their order. stablehlo: the program as

@@ -37,7 +37,7 @@ class InputRecord(TypedDict):
 
 
 class OutputRecord(TypedDict):
-    """One result; `dims` (for people) as in `InputRecord`."""
+    """One result; `dims` (for display) as in `InputRecord`."""
 
     name: str
     dtype: str
@@ -92,7 +92,7 @@ class FixedRecord(TypedDict):
 
 
 class DecisionsRecord(TypedDict):
-    """What became of the conditions on sizes under which the program was made, for people.
+    """What happened to the conditions on sizes under which the program was exported, for display.
 
     proved: how many hold for all sizes that the other checks let through. layout: how many concern strides alone, in PyTorch.
     checked: the messages, as in `checks`, of those that every call is checked for.
@@ -143,10 +143,10 @@ class Manifest(TypedDict):
     options: dict[str, object]
     fixed: NotRequired[list[FixedRecord]]
     batch: NotRequired[BatchRecord]
-    batch_refusal: NotRequired[str]  # why there is none, for people
+    batch_refusal: NotRequired[str]  # why there is none, for display
     decisions: NotRequired[DecisionsRecord]
     packed: NotRequired[PackedRecord]
-    packed_refusal: NotRequired[str]  # why there is none though it was asked for, for people
+    packed_refusal: NotRequired[str]  # why there is none though it was requested, for display
     format: NotRequired[int]
     code: NotRequired[list[str]]
     weights: NotRequired[list[WeightRecord]]

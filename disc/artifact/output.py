@@ -1,4 +1,4 @@
-"""Files that take their name when they are whole: whoever reads the path sees the old file or the new one, and nothing is left behind."""
+"""Files that take their name when they are complete: readers of the path see the old file or the new one, and nothing is left behind."""
 
 from __future__ import annotations
 

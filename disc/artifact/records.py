@@ -1,4 +1,4 @@
-"""Does a value that came out of JSON have the type that a TypedDict says? For files that nobody may trust yet."""
+"""Checks a value from JSON against the type of a TypedDict. For untrusted files."""
 
 from __future__ import annotations
 

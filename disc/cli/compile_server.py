@@ -51,7 +51,7 @@ def compile_server_command(
     log_to_stderr()
     server = CompileServer(settings)
     server.start()
-    with termination() as wait:  # whoever reads that it serves may end it
+    with termination() as wait:  # before the message: a reader of it may send SIGTERM
         if as_json:
             print_json({"host": host, "port": server.port, "folder": str(settings.folder)})
         else:

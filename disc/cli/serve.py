@@ -48,7 +48,7 @@ def serve_command(
     most_files()
     server = Server(path, settings)
     server.start()
-    with termination() as wait:  # whoever reads that it serves may end it
+    with termination() as wait:  # before the message: a reader of it may send SIGTERM
         models = [f"{model.name}:{model.version}" for model in server.core.repository.models()]
         if as_json:
             print_json({"host": settings.host, "port": server.port, "http_port": server.http_port, "models": models})

@@ -43,7 +43,7 @@ class LaunchReport:
 
 @dataclass(frozen=True)
 class Measured:
-    """One kernel in a profiled call, all its launches together. flops, bytes: None where nobody counted them.
+    """One kernel in a profiled call, all its launches together. flops, bytes: None where they were not counted.
 
     share: of the time of all kernels; limit_share: the least time that the machine's limits allow, over the time taken; bound: the limit
     that decides, "compute" or "memory".
@@ -227,7 +227,7 @@ def _kernel(
     limits: Limits | None,
     total: float | None,
 ) -> KernelReport:
-    """All launches of one kernel; what describes the kernel stands in the record of each of them."""
+    """All launches of one kernel; each of their records describes the kernel."""
     record = records[numbers[0]]
     counted = [counters[number] for number in cast("list[int]", record["counters"])]
     versions = cast("list[dict[str, str]]", record["versions"])

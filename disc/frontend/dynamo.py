@@ -47,7 +47,7 @@ class Statistics:
     """What the backend did since the process started (or `reset_statistics`).
 
     graphs: graphs handed over by PyTorch; compiled: modules compiled (a graph with eager ops gives several);
-    cached: how many of these came out of the compile cache; eager: op name → how many nodes run in PyTorch.
+    cached: how many of these came from the compile cache; eager: op name → how many nodes run in PyTorch.
     failed: error → graphs and parts that run in PyTorch because they could not be compiled; refused_calls: error → calls that ran in
     PyTorch because the compiled code refused their inputs.
     """
@@ -62,7 +62,7 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Settings:
-    """What `torch.compile(options=...)` asks for. strict: an error of ours is raised instead of running the part in PyTorch."""
+    """The options of `torch.compile(options=...)`. strict: an error of ours is raised instead of running the part in PyTorch."""
 
     options: Options = field(default_factory=Options)
     strict: bool = False
@@ -199,7 +199,7 @@ def _eager(module: fx.GraphModule) -> Executable:
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     for node in graph.nodes:
-        node.meta = {}  # tensors of the trace, which nobody needs any more
+        node.meta = {}  # tensors of the trace, not needed any more
     forward = fx.GraphModule(module, graph).forward
     return lambda inputs: forward(*inputs)
 
@@ -323,7 +323,7 @@ def graph_source(module: fx.GraphModule, outputs: Sequence[fx.Node]) -> GraphSou
 
 
 def _ranges(graph: fx.Graph) -> Mapping[sympy.Symbol, ValueRanges]:
-    """The range of every symbol, out of the shape environment that made it."""
+    """The range of every symbol, from the shape environment that made it."""
     environment = shape_environment(node.meta.get("val") for node in graph.nodes)
     return dict(environment.var_to_range) if environment is not None else {}
 

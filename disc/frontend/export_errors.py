@@ -74,7 +74,7 @@ def export_error(error: Exception, refuses: Callable[[], Exception | None]) -> D
         return _refused("control flow or size that depends on data", first_line(error), error)
     if isinstance(error, UnsupportedOperatorException | UnsupportedFakeTensorException):
         return _refused(str(getattr(error, "func", "an op")), NO_SHAPES, error)
-    if isinstance(error, TorchDynamoException) and not isinstance(error, UserError):  # which export asks for these ops alone
+    if isinstance(error, TorchDynamoException) and not isinstance(error, UserError):  # which export raises for these ops alone
         return _refused("control flow on values (torch.cond, while_loop, map, scan)", "not supported", error)
     if isinstance(error, ConstraintViolationError) or (
         isinstance(error, UserError) and error.error_type is UserErrorType.CONSTRAINT_VIOLATION

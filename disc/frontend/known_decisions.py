@@ -1,6 +1,6 @@
 """Decisions of libraries whose meaning is known: what must really hold where PyTorch answered a comparison of sizes.
 
-A library may ask about a size of 1 for speed, or where the answer matters for some of its inputs only. Each entry says why less suffices.
+A library may test for a size of 1 for speed, or where the answer matters for some of its inputs only. Each entry says why less suffices.
 """
 
 from __future__ import annotations

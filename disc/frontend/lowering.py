@@ -70,7 +70,7 @@ class GraphSource:
     """A graph with the meaning of its placeholders and outputs.
 
     outputs: nodes or plain constants, in order; weights: placeholder or get_attr node → (name, data). decisions: finds, once the graph is
-    lowered, what has been decided about its sizes; None where whoever calls the graph checks its guards. bounds_are_decisions: whatever
+    lowered, what has been decided about its sizes; None where the caller of the graph checks its guards. bounds_are_decisions: whatever
     bounds a size from below is among the decisions, PyTorch's own bounds apart.
     """
 

@@ -70,7 +70,7 @@ def _import_file(path: Path, context: ir.Context) -> Imported:
 
 
 def stablehlo_of(program: torch.export.ExportedProgram | Path) -> bytes:
-    """What `Options.embed_stablehlo` asks for. Raises UnsupportedFormatError where the model is no StableHLO file."""
+    """The bytecode for `Options.embed_stablehlo`. Raises UnsupportedFormatError where the model is no StableHLO file."""
     from disc.frontend.stablehlo import portable_bytecode
 
     if not isinstance(program, Path):

@@ -1,4 +1,4 @@
-"""What a compiled graph hands out: values in row-major order; views, shared memory and strides are made of them after each call.
+"""What a compiled graph returns: values in row-major order; views, shared memory and strides are made of them after each call.
 
 Eager results have strides, and may share memory with an input or with each other; AOTAutograd even makes such a result once more, out of
 its base and the strides that the graph returned. A compiled graph knows neither. So the graph is cut before the views among its

@@ -51,7 +51,7 @@ def write_portable(imported: Imported, weights: Path) -> bytes:
 
 
 def read_portable(program: bytes, weights: bytes, *, single: bool, context: ir.Context) -> Imported:
-    """The program of bytes that nobody may trust.
+    """The program of untrusted bytes.
 
     single: as `OutputSpec.is_single` said. Raises UnsupportedFormatError for bytes that are not what `write_portable` makes.
     """

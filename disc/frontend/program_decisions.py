@@ -37,7 +37,7 @@ def decisions_of(program: ExportedProgram, recorded: Sequence[Found] | None) -> 
 
 
 def stored_guards(program: ExportedProgram) -> list[Found]:
-    """The guards of a program that comes out of a file, where its symbols have none."""
+    """The guards of a program from a file, where its symbols have none."""
     environment = shape_environment(node.meta.get("val") for node in program.graph.nodes)
     if environment is None or environment.guards:
         return []

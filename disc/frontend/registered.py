@@ -1,4 +1,4 @@
-"""The compiler behind the front end that PyTorch calls: it lies on a floor above, and is registered from there."""
+"""The compiler behind the front end that PyTorch calls: it lies in a layer above, and is registered from there."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ _texts: dict[Kind, str | None] = {}  # of this process: the function that a kind
 class Lowerings:
     """What kinds are lowered to, as ops of the current context.
 
-    expected: the kinds that are likely to be asked for. torch-mlir lowers them together with the first one that is new: its passes
+    expected: the kinds that are likely to be needed. torch-mlir lowers them together with the first one that is new: its passes
     take more time to begin than for a call.
     """
 

@@ -37,7 +37,7 @@ class Relation(Disc.Operation, name="relation"):
 
 
 class Condition(Disc.Operation, name="condition"):
-    """What every call is checked for on entry: `expr` (grammar: disc/shapes/conditions.py) holds; `why` and `message` are for people."""
+    """What every call is checked for on entry: `expr` (grammar: disc/shapes/conditions.py) holds; `why` and `message` are for messages."""
 
     expr: ir.StringAttr
 

@@ -1,6 +1,6 @@
 """A read-only snapshot of one MLIR block as plain Python nodes.
 
-Fusion and code generation ask many questions about the same ops; this snapshot answers them without crossing into the
+Fusion and code generation make many queries about the same ops; this snapshot answers them without crossing into the
 MLIR bindings each time. It is made from IR and never edited: decisions are written back into the IR.
 """
 
@@ -150,7 +150,7 @@ class Snapshot:
 
 
 def is_row_reduction(node: Node) -> bool:
-    """True when the reduced dims are the last ones, unit dims aside, and not all of size 1; where the order matters lanes cannot share
+    """True when the reduced dims are the last ones, except for unit dims, and not all of size 1; where the order matters lanes cannot share
     the work."""
     if node.op != "stablehlo.reduce" or IN_ORDER in node.attrs:
         return False

@@ -1,4 +1,4 @@
-"""One record per op of stage `named`: what passes, the interpreter and the emitters may ask of it.
+"""One record per op of stage `named`: what passes, the interpreter and the emitters need to know of it.
 
 A new op begins here: the dialect, the legality of the stages, costs, what fusion may do with it and what the analyses prove of it follow
 from its record. What cannot be derived are rules, in tables by op name: values (`interp/`), dims (`passes/shape/shape_rules.py`), code
@@ -32,7 +32,7 @@ class Kind(Enum):
     MADE = auto()  # computed wherever it is read, from positions and sizes: it takes no memory
     STORED = auto()  # lies in memory before the program runs
     ELEMENTWISE = auto()  # from the elements of its operands at the same index
-    VIEW = auto()  # each element is one of its operand's, which the index tells
+    VIEW = auto()  # each element is one of its operand's, determined by the index
     STRUCTURAL = auto()  # each element is one of its operands', chosen among several or by data
     REDUCTION = auto()
     WINDOW = auto()  # a reduction of what a window sees
@@ -162,7 +162,7 @@ def _with_initials(node: Node, source: Map) -> tuple[Map, ...]:
 
 
 def _reads_along_dim(node: Node, env: ShapeEnv) -> tuple[Map, ...]:
-    """Lines along dim `dim`, of which positions there tell how much."""
+    """Lines along dim `dim`, as much of each as the position there determines."""
     return (tuple(at(dim, wide=dim == node.integer("dim")) for dim in range(len(node.dims))),)
 
 

@@ -157,7 +157,7 @@ def terminator_of(block: ir.Block) -> ir.Operation:
 
 
 def shape_of(value: ir.Value) -> tuple[int | None, ...]:
-    """The sizes that the type itself tells; None for a dynamic dim."""
+    """The static sizes of the type; None for a dynamic dim."""
     return tuple(None if size == DYNAMIC else size for size in ir.RankedTensorType(value.type).shape)
 
 

@@ -32,10 +32,10 @@ OnPass = Callable[[str, int], None]
 
 @dataclass
 class CompileState:
-    """What passes share beside the module.
+    """What passes share besides the module.
 
     weights: data behind `disc.weight`. timings: one entry per pass that ran. dump: folder for the IR after every pass.
-    on_pass: is told of every pass before it runs, and how many have run.
+    on_pass: called before every pass with its name and how many have run.
     """
 
     weights: WeightTable = field(default_factory=WeightTable)

@@ -1,4 +1,4 @@
-"""Where a compile is: told to whoever asks, and said aloud when one step takes long."""
+"""Progress of a compile: reported to a callback, and as a warning when one step takes long."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ OnStep = Callable[[str, float], None]
 
 
 class Steps:
-    """Hands steps on, and warns once about each that has run for 20 seconds, by its name, while it runs. A context manager.
+    """Forwards steps, and warns once about each that has run for 20 seconds, by its name, while it runs. A context manager.
 
-    One thread waits beside the compile; it costs a lock per step.
+    One thread waits during the compile; it costs a lock per step.
     """
 
     def __init__(self, on_step: OnStep) -> None:

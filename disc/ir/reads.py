@@ -4,8 +4,8 @@
     disc.slice(%x) {starts = ["S0"], strides = [2]}     element (i) reads %x at (S0 + 2 * i)
     stablehlo.reduce %x over [1]                        element (i) reads %x at (i, anywhere)
 
-Analyses and index arithmetic ask these maps, not which op it is. A map says where elements are read, not that they all are: a pad reads its
-source only where the position lies inside.
+Analyses and index arithmetic use these maps, not the name of the op. A map says where elements are read, not that they all are: a pad reads
+its source only where the position lies inside.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Place:
 
 
 def at(*dims: int, wide: bool = False) -> Place:
-    """The position in dim `dims` of the result; wide: what positions there tell."""
+    """The position in dim `dims` of the result; wide: as much as positions there determine."""
     return Place(ZERO, tuple((dim, 1) for dim in dims), wide=wide)
 
 

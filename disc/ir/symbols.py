@@ -16,7 +16,7 @@ DEFINITIONS = ("disc.symbolic_dim", "disc.relation", "disc.condition")
 class Requirement:
     """A condition that every call must satisfy.
 
-    why: where it comes from, for people ("decided at model.py:12"). message: what the error says, in place of the condition in words;
+    why: where it comes from, for messages ("decided at model.py:12"). message: what the error says, in place of the condition in words;
     {0} and {1} in it stand for the values of `sizes`.
     """
 
@@ -105,7 +105,7 @@ class ModuleEnv(ShapeEnv):
         return f"S{number}"
 
     def resolve(self, reference: ir.Attribute) -> Dim:
-        """What one entry of a type's encoding (a symbol reference or an integer) stands for."""
+        """The size of one entry of a type's encoding (a symbol reference or an integer)."""
         found = self._by_reference.get(reference)
         if found is None:
             found = self._by_reference[reference] = self._parse_reference(reference)

@@ -1,8 +1,8 @@
-"""The file of a model that is served: nobody writes to what a model reads.
+"""The file of a model that is served, protected from writers.
 
 A mapped file that is overwritten in place changes the weights under running calls, and one that is truncated ends the process with SIGBUS.
-So a model reads either the file itself, which its other readers share, under a lease of the kernel (whoever opens it for writing waits
-until this process has copied it to memory and gives the lease up), or, where the kernel gives no lease, a copy from the beginning.
+So a model reads either the file itself, which its other readers share, under a lease of the kernel (a process that opens it for writing
+waits until this process has copied it to memory and gives the lease up), or, where the kernel gives no lease, a copy from the beginning.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Source:
         return f"/proc/self/fd/{self._file if self._memory is None else self._memory}"
 
     def is_wanted(self) -> bool:
-        """Whether somebody waits to write to the file. To be asked all the time."""
+        """Whether a process is waiting to write to the file. To be polled."""
         if not self.leased:
             return False
         now = time.monotonic()
@@ -89,7 +89,7 @@ class Source:
         self._memory = memory
 
     def give_up_lease(self) -> None:
-        """Lets those go on who want to write."""
+        """Lets waiting writers continue."""
         self.leased = False
         with contextlib.suppress(OSError):  # the kernel took it: it waits for no longer than fs.lease-break-time
             fcntl.fcntl(self._file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -98,7 +98,7 @@ class Source:
         """Whether the kernel gave one: the file is the user's own, not open for writing, and its file system has leases."""
         try:
             fcntl.fcntl(self._file, _F_SETSIG, _ANNOUNCED_BY)
-            self._held = time.monotonic()  # when nobody had come to write yet
+            self._held = time.monotonic()  # when no writer was waiting yet
             fcntl.fcntl(self._file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         except OSError as error:
             self.no_lease = error.strerror
@@ -135,7 +135,7 @@ def _break_s() -> float:
 
 
 def _in_memory(file: int) -> int:
-    """A memory file with the bytes of `file`, which nobody can change. Raises OSError."""
+    """A memory file with the bytes of `file`, sealed against changes. Raises OSError."""
     memory = os.memfd_create("disc-artifact", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         position = 0

@@ -58,12 +58,13 @@ class ArtifactWatch:
             self._repository.take_out(model, "its file was overwritten while it was served; load it again")
 
     def _move(self, model: LoadedModel) -> None:
-        """Copies the file before somebody writes to it. Where that cannot be done the model answers no more, and its calls end first."""
+        """Copies the file before another process writes to it. Where that cannot be done the model is taken out of service after its
+        calls."""
         source = model.source
         number = id(model)
         try:
             source.move_to_memory(model.executable)
-            log("artifact_copied", model=model.name, version=model.version, reason="somebody writes to its file")
+            log("artifact_copied", model=model.name, version=model.version, reason="another process writes to its file")
         except (OSError, DiscError) as error:
             log("artifact_lost", model=model.name, version=model.version, error=str(error))
             self._repository.take_out(model, "its file was overwritten while it was served; load it again")

@@ -142,7 +142,7 @@ class Batcher:
         job.finish(None, error)
 
     def _wait(self, job: Job) -> None:
-        """Until the job is done; leads meanwhile when asked to."""
+        """Until the job is done; leads in the meantime when given the lead."""
         while job.state is not State.DONE or job.promoted:
             limit = -1.0 if job.expires is None or job.state is State.RUNNING else max(job.expires - time.monotonic(), 0)
             job.gate.acquire(timeout=min(limit, threading.TIMEOUT_MAX))

@@ -1,4 +1,4 @@
-"""The server without a protocol: what gRPC and HTTP both ask."""
+"""The server without a protocol: what gRPC and HTTP share."""
 
 from __future__ import annotations
 

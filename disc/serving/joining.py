@@ -122,7 +122,7 @@ class _Lengths:
 class PadToLongest(Concatenate):
     """Requests of different lengths too: padded to the longest, the mask with zeros, when the measured times say that it pays.
 
-    That the model ignores what the mask hides is the word of whoever wrote the configuration; it cannot be proved here.
+    That the model ignores what the mask hides is taken from the configuration; it cannot be proved here.
     """
 
     def __init__(self, batch: Batch, lengths: _Lengths) -> None:

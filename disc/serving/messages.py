@@ -1,6 +1,6 @@
 """The protobuf messages of the server's protocols, in a descriptor pool of their own.
 
-Every class of the pool, nested ones too, is made here and held. protobuf holds a class that nobody asked for (that of a field, say) weakly:
+Every class of the pool, nested ones too, is made here and held. protobuf holds a class that was never used (that of a field, say) weakly:
 the garbage collector clears it when no instance is left, and a thread that reads such a field meanwhile ends the process with SIGSEGV.
 
 The pool is private because client libraries (tritonclient, kserve) register the same message names in the default pool: two files that

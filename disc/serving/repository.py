@@ -1,7 +1,7 @@
 """The models of a server: which there are, which are loaded, and changing that while requests run.
 
-A request takes a reference to the version that answers it, and a version lives as long as anybody refers to it. So a swap is one
-assignment, and unloading waits for nobody and loses nothing.
+A request takes a reference to the version that answers it, and a version lives as long as it has references. So a swap is one
+assignment, and unloading neither waits nor loses a request.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class IndexEntry:
 
 @dataclass(frozen=True)
 class _Folder:
-    """What lies in the folder. ignored: what is no model, and why."""
+    """The contents of the folder. ignored: what is no model, and why."""
 
     models: Found
     ignored: list[str]

@@ -31,7 +31,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The results of one request. outputs: (name, datatype, array) in the order asked for."""
+    """The results of one request. outputs: (name, datatype, array) in the order requested."""
 
     model: str
     version: str
@@ -71,7 +71,7 @@ def arrays_of(request: Request, signature: Signature, limits: Limits) -> list[Ar
 
 
 def output_positions(request: Request, signature: Signature, limits: Limits) -> list[int]:
-    """Which outputs are asked for. Raises RequestError."""
+    """Which outputs are requested. Raises RequestError."""
     if len(request.outputs) > limits.outputs:
         raise RequestError(f"the request names {len(request.outputs)} outputs; at most {limits.outputs} are accepted")
     if not request.outputs:
@@ -83,7 +83,7 @@ def output_positions(request: Request, signature: Signature, limits: Limits) -> 
             names = ", ".join(f"'{spec.name}'" for spec in signature.outputs)
             raise RequestError(f"the model has no output {name[:100]!r}; its outputs are {names}")
         if position in positions:
-            raise RequestError(f"output '{name}' is asked for twice")
+            raise RequestError(f"output '{name}' is requested twice")
         positions.append(position)
     return positions
 

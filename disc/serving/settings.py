@@ -21,7 +21,7 @@ COPY = ("when_needed", "always", "never")
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may ask for. Checked before anything is allocated for it.
+    """Limits of one request. Checked before anything is allocated for it.
 
     message_bytes: of one gRPC message or HTTP body. json_bytes: of the JSON of an HTTP request, which binary tensors may follow.
     fields: of one gRPC message, elements of packed or raw tensors aside; objects in one JSON. inputs, outputs: tensors. elements: of one
@@ -30,7 +30,7 @@ class Limits:
 
     connections: of each of gRPC and HTTP; fewer where the process may open few files. arrival_s: seconds in which the head of a request
     must arrive; its body has as many, and one more for each `arrival_rate` bytes of it. idle_s: how long a connection may be open with
-    nothing asked. stream_idle_s: how long an open gRPC stream may ask nothing.
+    without a request. stream_idle_s: how long an open gRPC stream may be without a request.
     """
 
     message_bytes: int = 64 * MIB
@@ -84,8 +84,8 @@ class ModelSettings:
     concurrency: calls at the same time. threads: per call; 0: as the executable was loaded. priority_levels: 1 (first) to this number.
     default_timeout_us: how long a request without a timeout may wait; 0: for ever. versions: how many of the newest versions of a
     folder are served. warm_up: sets of sizes to run after loading, each such as "ids=1x16,mask=1x16".
-    copy: when the file is copied to memory, so that nobody who writes to it reaches the model: "when_needed" (the kernel does not let this
-    process hold writers back, or somebody comes to write), "always", or "never" (files are only ever replaced by rename).
+    copy: when the file is copied to memory, so that writers to it do not reach the model: "when_needed" (the kernel does not let this
+    process hold writers back, or another process is about to write), "always", or "never" (files are only ever replaced by rename).
     """
 
     batching: bool = True

@@ -65,7 +65,7 @@ def _image(atom: Atom, images: dict[Atom, Dim]) -> Dim:
 def _write_chain(
     name: str, members: Iterable[tuple[int, int]], within: Interval, images: dict[Atom, Dim], ranges: dict[Atom, Interval]
 ) -> None:
-    """Adds what stands for each (divisor, offset), the coarsest first: a multiple of the one before and a new part."""
+    """Adds the substitution of each (divisor, offset), the coarsest first: a multiple of the one before and a new part."""
     least, largest = within
     if not isinstance(least, int):
         return

@@ -65,7 +65,7 @@ class ShapeEnv:
         return symbol
 
     def define(self, name: str, expression: Dim | int) -> Dim:
-        """Declares a symbol that is another word for an expression of declared ones. No fact speaks of it yet, so none is looked at again.
+        """Declares a symbol that is another name for an expression of declared ones. No fact contains it yet, so none is reconsidered.
 
         Raises ValueError where the symbol is declared already.
         """

@@ -77,9 +77,9 @@ class Facts:
     ranges: dict[str, Interval] = field(default_factory=dict)
     """For the symbols that normal forms hold: those neither substituted nor written with a quotient."""
     quotient_of: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """Internal symbols: ("S0", 12) for the one that stands for S0 / 12."""
+    """Internal symbols: ("S0", 12) for S0 / 12."""
     solutions: dict[str, Dim] = field(default_factory=dict)
-    """What stands for a substituted symbol."""
+    """The expression that replaces a symbol."""
     pinned: dict[str, None] = field(default_factory=dict)
     relations: list[tuple[Dim, Dim]] = field(default_factory=list)
     """Equalities, as given, that could not be solved for a symbol; the rules are made from them."""

@@ -1,4 +1,4 @@
-"""What stands in the place of torch-mlir's form of an op, and why: a rule of ours without a reason is no rule.
+"""What replaces torch-mlir's form of an op, and why: every rule of ours has a reason.
 
 `tests/diff/test_overrides.py` has torch-mlir lower a call of every op here, and fails where nothing is wrong with what it makes.
 """

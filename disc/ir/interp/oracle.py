@@ -52,7 +52,7 @@ def interpret(module: ir.Module, inputs: Sequence[np.ndarray[Any, Any]], weights
     scope = make_scope(bind_symbols(module, arrays), weights)
     for position, (x, type_) in enumerate(zip(arrays, types, strict=True)):
         if x.shape != scope.shape(type_):
-            raise ShapeConstraintError(f"input {position} has the sizes {x.shape}; {type_} asks for {scope.shape(type_)}")
+            raise ShapeConstraintError(f"input {position} has the sizes {x.shape}; {type_} requires {scope.shape(type_)}")
     return _run_block(block, arrays, scope, whole=True)
 
 

@@ -1,4 +1,4 @@
-"""Values of the interpreter: how a tensor is held in NumPy, and what a rule may ask about sizes and regions.
+"""Values of the interpreter: how a tensor is held in NumPy, and what a rule may query about sizes and regions.
 
 A tensor of element type bf16 is held as a float32 array whose values are all representable in bf16; every other element type
 is held as its NumPy dtype (`weights.STORAGE`). Weights of bf16 are widened on reading.
@@ -105,7 +105,7 @@ def optional_integers(op: ir.Operation, name: str, default: Sequence[int]) -> li
 
 @dataclass(frozen=True)
 class Scope:
-    """What a rule may ask besides its operands.
+    """What a rule may use besides its operands.
 
     symbols: the value of every symbol, base and derived; run_block: evaluates a region's block on arrays.
     """

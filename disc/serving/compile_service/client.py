@@ -121,7 +121,7 @@ def _blob(path: Path) -> dict[str, object]:
 
 
 def _compiled(channel: grpc.Channel, service: Service, job: Message, files: Sequence[Path], on_progress: Callable[[str], None]) -> Message:
-    """The last event of the job. The upload waits until the service has asked for it."""
+    """The last event of the job. The upload waits until the service requests it."""
     from queue import SimpleQueue
 
     asked: SimpleQueue[bool] = SimpleQueue()

@@ -169,7 +169,7 @@ class Jobs:
                 self._changed.wait(rest)
 
     def withdraw(self, ticket: str) -> Snapshot:
-        """Ends this client's interest; a job that interests nobody ends. Raises JobNotFoundError."""
+        """Ends this client's interest; a job without clients ends. Raises JobNotFoundError."""
         with self._changed:
             known = self._known(ticket)
             if not known.job.state.final:

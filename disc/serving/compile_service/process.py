@@ -142,7 +142,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _checked_result(folder: Path, limits: CompileLimits) -> Path:
-    """The artifact, which a worker has written that nobody trusts. Raises ModelFailedError."""
+    """The artifact that the untrusted worker has written. Raises ModelFailedError."""
     path = folder / RESULT
     try:
         found = os.lstat(path)

@@ -1,4 +1,4 @@
-"""What a client may ask of the compile service: checked before anything is stored for it, then received piece by piece."""
+"""Requests to the compile service: checked before anything is stored for it, then received piece by piece."""
 
 from __future__ import annotations
 

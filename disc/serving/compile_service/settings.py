@@ -17,7 +17,7 @@ class CompileLimits:
 
     message_bytes: of one gRPC message. upload_bytes: program and weights of one job. upload_s: in which they must arrive. uploads: at
     the same time. arrival_s: in which the first message of a call, and each next piece of an upload, must arrive. upload_rate: bytes per
-    second of an upload, after its first `arrival_s`. connections: at a time. idle_s: how long one may be open with nothing asked.
+    second of an upload, after its first `arrival_s`. connections: at a time. idle_s: how long one may be open without a request.
 
     queue: jobs that may wait; more are refused. requests: answered at the same time. cpu_s, wall_s: seconds of one job. memory_bytes: its
     address space. disk_bytes: what it may write. results_bytes: of all artifacts kept, the least recently used go first.
@@ -42,7 +42,7 @@ class CompileLimits:
 
 @dataclass(frozen=True)
 class CompileSettings:
-    """folder: for uploads, jobs and results; nobody else may write to it. jobs: compilers at the same time. drain_timeout_s: how long
+    """folder: for uploads, jobs and results; no other user may write to it. jobs: compilers at the same time. drain_timeout_s: how long
     running jobs may take after SIGTERM. worker: the command of a job, which runs confined in its folder (`job.py`)."""
 
     folder: Path

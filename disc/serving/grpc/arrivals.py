@@ -1,4 +1,4 @@
-"""Ends gRPC calls whose messages do not come, or whose answers nobody takes: each holds a thread, and idle clients would have all."""
+"""Ends gRPC calls whose messages do not arrive, or whose answers are not read: each holds a thread, and idle clients would hold all."""
 
 from __future__ import annotations
 

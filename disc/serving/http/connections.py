@@ -162,7 +162,7 @@ async def _piece(request: web.Request, left: float) -> bytes:
 
 
 class _Unpacker:
-    """Decompresses piece by piece, never more than is asked for."""
+    """Decompresses piece by piece, never more than is requested."""
 
     def __init__(self, encoding: str) -> None:
         self._encoding = encoding

@@ -195,7 +195,7 @@ def write_answer(answer: Answer, wanted: Wanted) -> tuple[bytes, int | None]:
 
 def _numbers(name: str, datatype: str, array: Array) -> list[object]:
     if DATATYPES[datatype].contents is None:
-        raise RequestError(f"output '{name}' is of {datatype}, which has no JSON form; ask for binary data")
+        raise RequestError(f"output '{name}' is of {datatype}, which has no JSON form; request binary data")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise RequestError(f"output '{name}' has values that are infinite or no number, which JSON does not have; ask for binary data")
+        raise RequestError(f"output '{name}' has values that are infinite or no number, which JSON does not have; request binary data")
     return array.reshape(-1).tolist()

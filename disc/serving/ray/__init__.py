@@ -11,7 +11,7 @@ __all__ = ["application", "deploy", "start"]
 
 
 def __getattr__(name: str) -> object:
-    """Imports Ray when something that needs it is first asked for."""
+    """Imports Ray when something that needs it is first used."""
     if name not in __all__:
         raise AttributeError(f"module 'disc.serving.ray' has no attribute {name!r}")
     from disc.serving.ray import deployment

@@ -38,7 +38,7 @@ _PLAIN = re.compile(r"[^A-Za-z0-9]+")
 
 @dataclass(frozen=True)
 class Machine:
-    """One node. cpus: what it lends to Ray. kind: its CPU, cores and ISA; one tree is fitted per kind. threads: its cores."""
+    """One node. cpus: those available to Ray. kind: its CPU, cores and ISA; one tree is fitted per kind. threads: its cores."""
 
     node: str
     cpus: float

@@ -10,7 +10,7 @@
 Clients of the Open Inference Protocol then send their requests to port 9000 of any node, as to `disc serve`. With more than one application
 on the cluster, Ray requires the metadata `application` (the `name` given to `deploy`) with each request. The HTTP form is below `route`.
 
-Ray itself runs code that whoever reaches its ports sends: keep these within the cluster. Its gRPC proxy listens on every interface.
+Ray itself runs any code that is sent to its ports: keep these within the cluster. Its gRPC proxy listens on every interface.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ Result = TypeVar("Result")
 
 
 class Reply(bytes):
-    """A response message that is bytes already: Ray asks every result of a gRPC method to serialize itself."""
+    """A response message that is bytes already: Ray calls the serializer of every result of a gRPC method."""
 
     def SerializeToString(self) -> bytes:
         return bytes(self)
