@@ -29,7 +29,7 @@ class Limits:
     inputs from shared memory at a time. requests: answered at the same time by the whole server; one more is refused.
 
     connections: of each of gRPC and HTTP; fewer where the process may open few files. arrival_s: seconds in which the head of a request
-    must arrive; its body has as many, and one more for each `arrival_rate` bytes of it. idle_s: how long a connection may be open with
+    must arrive; its body has as many, and one more for each `arrival_rate` bytes of it. idle_s: how long a connection may be open
     without a request. stream_idle_s: how long an open gRPC stream may be without a request.
     """
 

@@ -137,8 +137,17 @@ def test_commands_and_links_are_there(document: str) -> None:
         if path not in EXAMPLES and not (ROOT / path).exists()
     }
     modules = {name for name in re.findall(r"python -m ([\w.]+)", text) if importlib.util.find_spec(name) is None}
-    links = {link for link in re.findall(r"\]\(([\w./-]+)\)", text) if not (ROOT / document).parent.joinpath(link).exists()}
+    links = {
+        f"{path}#{place}" for path, place in re.findall(r"\]\(([\w./-]*)#?([\w-]*)\)", text) if not leads_somewhere(document, path, place)
+    }
     assert not scripts | modules | links
+
+
+def leads_somewhere(document: str, path: str, place: str) -> bool:
+    """Whether a link to a file of the checkout, and a heading in it, has a target."""
+    target = (ROOT / document).parent / path if path else ROOT / document
+    headings = re.findall(r"^#+ (.*)$", target.read_text(), re.M) if place and target.exists() else []
+    return target.exists() and (not place or place in [re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings])
 
 
 def test_every_pass_is_described_in_its_order() -> None:
@@ -164,6 +173,7 @@ def test_files_that_comments_name_are_there() -> None:
 
 
 def test_what_is_not_there_is_found() -> None:
+    assert leads_somewhere("README.md", "docs/kernels.md", "few-rows") and not leads_somewhere("README.md", "docs/kernels.md", "no-rows")
     assert problem("codegen/x86/no_such.py") and problem("micro_kernels/*.py") and problem("codegen/{plan,nowhere}/rows.py")
     assert problem("disc.no_such_module") and problem("disc.errors.NoSuchError") and problem("no-such-pass") and problem("no_such_function")
     assert not problem("disc.errors.DiscError") and not problem("disc.reshape") and not problem("fold-pads") and not problem("ral.h")
