@@ -1,11 +1,16 @@
 // Loads, checks, calls and unloads an artifact of c = a + b again and again, with one allocation more that succeeds each time, until all do:
-// `allocation_sweep FILE`. Every failure must end in a status, and leave nothing allocated. Prints how many allocations there were.
+// `allocation_sweep FILE`. Every failure must end in a status, and leave nothing allocated or mapped. Prints how many allocations there were;
+// maps of memory are among them.
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "ral.h"
 
@@ -24,6 +29,7 @@ thread_local bool counting = false;  // in the calls of the runtime alone, on th
 bool sticky = false;                 // fail all further allocations, not just one
 long allocations = 0, limit = -1;
 std::atomic<long> live{0};  // on all threads, from the start
+long mapped_bytes = 0;      // as `counting`
 
 bool fails() {
   if (!counting) return false;
@@ -53,6 +59,20 @@ int posix_memalign(void** pointer, size_t alignment, size_t size) {
 void free(void* pointer) {
   if (pointer) --live;
   __libc_free(pointer);
+}
+void* mmap(void* place, size_t size, int access, int flags, int file, off_t offset) noexcept {
+  if (fails()) {
+    errno = ENOMEM;
+    return MAP_FAILED;
+  }
+  void* mapped = reinterpret_cast<void*>(syscall(SYS_mmap, place, size, access, flags, file, offset));
+  if (mapped != MAP_FAILED && counting) mapped_bytes += static_cast<long>(size);
+  return mapped;
+}
+int munmap(void* place, size_t size) noexcept {
+  const int failed = static_cast<int>(syscall(SYS_munmap, place, size));
+  if (!failed && counting) mapped_bytes -= static_cast<long>(size);
+  return failed;
 }
 }
 
@@ -98,12 +118,12 @@ long sweep(const char* path) {
       std::printf("allocation %ld: status %d, %s\n", at, status, ral_last_error());
       return -1;
     }
-    const long before = live;  // the message of the failure, which the thread keeps, is among it
+    const long before = live, mapped_before = mapped_bytes;  // the message of the failure, which the thread keeps, is among it
     for (int i = 0; i < 3; ++i) {
       if (struck_use(path, at) != status) std::printf("allocation %ld: another status the next time\n", at);
     }
-    if (live != before) {
-      std::printf("allocation %ld: %ld left\n", at, live - before);
+    if (live != before || mapped_bytes != mapped_before) {
+      std::printf("allocation %ld: %ld left, %ld bytes mapped\n", at, live - before, mapped_bytes - mapped_before);
       return -1;
     }
   }

@@ -19,49 +19,18 @@
 
 #include "core/layout.h"
 #include "core/sha256.h"
+#include "testing.h"
 
 namespace {
-
-using Bytes = std::vector<uint8_t>;
-
-#define CHECK(condition) ((condition) ? void() : fail(#condition, __LINE__))
-
-void fail(const char* condition, int line) {
-  std::fprintf(stderr, "ral_test.cc:%d: %s is false; last error: %s\n", line, condition, ral_last_error());
-  std::exit(1);
-}
-
-Bytes read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-template <typename T>
-void put(Bytes& bytes, T value) {
-  const auto* data = reinterpret_cast<const uint8_t*>(&value);
-  bytes.insert(bytes.end(), data, data + sizeof value);
-}
-
-void put_text(Bytes& bytes, const std::string& text) {
-  put<uint32_t>(bytes, static_cast<uint32_t>(text.size()));
-  bytes.insert(bytes.end(), text.begin(), text.end());
-}
 
 // Of test_program.c.
 Bytes program_signature() {
   Bytes bytes;
-  put<uint32_t>(bytes, 1);  // version
+  for (const uint32_t value : {1u, 1u}) put(bytes, value);  // version, inputs
+  put_value(bytes, "x", RAL_F32, 2, {-1, 4});
   put<uint32_t>(bytes, 1);
-  put_text(bytes, "x");
-  for (uint32_t value : {uint32_t{RAL_F32}, 2u}) put(bytes, value);
-  for (int64_t dim : {int64_t{-1}, int64_t{4}}) put(bytes, dim);
-  put<uint32_t>(bytes, 1);
-  put_text(bytes, "y");
-  for (uint32_t value : {uint32_t{RAL_F32}, 2u}) put(bytes, value);
-  for (const char* name : {"too many rows", "add_rows", "rows"}) {
-    put<uint32_t>(bytes, 1);
-    put_text(bytes, name);
-  }
+  put_value(bytes, "y", RAL_F32, 2, {});
+  for (const char* name : {"too many rows", "add_rows", "rows"}) put_texts(bytes, {name});
   put<uint32_t>(bytes, 1);
   put_text(bytes, "weight");
   put<int64_t>(bytes, 0);

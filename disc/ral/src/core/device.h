@@ -11,7 +11,8 @@
 
 namespace ral {
 
-// What one call asks of a device, in order. Kept by the call's `ral_exec`, and used by one thread at a time.
+// What one call asks of a device, in order. Kept by the call's `ral_exec`, and used by one thread at a time. Functions that return false say
+// why in *failure.
 class Stream {
  public:
   Stream() = default;
@@ -22,11 +23,11 @@ class Stream {
   // 64-byte aligned memory until `free`, which every block gets before the call ends; null where there is none. bytes >= 0.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void free(void* block) noexcept = 0;
-  virtual Status copy(void* to, const void* from, int64_t bytes) = 0;
-  virtual Status fill(void* to, int64_t bytes, int32_t value) = 0;
+  virtual bool copy(void* to, const void* from, int64_t bytes, Status* failure) = 0;
+  virtual bool fill(void* to, int64_t bytes, int32_t value, Status* failure) = 0;
   // cost_per_task, threads: what the CPU may split the launch by, into so many parts at most.
-  virtual Status launch(const ral_launch& launch, int64_t cost_per_task, int32_t threads) = 0;
-  virtual Status synchronize() = 0;
+  virtual bool launch(const ral_launch& launch, int64_t cost_per_task, int32_t threads, Status* failure) = 0;
+  virtual bool synchronize(Status* failure) = 0;
 
   // Called every so many calls: gives back memory that only calls of the past needed.
   virtual void trim() noexcept {}

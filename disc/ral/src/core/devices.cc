@@ -37,7 +37,9 @@ class RegisteredDevice final : public Device {
     void* block = allocate(bytes);
     if (!block) return error(RAL_ERROR_MEMORY, "cannot allocate " + std::to_string(bytes) + " bytes on device '" + name() + "'");
     *placed = block;
-    return copy(block, from, bytes);
+    Status status;
+    copy(block, from, bytes, &status);
+    return status;
   }
   void drop_weight(const void* placed) noexcept override { free(const_cast<void*>(placed)); }
 
@@ -48,16 +50,15 @@ class RegisteredDevice final : public Device {
 
     void* allocate(int64_t bytes) override { return device_.allocate(bytes); }
     void free(void* block) noexcept override { device_.free(block); }
-    Status copy(void* to, const void* from, int64_t bytes) override { return device_.copy(to, from, bytes); }
-    Status fill(void* to, int64_t bytes, int32_t value) override {
-      return device_.result(device_.functions_.fill(device_.functions_.state, to, bytes, value), "fill");
+    bool copy(void* to, const void* from, int64_t bytes, Status* failure) override { return device_.copy(to, from, bytes, failure); }
+    bool fill(void* to, int64_t bytes, int32_t value, Status* failure) override {
+      return device_.done(device_.functions_.fill(device_.functions_.state, to, bytes, value), "fill", "", failure);
     }
-    Status launch(const ral_launch& launch, int64_t, int32_t) override {
-      const int32_t failed = device_.functions_.launch(device_.functions_.state, &launch);
-      return failed ? device_.result(failed, "the launch of kernel '" + std::string(launch.name) + "'") : Status{};
+    bool launch(const ral_launch& launch, int64_t, int32_t, Status* failure) override {
+      return device_.done(device_.functions_.launch(device_.functions_.state, &launch), "launch of ", launch.name, failure);
     }
-    Status synchronize() override {
-      return device_.result(device_.functions_.synchronize(device_.functions_.state), "what was waited for");
+    bool synchronize(Status* failure) override {
+      return device_.done(device_.functions_.synchronize(device_.functions_.state), "synchronize", "", failure);
     }
 
    private:
@@ -66,12 +67,14 @@ class RegisteredDevice final : public Device {
 
   void* allocate(int64_t bytes) noexcept { return functions_.allocate(functions_.state, std::max<int64_t>(bytes, 1)); }
   void free(void* block) noexcept { functions_.free(functions_.state, block); }
-  Status copy(void* to, const void* from, int64_t bytes) { return result(functions_.copy(functions_.state, to, from, bytes), "copy"); }
+  bool copy(void* to, const void* from, int64_t bytes, Status* failure) {
+    return done(functions_.copy(functions_.state, to, from, bytes), "copy", "", failure);
+  }
 
-  template <typename Text>
-  Status result(int32_t failed, const Text& what) const {
-    if (!failed) return {};
-    return error(RAL_ERROR_DEVICE, "device '" + name() + "': " + what + " failed (" + std::to_string(failed) + ")");
+  bool done(int32_t failed, const char* what, const char* name_of_kernel, Status* failure) const {
+    if (!failed) return true;
+    *failure = error(RAL_ERROR_DEVICE, "device '" + name() + "': " + what + name_of_kernel + " failed (" + std::to_string(failed) + ")");
+    return false;
   }
 
   ral_device functions_;

@@ -50,7 +50,7 @@ int32_t ral_exec::record(ral_status code, std::string message) {
   return 1;
 }
 
-int32_t ral_exec::record(Status status) { return status.ok() ? 0 : record(status.code, std::move(status.message)); }
+int32_t ral_exec::record(Status failure) { return record(failure.code, std::move(failure.message)); }
 
 Status ral_exec::run(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs, int32_t output_count) {
   const ral::CallInProgress here;
@@ -67,7 +67,10 @@ Status ral_exec::run(const ral_tensor* inputs, int32_t input_count, const ral_te
   }
   if (given) status = check_given(inputs, given);
   if (status.ok()) status = prepare_inputs(inputs);
-  if (status.ok()) status = finish(enter());
+  if (status.ok()) {
+    status = enter();
+    finish(&status);
+  }
   if (!status.ok()) release_outputs();
   if (!status.ok()) return status;
   for (size_t i = 0; !given && i < outputs_.size(); ++i) outputs[i] = outputs_[i].tensor;
@@ -125,11 +128,11 @@ Status ral_exec::enter() {
 }
 
 // Ends what the entry began. The device may still be at it, also when the entry failed.
-Status ral_exec::finish(Status status) {
+void ral_exec::finish(Status* status) {
   for (void* block : blocks_) stream_->free(block);
   blocks_.clear();
-  const Status done = stream_->synchronize();
-  return status.ok() ? done : status;
+  Status failure;
+  if (!stream_->synchronize(&failure) && status->ok()) *status = std::move(failure);
 }
 
 // Gives back memory that only calls of the past needed.
@@ -179,20 +182,23 @@ int32_t ral_exec::copy(void* to, const void* from, int64_t bytes) {
   if (bytes < 0 || (bytes > 0 && (!to || !from || overlap))) {
     return record(RAL_ERROR_INTERNAL, "copy: " + std::to_string(bytes) + " bytes, to or from nothing or what overlaps (compiler bug)");
   }
-  return bytes ? record(stream_->copy(to, from, bytes)) : 0;
+  Status failure;
+  return bytes == 0 || stream_->copy(to, from, bytes, &failure) ? 0 : record(std::move(failure));
 }
 
 int32_t ral_exec::fill(void* to, int64_t bytes, int32_t value) {
   if (bytes < 0 || (bytes > 0 && !to) || value < 0 || value > UINT8_MAX) {
     return record(RAL_ERROR_INTERNAL, "fill: " + std::to_string(bytes) + " bytes of " + std::to_string(value) + " (compiler bug)");
   }
-  return bytes ? record(stream_->fill(to, bytes, value)) : 0;
+  Status failure;
+  return bytes == 0 || stream_->fill(to, bytes, value, &failure) ? 0 : record(std::move(failure));
 }
 
 int32_t ral_exec::read(const void* from, int64_t* value) {
   *value = 0;
   if (!from) return record(RAL_ERROR_INTERNAL, "read: from nothing (compiler bug)");
-  return record(stream_->copy(value, from, sizeof *value));
+  Status failure;
+  return stream_->copy(value, from, sizeof *value, &failure) ? 0 : record(std::move(failure));
 }
 
 void* ral_exec::output(int64_t index, const int64_t* dims) {
@@ -200,7 +206,11 @@ void* ral_exec::output(int64_t index, const int64_t* dims) {
     record(RAL_ERROR_INTERNAL, "output: index " + std::to_string(index) + " is out of range or was made before (compiler bug)");
     return nullptr;
   }
-  if (record(make_output(static_cast<size_t>(index), dims))) return nullptr;
+  Status status = make_output(static_cast<size_t>(index), dims);
+  if (!status.ok()) {
+    record(std::move(status));
+    return nullptr;
+  }
   return outputs_[static_cast<size_t>(index)].tensor.data;
 }
 
@@ -248,12 +258,13 @@ int32_t ral_exec::launch(int64_t id, ral_kernel kernel, const int64_t* args, int
   if (tasks <= 0) return 0;
   const ral_launch launch{program_.signature.kernels[slot].c_str(), kernel, args, tasks, scratch_bytes};
   const int64_t start = profile_ ? now_nanoseconds() : 0;
-  Status status = stream_->launch(launch, cost, program_.threads.load(std::memory_order_relaxed));
+  Status failure;
+  bool done = stream_->launch(launch, cost, program_.threads.load(std::memory_order_relaxed), &failure);
   if (profile_) {
-    if (status.ok()) status = stream_->synchronize();
+    done = done && stream_->synchronize(&failure);
     counts.nanoseconds[slot] += now_nanoseconds() - start;
   }
-  return record(std::move(status));
+  return done ? 0 : record(std::move(failure));
 }
 
 int32_t ral_exec::fail(int64_t check_id, int64_t actual, int64_t expected) {

@@ -47,9 +47,9 @@ struct ral_exec {
   ral::Status check_inputs(const ral_tensor* inputs, int32_t count) const;
   ral::Status check_given(const ral_tensor* inputs, const ral_tensor* given) const;
   ral::Status prepare_inputs(const ral_tensor* inputs);
-  int32_t record(ral::Status status);
+  int32_t record(ral::Status failure);
   ral::Status enter();
-  ral::Status finish(ral::Status status);
+  void finish(ral::Status* status);
   ral::Status make_output(size_t index, const int64_t* dims);
   void release_outputs();
   void trim();

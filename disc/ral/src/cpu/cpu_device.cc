@@ -28,25 +28,26 @@ class CpuStream final : public Stream {
   void* allocate(int64_t bytes) override { return blocks_.take(bytes); }
   void free(void* block) noexcept override { blocks_.give(block); }
 
-  Status copy(void* to, const void* from, int64_t bytes) override {
+  bool copy(void* to, const void* from, int64_t bytes, Status*) override {
     std::memcpy(to, from, static_cast<size_t>(bytes));
-    return {};
+    return true;
   }
-  Status fill(void* to, int64_t bytes, int32_t value) override {
+  bool fill(void* to, int64_t bytes, int32_t value, Status*) override {
     std::memset(to, value, static_cast<size_t>(bytes));
-    return {};
+    return true;
   }
-  Status synchronize() override { return {}; }
+  bool synchronize(Status*) override { return true; }
 
-  Status launch(const ral_launch& launch, int64_t cost_per_task, int32_t most_threads) override {
+  bool launch(const ral_launch& launch, int64_t cost_per_task, int32_t most_threads, Status* failure) override {
     int64_t total_cost = 0;
     if (__builtin_mul_overflow(launch.tasks, cost_per_task, &total_cost)) total_cost = INT64_MAX;
     const int32_t threads = threads_for(launch.tasks, total_cost, most_threads);
     const int64_t slice = round_up(launch.scratch_bytes);
     char* scratch = slice ? static_cast<char*>(scratch_.reserve(slice * threads)) : nullptr;
     if (slice && !scratch) {
-      return error(RAL_ERROR_MEMORY, "cannot allocate " + std::to_string(slice * threads) + " bytes of scratch for kernel '" +
-                                         std::string(launch.name) + "'");
+      *failure = error(RAL_ERROR_MEMORY, "cannot allocate " + std::to_string(slice * threads) + " bytes of scratch for kernel '" +
+                                             std::string(launch.name) + "'");
+      return false;
     }
     if (threads == 1) {
       launch.kernel(launch.args, 0, launch.tasks, scratch);
@@ -55,7 +56,7 @@ class CpuStream final : public Stream {
       unshared_cost_ += std::min(total_cost, kCostToWake);
       if (run_parallel(job, threads - 1, unshared_cost_ >= kCostToWake)) unshared_cost_ = 0;
     }
-    return {};
+    return true;
   }
 
   void trim() noexcept override {
