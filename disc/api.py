@@ -163,8 +163,11 @@ def compile_imported(
 
 
 def compile_state(weights: WeightTable, session: Session, on_pass: Callable[[str, int], None] = lambda name, ran: None) -> CompileState:
-    """What the passes of this compile share."""
-    return CompileState(weights=weights, options=session.options, dump=session.environment.dump, on_pass=on_pass)
+    """What the passes of this compile share. Raises TargetError for targets of devices that decide differently, since passes run once."""
+    thresholds, *others = {target.thresholds.device for target in session.targets}
+    if others:
+        raise TargetError(f"the targets {', '.join(map(str, session.targets))} cannot share an artifact: their devices decide differently")
+    return CompileState(weights, session.options, thresholds, dump=session.environment.dump, on_pass=on_pass)
 
 
 def _fused(module: ir.Module, state: CompileState) -> tuple[ir.Module, Mapping[str, object]]:

@@ -17,6 +17,8 @@ from disc.config import Options
 from disc.errors import CompilerBug, DiscError
 from disc.ir.stages import check_stage, stage_of
 from disc.ir.weights import WeightTable
+from disc.targets.thresholds import DeviceThresholds
+from disc.targets.x86_thresholds import CPU
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,13 @@ OnPass = Callable[[str, int], None]
 class CompileState:
     """What passes share besides the module.
 
-    weights: data behind `disc.weight`. timings: one entry per pass that ran. dump: folder for the IR after every pass.
-    on_pass: called before every pass with its name and how many have run.
+    weights: data behind `disc.weight`. thresholds: of the device that the program is compiled for. timings: one entry per pass that ran.
+    dump: folder for the IR after every pass. on_pass: called before every pass with its name and how many have run.
     """
 
     weights: WeightTable = field(default_factory=WeightTable)
     options: Options = field(default_factory=Options)
+    thresholds: DeviceThresholds = CPU
     timings: list[Timing] = field(default_factory=list)
     dump: Path | None = None
     on_pass: OnPass = field(default=lambda name, ran: None)

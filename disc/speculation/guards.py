@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 from disc.shapes import Dim, ShapeEnv, Truth, parse_dim
+from disc.targets.x86_thresholds import CPU
 
-SMALLEST_CACHE = 1 << 20  # bytes: no machine's last-level cache is smaller, so smaller results never leave it
 _CALL = re.compile(r"(\w+)\((.*)\)", re.DOTALL)
 _JOIN = " and "
 
@@ -118,7 +118,7 @@ class BeyondCache:
     def implied_by(self, env: ShapeEnv) -> Truth:
         """Never YES: where results begin is not known before the call."""
         _, most = env.range(self.bytes)
-        return Truth.NO if most is not None and most <= SMALLEST_CACHE else Truth.UNKNOWN
+        return Truth.NO if most is not None and most <= CPU.smallest_cache else Truth.UNKNOWN
 
 
 Single = Divides | Equal | AtMost | AtLeast | BeyondCache

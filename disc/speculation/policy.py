@@ -15,9 +15,10 @@ from disc.shapes import Dim
 from disc.speculation.schedules import FEATURES, TILE_ROWS, Schedule
 from disc.speculation.sizes import Point
 from disc.speculation.tree import Tree
+from disc.targets.thresholds import RuleThresholds
+from disc.targets.x86_thresholds import CPU
 
 PANEL = 64  # columns of a packed panel of B, the same for every ISA level so that packed weights serve all
-MACS_PER_CYCLE = 32  # multiply-adds of f32 that a core with AVX-512 does
 M, THREADS = FEATURES.index("m"), FEATURES.index("threads")
 WHOLE_K = 4096  # values of k at a time: all of them, in the layers of most models
 
@@ -27,7 +28,7 @@ class Product:
     """What the compiler knows of a GEMM.
 
     m, n, k, batch: its sizes, as the tree takes them: k counts rows of a panel of B. columns: of such a panel; row_bytes: of a row of it.
-    element_bytes: of an element of the result. packed: whether B is a weight, packed ahead of time.
+    element_bytes: of an element of the result. packed: whether B is a weight, packed ahead of time. limits: what the rules decide by.
     """
 
     m: Dim
@@ -38,6 +39,7 @@ class Product:
     row_bytes: int
     element_bytes: int
     packed: bool
+    limits: RuleThresholds
 
     @property
     def features(self) -> tuple[Dim, Dim, Dim, Dim]:
@@ -76,8 +78,6 @@ Rule = Callable[[Product], Sequence[Override]]
 
 # --- the rules ------------------------------------------------------------------------------------------------------------
 
-RESIDENT_BYTES = 448 * 1024  # of a packed B that stays in an L2 of 1 MiB beside the rows of A and of the result that pass by
-RESULT_BYTES = 1024 * 1024  # a larger result does not stay there
 STREAMED = Schedule(rows=60, k=WHOLE_K, ahead=1, panels_first=1)
 
 
@@ -90,13 +90,11 @@ def stream_small_b(product: Product) -> list[Override]:
     n, k = product.n, product.k
     if not (product.packed and n.is_const and k.is_const and product.columns < n.const):
         return []
-    if k.const * product.row_bytes * product.panels.const > RESIDENT_BYTES:
+    if k.const * product.row_bytes * product.panels.const > product.limits.resident_bytes:
         return []
-    return [Override(STREAMED, RESULT_BYTES // (n.const * product.element_bytes), None)]
+    return [Override(STREAMED, product.limits.result_bytes // (n.const * product.element_bytes), None)]
 
 
-FEW_TASKS = 16  # panels of all batches: there may be more threads than that
-SHARED_ROWS = 96  # beyond, there are blocks of rows enough
 SHARED = Schedule(rows=TILE_ROWS, k=WHOLE_K, ahead=1, panels_first=0)
 
 
@@ -107,19 +105,11 @@ def share_tiles(product: Product) -> list[Override]:
     size with more threads than panels.
     """
     tasks = product.panels * product.batch
-    if not tasks.is_const or not 0 < tasks.const <= FEW_TASKS:
+    if not tasks.is_const or not 0 < tasks.const <= product.limits.few_tasks:
         return []
-    return [Override(SHARED, TILE_ROWS, SHARED_ROWS, tasks.const)]
+    return [Override(SHARED, TILE_ROWS, product.limits.shared_rows, tasks.const)]
 
 
-# Panels of the products whose k is split, and the rows up to which it is; measured on two threads for K = 1024 to 16384. An even number of
-# panels, or many, and more rows, are shared by two threads well enough as they are. A narrower panel has fewer rows.
-SPLIT_ROWS = {1: 128, 3: 64, 5: 64}
-LEAST_COLUMNS = 32  # of a panel: a tile of fewer waits for its own sums, split or not
-# Rows of a panel in a part; also of a panel that is split, where there is only one (1.0 to 1.2 times as fast from there on).
-LEAST_DEPTH = 1024
-MOST_PARTS = 16
-LEAST_CYCLES = 32_000  # of a product that two threads share: the runtime starts one for each 4 us
 ONE_TILE = Schedule(rows=TILE_ROWS, k=WHOLE_K, ahead=0, panels_first=0)  # nothing to compute while a prefetch comes
 BLOCKS = Schedule(rows=240, k=512, ahead=1, panels_first=0)
 TILES = Schedule(rows=TILE_ROWS, k=WHOLE_K, ahead=1, panels_first=0)  # a tile is a task
@@ -134,12 +124,13 @@ def split_k(product: Product) -> list[Override]:
     """
     if not may_split(product):
         return []
-    count, depth = product.panels.const, product.k.const
-    if product.columns < LEAST_COLUMNS or count not in SPLIT_ROWS or depth < LEAST_DEPTH * min(count, 2):
+    count, depth, limits = product.panels.const, product.k.const, product.limits
+    split_rows = dict(limits.split_rows).get(count)
+    if split_rows is None or product.columns < limits.split_columns or depth < limits.split_depth * min(count, 2):
         return []
-    parts, most = parts_of_panel(depth), SPLIT_ROWS[count] * product.columns // PANEL
-    tile_cycles = depth * TILE_ROWS * product.columns * count // MACS_PER_CYCLE
-    low = (-(-LEAST_CYCLES // tile_cycles) - 1) * TILE_ROWS  # with as many rows or fewer one thread computes it all
+    parts, most = parts_of_panel(depth, limits), split_rows * product.columns // PANEL
+    tile_cycles = depth * TILE_ROWS * product.columns * count // limits.macs_per_cycle
+    low = (-(-limits.split_cycles // tile_cycles) - 1) * TILE_ROWS  # with as many rows or fewer one thread computes it all
     above = max(low, TILE_ROWS)
     blocks = Override(replace(BLOCKS, parts=parts), above, most)
     tiles = Override(replace(TILES, parts=parts), above, most, count * parts)
@@ -151,10 +142,10 @@ def may_split(product: Product) -> bool:
     return product.packed and product.batch == Dim.of(1)
 
 
-def parts_of_panel(depth: int) -> int:
+def parts_of_panel(depth: int, limits: RuleThresholds) -> int:
     """Of a panel of so many rows: a power of 2, since two threads would share three parts badly."""
     parts = 2
-    while parts < MOST_PARTS and depth >= 2 * parts * LEAST_DEPTH:
+    while parts < limits.split_parts and depth >= 2 * parts * limits.split_depth:
         parts *= 2
     return parts
 
@@ -198,7 +189,7 @@ def product_of(point: Point) -> Product:
     """A layer with these sizes in f32, as the compiler knows it where only the rows are left to the call."""
     m, n, k, batch = (Dim.symbol("m"), *(Dim.of(size) for size in (point.n, point.k, point.batch)))
     columns = panel_columns(point.n)
-    return Product(m, n, k, batch, columns, columns * 4, 4, point.weights)
+    return Product(m, n, k, batch, columns, columns * 4, 4, point.weights, CPU.rules)
 
 
 def panel_columns(n: int) -> int:

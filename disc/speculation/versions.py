@@ -26,12 +26,7 @@ from disc.ir.stages import load_env
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim, ShapeEnv, Truth
 from disc.speculation.guards import ALWAYS, AtLeast, AtMost, BeyondCache, Divides, Equal, Guard, all_of
-
-VECTOR = 16  # lanes of the widest ISA level; the narrower ones divide it
-MEMORY_BOUND = 32  # cost per element: with more, a core takes longer over a line than memory does
-FEW_ROWS = 4
-LONG_ROW = 131072  # elements: a core reads them in 2 us at best, and sums of parts in the caches of two cores are joined in less
-LEAST_LINES = 64  # elements of a row that ends within a line: with fewer, too many lines are written by halves and have to be read first
+from disc.targets.thresholds import DeviceThresholds, VersionThresholds
 
 
 @dataclass(frozen=True)
@@ -47,36 +42,36 @@ class SpeculateVersions(Pass):
         for node in body.nodes:
             if node.op != "kernel.fusion" or node.result or node.body is None or node.attrs["kind"] not in ("loop", "stitch"):
                 continue
-            guards = [ir.StringAttr.get(str(guard)) for guard in choose_versions(env, node.body, str(node.attrs["kind"]))]
+            guards = [ir.StringAttr.get(str(guard)) for guard in choose_versions(env, node.body, str(node.attrs["kind"]), state.thresholds)]
             snapshot.ops[node.id].attributes["versions"] = ir.ArrayAttr.get(guards)
 
 
-def choose_versions(env: ShapeEnv, body: Body, kind: str) -> list[Guard]:
+def choose_versions(env: ShapeEnv, body: Body, kind: str, limits: DeviceThresholds) -> list[Guard]:
     """The guards, best version first, the one that always holds last."""
     equal = broadcast_guard(body)
     row = row_length(env, body, kind)
-    divides = Divides(VECTOR, row) if row is not None else ALWAYS
+    divides = Divides(limits.lanes, row) if row is not None else ALWAYS
     if divides.implied_by(env) is not Truth.UNKNOWN:
         divides = ALWAYS
     best = all_of((equal, divides))
     guards = [best, equal, *([divides] if equal == ALWAYS else [])]
-    size = streamed_bytes(env, body)
+    size = streamed_bytes(env, body, limits.versions.memory_cost)
     if size is not None:
         streams = [all_of((best, BeyondCache(size)))]
-        if row is not None and env.divides(VECTOR, row) is not Truth.YES:
-            long = AtLeast(LEAST_LINES, row)
+        if row is not None and env.divides(limits.lanes, row) is not Truth.YES:
+            long = AtLeast(limits.versions.least_line, row)
             truth = long.implied_by(env)
             streams = streams if divides != ALWAYS else []
             known = ALWAYS if truth is Truth.YES else long
             streams += [all_of((equal, known, BeyondCache(size)))] if truth is not Truth.NO else []
         guards = [*streams, *guards]
-    few = few_rows_guard(env, body) if kind == "stitch" else ALWAYS
+    few = few_rows_guard(env, body, limits.versions) if kind == "stitch" else ALWAYS
     if few != ALWAYS:
         guards.insert(0, all_of((equal, few)))
     return [*dict.fromkeys(guard for guard in guards if guard != ALWAYS), ALWAYS]
 
 
-def few_rows_guard(env: ShapeEnv, body: Body) -> Guard:
+def few_rows_guard(env: ShapeEnv, body: Body, limits: VersionThresholds) -> Guard:
     """The condition that there are too few rows to be the tasks of several threads, and that they are long; ALWAYS, which makes no
     version, where it cannot hold."""
     reductions = [node for node in body.nodes if is_row_reduction(node)]
@@ -84,7 +79,7 @@ def few_rows_guard(env: ShapeEnv, body: Body) -> Guard:
         return ALWAYS
     dims, reduced = reductions[0].operands[0].dims, reductions[0].ints("dimensions")
     rows, length = (env.product([dims[axis] for axis in range(len(dims)) if (axis in reduced) is inner]) for inner in (False, True))
-    few = all_of((AtMost(FEW_ROWS, rows), AtLeast(LONG_ROW, length)))
+    few = all_of((AtMost(limits.few_rows, rows), AtLeast(limits.long_row, length)))
     return ALWAYS if few.implied_by(env) is Truth.NO else few
 
 
@@ -98,13 +93,13 @@ def broadcast_guard(body: Body) -> Guard:
     )
 
 
-def streamed_bytes(env: ShapeEnv, body: Body) -> Dim | None:
-    """The bytes of all results when they may be many and memory is what the fusion waits for; else None."""
+def streamed_bytes(env: ShapeEnv, body: Body, most: int) -> Dim | None:
+    """The bytes of all results when they may be many and an element of theirs costs at most `most` vector instructions; else None."""
     largest = max(body.yields, key=lambda node: len(node.dims))
     reduced = [node.operands[0].dims for node in body.nodes if node.op == "stablehlo.reduce"]
     if any(env.equal(env.product(dims), env.product(largest.dims)) is not Truth.YES for dims in reduced):
         return None
-    if sum(op_cost(node) for node in body.nodes if node.dims == largest.dims) > MEMORY_BOUND:
+    if sum(op_cost(node) for node in body.nodes if node.dims == largest.dims) > most:
         return None
     size = Dim.of(0)
     for root in body.yields:

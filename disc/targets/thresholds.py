@@ -1,4 +1,7 @@
-"""What code generation and the passes decide by, as values of a target: sizes of tiles and tasks, limits, costs.
+"""What the passes, speculation and code generation decide by: sizes of tiles and tasks, limits, costs.
+
+`Thresholds` are those of a target's kernels. `DeviceThresholds` are those of what is decided once for all targets of a device, whose
+passes run once.
 
 Here stands what each number means, and its unit; the numbers, with where they come from, stand in one table per target
 (`x86_thresholds.py`). A number of a layout that code, weights and runtime agree on is no threshold: it stands where the layout is defined.
@@ -181,9 +184,94 @@ class AttentionThresholds:
 
 
 @dataclass(frozen=True)
-class Thresholds:
-    """Those of a target's kernels. task_cycles: cycles that a task costs beside its arithmetic; scan_cycles: cycles of a step of a scan."""
+class GraphThresholds:
+    """Passes over stage `named`.
 
+    last_channels: output channels, at least, of a convolution that is turned channels last, and of a group of one. last_macs: multiply-adds
+    per element transposed from which on a convolution alone pays for the transposes of its source and its result. image_channels: channels
+    of a channels-first source, at most, that is read as it is.
+    batch_bytes: bytes of a weight up to which it is stacked with others into a batched dot.
+    quantize_least: elements, at least, that a dot contracts, and columns that it has, to be quantized.
+    """
+
+    last_channels: int
+    last_macs: int
+    image_channels: int
+    batch_bytes: int
+    quantize_least: int
+
+
+@dataclass(frozen=True)
+class FusionThresholds:
+    """Fusion passes.
+
+    most_ops: ops of a fusion, at most. repeat_cost: vector instructions per element, at most, that are done again for every element of a
+    wider consumer. clone_cost: vector instructions per element, at most, that every reader does again, and beyond which a value that
+    depends on a distance is tabulated.
+    """
+
+    most_ops: int
+    repeat_cost: int
+    clone_cost: int
+
+
+@dataclass(frozen=True)
+class VersionThresholds:
+    """Versions of loop and stitch fusions.
+
+    memory_cost: vector instructions per element of the results up to which a fusion waits for memory. few_rows: rows, at most, and
+    long_row: elements, at least, of rows that are cut into parts. least_line: elements, at least, of a row that ends within a cache line,
+    for results to bypass the caches.
+    """
+
+    memory_cost: int
+    few_rows: int
+    long_row: int
+    least_line: int
+
+
+@dataclass(frozen=True)
+class RuleThresholds:
+    """The rules of `speculation/policy.py`, which overrule the tree of schedules.
+
+    resident_bytes: bytes of a packed B, at most, that stays in L2; result_bytes: bytes of a result, beyond which it does not.
+    few_tasks: panels of all batches, and shared_rows: rows, up to which a tile is a task where there are more threads than panels.
+    split_rows: (panels of a product whose k is split, rows up to which it is, of panels of full width). split_columns: columns of a panel,
+    split_depth: rows of a panel in a part, split_cycles: cycles of a product, each at least, to be split; split_parts: parts, at most.
+    macs_per_cycle: multiply-adds of f32 by which cycles of a product are counted.
+    """
+
+    resident_bytes: int
+    result_bytes: int
+    few_tasks: int
+    shared_rows: int
+    split_rows: tuple[tuple[int, int], ...]
+    split_columns: int
+    split_depth: int
+    split_cycles: int
+    split_parts: int
+    macs_per_cycle: int
+
+
+@dataclass(frozen=True)
+class DeviceThresholds:
+    """What is the same for all targets of a device. lanes: f32 in the widest vector register of any, which those of the others divide.
+    smallest_cache: bytes of the last-level cache that every machine has."""
+
+    lanes: int
+    smallest_cache: int
+    graph: GraphThresholds
+    fusion: FusionThresholds
+    versions: VersionThresholds
+    rules: RuleThresholds
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Those of a target's kernels, and of its device. task_cycles: cycles that a task costs beside its arithmetic; scan_cycles: cycles of a
+    step of a scan."""
+
+    device: DeviceThresholds
     rows: RowThresholds
     gemm: GemmThresholds
     window: WindowThresholds

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from disc.errors import TargetError
 from disc.targets.target import Feature, Target
-from disc.targets.thresholds import Caches
-from disc.targets.x86_thresholds import x86_thresholds
+from disc.targets.x86_thresholds import CACHES, x86_thresholds
 
 V3, V4 = "x86-64-v3", "x86-64-v4"
 LEVELS = (V3, V4)  # the lowest first
@@ -41,8 +40,6 @@ FEATURES: tuple[Feature, ...] = (
 )
 _BY_NAME = {feature.name: feature for feature in FEATURES}
 USED = tuple(feature for feature in FEATURES if feature.elements)  # code is generated for them
-# Cores of servers since Skylake and Zen 2; last: no machine's last-level cache is smaller.
-_CACHES = Caches(l1=32 << 10, l2=1 << 20, last=1 << 20, line=64, l1_ways=8)
 # Multiply-adds of a core per cycle: two instructions on whole registers. `vdpbf16ps` multiplies pairs, `vpdpbusd` fours.
 _MACS = {V3: {"f32": 16}, V4: {"f32": 32}}
 _FEATURE_MACS = {"avx512bf16": ("bf16", 64), "avx512vnni": ("i8", 128)}
@@ -69,9 +66,9 @@ def _target(level: str, features: Sequence[Feature], native: bool = False) -> Ta
         features=tuple(features),
         lanes=16 if level == V4 else 8,
         registers=registers,
-        caches=_CACHES,
+        caches=CACHES,
         macs=tuple(rates.items()),
-        thresholds=x86_thresholds(registers, _CACHES),
+        thresholds=x86_thresholds(registers, CACHES),
         native=native,
     )
 

@@ -9,20 +9,78 @@ from __future__ import annotations
 from disc.targets.thresholds import (
     AttentionThresholds,
     Caches,
+    DeviceThresholds,
     ExpansionThresholds,
+    FusionThresholds,
     GemmThresholds,
+    GraphThresholds,
     IndirectThresholds,
     RowThresholds,
+    RuleThresholds,
     Thresholds,
+    VersionThresholds,
     WindowThresholds,
     WinogradThresholds,
     WinogradTile,
 )
 
+# Cores of servers since Skylake and Zen 2; last: no machine's last-level cache is smaller.
+CACHES = Caches(l1=32 << 10, l2=1 << 20, last=1 << 20, line=64, l1_ways=8)
+
+
+# --- for all levels: what is decided once for all targets of a program ----------------------------------------------------------
+
+_GRAPH = GraphThresholds(
+    last_channels=8,  # chosen: with fewer most lanes of a vector of channels would be idle
+    # Measured alone, 1 to 8 images: from 288 on (3x3 over 64 channels) 0.84 to 0.97 of the time, at 230 and 192 (3x3 by strides of 2) 0.94
+    # to 1.14. Derived alike: it gains about 9 % of 120e9 multiply-adds per second, and a transposed element takes 0.1 (in cache) to 0.3 ns.
+    last_macs=250,
+    image_channels=4,  # chosen: padded in memory they cost little, and a line of the window is longer than they are
+    batch_bytes=CACHES.l2 // 4,  # chosen: a larger weight keeps the cores busy on its own, while stacking the other operands costs a copy
+    quantize_least=32,  # chosen: with fewer there is too little work per element quantized
+)
+_FUSION = FusionThresholds(
+    most_ops=256,  # chosen: a larger region compiles slowly and gains nothing, for its values no longer fit registers
+    repeat_cost=4,  # chosen: as much as a load from L1 takes
+    clone_cost=8,  # chosen: a reader that loads the value waits as long for memory
+)
+_VERSIONS = VersionThresholds(
+    memory_cost=32,  # measured, figures not kept: with more a core takes longer over a line than memory does
+    few_rows=4,  # chosen: there may be more threads than that
+    long_row=131072,  # derived: a core reads them in 2 us at best, and sums of parts in the caches of two cores are joined in less
+    least_line=64,  # chosen: with fewer too many lines are written by halves and have to be read first
+)
+_RULES = RuleThresholds(
+    resident_bytes=CACHES.l2 * 7 // 16,  # chosen: it stays in L2 beside the rows of A and of the result that pass by
+    result_bytes=CACHES.l2,  # derived: a larger result does not stay there
+    few_tasks=16,  # chosen: there may be more threads than that
+    shared_rows=96,  # chosen: beyond, there are blocks of rows enough
+    # Measured on two threads for K = 1024 to 16384. An even number of panels, or many, and more rows, are shared by two threads well
+    # enough as they are. A narrower panel has fewer rows.
+    split_rows=((1, 128), (3, 64), (5, 64)),
+    split_columns=32,  # chosen: a tile of fewer waits for its own sums, split or not
+    split_depth=1024,  # measured: a single panel is 1.0 to 1.2 times as fast from there on
+    split_cycles=32_000,  # derived: two threads share such a product, as the runtime starts one for each 4 us, at 4 GHz
+    split_parts=16,  # chosen
+    macs_per_cycle=32,  # derived: those of AVX-512, as k is split alike for every level
+)
+CPU = DeviceThresholds(
+    lanes=16,  # derived: AVX-512
+    smallest_cache=CACHES.last,  # derived
+    graph=_GRAPH,
+    fusion=_FUSION,
+    versions=_VERSIONS,
+    rules=_RULES,
+)
+
+
+# --- by level -------------------------------------------------------------------------------------------------------------------
+
 
 def x86_thresholds(registers: int, caches: Caches) -> Thresholds:
     """The table for CPUs with so many vector registers."""
     return Thresholds(
+        device=CPU,
         rows=_rows(caches),
         gemm=_gemm(registers, caches),
         window=_window(registers),
@@ -60,8 +118,8 @@ def _rows(caches: Caches) -> RowThresholds:
 
 def _gemm(registers: int, caches: Caches) -> GemmThresholds:
     return GemmThresholds(
-        vectors=registers
-        // 8,  # derived: 6 x 4 sums, 4 columns, a row: 29 of 32 registers (Zen 4: 112-116 GF/s, its limit); 6 x 2: 15 of 16
+        # Derived: 6 x 4 sums, 4 columns and a row are 29 of 32 registers (112-116 GF/s of as many on Zen 4); with 6 x 2, 15 of 16.
+        vectors=registers // 8,
         dot_rows=4,  # measured: 1.9 times as fast at 16384 keys
         dot_length=256,  # chosen: the products of a group of rows are straight-line code
         dot_ahead=32,  # measured, figures not kept: so little is computed that the product waits for memory alone
@@ -101,11 +159,11 @@ def _indirect(caches: Caches) -> IndirectThresholds:
 
 
 def _winograd(caches: Caches) -> WinogradThresholds:
-    # Measured; times are those of the direct kernel's, one image. Weights: 4x4 takes 0.32 to 0.45 at 64 channels of 56x56, 128 of 28x28
-    # and of 14x14, 0.51 at 256 of 14x14 (9.4 MB), where 2x2 takes 0.48 (4.2 MB); at 512 of 7x7, 2x2 takes 1.27 (17 MB). A call reads all
-    # of them, and they are kept beside the plain ones. Outputs: 4x4 takes 1.3 to 1.5 at one plane of 4x4 or 5x5, 0.55 to 0.75 at one of
-    # 7x7 or eight of 3x3; 2x2 1.05 at one of 3x3, 0.7 at one of 4x4.
     return WinogradThresholds(
+        # Measured; times are those of the direct kernel's, one image. Weights: 4x4 takes 0.32 to 0.45 at 64 channels of 56x56, 128 of 28x28
+        # and of 14x14, 0.51 at 256 of 14x14 (9.4 MB), where 2x2 takes 0.48 (4.2 MB); at 512 of 7x7, 2x2 takes 1.27 (17 MB). A call reads
+        # all of them, and they are kept beside the plain ones. Outputs: 4x4 takes 1.3 to 1.5 at one plane of 4x4 or 5x5, 0.55 to 0.75 at
+        # one of 7x7 or eight of 3x3; 2x2 1.05 at one of 3x3, 0.7 at one of 4x4.
         tiles=(WinogradTile(size=4, bytes=3 << 20, least=5, enough=20), WinogradTile(size=2, bytes=6 << 20, least=1, enough=10)),
         channels=16,  # measured: 0.56 at 16 channels of 56x56
         block_bytes=caches.l2 * 5 // 8,  # chosen: they stay in L2 with the weights of a panel

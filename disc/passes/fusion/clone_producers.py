@@ -27,8 +27,6 @@ from disc.ir.passes import CompileState, Pass
 from disc.ir.rewriting import erase_dead
 from disc.passes.fusion.clusters import Clusters
 
-MOST_COST = 8  # vector instructions per element that may be done in every reader; one that loads it waits as long for memory
-
 
 @dataclass
 class Recipe:
@@ -46,12 +44,12 @@ class CloneProducers(Pass):
     name: ClassVar[str] = "clone-producers"
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
-        clusters = Clusters(module)
+        clusters = Clusters(module, state.thresholds.fusion)
         levels = dot_levels(clusters)
         for node in reversed(clusters.body.nodes):  # a copy then never reads what was copied for another place
             places = readers_by_level(clusters, node, levels) if may_clone(clusters, node) else {}
             recipe = read_recipe(clusters, node) if len(places) > 1 else None
-            if recipe is not None and should_clone(recipe):
+            if recipe is not None and should_clone(recipe, clusters.limits.clone_cost):
                 _clone(clusters, node, recipe, list(places.values()))
         erase_dead(main_block(module))  # the ops of which only copies are read
 
@@ -79,9 +77,9 @@ def may_clone(clusters: Clusters, node: Node) -> bool:
     return all(use.user.op in ELEMENTWISE or use.user.op == "stablehlo.reduce" for use in clusters.uses(node))
 
 
-def should_clone(recipe: Recipe) -> bool:
+def should_clone(recipe: Recipe, most: int) -> bool:
     """Profit: what every reader computes again costs no more than a load."""
-    return recipe.cost <= MOST_COST
+    return recipe.cost <= most
 
 
 def read_recipe(clusters: Clusters, node: Node) -> Recipe | None:
@@ -113,7 +111,7 @@ def _collect(clusters: Clusters, node: Node, expanded: bool, recipe: Recipe) -> 
     if node.op not in ELEMENTWISE:
         return expanded
     recipe.cost += op_cost(node)
-    if recipe.cost > MOST_COST or not all(_collect(clusters, operand, expanded, recipe) for operand in node.operands):
+    if recipe.cost > clusters.limits.clone_cost or not all(_collect(clusters, operand, expanded, recipe) for operand in node.operands):
         return False
     recipe.nodes[node] = None
     return True

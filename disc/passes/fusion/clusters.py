@@ -17,10 +17,10 @@ from disc.ir.op_table import ALONE, MADE, OPS, PRODUCTS, REORDERING, REPEATING, 
 from disc.ir.ops import main_block
 from disc.ir.stages import load_env
 from disc.shapes import Dim, ShapeEnv, Truth
+from disc.targets.thresholds import FusionThresholds
 
 STORED = "disc.store"  # marks a view that its producer writes to memory in the viewed order
 NOTE = "disc.note"  # marks an op with what `explain` shall say of the kernel that it becomes part of
-MOST_OPS = 256  # a larger region compiles slowly and gains nothing: its values no longer fit registers
 
 
 @dataclass(eq=False)
@@ -42,9 +42,10 @@ class Use:
 
 
 class Clusters:
-    """The groups of a function, the reads between its ops, and the questions that fusion asks."""
+    """The groups of a function, the reads between its ops, and the questions that fusion asks. limits: what it decides by."""
 
-    def __init__(self, module: ir.Module) -> None:
+    def __init__(self, module: ir.Module, limits: FusionThresholds) -> None:
+        self.limits = limits
         self.env: ShapeEnv = load_env(module)
         self.snapshot = Snapshot(self.env)
         self.body: Body = self.snapshot.block(main_block(module))

@@ -29,7 +29,7 @@ class FuseCompute(Pass):
     name: ClassVar[str] = "fuse-compute"
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
-        clusters = Clusters(module)
+        clusters = Clusters(module, state.thresholds.fusion)
         for node in clusters.body.nodes:
             if node.op not in PRODUCTS:
                 continue

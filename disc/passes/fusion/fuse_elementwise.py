@@ -17,9 +17,7 @@ from disc.ir.costs import op_cost
 from disc.ir.graph import Node, is_row_reduction
 from disc.ir.op_table import ALONE, PRODUCTS, STRUCTURAL, VIEWS
 from disc.ir.passes import CompileState, Pass
-from disc.passes.fusion.clusters import MOST_OPS, Cluster, Clusters, Use
-
-CHEAP = 4  # instructions per element that may be done again for every element of a wider consumer
+from disc.passes.fusion.clusters import Cluster, Clusters, Use
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class FuseElementwise(Pass):
     name: ClassVar[str] = "fuse-elementwise"
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
-        clusters = Clusters(module)
+        clusters = Clusters(module, state.thresholds.fusion)
         for view in [node.operands[0] for node in clusters.body.nodes if should_transpose_source(node)]:
             if not clusters.is_real(view):
                 clusters.store_alone(view)
@@ -62,7 +60,7 @@ def may_fuse(clusters: Clusters, node: Node, cluster: Cluster, target: Cluster) 
     """Legality: both are memory-bound, the result can be one iteration space, and no other group lies between."""
     if cluster.kind not in ("loop", "stitch") or target.kind not in ("loop", "stitch") or node.op in ALONE or node.op in PRODUCTS:
         return False
-    if len(cluster.nodes) + len(target.nodes) > MOST_OPS or is_row_reduction(node):
+    if len(cluster.nodes) + len(target.nodes) > clusters.limits.most_ops or is_row_reduction(node):
         return False
     if clusters.escapes(node, (target, cluster)) and not _same_space(clusters, node, target):
         return False
@@ -90,11 +88,11 @@ def should_fuse(clusters: Clusters, node: Node, target: Cluster) -> bool:
     repeated = any(_repeats(use) for use in uses)
     if any(each.op == "stablehlo.reduce" for each in clusters.of[node].nodes) and repeated:
         return False
-    return not repeated or inline_cost(clusters, node, target) <= CHEAP
+    return not repeated or inline_cost(clusters, node, target) <= clusters.limits.repeat_cost
 
 
 def inline_cost(clusters: Clusters, node: Node, target: Cluster) -> int:
-    """Instructions per element of `node` with all that `target` would compute along with it, up to CHEAP + 1.
+    """Instructions per element of `node` with all that `target` would compute along with it, up to one more than may be repeated.
 
     What a broadcast repeats costs nothing here where it will stay a kernel of its own: it is dear, or read elsewhere too.
     """
@@ -104,8 +102,9 @@ def inline_cost(clusters: Clusters, node: Node, target: Cluster) -> int:
 def _inline_cost(clusters: Clusters, node: Node, inside: tuple[Cluster, Cluster], known: dict[Node, int]) -> int:
     if node in known:
         return known[node]
+    most = clusters.limits.repeat_cost
     total, pending, seen = 0, [node], {node}
-    while pending and total <= CHEAP:
+    while pending and total <= most:
         current = pending.pop()
         total += op_cost(current)
         if current.op == "stablehlo.reduce":
@@ -114,14 +113,16 @@ def _inline_cost(clusters: Clusters, node: Node, inside: tuple[Cluster, Cluster]
             if operand not in seen and not (clusters.repeats(current) and _stays(clusters, operand, inside, known)):
                 seen.add(operand)
                 pending.append(operand)
-    known[node] = min(total, CHEAP + 1)
+    known[node] = min(total, most + 1)
     return known[node]
 
 
 def _stays(clusters: Clusters, node: Node, inside: tuple[Cluster, Cluster], known: dict[Node, int]) -> bool:
     """True when a kernel of its own makes `node`, which is smaller than what reads it."""
     source = _behind_views(clusters, node)
-    return clusters.is_real(source) and (clusters.escapes(source, inside) or _inline_cost(clusters, source, inside, known) > CHEAP)
+    if not clusters.is_real(source):
+        return False
+    return clusters.escapes(source, inside) or _inline_cost(clusters, source, inside, known) > clusters.limits.repeat_cost
 
 
 def scatters(view: Node) -> bool:

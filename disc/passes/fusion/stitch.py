@@ -19,7 +19,7 @@ from torch_mlir import ir
 from disc.ir.graph import Node, is_row_reduction
 from disc.ir.op_table import ALONE
 from disc.ir.passes import CompileState, Pass
-from disc.passes.fusion.clusters import MOST_OPS, Cluster, Clusters
+from disc.passes.fusion.clusters import Cluster, Clusters
 from disc.passes.fusion.fuse_attention import match_attention
 from disc.shapes import Dim, Truth
 
@@ -39,7 +39,7 @@ class Stitch(Pass):
     name: ClassVar[str] = "stitch"
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
-        clusters = Clusters(module)
+        clusters = Clusters(module, state.thresholds.fusion)
         changed = True
         while changed:
             changed = False
@@ -83,7 +83,7 @@ def may_stitch(clusters: Clusters, producer: Cluster, consumer: Cluster) -> Rows
     if any(each.kind not in ("loop", "stitch") for each in both) or "stitch" not in (producer.kind, consumer.kind):
         return None
     nodes = producer.nodes + consumer.nodes
-    if len(nodes) > MOST_OPS or any(node.op in ALONE for node in nodes):
+    if len(nodes) > clusters.limits.most_ops or any(node.op in ALONE for node in nodes):
         return None
     if any(node.op == "stablehlo.reduce" and not is_row_reduction(node) for node in nodes):
         return None

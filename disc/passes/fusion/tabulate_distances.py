@@ -30,7 +30,6 @@ from disc.ir.reads import Place
 from disc.ir.rewriting import element_type, entries, erase_dead, make_reshape, make_splat, named_type, splat_value
 from disc.ir.stages import load_env
 from disc.ir.symbols import ModuleEnv
-from disc.passes.fusion.clone_producers import MOST_COST
 from disc.passes.fusion.clusters import STORED
 from disc.shapes import Dim, ShapeEnv
 
@@ -53,7 +52,7 @@ class TabulateDistances(Pass):
         tables = _Tables(env, snapshot)
         replaced: list[tuple[ir.Value, ir.Value]] = []
         for node, is_index in read_by_distance(body, found).items():
-            if should_tabulate(computed_by_distance(node, found), is_index):
+            if should_tabulate(computed_by_distance(node, found), is_index, state.thresholds.fusion.clone_cost):
                 replaced.append((snapshot.ops[node.id].results[0], tables.diagonals(node, _pair(found, node))))
         for old, new in replaced:
             old.replace_all_uses_with(new)
@@ -231,9 +230,9 @@ def computed_by_distance(node: Node, found: Forms) -> list[Node]:
     return list(seen)
 
 
-def should_tabulate(nodes: Sequence[Node], is_index: bool) -> bool:
+def should_tabulate(nodes: Sequence[Node], is_index: bool, most: int) -> bool:
     """Profit: every reader of a cheaper value computes it again, unless it looks something up by it; a mask must stay a comparison."""
-    return is_index or any(node.op == "disc.gather" for node in nodes) or sum(op_cost(node) for node in nodes) > MOST_COST
+    return is_index or any(node.op == "disc.gather" for node in nodes) or sum(op_cost(node) for node in nodes) > most
 
 
 def _pair(found: Forms, node: Node) -> tuple[int, int]:

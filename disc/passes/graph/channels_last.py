@@ -30,7 +30,6 @@ from disc.ir.passes import CompileState, Pass
 from disc.ir.rewriting import defining, entries, erase_dead, producer, splat_value, static_size
 from disc.ir.stages import load_env
 from disc.passes.graph.channels_last_ops import (
-    IMAGE_CHANNELS,
     Convolution,
     Rewriter,
     is_flattening,
@@ -40,12 +39,7 @@ from disc.passes.graph.channels_last_ops import (
     turned,
 )
 from disc.passes.graph.constants import constant_values
-
-LEAST_CHANNELS = 8  # with fewer output channels most lanes of a vector of channels would be idle
-# Multiply-adds per element transposed from which on a convolution alone pays for the transposes of its source and its result: it gains
-# about 9 % of 120e9 multiply-adds per second, and a transposed element takes 0.1 (in cache) to 0.3 ns. Measured alone, 1 to 8 images:
-# from 288 on (3x3 over 64 channels) 0.84 to 0.97 of the time, at 230 and 192 (3x3 by strides of 2) 0.94 to 1.14.
-LEAST_WORK = 250
+from disc.targets.thresholds import GraphThresholds
 
 
 @dataclass(frozen=True)
@@ -56,8 +50,8 @@ class ChannelsLast(Pass):
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
         block = main_block(module)
-        graph = _Graph(block)
-        rewriter = Rewriter(load_env(module))
+        graph = _Graph(block, state.thresholds.graph)
+        rewriter = Rewriter(load_env(module), state.thresholds.graph.image_channels)
         # Decided before the first rewrite: the hash of an op is that of its operands, too.
         chosen = [op for op in block_ops(block) if op in graph.group_of and should_turn(graph.group_of[op])]
         for op, convolution in [(op, graph.convolutions.get(op)) for op in chosen]:
@@ -81,7 +75,7 @@ def should_turn(group: Group) -> bool:
     return group.gain + group.removed > group.inserted
 
 
-def gain(convolution: Convolution) -> int:
+def gain(convolution: Convolution, limits: GraphThresholds) -> int:
     """What a convolution gains, in transposes: one as a rule, more than its own two with many channels or as a product of matrices."""
     if convolution.is_depthwise:
         return 0
@@ -89,20 +83,22 @@ def gain(convolution: Convolution) -> int:
         return 3
     taps, positions = math.prod(convolution.window), math.prod(convolution.strides)
     work = convolution.inputs * taps * convolution.outputs
-    return 3 if work >= LEAST_WORK * (convolution.inputs * positions + convolution.outputs) else 1
+    return 3 if work >= limits.last_macs * (convolution.inputs * positions + convolution.outputs) else 1
 
 
-def may_turn(convolution: Convolution, kernel_is_constant: bool) -> bool:
+def may_turn(convolution: Convolution, kernel_is_constant: bool, limits: GraphThresholds) -> bool:
     """Legality and least size: dense, depthwise or in groups of whole vectors, of an element type that the channels-last kernels compute,
     channels known."""
-    groups = convolution.groups == 1 or convolution.is_depthwise or convolution.outputs // convolution.groups % LEAST_CHANNELS == 0
-    return kernel_is_constant and groups and convolution.plain and convolution.outputs >= LEAST_CHANNELS
+    least = limits.last_channels
+    groups = convolution.groups == 1 or convolution.is_depthwise or convolution.outputs // convolution.groups % least == 0
+    return kernel_is_constant and groups and convolution.plain and convolution.outputs >= least
 
 
 class _Graph:
     """The ops that can be turned, in groups."""
 
-    def __init__(self, block: ir.Block) -> None:
+    def __init__(self, block: ir.Block, limits: GraphThresholds) -> None:
+        self.limits = limits
         self.constants = constant_values(block)
         self.convolutions: dict[ir.Operation, Convolution] = {}
         self.group_of: dict[ir.Operation, Group] = {}
@@ -117,7 +113,7 @@ class _Graph:
         """The operands that the turned op would read turned; None when it cannot be turned."""
         if op.name == "stablehlo.convolution":
             convolution = read_convolution(op)
-            if convolution is None or not may_turn(convolution, op.operands[1] in self.constants):
+            if convolution is None or not may_turn(convolution, op.operands[1] in self.constants, self.limits):
                 return None
             if convolution.is_depthwise and not self._is_turned(op.operands[0]):
                 return None
@@ -163,7 +159,7 @@ class _Graph:
         outer: dict[ir.Value, None] = {}
         for op in group.members:
             convolution = self.convolutions.get(op)
-            group.gain += gain(convolution) if convolution is not None else 0
+            group.gain += gain(convolution, self.limits) if convolution is not None else 0
             outer.update(dict.fromkeys(operand for operand in op.operands if self.group_of.get(producer(operand)) is not group))  # pyright: ignore[reportArgumentType]
             if op.name != "stablehlo.reduce":
                 self._count_readers(group, op.results[0])
@@ -172,7 +168,7 @@ class _Graph:
                 group.removed += 1
             elif any(_operation(use.owner) in self.convolutions for use in value.uses) and value not in self.constants:
                 size = static_size(entries(value.type)[1])
-                group.inserted += size is None or size > IMAGE_CHANNELS
+                group.inserted += size is None or size > self.limits.image_channels
 
     def _count_readers(self, group: Group, value: ir.Value) -> None:
         outside = [use.owner for use in value.uses if self.group_of.get(_operation(use.owner)) is not group]

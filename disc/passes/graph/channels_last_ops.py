@@ -16,7 +16,6 @@ from disc.ir.symbols import ModuleEnv
 from disc.passes.graph.dot_numbers import DotNumbers
 from disc.shapes import Dim, Truth
 
-IMAGE_CHANNELS = 4  # a channels-first source with this few channels is read as it is, padded in memory
 ELEMENTS = ("f32", "f64")
 
 
@@ -124,9 +123,11 @@ def is_flattening(op: ir.Operation) -> bool:
 
 
 class Rewriter:
-    """Turns one op after the other, in program order."""
+    """Turns one op after the other, in program order. image_channels: of a source, at most, that is read channels first,
+    padded in memory."""
 
-    def __init__(self, env: ModuleEnv) -> None:
+    def __init__(self, env: ModuleEnv, image_channels: int) -> None:
+        self.image_channels = image_channels
         self.env = env
 
     def turn(self, op: ir.Operation, convolution: Convolution | None) -> None:
@@ -151,7 +152,7 @@ class Rewriter:
             return _first(_patch_product(op, convolution, type_), op)
         rank = len(convolution.window) + 2
         # An image keeps its few channels first: a line of the window is longer than they are.
-        image = convolution.groups == 1 and convolution.inputs <= IMAGE_CHANNELS and turned(op.operands[0]) is None
+        image = convolution.groups == 1 and convolution.inputs <= self.image_channels and turned(op.operands[0]) is None
         source = op.operands[0] if image else _last(op.operands[0], op)
         attributes = {name: op.attributes[name] for name in op.attributes}
         if image and any(any(pad) for pad in convolution.pads):

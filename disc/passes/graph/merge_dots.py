@@ -42,21 +42,16 @@ from disc.shapes import Truth
 
 @dataclass(frozen=True)
 class MergeDots(Pass):
-    """Merges dots that share an operand, then dots of equal shapes.
-
-    batch_bytes: weights up to this size are stacked into a batched dot; a larger one keeps the cores busy on its own, while stacking
-    the other operands at run time costs a copy.
-    """
+    """Merges dots that share an operand, then dots of equal shapes."""
 
     name: ClassVar[str] = "merge-dots"
-    batch_bytes: int = 256 * 1024
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
         block, env = main_block(module), load_env(module)
         for side in (0, 1):
             for group in sharing_groups(block, env, side):
                 _merge_sharing(group, side)
-        for group in batching_groups(block, env, self.batch_bytes):
+        for group in batching_groups(block, env, state.thresholds.graph.batch_bytes):
             _merge_batched(group)
         erase_dead(block)
 

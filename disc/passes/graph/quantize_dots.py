@@ -50,26 +50,24 @@ CONSTANT = "constant"  # the name of a weight that is written in the program
 class QuantizeDots(Pass):
     """Quantizes every dot that gains.
 
-    least: a dot that contracts fewer elements, or has fewer columns, stays as it is: there is too little work per element quantized.
     early, small: these shares of the multiplications of all dots that gain stay in the type they have, from the first dot on, and from
     the smallest one on of the others.
     """
 
     name: ClassVar[str] = "quantize-dots"
-    least: int = 32
     early: float = 0.09
     small: float = 0.021
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
-        block = main_block(module)
+        block, least = main_block(module), state.thresholds.graph.quantize_least
         quantized, gaining = _Quantized(state.weights), list[_Gaining]()
         for op in block_ops(block):
             if op.name != "stablehlo.dot_general":
                 continue
             if not may_quantize(op):
                 _stays(op, "not f32 rows times a weight")
-            elif not should_quantize(op, self.least):
-                _stays(op, f"contracts or makes fewer than {self.least} elements")
+            elif not should_quantize(op, least):
+                _stays(op, f"contracts or makes fewer than {least} elements")
             else:
                 gaining.append(_Gaining(op, math.prod(sizes_of(op)), is_stored(op.operands[0])))
         total = sum(each.work for each in gaining)

@@ -13,6 +13,9 @@ from disc.passes.graph.dot_numbers import DotNumbers
 from disc.passes.graph.fold_transposes import ResultOrder, keeps_order_of_free_dims, result_order
 from disc.passes.graph.merge_slices import split_columns, tiles
 from disc.passes.graph.simplify_elementwise import is_lossless
+from disc.targets.x86_thresholds import CPU
+
+LIMITS = CPU.graph
 
 
 @pytest.mark.parametrize(
@@ -127,20 +130,20 @@ def convolution(inputs: int, outputs: int, groups: int = 1, plain: bool = True) 
 
 
 def test_what_may_turn_channels_last() -> None:
-    assert may_turn(convolution(3, 16), True) and may_turn(convolution(1, 16, 16), True)
-    assert not may_turn(convolution(3, 16), False), "the kernel must be constant"
-    assert not may_turn(convolution(3, 7), True), "too few output channels"
-    assert not may_turn(convolution(2, 16, 8), True), "neither dense nor depthwise"
-    assert not may_turn(convolution(1, 32, 16), True), "two outputs per channel"
-    assert not may_turn(convolution(3, 16, plain=False), True)
+    assert may_turn(convolution(3, 16), True, LIMITS) and may_turn(convolution(1, 16, 16), True, LIMITS)
+    assert not may_turn(convolution(3, 16), False, LIMITS), "the kernel must be constant"
+    assert not may_turn(convolution(3, 7), True, LIMITS), "too few output channels"
+    assert not may_turn(convolution(2, 16, 8), True, LIMITS), "neither dense nor depthwise"
+    assert not may_turn(convolution(1, 32, 16), True, LIMITS), "two outputs per channel"
+    assert not may_turn(convolution(3, 16, plain=False), True, LIMITS)
 
 
 def test_what_a_convolution_gains() -> None:
     """Windows of 3: with n channels on both sides 3 n² multiply-adds for 2 n transposed elements, 250 each from n = 167 on."""
-    assert gain(convolution(166, 166)) == 1 and gain(convolution(167, 167)) == 3
-    assert gain(convolution(1, 167, 167)) == 0
+    assert gain(convolution(166, 166), LIMITS) == 1 and gain(convolution(167, 167), LIMITS) == 3
+    assert gain(convolution(1, 167, 167), LIMITS) == 0
     strided = Convolution(200, 200, 1, (3,), (2,), ((1, 1),), (1,), True)
-    assert gain(strided) == 1, "two elements are transposed for every position"
+    assert gain(strided, LIMITS) == 1, "two elements are transposed for every position"
 
 
 def test_the_two_orders_undo_each_other() -> None:

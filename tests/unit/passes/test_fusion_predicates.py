@@ -13,6 +13,7 @@ from disc.passes.fusion.clusters import Clusters, is_row_reduction
 from disc.passes.fusion.fuse_compute import may_be_epilogue
 from disc.passes.fusion.fuse_elementwise import may_fuse, should_fuse
 from disc.passes.fusion.stitch import may_stitch, should_stitch
+from disc.targets.x86_thresholds import CPU
 
 S0 = '"disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()'
 ROWS = "tensor<?x8xf32, [@S0, 8]>"
@@ -29,7 +30,7 @@ def clusters_of(body: str, results: str, arguments: str = f"%x: {ROWS}, %y: {ROW
     """The groups of a function before any pass: every real op alone. results: "%a : type, %b : type"."""
     values, kinds = zip(*(part.split(" : ") for part in results.split("; ")), strict=True)
     text = f"{S0}\nfunc.func @main({arguments}) -> ({', '.join(kinds)}) {{\n{body}\nreturn {', '.join(values)} : {', '.join(kinds)}\n}}"
-    return Clusters(parse_module(text))
+    return Clusters(parse_module(text), CPU.fusion)
 
 
 def named(clusters: Clusters, name: str, number: int = 0) -> Node:
@@ -70,7 +71,7 @@ def test_is_row_reduction(dims: str, axes: list[int], rows: bool) -> None:
     %r = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = {axes} : (tensor<{dims}>, tensor<f32>) -> {result}"""
     source = S0 if sizes[0] == "@S0" else S0.replace("arg0.0", "arg0.1")
     text = f"{source}\nfunc.func @main(%x: tensor<{dims}>) -> {result} {{\n{body}\nreturn %r : {result}\n}}"
-    assert is_row_reduction(named(Clusters(parse_module(text)), "reduce")) is rows
+    assert is_row_reduction(named(Clusters(parse_module(text), CPU.fusion), "reduce")) is rows
 
 
 def test_elementwise_fuses_into_its_consumer() -> None:

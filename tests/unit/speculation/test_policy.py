@@ -15,13 +15,8 @@ from disc.codegen.x86.gemm import kernels
 from disc.shapes import Dim
 from disc.speculation.policy import (
     BLOCKS,
-    FEW_TASKS,
-    LEAST_DEPTH,
-    MOST_PARTS,
-    RESIDENT_BYTES,
     RULES,
     SHARED,
-    SHARED_ROWS,
     STREAMED,
     Product,
     Pruned,
@@ -41,13 +36,14 @@ from disc.speculation.records import Record
 from disc.speculation.schedules import FAMILY, TILE_ROWS, Schedule
 from disc.speculation.sizes import Point, coarse_points, effective, fine_points
 from disc.speculation.tree import LEAF, PACKAGED, Tree, read_tree
+from disc.targets.x86_thresholds import CPU
 
-M = Dim.symbol("m")
+M, LIMITS = Dim.symbol("m"), CPU.rules
 
 
 def layer(n: int, k: int, batch: int | Dim = 1, packed: bool = True) -> Product:
     columns = panel_columns(n)
-    return Product(M, Dim.of(n), Dim.of(k), Dim.of(batch), columns, columns * 4, 4, packed)
+    return Product(M, Dim.of(n), Dim.of(k), Dim.of(batch), columns, columns * 4, 4, packed, LIMITS)
 
 
 def test_a_small_b_is_streamed_past() -> None:
@@ -55,7 +51,7 @@ def test_a_small_b_is_streamed_past() -> None:
     found = stream_small_b(layer(256, 64))
     assert [each.schedule for each in found] == [STREAMED]
     assert [found[0].decides(rows, 1) for rows in (0, 1024, 1025, 100_000)] == [False, False, True, True]
-    largest = RESIDENT_BYTES // (256 * 4)
+    largest = LIMITS.resident_bytes // (256 * 4)
     assert stream_small_b(layer(256, largest)) and not stream_small_b(layer(256, largest + 1))
     assert not stream_small_b(layer(64, 64))  # a single panel
     assert not stream_small_b(layer(256, 64, packed=False))
@@ -64,16 +60,21 @@ def test_a_small_b_is_streamed_past() -> None:
 def test_tiles_are_shared_where_threads_are_more_than_panels() -> None:
     found = share_tiles(layer(96, 100))
     assert [each.schedule for each in found] == [SHARED]
-    assert [found[0].decides(rows, 3) for rows in (TILE_ROWS, TILE_ROWS + 1, SHARED_ROWS, SHARED_ROWS + 1)] == [False, True, True, False]
+    assert [found[0].decides(rows, 3) for rows in (TILE_ROWS, TILE_ROWS + 1, LIMITS.shared_rows, LIMITS.shared_rows + 1)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
     assert not found[0].decides(12, 2)  # as many threads as panels
-    assert share_tiles(layer(64 * FEW_TASKS, 100)) and not share_tiles(layer(64 * FEW_TASKS + 1, 100))
+    assert share_tiles(layer(64 * LIMITS.few_tasks, 100)) and not share_tiles(layer(64 * LIMITS.few_tasks + 1, 100))
     assert not share_tiles(layer(64, 100, batch=Dim.symbol("b"))) and not share_tiles(layer(64, 100, batch=0))
 
 
 @pytest.mark.parametrize(
     ("n", "k", "parts"),
-    [(64, LEAST_DEPTH - 1, 0), (64, LEAST_DEPTH, 2), (64, 4 * LEAST_DEPTH, 4), (64, 100 * LEAST_DEPTH, MOST_PARTS), (128, 4096, 0),
-     (192, LEAST_DEPTH, 0), (192, 2 * LEAST_DEPTH, 2), (320, 2 * LEAST_DEPTH, 2), (448, 4096, 0), (16, 4096, 0), (33, 4096, 4)],
+    [(64, LIMITS.split_depth - 1, 0), (64, LIMITS.split_depth, 2), (64, 4 * LIMITS.split_depth, 4), (64, 100 * LIMITS.split_depth, LIMITS.split_parts), (128, 4096, 0),
+     (192, LIMITS.split_depth, 0), (192, 2 * LIMITS.split_depth, 2), (320, 2 * LIMITS.split_depth, 2), (448, 4096, 0), (16, 4096, 0), (33, 4096, 4)],
 )  # fmt: skip
 def test_k_is_split_where_panels_are_odd_and_few(n: int, k: int, parts: int) -> None:
     assert {each.schedule.parts for each in split_k(layer(n, k))} == ({parts} if parts else set())

@@ -93,7 +93,8 @@ def product_of(gemm: Gemm) -> Product:
     """What the choice of a schedule depends on."""
     c = gemm.contraction
     return Product(
-        c.m, c.n, gemm.panel_rows(), c.batch, gemm.panel, gemm.panel_step, ELEMENT_BYTES[c.node.element], gemm.packed
+        c.m, c.n, gemm.panel_rows(), c.batch, gemm.panel, gemm.panel_step, ELEMENT_BYTES[c.node.element], gemm.packed,
+        gemm.target.thresholds.device.rules,
     )  # fmt: skip
 
 

@@ -27,8 +27,6 @@ from disc.shapes import Dim, dim_max, dim_min
 from disc.speculation.guards import ALWAYS, Guard
 from disc.targets.target import Target
 
-WIDEST = 16  # lanes of the widest ISA level
-
 
 @dataclass(frozen=True)
 class _Region:
@@ -53,7 +51,7 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, target: Targe
     plans = plan_kernel(space, body, kind, target.thresholds.rows)
     symbols = body_symbols(space, body)
     regions = [_region(space, body, plan, kind, target) for plan in plans]
-    long_rows = plan_long_rows(space, body, plans[0], target.thresholds.rows) if len(plans) == 1 else None
+    long_rows = plan_long_rows(space, body, plans[0], target.thresholds) if len(plans) == 1 else None
     versions: list[Version] = []
     source = ""
     split: Split | None = None
@@ -68,7 +66,7 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, target: Targe
             split = long_rows.split(version.most_rows.number, functions, regions[0].work, target)
             versions.append(Version(functions[-1], version.guard))
             continue
-        if not any(_has_version(space, region, version) for region in regions):
+        if not any(_has_version(space, region, version, target.thresholds.device.lanes) for region in regions):
             continue
         function = f"{name}_v{number}"
 
@@ -124,25 +122,25 @@ def _work(space: IndexSpace, body: Body, plan: RowPlan) -> int:
     return sum(op_cost(node) for node in probe.ops) + 2 * len(body.yields)
 
 
-def _has_version(space: IndexSpace, region: _Region, version: RowVersion) -> bool:
+def _has_version(space: IndexSpace, region: _Region, version: RowVersion, widest: int) -> bool:
     """False where a version past the caches would not go past them. The same for every ISA level, since all of an artifact's count their
     versions alike."""
-    return not version.streams or _streams(space, region, version, WIDEST)
+    return not version.streams or _streams(space, region, version, widest, widest)
 
 
-def _streams(space: IndexSpace, region: _Region, version: RowVersion, lanes: int) -> bool:
+def _streams(space: IndexSpace, region: _Region, version: RowVersion, lanes: int, widest: int) -> bool:
     """Whether a version goes past the caches at this ISA level. Only whole lines do: loops over rows that begin within one begin on a line
     themselves, but blocks do not, nor do loops over values in scratch that cannot be shifted."""
     if not version.streams:
         return False
     plan = region.plan
     whole = version.is_whole(space, lanes, [tile.lane.extent for tile in plan.tiles if tile.variables])
-    return whole or not (region.blocked is not None or _is_fixed(plan, lanes))
+    return whole or not (region.blocked is not None or _is_fixed(plan, lanes != widest))
 
 
-def _is_fixed(plan: RowPlan, lanes: int) -> bool:
-    """True when values in scratch can only be read in the vectors in which they were stored."""
-    return any(lanes != WIDEST or register_element(node.element) not in ("f32", "i32") for node in plan.cached)
+def _is_fixed(plan: RowPlan, narrow: bool) -> bool:
+    """True when values in scratch can only be read in the vectors in which they were stored. narrow: vectors are not the widest ones."""
+    return any(narrow or register_element(node.element) not in ("f32", "i32") for node in plan.cached)
 
 
 def _emit_regions(frame: Frame, regions: Sequence[_Region], version: RowVersion) -> None:
@@ -164,7 +162,7 @@ def _emit_regions(frame: Frame, regions: Sequence[_Region], version: RowVersion)
 
 def _emit(frame: Frame, region: _Region, version: RowVersion) -> None:
     e = frame.emitter
-    e.streams = _streams(e.space, region, version, frame.b.lanes)
+    e.streams = _streams(e.space, region, version, frame.b.lanes, e.target.thresholds.device.lanes)
     if region.blocked is not None:
         emit_blocked(frame, region.plan, region.blocked)
     elif region.flat:

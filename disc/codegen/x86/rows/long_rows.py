@@ -22,22 +22,21 @@ from disc.codegen.x86.reductions import has_one_loop, join_parts, reduce_part
 from disc.ir.graph import Body, Node
 from disc.shapes import Dim, Truth, dim_max, dim_min
 from disc.targets.target import Target
-from disc.targets.thresholds import RowThresholds
-
-LANES = 16  # of the widest ISA level: parts are the same for all
-SLOT = 8 * LANES  # bytes of a vector of any element
+from disc.targets.thresholds import Thresholds
 
 
 @dataclass(eq=False)
 class LongRows:
-    """length: elements of a part; parts: of a row; groups: rows, row: elements of each; values: accumulators of all reductions; cached:
-    the values kept as rows, stored: those that the functions emitted so far leave in memory."""
+    """length: elements of a part; parts: of a row; groups: rows, row: elements of each; values: accumulators of all reductions; lanes: of
+    the device's widest vectors, so that parts are the same for all targets; cached: the values kept as rows, stored: those that the
+    functions emitted so far leave in memory."""
 
     length: Dim
     parts: Dim
     groups: Dim
     row: Dim
     values: int
+    lanes: int
     cached: tuple[Node, ...]
     stored: set[Node] = field(default_factory=set)
 
@@ -48,16 +47,22 @@ class LongRows:
 
     def start(self, groups: Dim, number: int) -> Dim:
         """Where the rows of a cached value begin, in bytes, behind the accumulators."""
-        return groups * (self.parts * (SLOT * self.values) + self.room * number)
+        return groups * (self.parts * (self.slot * self.values) + self.room * number)
+
+    @property
+    def slot(self) -> int:
+        """Bytes of a vector of any element."""
+        return 8 * self.lanes
 
     @property
     def room(self) -> Dim:
         """Bytes of a cached row."""
-        return rounded_up(self.row, LANES) * 8
+        return rounded_up(self.row, self.lanes) * 8
 
 
-def plan_long_rows(space: IndexSpace, body: Body, plan: RowPlan, limits: RowThresholds) -> LongRows | None:
+def plan_long_rows(space: IndexSpace, body: Body, plan: RowPlan, thresholds: Thresholds) -> LongRows | None:
     """The parts of a row; None when there are reductions that are not one loop over a row each."""
+    limits, lanes = thresholds.rows, thresholds.device.lanes
     found = [(node, index) for stage in plan.stages for node, index in stage]
     reduced = {node.siblings[0] for node in body.nodes if node.op == "stablehlo.reduce"}
     row, leaves = plan.row(space), frozenset(body.arguments)
@@ -67,9 +72,9 @@ def plan_long_rows(space: IndexSpace, body: Body, plan: RowPlan, limits: RowThre
         extents = [node.operands[0].dims[axis] for axis in node.ints("dimensions")]
         if space.env.equal(space.env.product(extents), row) is not Truth.YES or not has_one_loop(space, leaves, node, index):
             return None
-    length = dim_max(rounded_up((row + (limits.parts - 1)) // limits.parts, LANES), Dim.of(limits.part))
+    length = dim_max(rounded_up((row + (limits.parts - 1)) // limits.parts, lanes), Dim.of(limits.part))
     values = sum(len(node.operands) // 2 for node, _ in found)
-    return LongRows(length, (row + (length - 1)) // length, plan.groups(space), row, values, plan.cached)
+    return LongRows(length, (row + (length - 1)) // length, plan.groups(space), row, values, lanes, plan.cached)
 
 
 def emit_long_rows(frame: Frame, plan: RowPlan, rows: LongRows, number: int) -> None:
@@ -115,7 +120,7 @@ def _slot(frame: Frame, rows: LongRows, value: int, group: Dim, part: str) -> st
     """The address of accumulator `value` of a part."""
     b = frame.b
     first = b.scalar((rows.groups * value + group) * rows.parts)
-    offset = b.op(f"arith.muli {b.op(f'arith.addi {first}, {part} : i64')}, {b.index(SLOT)} : i64")
+    offset = b.op(f"arith.muli {b.op(f'arith.addi {first}, {part} : i64')}, {b.index(rows.slot)} : i64")
     return address(b, Buffer(partials_argument(frame), (), "i8"), offset)
 
 

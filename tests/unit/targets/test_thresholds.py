@@ -1,0 +1,172 @@
+"""Thresholds stand in the table of their target, each with its unit and its source, and nowhere else."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from disc.api import Session, compile_state, open_session
+from disc.errors import TargetError
+from disc.ir.weights import WeightTable
+from disc.targets import x86_thresholds
+from disc.targets.x86 import read_target
+
+DISC = Path(__file__).resolve().parents[3] / "disc"
+DECIDING = ("codegen", "passes", "speculation")
+# Numbers that are no thresholds of a target, and why.
+LAYOUT, SEARCH, COMPILING, MEASURING, VALUES = (
+    "a layout or interface that several parts of the project agree on", "bounds the work of an algorithm of the compiler",
+    "about the machine that compiles, not the one that runs", "how schedules are measured and fitted", "decides about values, not time",
+)  # fmt: skip
+ALLOWED = {
+    "codegen/host/buffers.py:LINE": LAYOUT,
+    "codegen/host/buffers.py:SAMPLE": SEARCH,
+    "codegen/host/entry.py:COST_PER_CYCLE": "turns cycles into the runtime's unit of cost, of which it makes a number of threads",
+    "codegen/host/entry.py:MOST_BYTES": LAYOUT,
+    "codegen/host/entry.py:TENSOR_BYTES": LAYOUT,
+    "codegen/mlir/mlir_c.py:_NOWHERE": "an address that is never called",
+    "codegen/mlir/parts.py:LEAST": COMPILING,
+    "codegen/mlir/parts.py:LOOP": COMPILING,
+    "codegen/mlir/parts.py:PARTS": COMPILING,
+    "codegen/plan/winograd.py:POINTS": "points of the algorithm",
+    "codegen/x86/conv/taps.py:ENTRY": LAYOUT,
+    "codegen/x86/gemm/dots.py:LANES": "the shuffles of this kernel are written for so many lanes",
+    "codegen/x86/gemm/split_k.py:COUNTER": LAYOUT,
+    "codegen/x86/gemm/split_k.py:MULTIPLE": LAYOUT,
+    "passes/graph/convert_dots.py:ConvertDots.least": VALUES,
+    "passes/graph/fold_constants.py:FoldConstants.growth": "size of the artifact",
+    "passes/graph/fold_constants.py:FoldConstants.small": "size of the program text",
+    "passes/graph/quantize_dots.py:LEVELS": VALUES,
+    "passes/graph/quantize_dots.py:MOST_CONTRACTED": VALUES,
+    "passes/graph/quantize_dots.py:QuantizeDots.early": VALUES,
+    "passes/graph/quantize_dots.py:QuantizeDots.small": VALUES,
+    "passes/graph/quantize_weights.py:LEAST": VALUES,
+    "passes/graph/quantize_weights.py:MOST": VALUES,
+    "passes/graph/quantize_weights.py:ROWS": COMPILING,
+    "passes/graph/quantize_weights.py:TRIED": VALUES,
+    "passes/graph/simplify.py:_MAXIMUM_SWEEPS": SEARCH,
+    "passes/graph/simplify_elementwise.py:_PRECISION": VALUES,
+    "passes/shape/host_values.py:MAX_DENOMINATOR": SEARCH,
+    "passes/shape/host_values.py:MAX_ELEMENTS": SEARCH,
+    "passes/shape/name_dims.py:MAX_ROUNDS": SEARCH,
+    "passes/shape/named_form.py:DATA_OPERANDS": "positions of operands",
+    "speculation/bench.py:COLD_BYTES": MEASURING,
+    "speculation/fit.py:FOLDS": MEASURING,
+    "speculation/fit.py:LEAVES": MEASURING,
+    "speculation/policy.py:PANEL": LAYOUT,
+    "speculation/policy.py:RULED": MEASURING,
+    "speculation/policy.py:RULED_ROWS": MEASURING,
+    "speculation/policy.py:WHOLE_K": "the name of a value of the family of schedules",
+    "speculation/schedules.py:TILE_ROWS": LAYOUT,
+    "speculation/sizes.py:BATCHED": MEASURING,
+    "speculation/sizes.py:COARSE_ROWS": MEASURING,
+    "speculation/sizes.py:LARGEST": MEASURING,
+    "speculation/sizes.py:LINEAR": MEASURING,
+    "speculation/sizes.py:ROWS": MEASURING,
+    "speculation/sizes.py:TRANSPOSED": MEASURING,
+    "speculation/tune.py:TOP": MEASURING,
+}
+
+
+def is_number(value: ast.expr) -> bool:
+    """A number but 0 and 1, arithmetic on numbers, or a collection that holds some."""
+    match value:
+        case ast.Constant(value=bool()):
+            return False
+        case ast.Constant(value=int() | float() as number):
+            return number not in (0, 1)
+        case ast.UnaryOp(operand=operand):
+            return is_number(operand)
+        case ast.BinOp(left=left, right=right):
+            return is_number(left) or is_number(right)
+        case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
+            return any(is_number(part) for part in parts)
+        case ast.Dict(keys=keys, values=values):
+            return any(part is not None and is_number(part) for part in (*keys, *values))
+        case _:
+            return False
+
+
+def numbers_in(body: list[ast.stmt], prefix: str = "") -> Iterator[str]:
+    """The names of a module, and of the classes in it, that are given numbers where they are defined."""
+    for statement in body:
+        match statement:
+            case ast.Assign(targets=targets, value=value) if is_number(value):
+                yield from (f"{prefix}{ast.unparse(target)}" for target in targets)
+            case ast.AnnAssign(target=target, value=ast.expr() as value) if is_number(value):
+                yield f"{prefix}{ast.unparse(target)}"
+            case ast.ClassDef(name=name, body=inner):
+                yield from numbers_in(inner, f"{name}.")
+            case _:
+                pass
+
+
+def found() -> set[str]:
+    """ "path:name" of every number."""
+    paths = sorted(path for folder in DECIDING for path in (DISC / folder).rglob("*.py"))
+    return {
+        f"{path.relative_to(DISC)}:{name}"
+        for path in paths
+        if "math" not in path.parts  # coefficients of series and tables of functions
+        for name in numbers_in(ast.parse(path.read_text()).body)
+    }
+
+
+def test_no_threshold_stands_outside_the_tables() -> None:
+    """A new number belongs in the table of its target (`disc/targets/thresholds.py`); or say in ALLOWED why it is no threshold."""
+    assert sorted(found() - set(ALLOWED)) == []
+    assert sorted(set(ALLOWED) - found()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("MOST = 5", ["MOST"]), ("MOST: int = 1 << 20", ["MOST"]), ("ROWS = {8: 4}", ["ROWS"]), ("A, B = 4, 2", ["(A, B)"]), ("STEP = -0.5", ["STEP"]),
+     ("class A:\n    least: int = 8", ["A.least"]), ("NAME = 'x'", []), ("ON = True", []), ("count = 0", []), ("WIDE = NARROW", [])],
+)  # fmt: skip
+def test_the_rule_itself(text: str, names: list[str]) -> None:
+    assert list(numbers_in(ast.parse(text).body)) == names
+
+
+def rows_of_the_table() -> list[tuple[str, str]]:
+    """(field, comment) of every number in the table of x86."""
+    source = Path(x86_thresholds.__file__).read_text()
+    lines = source.splitlines()
+    rows: list[tuple[str, str]] = []
+    for call in ast.walk(ast.parse(source)):
+        if not isinstance(call, ast.Call) or not re.fullmatch(r"\w+Thresholds", ast.unparse(call.func)):
+            continue
+        for field in call.keywords:
+            line = field.value.lineno - 1
+            above = line
+            while lines[above - 1].lstrip().startswith("#"):
+                above -= 1
+            rows.append((f"{ast.unparse(call.func)}.{field.arg}", "\n".join(lines[above : line + 1])))
+    return rows
+
+
+def test_every_threshold_says_its_source() -> None:
+    groups = {"device", "graph", "fusion", "versions", "rules", "rows", "gemm", "window", "indirect", "winograd", "expansion", "attention"}
+    rows = [(name, text) for name, text in rows_of_the_table() if name.partition(".")[2] not in groups or "#" in text]
+    assert len(rows) > 60
+    assert [name for name, text in rows if not re.search(r"# (derived|measured|chosen)\b", text, re.IGNORECASE)] == []
+
+
+def test_levels_differ_where_registers_do() -> None:
+    narrow, wide = (read_target(level).thresholds for level in ("x86-64-v3", "x86-64-v4"))
+    assert (narrow.gemm.vectors, wide.gemm.vectors) == (2, 4) and (narrow.window.rows, wide.window.rows) == (4, 8)
+    assert narrow.device == wide.device, "passes run once for all targets of a device"
+
+
+def test_targets_that_decide_differently_share_no_passes() -> None:
+    session = open_session(["x86-64-v3", "x86-64-v4"])
+    assert compile_state(WeightTable(), session).thresholds == session.targets[0].thresholds.device
+    own = session.targets[0].thresholds
+    other = replace(own, device=replace(own.device, fusion=replace(own.device.fusion, most_ops=2)))
+    mixed: Session = replace(session, targets=(replace(session.targets[0], thresholds=other), session.targets[1]))
+    with pytest.raises(TargetError, match="decide differently"):
+        compile_state(WeightTable(), mixed)
