@@ -12,10 +12,11 @@ from torch import nn
 
 import disc
 from disc.ral.executable import Executable
-from disc.speculation.policy import LEAST_DEPTH, MOST_PARTS, SPLIT_ROWS
+from disc.targets.x86_thresholds import CPU
 
 AUTO = torch.export.Dim.AUTO
-MOST = SPLIT_ROWS[1]
+LEAST_DEPTH, MOST_PARTS = CPU.rules.split_depth, CPU.rules.split_parts
+MOST = dict(CPU.rules.split_rows)[1]
 ROWS = (0, 1, 2, 5, 6, 7, 12, 13, 17, 18, 19, 61, 64, 65, MOST - 1, MOST, MOST + 1, 2 * MOST)
 
 
