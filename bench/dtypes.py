@@ -10,7 +10,8 @@ class Dtype:
     """disc: `Options.dtype`. openvino: its INFERENCE_PRECISION_HINT. weight_bytes: per element of a weight, at least. tolerance: an error
     (see `bench.checks.error_of`) beyond it is wrong, not rounded. torch: PyTorch's name of the type in which eager holds the model and
     autocast computes. file: what follows the kind of ONNX Runtime's model file, "-int8" where weights are in 8 bits. limit: the
-    multiply-adds that the limit is measured with (`bench/fma.c`). extra_peers: take part beside those asked for where eager does."""
+    multiply-adds that the limit is measured with (`bench/fma.c`). extra_peers: take part in addition to those requested where eager
+    does."""
 
     name: str
     disc: str

@@ -1,6 +1,6 @@
 """What the machine can do at most, measured in the run that is judged by it, and the roofline of a call.
 
-The C programs beside this file are compiled for the machine with gcc; without one there is no limit, and no share of it.
+The C programs next to this file are compiled for the machine with gcc; without one there is no limit, and no share of it.
 """
 
 from __future__ import annotations

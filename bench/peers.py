@@ -249,7 +249,7 @@ PEERS: dict[str, tuple[str, ...]] = {
 
 
 def build_peer(name: str, bench: Workbench) -> Peer | Skipped:
-    """Whoever fails on a model is a line of the report, not the end of the run. name: of a variant."""
+    """A peer that fails on a model is a line of the report, not the end of the run. name: of a variant."""
     variant = VARIANTS[name]
     missing = [package for package in variant.needs if importlib.util.find_spec(package) is None]
     if missing:

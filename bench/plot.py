@@ -76,7 +76,7 @@ def _stream(left: Axes, right: Axes, result: Record) -> None:
 
 
 def main(result: str, picture: str | None = None) -> int:
-    """Beside the result where no place is named; pictures are not kept in git."""
+    """Next to the result where no path is given; pictures are not kept in git."""
     path = Path(picture) if picture else Path(result).with_suffix(".png")
     reason = plot(json.loads(Path(result).read_text()), path)
     print(reason or f"written: {path}", file=sys.stderr)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Arrays = Sequence[npt.NDArray[np.generic]]
 Open = Callable[[Path, int, str], Callable[[Arrays], Callable[[], object]]]
 
-OPENVINO = {"NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}  # beside the threads and the precision
+OPENVINO = {"NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}  # besides the threads and the precision
 
 
 def open_disc(path: Path, threads: int, precision: str) -> Callable[[Arrays], Callable[[], object]]:

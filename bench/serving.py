@@ -1,6 +1,6 @@
 """Measures `disc serve`: `python -m bench.serving [--suites overhead,overload,reload,drain,soak] [--minutes 30]`.
 
-Every suite is a module of bench/served, with a result of its own (`bench.store`), whose report sets each figure beside its goal. Without
+Every suite is a module of bench/served, with a result of its own (`bench.store`), whose report shows each figure with its goal. Without
 --suites all but the soak run, some six minutes.
 """
 

@@ -1,6 +1,6 @@
 """Where results are kept, and what may be kept there.
 
-bench/results/<machine>/<suite>-<dtype>-t<threads>.json, with a report (.md) beside it, is the latest whole run of a suite on an idle
+bench/results/<machine>/<suite>-<dtype>-t<threads>.json, with a report (.md) next to it, is the latest whole run of a suite on an idle
 machine; git has those before. What the fuzzers and sweeps found lies in bench/results/fuzz. Everything else is smoke, for build/bench.
 """
 
@@ -57,7 +57,7 @@ def stem_of(suite: str, dtype: str, threads: int) -> str:
 def keep(record: Record, text: str, stem: str, folder: Path = RESULTS) -> Path:
     """Writes a result and its report in the machine's part of `folder`, in the place of the one before; returns the JSON's path.
 
-    Where record["smoke"] has a reason and `folder` is the project's own, it is written to build/bench, and that is said.
+    Where record["smoke"] has a reason and `folder` is the project's own, it is written to build/bench, with a message.
     """
     if record["smoke"] and folder.resolve().is_relative_to(RESULTS):
         print(f"{stem} is not kept in bench/results: {'; '.join(record['smoke'])}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Timing several ways to do the same thing, in turns, so that what the machine does meanwhile hits all of them alike."""
+"""Timing several ways to do the same thing, in turns, so that other load on the machine affects all of them equally."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def summarize(milliseconds: list[float]) -> Timing:
 def interleave(turns: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, Timing]:
     """Takes `repeats` turns of each; a turn answers milliseconds per call.
 
-    The order rotates, so nobody always follows the same neighbour.
+    The order rotates, so none always follows the same neighbor.
     """
     names = list(turns)
     samples: dict[str, list[float]] = {name: [] for name in names}

@@ -2,7 +2,7 @@
 """Measures GEMM schedules on this machine, fits the tree that disc brings along, and says how good it is.
 
 Three passes: all schedules at a coarse grid of sizes, from which the best N are taken; those at the fine grid; those and what rules take
-where they overrule the tree. The data is kept beside the machine's description in tools/data.
+where they overrule the tree. The data is kept with the machine's description in tools/data.
 Interrupted, or stopped by --seconds, it goes on where it stopped.
 
     tools/profile_gemm.py --threads 1,2              # measures, fits, writes disc/speculation/data/x86.json
@@ -77,7 +77,7 @@ def main() -> int:
 
 @dataclass(frozen=True)
 class Kept:
-    """The data: what was measured of these schedules, and, beside it, where rules overrule the tree."""
+    """The data: what was measured of these schedules, and separately where rules overrule the tree."""
 
     schedules: list[Schedule]
     records: list[Record]

@@ -49,7 +49,7 @@ TOLERANCE = 2e-3  # of the largest value of a result
 
 
 def judge(model_type: str, class_name: str) -> dict[str, Any]:
-    """What becomes of one architecture."""
+    """The outcome of one architecture."""
     try:
         tiny = build(model_type, class_name, (EXAMPLE, *OTHERS))
         example = tiny.inputs(*EXAMPLE)

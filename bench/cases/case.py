@@ -16,7 +16,7 @@ Shape = tuple[int, ...]
 @dataclass(frozen=True)
 class Case:
     """One model. `dynamic`: the dims of every input that may change. `example`: the shape to compile with, not among `shapes`. `network`: a
-    whole one, whose memory counts and which has processes of its own, so that memory and times owe nothing to the case before. `tuned`:
+    whole one, whose memory counts and which has processes of its own, so that memory and times do not depend on the case before. `tuned`:
     whether the compiler was tuned with this shape; None where nothing was tuned by sizes."""
 
     name: str

@@ -23,7 +23,7 @@ TIMES = 100
 GRPC_CLIENTS, HTTP_CLIENTS = 6, 1
 MOST_S = 60.0  # until the process is taken to hang
 ROWS = 16
-# What a client may be told of a request that was not accepted. CANCELLED: by gRPC itself, for a call that no handler has seen.
+# Statuses of a request that was not accepted. CANCELLED: by gRPC itself, for a call that no handler has seen.
 NOT_ACCEPTED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 

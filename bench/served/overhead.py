@@ -1,7 +1,7 @@
 """What a request adds to a call in the process, over gRPC with a client in Python, at concurrency 1, for inputs of 64 KiB.
 
-Two echoes of the same bytes stand beside it, which do nothing but hand back what came: by gRPC's own Python server, which is what a handler
-in Python cannot get below, and by the same server with asyncio.
+Two echoes of the same bytes are measured too, which do nothing but return what they got: by gRPC's own Python server, which is what a
+handler in Python cannot get below, and by the same server with asyncio.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The figures of a run beside the goals that they are judged by, as Markdown."""
+"""The figures of a run with the goals that they are judged by, as Markdown."""
 
 from __future__ import annotations
 

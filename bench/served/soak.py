@@ -37,7 +37,7 @@ sequence = { length = "input_ids.1", mask = "attention_mask" }
 
 
 class Client(threading.Thread):
-    """Asks until told to stop. counts: requests by kind and outcome; `unexpected` holds what should not have been."""
+    """Sends requests until stopped. counts: requests by kind and outcome; `unexpected` holds what should not have been."""
 
     def __init__(self, running: Running, executable: disc.Executable, number: int, stop: threading.Event) -> None:
         super().__init__(name=f"soak-{number}")
