@@ -30,7 +30,7 @@ DTYPES = {
         Dtype("fp32", "f32", "f32", 4, 1e-3),
         Dtype("bf16", "bf16", "bf16", 2, 0.02, torch="bfloat16", limit="bf16", extra_peers=("autocast", "disc-fp32")),
         Dtype("fp16", "f16", "f16", 2, 0.02, torch="float16", extra_peers=("autocast", "disc-fp32")),
-        # disc multiplies by weights in 8 bits and computes the rest in bf16. OpenVINO has no dynamic quantisation of its own without
+        # disc multiplies by weights in 8 bits and computes the rest in bf16. OpenVINO has no dynamic quantization of its own without
         # another package: it computes in bf16.
         Dtype("int8", "int8", "bf16", 1, 0.05, file="-int8", limit="int8", extra_peers=("quantized", "disc-bf16")),
     )

@@ -108,7 +108,7 @@ def build_quantized(bench: Workbench) -> Peer:
     if bench.dtype.name != "int8":
         raise ValueError(f"dynamic quantization computes in 8 bits, not {bench.dtype.name}")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch calls it deprecated in favour of another package
+        warnings.simplefilter("ignore")  # PyTorch calls it deprecated in favor of another package
         from torch.ao.nn.quantized.dynamic import Linear
         from torch.ao.quantization import quantize_dynamic
 

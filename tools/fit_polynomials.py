@@ -24,7 +24,7 @@ Function = Callable[[mpf], mpf]
 
 @dataclass(frozen=True)
 class Fit:
-    """target(x) ≈ polynomial of `degree` on [low, high], minimising max |weight(x) * error(x)|."""
+    """target(x) ≈ polynomial of `degree` on [low, high], minimizing max |weight(x) * error(x)|."""
 
     name: str
     meaning: str

@@ -14,7 +14,7 @@ TARGET = PROTOCOL / "descriptors.binpb"
 
 
 def compiled() -> bytes:
-    """The serialised FileDescriptorSet of every .proto file, in the order of their names."""
+    """The serialized FileDescriptorSet of every .proto file, in the order of their names."""
     from grpc_tools import protoc
 
     with tempfile.TemporaryDirectory() as folder:

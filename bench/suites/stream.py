@@ -116,7 +116,7 @@ def medians(runs: Sequence[Sequence[float]]) -> list[float]:
 
 
 def quantiles(ratios: list[float]) -> dict[str, float]:
-    """Of one ratio per shape: "p50", "p90", "p99" (linear between neighbours) and "max"."""
+    """Of one ratio per shape: "p50", "p90", "p99" (linear between neighbors) and "max"."""
     cuts = statistics.quantiles(ratios, n=100, method="inclusive")
     return {"p50": cuts[49], "p90": cuts[89], "p99": cuts[98], "max": max(ratios)}
 

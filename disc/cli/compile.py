@@ -54,7 +54,7 @@ def compile_command(
         bool, typer.Option("--packed", help="For a server that joins requests of different lengths without padding, where that is proved.")
     ] = False,
     remote: Annotated[str | None, typer.Option(help="HOST:PORT of a `disc compile-server` that compiles it.")] = None,
-    remote_ca: Annotated[Path | None, typer.Option(help="Who signed the server's certificate (PEM); without it there is no TLS.")] = None,
+    remote_ca: Annotated[Path | None, typer.Option(help="Authority (PEM) that signed the server's certificate; none: no TLS.")] = None,
     remote_token: Annotated[Path | None, typer.Option(help="File with the bearer token that the server requires.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line for every step on standard error.")] = False,
     as_json: AsJson = False,

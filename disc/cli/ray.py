@@ -23,7 +23,7 @@ ray_app = typer.Typer(name="ray", no_args_is_help=True, help="Serve, compile and
 def serve_command(
     path: Annotated[Path, typer.Argument(help="A .disc file or a folder of NAME/VERSION/model.disc, at this path on every machine.")],
     address: Address = "auto",
-    config: Annotated[Path | None, typer.Option(help="Settings (TOML), as of disc serve.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings (TOML), as for disc serve.")] = None,
     name: Annotated[str, typer.Option(help="Of the application; deploying it again replaces its replicas one after another.")] = "disc",
     replicas: Annotated[int, typer.Option(min=1, help="How many, where they are not scaled.")] = 1,
     scale: Annotated[str | None, typer.Option(help="LEAST:MOST replicas, scaled by the load.")] = None,
@@ -71,8 +71,8 @@ def compile_command(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the artifacts.")],
     address: Address = "auto",
     working_dir: WorkingDir = None,
-    target: Annotated[list[str] | None, typer.Option(help="As of disc compile; native (the default) means this machine.")] = None,
-    amp: Annotated[str | None, typer.Option(help="As of disc compile: bf16, f16 or int8.")] = None,
+    target: Annotated[list[str] | None, typer.Option(help="As for disc compile; native (the default) means this machine.")] = None,
+    amp: Annotated[str | None, typer.Option(help="As for disc compile: bf16, f16 or int8.")] = None,
     cpus: Annotated[float, typer.Option(min=0.1, help="CPUs of one compile.")] = 1.0,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -99,7 +99,7 @@ def compile_command(
 @ray_app.command("tune")
 def tune_command(
     address: Address = "auto",
-    threads: Annotated[list[int] | None, typer.Option("--threads", min=1, help="As of disc tune.")] = None,
+    threads: Annotated[list[int] | None, typer.Option("--threads", min=1, help="As for disc tune.")] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:

@@ -17,7 +17,7 @@ def serve_command(
     path: Annotated[
         Path, typer.Argument(help="A .disc file, or a folder of NAME.disc and NAME/VERSION/model.disc.", metavar="MODEL.disc|DIR")
     ],
-    config: Annotated[Path | None, typer.Option(help="Settings (TOML); options below go before it.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings (TOML); the options below take precedence.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="gRPC port; default 8001, 0: any free one.")] = None,
     http_port: Annotated[int | None, typer.Option(min=0, max=65535, help="HTTP port; default 8000, 0: any free one.")] = None,

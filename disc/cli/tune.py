@@ -32,7 +32,7 @@ def tune_command(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Measure the GEMM schedules on this machine and choose among them by that from now on.
+    """Measure the GEMM schedules on this machine; later compiles choose by the results.
 
     Takes about half an hour of an idle machine; may be interrupted and started again. Programs compiled later use the result.
     """

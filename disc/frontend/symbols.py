@@ -306,7 +306,7 @@ def relaxed_minimum(
 ) -> sympy.Expr:
     """The smallest size of `symbol` for which every size of the graph stays non-negative.
 
-    PyTorch specialises sizes 0 and 1 and therefore bounds every size from below by 2, not because the user's program needs 2; but it
+    PyTorch specializes sizes 0 and 1 and therefore bounds every size from below by 2, not because the user's program needs 2; but it
     also simplifies with that bound (`x[1:]` has size `s0 - 1`, wrong for 0), so the bound is only lowered as far as no size becomes
     negative. A bound that makes no size exactly 2 has another reason, a branch or the user's own minimum, and stays, unless these are
     checked by themselves (always).

@@ -278,7 +278,7 @@ class _Learning:
 
 
 class _GroupSearch:
-    """Longest chain of cuts through two shapes such that the dims between neighbouring cuts have proved equal products."""
+    """Longest chain of cuts through two shapes such that the dims between neighboring cuts have proved equal products."""
 
     def __init__(self, env: ShapeEnv, source: Sequence[Dim], target: Sequence[Dim]) -> None:
         self._env = env

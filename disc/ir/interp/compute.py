@@ -64,7 +64,7 @@ def _paddings(op: ir.Operation, rank: int) -> list[tuple[int, int]]:
 
 
 def _spread(x: Array, value: Array, paddings: Sequence[tuple[int, int]], dilations: Sequence[int]) -> Array:
-    """`x` with `dilation - 1` values between neighbours, then padded (or cut, where the padding is negative)."""
+    """`x` with `dilation - 1` values between neighbors, then padded (or cut, where the padding is negative)."""
     shape = [max((n - 1) * d + 1, 0) + low + high for n, d, (low, high) in zip(x.shape, dilations, paddings, strict=True)]
     return pad_array(x, value, [low for low, _ in paddings], [d - 1 for d in dilations], [max(size, 0) for size in shape])
 
