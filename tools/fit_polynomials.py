@@ -123,7 +123,7 @@ class Pieces:
     """An odd function ≈ a polynomial of `degree` in x - number * step on each of `count` intervals of that width from 0 on, in f32.
 
     The error is relative to the function. The polynomial of the first interval has no constant term, and is one of the function less
-    `slope` times x.
+    `slope` times x. last_slope: per unit of x, where the last interval is a line from its first value on instead of a fit; remark: why.
     """
 
     name: str
@@ -133,6 +133,8 @@ class Pieces:
     count: int
     degree: int
     slope: int = 0
+    last_slope: float | None = None
+    remark: str = ""
 
     def fit(self, number: int) -> Fit:
         """The fit of one interval; of the first, that of function(x) / x."""
@@ -267,9 +269,12 @@ def log_gamma_quotient(v: mpf) -> mpf:
     return mp.loggamma(2 + v) / (v * (v + 1)) if abs(v + 1) > mpf("1e-20") else +mp.euler
 
 
+TANH_REMARK = " The last interval is a line that rounds to 1 from\n# x = 9.011 on, as tanh does, so that what lies beyond is 1 exactly."
 PIECES = (
     Pieces("ERF_PIECES_F32", "erf(x) in steps of 1/4, less x in the first", mp.erf, mpf("0.25"), 16, 5, 1),
-    Pieces("TANH_PIECES_F32", "tanh(x) in steps of 0.283203125", mp.tanh, mpf("0.283203125"), 32, 6),
+    Pieces(
+        "TANH_PIECES_F32", "tanh(x) in steps of 0.283203125", mp.tanh, mpf("0.283203125"), 32, 6, last_slope=1.2848e-07, remark=TANH_REMARK
+    ),
 )
 PI_QUARTER_SQUARED = (mp.pi / 4 * mpf("1.0001")) ** 2
 FITS = (
@@ -410,10 +415,13 @@ def rendered_pieces(pieces: Pieces) -> str:
     error_bits = f"{float(mp.log(error, 2)):.1f}"
     print(f"{pieces.name}: 2^{error_bits}", flush=True)
     lines = ""
-    for column in columns:
+    for power, column in enumerate(columns):
+        if pieces.last_slope is not None and power:
+            column[-1] = pieces.last_slope if power == 1 else 0.0
         fours = [", ".join(map(repr, column[first : first + 4])) for first in range(0, len(column), 4)]
         lines += "    (" + ",\n     ".join(fours) + "),\n"
-    return f"# {pieces.meaning}; a row per coefficient; relative error 2^{error_bits}.\n{pieces.name} = (\n{lines})  # fmt: skip\n"
+    comment = f"# {pieces.meaning}; a row per coefficient; relative error 2^{error_bits}.{pieces.remark}"
+    return f"{comment}\n{pieces.name} = (\n{lines})  # fmt: skip\n"
 
 
 def main(names: list[str]) -> None:
