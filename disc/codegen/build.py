@@ -6,7 +6,7 @@ share one kernel).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch_mlir import ir
@@ -14,14 +14,16 @@ from torch_mlir import ir
 from disc.codegen.backend import Backend, backend_of
 from disc.codegen.compiles import count_compile
 from disc.codegen.fusions import Place, Planned, plan_places, read_fusions
-from disc.codegen.host.buffers import Lifetime, Plan, plan_buffers
 from disc.codegen.host.conditions import covered, report
-from disc.codegen.host.entry import Check, Launch, Program, Source, emit_host, lifetimes
+from disc.codegen.host.entry import ENTRY, emit_host
+from disc.codegen.host.memory import Plans, plan_memory
+from disc.codegen.host.program import Check, Program, Source
+from disc.codegen.host.steps import Block, Function, Launch, Parameter, Value, weight_name
 from disc.codegen.manifest import input_names, read_source
 from disc.codegen.plan.index import ONE, ZERO, checks_indices
 from disc.codegen.plan.kernel import Kernel
 from disc.codegen.weights import WeightSlots, WeightStore
-from disc.ir.graph import Snapshot
+from disc.ir.graph import Node, Snapshot
 from disc.ir.ops import main_block
 from disc.ir.stages import load_env
 from disc.ir.weights import Weight, WeightTable
@@ -77,7 +79,7 @@ class _Reader:
         self.sources = {name: read_source(text) for name, text in self.env.sources.items()}
         self.fusions = read_fusions(module, self.env, snapshot, self.body)
         self.input_names = input_names(module)
-        self._plans: dict[tuple[Lifetime, ...], Plan] = {}
+        self._plans: Plans = {}  # targets whose launches hand on the same values share them
 
     def program(self, target: Target, slots: WeightSlots) -> tuple[Program, str]:
         """The program and the MLIR text of all its code for one target."""
@@ -93,24 +95,17 @@ class _Reader:
                 first = sum(len(each) for each in counters.values())
                 counters[key] = tuple(range(first, first + len(kernel.versions)))
             launches.append(self._launch(planned.place, kernel, slots, counters[key]))
-        returned = {node: slots.plain(str(node.attrs["name"])) for node in self.body.yields if node.op == "disc.weight"}
+        returned = {_value(node): slots.plain(str(node.attrs["name"])) for node in self.body.yields if node.op == "disc.weight"}
         checks = self._checks()
         gathering = [number for number, launch in enumerate(launches) if launch.kernel.checks_indices]
         index_checks = {number: len(checks) + position for position, number in enumerate(gathering)}
-        checks += [_index_check(launches[number], self.input_names) for number in gathering]
-        program = Program(
-            self.env, self.body.arguments, self.sources, checks, launches, self.body.yields, returned, index_checks, self._describe,
-            self._plan(launches),
-        )  # fmt: skip
-        text = [*(kernel.source for kernel in kernels.values()), *backend.shared(list(kernels.values()), target), emit_host(program)]
-        return program, "\n".join(text)
-
-    def _plan(self, launches: Sequence[Launch]) -> Plan:
-        """The buffer plan: targets whose launches hand on the same values share it."""
-        key = lifetimes(launches, self.body.yields)
-        if key not in self._plans:
-            self._plans[key] = plan_buffers(self.env, key)
-        return self._plans[key]
+        inputs = {_value(node): name for node, name in zip(self.body.arguments, self.input_names, strict=True)}
+        checks += [_index_check(launches[number], inputs) for number in gathering]
+        parameters = tuple(Parameter(_value(node)) for node in self.body.arguments)
+        entry = Function(ENTRY, parameters, Block(tuple(launches), tuple(map(_value, self.body.yields))))
+        program = Program(self.env, (entry,), self.sources, checks, returned, index_checks, self._describe)
+        host = emit_host(program, plan_memory(program, self._plans))
+        return program, "\n".join([*(kernel.source for kernel in kernels.values()), *backend.shared(list(kernels.values()), target), host])
 
     def _launch(self, place: Place, kernel: Kernel, slots: WeightSlots, counters: tuple[int, ...]) -> Launch:
         names = {number: str(operand.attrs["name"]) for number, operand in enumerate(place.operands) if operand.op == "disc.weight"}
@@ -123,7 +118,8 @@ class _Reader:
         for number, name in names.items():
             if number not in weights:
                 weights[number] = slots.plain(name)
-        return Launch(kernel, place.work.name, place.operands, place.results, weights, counters)
+        inputs, results = tuple(map(_value, place.operands)), tuple(map(_value, place.results))
+        return Launch(kernel, place.work.name, inputs, results, weights, counters)
 
     # --- checks ---------------------------------------------------------------------------------------------------------
 
@@ -244,10 +240,17 @@ def _kernel(backend: Backend, planned: Planned, target: Target, number: int) -> 
     return replace(kernel, checks_indices=checks, notes=(*kernel.notes, *planned.place.node.texts("notes")))
 
 
-def _index_check(launch: Launch, input_names: Sequence[str]) -> Check:
+def _value(node: Node) -> Value:
+    """What a value of the program is in memory."""
+    if node.op == "input":
+        return Value(f"arg{node.result}", node.element, node.dims)
+    return Value(weight_name(str(node.attrs["name"])) if node.op == "disc.weight" else str(node.id), node.element, node.dims)
+
+
+def _index_check(launch: Launch, inputs: Mapping[Value, str]) -> Check:
     """What a launch that gathers reports when an index in its data is out of range; names the input where only one can hold the index."""
-    integers = [node for node in launch.inputs if node.element.lstrip("u").startswith("i") and node.element != "i1"]
-    names = [f"input '{input_names[node.result]}': " for node in integers if node.op == "input"]
+    integers = [value for value in launch.inputs if value.element.lstrip("u").startswith("i") and value.element != "i1"]
+    names = [f"input '{inputs[value]}': " for value in integers if value in inputs]
     where = f" at {', '.join(launch.kernel.lines[:3])}" if launch.kernel.lines else ""
     name = names[0] if len(integers) == len(names) == 1 else ""
     message = f"{name}index {{actual}} is out of range for a dim of size {{expected}}{where} ({launch.name})"

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from torch_mlir import ir
 
-from disc.codegen.host.entry import Check, Launch, Program, Source, counter_names
+from disc.codegen.host.entry import counter_names
+from disc.codegen.host.program import Check, Program, Source
+from disc.codegen.host.steps import Launch, Value, weight_name
 from disc.ir.graph import Node, parse_attributes
 from disc.ir.ops import main_block, main_function
 from disc.shapes import Dim, ShapeEnv
@@ -51,7 +53,7 @@ def target_tables(program: Program, weights: Sequence[int]) -> dict[str, object]
     }
 
 
-def input_records(module: ir.Module, arguments: Sequence[Node]) -> list[dict[str, object]]:
+def input_records(module: ir.Module, arguments: Sequence[Node] | Sequence[Value]) -> list[dict[str, object]]:
     """Names, types and dims of the arguments of @main."""
     return [
         {"name": name, "dtype": node.element, "dims": [dim.const if dim.is_const else str(dim) for dim in node.dims]}
@@ -59,7 +61,7 @@ def input_records(module: ir.Module, arguments: Sequence[Node]) -> list[dict[str
     ]
 
 
-def output_records(outputs: Sequence[Node]) -> list[dict[str, object]]:
+def output_records(outputs: Sequence[Node] | Sequence[Value]) -> list[dict[str, object]]:
     """Types and dims of what @main returns."""
     return [
         {"name": f"output{number}", "dtype": node.element, "rank": len(node.dims), "dims": [str(dim) for dim in node.dims]}
@@ -101,10 +103,11 @@ def _symbol_entry(env: ShapeEnv, name: str, source: Source) -> dict[str, object]
 
 
 def _kernel_entries(program: Program) -> list[dict[str, object]]:
-    made = {node: f"arg{number}" for number, node in enumerate(program.arguments)}
+    made = {value: f"arg{number}" for number, value in enumerate(program.arguments)}
     for number, launch in enumerate(program.launches):
-        made.update((node, f"kernel{number}") for node in launch.results)
-    return [kernel_entry(launch, [made.get(node) or str(node.attrs.get("name", "constant")) for node in launch.inputs])
+        made.update((value, f"kernel{number}") for value in launch.results)
+    weight = weight_name("")
+    return [kernel_entry(launch, [made.get(value) or value.name.removeprefix(weight) for value in launch.inputs])
             for launch in program.launches]  # fmt: skip
 
 
@@ -116,7 +119,7 @@ def kernel_entry(launch: Launch, operands: Sequence[str]) -> dict[str, object]:
         "versions": [{"function": version.function, "guard": version.describe()} for version in kernel.versions],
         "counters": list(launch.counters), "notes": list(kernel.notes), "tasks": str(kernel.tasks),
         "flops": str(kernel.flops) if kernel.flops is not None else None, "bytes": str(kernel.bytes) if kernel.bytes is not None else None,
-        "inputs": [f"{node.element}[{', '.join(map(str, node.dims))}]" for node in launch.inputs],
-        "results": [f"{node.element}[{', '.join(map(str, node.dims))}]" for node in launch.results],
+        "inputs": [f"{value.element}[{', '.join(map(str, value.dims))}]" for value in launch.inputs],
+        "results": [f"{value.element}[{', '.join(map(str, value.dims))}]" for value in launch.results],
         "operands": list(operands),
     }  # fmt: skip

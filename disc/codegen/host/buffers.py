@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from disc.ir.graph import Node
+from disc.codegen.host.steps import Value
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim, ShapeEnv, Valuation, dim_max
 
@@ -17,9 +17,9 @@ SAMPLE = 97  # the size of a dynamic dim in the order of buffers, which decides 
 
 @dataclass(frozen=True)
 class Lifetime:
-    """A value and the numbers of the launches that write it and read it last."""
+    """A value and the numbers of the steps that write it and read it last."""
 
-    node: Node
+    value: Value
     first: int
     last: int
 
@@ -28,7 +28,7 @@ class Lifetime:
 class Plan:
     """offsets: bytes from the start of the arena; size: bytes of the whole."""
 
-    offsets: dict[Node, Dim]
+    offsets: dict[Value, Dim]
     size: Dim
 
 
@@ -47,21 +47,21 @@ class _Slot:
     last: int
 
 
-def buffer_bytes(env: ShapeEnv, node: Node) -> Dim:
+def buffer_bytes(env: ShapeEnv, value: Value) -> Dim:
     """Bytes of a value, rounded up to whole cache lines.
 
     The simplified product writes `S0 // 8 * 8` as `S0 - S0 % 8`; where that makes more terms, the rounding, which mostly goes away, sees
     the quotients.
     """
-    plain = math.prod(node.dims, start=Dim.of(1))
+    plain = math.prod(value.dims, start=Dim.of(1))
     elements = min(env.simplify(plain), plain, key=lambda dim: len(dim.monomials))
-    return (elements * ELEMENT_BYTES[node.element] + (LINE - 1)) // LINE * LINE
+    return (elements * ELEMENT_BYTES[value.element] + (LINE - 1)) // LINE * LINE
 
 
 def plan_buffers(env: ShapeEnv, lifetimes: Sequence[Lifetime]) -> Plan:
     """The better of two plans: by offsets, which needs proofs that sizes fit into each other, and in slots, which needs none."""
     planner = _Planner(env)
-    sizes = {each.node: buffer_bytes(env, each.node) for each in lifetimes}
+    sizes = {each.value: buffer_bytes(env, each.value) for each in lifetimes}
     return min(planner.by_offsets(lifetimes, sizes), planner.in_slots(lifetimes, sizes), key=lambda plan: planner.sample(plan.size))
 
 
@@ -77,37 +77,37 @@ class _Planner:
         """What buffers are ordered by."""
         return dim.evaluate(self._order)
 
-    def by_offsets(self, lifetimes: Sequence[Lifetime], sizes: Mapping[Node, Dim]) -> Plan:
+    def by_offsets(self, lifetimes: Sequence[Lifetime], sizes: Mapping[Value, Dim]) -> Plan:
         """Greedy, the largest first: each value goes to the lowest place, 0 or the end of another, where it provably (for all sizes)
         meets no value that lives at the same time; where nothing is provable, behind all of those."""
         placed: list[_Placed] = []
-        for lifetime in sorted(lifetimes, key=lambda each: -self.sample(sizes[each.node])):
-            size = sizes[lifetime.node]
+        for lifetime in sorted(lifetimes, key=lambda each: -self.sample(sizes[each.value])):
+            size = sizes[lifetime.value]
             others = [each for each in placed if each.lifetime.first <= lifetime.last and lifetime.first <= each.lifetime.last]
             starts = sorted(dict.fromkeys([ZERO, *(each.end for each in others)]), key=self.sample)
             start = next((start for start in starts if all(self._apart(start, start + size, each) for each in others)), None)
             if start is None:
                 start = self.largest([each.end for each in others])
             placed.append(_Placed(lifetime, start, start + size))
-        return Plan({each.lifetime.node: each.start for each in placed}, self.largest([each.end for each in placed]))
+        return Plan({each.lifetime.value: each.start for each in placed}, self.largest([each.end for each in placed]))
 
-    def in_slots(self, lifetimes: Sequence[Lifetime], sizes: Mapping[Node, Dim]) -> Plan:
+    def in_slots(self, lifetimes: Sequence[Lifetime], sizes: Mapping[Value, Dim]) -> Plan:
         """In the order of the program: each value takes a slot that is free again, one of its size before any other."""
         slots: list[_Slot] = []
-        chosen: dict[Node, int] = {}
+        chosen: dict[Value, int] = {}
         for lifetime in lifetimes:
-            size = sizes[lifetime.node]
+            size = sizes[lifetime.value]
             free = [number for number, slot in enumerate(slots) if slot.last < lifetime.first]
             number = next((number for number in free if size in slots[number].sizes), free[0] if free else len(slots))
             if number == len(slots):
                 slots.append(_Slot([], 0))
             slots[number].sizes.append(size)
             slots[number].last = lifetime.last
-            chosen[lifetime.node] = number
+            chosen[lifetime.value] = number
         starts = [ZERO]
         for slot in slots:
             starts.append(starts[-1] + self.largest(slot.sizes))
-        return Plan({node: starts[number] for node, number in chosen.items()}, starts[-1])
+        return Plan({value: starts[number] for value, number in chosen.items()}, starts[-1])
 
     def _apart(self, start: Dim, end: Dim, other: _Placed) -> bool:
         return self._at_most(end, other.start) or self._at_most(other.end, start)

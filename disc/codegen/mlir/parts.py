@@ -16,7 +16,7 @@ LEAST = 1500  # weight of a part, where it can be that much: about 60 ms
 LOOP = 12  # lines that an op of the dialect scf counts for: it becomes blocks, and vectorizer and unroller look at each
 
 _DEFINITION = re.compile(r"^(?=llvm\.mlir\.global |func\.func )", re.MULTILINE)
-_HEAD = re.compile(r"^func\.func @(\w+)\((.*)\)((?: -> .+)?) \{$", re.MULTILINE)
+_HEAD = re.compile(r"^func\.func @(\w+)\(([^()\n]*)\)((?: -> .+)?) \{$", re.MULTILINE)
 _SYMBOL = re.compile(r"@(\w+)")
 
 

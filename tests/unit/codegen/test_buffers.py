@@ -7,7 +7,7 @@ import random
 import pytest
 
 from disc.codegen.host.buffers import LINE, Lifetime, Plan, buffer_bytes, plan_buffers
-from disc.ir.graph import Node
+from disc.codegen.host.steps import Value
 from disc.shapes import Dim, ShapeEnv
 
 VALUES = (0, 1, 2, 7, 16, 63, 97, 1000)
@@ -15,17 +15,17 @@ VALUES = (0, 1, 2, 7, 16, 63, 97, 1000)
 
 def program(*values: tuple[Dim, int, int], element: str = "f32") -> list[Lifetime]:
     """One lifetime for each (elements, first, last)."""
-    return [Lifetime(Node(number, "input", (), (size,), element, {}), first, last) for number, (size, first, last) in enumerate(values)]
+    return [Lifetime(Value(str(number), element, (size,)), first, last) for number, (size, first, last) in enumerate(values)]
 
 
 def live_bytes(env: ShapeEnv, lifetimes: list[Lifetime], values: dict[str, int]) -> int:
     """The most that lives at once: what no plan can do without."""
-    sizes = {each.node: buffer_bytes(env, each.node).evaluate(values) for each in lifetimes}
-    return max(sum(sizes[each.node] for each in lifetimes if each.first <= now <= each.last) for now in {each.first for each in lifetimes})
+    sizes = {each.value: buffer_bytes(env, each.value).evaluate(values) for each in lifetimes}
+    return max(sum(sizes[each.value] for each in lifetimes if each.first <= now <= each.last) for now in {each.first for each in lifetimes})
 
 
 def check(env: ShapeEnv, lifetimes: list[Lifetime], plan: Plan, values: dict[str, int]) -> None:
-    places = [(each, plan.offsets[each.node].evaluate(values), buffer_bytes(env, each.node).evaluate(values)) for each in lifetimes]
+    places = [(each, plan.offsets[each.value].evaluate(values), buffer_bytes(env, each.value).evaluate(values)) for each in lifetimes]
     for number, (one, start, size) in enumerate(places):
         assert start % LINE == 0 and start >= 0
         assert start + size <= plan.size.evaluate(values)
@@ -45,7 +45,7 @@ def test_values_that_live_at_the_same_time_never_meet(seed: int) -> None:
         values.append((generator.choice(shapes), number, number + generator.choice((0, 1, 1, 2, 5))))
     lifetimes = program(*values, element=generator.choice(("f32", "i8", "i64")))
     plan = plan_buffers(env, lifetimes)
-    assert set(plan.offsets) == {each.node for each in lifetimes}
+    assert set(plan.offsets) == {each.value for each in lifetimes}
     for first in VALUES:
         for second in VALUES[seed % 3 :]:
             check(env, lifetimes, plan, {"S0": first, "S1": second})

@@ -1,0 +1,229 @@
+"""Launches in the host code: a kernel's arguments, its version or schedule, its tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, fields
+
+from disc.codegen.host.abi import FEATURES
+from disc.codegen.host.flow import HostBuilder
+from disc.codegen.host.guards import lower_guard
+from disc.codegen.host.program import Program
+from disc.codegen.host.steps import Launch, Value
+from disc.codegen.mlir.builder import Variable
+from disc.codegen.plan.kernel import Choice, Parts, Split
+from disc.errors import CompilerBug
+from disc.speculation.guards import Guard
+from disc.speculation.schedules import SCHEDULE_SYMBOLS, Schedule
+
+COST_PER_CYCLE = 4  # the runtime counts in 1/16 ns, and cores run at about 4 GHz
+FAULT = "fault"  # the argument where a kernel reports an index out of range
+PARTIALS = "partials"  # the argument where the functions of a split kernel hand values on
+
+
+class Launcher:
+    """Emits the launches of one function.
+
+    pointers: the addresses of values; tables: constant arrays of i64 → their names; fault: the address of the line where kernels report.
+    """
+
+    def __init__(self, program: Program, b: HostBuilder, prefix: str, pointers: Mapping[Value, str], numbers: Mapping[Launch, int]) -> None:
+        self.program, self.b, self.prefix, self.pointers, self.numbers = program, b, prefix, pointers, numbers
+        self.tables: dict[tuple[int, ...], str] = {}
+        self.fault = ""
+        self._partials = ""
+
+    def reserve(self, launches: Sequence[Launch]) -> None:
+        """Memory on the stack for arguments and features: one launch is made at a time."""
+        b = self.b
+        most = max((len(self._arguments(launch)) for launch in launches), default=1)
+        self._args = b.op(f"llvm.alloca {b.index(max(most, 1))} x i64 : (i64) -> !llvm.ptr")
+        self._features = b.op(f"llvm.alloca {b.index(len(FEATURES))} x i64 : (i64) -> !llvm.ptr")
+
+    def reserve_word(self) -> None:
+        """Memory on the stack for a number that is read."""
+        self.word = self.b.op(f"llvm.alloca {self.b.index(1)} x i64 : (i64) -> !llvm.ptr")
+
+    def launch(self, launch: Launch, partials: str) -> None:
+        """partials: the address of memory in which tasks hand values on."""
+        b, kernel, number = self.b, launch.kernel, self.numbers[launch]
+        self._partials = partials
+        choice = kernel.choice
+        number_of_version = self._schedule(choice) if choice is not None else None
+        for position, item in enumerate(self._arguments(launch)):
+            value, type_ = self._argument_value(item)
+            slot = b.op(f"llvm.getelementptr {self._args}[{position}] : (!llvm.ptr) -> !llvm.ptr, i64")
+            b.statement(f"llvm.store {value}, {slot} : {type_}, !llvm.ptr")
+        function = self._choose(launch) if number_of_version is None else self._count_schedule(launch, number_of_version)
+        tasks, cost, scratch = (b.scalar(each) for each in (kernel.tasks, kernel.cost * COST_PER_CYCLE, kernel.scratch))
+        if kernel.split is not None:
+            tasks, cost = self._run_split(number, launch, kernel.split, (tasks, cost))
+        b.demand("launch", b.index(number), function, self._args, tasks, cost, scratch)
+        if number in self.program.index_checks:
+            self._check_indices(number)
+
+    def weight(self, slot: int) -> str:
+        """The address of a weight."""
+        b = self.b
+        place = b.op(f"llvm.getelementptr %weights[{slot}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
+        return b.op(f"llvm.load {place} : !llvm.ptr -> !llvm.ptr")
+
+    def table_texts(self) -> list[str]:
+        """The definitions of the constant arrays."""
+        return [
+            f"llvm.mlir.global internal constant @{name}(dense<[{', '.join(map(str, values))}]> : tensor<{len(values)}xi64>) "
+            f": !llvm.array<{len(values)} x i64>"
+            for values, name in self.tables.items()
+        ]
+
+    # --- arguments ------------------------------------------------------------------------------------------------------
+
+    def _arguments(self, launch: Launch) -> list[Value | str | int]:
+        items: list[Value | str | int] = [launch.weights.get(number, value) for number, value in enumerate(launch.inputs)]
+        fault = [FAULT] if launch.kernel.checks_indices else []
+        partials = [PARTIALS] if launch.kernel.partials is not None else []
+        return [*items, *launch.results, *launch.kernel.symbols, *fault, *partials]
+
+    def _argument_value(self, item: Value | str | int) -> tuple[str, str]:
+        if item in (FAULT, PARTIALS):
+            return self.fault if item == FAULT else self._partials, "!llvm.ptr"
+        if isinstance(item, str):
+            return self.b.variables[item].ssa, "i64"
+        if isinstance(item, int):
+            return self.weight(item), "!llvm.ptr"
+        return self.pointers[item], "!llvm.ptr"
+
+    def _check_indices(self, launch: int) -> None:
+        """Fails when the kernel has reported an index out of range."""
+        b = self.b
+        flag, index, size = (self._fault_word(number) for number in range(3))
+        good = b.op(f"arith.cmpi eq, {flag}, {b.index(0)} : i64")
+        b.leave_unless(good, self.program.index_checks[launch], index, size)
+
+    def _fault_word(self, number: int) -> str:
+        slot = self.b.op(f"llvm.getelementptr {self.fault}[{number}] : (!llvm.ptr) -> !llvm.ptr, i64")
+        return self.b.op(f"llvm.load {slot} : !llvm.ptr -> i64")
+
+    # --- versions -------------------------------------------------------------------------------------------------------
+
+    def _choose(self, launch: Launch) -> str:
+        """The first version whose guard holds; counts it."""
+        b = self.b
+        versions = launch.kernel.versions
+        address = self._address(versions[-1].function)
+        counter = b.index(launch.counters[-1])
+        for version, number in reversed(list(zip(versions, launch.counters, strict=True))[:-1]):
+            good = self._guard(version.guard, launch)
+            candidate = self._address(version.function)
+            address = b.op(f"arith.select {good}, {candidate}, {address} : i1, !llvm.ptr")
+            counter = b.op(f"arith.select {good}, {b.index(number)}, {counter} : i64")
+        self._count(counter)
+        return address
+
+    def _count(self, counter: str) -> None:
+        b = self.b
+        slot = b.op(f"llvm.getelementptr %counters[{counter}] : (!llvm.ptr, i64) -> !llvm.ptr, i64")
+        old = b.op(f"llvm.load {slot} : !llvm.ptr -> i64")
+        b.statement(f"llvm.store {b.op(f'arith.addi {old}, {b.index(1)} : i64')}, {slot} : i64, !llvm.ptr")
+
+    def _address(self, function: str) -> str:
+        b = self.b
+        type_ = "(!llvm.ptr, i64, i64, !llvm.ptr) -> ()"
+        value = b.op(f"func.constant @{function} : {type_}")
+        return b.op(f"builtin.unrealized_conversion_cast {value} : {type_} to !llvm.ptr")
+
+    def _guard(self, guard: Guard, launch: Launch) -> str:
+        return lower_guard(self.b, guard, lambda size: self._streams(size, launch))
+
+    def _streams(self, size: str, launch: Launch) -> str:
+        """The results, of `size` bytes, are larger than the last-level cache and all begin on a cache line."""
+        b = self.b
+        slot = b.api_field("cache_bytes")
+        good = b.op(f"arith.cmpi sgt, {size}, {b.op(f'llvm.load {slot} : !llvm.ptr -> i64')} : i64")
+        for value in launch.results:
+            address = b.op(f"llvm.ptrtoint {self.pointers[value]} : !llvm.ptr to i64")
+            aligned = b.op(f"arith.cmpi eq, {b.op(f'arith.andi {address}, {b.index(63)} : i64')}, {b.index(0)} : i64")
+            good = b.op(f"arith.andi {good}, {aligned} : i1")
+        return good
+
+    # --- split kernels and schedules ------------------------------------------------------------------------------------
+
+    def _run_split(self, number: int, launch: Launch, split: Split, whole: tuple[str, str]) -> tuple[str, str]:
+        """All functions of the split version but its last, where its guard holds; then tasks and cost of what is left to run.
+
+        Raises CompilerBug where another version may come before it, which would run over its tasks.
+        """
+        b, version = self.b, launch.kernel.versions[0]
+        if version.function != split.functions[-1]:
+            raise CompilerBug(f"the split version of {launch.kernel.name} is not the first to be tried")
+        good = self._guard(version.guard, launch)
+        sizes = b.scalar(split.tasks), b.scalar(split.cost * COST_PER_CYCLE)
+        with b.only_when(good, f"^whole{number}"):
+            for function in split.functions[:-1]:
+                b.demand("launch", b.index(number), self._address(function), self._args, *sizes, b.index(0))
+        tasks, cost = (b.op(f"arith.select {good}, {own}, {other} : i64") for own, other in zip(sizes, whole, strict=True))
+        return tasks, cost
+
+    def _schedule(self, choice: Choice) -> str:
+        """The number of the schedule for this call's sizes; binds the symbols that tell the kernel of it."""
+        b = self.b
+        array = self._features
+        for position, size in enumerate(choice.features):
+            slot = b.op(f"llvm.getelementptr {array}[{position}] : (!llvm.ptr) -> !llvm.ptr, i64")
+            b.statement(f"llvm.store {b.scalar(size)}, {slot} : i64, !llvm.ptr")
+        schedules, width = choice.tree.schedules, len(fields(Schedule))
+        nodes = self._table([value for node in choice.tree.nodes for value in node])
+        number = b.ask("choose", nodes, array, b.index(len(schedules)))
+        table = self._table([value for schedule in schedules for value in astuple(schedule)])
+        first = b.op(f"arith.muli {number}, {b.index(width)} : i64")
+        rows, depth, ahead, order, parts = (self._entry(table, first, place) for place in range(width))
+        m, k = b.scalar(choice.features[0]), b.scalar(choice.features[2])
+        rows = self._even(m, rows, choice.tile)
+        blocks = b.op(f"arith.ceildivui {m}, {rows} : i64")
+        span, parts, own = self._parts(choice.parts, m, k, parts) if choice.parts is not None else (b.index(0), b.index(1), k)
+        depth = self._even(own, depth if choice.splits else b.op(f"arith.maxsi {own}, {b.index(1)} : i64"), 16)
+        for name, value in zip(SCHEDULE_SYMBOLS, (rows, blocks, depth, ahead, order, span, parts), strict=True):
+            b.variables[name] = Variable(name, value, b.scope)
+        return number
+
+    def _parts(self, parts: Parts, m: str, rows: str, wanted: str) -> tuple[str, str, str]:
+        """(values of k in a part, number of parts, its share of `rows` of a panel) for `m` rows and at most `wanted` parts; zeroes the
+        counters where there are several."""
+        b = self.b
+        k = b.op(f"arith.maxsi {b.scalar(parts.k)}, {b.index(1)} : i64")
+        fits = b.op(f"arith.cmpi sle, {m}, {b.scalar(parts.rows)} : i64")
+        wanted = b.op(f"arith.select {fits}, {wanted}, {b.index(1)} : i64")
+        span = self._even(k, b.op(f"arith.ceildivui {k}, {wanted} : i64"), parts.multiple)
+        count = b.op(f"arith.ceildivui {k}, {span} : i64")
+        own = b.op(f"arith.ceildivui {b.op(f'arith.muli {rows}, {span} : i64')}, {k} : i64")
+        split = b.op(f"arith.cmpi ugt, {count}, {b.index(1)} : i64")
+        counters = b.op(f"arith.select {split}, {b.scalar(parts.counters)}, {b.index(0)} : i64")
+        zero = b.constant("arith.constant 0 : i8")
+        b.statement(f'"llvm.intr.memset"({self._partials}, {zero}, {counters}) <{{isVolatile = false}}> : (!llvm.ptr, i8, i64) -> ()')
+        return span, count, b.op(f"arith.minsi {own}, {rows} : i64")
+
+    def _even(self, total: str, most: str, multiple: int) -> str:
+        """The size of parts of `total` that are as equal as multiples of `multiple` can be, of about `most` each; at least one such."""
+        b = self.b
+        parts = b.op(f"arith.maxsi {b.op(f'arith.ceildivui {total}, {most} : i64')}, {b.index(1)} : i64")
+        part = b.op(f"arith.ceildivui {b.op(f'arith.ceildivui {total}, {parts} : i64')}, {b.index(multiple)} : i64")
+        return b.op(f"arith.muli {b.op(f'arith.maxsi {part}, {b.index(1)} : i64')}, {b.index(multiple)} : i64")
+
+    def _entry(self, table: str, first: str, place: int) -> str:
+        b = self.b
+        slot = b.op(
+            f"llvm.getelementptr {table}[{b.op(f'arith.addi {first}, {b.index(place)} : i64')}] : (!llvm.ptr, i64) -> !llvm.ptr, i64"
+        )
+        return b.op(f"llvm.load {slot} : !llvm.ptr -> i64")
+
+    def _table(self, values: Sequence[int]) -> str:
+        """The address of a constant array of i64, one for equal contents."""
+        key = tuple(values)
+        name = self.tables.setdefault(key, f"{self.prefix}_table_{len(self.tables)}")
+        return self.b.constant(f"llvm.mlir.addressof @{name} : !llvm.ptr")
+
+    def _count_schedule(self, launch: Launch, number: str) -> str:
+        """Counts the schedule; returns the address of the kernel, which is the same for all of them."""
+        b = self.b
+        self._count(b.op(f"arith.addi {number}, {b.index(launch.counters[0])} : i64"))
+        return self._address(launch.kernel.versions[0].function)

@@ -1,0 +1,70 @@
+"""What blocks of steps read and write, and what sizes depend on: what lifetimes are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from disc.codegen.host.steps import Block, Function, Step, Value, While, roots_of
+from disc.shapes import Dim, FloorDiv, Mod, ShapeEnv, Truth
+
+
+def risky(env: ShapeEnv, dim: Dim) -> bool:
+    """Whether computing it divides by a size that may be 0."""
+    return any(
+        (isinstance(atom, FloorDiv | Mod) and not _positive(env, atom.right)) or any(risky(env, each) for each in atom.operands())
+        for atom in dim.atoms()
+    )
+
+
+def _positive(env: ShapeEnv, dim: Dim) -> bool:
+    return dim.const > 0 if dim.is_const else env.le(1, dim) is Truth.YES
+
+
+def same_dims(env: ShapeEnv, left: Sequence[Dim], right: Sequence[Dim]) -> bool:
+    """Whether two shapes are proved to be one."""
+    return len(left) == len(right) and all(env.equal(*pair) is Truth.YES for pair in zip(left, right, strict=True))
+
+
+def symbols_of(dims: Iterable[Dim]) -> set[str]:
+    """All symbols in sizes."""
+    return {name for dim in dims for name in dim.symbols()}
+
+
+def reads_of(step: Step) -> Iterator[Value]:
+    """What a step reads, also in the blocks within."""
+    yield from step.reads
+    for block in step.blocks:
+        for inner in block.steps:
+            yield from reads_of(inner)
+        yield from block.values
+
+
+def places_of(function: Function) -> list[int]:
+    """The numbers of the results for which a caller of a function has memory: whose sizes follow from its symbols, and which do not lie in
+    an argument."""
+    known, ties = set(function.symbols), function.ties
+    return [number for number, result in enumerate(function.results) if symbols_of(result.dims) <= known and number not in ties]
+
+
+def last_reads(block: Block) -> dict[Value, int]:
+    """Value → number of the last step of the block that reads it; what it returns it reads at the end."""
+    last = {value: number for number, step in enumerate(block.steps) for value in reads_of(step)}
+    return last | dict.fromkeys(block.values, len(block.steps))
+
+
+def written_by(step: Step) -> set[Value]:
+    """The values in whose memory a step, or one in its blocks, puts something else; of values of its blocks, as well."""
+    found = set(step.spoils)
+    for block in step.blocks:
+        roots = roots_of(block)
+        found |= {roots.get(value, value) for inner in block.steps for value in written_by(inner)}
+    if isinstance(step, While):
+        found |= {each.initial for each in step.values if each.argument in found and stays(step, each.argument)}
+    return found
+
+
+def stays(step: While, argument: Value) -> bool:
+    """Whether the next of a carried value lies where the last one did."""
+    number = next(number for number, each in enumerate(step.values) if each.argument == argument)
+    returned = step.body.values[number]
+    return roots_of(step.body).get(returned, returned) == argument
