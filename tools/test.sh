@@ -37,6 +37,8 @@ step "pytest"
 python -m pytest -m "not gpu" -n 2 --dist worksteal "${long[@]}"
 
 if [ "$sanitize" = 1 ]; then
+  step "host programs for the sanitizers"
+  python tests/ral/make_host_programs.py build/host_programs
   for kind in address undefined thread; do
     step "sanitizer: $kind"
     cmake -S . -B "build/sanitize-$kind" -G Ninja -DDISC_SANITIZE="$kind" -DCMAKE_BUILD_TYPE=RelWithDebInfo >/dev/null

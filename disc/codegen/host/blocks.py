@@ -168,9 +168,7 @@ class Blocks:
             case Copy():
                 self._copy_step(step)
             case Read():
-                slot = self.launcher.word
-                self.b.demand("read", self.pointer(step.value), slot)
-                self.sizes.bind(step.symbol, self.b.op(f"llvm.load {slot} : !llvm.ptr -> i64"))
+                self.sizes.bind(step.symbol, self.b.read(self.pointer(step.value)))
             case Call():
                 self._call(step)
             case If():

@@ -11,7 +11,7 @@ from functools import reduce
 
 from disc.codegen.host.blocks import Blocks, Wanted, replaced
 from disc.codegen.host.buffers import LINE, Plan
-from disc.codegen.host.flow import API, MEMORY_API, POINTER, Typed
+from disc.codegen.host.flow import API, POINTER, Typed
 from disc.codegen.host.legality import verify
 from disc.codegen.host.lifetimes import places_of
 from disc.codegen.host.memory import Memory, Way, plan_memory
@@ -59,7 +59,7 @@ class _Function(Blocks):
         b = self.b
         b.load_api(API)
         if self._uses_memory():
-            b.load_api(MEMORY_API)
+            b.load_memory_api()
         self._load()
         returned = self._run()
         ok = b.constant("arith.constant 0 : i32")
@@ -116,15 +116,16 @@ class _Function(Blocks):
         base = b.demand("alloc", b.bytes(behind + reduce(dim_max, splits, Dim.of(0))))
         self.launcher.fault = base
         self.partials = b.offset(base, b.scalar(behind))
-        b.statement(f"llvm.store {b.index(0)}, {base} : i64, !llvm.ptr")
+        if self.program.remote:
+            b.demand("fill", base, b.index(LINE), b.constant("arith.constant 0 : i32"))
+        else:
+            b.statement(f"llvm.store {b.index(0)}, {base} : i64, !llvm.ptr")
         self.place(base, plan, LINE)
         return base
 
     def reach(self, block: Block, position: int) -> None:
         if block is self.function.block and position == 0:
             self.launcher.reserve(self.launches)
-            if any(not isinstance(step, Launch) for step in self.steps):
-                self.launcher.reserve_word()
 
 
 class _Entry(_Function):
@@ -133,7 +134,7 @@ class _Entry(_Function):
     common = ("exec", "api", "inputs", "weights", "counters")
 
     def _uses_memory(self) -> bool:
-        return any(not isinstance(step, Launch) for step in self.steps)
+        return self.program.remote or any(not isinstance(step, Launch) for step in self.steps)
 
     def _parameters(self) -> list[Typed]:
         return []
@@ -189,5 +190,8 @@ class _Entry(_Function):
             self.outputs[number] = Wanted(value.dims, pointer, f"output {number}")
 
     def copy_out(self, to: str, value: Value, dims: Sequence[Dim]) -> None:
+        if self.program.remote:
+            super().copy_out(to, value, dims)
+            return
         source, count = self.pointer(value), self.b.scalar(self.count(dims, value.element))
         self.b.statement(f'"llvm.intr.memcpy"({to}, {source}, {count}) <{{isVolatile = false}}> : (!llvm.ptr, !llvm.ptr, i64) -> ()')

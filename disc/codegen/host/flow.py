@@ -118,6 +118,11 @@ class HostBuilder(Builder):
         for name in names:
             self._api[name] = self.op(f"llvm.load {self.api_field(name)} : !llvm.ptr -> !llvm.ptr")
 
+    def load_memory_api(self) -> None:
+        """Loads the functions that reach memory, and makes room for a number that is read."""
+        self.load_api(MEMORY_API)
+        self._word = self.op(f"llvm.alloca {self.index(1)} x i64 : (i64) -> !llvm.ptr")
+
     def api_field(self, name: str) -> str:
         """The address of an entry of ral_host_api."""
         return self.op(f"llvm.getelementptr %api[{API_OFFSETS[name] // POINTER_BYTES}] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr")
@@ -146,6 +151,11 @@ class HostBuilder(Builder):
             return [name]
         self.statement(f"{name}:{len(types)} = {text}({', '.join(types)})")
         return [f"{name}#{number}" for number in range(len(types))]
+
+    def read(self, pointer: str) -> str:
+        """The i64 that a kernel wrote, or will."""
+        self.demand("read", pointer, self._word)
+        return self.op(f"llvm.load {self._word} : !llvm.ptr -> i64")
 
     def offset(self, base: str, size: str) -> str:
         """An address so many bytes behind another."""

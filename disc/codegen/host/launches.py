@@ -40,10 +40,6 @@ class Launcher:
         self._args = b.op(f"llvm.alloca {b.index(max(most, 1))} x i64 : (i64) -> !llvm.ptr")
         self._features = b.op(f"llvm.alloca {b.index(len(FEATURES))} x i64 : (i64) -> !llvm.ptr")
 
-    def reserve_word(self) -> None:
-        """Memory on the stack for a number that is read."""
-        self.word = self.b.op(f"llvm.alloca {self.b.index(1)} x i64 : (i64) -> !llvm.ptr")
-
     def launch(self, launch: Launch, partials: str) -> None:
         """partials: the address of memory in which tasks hand values on."""
         b, kernel, number = self.b, launch.kernel, self.numbers[launch]
@@ -102,7 +98,7 @@ class Launcher:
 
     def _fault_word(self, number: int) -> str:
         slot = self.b.op(f"llvm.getelementptr {self.fault}[{number}] : (!llvm.ptr) -> !llvm.ptr, i64")
-        return self.b.op(f"llvm.load {slot} : !llvm.ptr -> i64")
+        return self.b.read(slot) if self.program.remote else self.b.op(f"llvm.load {slot} : !llvm.ptr -> i64")
 
     # --- versions -------------------------------------------------------------------------------------------------------
 
@@ -198,8 +194,11 @@ class Launcher:
         own = b.op(f"arith.ceildivui {b.op(f'arith.muli {rows}, {span} : i64')}, {k} : i64")
         split = b.op(f"arith.cmpi ugt, {count}, {b.index(1)} : i64")
         counters = b.op(f"arith.select {split}, {b.scalar(parts.counters)}, {b.index(0)} : i64")
-        zero = b.constant("arith.constant 0 : i8")
-        b.statement(f'"llvm.intr.memset"({self._partials}, {zero}, {counters}) <{{isVolatile = false}}> : (!llvm.ptr, i8, i64) -> ()')
+        if self.program.remote:
+            b.demand("fill", self._partials, counters, b.constant("arith.constant 0 : i32"))
+        else:
+            zero = b.constant("arith.constant 0 : i8")
+            b.statement(f'"llvm.intr.memset"({self._partials}, {zero}, {counters}) <{{isVolatile = false}}> : (!llvm.ptr, i8, i64) -> ()')
         return span, count, b.op(f"arith.minsi {own}, {rows} : i64")
 
     def _even(self, total: str, most: str, multiple: int) -> str:

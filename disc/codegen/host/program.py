@@ -35,7 +35,8 @@ class Check:
 @dataclass(eq=False)
 class Program:
     """What the host code does. functions: the entry, then those that it calls; index_checks: number of a launch → number of the check of
-    its indices; describe: sizes in words.
+    its indices; describe: sizes in words; remote: another device runs the launches, at some later time, so that the host code reaches
+    memory through the runtime alone.
 
     Emitting it adds checks: of sizes that others are divided by, and of what steps rely on.
     """
@@ -47,6 +48,7 @@ class Program:
     weight_slots: dict[Value, int]
     index_checks: dict[int, int]
     describe: Callable[[Dim], str]
+    remote: bool = False
 
     @property
     def entry(self) -> Function:

@@ -52,7 +52,8 @@ class Sizes:
 
     def _source_value(self, source: Source) -> str:
         if source.dim is None:
-            return self.b.op(f"llvm.load {self.input_field(source.argument, 'data')} : !llvm.ptr -> i64")
+            data = self.input_field(source.argument, "data")
+            return self.b.read(data) if self.program.remote else self.b.op(f"llvm.load {data} : !llvm.ptr -> i64")
         return self._input_dim(source.argument, source.dim)
 
     def _input_dim(self, argument: int, dim: int) -> str:
