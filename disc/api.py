@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from disc.codegen.compiles import thread_compiles
 from disc.codegen.manifest import manifest_tables, target_tables
 from disc.codegen.packed import obstacle, packed_entry, packed_refusal, plain_tables
 from disc.config import VERSION, Environment, Options, read_environment
-from disc.errors import TargetError, UnsupportedFormatError
+from disc.errors import TargetError, UnsupportedFormatError, warn
 from disc.frontend.imported import FixedArgument, Imported
 from disc.frontend.models import DynamicShapes, import_model, import_program, program_of, stablehlo_of
 from disc.ir.dialect import make_context
@@ -97,7 +96,7 @@ def compile(
         program = program_of(model, example_inputs, dynamic_shapes)
     executable = _through_cache(session, lambda: _key(program, session), lambda: compile_program(program, session, on_step))
     if "packed_refusal" in executable.manifest:
-        warnings.warn(f"not packed: {executable.manifest['packed_refusal']}", stacklevel=2)
+        warn(f"not packed: {executable.manifest['packed_refusal']}")
     return executable
 
 

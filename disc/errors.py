@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +22,17 @@ class DiscError(Exception):
 
 class DiscWarning(UserWarning):
     """Base of every warning of disc: the result is correct, but perhaps not what the user expected (an op that runs in PyTorch)."""
+
+
+_OURS = frozenset({"disc", "torch", "torch_mlir", "contextlib", "functools"})  # PyTorch calls a back end of torch.compile
+
+
+def warn(message: str, category: type[Warning] = DiscWarning) -> None:
+    """Warns of what the user's code asked for: the warning names the line outside of disc that called it, as do filters."""
+    level, frame = 1, sys._getframe(0)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _OURS:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
 
 
 @dataclass(frozen=True)

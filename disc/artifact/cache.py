@@ -16,7 +16,6 @@ import os
 import re
 import stat
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from disc.config import Environment
-from disc.errors import ArtifactError
+from disc.errors import ArtifactError, warn
 
 Loaded = TypeVar("Loaded")
 
@@ -140,7 +139,7 @@ class Cache:
     def _damaged(self, path: Path, error: ArtifactError) -> None:
         if not path.exists():
             return  # another process removed it just now
-        warnings.warn(f"the compile cache held a damaged entry, compiling anew: {error}", RuntimeWarning, stacklevel=4)
+        warn(f"the compile cache held a damaged entry, compiling anew: {error}", RuntimeWarning)
         with contextlib.suppress(OSError):  # it is refused again next time
             path.unlink(missing_ok=True)
 
@@ -215,4 +214,4 @@ def open_cache(environment: Environment) -> Cache:
 
 
 def _warn_unusable(folder: Path, error: OSError) -> None:
-    warnings.warn(f"the compile cache '{folder}' cannot be used: {error}", RuntimeWarning, stacklevel=4)
+    warn(f"the compile cache '{folder}' cannot be used: {error}", RuntimeWarning)

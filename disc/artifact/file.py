@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import stat
 import struct
@@ -30,6 +29,7 @@ from disc.artifact.manifest import (
     signature_bytes,
     signature_name,
     stored_manifest,
+    stored_manifests,
     weight_offsets,
 )
 from disc.artifact.output import whole_file
@@ -245,8 +245,8 @@ def verify(path: str | os.PathLike[str]) -> None:
                 content[section.name] = _read_checked(file, section)
             else:
                 _check_hash(file, section)
-        parse_manifest(content)
-        _check_places(json.loads(content["manifest"]), next(section.size for section in table if section.name == "weights"))
+        stored, _ = stored_manifests(content)
+        _check_places(stored, next(section.size for section in table if section.name == "weights"))
 
 
 def text_sections(file: memoryview) -> dict[str, memoryview]:

@@ -298,6 +298,16 @@ def parse_manifest(sections: Mapping[str, bytes | memoryview], isa: str | None =
 
     Raises ArtifactError if it is malformed, or the signature of a target is not its own.
     """
+    stored, manifests = stored_manifests(sections)
+    if "targets" not in stored:
+        return manifests["signature"]
+    if isa is None and not stored["code"]:
+        return manifest_for(stored)
+    return manifests[signature_name(isa or stored["code"][-1])]
+
+
+def stored_manifests(sections: Mapping[str, bytes | memoryview]) -> tuple[StoredManifest | Manifest, Mapping[str, Manifest]]:
+    """What the section says as a whole, and for each target, by the section with its signature. Raises as `parse_manifest`."""
     try:
         value = json.loads(bytes(sections["manifest"]))
     except (ValueError, RecursionError):
@@ -312,7 +322,7 @@ def parse_manifest(sections: Mapping[str, bytes | memoryview], isa: str | None =
         raise ArtifactError(f"section 'manifest' is malformed: {printable(problem)}")
     for name, manifest in manifests.items():
         _check_signature(manifest, name, sections.get(name))
-    return manifest_for(found, isa) if stored else cast("Manifest", value)
+    return found, manifests
 
 
 def _manifests(value: StoredManifest | Manifest) -> dict[str, Manifest]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import operator
 import tempfile
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from torch_mlir import ir
 
 from disc.config import Options
-from disc.errors import DiscError, DiscWarning, UnsupportedOp, UnsupportedOpError
+from disc.errors import DiscError, UnsupportedOp, UnsupportedOpError, warn
 from disc.frontend.decompositions import training_table
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.graph_parts import Executable, run_in_parts, untold_symbols
@@ -103,7 +102,7 @@ def backend(
     """
     settings = _settings(options or {})
     if mode is not None:
-        _warn(f"torch.compile(mode={mode!r}): disc has no modes, this one is ignored")
+        _warn_once(f"torch.compile(mode={mode!r}): disc has no modes, this one is ignored")
 
     def compiler(graph: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
         return _boxed(graph, settings)
@@ -188,7 +187,7 @@ def _guarded(module: fx.GraphModule, settings: Settings, compiled: Callable[[], 
                 raise
             results = eager(inputs)  # an error of the model is raised here, as PyTorch words it
             _statistics.refused_calls[type(error).__name__] += 1
-            _warn(f"disc: compiled code ({place}) refused a call, which ran in PyTorch: {type(error).__name__}: {error}")
+            _warn_once(f"disc: compiled code ({place}) refused a call, which ran in PyTorch: {type(error).__name__}: {error}")
             return results
 
     return guarded
@@ -337,7 +336,7 @@ def _report(refused: Mapping[fx.Node, UnsupportedOp]) -> None:
     lines = sorted({str(op) for op in refused.values()} - _named)
     _named.update(lines)
     if lines:
-        warnings.warn("disc leaves these ops to PyTorch:\n  " + "\n  ".join(lines), DiscWarning, stacklevel=2)
+        warn("disc leaves these ops to PyTorch:\n  " + "\n  ".join(lines))
 
 
 def _failed(error: Exception, settings: Settings, graph: fx.Graph) -> None:
@@ -347,13 +346,13 @@ def _failed(error: Exception, settings: Settings, graph: fx.Graph) -> None:
     _statistics.failed[type(error).__name__] += 1
     _statistics.eager.update(op.op for op in (error.ops if isinstance(error, UnsupportedOpError) else ()))
     what = str(error) if isinstance(error, DiscError) else f"{type(error).__name__}: {error}\n{_saved(graph)}"
-    _warn(f"disc leaves a graph ({_place(graph)}) to PyTorch, which could not be compiled: {what}")
+    _warn_once(f"disc leaves a graph ({_place(graph)}) to PyTorch, which could not be compiled: {what}")
 
 
-def _warn(message: str) -> None:
+def _warn_once(message: str) -> None:
     if message not in _named:
         _named.add(message)
-        warnings.warn(message, DiscWarning, stacklevel=3)
+        warn(message)
 
 
 def _place(graph: fx.Graph) -> str:

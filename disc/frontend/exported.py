@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.value_ranges import ValueRanges
 from torch_mlir import ir
 
-from disc.errors import CompilerBug, DiscError, ShapeConstraintError, UnsupportedFormatError, UnsupportedOp, UnsupportedOpError
+from disc.errors import CompilerBug, DiscError, ShapeConstraintError, UnsupportedFormatError, UnsupportedOp, UnsupportedOpError, warn
 from disc.frontend.archive import check_archive
 from disc.frontend.conditions import relation
 from disc.frontend.decisions import Decision, Found, Recorder, located
@@ -293,7 +293,7 @@ def _warn_of_fixed_dims(program: ExportedProgram, shapes: dict[str, object], for
         who = forms.who_fixed(place.size)
         if who is not None:
             fixed = f"dim {place.dim} of input '{place.name}' is fixed to {to_size(place.size)} by {who}"
-            warnings.warn(f"{fixed}: the compiled program takes no other size there", stacklevel=5)
+            warn(f"{fixed}: the compiled program takes no other size there")
 
 
 @dataclass(frozen=True)

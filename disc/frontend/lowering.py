@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
-from disc.errors import CompilerBug, DiscWarning, UnsupportedOp, UnsupportedOpError
+from disc.errors import CompilerBug, UnsupportedOp, UnsupportedOpError, warn
 from disc.frontend.allow_list import FORMS
 from disc.frontend.call import Call
 from disc.frontend.decisions import Found, Settled, asserted, guarded_facts, settle
@@ -113,8 +112,7 @@ def warn_of_assertions(graph: fx.Graph) -> None:
     """Warns of every assertion on values: compiled programs do not check them."""
     for node in graph.nodes:
         if str(node.target).startswith(ASSERTS):
-            text = f"the assertion at {line_text(node)} looks at values: the compiled program does not check it"
-            warnings.warn(text, DiscWarning, stacklevel=2)
+            warn(f"the assertion at {line_text(node)} looks at values: the compiled program does not check it")
 
 
 def lower_or_refuse(

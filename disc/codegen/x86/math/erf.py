@@ -1,6 +1,6 @@
 """erf, erfc and erf_inv. f32 erf is its own short code; f32 erfc and erf_inv go through f64 (see functions.py)."""
 
-from disc.codegen.x86.math import pieces as math_pieces
+from disc.codegen.x86.math import pieces
 from disc.codegen.x86.math.coefficients import (
     ERF_HEAD_F32,
     ERF_HEAD_F64,
@@ -16,7 +16,7 @@ from disc.codegen.x86.math.lanes import Lanes
 
 def erf_f32(m: Lanes, x: str) -> str:
     """erf(x) within 2 ulp."""
-    return math_pieces.erf(m, x) if m.fills_register else _erf_of_two_ranges(m, x)
+    return pieces.erf(m, x) if m.fills_register else _erf_of_two_ranges(m, x)
 
 
 def _erf_of_two_ranges(m: Lanes, x: str) -> str:

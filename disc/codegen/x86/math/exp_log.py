@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from disc.codegen.x86.math import pieces as math_pieces
+from disc.codegen.x86.math import pieces
 from disc.codegen.x86.math.coefficients import (
     EXP2_F32,
     EXP2_F64,
@@ -175,7 +175,7 @@ def hyperbolic_tangent(m: Lanes, x: str) -> str:
     one-constant reduction is enough. NaN takes the first way, because it fails the comparison.
     """
     if m.fills_register:
-        return math_pieces.hyperbolic_tangent(m, x)
+        return pieces.hyperbolic_tangent(m, x)
     table = TABLES[m.element]
     square = m.mul(x, x)
     head = m.fma(m.mul(m.polynomial(square, table.tanh_head), square), x, x)

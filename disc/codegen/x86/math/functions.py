@@ -6,12 +6,7 @@ and erf are computed in f32; the rarer f32 functions are computed in f64 and rou
 
 from collections.abc import Callable
 
-from disc.codegen.x86.math import erf as math_erf
-from disc.codegen.x86.math import exp_log as math_exp_log
-from disc.codegen.x86.math import gamma as math_gamma
-from disc.codegen.x86.math import hyperbolic as math_hyperbolic
-from disc.codegen.x86.math import power as math_power
-from disc.codegen.x86.math import trigonometric
+from disc.codegen.x86.math import erf, exp_log, gamma, hyperbolic, power, trigonometric
 from disc.codegen.x86.math.lanes import Lanes, VectorBuilder, narrow, widen
 
 Unary = Callable[[Lanes, str], str]
@@ -30,41 +25,41 @@ def rsqrt(m: Lanes, x: str) -> str:
 
 # Computed in the format of the operand.
 UNARY: dict[str, Unary] = {
-    "exponential": math_exp_log.exponential,
-    "exponential_minus_one": math_exp_log.exponential_minus_one,
-    "log": math_exp_log.logarithm,
-    "log_plus_one": math_exp_log.log_plus_one,
-    "logistic": math_exp_log.logistic,
+    "exponential": exp_log.exponential,
+    "exponential_minus_one": exp_log.exponential_minus_one,
+    "log": exp_log.logarithm,
+    "log_plus_one": exp_log.log_plus_one,
+    "logistic": exp_log.logistic,
     "rsqrt": rsqrt,
     "sqrt": sqrt,
-    "tanh": math_exp_log.hyperbolic_tangent,
+    "tanh": exp_log.hyperbolic_tangent,
 }
 # Computed in f32.
-UNARY_F32: dict[str, Unary] = {"erf": math_erf.erf_f32}
+UNARY_F32: dict[str, Unary] = {"erf": erf.erf_f32}
 # Computed in f64.
 UNARY_F64: dict[str, Unary] = {
     "acos": trigonometric.acos,
-    "acosh": math_hyperbolic.acosh,
+    "acosh": hyperbolic.acosh,
     "asin": trigonometric.asin,
-    "asinh": math_hyperbolic.asinh,
+    "asinh": hyperbolic.asinh,
     "atan": trigonometric.atan,
-    "atanh": math_hyperbolic.atanh,
-    "cbrt": math_hyperbolic.cbrt,
-    "cosh": math_hyperbolic.cosh,
+    "atanh": hyperbolic.atanh,
+    "cbrt": hyperbolic.cbrt,
+    "cosh": hyperbolic.cosh,
     "cosine": trigonometric.cosine,
-    "digamma": math_gamma.digamma,
-    "erf": math_erf.erf_f64,
-    "erf_inv": math_erf.erf_inv_f64,
-    "erfc": math_erf.erfc_f64,
-    "lgamma": math_gamma.lgamma,
+    "digamma": gamma.digamma,
+    "erf": erf.erf_f64,
+    "erf_inv": erf.erf_inv_f64,
+    "erfc": erf.erfc_f64,
+    "lgamma": gamma.lgamma,
     "sine": trigonometric.sine,
-    "sinh": math_hyperbolic.sinh,
+    "sinh": hyperbolic.sinh,
     "tan": trigonometric.tangent,
 }
 BINARY_F64: dict[str, Binary] = {
     "atan2": trigonometric.atan2,
-    "power": math_power.power,
-    "remainder": math_power.remainder,
+    "power": power.power,
+    "remainder": power.remainder,
 }
 # Computed in f64 for operands that were f32: fewer bits are needed, or more range is at hand, than for f64 operands.
 UNARY_WIDENED: dict[str, Unary] = {
@@ -73,8 +68,8 @@ UNARY_WIDENED: dict[str, Unary] = {
     "tan": trigonometric.tangent_f32,
 }
 BINARY_WIDENED: dict[str, Binary] = {
-    "power": math_power.power_f32,
-    "remainder": math_power.remainder_f32,
+    "power": power.power_f32,
+    "remainder": power.remainder_f32,
 }
 
 
