@@ -29,7 +29,7 @@ from disc.ir.progress import OnStep, Steps
 from disc.ir.stages import dot_elements, load_env
 from disc.ir.weights import WeightTable
 from disc.passes.graph.pack_sequences import PackSequences
-from disc.passes.pipelines import FUSION, to_named
+from disc.passes.pipelines import FUSION, fusion_passes, to_named
 from disc.ral import _ral
 from disc.ral.executable import Executable, load
 from disc.speculation.tree import Tree, find_tree
@@ -150,7 +150,7 @@ def compile_imported(
         count = 2 * (len(first) + len(FUSION))  # passes take about half of the time
         state = compile_state(imported.weights, session, lambda name, ran: step(name, min(ran / count, 0.5)))
         run_passes(imported.module, first, state)
-        module, packed = _fused(imported.module, state)
+        module, packed = _fused(imported.module, state, session.tree)
         step("generate-code", 0.5)
         built = generate(module, state, session)
         more = {
@@ -166,10 +166,11 @@ def compile_state(weights: WeightTable, session: Session, on_pass: Callable[[str
     thresholds, *others = {target.thresholds.device for target in session.targets}
     if others:
         raise TargetError(f"the targets {', '.join(map(str, session.targets))} cannot share an artifact: their devices decide differently")
-    return CompileState(weights, session.options, thresholds, dump=session.environment.dump, on_pass=on_pass)
+    dump = session.environment.dump
+    return CompileState(weights, session.options, thresholds, dump=dump, on_pass=on_pass, targets=session.targets)
 
 
-def _fused(module: ir.Module, state: CompileState) -> tuple[ir.Module, Mapping[str, object]]:
+def _fused(module: ir.Module, state: CompileState, tree: Tree) -> tuple[ir.Module, Mapping[str, object]]:
     """The module of stage `fused`, and what the manifest says of packing."""
     refusal: str | None = None
     if state.options.packed:
@@ -178,12 +179,12 @@ def _fused(module: ir.Module, state: CompileState) -> tuple[ir.Module, Mapping[s
         run_passes(packed, [PackSequences()], state)
         refusal = packed_refusal(packed)
         if refusal is None:
-            run_passes(packed, FUSION, state)
+            run_passes(packed, fusion_passes(tree), state)
             with packed.context, ir.Location.unknown():
                 refusal = obstacle(packed)
                 if refusal is None:
                     return packed, {"packed": {**packed_entry(packed), **before}}
-    run_passes(module, FUSION, state)
+    run_passes(module, fusion_passes(tree), state)
     return module, {} if refusal is None else {"packed_refusal": refusal}
 
 
@@ -192,7 +193,7 @@ def generate(module: ir.Module, state: CompileState, session: Session) -> Built:
     targets = for_program(session.targets, sorted(dot_elements(module)))
     try:
         with _deep_recursion():
-            built = build(module, state.weights, targets, session.tree, session.threads)
+            built = build(module, state.weights, targets, session.threads)
     except (TargetError, UnsupportedFormatError):
         raise
     except Exception as error:

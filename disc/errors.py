@@ -174,6 +174,10 @@ class ConfigurationError(DiscError):
     """A server configuration that cannot be used; the message names the key."""
 
 
+class PlanError(DiscError):
+    """A plan of a kernel, written into the program, that its fusion cannot have."""
+
+
 class CompilerBug(DiscError):
     """Our mistake: the message names the pass, the saved IR and the exact command that runs it again."""
 

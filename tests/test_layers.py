@@ -19,7 +19,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("shapes", "targets", "artifact"),
     ("ir", "ral"),
     ("speculation",),
-    ("frontend", "passes", "codegen", "explain", "serving"),
+    ("frontend", "codegen", "explain", "serving"),
+    ("passes",),  # its pipelines end with the choice of kernels, which is code generation's
     ("api",),
     ("serving.compile_service", "serving.ray"),  # they compile
     ("",),  # disc/__init__.py: the public names
@@ -28,7 +29,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 WITHIN: dict[str, tuple[tuple[str, ...], ...]] = {
     "passes": (("shape", "graph", "fusion"), ("",)),
     "codegen": (("plan",), ("mlir",), ("host", "x86"), ("",)),
-    "codegen.x86": (("math",), ("",), ("gemm",), ("rows", "conv"), ("attention",), ("backend",)),
+    "codegen.x86": (("math",), ("",), ("gemm",), ("rows", "conv"), ("attention",), ("choose",), ("kernels",), ("backend",)),
     "ral": (("",),),
 }
 # These run the compiler; all else of serving needs neither torch nor MLIR.
@@ -142,6 +143,11 @@ def test_no_files_import_each_other_in_a_circle() -> None:
         visit(module, ())
 
 
+def test_pipelines_alone_of_the_passes_knows_code_generation() -> None:
+    found = {module for module in MODULES for each in imports_of(module) if each.name.startswith("disc.codegen")}
+    assert {module for module in found if module.startswith("disc.passes")} == {"disc.passes.pipelines"}
+
+
 def test_imports_are_absolute() -> None:
     relative = re.compile(r"^\s*from \.", re.MULTILINE)
     assert [module for module, path in MODULES.items() if relative.search(path.read_text())] == []
@@ -210,7 +216,7 @@ def test_nothing_is_pickled() -> None:
 @pytest.mark.parametrize(
     ("importer", "imported", "wrong"),
     [
-        ("disc.passes.fusion.stitch", "disc.codegen.plan.rows", True),
+        ("disc.codegen.plan.rows", "disc.passes.fusion.stitch", True),
         ("disc.passes.fusion.stitch", "disc.passes.graph.simplify", True),
         ("disc.passes.pipelines", "disc.passes.graph.simplify", False),
         ("disc.passes.fusion.stitch", "disc.ir.graph", False),

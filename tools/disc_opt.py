@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from torch_mlir import ir
 
 from disc.api import compile_state, generate, open_session
+from disc.codegen.choose_kernels import ChooseKernels
 from disc.errors import DiscError
 from disc.ir.dialect import disc_context
 from disc.ir.ops import block_ops, main_block, string_attr
@@ -22,6 +23,8 @@ from disc.ir.passes import run_passes
 from disc.ir.stages import check_stage, parse_module
 from disc.ir.weights import STORAGE, Weight, WeightTable
 from disc.passes.pipelines import parse_passes
+
+DEFAULT_TARGET = "x86-64-v3"
 
 
 def stand_in_weights(module: ir.Module) -> WeightTable:
@@ -37,13 +40,15 @@ def stand_in_weights(module: ir.Module) -> WeightTable:
     return table
 
 
-def run(text: str, passes: str, stage: str | None, locations: bool, emit: str | None) -> str:
-    """The text of one module after `passes`, or of its kernels and host entry for ISA level `emit`."""
+def run(text: str, passes: str, stage: str | None, locations: bool, emit: str | None, target: str = DEFAULT_TARGET) -> str:
+    """The text of one module after `passes`, kernels chosen for `target`, or of its kernels and host entry for `emit`."""
     with disc_context():
         module = parse_module(text)
-        session = open_session(emit or "x86-64-v3")
+        session = open_session(emit or target)
         state = compile_state(stand_in_weights(module), session)
         run_passes(module, parse_passes(passes), state)
+        if emit:
+            run_passes(module, (ChooseKernels(),), state)  # plans that stand there already are kept
         if stage:
             check_stage(module, stage)
         if emit:
@@ -57,13 +62,14 @@ def main() -> int:
     parser.add_argument("--passes", default="", help="comma-separated names; mlir:NAME for a pass of MLIR")
     parser.add_argument("--stage", help="check that the result is legal at this stage: imported, named or fused")
     parser.add_argument("--emit", metavar="ISA", help="generate code for a module of stage fused, and print it: x86-64-v3 or x86-64-v4")
+    parser.add_argument("--target", default=DEFAULT_TARGET, help="what kernels are chosen for, such as x86-64-v4 (default: %(default)s)")
     parser.add_argument("--locations", action="store_true", help="print locations")
     options = parser.parse_args()
     text = sys.stdin.read() if options.file == "-" else Path(options.file).read_text()
     failed = False
     for part in re.split(r"^// -----.*$", text, flags=re.MULTILINE):
         try:
-            print(run(part, options.passes, options.stage, options.locations, options.emit), flush=True)
+            print(run(part, options.passes, options.stage, options.locations, options.emit, options.target), flush=True)
         except DiscError as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
             failed = True

@@ -24,8 +24,17 @@ class Backend(Protocol):
         kernel. Raises CompilerBug for a fusion that it has no kernel for."""
         ...
 
+    def read(self, text: str) -> KernelPlan:
+        """The plan that `str` made the text of. Raises ValueError for a text that is none."""
+        ...
+
+    def refusal(self, fusion: Fusion, plan: KernelPlan, target: Target) -> tuple[str, str] | None:
+        """Why the fusion cannot have this plan, which somebody wrote: (the field that is to blame, "" for all of it; the reason). None
+        where it can: then `emit` makes a kernel of it that is right, fast or not."""
+        ...
+
     def emit(self, name: str, fusion: Fusion, plan: KernelPlan, target: Target) -> Kernel:
-        """The kernel `name` of a plan that `choose` made for this fusion: MLIR text that defines `Version.function` of all its versions
+        """The kernel `name` of a plan that is not refused: MLIR text that defines `Version.function` of all its versions
         (`void f(i64* args, i64 begin, i64 end, void* scratch)` on a CPU: pointers of the arguments, of the results, then `symbols`), and
         what the host needs to call them. Its arguments are the fusion's; of one that joins its maker, the maker's, then its own but that
         one. `checks_indices`, and the notes of the fusion, are added by the caller."""

@@ -28,7 +28,6 @@ from disc.ir.ops import main_block
 from disc.ir.stages import load_env
 from disc.ir.weights import Weight, WeightTable
 from disc.shapes import Dim, Truth, dim_min
-from disc.speculation.tree import Tree
 from disc.targets.target import Target
 
 
@@ -50,13 +49,13 @@ class Built:
     weights: list[tuple[str, Weight]]
 
 
-def build(module: ir.Module, weights: WeightTable, targets: Sequence[Target], tree: Tree, threads: int = 1) -> Built:
-    """Compiles a module of stage `fused` for every target. tree: what chooses the schedules of GEMMs. threads: that compile.
+def build(module: ir.Module, weights: WeightTable, targets: Sequence[Target], threads: int = 1) -> Built:
+    """Compiles a module of stage `fused`, whose fusions have plans for every target, for all of these. threads: that compile.
 
     Raises CompilerBug when a fusion cannot be generated, TargetError without a linker.
     """
     count_compile()
-    reader = _Reader(module, weights, tree)
+    reader = _Reader(module, weights)
     store = WeightStore(weights)
     made: dict[str, ForTarget] = {}
     for target in targets:
@@ -69,8 +68,7 @@ def build(module: ir.Module, weights: WeightTable, targets: Sequence[Target], tr
 class _Reader:
     """Reads the fused module once; makes a program per target."""
 
-    def __init__(self, module: ir.Module, weights: WeightTable, tree: Tree) -> None:
-        self.tree = tree
+    def __init__(self, module: ir.Module, weights: WeightTable) -> None:
         self.env = load_env(module)
         self.module = module
         self.weights = weights
@@ -87,8 +85,8 @@ class _Reader:
         launches: list[Launch] = []
         counters: dict[str, tuple[int, ...]] = {}
         backend = backend_of(target)
-        for planned in plan_places(self.fusions, lambda fusion: backend.choose(fusion, target, self.tree)):
-            key = planned.place.key
+        for planned in plan_places(self.fusions, target.name, backend.read):
+            key = planned.key
             kernel = kernels.get(key)
             if kernel is None:
                 kernel = kernels[key] = _kernel(backend, planned, target, len(kernels))

@@ -1,8 +1,8 @@
-"""The fusions of a module of stage `fused`, and the kernels that they become on a device."""
+"""The fusions of a module of stage `fused`, and the kernels that they become on a device by the plans that stand on them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch_mlir import ir
@@ -14,15 +14,19 @@ from disc.ir.ops import string_attr
 from disc.shapes import ShapeEnv
 from disc.speculation.guards import ALWAYS, Guard, parse
 
+PLAN = "disc.plan"  # the attribute: a dictionary of texts by the name of the target
+
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """A fusion in the program. work: what a device sees of it; results, operands: in the program; key: the text that equal ones share."""
+    """A fusion in the program. work: what a device sees of it; results, operands: in the program; key: the text that equal ones share,
+    plans apart; plans: by the name of the target."""
 
     work: Fusion
     results: tuple[Node, ...]
     operands: tuple[Node, ...]
     key: str
+    plans: Mapping[str, str]
 
     @property
     def node(self) -> Node:
@@ -32,10 +36,11 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A place of which a kernel is made, and its plan."""
+    """A place of which a kernel is made, and its plan. key: the text that equal kernels share."""
 
     place: Place
     plan: KernelPlan
+    key: str
 
 
 def read_fusions(module: ir.Module, env: ShapeEnv, snapshot: Snapshot, body: Body) -> list[Place]:
@@ -65,12 +70,17 @@ def _place(op: ir.Operation, node: Node, env: ShapeEnv, checked: bool, makers: t
     assert body is not None
     copy = op.clone(ip=False)
     name = string_attr(op, "name")
-    del copy.attributes["name"]
+    for attribute in ("name", PLAN):
+        if attribute in copy.attributes:
+            del copy.attributes[attribute]
     constant = "".join("w" if operand.op == "disc.weight" else "." for operand in node.operands)
     pairs = zip(body.arguments, node.operands, strict=True)
     weights = frozenset(argument for argument, operand in pairs if operand.op == "disc.weight")
     work = Fusion(name, string_attr(op, "kind"), body, weights, env, checked, _guards(name, node, env), makers)
-    return Place(work, node.siblings, node.operands, f"{constant}\n{copy.get_asm(use_local_scope=True)}")
+    plans = node.attrs.get(PLAN, {})
+    assert isinstance(plans, dict)
+    texts = {target: str(text) for target, text in plans.items()}
+    return Place(work, node.siblings, node.operands, f"{constant}\n{copy.get_asm(use_local_scope=True)}", texts)
 
 
 def _guards(name: str, node: Node, env: ShapeEnv) -> tuple[Guard, ...]:
@@ -83,24 +93,32 @@ def _guards(name: str, node: Node, env: ShapeEnv) -> tuple[Guard, ...]:
     return guards
 
 
-def plan_places(places: Sequence[Place], choose: Callable[[Fusion], KernelPlan]) -> list[Planned]:
-    """The kernels of a program on one device, in order: equal fusions are planned once, and those that another one's kernel computes as
-    well have none of their own."""
+def maker_keys(places: Sequence[Place]) -> list[tuple[str, ...]]:
+    """For each place, by operand, the key of the fusion that makes it for this one alone, "" where there is none."""
+    keys = {id(each.work): each.key for each in places}
+    return [tuple(keys[id(maker)] if maker is not None else "" for maker in place.work.makers) for place in places]
+
+
+def plan_places(places: Sequence[Place], target: str, read: Callable[[str], KernelPlan]) -> list[Planned]:
+    """The kernels of a program for the target of a name, in order: a fusion that another one's kernel computes as well has none of its own.
+
+    Raises CompilerBug for a fusion without a plan.
+    """
     by_work = {id(place.work): place for place in places}
-    plans: dict[tuple[str, ...], KernelPlan] = {}
+    plans: dict[str, KernelPlan] = {}
     planned: list[Planned] = []
     joined: set[int] = set()
     for place in places:
-        makers = [by_work[id(maker)].key if maker is not None else "" for maker in place.work.makers]
-        key = (place.key, *makers)
-        if key not in plans:
-            plans[key] = choose(place.work)
-        plan = plans[key]
-        if plan.joins is not None:
-            maker = by_work[id(place.work.maker(plan.joins))]
-            joined.add(id(maker))
-            place = _join(maker, place, plan.joins)
-        planned.append(Planned(place, plan))
+        text = place.plans.get(target)
+        if text is None:
+            raise CompilerBug(f"fusion {place.work.name} has no plan for {target}: choose-kernels has not run for it")
+        plan = plans[text] = plans.get(text) or read(text)
+        if plan.joins is None:
+            planned.append(Planned(place, plan, f"{text}\n{place.key}"))
+            continue
+        maker = by_work[id(place.work.maker(plan.joins))]
+        joined.add(id(maker))
+        planned.append(Planned(_join(maker, place, plan.joins), plan, f"{text}\n{maker.key}\n{place.key}"))
     return [each for each in planned if id(each.place) not in joined]
 
 
@@ -108,4 +126,4 @@ def _join(maker: Place, user: Place, argument: int) -> Place:
     """Both as one, in the place of the user; its operands are the maker's, then its own but that one."""
     operands = (*maker.operands, *user.operands[:argument], *user.operands[argument + 1 :])
     name = f"{maker.work.name}_{user.work.name.removeprefix('compute_')}"
-    return Place(replace(user.work, name=name), user.results, operands, f"{maker.key}\n{argument}\n{user.key}")
+    return replace(user, work=replace(user.work, name=name), operands=operands)

@@ -17,6 +17,7 @@ from disc.config import Options
 from disc.errors import CompilerBug, DiscError
 from disc.ir.stages import check_stage, stage_of
 from disc.ir.weights import WeightTable
+from disc.targets.target import Target
 from disc.targets.thresholds import DeviceThresholds
 from disc.targets.x86_thresholds import CPU
 
@@ -37,7 +38,8 @@ class CompileState:
     """What passes share besides the module.
 
     weights: data behind `disc.weight`. thresholds: of the device that the program is compiled for. timings: one entry per pass that ran.
-    dump: folder for the IR after every pass. on_pass: called before every pass with its name and how many have run.
+    dump: folder for the IR after every pass. on_pass: called before every pass with its name and how many have run. targets: that kernels
+    are made for.
     """
 
     weights: WeightTable = field(default_factory=WeightTable)
@@ -46,6 +48,7 @@ class CompileState:
     timings: list[Timing] = field(default_factory=list)
     dump: Path | None = None
     on_pass: OnPass = field(default=lambda name, ran: None)
+    targets: tuple[Target, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from disc.codegen.choose_kernels import ChooseKernels
 from disc.errors import DiscError
 from disc.ir.passes import Pass, UpstreamPass
 from disc.passes.fusion.clone_producers import CloneProducers
@@ -30,6 +31,7 @@ from disc.passes.graph.store_constants import StoreConstants
 from disc.passes.shape.name_dims import NameDims
 from disc.passes.shape.normalize_reductions import NormalizeReductions
 from disc.passes.shape.resolve_broadcasts import ResolveBroadcasts
+from disc.speculation.tree import Tree
 from disc.speculation.versions import SpeculateVersions
 
 # imported → named
@@ -66,7 +68,7 @@ def graph_passes(dtype: str) -> tuple[Pass, ...]:
     return (*GRAPH[:place], *narrow, *GRAPH[place:])
 
 
-# named → fused (paper §4.1: small fusions first, then larger ones from them), and the versions of each kernel
+# named → fused (paper §4.1: small fusions first, then larger ones from them), the versions of each kernel, and, for every target, its plan
 FUSION: tuple[Pass, ...] = (
     TabulateDistances(),
     CloneProducers(),
@@ -76,7 +78,13 @@ FUSION: tuple[Pass, ...] = (
     FuseAttention(),
     FormFusions(),
     SpeculateVersions(),
+    ChooseKernels(),
 )
+
+
+def fusion_passes(tree: Tree | None) -> tuple[Pass, ...]:
+    """FUSION with schedules of GEMMs chosen by `tree`; None: by the tree that comes with disc."""
+    return (*FUSION[:-1], ChooseKernels(tree))
 
 
 def to_named(dtype: str = "f32") -> tuple[Pass, ...]:
@@ -117,6 +125,7 @@ REGISTRY: dict[str, type[Pass]] = {
         FuseAttention,
         FormFusions,
         SpeculateVersions,
+        ChooseKernels,
     )
 }
 

@@ -123,7 +123,12 @@ def write_tree(folder: Path, tree: Tree) -> Path:
     return path
 
 
+def packaged_tree() -> Tree:
+    """The tree that comes with disc."""
+    return read_tree(PACKAGED.read_text())
+
+
 def find_tree(folder: Path) -> Tree:
     """The tree that `disc tune` made for this machine, kept in `folder`, or the one that comes with disc."""
     own = tree_path(folder)
-    return read_tree((own if own.is_file() else PACKAGED).read_text())
+    return read_tree(own.read_text()) if own.is_file() else packaged_tree()

@@ -56,7 +56,7 @@ class Contraction:
     """A dot or convolution over flat batch, m, n and k of the given extents.
 
     result: the index in the node's result of element (batch, m, n). windows: for a convolution with static windows and no holes in
-    its source. scales: of a `disc.scaled_dot`.
+    its source. scales: of a `disc.scaled_dot`. turned: A and B have changed places.
     """
 
     node: Node
@@ -69,6 +69,7 @@ class Contraction:
     result: Callable[[Dim, Dim, Dim], Index]
     windows: Windows | None = None
     scales: Node | None = None
+    turned: bool = False
 
 
 def read_contraction(space: IndexSpace, node: Node) -> Contraction:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -45,7 +45,8 @@ class RowPlan:
 
     space: the dims iterated; group_dims, group_index: the part that names a row (stitch); tiles: one, unless elements of a row are those of
     a concatenation's parts, none where nothing is stored per element; cached: values kept as a row in scratch. stages: the reductions that
-    are the same for all of a row, with their indices, in rounds that need only the rounds before.
+    are the same for all of a row, with their indices, in rounds that need only the rounds before. rows_together: group iterations whose
+    loops are the same; columns_together: vectors of columns that are reduced in one loop.
     """
 
     space: tuple[Dim, ...]
@@ -57,6 +58,8 @@ class RowPlan:
     group_roots: tuple[Node, ...]
     cached: tuple[Node, ...] = ()
     stages: tuple[tuple[Dominant, ...], ...] = ()
+    rows_together: int = 1
+    columns_together: int = 1
 
     def groups(self, space: IndexSpace) -> Dim:
         """The number of group iterations."""
@@ -269,6 +272,11 @@ def _cached_rows(body: Body, dims: tuple[Dim, ...], least: int) -> tuple[Node, .
         if feeds_reduction and node.dims == dims and node_cost(node) >= least:
             chosen.append(node)
     return tuple(chosen)
+
+
+def numbers_of(body: Body, nodes: Iterable[Node]) -> tuple[int, ...]:
+    """The places of values among those of a fusion, arguments first: how a plan names them."""
+    return tuple(body.nodes.index(node) for node in nodes)
 
 
 def check_single_dot(body: Body) -> Node:

@@ -7,12 +7,14 @@ import re
 import pytest
 
 from disc.codegen.build import Built, build
+from disc.codegen.choose_kernels import ChooseKernels
 from disc.codegen.host.entry import counter_names
 from disc.codegen.plan.versions import RowVersion, read_version
 from disc.errors import CompilerBug
 from disc.ir.dialect import disc_context
 from disc.ir.graph import Body, Snapshot
 from disc.ir.ops import main_block
+from disc.ir.passes import CompileState, run_passes
 from disc.ir.stages import load_env, parse_module
 from disc.ir.weights import WeightTable
 from disc.shapes import Dim
@@ -41,7 +43,9 @@ S0, S1, S2 = (Dim.symbol(name) for name in ("S0", "S1", "S2"))
 def compiled(*versions: str) -> Built:
     with disc_context():
         module = parse_module(FUSED.format(versions=", ".join(f'"{each}"' for each in versions)))
-        return build(module, WeightTable(), [read_target("x86-64-v3")], every_schedule(FAMILY[:1]))
+        targets = (read_target("x86-64-v3"),)
+        run_passes(module, (ChooseKernels(every_schedule(FAMILY[:1])),), CompileState(targets=targets))
+        return build(module, WeightTable(), targets)
 
 
 def fusion() -> Body:

@@ -15,9 +15,8 @@ from disc.codegen.x86.attention.plan import Blocks
 from disc.codegen.x86.attention.running_softmax import emit_row
 from disc.codegen.x86.attention.tiles import Panel, Task, TileRow, each_row, share, store_row
 from disc.codegen.x86.function import Frame, store_roots
-from disc.codegen.x86.gemm.dots import few_rows, may_dot
+from disc.codegen.x86.gemm.dots import few_rows
 from disc.codegen.x86.gemm.packing import pack_columns, pack_left, right_panel
-from disc.codegen.x86.gemm.plan import is_direct
 from disc.codegen.x86.memory import Buffer, address
 from disc.ir.graph import Body, Node
 from disc.shapes import Dim
@@ -69,12 +68,12 @@ def _emit_task(task: Task) -> None:
     declare(task.frame.emitter.space, blocks.first.contraction)
     step = _query_rows(task)
     _score_rows(task)
-    begin, keys = task.keys[0], _keys(task)
+    begin, keys, block_keys = task.keys[0], _keys(task), b.index(blocks.plan.keys)
     least = keys
     if blocks.segments is None:
         least = b.op(f"arith.maxsi {keys}, {b.index(1)} : i64")  # without keys, one empty block makes zeros of the results
-    with b.loop(begin, least, b.index(blocks.keys)) as block:
-        end = b.op(f"arith.minsi {b.op(f'arith.addi {block.index}, {b.index(blocks.keys)} : i64')}, {keys} : i64")
+    with b.loop(begin, least, block_keys) as block:
+        end = b.op(f"arith.minsi {b.op(f'arith.addi {block.index}, {block_keys} : i64')}, {keys} : i64")
         declare(task.frame.emitter.space, blocks.first.contraction)
         _scores(task, block.index, end, step)
         count = b.op(f"arith.subi {end}, {block.index} : i64")
@@ -108,7 +107,7 @@ def _score_rows(task: Task) -> None:
     b = task.frame.b
     with b.loop(b.index(0), task.rows, b.index(1)) as row:
         slot = b.op(f"llvm.getelementptr {task.places['score_rows']}[{row.index}] : (!llvm.ptr, i64) -> !llvm.ptr, !llvm.ptr")
-        start = b.op(f"arith.muli {row.index}, {b.index(task.blocks.keys * 4)} : i64")
+        start = b.op(f"arith.muli {row.index}, {b.index(task.blocks.plan.keys * 4)} : i64")
         b.statement(f"llvm.store {address(b, task.buffer('scores', 'i8'), start)}, {slot} : !llvm.ptr, !llvm.ptr")
 
 
@@ -156,7 +155,7 @@ def _scores(task: Task, begin: str, end: str, step: str) -> None:
     b, gemm = task.frame.b, task.blocks.first
     always = b.constant("arith.constant true")
     with b.loop(begin, end, b.index(gemm.panel)) as panel:
-        few = few_rows(task.frame, gemm, task.rows, panel.index) if may_dot(gemm) else None
+        few = few_rows(task.frame, gemm, task.rows, panel.index) if task.blocks.plan.dots else None
         packs = always if few is None else b.op(f"arith.xori {few.wanted}, {always} : i1")
         stop = b.op(f"arith.minsi {b.op(f'arith.addi {panel.index}, {b.index(gemm.panel)} : i64')}, {end} : i64")
         number = b.op(f"arith.divui {panel.index}, {b.index(gemm.panel)} : i64")
@@ -175,7 +174,7 @@ def _score_row(task: Task, begin: str) -> Callable[[TileRow], None]:
     def store(row: TileRow) -> None:
         def put(indices: dict[Node, Index]) -> None:
             scores = task.blocks.scores
-            e.store(target, row.number * task.blocks.keys + Dim.symbol("gn") - Dim.symbol(name), e.value(scores, indices[scores]))
+            e.store(target, row.number * task.blocks.plan.keys + Dim.symbol("gn") - Dim.symbol(name), e.value(scores, indices[scores]))
 
         with e.bind(name, begin):
             store_row(task, task.blocks.first, row, lambda value: value, put)
@@ -223,7 +222,7 @@ def _value_panel(task: Task, columns: tuple[str, str], begin: str, count: str) -
     scratch = address(b, task.buffer("values", "i8"), b.index(gemm.tile_bytes))
     packed_step = b.index(gemm.panel_step)
     end = b.op(f"arith.addi {begin}, {count} : i64")
-    if not is_direct(gemm):
+    if not gemm.direct:
         pack_columns(task.frame, gemm, scratch, columns, (begin, end))
         return Panel(scratch, packed_step, count)
     assert gemm.right is not None

@@ -13,36 +13,41 @@ from disc.codegen.plan.attention import read_attention, rows_between
 from disc.codegen.plan.contraction import declare, read_contraction
 from disc.codegen.plan.index import IndexSpace
 from disc.codegen.plan.kernel import Kernel, Version
-from disc.codegen.plan.rows import RowPlan, plan_rows
+from disc.codegen.plan.rows import RowPlan, numbers_of, plan_rows
 from disc.codegen.plan.softmax import read_causal, read_segments, read_softmax
 from disc.codegen.x86.attention.blocks import Blocks, emit_blocks
 from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, product_cost, rounded_up, traffic
+from disc.codegen.x86.gemm.dots import may_dot
 from disc.codegen.x86.gemm.kernels import emit_columns
-from disc.codegen.x86.gemm.plan import Gemm, micro_kernels, plan_gemm
+from disc.codegen.x86.gemm.plan import PANEL, ROWS, Gemm, micro_kernels, plan_gemm, product_plan
 from disc.codegen.x86.memory import Buffer, address
+from disc.codegen.x86.plans import AttentionBlocksPlan, AttentionRowsPlan, ProductPlan, check
 from disc.codegen.x86.rows.kernels import emit_group
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim
 from disc.targets.target import Target
 
+MOST_ROWS, MOST_KEYS = 960, 8192  # of a task and of a block: their scores lie in scratch
+
+AttentionPlan = AttentionBlocksPlan | AttentionRowsPlan
+
 
 class _Rows:
     """The parts of a fusion whose rows are kept whole: two contractions, the scores between the first and the rows, the rows' result."""
 
-    def __init__(self, space: IndexSpace, body: Body, target: Target) -> None:
+    def __init__(self, space: IndexSpace, body: Body, target: Target, plan: AttentionRowsPlan | None = None) -> None:
         first, second, self.scores, self.probability = read_attention(body)
-        self.block = target.thresholds.attention.block
-        self.first = _plan(space, body, first, target, (self.scores,), frozenset())
+        self.first = _plan(space, body, first, target, (self.scores,), frozenset(), plan and plan.first)
         rows = rows_between(body, self.scores, self.probability)
         self.rows: RowPlan = plan_rows(space, rows, frozenset({self.scores}), target.thresholds.rows)
-        self.second = _plan(space, body, second, target, body.yields, frozenset({self.probability}))
+        self.second = _plan(space, body, second, target, body.yields, frozenset({self.probability}), plan and plan.second)
         self.length = self.first.contraction.n
-
-    @property
-    def blocks(self) -> Dim:
-        """Tasks of a batch."""
-        return (self.first.contraction.m + (self.block - 1)) // self.block
+        cached = numbers_of(body, self.rows.cached)
+        self.plan = plan or AttentionRowsPlan(
+            product_plan(self.first), product_plan(self.second), target.thresholds.attention.block, cached
+        )
+        self.rows = replace(self.rows, cached=tuple(body.nodes[number] for number in self.plan.cached))
 
     def row_bytes(self, space: IndexSpace) -> Dim:
         """Scratch of the row caches of the softmax."""
@@ -54,13 +59,38 @@ class _Rows:
         second = rounded_up(self.first.scratch(), 64)
         rows = second + rounded_up(self.second.scratch(), 64)
         scores = rows + self.row_bytes(space)
-        return second, rows, scores, scores + self.length * (self.block * 4) + 64
+        return second, rows, scores, scores + self.length * (self.plan.rows * 4) + 64
 
 
-def emit_attention(name: str, body: Body, space: IndexSpace, target: Target) -> Kernel:
-    """The kernel of an attention fusion."""
+def choose_attention(space: IndexSpace, body: Body, target: Target) -> AttentionPlan:
+    """The plan that the kernel of an attention fusion should have: rows are kept whole where there is no softmax."""
     blocks = _read_blocks(space, body, target)
-    if blocks is not None:
+    return blocks.plan if blocks is not None else _Rows(space, body, target).plan
+
+
+def may_attend(space: IndexSpace, body: Body, target: Target, plan: AttentionPlan) -> None:
+    """Raises IllegalPlan for a plan that the fusion cannot have."""
+    check(0 < plan.rows <= MOST_ROWS and plan.rows % ROWS == 0, "rows", f"must be a multiple of {ROWS} up to {MOST_ROWS}")
+    if isinstance(plan, AttentionRowsPlan):
+        found = _Rows(space, body, target)
+        check(set(plan.cached) <= set(found.plan.cached), "cached", f"may be some of {list(found.plan.cached)}")
+        _Rows(space, body, target, plan)
+        return
+    derived = _read_blocks(space, body, target)
+    check(derived is not None, "", "there is no softmax between the products")
+    assert derived is not None
+    check(0 < plan.keys <= MOST_KEYS and plan.keys % PANEL == 0, "keys", f"must be a multiple of {PANEL} up to {MOST_KEYS}")
+    for field in ("causal", "segments"):
+        check(getattr(derived.plan, field) or not getattr(plan, field), field, "the scores have no such bounds")
+    found = _read_blocks(space, body, target, plan)
+    check(found is not None and (not plan.dots or may_dot(found.first)), "dots", "keys do not lie row by row in f32")
+
+
+def emit_attention(name: str, body: Body, space: IndexSpace, target: Target, plan: AttentionPlan) -> Kernel:
+    """The kernel of an attention fusion."""
+    if isinstance(plan, AttentionBlocksPlan):
+        blocks = _read_blocks(space, body, target, plan)
+        assert blocks is not None
         functions = blocks.functions()
         micro, notes, scratch, tasks = blocks.micro_kernels(), blocks.notes(), blocks.places()["end"], blocks.row_blocks()
         one, two = blocks.first.contraction, blocks.second.contraction
@@ -68,21 +98,21 @@ def emit_attention(name: str, body: Body, space: IndexSpace, target: Target) -> 
         known = blocks.segments is None  # else the lengths of sequences decide
         emit = lambda frame: emit_blocks(frame, blocks, body)  # noqa: E731
     else:
-        rows, functions = _Rows(space, body, target), ()
+        rows, functions = _Rows(space, body, target, plan), ()
         micro = micro_kernels(rows.first) + micro_kernels(rows.second)
         notes = (
             "no softmax, so rows are kept whole: "
-            f"scores of {rows.block} rows at a time stay in scratch, no buffer of {rows.first.contraction.m} x {rows.length} scores",
+            f"scores of {plan.rows} rows at a time stay in scratch, no buffer of {rows.first.contraction.m} x {rows.length} scores",
             *(f"row of {node.name} kept in scratch between stages" for node in rows.rows.cached),
         )
-        scratch, tasks = rows.offsets(space)[3], rows.blocks
+        scratch, tasks = rows.offsets(space)[3], _blocks(rows)
         one, two, keys, known = rows.first.contraction, rows.second.contraction, rows.length, True
         emit = lambda frame: _emit(frame, rows, body)  # noqa: E731
     notes = (*notes, *_gathered(body))
-    symbols, block = body_symbols(space, body), target.thresholds.attention.block
+    symbols = body_symbols(space, body)
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target, emit)
     return Kernel(
-        name, "attention", (Version(f"{name}_v0"),), symbols, one.batch * tasks, product_cost(target, (one.k + two.n) * keys * block),
+        name, "attention", (Version(f"{name}_v0"),), symbols, one.batch * tasks, product_cost(target, (one.k + two.n) * keys * plan.rows),
         scratch, source, kernel_lines(body), kernel_ops(body), notes,
         flops=one.batch * one.m * keys * (one.k + two.n) * 2 if known else None,
         bytes=traffic(space, body), micro_kernels=tuple(dict.fromkeys(micro)), functions=functions,
@@ -95,25 +125,40 @@ def _gathered(body: Body) -> tuple[str, ...]:
     return (f"{count} terms of a score gathered where it is made, no buffer of them",) if count else ()
 
 
-def _read_blocks(space: IndexSpace, body: Body, target: Target) -> Blocks | None:
+def _read_blocks(space: IndexSpace, body: Body, target: Target, plan: AttentionBlocksPlan | None = None) -> Blocks | None:
     """The parts of a fusion around a softmax, None for another function of rows."""
     dot, second, scores, probability = read_attention(body)
     softmax = read_softmax(scores, probability)
     if softmax is None:
         return None
-    first = _plan(space, body, dot, target, (scores,), frozenset())
-    causal = read_causal(space, body, first.contraction, scores)
-    segments = read_segments(space, first.contraction, scores)
-    last = _plan(space, body, second, target, body.yields, frozenset({probability}))
-    return Blocks(first, last, scores, probability, softmax, causal, segments)
+    first = _plan(space, body, dot, target, (scores,), frozenset(), plan and plan.first)
+    causal = read_causal(space, body, first.contraction, scores) if plan is None or plan.causal else None
+    segments = read_segments(space, first.contraction, scores) if plan is None or plan.segments else None
+    last = _plan(space, body, second, target, body.yields, frozenset({probability}), plan and plan.second)
+    bounds = (causal is not None, segments is not None)
+    sizes = target.thresholds.attention.block, target.thresholds.attention.keys
+    plan = plan or AttentionBlocksPlan(product_plan(first), product_plan(last), *sizes, *bounds, may_dot(first))
+    return Blocks(first, last, scores, probability, softmax, causal, segments, plan)
 
 
-def _plan(space: IndexSpace, body: Body, node: Node, target: Target, roots: tuple[Node, ...], leaves: frozenset[Node]) -> Gemm:
+def _plan(
+    space: IndexSpace,
+    body: Body,
+    node: Node,
+    target: Target,
+    roots: tuple[Node, ...],
+    leaves: frozenset[Node],
+    plan: ProductPlan | None,
+) -> Gemm:
     contraction = read_contraction(space, node)
     declare(space, contraction)
-    gemm, _ = plan_gemm(space, body, contraction, target, frozenset(), leaves)
+    gemm, _ = plan_gemm(space, body, contraction, target, frozenset(), leaves, plan)
     gemm.roots = roots
     return gemm
+
+
+def _blocks(parts: _Rows) -> Dim:
+    return (parts.first.contraction.m + (parts.plan.rows - 1)) // parts.plan.rows
 
 
 # --- emission -----------------------------------------------------------------------------------------------------------
@@ -122,14 +167,14 @@ def _plan(space: IndexSpace, body: Body, node: Node, target: Target, roots: tupl
 def _emit(frame: Frame, parts: _Rows, body: Body) -> None:
     b, e = frame.b, frame.emitter
     c = parts.first.contraction
-    blocks = parts.blocks
+    blocks, height = _blocks(parts), b.index(parts.plan.rows)
     with b.loop(frame.begin, frame.end, b.index(1)) as task:
         position = e.space.variable("gtask", c.batch * blocks)
         with e.bind("gtask", task.index):
             batch = e.space.divide(position, blocks)
             number, block = b.scalar(batch), b.scalar(position - batch * blocks)
-            low = b.op(f"arith.muli {block}, {b.index(parts.block)} : i64")
-            high = b.op(f"arith.minsi {b.op(f'arith.addi {low}, {b.index(parts.block)} : i64')}, {b.scalar(c.m)} : i64")
+            low = b.op(f"arith.muli {block}, {height} : i64")
+            high = b.op(f"arith.minsi {b.op(f'arith.addi {low}, {height} : i64')}, {b.scalar(c.m)} : i64")
             with e.bind("gb", number):
                 _emit_block(frame, parts, body, number, (low, high))
 

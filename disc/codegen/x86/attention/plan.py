@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from disc.codegen.plan.index import ZERO
 from disc.codegen.plan.softmax import Causal, Segments, Softmax
 from disc.codegen.x86.function import rounded_up
-from disc.codegen.x86.gemm.dots import dots_name, dots_source, may_dot
+from disc.codegen.x86.gemm.dots import dots_name, dots_source
 from disc.codegen.x86.gemm.plan import ROWS, Gemm
+from disc.codegen.x86.plans import AttentionBlocksPlan
 from disc.ir.graph import Node
 from disc.shapes import Dim
 
 
 @dataclass(eq=False)
 class Blocks:
-    """The parts of the kernel. scores, probability: the nodes between the dots."""
+    """The parts of the kernel. scores, probability: the nodes between the dots; plan: what was decided."""
 
     first: Gemm
     second: Gemm
@@ -24,16 +25,7 @@ class Blocks:
     softmax: Softmax
     causal: Causal | None
     segments: Segments | None
-
-    @property
-    def block(self) -> int:
-        """Rows of a task."""
-        return self.first.target.thresholds.attention.block
-
-    @property
-    def keys(self) -> int:
-        """Keys of a block."""
-        return self.first.target.thresholds.attention.keys
+    plan: AttentionBlocksPlan
 
     @property
     def columns(self) -> Dim:
@@ -42,7 +34,7 @@ class Blocks:
 
     def row_blocks(self) -> Dim:
         """Tasks of a batch."""
-        return (self.first.contraction.m + (self.block - 1)) // self.block
+        return (self.first.contraction.m + (self.plan.rows - 1)) // self.plan.rows
 
     def places(self) -> dict[str, Dim]:
         """Byte offsets in scratch; "end" is its size.
@@ -50,18 +42,19 @@ class Blocks:
         queries: packed rows of the first dot; keys, values: tile and panel of the first and of the second; then the row pointers of both,
         the scores, maxima, sums and scales of the rows, and the unfinished results.
         """
-        queries = rounded_up(self.first.contraction.k, 16) * (self.block * self.first.left_size) if self.first.left is None else ZERO
+        rows, keys = self.plan.rows, self.plan.keys
+        queries = rounded_up(self.first.contraction.k, 16) * (rows * self.first.left_size) if self.first.left is None else ZERO
         sizes = {
             "queries": queries + self.first.left_offset,
             "keys": self.first.scratch(),
-            "values": Dim.of(self.second.tile_bytes + self.keys * self.second.panel_step),
-            "query_rows": Dim.of(self.block * 8),
-            "score_rows": Dim.of(self.block * 8),
-            "scores": Dim.of(self.block * self.keys * 4),
-            "maxima": Dim.of(self.block * 4),
-            "sums": Dim.of(self.block * 4),
-            "scales": Dim.of(self.block * 4),
-            "results": self.columns * (self.block * 4),
+            "values": Dim.of(self.second.tile_bytes + keys * self.second.panel_step),
+            "query_rows": Dim.of(rows * 8),
+            "score_rows": Dim.of(rows * 8),
+            "scores": Dim.of(rows * keys * 4),
+            "maxima": Dim.of(rows * 4),
+            "sums": Dim.of(rows * 4),
+            "scales": Dim.of(rows * 4),
+            "results": self.columns * (rows * 4),
         }
         offsets: dict[str, Dim] = {}
         total = ZERO
@@ -75,7 +68,7 @@ class Blocks:
         m = self.first.contraction.m
         if not m.is_const or m.const == 0 or self.segments is not None:
             return tuple(range(1, ROWS + 1))
-        heights = {size for rows in parts_of(m.const, self.block) for size in parts_of(rows, ROWS)}
+        heights = {size for rows in parts_of(m.const, self.plan.rows) for size in parts_of(rows, ROWS)}
         return tuple(sorted(heights))
 
     def vector_counts(self, gemm: Gemm) -> tuple[int, ...]:
@@ -96,15 +89,15 @@ class Blocks:
     def functions(self) -> tuple[tuple[str, str], ...]:
         """The shared functions that the kernel calls beside micro-kernels, as (name, MLIR text)."""
         k = self.first.contraction.k
-        return ((dots_name(k.const), dots_source(k.const, self.first.target.thresholds.gemm.dot_ahead)),) if may_dot(self.first) else ()
+        return ((dots_name(k.const), dots_source(k.const, self.first.target.thresholds.gemm.dot_ahead)),) if self.plan.dots else ()
 
     def notes(self) -> tuple[str, ...]:
         c = self.first.contraction
         lines = [
-            f"running softmax: {self.block} rows x {self.keys} keys of scores in scratch, no buffer of {c.m} x {c.n} scores",
+            f"running softmax: {self.plan.rows} rows x {self.plan.keys} keys of scores in scratch, no buffer of {c.m} x {c.n} scores",
             f"rows of -inf alone give {'0' if self.softmax.safe else 'NaN'}",
         ]
-        if may_dot(self.first):
+        if self.plan.dots:
             lines.append(f"up to {self.first.target.thresholds.gemm.dot_rows} rows: scores as dot products, keys read in place")
         if self.causal is not None:
             lines.append(

@@ -44,11 +44,12 @@ class Task:
 
     def state(self, row: str) -> RowState:
         """What the softmax keeps of a row; probabilities are stored as the second dot reads them."""
-        b, blocks = self.frame.b, self.blocks
-        start = b.op(f"arith.muli {row}, {b.index(blocks.keys * 4)} : i64")
+        b = self.frame.b
+        start = b.op(f"arith.muli {row}, {b.index(self.blocks.plan.keys * 4)} : i64")
         scores = address(b, self.buffer("scores", "i8"), start)
         maximum, total, scale = (address(b, self.buffer(name), row) for name in ("maxima", "sums", "scales"))
-        return RowState(scores, maximum, total, scale, blocks.keys, blocks.probability.element, blocks.second.form.left)
+        blocks = self.blocks
+        return RowState(scores, maximum, total, scale, blocks.plan.keys, blocks.probability.element, blocks.second.form.left)
 
 
 def share(frame: Frame, number: str, whole: str, parts: str) -> tuple[str, str]:
@@ -94,7 +95,8 @@ def each_row(
     b, e = task.frame.b, task.frame.emitter
     place, pointers, k_step = names
     row_name, start_name = e.name("row"), e.name("start")
-    number, start = (e.space.variable(name, Dim.of(task.blocks.block)) for name in (row_name, start_name))
+    most = Dim.of(task.blocks.plan.rows)
+    number, start = e.space.variable(row_name, most), e.space.variable(start_name, most)
     with strips(task.frame.b, gemm, columns, panel.pointer) as (strip, moved), _tiles(task) as (low, count):
         array = b.op(f"llvm.getelementptr {task.places[pointers]}[{low}] : (!llvm.ptr, i64) -> !llvm.ptr, !llvm.ptr")
         tile = task.places[place]

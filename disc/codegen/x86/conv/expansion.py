@@ -14,11 +14,12 @@ from disc.codegen.plan.contraction import trace_views
 from disc.codegen.plan.index import ONE, IndexSpace
 from disc.codegen.plan.kernel import Kernel, PackedWeight, Version
 from disc.codegen.x86.conv.window import POINT
-from disc.codegen.x86.conv.window_last import LastWindow, emit_blocks, read_last_window, seen
+from disc.codegen.x86.conv.window_last import LastWindow, emit_blocks, may_slide_last, read_last_window, seen
 from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
-from disc.codegen.x86.gemm.kernels import divide, emit_panel_rows, plan_compute
-from disc.codegen.x86.gemm.plan import PANEL, ROWS, Gemm, micro_kernels, panels
+from disc.codegen.x86.gemm.kernels import divide, emit_panel_rows, read_product
+from disc.codegen.x86.gemm.plan import PANEL, ROWS, Gemm, micro_kernels, panels, product_plan
 from disc.codegen.x86.memory import Buffer, address
+from disc.codegen.x86.plans import ExpansionPlan, WindowLastPlan, check, keep_equal
 from disc.ir.costs import node_cost
 from disc.ir.graph import Body, Node
 from disc.ir.op_table import PRODUCTS
@@ -26,12 +27,14 @@ from disc.shapes import Dim, Truth, dim_max, dim_min
 from disc.targets.target import Target
 from disc.targets.thresholds import ExpansionThresholds
 
+MOST_BYTES = 1 << 26  # of the rows of a product for one band: they lie in scratch
+
 
 @dataclass(frozen=True, eq=False)
 class Expansion:
     """product: the body of the fusion that makes the source, window: that of the convolution, link: its argument for the source.
 
-    joined: both as one, without that argument; slide, gemm, packed: the plans of the parts.
+    joined: both as one, without that argument; slide, gemm, packed: how the parts are read; plan: what was decided.
     """
 
     product: Body
@@ -41,6 +44,7 @@ class Expansion:
     slide: LastWindow
     gemm: Gemm
     packed: PackedWeight
+    plan: ExpansionPlan
 
     @property
     def limits(self) -> ExpansionThresholds:
@@ -54,7 +58,7 @@ class Expansion:
     @property
     def band(self) -> Dim:
         """Output rows of a task, at most."""
-        fits = Dim.of(self.limits.tile_bytes // (PANEL * self.slide.size)) // dim_max(self.slide.columns.size, ONE)
+        fits = Dim.of(self.plan.tile_bytes // (PANEL * self.slide.size)) // dim_max(self.slide.columns.size, ONE)
         return dim_max((fits - self.span) // self.slide.rows.stride + 1, Dim.of(self.limits.least_rows))
 
     @property
@@ -78,7 +82,7 @@ class Expansion:
     @property
     def plane(self) -> Dim:
         """Positions of the tile, which it has for each vector of channels; behind the last row as many as blocks read beyond theirs."""
-        height, width = self.slide.block
+        height, width = self.slide.plan.rows, self.slide.plan.columns
         return (self.tile_rows + height * self.slide.rows.stride) * self.pitch + seen(self.slide.columns, width)
 
     @property
@@ -105,9 +109,9 @@ class Link:
     argument: int
 
 
-def read_link(space: IndexSpace, body: Body, target: Target) -> Link | None:
-    """The depthwise convolution that a fusion is about, where its source is an argument; None otherwise."""
-    slide = read_last_window(space, body, target)
+def read_link(space: IndexSpace, body: Body, target: Target, plan: WindowLastPlan | None = None) -> Link | None:
+    """The depthwise convolution that a fusion is about, where its source is an argument; None otherwise. plan: of its window."""
+    slide = read_last_window(space, body, target, plan)
     if slide is None or slide.kernel is None or slide.rows is POINT:
         return None
     source = slide.source
@@ -116,8 +120,11 @@ def read_link(space: IndexSpace, body: Body, target: Target) -> Link | None:
     return Link(body, slide, body.arguments.index(source)) if source in body.arguments else None
 
 
-def read_expansion(space: IndexSpace, product: Body, link: Link, target: Target, weights: frozenset[Node]) -> Expansion | None:
-    """The plan for two fusions, the first of which makes the linked argument of the second and nothing else; None where they stay apart."""
+def read_expansion(
+    space: IndexSpace, product: Body, link: Link, target: Target, weights: frozenset[Node], plan: ExpansionPlan | None = None
+) -> Expansion | None:
+    """Two fusions, the first of which makes the linked argument of the second and nothing else; None where they stay apart. plan: None =
+    the one that they should have."""
     window, slide, source = link.window, link.slide, link.window.arguments[link.argument]
     dots = [node for node in product.nodes if node.op in PRODUCTS]
     if len(product.yields) != 1 or [node.op for node in dots] != ["stablehlo.dot_general"]:
@@ -126,7 +133,7 @@ def read_expansion(space: IndexSpace, product: Body, link: Link, target: Target,
         return None
     if any(node.element != "f32" for node in (*product.yields, dots[0], *dots[0].operands[:2], slide.source)):
         return None
-    gemm, packed = plan_compute(space, product, dots[0], target, weights)
+    gemm, packed = read_product(space, product, target, weights, plan.product if plan is not None else None)
     c, result = gemm.contraction, product.yields[0]
     positions = slide.images * slide.rows.size * slide.columns.size
     if packed is None or gemm.left is None or c.batch != ONE or c.n != slide.channels or result.dims[-1] != c.n:
@@ -135,7 +142,8 @@ def read_expansion(space: IndexSpace, product: Body, link: Link, target: Target,
         return None
     arguments = (*product.arguments, *(each for each in window.arguments if each is not source))
     joined = Body(arguments, (*product.nodes, *window.nodes), window.yields)
-    return Expansion(product, window, source, joined, slide, gemm, packed)
+    plan = plan or ExpansionPlan(link.argument, product_plan(gemm), slide.plan, target.thresholds.expansion.tile_bytes)
+    return Expansion(product, window, source, joined, slide, gemm, packed, plan)
 
 
 def _reads_rows(space: IndexSpace, slide: LastWindow, source: Node) -> bool:
@@ -146,6 +154,13 @@ def _reads_rows(space: IndexSpace, slide: LastWindow, source: Node) -> bool:
     traced = trace_views(space, slide.source, slide.at(image, row, column, channel), frozenset({source}))
     expected = ((image * slide.rows.size + row) * slide.columns.size + column) * slide.channels + channel
     return traced is not None and traced[0] is source and space.env.equal(traced[1], expected) is Truth.YES
+
+
+def may_expand(found: Expansion, plan: ExpansionPlan) -> None:
+    """Raises IllegalPlan for a plan that the two fusions cannot have. found: them as they should be."""
+    may_slide_last(plan.window)
+    keep_equal(plan, found.plan, "link", "product")
+    check(0 < plan.tile_bytes <= MOST_BYTES, "tile_bytes", f"must be up to {MOST_BYTES}")
 
 
 def emit_expansion(name: str, space: IndexSpace, plan: Expansion) -> Kernel:
@@ -159,7 +174,7 @@ def emit_expansion(name: str, space: IndexSpace, plan: Expansion) -> Kernel:
     cost = cost + target.thresholds.task_cycles
     notes = (
         f"a product of matrices and a depthwise convolution of {slide.taps} taps: bands of rows of the product stay in L2, up to "
-        f"{plan.limits.tile_bytes >> 10} KiB of {PANEL} channels, and are not written out; rows at the edges of bands are computed twice",
+        f"{plan.plan.tile_bytes >> 10} KiB of {PANEL} channels, and are not written out; rows at the edges of bands are computed twice",
         f"tiles of up to {ROWS} rows x {plan.gemm.vectors} vectors of {plan.gemm.lanes}; B packed ahead of time; epilogue cost {work}",
     )
     return Kernel(

@@ -13,6 +13,7 @@ from disc.codegen.x86.conv.taps import ENTRY, TABLE_ROWS, Taps
 from disc.codegen.x86.gemm.forms import Form, choose_form
 from disc.codegen.x86.gemm.patches import Patches, read_patches
 from disc.codegen.x86.gemm.plan import PANEL
+from disc.codegen.x86.plans import IndirectPlan, check, keep_equal
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim
@@ -20,7 +21,10 @@ from disc.speculation.policy import panel_columns
 from disc.targets.target import Target
 from disc.targets.thresholds import IndirectThresholds
 
+MOST_ROWS = 960  # of a task: their sums lie in scratch
 ELEMENTS = (("f32", "f32", "f32"), ("f64", "f64", "f64"), ("f32", "bf16", "bf16"))  # of the result, the source and the kernel
+
+_UNDECIDED = IndirectPlan("", 0, 0, 0, 0, "")
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Indirect:
 
     form: of the products, bf16 in pairs that a run holds whole; base: where (image gb, position 0) starts, in elements, that of group gg
     where there are several; columns: output channels of all groups; positions: outputs of one image; lanes: of a vector of columns;
-    group: output channels of one, 0 for a dense convolution; offset: bytes before the panels in the packed weight.
+    plan: what was decided; group: output channels of one, 0 for a dense convolution; offset: bytes before the panels in the packed weight.
     """
 
     target: Target
@@ -63,6 +67,7 @@ class Indirect:
     result: Callable[[Dim, Dim, Dim], Index]
     packed: PackedWeight
     lanes: int
+    plan: IndirectPlan
     group: int = 0
     offset: int = 0
 
@@ -134,11 +139,8 @@ class Indirect:
 
     @property
     def chunk(self) -> int:
-        """Taps of a chunk; the chunks are about equal."""
-        whole = self.tap_bytes * self.taps <= self.limits.panel_bytes
-        most = self.taps if whole else max(self.limits.chunk_bytes // self.tap_bytes, 1)
-        count = -(-self.taps // most)
-        return -(-self.taps // count)
+        """Taps of a chunk."""
+        return self.plan.taps
 
     @property
     def chunks(self) -> int:
@@ -147,7 +149,7 @@ class Indirect:
     @property
     def row_block(self) -> int:
         """Rows of a task at most."""
-        return self.limits.chunked_block if self.chunks > 1 else self.limits.block
+        return self.plan.rows
 
     @property
     def tile_rows(self) -> int:
@@ -199,7 +201,7 @@ class Indirect:
     @property
     def panels_first(self) -> bool:
         """Do the panels of one row block follow each other? Then the source and the result are gone through once."""
-        return self.taps * self.tap_bytes * self.panels <= self.limits.panel_bytes
+        return self.plan.order == "panels"
 
     def micro(self, rows: int, vectors: int) -> Taps:
         """The micro-kernel of a tile."""
@@ -218,8 +220,35 @@ class Indirect:
         return tuple(sorted({-(-width // self.lanes) for width in widths}))
 
 
-def read_indirect(space: IndexSpace, body: Body, target: Target, weights: frozenset[Node]) -> Indirect | None:
-    """The convolution of a compute fusion, where it is channels last throughout with a constant kernel; None otherwise."""
+def read_indirect(
+    space: IndexSpace, body: Body, target: Target, weights: frozenset[Node], plan: IndirectPlan | None = None
+) -> Indirect | None:
+    """The convolution of a compute fusion, where it is channels last throughout with a constant kernel; None otherwise. plan: None = the
+    one that it should have."""
+    found = _read(space, body, target, weights)
+    return None if found is None else replace(found, plan=plan or _plan(found))
+
+
+def _plan(found: Indirect) -> IndirectPlan:
+    """A panel that stays in L2 is multiplied as a whole, a larger one chunk by chunk, of about equal numbers of taps. Where all panels stay
+    there the source and the result are gone through once, panel by panel for the same rows."""
+    limits, size = found.limits, found.tap_bytes * found.taps
+    most = found.taps if size <= limits.panel_bytes else max(limits.chunk_bytes // found.tap_bytes, 1)
+    taps = -(-found.taps // -(-found.taps // most))
+    order = "panels" if size * found.panels <= limits.panel_bytes else "rows"
+    rows = limits.chunked_block if taps < found.taps else limits.block
+    return IndirectPlan(found.form.name, found.packed.columns, found.lanes, taps, rows, order)
+
+
+def may_be_indirect(found: Indirect, plan: IndirectPlan) -> None:
+    """Raises IllegalPlan for a plan that the convolution cannot have."""
+    keep_equal(plan, _plan(found), "form", "panel", "lanes")
+    check(1 <= plan.taps <= found.taps, "taps", f"must be from 1 to {found.taps}")
+    check(0 < plan.rows <= MOST_ROWS and plan.rows % TABLE_ROWS == 0, "rows", f"must be a multiple of {TABLE_ROWS} up to {MOST_ROWS}")
+    check(plan.order in ("panels", "rows"), "order", "must be panels or rows")
+
+
+def _read(space: IndexSpace, body: Body, target: Target, weights: frozenset[Node]) -> Indirect | None:
     node = next((each for each in body.nodes if each.op == "stablehlo.convolution"), None)
     if node is None or (node.element, *(each.element for each in node.operands)) not in ELEMENTS:
         return None
@@ -243,7 +272,7 @@ def read_indirect(space: IndexSpace, body: Body, target: Target, weights: frozen
     packed = PackedWeight(body.arguments.index(kernel), contraction.k.const, columns, columns, 1, 0, panel, form.group)
     return Indirect(
         target, node, form, patches.leaf, patches.base, runs, columns, contraction.batch, contraction.n, contraction.result, packed,
-        target.lanes,
+        target.lanes, _UNDECIDED,
     )  # fmt: skip
 
 
@@ -271,7 +300,7 @@ def _read_groups(space: IndexSpace, body: Body, contraction: Contraction, form: 
     result = contraction.result
     return Indirect(
         target, node, form, patches.leaf, patches.base, runs, columns, images, contraction.n,
-        lambda image, column, position: result(image * groups, column, position), packed, lanes, outputs.const,
+        lambda image, column, position: result(image * groups, column, position), packed, lanes, _UNDECIDED, outputs.const,
     )  # fmt: skip
 
 

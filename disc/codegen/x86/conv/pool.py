@@ -26,17 +26,13 @@ def emit_pool(name: str, body: Body, space: IndexSpace, window: Window) -> Kerne
     symbols, target = body_symbols(space, body), window.target
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target, lambda frame: _Pool(frame, window, body).emit())
     taps = window.rows.window * window.columns.window
-    notes = (f"window kernel: {_block(window)} rows at a time, first the {window.rows.window} lines of a window, then its columns",)
+    notes = (f"window kernel: {window.block} rows at a time, first the {window.rows.window} lines of a window, then its columns",)
     return Kernel(
         name, "loop", (Version(f"{name}_v0"),), symbols, window.planes * bands(window),
-        window.cost, _pitch(window, target.lanes) * (_block(window) * ELEMENT_BYTES[window.element]),
+        window.cost, _pitch(window, target.lanes) * (window.block * ELEMENT_BYTES[window.element]),
         source, kernel_lines(body), kernel_ops(body), notes,
         flops=window.planes * window.rows.out * window.columns.out * (2 * taps), bytes=traffic(space, body),
     )  # fmt: skip
-
-
-def _block(window: Window) -> int:
-    return 1 if window.rows is POINT else window.target.thresholds.window.pool_rows
 
 
 def _pitch(window: Window, lanes: int) -> Dim:
@@ -58,7 +54,7 @@ class _Pool:
     @property
     def block(self) -> int:
         """Output rows at a time."""
-        return _block(self.window)
+        return self.window.block
 
     @property
     def pitch(self) -> Dim:

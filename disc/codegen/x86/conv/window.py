@@ -8,7 +8,7 @@ rows accumulate in registers: a loaded vector serves all rows of the block that 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from disc.codegen.mlir.builder import register_element
 from disc.codegen.plan.contraction import WindowAxis, forward_indices, read_contraction
@@ -17,14 +17,18 @@ from disc.codegen.plan.kernel import Kernel, Version
 from disc.codegen.x86.emit import Predicate
 from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, traffic
 from disc.codegen.x86.memory import Buffer, address, prefetch
+from disc.codegen.x86.plans import DepthwisePlan, PoolPlan, check
 from disc.ir.graph import Body, Node
 from disc.ir.reducers import IN_ORDER
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim
 from disc.targets.target import Target
 
+MOST_ROWS = 32  # of a block: their code is unrolled
 ELEMENTS = ("f32", "f64", "i32", "i64")
 POINT = WindowAxis(ONE, ONE, 1, 1, 1, 0)  # the missing axis of a one-dimensional window
+
+_UNDECIDED = DepthwisePlan(0, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +36,7 @@ class Window:
     """A value whose element (plane, row, column) combines a window of its source's plane.
 
     source_at, result_at: indices in the source and in the node of (plane, row, column). kernel_at: the index in the kernel of (plane, tap)
-    for a depthwise convolution, None for a pool, whose body combines and whose initial value fills the padding.
+    for a depthwise convolution, None for a pool, whose body combines and whose initial value fills the padding. plan: what was decided.
     """
 
     target: Target
@@ -44,6 +48,7 @@ class Window:
     source_at: Callable[[Dim, Dim, Dim], Index]
     result_at: Callable[[Dim, Dim, Dim], Index]
     kernel_at: Callable[[Dim, int], Index] | None = None
+    plan: DepthwisePlan | PoolPlan = _UNDECIDED
 
     @property
     def element(self) -> str:
@@ -51,16 +56,13 @@ class Window:
 
     @property
     def band(self) -> int:
-        """Output rows of a task. A depthwise convolution copies small bands where it can: with what is prefetched they stay in L1."""
-        again = (self.rows.window - 1) * self.rows.dilation + 1 - self.rows.stride
-        limits = self.target.thresholds.window
-        fitting = (rows for rows in limits.bands if self.kernel_at is not None and rows * self.rows.stride >= limits.least_part * again)
-        return next(fitting, limits.bands[-1])
+        """Output rows of a task."""
+        return self.plan.band
 
     @property
     def block(self) -> int:
-        """Output rows whose sums are in registers."""
-        return self.target.thresholds.window.rows
+        """Output rows of a block of accumulators."""
+        return self.plan.rows
 
     @property
     def cost(self) -> Dim:
@@ -93,8 +95,9 @@ class Window:
         return (rows - 1) * self.rows.stride + (self.rows.window - 1) * self.rows.dilation + 1
 
 
-def read_window(space: IndexSpace, body: Body, target: Target) -> Window | None:
-    """The window of a fusion around one pool or depthwise convolution; None where another path must take it."""
+def read_window(space: IndexSpace, body: Body, target: Target, plan: DepthwisePlan | PoolPlan | None = None) -> Window | None:
+    """The window of a fusion around one pool or depthwise convolution; None where another path must take it. plan: None = the one that it
+    should have."""
     found = [node for node in body.nodes if node.op in ("stablehlo.reduce_window", "stablehlo.convolution", "stablehlo.reduce")]
     if len(found) != 1 or found[0].op == "stablehlo.reduce":
         return None
@@ -105,7 +108,27 @@ def read_window(space: IndexSpace, body: Body, target: Target) -> Window | None:
     for name, extent in (("gb", window.planes), ("wy", window.rows.out), ("wx", window.columns.out)):
         space.variable(name, extent)
     at = window.result_at(Dim.symbol("gb"), Dim.symbol("wy"), Dim.symbol("wx"))
-    return window if all(root in forward_indices(space, body, window.node, at) for root in body.yields) else None
+    if not all(root in forward_indices(space, body, window.node, at) for root in body.yields):
+        return None
+    return replace(window, plan=plan or _plan(window))
+
+
+def _plan(window: Window) -> DepthwisePlan | PoolPlan:
+    """A depthwise convolution copies small bands where it can: with what is prefetched they stay in L1."""
+    limits = window.target.thresholds.window
+    if window.kernel_at is None:
+        return PoolPlan(limits.bands[-1], 1 if window.rows is POINT else limits.pool_rows)
+    again = (window.rows.window - 1) * window.rows.dilation + 1 - window.rows.stride
+    fitting = (rows for rows in limits.bands if rows * window.rows.stride >= limits.least_part * again)
+    return DepthwisePlan(next(fitting, limits.bands[-1]), limits.rows)
+
+
+def may_slide(window: Window, plan: DepthwisePlan | PoolPlan) -> None:
+    """Raises IllegalPlan for a plan that the window cannot have."""
+    kind = PoolPlan if window.kernel_at is None else DepthwisePlan
+    check(isinstance(plan, kind), "", f"the window is that of a {kind.name}")
+    check(1 <= plan.rows <= MOST_ROWS, "rows", f"must be from 1 to {MOST_ROWS}")
+    check(plan.band >= plan.rows and plan.band % plan.rows == 0, "band", "must be a multiple of rows")
 
 
 def _read_depthwise(space: IndexSpace, node: Node, target: Target) -> Window | None:

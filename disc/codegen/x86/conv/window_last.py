@@ -16,11 +16,14 @@ from disc.codegen.x86.conv.window import ELEMENTS, POINT, combine, pool_axes
 from disc.codegen.x86.emit import Predicate
 from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, traffic
 from disc.codegen.x86.memory import Buffer, address
+from disc.codegen.x86.plans import WindowLastPlan, check
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim
 from disc.targets.target import Target
 from disc.targets.thresholds import WindowThresholds
+
+MOST_SUMS = 64  # accumulators of a block: their code is unrolled
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +31,7 @@ class LastWindow:
     """A window over the rows and columns of [image, row, column, channel] or the columns of [image, column, channel] (rows is POINT).
 
     kernel: of a depthwise convolution, [row, column, 1, channel]; None for a pool, whose body combines and whose initial value fills.
+    plan: what was decided.
     """
 
     target: Target
@@ -35,6 +39,7 @@ class LastWindow:
     rows: WindowAxis
     columns: WindowAxis
     kernel: Node | None
+    plan: WindowLastPlan
 
     @property
     def lanes(self) -> int:
@@ -43,11 +48,6 @@ class LastWindow:
     @property
     def limits(self) -> WindowThresholds:
         return self.target.thresholds.window
-
-    @property
-    def block(self) -> tuple[int, int]:
-        """Output rows and columns whose sums are in registers."""
-        return self.limits.last_rows, self.limits.last_columns
 
     @property
     def source(self) -> Node:
@@ -76,18 +76,17 @@ class LastWindow:
     @property
     def pitch(self) -> int:
         """Source columns of a strip."""
-        return seen(self.columns, self.limits.last_strip)
+        return seen(self.columns, self.plan.strip)
 
     @property
     def tile_offset(self) -> int:
         """Where a block's results start in scratch, in bytes: behind the copied strip."""
-        return seen(self.rows, self.limits.last_band) * self.pitch * self.lanes * self.size
+        return seen(self.rows, self.plan.band) * self.pitch * self.lanes * self.size
 
     @property
     def scratch(self) -> int:
         """Bytes: the copied strip, the results of a block."""
-        height, width = self.block
-        return self.tile_offset + (height * width + 1) * self.lanes * self.size
+        return self.tile_offset + (self.plan.rows * self.plan.columns + 1) * self.lanes * self.size
 
     def at(self, image: Dim, row: Dim, column: Dim, channel: Dim) -> Index:
         """The index of a position in the source or the result."""
@@ -104,14 +103,17 @@ def seen(axis: WindowAxis, outputs: int) -> int:
     return (outputs - 1) * axis.stride + (axis.window - 1) * axis.dilation + 1
 
 
-def read_last_window(space: IndexSpace, body: Body, target: Target) -> LastWindow | None:
-    """The window of a fusion around one pool or depthwise convolution of channels-last values; None where another path must take it."""
+def read_last_window(space: IndexSpace, body: Body, target: Target, plan: WindowLastPlan | None = None) -> LastWindow | None:
+    """The window of a fusion around one pool or depthwise convolution of channels-last values; None where another path must take it. plan:
+    None = the one that it should have."""
     found = [node for node in body.nodes if node.op in ("stablehlo.reduce_window", "stablehlo.convolution", "stablehlo.reduce")]
     if len(found) != 1 or found[0].op == "stablehlo.reduce" or len(found[0].dims) not in (3, 4):
         return None
     node = found[0]
-    window = _read_pool(node, target) if node.op == "stablehlo.reduce_window" else _read_depthwise(node, target)
-    if window is None or window.element not in ELEMENTS or window.taps > window.limits.most_taps:
+    limits = target.thresholds.window
+    plan = plan or WindowLastPlan(limits.last_band, limits.last_strip, limits.last_rows, limits.last_columns)
+    window = _read_pool(node, target, plan) if node.op == "stablehlo.reduce_window" else _read_depthwise(node, target, plan)
+    if window is None or window.element not in ELEMENTS or window.taps > limits.most_taps:
         return None
     if not window.channels.is_const or window.channels.const < window.limits.last_channels:
         return None
@@ -126,7 +128,14 @@ def _symbols(window: LastWindow) -> Index:
     return window.at(*(Dim.symbol(name) for name in ("wi", "wy", "wx", "wc")))
 
 
-def _read_depthwise(node: Node, target: Target) -> LastWindow | None:
+def may_slide_last(plan: WindowLastPlan) -> None:
+    """Raises IllegalPlan for a plan that no window can have."""
+    check(1 <= plan.rows * plan.columns <= MOST_SUMS, "rows", f"times columns must be from 1 to {MOST_SUMS}")
+    check(plan.band >= plan.rows and plan.band % plan.rows == 0, "band", "must be a multiple of rows")
+    check(plan.strip >= plan.columns and plan.strip % plan.columns == 0, "strip", "must be a multiple of columns")
+
+
+def _read_depthwise(node: Node, target: Target, plan: WindowLastPlan) -> LastWindow | None:
     numbers = node.attrs["dimension_numbers"]
     assert isinstance(numbers, dict)
     source, kernel = node.operands
@@ -154,14 +163,14 @@ def _read_depthwise(node: Node, target: Target) -> LastWindow | None:
         WindowAxis(source.dims[place], node.dims[place], windows[axis].const, strides[axis], dilations[axis], low[axis])
         for axis, place in enumerate(spatial)
     ]
-    return LastWindow(target, node, axes[0] if rank == 4 else POINT, axes[-1], kernel)
+    return LastWindow(target, node, axes[0] if rank == 4 else POINT, axes[-1], kernel, plan)
 
 
-def _read_pool(node: Node, target: Target) -> LastWindow | None:
+def _read_pool(node: Node, target: Target, plan: WindowLastPlan) -> LastWindow | None:
     axes = pool_axes(node)
     if axes is None or any((axis.window, axis.stride, axis.low) != (1, 1, 0) or axis.size != axis.out for axis in (axes[0], axes[-1])):
         return None
-    return LastWindow(target, node, axes[1] if len(axes) == 4 else POINT, axes[-2], None)
+    return LastWindow(target, node, axes[1] if len(axes) == 4 else POINT, axes[-2], None, plan)
 
 
 def emit_last_window(name: str, body: Body, space: IndexSpace, window: LastWindow) -> Kernel:
@@ -169,11 +178,11 @@ def emit_last_window(name: str, body: Body, space: IndexSpace, window: LastWindo
     symbols, limits = body_symbols(space, body), window.limits
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, window.target, lambda frame: _emit(frame, window, body))
     count = window.images * window.rows.out * window.columns.out * window.channels
-    rows, columns = window.block
-    steps = limits.last_band * window.taps // limits.last_steps_per_cycle
+    plan = window.plan
+    steps = plan.band * window.taps // limits.last_steps_per_cycle
     notes = (
-        f"window kernel, channels last: bands of {limits.last_band} rows and strips of {limits.last_strip} columns copied padded, "
-        f"blocks of {rows}x{columns} positions, {window.taps} taps unrolled",
+        f"window kernel, channels last: bands of {plan.band} rows and strips of {plan.strip} columns copied padded, "
+        f"blocks of {plan.rows}x{plan.columns} positions, {window.taps} taps unrolled",
     )
     return Kernel(
         name, "compute" if window.kernel is not None else "loop", (Version(f"{name}_v0"),), symbols,
@@ -184,8 +193,7 @@ def emit_last_window(name: str, body: Body, space: IndexSpace, window: LastWindo
 
 
 def _bands(window: LastWindow) -> Dim:
-    band = window.limits.last_band
-    return (window.rows.out + (band - 1)) // band
+    return (window.rows.out + (window.plan.band - 1)) // window.plan.band
 
 
 def _vectors(window: LastWindow) -> int:
@@ -196,7 +204,7 @@ def _vectors(window: LastWindow) -> int:
 
 
 def _emit(frame: Frame, window: LastWindow, body: Body) -> None:
-    b, e, limits = frame.b, frame.emitter, window.limits
+    b, e = frame.b, frame.emitter
     vectors, bands = b.index(_vectors(window)), b.scalar(_bands(window))
     with b.loop(frame.begin, frame.end, b.index(1)) as task:
         outer = b.op(f"arith.divui {task.index}, {vectors} : i64")
@@ -204,18 +212,18 @@ def _emit(frame: Frame, window: LastWindow, body: Body) -> None:
         channel = b.op(f"arith.muli {channel}, {b.index(b.lanes)} : i64")
         image = b.op(f"arith.divui {outer}, {bands} : i64")
         band = b.op(f"arith.subi {outer}, {b.op(f'arith.muli {image}, {bands} : i64')} : i64")
-        top = b.op(f"arith.muli {band}, {b.index(limits.last_band)} : i64")
+        top = b.op(f"arith.muli {band}, {b.index(window.plan.band)} : i64")
         mask: str | None = None
         if window.channels.const % b.lanes:
             mask = e.tail_mask(b.op(f"arith.subi {b.scalar(window.channels)}, {channel} : i64"))
-        rows = b.op(f"arith.minsi {b.op(f'arith.subi {b.scalar(window.rows.out)}, {top} : i64')}, {b.index(limits.last_band)} : i64")
+        rows = b.op(f"arith.minsi {b.op(f'arith.subi {b.scalar(window.rows.out)}, {top} : i64')}, {b.index(window.plan.band)} : i64")
         with (
             e.bind("wi", image),
             e.bind("wc", channel, lane=True, mask=mask, aligned=True),
-            b.loop(b.index(0), b.scalar(window.columns.out), b.index(limits.last_strip)) as strip,
+            b.loop(b.index(0), b.scalar(window.columns.out), b.index(window.plan.strip)) as strip,
         ):
             left = b.op(f"arith.subi {b.scalar(window.columns.out)}, {strip.index} : i64")
-            columns = b.op(f"arith.minsi {left}, {b.index(limits.last_strip)} : i64")
+            columns = b.op(f"arith.minsi {left}, {b.index(window.plan.strip)} : i64")
             _emit_strip(frame, window, body, (top, rows), (strip.index, columns))
 
 
@@ -235,7 +243,7 @@ def emit_blocks(
     blocks beyond the last position read is never stored.
     """
     b = frame.b
-    height, width = window.block
+    height, width = window.plan.rows, window.plan.columns
     tile = Buffer(address(b, Buffer(frame.scratch, (), "i8"), b.index(window.tile_offset)), (), window.element)
     with (
         b.loop(b.index(0), rows[1], b.index(height)) as row,
@@ -312,7 +320,7 @@ def _fill(frame: Frame, window: LastWindow) -> str:
 def _block(frame: Frame, window: LastWindow, source: tuple[str, str], top: str, left: str) -> list[str]:
     """The results of a block of positions, row by row; `top`, `left`: its first position; source as in `emit_blocks`."""
     b, e = frame.b, frame.emitter
-    height, width = window.block
+    height, width = window.plan.rows, window.plan.columns
     rows, columns = window.rows, window.columns
     vector = b.vec(window.element)
     place = b.op(f"arith.muli {b.op(f'arith.muli {top}, {b.index(rows.stride)} : i64')}, {source[1]} : i64")
@@ -354,7 +362,7 @@ def _epilogue(frame: Frame, window: LastWindow, body: Body, tile: Buffer, rows: 
     """Stores `rows` x `columns` = (first, count) positions of every root, the window's values taken from the tile."""
     b, e = frame.b, frame.emitter
     with b.loop(b.index(0), rows[1], b.index(1)) as row, e.bind("wy", b.op(f"arith.addi {rows[0]}, {row.index} : i64")):
-        line = b.op(f"arith.muli {row.index}, {b.index(window.block[1] * b.lanes)} : i64")
+        line = b.op(f"arith.muli {row.index}, {b.index(window.plan.columns * b.lanes)} : i64")
         with (
             b.loop(b.index(0), columns[1], b.index(1)) as column,
             e.bind("wx", b.op(f"arith.addi {columns[0]}, {column.index} : i64")),

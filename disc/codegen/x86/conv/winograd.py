@@ -34,7 +34,7 @@ def emit_winograd(name: str, body: Body, space: IndexSpace, plan: Winograd) -> K
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, direct.target, lambda frame: _emit(frame, plan, body))
     macs = direct.rows * (direct.columns * plan.packed.k)
     work = sum(node_cost(root) for root in body.yields)
-    outputs, enough = plan.least, plan.enough
+    outputs, enough = plan.plan.least, plan.plan.enough
     saved = f"{plan.products} multiplications for the {9 * plan.tile**2} that flops counts"
     notes = (
         f"Winograd F({size}, 3x3): {saved}, so a share of the limit may exceed 100 %",

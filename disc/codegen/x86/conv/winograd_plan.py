@@ -8,26 +8,32 @@ from disc.codegen.plan.kernel import PackedWeight
 from disc.codegen.x86.conv.indirect_plan import Indirect, TapAxis
 from disc.codegen.x86.conv.taps import ENTRY
 from disc.codegen.x86.gemm.plan import PANEL, ROWS
+from disc.codegen.x86.plans import WinogradPlan, check
 from disc.shapes import Dim, dim_max, dim_min
 from disc.targets.thresholds import WinogradThresholds, WinogradTile
+
+SIZES = (2, 4)  # of tiles, whose transforms there are
+MOST_BLOCK = 600  # tiles of a task: their patches and products lie in scratch
 
 
 @dataclass(frozen=True, eq=False)
 class Winograd:
     """A 3x3 convolution by strides of 1, channels last, in tiles of `tile` x `tile` outputs.
 
-    direct: the same convolution through a table of addresses; it computes what has few outputs: less than `least` in a tile, or than
-    `enough` beyond those. axes: down and across the image.
-    packed: panels of the transformed weights, then those that `direct` reads.
+    direct: the same convolution through a table of addresses; it computes what has few outputs. axes: down and across the image.
+    packed: panels of the transformed weights, then those that `direct` reads; plan: what was decided.
     """
 
     direct: Indirect
-    tile: int
-    least: int
-    enough: int
     channels: int
     axes: tuple[TapAxis, TapAxis]
     packed: PackedWeight
+    plan: WinogradPlan
+
+    @property
+    def tile(self) -> int:
+        """Outputs of a tile along one axis."""
+        return self.plan.tile
 
     @property
     def patch(self) -> int:
@@ -63,11 +69,8 @@ class Winograd:
 
     @property
     def block(self) -> int:
-        """Tiles of a task at most: a multiple of the rows that a micro-kernel takes."""
-        limits = self.direct.target.thresholds.winograd
-        if self.transformed_bytes <= limits.resident_bytes:
-            return limits.resident_block
-        return max(limits.block_bytes // (self.products * (self.channels + PANEL) * 4) // ROWS, 1) * ROWS
+        """Tiles of a task at most."""
+        return self.plan.block
 
     @property
     def blocks(self) -> Dim:
@@ -76,7 +79,7 @@ class Winograd:
     @property
     def pays(self) -> Dim:
         """1 where there are outputs enough, 0 where `direct` computes them."""
-        return dim_min(dim_max(self.direct.rows - self.tiles * self.least, Dim.of(0)) // self.enough, Dim.of(1))
+        return dim_min(dim_max(self.direct.rows - self.tiles * self.plan.least, Dim.of(0)) // self.plan.enough, Dim.of(1))
 
     @property
     def tasks(self) -> Dim:
@@ -120,21 +123,47 @@ class Winograd:
         return max(self.products_offset + self.products * self.products_step + 64, self.direct.scratch)
 
 
-def read_winograd(direct: Indirect) -> Winograd | None:
-    """The plan for a convolution of f32 where it may be faster; None otherwise. The same for every ISA level, since all share weights."""
+def read_winograd(direct: Indirect, plan: WinogradPlan | None = None) -> Winograd | None:
+    """A convolution of f32 in tiles; None where it cannot be, or, without a plan, where it should not be."""
+    if not may_be_tiled(direct):
+        return None
+    if plan is not None:
+        return _of_tiles(direct, plan)
+    tile = _tile(direct.packed.k // 9, direct.columns, direct.target.thresholds.winograd)
+    if tile is None:
+        return None
+    found = _of_tiles(direct, WinogradPlan(tile.size, 0, tile.least, tile.enough, direct.plan))
+    return None if found.pays == Dim.of(0) else replace(found, plan=replace(found.plan, block=_block(found)))
+
+
+def may_be_tiled(direct: Indirect) -> bool:
+    """True for a 3x3 convolution of f32 by strides of 1 over whole vectors of channels."""
     axes = direct.runs.axes
-    if direct.form.name != "f32" or len(axes) != 2 or direct.group:
-        return None
-    if any((axis.window.window, axis.window.stride, axis.window.dilation) != (3, 1, 1) for axis in axes):
-        return None
-    channels = direct.packed.k // 9
-    tile = _tile(channels, direct.columns, direct.target.thresholds.winograd)
-    if tile is None or channels % 16:
-        return None
-    packed = replace(direct.packed, tile=tile.size)
-    plan = Winograd(direct, tile.size, tile.least, tile.enough, channels, (axes[0], axes[1]), packed)
-    plan = replace(plan, direct=replace(direct, packed=packed, offset=plan.transformed_bytes))
-    return plan if plan.pays != Dim.of(0) else None
+    if direct.form.name != "f32" or len(axes) != 2 or direct.group or direct.packed.k // 9 % 16:
+        return False
+    return all((axis.window.window, axis.window.stride, axis.window.dilation) == (3, 1, 1) for axis in axes)
+
+
+def may_be_winograd(plan: WinogradPlan) -> None:
+    """Raises IllegalPlan for a plan that no convolution can have."""
+    check(plan.tile in SIZES, "tile", f"must be {' or '.join(map(str, SIZES))}")
+    check(0 < plan.block <= MOST_BLOCK and plan.block % ROWS == 0, "block", f"must be a multiple of {ROWS} up to {MOST_BLOCK}")
+    check(plan.least >= 0, "least", "must be at least 0")
+    check(plan.enough > 0, "enough", "must be at least 1")
+
+
+def _of_tiles(direct: Indirect, plan: WinogradPlan) -> Winograd:
+    axes, packed = direct.runs.axes, replace(direct.packed, tile=plan.tile)
+    found = Winograd(direct, direct.packed.k // 9, (axes[0], axes[1]), packed, plan)
+    return replace(found, direct=replace(direct, packed=packed, offset=found.transformed_bytes))
+
+
+def _block(found: Winograd) -> int:
+    """Tiles of a task: a multiple of the rows that a micro-kernel takes."""
+    limits = found.direct.target.thresholds.winograd
+    if found.transformed_bytes <= limits.resident_bytes:
+        return limits.resident_block
+    return max(limits.block_bytes // (found.products * (found.channels + PANEL) * 4) // ROWS, 1) * ROWS
 
 
 def _tile(channels: int, columns: int, limits: WinogradThresholds) -> WinogradTile | None:

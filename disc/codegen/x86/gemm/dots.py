@@ -15,7 +15,7 @@ from disc.codegen.mlir.code import Code
 from disc.codegen.plan.index import ONE, split_linear
 from disc.codegen.x86.function import Frame
 from disc.codegen.x86.gemm.micro import MICRO_PREFIX
-from disc.codegen.x86.gemm.plan import Gemm, is_direct, is_transposed
+from disc.codegen.x86.gemm.plan import Gemm, is_transposed
 from disc.codegen.x86.memory import Buffer, address
 from disc.shapes import Dim
 
@@ -27,7 +27,7 @@ def may_dot(gemm: Gemm) -> bool:
     c, limits = gemm.contraction, gemm.target.thresholds.gemm
     if gemm.form.name != "f32" or gemm.lanes != LANES or gemm.right is None or gemm.patches is not None or gemm.packed:
         return False
-    if is_direct(gemm) or not is_transposed(gemm) or key_step(gemm) is None or (c.m.is_const and c.m.const > limits.dot_rows):
+    if gemm.direct or not is_transposed(gemm) or key_step(gemm) is None or (c.m.is_const and c.m.const > limits.dot_rows):
         return False
     whole = c.k.is_const and 0 < c.k.const <= limits.dot_length and c.k.const % LANES == 0
     return whole and (gemm.left is None or gemm.left.k_step == ONE)

@@ -41,7 +41,7 @@ def turned(c: Contraction) -> Contraction:
     """The contraction with A and B exchanged where B is a single column: then A is the matrix that is gone through once."""
     if c.n != ONE or c.m == ONE or c.node.op != "stablehlo.dot_general":
         return c
-    return replace(c, m=c.n, n=c.m, left=c.right, right=c.left, result=lambda batch, m, n: c.result(batch, n, m))
+    return replace(c, m=c.n, n=c.m, left=c.right, right=c.left, result=lambda batch, m, n: c.result(batch, n, m), turned=True)
 
 
 def may_be_few_rows(gemm: Gemm) -> bool:
@@ -57,9 +57,11 @@ def may_be_few_rows(gemm: Gemm) -> bool:
     return _is_across(gemm) or _is_along(gemm)
 
 
-def are_few_rows(gemm: Gemm) -> bool:
-    """True when there are never more."""
-    return gemm.contraction.m.is_const and may_be_few_rows(gemm)
+def directions(gemm: Gemm) -> tuple[str, ...]:
+    """In which of the ways "across" and "along" few rows may be multiplied, the better one first."""
+    if not may_be_few_rows(gemm):
+        return ()
+    return (*(["across"] if _is_across(gemm) else []), *(["along"] if _is_along(gemm) else []))
 
 
 def _heights(gemm: Gemm) -> tuple[int, ...]:
@@ -81,7 +83,7 @@ def _is_along(gemm: Gemm) -> bool:
 def few_rows_note(gemm: Gemm) -> str:
     """For `explain`."""
     count = "one row" if gemm.contraction.m == ONE else f"up to {_heights(gemm)[-1]} rows"
-    return f"{count}: B read in place, {'rows scaled and added' if _is_across(gemm) else 'dot products'}"
+    return f"{count}: B read in place, {'rows scaled and added' if gemm.few == 'across' else 'dot products'}"
 
 
 def few_rows_functions(gemm: Gemm) -> tuple[tuple[str, str], ...]:
@@ -122,7 +124,7 @@ def _store(frame: Frame, epilogue: Epilogue, rows: str, span: str, columns: tupl
 
 def _call(frame: Frame, gemm: Gemm, k_step: str, columns: tuple[str, str]) -> None:
     b, e, c = frame.b, frame.emitter, gemm.contraction
-    step = gemm.right.k_step if gemm.right is not None and _is_across(gemm) else key_step(gemm)
+    step = gemm.right.k_step if gemm.right is not None and gemm.few == "across" else key_step(gemm)
     assert gemm.right is not None and step is not None
     leaf = e.leaves[gemm.right.leaf]
     assert isinstance(leaf, Buffer)
@@ -140,8 +142,7 @@ def _call(frame: Frame, gemm: Gemm, k_step: str, columns: tuple[str, str]) -> No
 
 
 def _name(gemm: Gemm, rows: int) -> str:
-    kind = "across" if _is_across(gemm) else "along"
-    return f"{MICRO_PREFIX}{kind}_{gemm.form.name}_{rows}x{gemm.lanes}"
+    return f"{MICRO_PREFIX}{gemm.few}_{gemm.form.name}_{rows}x{gemm.lanes}"
 
 
 def _source(gemm: Gemm, rows: int) -> str:
@@ -150,7 +151,7 @@ def _source(gemm: Gemm, rows: int) -> str:
     code.line(f"func.func @{_name(gemm, rows)}({signature}) {{")
     code.line(f"%zero = arith.constant dense<0.0> : {code.vector}")
     code.load_rows()
-    (_across if _is_across(gemm) else _along)(code)
+    (_across if gemm.few == "across" else _along)(code)
     code.line("return\n}\n")
     return "\n".join(code.out)
 

@@ -18,7 +18,7 @@ from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel
 from disc.codegen.x86.gemm.epilogue import Epilogue
 from disc.codegen.x86.gemm.few_rows import (
     FEW,
-    are_few_rows,
+    directions,
     emit_few_rows,
     few_rows_functions,
     few_rows_note,
@@ -35,58 +35,109 @@ from disc.codegen.x86.gemm.plan import (
     notes,
     panels,
     plan_gemm,
+    product_plan,
     row_counts,
     share,
     vector_counts,
 )
 from disc.codegen.x86.gemm.split_k import Share, plan_parts, share_of_task
 from disc.codegen.x86.memory import Buffer, address
+from disc.codegen.x86.plans import FewRowsPlan, GemmPlan, ProductPlan, check, read_schedules, tree_plan
 from disc.ir.costs import node_cost
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim
-from disc.speculation.policy import Product, apply_rules
+from disc.speculation.policy import Product, apply_rules, may_split
 from disc.speculation.schedules import SCHEDULE_SYMBOLS
 from disc.speculation.tree import Tree
 from disc.targets.target import Target
 
+MOST_ROWS = 6000  # of a task: their sums may lie in scratch
 
-def emit_compute(name: str, body: Body, space: IndexSpace, target: Target, weights: frozenset[Node], tree: Tree) -> Kernel:
-    """The kernel of a compute fusion; `weights` are the arguments known to be weights, which are packed ahead of time."""
-    node = check_single_dot(body)
-    gemm, packed = plan_compute(space, body, node, target, weights)
+
+def choose_compute(space: IndexSpace, body: Body, target: Target, weights: frozenset[Node], tree: Tree) -> GemmPlan:
+    """The plan that the kernel of a dot or convolution should have; `weights`: the arguments known to be weights."""
+    gemm, _ = _read(space, body, check_single_dot(body), target, weights)
+    pruned = apply_rules(tree, product_of(gemm))
+    few, turned = next(iter(directions(gemm)), "no"), gemm.contraction.turned
+    kind = FewRowsPlan if few != "no" and gemm.contraction.m.is_const else GemmPlan
+    return kind(product_plan(gemm), turned, few, tree_plan(pruned.tree, pruned.split_rows))
+
+
+def may_compute(space: IndexSpace, body: Body, target: Target, weights: frozenset[Node], plan: GemmPlan) -> None:
+    """Raises IllegalPlan for a plan that the dot or convolution cannot have."""
+    gemm, _ = read_compute(space, body, target, weights, plan)
+    ways, fixed = directions(gemm), gemm.contraction.m.is_const
+    if isinstance(plan, FewRowsPlan):
+        check(bool(ways) and fixed, "", f"needs up to {FEW} rows, always, times a B whose rows or columns lie in memory one by one")
+        check(plan.few in ways, "few", f"must be {' or '.join(ways)}")
+    else:
+        ways = ("no",) if fixed else ("no", *ways)
+        check(plan.few in ways, "few", f"must be {' or '.join(ways)}")
+    tree, product = read_schedules(plan.tree), product_of(gemm)
+    for schedule in tree.schedules:
+        check(0 < schedule.rows <= MOST_ROWS and schedule.rows % ROWS == 0, "schedules", f"rows are a multiple of {ROWS} up to {MOST_ROWS}")
+        check(schedule.k > 0 and schedule.parts > 0, "schedules", "k and parts are at least 1")
+        check(schedule.parts == 1 or may_split(product), "schedules", "k of this product cannot be split")
+
+
+def read_compute(
+    space: IndexSpace, body: Body, target: Target, weights: frozenset[Node], plan: GemmPlan
+) -> tuple[Gemm, PackedWeight | None]:
+    """The product of a plan. Raises IllegalPlan where its operands cannot be read so."""
+    gemm, packed = _read(space, body, check_single_dot(body), target, weights, plan)
+    gemm.few = plan.few
+    return gemm, packed
+
+
+def emit_compute(name: str, body: Body, space: IndexSpace, target: Target, weights: frozenset[Node], plan: GemmPlan) -> Kernel:
+    """The kernel of a compute fusion; `weights` are the arguments known to be weights, which may be packed ahead of time."""
+    gemm, packed = read_compute(space, body, target, weights, plan)
     contraction = gemm.contraction
-    choice = _choice(gemm, tree)
+    choice = _choice(gemm, plan)
     if choice.splits:
         gemm.tile_rows = max(schedule.rows for schedule in choice.tree.schedules)
     gemm.splits = choice.parts is not None
     symbols = (*body_symbols(space, body), *SCHEDULE_SYMBOLS)
-    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target, lambda frame: _emit(frame, gemm, body, packed))
+    few, only = gemm.few != "no", isinstance(plan, FewRowsPlan)
+    emit = lambda frame: _emit(frame, gemm, body, packed, only)  # noqa: E731
+    source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target, emit)
     rows, blocks, *_, span, parts = (Dim.symbol(name) for name in SCHEDULE_SYMBOLS)
     macs = contraction.batch * contraction.m * contraction.n * contraction.k
     work = sum(node_cost(root) for root in body.yields)
-    few = may_be_few_rows(gemm)
     return Kernel(
         name, "compute", tuple(Version(f"{name}_v0", schedule=schedule) for schedule in choice.tree.schedules), symbols,
         contraction.batch * panels(gemm) * blocks * (parts if gemm.splits else 1),
         product_cost(target, (span if gemm.splits else contraction.k) * rows * gemm.panel), gemm.scratch(), source,
         kernel_lines(body), kernel_ops(body), notes(gemm, packed, work) + ((few_rows_note(gemm),) if few else ()),
-        flops=macs * 2, bytes=traffic(space, body), micro_kernels=() if are_few_rows(gemm) else micro_kernels(gemm),
+        flops=macs * 2, bytes=traffic(space, body), micro_kernels=() if only else micro_kernels(gemm),
         functions=few_rows_functions(gemm) if few else (), packed=(packed,) if packed else (), choice=choice,
     )  # fmt: skip
 
 
-def plan_compute(space: IndexSpace, body: Body, node: Node, target: Target, weights: frozenset[Node]) -> tuple[Gemm, PackedWeight | None]:
-    """The plan for a dot. A matrix times a column is done as a row times the matrix' transpose, where that is read in place."""
+def _read(
+    space: IndexSpace, body: Body, node: Node, target: Target, weights: frozenset[Node], plan: GemmPlan | None = None
+) -> tuple[Gemm, PackedWeight | None]:
+    """How a dot is read. A matrix times a column should be done as a row times the matrix' transpose, where that is read in place."""
     contraction = read_contraction(space, node)
-    other = turned(contraction)
-    if other is not contraction:
+    other, product = turned(contraction), plan.product if plan is not None else None
+    check(plan is None or not plan.turned or other.turned, "turned", "B is not a single column of several rows")
+    if other.turned and (plan is None or plan.turned):
         declare(space, other)
-        gemm, _ = plan_gemm(space, body, other, target, frozenset())
-        if may_be_few_rows(gemm):
+        gemm, _ = plan_gemm(space, body, other, target, frozenset(), plan=product)
+        if plan is not None or may_be_few_rows(gemm):
             return gemm, None
     declare(space, contraction)
-    return plan_gemm(space, body, contraction, target, weights)
+    return plan_gemm(space, body, contraction, target, weights, plan=product)
+
+
+def read_product(
+    space: IndexSpace, body: Body, target: Target, weights: frozenset[Node], plan: ProductPlan | None = None
+) -> tuple[Gemm, PackedWeight | None]:
+    """A product as part of another kernel. plan: None = the one that it should have. Raises IllegalPlan."""
+    contraction = read_contraction(space, check_single_dot(body))
+    declare(space, contraction)
+    return plan_gemm(space, body, contraction, target, weights, plan=plan)
 
 
 def product_of(gemm: Gemm) -> Product:
@@ -98,15 +149,14 @@ def product_of(gemm: Gemm) -> Product:
     )  # fmt: skip
 
 
-def _choice(gemm: Gemm, tree: Tree) -> Choice:
-    """The part of the tree that these sizes leave open."""
-    product = product_of(gemm)
-    pruned = apply_rules(tree, product)
-    schedules = pruned.tree.schedules
+def _choice(gemm: Gemm, plan: GemmPlan) -> Choice:
+    """How the host chooses among the schedules of a plan."""
+    product, tree = product_of(gemm), read_schedules(plan.tree)
+    schedules = tree.schedules
     depth = product.k.const if product.k.is_const else None
     splits = gemm.left is not None and any(depth is None or schedule.k < depth for schedule in schedules)
-    parts = plan_parts(gemm, max(schedule.parts for schedule in schedules), pruned.split_rows)
-    return Choice(pruned.tree, product.features, ROWS, splits, parts)
+    parts = plan_parts(gemm, max(schedule.parts for schedule in schedules), plan.tree.split_rows)
+    return Choice(tree, product.features, ROWS, splits, parts)
 
 
 # --- emission -----------------------------------------------------------------------------------------------------------
@@ -127,11 +177,11 @@ class _Walk:
     share: Share | None = None
 
 
-def _emit(frame: Frame, gemm: Gemm, body: Body, packed: PackedWeight | None) -> None:
+def _emit(frame: Frame, gemm: Gemm, body: Body, packed: PackedWeight | None, only_few: bool) -> None:
     b, m = frame.b, gemm.contraction.m
-    if not may_be_few_rows(gemm):
+    if gemm.few == "no":
         _emit_tasks(frame, gemm, body, packed)
-    elif are_few_rows(gemm):
+    elif only_few:
         emit_few_rows(frame, gemm, _epilogue(gemm, body))
     else:
         few = _condition(b, "sle", b.scalar(m), b.index(FEW))

@@ -13,7 +13,7 @@ from disc.codegen.x86.emit import Emitter, Predicate
 from disc.codegen.x86.function import Frame, rounded_up
 from disc.codegen.x86.gemm.pairs import has_rows_of_pairs, pack_pairs
 from disc.codegen.x86.gemm.patches import pack_patches
-from disc.codegen.x86.gemm.plan import Gemm, is_direct, is_transposed
+from disc.codegen.x86.gemm.plan import Gemm, is_transposed
 from disc.codegen.x86.gemm.transpose import TransposedRows, pack_transposed
 from disc.codegen.x86.memory import Buffer, address
 from disc.ir.graph import Node
@@ -33,7 +33,7 @@ def right_panel(
         offset = b.op(f"arith.muli {panel}, {b.index(gemm.panel_step * rows)} : i64")
         return address(b, Buffer(leaf.pointer, (), "i8"), offset), packed_step
     scratch = address(b, Buffer(frame.scratch, (), "i8"), b.scalar(gemm.right_offset()))
-    if not is_direct(gemm):
+    if not gemm.direct:
         with b.when(fresh):
             _pack_right(frame, gemm, scratch, column, column_end)
         return scratch, packed_step

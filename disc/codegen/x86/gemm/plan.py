@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from disc.codegen.mlir.builder import Builder, register_element
 from disc.codegen.plan.contraction import Contraction, Operand, trace_views
@@ -12,6 +12,7 @@ from disc.codegen.plan.kernel import PackedWeight
 from disc.codegen.x86.function import rounded_up
 from disc.codegen.x86.gemm.forms import Form, choose_form
 from disc.codegen.x86.gemm.patches import Patches, read_patches
+from disc.codegen.x86.plans import ProductPlan, check, keep_equal
 from disc.errors import CompilerBug
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
@@ -21,6 +22,7 @@ from disc.speculation.schedules import TILE_ROWS
 from disc.targets.target import Target
 
 ROWS = TILE_ROWS
+PANELS = (16, 32, 48, 64)  # columns that a panel may have: whole vectors of every level, as many as a tile has room for
 
 RootSink = Callable[[str], None]  # takes the values of a kernel's one root at (gm, gn), which it keeps to itself
 
@@ -46,7 +48,9 @@ class Gemm:
     right: Access | None
     packed: bool
     roots: tuple[Node, ...]
-    patches: Patches | None = None
+    patches: Patches | None
+    direct: bool  # B is read in place, but the last columns
+    few: str = "no"  # as of `GemmPlan`
     tile_rows: int = ROWS  # that scratch has room for: more than a tile where sums are kept from one piece of k to the next
     splits: bool = False  # whether k may be split over tasks (`split_k.py`)
     sink: RootSink | None = None
@@ -107,12 +111,19 @@ class Gemm:
 
 
 def plan_gemm(
-    space: IndexSpace, body: Body, contraction: Contraction, target: Target, weights: frozenset[Node], leaves: frozenset[Node] = frozenset()
+    space: IndexSpace,
+    body: Body,
+    contraction: Contraction,
+    target: Target,
+    weights: frozenset[Node],
+    leaves: frozenset[Node] = frozenset(),
+    plan: ProductPlan | None = None,
 ) -> tuple[Gemm, PackedWeight | None]:
-    """How the operands are read. `leaves`: values of the fusion that will lie in memory like inputs."""
+    """How the operands are read. `leaves`: values of the fusion that will lie in memory like inputs. plan: None = the one that the product
+    should have; a plan that it cannot have raises IllegalPlan."""
     accumulator = register_element(contraction.node.element)
     form = choose_form(contraction.left.node.element, contraction.right.node.element, accumulator, target.feature_names)
-    panel = panel_columns(contraction.n.const if contraction.n.is_const else PANEL)
+    panel = plan.panel if plan is not None else panel_columns(contraction.n.const if contraction.n.is_const else PANEL)
     left = _access(space, contraction.left, "gm", form.left, leaves)
     if left is not None and form.reads_groups and left.k_step != ONE:
         left = None
@@ -121,8 +132,44 @@ def plan_gemm(
     if form.block and packed is None:
         raise CompilerBug(f"a scaled dot whose weight cannot be packed (line {contraction.node.line})")
     patches = read_patches(space, contraction) if form.group == 1 and form.right == form.accumulator else None
-    gemm = Gemm(contraction, form, target, panel, left, right, packed is not None, body.yields, patches)
-    return gemm, packed
+    direct = packed is None and patches is None and _may_be_direct(form, right)
+    gemm = Gemm(contraction, form, target, panel, left, right, packed is not None, body.yields, patches, direct)
+    if plan is None or plan == product_plan(gemm):
+        return gemm, packed
+    return _as_planned(gemm, packed, plan)
+
+
+def product_plan(gemm: Gemm) -> ProductPlan:
+    """What was decided."""
+    patches = "per-panel" if gemm.patches is None else "patches"
+    right = "packed-ahead" if gemm.packed else "in-place" if gemm.direct else patches
+    return ProductPlan(gemm.form.name, "per-tile" if gemm.left is None else "in-place", right, gemm.panel, gemm.vectors)
+
+
+def _as_planned(gemm: Gemm, packed: PackedWeight | None, plan: ProductPlan) -> tuple[Gemm, PackedWeight | None]:
+    """`gemm` with its operands read in another of the ways in which they may be. Raises IllegalPlan where that is none."""
+    derived = product_plan(gemm)
+    keep_equal(plan, derived, "form", "vectors")
+    check(plan.panel in PANELS, "panel", f"must be one of {', '.join(map(str, PANELS))}")
+    check(plan.left in (derived.left, "per-tile"), "left", f"must be {derived.left} or per-tile")
+    ways = {derived.right, *([] if gemm.form.block else ["per-panel"])}
+    if _may_be_direct(gemm.form, gemm.right) and not gemm.form.block:
+        ways.add("in-place")
+    if gemm.patches is not None:
+        ways.add("patches")
+    check(plan.right in ways, "right", f"must be {' or '.join(sorted(ways))}")
+    ahead = plan.right == "packed-ahead"
+    patches = gemm.patches if plan.right in ("packed-ahead", "patches") else None
+    left, direct = gemm.left if plan.left == "in-place" else None, plan.right == "in-place"
+    return replace(gemm, left=left, packed=ahead, patches=patches, direct=direct), packed if ahead else None
+
+
+def _may_be_direct(form: Form, right: Access | None) -> bool:
+    """Whether columns of B are neighbors in memory, as the micro-kernel reads them."""
+    if right is None or form.group != 1:
+        return False
+    place = split_linear(right.rest, "gn")
+    return place is not None and place[0] == ONE
 
 
 def _access(space: IndexSpace, operand: Operand, free: str, element: str, leaves: frozenset[Node]) -> Access | None:
@@ -189,7 +236,7 @@ def vector_counts(gemm: Gemm) -> tuple[int, ...]:
 
 
 def notes(gemm: Gemm, packed: PackedWeight | None, work: int) -> tuple[str, ...]:
-    right = "packed ahead of time" if packed else "read in place" if is_direct(gemm) else "packed per panel"
+    right = "packed ahead of time" if packed else "read in place" if gemm.direct else "packed per panel"
     if gemm.contraction.node.op == "stablehlo.convolution":
         right = f"{right}, {gemm.patches.describe() if gemm.patches is not None else 'patches packed by gathers'}"
     why = gemm.contraction.node.attrs.get("disc.note")
@@ -205,13 +252,6 @@ def notes(gemm: Gemm, packed: PackedWeight | None, work: int) -> tuple[str, ...]
 def share(b: Builder, number: str, total: str, parts: str) -> str:
     """Where part `number` of `total` starts, when all `parts` are about equal."""
     return b.op(f"arith.divui {b.op(f'arith.muli {number}, {total} : i64')}, {parts} : i64")
-
-
-def is_direct(gemm: Gemm) -> bool:
-    if gemm.packed or gemm.right is None or gemm.patches is not None or gemm.form.group != 1:
-        return False
-    form = split_linear(gemm.right.rest, "gn")
-    return form is not None and form[0] == ONE
 
 
 def is_transposed(gemm: Gemm) -> bool:

@@ -11,11 +11,12 @@ from disc.codegen.mlir.builder import register_element
 from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace, split_linear
 from disc.codegen.plan.kernel import Kernel, Split, Version
 from disc.codegen.plan.probe import Probe
-from disc.codegen.plan.rows import RowPlan, Tile, plan_kernel, root_index
+from disc.codegen.plan.rows import RowPlan, Tile, numbers_of, plan_kernel, root_index
 from disc.codegen.plan.versions import RowVersion, read_version
 from disc.codegen.x86.emit import Ahead, Emitter, RowCache
 from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
 from disc.codegen.x86.memory import Buffer, address, fence_streams, prefetch
+from disc.codegen.x86.plans import RegionPlan, RowsPlan, check, keep_equal
 from disc.codegen.x86.reductions import in_turns, reduce_columns_together, reduce_together
 from disc.codegen.x86.rows.blocked import Blocked, emit_blocked, plan_blocks
 from disc.codegen.x86.rows.long_rows import emit_long_rows, plan_long_rows
@@ -24,16 +25,20 @@ from disc.ir.costs import node_cost, op_cost
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim, dim_max, dim_min
-from disc.speculation.guards import ALWAYS, Guard
+from disc.speculation.guards import Guard
 from disc.targets.target import Target
+from disc.targets.thresholds import RowThresholds
+
+MOST_TOGETHER = 8  # rows worked on at once
+MOST_PARTS = 1024  # of a long row
 
 
 @dataclass(frozen=True)
 class _Region:
-    """The loops of one plan of a kernel: `tasks` of `elements` each, work: cost of an element. flat: one loop over all elements."""
+    """The loops of one plan of a kernel: `tasks` of `elements` each, work: cost of an element. decided: their form and numbers."""
 
     plan: RowPlan
-    flat: bool
+    decided: RegionPlan
     blocked: Blocked | None
     tasks: Dim
     elements: Dim
@@ -44,29 +49,90 @@ class _Region:
         instructions = self.elements * self.plan.depth(space) * self.work
         return instructions // target.macs_per_cycle("f32") + target.thresholds.rows.task_cycles
 
+    @property
+    def flat(self) -> bool:
+        """One loop over all elements?"""
+        return self.decided.form == "flat"
 
-def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, target: Target, guards: Sequence[Guard] = (ALWAYS,)) -> Kernel:
-    """The kernel of a loop or stitch fusion in one version per guard: of rows that are whole vectors it has no tail code, without
-    broadcasts that expand no index arithmetic for them, and results beyond the caches bypass these."""
-    plans = plan_kernel(space, body, kind, target.thresholds.rows)
-    symbols = body_symbols(space, body)
+
+def choose_rows(body: Body, kind: str, space: IndexSpace, target: Target, guards: Sequence[Guard]) -> RowsPlan:
+    """The plan that the kernel of a loop or stitch fusion should have."""
+    limits = target.thresholds.rows
+    plans = plan_kernel(space, body, kind, limits)
     regions = [_region(space, body, plan, kind, target) for plan in plans]
-    long_rows = plan_long_rows(space, body, plans[0], target.thresholds) if len(plans) == 1 else None
-    versions: list[Version] = []
-    source = ""
-    split: Split | None = None
+    long_rows = plan_long_rows(space, body, plans[0], target.thresholds, limits.parts) if len(plans) == 1 else None
+    kept: list[int] = []
+    parts = 0
     for number, version in enumerate(read_version(guard, body) for guard in guards):
         if version.most_rows is not None:
             if long_rows is None:
                 continue
+            parts = limits.parts
+        elif not any(_has_version(space, region, version, target.thresholds.device.lanes) for region in regions):
+            continue
+        kept.append(number)
+    return RowsPlan(tuple(region.decided for region in regions), tuple(kept), parts)
+
+
+def may_be_rows(body: Body, kind: str, space: IndexSpace, target: Target, guards: Sequence[Guard], plan: RowsPlan) -> None:
+    """Raises IllegalPlan for a plan that the fusion cannot have."""
+    limits = target.thresholds.rows
+    plans = plan_kernel(space, body, kind, limits)
+    check(len(plan.regions) == len(plans), "regions", f"there must be {len(plans)}")
+    for loops, region in zip(plans, plan.regions, strict=True):
+        _may_be_region(space, body, loops, kind, target, region)
+    known, last = range(len(guards)), len(guards) - 1
+    versions = plan.versions
+    check(
+        all(number in known for number in versions) and versions == tuple(sorted(set(versions))), "versions", f"are some of {list(known)}"
+    )
+    check(versions[-1:] == (last,), "versions", f"the last must be {last}, which always holds")
+    long = any(read_version(guards[number], body).most_rows is not None for number in versions)
+    check(long == (plan.parts > 0), "parts", "must be 0 unless there is code for few long rows, and more where there is")
+    if long:
+        found = plan_long_rows(space, body, plans[0], target.thresholds, plan.parts) if len(plans) == 1 else None
+        check(found is not None, "versions", "rows cannot be cut into parts")
+        check(plan.parts <= MOST_PARTS, "parts", f"must be up to {MOST_PARTS}")
+
+
+def _may_be_region(space: IndexSpace, body: Body, loops: RowPlan, kind: str, target: Target, region: RegionPlan) -> None:
+    flat = _may_be_flat(loops, kind)
+    forms = ["groups", *(["flat"] if flat else [])]
+    limits = target.thresholds.rows
+    if kind == "loop" and plan_blocks(space, loops, limits.strip) is not None:
+        forms.append("blocks")
+    check(region.form in forms, "form", f"must be {' or '.join(forms)}")
+    most = MOST_TOGETHER if loops.stages and loops.group and region.form == "groups" else 1
+    check(1 <= region.rows <= most, "rows", f"must be from 1 to {most}")
+    most = limits.columns if loops.columns else 1
+    check(1 <= region.columns <= most, "columns", f"must be from 1 to {most}")
+    derived = _region(space, body, loops, kind, target).decided
+    keep_equal(region, derived, "stages")
+    check(set(region.cached) <= set(derived.cached), "cached", f"may be some of {list(derived.cached)}")
+
+
+def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, target: Target, guards: Sequence[Guard], plan: RowsPlan) -> Kernel:
+    """The kernel of a loop or stitch fusion in one version per guard of the plan: of rows that are whole vectors it has no tail code,
+    without broadcasts that expand no index arithmetic for them, and results beyond the caches bypass these."""
+    limits = target.thresholds.rows
+    loops = plan_kernel(space, body, kind, limits)
+    symbols = body_symbols(space, body)
+    regions = [_region(space, body, each, kind, target, decided) for each, decided in zip(loops, plan.regions, strict=True)]
+    plans = [region.plan for region in regions]
+    long_rows = plan_long_rows(space, body, plans[0], target.thresholds, plan.parts) if plan.parts else None
+    versions: list[Version] = []
+    source = ""
+    split: Split | None = None
+    for number in plan.versions:
+        version = read_version(guards[number], body)
+        if version.most_rows is not None:
+            assert long_rows is not None
             functions = tuple(f"{name}_v{number}_{part}" for part in range(len(plans[0].stages) + 1))
             for part, function in enumerate(functions):
                 emit_part = partial(emit_long_rows, plan=plans[0], rows=long_rows, number=part)
                 source += emit_function(function, body, body.yields, symbols, space, target, emit_part)
             split = long_rows.split(version.most_rows.number, functions, regions[0].work, target)
             versions.append(Version(functions[-1], version.guard))
-            continue
-        if not any(_has_version(space, region, version, target.thresholds.device.lanes) for region in regions):
             continue
         function = f"{name}_v{number}"
 
@@ -83,7 +149,7 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, target: Targe
     costs = [region.cost(space, target) for region in regions]
     cost = costs[0] if len(regions) == 1 else _mean(tasks, [region.tasks * cost for region, cost in zip(regions, costs, strict=True)])
     flops = sum((plan.groups(space) * plan.row(space) * region.work for plan, region in zip(plans, regions, strict=True)), ZERO)
-    scratch = rounded_up(plans[0].row(space), target.lanes) * (8 * len(plans[0].cached) * rows_at_once(plans[0], target))
+    scratch = rounded_up(plans[0].row(space), target.lanes) * (8 * len(plans[0].cached) * plans[0].rows_together)
     return Kernel(
         name, kind, tuple(versions), symbols, tasks, cost, scratch, source, kernel_lines(body), kernel_ops(body),
         tuple(note for region in regions for note in _notes(region)), flops=flops, bytes=traffic(space, body), split=split,
@@ -94,21 +160,42 @@ def _mean(tasks: Dim, costs: Sequence[Dim]) -> Dim:
     return sum(costs, ZERO) // dim_max(tasks, ONE)
 
 
-def _region(space: IndexSpace, body: Body, plan: RowPlan, kind: str, target: Target) -> _Region:
+def _region(space: IndexSpace, body: Body, plan: RowPlan, kind: str, target: Target, decided: RegionPlan | None = None) -> _Region:
+    """The loops of `plan`; decided: None = as they should be."""
     row, groups, limits = plan.row(space), plan.groups(space), target.thresholds.rows
-    flat = kind == "loop" and not plan.group and [len(tile.variables) for tile in plan.tiles] == [1]
     work = _work(space, body, plan)
-    blocked = plan_blocks(space, plan, limits.strip) if kind == "loop" and work <= limits.block_cost else None
+    if decided is None:
+        blocks = kind == "loop" and work <= limits.block_cost and plan_blocks(space, plan, limits.strip) is not None
+        form = "flat" if _may_be_flat(plan, kind) else "blocks" if blocks else "groups"
+        decided = _decide(body, plan, form, limits)
+    cached = tuple(body.nodes[number] for number in decided.cached)
+    plan = replace(plan, cached=cached, rows_together=decided.rows, columns_together=decided.columns)
+    blocked = plan_blocks(space, plan, limits.strip) if decided.form == "blocks" else None
     tasks, elements = groups, row
-    if flat:
+    if decided.form == "flat":
         chunk = chunk_of(plan, target)
         tasks, elements = (row + (chunk - 1)) // chunk, Dim.of(chunk)
-    elif rows_at_once(plan, target) > 1:
+    elif plan.rows_together > 1:
         block = _block(space, body.arguments, plan, target)
         tasks, elements = (groups + (block - 1)) // block, row * block
     elif blocked is not None:
         tasks, elements = blocked.tasks(space), row * limits.strip
-    return _Region(plan, flat, blocked, tasks, elements, work)
+    return _Region(plan, decided, blocked, tasks, elements, work)
+
+
+def _may_be_flat(plan: RowPlan, kind: str) -> bool:
+    """Whether all elements are those of one loop."""
+    return kind == "loop" and not plan.group and [len(tile.variables) for tile in plan.tiles] == [1]
+
+
+def _decide(body: Body, plan: RowPlan, form: str, limits: RowThresholds) -> RegionPlan:
+    """With row reductions, whose last steps are long chains of dependent instructions, several rows share their loops; with reductions of
+    columns, as many vectors as whole cache lines side by side, and as many chains of additions."""
+    together = limits.rows if plan.stages and plan.group else 1
+    reductions = max((sum(len(stage) for stage in tile.columns) for tile in plan.tiles), default=0)
+    columns = max(1, limits.columns // reductions) if reductions else 1
+    stages = tuple(numbers_of(body, (node for node, _ in stage)) for stage in plan.stages)
+    return RegionPlan(form, together, columns, stages, numbers_of(body, plan.cached))
 
 
 def _work(space: IndexSpace, body: Body, plan: RowPlan) -> int:
@@ -175,7 +262,7 @@ def _emit(frame: Frame, region: _Region, version: RowVersion) -> None:
 
 def _emit_groups(frame: Frame, plan: RowPlan) -> None:
     groups = plan.groups(frame.emitter.space)
-    rows = rows_at_once(plan, frame.emitter.target)
+    rows = plan.rows_together
     if rows == 1:
         _loop_over_groups(frame, plan, groups, (frame.begin, frame.end), 1)
         return
@@ -192,14 +279,14 @@ def _emit_groups(frame: Frame, plan: RowPlan) -> None:
 
 
 def _block(space: IndexSpace, arguments: Sequence[Node], plan: RowPlan, target: Target) -> Dim:
-    """Rows of a task: several where they are so short that they go side by side, else 1."""
-    limits = target.thresholds.rows
+    """Rows of a task: those of the plan where they are so short that they go side by side, else 1."""
     whole = space.env.product(plan.space)
     inputs = [node for node in arguments if space.env.product(node.dims) == whole]
     size = max(1, sum(ELEMENT_BYTES[node.element] for node in (*inputs, *plan.cached)))  # bytes on chip of one element of a row
     length = space.env.product(plan.space[len(plan.group_dims) :])
-    short = dim_min(Dim.of(limits.rows_bytes // (limits.rows * size)) // dim_max(length, 1), 1)
-    return short * (limits.rows - 1) + 1
+    rows = plan.rows_together
+    short = dim_min(Dim.of(target.thresholds.rows.rows_bytes // (rows * size)) // dim_max(length, 1), 1)
+    return short * (rows - 1) + 1
 
 
 def _loop_over_groups(frame: Frame, plan: RowPlan, groups: Dim, limits: tuple[str, str], rows: int) -> None:
@@ -215,29 +302,17 @@ def _loop_over_groups(frame: Frame, plan: RowPlan, groups: Dim, limits: tuple[st
 
 def chunk_of(plan: RowPlan, target: Target) -> int:
     """Elements of a flat loop per task."""
-    columns = columns_at_once(plan, target)
-    return target.thresholds.rows.chunk if columns == 1 else columns * target.lanes
-
-
-def columns_at_once(plan: RowPlan, target: Target) -> int:
-    """How many vectors of columns share the loop down their rows: whole cache lines side by side, and as many chains of additions."""
-    reductions = max((sum(len(stage) for stage in tile.columns) for tile in plan.tiles), default=0)
-    return max(1, target.thresholds.rows.columns // reductions) if reductions else 1
+    return target.thresholds.rows.chunk if plan.columns_together == 1 else plan.columns_together * target.lanes
 
 
 def vectors_at_once(e: Emitter, plan: RowPlan, rows: int) -> int:
     """How many vectors of a row share the loop over its lanes: of columns, or of values that are dear to compute. In a row kernel what is
     dear is computed once per row, or kept from the pass that reduced it."""
     if plan.columns:
-        return columns_at_once(plan, e.target)
+        return plan.columns_together
     limits = e.target.thresholds.rows
     dear = not plan.stages and limits.turn_cost < sum(node_cost(root) for root in plan.full_roots) <= limits.most_turn_cost
     return max(1, in_turns(e) // rows) if dear else 1
-
-
-def rows_at_once(plan: RowPlan, target: Target) -> int:
-    """How many rows share their loops: with row reductions, whose last steps are long chains of dependent instructions."""
-    return target.thresholds.rows.rows if plan.stages and plan.group else 1
 
 
 def emit_group(frame: Frame, plan: RowPlan, position: Dim) -> None:

@@ -60,8 +60,8 @@ class LongRows:
         return rounded_up(self.row, self.lanes) * 8
 
 
-def plan_long_rows(space: IndexSpace, body: Body, plan: RowPlan, thresholds: Thresholds) -> LongRows | None:
-    """The parts of a row; None when there are reductions that are not one loop over a row each."""
+def plan_long_rows(space: IndexSpace, body: Body, plan: RowPlan, thresholds: Thresholds, parts: int) -> LongRows | None:
+    """The parts of a row, so many at most; None when there are reductions that are not one loop over a row each."""
     limits, lanes = thresholds.rows, thresholds.device.lanes
     found = [(node, index) for stage in plan.stages for node, index in stage]
     reduced = {node.siblings[0] for node in body.nodes if node.op == "stablehlo.reduce"}
@@ -72,7 +72,7 @@ def plan_long_rows(space: IndexSpace, body: Body, plan: RowPlan, thresholds: Thr
         extents = [node.operands[0].dims[axis] for axis in node.ints("dimensions")]
         if space.env.equal(space.env.product(extents), row) is not Truth.YES or not has_one_loop(space, leaves, node, index):
             return None
-    length = dim_max(rounded_up((row + (limits.parts - 1)) // limits.parts, lanes), Dim.of(limits.part))
+    length = dim_max(rounded_up((row + (parts - 1)) // parts, lanes), Dim.of(limits.part))
     values = sum(len(node.operands) // 2 for node, _ in found)
     return LongRows(length, (row + (length - 1)) // length, plan.groups(space), row, values, lanes, plan.cached)
 

@@ -10,6 +10,7 @@ from disc.codegen.plan.kernel import Kernel, Version
 from disc.codegen.x86.elementwise import convert, emit_elementwise
 from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, traffic
 from disc.codegen.x86.memory import Buffer
+from disc.codegen.x86.plans import ScanPlan, ScatterPlan, check
 from disc.errors import CompilerBug
 from disc.ir.graph import Body, Node
 from disc.ir.op_table import SEQUENTIAL
@@ -17,14 +18,38 @@ from disc.shapes import Dim
 from disc.targets.target import Target
 
 
-def emit_sequential(name: str, body: Body, space: IndexSpace, target: Target) -> Kernel:
-    """The kernel of a `disc.cumulative` or `stablehlo.scatter` with the views and element-wise ops around its operands."""
+def choose_sequential(body: Body) -> ScanPlan | ScatterPlan:
+    """The plan of a scan or scatter: lanes run along the last dim where that is not scanned."""
+    node = _sequence(body)
+    return ScanPlan("across" if _may_be_across(node) else "no") if node.op == "disc.cumulative" else ScatterPlan()
+
+
+def may_be_sequential(body: Body, plan: ScanPlan | ScatterPlan) -> None:
+    """Raises IllegalPlan for a plan that the fusion cannot have."""
+    derived = choose_sequential(body)
+    check(type(plan) is type(derived), "", f"the fusion is a {derived.name}")
+    if isinstance(plan, ScanPlan):
+        check(plan.lanes in ("no", "across"), "lanes", "must be no or across")
+        check(plan.lanes == "no" or _may_be_across(_sequence(body)), "lanes", "must be no: the last dim is scanned")
+
+
+def _sequence(body: Body) -> Node:
     node = next((each for each in body.nodes if each.op in SEQUENTIAL), None)
     if node is None or body.yields != node.siblings:
         raise CompilerBug("a library fusion must yield the results of one scan or scatter")
+    return node
+
+
+def _may_be_across(node: Node) -> bool:
+    return node.integer("dim") % len(node.dims) != len(node.dims) - 1
+
+
+def emit_sequential(name: str, body: Body, space: IndexSpace, target: Target, plan: ScanPlan | ScatterPlan) -> Kernel:
+    """The kernel of a `disc.cumulative` or `stablehlo.scatter` with the views and element-wise ops around its operands."""
+    node = _sequence(body)
     symbols = body_symbols(space, body)
-    if node.op == "disc.cumulative":
-        tasks, emit = _scan(space, node)
+    if isinstance(plan, ScanPlan):
+        tasks, emit = _scan(space, node, plan.lanes == "across")
     else:
         tasks, emit = Dim.of(1), lambda frame: _scatter(frame, node)
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target, emit)
@@ -41,10 +66,9 @@ def emit_sequential(name: str, body: Body, space: IndexSpace, target: Target) ->
 _COMBINE = {"sum": "stablehlo.add", "prod": "stablehlo.multiply", "max": "stablehlo.maximum", "min": "stablehlo.minimum"}
 
 
-def _scan(space: IndexSpace, node: Node) -> tuple[Dim, Callable[[Frame], None]]:
-    """(tasks, emit): lanes along the last dim when the scan runs along another, else one row per task."""
+def _scan(space: IndexSpace, node: Node, vector: bool) -> tuple[Dim, Callable[[Frame], None]]:
+    """(tasks, emit): lanes along the last dim, or one row per task."""
     axis = node.integer("dim") % len(node.dims)
-    vector = axis != len(node.dims) - 1
     outer = [number for number in range(len(node.dims)) if number != axis and not (vector and number == len(node.dims) - 1)]
     tasks = space.env.product([node.dims[number] for number in outer])
 
