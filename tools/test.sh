@@ -28,10 +28,8 @@ ruff format --check .
 step "pyright"
 pyright --pythonpath "$(command -v python)"
 
-if compgen -G "tests/ir/*.mlir" >/dev/null; then
-  step "lit"
-  lit --quiet tests/ir
-fi
+step "lit"
+lit --quiet tests/ir tests/codegen
 
 step "pytest"
 python -m pytest -m "not gpu" -n 2 --dist worksteal "${long[@]}"

@@ -28,7 +28,8 @@ from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim
 from disc.targets.target import Target
 
-MOST_ROWS, MOST_KEYS = 960, 8192  # of a task and of a block: their scores lie in scratch
+MOST_ROWS = 960  # of a task: their scores lie in scratch
+MOST_KEYS = 8192  # of a block
 
 AttentionPlan = AttentionBlocksPlan | AttentionRowsPlan
 
