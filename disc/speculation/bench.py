@@ -1,6 +1,6 @@
 """Measures schedules on this machine.
 
-Every size is measured with weights out of the caches, as a model's are when their turn comes: the same input goes through as many
+Every size is measured with weights out of the caches, as a model's are when they are used: the same input goes through as many
 weights as fill 96 MB. The schedules of a size follow each other, each after calls that are not timed: a prefetching schedule needs a few
 calls until the CPU's own prefetchers have settled.
 """

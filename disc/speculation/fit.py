@@ -1,4 +1,4 @@
-"""Fits the tree of schedules to what was measured, and says how good its choices are (paper 002, §5.2.2)."""
+"""Fits the tree of schedules to what was measured, and measures how good its choices are (paper 002, §5.2.2)."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def best_schedules(records: Iterable[Record], count: int, schedules: Sequence[Sc
 
 @dataclass(frozen=True)
 class Fitted:
-    """A tree, its quality on the sizes it was fitted to, and that of trees fitted alike on sizes that were held out from them; rules: what
-    these sizes say of each rule that overrules the tree."""
+    """A tree, its quality on the sizes it was fitted to, and that of trees fitted in the same way on sizes that were held out from them;
+    rules: what these sizes say of each rule that overrules the tree."""
 
     tree: Tree
     fitted: Quality
@@ -44,7 +44,7 @@ class Fitted:
     rules: tuple[RuleQuality, ...]
 
     def describe(self) -> str:
-        """For people, line by line."""
+        """The lines of a report."""
         return "\n".join([f"fitted    {self.fitted}", f"held out  {self.held_out}", *(f"rule {rule}" for rule in self.rules)])
 
 
@@ -65,7 +65,8 @@ def fit(
 
 
 def least_certain(records: Sequence[Record], schedules: Sequence[Schedule], *, leaves: int = LEAVES, seed: int = 0) -> list[Point]:
-    """All sizes, those first at which the trees of `fit` differ most in the time of what they choose: worth measuring again."""
+    """All sizes, those first at which the trees of `fit` differ most in the time of what they choose: candidates for another
+    measurement."""
     order = _shuffled(records, seed)
     found = np.array([speeds(tree, order) for tree in _fold_trees(order, schedules, leaves)])
     spread = found.max(axis=0) - found.min(axis=0)

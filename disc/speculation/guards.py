@@ -148,7 +148,7 @@ class All:
 
 
 Guard = Single | All
-"""Each has, beside its text:
+"""Each has, besides its text:
 
 holds(sizes, cache_bytes, aligned): whether it holds in a call with these values of the symbols, on a machine whose last-level cache has so
 many bytes. aligned: whether all results of the kernel begin on a cache line. Raises KeyError and ZeroDivisionError as `Dim.evaluate`.

@@ -43,7 +43,7 @@ class Product:
 
     @property
     def features(self) -> tuple[Dim, Dim, Dim, Dim]:
-        """As the tree asks for them, all but the number of threads, which is known in the call."""
+        """The features of the tree, all but the number of threads, which is known in the call."""
         return (self.m, self.n, self.k, self.batch)
 
     @property
@@ -82,7 +82,7 @@ STREAMED = Schedule(rows=60, k=WHOLE_K, ahead=1, panels_first=1)
 
 
 def stream_small_b(product: Product) -> list[Override]:
-    """A B of several panels that stays in L2 together, and a result that does not: A, the result and a residual are gone through once.
+    """A B of several panels that stays in L2 together, and a result that does not: A, the result and a residual are traversed once.
 
     Such products are the 1x1 convolutions at the large images of a network. When the rule was made its times were not kept, and the data
     of the tree hold four such sizes, without this schedule.
@@ -199,7 +199,7 @@ def panel_columns(n: int) -> int:
 
 # --- measured -------------------------------------------------------------------------------------------------------------
 
-# (N, K) of weights and rows at which the rules decide, beside the grid that the tree is fitted to.
+# (N, K) of weights and rows at which the rules decide, besides the grid that the tree is fitted to.
 RULED = ((48, 300), (64, 512), (64, 1024), (64, 4096), (192, 2048), (320, 4096), (256, 64), (384, 256))
 RULED_ROWS = (4, 8, 16, 30, 64, 90, 1200, 2500)
 
@@ -212,7 +212,7 @@ def deciding(point: Point, rules: Sequence[Rule] = RULES) -> tuple[Rule, Schedul
 
 
 def ruled_points(threads: Sequence[int]) -> list[Point]:
-    """The sizes at which the rules are measured beside the tree's schedules, to judge them; sizes that share a program lie together."""
+    """The sizes at which the rules are compared with the tree's schedules, to judge them; sizes that share a program lie together."""
     points = [Point(m, n, k, 1, count, True) for n, k in RULED for count in threads for m in RULED_ROWS]
     return [point for point in points if deciding(point) is not None]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 TILE_ROWS = 6  # rows of a tile, which the rows of a task are a multiple of
 FEATURES = ("m", "n", "k", "batch", "threads")
-# What a kernel is told of its schedule in every call: rows of a task, the number of such blocks of rows, rows of a panel at a time, how to
-# prefetch, the order of tasks, values of k of a task, and the number of such parts of k.
+# The arguments of a kernel that are its schedule in every call: rows of a task, the number of such blocks of rows, rows of a panel at a
+# time, how to prefetch, the order of tasks, values of k of a task, and the number of such parts of k.
 SCHEDULE_SYMBOLS = ("g_rows", "g_blocks", "g_depth", "g_ahead", "g_panels_first", "g_span", "g_parts")
 
 
@@ -18,10 +18,10 @@ class Schedule:
     """How a GEMM walks over its matrices.
 
     rows: rows of A in a task; they are read from L2 once for every panel of B. k: rows of a panel of B at a time (one for each value of k
-    in f32): that part stays in L2 while the task's rows pass by. ahead: 1 to prefetch the next part of a packed B during the current one,
-    a share in every tile. panels_first: 1 when consecutive tasks share rows of A, 0 when they
+    in f32): that part stays in L2 while the task's rows are multiplied. ahead: 1 to prefetch the next part of a packed B during the current
+    one, a share in every tile. panels_first: 1 when consecutive tasks share rows of A, 0 when they
     share a panel of B. parts: into how many parts k is split, which are tasks of their own; their sums are added in the end. The one field
-    that changes results (in their last bits): whoever sets it by the number of threads has results that depend on it.
+    that changes results (in their last bits): set by the number of threads, it makes results depend on that.
     """
 
     rows: int
@@ -31,7 +31,7 @@ class Schedule:
     parts: int = 1
 
     def describe(self) -> str:
-        """For people: the text that `explain` shows."""
+        """The text that `explain` shows."""
         order = "panels first" if self.panels_first else "rows first"
         ahead = "next part prefetched" if self.ahead else "no prefetch"
         parts = f", k split into {self.parts} parts" if self.parts > 1 else ""

@@ -1,7 +1,7 @@
 """Tuning: measures schedules of GEMMs and fits the tree that chooses among them (paper 002, §5.2.2).
 
 The one loop behind `disc tune`, `disc ray tune` and `tools/profile_gemm.py`: all schedules at a coarse grid of sizes, the few that are
-worth more at a fine one, a tree fitted to these; beside that, what the rules take that overrule the tree, to judge them. Every record is
+worth more at a fine one, a tree fitted to these; besides that, what the rules take that overrule the tree, to judge them. Every record is
 kept as it comes: interrupted, a run goes on where it stopped.
 """
 
@@ -24,7 +24,7 @@ COARSE, FINE, RULES = "coarse.jsonl", "fine.jsonl", "rules.jsonl"  # the stores 
 
 @dataclass(frozen=True)
 class Round:
-    """One pass over sizes. name: for people; points: the sizes; schedules: those measured at each; store: the file of the records."""
+    """One pass over sizes. name: for display; points: the sizes; schedules: those measured at each; store: the file of the records."""
 
     name: str
     points: Sequence[Point]
@@ -35,11 +35,11 @@ class Round:
 Measure = Callable[[Round, Sequence[Point]], Iterable[Record]]
 """Measures a round's schedules at these of its sizes, in any order, and yields each record as it is there."""
 Progress = Callable[[Round, int, Record], None]
-"""Told of every record that comes, and how many of the round's sizes are done with it."""
+"""Called with every new record, and how many of the round's sizes are done."""
 
 
 def silent(round_: Round, done: int, record: Record) -> None:
-    """The progress of who wants to hear none."""
+    """Progress that is not reported."""
     del round_, done, record
 
 
@@ -87,7 +87,7 @@ def tune(
 
 
 def rules_round(points: Sequence[Point], schedules: Sequence[Schedule], folder: Path) -> Round:
-    """What rules take at these sizes, beside the schedules of the tree."""
+    """What rules take at these sizes, besides the schedules of the tree."""
     return Round("the rules", points, tuple(dict.fromkeys((*schedules, *ruled_schedules(points)))), folder / RULES)
 
 

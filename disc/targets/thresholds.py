@@ -3,8 +3,8 @@
 `Thresholds` are those of a target's kernels. `DeviceThresholds` are those of what is decided once for all targets of a device, whose
 passes run once.
 
-Here stands what each number means, and its unit; the numbers, with where they come from, stand in one table per target
-(`x86_thresholds.py`). A number of a layout that code, weights and runtime agree on is no threshold: it stands where the layout is defined.
+Here is what each number means, and its unit; the numbers, with where they come from, are in one table per target
+(`x86_thresholds.py`). A number of a layout that code, weights and runtime agree on is no threshold: it is where the layout is defined.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Caches:
 class RowThresholds:
     """Loop and stitch kernels.
 
-    chunk: elements of a flat loop per task. task_cycles: cycles that a task costs beside its elements.
+    chunk: elements of a flat loop per task. task_cycles: cycles that a task costs besides its elements.
     block_cost: vector instructions per element up to which a transposed block's copies of them, one per lane, are worth their code.
     turn_cost, most_turn_cost: vector instructions per element beyond which several vectors are computed side by side, and up to which
     that is worth its code; turns: so many vectors.
@@ -187,9 +187,9 @@ class AttentionThresholds:
 class GraphThresholds:
     """Passes over stage `named`.
 
-    last_channels: output channels, at least, of a convolution that is turned channels last, and of a group of one. last_macs: multiply-adds
-    per element transposed from which on a convolution alone pays for the transposes of its source and its result. image_channels: channels
-    of a channels-first source, at most, that is read as it is.
+    last_channels: output channels, at least, of a convolution that is converted to channels last, and of a group of one. last_macs:
+    multiply-adds per element transposed from which on a convolution alone pays for the transposes of its source and its result.
+    image_channels: channels of a channels-first source, at most, that is read as it is.
     batch_bytes: bytes of a weight up to which it is stacked with others into a batched dot.
     quantize_least: elements, at least, that a dot contracts, and columns that it has, to be quantized.
     """
@@ -268,8 +268,8 @@ class DeviceThresholds:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Those of a target's kernels, and of its device. task_cycles: cycles that a task costs beside its arithmetic; scan_cycles: cycles of a
-    step of a scan."""
+    """Those of a target's kernels, and of its device. task_cycles: cycles that a task costs besides its arithmetic; scan_cycles: cycles of
+    a step of a scan."""
 
     device: DeviceThresholds
     rows: RowThresholds

@@ -1,7 +1,7 @@
-"""The thresholds of x86-64: one row per number, with where it comes from. `thresholds.py` says what each means, and its unit.
+"""The thresholds of x86-64: one row per number, with where it comes from. `thresholds.py` has the meaning and the unit of each.
 
-Derived: the arithmetic stands beside the number. Measured: on Zen 4 or Zen 5 with AVX-512 when the kernel was made, and taken over for
-AVX2 where no row says otherwise; figures stand here where they were kept. Chosen: with the kernel, without figures; the first to measure.
+Derived: the arithmetic is next to the number. Measured: on Zen 4 or Zen 5 with AVX-512 when the kernel was made, and taken over for
+AVX2 where no row says otherwise; figures are here where they were kept. Chosen: with the kernel, without figures; the first to measure.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ CACHES = Caches(l1=32 << 10, l2=1 << 20, last=1 << 20, line=64, l1_ways=8)
 _GRAPH = GraphThresholds(
     last_channels=8,  # chosen: with fewer most lanes of a vector of channels would be idle
     # Measured alone, 1 to 8 images: from 288 on (3x3 over 64 channels) 0.84 to 0.97 of the time, at 230 and 192 (3x3 by strides of 2) 0.94
-    # to 1.14. Derived alike: it gains about 9 % of 120e9 multiply-adds per second, and a transposed element takes 0.1 (in cache) to 0.3 ns.
+    # to 1.14. Derived in the same way: it gains about 9 % of 120e9 multiply-adds per second, and a transposed element takes 0.1 (in cache)
+    # to 0.3 ns.
     last_macs=250,
     image_channels=4,  # chosen: padded in memory they cost little, and a line of the window is longer than they are
     batch_bytes=CACHES.l2 // 4,  # chosen: a larger weight keeps the cores busy on its own, while stacking the other operands costs a copy
@@ -51,7 +52,7 @@ _VERSIONS = VersionThresholds(
     least_line=64,  # chosen: with fewer too many lines are written by halves and have to be read first
 )
 _RULES = RuleThresholds(
-    resident_bytes=CACHES.l2 * 7 // 16,  # chosen: it stays in L2 beside the rows of A and of the result that pass by
+    resident_bytes=CACHES.l2 * 7 // 16,  # chosen: it stays in L2 with the rows of A and of the result
     result_bytes=CACHES.l2,  # derived: a larger result does not stay there
     few_tasks=16,  # chosen: there may be more threads than that
     shared_rows=96,  # chosen: beyond, there are blocks of rows enough
@@ -62,7 +63,7 @@ _RULES = RuleThresholds(
     split_depth=1024,  # measured: a single panel is 1.0 to 1.2 times as fast from there on
     split_cycles=32_000,  # derived: two threads share such a product, as the runtime starts one for each 4 us, at 4 GHz
     split_parts=16,  # chosen
-    macs_per_cycle=32,  # derived: those of AVX-512, as k is split alike for every level
+    macs_per_cycle=32,  # derived: those of AVX-512, as k is split in the same way for every level
 )
 CPU = DeviceThresholds(
     lanes=16,  # derived: AVX-512
@@ -110,7 +111,7 @@ def _rows(caches: Caches) -> RowThresholds:
         ahead=caches.l1 // 2 // 4,  # derived: half of an L1 in f32
         strip=caches.line,  # derived: whole lines of any element, down to bytes
         reach=256,  # chosen: so many lines of the input stay close until the strip's other lines are read
-        part=caches.l1 // 2,  # derived: twice an L1 in f32, so that joining parts is little beside them
+        part=caches.l1 // 2,  # derived: twice an L1 in f32, so that joining parts costs little in comparison
         parts=32,  # chosen: joining them stays little
         nests=64,  # chosen: each is code of its own
     )
@@ -162,8 +163,8 @@ def _winograd(caches: Caches) -> WinogradThresholds:
     return WinogradThresholds(
         # Measured; times are those of the direct kernel's, one image. Weights: 4x4 takes 0.32 to 0.45 at 64 channels of 56x56, 128 of 28x28
         # and of 14x14, 0.51 at 256 of 14x14 (9.4 MB), where 2x2 takes 0.48 (4.2 MB); at 512 of 7x7, 2x2 takes 1.27 (17 MB). A call reads
-        # all of them, and they are kept beside the plain ones. Outputs: 4x4 takes 1.3 to 1.5 at one plane of 4x4 or 5x5, 0.55 to 0.75 at
-        # one of 7x7 or eight of 3x3; 2x2 1.05 at one of 3x3, 0.7 at one of 4x4.
+        # all of them, and they are kept in addition to the plain ones. Outputs: 4x4 takes 1.3 to 1.5 at one plane of 4x4 or 5x5, 0.55 to
+        # 0.75 at one of 7x7 or eight of 3x3; 2x2 1.05 at one of 3x3, 0.7 at one of 4x4.
         tiles=(WinogradTile(size=4, bytes=3 << 20, least=5, enough=20), WinogradTile(size=2, bytes=6 << 20, least=1, enough=10)),
         channels=16,  # measured: 0.56 at 16 channels of 56x56
         block_bytes=caches.l2 * 5 // 8,  # chosen: they stay in L2 with the weights of a panel
@@ -174,7 +175,7 @@ def _winograd(caches: Caches) -> WinogradThresholds:
 
 def _expansion(caches: Caches) -> ExpansionThresholds:
     return ExpansionThresholds(
-        tile_bytes=caches.l2 // 2,  # chosen: beside its source and the results in L2
+        tile_bytes=caches.l2 // 2,  # chosen: together with its source and the results in L2
         tasks=6,  # chosen: some for each of a few threads
         shared_rows=8,  # chosen: with a window of 3 lines a quarter of the product is computed twice
         least_rows=4,  # chosen: with fewer most rows of the product would be computed twice

@@ -8,8 +8,8 @@
                                                           %b  = stablehlo.select %m2, %scores2, %low
 
 The mask of a causal model is such a value: every layer reads it. Computed once it is a buffer of length x length that each layer loads,
-and behind a load nobody sees that half of it is false. A smaller value that is computed, not read, is made once: in the order of dims in
-which it is read, where its first readers would go across its rows. Requires stage `named`, before any groups; keeps it.
+and after a load it is not visible that half of it is false. A smaller value that is computed, not read, is made once: in the order of dims
+in which it is read, where its first readers would go across its rows. Requires stage `named`, before any groups; keeps it.
 """
 
 from __future__ import annotations

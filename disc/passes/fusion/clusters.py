@@ -42,7 +42,7 @@ class Use:
 
 
 class Clusters:
-    """The groups of a function, the reads between its ops, and the questions that fusion asks. limits: what it decides by."""
+    """The groups of a function, the reads between its ops, and the queries of fusion. limits: the thresholds of its decisions."""
 
     def __init__(self, module: ir.Module, limits: FusionThresholds) -> None:
         self.limits = limits

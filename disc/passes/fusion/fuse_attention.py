@@ -1,4 +1,4 @@
-"""fuse-attention: dot → row-wise normalisation → dot over the same rows becomes one group, so that no score leaves the chip.
+"""fuse-attention: dot → row-wise normalization → dot over the same rows becomes one group, so that no score leaves the chip.
 
     %s = dot_general %q, %k + epilogue   {group 4, compute}        all in one group of kind "attention":
     %p = softmax of %s                   {group 5, stitch}    →    for a block of rows: scores into scratch, softmax in place,
@@ -46,7 +46,7 @@ class FuseAttention(Pass):
 
 
 def match_attention(clusters: Clusters, middle: Cluster) -> tuple[Cluster, Cluster] | None:
-    """(group of the scores' dot, group of the second dot) when `middle` stands between them and nobody else sees their values."""
+    """(group of the scores' dot, group of the second dot) when `middle` is between them and has the only uses of their values."""
     if _rows_obstacle(clusters, middle) is not None:
         return None
     probability = clusters.roots(middle)[0]

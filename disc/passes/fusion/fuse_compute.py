@@ -44,7 +44,7 @@ class FuseCompute(Pass):
 
 
 def _store_transposed(clusters: Clusters, cluster: Cluster) -> None:
-    """Lets the dot write its result in the order in which its one reader, a transpose of all dims but the last, wants it.
+    """Lets the dot write its result in the order in which its one reader, a transpose of all dims but the last, needs it.
 
     The rows that the epilogue stores stay whole, so this costs nothing, and the next dot reads its operand in place.
     """

@@ -77,7 +77,7 @@ def _same_space(clusters: Clusters, node: Node, target: Cluster) -> bool:
 
 
 def should_fuse(clusters: Clusters, node: Node, target: Cluster) -> bool:
-    """Profit: no value that is dear to compute is computed again and again."""
+    """Profit: no value that is expensive to compute is computed repeatedly."""
     uses = [use for use in clusters.uses(node) if clusters.of[use.user] is target]
     if node.op == "stablehlo.reduce":
         return all(not use.expands and not use.permutes and use.user.op not in ("stablehlo.reduce", *STRUCTURAL) for use in uses)
@@ -94,7 +94,7 @@ def should_fuse(clusters: Clusters, node: Node, target: Cluster) -> bool:
 def inline_cost(clusters: Clusters, node: Node, target: Cluster) -> int:
     """Instructions per element of `node` with all that `target` would compute along with it, up to one more than may be repeated.
 
-    What a broadcast repeats costs nothing here where it will stay a kernel of its own: it is dear, or read elsewhere too.
+    What a broadcast repeats costs nothing here where it will stay a kernel of its own: it is expensive, or read elsewhere too.
     """
     return _inline_cost(clusters, node, (clusters.of[node], target), {})
 

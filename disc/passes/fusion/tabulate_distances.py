@@ -38,7 +38,7 @@ INTEGERS = {"i32": np.int32, "i64": np.int64}  # narrower ones might not hold a 
 
 @dataclass(frozen=True)
 class TabulateDistances(Pass):
-    """Finds what is read of values by distance, then builds a table for each that is dear."""
+    """Finds what is read of values by distance, then builds a table for each that is expensive."""
 
     name: ClassVar[str] = "tabulate-distances"
 
@@ -86,7 +86,7 @@ def read_forms(body: Body, env: ShapeEnv) -> Forms:
 
 
 def _opposite(slopes: Sequence[int | None], dims: Sequence[Dim]) -> tuple[int, int] | None:
-    """The two dims whose positions count alike but for the sign."""
+    """The two dims whose positions have the same factor but for the sign."""
     counted = [dim for dim, slope in enumerate(slopes) if slope]
     if len(counted) != 2 or dims[counted[0]] != dims[counted[1]] or sum(slopes[dim] or 0 for dim in counted):
         return None
@@ -109,7 +109,7 @@ def _iota(node: Node, operands: Sequence[Form], env: ShapeEnv) -> Form:
 
 
 def _elementwise(node: Node, operands: Sequence[Form], env: ShapeEnv) -> Form:
-    """Scalars are alike everywhere."""
+    """Scalars are the same everywhere."""
     forms = [form if form.slopes else Form((0,) * len(node.dims)) for form in operands]
     slopes = tuple(_slope(node, [form.slopes[dim] for form in forms]) for dim in range(len(node.dims)))
     pairs = {form.pair for form in forms} - {None}
@@ -328,7 +328,7 @@ class _Tables:
         return self._distances(numbers, node.dims[dim]) if dim == column else numbers
 
     def _distances(self, numbers: ir.Value, size: Dim) -> ir.Value:
-        """Entry t stands for the distance t - size. No row and column are -size apart: 1 - size takes its place."""
+        """Entry t is for the distance t - size. No row and column are -size apart: 1 - size takes its place."""
         scalar = ir.RankedTensorType.get([], element_type(numbers.type))
 
         def everywhere(value: Dim) -> ir.Value:

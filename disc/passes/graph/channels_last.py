@@ -61,7 +61,7 @@ class ChannelsLast(Pass):
 
 @dataclass(eq=False)
 class Group:
-    """Connected ops that can all be turned. gain: of its convolutions over all channels, in transposes; inserted, removed: values to be
+    """Connected ops that can all be converted. gain: of its convolutions over all channels, in transposes; inserted, removed: values to be
     transposed because of the group, and transposes that go with it."""
 
     members: list[ir.Operation] = field(default_factory=list)
@@ -95,7 +95,7 @@ def may_turn(convolution: Convolution, kernel_is_constant: bool, limits: GraphTh
 
 
 class _Graph:
-    """The ops that can be turned, in groups."""
+    """The ops that can be converted, in groups."""
 
     def __init__(self, block: ir.Block, limits: GraphThresholds) -> None:
         self.limits = limits
@@ -110,7 +110,7 @@ class _Graph:
             self._count(group)
 
     def _sources(self, op: ir.Operation) -> list[ir.Value] | None:
-        """The operands that the turned op would read turned; None when it cannot be turned."""
+        """The operands that the converted op would read converted; None when it cannot be converted."""
         if op.name == "stablehlo.convolution":
             convolution = read_convolution(op)
             if convolution is None or not may_turn(convolution, op.operands[1] in self.constants, self.limits):

@@ -1,4 +1,4 @@
-"""How each op is turned to channels-last values: its operands transposed before it, its result transposed back behind it."""
+"""How each op is converted to channels-last values: its operands transposed before it, its result transposed back behind it."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def contracts_enough(op: ir.Operation, least: int) -> bool:
 
 
 def reads_pairs(op: ir.Operation) -> bool:
-    """Profitable? Where the kernel of a convolution reads an even number of neighbouring channels at every position of its windows."""
+    """Profitable? Where the kernel of a convolution reads an even number of neighboring channels at every position of its windows."""
     numbers = _stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     rank = len(entries(op.operands[0].type))
     features = (numbers.input_feature_dimension, numbers.output_feature_dimension, numbers.kernel_output_feature_dimension)
@@ -97,7 +97,7 @@ def _convert(op: ir.Operation, narrowed: _Narrowed) -> None:
 
 @dataclass
 class _Narrowed:
-    """The narrow form of every value that was asked for, each made once."""
+    """The narrow form of every value that is needed, each made once."""
 
     block: ir.Block
     dtype: str

@@ -62,6 +62,6 @@ class DotNumbers:
     def build_dot(
         self, like: ir.Operation, operands: Sequence[ir.Value], type_: ir.Type, before: ir.Operation | None = None
     ) -> ir.Operation:
-        """A dot_general with these numbers and the other attributes and the location of `like`, before it unless told."""
+        """A dot_general with these numbers and the other attributes and the location of `like`, before it by default."""
         attributes = {name: like.attributes[name] for name in like.attributes} | {"dot_dimension_numbers": self.attribute()}
         return build("stablehlo.dot_general", operands, [type_], attributes, location=like.location, before=before or like)

@@ -71,7 +71,7 @@ class Carried:
 @dataclass(frozen=True)
 class Numbered:
     """Numbers of rows, which PyTorch code uses to index (`x[rows, columns]`), along `axis`. Every element is the number of its row (dim
-    None), or those at `position` of dim `dim` are, beside others that are carried. All that may be made of them is a gather from
+    None), or those at `position` of dim `dim` are, among others that are carried. All that may be made of them is a gather from
     their own row: anything else would depend on a row's place among the others."""
 
     axis: int
@@ -176,7 +176,7 @@ class _Analysis:
         self.states[node] = state
 
     def _check(self, node: Node, state: State) -> None:
-        """What holds of every value, whatever the rule said: the symbol is in the size of the carried axis and of no other."""
+        """What holds of every value, independent of the rule: the symbol is in the size of the carried axis and of no other."""
         for axis, dim in enumerate(node.dims):
             if state is not None and axis == state.axis:
                 if self.env.equal(dim, self.size * state.inner) is not Truth.YES:
@@ -231,7 +231,7 @@ def _followed(analysis: _Analysis, node: Node, operand: Node, state: Carried | N
 
 
 def _check_uniform(analysis: _Analysis, maps: Sequence[Map], axis: int) -> None:
-    """Values that are the same for every row are read alike in each."""
+    """Values that are the same for every row are read in the same way in each."""
     for place in (place for places in maps for place in places if place is not None and place.follows(axis)):
         if place.undecided:
             raise NotIndependent("whether the rows are broadcast is decided by their number")
@@ -293,7 +293,7 @@ def _concatenate(analysis: _Analysis, node: Node) -> State:
 
 
 def _with_numbers(analysis: _Analysis, node: Node, numbers: Sequence[Node]) -> State:
-    """Indices: the numbers of rows beside indices of other dims."""
+    """Indices: the numbers of rows together with indices of other dims."""
     state, along = analysis.states[numbers[0]], node.integer("dimension")
     rest = {analysis.states[operand] for operand in node.operands if operand not in numbers}
     assert isinstance(state, Numbered)

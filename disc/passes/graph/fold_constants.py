@@ -44,7 +44,7 @@ class FoldConstants(Pass):
     growth: int = 2
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
-        # Layers that share their weights ask for the same constants: each is computed and stored once.
+        # Layers that share their weights need the same constants: each is computed and stored once.
         PassManager.parse("builtin.module(cse)").run(module.operation)
         block = main_block(module)
         close_regions(block)

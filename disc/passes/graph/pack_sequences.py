@@ -53,7 +53,7 @@ class PackSequences(Pass):
 
 
 def _dims(module: ir.Module) -> tuple[list[str], ModuleEnv]:
-    """The symbols of the first dims of all inputs, the one that stands for all of them first, and the facts with these equal."""
+    """The symbols of the first dims of all inputs, the one that represents all of them first, and the facts with these equal."""
     env = load_env(module)
     names = [name for name, source in env.sources.items() if source.endswith(".0")]
     if not names:
@@ -88,7 +88,7 @@ def _length(env: ModuleEnv, rows: str) -> str:
 
 
 def _is_bound(condition: Condition, name: str) -> bool:
-    """Whether the condition is the least or the largest size of `name`: its range says so too, to which each sequence is held alone."""
+    """Whether the condition is the least or the largest size of `name`: its range has it too, and each sequence is checked by itself."""
     bound = condition.bound()
     return bound is not None and str(bound[0]) == name
 

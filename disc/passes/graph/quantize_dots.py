@@ -152,7 +152,7 @@ class _Columns:
 
 @dataclass
 class _Quantized:
-    """The quantized form of every operand that was asked for, each made once."""
+    """The quantized form of every operand that is needed, each made once."""
 
     weights: WeightTable
     rows: dict[object, _Rows] = field(default_factory=dict)

@@ -65,7 +65,7 @@ def transpose_of_transpose(op: ir.Operation) -> ir.Value | None:
 
 
 def transpose_of_unit_dims(op: ir.Operation) -> ir.Value | None:
-    """Moving dims of size 1 alone leaves the data in place: a reshape says so."""
+    """Moving dims of size 1 alone leaves the data in place: so it is a reshape."""
     source = entries(op.operands[0].type)
     moved = [dim for dim in ints_attr(op, "permutation") if not is_one(source[dim])]
     return make_reshape(op.operands[0], op.results[0].type, op) if moved == sorted(moved) else None
@@ -183,7 +183,7 @@ def scan_nothing(op: ir.Operation) -> ir.Value | None:
 def move_through_elementwise(op: ir.Operation) -> ir.Value | None:
     """reshape(f(reshape(x))) becomes f(reshape(reshape(x))), so that the two meet; the same for transposes.
 
-    Only where every operand of f is such an op or a splat, and nobody else reads f.
+    Only where every operand of f is such an op or a splat, and f has no other use.
     """
     inner = defining(op.operands[0], *ELEMENTWISE)
     if inner is None or not has_one_use(inner.results[0]):

@@ -38,11 +38,11 @@ class Kind(Enum):
 
 
 class Number(Enum):
-    """What the values of an iota over rows or tokens, and of views of it, may be used for beside their value."""
+    """What the values of an iota over rows or tokens, and of views of it, may be used for besides their value."""
 
     ROW = "row"
     POSITION = "position"
-    PLACE = "place"  # a row beside a position: the index of a token
+    PLACE = "place"  # a row and a position: the index of a token
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Tokens:
             raise NotPacked(f"{node.op}{f' at {node.line}' if node.line else ''}: {reason}") from None
 
     def _check_kinds(self, node: Node) -> None:
-        """What holds whatever the rule said: nothing is less apart than what it is computed from, but for a chosen token."""
+        """What holds independent of the rule: nothing is less apart than what it is computed from, but for a chosen token."""
         kinds = self.found.kinds
         given = {kinds[each] for each in node.operands if self.found.numbers.get(each) is not Number.ROW}
         kind = kinds[node]

@@ -110,7 +110,7 @@ def _compare(arithmetic: HostArithmetic, op: ir.Operation, operands: Sequence[Ho
 
 
 def _convert(arithmetic: HostArithmetic, op: ir.Operation, operands: Sequence[HostValue]) -> HostValue | None:
-    """Between the types of sizes: f64 → integer rounds towards zero, anything → i1 asks whether it is not zero."""
+    """Between the types of sizes: f64 → integer rounds towards zero, anything → i1 tests that it is not zero."""
     kind = op.results[0].type
     element = kind.element_type if isinstance(kind, ir.RankedTensorType) else kind
     if not is_host_element(element):

@@ -155,10 +155,10 @@ class HostArithmetic:
 
     def __init__(self, env: ShapeEnv) -> None:
         self.env = env
-        self.conditions: dict[Dim, Condition] = {}  # what a 0 or 1 that was computed from comparisons says
+        self.conditions: dict[Dim, Condition] = {}  # the meaning of a 0 or 1 that was computed from comparisons
 
     def condition(self, truth: Dim) -> Condition:
-        """The condition that a 0 or 1 stands for."""
+        """The condition that a 0 or 1 represents."""
         if truth.is_const:
             return ALWAYS if truth.const else NEVER
         return self.conditions.get(truth) or Condition.of("!=", truth, ZERO)
@@ -171,7 +171,7 @@ class HostArithmetic:
 
     def _joined(self, result: Dim, join: Callable[[Sequence[Condition]], Condition], a: Dim, b: Dim) -> Dim:
         if result not in self.conditions and not result.is_const:
-            with suppress(ValueError):  # too long to be told: the number says the same
+            with suppress(ValueError):  # too long to be written: the number means the same
                 self.conditions[result] = join((self.condition(a), self.condition(b)))
         return result
 

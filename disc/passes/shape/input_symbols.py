@@ -58,7 +58,7 @@ class _Reader:
         self.meaning: dict[str, Dim] = {}
 
     def entries(self, index: int) -> list[Entry]:
-        """One entry per dim of a tensor argument, one for a scalar: an expression, a size, or None where nothing is said."""
+        """One entry per dim of a tensor argument, one for a scalar: an expression, a size, or None where nothing is given."""
         argument, attributes = self.arguments[index], self.attributes[index]
         if not isinstance(argument.type, ir.RankedTensorType):
             return [ir.StringAttr(attributes["disc.symbol"]).value if "disc.symbol" in attributes else None]
@@ -112,7 +112,7 @@ class _Reader:
         return scale, dim.constant_term
 
     def conditions(self) -> list[Requirement]:
-        """What the module attribute `disc.conditions` says, in base symbols: under these conditions the program was made."""
+        """The module attribute `disc.conditions` in base symbols: under these conditions the program was made."""
         attributes = self.env.module.operation.attributes
         given = [ir.DictAttr(each) for each in ir.ArrayAttr(attributes["disc.conditions"])] if "disc.conditions" in attributes else []
         texts = [{entry.name: ir.StringAttr(entry.attr).value for entry in each} for each in given]
@@ -166,7 +166,7 @@ def _read_bounds(module: ir.Module) -> dict[str, _Bounds]:
 
 
 def _parsed(entry: str) -> Dim:
-    """The size that a text says, which may come from a file. Raises UnsupportedFormatError."""
+    """The size of a text, which may come from a file. Raises UnsupportedFormatError."""
     try:
         return parse_dim(entry)
     except ValueError as error:

@@ -56,7 +56,7 @@ class NameDims(Pass):
 
 
 def _teaches(env: ModuleEnv, requirement: Requirement) -> bool:
-    """Requires a condition that teaches something about the sizes at once; another one waits until the program has told what it needs."""
+    """Requires a condition at once where it gives a fact about sizes; another one waits until the program's own facts are known."""
     if not requirement.condition.is_fact():
         return False
     env.require(requirement)

@@ -332,7 +332,7 @@ def _window_padding(op: ir.Operation, rank: int) -> list[tuple[int, int]]:
 
 
 def _selection(op: ir.Operation, select: ir.Block, types: Sequence[ir.Type]) -> None:
-    """The body of `op`: of two (value, number) the one that `select` keeps; a number of -1 says that there is no value."""
+    """The body of `op`: of two (value, number) the one that `select` keeps; a number of -1 means that there is no value."""
     block = ir.Block.create_at_start(op.regions[0], [*types, *types], [op.location] * 4)
     value, number, other, other_number = block.arguments
     bit = ir.RankedTensorType.get([], ir.IntegerType.get_signless(1))

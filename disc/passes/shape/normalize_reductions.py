@@ -1,4 +1,4 @@
-"""normalize-reductions: every reduction starts from the identity of its op, or says that its order matters.
+"""normalize-reductions: every reduction starts from the identity of its op, or is marked as ordered.
 
     %y = stablehlo.reduce(%x init: %c) applies stablehlo.add      ─►      %r = stablehlo.reduce(%x init: 0.0) applies stablehlo.add
                                                                           %y = chlo.broadcast_add %r, %c

@@ -56,7 +56,7 @@ class Shapes:
         self.unsupported: list[UnsupportedOp] = []
 
     def visit(self, op: ir.Operation) -> None:
-        """Records what `op` tells: the values it computes, the dims of its results, the facts it requires."""
+        """Records the facts of `op`: the values it computes, the dims of its results, the facts it requires."""
         value = self._host_value(op)
         if value is not None:
             self.values[op.results[0]] = value
@@ -200,7 +200,7 @@ _SOURCES: dict[str, Callable[[Shapes, ir.Operation], HostValue | None]] = {
 
 
 def _declared(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
-    """The type says it all (constants, weights, ops with static results)."""
+    """The type has all sizes (constants, weights, ops with static results)."""
     found: list[Dims] = []
     for result in op.results:
         sizes = shape_of(result)
