@@ -1,6 +1,6 @@
-"""What code generation asks of a device. `build.py` knows nothing else of it.
+"""What code generation needs from a device. `build.py` knows nothing else of it.
 
-A device is found by `Target.device`. Its module is loaded when it is first asked for, so that a compile loads no other device's.
+A device is found by `Target.device`. Its module is loaded when it is first used, so that a compile loads no other device's.
 `register_backend` adds one; its targets are added by `disc.targets.select.register_family`.
 """
 
@@ -17,7 +17,7 @@ from disc.targets.target import Target
 
 
 class Backend(Protocol):
-    """What a device owes."""
+    """What a device implements."""
 
     def choose(self, fusion: Fusion, target: Target, tree: Tree) -> KernelPlan:
         """The plan of a kernel for a fusion. tree: what chooses the schedules of GEMMs. Must depend on nothing else: equal fusions share a
@@ -61,7 +61,7 @@ _BACKENDS: dict[str, Callable[[], Backend]] = {"cpu": _x86}
 
 
 def register_backend(device: str, load: Callable[[], Backend]) -> None:
-    """Adds a device, or replaces it. load: is called whenever the backend is asked for."""
+    """Adds a device, or replaces it. load: called for every use of the backend."""
     _BACKENDS[device] = load
 
 

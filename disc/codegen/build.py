@@ -169,7 +169,7 @@ class _Reader:
         divisor = self.env.divisor(Dim.symbol(name))
         what, value = self._describe(Dim.symbol(name)), self._raw(source)
         checks: list[Check] = []
-        if low is not None and (low > 0 or source.dim is None):  # a size is never negative, a scalar that stands for one may be
+        if low is not None and (low > 0 or source.dim is None):  # a size is never negative, a scalar used as a size may be
             checks.append(Check("at_least", value, Dim.of(low), f"{what} must be at least {low}"))
         if high is not None:
             checks.append(Check("at_most", value, Dim.of(high), f"{what} must be at most {high}"))

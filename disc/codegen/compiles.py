@@ -1,4 +1,4 @@
-"""How often this process has called the code generator: measured where it runs, so that nobody else has to know."""
+"""How often this process has called the code generator: counted where it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the artifact's manifest says of a program, and of the code for each target."""
+"""The artifact's manifest of a program, and of the code for each target."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def input_names(module: ir.Module) -> list[str]:
 
 
 def manifest_tables(program: Program, module: ir.Module, env: ShapeEnv) -> Mapping[str, object]:
-    """What the artifact's manifest says of the program whatever the target: inputs, outputs, symbols."""
+    """The part of the manifest that is the same for all targets: inputs, outputs, symbols."""
     return {
         "inputs": input_records(module, program.arguments),
         "outputs": output_records(program.outputs),
@@ -44,7 +44,7 @@ def manifest_tables(program: Program, module: ir.Module, env: ShapeEnv) -> Mappi
 
 
 def target_tables(program: Program, weights: Sequence[int]) -> dict[str, object]:
-    """What it says of one target: checks, kernels, counters, and the numbers of the weights that its code counts."""
+    """The part of one target: checks, kernels, counters, and the numbers of the weights that its code counts."""
     return {
         "checks": [{"message": check.message} for check in program.checks],
         "kernels": _kernel_entries(program),

@@ -1,4 +1,4 @@
-"""What the manifest says of a program that `pack-sequences` has rewritten, and whether its kernels keep sequences apart."""
+"""The manifest of a program that `pack-sequences` has rewritten, and whether its kernels keep sequences apart."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def packed_refusal(module: ir.Module) -> str | None:
 
 
 def packed_entry(module: ir.Module) -> Mapping[str, object]:
-    """What `pack-sequences` says of the module: the symbols of rows and tokens, the kind of each output, the least length."""
+    """The attributes that `pack-sequences` wrote: the symbols of rows and tokens, the kind of each output, the least length."""
     found = cast("dict[str, object]", parse_attributes(module.operation)["disc.packed"])
     return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
@@ -48,7 +48,7 @@ def obstacle(module: ir.Module) -> str | None:
             continue
         assert node.body is not None
         if env.exact_div(env.product(node.dims), length * length) is not None:
-            return f"{_named(node.body)}: values of all pairs of tokens would be stored, for want of an attention kernel{_notes(node)}"
+            return f"{_named(node.body)}: values of all pairs of tokens would be stored, since there is no attention kernel{_notes(node)}"
         if node.attrs["kind"] == "attention" and not keeps_segments_apart(IndexSpace(env.copy(), False), node.body):
             return f"{_named(node.body)}: its attention kernel does not see where sequences end"
     return None

@@ -11,7 +11,7 @@ from disc.ir.weights import Weight, WeightTable
 
 
 class WeightStore:
-    """The weights that code reads, each once for all targets: plain, or in panels where a kernel wants them."""
+    """The weights that code reads, each once for all targets: plain, or in panels where a kernel needs them."""
 
     def __init__(self, table: WeightTable) -> None:
         self.table = table

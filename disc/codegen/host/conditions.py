@@ -13,7 +13,7 @@ Describe = Callable[[Dim], str]
 
 @dataclass(frozen=True)
 class Report:
-    """What a failed check says: `message` with {actual} and {expected}, which stand for these sizes."""
+    """The message of a failed check: `message` with {actual} and {expected} replaced by these sizes."""
 
     message: str
     actual: Dim
@@ -21,7 +21,7 @@ class Report:
 
 
 def report(requirement: Requirement, describe: Describe) -> Report:
-    """The text and the two sizes that a failing call tells."""
+    """The text and the two sizes that a failing call reports."""
     if requirement.message:
         return _own_message(requirement, describe)
     words = ", or ".join(" and ".join(_words(each, describe) for each in conjunction) for conjunction in requirement.condition.alternatives)
@@ -41,7 +41,7 @@ def report(requirement: Requirement, describe: Describe) -> Report:
 
 
 def _own_message(requirement: Requirement, describe: Describe) -> Report:
-    """A message from the program, with numbered places for sizes: the first two places are told their values, others are described."""
+    """A message from the program, with numbered places for sizes: the first two places get their values, others are described."""
     text = requirement.message.replace("{actual}", "actual").replace("{expected}", "expected")
     told: list[Dim] = []
     for number, size in enumerate(requirement.sizes):

@@ -1,4 +1,4 @@
-"""Guards in the host entry: the one place where they become code. `Guard.holds` says what the code must answer."""
+"""Guards in the host entry: the one place where they become code. `Guard.holds` is the reference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from disc.speculation.guards import ALWAYS, AtLeast, AtMost, BeyondCache, Divide
 def lower_guard(b: Builder, guard: Guard, streams: Callable[[str], str]) -> str:
     """The i1 of a guard over the sizes that are variables of `b`. Right where 64 bits hold all of its sizes, none of which is negative.
 
-    streams: of results of so many bytes, an i64, the i1 that says whether they are beyond the caches and begin on cache lines.
+    streams: of results of so many bytes, an i64, the i1 that is true where they are beyond the caches and begin on cache lines.
     """
     if guard == ALWAYS:
         return b.constant("arith.constant true")

@@ -102,7 +102,7 @@ class _Compiler:
 
 
 def _noting(messages: list[str]) -> Callable[[ir.Diagnostic], bool]:
-    """A handler that keeps what the context says. It must not know the context's owner: no collector sees such a cycle."""
+    """A handler that keeps the context's diagnostics. It must not know the context's owner: no collector sees such a cycle."""
 
     def note(diagnostic: ir.Diagnostic) -> bool:
         messages.append(f"{diagnostic.location}: {diagnostic.message}")

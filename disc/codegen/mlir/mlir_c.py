@@ -12,7 +12,7 @@ from torch_mlir import _mlir_libs, ir
 from torch_mlir.passmanager import PassManager
 
 _library = ctypes.CDLL(str(Path(_mlir_libs.__path__[0]) / "libTorchMLIRAggregateCAPI.so"))
-_NOWHERE = 1 << 12  # an address for functions of other object files, which nobody calls
+_NOWHERE = 1 << 12  # an address for functions of other object files, which are never called
 
 
 class _Text(ctypes.Structure):

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from disc.errors import CompilerBug
 
-PARTS = 8  # at most: each costs some 5 ms beside its work, and rarely are more cores free
+PARTS = 8  # at most: each costs some 5 ms besides its work, and rarely are more cores free
 LEAST = 1500  # weight of a part, where it can be that much: about 60 ms
 LOOP = 12  # lines that an op of the dialect scf counts for: it becomes blocks, and vectorizer and unroller look at each
 

@@ -15,7 +15,7 @@ from disc.speculation.guards import ALWAYS, Guard
 class Fusion:
     """One `kernel.fusion`.
 
-    name: for people; kind: loop, stitch, compute, attention or library; body: its region; weights: those of its arguments that are
+    name: for display; kind: loop, stitch, compute, attention or library; body: its region; weights: those of its arguments that are
     weights; guards: of its versions, the best first, the last always holds. env: what is known of the symbols; checked: whether an index
     out of range is an error. makers: for each argument, the fusion that makes it where nothing else reads what that one makes, else None.
     """

@@ -22,7 +22,7 @@ class Version:
     schedule: Schedule | None = None
 
     def describe(self) -> str:
-        """For people and the manifest: when it runs, or how; "" for the version without a condition."""
+        """For display and the manifest: when it runs, or how; "" for the version without a condition."""
         return str(self.guard) if self.schedule is None else self.schedule.describe()
 
 
@@ -56,7 +56,7 @@ class Parts:
 
     k: its values; multiple: how many of them, times any number, a part may have. counters: bytes that are zeroed before the launch, at the
     start of `partials` bytes of memory of the call; where they lie is one more argument of the kernel. rows: of the result, for which this
-    memory is enough; with more, k is not split, whatever the schedule says.
+    memory is enough; with more, k is not split, independent of the schedule.
     """
 
     k: Dim
@@ -70,7 +70,7 @@ class Parts:
 class Choice:
     """The schedule of a GEMM is chosen in every call: one version for each of `tree.schedules`.
 
-    features: the sizes that the tree asks for, all but the number of threads, which the runtime knows. tile: rows of a tile, of which
+    features: those of the tree, except for the number of threads, which the runtime knows. tile: rows of a tile, of which
     the rows of a task are a multiple. splits: whether a task may take k in pieces. parts: None where k is never split over tasks.
     """
 
@@ -98,7 +98,7 @@ class Split:
 class Kernel:
     """One kernel of an artifact.
 
-    name: for people; kind: loop, stitch, compute, ...; versions: tried in order, the last always runs; symbols: the base
+    name: for display; kind: loop, stitch, compute, ...; versions: tried in order, the last always runs; symbols: the base
     symbols passed after the pointers; tasks, cost (per task, in cycles), scratch (bytes per thread): expressions over symbols.
     micro_kernels: the shared (form, rows, vectors) functions that `source` calls; functions: further shared ones, as
     (name, MLIR text); packed: weights wanted in panels.

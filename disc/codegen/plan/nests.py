@@ -22,7 +22,7 @@ class LoopVariable:
 
 @dataclass(frozen=True)
 class Nest:
-    """Loop variables, outermost first, and the index in the iterated dims that they stand for."""
+    """Loop variables, outermost first, and the index in the iterated dims that they represent."""
 
     variables: tuple[LoopVariable, ...]
     index: Index

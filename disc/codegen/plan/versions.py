@@ -50,7 +50,7 @@ def read_version(guard: Guard, body: Body) -> RowVersion:
                 most_rows = part
             case BeyondCache():
                 streams = True
-            case AtLeast():  # of how long rows it is worth it
+            case AtLeast():  # of how long rows it pays for
                 pass
             case _:
                 assert_never(part)

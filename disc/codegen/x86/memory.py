@@ -51,7 +51,7 @@ def load_reversed(b: Builder, buffer: Buffer, offset: str, mask: str | None) -> 
 
 
 def prefetch(b: Builder, buffer: Buffer, offset: str, level: int = 1) -> None:
-    """Asks for the cache line of element `offset`, which need not exist, in the cache of `level` 1 or 2."""
+    """Prefetches the cache line of element `offset`, which need not exist, into the cache of `level` 1 or 2."""
     hint = 4 - level
     b.statement(
         f'"llvm.intr.prefetch"({address(b, buffer, offset)}) <{{cache = 1 : i32, hint = {hint} : i32, rw = 0 : i32}}> : (!llvm.ptr) -> ()'

@@ -1,7 +1,7 @@
-"""Attention kernels: a dot, what normalises its rows, and a dot over the same rows, with no buffer of all scores.
+"""Attention kernels: a dot, what normalizes its rows, and a dot over the same rows, with no buffer of all scores.
 
 A softmax runs over blocks of keys (`attention_blocks`). Any other function of rows needs them whole: the scores of a block of rows go to
-scratch, are normalised in place and multiplied, bit for bit as by the three kernels one after the other.
+scratch, are normalized in place and multiplied, bit for bit as by the three kernels one after the other.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Blocks:
         return tuple((gemm.form.name, rows, count) for gemm in gemms for rows in self.row_counts() for count in self.vector_counts(gemm))
 
     def functions(self) -> tuple[tuple[str, str], ...]:
-        """The shared functions that the kernel calls beside micro-kernels, as (name, MLIR text)."""
+        """The shared functions that the kernel calls besides micro-kernels, as (name, MLIR text)."""
         k = self.first.contraction.k
         return ((dots_name(k.const), dots_source(k.const, self.first.target.thresholds.gemm.dot_ahead)),) if self.plan.dots else ()
 

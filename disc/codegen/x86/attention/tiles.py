@@ -120,7 +120,7 @@ def each_row(
 
 
 def _fetch_beside(task: Task, gemm: Gemm, rows: tuple[str, str], column: str) -> None:
-    """Fetches the elements of inputs that are read beside a tile of products; rows: (first, number)."""
+    """Prefetches the elements of inputs that are read together with a tile of products; rows: (first, number)."""
     b, e, c = task.frame.b, task.frame.emitter, gemm.contraction
     indices = forward_indices(e.space, task.body, c.node, c.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("gn")))
     beside = list(read_beside(e, task.body, c.node, indices))

@@ -106,7 +106,7 @@ def epilogue_of(frame: Frame, plan: Indirect, body: Body) -> Epilogue:
 
 
 def clear_zeros(frame: Frame, pointer: str, count: int, element: str) -> None:
-    """Writes the `count` zeros that stand for a run outside the source."""
+    """Writes the `count` zeros that replace a run outside the source."""
     b = frame.b
     with b.loop(b.index(0), b.index(count), b.index(1)) as each:
         place = address(b, Buffer(pointer, (), element), each.index)

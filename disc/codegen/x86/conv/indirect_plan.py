@@ -181,7 +181,7 @@ class Indirect:
 
     @property
     def zeros(self) -> int:
-        """Elements that stand for a run outside the source: of every group that a tile reads."""
+        """Elements that replace a run outside the source: of every group that a tile reads."""
         return self.inner * max(self.width // self.group, 1) if self.group else self.inner
 
     @property
@@ -200,7 +200,7 @@ class Indirect:
 
     @property
     def panels_first(self) -> bool:
-        """Do the panels of one row block follow each other? Then the source and the result are gone through once."""
+        """Do the panels of one row block follow each other? Then the source and the result are traversed once."""
         return self.plan.order == "panels"
 
     def micro(self, rows: int, vectors: int) -> Taps:

@@ -66,7 +66,7 @@ class _Pool:
         return Buffer(self.frame.scratch, (), self.window.element)
 
     def fill(self) -> str:
-        """The initial value, which also stands for every element of the padding."""
+        """The initial value, which is also every element of the padding."""
         return self.frame.emitter.value(self.window.node.operands[1], ())
 
     def combine(self, total: str, value: str) -> str:

@@ -1,7 +1,7 @@
 """Micro-kernels of channels-last convolutions: a tile of `rows` output positions x `vectors` of output channels, summed over taps.
 
 `void taps(table: (const T*[TABLE_ROWS], const T* b, pad)[taps], taps: i64, run: i64, tile: T*, tile_step: elements, fresh: i1,
-ahead: void*, ahead_step: bytes)`: each tap reads `run` consecutive elements (of bf16: pairs) for every row, from where the table says,
+ahead: void*, ahead_step: bytes)`: each tap reads `run` consecutive elements (of bf16: pairs) for every row, from where the table points,
 against `run` rows of a packed panel from b on. The rows of the left operand are thus never copied ("The Indirect Convolution Algorithm",
 Dukhan 2019), and a tap that only zeros would meet need not be in the table. fresh: the tile starts at zero; otherwise at what it holds.
 With every row of b, two lines of the `ahead_step` bytes at `ahead` are prefetched, as in micro.py.
@@ -22,7 +22,7 @@ ENTRY = 8  # addresses of an entry of the table: one for each row of a tile, wha
 
 @dataclass(frozen=True)
 class Taps:
-    """One micro-kernel. panel: columns of the packed panel; run: the length of a run where it is unrolled, 0 where the call says it;
+    """One micro-kernel. panel: columns of the packed panel; run: the length of a run where it is unrolled, 0 where the call passes it;
     moves: where the vectors of columns are of several groups, the elements (of bf16: pairs) from a row to its run for each vector."""
 
     form: Form
@@ -174,7 +174,7 @@ class _Source:
         return lines
 
     def _parts(self, name: str) -> list[str]:
-        """Lanes of pairs of bf16 as their product wants them: as they are, or the lower and the upper ones as f32."""
+        """Lanes of pairs of bf16 as their product needs them: as they are, or the lower and the upper ones as f32."""
         vector, narrow = f"vector<{self.taps.lanes}xi32>", f"vector<{self.taps.lanes * 2}xbf16>"
         if self.taps.form.feature:
             return [f"%{name}p = vector.bitcast %{name} : {vector} to {narrow}"]

@@ -258,7 +258,7 @@ def _emit_band(frame: Frame, window: Window, body: Body, first: str, rows: str) 
 def _fetch_next(frame: Frame, window: Window, row: str, column: str) -> None:
     """Prefetches what a block at output `row` and `column` will read: the next band, or what lies there in the next plane.
 
-    Bands are read in bursts, which memory could not serve faster than it is asked; meanwhile nothing is computed.
+    Bands are read in bursts, which memory serves slower than they are issued; nothing is computed in the meantime.
     """
     b, e = frame.b, frame.emitter
     leaf = e.leaves.get(window.source)

@@ -1,7 +1,7 @@
-"""Rows of A times rows of B as dot products: for few rows of A, which are not worth packing B's transpose.
+"""Rows of A times rows of B as dot products: for few rows of A, for which packing B's transpose does not pay.
 
 `void dots(a: f32*, b: f32*, b_step: bytes, count: i64, tile: f32*)` writes the products of one row with `count` rows of B, all contiguous
-along k, and up to the next multiple of LANES products that nobody reads. LANES rows of B at a time have a sum of LANES lanes each, and a
+along k, and up to the next multiple of LANES products that are not read. LANES rows of B at a time have a sum of LANES lanes each, and a
 transpose adds these up. Rows further on are prefetched: with this little to compute the product waits for memory alone, and where
 rows of B lie far apart the hardware does not foresee the next one.
 """

@@ -1,17 +1,17 @@
-"""A few rows of A times a B that nobody packed: memory decides, so B is read once, where it lies, while the sums of all rows stay in
+"""A few rows of A times a B that is not packed: bound by memory, so B is read once, where it lies, while the sums of all rows stay in
 registers.
 
 Shared functions, one for each number of rows and direction in which B is contiguous, write the products of the rows with up to
 width_of(rows) columns to a tile, whose rows are that far apart:
 
 `void across(rows: T**, a_step: bytes, b: T*, b_step: bytes, k: i64, count: i64, tile: f32*)`: columns are neighbours; the sums of as many
-columns as registers hold stay there while the rows of B pass by, each scaled by a value of every row of A. b_step: from k to k + 1.
+columns as registers hold stay there while the rows of B are read, each scaled by a value of every row of A. b_step: from k to k + 1.
 
 `void along(rows: T**, a_step, b: T*, b_step: bytes, k: i64, count: i64, tile: f32*)`: values of k are neighbours, in A too (a_step is not
 read); dot products of all rows with a few columns at a time. b_step: from a column to the next.
 
 Both take bf16 in pairs of k where the form of the product does, and widen what is narrow elsewhere. A task is a panel of columns, as for
-more rows; those of a batch that follow each other are gone through together.
+more rows; consecutive ones of a batch are processed together.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NARROW = ("f32", "bf16", "f16")
 
 
 def turned(c: Contraction) -> Contraction:
-    """The contraction with A and B exchanged where B is a single column: then A is the matrix that is gone through once."""
+    """The contraction with A and B exchanged where B is a single column: then A is the matrix that is read once."""
     if c.n != ONE or c.m == ONE or c.node.op != "stablehlo.dot_general":
         return c
     return replace(c, m=c.n, n=c.m, left=c.right, right=c.left, result=lambda batch, m, n: c.result(batch, n, m), turned=True)

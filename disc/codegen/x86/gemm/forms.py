@@ -13,7 +13,7 @@ from disc.ir.weights import ELEMENT_BYTES, SCALED_BLOCK
 
 @dataclass(frozen=True)
 class Form:
-    """How a micro-kernel wants its operands.
+    """The layout in which a micro-kernel reads its operands.
 
     name: in function names; accumulator: element of the tile; left, right: elements in memory of A's rows and of B's panels; group:
     values of k that lie side by side in a panel, per column, and are read from A's rows as one number where these are as narrow;

@@ -167,7 +167,7 @@ class _Walk:
     """How a task goes through k, as SSA values.
 
     depth: rows of the panel at a time; ahead: whether the next piece of B is prefetched, i1; last: whether no other task
-    asks for the next piece; splits: whether there may be several pieces; share: the task's part of k where that may be split.
+    prefetches the next piece; splits: whether there may be several pieces; share: the task's part of k where that may be split.
     """
 
     depth: str
@@ -370,7 +370,7 @@ def _store_tile(frame: Frame, epilogue: Epilogue, rows: tuple[str, str], tile: s
 
 class _Ahead:
     """What the tiles of one part prefetch: each its share of the next part of a packed B, which follows this one in memory, while the
-    walk asks for it; else the rows of A of the tile after this one, where rows follow each other."""
+    walk prefetches it; else the rows of A of the tile after this one, where rows follow each other."""
 
     def __init__(self, frame: Frame, gemm: Gemm, piece: _Piece, walk: _Walk, passes: str) -> None:
         self.frame, self.gemm, self.piece = frame, gemm, piece

@@ -123,7 +123,7 @@ class _Micro:
         return self._loop(groups, end, self._loop("%c0", groups, start, whole), last)
 
     def _blocks(self, zero: str) -> None:
-        """Sums of one block of k after the other, each scaled and added to the tile: it has no room in registers beside the sums, and its
+        """Sums of one block of k after the other, each scaled and added to the tile: it has no room in registers with the sums, and its
         loads and stores go on while the next block is multiplied. The last block may be shorter."""
         block, none = self.form.block, [zero] * (self.rows * self.vectors)
         self._clear()

@@ -11,8 +11,8 @@ from typing import Protocol
 
 
 class VectorBuilder(Protocol):
-    """What the code generator lends: it names results, caches constants (`from_table`: a splat, or as many values as lanes) and knows the
-    vector width."""
+    """The interface of the code generator: it names results, caches constants (`from_table`: a splat, or as many values as lanes) and knows
+    the vector width."""
 
     lanes: int
 
@@ -148,7 +148,7 @@ class Lanes:
     def scale_by_power(self, value: str, exponent: str) -> str:
         """value * 2^floor(exponent) with one rounding, for an `exponent` of any size."""
         mask = self.builder.op("arith.constant -1 : i16", "i16")
-        rounding = self.builder.op("arith.constant 4 : i32", "i32")  # as the control register says
+        rounding = self.builder.op("arith.constant 4 : i32", "i32")  # as set in the control register
         return self.builder.op(
             f'llvm.call_intrinsic "llvm.x86.avx512.mask.scalef.ps.512"({value}, {exponent}, {value}, {mask}, {rounding}) : '
             f"({self.type}, {self.type}, {self.type}, i16, i32) -> {self.type}",
