@@ -215,8 +215,8 @@ def manifest_bytes(manifest: Manifest | StoredManifest) -> bytes:
 
 
 def ordered_isas(code: Mapping[str, bytes]) -> list[str]:
-    """The ISA names of `code`, best last: by level, then by the number of further features."""
-    return sorted(code, key=lambda isa: (isa.split("+")[0], isa.count("+"), isa))
+    """The ISA names of `code`, best last: those of other devices than the CPU, then by level, then by the number of further features."""
+    return sorted(code, key=lambda isa: (":" not in isa, isa.split("+")[0], isa.count("+"), isa))
 
 
 class _SignatureWriter:

@@ -42,8 +42,10 @@ class Target:
 
     @property
     def name(self) -> str:
-        """ "x86-64-v4+avx512bf16": names the section of the artifact."""
-        return "+".join([self.level, *self.feature_names])
+        """ "x86-64-v4+avx512bf16": names the section of the artifact. That of another device than the CPU begins with its name and a colon;
+        what follows is of the CPU that runs its host code."""
+        isa = "+".join([self.level, *self.feature_names])
+        return isa if self.device == "cpu" else f"{self.device}:{isa}"
 
     @property
     def feature_names(self) -> tuple[str, ...]:

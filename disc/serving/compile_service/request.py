@@ -14,7 +14,7 @@ from disc.config import DTYPES, VERSION
 from disc.errors import DeadlineError, RequestError
 from disc.serving.compile_service.settings import CompileLimits
 from disc.serving.messages import Message
-from disc.targets.x86 import ISAS
+from disc.targets.select import target_names
 
 SERVICE = "disc.v1.CompileService"
 KIND = "disc-error-kind"  # trailing metadata of a call that fails
@@ -59,8 +59,8 @@ def check_job(job: Message, limits: CompileLimits) -> None:
         )
     if imported and job.embed_stablehlo:
         raise RequestError("embed_stablehlo: only a program of StableHLO can be embedded")
-    if not job.targets or len(set(job.targets)) != len(job.targets) or any(each not in ISAS for each in job.targets):
-        raise RequestError(f"targets: give one or more of {', '.join(ISAS)}, each once")
+    if not job.targets or len(set(job.targets)) != len(job.targets) or any(each not in target_names() for each in job.targets):
+        raise RequestError(f"targets: give one or more of {', '.join(target_names())}, each once")
     if (job.dtype or "f32") not in DTYPES:
         raise RequestError(f"dtype {job.dtype[:20]!r}: the types are {', '.join(DTYPES)}")
     if job.threads > MAX_THREADS:
@@ -75,7 +75,7 @@ def job_key(job: Message) -> str:
 def _fields(job: Message) -> str:
     """What `compile_job.Request` reads."""
     return json.dumps({
-        "format": FORMATS[job.format], "targets": sorted(job.targets, key=ISAS.index), "dtype": job.dtype or "f32",
+        "format": FORMATS[job.format], "targets": sorted(job.targets, key=target_names().index), "dtype": job.dtype or "f32",
         "threads": job.threads or None, "single": bool(job.single), "embed_stablehlo": bool(job.embed_stablehlo),
     }, sort_keys=True)  # fmt: skip
 
