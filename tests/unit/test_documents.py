@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from disc.codegen.x86.plans import KINDS
 from disc.passes.pipelines import REGISTRY, pipeline
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +31,13 @@ FOREIGN = {
     "sequence_ends": "put together by `pack-sequences`",
 }
 # Files of the worked examples, which are not kept.
-EXAMPLES = {"tests/ir/NAME.mlir", "tests/ir/fold-reverses.mlir", "disc/passes/{shape,graph,fusion}/fold_reverses.py"}
+EXAMPLES = {
+    "tests/ir/NAME.mlir",
+    "tests/codegen/NAME.mlir",
+    "tests/codegen/copy.mlir",
+    "tests/ir/fold-reverses.mlir",
+    "disc/passes/{shape,graph,fusion}/fold_reverses.py",
+}
 # Files of other projects, or made by a command, that comments and docstrings name.
 ELSEWHERE = {
     "malloc.h",
@@ -156,6 +163,12 @@ def test_every_pass_is_described_in_its_order() -> None:
     assert sorted(described) == sorted(REGISTRY)
     order = list(dict.fromkeys(each.name for each in pipeline("int8")))
     assert [name for name in described if name in order] == order
+
+
+def test_every_kernel_is_described() -> None:
+    table = (ROOT / "docs/kernels.md").read_text().partition("| plan |")[2].partition("\n\n")[0]
+    described = [name for cell in re.findall(r"^\| \[(.*?)\]", table, re.M) for name in re.findall(r"`([\w-]+)`", cell)]
+    assert sorted(described) == sorted(KINDS.keys() - {"product", "tree", "region"})  # these are parts of others
 
 
 def file_names_in_comments(path: Path) -> Iterator[str]:
