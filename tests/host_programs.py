@@ -346,8 +346,13 @@ class Written:
         """To be made after the code, which adds checks."""
         self.code  # noqa: B018
         inputs: list[InputRecord] = [
-            {"name": f"x{number}", "dtype": "i64", "dims": [dim.const if dim.is_const else str(dim) for dim in value.dims]}
-            for number, value in enumerate(self.program.arguments)
+            {
+                "name": f"x{number}",
+                "dtype": "i64",
+                "dims": [dim.const if dim.is_const else str(dim) for dim in each.value.dims],
+                "written": each.mode is not Mode.READ,
+            }
+            for number, each in enumerate(self.program.entry.parameters)
         ]
         outputs: list[OutputRecord] = [
             {"name": f"y{number}", "dtype": "i64", "rank": len(value.dims)} for number, value in enumerate(self.program.outputs)

@@ -20,6 +20,7 @@ from disc.errors import ArtifactError, printable
 FORMAT_VERSION = 2  # written; those from OLDEST_VERSION on are read
 OLDEST_VERSION = 1
 SIGNATURE_VERSION = 1
+WRITTEN = 0x100  # added to the dtype of an input that is written to
 ALIGNMENT = 64  # bytes: sections and weights
 
 # In the order of ral_dtype.
@@ -29,11 +30,12 @@ NamedWeight = tuple[str, str, npt.NDArray[np.generic]]  # name, MLIR element typ
 
 
 class InputRecord(TypedDict):
-    """One argument; a dim is its size or the name of its symbol."""
+    """One argument; a dim is its size or the name of its symbol. written: the code may write to its memory."""
 
     name: str
     dtype: str
     dims: list[int | str]
+    written: NotRequired[bool]
 
 
 class OutputRecord(TypedDict):
@@ -240,9 +242,9 @@ class _SignatureWriter:
         for value in values:
             self.text(value)
 
-    def value(self, name: str, dtype: str, rank: int) -> None:
+    def value(self, name: str, dtype: str, rank: int, written: bool = False) -> None:
         self.text(name)
-        self.count(DTYPES.index(dtype))
+        self.count(DTYPES.index(dtype) + (WRITTEN if written else 0))
         self.count(rank)
 
     def integers(self, values: Sequence[int]) -> None:
@@ -254,7 +256,7 @@ def signature_bytes(manifest: Manifest) -> bytes:
     writer = _SignatureWriter()
     writer.count(len(manifest["inputs"]))
     for record in manifest["inputs"]:
-        writer.value(record["name"], record["dtype"], len(record["dims"]))
+        writer.value(record["name"], record["dtype"], len(record["dims"]), record.get("written", False))
         writer.integers([dim if isinstance(dim, int) else -1 for dim in record["dims"]])
     writer.count(len(manifest["outputs"]))
     for record in manifest["outputs"]:

@@ -8,7 +8,7 @@ from torch_mlir import ir
 
 from disc.codegen.host.entry import counter_names
 from disc.codegen.host.program import Check, Program, Source
-from disc.codegen.host.steps import Launch, Value, weight_name
+from disc.codegen.host.steps import Launch, Mode, Value, weight_name
 from disc.ir.graph import Node, parse_attributes
 from disc.ir.ops import main_block, main_function
 from disc.shapes import Dim, ShapeEnv
@@ -35,7 +35,10 @@ def input_names(module: ir.Module) -> list[str]:
 def manifest_tables(program: Program, module: ir.Module, env: ShapeEnv) -> Mapping[str, object]:
     """The part of the manifest that is the same for all targets: inputs, outputs, symbols."""
     return {
-        "inputs": input_records(module, program.arguments),
+        "inputs": [
+            record if parameter.mode is Mode.READ else {**record, "written": True}
+            for record, parameter in zip(input_records(module, program.arguments), program.entry.parameters, strict=True)
+        ],
         "outputs": output_records(program.outputs),
         "symbols": [_symbol_entry(env, name, source) for name, source in program.sources.items()],
         **_batch_entry(module),

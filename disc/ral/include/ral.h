@@ -38,7 +38,7 @@ typedef enum ral_status {
   RAL_ERROR_DTYPE,    /* an input or given output of the wrong dtype */
   RAL_ERROR_DEVICE,   /* a tensor on another device than the one that the loaded code is for, or a device that failed */
   RAL_ERROR_SHAPE,    /* a dim or relation that the compiled model does not accept */
-  RAL_ERROR_ALIAS,    /* a given output overlaps an input or another output, or is not contiguous */
+  RAL_ERROR_ALIAS,    /* a given output or an input that is written to overlaps an input or another output, or is not contiguous */
   RAL_ERROR_MEMORY,   /* a buffer could not be allocated */
   RAL_ERROR_ARTIFACT, /* the artifact is damaged, of another version, or not an artifact */
   RAL_ERROR_TARGET,   /* the CPU lacks what the artifact needs */
@@ -214,6 +214,7 @@ typedef struct ral_value_info {
   const int64_t* dims; /* -1 = dynamic; NULL for an output (its dims are known after a call) */
   int32_t rank;
   int32_t dtype;
+  int32_t written; /* of an input: 1 where a call may write to its memory, which nothing else may use meanwhile */
 } ral_value_info;
 
 RAL_API int32_t ral_input_count(const ral_context* context);

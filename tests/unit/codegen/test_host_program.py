@@ -7,11 +7,12 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from host_programs import COUNT, MIXES, Handed, Sizes, Writer, Written, below
 from host_trees import TREES, random_tree
 
 from disc.codegen.host.steps import Mode, Value
-from disc.errors import ShapeConstraintError
+from disc.errors import AliasError, InputTypeError, ShapeConstraintError
 from disc.shapes import Condition, Dim
 
 SIZES = ((0, 0), (0, 3), (1, 0), (1, 1), (1, 2), (2, 7), (7, 3), (5, 29), (97, 5))
@@ -88,6 +89,28 @@ def test_memory_does_not_grow_with_iterations() -> None:
     held = int(written.executable.stats()["arena_bytes"])  # pyright: ignore[reportArgumentType]
     written.run(inputs)
     assert int(written.executable.stats()["arena_bytes"]) <= 2 * held  # pyright: ignore[reportArgumentType]
+
+
+def test_an_input_that_is_written_to_must_be_the_memory_of_the_caller_and_of_nobody_else() -> None:
+    written = TREES["state_slot"]()
+    both = np.zeros(10, np.int64)
+    with pytest.raises(AliasError, match=r"input 'x0' \(argument 0\): is written to, and overlaps input 'x1'"):
+        written.executable(both[:6], both[4:])
+    with pytest.raises(AliasError, match=r"input 'x0' \(argument 0\): is written to, and is not contiguous"):
+        written.executable(both[::2], np.zeros(5, np.int64))
+    with pytest.raises(AliasError, match="overlaps input 'x0'"):
+        written.executable(both[:5], np.zeros(5, np.int64), out=(both[:5], np.zeros((), np.int64)))
+    fixed = np.zeros(5, np.int64)
+    fixed.flags.writeable = False
+    with pytest.raises(InputTypeError, match=r"input 'x0' \(argument 0\): .*read-only"):
+        written.executable(fixed, np.zeros(5, np.int64))
+    assert not both.any()
+    written.executable(both[:5], both[5:])
+    assert both[:5].any()
+    assert not both[5:].any()
+    kept = torch.zeros(5, dtype=torch.int64)
+    written.executable(kept, torch.zeros(5, dtype=torch.int64))
+    assert np.array_equal(kept.numpy(), both[:5])
 
 
 # --- what steps rely on is checked --------------------------------------------------------------------------------------

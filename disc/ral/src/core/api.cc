@@ -55,7 +55,7 @@ bool in_range(int32_t index, const List& list) {
 ral_value_info info_at(const std::vector<ral::ValueInfo>& values, int32_t index, bool with_dims) {
   if (!in_range(index, values)) return {};
   const ral::ValueInfo& value = values[static_cast<size_t>(index)];
-  return {value.name.c_str(), with_dims ? value.dims.data() : nullptr, value.rank, value.dtype};
+  return {value.name.c_str(), with_dims ? value.dims.data() : nullptr, value.rank, value.dtype, value.written};
 }
 
 const char* name_at(const std::vector<std::string>& names, int32_t index) {

@@ -56,6 +56,23 @@ Status ral_exec::check_inputs(const ral_tensor* inputs, int32_t count) const {
   return {};
 }
 
+// An input that is written to must be the caller's memory itself, and nothing else's.
+Status ral_exec::check_written(const ral_tensor* inputs) const {
+  const auto& infos = program_.signature.inputs;
+  for (size_t i = 0; i < infos.size(); ++i) {
+    if (!infos[i].written) continue;
+    const int64_t element = ral::dtype_size(infos[i].dtype);
+    const std::string name = name_of("input", infos[i].name, i, "argument ");
+    if (!ral::is_row_major(inputs[i], element)) return error(RAL_ERROR_ALIAS, name + "is written to, and is not contiguous");
+    const ral::Extent range = ral::extent(inputs[i], element);
+    for (size_t j = 0; j < infos.size(); ++j) {
+      if (i == j || !range.overlaps(ral::extent(inputs[j], ral::dtype_size(infos[j].dtype)))) continue;
+      return error(RAL_ERROR_ALIAS, name + "is written to, and overlaps input '" + infos[j].name + "'");
+    }
+  }
+  return {};
+}
+
 Status ral_exec::check_given(const ral_tensor* inputs, const ral_tensor* given) const {
   const ral::Signature& signature = program_.signature;
   for (size_t i = 0; i < signature.outputs.size(); ++i) {

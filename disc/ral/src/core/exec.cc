@@ -65,7 +65,8 @@ Status ral_exec::run(const ral_tensor* inputs, int32_t input_count, const ral_te
   if (output_count != static_cast<int32_t>(outputs_.size())) {
     return error(RAL_ERROR_RANK, "expected " + std::to_string(outputs_.size()) + " outputs, got " + std::to_string(output_count));
   }
-  if (given) status = check_given(inputs, given);
+  if (program_.signature.writes_inputs) status = check_written(inputs);
+  if (given && status.ok()) status = check_given(inputs, given);
   if (status.ok()) status = prepare_inputs(inputs);
   if (status.ok()) {
     status = enter();

@@ -45,6 +45,7 @@ struct ral_exec {
   template <typename Name>
   ral::Status check_device(const ral_tensor& tensor, Name name) const;
   ral::Status check_inputs(const ral_tensor* inputs, int32_t count) const;
+  ral::Status check_written(const ral_tensor* inputs) const;
   ral::Status check_given(const ral_tensor* inputs, const ral_tensor* given) const;
   ral::Status prepare_inputs(const ral_tensor* inputs);
   int32_t record(ral::Status failure);

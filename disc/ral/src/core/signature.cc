@@ -9,6 +9,7 @@ namespace {
 
 constexpr uint32_t kSignatureVersion = 1;
 constexpr uint32_t kMaxRank = 64;
+constexpr uint32_t kWritten = 0x100;  // added to the dtype of an input
 
 struct DtypeInfo {
   const char* name;
@@ -73,7 +74,9 @@ struct Reader {
   ValueInfo value(bool with_dims) {
     ValueInfo info;
     info.name = text();
-    const uint32_t dtype = number<uint32_t>();
+    uint32_t dtype = number<uint32_t>();
+    info.written = with_dims && dtype & kWritten;
+    if (info.written) dtype -= kWritten;
     const uint32_t rank = number<uint32_t>();
     if (dtype >= kDtypes.size() || rank > kMaxRank) ok = false;
     if (!ok) return info;
@@ -121,6 +124,7 @@ Status read_signature(const Section& section, Signature* signature) {
                      "; rebuild the artifact with this disc");
   }
   signature->inputs = reader.values(true);
+  for (const ValueInfo& info : signature->inputs) signature->writes_inputs |= info.written;
   signature->outputs = reader.values(false);
   signature->checks = reader.texts();
   signature->kernels = reader.texts();

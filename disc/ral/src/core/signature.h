@@ -15,6 +15,7 @@ struct ValueInfo {
   int32_t dtype = 0;
   int32_t rank = 0;
   std::vector<int64_t> dims;  // inputs only; -1 = dynamic
+  bool written = false;       // inputs only: the code may write to its memory
 };
 
 struct WeightInfo {
@@ -25,6 +26,7 @@ struct WeightInfo {
 
 struct Signature {
   std::vector<ValueInfo> inputs;
+  bool writes_inputs = false;  // whether one of them is written
   std::vector<ValueInfo> outputs;
   std::vector<std::string> checks;  // message templates
   std::vector<std::string> kernels;

@@ -337,7 +337,7 @@ void raise(ral_status status, const std::string& message) {
 
 std::string Place::text() const {
   const std::string name = info.name ? " '" + std::string(info.name) + "'" : "";  // one argument too many has no name
-  return (writable ? "output" : "input") + name + " (" + kind + " " + std::to_string(index) + "): ";
+  return (writable && !info.written ? "output" : "input") + name + " (" + kind + " " + std::to_string(index) + "): ";
 }
 
 Borrowed::~Borrowed() {

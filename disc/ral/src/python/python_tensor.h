@@ -77,7 +77,10 @@ class Borrowed {
   template <typename Info>
   void add_all(const nb::tuple& objects, Info info, const char* kind, bool writable) {
     tensors_.reserve(objects.size());
-    for (size_t i = 0; i < objects.size(); ++i) add(objects[i], {info(static_cast<int32_t>(i)), kind, i, writable});
+    for (size_t i = 0; i < objects.size(); ++i) {
+      const ral_value_info expected = info(static_cast<int32_t>(i));
+      add(objects[i], {expected, kind, i, writable || expected.written});
+    }
   }
 
   const ral_tensor* tensors() const { return tensors_.data(); }
