@@ -52,8 +52,10 @@ def compare(imported: Imported, inputs: Sequence[torch.Tensor], options: Options
     """Prints the largest difference of every fusion result. options: as of the compile that is looked into."""
     session = open_session(options=options)
     state = compile_state(imported.weights, session)
-    run_passes(imported.module, pipeline(options.dtype), state)
+    *passes, choose = pipeline(options.dtype, tree=session.tree)
+    run_passes(imported.module, passes, state)
     names = expose_fusions(imported.module)
+    run_passes(imported.module, (choose,), state)  # now, since no kernel may compute a result of the program within another
     executable = executable_of(imported.module, generate(imported.module, state, session), session, {"single": False})
     arrays = [tensor.numpy() for tensor in inputs]
     expected = interpret(imported.module, arrays, state.weights)

@@ -102,7 +102,7 @@ def maker_keys(places: Sequence[Place]) -> list[tuple[str, ...]]:
 def plan_places(places: Sequence[Place], target: str, read: Callable[[str], KernelPlan]) -> list[Planned]:
     """The kernels of a program for the target of a name, in order: a fusion that another one's kernel computes as well has none of its own.
 
-    Raises CompilerBug for a fusion without a plan.
+    Raises CompilerBug for a fusion without a plan, and for a plan that joins what others read as well.
     """
     by_work = {id(place.work): place for place in places}
     plans: dict[str, KernelPlan] = {}
@@ -116,7 +116,11 @@ def plan_places(places: Sequence[Place], target: str, read: Callable[[str], Kern
         if plan.joins is None:
             planned.append(Planned(place, plan, f"{text}\n{place.key}"))
             continue
-        maker = by_work[id(place.work.maker(plan.joins))]
+        maker = by_work.get(id(place.work.maker(plan.joins)))
+        if maker is None:
+            raise CompilerBug(
+                f"the plan of fusion {place.work.name} for {target} joins argument {plan.joins}, which is not made for it alone"
+            )
         joined.add(id(maker))
         planned.append(Planned(_join(maker, place, plan.joins), plan, f"{text}\n{maker.key}\n{place.key}"))
     return [each for each in planned if id(each.place) not in joined]

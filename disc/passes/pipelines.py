@@ -92,9 +92,9 @@ def to_named(dtype: str = "f32") -> tuple[Pass, ...]:
     return (*FRONT, *graph_passes(dtype))
 
 
-def pipeline(dtype: str = "f32", stage: str = "imported") -> tuple[Pass, ...]:
-    """Every pass from `stage`, imported or named, up to code generation."""
-    return (*(to_named(dtype) if stage == "imported" else graph_passes(dtype)), *FUSION)
+def pipeline(dtype: str = "f32", stage: str = "imported", tree: Tree | None = None) -> tuple[Pass, ...]:
+    """Every pass from `stage`, imported or named, up to code generation. tree: as of `fusion_passes`."""
+    return (*(to_named(dtype) if stage == "imported" else graph_passes(dtype)), *fusion_passes(tree))
 
 
 REGISTRY: dict[str, type[Pass]] = {

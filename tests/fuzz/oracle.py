@@ -106,7 +106,7 @@ def compile_named(module: ir.Module, weights: WeightTable) -> dict[str, Executab
     """One executable per ISA level that this machine runs."""
     session = open_session(TARGETS, Options(cache=False, threads=2), TREE)
     state = compile_state(WeightTable(dict(weights.entries)), session)
-    run_passes(module, pipeline(stage="named"), state)
+    run_passes(module, pipeline(stage="named", tree=session.tree), state)
     built = generate(module, state, session)
     return {isa: executable_of(module, built, session, {"single": False}, isa=isa) for isa in TARGETS}
 

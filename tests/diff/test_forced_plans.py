@@ -1,0 +1,358 @@
+"""Every kernel that may compute a fusion computes it: plans that stand in the program are compiled, run and agree with the interpreter."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from torch_mlir import ir
+
+from disc.api import compile_state, executable_of, generate, open_session
+from disc.codegen.choose_kernels import ChooseKernels
+from disc.codegen.fusions import PLAN
+from disc.codegen.plan.text import Plan, read_plan
+from disc.codegen.x86.plans import KINDS
+from disc.config import Options
+from disc.errors import PlanError
+from disc.ir.dialect import disc_context
+from disc.ir.interp.oracle import interpret
+from disc.ir.ops import block_ops, main_block
+from disc.ir.passes import run_passes
+from disc.ir.stages import parse_module
+from disc.ir.weights import Weight, WeightTable
+from disc.passes.pipelines import FUSION
+from disc.ral.executable import Executable
+from disc.targets.x86 import host_isa
+
+ISA = host_isa()
+LANES = 16 if ISA.startswith("x86-64-v4") else 8
+S0, S1 = (
+    f'"disc.symbolic_dim"() {{sym_name = "S{number}", min = 0 : i64, divisor = 1 : i64, source = "arg0.{number}"}} : () -> ()\n'
+    for number in range(2)
+)
+CONVOLUTION = (
+    S0
+    + """
+func.func @main(%x: tensor<?x11x9x32xf32, [@S0, 11, 9, 32]>) -> tensor<?x11x9x48xf32, [@S0, 11, 9, 48]> {
+  %w = "disc.weight"() {name = "w"} : () -> tensor<3x3x32x48xf32, [3, 3, 32, 48]>
+  %0 = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], window = {stride = [1, 1], pad = [[1, 1], [1, 1]]}
+    {batch_group_count = 1 : i64, feature_group_count = 1 : i64} : (tensor<?x11x9x32xf32, [@S0, 11, 9, 32]>, tensor<3x3x32x48xf32, [3, 3, 32, 48]>) -> tensor<?x11x9x48xf32, [@S0, 11, 9, 48]>
+  %1 = stablehlo.negate %0 : tensor<?x11x9x48xf32, [@S0, 11, 9, 48]>
+  return %1 : tensor<?x11x9x48xf32, [@S0, 11, 9, 48]>
+}
+"""
+)
+ROW = """
+func.func @main(%x: tensor<1x40xf32, [1, 40]>, %y: tensor<40x70xf32, [40, 70]>) -> tensor<1x70xf32, [1, 70]> {
+  %0 = stablehlo.dot_general %x, %y, contracting_dims = [1] x [0] : (tensor<1x40xf32, [1, 40]>, tensor<40x70xf32, [40, 70]>) -> tensor<1x70xf32, [1, 70]>
+  return %0 : tensor<1x70xf32, [1, 70]>
+}
+"""
+LINEAR = (
+    S0
+    + """
+func.func @main(%x: tensor<?x40xf32, [@S0, 40]>) -> tensor<?x70xf32, [@S0, 70]> {
+  %w = "disc.weight"() {name = "w"} : () -> tensor<40x70xf32, [40, 70]>
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<?x40xf32, [@S0, 40]>, tensor<40x70xf32, [40, 70]>) -> tensor<?x70xf32, [@S0, 70]>
+  %1 = stablehlo.negate %0 : tensor<?x70xf32, [@S0, 70]>
+  return %1 : tensor<?x70xf32, [@S0, 70]>
+}
+"""
+)
+SOFTMAX = (
+    S0
+    + S1
+    + """
+func.func @main(%x: tensor<?x?xf32, [@S0, @S1]>) -> tensor<?x?xf32, [@S0, @S1]> {
+  %low = stablehlo.constant dense<0xFF800000> : tensor<f32>
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %m = stablehlo.reduce(%x init: %low) applies stablehlo.maximum across dimensions = [1] : (tensor<?x?xf32, [@S0, @S1]>, tensor<f32>) -> tensor<?xf32, [@S0]>
+  %mb = "disc.broadcast_in_dim"(%m) {dims = array<i64: 0>, maybe = array<i64>} : (tensor<?xf32, [@S0]>) -> tensor<?x?xf32, [@S0, @S1]>
+  %d = stablehlo.subtract %x, %mb : tensor<?x?xf32, [@S0, @S1]>
+  %e = stablehlo.exponential %d : tensor<?x?xf32, [@S0, @S1]>
+  %s = stablehlo.reduce(%e init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<?x?xf32, [@S0, @S1]>, tensor<f32>) -> tensor<?xf32, [@S0]>
+  %sb = "disc.broadcast_in_dim"(%s) {dims = array<i64: 0>, maybe = array<i64>} : (tensor<?xf32, [@S0]>) -> tensor<?x?xf32, [@S0, @S1]>
+  %p = stablehlo.divide %e, %sb : tensor<?x?xf32, [@S0, @S1]>
+  return %p : tensor<?x?xf32, [@S0, @S1]>
+}
+"""
+)
+TRANSPOSE = (
+    S0
+    + S1
+    + """
+func.func @main(%x: tensor<?x?xf32, [@S0, @S1]>) -> tensor<?x?xf32, [@S1, @S0]> {
+  %0 = stablehlo.transpose %x, dims = [1, 0] : (tensor<?x?xf32, [@S0, @S1]>) -> tensor<?x?xf32, [@S1, @S0]>
+  %1 = stablehlo.negate %0 : tensor<?x?xf32, [@S1, @S0]>
+  return %1 : tensor<?x?xf32, [@S1, @S0]>
+}
+"""
+)
+FLAT = (
+    S0
+    + """
+func.func @main(%x: tensor<?x24xf32, [@S0, 24]>) -> tensor<?x24xf32, [@S0, 24]> {
+  %0 = stablehlo.tanh %x : tensor<?x24xf32, [@S0, 24]>
+  return %0 : tensor<?x24xf32, [@S0, 24]>
+}
+"""
+)
+POOL = (
+    S0
+    + """
+func.func @main(%x: tensor<?x13x11x16xf32, [@S0, 13, 11, 16]>) -> tensor<?x13x11x16xf32, [@S0, 13, 11, 16]> {
+  %low = stablehlo.constant dense<0xFF800000> : tensor<f32>
+  %0 = "stablehlo.reduce_window"(%x, %low) ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %1 = stablehlo.maximum %a, %b : tensor<f32>
+      stablehlo.return %1 : tensor<f32>
+  }) {window_dimensions = array<i64: 1, 3, 3, 1>, window_strides = array<i64: 1, 1, 1, 1>, padding = dense<[[0, 0], [1, 1], [1, 1], [0, 0]]> : tensor<4x2xi64>} : (tensor<?x13x11x16xf32, [@S0, 13, 11, 16]>, tensor<f32>) -> tensor<?x13x11x16xf32, [@S0, 13, 11, 16]>
+  return %0 : tensor<?x13x11x16xf32, [@S0, 13, 11, 16]>
+}
+"""
+)
+ATTENTION = (
+    S0
+    + """
+func.func @main(%q: tensor<?x50x32xf32, [@S0, 50, 32]>, %k: tensor<?x70x32xf32, [@S0, 70, 32]>, %v: tensor<?x70x32xf32, [@S0, 70, 32]>) -> tensor<?x50x32xf32, [@S0, 50, 32]> {
+  %low = stablehlo.constant dense<0xFF800000> : tensor<f32>
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %x = stablehlo.dot_general %q, %k, batching_dims = [0] x [0], contracting_dims = [2] x [2] : (tensor<?x50x32xf32, [@S0, 50, 32]>, tensor<?x70x32xf32, [@S0, 70, 32]>) -> tensor<?x50x70xf32, [@S0, 50, 70]>
+  %m = stablehlo.reduce(%x init: %low) applies stablehlo.maximum across dimensions = [2] : (tensor<?x50x70xf32, [@S0, 50, 70]>, tensor<f32>) -> tensor<?x50xf32, [@S0, 50]>
+  %mb = "disc.broadcast_in_dim"(%m) {dims = array<i64: 0, 1>, maybe = array<i64>} : (tensor<?x50xf32, [@S0, 50]>) -> tensor<?x50x70xf32, [@S0, 50, 70]>
+  %d = stablehlo.subtract %x, %mb : tensor<?x50x70xf32, [@S0, 50, 70]>
+  %e = stablehlo.exponential %d : tensor<?x50x70xf32, [@S0, 50, 70]>
+  %s = stablehlo.reduce(%e init: %zero) applies stablehlo.add across dimensions = [2] : (tensor<?x50x70xf32, [@S0, 50, 70]>, tensor<f32>) -> tensor<?x50xf32, [@S0, 50]>
+  %sb = "disc.broadcast_in_dim"(%s) {dims = array<i64: 0, 1>, maybe = array<i64>} : (tensor<?x50xf32, [@S0, 50]>) -> tensor<?x50x70xf32, [@S0, 50, 70]>
+  %p = stablehlo.divide %e, %sb : tensor<?x50x70xf32, [@S0, 50, 70]>
+  %r = stablehlo.dot_general %p, %v, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<?x50x70xf32, [@S0, 50, 70]>, tensor<?x70x32xf32, [@S0, 70, 32]>) -> tensor<?x50x32xf32, [@S0, 50, 32]>
+  return %r : tensor<?x50x32xf32, [@S0, 50, 32]>
+}
+"""
+)
+DEPTHWISE = (
+    S0
+    + """
+func.func @main(%x: tensor<?x11x9x32xf32, [@S0, 11, 9, 32]>) -> tensor<?x11x9x32xf32, [@S0, 11, 9, 32]> {
+  %w = "disc.weight"() {name = "w"} : () -> tensor<3x3x1x32xf32, [3, 3, 1, 32]>
+  %0 = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], window = {stride = [1, 1], pad = [[1, 1], [1, 1]]}
+    {batch_group_count = 1 : i64, feature_group_count = 32 : i64} : (tensor<?x11x9x32xf32, [@S0, 11, 9, 32]>, tensor<3x3x1x32xf32, [3, 3, 1, 32]>) -> tensor<?x11x9x32xf32, [@S0, 11, 9, 32]>
+  return %0 : tensor<?x11x9x32xf32, [@S0, 11, 9, 32]>
+}
+"""
+)
+SCAN = (
+    S0
+    + """
+func.func @main(%x: tensor<?x24xf32, [@S0, 24]>) -> tensor<?x24xf32, [@S0, 24]> {
+  %0 = "disc.cumulative"(%x) {dim = 0 : i64, kind = "max"} : (tensor<?x24xf32, [@S0, 24]>) -> tensor<?x24xf32, [@S0, 24]>
+  return %0 : tensor<?x24xf32, [@S0, 24]>
+}
+"""
+)
+PRODUCT = f"product{{form = f32, left = in-place, right = RIGHT, panel = 64, vectors = {LANES // 4}}}"
+TREE = "tree{schedules = [12x16+ahead, 6x4096+panels], nodes = [m>8?1:2, @0, @1], split_rows = 0}"
+INDIRECT = f"indirect{{form = f32, panel = 48, lanes = {LANES}, taps = 9, rows = 120, order = rows}}"
+REGION = "region{form = groups, rows = 4, columns = 1, stages = [STAGES], cached = [CACHED]}"
+
+
+class Forced:
+    """A program and its one fusion's plan."""
+
+    def __init__(self, text: str, inputs: list[tuple[int, ...]], weight: tuple[int, ...] | None = None) -> None:
+        generator = np.random.default_rng(0)
+        self.text = text
+        self.inputs = [generator.standard_normal(shape, np.float32) for shape in inputs]
+        self.weights = WeightTable()
+        if weight is not None:
+            self.weights.entries["w"] = Weight(generator.standard_normal(weight, np.float32) / 8, "f32")
+
+    def compiled(self, plan: str | None) -> tuple[Executable, Plan]:
+        """With this plan, or the one that is chosen; and what the plan then is."""
+        module = parse_module(self.text)
+        session = open_session(ISA, Options(cache=False))
+        state = compile_state(WeightTable(dict(self.weights.entries)), session)
+        run_passes(module, FUSION[:-1], state)
+        (fusion,) = [op for op in block_ops(main_block(module)) if op.name == "kernel.fusion"]
+        if plan is not None:
+            with module.context:
+                fusion.attributes[PLAN] = ir.DictAttr.get({ISA: ir.StringAttr.get(plan)})
+        run_passes(module, (ChooseKernels(session.tree),), state)
+        text = ir.StringAttr(ir.DictAttr(fusion.attributes[PLAN])[ISA]).value
+        executable = executable_of(module, generate(module, state, session), session, {"single": True})
+        return executable, read_plan(text, KINDS)
+
+    def check(self, plan: str | Plan) -> None:
+        """What is compiled has this plan, and gives what the interpreter gives."""
+        with disc_context():
+            executable, found = self.compiled(str(plan))
+            assert str(found) == str(plan)
+            wanted = interpret(parse_module(self.text), self.inputs, self.weights)[0]
+        result = executable(*self.inputs)
+        assert isinstance(result, np.ndarray)
+        np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-4)
+
+
+def convolution(images: int = 2) -> Forced:
+    return Forced(CONVOLUTION, [(images, 11, 9, 32)], (3, 3, 32, 48))
+
+
+def product(right: str, left: str = "in-place") -> str:
+    return PRODUCT.replace("RIGHT", right).replace("left = in-place", f"left = {left}")
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        INDIRECT,
+        INDIRECT.replace("taps = 9", "taps = 2").replace("rows = 120, order = rows", "rows = 18, order = panels"),
+        f"winograd{{tile = 2, block = 6, least = 0, enough = 1, direct = {INDIRECT}}}",
+        f"winograd{{tile = 4, block = 24, least = 0, enough = 1, direct = {INDIRECT}}}",
+        f"winograd{{tile = 4, block = 12, least = 100, enough = 1, direct = {INDIRECT}}}",
+    ],
+)
+def test_a_convolution(plan: str) -> None:
+    convolution().check(plan)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [("per-tile", "patches"), ("per-tile", "per-panel"), ("in-place", "patches"), ("in-place", "per-panel")]
+)
+def test_a_convolution_as_product(left: str, right: str) -> None:
+    """Rows of the product are channels, columns are positions."""
+    forced = convolution()
+    plan = f"gemm{{product = {product(right, left)}, turned = false, few = no, tree = {TREE}}}"
+    try:
+        forced.check(plan)
+    except PlanError as error:
+        assert left == "in-place", error  # the kernel's channels do not lie one behind the other
+        assert "left must be per-tile" in str(error)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 7, 30])
+@pytest.mark.parametrize(
+    "operands",
+    [
+        product("packed-ahead"),
+        product("per-panel"),
+        product("in-place", "per-tile"),
+        product("packed-ahead", "per-tile").replace("panel = 64", "panel = 32"),
+    ],
+)
+def test_a_linear_layer(operands: str, rows: int) -> None:
+    Forced(LINEAR, [(rows, 40)], (40, 70)).check(f"gemm{{product = {operands}, turned = false, few = no, tree = {TREE}}}")
+
+
+def test_a_linear_layer_whose_k_is_split() -> None:
+    tree = "tree{schedules = [6x4096/3], nodes = [@0], split_rows = 64}"
+    Forced(LINEAR.replace("40", "400"), [(20, 400)], (400, 70)).check(
+        f"gemm{{product = {product('packed-ahead')}, turned = false, few = no, tree = {tree}}}"
+    )
+
+
+@pytest.mark.parametrize("kind", ["gemm", "few-rows"])
+@pytest.mark.parametrize("right", ["in-place", "per-panel"])
+def test_a_row(kind: str, right: str) -> None:
+    few = "across" if kind == "few-rows" else "no"
+    Forced(ROW, [(1, 40), (40, 70)]).check(f"{kind}{{product = {product(right)}, turned = false, few = {few}, tree = {TREE}}}")
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 17), (9, 40), (2, 140_000)])
+@pytest.mark.parametrize(("rows", "parts"), [(4, 32), (1, 3), (8, 0)])
+def test_rows(shape: tuple[int, int], rows: int, parts: int) -> None:
+    with disc_context():
+        _, chosen = Forced(SOFTMAX, [(3, 17)]).compiled(None)
+    text = str(chosen).replace("rows = 4", f"rows = {rows}").replace("parts = 32", f"parts = {parts}")
+    if not parts:
+        text = text.replace("versions = [0, ", "versions = [")
+    Forced(SOFTMAX, [shape]).check(text)
+    if "cached = []" not in text:
+        Forced(SOFTMAX, [shape]).check(text[: text.index("cached")] + "cached = []" + text[text.index("]}", text.index("cached")) + 1 :])
+
+
+@pytest.mark.parametrize(("program", "shape", "forms"), [(TRANSPOSE, (67, 70), ("blocks", "groups")), (FLAT, (33, 24), ("flat", "groups"))])
+def test_loops(program: str, shape: tuple[int, int], forms: tuple[str, ...]) -> None:
+    with disc_context():
+        _, chosen = Forced(program, [shape]).compiled(None)
+    for form in forms:
+        Forced(program, [shape]).check(str(chosen).replace(f"form = {forms[0]}", f"form = {form}"))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "window-last{band = 14, strip = 28, rows = 2, columns = 7}",
+        "window-last{band = 3, strip = 4, rows = 1, columns = 4}",
+        "pool{band = 32, rows = 4}",
+        "pool{band = 6, rows = 3}",
+    ],
+)
+def test_a_pool(plan: str) -> None:
+    """A pool is also a loop that reads the window of every element."""
+    Forced(POOL, [(2, 13, 11, 16)]).check(plan)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "window-last{band = 4, strip = 6, rows = 2, columns = 3}",
+        "depthwise-window{band = 8, rows = 4}",
+        "depthwise-window{band = 3, rows = 1}",
+        f"gemm{{product = {product('patches', 'per-tile')}, turned = false, few = no, tree = {TREE}}}",
+    ],
+)
+def test_a_depthwise_convolution(plan: str) -> None:
+    Forced(DEPTHWISE, [(2, 11, 9, 32)], (3, 3, 1, 32)).check(plan)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "attention-blocks{FIRST_SECOND, rows = 96, keys = 512, causal = false, segments = false, dots = false}",
+        "attention-blocks{FIRST_SECOND, rows = 6, keys = 64, causal = false, segments = false, dots = false}",
+        "attention-rows{FIRST_SECOND, rows = 96, cached = []}",
+        "attention-rows{FIRST_SECOND, rows = 12, cached = []}",
+    ],
+)
+@pytest.mark.parametrize("second", ["in-place", "per-panel"])
+def test_attention(plan: str, second: str) -> None:
+    operands = f"first = {product('per-panel')}, second = {product(second)}"
+    Forced(ATTENTION, [(2, 50, 32), (2, 70, 32), (2, 70, 32)]).check(plan.replace("FIRST_SECOND", operands))
+
+
+@pytest.mark.parametrize("lanes", ["across", "no"])
+def test_a_scan(lanes: str) -> None:
+    Forced(SCAN, [(9, 24)]).check(f"scan{{lanes = {lanes}}}")
+
+
+@pytest.mark.parametrize(
+    ("forced", "plan", "message"),
+    [
+        (convolution(), "rows{regions = [], versions = [0], parts = 0}", "a fusion of kind compute cannot be a kernel rows"),
+        (convolution(), INDIRECT.replace("taps = 9", "taps = 10"), "taps must be from 1 to 9"),
+        (convolution(), INDIRECT.replace("rows = 120", "rows = 20"), "rows must be a multiple of 6"),
+        (convolution(), INDIRECT.replace("panel = 48", "panel = 64"), "panel follows from the fusion and must be 48"),
+        (convolution(), f"winograd{{tile = 6, block = 6, least = 0, enough = 1, direct = {INDIRECT}}}", "tile must be 2 or 4"),
+        (convolution(), "winograd{tile = 2}", "at 17 of the plan"),
+        (convolution(), "gemn{}", "there is no plan 'gemn'"),
+        (convolution(), "depthwise-window{band = 8, rows = 8}", "needs one window over planes"),
+        (Forced(ROW, [(1, 40), (40, 70)]), f"gemm{{product = {product('packed-ahead')}, turned = false, few = no, tree = {TREE}}}",
+         "right must be in-place or per-panel"),
+        (Forced(ROW, [(1, 40), (40, 70)]), f"few-rows{{product = {product('in-place')}, turned = false, few = along, tree = {TREE}}}",
+         "few must be across"),
+        (Forced(LINEAR, [(2, 40)], (40, 70)), f"few-rows{{product = {product('in-place')}, turned = false, few = across, tree = {TREE}}}",
+         "needs up to 6 rows, always"),
+        (Forced(LINEAR, [(2, 40)], (40, 70)),
+         f"gemm{{product = {product('in-place')}, turned = false, few = no, tree = {TREE.replace('6x4096+panels', '6x4096+panels/2')}}}", "k of this product cannot be split"),
+        (Forced(LINEAR, [(2, 40)], (40, 70)),
+         f"gemm{{product = {product('in-place')}, turned = false, few = no, tree = {TREE.replace('m>8?1:2', 'm>8?0:2')}}}", "must go on at later nodes"),
+        (Forced(SCAN, [(9, 24)]), "scatter{}", "the fusion is a scan"),
+        (Forced(FLAT, [(2, 24)]), "rows{regions = [region{form = blocks, rows = 1, columns = 1, stages = [], cached = []}], versions = [0], parts = 0}",
+         "form must be groups or flat"),
+        (Forced(POOL, [(2, 13, 11, 16)]), "pool{band = 7, rows = 3}", "band must be a multiple of rows"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(forced: Forced, plan: str, message: str) -> None:
+    """By the name of the fusion, the field and the reason."""
+    with disc_context(), pytest.raises(PlanError, match=r"the plan of fusion .* for x86-64") as error:
+        forced.compiled(plan)
+    assert message in str(error.value)
