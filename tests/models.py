@@ -22,7 +22,7 @@ Built = tuple[nn.Module, Inputs, DynamicShapes]
 Config = TypeVar("Config")
 
 VOCABULARY = 200
-# (batch, length): size 1, primes, powers of two, their neighbours; all unseen by the export, which runs on (3, 17).
+# (batch, length): size 1, primes, powers of two, their neighbors; all unseen by the export, which runs on (3, 17).
 TEXT_SIZES = [(1, 1), (1, 2), (2, 1), (1, 7), (2, 13), (3, 16), (4, 17), (5, 31), (1, 64), (7, 33), (2, 63), (11, 3), (1, 97)]
 IMAGE_SIZES = [(1, 96, 96), (2, 96, 128), (3, 64, 64), (1, 97, 65), (5, 64, 96), (1, 127, 64), (2, 65, 65), (7, 64, 64), (1, 224, 224),
                (2, 101, 103), (1, 64, 160), (4, 66, 70)]  # fmt: skip

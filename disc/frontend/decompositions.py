@@ -22,7 +22,7 @@ KEPT = (aten.linear.default, aten.matmul.default)
 
 
 def wide(x: Tensor) -> Tensor:
-    """Normalisations and softmax are computed in f32 for 16-bit floats."""
+    """Normalizations and softmax are computed in f32 for 16-bit floats."""
     return x.to(torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
@@ -37,9 +37,9 @@ def native_layer_norm(
     dims = list(range(x.dim() - len(normalized_shape), x.dim()))
     values = wide(x)
     mean = values.mean(dims, keepdim=True)
-    centred = values - mean
-    rstd = torch.rsqrt((centred * centred).mean(dims, keepdim=True) + eps)
-    result = centred * rstd
+    centered = values - mean
+    rstd = torch.rsqrt((centered * centered).mean(dims, keepdim=True) + eps)
+    result = centered * rstd
     if weight is not None:
         result = result * weight
     if bias is not None:
@@ -60,9 +60,9 @@ def native_group_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     grouped = wide(x).reshape(batch, group, channels // group, space)
     mean = grouped.mean([2, 3], keepdim=True)
-    centred = grouped - mean
-    rstd = torch.rsqrt((centred * centred).mean([2, 3], keepdim=True) + eps)
-    result = (centred * rstd).reshape(x.shape)
+    centered = grouped - mean
+    rstd = torch.rsqrt((centered * centered).mean([2, 3], keepdim=True) + eps)
+    result = (centered * rstd).reshape(x.shape)
     per_channel = [1, channels, *[1] * (x.dim() - 2)]
     if weight is not None:
         result = result * weight.reshape(per_channel)
@@ -166,12 +166,12 @@ def variance_of(x: Tensor, dim: Sequence[int] | None, correction: float | None, 
     dims = list(dim) if dim else list(range(x.dim()))
     values = wide(x)
     mean = values.mean(dims, keepdim=True)
-    centred = values - mean
+    centered = values - mean
     count = math.prod(x.shape[d] for d in dims)
     taken = 1 if correction is None else correction
     left = count - int(taken) if float(taken).is_integer() else count - taken
     divisor = torch.sym_max(left, 0)
-    variance = (centred * centred).sum(dims, keepdim=True) / divisor
+    variance = (centered * centered).sum(dims, keepdim=True) / divisor
     if not keepdim:
         shape = [size for i, size in enumerate(x.shape) if i not in [d % x.dim() for d in dims]]
         variance, mean = variance.reshape(shape), mean.reshape(shape)

@@ -37,7 +37,7 @@ _find_explainer: Callable[[], Explainer] | None = None
 
 
 def set_explainer(find: Callable[[], Explainer]) -> None:
-    """`find` gives what `Executable.explain` asks; it is called when that is."""
+    """`find` returns the explainer of `Executable.explain`; it is called on first use."""
     global _find_explainer
     _find_explainer = find
 
@@ -69,12 +69,12 @@ class Value:
 class Executable:
     """A compiled model. Call it with tensors of any accepted shape; the same kind comes back.
 
-    Inputs are torch tensors, NumPy arrays or anything with DLPack, on the CPU; Python ints stand for i64 scalars, floats for f64 scalars,
+    Inputs are torch tensors, NumPy arrays or anything with DLPack, on the CPU; Python ints are i64 scalars, floats for f64 scalars,
     bools for i1 scalars. The memory of inputs is read in place unless it is not contiguous (then it is copied and counted). Results are
     fresh tensors, never views of inputs, and carry no gradients, whether or not inputs require them. bf16 of NumPy arrays is given as its
     bits in uint16, or with the dtype of ml_dtypes, and returned as its bits.
 
-    Several threads may call one executable at once; the GIL is released meanwhile.
+    Several threads may call one executable at once; the GIL is released in the meantime.
     """
 
     def __init__(self, context: _ral.Context, manifest: Manifest, parts: _Parts | None, compiles: int) -> None:
@@ -183,14 +183,14 @@ class Executable:
         self._context.verify()
 
     def remap(self, descriptor: int) -> None:
-        """From now on the bytes of the loaded file are read from `descriptor`, a file of the same bytes that nobody changes; it may be
+        """From now on the bytes of the loaded file are read from `descriptor`, a file of the same bytes that does not change; it may be
         closed. Calls may run meanwhile. Raises OutOfMemoryError; CompilerBug for another size."""
         self._context.verify()
         self._context.remap(descriptor)
 
     @property
     def manifest(self) -> Manifest:
-        """What the artifact says about itself (docs/artifact.md)."""
+        """The manifest of the artifact (docs/artifact.md)."""
         return self._manifest
 
     @property

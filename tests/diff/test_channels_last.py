@@ -1,4 +1,4 @@
-"""Chains of convolutions, which compute channels last: windows, sources, panels and chunks of taps, neighbours of every kind."""
+"""Chains of convolutions, which compute channels last: windows, sources, panels and chunks of taps, neighbors of every kind."""
 
 from __future__ import annotations
 

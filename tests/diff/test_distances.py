@@ -34,7 +34,7 @@ def tables(program: ModuleProgram) -> int:
 
 
 def biased(x: Tensor, table: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """In the order of the table, transposed, along rows that are normalised, and with the columns first."""
+    """In the order of the table, transposed, along rows that are normalized, and with the columns first."""
     bias = table[buckets(distances(x.shape[1]), table.shape[0])].permute(2, 0, 1)
     steps = x[:, :, None] - x[:, None, :]
     flipped = table[buckets(distances(x.shape[1]).T + 1, table.shape[0])]
@@ -50,7 +50,7 @@ def test_bias(element: torch.dtype) -> None:
 
 
 def computed(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Nothing is looked up; dear, so that it is tabulated; forwards and backwards along rows."""
+    """Nothing is looked up; expensive, so that it is tabulated; forwards and backwards along rows."""
     distance = distances(x.shape[1]).float()
     value = torch.exp(-distance.abs() / 7) * torch.cos(distance)
     turned = torch.sin((3 - distance) / 5) + torch.tanh(distance)

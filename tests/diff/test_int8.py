@@ -202,7 +202,7 @@ def test_weights_that_are_not_finite() -> None:
 
 
 def test_special_values() -> None:
-    """A row with an infinity, a NaN or an overflowing range is not finite; its neighbours are as they would be alone."""
+    """A row with an infinity, a NaN or an overflowing range is not finite; its neighbors are as they would be alone."""
     layer = linear(64, 32)
     clean = randn(5, 64)
     x = clean.clone()

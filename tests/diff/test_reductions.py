@@ -195,10 +195,10 @@ def test_scans(dtype: torch.dtype) -> None:
 
 def fused(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
     """Reductions whose operands are views, joins and other reductions."""
-    centred = x - x.mean(-1, keepdim=True)
+    centered = x - x.mean(-1, keepdim=True)
     return [
         torch.cat([x, y], 2).sum(2), torch.cat([x, y], 1).amax(1), F.pad(x, (1, 2)).sum(2), x[:, 1:].sum(1), x.flip(2).cumsum(2), x.transpose(0, 2).sum(2),
-        (x * y).sum(), (x + y).mean((0, 1)), centred.pow(2).sum(-1), centred.abs().amax((1, 2)), x.sum(0).softmax(-1), x.sum(2).sum(1), x.sum(2, keepdim=True) * y,
+        (x * y).sum(), (x + y).mean((0, 1)), centered.pow(2).sum(-1), centered.abs().amax((1, 2)), x.sum(0).softmax(-1), x.sum(2).sum(1), x.sum(2, keepdim=True) * y,
         x.amax(2).argmax(1), (x > y).sum(2), (x > 0).float().mean(1), x.sum((1, 2), keepdim=True) + y, x.exp().sum(-1).log() + y.exp().sum(-1).log(), x.reshape(-1).sum(0),
         x.reshape(x.shape[0], -1).softmax(1), x.sum(1).unsqueeze(1).expand_as(x) + y,
     ]  # fmt: skip

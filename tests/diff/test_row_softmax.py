@@ -1,4 +1,4 @@
-"""Softmax of rows by rules of its own: a product instead of the division, a maximum that does not carry NaN; values dear to compute,
+"""Softmax of rows by rules of its own: a product instead of the division, a maximum that does not carry NaN; values expensive to compute,
 several vectors at a time."""
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ def test_softmax_is_as_accurate_as_a_division() -> None:
             assert ((found.double() - exact).abs() / exact)[kept].max() < 4 * 2.0**-23
 
 
-def dear(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+def expensive(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
     return [F.gelu(x), torch.tanh(x * y) + y, torch.sigmoid(x).exp(), (x.exp() * y).sum(-1), F.gelu(x + y[:1]) * x.sin().log1p()]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_vectors_side_by_side(dtype: torch.dtype) -> None:
     """Every number of vectors, and of elements of the last one, that is left over."""
-    program = module_program(dear, randn(3, 5, dtype=dtype), randn(3, 5, dtype=dtype))
+    program = module_program(expensive, randn(3, 5, dtype=dtype), randn(3, 5, dtype=dtype))
     for length in LENGTHS:
         for rows in (1, 3, 4):
             program.check(randn(rows, length, dtype=dtype).abs() / 2, randn(rows, length, dtype=dtype))

@@ -54,7 +54,7 @@ def attention(x: torch.Tensor) -> torch.Tensor:
     return F.scaled_dot_product_attention(heads, heads, heads, is_causal=x.shape[1] > 1).transpose(1, 2).flatten(2)
 
 
-def normalised(x: torch.Tensor) -> torch.Tensor:
+def normalized(x: torch.Tensor) -> torch.Tensor:
     return (x - x.mean(0)) / (x.std(0) + 1e-3) if x.shape[0] > 1 else torch.zeros_like(x)
 
 
@@ -70,7 +70,7 @@ def written(x: torch.Tensor) -> torch.Tensor:
 
 
 FUNCTIONS: dict[str, Case] = {
-    "attention": (attention, TEXT), "normalised": (normalised, VECTOR), "packed": (packed, VECTOR), "written": (written, VECTOR),
+    "attention": (attention, TEXT), "normalized": (normalized, VECTOR), "packed": (packed, VECTOR), "written": (written, VECTOR),
     "einsum": (lambda a, b: torch.einsum("nd,md->nm", a, b), pairs(8)), "outer": (lambda x: x[:, None] - x[None], VECTOR),
     "cdist": (lambda a, b: torch.cdist(a, b), pairs(8)), "cumulative": (lambda x: (x.cumsum(0), x.cumprod(1), x.logcumsumexp(0)), VECTOR),
     "sorted": (lambda x: (x.sort(1).values + 1, x.argsort(1), x.topk(3, 1).values * 2), VECTOR), "top": (lambda x: x.median(1), VECTOR),

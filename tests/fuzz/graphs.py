@@ -300,7 +300,7 @@ def transpose(g: Graph) -> None:
 
 
 def reshape(g: Graph) -> None:
-    """Merges two neighbours, splits a constant or a product, or adds or removes a dim of size 1."""
+    """Merges two neighbors, splits a constant or a product, or adds or removes a dim of size 1."""
     x = g.pick()
     if x is None:
         return
@@ -654,11 +654,11 @@ def layernorm(g: Graph) -> None:
         return g.line(f"stablehlo.divide {total}, {count} : {small}")
 
     middle = g.broadcast_line(mean(x.name), kept, x.dims, x.element, places)
-    centred = g.line(f"stablehlo.subtract {x.name}, {middle} : {kind}")
-    spread_out = mean(g.line(f"stablehlo.multiply {centred}, {centred} : {kind}"))
+    centered = g.line(f"stablehlo.subtract {x.name}, {middle} : {kind}")
+    spread_out = mean(g.line(f"stablehlo.multiply {centered}, {centered} : {kind}"))
     shifted = g.line(f"stablehlo.add {spread_out}, {g.splat('1.0', kept, x.element)} : {small}")
     scale = g.line(f"stablehlo.rsqrt {shifted} : {small}")
-    g.emit(f"stablehlo.multiply {centred}, {g.broadcast_line(scale, kept, x.dims, x.element, places)} : {kind}", x.dims, x.element, False)
+    g.emit(f"stablehlo.multiply {centered}, {g.broadcast_line(scale, kept, x.dims, x.element, places)} : {kind}", x.dims, x.element, False)
 
 
 MAKERS: tuple[Callable[[Graph], None], ...] = (

@@ -35,7 +35,7 @@ def choose_nest(space: IndexSpace, dims: Sequence[Dim], leaves: frozenset[Node],
     """Loops over `dims` such that every load is affine where that is possible, and as few loops as that allows.
 
     A loop whose variable is divided by a number that divides its extent is split there (the two halves of a head split); then
-    neighbours are merged as long as no load needs them apart.
+    neighbors are merged as long as no load needs them apart.
     """
     return _merge(space, _split_up(space, _initial(space, dims, prefix), leaves, visit), leaves, visit)
 

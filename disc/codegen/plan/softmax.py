@@ -35,7 +35,7 @@ class Causal:
 @dataclass(frozen=True, eq=False)
 class Segments:
     """Row gm sees the columns first[gm] <= gn < past[gm] alone, which `compares` say; everywhere else the score is -inf. first, past:
-    arguments of the fusion, [rows] i64. Rows of one segment are neighbours, and are the columns that they see."""
+    arguments of the fusion, [rows] i64. Rows of one segment are neighbors, and are the columns that they see."""
 
     compares: tuple[Node, Node]
     first: Node

@@ -6,7 +6,7 @@
     %t = transpose %b, dims = [2, 0, 1] : [8, S0, S0]               %h = transpose %g, dims = [1, 0] : [8, S1], stored
                                                                     %t = "disc.diagonals"(%h) {row = 1, column = 2} : [8, S0, S0]
 
-So the bias of T5 and the indices of DeBERTa: a kernel reads them out of a table that fits its cache, along a row out of neighbouring
+So the bias of T5 and the indices of DeBERTa: a kernel reads them out of a table that fits its cache, along a row out of neighboring
 elements, and nothing of length x length is stored. Each distance that the table is computed for occurs in the program, so no index in it
 leaves its dim that would not have left it before. Requires and keeps stage `named`; a packed program stays as it is.
 """

@@ -146,7 +146,7 @@ def layers(count: int) -> str:
 
 
 def sizes(count: int) -> str:
-    """`count` inputs with sizes of their own, and a product for each neighbouring pair: buffers of that many sizes."""
+    """`count` inputs with sizes of their own, and a product for each neighboring pair: buffers of that many sizes."""
     vector, matrix = "tensor<?x16xf32>", "tensor<?x?xf32>"
     lines = ["\n  %w = stablehlo.constant dense<0.5> : tensor<16x16xf32>\n  %z = stablehlo.constant dense<0.0> : tensor<f32>"]
     for i in range(count):

@@ -216,7 +216,7 @@ def _results(task: Task, begin: str, count: str, first: str, last: str) -> None:
 
 
 def _value_panel(task: Task, columns: tuple[str, str], begin: str, count: str) -> Panel:
-    """The values of the keys: read in place where their columns are neighbours and fill the panel, else packed."""
+    """The values of the keys: read in place where their columns are neighbors and fill the panel, else packed."""
     b, e, gemm = task.frame.b, task.frame.emitter, task.blocks.second
     n = gemm.contraction.n
     scratch = address(b, task.buffer("values", "i8"), b.index(gemm.tile_bytes))

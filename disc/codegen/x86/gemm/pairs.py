@@ -10,7 +10,7 @@ from disc.codegen.x86.memory import Buffer, address
 
 
 def has_rows_of_pairs(gemm: Gemm) -> bool:
-    """True when B's columns are neighbours in memory, in 16 bits, and go to the panel in pairs of rows."""
+    """True when B's columns are neighbors in memory, in 16 bits, and go to the panel in pairs of rows."""
     if gemm.right is None or gemm.form.group != 2 or gemm.form.unit != 4:
         return False
     form = split_linear(gemm.right.rest, "gn")

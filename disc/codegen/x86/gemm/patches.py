@@ -1,6 +1,6 @@
 """Packs the patches of a convolution into a panel: row pieces of the source are copied, bounds are decided once per piece and tap.
 
-A panel holds 64 output positions. Those of one output row read neighbouring elements of one source row, so a piece of a row is loaded
+A panel holds 64 output positions. Those of one output row read neighboring elements of one source row, so a piece of a row is loaded
 as whole vectors (even lanes of two for stride 2) under a mask that serves every channel: channels are the innermost loop.
 """
 

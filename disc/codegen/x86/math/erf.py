@@ -72,8 +72,8 @@ def erf_inv_f64(m: Lanes, x: str) -> str:
     """erf_inv(x) in f64: x times a polynomial of w = -log(1 - x^2), or of sqrt(w) from w = 6 on."""
     one = m.const(1.0)
     w = m.neg(logarithm(m, m.mul(m.sub(one, x), m.add(one, x))))
-    centre = m.polynomial(m.offset(w, -3.0), ERF_INV_CENTRE_F64)
+    center = m.polynomial(m.offset(w, -3.0), ERF_INV_CENTRE_F64)
     tail = m.polynomial(m.offset(m.sqrt(w), -4.0), ERF_INV_TAIL_F64)
-    value = m.mul(x, m.select(m.compare("ogt", w, m.const(6.0)), tail, centre))
+    value = m.mul(x, m.select(m.compare("ogt", w, m.const(6.0)), tail, center))
     # The logarithm is NaN beyond 1 and infinite at 1.
     return m.select(m.compare("oeq", m.abs(x), one), m.copy_sign(m.infinity(), x), value)

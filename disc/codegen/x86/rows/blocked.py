@@ -1,6 +1,6 @@
 """Loop kernels that read an input across its rows: square blocks are transposed in registers, strip by strip.
 
-A strip is some neighbouring elements of the input's rows: whole cache lines of it are read, and used at once; of the results, each
+A strip is some neighboring elements of the input's rows: whole cache lines of it are read, and used at once; of the results, each
 block writes whole vectors.
 """
 
