@@ -22,7 +22,8 @@ class Environment:
     DISC_DUMP: folder for numbered IR after every pass. DISC_CACHE_DIR: the compile cache (default: $XDG_CACHE_HOME/disc).
     DISC_CACHE=0 turns the cache off. DISC_CACHE_SIZE: what it may hold, in bytes or as 500M or 8G (default: 8G).
     DISC_THREADS: default number of threads; without it OMP_NUM_THREADS (its first number), as in PyTorch: what starts several processes
-    side by side sets that so that they share the cores. traces: a standard OTEL_* variable names where traces go, and none forbids it.
+    side by side sets that so that they share the cores. cache_size: in bytes. traces: a standard
+    OTEL_* variable names where traces go, and none forbids it.
     """
 
     dump: Path | None

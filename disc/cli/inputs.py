@@ -25,7 +25,7 @@ _RANDOM = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<sizes>\d+(?:x\d+)*)?(?::(?P<low>
 
 @dataclass(frozen=True)
 class _Request:
-    """One entry of --random: the sizes, and the range of integers (its end left out)."""
+    """One entry of --random: the sizes, and the range [low, high) of integers."""
 
     sizes: tuple[int, ...]
     low: int

@@ -101,7 +101,8 @@ class _Reader:
         checks += [_index_check(launches[number], inputs) for number in gathering]
         parameters = tuple(Parameter(_value(node)) for node in self.body.arguments)
         entry = Function(ENTRY, parameters, Block(tuple(launches), tuple(map(_value, self.body.yields))))
-        program = Program(self.env, (entry,), self.sources, checks, returned, index_checks, self._describe, target.device != "cpu")
+        remote, gigahertz = target.device != "cpu", target.thresholds.device.gigahertz
+        program = Program(self.env, (entry,), self.sources, checks, returned, index_checks, self._describe, remote, gigahertz)
         host = emit_host(program, plan_memory(program, self._plans))
         return program, "\n".join([*(kernel.source for kernel in kernels.values()), *backend.shared(list(kernels.values()), target), host])
 

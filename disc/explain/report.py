@@ -32,7 +32,8 @@ class VersionReport:
 
 @dataclass(frozen=True)
 class LaunchReport:
-    """One place in the program that runs a kernel. operands: what made each input ("arg0", "kernel3", a weight's name)."""
+    """One place in the program that runs a kernel. number: of the place, from 0; operands: what made each input ("arg0", "kernel3", a
+    weight's name); runs: how often, in the profiled call or since loading; seconds: of the profiled call."""
 
     number: int
     name: str
@@ -87,6 +88,7 @@ class Explanation:
     """The report. `str()` is a table, `to_json()` and `to_html()` have everything.
 
     sizes: symbol → its value in the profiled call, {} without one; symbols: what each one is; checks: the conditions that are checked.
+    threads: per call; copied_inputs: how many were not contiguous and were copied, since loading.
     decisions: what became of the conditions on sizes under which the program was exported: their numbers, then those among the checks.
     """
 

@@ -337,7 +337,8 @@ def guarded_facts(env: ShapeEnv, known: Container[str]) -> list[Found]:
 
 @dataclass(frozen=True)
 class Settled:
-    """What a trace decided, each condition once, in terms of the inputs' symbols. always: how many hold by themselves."""
+    """What a trace decided, each condition once, in terms of the inputs' symbols. layout: how many decided how data lie in memory, and no
+    value; always: how many hold by themselves."""
 
     decisions: tuple[Decision, ...]
     undecided: tuple[Undecided, ...]

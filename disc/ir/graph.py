@@ -32,7 +32,7 @@ class Node:
     region of a reduction-like op; line: the user's line.
     """
 
-    id: int
+    id: int  # its place among all nodes read
     op: str
     operands: tuple[Node, ...]
     dims: tuple[Dim, ...]

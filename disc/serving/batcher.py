@@ -31,7 +31,7 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class BatchRecord:
-    """One call that ran, for statistics: the requests in it, their rows, and nanoseconds of each part."""
+    """One call that ran, for statistics: the number of requests (jobs) in it, their rows, and nanoseconds of each part."""
 
     jobs: int
     rows: int

@@ -41,7 +41,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When a request should run: priority (1 first), and how long it may wait (seconds)."""
+    """When a request should run. priority: 1 is first; wait_s: seconds that it may wait."""
 
     priority: int
     wait_s: float | None

@@ -23,7 +23,7 @@ _KEY = re.compile(r"/?[A-Za-z0-9_-][A-Za-z0-9._-]{0,200}")
 
 @dataclass(frozen=True)
 class Region:
-    """A registered part of a POSIX shared memory object. offset, size: bytes."""
+    """A registered part of a POSIX shared memory object. offset, size: bytes. descriptor: of the open file."""
 
     name: str
     key: str

@@ -28,7 +28,8 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Batch:
-    """The dim along which requests may be joined, as the compiler proved. inputs, outputs: the axis of each."""
+    """The dim along which requests may be joined, as the compiler proved. inputs, outputs: the axis of each. most: rows, None for any
+    number."""
 
     symbol: str
     inputs: tuple[int, ...]
@@ -38,9 +39,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class _Range:
-    least: int
-    most: int | None
-    divisor: int
+    least: int  # elements of a dim
+    most: int | None  # None: without end
+    divisor: int  # of every size
 
 
 class Signature:

@@ -20,7 +20,7 @@ REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 
 @dataclass
 class Duration:
-    """How often, and nanoseconds together."""
+    """count: how often; ns: nanoseconds together."""
 
     count: int = 0
     ns: int = 0

@@ -22,7 +22,8 @@ MAX_RANK = 32  # NumPy's arrays have at most 64 dims, StableHLO's models far few
 
 @dataclass(frozen=True, slots=True)
 class GivenTensor:
-    """An input of a request. content: its raw bytes, here or in shared memory, or its elements (flat, row-major)."""
+    """An input of a request. shape: elements per dim; content: its raw bytes, here or in shared memory, or its elements (flat,
+    row-major)."""
 
     name: str
     datatype: str

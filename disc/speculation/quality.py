@@ -26,8 +26,8 @@ def losses(records: Sequence[Record], schedules: Sequence[Schedule]) -> npt.NDAr
 
 @dataclass(frozen=True)
 class Quality:
-    """How good a tree's choices are. accuracy: share of sizes where it takes the best; mean: of best time over time taken; near: share of
-    sizes with at least 0.95 of the best speed; worst: the least of best time over time taken."""
+    """How good a tree's choices are at so many `sizes`. accuracy: share of them where it takes the best; mean: of best time over time
+    taken; near: share of sizes with at least 0.95 of the best speed; worst: the least of best time over time taken."""
 
     sizes: int
     accuracy: float

@@ -21,7 +21,7 @@ LARGEST = 12e9  # multiply-adds of one call: sizes beyond teach nothing and take
 @dataclass(frozen=True)
 class Point:
     """One size of a GEMM: A is [batch, m, k], B [batch, k, n]. weights: B is a weight, packed ahead of time (batch is 1 then);
-    transposed: B lies as [batch, n, k] in memory."""
+    transposed: B lies as [batch, n, k] in memory. threads: that share the product."""
 
     m: int
     n: int

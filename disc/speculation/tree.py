@@ -20,7 +20,7 @@ LEAF = -1  # in the place of a feature: the node's threshold is then the number 
 
 @dataclass(frozen=True)
 class Tree:
-    """A decision tree as rows of (feature, threshold, left, right): left when features[feature] <= threshold. The root is row 0.
+    """A decision tree as rows (nodes) of (feature, threshold, left, right): left when features[feature] <= threshold. The root is row 0.
 
     schedules: what the leaves number.
     """

@@ -255,11 +255,15 @@ class RuleThresholds:
 
 @dataclass(frozen=True)
 class DeviceThresholds:
-    """What is the same for all targets of a device. lanes: f32 in the widest vector register of any, which those of the others divide.
-    smallest_cache: bytes of the last-level cache that every machine has."""
+    """What is the same for all targets of a device.
+
+    lanes: f32 in the widest vector register of any, which those of the others divide. smallest_cache: bytes of the last-level cache that
+    every machine has. gigahertz: of a core, by which cycles become time.
+    """
 
     lanes: int
     smallest_cache: int
+    gigahertz: int
     graph: GraphThresholds
     fusion: FusionThresholds
     versions: VersionThresholds

@@ -68,6 +68,7 @@ _RULES = RuleThresholds(
 CPU = DeviceThresholds(
     lanes=16,  # derived: AVX-512
     smallest_cache=CACHES.last,  # derived
+    gigahertz=4,  # chosen: cores of servers run at 3 to 5 GHz
     graph=_GRAPH,
     fusion=_FUSION,
     versions=_VERSIONS,

@@ -17,7 +17,7 @@ SAMPLE = 97  # the size of a dynamic dim in the order of buffers, which decides 
 
 @dataclass(frozen=True)
 class Lifetime:
-    """A value and the numbers of the steps that write it and read it last."""
+    """A value and the numbers of the steps that write it (first) and read it last."""
 
     value: Value
     first: int

@@ -13,10 +13,11 @@ from disc.codegen.host.steps import Launch, Value
 from disc.codegen.mlir.builder import Variable
 from disc.codegen.plan.kernel import Choice, Parts, Split
 from disc.errors import CompilerBug
+from disc.shapes import Dim
 from disc.speculation.guards import Guard
 from disc.speculation.schedules import SCHEDULE_SYMBOLS, Schedule
 
-COST_PER_CYCLE = 4  # the runtime counts in 1/16 ns, and cores run at about 4 GHz
+COST_UNITS = 16  # of the cost of a task, in a nanosecond (ral.h)
 FAULT = "fault"  # the argument where a kernel reports an index out of range
 PARTIALS = "partials"  # the argument where the functions of a split kernel hand values on
 
@@ -32,6 +33,10 @@ class Launcher:
         self.tables: dict[tuple[int, ...], str] = {}
         self.fault = ""
         self._partials = ""
+
+    def _cost(self, cycles: Dim) -> Dim:
+        """In the runtime's unit."""
+        return cycles * COST_UNITS // self.program.gigahertz
 
     def reserve(self, launches: Sequence[Launch]) -> None:
         """Memory on the stack for arguments and features: one launch is made at a time."""
@@ -51,7 +56,7 @@ class Launcher:
             slot = b.op(f"llvm.getelementptr {self._args}[{position}] : (!llvm.ptr) -> !llvm.ptr, i64")
             b.statement(f"llvm.store {value}, {slot} : {type_}, !llvm.ptr")
         function = self._choose(launch) if number_of_version is None else self._count_schedule(launch, number_of_version)
-        tasks, cost, scratch = (b.scalar(each) for each in (kernel.tasks, kernel.cost * COST_PER_CYCLE, kernel.scratch))
+        tasks, cost, scratch = (b.scalar(each) for each in (kernel.tasks, self._cost(kernel.cost), kernel.scratch))
         if kernel.split is not None:
             tasks, cost = self._run_split(number, launch, kernel.split, (tasks, cost))
         b.demand("launch", b.index(number), function, self._args, tasks, cost, scratch)
@@ -153,7 +158,7 @@ class Launcher:
         if version.function != split.functions[-1]:
             raise CompilerBug(f"the split version of {launch.kernel.name} is not the first to be tried")
         good = self._guard(version.guard, launch)
-        sizes = b.scalar(split.tasks), b.scalar(split.cost * COST_PER_CYCLE)
+        sizes = b.scalar(split.tasks), b.scalar(self._cost(split.cost))
         with b.only_when(good, f"^whole{number}"):
             for function in split.functions[:-1]:
                 b.demand("launch", b.index(number), self._address(function), self._args, *sizes, b.index(0))

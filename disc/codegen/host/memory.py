@@ -47,7 +47,7 @@ class Carry(Enum):
 
 @dataclass(frozen=True)
 class Region:
-    """An arena, allocated before the step with this number."""
+    """An arena, allocated before the step with number `position`."""
 
     position: int
     plan: Plan

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from disc.codegen.host.steps import Function, Launch, Value
 from disc.shapes import Condition, Dim, ShapeEnv
+from disc.targets.x86_thresholds import CPU
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Check:
 class Program:
     """What the host code does. functions: the entry, then those that it calls; index_checks: number of a launch → number of the check of
     its indices; describe: sizes in words; remote: another device runs the launches, at some later time, so that the host code reaches
-    memory through the runtime alone.
+    memory through the runtime alone. gigahertz: by which costs in cycles become time.
 
     Emitting it adds checks: of sizes that others are divided by, and of what steps rely on.
     """
@@ -49,6 +50,7 @@ class Program:
     index_checks: dict[int, int]
     describe: Callable[[Dim], str]
     remote: bool = False
+    gigahertz: int = CPU.gigahertz
 
     @property
     def entry(self) -> Function:

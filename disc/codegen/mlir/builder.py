@@ -22,7 +22,7 @@ T = TypeVar("T")
 class Scope:
     """One region under construction. `memo` holds what was already emitted in it."""
 
-    depth: int
+    depth: int  # scopes around this one
     parent: Scope | None
     lines: list[str] = field(default_factory=list)
     memo: dict[object, str] = field(default_factory=dict)

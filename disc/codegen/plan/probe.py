@@ -26,7 +26,7 @@ class Probe:
     joints: list[tuple[Node, Dim]] = field(default_factory=list)
     ops: dict[Node, None] = field(default_factory=dict)
     _seen: set[tuple[int, Index]] = field(default_factory=set)
-    _names: int = 0
+    _names: int = 0  # given so far
 
     def visit(self, node: Node, index: Index) -> None:
         """Records the loads behind `node` at `index`."""

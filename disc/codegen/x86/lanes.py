@@ -33,7 +33,7 @@ class Lanes:
     whole: Dim | None = field(default=None, kw_only=True)
     on_lines: Dim | None = field(default=None, kw_only=True)
     before: str | None = field(default=None, kw_only=True)
-    _names: int = field(default=0, kw_only=True)
+    _names: int = field(default=0, kw_only=True)  # given so far
 
     # --- variables --------------------------------------------------------------------------------------------------
 

@@ -228,7 +228,7 @@ class AttentionBlocksPlan(Plan):
 
 @dataclass(frozen=True)
 class AttentionRowsPlan(Plan):
-    """Attention that keeps whole rows of scores: rows of a task, and the numbers of the values that are kept as a row between stages."""
+    """Attention that keeps whole rows of scores. rows: of a task; cached: the numbers of the values kept as a row between stages."""
 
     name: ClassVar[str] = "attention-rows"
     first: ProductPlan

@@ -26,10 +26,10 @@ aten = torch.ops.aten
 class Window:
     """The sliding window over the last dims; `ceil`: a last window may hang over the end."""
 
-    size: list[int]
-    stride: list[int]
-    padding: list[int]
-    dilation: list[int]
+    size: list[int]  # elements, one number per dim, as the others
+    stride: list[int]  # elements
+    padding: list[int]  # elements on either side
+    dilation: list[int]  # elements from tap to tap
     ceil: bool
 
 

@@ -30,7 +30,7 @@ from disc.passes.fusion.clusters import Clusters
 
 @dataclass
 class Recipe:
-    """What computes a value from smaller ones: the ops to copy, the transposes to store, and the cost per element."""
+    """What computes a value from smaller ones: the ops to copy, the transposes to store. cost: vector instructions per element."""
 
     nodes: dict[Node, None] = field(default_factory=dict)
     stored: list[Node] = field(default_factory=list)

@@ -27,7 +27,7 @@ NOTE = "disc.note"  # marks an op with what `explain` shall say of the kernel th
 class Cluster:
     """A group: its ops (first results) in program order, and what kind of kernel it will be."""
 
-    id: int
+    id: int  # no other group has it
     kind: str
     nodes: list[Node] = field(default_factory=list)
 

@@ -46,7 +46,8 @@ def turned(value: ir.Value) -> ir.Value | None:
 
 @dataclass(frozen=True)
 class Convolution:
-    """A channels-first convolution with one output per input channel (depthwise) or per group. pads: (low, high) per spatial dim.
+    """A channels-first convolution with one output per input channel (depthwise) or per group. inputs, outputs: channels of all groups.
+    window, strides, dilations: in elements, per spatial dim; pads: (low, high), likewise.
 
     plain: no holes in the source, no reversed window, no batch groups, an element type of `ELEMENTS` throughout.
     """

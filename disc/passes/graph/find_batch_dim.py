@@ -53,7 +53,7 @@ class NotIndependent(Exception):
 
 @dataclass(frozen=True)
 class Proof:
-    """The batch dim: the axis of each input and output."""
+    """The batch dim: its axis in each of the inputs and outputs."""
 
     symbol: str
     inputs: tuple[int, ...]

@@ -48,7 +48,8 @@ from disc.shapes import parse_dim
 
 @dataclass(frozen=True)
 class Kind:
-    """What a step does: the op, which operand the slice is (0 for a commutative op, wherever it stands), in which type it computes."""
+    """What a step does: the op, which operand the slice is (side: 0 for a commutative op, wherever it stands), in which type it
+    computes."""
 
     name: str
     side: int

@@ -26,9 +26,9 @@ class InputSizes:
 
 @dataclass(frozen=True)
 class _Bounds:
-    low: int | None
-    high: int | None
-    divisor: int
+    low: int | None  # elements, as all sizes; None: without end
+    high: int | None  # elements; None: without end
+    divisor: int  # of every size
 
 
 def declare_inputs(module: ir.Module, env: ModuleEnv) -> InputSizes:

@@ -26,7 +26,8 @@ LIMIT = "limit"  # the kind of an error for which the service has too little mem
 
 @dataclass(frozen=True)
 class Request:
-    """format: "stablehlo" or "imported". targets: ISA names. single: of `read_portable`. The others: of `disc.Options`."""
+    """format: "stablehlo" or "imported". targets: ISA names. single: of `read_portable`. threads: per call, None for the default. The
+    others: of `disc.Options`."""
 
     format: str
     targets: list[str]

@@ -55,8 +55,8 @@ class Job:
     state: State = State.QUEUED
     stage: str = ""
     percent: int = 0
-    started: float = 0.0
-    ended: float = 0.0
+    started: float = 0.0  # seconds, of `time.monotonic`
+    ended: float = 0.0  # seconds, of `time.monotonic`
     error: ServingError | None = None
     result: Result | None = None
     interested: set[str] = field(default_factory=set)

@@ -47,7 +47,7 @@ class CompileSettings:
 
     folder: Path
     host: str = "127.0.0.1"
-    port: int = 8010
+    port: int = 8010  # TCP
     jobs: int = 1
     drain_timeout_s: float = 30.0
     limits: CompileLimits = field(default_factory=CompileLimits)

@@ -28,9 +28,9 @@ WHOLE = {"codegen/host/abi.py": LAYOUT, "codegen/x86/math/": "coefficients of se
 ALLOWED = {
     "codegen/host/buffers.py:LINE": LAYOUT,
     "codegen/host/buffers.py:SAMPLE": SEARCH,
-    "codegen/host/entry.py:COST_PER_CYCLE": "turns cycles into the runtime's unit of cost, of which it makes a number of threads",
-    "codegen/host/entry.py:MOST_BYTES": LAYOUT,
-    "codegen/host/entry.py:POINTER": LAYOUT,
+    "codegen/host/flow.py:MOST_BYTES": LAYOUT,
+    "codegen/host/flow.py:POINTER_BYTES": LAYOUT,
+    "codegen/host/launches.py:COST_UNITS": LAYOUT,
     "codegen/mlir/mlir_c.py:_NOWHERE": "an address that is never called",
     "codegen/mlir/parts.py:LEAST": COMPILING,
     "codegen/mlir/parts.py:LOOP": COMPILING,

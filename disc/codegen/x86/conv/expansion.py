@@ -102,7 +102,7 @@ class Expansion:
 
 @dataclass(frozen=True)
 class Link:
-    """A depthwise convolution whose source, under views, is an argument of its fusion."""
+    """A depthwise convolution whose source, under views, is argument number `argument` of its fusion."""
 
     window: Body
     slide: LastWindow

@@ -22,8 +22,9 @@ ENTRY = 8  # addresses of an entry of the table: one for each row of a tile, wha
 
 @dataclass(frozen=True)
 class Taps:
-    """One micro-kernel. panel: columns of the packed panel; run: the length of a run where it is unrolled, 0 where the call passes it;
-    moves: where the vectors of columns are of several groups, the elements (of bf16: pairs) from a row to its run for each vector."""
+    """One micro-kernel. rows, vectors: of a tile; lanes: columns of a vector; panel: columns of the packed panel; run: the length of a run
+    where it is unrolled, 0 where the call passes it; moves: where the vectors of columns are of several groups, the elements (of bf16:
+    pairs) from a row to its run for each vector."""
 
     form: Form
     rows: int

@@ -20,8 +20,8 @@ MOST_BLOCK = 600  # tiles of a task: their patches and products lie in scratch
 class Winograd:
     """A 3x3 convolution by strides of 1, channels last, in tiles of `tile` x `tile` outputs.
 
-    direct: the same convolution through a table of addresses; it computes what has few outputs. axes: down and across the image.
-    packed: panels of the transformed weights, then those that `direct` reads; plan: what was decided.
+    direct: the same convolution through a table of addresses; it computes what has few outputs. channels: in; axes: down and across the
+    image. packed: panels of the transformed weights, then those that `direct` reads; plan: what was decided.
     """
 
     direct: Indirect

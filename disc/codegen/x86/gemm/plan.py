@@ -38,7 +38,7 @@ class Access:
 
 @dataclass(eq=False)
 class Gemm:
-    """The plan of one compute kernel: panels, sources of both operands, and where things lie in scratch."""
+    """The plan of one compute kernel: panels, sources of both operands, and where things lie in scratch. panel: columns of a panel of B."""
 
     contraction: Contraction
     form: Form

@@ -68,7 +68,7 @@ def pack_transposed(frame: Frame, source: TransposedRows, panel: int, scratch: s
 
 @dataclass(frozen=True)
 class _Strip:
-    """16 columns of a panel: where each starts in the source, where they start in the panel, and bytes from row to row there."""
+    """16 columns of a panel: where each starts in the source, where they start in the panel, and bytes from row to row (step) there."""
 
     b: Builder
     source: TransposedRows

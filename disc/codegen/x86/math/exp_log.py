@@ -31,15 +31,15 @@ SIXTEENTH_POWERS_REST = tuple(2 ** (number / 16) - power for number, power in en
 
 @dataclass(frozen=True)
 class ExpLogTable:
-    """What differs between the formats."""
+    """What differs between the formats. exp, exp2, tanh_head: coefficients of polynomials."""
 
     exp: tuple[float, ...]
     # ln2 = high + low; high has enough trailing zeros that n * high is exact for every exponent n.
     ln2_high: float
-    ln2_low: float
+    ln2_low: float  # the rest
     # e^x is 0 below `lowest` and infinite above `highest`; both leave the exponent arithmetic in range.
     lowest: float
-    highest: float
+    highest: float  # an x, as `lowest`
     # expm1(x) rounds to -1 below -`expm1_saturation`.
     expm1_saturation: float
     exp2: tuple[float, ...]

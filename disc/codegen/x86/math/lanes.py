@@ -32,7 +32,7 @@ class Format:
     element: str
     integer: str
     mantissa_bits: int
-    exponent_bias: int
+    exponent_bias: int  # what a stored exponent exceeds its value by
 
     @property
     def smallest_normal(self) -> float:
