@@ -90,7 +90,7 @@ def each_row(
     few: FewRows | None = None,
 ) -> None:
     """All rows of the block times one panel, or as dot products where they are `few`; names: where tile and row pointers are, and the
-    bytes from k to k + 1; `each` row is handled with gm bound. What is added to a tile is fetched while it is computed: a bias of scores
+    bytes from k to k + 1; `each` row is handled with gm bound. What is added to a tile is prefetched while it is computed: a bias of scores
     is larger than an L2, and is read in pieces of a panel's width, which the hardware does not foresee."""
     b, e = task.frame.b, task.frame.emitter
     place, pointers, k_step = names

@@ -66,7 +66,7 @@ class Epilogue:
             e.floor = None
 
     def prefetch(self, frame: Frame, start: str, count: str, column: str) -> None:
-        """Fetches what `store_row` will touch for `count` rows from `start`: the lines that it writes, and those of inputs that lie
+        """Prefetches what `store_row` will touch for `count` rows from `start`: the lines that it writes, and those of inputs that lie
         like the result, such as a residual. Done before the micro-kernel computes (stores that miss cost 6 % at 512 x 3072)."""
         b, e = frame.b, frame.emitter
         indices = forward_indices(e.space, self.body, self.node, self.at)

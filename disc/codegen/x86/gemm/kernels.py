@@ -237,7 +237,7 @@ def _panel_rows(b: Builder, gemm: Gemm, k: str) -> str:
 def _emit_panel(
     frame: Frame, gemm: Gemm, body: Body, place: tuple[str, str, str], flags: tuple[str, str], packed: PackedWeight | None
 ) -> None:
-    """The task at place = (block, panel, part of k). flags: (must B be packed, is this the task to fetch the next piece of B)."""
+    """The task at place = (block, panel, part of k). flags: (must B be packed, is this the task to prefetch the next piece of B)."""
     b, c = frame.b, gemm.contraction
     rows, _, depth, ahead, *_ = (b.variables[name].ssa for name in SCHEDULE_SYMBOLS)
     low = b.op(f"arith.muli {place[0]}, {rows} : i64")

@@ -3,7 +3,7 @@
 `void micro(rows: const T**, skip: bytes, k_step: bytes, b: T*, b_step: bytes, k: i64, tile: T*, tile_step: elements, accumulate: i1,
 ahead: void*, ahead_step: bytes)` writes the tile of products, or adds to it; the caller's epilogue reads it from L1. The cost of that
 detour is rows × vectors stores and loads per K steps of as many FMAs. `skip` is added to every row pointer. With every row of B, two lines
-of the `ahead_step` bytes at `ahead` are prefetched into L2: what a later call reads, fetched while this one computes (a GEMM that waits for
+of the `ahead_step` bytes at `ahead` are prefetched into L2: what a later call reads, while this one computes (a GEMM that waits for
 memory in its first tiles and computes in the others takes the sum of both times, not the larger: 1.4 times as long at M = 16).
 """
 
@@ -24,7 +24,7 @@ def micro_name(form: str, rows: int, vectors: int, lanes: int) -> str:
 
 
 def prefetch(pointer: str, *, write: bool = False) -> str:
-    """Fetches a cache line into L2, or into L1 to be written."""
+    """Prefetches a cache line into L2, or into L1 to be written."""
     hint = f"rw = {int(write)} : i32, hint = {3 if write else 2} : i32, cache = 1 : i32"
     return f'"llvm.intr.prefetch"({pointer}) <{{{hint}}}> : (!llvm.ptr) -> ()'
 
@@ -152,7 +152,7 @@ class _Micro:
         return accumulators
 
     def _keep_order(self) -> None:
-        """No load passes here. LLVM would fetch ahead, for which there are no registers, and keep sums on the stack instead."""
+        """No load passes here. LLVM would hoist loads, for which there are no registers, and keep sums on the stack instead."""
         self._line('llvm.inline_asm has_side_effects "", "~{memory}" : () -> ()')
 
     def _both(self, first: str, row: str, index: str) -> tuple[str, str]:
