@@ -54,6 +54,9 @@ class Plan:
 
     joins: int | None = None
 
+    def __str__(self) -> str:
+        return "scalar"
+
 
 class Emitter:
     """The value of an element in f32, computed anew wherever it is read."""
@@ -109,6 +112,14 @@ class Stub:
 
     def choose(self, fusion: Fusion, target: Target, tree: Tree) -> Plan:
         return Plan()
+
+    def read(self, text: str) -> Plan:
+        if text != "scalar":
+            raise ValueError(f"{text!r} is no plan of the stub")
+        return Plan()
+
+    def refusal(self, fusion: Fusion, plan: KernelPlan, target: Target) -> tuple[str, str] | None:
+        return None
 
     def emit(self, name: str, fusion: Fusion, plan: KernelPlan, target: Target) -> Kernel:
         e, body = Emitter(fusion), fusion.body

@@ -11,8 +11,8 @@
 
 namespace ral {
 
-// What one call asks of a device, in order. Kept by the call's `ral_exec`, and used by one thread at a time. Functions that return false say
-// why in *failure.
+// What one call asks of a device, in order. Kept by the call's `ral_exec`, and used by one thread at a time. Functions with a `failure` return
+// false where they fail, and say why there.
 class Stream {
  public:
   Stream() = default;
@@ -20,14 +20,17 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
   virtual ~Stream() = default;
 
-  // 64-byte aligned memory until `free`, which every block gets before the call ends; null where there is none. bytes >= 0.
+  // 64-byte aligned memory until `free` or `finish`; null where there is none. bytes >= 0.
   virtual void* allocate(int64_t bytes) = 0;
-  virtual void free(void* block) noexcept = 0;
+  // False for what is no block that the call has.
+  virtual bool free(void* block) noexcept = 0;
   virtual bool copy(void* to, const void* from, int64_t bytes, Status* failure) = 0;
   virtual bool fill(void* to, int64_t bytes, int32_t value, Status* failure) = 0;
   // cost_per_task, threads: what the CPU may split the launch by, into so many parts at most.
   virtual bool launch(const ral_launch& launch, int64_t cost_per_task, int32_t threads, Status* failure) = 0;
   virtual bool synchronize(Status* failure) = 0;
+  // Ends a call: frees the blocks that it still has, and waits.
+  virtual bool finish(Status* failure) = 0;
 
   // Called every so many calls: gives back memory that only calls of the past needed.
   virtual void trim() noexcept {}

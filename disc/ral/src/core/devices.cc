@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <mutex>
+#include <vector>
 
 #include "core/fork.h"
 #include "cpu/cpu_device.h"
@@ -48,8 +49,20 @@ class RegisteredDevice final : public Device {
    public:
     explicit RegisteredStream(RegisteredDevice& device) : device_(device) {}
 
-    void* allocate(int64_t bytes) override { return device_.allocate(bytes); }
-    void free(void* block) noexcept override { device_.free(block); }
+    void* allocate(int64_t bytes) override {
+      blocks_.reserve(blocks_.size() + 1);  // now, so that no block is lost for want of a place
+      void* block = device_.allocate(bytes);
+      if (block) blocks_.push_back(block);
+      return block;
+    }
+    bool free(void* block) noexcept override {
+      const auto place = std::find(blocks_.begin(), blocks_.end(), block);
+      if (place == blocks_.end()) return false;
+      *place = blocks_.back();
+      blocks_.pop_back();
+      device_.free(block);
+      return true;
+    }
     bool copy(void* to, const void* from, int64_t bytes, Status* failure) override { return device_.copy(to, from, bytes, failure); }
     bool fill(void* to, int64_t bytes, int32_t value, Status* failure) override {
       return device_.done(device_.functions_.fill(device_.functions_.state, to, bytes, value), "fill", "", failure);
@@ -60,9 +73,15 @@ class RegisteredDevice final : public Device {
     bool synchronize(Status* failure) override {
       return device_.done(device_.functions_.synchronize(device_.functions_.state), "synchronize", "", failure);
     }
+    bool finish(Status* failure) override {
+      for (void* block : blocks_) device_.free(block);
+      blocks_.clear();
+      return synchronize(failure);
+    }
 
    private:
     RegisteredDevice& device_;
+    std::vector<void*> blocks_;  // that the call has
   };
 
   void* allocate(int64_t bytes) noexcept { return functions_.allocate(functions_.state, std::max<int64_t>(bytes, 1)); }

@@ -50,8 +50,6 @@ int32_t ral_exec::record(ral_status code, std::string message) {
   return 1;
 }
 
-int32_t ral_exec::record(Status failure) { return record(failure.code, std::move(failure.message)); }
-
 Status ral_exec::run(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs, int32_t output_count) {
   const ral::CallInProgress here;
   counts.clear();
@@ -68,10 +66,7 @@ Status ral_exec::run(const ral_tensor* inputs, int32_t input_count, const ral_te
   if (program_.signature.writes_inputs) status = check_written(inputs);
   if (given && status.ok()) status = check_given(inputs, given);
   if (status.ok()) status = prepare_inputs(inputs);
-  if (status.ok()) {
-    status = enter();
-    finish(&status);
-  }
+  if (status.ok()) status = enter();
   if (!status.ok()) release_outputs();
   if (!status.ok()) return status;
   for (size_t i = 0; !given && i < outputs_.size(); ++i) outputs[i] = outputs_[i].tensor;
@@ -119,6 +114,7 @@ Status ral_exec::prepare_inputs(const ral_tensor* inputs) {
 
 Status ral_exec::enter() {
   const int32_t failed = program_.code.entry()(this, &ral::kHostApi, inputs_.data(), program_.weights.data(), counts.counters.data());
+  stream_->finish(failure());  // the device may still be at it, also when the entry failed
   if (!status_.ok()) return status_;
   if (failed) return error(RAL_ERROR_INTERNAL, "the generated entry failed without a reason (compiler bug)");
   for (size_t i = 0; i < outputs_.size(); ++i) {
@@ -126,14 +122,6 @@ Status ral_exec::enter() {
     return error(RAL_ERROR_INTERNAL, "the generated entry did not make output " + std::to_string(i) + " (compiler bug)");
   }
   return {};
-}
-
-// Ends what the entry began. The device may still be at it, also when the entry failed.
-void ral_exec::finish(Status* status) {
-  for (void* block : blocks_) stream_->free(block);
-  blocks_.clear();
-  Status failure;
-  if (!stream_->synchronize(&failure) && status->ok()) *status = std::move(failure);
 }
 
 // Gives back memory that only calls of the past needed.
@@ -157,23 +145,14 @@ void* ral_exec::alloc(int64_t bytes) {
     record(RAL_ERROR_INTERNAL, "alloc: " + std::to_string(bytes) + " bytes (compiler bug)");
     return nullptr;
   }
-  if (blocks_.size() == blocks_.capacity()) blocks_.reserve(2 * blocks_.size() + 1);  // now, so that no block is lost for want of a place
   void* block = stream_->allocate(bytes);
-  if (block) {
-    blocks_.push_back(block);
-  } else {
-    record(RAL_ERROR_MEMORY, "cannot allocate " + std::to_string(bytes) + " bytes for these shapes");
-  }
+  if (!block) record(RAL_ERROR_MEMORY, "cannot allocate " + std::to_string(bytes) + " bytes for these shapes");
   return block;
 }
 
 int32_t ral_exec::free(void* block) {
-  const auto place = std::find(blocks_.rbegin(), blocks_.rend(), block);
-  if (place == blocks_.rend()) return record(RAL_ERROR_INTERNAL, "free: not a block of this call, or freed before (compiler bug)");
-  *place = blocks_.back();
-  blocks_.pop_back();
-  stream_->free(block);
-  return 0;
+  if (stream_->free(block)) return 0;
+  return record(RAL_ERROR_INTERNAL, "free: not a block of this call, or freed before (compiler bug)");
 }
 
 int32_t ral_exec::copy(void* to, const void* from, int64_t bytes) {
@@ -183,23 +162,20 @@ int32_t ral_exec::copy(void* to, const void* from, int64_t bytes) {
   if (bytes < 0 || (bytes > 0 && (!to || !from || overlap))) {
     return record(RAL_ERROR_INTERNAL, "copy: " + std::to_string(bytes) + " bytes, to or from nothing or what overlaps (compiler bug)");
   }
-  Status failure;
-  return bytes == 0 || stream_->copy(to, from, bytes, &failure) ? 0 : record(std::move(failure));
+  return bytes == 0 || stream_->copy(to, from, bytes, failure()) ? 0 : 1;
 }
 
 int32_t ral_exec::fill(void* to, int64_t bytes, int32_t value) {
   if (bytes < 0 || (bytes > 0 && !to) || value < 0 || value > UINT8_MAX) {
     return record(RAL_ERROR_INTERNAL, "fill: " + std::to_string(bytes) + " bytes of " + std::to_string(value) + " (compiler bug)");
   }
-  Status failure;
-  return bytes == 0 || stream_->fill(to, bytes, value, &failure) ? 0 : record(std::move(failure));
+  return bytes == 0 || stream_->fill(to, bytes, value, failure()) ? 0 : 1;
 }
 
 int32_t ral_exec::read(const void* from, int64_t* value) {
   *value = 0;
   if (!from) return record(RAL_ERROR_INTERNAL, "read: from nothing (compiler bug)");
-  Status failure;
-  return stream_->copy(value, from, sizeof *value, &failure) ? 0 : record(std::move(failure));
+  return stream_->copy(value, from, sizeof *value, failure()) ? 0 : 1;
 }
 
 void* ral_exec::output(int64_t index, const int64_t* dims) {
@@ -209,7 +185,7 @@ void* ral_exec::output(int64_t index, const int64_t* dims) {
   }
   Status status = make_output(static_cast<size_t>(index), dims);
   if (!status.ok()) {
-    record(std::move(status));
+    record(status.code, std::move(status.message));
     return nullptr;
   }
   return outputs_[static_cast<size_t>(index)].tensor.data;
@@ -259,13 +235,12 @@ int32_t ral_exec::launch(int64_t id, ral_kernel kernel, const int64_t* args, int
   if (tasks <= 0) return 0;
   const ral_launch launch{program_.signature.kernels[slot].c_str(), kernel, args, tasks, scratch_bytes};
   const int64_t start = profile_ ? now_nanoseconds() : 0;
-  Status failure;
-  bool done = stream_->launch(launch, cost, program_.threads.load(std::memory_order_relaxed), &failure);
+  bool done = stream_->launch(launch, cost, program_.threads.load(std::memory_order_relaxed), failure());
   if (profile_) {
-    done = done && stream_->synchronize(&failure);
+    done = done && stream_->synchronize(failure());
     counts.nanoseconds[slot] += now_nanoseconds() - start;
   }
-  return done ? 0 : record(std::move(failure));
+  return done ? 0 : 1;
 }
 
 int32_t ral_exec::fail(int64_t check_id, int64_t actual, int64_t expected) {

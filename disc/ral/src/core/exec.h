@@ -48,18 +48,17 @@ struct ral_exec {
   ral::Status check_written(const ral_tensor* inputs) const;
   ral::Status check_given(const ral_tensor* inputs, const ral_tensor* given) const;
   ral::Status prepare_inputs(const ral_tensor* inputs);
-  int32_t record(ral::Status failure);
+  // Where an error of the device belongs: only the first of a call is heard of.
+  ral::Status* failure() { return status_.ok() ? &status_ : &later_; }
   ral::Status enter();
-  void finish(ral::Status* status);
   ral::Status make_output(size_t index, const int64_t* dims);
   void release_outputs();
   void trim();
 
   const ral::Program& program_;
-  ral::Status status_;
+  ral::Status status_, later_;
   std::unique_ptr<ral::Stream> stream_;
-  std::vector<void*> blocks_;  // that the call has
-  ral::Block copies_;          // of inputs that are not row-major
+  ral::Block copies_;  // of inputs that are not row-major
   int32_t calls_until_trim_ = 0;
   bool profile_ = false;
   std::vector<ral_tensor> inputs_;  // as the entry sees them

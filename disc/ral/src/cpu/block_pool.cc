@@ -46,9 +46,19 @@ void* BlockPool::take(int64_t bytes) {
   return entry->data;
 }
 
-void BlockPool::give(void* data) noexcept {
+bool BlockPool::give(void* data) noexcept {
+  if (!data) return false;
   for (const auto& entry : entries_) {
     if (entry->data != data) continue;
+    entry->data = nullptr;
+    forbid(entry->block);
+    return true;
+  }
+  return false;
+}
+
+void BlockPool::give_all() noexcept {
+  for (const auto& entry : entries_) {
     entry->data = nullptr;
     forbid(entry->block);
   }

@@ -20,7 +20,9 @@ class BlockPool {
   // At least `bytes` bytes on a page boundary until `give`, or null: of the smallest free block that is large enough, or else the largest,
   // which grows.
   void* take(int64_t bytes);
-  void give(void* data) noexcept;
+  // False for what is no block in use.
+  bool give(void* data) noexcept;
+  void give_all() noexcept;
 
   // Gives back what no request since the last trim needed. Every block is free then.
   void trim() noexcept;

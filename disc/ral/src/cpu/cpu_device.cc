@@ -26,7 +26,7 @@ int32_t threads_for(int64_t tasks, int64_t total_cost, int32_t most) {
 class CpuStream final : public Stream {
  public:
   void* allocate(int64_t bytes) override { return blocks_.take(bytes); }
-  void free(void* block) noexcept override { blocks_.give(block); }
+  bool free(void* block) noexcept override { return blocks_.give(block); }
 
   bool copy(void* to, const void* from, int64_t bytes, Status*) override {
     std::memcpy(to, from, static_cast<size_t>(bytes));
@@ -37,6 +37,10 @@ class CpuStream final : public Stream {
     return true;
   }
   bool synchronize(Status*) override { return true; }
+  bool finish(Status*) override {
+    blocks_.give_all();
+    return true;
+  }
 
   bool launch(const ral_launch& launch, int64_t cost_per_task, int32_t most_threads, Status* failure) override {
     int64_t total_cost = 0;
