@@ -1,7 +1,7 @@
 """Stage `fused` → kernels, host entry, object code: the back end in one screen.
 
-Equal fusions are compiled once, by structural key: the text of the region with its symbols (paper §6; equal layers of a model
-share one kernel).
+Equal fusions are compiled once, by structural key (paper §6, `kernel_keys.py`): equal layers of a model share one kernel, also over
+different symbols.
 """
 
 from __future__ import annotations
@@ -81,18 +81,15 @@ class _Reader:
 
     def program(self, target: Target, slots: WeightSlots) -> tuple[Program, str]:
         """The program and the MLIR text of all its code for one target."""
-        kernels: dict[str, Kernel] = {}
+        made: dict[str, tuple[Place, Kernel]] = {}
         launches: list[Launch] = []
-        counters: dict[str, tuple[int, ...]] = {}
+        counters: dict[tuple[str, int, str], int] = {}
         backend = backend_of(target)
         for planned in plan_places(self.fusions, target.name, backend.read):
-            key = planned.key
-            kernel = kernels.get(key)
-            if kernel is None:
-                kernel = kernels[key] = _kernel(backend, planned, target, len(kernels))
-                first = sum(len(each) for each in counters.values())
-                counters[key] = tuple(range(first, first + len(kernel.versions)))
-            launches.append(self._launch(planned.place, kernel, slots, counters[key]))
+            if planned.key not in made:
+                made[planned.key] = (planned.place, _kernel(backend, planned, target, len(made)))
+            launches.append(self._launch(planned.place, *made[planned.key], slots, counters))
+        kernels = [kernel for _, kernel in made.values()]
         returned = {_value(node): slots.plain(str(node.attrs["name"])) for node in self.body.yields if node.op == "disc.weight"}
         checks = self._checks()
         gathering = [number for number, launch in enumerate(launches) if launch.kernel.checks_indices]
@@ -104,10 +101,14 @@ class _Reader:
         remote, gigahertz = target.device != "cpu", target.thresholds.device.gigahertz
         program = Program(self.env, (entry,), self.sources, checks, returned, index_checks, self._describe, remote, gigahertz)
         host = emit_host(program, plan_memory(program, self._plans))
-        return program, "\n".join([*(kernel.source for kernel in kernels.values()), *backend.shared(list(kernels.values()), target), host])
+        return program, "\n".join([*(kernel.source for kernel in kernels), *backend.shared(kernels, target), host])
 
-    def _launch(self, place: Place, kernel: Kernel, slots: WeightSlots, counters: tuple[int, ...]) -> Launch:
-        names = {number: str(operand.attrs["name"]) for number, operand in enumerate(place.operands) if operand.op == "disc.weight"}
+    def _launch(self, place: Place, made: Place, kernel: Kernel, slots: WeightSlots, counters: dict[tuple[str, int, str], int]) -> Launch:
+        """made: the place that the kernel was made for. counters: the numbers of those that launches before have, by kernel, number of the
+        version and its words, which tell the symbols; those that are not there yet are added."""
+        kernel = replace(place.key.kernel_of(made.key, kernel), lines=place.lines)
+        operands = place.key.operands_of(made.key, made.arguments)
+        names = {number: str(operand.attrs["name"]) for number, operand in enumerate(operands) if operand.op == "disc.weight"}
         weights: dict[int, int] = {}
         for pack in kernel.packed:
             scales = names[pack.scales] if pack.scales is not None else None
@@ -117,8 +118,10 @@ class _Reader:
         for number, name in names.items():
             if number not in weights:
                 weights[number] = slots.plain(name)
-        inputs, results = tuple(map(_value, place.operands)), tuple(map(_value, place.results))
-        return Launch(kernel, place.work.name, inputs, results, weights, counters)
+        versions = [(kernel.name, number, version.describe()) for number, version in enumerate(kernel.versions)]
+        numbers = tuple(counters.setdefault(version, len(counters)) for version in versions)
+        inputs, results = tuple(map(_value, operands)), tuple(map(_value, place.results))
+        return Launch(kernel, place.work.name, inputs, results, weights, numbers)
 
     # --- checks ---------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,8 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from disc.codegen.backend import backend_of
-from disc.codegen.fusions import PLAN, Place, maker_keys, read_fusions
+from disc.codegen.fusions import Place, read_fusions
+from disc.codegen.plan.fusion import PLAN
 from disc.errors import PlanError
 from disc.ir.graph import Snapshot
 from disc.ir.ops import main_block
@@ -53,14 +54,14 @@ class ChooseKernels(Pass):
 def _plans(places: Sequence[Place], target: Target, tree: Tree) -> list[str]:
     """The plans of all fusions for one target; those that are equal are planned once."""
     backend = backend_of(target)
-    chosen: dict[tuple[str, ...], str] = {}
+    chosen: dict[tuple[object, ...], str] = {}
     texts: list[str] = []
-    for place, makers in zip(places, maker_keys(places), strict=True):
+    for place in places:
         given = place.plans.get(target.name)
         if given is not None:
             texts.append(_kept(place, given, target))
             continue
-        key = (place.key, *makers)
+        key = place.planned_by
         if key not in chosen:
             chosen[key] = str(backend.choose(place.work, target, tree))
         texts.append(chosen[key])

@@ -7,31 +7,41 @@ from dataclasses import dataclass, replace
 
 from torch_mlir import ir
 
-from disc.codegen.plan.fusion import Fusion, KernelPlan
+from disc.codegen.kernel_keys import KernelKey, KernelKeys
+from disc.codegen.plan.fusion import PLAN, Fusion, KernelPlan
 from disc.errors import CompilerBug
 from disc.ir.graph import Body, Node, Snapshot
-from disc.ir.ops import string_attr
 from disc.shapes import ShapeEnv
 from disc.speculation.guards import ALWAYS, Guard, parse
-
-PLAN = "disc.plan"  # the attribute: a dictionary of texts by the name of the target
 
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """A fusion in the program. work: what a device sees of it; results, operands: in the program; key: the text that equal ones share,
-    plans apart; plans: by the name of the target."""
+    """A fusion in the program. work: what a device sees of it; results: in the program; key: what equal ones share; joined: by argument
+    that another fusion makes for this one alone, the key of both as one kernel; plans: by the name of the target.
+
+    arguments: of the region, in the order in which a kernel that is made for this place takes them; lines: the user's.
+    """
 
     work: Fusion
     results: tuple[Node, ...]
-    operands: tuple[Node, ...]
-    key: str
+    key: KernelKey
+    joined: Mapping[Node, KernelKey]
     plans: Mapping[str, str]
+    arguments: tuple[Node, ...]
+    lines: tuple[str, ...]
 
     @property
     def node(self) -> Node:
         """Its first result."""
         return self.results[0]
+
+    @property
+    def planned_by(self) -> tuple[object, ...]:
+        """Equal for places that have the same plan: of the fusion, and of it with the maker of each argument, also in which order they
+        have their ops and arguments, as a plan may number these."""
+        keys = (self.key, *(self.joined.get(argument) for argument in self.key.arguments))
+        return tuple((key.text, key.order) if key is not None else None for key in keys)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,41 +56,38 @@ class Planned:
 def read_fusions(module: ir.Module, env: ShapeEnv, snapshot: Snapshot, body: Body) -> list[Place]:
     """Those of the main function, in order. Raises CompilerBug for versions that are no guards, and where none is left to run."""
     checked = "disc.checked_indices" in module.operation.attributes
+    keys = KernelKeys(env)
     made: dict[Node, Place] = {}
     found: list[Place] = []
     for node in body.nodes:
         if node.op != "kernel.fusion" or node.result:
             continue
         makers = tuple(_maker(made.get(operand), node, body) for operand in node.operands)
-        place = _place(snapshot.ops[node.id], node, env, checked, makers)
+        place = _place(node, env, checked, makers, keys)
         made.update((result, place) for result in node.siblings)
         found.append(place)
     return found
 
 
-def _maker(place: Place | None, user: Node, program: Body) -> Fusion | None:
+def _maker(place: Place | None, user: Node, program: Body) -> Place | None:
     """What a fusion makes, where only `user` reads it, and as one operand."""
     if place is None or any(result.uses != [user] or result in program.yields for result in place.results):
         return None
-    return place.work
+    return place
 
 
-def _place(op: ir.Operation, node: Node, env: ShapeEnv, checked: bool, makers: tuple[Fusion | None, ...]) -> Place:
-    body = node.body
+def _place(node: Node, env: ShapeEnv, checked: bool, makers: Sequence[Place | None], keys: KernelKeys) -> Place:
+    body, name = node.body, str(node.attrs["name"])
     assert body is not None
-    copy = op.clone(ip=False)
-    name = string_attr(op, "name")
-    for attribute in ("name", PLAN):
-        if attribute in copy.attributes:
-            del copy.attributes[attribute]
-    constant = "".join("w" if operand.op == "disc.weight" else "." for operand in node.operands)
-    pairs = zip(body.arguments, node.operands, strict=True)
-    weights = frozenset(argument for argument, operand in pairs if operand.op == "disc.weight")
-    work = Fusion(name, string_attr(op, "kind"), body, weights, env, checked, _guards(name, node, env), makers)
+    weights = frozenset(argument for argument, operand in zip(body.arguments, node.operands, strict=True) if operand.op == "disc.weight")
+    parts = tuple(maker.work if maker is not None else None for maker in makers)
+    work = Fusion(name, str(node.attrs["kind"]), body, weights, env, checked, _guards(name, node, env), parts)
+    made = [(argument, maker) for argument, maker in zip(body.arguments, makers, strict=True) if maker is not None]
+    joined = {argument: keys.key(maker.node, node) for argument, maker in made}
     plans = node.attrs.get(PLAN, {})
     assert isinstance(plans, dict)
     texts = {target: str(text) for target, text in plans.items()}
-    return Place(work, node.siblings, node.operands, f"{constant}\n{copy.get_asm(use_local_scope=True)}", texts)
+    return Place(work, node.siblings, keys.key(node), joined, texts, body.arguments, body.lines())
 
 
 def _guards(name: str, node: Node, env: ShapeEnv) -> tuple[Guard, ...]:
@@ -91,12 +98,6 @@ def _guards(name: str, node: Node, env: ShapeEnv) -> tuple[Guard, ...]:
     if guards[-1] != ALWAYS:
         raise CompilerBug(f"the last version of fusion {name} has the guard {guards[-1]}, so that there may be none to run")
     return guards
-
-
-def maker_keys(places: Sequence[Place]) -> list[tuple[str, ...]]:
-    """For each place, by operand, the key of the fusion that makes it for this one alone, "" where there is none."""
-    keys = {id(each.work): each.key for each in places}
-    return [tuple(keys[id(maker)] if maker is not None else "" for maker in place.work.makers) for place in places]
 
 
 def plan_places(places: Sequence[Place], target: str, read: Callable[[str], KernelPlan]) -> list[Planned]:
@@ -113,8 +114,9 @@ def plan_places(places: Sequence[Place], target: str, read: Callable[[str], Kern
         if text is None:
             raise CompilerBug(f"fusion {place.work.name} has no plan for {target}: choose-kernels has not run for it")
         plan = plans[text] = plans.get(text) or read(text)
+        decided = plan.renumbered(place.key.numbers)
         if plan.joins is None:
-            planned.append(Planned(place, plan, f"{text}\n{place.key}"))
+            planned.append(Planned(place, plan, f"{decided}\n{place.key.text}"))
             continue
         maker = by_work.get(id(place.work.maker(plan.joins)))
         if maker is None:
@@ -122,12 +124,14 @@ def plan_places(places: Sequence[Place], target: str, read: Callable[[str], Kern
                 f"the plan of fusion {place.work.name} for {target} joins argument {plan.joins}, which is not made for it alone"
             )
         joined.add(id(maker))
-        planned.append(Planned(_join(maker, place, plan.joins), plan, f"{text}\n{maker.key}\n{place.key}"))
+        both = _join(maker, place, place.arguments[plan.joins])
+        planned.append(Planned(both, plan, f"{decided}\n{both.key.text}"))
     return [each for each in planned if id(each.place) not in joined]
 
 
-def _join(maker: Place, user: Place, argument: int) -> Place:
-    """Both as one, in the place of the user; its operands are the maker's, then its own but that one."""
-    operands = (*maker.operands, *user.operands[:argument], *user.operands[argument + 1 :])
-    name = f"{maker.work.name}_{user.work.name.removeprefix('compute_')}"
-    return replace(user, work=replace(user.work, name=name), operands=operands)
+def _join(maker: Place, user: Place, argument: Node) -> Place:
+    """Both as one, in the place of the user; its arguments are the maker's, then its own but that one."""
+    work = replace(user.work, name=f"{maker.work.name}_{user.work.name.removeprefix('compute_')}")
+    arguments = (*maker.arguments, *(each for each in user.arguments if each is not argument))
+    lines = tuple(dict.fromkeys((*maker.lines, *user.lines)))
+    return replace(user, work=work, key=user.joined[argument], arguments=arguments, lines=lines)

@@ -33,11 +33,20 @@ class VersionReport:
 @dataclass(frozen=True)
 class LaunchReport:
     """One place in the program that runs a kernel. number: of the place, from 0; operands: what made each input ("arg0", "kernel3", a
-    weight's name); runs: how often, in the profiled call or since loading; seconds: of the profiled call."""
+    weight's name); runs: how often, in the profiled call or since loading; seconds: of the profiled call.
+
+    lines: the user's; inputs, results: types; flops, bytes and tasks: expressions over the symbols, None where nobody counted.
+    """
 
     number: int
     name: str
     operands: tuple[str, ...]
+    lines: tuple[str, ...]
+    inputs: tuple[str, ...]
+    results: tuple[str, ...]
+    tasks: str
+    flops: str | None
+    bytes: str | None
     runs: int
     seconds: float | None
 
@@ -62,7 +71,11 @@ class Measured:
 
 @dataclass(frozen=True)
 class KernelReport:
-    """One kernel and all its launches. `flops`, `bytes` and `tasks` are expressions over the symbols, per launch."""
+    """One kernel and all its launches. lines: those of all launches.
+
+    inputs, results, notes, tasks, flops and bytes are those of the first launch: another one may be over other symbols, and a version has
+    a guard for each of these.
+    """
 
     name: str
     kind: str
@@ -231,38 +244,63 @@ def _kernel(
 ) -> KernelReport:
     """All launches of one kernel; each of their records describes the kernel."""
     record = records[numbers[0]]
-    counted = [counters[number] for number in cast("list[int]", record["counters"])]
-    versions = cast("list[dict[str, str]]", record["versions"])
-    launches = tuple(
-        LaunchReport(number, str(records[number]["name"]), _texts(records[number], "operands"), *times[number]) for number in numbers
-    )
+    launches = tuple(_launch(number, records[number], *times[number]) for number in numbers)
     return KernelReport(
         name=str(record["kernel"]),
         kind=str(record["kind"]),
         ops=_texts(record, "ops"),
+        lines=tuple(dict.fromkeys(line for launch in launches for line in launch.lines)),
+        inputs=launches[0].inputs,
+        results=launches[0].results,
+        notes=_texts(record, "notes"),
+        tasks=launches[0].tasks,
+        flops=launches[0].flops,
+        bytes=launches[0].bytes,
+        versions=_versions([records[number] for number in numbers], counters),
+        launches=launches,
+        measured=_measured(launches, sizes, limits, total) if limits is not None and total is not None else None,
+    )
+
+
+def _launch(number: int, record: Record, runs: int, seconds: float | None) -> LaunchReport:
+    return LaunchReport(
+        number=number,
+        name=str(record["name"]),
+        operands=_texts(record, "operands"),
         lines=_texts(record, "lines"),
         inputs=_texts(record, "inputs"),
         results=_texts(record, "results"),
-        notes=_texts(record, "notes"),
         tasks=str(record["tasks"]),
         flops=cast("str | None", record["flops"]),
         bytes=cast("str | None", record["bytes"]),
-        versions=tuple(VersionReport(each["function"], each["guard"], runs) for each, runs in zip(versions, counted, strict=True)),
-        launches=launches,
-        measured=_measured(record, launches, sizes, limits, total) if limits is not None and total is not None else None,
+        runs=runs,
+        seconds=seconds,
     )
+
+
+def _versions(records: Sequence[Record], counters: Sequence[int]) -> tuple[VersionReport, ...]:
+    """Of all launches of a kernel: a counter is a version under one guard, in the order of the versions."""
+    found: dict[int, tuple[int, VersionReport]] = {}
+    for record in records:
+        versions, numbers = cast("list[dict[str, str]]", record["versions"]), cast("list[int]", record["counters"])
+        for place, (each, number) in enumerate(zip(versions, numbers, strict=True)):
+            found.setdefault(number, (place, VersionReport(each["function"], each["guard"], counters[number])))
+    return tuple(version for _, version in sorted(found.values(), key=lambda each: each[0]))
 
 
 def _texts(record: Record, key: str) -> tuple[str, ...]:
     return tuple(str(each) for each in cast("list[object]", record.get(key, [])))
 
 
-def _measured(record: Record, launches: Sequence[LaunchReport], sizes: Mapping[str, int], limits: Limits, total: float) -> Measured:
-    runs, seconds = sum(launch.runs for launch in launches), sum(launch.seconds or 0.0 for launch in launches)
+def _measured(launches: Sequence[LaunchReport], sizes: Mapping[str, int], limits: Limits, total: float) -> Measured:
+    seconds = sum(launch.seconds or 0.0 for launch in launches)
     share = seconds / total if total else 0.0
-    if record["flops"] is None or record["bytes"] is None or not seconds:
+    counts = [(launch.runs, launch.flops, launch.bytes) for launch in launches]
+    known = [(runs, flops, moved) for runs, flops, moved in counts if flops is not None and moved is not None]
+    if len(known) != len(launches) or not seconds:
         return Measured(seconds, share)
-    flops, moved = (runs * parse_dim(str(record[key])).evaluate(sizes) for key in ("flops", "bytes"))
+    flops = sum(runs * parse_dim(each).evaluate(sizes) for runs, each, _ in known)
+    moved = sum(runs * parse_dim(each).evaluate(sizes) for runs, _, each in known)
     return Measured(
         seconds=seconds,
         share=share,

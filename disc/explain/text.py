@@ -66,8 +66,11 @@ def _details(kernel: KernelReport) -> list[str]:
     lines += [f"  {word}{each}" for word, all_of in (("input    ", kernel.inputs), ("result   ", kernel.results)) for each in all_of]
     lines += [f"  version  {version.guard or 'any shape'}: ran {version.runs} times" for version in kernel.versions]
     lines += [f"  note     {note}" for note in kernel.notes]
-    if kernel.flops is not None:
-        lines.append(f"  work     {kernel.flops} flops, {kernel.bytes} bytes, {kernel.tasks} tasks per launch")
+    alike = {(each.inputs, each.results, each.flops, each.bytes, each.tasks): each for each in reversed(kernel.launches)}
+    for number, launch in enumerate(reversed(alike.values())):  # over other symbols after the first
+        lines += [f"  also     {', '.join(launch.inputs)} -> {', '.join(launch.results)}"] if number else []
+        if launch.flops is not None:
+            lines.append(f"  work     {launch.flops} flops, {launch.bytes} bytes, {launch.tasks} tasks per launch")
     return lines
 
 

@@ -76,6 +76,10 @@ class Body:
     nodes: tuple[Node, ...]
     yields: tuple[Node, ...]
 
+    def lines(self) -> tuple[str, ...]:
+        """The user's source lines behind its ops, each once."""
+        return tuple(dict.fromkeys(node.line for node in self.nodes if node.line))
+
 
 class Snapshot:
     """Builds nodes from a block; `ops` maps a node's id to the op that made it."""

@@ -130,6 +130,13 @@ class ShapeEnv:
         """The pairs `left >= right` given to `assume_ge` that no range of a symbol expresses."""
         return list(self._facts.assumed)
 
+    def premises(self) -> list[tuple[str, Dim]]:
+        """All that answers about sizes rest on, as (what is known, of which size) over symbols that no other expression stands for.
+
+        Two environments with equal premises, symbols renamed, have the same truths.
+        """
+        return self._facts.premises()
+
     def learn(self, condition: Condition) -> None:
         """Learns a condition that is a fact (`Condition.is_fact`); another one teaches nothing."""
         sole = condition.sole

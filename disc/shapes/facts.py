@@ -159,6 +159,16 @@ class Facts:
         """Whether a normal form is proved to be at least 0."""
         return min(self.examples(normal), default=0) >= 0 and self.bounds().never_negative(normal)
 
+    def premises(self) -> list[tuple[str, Dim]]:
+        """What every proof starts from: the range and divisor of each symbol that is left in normal forms, sums that are 0, sums that are
+        not negative. (A relation of which no rule could be made serves no proof.)"""
+        found: list[tuple[str, Dim]] = []
+        for name, (low, high) in self.ranges.items():
+            base, divisor = self.quotient_of.get(name, (name, 1))
+            found.append((f"is {divisor} times {low} to {high}", Dim.symbol(base)))
+        found += [("is 0", self.restore(of_terms([(rule.coefficient, rule.product)]) - rule.rest)) for rule in self.rules]
+        return found + [("is not negative", self.restore(each)) for each in self.inequalities]
+
     def check_declared(self, dim: Dim) -> None:
         """Raises ValueError for an unknown symbol."""
         for name in dim.symbols():

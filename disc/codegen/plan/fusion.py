@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,6 +10,8 @@ from disc.codegen.plan.index import IndexSpace
 from disc.ir.graph import Body, Node
 from disc.shapes import ShapeEnv
 from disc.speculation.guards import ALWAYS, Guard
+
+PLAN = "disc.plan"  # the attribute: a dictionary of texts by the name of the target
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,4 +47,8 @@ class KernelPlan(Protocol):
     @property
     def joins(self) -> int | None:
         """The argument whose maker (`Fusion.makers`) becomes part of this kernel; None where it is a kernel of its own."""
+        ...
+
+    def renumbered(self, numbers: Mapping[int, int]) -> KernelPlan:
+        """The same decisions where the values of the fusion have other numbers. Equal fusions whose plans are equal then share a kernel."""
         ...

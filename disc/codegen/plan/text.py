@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Union, cast, get_args, get_origin, get_type_hints
 
 _TOKEN = re.compile(r"\s*([\w.+>?:/@-]+|[{}\[\],=])")
@@ -17,14 +17,21 @@ _TOKEN = re.compile(r"\s*([\w.+>?:/@-]+|[{}\[\],=])")
 
 @dataclass(frozen=True)
 class Plan:
-    """One decision, or all of a kernel. name: of what it is a plan; joins: as of `KernelPlan`."""
+    """One decision, or all of a kernel. name: of what it is a plan; values: the fields that hold numbers of values of the fusion; joins:
+    as of `KernelPlan`."""
 
     name: ClassVar[str] = ""
+    values: ClassVar[tuple[str, ...]] = ()
 
     @property
     def joins(self) -> int | None:
         """None but for plans of kernels that compute an argument as well."""
         return None
+
+    def renumbered(self, numbers: Mapping[int, int]) -> Plan:
+        """As of `KernelPlan`."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return replace(self, **{name: _renumbered(value, numbers, name in self.values) for name, value in found.items()})
 
     def __str__(self) -> str:
         inner = ", ".join(f"{each.name} = {_text(getattr(self, each.name))}" for each in fields(self))
@@ -37,6 +44,16 @@ class IllegalPlan(ValueError):
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}" if field else reason)
         self.field, self.reason = field, reason
+
+
+def _renumbered(value: object, numbers: Mapping[int, int], holds: bool) -> object:
+    """holds: whether the integers in it are numbers of values. Those of one tuple come in ascending order."""
+    if isinstance(value, Plan):
+        return value.renumbered(numbers)
+    if isinstance(value, tuple):
+        every = tuple(_renumbered(each, numbers, holds) for each in cast("tuple[object, ...]", value))
+        return tuple(sorted(cast("tuple[int, ...]", every))) if holds and all(isinstance(each, int) for each in every) else every
+    return numbers[value] if holds and isinstance(value, int) else value
 
 
 def _text(value: object) -> str:

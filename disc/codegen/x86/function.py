@@ -107,11 +107,6 @@ def rounded_up(value: Dim, multiple: int) -> Dim:
     return (value + (multiple - 1)) // multiple * multiple
 
 
-def kernel_lines(body: Body) -> tuple[str, ...]:
-    """The user's source lines behind a kernel."""
-    return tuple(dict.fromkeys(node.line for node in body.nodes if node.line))
-
-
 def kernel_ops(body: Body) -> tuple[str, ...]:
     """The ops in a kernel, in order."""
     return tuple(node.op for node in body.nodes if node.op != "input")

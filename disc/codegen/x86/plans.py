@@ -195,6 +195,7 @@ class ExpansionPlan(Plan):
     """
 
     name: ClassVar[str] = "expansion"
+    values: ClassVar[tuple[str, ...]] = ("link",)
     link: int
     product: ProductPlan
     window: WindowLastPlan
@@ -231,6 +232,7 @@ class AttentionRowsPlan(Plan):
     """Attention that keeps whole rows of scores. rows: of a task; cached: the numbers of the values kept as a row between stages."""
 
     name: ClassVar[str] = "attention-rows"
+    values: ClassVar[tuple[str, ...]] = ("cached",)
     first: ProductPlan
     second: ProductPlan
     rows: int
@@ -250,6 +252,7 @@ class RegionPlan(Plan):
     """
 
     name: ClassVar[str] = "region"
+    values: ClassVar[tuple[str, ...]] = ("stages", "cached")
     form: str
     rows: int
     columns: int

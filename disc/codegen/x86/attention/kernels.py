@@ -16,7 +16,7 @@ from disc.codegen.plan.kernel import Kernel, Version
 from disc.codegen.plan.rows import RowPlan, numbers_of, plan_rows
 from disc.codegen.plan.softmax import read_causal, read_segments, read_softmax
 from disc.codegen.x86.attention.blocks import Blocks, emit_blocks
-from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, product_cost, rounded_up, traffic
+from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_ops, product_cost, rounded_up, traffic
 from disc.codegen.x86.gemm.dots import may_dot
 from disc.codegen.x86.gemm.kernels import emit_columns
 from disc.codegen.x86.gemm.plan import PANEL, ROWS, Gemm, micro_kernels, plan_gemm, product_plan
@@ -114,7 +114,7 @@ def emit_attention(name: str, body: Body, space: IndexSpace, target: Target, pla
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target, emit)
     return Kernel(
         name, "attention", (Version(f"{name}_v0"),), symbols, one.batch * tasks, product_cost(target, (one.k + two.n) * keys * plan.rows),
-        scratch, source, kernel_lines(body), kernel_ops(body), notes,
+        scratch, source, body.lines(), kernel_ops(body), notes,
         flops=one.batch * one.m * keys * (one.k + two.n) * 2 if known else None,
         bytes=traffic(space, body), micro_kernels=tuple(dict.fromkeys(micro)), functions=functions,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from disc.codegen.plan.index import ONE, IndexSpace
 from disc.codegen.plan.kernel import Kernel, PackedWeight, Version
 from disc.codegen.x86.conv.window import POINT
 from disc.codegen.x86.conv.window_last import LastWindow, emit_blocks, may_slide_last, read_last_window, seen
-from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
+from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_ops, rounded_up, traffic
 from disc.codegen.x86.gemm.kernels import divide, emit_panel_rows, read_product
 from disc.codegen.x86.gemm.plan import PANEL, ROWS, Gemm, micro_kernels, panels, product_plan
 from disc.codegen.x86.memory import Buffer, address
@@ -179,7 +179,7 @@ def emit_expansion(name: str, space: IndexSpace, plan: Expansion) -> Kernel:
     )
     return Kernel(
         name, "compute", (Version(f"{name}_v0"),), symbols, slide.images * plan.bands * panels(plan.gemm), cost, plan.scratch,
-        source, kernel_lines(body), kernel_ops(body), notes, flops=c.m * c.n * c.k * 2 + outputs * (2 * slide.taps),
+        source, body.lines(), kernel_ops(body), notes, flops=c.m * c.n * c.k * 2 + outputs * (2 * slide.taps),
         bytes=traffic(space, body), micro_kernels=micro_kernels(plan.gemm), packed=(plan.packed,),
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ from disc.codegen.plan.index import IndexSpace
 from disc.codegen.plan.kernel import Kernel, Version
 from disc.codegen.x86.conv.indirect_plan import Indirect
 from disc.codegen.x86.conv.taps import ENTRY, TABLE_ROWS
-from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, product_cost, traffic
+from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_ops, product_cost, traffic
 from disc.codegen.x86.gemm.epilogue import Epilogue
 from disc.codegen.x86.gemm.micro import call_of_size
 from disc.codegen.x86.gemm.plan import PANEL, share
@@ -44,7 +44,7 @@ def emit_indirect(name: str, body: Body, space: IndexSpace, plan: Indirect) -> K
     return Kernel(
         name, "compute", (Version(f"{name}_v0"),), symbols, plan.tasks,
         product_cost(plan.target, Dim.of(plan.packed.k * plan.row_block * plan.packed.columns)), Dim.of(plan.scratch), source,
-        kernel_lines(body), kernel_ops(body), notes, flops=macs * 2, bytes=traffic(space, body),
+        body.lines(), kernel_ops(body), notes, flops=macs * 2, bytes=traffic(space, body),
         functions=plan.functions(), packed=(plan.packed,),
     )  # fmt: skip
 

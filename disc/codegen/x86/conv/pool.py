@@ -14,7 +14,7 @@ from disc.codegen.plan.index import Index, IndexSpace
 from disc.codegen.plan.kernel import Kernel, Version
 from disc.codegen.x86.conv.window import POINT, Window, bands, combine, emit_tasks, row_inside, rows_that_see
 from disc.codegen.x86.emit import Predicate
-from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, store_roots, traffic
+from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_ops, rounded_up, store_roots, traffic
 from disc.codegen.x86.memory import Buffer, load_contiguous, load_gather, prefetch, store_contiguous
 from disc.ir.graph import Body
 from disc.ir.weights import ELEMENT_BYTES
@@ -30,7 +30,7 @@ def emit_pool(name: str, body: Body, space: IndexSpace, window: Window) -> Kerne
     return Kernel(
         name, "loop", (Version(f"{name}_v0"),), symbols, window.planes * bands(window),
         window.cost, _pitch(window, target.lanes) * (window.block * ELEMENT_BYTES[window.element]),
-        source, kernel_lines(body), kernel_ops(body), notes,
+        source, body.lines(), kernel_ops(body), notes,
         flops=window.planes * window.rows.out * window.columns.out * (2 * taps), bytes=traffic(space, body),
     )  # fmt: skip
 

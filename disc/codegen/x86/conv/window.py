@@ -15,7 +15,7 @@ from disc.codegen.plan.contraction import WindowAxis, forward_indices, read_cont
 from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace
 from disc.codegen.plan.kernel import Kernel, Version
 from disc.codegen.x86.emit import Predicate
-from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, traffic
+from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_ops, traffic
 from disc.codegen.x86.memory import Buffer, address, prefetch
 from disc.codegen.x86.plans import DepthwisePlan, PoolPlan, check
 from disc.ir.graph import Body, Node
@@ -204,7 +204,7 @@ def emit_window(name: str, body: Body, space: IndexSpace, window: Window) -> Ker
     return Kernel(
         name, "compute", (Version(f"{name}_v0"),), symbols, window.planes * bands(window),
         window.cost, _tile_offset(window) + window.block * window.target.lanes * _size(window),
-        source, kernel_lines(body), kernel_ops(body), notes, flops=count * (2 * taps), bytes=traffic(space, body),
+        source, body.lines(), kernel_ops(body), notes, flops=count * (2 * taps), bytes=traffic(space, body),
     )  # fmt: skip
 
 

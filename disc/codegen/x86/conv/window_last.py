@@ -14,7 +14,7 @@ from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace
 from disc.codegen.plan.kernel import Kernel, Version
 from disc.codegen.x86.conv.window import ELEMENTS, POINT, combine, pool_axes
 from disc.codegen.x86.emit import Predicate
-from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, traffic
+from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_ops, traffic
 from disc.codegen.x86.memory import Buffer, address
 from disc.codegen.x86.plans import WindowLastPlan, check
 from disc.ir.graph import Body, Node
@@ -188,7 +188,7 @@ def emit_last_window(name: str, body: Body, space: IndexSpace, window: LastWindo
         name, "compute" if window.kernel is not None else "loop", (Version(f"{name}_v0"),), symbols,
         window.images * _bands(window) * _vectors(window), window.columns.out * steps + window.target.thresholds.task_cycles,
         Dim.of(window.scratch), source,
-        kernel_lines(body), kernel_ops(body), notes, flops=count * (2 * window.taps), bytes=traffic(space, body),
+        body.lines(), kernel_ops(body), notes, flops=count * (2 * window.taps), bytes=traffic(space, body),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from disc.codegen.x86.conv.indirect import MASK_TYPE, ROWS_TYPE, clear_zeros, em
 from disc.codegen.x86.conv.taps import ENTRY
 from disc.codegen.x86.conv.winograd_plan import Winograd
 from disc.codegen.x86.conv.winograd_transforms import result_name, source_name, transforms
-from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, product_cost, traffic
+from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_ops, product_cost, traffic
 from disc.codegen.x86.gemm.micro import call_micro
 from disc.codegen.x86.gemm.plan import PANEL, ROWS, share
 from disc.codegen.x86.memory import Buffer, address
@@ -46,7 +46,7 @@ def emit_winograd(name: str, body: Body, space: IndexSpace, plan: Winograd) -> K
     return Kernel(
         name, "compute", (Version(f"{name}_v0"),), symbols, plan.tasks,
         product_cost(direct.target, Dim.of(plan.products * plan.channels * plan.block * plan.packed.columns)), Dim.of(plan.scratch), source,
-        kernel_lines(body), kernel_ops(body), notes, flops=macs * 2, bytes=traffic(space, body),
+        body.lines(), kernel_ops(body), notes, flops=macs * 2, bytes=traffic(space, body),
         micro_kernels=tuple((direct.form.name, *each) for each in sizes),
         functions=(*direct.functions(), *transforms(plan.tile, direct.lanes)), packed=(plan.packed,),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from disc.codegen.plan.contraction import declare, read_contraction
 from disc.codegen.plan.index import ONE, IndexSpace, split_linear
 from disc.codegen.plan.kernel import Choice, Kernel, PackedWeight, Version
 from disc.codegen.plan.rows import check_single_dot
-from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, product_cost, traffic
+from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_ops, product_cost, traffic
 from disc.codegen.x86.gemm.epilogue import Epilogue
 from disc.codegen.x86.gemm.few_rows import (
     FEW,
@@ -109,7 +109,7 @@ def emit_compute(name: str, body: Body, space: IndexSpace, target: Target, weigh
         name, "compute", tuple(Version(f"{name}_v0", schedule=schedule) for schedule in choice.tree.schedules), symbols,
         contraction.batch * panels(gemm) * blocks * (parts if gemm.splits else 1),
         product_cost(target, (span if gemm.splits else contraction.k) * rows * gemm.panel), gemm.scratch(), source,
-        kernel_lines(body), kernel_ops(body), notes(gemm, packed, work) + ((few_rows_note(gemm),) if few else ()),
+        body.lines(), kernel_ops(body), notes(gemm, packed, work) + ((few_rows_note(gemm),) if few else ()),
         flops=macs * 2, bytes=traffic(space, body), micro_kernels=() if only else micro_kernels(gemm),
         functions=few_rows_functions(gemm) if few else (), packed=(packed,) if packed else (), choice=choice,
     )  # fmt: skip

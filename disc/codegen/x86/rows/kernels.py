@@ -14,7 +14,7 @@ from disc.codegen.plan.probe import Probe
 from disc.codegen.plan.rows import RowPlan, Tile, numbers_of, plan_kernel, root_index
 from disc.codegen.plan.versions import RowVersion, read_version
 from disc.codegen.x86.emit import Ahead, Emitter, RowCache
-from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, rounded_up, traffic
+from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_ops, rounded_up, traffic
 from disc.codegen.x86.memory import Buffer, address, fence_streams, prefetch
 from disc.codegen.x86.plans import RegionPlan, RowsPlan, check, keep_equal
 from disc.codegen.x86.reductions import in_turns, reduce_columns_together, reduce_together
@@ -151,7 +151,7 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, target: Targe
     flops = sum((plan.groups(space) * plan.row(space) * region.work for plan, region in zip(plans, regions, strict=True)), ZERO)
     scratch = rounded_up(plans[0].row(space), target.lanes) * (8 * len(plans[0].cached) * plans[0].rows_together)
     return Kernel(
-        name, kind, tuple(versions), symbols, tasks, cost, scratch, source, kernel_lines(body), kernel_ops(body),
+        name, kind, tuple(versions), symbols, tasks, cost, scratch, source, body.lines(), kernel_ops(body),
         tuple(note for region in regions for note in _notes(region)), flops=flops, bytes=traffic(space, body), split=split,
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ from disc.codegen.mlir.builder import Variable, register_element
 from disc.codegen.plan.index import ZERO, Index, IndexSpace
 from disc.codegen.plan.kernel import Kernel, Version
 from disc.codegen.x86.elementwise import convert, emit_elementwise
-from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_lines, kernel_ops, traffic
+from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_ops, traffic
 from disc.codegen.x86.memory import Buffer
 from disc.codegen.x86.plans import ScanPlan, ScatterPlan, check
 from disc.errors import CompilerBug
@@ -56,7 +56,7 @@ def emit_sequential(name: str, body: Body, space: IndexSpace, target: Target, pl
     limits = target.thresholds
     cost = space.env.product(node.operands[0].dims) * limits.scan_cycles + limits.task_cycles
     return Kernel(
-        name, "library", (Version(f"{name}_v0"),), symbols, tasks, cost, ZERO, source, kernel_lines(body), kernel_ops(body),
+        name, "library", (Version(f"{name}_v0"),), symbols, tasks, cost, ZERO, source, body.lines(), kernel_ops(body),
         ("sequential along the scanned dim" if node.op == "disc.cumulative" else "one task: updates in order",), bytes=traffic(space, body),
     )  # fmt: skip
 
