@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import walk_stack
 from typing import TYPE_CHECKING, cast
 
 from torch_mlir import ir
@@ -20,7 +20,7 @@ from disc.codegen.compiles import thread_compiles
 from disc.codegen.manifest import manifest_tables, target_tables
 from disc.codegen.packed import obstacle, packed_entry, packed_refusal, plain_tables
 from disc.config import VERSION, Environment, Options, read_environment
-from disc.errors import TargetError, UnsupportedFormatError, warn
+from disc.errors import StackError, TargetError, UnsupportedFormatError, warn
 from disc.frontend.imported import FixedArgument, Imported
 from disc.frontend.models import DynamicShapes, import_model, import_program, program_of, stablehlo_of
 from disc.ir.dialect import make_context
@@ -40,10 +40,6 @@ if TYPE_CHECKING:
     import torch
 
     from disc.frontend.models import Examples, Model
-
-_recursion_lock = threading.Lock()
-_compiling = 0  # compiles in progress
-_limit_before = 0  # the recursion limit without them
 
 
 @dataclass(frozen=True)
@@ -88,13 +84,14 @@ def compile(
     about. A step that runs for 20 seconds is named in a DiscWarning while it runs.
 
     Raises UnsupportedOpError (all ops that cannot be compiled), ExportError, InputTypeError, InputRankError (example inputs that do not
-    fit), UnsupportedFormatError, TargetError, ShapeConstraintError, CompilerBug.
+    fit), UnsupportedFormatError, TargetError, ShapeConstraintError, StackError, CompilerBug.
     """
-    session = open_session(target, options)  # before the export: a target that does not exist should fail at once
-    with Steps(on_step) as steps:
-        steps("export", 0.0)
-        program = program_of(model, example_inputs, dynamic_shapes)
-    executable = _through_cache(session, lambda: _key(program, session), lambda: compile_program(program, session, on_step))
+    with _stack_named():
+        session = open_session(target, options)  # before the export: a target that does not exist should fail at once
+        with Steps(on_step) as steps:
+            steps("export", 0.0)
+            program = program_of(model, example_inputs, dynamic_shapes)
+        executable = _through_cache(session, lambda: _key(program, session), lambda: compile_program(program, session, on_step))
     if "packed_refusal" in executable.manifest:
         warn(f"not packed: {executable.manifest['packed_refusal']}")
     return executable
@@ -123,7 +120,8 @@ def compile_graph(imported: Imported, options: Options) -> Executable:
         "weights": "\n".join(f"{name}: {weight.dtype} {weight.array.shape}" for name, weight in weights.items()),
     }
     data = [(name, weight.bytes()) for name, weight in weights.items()]
-    return _through_cache(session, lambda: cache_key(facts, data), lambda: compile_imported(imported, session))
+    with _stack_named():
+        return _through_cache(session, lambda: cache_key(facts, data), lambda: compile_imported(imported, session))
 
 
 def compile_program(
@@ -144,7 +142,7 @@ def compile_imported(
 
     on_step: called before every pass, then before code generation, with the approximate share of the steps that are done.
     """
-    with _deep_recursion(), Steps(on_step) as step:
+    with Steps(on_step) as step:
         before = thread_compiles()
         first = to_named(session.options.dtype)
         count = 2 * (len(first) + len(FUSION))  # passes take about half of the time
@@ -192,9 +190,8 @@ def generate(module: ir.Module, state: CompileState, session: Session) -> Built:
     """Code for a module of stage `fused`; a failure of ours leaves its IR and the command that repeats it."""
     targets = for_program(session.targets, sorted(dot_elements(module)))
     try:
-        with _deep_recursion():
-            built = build(module, state.weights, targets, session.threads)
-    except (TargetError, UnsupportedFormatError):
+        built = build(module, state.weights, targets, session.threads)
+    except (TargetError, UnsupportedFormatError, RecursionError):
         raise
     except Exception as error:
         raise bug_with_reproducer("code generation", "codegen", f"--emit={targets[0]}", module.operation, error) from error
@@ -236,21 +233,16 @@ def _fixed_record(argument: FixedArgument) -> dict[str, object]:
 
 
 @contextmanager
-def _deep_recursion() -> Iterator[None]:
-    """Values are emitted by recursion over the fused graph. The limit is the process's: the last compile that ends gives it back."""
-    global _compiling, _limit_before
-    with _recursion_lock:
-        if _compiling == 0:
-            _limit_before = sys.getrecursionlimit()
-            sys.setrecursionlimit(max(_limit_before, 20_000))
-        _compiling += 1
+def _stack_named() -> Iterator[None]:
+    """Nothing here recurses as deep as a program is long, but PyTorch does as deep as sizes nest, and the caller's frames count too."""
     try:
         yield
-    finally:
-        with _recursion_lock:
-            _compiling -= 1
-            if _compiling == 0:
-                sys.setrecursionlimit(_limit_before)
+    except RecursionError as error:
+        limit, used = sys.getrecursionlimit(), sum(1 for _ in walk_stack(None))
+        raise StackError(
+            f"the stack is too short: Python's limit is {limit} frames, and disc was called with {used} in use; call it from fewer, or "
+            "raise the limit (a model whose sizes are computed in very many steps needs that too)"
+        ) from error
 
 
 # --- the cache ------------------------------------------------------------------------------------------------------------------

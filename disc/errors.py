@@ -65,6 +65,11 @@ class ExportError(DiscError):
     """PyTorch cannot make a program of the model: the model refuses its example inputs, or `torch.export` cannot trace it."""
 
 
+class StackError(DiscError):
+    """Python's recursion limit leaves less stack than PyTorch or disc needs: `compile` was called from too deep, or the model's sizes are
+    expressions that nest very deep."""
+
+
 class ShapeConstraintError(DiscError):
     """An input, dim or relation that the compiled model does not accept; the message names the input, the dim and the sizes seen."""
 

@@ -227,6 +227,8 @@ def export_module(
     widened = _widened(bound, shapes)
     try:
         return _export(model, widened.args, widened.kwargs, shapes)
+    except RecursionError:
+        raise  # says nothing about the model
     except Exception as error:
         # A size of 1 that the model itself needs (a broadcast dim, one channel) cannot be widened: the user's own example decides.
         same = all(a is b for a, b in zip(_leaves(bound), _leaves(widened), strict=True))
@@ -234,6 +236,8 @@ def export_module(
             raise export_error(error, lambda: _refusal(model, bound)) from error
     try:
         return _export(model, bound.args, bound.kwargs, shapes)
+    except RecursionError:
+        raise
     except Exception as error:
         raise export_error(error, lambda: _refusal(model, bound)) from error
 

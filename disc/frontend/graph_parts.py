@@ -71,26 +71,32 @@ def _is_number(node: fx.Node) -> bool:
 
 def _is_computed_from_sizes(node: fx.Node) -> bool:
     """Whether a part can compute the value itself, if it is a number."""
-    if not _is_number(node):
-        return True
-    sources = node.all_input_nodes
-    sizes = all(isinstance(source.meta.get("val"), torch.SymInt | int) or _is_number(source) for source in sources)
-    return node.op == "call_function" and sizes and all(map(_is_computed_from_sizes, sources))
+    pending, seen = [node], {node}
+    while pending:
+        current = pending.pop()
+        if not _is_number(current):
+            continue
+        sources = current.all_input_nodes
+        sizes = all(isinstance(source.meta.get("val"), torch.SymInt | int) or _is_number(source) for source in sources)
+        if current.op != "call_function" or not sizes:
+            return False
+        pending += [source for source in sources if source not in seen]
+        seen.update(sources)
+    return True
 
 
 def _with_numbers(nodes: Sequence[fx.Node]) -> list[fx.Node]:
     """`nodes` behind the numbers that they take and that are computed from sizes."""
     found: dict[fx.Node, None] = {}
-
-    def visit(node: fx.Node) -> None:
-        if _is_number(node) and node not in found:
-            for source in node.all_input_nodes:
-                visit(source)
-            found[node] = None
-
-    for node in nodes:
-        for source in node.all_input_nodes:
-            visit(source)
+    pending = [source for node in reversed(nodes) for source in reversed(node.all_input_nodes)]
+    while pending:
+        node = pending[-1]
+        missing = [source for source in node.all_input_nodes if _is_number(source) and source not in found]
+        if not _is_number(node) or node in found or not missing:
+            if _is_number(pending.pop()):
+                found[node] = None
+        else:
+            pending += reversed(missing)
     return [*found, *nodes]
 
 

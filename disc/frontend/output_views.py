@@ -64,18 +64,18 @@ def computed_roots(graph: fx.Graph) -> list[fx.Node]:
     """What must be computed before the views among the results can be made: tensors, and sizes that are read off other tensors."""
     returned = [node for node in returned_nodes(graph) if isinstance(node, fx.Node)]
     needed: dict[fx.Node, None] = {}
-
-    def visit(node: fx.Node) -> None:
-        if node.op != "call_function" or node in needed:
-            return
-        if not is_view(node) and (_is_tensor(node) or any(_is_tensor(each) and each.op != "placeholder" for each in node.all_input_nodes)):
+    seen: set[fx.Node] = set()
+    pending = returned[::-1]
+    while pending:
+        node = pending.pop()
+        if node.op != "call_function" or node in seen:
+            continue
+        seen.add(node)
+        sources = node.all_input_nodes
+        if not is_view(node) and (_is_tensor(node) or any(_is_tensor(each) and each.op != "placeholder" for each in sources)):
             needed[node] = None
-            return
-        for source in node.all_input_nodes:
-            visit(source)
-
-    for node in returned:
-        visit(node)
+        else:
+            pending += reversed(sources)
     return list(needed)
 
 

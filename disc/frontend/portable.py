@@ -119,12 +119,15 @@ def _names(module: ir.Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def _check_weights(op: ir.Operation, table: WeightTable) -> None:
     """Raises UnsupportedFormatError for a `disc.weight` that the table does not have in this type."""
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                _check_weights(inner.operation, table)
-    if op.name != "disc.weight":
-        return
+    pending = [op]
+    while pending:
+        current = pending.pop()
+        if current.name == "disc.weight":
+            _check_weight(current, table)
+        pending += [each.operation for region in current.regions for block in region.blocks for each in block.operations]
+
+
+def _check_weight(op: ir.Operation, table: WeightTable) -> None:
     name = ir.StringAttr(op.attributes["name"]).value
     kind = ir.RankedTensorType(op.result.type)
     if name not in table:

@@ -133,12 +133,14 @@ def _only_function(module: ir.Module, name: str) -> ir.Operation:
 
 
 def _extract_constants(block: ir.Block, weights: WeightTable) -> None:
-    for op in list(block.operations):
-        for region in op.operation.regions:
-            for inner in region.blocks:
-                _extract_constants(inner, weights)
-        if op.operation.name == "stablehlo.constant":
-            _extract(op.operation, weights)
+    pending = [op.operation for op in reversed(list(block.operations))]
+    while pending:
+        op = pending.pop()
+        if op.name == "stablehlo.constant":
+            _extract(op, weights)
+            continue
+        inner = [each.operation for region in op.regions for block in region.blocks for each in block.operations]
+        pending += reversed(inner)
 
 
 def _extract(op: ir.Operation, weights: WeightTable) -> None:

@@ -311,6 +311,9 @@ PRODUCTS = of_kind(Kind.DOT, Kind.CONVOLUTION)
 SEQUENTIAL = of_kind(Kind.SEQUENTIAL)
 ALONE = of_kind(Kind.SEQUENTIAL, Kind.WINDOW)  # what they make is stored: no kernel computes it again for a reader
 PARTIAL = of_kind(Kind.STRUCTURAL, Kind.WINDOW)  # an operand may not be read at all
+WINDOWED = of_kind(Kind.WINDOW, Kind.CONVOLUTION, Kind.REDUCTION)  # what a window sees, and the sums and means that are no window
+# An element of these is not made of the operands' elements at its own row-major position.
+MOVING = REORDERING | PARTIAL | of_kind(Kind.REDUCTION) | {op.name for op in OPS.values() if op.kind is Kind.MADE and "dim" in op.needs}
 SOURCES = of_kind(Kind.STORED) | {"input"}  # "input": an argument of a block, as `graph.Node` has it
 CONSTANTS = frozenset({"stablehlo.constant", "arith.constant", "chlo.constant"})
 

@@ -96,6 +96,8 @@ def run_passes(module: ir.Module, passes: Sequence[Pass], state: CompileState) -
             if not isinstance(error, CompilerBug):
                 raise
             raise _with_reproducer(one, before, error) from error
+        except RecursionError:
+            raise  # the caller's stack, not this pass
         except Exception as error:
             raise _with_reproducer(one, before, error) from error
         _dump(module, state)

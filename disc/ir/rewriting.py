@@ -62,11 +62,11 @@ def has_one_use(value: ir.Value) -> bool:
 
 def splat_value(value: ir.Value) -> Array | None:
     """The one element (rank 0) that fills `value`, seen through broadcasts and reshapes; None where it is no such constant."""
-    op = defining(value, "stablehlo.constant", "disc.broadcast_in_dim", "disc.reshape", "stablehlo.transpose")
-    if op is None:
+    op = producer(value)
+    while op is not None and op.name in ("disc.broadcast_in_dim", "disc.reshape", "stablehlo.transpose"):
+        op = producer(op.operands[0])
+    if op is None or op.name != "stablehlo.constant":
         return None
-    if op.name != "stablehlo.constant":
-        return splat_value(op.operands[0])
     attribute = ir.DenseElementsAttr(op.attributes["value"])
     if attribute.is_splat:
         return constant_value(attribute).reshape(-1)[:1].reshape(())

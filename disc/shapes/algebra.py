@@ -12,10 +12,13 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, ClassVar, TypeVar
+
+from disc.errors import ShapeConstraintError
+from disc.shapes.recursion import Recursive, run_recursive
 
 _T = TypeVar("_T")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
@@ -139,10 +142,13 @@ class Dim:
     There is no `<` and no truth value: a question about unknown sizes goes to `ShapeEnv`.
     """
 
-    __slots__ = ("_atoms", "_hash", "_symbols", "_text", "monomials")
+    __slots__ = ("_atoms", "_hash", "_symbols", "_text", "depth", "monomials")
 
     monomials: tuple[tuple[int, Monomial], ...]
     """The sum: (coefficient, product) pairs, highest degree first, the constant last; empty for 0."""
+
+    depth: int
+    """How many atoms with operands lie inside each other."""
 
     _hash: int
     _text: str | None
@@ -208,6 +214,8 @@ class Dim:
     def symbols(self) -> tuple[str, ...]:
         """The names of all symbols, sorted, also those inside other atoms."""
         if self._symbols is None:
+            for inner in inner_first(self, lambda dim: dim._symbols is not None):
+                inner.symbols()
             names = {atom.name: None for atom in self.atoms() if isinstance(atom, Symbol)}
             for atom in self.atoms():
                 for operand in atom.operands():
@@ -217,9 +225,14 @@ class Dim:
 
     def evaluate(self, values: Mapping[str, int]) -> int:
         """The number for these symbol values. Raises KeyError (a value is missing) or ZeroDivisionError."""
+        if self.depth > SHALLOW and not isinstance(values, Valuation):
+            values = Valuation(values)
         known = values.known if isinstance(values, Valuation) else None
-        if known is not None and self in known:
-            return known[self]
+        if known is not None:
+            if self in known:
+                return known[self]
+            for inner in inner_first(self, known.__contains__):
+                inner.evaluate(values)
         total = 0
         for coefficient, product in self.monomials:
             for atom, power in product:
@@ -247,13 +260,22 @@ class Dim:
 
     def replace(self, values: Mapping[str, Dim | int]) -> Dim:
         """The expression with symbols replaced, at every depth."""
+        known: dict[Dim, Dim] = {}
+
+        def replaced(dim: Dim) -> Dim:
+            found = known.get(dim)
+            if found is None:
+                found = known[dim] = dim.map_atoms(image)
+            return found
 
         def image(atom: Atom) -> Dim:
             if isinstance(atom, Symbol):
                 return Dim.of(values[atom.name]) if atom.name in values else of_atom(atom)
-            return make_atom(type(atom), atom.left.replace(values), atom.right.replace(values))
+            return make_atom(type(atom), replaced(atom.left), replaced(atom.right))
 
-        return self.map_atoms(image)
+        for inner in inner_first(self, known.__contains__):
+            replaced(inner)
+        return replaced(self)
 
     def __add__(self, other: Dim | int) -> Dim:
         return add_all((self, Dim.of(other)))
@@ -304,11 +326,38 @@ class Dim:
 
     def __str__(self) -> str:
         if self._text is None:
+            for inner in inner_first(self, lambda dim: dim._text is not None):
+                inner._text = _format(inner)
             self._text = _format(self)
         return self._text
 
     def __repr__(self) -> str:
         return f"Dim({self})"
+
+
+MOST_TEXT = 1 << 20
+"""Characters of one expression: where every step doubles it, more would fill the memory before anything else fails."""
+SHALLOW = 8
+"""Expressions that nest no deeper are looked at by plain recursion."""
+
+
+def inner_first(dim: Dim, is_done: Callable[[Dim], bool]) -> Iterator[Dim]:
+    """The expressions inside a `dim` that nests deep, each after those inside itself, without those that `is_done` says yes to.
+
+    What looks at each on the way, and remembers, needs no deep recursion for `dim`.
+    """
+    if dim.depth <= SHALLOW:
+        return
+    pending = [dim]
+    while pending:
+        operands = (operand for _, product in pending[-1].monomials for atom, _ in product for operand in atom.operands())
+        missing = [operand for operand in operands if operand.depth >= SHALLOW and not is_done(operand)]
+        if missing:
+            pending += reversed(missing)
+            continue
+        inner = pending.pop()
+        if inner is not dim and not is_done(inner):
+            yield inner
 
 
 def _intern(terms: Mapping[Monomial, int]) -> Dim:
@@ -323,6 +372,7 @@ def _interned(key: tuple[tuple[int, Monomial], ...]) -> Dim:
     dim = object.__new__(Dim)
     dim.monomials = key
     dim._text = dim._symbols = dim._atoms = None
+    dim.depth = max((1 + operand.depth for _, product in key for atom, _ in product for operand in atom.operands()), default=0)
     dim._hash = hash(dim.constant_term) if dim.is_const else object.__hash__(dim)
     return _INTERNED.setdefault(key, dim)  # another thread may have been faster
 
@@ -539,10 +589,11 @@ def _extreme(kind: type[Min | Max], left: Dim, right: Dim) -> Dim:
 
 
 def _flatten(kind: type[Min | Max], dim: Dim) -> tuple[Dim, ...]:
-    atom = dim.sole_atom
-    if not isinstance(atom, kind):
-        return (dim,)
-    return (*_flatten(kind, atom.left), atom.right)
+    operands: list[Dim] = []
+    while isinstance(atom := dim.sole_atom, kind):
+        operands.append(atom.right)
+        dim = atom.left
+    return (dim, *reversed(operands))
 
 
 def _keep_extreme(kind: type[Min | Max], kept: list[Dim], candidate: Dim) -> None:
@@ -562,6 +613,8 @@ def _format(dim: Dim) -> str:
     text = ""
     for coefficient, product in dim.monomials:
         factors = [str(atom) for atom, power in product for _ in range(power)]
+        if len(text) + sum(map(len, factors)) > MOST_TEXT:
+            raise ShapeConstraintError(f"a size is computed in so many steps that its expression has more than {MOST_TEXT} characters")
         if abs(coefficient) != 1 or not factors:
             factors.append(str(abs(coefficient)))
         term = " * ".join(factors)
@@ -581,7 +634,7 @@ def parse_dim(text: str) -> Dim:
     Raises ValueError with the text and the position of the fault.
     """
     parser = _Parser(text)
-    result = parser.sum()
+    result = run_recursive(parser.sum())
     if parser.token:
         raise parser.error(f"{parser.token!r} after the end of the expression")
     return result
@@ -623,25 +676,25 @@ class _Parser:
         if not self.accept(token):
             raise self.error(f"expected {token!r}, found {self.token or 'the end'!r}")
 
-    def sum(self) -> Dim:
-        result = self.product()
+    def sum(self) -> Recursive[Dim]:
+        result = yield from self.product()
         while sign := self.accept("+", "-"):
-            operand = self.product()
+            operand = yield from self.product()
             result = result + operand if sign == "+" else result - operand
         return result
 
-    def product(self) -> Dim:
-        result = self.factor()
+    def product(self) -> Recursive[Dim]:
+        result = yield from self.factor()
         while sign := self.accept("*", "//", "%"):
-            operand = self.factor()
+            operand = yield from self.factor()
             result = {"*": operator.mul, "//": operator.floordiv, "%": operator.mod}[sign](result, operand)
         return result
 
-    def factor(self) -> Dim:
+    def factor(self) -> Recursive[Dim]:
         if self.accept("-"):
-            return -self.factor()
+            return -(yield self.factor())
         if self.accept("("):
-            result = self.sum()
+            result: Dim = yield self.sum()
             self.expect(")")
             return result
         token = self.token
@@ -653,12 +706,12 @@ class _Parser:
         self.advance()
         if token not in _FUNCTIONS:
             return Dim.symbol(token)
-        return self.call(token)
+        return (yield from self.call(token))
 
-    def call(self, name: str) -> Dim:
+    def call(self, name: str) -> Recursive[Dim]:
         self.expect("(")
-        left = self.sum()
+        left: Dim = yield self.sum()
         self.expect(",")
-        right = self.sum()
+        right: Dim = yield self.sum()
         self.expect(")")
         return _FUNCTIONS[name](left, right)

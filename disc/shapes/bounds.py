@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from disc.shapes.algebra import Atom, Dim, FloorDiv, Max, Min, Mod, Monomial, Symbol, divide_monomials, of_atom, of_terms
+from disc.shapes.algebra import Atom, Dim, FloorDiv, Max, Min, Mod, Monomial, Symbol, divide_monomials, inner_first, of_atom, of_terms
 from disc.shapes.chains import in_parts
 
 End = int | float
@@ -107,6 +107,8 @@ class Bounds:
 
     def _atom_range(self, atom: Atom) -> Interval:
         if atom not in self._atom_ranges:
+            for inner in inner_first(of_atom(atom), lambda dim: all(each in self._atom_ranges for each in dim.atoms())):
+                self.interval(inner)
             self._atom_ranges[atom] = EVERYTHING  # an atom inside its own bounds would be no help
             self._atom_ranges[atom] = self._compute_atom_range(atom)
         return self._atom_ranges[atom]

@@ -28,11 +28,13 @@ from disc.shapes.algebra import (
     divide_coefficients,
     divide_monomials,
     divide_polynomials,
+    inner_first,
     make_atom,
     of_atom,
     of_terms,
 )
 from disc.shapes.bounds import Bounds, End, Interval
+from disc.shapes.recursion import Recursive, run_recursive
 
 _MAXIMUM_REWRITES = 32
 """Product equalities may rewrite in a circle; more steps than this never help a proof."""
@@ -205,25 +207,29 @@ class Facts:
 
     def normal(self, dim: Dim) -> Dim:
         """The form that proofs use; it may hold internal symbols, which `restore` removes."""
+        found = self._normals.get(dim)
+        return run_recursive(self._compute_normal(dim)) if found is None else found
+
+    def _compute_normal(self, dim: Dim) -> Recursive[Dim]:
         if dim not in self._normals:
             self.check_declared(dim)
-            self._normals[dim] = self._rewrite(dim.map_atoms(self._normal_atom))
+            for atom in () if dim.is_const else dim.atoms():
+                if atom not in self._atoms:
+                    self._atoms[atom] = yield from self._compute_atom(atom)
+            self._normals[dim] = self._rewrite(dim.map_atoms(self._atoms.__getitem__))
         return self._normals[dim]
 
-    def _normal_atom(self, atom: Atom) -> Dim:
-        if atom not in self._atoms:
-            self._atoms[atom] = self._compute_atom(atom)
-        return self._atoms[atom]
-
-    def _compute_atom(self, atom: Atom) -> Dim:
+    def _compute_atom(self, atom: Atom) -> Recursive[Dim]:
         if isinstance(atom, Symbol):
             solution = self.solutions.get(atom.name)
-            return of_atom(atom) if solution is None else self.normal(solution)
+            return of_atom(atom) if solution is None else (yield self._compute_normal(solution))
         if isinstance(atom, FloorDiv):
             quotient = divide_polynomials(atom.left, atom.right)  # before a product equality hides the factor
             if quotient is not None:
-                return self.normal(quotient)
-        folded = make_atom(type(atom), self.normal(atom.left), self.normal(atom.right))
+                return (yield self._compute_normal(quotient))
+        left: Dim = yield self._compute_normal(atom.left)
+        right: Dim = yield self._compute_normal(atom.right)
+        folded = make_atom(type(atom), left, right)
         return folded.map_atoms(self._resolve)
 
     def _resolve(self, atom: Atom) -> Dim:
@@ -329,6 +335,8 @@ class Facts:
     def constant_divisor(self, dim: Dim) -> int:
         """The greatest common divisor of all values, as far as known; 0 for the expression 0."""
         if dim not in self._divisors:
+            for inner in inner_first(dim, self._divisors.__contains__):
+                self.constant_divisor(inner)
             forms = dict.fromkeys((dim, dim.map_atoms(_without_remainder)))
             self._divisors[dim] = math.lcm(*map(self._terms_divisor, forms))
         return self._divisors[dim]
@@ -345,9 +353,17 @@ class Facts:
 
     def restore(self, dim: Dim) -> Dim:
         """Writes the quotients of divisible symbols with the symbols themselves: 12 * (S0 / 12) is S0."""
-        return add_all(self._restore_term(coefficient, product) for coefficient, product in dim.monomials)
+        known: dict[Dim, Dim] = {}
+        for inner in inner_first(dim, known.__contains__):
+            self._restore(inner, known)
+        return self._restore(dim, known)
 
-    def _restore_term(self, coefficient: int, product: Monomial) -> Dim:
+    def _restore(self, dim: Dim, known: dict[Dim, Dim]) -> Dim:
+        if dim not in known:
+            known[dim] = add_all(self._restore_term(coefficient, product, known) for coefficient, product in dim.monomials)
+        return known[dim]
+
+    def _restore_term(self, coefficient: int, product: Monomial, known: dict[Dim, Dim]) -> Dim:
         result = Dim.of(1)
         for atom, power in product:
             for _ in range(power):
@@ -359,7 +375,7 @@ class Facts:
                 elif isinstance(atom, Symbol):
                     result = result * of_atom(atom)
                 else:
-                    result = result * make_atom(type(atom), self.restore(atom.left), self.restore(atom.right))
+                    result = result * make_atom(type(atom), self._restore(atom.left, known), self._restore(atom.right, known))
         return result * coefficient
 
     # Learning

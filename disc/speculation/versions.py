@@ -20,6 +20,7 @@ from torch_mlir import ir
 
 from disc.ir.costs import op_cost
 from disc.ir.graph import Body, Node, Snapshot, is_row_reduction
+from disc.ir.op_table import MOVING
 from disc.ir.ops import main_block
 from disc.ir.passes import CompileState, Pass
 from disc.ir.stages import load_env
@@ -123,8 +124,7 @@ def row_length(env: ShapeEnv, body: Body, kind: str) -> Dim | None:
 
 def _flat(env: ShapeEnv, body: Body, root: Node) -> bool:
     """True when every input is as large as the result and no op moves elements."""
-    moving = ("stablehlo.transpose", "disc.slice", "disc.pad", "disc.gather", "stablehlo.concatenate", "stablehlo.reduce", "disc.iota")
-    if any(node.op in moving for node in body.nodes):
+    if any(node.op in MOVING for node in body.nodes):
         return False
     count = env.product(root.dims)
     return all(not node.dims or env.equal(env.product(node.dims), count) is Truth.YES for node in body.arguments)

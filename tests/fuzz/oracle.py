@@ -6,7 +6,6 @@ on every result that rounds, and what that changes, times a margin, is the toler
 
 from __future__ import annotations
 
-import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -63,7 +62,6 @@ class Failure:
 
 def check(text: str, seed: int = 0, shapes: int = SIZE_CHOICES) -> Failure | None:
     """Compiles and runs the module; None where everything agrees. The inputs depend on `seed` and the symbols alone."""
-    sys.setrecursionlimit(20_000)
     with disc_context():
         return _check(text, seed, shapes)
 

@@ -14,6 +14,7 @@ from disc.codegen.host.abi import API_OFFSETS
 from disc.codegen.host.lifetimes import risky
 from disc.codegen.mlir.builder import Builder, Scope
 from disc.shapes import Atom, Dim, FloorDiv, Max, Min, Mod, ShapeEnv, Symbol, Truth
+from disc.shapes.algebra import inner_first
 
 POINTER = "!llvm.ptr"
 API = ("alloc", "output", "launch", "fail", "choose")  # what every program may call of ral_host_api
@@ -80,6 +81,8 @@ class HostBuilder(Builder):
 
     def estimate(self, dim: Dim) -> str:
         """About the value of `dim` in f64, which does not wrap; not ordered where it has none."""
+        for inner in inner_first(dim, lambda each: all(self._found(("estimate", atom)) is not None for atom in each.atoms())):
+            self.estimate(inner)
         total = self.constant("arith.constant 0.0 : f64")
         for coefficient, factors in dim.monomials:
             value = self.constant(f"arith.constant {coefficient}.0 : f64")

@@ -16,8 +16,15 @@ _SIGNS = {"==": "eq", "!=": "ne", "<=": "sle", "<": "slt", ">=": "sge", ">": "sg
 
 def _multiplies(dim: Dim) -> bool:
     """Whether sizes are multiplied in `dim`, at any depth."""
-    here = any(sum(power for _, power in product) > 1 for _, product in dim.monomials)
-    return here or any(_multiplies(operand) for atom in dim.atoms() for operand in atom.operands())
+    pending, seen = [dim], {dim}
+    while pending:
+        current = pending.pop()
+        if any(sum(power for _, power in product) > 1 for _, product in current.monomials):
+            return True
+        fresh = {operand for atom in current.atoms() for operand in atom.operands()} - seen
+        pending += fresh
+        seen |= fresh
+    return False
 
 
 def _may_wrap(dim: Dim) -> bool:

@@ -11,11 +11,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from itertools import pairwise
 
 from disc.shapes import Dim, FloorDiv, Max, Min, Mod, Symbol
-
-T = TypeVar("T")
+from disc.shapes.algebra import inner_first
 
 
 @dataclass(eq=False, slots=True)
@@ -112,23 +111,19 @@ class Builder:
         finally:
             self.scope = saved
 
-    def in_turns(self, computations: Sequence[Callable[[], T]]) -> list[T]:
-        """Emits independent computations with their ops in turns, and returns their results.
+    @contextmanager
+    def in_turns(self) -> Iterator[Callable[[], None]]:
+        """Emits independent computations with their ops in turns; each begins by calling what this yields.
 
         A long chain of dependent instructions fills a CPU's schedulers before the next chain comes into its sight; side by side, several
         hide each other's latencies. Nested regions are not taken apart: where there are any, one computation follows the other.
         """
         lines = self.scope.lines
-        start = len(lines)
-        parts: list[list[str]] = []
-        results: list[T] = []
-        for compute in computations:
-            before = len(lines)
-            results.append(compute())
-            parts.append(lines[before:])
+        starts: list[int] = []
+        yield lambda: starts.append(len(lines))
+        parts = [lines[start:end] for start, end in pairwise([*starts, len(lines)])]
         if not any(line.endswith(("{", "}")) for part in parts for line in part):
-            lines[start:] = _in_turns(parts)
-        return results
+            lines[len(lines) - sum(map(len, parts)) :] = _in_turns(parts)
 
     # --- constants --------------------------------------------------------------------------------------------------
 
@@ -265,6 +260,10 @@ class Builder:
         key = ("dim", dim, tuple(self.variables[name].ssa for name in dim.symbols()))
         found = scope.memo.get(key)
         if found is None:
+            done: set[Dim] = set()
+            for inner in inner_first(dim, done.__contains__):
+                self.scalar(inner)
+                done.add(inner)
             with self.at(scope):
                 found = self._sum(dim)
             scope.memo[key] = found

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from disc.ir.graph import Body, Node
 from disc.ir.op_table import OPS, VIEWS
 from disc.ir.reads import Map, Place
-from disc.shapes import Dim, FloorDiv, ShapeEnv, Symbol, Truth, dim_max, dim_min
+from disc.shapes import Dim, FloorDiv, Mod, ShapeEnv, Symbol, Truth, dim_max, dim_min
 from disc.shapes.algebra import Atom, of_atom, of_terms
 
 Index = tuple[Dim, ...]
@@ -129,10 +129,22 @@ class IndexSpace:
                 rest = ZERO
                 continue
             stride = self.env.product(dims[number + 1 :])
+            unresolved = len(self.unresolved)
             quotient = self.divide(rest, stride)
             result.append(quotient)
-            rest = rest - quotient * stride
+            # What the third division leaves, and each after it, is written as a remainder: as a difference, every further one would
+            # multiply the sizes of the numbers that are divided, beyond 64 bits at last.
+            third = len(self.unresolved) > unresolved and self._is_divided_twice(rest)
+            rest = self.unresolved[-1][0] % stride if third else rest - quotient * stride
         return tuple(result)
+
+    def _is_divided_twice(self, value: Dim) -> bool:
+        return any(self._divisions(inner) for division in self._divisions(value) for inner in division.operands())
+
+    def _divisions(self, value: Dim) -> list[Atom]:
+        """The quotients and remainders of loop variables in a sum; those of sizes alone do not count."""
+        found = [atom for atom in value.atoms() if isinstance(atom, FloorDiv | Mod)] if value.depth else []
+        return [atom for atom in found if any(name in self.extents for name in atom.left.symbols())]
 
     def reshape(self, index: Index, dims: Sequence[Dim], source: Sequence[Dim]) -> Index:
         """The index in a tensor of dims `source` of the element at `index` of its reshape to `dims`."""

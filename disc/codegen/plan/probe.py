@@ -10,6 +10,8 @@ from disc.ir.graph import Node
 from disc.ir.op_table import rules_by_op
 from disc.shapes import Dim, FloorDiv, Mod
 
+Needed = list[tuple[Node, Index]]
+
 
 @dataclass
 class Probe:
@@ -30,28 +32,30 @@ class Probe:
 
     def visit(self, node: Node, index: Index) -> None:
         """Records the loads behind `node` at `index`."""
-        if (node.id, index) in self._seen:
-            return
-        self._seen.add((node.id, index))
+        pending = [(node, index)]
+        while pending:
+            node, index = pending.pop()
+            if (node.id, index) not in self._seen:
+                self._seen.add((node.id, index))
+                pending.extend(reversed(self._needed(node, index)))
+
+    def _needed(self, node: Node, index: Index) -> Needed:
+        """The values that the one of `node` at `index` is made of; records what it reads itself."""
         part = part_at(self.space, node, index)
         if part is not None:
-            self.visit(*part)
-            return
+            return [part]
         self.ops[node] = None
         if node.op == "input" or node in self.leaves:
             self.reads.append((node, self.space.linear(index, node.dims)))
             self.offsets.append(self.reads[-1][1])
-            return
+            return []
         viewed = view_index(self.space, node, index)
         if viewed is not None:
-            self.visit(node.operands[0], viewed)
-            return
+            return [(node.operands[0], viewed)]
         rule = _RULES.get(node.op)
         if rule is not None:
-            rule(self, node, index)
-            return
-        for operand in node.operands:
-            self.visit(operand, index if operand.dims else ())
+            return rule(self, node, index)
+        return [(operand, index if operand.dims else ()) for operand in node.operands]
 
     def variable(self, extent: Dim) -> Dim:
         """A loop variable for the probe alone."""
@@ -59,32 +63,36 @@ class Probe:
         return self.space.variable(f"probe_{self._names}", extent)
 
 
-def _iota(probe: Probe, node: Node, index: Index) -> None:
+def _iota(probe: Probe, node: Node, index: Index) -> Needed:
     probe.positions.append(index[node.integer("dim")])
+    return []
 
 
-def _nothing(probe: Probe, node: Node, index: Index) -> None:
+def _nothing(probe: Probe, node: Node, index: Index) -> Needed:
     del probe, node, index
+    return []
 
 
-def _pad(probe: Probe, node: Node, index: Index) -> None:
+def _pad(probe: Probe, node: Node, index: Index) -> Needed:
     moved = tuple(position - probe.space.env.parse(low) for position, low in zip(index, node.texts("low"), strict=True))
     for axis, size in enumerate(node.dims):
         if node.operands[0].dims[axis] != size:
             probe.positions.append(index[axis])
-    probe.visit(node.operands[0], moved)
+    return [(node.operands[0], moved)]
 
 
-def _concatenate(probe: Probe, node: Node, index: Index) -> None:
+def _concatenate(probe: Probe, node: Node, index: Index) -> Needed:
     axis, start = node.integer("dimension"), ZERO
     probe.positions.append(index[axis])
     probe.joints.append((node, index[axis]))
+    parts: Needed = []
     for operand in node.operands:
-        probe.visit(operand, tuple(position - start if number == axis else position for number, position in enumerate(index)))
+        parts.append((operand, tuple(position - start if number == axis else position for number, position in enumerate(index))))
         start = start + operand.dims[axis]
+    return parts
 
 
-def _gather(probe: Probe, node: Node, index: Index) -> None:
+def _gather(probe: Probe, node: Node, index: Index) -> Needed:
     source, indices = node.operands
     numbers = node.attrs["dimension_numbers"]
     assert isinstance(numbers, dict)
@@ -95,34 +103,32 @@ def _gather(probe: Probe, node: Node, index: Index) -> None:
     assert isinstance(vector_dim, int)
     if vector_dim < len(indices.dims):
         batch.insert(vector_dim, ZERO)
-    probe.visit(indices, tuple(batch))
     window = [axis for axis in range(len(source.dims)) if axis not in collapsed and axis not in batch_dims]
     positions = [ZERO] * len(source.dims)
     for axis, result_axis in zip(window, offset_dims, strict=True):
         positions[axis] = index[result_axis]  # pyright: ignore[reportArgumentType, reportCallIssue]
-    probe.visit(source, tuple(positions))
+    return [(indices, tuple(batch)), (source, tuple(positions))]
 
 
-def _reduce(probe: Probe, node: Node, index: Index) -> None:
+def _reduce(probe: Probe, node: Node, index: Index) -> Needed:
     count = len(node.operands) // 2
     reduced, kept = node.ints("dimensions"), iter(index)
     source_dims = node.operands[0].dims
     at = tuple((probe.variable(size) if size != ONE else ZERO) if axis in reduced else next(kept) for axis, size in enumerate(source_dims))
-    for source in node.operands[:count]:
-        probe.visit(source, at)
+    return [(source, at) for source in node.operands[:count]]
 
 
-def _reduce_window(probe: Probe, node: Node, index: Index) -> None:
+def _reduce_window(probe: Probe, node: Node, index: Index) -> Needed:
     windows = node.ints("window_dimensions")
     for axis, window in enumerate(windows):
         if window != 1:
             probe.positions.append(index[axis])
     strides = node.ints("window_strides") or (1,) * len(index)
-    for source in node.operands[: len(node.operands) // 2]:
-        probe.visit(source, tuple(position * stride for position, stride in zip(index, strides, strict=True)))
+    at = tuple(position * stride for position, stride in zip(index, strides, strict=True))
+    return [(source, at) for source in node.operands[: len(node.operands) // 2]]
 
 
-_RULES: dict[str, Callable[[Probe, Node, Index], None]] = rules_by_op(
+_RULES: dict[str, Callable[[Probe, Node, Index], Needed]] = rules_by_op(
     "probe",
     {
         "disc.iota": _iota,

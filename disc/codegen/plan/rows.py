@@ -14,6 +14,7 @@ from disc.ir.costs import node_cost, op_cost
 from disc.ir.graph import Body, Node, is_row_reduction
 from disc.ir.op_table import PARTIAL, PRODUCTS
 from disc.shapes import Dim, Truth
+from disc.shapes.recursion import Recursive, run_recursive
 from disc.targets.thresholds import RowThresholds
 
 Dominant = tuple[Node, Index]
@@ -141,36 +142,42 @@ def _stages(
     rounds: dict[Dominant, int] = {}
     seen: dict[Dominant, int] = {}
 
-    def visit(node: Node, index: Index) -> int:
+    def visit(node: Node, index: Index) -> Recursive[int]:
         """The round after which the value can be computed."""
         if (node, index) not in seen:
             seen[node, index] = 0
-            seen[node, index] = look(node, index)
+            seen[node, index] = yield from look(node, index)
         return seen[node, index]
 
-    def look(node: Node, index: Index) -> int:
+    def latest(needed: Sequence[Dominant]) -> Recursive[int]:
+        found = 0
+        for node, index in needed:
+            found = max(found, (yield visit(node, index)))
+        return found
+
+    def look(node: Node, index: Index) -> Recursive[int]:
         if node.op == "input" or node in leaves:
             return 0
         viewed = view_index(space, node, index)
         if viewed is not None:
-            return visit(node.operands[0], viewed)
+            return (yield visit(node.operands[0], viewed))
         part = part_at(space, node, index)
         if part is not None:
-            return visit(*part)
+            return (yield visit(*part))
         if node.op in PARTIAL:
             return 0
         if node.op != "stablehlo.reduce":
-            return max((visit(operand, index if operand.dims else ()) for operand in node.operands), default=0)
+            return (yield from latest([(operand, index if operand.dims else ()) for operand in node.operands]))
         first, kept = node.siblings[0], iter(index)
         sizes, reduced = node.operands[0].dims, node.ints("dimensions")
         at = tuple(space.variable(f"stage_{first.id}_{axis}", sizes[axis]) if axis in reduced else next(kept) for axis in range(len(sizes)))
-        before = max((visit(source, at) for source in node.operands[: len(node.operands) // 2]), default=0)
+        before = yield from latest([(source, at) for source in node.operands[: len(node.operands) // 2]])
         if any(name in lanes or name.startswith("stage_") for dim in index for name in dim.symbols()):
             return before
         return rounds.setdefault((first, index), before + 1)
 
     for root, index in roots:
-        visit(root, index)
+        run_recursive(visit(root, index))
     last = max(rounds.values(), default=0)
     return tuple(tuple(dominant for dominant, each in rounds.items() if each == number) for number in range(1, last + 1))
 

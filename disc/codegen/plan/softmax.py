@@ -12,6 +12,7 @@ from disc.ir.graph import Body, Node
 from disc.ir.op_table import IN_ORDER_VIEWS
 from disc.ir.reducers import IN_ORDER
 from disc.shapes import Dim
+from disc.shapes.recursion import Recursive, run_recursive
 
 REVERSED = {"LE": "GE", "LT": "GT", "GE": "LE", "GT": "LT"}
 
@@ -108,7 +109,7 @@ def read_causal(space: IndexSpace, body: Body, contraction: Contraction, scores:
     node = scores
     while node in indices and node is not contraction.node:
         if node.op == "stablehlo.select" and _splat(node.operands[2]) == -np.inf:
-            found = _bound(space, node.operands[0], indices[node])
+            found = run_recursive(_bound(space, node.operands[0], indices[node]))
             if found is not None:
                 return found
         elif node.op not in ("disc.reshape", "stablehlo.convert"):
@@ -146,14 +147,17 @@ def _of_row(space: IndexSpace, node: Node, index: Index) -> Node | None:
     return node if node.op == "input" and node.element == "i64" and index == (Dim.symbol("gm"),) else None
 
 
-def _bound(space: IndexSpace, condition: Node, index: Index) -> Causal | None:
+def _bound(space: IndexSpace, condition: Node, index: Index) -> Recursive[Causal | None]:
     if condition.op == "stablehlo.and":
-        found = (_bound(space, operand, index) for operand in condition.operands)
-        return next((each for each in found if each is not None), None)
+        for operand in condition.operands:
+            found: Causal | None = yield _bound(space, operand, index)
+            if found is not None:
+                return found
+        return None
     if condition.op == "stablehlo.compare":
         return _compared(space, condition, index)
     viewed = view_index(space, condition, index)
-    return None if viewed is None else _bound(space, condition.operands[0], viewed)
+    return None if viewed is None else (yield _bound(space, condition.operands[0], viewed))
 
 
 def _compared(space: IndexSpace, compare: Node, index: Index) -> Causal | None:
@@ -177,6 +181,10 @@ def _compared(space: IndexSpace, compare: Node, index: Index) -> Causal | None:
 
 def _position(space: IndexSpace, node: Node, index: Index) -> Dim | None:
     """An integer value as an expression over the loop variables."""
+    return run_recursive(_position_of(space, node, index))
+
+
+def _position_of(space: IndexSpace, node: Node, index: Index) -> Recursive[Dim | None]:
     if node.op == "disc.iota":
         return index[node.integer("dim")]
     if node.op == "disc.dim_value":
@@ -187,11 +195,12 @@ def _position(space: IndexSpace, node: Node, index: Index) -> Dim | None:
     if node.element not in ("i64", "i32"):
         return None  # narrower ones may wrap
     if node.op in ("stablehlo.add", "stablehlo.subtract"):
-        left, right = (_position(space, operand, index) for operand in node.operands)
+        left: Dim | None = yield _position_of(space, node.operands[0], index)
+        right: Dim | None = yield _position_of(space, node.operands[1], index)
         if left is None or right is None:
             return None
         return left + right if node.op == "stablehlo.add" else left - right
     if node.op == "stablehlo.convert":
-        return _position(space, node.operands[0], index)
+        return (yield _position_of(space, node.operands[0], index))
     viewed = view_index(space, node, index)
-    return None if viewed is None else _position(space, node.operands[0], viewed)
+    return None if viewed is None else (yield _position_of(space, node.operands[0], viewed))

@@ -29,6 +29,7 @@ from disc.errors import CompilerBug
 from disc.ir.graph import Body, Node
 from disc.ir.op_table import ELEMENTWISE
 from disc.shapes import Dim, Truth
+from disc.shapes.recursion import Recursive, run_recursive
 from disc.targets.target import Target
 
 _IN_LINE = {ONE: load_contiguous, ONE * -1: load_reversed}  # by elements from lane to lane
@@ -60,15 +61,15 @@ class RowCache:
 
 Override = Callable[[Index, "Predicate | None"], str]
 Ahead = Callable[[Node, Dim], Dim | None]
-Rule = Callable[["Emitter", Node, Index, "Predicate | None"], str]
+Rule = Callable[["Emitter", Node, Index, "Predicate | None"], "str | Recursive[str]"]
 
 
 @dataclass(eq=False)
 class Emitter(Lanes):
     """Values of nodes at indices.
 
-    target: what the code is made for. rules: the ops that are neither element-wise nor views. leaves: nodes that are not to be emitted
-    (inputs, a dot's tile) and where they are instead.
+    target: what the code is made for. rules: the ops that are neither element-wise nor views; one that needs values of other nodes asks
+    for them by `yield e.compute(...)`. leaves: nodes that are not to be emitted (inputs, a dot's tile) and where they are instead.
     """
 
     target: Target
@@ -88,6 +89,10 @@ class Emitter(Lanes):
 
     def value(self, node: Node, index: Index, predicate: Predicate | None = None) -> str:
         """The vector of `node`'s register values at `index`; lanes without a mask bit hold anything."""
+        return run_recursive(self.compute(node, index, predicate))
+
+    def compute(self, node: Node, index: Index, predicate: Predicate | None = None) -> Recursive[str]:
+        """`value`, for rules: what a value needs may go back through as many ops as the kernel has."""
         if predicate is not None and predicate.varies and all(self.b.lane_variable(dim) is None for dim in index):
             predicate = predicate.uniform
         scope = self.scope(index, predicate)
@@ -95,7 +100,7 @@ class Emitter(Lanes):
         found = scope.memo.get(key)
         if found is None:
             with self.b.at(scope):
-                found = self._cached(node, index, predicate)
+                found = yield from self._cached(node, index, predicate)
             scope.memo[key] = found
         return found
 
@@ -108,17 +113,17 @@ class Emitter(Lanes):
             scopes.append(self.floor)
         return max(scopes, key=lambda scope: scope.depth, default=self.b.root)
 
-    def _cached(self, node: Node, index: Index, predicate: Predicate | None) -> str:
+    def _cached(self, node: Node, index: Index, predicate: Predicate | None) -> Recursive[str]:
         found = self._cache_at(node, index) if predicate is None else None
         if found is None:
-            return self._emit(node, index, predicate)
+            return (yield from self._emit(node, index, predicate))
         cache, position = found
         if cache.ready:
             variable = self.b.lane_variable(position)
             if self.before is not None and variable is not None and position == Dim.symbol(variable.name):
                 return self._load_shifted(cache.buffer, position, variable.ssa, self.before)
             return self.load(cache.buffer, position, None)
-        result = self._emit(node, index, predicate)
+        result = yield from self._emit(node, index, predicate)
         if self.row_loop:
             self.store(cache.buffer, position, result)
             cache.pending = True
@@ -138,7 +143,7 @@ class Emitter(Lanes):
         for cache in (each for rows in self.caches.values() for each in rows):
             cache.ready, cache.pending = cache.ready or cache.pending, False
 
-    def _emit(self, node: Node, index: Index, predicate: Predicate | None) -> str:
+    def _emit(self, node: Node, index: Index, predicate: Predicate | None) -> Recursive[str]:
         leaf = self.leaves.get(node)
         if isinstance(leaf, Buffer):
             offset = self.space.linear(index, leaf.dims)
@@ -148,18 +153,20 @@ class Emitter(Lanes):
         if leaf is not None:
             return leaf(index, predicate)
         own = self.own_rules.get(node)
-        if own is not None:
-            return own(self, node, index, predicate)
-        viewed = view_index(self.space, node, index)
-        if viewed is not None:
-            return self.value(node.operands[0], viewed, predicate)
-        if node.op in ELEMENTWISE:
-            operands = [self.value(operand, index if operand.dims else (), predicate) for operand in node.operands]
-            return emit_elementwise(self.b, node, operands)
-        rule = self.rules.get(node.op)
+        if own is None:
+            viewed = view_index(self.space, node, index)
+            if viewed is not None:
+                return (yield self.compute(node.operands[0], viewed, predicate))
+            if node.op in ELEMENTWISE:
+                operands: list[str] = []
+                for operand in node.operands:
+                    operands.append((yield self.compute(operand, index if operand.dims else (), predicate)))
+                return emit_elementwise(self.b, node, operands)
+        rule = own or self.rules.get(node.op)
         if rule is None:
             raise CompilerBug(f"no x86 rule for {node.op} (line {node.line or 'unknown'})")
-        return rule(self, node, index, predicate)
+        found = rule(self, node, index, predicate)
+        return found if isinstance(found, str) else (yield from found)
 
     def _load_shifted(self, buffer: Buffer, position: Dim, first_lane: str, before: str) -> str:
         """The elements of a row in scratch from `position` on, out of the two vectors that were stored there: a load of parts of both would
@@ -281,11 +288,11 @@ class Emitter(Lanes):
         both = b.op(f"arith.andi {mask}, {predicate.uniform.mask} : {b.vec('i1')}")
         return Predicate(whole, scope, Predicate(both, scope), True)
 
-    def data_variable(self, node: Node, index: Index, predicate: Predicate | None, high: Dim) -> Dim:
+    def data_variable(self, node: Node, index: Index, predicate: Predicate | None, high: Dim) -> Recursive[Dim]:
         """An integer read from data as a position, clamped to [0, high]: a new variable."""
         b = self.b
         name = self.name("data")
-        raw = self.value(node, index, predicate)
+        raw: str = yield self.compute(node, index, predicate)
         with b.at(self.scope(index, predicate)):
             wide = convert(b, raw, node.element, "i64")
             limit = self.lane_vector(high)

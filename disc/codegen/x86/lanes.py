@@ -14,9 +14,11 @@ import numpy as np
 from disc.codegen.mlir.builder import Builder, Variable
 from disc.codegen.plan.index import ONE, ZERO, IndexSpace, split_linear
 from disc.shapes import Dim, FloorDiv, Symbol
-from disc.shapes.algebra import of_atom
+from disc.shapes.algebra import inner_first, of_atom
+from disc.shapes.recursion import Recursive, run_recursive
 
 LaneBody = Callable[[list[str], list[str]], list[str]]  # (names of the lane variables, carried values) → new values
+AskingBody = Callable[[list[str], list[str]], Recursive[list[str]]]  # the same, where a rule asks for values in it
 
 
 @dataclass(eq=False)
@@ -61,6 +63,17 @@ class Lanes:
         `unroll` lane variables and the carried values (`unroll` copies) and returns the new ones. Where no values are
         carried, the whole vectors that are left come in halves of `unroll`, then in quarters, and so on.
         """
+
+        def asking(names: list[str], values: list[str]) -> Recursive[list[str]]:
+            yield from ()
+            return body(names, values)
+
+        return run_recursive(self.asking_lane_loop(name, low, high, extent, unroll, carried, asking))
+
+    def asking_lane_loop(
+        self, name: str, low: str, high: str, extent: Dim, unroll: int, carried: Sequence[tuple[str, str]], body: AskingBody
+    ) -> Recursive[list[str]]:
+        """`lane_loop` for rules."""
         step = self.b.lanes * unroll
         known = extent.const if extent.is_const else None
         names = [name] + [f"{name}.{number}" for number in range(1, unroll)]
@@ -70,43 +83,46 @@ class Lanes:
             self.space.variable(each + ".base", self.space.extents[name])
         start, values = low, list(carried)
         if known is None or known >= step:
-            start, values = self._whole_vectors(names, low, high, step, values, body)
+            start, values = yield from self._whole_vectors(names, low, high, step, values, body)
         if (known is not None and known % step == 0) or (unroll == 1 and self._is_whole(extent)):
             return [value for value, _ in values]
         if unroll > 1 and not carried:
-            return self.lane_loop(name, start, high, extent if known is None else Dim.of(known % step), unroll // 2, [], body)
-        return self._masked_vectors(name, start, high, unroll, values, body)
+            rest = extent if known is None else Dim.of(known % step)
+            return (yield from self.asking_lane_loop(name, start, high, rest, unroll // 2, [], body))
+        return (yield from self._masked_vectors(name, start, high, unroll, values, body))
 
     def _is_whole(self, extent: Dim) -> bool:
         return self.whole is not None and self.space.env.exact_div(extent, self.whole) is not None
 
     def _whole_vectors(
-        self, names: list[str], low: str, high: str, step: int, values: list[tuple[str, str]], body: LaneBody
-    ) -> tuple[str, list[tuple[str, str]]]:
+        self, names: list[str], low: str, high: str, step: int, values: list[tuple[str, str]], body: AskingBody
+    ) -> Recursive[tuple[str, list[tuple[str, str]]]]:
         """The loop over whole steps: where it ends, and the carried values."""
         b = self.b
         length = b.op(f"arith.subi {high}, {low} : i64")
         rest = b.op(f"arith.remui {length}, {b.index(step)} : i64")
         end = b.op(f"arith.subi {high}, {rest} : i64")
         with b.loop(low, end, b.index(step), values) as loop:
-            self._unrolled(names, loop.index, loop.carried, loop.yields, body)
+            loop.yields = yield from self._unrolled(names, loop.index, loop.carried, body)
         return end, [(result, type_) for result, (_, type_) in zip(loop.results, values, strict=True)]
 
-    def _unrolled(self, names: list[str], index: str, carried: list[str], yields: list[str], body: LaneBody) -> None:
+    def _unrolled(self, names: list[str], index: str, carried: list[str], body: AskingBody) -> Recursive[list[str]]:
         b = self.b
         bases = [index] + [b.op(f"arith.addi {index}, {b.index(b.lanes * number)} : i64") for number in range(1, len(names))]
         with ExitStack() as bound:
             for each, base in zip(names, bases, strict=True):
                 bound.enter_context(self.bind(each, base, lane=True, aligned=True))
-            yields.extend(body(names, carried))
+            return (yield from body(names, carried))
 
-    def _masked_vectors(self, name: str, start: str, high: str, unroll: int, values: list[tuple[str, str]], body: LaneBody) -> list[str]:
+    def _masked_vectors(
+        self, name: str, start: str, high: str, unroll: int, values: list[tuple[str, str]], body: AskingBody
+    ) -> Recursive[list[str]]:
         b = self.b
         with b.loop(start, high, b.index(b.lanes), values) as loop:
             mask = self.tail_mask(b.op(f"arith.subi {high}, {loop.index} : i64"))
             with self.bind(name, loop.index, lane=True, mask=mask, aligned=True):
                 each = len(values) // unroll if unroll else 0
-                updated = body([name], loop.carried[:each])
+                updated = yield from body([name], loop.carried[:each])
                 loop.yields.extend(updated)
                 loop.yields.extend(loop.carried[each:])
         return loop.results if values else []
@@ -159,6 +175,10 @@ class Lanes:
         key = ("lanes", dim)
         found = scope.memo.get(key)
         if found is None:
+            done: set[Dim] = set()
+            for inner in inner_first(dim, done.__contains__):
+                self.lane_vector(inner)
+                done.add(inner)
             with b.at(scope):
                 found = self._lane_vector(dim)
             scope.memo[key] = found

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from disc.codegen.mlir.builder import Builder, register_element
 from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace
@@ -19,6 +18,7 @@ from disc.ir.costs import node_cost
 from disc.ir.graph import Node
 from disc.ir.reducers import IN_ORDER
 from disc.shapes import Dim
+from disc.shapes.recursion import Recursive, run_recursive
 
 Place = Callable[[Sequence[Dim]], Sequence[Dim]]
 
@@ -42,14 +42,14 @@ class _Reduction:
         return self.node.operands[: len(self.node.operands) // 2]
 
 
-def reduce_at(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> str:
+def reduce_at(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> Recursive[str]:
     """The rule of `stablehlo.reduce`: the value of one result; all results of the op are remembered. Where the order
     matters every lane has its own accumulator, also where all lanes have the same result."""
     if _key(node, index, predicate, node.result) not in e.b.scope.memo:
         if IN_ORDER in node.attrs or any(e.b.lane_variable(dim) is not None for dim in index):
-            _reduce_columns(e, [(node, index)], predicate)
+            yield from _reduce_columns(e, [(node, index)], predicate)
         else:
-            _reduce_rows(e, [_row_reduction(e, node, index, predicate)])
+            yield from _reduce_rows(e, [(yield from _row_reduction(e, node, index, predicate))])
     return e.b.scope.memo[_key(node, index, predicate, node.result)]
 
 
@@ -59,11 +59,11 @@ def reduce_together(e: Emitter, wanted: Sequence[tuple[Node, Index]]) -> None:
     for node, index in dict.fromkeys(wanted):
         if IN_ORDER in node.attrs:
             continue
-        each = _row_reduction(e, node, index, None)
+        each = run_recursive(_row_reduction(e, node, index, None))
         nests.setdefault((e.scope(index, None).depth, tuple(each.outer), each.inner), []).append(each)
     for same in nests.values():
         with e.b.at(e.scope(same[0].index, None)):
-            _reduce_rows(e, same)
+            run_recursive(_reduce_rows(e, same))
 
 
 def _key(node: Node, index: Index, predicate: Predicate | None, result: int) -> object:
@@ -76,9 +76,11 @@ def _remember(e: Emitter, node: Node, index: Index, predicate: Predicate | None,
             e.b.scope.memo[_key(node, index, predicate, number)] = result
 
 
-def _initial(e: Emitter, node: Node) -> list[tuple[str, str]]:
-    initials = node.operands[len(node.operands) // 2 :]
-    return [(e.value(initial, ()), e.b.vec(register_element(initial.element))) for initial in initials]
+def _initial(e: Emitter, node: Node) -> Recursive[list[tuple[str, str]]]:
+    found: list[tuple[str, str]] = []
+    for initial in node.operands[len(node.operands) // 2 :]:
+        found.append(((yield e.compute(initial, ())), e.b.vec(register_element(initial.element))))
+    return found
 
 
 def _source_index(node: Node, index: Index, positions: Sequence[Dim]) -> Index:
@@ -97,43 +99,47 @@ def reduce_columns_together(e: Emitter, wanted: Sequence[tuple[Node, Index]]) ->
     for node, index in dict.fromkeys(wanted):
         nests.setdefault(tuple(_extents(node)), []).append((node, index))
     for same in nests.values():
-        _reduce_columns(e, same, None)
+        run_recursive(_reduce_columns(e, same, None))
 
 
 def _extents(node: Node) -> list[Dim]:
     return [node.operands[0].dims[axis] for axis in node.ints("dimensions")]
 
 
-def _reduce_columns(e: Emitter, wanted: Sequence[tuple[Node, Index]], predicate: Predicate | None) -> None:
+def _reduce_columns(e: Emitter, wanted: Sequence[tuple[Node, Index]], predicate: Predicate | None) -> Recursive[None]:
     """Reductions over equal extents, as one loop nest."""
     b = e.b
     extents = _extents(wanted[0][0])
-    initial = [_initial(e, node) for node, _ in wanted]
+    initial: list[list[tuple[str, str]]] = []
+    for node, _ in wanted:
+        initial.append((yield from _initial(e, node)))
     types = [type_ for own in initial for _, type_ in own]
 
-    def step(positions: list[Dim], values: list[str]) -> list[str]:
+    def step(positions: list[Dim], values: list[str]) -> Recursive[list[str]]:
         updated: list[str] = []
         for (node, index), own in zip(wanted, initial, strict=True):
             at = _source_index(node, index, positions)
-            elements = [e.value(source, at, predicate) for source in node.operands[: len(own)]]
+            elements: list[str] = []
+            for source in node.operands[: len(own)]:
+                elements.append((yield e.compute(source, at, predicate)))
             updated.extend(_combined(e, node, values[len(updated) : len(updated) + len(own)], elements))
         return updated
 
-    def nest(depth: int, positions: list[Dim], values: list[str]) -> list[str]:
+    def nest(depth: int, positions: list[Dim], values: list[str]) -> Recursive[list[str]]:
         if depth == len(extents):
-            return step(positions, values)
+            return (yield from step(positions, values))
         if extents[depth] == ONE:
-            return nest(depth + 1, [*positions, ZERO], values)
+            return (yield from nest(depth + 1, [*positions, ZERO], values))
         name = e.name("r")
         variable = e.space.variable(name, extents[depth])
         pairs = list(zip(values, types, strict=True))
         with b.loop(b.index(0), b.scalar(extents[depth]), b.index(1), pairs) as loop, e.bind(name, loop.index):
             e.ahead = _rows_ahead(name, e.target.thresholds.rows.columns_ahead) if len(wanted) > 1 else None
-            loop.yields = nest(depth + 1, [*positions, variable], loop.carried)
+            loop.yields = yield from nest(depth + 1, [*positions, variable], loop.carried)
             e.ahead = None
         return loop.results
 
-    results = nest(0, [], [value for own in initial for value, _ in own])
+    results = yield from nest(0, [], [value for own in initial for value, _ in own])
     for (node, index), own in zip(wanted, initial, strict=True):
         _remember(e, node, index, predicate, results[: len(own)])
         results = results[len(own) :]
@@ -152,10 +158,10 @@ def _rows_ahead(name: str, rows: int) -> Ahead:
 # --- rows -----------------------------------------------------------------------------------------------------------------
 
 
-def _row_reduction(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> _Reduction:
+def _row_reduction(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> Recursive[_Reduction]:
     """Its loops: one flat lane loop where every load stays affine."""
     extents = _extents(node)
-    initial = _initial(e, node)
+    initial = yield from _initial(e, node)
     if has_one_loop(e.space, frozenset(e.leaves), node, index):
         whole = e.space.env.product(extents)
         return _Reduction(node, index, predicate, initial, [], whole, lambda positions: e.space.delinear(positions[0], extents))
@@ -173,9 +179,9 @@ def has_one_loop(space: IndexSpace, leaves: frozenset[Node], node: Node, index: 
     return len([extent for extent in extents if extent != ONE]) <= 1 or flattens(space, leaves, extents, visit)
 
 
-def _reduce_rows(e: Emitter, reductions: Sequence[_Reduction]) -> None:
+def _reduce_rows(e: Emitter, reductions: Sequence[_Reduction]) -> Recursive[None]:
     """Reductions with equal loops, as one loop nest."""
-    results = _accumulated(e, reductions, None)
+    results = yield from _accumulated(e, reductions, None)
     e.finish_caches()
     for each in reductions:
         own, results = results[: len(each.initial)], results[len(each.initial) :]
@@ -185,8 +191,8 @@ def _reduce_rows(e: Emitter, reductions: Sequence[_Reduction]) -> None:
 def reduce_part(e: Emitter, wanted: Sequence[tuple[Node, Index]], low: str, high: str) -> list[tuple[str, str]]:
     """The accumulators, with their register elements, of reductions with `has_one_loop` over equal lengths, from position `low`, a
     multiple of the lanes, to `high`."""
-    reductions = [_row_reduction(e, node, index, None) for node, index in wanted]
-    results = _accumulated(e, reductions, (low, high))
+    reductions = [run_recursive(_row_reduction(e, node, index, None)) for node, index in wanted]
+    results = run_recursive(_accumulated(e, reductions, (low, high)))
     return list(zip(results, (element for each in reductions for element in _elements(each.node)), strict=True))
 
 
@@ -194,7 +200,7 @@ def join_parts(e: Emitter, wanted: Sequence[tuple[Node, Index]], parts: str, pla
     """Joins what `reduce_part` gave for parts 0, 1, ... of a row; `reduce_at` then finds the results. place: the address of an
     accumulator of a part."""
     b = e.b
-    initial = [pair for node, _ in wanted for pair in _initial(e, node)]
+    initial = [pair for node, _ in wanted for pair in run_recursive(_initial(e, node))]
     with b.loop(b.index(0), parts, b.index(1), initial) as loop:
         for node, _ in wanted:
             done = len(loop.yields)
@@ -212,7 +218,7 @@ def _elements(node: Node) -> list[str]:
     return [register_element(initial.element) for initial in node.operands[len(node.operands) // 2 :]]
 
 
-def _accumulated(e: Emitter, reductions: Sequence[_Reduction], limits: tuple[str, str] | None) -> list[str]:
+def _accumulated(e: Emitter, reductions: Sequence[_Reduction], limits: tuple[str, str] | None) -> Recursive[list[str]]:
     """The accumulators of reductions with equal loops: of the whole, or of the part of their one loop within `limits`."""
     b = e.b
     outer, inner = reductions[0].outer, reductions[0].inner
@@ -221,37 +227,38 @@ def _accumulated(e: Emitter, reductions: Sequence[_Reduction], limits: tuple[str
     lane_name = e.name("v")
     e.space.variable(lane_name, inner)
 
-    def lanes(outer_positions: list[Dim], values: list[str]) -> list[str]:
+    def lanes(outer_positions: list[Dim], values: list[str]) -> Recursive[list[str]]:
         pairs = [(value, type_) for value, (_, type_) in zip(values, initial, strict=True)] + initial * (unroll - 1)
 
-        def step(names: list[str], accumulators: list[str]) -> list[str]:
-            steps: list[Callable[[], list[str]]] = []
-            done = 0
-            for name in names:
-                positions = [*outer_positions, Dim.symbol(name)]
-                for each in reductions:
-                    own = accumulators[done : done + len(each.initial)]
-                    steps.append(partial(_accumulate, e, each, positions, own, name))
-                    done += len(own)
-            return [value for own in b.in_turns(steps) for value in own]
+        def step(names: list[str], accumulators: list[str]) -> Recursive[list[str]]:
+            updated: list[str] = []
+            with b.in_turns() as begin:
+                for name in names:
+                    positions = [*outer_positions, Dim.symbol(name)]
+                    for each in reductions:
+                        begin()
+                        own = accumulators[len(updated) : len(updated) + len(each.initial)]
+                        updated.extend((yield from _accumulate(e, each, positions, own, name)))
+            return updated
 
         saved, e.row_loop = e.row_loop, not outer
         low, high = limits or (b.index(0), b.scalar(inner))
-        results = e.lane_loop(lane_name, low, high, inner if limits is None else Dim.symbol(lane_name), unroll, pairs, step)
+        extent = inner if limits is None else Dim.symbol(lane_name)
+        results = yield from e.asking_lane_loop(lane_name, low, high, extent, unroll, pairs, step)
         e.row_loop = saved
         return _join(e, reductions, results, unroll)
 
-    def nest(depth: int, positions: list[Dim], values: list[str]) -> list[str]:
+    def nest(depth: int, positions: list[Dim], values: list[str]) -> Recursive[list[str]]:
         if depth == len(outer):
-            return lanes(positions, values)
+            return (yield from lanes(positions, values))
         name = e.name("r")
         variable = e.space.variable(name, outer[depth])
         pairs = [(value, type_) for value, (_, type_) in zip(values, initial, strict=True)]
         with b.loop(b.index(0), b.scalar(outer[depth]), b.index(1), pairs) as loop, e.bind(name, loop.index):
-            loop.yields = nest(depth + 1, [*positions, variable], loop.carried)
+            loop.yields = yield from nest(depth + 1, [*positions, variable], loop.carried)
         return loop.results
 
-    return nest(0, [], [value for value, _ in initial])
+    return (yield from nest(0, [], [value for value, _ in initial]))
 
 
 def _unroll(e: Emitter, reductions: Sequence[_Reduction]) -> int:
@@ -271,11 +278,14 @@ def in_turns(e: Emitter) -> int:
     return 1 if e.streams else e.target.thresholds.rows.turns
 
 
-def _accumulate(e: Emitter, reduction: _Reduction, positions: Sequence[Dim], own: list[str], name: str) -> list[str]:
+def _accumulate(e: Emitter, reduction: _Reduction, positions: Sequence[Dim], own: list[str], name: str) -> Recursive[list[str]]:
     b, node = e.b, reduction.node
     assert node.body is not None
     at = _source_index(node, reduction.index, reduction.place(positions))
-    updated = _combined(e, node, own, [e.value(source, at, reduction.predicate) for source in reduction.sources])
+    elements: list[str] = []
+    for source in reduction.sources:
+        elements.append((yield e.compute(source, at, reduction.predicate)))
+    updated = _combined(e, node, own, elements)
     mask = b.variables[name].mask
     if mask is None:
         return updated

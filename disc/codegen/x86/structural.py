@@ -10,6 +10,7 @@ from disc.codegen.x86.reductions import reduce_at
 from disc.ir.graph import Node
 from disc.ir.op_table import rules_by_op
 from disc.shapes import Dim
+from disc.shapes.recursion import Recursive
 
 
 def _constant(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> str:
@@ -26,7 +27,7 @@ def _dim_value(e: Emitter, node: Node, index: Index, predicate: Predicate | None
     return convert(e.b, e.lane_vector(e.space.env.simplify(e.space.env.parse(text))), "i64", node.element)
 
 
-def _pad(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> str:
+def _pad(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> Recursive[str]:
     source, fill = node.operands
     interior = node.ints("interior") or (0,) * len(index)
     inside: Predicate | None = predicate
@@ -40,10 +41,11 @@ def _pad(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> s
             inside = e.within((position % step) * -1, ZERO, ONE, inside)
         positions.append(position if step == 1 else position // step)
     if inside is predicate:
-        return e.value(source, tuple(positions), predicate)
+        return (yield e.compute(source, tuple(positions), predicate))
     assert inside is not None
-    value = e.value(source, tuple(positions), inside)
-    return _select(e, node, inside, value, e.value(fill, (), predicate), index)
+    value = yield e.compute(source, tuple(positions), inside)
+    other = yield e.compute(fill, (), predicate)
+    return _select(e, node, inside, value, other, index)
 
 
 def _select(e: Emitter, node: Node, inside: Predicate, value: str, other: str, index: Index) -> str:
@@ -53,10 +55,10 @@ def _select(e: Emitter, node: Node, inside: Predicate, value: str, other: str, i
         return b.op(f"arith.select {inside.mask}, {value}, {other} : {b.vec('i1')}, {vector}")
 
 
-def _concatenate(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> str:
+def _concatenate(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> Recursive[str]:
     part = part_at(e.space, node, index)
     if part is not None:
-        return e.value(*part, predicate)
+        return (yield e.compute(*part, predicate))
     axis = node.integer("dimension")
     start = ZERO
     result: str | None = None
@@ -68,13 +70,13 @@ def _concatenate(e: Emitter, node: Node, index: Index, predicate: Predicate | No
         position = index[axis] - offset
         inside = e.within(position, ZERO, operand.dims[axis], predicate)
         moved = tuple(position if number == axis else each for number, each in enumerate(index))
-        value = e.value(operand, moved, inside)
+        value: str = yield e.compute(operand, moved, inside)
         result = value if result is None or inside is predicate or inside is None else _select(e, node, inside, value, result, index)
     assert result is not None
     return result
 
 
-def _gather(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> str:
+def _gather(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> Recursive[str]:
     source, indices = node.operands
     numbers = node.attrs["dimension_numbers"]
     assert isinstance(numbers, dict)
@@ -93,46 +95,48 @@ def _gather(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -
         at = list(batch)
         if vector_dim < len(indices.dims):
             at.insert(vector_dim, Dim.of(number))
-        positions[axis] = positions[axis] + e.data_variable(indices, tuple(at), predicate, source.dims[axis] - sizes[axis])
+        first = yield from e.data_variable(indices, tuple(at), predicate, source.dims[axis] - sizes[axis])
+        positions[axis] = positions[axis] + first
     without_vector = [axis for axis in range(len(indices.dims)) if axis != vector_dim]
     for axis, indices_axis in zip(operand_batch, indices_batch, strict=True):
         positions[axis] = batch[without_vector.index(indices_axis)]
-    return e.value(source, tuple(positions), predicate)
+    return (yield e.compute(source, tuple(positions), predicate))
 
 
-def _dynamic_slice(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> str:
+def _dynamic_slice(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> Recursive[str]:
     source, *starts = node.operands
-    positions = [
-        position + e.data_variable(start, (), None, size - taken)
-        for position, start, size, taken in zip(index, starts, source.dims, node.dims, strict=True)
-    ]
-    return e.value(source, tuple(positions), predicate)
+    positions: list[Dim] = []
+    for position, start, size, taken in zip(index, starts, source.dims, node.dims, strict=True):
+        positions.append(position + (yield from e.data_variable(start, (), None, size - taken)))
+    return (yield e.compute(source, tuple(positions), predicate))
 
 
-def _dynamic_update_slice(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> str:
+def _dynamic_update_slice(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> Recursive[str]:
     source, update, *starts = node.operands
     inside = predicate
     positions: list[Dim] = []
     for position, start, size, taken in zip(index, starts, source.dims, update.dims, strict=True):
-        moved = position - e.data_variable(start, (), None, size - taken)
+        moved = position - (yield from e.data_variable(start, (), None, size - taken))
         inside = e.within(moved, ZERO, taken, inside)
         positions.append(moved)
     if inside is predicate or inside is None:
-        return e.value(update, tuple(positions), predicate)
-    value = e.value(update, tuple(positions), inside)
-    return _select(e, node, inside, value, e.value(source, index, predicate), index)
+        return (yield e.compute(update, tuple(positions), predicate))
+    value = yield e.compute(update, tuple(positions), inside)
+    other = yield e.compute(source, index, predicate)
+    return _select(e, node, inside, value, other, index)
 
 
-def _reduce_window(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> str:
+def _reduce_window(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> Recursive[str]:
     """The value of one result; all results of the op are remembered."""
     memo = e.b.scope.memo
     keys = [("reduce window", each.id, index, predicate) for each in node.siblings]
     if keys[0] not in memo:
-        memo.update(zip(keys, _window_values(e, node, index, predicate), strict=True))
+        values = yield from _window_values(e, node, index, predicate)
+        memo.update(zip(keys, values, strict=True))
     return memo[keys[node.result]]
 
 
-def _window_values(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> list[str]:
+def _window_values(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> Recursive[list[str]]:
     """Every result, computed in the order of the window from the initial values on."""
     count = len(node.operands) // 2
     sources, initials = node.operands[:count], node.operands[count:]
@@ -147,12 +151,15 @@ def _window_values(e: Emitter, node: Node, index: Index, predicate: Predicate | 
     body = node.body
     assert body is not None
 
-    def nest(axis: int, positions: list[Dim], values: list[str]) -> list[str]:
+    def nest(axis: int, positions: list[Dim], values: list[str]) -> Recursive[list[str]]:
         if axis == rank:
             inside = predicate
             for number, position in enumerate(positions):
                 inside = e.within(position, ZERO, sources[0].dims[number], inside)
-            updated = e.body(body, [*values, *(e.value(source, tuple(positions), inside) for source in sources)])
+            elements: list[str] = []
+            for source in sources:
+                elements.append((yield e.compute(source, tuple(positions), inside)))
+            updated = e.body(body, [*values, *elements])
             if inside is predicate or inside is None:
                 return updated
             return [
@@ -161,15 +168,18 @@ def _window_values(e: Emitter, node: Node, index: Index, predicate: Predicate | 
             ]
         start = index[axis] * strides[axis] - low[axis]
         if window[axis] == 1:
-            return nest(axis + 1, [*positions, start], values)
+            return (yield from nest(axis + 1, [*positions, start], values))
         name = e.name("w")
         variable = e.space.variable(name, Dim.of(window[axis]))
         carried = list(zip(values, vectors, strict=True))
         with b.loop(b.index(0), b.index(window[axis]), b.index(1), carried) as loop, e.bind(name, loop.index):
-            loop.yields = nest(axis + 1, [*positions, start + variable * dilations[axis]], loop.carried)
+            loop.yields = yield from nest(axis + 1, [*positions, start + variable * dilations[axis]], loop.carried)
         return loop.results
 
-    return nest(0, [], [e.value(initial, ()) for initial in initials])
+    started: list[str] = []
+    for initial in initials:
+        started.append((yield e.compute(initial, ())))
+    return (yield from nest(0, [], started))
 
 
 def _tuple(value: object) -> tuple[int, ...]:

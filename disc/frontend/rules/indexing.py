@@ -27,18 +27,34 @@ SHAPE_ONLY = (
 
 def is_non_negative(node: object) -> bool:
     """Whether an index is visibly ≥ 0: a constant, an arange from a non-negative start, sums, products and views of such."""
+    pending, seen = [node], set[fx.Node]()
+    while pending:
+        current = pending.pop()
+        if isinstance(current, fx.Node) and current in seen:
+            continue
+        needed = _non_negative_if(current)
+        if needed is None:
+            return False
+        pending += needed
+        if isinstance(current, fx.Node):
+            seen.add(current)
+    return True
+
+
+def _non_negative_if(node: object) -> Sequence[object] | None:
+    """What must be ≥ 0 for `node` to be; None where it may be negative all the same."""
     if isinstance(node, bool | int | float):
-        return node >= 0
+        return () if node >= 0 else None
     if not isinstance(node, fx.Node) or node.op != "call_function":
-        return False
+        return None
     if node.target in SHAPE_ONLY:
-        return is_non_negative(node.args[0])
+        return node.args[:1]
     if node.target in (aten.add.Tensor, aten.mul.Tensor, aten.add.Scalar, aten.mul.Scalar, operator.add, operator.mul):
-        return not node.kwargs and all(is_non_negative(argument) for argument in node.args)
+        return None if node.kwargs else node.args
     if node.target == aten.arange.start_step:
         start, _, step = (*node.args, 1)[:3]
-        return isinstance(start, int) and start >= 0 and isinstance(step, int) and step > 0
-    return False
+        return () if isinstance(start, int) and start >= 0 and isinstance(step, int) and step > 0 else None
+    return None
 
 
 def wrapped(e: Emitter, index: Tensor, size: Size) -> Tensor:

@@ -70,8 +70,14 @@ def evaluate_scalars(op: ir.Operation, operands: list[Array]) -> Array:
 
 def can_evaluate(op: ir.Operation) -> bool:
     """Has the interpreter a rule for this op, and for every op in its regions?"""
-    inner = [each for region in op.regions for block in region.blocks for each in block_ops(block)]
-    return op.name in RULES and all(each.name in TERMINATORS or can_evaluate(each) for each in inner)
+    pending = [op]
+    while pending:
+        current = pending.pop()
+        if current.name not in RULES:
+            return False
+        inner = [each for region in current.regions for block in region.blocks for each in block_ops(block)]
+        pending += [each for each in inner if each.name not in TERMINATORS]
+    return True
 
 
 def make_scope(symbols: Mapping[str, int], weights: WeightTable | None) -> Scope:

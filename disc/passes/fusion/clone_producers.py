@@ -26,6 +26,7 @@ from disc.ir.ops import main_block
 from disc.ir.passes import CompileState, Pass
 from disc.ir.rewriting import erase_dead
 from disc.passes.fusion.clusters import Clusters
+from disc.shapes.recursion import Recursive, run_recursive
 
 
 @dataclass
@@ -85,10 +86,10 @@ def should_clone(recipe: Recipe, most: int) -> bool:
 def read_recipe(clusters: Clusters, node: Node) -> Recipe | None:
     """How `node` is computed from values of fewer elements; None where it needs one of as many that is not cheap itself."""
     recipe = Recipe()
-    return recipe if _collect(clusters, node, False, recipe) else None
+    return recipe if run_recursive(_collect(clusters, node, False, recipe)) else None
 
 
-def _collect(clusters: Clusters, node: Node, expanded: bool, recipe: Recipe) -> bool:
+def _collect(clusters: Clusters, node: Node, expanded: bool, recipe: Recipe) -> Recursive[bool]:
     """Adds what computes `node`; expanded: a broadcast lies between `node` and the value in question."""
     if node in recipe.nodes:
         return True
@@ -102,7 +103,7 @@ def _collect(clusters: Clusters, node: Node, expanded: bool, recipe: Recipe) -> 
             recipe.stored.append(node)
             return True
         made_once = node.op == "disc.diagonals"  # its table: it would not be one if it were cheap
-        if not made_once and not _collect(clusters, node.operands[0], expanded or clusters.repeats(node), recipe):
+        if not made_once and not (yield _collect(clusters, node.operands[0], expanded or clusters.repeats(node), recipe)):
             return False
         recipe.nodes[node] = None
         return True
@@ -111,8 +112,11 @@ def _collect(clusters: Clusters, node: Node, expanded: bool, recipe: Recipe) -> 
     if node.op not in ELEMENTWISE:
         return expanded
     recipe.cost += op_cost(node)
-    if recipe.cost > clusters.limits.clone_cost or not all(_collect(clusters, operand, expanded, recipe) for operand in node.operands):
+    if recipe.cost > clusters.limits.clone_cost:
         return False
+    for operand in node.operands:
+        if not (yield _collect(clusters, operand, expanded, recipe)):
+            return False
     recipe.nodes[node] = None
     return True
 

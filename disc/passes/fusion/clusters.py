@@ -21,6 +21,7 @@ from disc.targets.thresholds import FusionThresholds
 
 STORED = "disc.store"  # marks a view that its producer writes to memory in the viewed order
 NOTE = "disc.note"  # marks an op with what `explain` shall say of the kernel that it becomes part of
+MOST_RESHAPES = 8  # of one kernel, one behind the other: each may divide a place that the one before divided, and doubles its expression
 
 
 @dataclass(eq=False)
@@ -110,25 +111,47 @@ class Clusters:
             return True
         return node.op not in MADE and node.op not in VIEWS
 
+    def reshapes_behind(self, nodes: list[Node]) -> int:
+        """How many reshapes may lie one behind the other in a kernel of these ops and the views that they read through."""
+        inside, depths = set(nodes), dict[Node, int]()
+        for node in sorted(nodes, key=self.order.__getitem__):
+            own = deepest = int(node.op == "disc.reshape")
+            for operand in node.operands:
+                depth = own
+                while operand not in inside and operand.op in VIEWS and not self.is_real(operand):
+                    depth += operand.op == "disc.reshape"
+                    operand = operand.operands[0]
+                deepest = max(deepest, depth + depths.get(operand, 0))
+            depths[node] = deepest
+            for each in node.siblings:
+                depths[each] = depths[node]
+        return max(depths.values(), default=0)
+
     def uses(self, node: Node) -> tuple[Use, ...]:
         """The real ops that read `node` (any result), through views."""
         found = self._uses.get(node)
         if found is None:
             collected: list[Use] = []
             for result in node.siblings or (node,):
-                self._collect(result, False, False, collected, set())
+                collected += self._through_views(result)
             found = self._uses[node] = tuple(collected)
         return found
 
-    def _collect(self, node: Node, expands: bool, permutes: bool, found: list[Use], seen: set[tuple[int, bool, bool]]) -> None:
-        for user in self.readers(node):
-            wider = expands or self.repeats(user)
-            moved = permutes or user.op in REORDERING
-            if self.is_real(user):
-                found.append(Use(user, wider, moved))
-            elif (user.id, wider, moved) not in seen:
-                seen.add((user.id, wider, moved))
-                self._collect(user, wider, moved, found, seen)
+    def _through_views(self, node: Node) -> list[Use]:
+        found: list[Use] = []
+        seen: set[tuple[int, bool, bool]] = set()
+        pending = [Use(node, False, False)]
+        while pending:
+            use = pending.pop()
+            if use.user is not node and self.is_real(use.user):
+                found.append(use)
+                continue
+            if (use.user.id, use.expands, use.permutes) in seen:
+                continue
+            seen.add((use.user.id, use.expands, use.permutes))
+            readers = self.readers(use.user)
+            pending += [Use(each, use.expands or self.repeats(each), use.permutes or each.op in REORDERING) for each in reversed(readers)]
+        return found
 
     def readers(self, node: Node) -> list[Node]:
         """The ops that read exactly this result (first results)."""

@@ -17,7 +17,8 @@ from disc.ir.costs import op_cost
 from disc.ir.graph import Node, is_row_reduction
 from disc.ir.op_table import ALONE, PRODUCTS, STRUCTURAL, VIEWS
 from disc.ir.passes import CompileState, Pass
-from disc.passes.fusion.clusters import Cluster, Clusters, Use
+from disc.passes.fusion.clusters import MOST_RESHAPES, Cluster, Clusters, Use
+from disc.shapes.recursion import Recursive, run_recursive
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class FuseElementwise(Pass):
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
         clusters = Clusters(module, state.thresholds.fusion)
-        for view in [node.operands[0] for node in clusters.body.nodes if should_transpose_source(node)]:
+        transposed = [node.operands[0] for node in clusters.body.nodes if should_transpose_source(node)]
+        for view in [*transposed, *deep_reshapes(clusters)]:
             if not clusters.is_real(view):
                 clusters.store_alone(view)
         for node in reversed(clusters.body.nodes):
@@ -37,6 +39,19 @@ class FuseElementwise(Pass):
                 continue
             _merge_into_consumer(clusters, node, cluster)
         clusters.write()
+
+
+def deep_reshapes(clusters: Clusters) -> list[Node]:
+    """The reshapes behind which MOST_RESHAPES others lie with views alone between them, counted anew from each of them."""
+    found: list[Node] = []
+    depths: dict[Node, int] = {}
+    for node in clusters.body.nodes:
+        if node.op in VIEWS:
+            depth = depths.get(node.operands[0], 0) + (node.op == "disc.reshape")
+            depths[node] = depth % (MOST_RESHAPES + 1)
+            if depth > MOST_RESHAPES:
+                found.append(node)
+    return found
 
 
 def should_transpose_source(node: Node) -> bool:
@@ -63,6 +78,8 @@ def may_fuse(clusters: Clusters, node: Node, cluster: Cluster, target: Cluster) 
     if len(cluster.nodes) + len(target.nodes) > clusters.limits.most_ops or is_row_reduction(node):
         return False
     if clusters.escapes(node, (target, cluster)) and not _same_space(clusters, node, target):
+        return False
+    if clusters.reshapes_behind([*cluster.nodes, *target.nodes]) > MOST_RESHAPES:
         return False
     return not clusters.would_cycle(cluster, target)
 
@@ -96,10 +113,10 @@ def inline_cost(clusters: Clusters, node: Node, target: Cluster) -> int:
 
     What a broadcast repeats costs nothing here where it will stay a kernel of its own: it is expensive, or read elsewhere too.
     """
-    return _inline_cost(clusters, node, (clusters.of[node], target), {})
+    return run_recursive(_inline_cost(clusters, node, (clusters.of[node], target), {}))
 
 
-def _inline_cost(clusters: Clusters, node: Node, inside: tuple[Cluster, Cluster], known: dict[Node, int]) -> int:
+def _inline_cost(clusters: Clusters, node: Node, inside: tuple[Cluster, Cluster], known: dict[Node, int]) -> Recursive[int]:
     if node in known:
         return known[node]
     most = clusters.limits.repeat_cost
@@ -110,19 +127,19 @@ def _inline_cost(clusters: Clusters, node: Node, inside: tuple[Cluster, Cluster]
         if current.op == "stablehlo.reduce":
             continue
         for operand in current.operands:
-            if operand not in seen and not (clusters.repeats(current) and _stays(clusters, operand, inside, known)):
+            if operand not in seen and not (clusters.repeats(current) and (yield _stays(clusters, operand, inside, known))):
                 seen.add(operand)
                 pending.append(operand)
     known[node] = min(total, most + 1)
     return known[node]
 
 
-def _stays(clusters: Clusters, node: Node, inside: tuple[Cluster, Cluster], known: dict[Node, int]) -> bool:
+def _stays(clusters: Clusters, node: Node, inside: tuple[Cluster, Cluster], known: dict[Node, int]) -> Recursive[bool]:
     """True when a kernel of its own makes `node`, which is smaller than what reads it."""
     source = _behind_views(clusters, node)
-    if not clusters.is_real(source):
-        return False
-    return clusters.escapes(source, inside) or _inline_cost(clusters, source, inside, known) > clusters.limits.repeat_cost
+    if not clusters.is_real(source) or clusters.escapes(source, inside):
+        return clusters.is_real(source)
+    return (yield _inline_cost(clusters, source, inside, known)) > clusters.limits.repeat_cost
 
 
 def scatters(view: Node) -> bool:

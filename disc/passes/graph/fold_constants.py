@@ -10,6 +10,7 @@ weight is a view of the original. What would make the artifact much larger (a br
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -76,6 +77,26 @@ def _is_read(result: ir.Value, constants: dict[ir.Value, None]) -> bool:
     return any(not reader.results or any(each not in constants for each in reader.results) for reader in readers)
 
 
+def _producer(value: ir.Value) -> ir.Operation:
+    op = producer(value)
+    assert op is not None, "a constant value is never an argument"
+    return op
+
+
+def _operands_first(value: ir.Value, known: Container[ir.Value]) -> Iterator[ir.Value]:
+    """The values behind `value` that are not known yet, `value` the last, each after those that it is made of: these the caller makes known
+    on the way."""
+    pending = [value]
+    while pending:
+        missing = [operand for operand in _producer(pending[-1]).operands if operand not in known] if pending[-1] not in known else []
+        if missing:
+            pending += reversed(missing)
+            continue
+        current = pending.pop()
+        if current not in known:
+            yield current
+
+
 class _Folder:
     """Evaluates constant values, each once."""
 
@@ -87,21 +108,19 @@ class _Folder:
 
     def sources(self, value: ir.Value) -> dict[str, int]:
         """The weights that a value is made of, with their element counts."""
-        if value not in self._sources:
-            op = producer(value)
-            assert op is not None, "a constant value is never an argument"
+        for each in _operands_first(value, self._sources):
+            op = _producer(each)
             found: dict[str, int] = {}
             if op.name == "disc.weight":
                 found[string_attr(op, "name")] = self.weights[string_attr(op, "name")].array.size
             for operand in op.operands:
-                found.update(self.sources(operand))
-            self._sources[value] = found
+                found.update(self._sources[operand])
+            self._sources[each] = found
         return self._sources[value]
 
     def value(self, value: ir.Value) -> Weight:
-        if value not in self._values:
-            op = producer(value)
-            assert op is not None, "a constant value is never an argument"
+        for each in _operands_first(value, self._values):
+            op = _producer(each)
             self._values.update(zip(op.results, self._evaluate(op), strict=True))
         return self._values[value]
 
@@ -111,7 +130,7 @@ class _Folder:
             return [self.weights[string_attr(op, "name")]]
         if op.name == "stablehlo.constant":
             return [stored_weight(constant_value(op.attributes["value"]), elements[0])]
-        operands = [self.value(operand) for operand in op.operands]
+        operands = [self._values[operand] for operand in op.operands]
         if op.name in _MOVING:
             arrays = MOVES[op.name](op, [operand.array for operand in operands], make_scope({}, None))
             return [Weight(array, element) for array, element in zip(arrays, elements, strict=True)]

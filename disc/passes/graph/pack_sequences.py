@@ -219,19 +219,23 @@ class _Rewrite:
 
     def _position(self, node: Node) -> ir.Value:
         """The value of an iota over tokens, or of a view of one, with places in the sequence; made behind the op itself."""
+        views: list[Node] = []
+        while node not in self.positions and node.op != "disc.iota":
+            views.append(node)
+            node = node.operands[0]
         if node not in self.positions:
             op = self.ops[node.id]
             kind = op.results[0].type
-            if node.op == "disc.iota":
-                value = self._plain_positions(op)
-                wide = build("disc.broadcast_in_dim", [value], [self._like(op.results[0], self.word)],
-                             {"dims": [int_attr(op, "dim")], "maybe": []}, before=op).results[0]  # fmt: skip
-                self.positions[node] = wide if wide.type == kind else build("stablehlo.convert", [wide], [kind], before=op).results[0]
-            else:
-                source = self._position(node.operands[0])
-                copy = op.clone(ip=ir.InsertionPoint(op)).operation
-                copy.operands[0] = source
-                self.positions[node] = copy.results[0]
+            value = self._plain_positions(op)
+            wide = build("disc.broadcast_in_dim", [value], [self._like(op.results[0], self.word)],
+                         {"dims": [int_attr(op, "dim")], "maybe": []}, before=op).results[0]  # fmt: skip
+            self.positions[node] = wide if wide.type == kind else build("stablehlo.convert", [wide], [kind], before=op).results[0]
+        for view in reversed(views):
+            op = self.ops[view.id]
+            copy = op.clone(ip=ir.InsertionPoint(op)).operation
+            copy.operands[0] = self.positions[view.operands[0]]
+            self.positions[view] = copy.results[0]
+            node = view
         return self.positions[node]
 
     def _table(self, node: Node, op: ir.Operation) -> ir.Value:

@@ -146,14 +146,13 @@ class Shapes:
 
 def _foreign_inside(op: ir.Operation) -> str | None:
     """An op in the regions of `op` (the body of a reduction) that must not be there."""
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block_ops(block):
-                if inner.name not in BODY_OPS:
-                    return inner.name
-                found = _foreign_inside(inner)
-                if found is not None:
-                    return found
+    pending = [op]
+    while pending:
+        inner = [each for region in pending.pop().regions for block in region.blocks for each in block_ops(block)]
+        foreign = next((each.name for each in inner if each.name not in BODY_OPS), None)
+        if foreign is not None:
+            return foreign
+        pending += inner
     return None
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +22,7 @@ from disc.passes.fusion import tabulate_distances
 from disc.passes.graph import find_batch_dim, simplify, split_batch, token_rules
 from disc.passes.shape import host_rules, named_form, shape_rules
 
+ROOT = Path(__file__).parents[3]
 KERNELS = (Kind.DOT, Kind.CONVOLUTION, Kind.SEQUENTIAL)  # each has a kernel, not a rule for a value at an index
 HOST = (Kind.STORED, Kind.END)
 TABLES: dict[str, Mapping[str, object]] = {
@@ -27,6 +31,11 @@ TABLES: dict[str, Mapping[str, object]] = {
     "split-batch": split_batch._SOURCES, "tabulate-distances": tabulate_distances._FORMS, "probe": probe._RULES,
     "x86 elementwise": x86_elementwise.RULES, "x86 structural": x86_structural.RULES,
 }  # fmt: skip
+# Lists of three and more ops that are no table of rules, each with the reason why no trait of the table says the same.
+OWN_LISTS = {
+    ("disc/ir/stages.py", ""): "what stands beside fusions is the definition of stage `fused`",
+    ("disc/ir/rewriting.py", "splat_value"): "the views that a splat is written with; what others make of one is folded before",
+}
 OF_SIZES = ("arith.", "math.", "shape.", "tensor.")  # shape arithmetic of front ends, no ops of stage `named`
 
 
@@ -67,3 +76,31 @@ def test_dialects_have_the_ops_of_the_table() -> None:
     with disc_context() as context:
         parse_module("")  # loads chlo
         assert [op.name for op in OPS.values() if not context.is_registered_operation(op.name)] == []
+
+
+def own_lists(path: Path) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """(file, function, names) of every list, tuple or set of three and more ops."""
+    tree = ast.parse(path.read_text())
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.List | ast.Tuple | ast.Set):
+            texts = [each.value for each in node.elts if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+            names = tuple(text for text in texts if text in OPS or text in IMPORTED)
+            if len(names) >= 3:
+                around = [each.name for each in functions if each.lineno <= node.lineno <= (each.end_lineno or 0)]
+                yield str(path.relative_to(ROOT)), around[-1] if around else "", names
+
+
+def test_no_list_of_ops_is_kept_beside_the_table() -> None:
+    """A new op would be forgotten there: ask a trait of the table. Tables of rules are checked above."""
+    table = ROOT / "disc" / "ir" / "op_table.py"
+    found = [each for path in sorted((ROOT / "disc").rglob("*.py")) if path != table for each in own_lists(path)]
+    assert [each for each in found if each[:2] not in OWN_LISTS] == []
+    assert {each[:2] for each in found} == set(OWN_LISTS), "a reason without a list"
+
+
+def test_lists_of_ops_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    path = tmp_path / "one.py"
+    path.write_text('def f(op):\n    return op in {"stablehlo.add", "disc.slice", "stablehlo.pad"}\n\nPAIR = ("disc.slice", "disc.pad")\n')
+    assert list(own_lists(path)) == [("one.py", "f", ("stablehlo.add", "disc.slice", "stablehlo.pad"))]

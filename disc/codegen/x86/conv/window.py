@@ -19,6 +19,7 @@ from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel
 from disc.codegen.x86.memory import Buffer, address, prefetch
 from disc.codegen.x86.plans import DepthwisePlan, PoolPlan, check
 from disc.ir.graph import Body, Node
+from disc.ir.op_table import WINDOWED
 from disc.ir.reducers import IN_ORDER
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim
@@ -98,7 +99,7 @@ class Window:
 def read_window(space: IndexSpace, body: Body, target: Target, plan: DepthwisePlan | PoolPlan | None = None) -> Window | None:
     """The window of a fusion around one pool or depthwise convolution; None where another path must take it. plan: None = the one that it
     should have."""
-    found = [node for node in body.nodes if node.op in ("stablehlo.reduce_window", "stablehlo.convolution", "stablehlo.reduce")]
+    found = [node for node in body.nodes if node.op in WINDOWED]
     if len(found) != 1 or found[0].op == "stablehlo.reduce":
         return None
     read = _read_pool if found[0].op == "stablehlo.reduce_window" else _read_depthwise

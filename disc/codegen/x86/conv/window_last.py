@@ -18,6 +18,7 @@ from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel
 from disc.codegen.x86.memory import Buffer, address
 from disc.codegen.x86.plans import WindowLastPlan, check
 from disc.ir.graph import Body, Node
+from disc.ir.op_table import WINDOWED
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim
 from disc.targets.target import Target
@@ -106,7 +107,7 @@ def seen(axis: WindowAxis, outputs: int) -> int:
 def read_last_window(space: IndexSpace, body: Body, target: Target, plan: WindowLastPlan | None = None) -> LastWindow | None:
     """The window of a fusion around one pool or depthwise convolution of channels-last values; None where another path must take it. plan:
     None = the one that it should have."""
-    found = [node for node in body.nodes if node.op in ("stablehlo.reduce_window", "stablehlo.convolution", "stablehlo.reduce")]
+    found = [node for node in body.nodes if node.op in WINDOWED]
     if len(found) != 1 or found[0].op == "stablehlo.reduce" or len(found[0].dims) not in (3, 4):
         return None
     node = found[0]

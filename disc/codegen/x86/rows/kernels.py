@@ -446,14 +446,13 @@ def _line_base(frame: Frame, plan: RowPlan, tile: Tile, row: _Row) -> Dim | None
 
 def _store_full(frame: Frame, plan: RowPlan, tile: Tile, rows: Sequence[_Row]) -> None:
     e = frame.emitter
-
-    def store(row: _Row) -> None:
-        for root, output in zip(frame.roots, frame.outputs, strict=True):
-            if root in plan.full_roots:
-                at = row.of(root_index(e.space, tile.index, plan.space, root))
-                e.store(output, e.space.linear(at, root.dims), e.value(root, at), result=True)
-
-    frame.b.in_turns([partial(store, row) for row in rows])
+    with frame.b.in_turns() as begin:
+        for row in rows:
+            begin()
+            for root, output in zip(frame.roots, frame.outputs, strict=True):
+                if root in plan.full_roots:
+                    at = row.of(root_index(e.space, tile.index, plan.space, root))
+                    e.store(output, e.space.linear(at, root.dims), e.value(root, at), result=True)
 
 
 def _emit_flat(frame: Frame, plan: RowPlan) -> None:

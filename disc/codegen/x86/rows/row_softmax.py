@@ -13,6 +13,7 @@ from disc.codegen.x86.math.exp_log import exponential_of_negative
 from disc.codegen.x86.math.lanes import Lanes
 from disc.ir.graph import Body, Node
 from disc.ir.op_table import IN_ORDER_VIEWS
+from disc.shapes.recursion import Recursive
 
 
 def bind_softmaxes(e: Emitter, body: Body) -> None:
@@ -49,11 +50,11 @@ def _all_users(nodes: list[Node]) -> set[Node]:
     return {user for node in nodes for user in node.uses}
 
 
-def _exponential(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> str:
-    return exponential_of_negative(Lanes(e.b, "f32"), e.value(node.operands[0], index, predicate))
+def _exponential(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> Recursive[str]:
+    return exponential_of_negative(Lanes(e.b, "f32"), (yield e.compute(node.operands[0], index, predicate)))
 
 
-def _quotient(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> str:
+def _quotient(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> Recursive[str]:
     """The exponential times the reciprocal of the sum, which is computed where the sum is."""
     m = Lanes(e.b, "f32")
     total, at = node.operands[1], index
@@ -62,5 +63,6 @@ def _quotient(e: Emitter, node: Node, index: Index, predicate: Predicate | None)
     scope, key = e.scope(at, predicate), ("reciprocal", total.id, at, predicate)
     if key not in scope.memo:
         with e.b.at(scope):
-            scope.memo[key] = m.div(m.const(1.0), e.value(total, at, predicate))
-    return m.mul(e.value(node.operands[0], index, predicate), scope.memo[key])
+            one = m.const(1.0)
+            scope.memo[key] = m.div(one, (yield e.compute(total, at, predicate)))
+    return m.mul((yield e.compute(node.operands[0], index, predicate)), scope.memo[key])
