@@ -46,8 +46,8 @@ Sizes = Sequence[Dim]
 Handed = tuple[Sequence[Value], Sequence[Dim]]
 ONE = Dim.of(1)
 
-# Function bodies of kernels: `{n}` is the number of elements of the result. Each defines what one task does.
-# mix: result[i] = salt + i + the sum over inputs j of (j + 2) * input_j[i % n_j], of those with elements.
+# mix: result[i] = salt + i + the sum over inputs j of (j + 2) * input_j[(i + 1) % n_j], of those with elements: a task reads elements of
+# other tasks. over: the same, but for input 0, of which a task reads its own element alone, so that the result may lie there.
 # count: how many elements are multiples of 3. pick: these elements, in order. total: the sum of all. put: input 1 at position input 2[0].
 
 
@@ -60,16 +60,17 @@ class Kind:
     parallel: bool
 
 
-def _mix(salt: int) -> Kind:
+def _mix(salt: int, over: bool = False) -> Kind:
     def compute(inputs: Sequence[Array], dims: tuple[int, ...]) -> Array:
         count = int(np.prod(dims, dtype=np.int64))
         result = np.arange(count, dtype=np.int64) + salt
         for number, each in enumerate(inputs):
             if each.size:
-                result = result + (number + 2) * np.resize(each.reshape(-1), count)
+                places = np.arange(count) + (0 if over and number == 0 else 1)
+                result = result + (number + 2) * each.reshape(-1)[places % each.size]
         return (result % 1_000_003).reshape(dims)
 
-    return Kind(f"mix{salt}", compute, True)
+    return Kind(f"{'over' if over else 'mix'}{salt}", compute, True)
 
 
 def _put(inputs: Sequence[Array], dims: tuple[int, ...]) -> Array:
@@ -81,6 +82,7 @@ def _put(inputs: Sequence[Array], dims: tuple[int, ...]) -> Array:
 
 
 MIXES = [_mix(salt) for salt in range(8)]
+OVERS = [_mix(salt, over=True) for salt in range(8)]
 COUNT = Kind("count", lambda inputs, dims: np.array((inputs[0] % 3 == 0).sum()).reshape(dims), False)
 PICK = Kind("pick", lambda inputs, dims: inputs[0].reshape(-1)[inputs[0].reshape(-1) % 3 == 0].reshape(dims), False)
 TOTAL = Kind("total", lambda inputs, dims: np.array(inputs[0].sum() % 1_000_003).reshape(dims), False)
@@ -131,11 +133,13 @@ class _Text:
         b = self.b
         counts = [self._count(each) for each in self.inputs]
         with b.loop("%begin", "%end", b.index(1)) as loop:
-            value = b.op(f"arith.addi {loop.index}, {b.index(int(self.kind.name.removeprefix('mix')))} : i64")
+            value = b.op(f"arith.addi {loop.index}, {b.index(int(self.kind.name[-1]))} : i64")
+            after = b.op(f"arith.addi {loop.index}, {b.index(1)} : i64")
             for number, count in enumerate(counts):
                 some = b.op(f"arith.cmpi sgt, {count}, {b.index(0)} : i64")
                 divisor = b.op(f"arith.maxsi {count}, {b.index(1)} : i64")
-                place = b.op(f"arith.remui {loop.index}, {divisor} : i64")
+                own = number == 0 and self.kind.name.startswith("over")
+                place = b.op(f"arith.remui {loop.index if own else after}, {divisor} : i64")
                 pointer = b.op(f"arith.select {some}, {self.pointers[number]}, %args : i1, !llvm.ptr")
                 read = b.op(f"arith.muli {self._load(pointer, place)}, {b.index(number + 2)} : i64")
                 value = b.op(f"arith.addi {value}, {b.op(f'arith.select {some}, {read}, {b.index(0)} : i64')} : i64")
@@ -212,7 +216,8 @@ class Writer:
         return self._steps[-1]
 
     def launch(self, kind: Kind, *inputs: Value, dims: Sequence[Dim | int] = (), over: Value | None = None) -> Value:
-        """over: the input in whose memory the result lies."""
+        """over: the input in whose memory the result lies; of a mix, the first."""
+        kind = OVERS[MIXES.index(kind)] if over is not None and kind in MIXES else kind
         result = self.value(*dims)
         name = f"{kind.name}_{len(self.kinds)}"
         names = {symbol for value in (*inputs, result) for dim in value.dims for symbol in dim.symbols()}

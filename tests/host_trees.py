@@ -253,8 +253,8 @@ class _Random:
         if not scope.own:
             return
         value = self.random.choice(scope.own)
-        others = [each for each in self._values(scope) if each not in scope.own]
         self._give_up(scope, value)
+        others = self._values(scope) if scope.values else []
         self._add(scope, self.w.launch(self.random.choice(MIXES), value, *others, dims=value.dims, over=value))
 
     def _read(self, scope: _Scope) -> None:

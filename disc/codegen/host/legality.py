@@ -72,6 +72,8 @@ class _Checker:
             inner = self._inside(step, seen, known, free)
             for operand in [*step.spoils, *sorted(inner, key=lambda each: each.name)]:
                 root = roots.get(operand, operand)
+                others = [value for value in step.reads if roots.get(value, value) == root]
+                self._require(len(others) <= 1, f"reads what it writes over, in `{step.lines()[0]}`")
                 self._require(root in free, f"writes over {operand.ref}, which is not its own, in `{step.lines()[0]}`")
                 sharing = {value for value in seen if roots.get(value, value) == root}
                 late = [value.ref for value in sharing if last.get(value, -1) > number]

@@ -60,6 +60,13 @@ def input_written_over() -> Written:
     return w.finish(w.launch(MIXES[0], x, dims=(n,), over=x))
 
 
+def read_while_it_is_written_over() -> Written:
+    w = Writer()
+    n = w.size()
+    x = w.input(n, mode=Mode.DONATED)
+    return w.finish(w.launch(MIXES[0], x, x, dims=(n,), over=x))
+
+
 def read_after_it_was_written_over() -> Written:
     w = Writer()
     n = w.size()
@@ -131,7 +138,7 @@ function picks[N4](%7: i64[N4] donated) -> %11: i64[N6], %12: i64[N4], N6 {
   launch count_2(%7) -> %8: i64[]
   read N5 = %8
   launch pick_3(%7) -> %9: i64[N5]
-  launch mix3_4(%7) -> %10: i64[N4] in %7
+  launch over3_4(%7) -> %10: i64[N4] in %7
   return %9, %10, N5
 }"""
 
@@ -142,7 +149,8 @@ REFUSED: list[tuple[Callable[[], Written], str]] = [
     (written_twice, r"writes %1: i64\[N1\] twice"),
     (bound_twice, r"binds N1 twice"),
     (input_written_over, r"writes over %1, which is not its own"),
-    (read_after_it_was_written_over, r"reads %1 after `launch mix0_0.*` wrote over it"),
+    (read_while_it_is_written_over, r"reads what it writes over"),
+    (read_after_it_was_written_over, r"reads %1 after `launch over0_0.*` wrote over it"),
     (donated_and_read_again, r"reads %2 after `call f.*` wrote over it"),
     (outer_value_written_over_in_a_loop, r"writes over %2, which is not its own"),
     (no_number, r"fills with 256"),

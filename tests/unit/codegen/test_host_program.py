@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -83,9 +84,18 @@ def test_a_state_is_kept_from_call_to_call() -> None:
 
 def test_memory_does_not_grow_with_iterations() -> None:
     """A thousand iterations of a loop whose buffers have a size of their own in each hold what one does."""
-    written = TREES["append_loop"]()
-    inputs = written.inputs((1, 1000))
-    written.run(written.inputs((1000, 1001)))
+    w = Writer()
+    n, m = w.size(), w.size()
+    x, _ = w.input(n), w.input(m)
+
+    def body(sizes: Sizes, values: Sequence[Value]) -> Handed:
+        size = n + (sizes[0] + 1) % 2
+        return [w.launch(MIXES[1], values[0], dims=(size,))], [sizes[0] + 1, size]
+
+    (result,), _ = w.loop([0, n], [x], lambda sizes: below(sizes[0], m), body, lambda sizes: [(sizes[1],)])
+    written = w.finish(result)
+    inputs = written.inputs((1000, 1000))
+    written.run(written.inputs((1000, 3)))
     held = int(written.executable.stats()["arena_bytes"])  # pyright: ignore[reportArgumentType]
     written.run(inputs)
     assert int(written.executable.stats()["arena_bytes"]) <= 2 * held  # pyright: ignore[reportArgumentType]
@@ -111,6 +121,94 @@ def test_an_input_that_is_written_to_must_be_the_memory_of_the_caller_and_of_nob
     kept = torch.zeros(5, dtype=torch.int64)
     written.executable(kept, torch.zeros(5, dtype=torch.int64))
     assert np.array_equal(kept.numpy(), both[:5])
+
+
+# --- memory that is shared only where nobody can tell -------------------------------------------------------------------
+
+
+def adding_loop(w: Writer, values: list[Value], m: Dim, *others: Value) -> tuple[Value, ...]:
+    """A loop of `m` iterations that writes over its values."""
+
+    def body(sizes: Sizes, carried: Sequence[Value]) -> Handed:
+        return [w.launch(MIXES[1], each, *others, dims=each.dims, over=each) for each in carried], [sizes[0] + 1]
+
+    return w.loop([0], values, lambda sizes: below(sizes[0], m), body)[0]
+
+
+def read_after_the_loop(w: Writer, own: Value, m: Dim) -> list[Value]:
+    return [*adding_loop(w, [own], m), own]
+
+
+def read_in_the_loop(w: Writer, own: Value, m: Dim) -> list[Value]:
+    return [*adding_loop(w, [own], m, own)]
+
+
+def carried_twice(w: Writer, own: Value, m: Dim) -> list[Value]:
+    return [*adding_loop(w, [own, own], m)]
+
+
+def written_over_after_a_loop_that_only_reads(w: Writer, own: Value, m: Dim) -> list[Value]:
+    """Without an iteration the loop's result is its initial value, which is gone by then."""
+
+    def body(sizes: Sizes, carried: Sequence[Value]) -> Handed:
+        return [w.launch(MIXES[2], carried[0], dims=own.dims)], [sizes[0] + 1]
+
+    (result,), _ = w.loop([0], [own], lambda sizes: below(sizes[0], m), body)
+    return [w.launch(MIXES[3], own, dims=own.dims, over=own), result]
+
+
+def written_over_after_a_branch_that_lends(w: Writer, own: Value, m: Dim) -> list[Value]:
+    """One branch returns the value itself, of a size that the branches return."""
+
+    def grow() -> Handed:
+        return [w.launch(MIXES[2], own, dims=(m * 2,))], [m * 2]
+
+    (result,), _ = w.branch(below(m, 2), grow, lambda: ([own], [own.dims[0]]), lambda sizes: [sizes], 1)
+    return [w.launch(MIXES[3], own, dims=own.dims, over=own), result]
+
+
+def carried_on_from_another_slot(w: Writer, own: Value, m: Dim) -> list[Value]:
+    """The next value may be the block of memory of another slot, which is freed when that goes on."""
+
+    def body(sizes: Sizes, carried: Sequence[Value]) -> Handed:
+        count, first, second = sizes
+
+        def grow() -> Handed:
+            return [w.launch(MIXES[2], carried[0], dims=(first + 1,))], [first + 1]
+
+        (value,), (size,) = w.branch(below(count, 1), grow, lambda: ([carried[1]], [second]), lambda own: [own], 1)
+        return [value, w.launch(MIXES[3], *carried, dims=(second + 2,))], [count + 1, size, second + 2]
+
+    size = own.dims[0]
+    results, _ = w.loop([0, size, size], [own, own], lambda sizes: below(sizes[0], m), body, lambda sizes: [(sizes[1],), (sizes[2],)])
+    return list(results)
+
+
+def returned_by_a_branch_alone(w: Writer, own: Value, m: Dim) -> list[Value]:
+    other = w.fill(1, *own.dims)
+    (result,), _ = w.branch(below(m, 2), lambda: ([w.fill(0, *own.dims)], []), lambda: ([own], []), lambda _: [own.dims])
+    return [w.launch(MIXES[2], result, other, dims=own.dims)]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        read_after_the_loop,
+        read_in_the_loop,
+        carried_twice,
+        written_over_after_a_loop_that_only_reads,
+        written_over_after_a_branch_that_lends,
+        carried_on_from_another_slot,
+        returned_by_a_branch_alone,
+    ],
+)
+def test_a_value_stays_as_it_is_as_long_as_somebody_reads_it(end: Callable[[Writer, Value, Dim], list[Value]]) -> None:
+    w = Writer()
+    n, m = w.size(), w.size()
+    x, _ = w.input(n), w.input(m)
+    written = w.finish(*end(w, w.launch(MIXES[0], x, dims=(n,)), m))
+    for sizes in ((5, 0), (5, 1), (7, 2), (64, 5), (0, 3)):
+        check(written, sizes)
 
 
 # --- what steps rely on is checked --------------------------------------------------------------------------------------
