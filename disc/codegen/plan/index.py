@@ -211,7 +211,7 @@ def view_index(space: IndexSpace, node: Node, index: Index) -> Index | None:
 
 def _position(space: IndexSpace, place: Place | None, size: Dim, index: Index) -> Dim:
     """Where an undecided place is, is decided without a branch: 0 where the operand's size is 1."""
-    assert place is not None and place.divisor == 1, "a view reads at a place that its index tells"
+    assert place is not None and place.divisor == 1, "a view reads at a place that its index determines"
     position = place.offset
     for dim, step in place.steps:
         position = position + index[dim] * step

@@ -103,7 +103,7 @@ def plan_rows(space: IndexSpace, body: Body, leaves: frozenset[Node], limits: Ro
 
 def _joined(plans: Sequence[RowPlan]) -> tuple[RowPlan, ...]:
     """Neighbours over the same group loops become one plan: the parts of a row are worked on together. Plans that reduce rows do not:
-    equal loops may stand for the rows of different parts."""
+    equal loops may be over the rows of different parts."""
     found: list[RowPlan] = []
     for plan in plans:
         if found and plan.group == found[-1].group and (plan.group or not any(tile.variables for tile in (*plan.tiles, *found[-1].tiles))):

@@ -1,6 +1,6 @@
 """Emits the value of any node of a fusion at any index, as a vector of lanes ("input-inline", paper §4.2).
 
-The consumer asks for a value at an index; views turn the index into that of their operand, element-wise ops ask their
+The consumer requests a value at an index; views map the index to that of their operand, element-wise ops request their
 operands at the same index, buffers are loaded, reductions open loops. Whatever depends only on outer loop variables is
 emitted in the outer scope and remembered there, so a row's mean is computed once per row without a special case.
 """
@@ -80,7 +80,7 @@ class Emitter(Lanes):
     caches: dict[Node, list[RowCache]] = field(default_factory=dict)  # one per row that is worked on at once
     fault: str | None = None  # where to report an index out of range: three i64 (flag, index, size); None = indices are clamped
     floor: Scope | None = None  # nothing is emitted further out than this, however little its index depends on
-    streams: bool = False  # results go past the caches in this version
+    streams: bool = False  # results bypass the caches in this version
     ahead: Ahead | None = None  # where the cache line lies that is to be fetched when an input is read at an offset
     fetched: set[Node] = field(default_factory=set)  # inputs of which lines were
     row_loop: bool = False  # the open lane loop passes over a whole row in order
@@ -240,7 +240,7 @@ class Emitter(Lanes):
         return all(divides(term) for term in terms_of(offset))
 
     def _fetch(self, node: Node, buffer: Buffer, offset: Dim, target: Dim | None) -> None:
-        """Prefetches what `target` stands for; an address past the end does no harm."""
+        """Prefetches the value of `target`; an address past the end does no harm."""
         variable = self.b.lane_variable(offset)
         if target is not None and variable is not None and variable.mask is None:
             prefetch(self.b, buffer, self.b.scalar(target))

@@ -1,6 +1,6 @@
-"""Lanes: loops whose variable stands for a vector of neighbouring positions, and positions as vectors.
+"""Lanes: loops whose variable represents a vector of neighboring positions, and positions as vectors.
 
-A lane variable's companion `name.base` stands for its first lane. What is left of a loop after whole vectors is masked.
+A lane variable's companion `name.base` is its first lane. What is left of a loop after whole vectors is masked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Lanes:
     """Opens lane loops in `b`, whose variables it adds to `space`.
 
     whole: a length that is known to be a multiple of the lanes in this version. on_lines: an offset that, with the open lane loop's
-    position, is a multiple of the lanes. before: of a row that is gone through along the lines of the result, its elements' distance from
+    position, is a multiple of the lanes. before: of a row that is iterated along the cache lines of the result, its elements' distance from
     the first line's start.
     """
 
@@ -46,7 +46,7 @@ class Lanes:
 
     @contextmanager
     def bind(self, name: str, ssa: str, *, lane: bool = False, mask: str | None = None, aligned: bool = False) -> Iterator[Variable]:
-        """Binds a loop variable; a lane variable gets a companion `name.base` that stands for its first lane."""
+        """Binds a loop variable; a lane variable gets a companion `name.base` for its first lane."""
         with self.b.variable(name, ssa, lane=lane, mask=mask, aligned=aligned) as variable:
             if not lane:
                 yield variable

@@ -26,7 +26,7 @@ Place = Callable[[Sequence[Dim]], Sequence[Dim]]
 @dataclass(eq=False)
 class _Reduction:
     """One reduction at one index of its kept dims: its loops (`outer` extents, then lanes over `inner`), the positions in the reduced
-    dims that these stand for, and the SSA values and types that its accumulators start from."""
+    dims that these represent, and the SSA values and types that its accumulators start from."""
 
     node: Node
     index: Index
@@ -273,7 +273,7 @@ def _unroll(e: Emitter, reductions: Sequence[_Reduction]) -> int:
 
 
 def in_turns(e: Emitter) -> int:
-    """How many vectors of dear values are computed side by side. One where results go past the caches: memory is what such kernels wait
+    """How many vectors of expensive values are computed together. One where results bypass the caches: memory is what such kernels wait
     for, and more of their stores in a row wait for each other, the more so when memory is busy (measured: 1.04 to 0.85 with two)."""
     return 1 if e.streams else e.target.thresholds.rows.turns
 
@@ -310,7 +310,7 @@ def _extreme(b: Builder, last: Node, element: str, accumulator: str, *, silent: 
     """The maximum or minimum of f32, with a NaN of either, but not of `element` where `silent`; of two zeros the accumulator, whatever
     its sign, as eager mode has it.
 
-    The instruction answers with its second operand when either is NaN, so a NaN accumulator stays. It is asked for by name because the
+    The instruction answers with its second operand when either is NaN, so a NaN accumulator stays. It is called by name because the
     compiler makes three comparisons and masks of what the words "less" and "select" say.
     """
     type_, name = b.vec("f32"), "max" if last.name == "maximum" else "min"

@@ -210,13 +210,12 @@ def _work(space: IndexSpace, body: Body, plan: RowPlan) -> int:
 
 
 def _has_version(space: IndexSpace, region: _Region, version: RowVersion, widest: int) -> bool:
-    """False where a version past the caches would not go past them. The same for every ISA level, since all of an artifact's count their
-    versions alike."""
+    """False where a version that bypasses the caches would not bypass them with vectors of the widest level: all levels have the same."""
     return not version.streams or _streams(space, region, version, widest, widest)
 
 
 def _streams(space: IndexSpace, region: _Region, version: RowVersion, lanes: int, widest: int) -> bool:
-    """Whether a version goes past the caches at this ISA level. Only whole lines do: loops over rows that begin within one begin on a line
+    """Whether a version bypasses the caches at this ISA level. Only whole lines do: loops over rows that begin within one begin on a line
     themselves, but blocks do not, nor do loops over values in scratch that cannot be shifted."""
     if not version.streams:
         return False
@@ -306,8 +305,8 @@ def chunk_of(plan: RowPlan, target: Target) -> int:
 
 
 def vectors_at_once(e: Emitter, plan: RowPlan, rows: int) -> int:
-    """How many vectors of a row share the loop over its lanes: of columns, or of values that are dear to compute. In a row kernel what is
-    dear is computed once per row, or kept from the pass that reduced it."""
+    """How many vectors of a row share the loop over its lanes: of columns, or of values that are expensive to compute. In a row kernel what
+    is expensive is computed once per row, or kept from the pass that reduced it."""
     if plan.columns:
         return plan.columns_together
     limits = e.target.thresholds.rows
@@ -434,7 +433,7 @@ def _lanes(frame: Frame, plan: RowPlan, tile: Tile, rows: Sequence[_Row], limits
 
 
 def _line_base(frame: Frame, plan: RowPlan, tile: Tile, row: _Row) -> Dim | None:
-    """Where a row of results that go past the caches begins, when that may be within a line; else None."""
+    """Where a row of results that bypass the caches begins, when that may be within a line; else None."""
     e = frame.emitter
     if not e.streams or plan.columns or not plan.group:
         return None

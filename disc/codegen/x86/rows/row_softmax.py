@@ -36,7 +36,7 @@ def bind_softmaxes(e: Emitter, body: Body) -> None:
 
 
 def _reductions(value: Node) -> list[Node]:
-    """What stands between `value` and the reduction behind it, that included: views, and the guard of a row without finite scores."""
+    """What lies between `value` and the reduction before it, that included: views, and the guard of a row without finite scores."""
     found = [value]
     while found[-1].op != "stablehlo.reduce":
         last = found[-1]
