@@ -238,7 +238,7 @@ class RuleThresholds:
     few_tasks: panels of all batches, and shared_rows: rows, up to which a tile is a task where there are more threads than panels.
     split_rows: (panels of a product whose k is split, rows up to which it is, of panels of full width). split_columns: columns of a panel,
     split_depth: rows of a panel in a part, split_cycles: cycles of a product, each at least, to be split; split_parts: parts, at most.
-    macs_per_cycle: multiply-adds of f32 by which cycles of a product are counted.
+    macs_per_cycle: multiply-adds by which cycles of a product are counted, of every target and element; the costs of kernels are, too.
     """
 
     resident_bytes: int

@@ -63,7 +63,7 @@ _RULES = RuleThresholds(
     split_depth=1024,  # measured: a single panel is 1.0 to 1.2 times as fast from there on
     split_cycles=32_000,  # derived: two threads share such a product, as the runtime starts one for each 4 us, at 4 GHz
     split_parts=16,  # chosen
-    macs_per_cycle=32,  # derived: those of AVX-512, as k is split in the same way for every level
+    macs_per_cycle=32,  # derived: f32 with AVX-512; AVX2 does half of it, bf16 twice: not measured, as it moves from where on threads join
 )
 CPU = DeviceThresholds(
     lanes=16,  # derived: AVX-512

@@ -114,7 +114,7 @@ def kernel_ops(body: Body) -> tuple[str, ...]:
 
 def product_cost(target: Target, macs: Dim) -> Dim:
     """Cycles of a task of so many multiply-adds."""
-    return macs // 32 + target.thresholds.task_cycles
+    return macs // target.thresholds.device.rules.macs_per_cycle + target.thresholds.task_cycles
 
 
 def traffic(space: IndexSpace, body: Body) -> Dim:

@@ -14,7 +14,17 @@ from disc.codegen.plan.contraction import trace_views
 from disc.codegen.plan.index import ONE, IndexSpace
 from disc.codegen.plan.kernel import Kernel, PackedWeight, Version
 from disc.codegen.x86.conv.window import POINT
-from disc.codegen.x86.conv.window_last import LastWindow, emit_blocks, may_slide_last, read_last_window, seen
+from disc.codegen.x86.conv.window_last import (
+    LastWindow,
+    distance,
+    emit_blocks,
+    may_slide_last,
+    origin,
+    read_last_window,
+    seen,
+    span,
+    store_vector,
+)
 from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_ops, rounded_up, traffic
 from disc.codegen.x86.gemm.kernels import divide, emit_panel_rows, read_product
 from disc.codegen.x86.gemm.plan import PANEL, ROWS, Gemm, micro_kernels, panels, product_plan
@@ -225,9 +235,8 @@ def _seen(frame: Frame, plan: Expansion, rows: tuple[str, str]) -> tuple[str, st
     """The source rows [start, end) that output rows = (first, count) see, and how many rows they see above these."""
     b, axis = frame.b, plan.slide.rows
     size = b.scalar(axis.size)
-    first = b.op(f"arith.subi {b.op(f'arith.muli {rows[0]}, {b.index(axis.stride)} : i64')}, {b.index(axis.low)} : i64")
-    steps = b.op(f"arith.muli {b.op(f'arith.subi {rows[1]}, {b.index(1)} : i64')}, {b.index(axis.stride)} : i64")
-    end = b.op(f"arith.addi {b.op(f'arith.addi {first}, {steps} : i64')}, {b.index(plan.span)} : i64")
+    first = origin(frame, axis, rows[0])
+    end = b.op(f"arith.addi {b.op(f'arith.addi {first}, {distance(frame, axis, rows[1])} : i64')}, {b.index(plan.span)} : i64")
     start = b.op(f"arith.minsi {b.op(f'arith.maxsi {first}, {b.index(0)} : i64')}, {size} : i64")
     start = b.op(f"arith.minsi {start}, {b.op(f'arith.maxsi {end}, {b.index(0)} : i64')} : i64")
     stop = b.op(f"arith.maxsi {b.op(f'arith.minsi {end}, {size} : i64')}, {start} : i64")
@@ -240,13 +249,12 @@ def _emit_product(frame: Frame, plan: Expansion, band: _Band, panel: str) -> Non
     width, axis = b.scalar(slide.columns.size), slide.columns
     height = b.op(f"arith.subi {band.end}, {band.start} : i64")
     after = b.op(f"arith.addi {band.above}, {height} : i64")
-    steps = b.op(f"arith.muli {b.op(f'arith.subi {band.rows[1]}, {b.index(1)} : i64')}, {b.index(slide.rows.stride)} : i64")
-    whole = b.op(f"arith.addi {steps}, {b.index(plan.span)} : i64")
+    whole = span(frame, slide.rows, band.rows[1])
     right = b.op(f"arith.addi {width}, {b.index(axis.low)} : i64")
-    _clear(frame, band, (b.index(0), band.above), (b.index(0), band.pitch))
-    _clear(frame, band, (after, whole), (b.index(0), band.pitch))
-    _clear(frame, band, (band.above, after), (b.index(0), b.index(axis.low)))
-    _clear(frame, band, (band.above, after), (right, band.pitch))
+    _clear(frame, slide, band, (b.index(0), band.above), (b.index(0), band.pitch))
+    _clear(frame, slide, band, (after, whole), (b.index(0), band.pitch))
+    _clear(frame, slide, band, (band.above, after), (b.index(0), b.index(axis.low)))
+    _clear(frame, slide, band, (band.above, after), (right, band.pitch))
     before = b.op(f"arith.muli {band.image}, {b.scalar(slide.rows.size)} : i64")
     low, high = (b.op(f"arith.muli {b.op(f'arith.addi {before}, {each} : i64')}, {width} : i64") for each in (band.start, band.end))
     column = b.op(f"arith.muli {panel}, {b.index(PANEL)} : i64")
@@ -258,7 +266,7 @@ def _emit_product(frame: Frame, plan: Expansion, band: _Band, panel: str) -> Non
         line = b.op(f"arith.extui {b.op(f'arith.divui {_narrow(frame, at)}, {_narrow(frame, width)} : i32')} : i32 to i64")
         place = b.op(f"arith.addi {b.op(f'arith.addi {at}, {origin} : i64')}, {b.op(f'arith.muli {line}, {extra} : i64')} : i64")
         channel = b.op(f"arith.subi {b.variables['gn'].ssa}, {column} : i64")
-        _store(frame, band, value, b.op(f"arith.divui {channel}, {b.index(b.lanes)} : i64"), place)
+        _store(frame, slide, band, value, b.op(f"arith.divui {channel}, {b.index(b.lanes)} : i64"), place)
 
     plan.gemm.sink = keep
     product = replace(frame, roots=plan.product.yields, outputs=())
@@ -271,23 +279,22 @@ def _narrow(frame: Frame, value: str) -> str:
     return frame.b.op(f"arith.trunci {value} : i64 to i32")
 
 
-def _store(frame: Frame, band: _Band, value: str, vector: str, place: str) -> None:
+def _store(frame: Frame, slide: LastWindow, band: _Band, value: str, vector: str, place: str) -> None:
     """Writes a vector of channels to a position of the tile."""
     b = frame.b
     offset = b.op(f"arith.muli {vector}, {band.plane} : i64")
     offset = b.op(f"arith.addi {offset}, {b.op(f'arith.muli {place}, {b.index(b.lanes)} : i64')} : i64")
-    pointer = address(b, Buffer(band.tile, (), "f32"), offset)
-    b.statement(f"llvm.store {value}, {pointer} {{alignment = 4 : i64}} : {b.vec('f32')}, !llvm.ptr")
+    store_vector(frame, slide, value, Buffer(band.tile, (), slide.element), offset)
 
 
-def _clear(frame: Frame, band: _Band, rows: tuple[str, str], columns: tuple[str, str]) -> None:
+def _clear(frame: Frame, slide: LastWindow, band: _Band, rows: tuple[str, str], columns: tuple[str, str]) -> None:
     """Zeros in rows x columns of the tile, [begin, end) each."""
     b = frame.b
     zero = b.const(0, "f32")
     with b.loop(*rows, b.index(1)) as row:
         line = b.op(f"arith.muli {row.index}, {band.pitch} : i64")
         with b.loop(*columns, b.index(1)) as column, b.loop(b.index(0), b.index(PANEL // b.lanes), b.index(1)) as vector:
-            _store(frame, band, zero, vector.index, b.op(f"arith.addi {line}, {column.index} : i64"))
+            _store(frame, slide, band, zero, vector.index, b.op(f"arith.addi {line}, {column.index} : i64"))
 
 
 def _slide(frame: Frame, plan: Expansion, band: _Band, panel: str) -> None:

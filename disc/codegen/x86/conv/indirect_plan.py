@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from disc.codegen.plan.contraction import Contraction, WindowAxis, declare, read_contraction
+from disc.codegen.plan.contraction import WindowAxis, declare, read_contraction
 from disc.codegen.plan.index import ONE, Index, IndexSpace
 from disc.codegen.plan.kernel import PackedWeight
 from disc.codegen.x86.conv.taps import ENTRY, TABLE_ROWS, Taps
@@ -258,50 +258,36 @@ def _read(space: IndexSpace, body: Body, target: Target, weights: frozenset[Node
     if kernel not in weights or len(set(kernel.uses)) != 1 or not _has_order(node):
         return None
     contraction = read_contraction(space, node)
-    if groups != 1:
-        return _read_groups(space, body, contraction, form, target, groups)
-    declare(space, contraction)
-    patches = read_patches(space, contraction)
-    if patches is None or not patches.channels.is_const or not contraction.m.is_const or not contraction.k.is_const:
+    outputs, k, images = contraction.m, contraction.k, contraction.batch  # outputs: channels of a group
+    if not outputs.is_const or not k.is_const or not outputs.const or not k.const:
+        return None
+    lanes = target.lanes if groups == 1 else group_lanes(outputs.const, target)
+    if lanes is None:
+        return None
+    if groups == 1:
+        declare(space, contraction)
+        patches, panel = read_patches(space, contraction), panel_columns(outputs.const)
+    else:  # the same rows and panels, but every vector of columns meets the channels of its own group alone
+        images, place = node.dims[0], space.variable("gg", Dim.of(groups))
+        patches = read_patches(space, contraction, space.variable("gb", images) * groups + place)
+        panel = PANEL // outputs.const * outputs.const or math.gcd(outputs.const, PANEL)
+    if patches is None or not patches.channels.is_const or (groups != 1 and patches.channel_step != ONE):
         return None
     runs = _runs(node, patches)
-    if runs is None or runs.inner % form.group or not contraction.m.const or not contraction.k.const:
+    if runs is None or runs.inner % form.group:
         return None
-    columns = contraction.m.const
-    panel = panel_columns(columns)
-    packed = PackedWeight(body.arguments.index(kernel), contraction.k.const, columns, columns, 1, 0, panel, form.group)
+    columns = outputs.const * groups
+    packed = PackedWeight(body.arguments.index(kernel), k.const, columns, columns, 1, 0, panel, form.group)
     return Indirect(
-        target, node, form, patches.leaf, patches.base, runs, columns, contraction.batch, contraction.n, contraction.result, packed,
-        target.lanes, _UNDECIDED,
+        target, node, form, patches.leaf, patches.base, runs, columns, images, contraction.n,
+        lambda image, column, position: contraction.result(image * groups, column, position), packed, lanes, _UNDECIDED,
+        outputs.const if groups != 1 else 0,
     )  # fmt: skip
 
 
 def group_lanes(outputs: int, target: Target) -> int | None:
     """How many lanes a vector of one group's `outputs` columns has; None where they are no whole vectors."""
     return next((each for each in (target.lanes, target.thresholds.indirect.group_lanes) if outputs and outputs % each == 0), None)
-
-
-def _read_groups(space: IndexSpace, body: Body, contraction: Contraction, form: Form, target: Target, groups: int) -> Indirect | None:
-    """A convolution in groups: the same rows and panels, but every vector of columns meets the channels of its own group alone."""
-    node, outputs = contraction.node, contraction.m
-    lanes = group_lanes(outputs.const, target) if outputs.is_const else None
-    if lanes is None or not contraction.k.is_const or not contraction.k.const:
-        return None
-    images, place = node.dims[0], space.variable("gg", Dim.of(groups))
-    patches = read_patches(space, contraction, space.variable("gb", images) * groups + place)
-    if patches is None or not patches.channels.is_const or patches.channel_step != ONE:
-        return None
-    runs = _runs(node, patches)
-    if runs is None or runs.inner % form.group:
-        return None
-    panel = PANEL // outputs.const * outputs.const or math.gcd(outputs.const, PANEL)
-    columns = outputs.const * groups
-    packed = PackedWeight(body.arguments.index(node.operands[1]), contraction.k.const, columns, columns, 1, 0, panel, form.group)
-    result = contraction.result
-    return Indirect(
-        target, node, form, patches.leaf, patches.base, runs, columns, images, contraction.n,
-        lambda image, column, position: result(image * groups, column, position), packed, lanes, _UNDECIDED, outputs.const,
-    )  # fmt: skip
 
 
 def _has_order(node: Node) -> bool:

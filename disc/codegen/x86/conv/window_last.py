@@ -251,14 +251,15 @@ def emit_blocks(
         b.loop(b.index(0), columns[1], b.index(width)) as column,
     ):
         for number, value in enumerate(_block(frame, window, source, row.index, column.index)):
-            _store(frame, window, value, tile, b.index(number * b.lanes))
+            store_vector(frame, window, value, tile, b.index(number * b.lanes))
         lines = b.op(f"arith.minsi {b.op(f'arith.subi {rows[1]}, {row.index} : i64')}, {b.index(height)} : i64")
         places = b.op(f"arith.minsi {b.op(f'arith.subi {columns[1]}, {column.index} : i64')}, {b.index(width)} : i64")
         top, left = b.op(f"arith.addi {rows[0]}, {row.index} : i64"), b.op(f"arith.addi {columns[0]}, {column.index} : i64")
         _epilogue(frame, window, body, tile, (top, lines), (left, places))
 
 
-def _store(frame: Frame, window: LastWindow, value: str, buffer: Buffer, offset: str) -> None:
+def store_vector(frame: Frame, window: LastWindow, value: str, buffer: Buffer, offset: str) -> None:
+    """Writes a vector of the window's channels to an element of a buffer."""
     b = frame.b
     place = address(b, buffer, offset)
     b.statement(f"llvm.store {value}, {place} {{alignment = {window.size} : i64}} : {b.vec(window.element)}, !llvm.ptr")
@@ -267,8 +268,8 @@ def _store(frame: Frame, window: LastWindow, value: str, buffer: Buffer, offset:
 def _copy(frame: Frame, window: LastWindow, rows: tuple[str, str], columns: tuple[str, str]) -> None:
     """scratch[source row][source column] of the strip: the source inside, the fill value outside."""
     b = frame.b
-    height, width = _span(frame, window.rows, rows[1]), _span(frame, window.columns, columns[1])
-    first_row, first_column = _origin(frame, window.rows, rows[0]), _origin(frame, window.columns, columns[0])
+    height, width = span(frame, window.rows, rows[1]), span(frame, window.columns, columns[1])
+    first_row, first_column = origin(frame, window.rows, rows[0]), origin(frame, window.columns, columns[0])
     scratch = Buffer(frame.scratch, (), window.element)
     zero = b.index(0)
     begin = b.op(f"arith.maxsi {b.op(f'arith.subi {zero}, {first_column} : i64')}, {zero} : i64")
@@ -284,21 +285,26 @@ def _copy(frame: Frame, window: LastWindow, rows: tuple[str, str], columns: tupl
         for low, high in ((zero, begin), (stop, width)):
             with b.loop(low, high, b.index(1)) as column:
                 place = b.op(f"arith.addi {line}, {b.op(f'arith.muli {column.index}, {b.index(b.lanes)} : i64')} : i64")
-                _store(frame, window, fill, scratch, place)
+                store_vector(frame, window, fill, scratch, place)
         with b.loop(begin, stop, b.index(1)) as column:
             place = b.op(f"arith.addi {line}, {b.op(f'arith.muli {column.index}, {b.index(b.lanes)} : i64')} : i64")
             value = _source(frame, window, at, b.op(f"arith.addi {first_column}, {column.index} : i64"))
-            _store(frame, window, value, scratch, place)
+            store_vector(frame, window, value, scratch, place)
 
 
-def _span(frame: Frame, axis: WindowAxis, outputs: str) -> str:
+def distance(frame: Frame, axis: WindowAxis, outputs: str) -> str:
+    """Source positions from what the first of so many output positions (at least 1) sees first to what the last one does."""
+    b = frame.b
+    return b.op(f"arith.muli {b.op(f'arith.subi {outputs}, {b.index(1)} : i64')}, {b.index(axis.stride)} : i64")
+
+
+def span(frame: Frame, axis: WindowAxis, outputs: str) -> str:
     """The source positions that so many output positions (at least 1) see."""
     b = frame.b
-    steps = b.op(f"arith.muli {b.op(f'arith.subi {outputs}, {b.index(1)} : i64')}, {b.index(axis.stride)} : i64")
-    return b.op(f"arith.addi {steps}, {b.index(seen(axis, 1))} : i64")
+    return b.op(f"arith.addi {distance(frame, axis, outputs)}, {b.index(seen(axis, 1))} : i64")
 
 
-def _origin(frame: Frame, axis: WindowAxis, output: str) -> str:
+def origin(frame: Frame, axis: WindowAxis, output: str) -> str:
     """The first source position that an output position sees; negative within the padding."""
     b = frame.b
     return b.op(f"arith.subi {b.op(f'arith.muli {output}, {b.index(axis.stride)} : i64')}, {b.index(axis.low)} : i64")
