@@ -14,7 +14,7 @@ from disc.frontend.emitter import Tensor, is_static
 from disc.frontend.rules import OVERRIDES
 from disc.frontend.rules.contractions import one_type
 from disc.frontend.rules.elementwise import is_zero
-from disc.frontend.torch_mlir_calls import ALL, ALL_FLOATS, FLOATS, INTEGERS, SIGNED, Cast, Form
+from disc.frontend.torch_mlir_calls import ALL, ALL_FLOATS, CARRIERS, FLOATS, INTEGERS, SIGNED, Cast, Form
 
 aten = torch.ops.aten
 Op = torch._ops.OpOverload
@@ -47,8 +47,10 @@ def _adds_something(call: Call) -> bool:
 
 
 def _converts(call: Call) -> bool:
-    """Whether it is a conversion in which no number can be lost: not of floats to integers, nor to bools."""
+    """Whether it is a conversion to a type that torch-mlir has in which no number can be lost: not of floats to integers, nor to bools."""
     source, target = call.tensor("self" if "self" in call.arguments else "a").dtype, call.dtype
+    if target in CARRIERS:
+        return False
     return source == target or target.is_floating_point or not (source.is_floating_point or target == torch.bool)
 
 
@@ -77,7 +79,7 @@ FORMS: dict[object, Form] = {
     # arithmetic
     **_computed(FLOATS, "exp exp2 expm1 log log1p log2 log10 sqrt rsqrt sin cos tan tanh sigmoid erf reciprocal", "self"),
     **_computed(FLOATS, "sinh cosh asin acos atan asinh acosh atanh", "self"),
-    **_computed(ALL, "floor ceil round", "self"),
+    **_same(Form(ALL, cast=Cast.RESULT, operands=("self",), wide=True, moves=True), *_overloads("floor ceil round")),
     **_computed(_NUMBERS, "neg", "self"),
     **_computed(FLOATS | SIGNED, "abs", "self"),
     **_same(Form(_NUMBERS), aten.relu.default),
@@ -109,7 +111,8 @@ FORMS: dict[object, Form] = {
     **_same(Form(_BOOL, cast=Cast.RESULT, operands=("self", "other")), *_overloads("logical_and logical_or logical_xor")),
     **_same(Form(_BOOL, cast=Cast.RESULT, operands=("self",)), aten.logical_not.default),
     **_same(
-        Form(ALL, aten.where.self, Cast.RESULT, ("self", "other")), *_overloads("where", "self", "ScalarSelf", "ScalarOther", "Scalar")
+        Form(ALL, aten.where.self, Cast.RESULT, ("self", "other"), moves=True),
+        *_overloads("where", "self", "ScalarSelf", "ScalarOther", "Scalar"),
     ),
     **_same(Form(ALL, aten.masked_fill.Tensor, Cast.RESULT, ("self", "value")), *_overloads("masked_fill", "Tensor", "Scalar")),
     **_same(Form(), aten.isnan.default),
@@ -121,12 +124,12 @@ FORMS: dict[object, Form] = {
     **_same(Form(ALL_FLOATS | INTEGERS, cast=Cast.RESULT, operands=("self",)), aten.prod.default, aten.prod.dim_int),
     # conversions, views, copies
     **_same(Form(accepts=_converts), aten._to_copy.default, torch.ops.prims.convert_element_type.default),
-    **_same(Form(), *_overloads("clone alias detach lift_fresh_copy contiguous unsqueeze permute t expand flip")),
-    **_same(Form(accepts=_has_dims), aten.transpose.int),
+    **_same(Form(moves=True), *_overloads("clone alias detach lift_fresh_copy contiguous unsqueeze permute t expand flip")),
+    **_same(Form(accepts=_has_dims, moves=True), aten.transpose.int),
     **_same(Form(), *_overloads("zeros_like ones_like")),
     **_same(Form(ALL - {torch.uint8}), aten.full_like.default),
     **_same(Form(cast=Cast.RESULT, operands=("src",)), aten.copy.default),
-    **_same(Form(cast=Cast.RESULT, operands=("tensors",)), aten.cat.default),
+    **_same(Form(cast=Cast.RESULT, operands=("tensors",), moves=True), aten.cat.default),
     # matrix products, tables
     **_same(Form(ALL_FLOATS | INTEGERS, accepts=_of_one_type), *_overloads("mm bmm mv dot matmul")),
     **_same(Form(ALL_FLOATS | INTEGERS, accepts=_of_one_type), aten.linear.default),

@@ -155,6 +155,16 @@ def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
     return torch.clamp(x, min_val, max_val) if x.is_floating_point() else torch.clamp(x, int(min_val), int(max_val))
 
 
+def round_decimals(x: Tensor, *, decimals: int = 0) -> Tensor:
+    """Eager's own steps, with a power that is infinite where its type does not hold it. (PyTorch's decomposition multiplies by the inverse,
+    and computes the power as an integer of any length.)"""
+    values = wide(x)
+    exponent = abs(decimals)
+    factor = values.new_full([], 10.0**exponent if exponent <= math.log10(torch.finfo(values.dtype).max) else math.inf)
+    rounded = torch.round(values * factor) / factor if decimals > 0 else torch.round(values / factor) * factor
+    return rounded.to(x.dtype)
+
+
 def addbmm(x: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     product = torch.bmm(left, right).sum(0) * alpha
     return product if beta == 0 else product + x * beta  # what is multiplied by 0 may be infinite
@@ -262,6 +272,7 @@ OURS: dict[torch._ops.OperatorBase, Decomposition] = {
     aten.elu.default: elu,
     aten.hardtanh.default: hardtanh,
     aten.addbmm.default: addbmm,
+    aten.round.decimals: round_decimals,
     aten.var.correction: var,
     aten.var_mean.correction: var_mean,
     aten.scaled_dot_product_attention.default: attention,

@@ -36,6 +36,8 @@ INTEGERS = SIGNED | {torch.uint8}
 ALL_FLOATS = FLOATS | set(REDUCED_PRECISION)
 ALL = ALL_FLOATS | INTEGERS | {torch.bool}
 SWAPPED = {"self": "other", "other": "self"}
+# torch-mlir has no such types: what only moves such numbers, or rounds them, is done in one that holds them all.
+CARRIERS = {torch.uint16: torch.int32, torch.uint32: torch.int64}
 # Parameters that say where values lie, or how gradients are made, not what the values are.
 SILENT = ("memory_format", "layout", "device", "pin_memory", "padding_idx", "scale_grad_by_freq", "sparse")
 
@@ -47,6 +49,7 @@ class Form:
     dtypes: what the first operand may be, once it is converted. op: the overload that torch-mlir gets in the place of the call's own (None:
     that one), with parameters of the same names. operands: the parameters that are converted, numbers among them. wide: 16-bit floats are
     computed in f32. accepts: what else a call must be. swapped: `self` of the call is `other` of `op`, and the other way around.
+    moves: numbers of the result are among those of the operands.
     """
 
     dtypes: frozenset[torch.dtype] = ALL
@@ -56,6 +59,7 @@ class Form:
     wide: bool = False
     accepts: Callable[[Call], bool] | None = None
     swapped: bool = False
+    moves: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ def plan(call: Call, form: Form) -> Plan | None:
 
     op = form.op or call.op
     arguments = tuple([
-        each.fixed or _described(call.arguments.get(each.name, each.default), dtype if each.cast else None, taken)
+        each.fixed or _described(call.arguments.get(each.name, each.default), dtype if each.cast else None, taken, form.moves)
         for each in _parameters(op, form)
     ])  # fmt: skip
     if taken and _type_of(*taken[0]) not in (None, *form.dtypes):
@@ -107,16 +111,18 @@ def plan(call: Call, form: Form) -> Plan | None:
     return Plan(Kind(op, arguments, results, isinstance(call.node.meta["val"], list | tuple)), tuple(taken), shapes)
 
 
-def _described(value: object, to: torch.dtype | None, taken: list[tuple[Operand, torch.dtype | None]]) -> Argument:
-    """The argument as a kind knows it; what becomes an operand is added to `taken`, with the type to convert to."""
+def _described(value: object, to: torch.dtype | None, taken: list[tuple[Operand, torch.dtype | None]], carried: bool) -> Argument:
+    """The argument as a kind knows it; what becomes an operand is added to `taken`, with the type to convert to. carried: in place of a
+    type that torch-mlir has not, in one of CARRIERS."""
     if isinstance(value, Tensor):
+        to = CARRIERS.get(value.dtype) if carried and to is None else to
         taken.append((value, to))
         return TensorKind(value.dtype if to is None else to, pattern(value.shape))
     if isinstance(value, sympy.Expr) or (to is not None and isinstance(value, bool | int | float)):
         taken.append((value, to))
         return SizeKind() if to is None else TensorKind(to, ())
     if isinstance(value, list | tuple):
-        return tuple([_described(part, to, taken) for part in value])
+        return tuple([_described(part, to, taken, carried) for part in value])
     return literal(value)
 
 
@@ -144,7 +150,9 @@ def _common(call: Call, form: Form) -> torch.dtype | None:
 
 
 def _widened(dtype: torch.dtype, form: Form) -> torch.dtype:
-    return torch.float32 if form.wide and dtype in REDUCED_PRECISION else dtype
+    if form.wide and dtype in REDUCED_PRECISION:
+        return torch.float32
+    return CARRIERS.get(dtype, dtype) if form.moves else dtype
 
 
 def pattern(shape: Shape) -> tuple[int | None, ...]:

@@ -5,7 +5,7 @@ All calls are lowered in one graph, which is interpreted at sizes of 0, 1 and mo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 import pytest
@@ -14,7 +14,7 @@ import torch
 from disc.frontend.allow_list import FORMS
 from disc.frontend.emitter import RuleError
 from disc.frontend.lowering import lower_graph, planned_call
-from disc.frontend.torch_mlir_calls import ALL
+from disc.frontend.torch_mlir_calls import ALL, CARRIERS
 from tests.diff.single_calls import (
     SIZES,
     CallGraph,
@@ -38,6 +38,7 @@ from tests.diff.single_calls import (
 aten = torch.ops.aten
 FIRST = (3, -2, 2.5)  # numbers beside a tensor
 ZEROS_WITHOUT_SIGN = (aten.relu.default,)  # the larger of -0.0 and 0.0 is either
+REFUSED_WITHOUT_DIMS = (aten.prod.dim_int,)  # by name: torch-mlir has no lowering, and there is no override
 CONVERSIONS = (aten._to_copy.default, torch.ops.prims.convert_element_type.default)
 
 
@@ -170,17 +171,52 @@ def _products(op: torch._ops.OpOverload, kind: str, dtype: torch.dtype) -> Itera
         yield call(op, x, weight, None, [1, 1, 1], [1, 1, 1], [1, 1, 1], False, [0, 0, 0], 1)
 
 
-@pytest.mark.parametrize("dtype", sorted(ALL, key=str), ids=str)
+@pytest.mark.parametrize("dtype", sorted({*ALL, *CARRIERS}, key=str), ids=str)
 def test_forms_agree_with_eager(dtype: torch.dtype) -> None:
     graph = CallGraph()
     for op in FORMS:
         for each in calls_of(op, dtype):  # pyright: ignore[reportArgumentType]
             if graph.add(each) and not _goes_through(graph, each):
                 graph.remove(each)
+    assert_equal(graph, SIZES)
+    assert len(graph.nodes) > (20 if dtype in CARRIERS else 50)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.int8, torch.bool, torch.uint16], ids=str)
+def test_tensors_without_dims(dtype: torch.dtype) -> None:
+    """Every form, with tensors of rank 0 for all of its operands, gives eager's answer, and ends no process."""
+    graph, refused = CallGraph(), 0
+    for op in FORMS:
+        each = SingleCall(op, tuple(_without_dims(op, dtype)))  # pyright: ignore[reportArgumentType]
+        if op in REFUSED_WITHOUT_DIMS or not graph.add(each):
+            refused += 1
+        elif not _goes_through(graph, each):
+            graph.remove(each)
+    assert_equal(graph, SIZES[:1])
+    assert len(graph.nodes) + refused > 25 and len(graph.nodes) > 15
+
+
+def _without_dims(op: torch._ops.OpOverload, dtype: torch.dtype) -> Iterator[object]:
+    """A tensor of rank 0, or the smallest number of what else the op requires."""
+    for argument in op._schema.arguments:
+        kind = str(argument.type)
+        if kind == "Tensor" or (kind == "Optional[Tensor]" and argument.name == "bias"):
+            yield In("", torch.bool if argument.name in ("condition", "mask") else dtype, positive)
+        elif kind == "List[Tensor]":
+            yield [In("", dtype), In("", dtype)]
+        elif argument.kwarg_only or argument.has_default_value():
+            return
+        else:
+            smallest = {"int": dtype if argument.name == "dtype" else 0, "number": 2, "bool": False}
+            yield smallest.get(kind, [])
+
+
+def assert_equal(graph: CallGraph, every: Sequence[Mapping[str, int]]) -> None:
+    """All calls of the graph give what eager gives, at each of these sizes."""
     lowered = lower_graph(graph.source(), front_context())
     named(lowered.module, lowered.weights)
     wrong: list[str] = []
-    for sizes in SIZES:
+    for sizes in every:
         tensors = graph.draw(sizes)
         results = iter(interpreted(lowered.module, lowered.weights, tensors))
         for each, (_, parts) in graph.nodes.items():
@@ -190,7 +226,6 @@ def test_forms_agree_with_eager(dtype: torch.dtype) -> None:
             found = [difference(*pair, zeros) for pair in zip(ours, theirs, strict=True)] if theirs is not None else []
             wrong += [f"{each} at {sizes}: {text}" for text in found if text]
     assert not wrong, "\n".join(wrong)
-    assert len(graph.nodes) > 50
 
 
 def _goes_through(graph: CallGraph, each: SingleCall) -> bool:
