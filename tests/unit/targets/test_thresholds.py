@@ -52,6 +52,7 @@ ALLOWED = {
     "codegen/x86/gemm/split_k.py:MULTIPLE": LAYOUT,
     "codegen/x86/rows/kernels.py:MOST_PARTS": LEGAL,
     "codegen/x86/rows/kernels.py:MOST_TOGETHER": LEGAL,
+    "passes/fusion/clusters.py:MOST_RESHAPES": SEARCH,
     "passes/graph/convert_dots.py:ConvertDots.least": VALUES,
     "passes/graph/fold_constants.py:FoldConstants.growth": "size of the artifact",
     "passes/graph/fold_constants.py:FoldConstants.small": "size of the program text",
