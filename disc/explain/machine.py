@@ -10,7 +10,7 @@ from disc.ral import _ral
 
 
 @dataclass(frozen=True)
-class Limits:
+class MachineLimits:
     """gflops: f32 multiply-adds counted as two, 1e9 per second; gbytes: bytes read and written, 1e9 per second; source: how measured."""
 
     gflops: float
@@ -23,11 +23,11 @@ class Limits:
 
 
 @functools.cache
-def machine_limits(threads: int) -> Limits:
+def machine_limits(threads: int) -> MachineLimits:
     """Measures both limits on this many threads at once, in about 0.3 s."""
     with ThreadPoolExecutor(threads) as pool:
         measured = list(pool.map(lambda _: _ral.measure_limits(), range(threads)))
     flops, moved = (sum(each) for each in zip(*measured, strict=True))
     many = f"{threads} thread{'' if threads == 1 else 's'}"
     source = f"f32 multiply-adds in registers, and a copy outside the caches (caches are faster), on {many}"
-    return Limits(flops * 1e-9, moved * 1e-9, source)
+    return MachineLimits(flops * 1e-9, moved * 1e-9, source)

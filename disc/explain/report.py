@@ -12,7 +12,7 @@ from typing import cast
 from disc.artifact.bounds import EXPLAINED
 from disc.artifact.manifest import Manifest
 from disc.errors import ArtifactError, printable
-from disc.explain.machine import Limits, machine_limits
+from disc.explain.machine import MachineLimits, machine_limits
 from disc.explain.page import page
 from disc.explain.text import text_lines
 from disc.ral.executable import Executable
@@ -116,7 +116,7 @@ class Explanation:
     kernels: tuple[KernelReport, ...]
     seconds: float | None
     copied_inputs: int
-    limits: Limits | None
+    limits: MachineLimits | None
 
     def __str__(self) -> str:
         return "\n".join(map(printable, text_lines(self)))
@@ -176,7 +176,7 @@ def _explanation(
     counters: Mapping[str, int],
     times: Sequence[tuple[int, float | None]],
     sizes: Mapping[str, int],
-    limits: Limits | None,
+    limits: MachineLimits | None,
 ) -> Explanation:
     manifest = executable.manifest
     total = sum(seconds or 0.0 for _, seconds in times) if limits is not None else None
@@ -239,7 +239,7 @@ def _kernel(
     counters: Sequence[int],
     times: Sequence[tuple[int, float | None]],
     sizes: Mapping[str, int],
-    limits: Limits | None,
+    limits: MachineLimits | None,
     total: float | None,
 ) -> KernelReport:
     """All launches of one kernel; each of their records describes the kernel."""
@@ -292,7 +292,7 @@ def _texts(record: Record, key: str) -> tuple[str, ...]:
     return tuple(str(each) for each in cast("list[object]", record.get(key, [])))
 
 
-def _measured(launches: Sequence[LaunchReport], sizes: Mapping[str, int], limits: Limits, total: float) -> Measured:
+def _measured(launches: Sequence[LaunchReport], sizes: Mapping[str, int], limits: MachineLimits, total: float) -> Measured:
     seconds = sum(launch.seconds or 0.0 for launch in launches)
     share = seconds / total if total else 0.0
     counts = [(launch.runs, launch.flops, launch.bytes) for launch in launches]

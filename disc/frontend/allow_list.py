@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 from disc.frontend.call import Call
-from disc.frontend.emitter import Tensor, is_static
+from disc.frontend.op_builder import Tensor, is_static
 from disc.frontend.rules import OVERRIDES
 from disc.frontend.rules.contractions import one_type
 from disc.frontend.rules.elementwise import is_zero

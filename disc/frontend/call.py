@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import fx
 
-from disc.frontend.emitter import RuleError, Tensor
+from disc.frontend.op_builder import RuleError, Tensor
 from disc.frontend.symbols import Shape, Size, to_shape, to_size
 
 TAKES_NOTHING = "disc_takes_nothing"  # metadata of nodes in the decomposition of an op that takes dims of size 0

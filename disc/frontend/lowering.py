@@ -23,10 +23,10 @@ from disc.errors import CompilerBug, UnsupportedOp, UnsupportedOpError, warn
 from disc.frontend.allow_list import FORMS
 from disc.frontend.call import Call
 from disc.frontend.decisions import Found, Settled, asserted, guarded_facts, settle
-from disc.frontend.emitter import MLIR_TYPES, NO_RULE, Emitter, RuleError, Tensor, check_kind, element_type, is_static, tensor_type
 from disc.frontend.examples import weight_problem
 from disc.frontend.imported import Constant
 from disc.frontend.locations import line_text, location
+from disc.frontend.op_builder import MLIR_TYPES, NO_RULE, OpBuilder, RuleError, Tensor, check_kind, element_type, is_static, tensor_type
 from disc.frontend.rules import OVERRIDES
 from disc.frontend.symbol_names import explained, symbol_places
 from disc.frontend.symbols import (
@@ -192,7 +192,7 @@ class _Lowering:
 
     # --- the function and its sizes -----------------------------------------------------------------------------------------
 
-    def _create_function(self) -> tuple[ir.Operation, ir.Block, Emitter, ir.Operation]:
+    def _create_function(self) -> tuple[ir.Operation, ir.Block, OpBuilder, ir.Operation]:
         types, attributes, taken = [], [], []
         for argument in self.source.inputs:
             if argument.node in self.refused:
@@ -222,7 +222,7 @@ class _Lowering:
             meta = argument.node.meta["val"]
             if isinstance(meta, torch.Tensor):
                 self.values[argument.node] = Tensor(value, to_shape(meta.shape), meta.dtype)
-        return function, block, Emitter(arithmetic, self.weights, self.ranges), anchor
+        return function, block, OpBuilder(arithmetic, self.weights, self.ranges), anchor
 
     def _argument(self, argument: GraphInput) -> tuple[ir.Type, dict[str, ir.Attribute]]:
         value = argument.node.meta["val"]
@@ -274,7 +274,7 @@ class _Lowering:
         sizes = (size for argument in self.source.inputs for size in _sizes_of(argument.node.meta["val"]))
         return {str(symbol) for size in sizes for symbol in sympy.sympify(size).free_symbols}
 
-    def _settled(self, emitter: Emitter) -> Settled:
+    def _settled(self, emitter: OpBuilder) -> Settled:
         """All that was decided about the sizes: by PyTorch, by asserts of the graph, by the rules of its ops."""
         environment = shape_environment(argument.node.meta["val"] for argument in self.source.inputs)
         replacements, known = environment.replacements if environment is not None else {}, self._used_symbols()
@@ -312,7 +312,7 @@ class _Lowering:
     def _used_weights(self) -> list[fx.Node]:
         return [node for node in self.source.weights if node.users]
 
-    def _emit_weight(self, emitter: Emitter, node: fx.Node) -> None:
+    def _emit_weight(self, emitter: OpBuilder, node: fx.Node) -> None:
         name, data = self.source.weights[node]
         try:
             self.values[node] = emitter.weight(name, to_weight(data), tuple(data.shape), data.dtype)
@@ -322,7 +322,7 @@ class _Lowering:
 
     # --- ops ----------------------------------------------------------------------------------------------------------------
 
-    def _emit_node(self, emitter: Emitter, node: fx.Node) -> None:
+    def _emit_node(self, emitter: OpBuilder, node: fx.Node) -> None:
         meta = node.meta.get("val")
         name = str(node.target)
         if name.startswith(DROPPED) or (meta is not None and not isinstance(meta, torch.Tensor | list | tuple)):
@@ -358,7 +358,7 @@ class _Lowering:
                 check_kind(tensor)
         self.checked.add(node)
 
-    def _apply(self, emitter: Emitter, node: fx.Node) -> Tensor | tuple[Tensor, ...]:
+    def _apply(self, emitter: OpBuilder, node: fx.Node) -> Tensor | tuple[Tensor, ...]:
         if str(node.target).startswith(DATA_DEPENDENT):
             raise RuleError("the size of its result depends on data")
         if isinstance(node.meta["val"], torch.Tensor) and 0 in (shape := to_shape(node.meta["val"].shape)):
@@ -377,7 +377,7 @@ class _Lowering:
             return tuple(self._checked(emitter, node, part, wanted) for part, wanted in zip(result, meta, strict=False))
         return self._checked(emitter, node, result, meta)
 
-    def _checked(self, emitter: Emitter, node: fx.Node, result: Tensor, meta: torch.Tensor) -> Tensor:
+    def _checked(self, emitter: OpBuilder, node: fx.Node, result: Tensor, meta: torch.Tensor) -> Tensor:
         """The result under the shape that PyTorch computed; a static size known on either side is kept."""
         if result.dtype != meta.dtype or result.rank != meta.dim():
             raise CompilerBug(f"frontend: the rule of {node.target} gives {result.value.type}, PyTorch {meta.dtype} {tuple(meta.shape)}")
@@ -433,7 +433,7 @@ class _Lowering:
             return self.values[argument]
         return _constant_or_size(argument.meta.get("val"), argument)
 
-    def _emit_return(self, emitter: Emitter, function: ir.Operation) -> tuple[list[str], dict[int, Constant]]:
+    def _emit_return(self, emitter: OpBuilder, function: ir.Operation) -> tuple[list[str], dict[int, Constant]]:
         names, constants, operands = [], {}, []
         for position, (name, output) in enumerate(self.source.outputs):
             if not isinstance(output, fx.Node):

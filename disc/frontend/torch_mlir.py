@@ -22,7 +22,7 @@ from torch_mlir import ir
 from torch_mlir.extras.fx_importer import FxImporter
 from torch_mlir.passmanager import PassManager
 
-from disc.frontend.emitter import NO_RULE, RuleError
+from disc.frontend.op_builder import NO_RULE, RuleError
 from disc.ir.stages import NAMED_OPS
 
 # torch dialect → StableHLO that keeps chlo.broadcast_*, so that a broadcast goes exactly when its dims are proved equal.

@@ -16,7 +16,7 @@ import torch
 from torch_mlir import ir
 
 from disc.frontend.call import Call
-from disc.frontend.emitter import REDUCED_PRECISION, Emitter, Tensor
+from disc.frontend.op_builder import REDUCED_PRECISION, OpBuilder, Tensor
 from disc.frontend.rules.elementwise import Operand, as_tensor, operand, promoted
 from disc.frontend.symbols import Shape, to_shape, to_size
 from disc.frontend.torch_mlir import Argument, Kind, Literal, Lowerings, SizeKind, TensorKind, literal
@@ -130,7 +130,7 @@ def _type_of(value: Operand, to: torch.dtype | None) -> torch.dtype | None:
     return value.dtype if to is None and isinstance(value, Tensor) else to
 
 
-def emit(e: Emitter, lowerings: Lowerings, call: Call, planned: Plan) -> Tensor | tuple[Tensor, ...]:
+def emit(e: OpBuilder, lowerings: Lowerings, call: Call, planned: Plan) -> Tensor | tuple[Tensor, ...]:
     """Raises: RuleError where torch-mlir has no lowering after all."""
     lowered = lowerings[planned.kind]
     values = lowered.clone([_operand(e, value, dtype) for value, dtype in planned.operands])
@@ -159,7 +159,7 @@ def pattern(shape: Shape) -> tuple[int | None, ...]:
     return tuple(size if isinstance(size, int) else None for size in shape)
 
 
-def _operand(e: Emitter, value: Operand, dtype: torch.dtype | None) -> ir.Value:
+def _operand(e: OpBuilder, value: Operand, dtype: torch.dtype | None) -> ir.Value:
     if dtype is not None:
         return as_tensor(e, value, dtype).value
     return value.value if isinstance(value, Tensor) else e.integer(to_size(value))

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from disc.frontend.allow_list import FORMS
-from disc.frontend.emitter import RuleError
 from disc.frontend.lowering import lower_graph, planned_call
+from disc.frontend.op_builder import RuleError
 from disc.frontend.torch_mlir_calls import ALL, CARRIERS
 from tests.diff.single_calls import (
     SIZES,

@@ -9,7 +9,7 @@ import torch
 from torch_mlir import ir
 
 from disc.frontend.call import Call
-from disc.frontend.emitter import Emitter, RuleError, Tensor, integers
+from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, integers
 from disc.frontend.rules.elementwise import as_tensor
 from disc.frontend.rules.overrides import Fault, Override, overrides
 from disc.frontend.symbols import Size
@@ -17,7 +17,7 @@ from disc.frontend.symbols import Size
 aten = torch.ops.aten
 
 
-def dot(e: Emitter, a: Tensor, b: Tensor, contract: tuple[int, int], batch: int = 0) -> Tensor:
+def dot(e: OpBuilder, a: Tensor, b: Tensor, contract: tuple[int, int], batch: int = 0) -> Tensor:
     """`dot_general` over one dim of each; the first `batch` dims of both are batch dims."""
     shape = tuple(a.shape[:batch]) + tuple(size for i, size in enumerate(a.shape) if i >= batch and i != contract[0])
     shape += tuple(size for i, size in enumerate(b.shape) if i >= batch and i != contract[1])
@@ -35,7 +35,7 @@ def one_type(*operands: Tensor | None) -> None:
         raise RuleError(f"operands of different types ({', '.join(types)}); PyTorch refuses them too")
 
 
-def add_product(e: Emitter, call: Call, a: Tensor, b: Tensor) -> Tensor:
+def add_product(e: OpBuilder, call: Call, a: Tensor, b: Tensor) -> Tensor:
     """beta * self + alpha * a b, of matrices or of batches of them."""
     one_type(call.tensor("self"), a, b)
     product = dot(e, a, b, (a.rank - 1, b.rank - 2), batch=a.rank - 2)
@@ -50,11 +50,11 @@ def add_product(e: Emitter, call: Call, a: Tensor, b: Tensor) -> Tensor:
     return e.binary("add", product, addend)
 
 
-def addmm(e: Emitter, call: Call) -> Tensor:
+def addmm(e: OpBuilder, call: Call) -> Tensor:
     return add_product(e, call, call.tensor("mat1"), call.tensor("mat2"))
 
 
-def baddbmm(e: Emitter, call: Call) -> Tensor:
+def baddbmm(e: OpBuilder, call: Call) -> Tensor:
     return add_product(e, call, call.tensor("batch1"), call.tensor("batch2"))
 
 
@@ -63,7 +63,7 @@ def repeated(values: Sequence[int], count: int) -> list[int]:
 
 
 def convolve(
-    e: Emitter, x: Tensor, weight: Tensor, shape: tuple[Size, ...], padding: Sequence[tuple[int, int]], *,
+    e: OpBuilder, x: Tensor, weight: Tensor, shape: tuple[Size, ...], padding: Sequence[tuple[int, int]], *,
     stride: Sequence[int], lhs_dilation: Sequence[int], rhs_dilation: Sequence[int], groups: int,
 ) -> Tensor:  # fmt: skip
     """weight: [out, in / groups, *k]."""
@@ -79,7 +79,7 @@ def convolve(
     )  # fmt: skip
 
 
-def transposed_weight(e: Emitter, weight: Tensor, groups: int) -> Tensor:
+def transposed_weight(e: OpBuilder, weight: Tensor, groups: int) -> Tensor:
     """[in, out / groups, *k] of a transposed convolution → [out, in / groups, *k], flipped in space."""
     space = list(range(2, weight.rank))
     into, out = weight.shape[0], weight.shape[1]
@@ -92,7 +92,7 @@ def transposed_weight(e: Emitter, weight: Tensor, groups: int) -> Tensor:
     return e.op("stablehlo.reverse", [flat.value], flat.shape, flat.dtype, dimensions=integers(space))
 
 
-def convolution(e: Emitter, call: Call) -> Tensor:
+def convolution(e: OpBuilder, call: Call) -> Tensor:
     """A transposed one, or one by a weight of dynamic sizes."""
     x, weight, bias = call.tensor("input"), call.tensor("weight"), call.optional_tensor("bias")
     one_type(x, weight, bias)

@@ -9,12 +9,12 @@ import sympy
 import torch
 
 from disc.frontend.call import Call
-from disc.frontend.emitter import NO_RULE, Emitter, RuleError, Tensor
+from disc.frontend.op_builder import NO_RULE, OpBuilder, RuleError, Tensor
 from disc.frontend.rules.overrides import Fault, Override, overrides
 from disc.frontend.symbols import to_size
 
 Operand = Tensor | bool | int | float | sympy.Expr
-Rule = Callable[[Emitter, Call], Tensor]
+Rule = Callable[[OpBuilder, Call], Tensor]
 REFUSED, WRONG, CRASH, WORSE = Fault.REFUSED, Fault.WRONG, Fault.CRASH, Fault.WORSE
 
 aten = torch.ops.aten
@@ -39,7 +39,7 @@ def operand(call: Call, name: str) -> Operand:
     raise RuleError(f"argument {name} is neither a tensor nor a number")
 
 
-def as_tensor(e: Emitter, value: Operand, dtype: torch.dtype) -> Tensor:
+def as_tensor(e: OpBuilder, value: Operand, dtype: torch.dtype) -> Tensor:
     if isinstance(value, Tensor):
         return e.convert(value, dtype)
     if isinstance(value, sympy.Expr):
@@ -60,11 +60,11 @@ def promoted(*values: Operand) -> torch.dtype:
     return result
 
 
-def operands(e: Emitter, call: Call, dtype: torch.dtype, names: tuple[str, str] = ("self", "other")) -> tuple[Tensor, Tensor]:
+def operands(e: OpBuilder, call: Call, dtype: torch.dtype, names: tuple[str, str] = ("self", "other")) -> tuple[Tensor, Tensor]:
     return as_tensor(e, operand(call, names[0]), dtype), as_tensor(e, operand(call, names[1]), dtype)
 
 
-def computed(e: Emitter, call: Call, body: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def computed(e: OpBuilder, call: Call, body: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """`body` on the promoted operands, in f32 for reduced precision, converted to the result's type."""
     dtype = call.dtype
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
@@ -72,19 +72,19 @@ def computed(e: Emitter, call: Call, body: Callable[[Tensor, Tensor], Tensor]) -
 
 
 def unary_rule(name: str) -> Rule:
-    def rule(e: Emitter, call: Call) -> Tensor:
+    def rule(e: OpBuilder, call: Call) -> Tensor:
         return e.math(e.convert(call.tensor("self"), call.dtype), lambda y: e.unary(UNARY[name], y))
 
     return rule
 
 
-def magnitude(e: Emitter, call: Call) -> Tensor:
+def magnitude(e: OpBuilder, call: Call) -> Tensor:
     """Of numbers without a sign, which StableHLO's op does not take: themselves."""
     return call.tensor("self")
 
 
 def shift_rule(name: str) -> Rule:
-    def rule(e: Emitter, call: Call) -> Tensor:
+    def rule(e: OpBuilder, call: Call) -> Tensor:
         op = SHIFTS[name]
         if call.dtype.is_floating_point:
             raise RuleError("floating-point numbers have no bitwise ops")
@@ -95,7 +95,7 @@ def shift_rule(name: str) -> Rule:
     return rule
 
 
-def fmod(e: Emitter, call: Call) -> Tensor:
+def fmod(e: OpBuilder, call: Call) -> Tensor:
     return computed(e, call, lambda a, b: e.binary("remainder", a, b))
 
 
@@ -104,14 +104,14 @@ def is_zero(value: object) -> bool:
     return isinstance(value, int | float) and value == 0
 
 
-def unchanged(e: Emitter, call: Call) -> Tensor:
+def unchanged(e: OpBuilder, call: Call) -> Tensor:
     """Plus the number 0."""
     if not is_zero(call.raw("other")):
         raise RuleError(NO_RULE)
     return e.convert(call.tensor("self"), call.dtype)
 
 
-def div(e: Emitter, call: Call) -> Tensor:
+def div(e: OpBuilder, call: Call) -> Tensor:
     mode = call.text("rounding_mode")
     if mode == "floor":
         return floor_divide(e, call)
@@ -125,11 +125,11 @@ def div(e: Emitter, call: Call) -> Tensor:
     return computed(e, call, body)
 
 
-def truncated(e: Emitter, x: Tensor) -> Tensor:
+def truncated(e: OpBuilder, x: Tensor) -> Tensor:
     return e.select(e.compare("lt", x, e.scalar(0.0, x.dtype)), e.unary("ceil", x), e.unary("floor", x))
 
 
-def floor_divide(e: Emitter, call: Call) -> Tensor:
+def floor_divide(e: OpBuilder, call: Call) -> Tensor:
     def body(a: Tensor, b: Tensor) -> Tensor:
         quotient = e.binary("divide", a, b)
         if quotient.dtype.is_floating_point:
@@ -143,14 +143,14 @@ def floor_divide(e: Emitter, call: Call) -> Tensor:
     return computed(e, call, body)
 
 
-def _is_beyond(e: Emitter, rest: Tensor, b: Tensor) -> Tensor:
+def _is_beyond(e: OpBuilder, rest: Tensor, b: Tensor) -> Tensor:
     """Whether a remainder is left whose sign is not that of the divisor."""
     zero = e.scalar(0, b.dtype)
     differ = e.compare("ne", e.compare("lt", rest, zero), e.compare("lt", b, zero))
     return e.binary("and", differ, e.compare("ne", rest, zero))
 
 
-def _floor_of_quotient(e: Emitter, a: Tensor, b: Tensor, quotient: Tensor) -> Tensor:
+def _floor_of_quotient(e: OpBuilder, a: Tensor, b: Tensor, quotient: Tensor) -> Tensor:
     """As Python divides floats: 1 // 0.1 is 9, though 1 / 0.1 rounds to 10, and an infinite dividend gives NaN."""
     zero, one, half = (e.scalar(value, b.dtype) for value in (0.0, 1.0, 0.5))
     rest = e.binary("remainder", a, b)
@@ -162,7 +162,7 @@ def _floor_of_quotient(e: Emitter, a: Tensor, b: Tensor, quotient: Tensor) -> Te
     return e.select(e.compare("eq", b, zero), quotient, floor)
 
 
-def remainder(e: Emitter, call: Call) -> Tensor:
+def remainder(e: OpBuilder, call: Call) -> Tensor:
     def body(a: Tensor, b: Tensor) -> Tensor:
         rest = e.binary("remainder", a, b)
         if not rest.dtype.is_signed:
@@ -173,7 +173,7 @@ def remainder(e: Emitter, call: Call) -> Tensor:
     return computed(e, call, body)
 
 
-def power(e: Emitter, call: Call) -> Tensor:
+def power(e: OpBuilder, call: Call) -> Tensor:
     exponent = call.raw("exponent")
 
     def body(x: Tensor) -> Tensor:
@@ -197,7 +197,7 @@ def power(e: Emitter, call: Call) -> Tensor:
     return e.math(base, body)
 
 
-def clamp(e: Emitter, call: Call) -> Tensor:
+def clamp(e: OpBuilder, call: Call) -> Tensor:
     x = as_tensor(e, operand(call, "self"), call.dtype)
     if call.has("min"):
         x = e.binary("maximum", x, as_tensor(e, operand(call, "min"), call.dtype))
@@ -206,31 +206,31 @@ def clamp(e: Emitter, call: Call) -> Tensor:
     return x
 
 
-def trunc(e: Emitter, call: Call) -> Tensor:
+def trunc(e: OpBuilder, call: Call) -> Tensor:
     x = call.tensor("self")
     return truncated(e, x) if x.dtype.is_floating_point else x
 
 
-def isinf(e: Emitter, call: Call) -> Tensor:
+def isinf(e: OpBuilder, call: Call) -> Tensor:
     x = call.tensor("self")
     if not x.dtype.is_floating_point:
         return e.full(False, x.shape, torch.bool)
     return e.compare("eq", e.unary("abs", x), e.scalar(math.inf, x.dtype))
 
 
-def cast(e: Emitter, call: Call) -> Tensor:
+def cast(e: OpBuilder, call: Call) -> Tensor:
     return e.convert(call.tensor("self"), call.dtype)
 
 
-def convert_element_type(e: Emitter, call: Call) -> Tensor:
+def convert_element_type(e: OpBuilder, call: Call) -> Tensor:
     return e.convert(call.tensor("a"), call.dtype)
 
 
-def identity(e: Emitter, call: Call) -> Tensor:
+def identity(e: OpBuilder, call: Call) -> Tensor:
     return call.tensor("self")
 
 
-def scalar_tensor(e: Emitter, call: Call) -> Tensor:
+def scalar_tensor(e: OpBuilder, call: Call) -> Tensor:
     return as_tensor(e, operand(call, "s"), call.dtype)
 
 

@@ -10,8 +10,8 @@ from torch import fx
 from torch_mlir import ir
 
 from disc.frontend.call import Call
-from disc.frontend.emitter import Emitter, RuleError, Tensor, integers, is_static, tensor_type, wrap_dim
 from disc.frontend.locations import line_text
+from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, integers, is_static, tensor_type, wrap_dim
 from disc.frontend.rules.elementwise import as_tensor, operand
 from disc.frontend.rules.overrides import Fault, Override, Rule, overrides
 from disc.frontend.symbols import Shape, Size
@@ -57,13 +57,13 @@ def _non_negative_if(node: object) -> Sequence[object] | None:
     return None
 
 
-def wrapped(e: Emitter, index: Tensor, size: Size) -> Tensor:
+def wrapped(e: OpBuilder, index: Tensor, size: Size) -> Tensor:
     """Negative indices count from the end."""
     negative = e.compare("lt", index, e.scalar(0, index.dtype))
     return e.select(negative, e.binary("add", index, e.size_scalar(size, index.dtype)), index)
 
 
-def take(e: Emitter, x: Tensor, indices: Tensor, dims: Sequence[int], vector: bool) -> Tensor:
+def take(e: OpBuilder, x: Tensor, indices: Tensor, dims: Sequence[int], vector: bool) -> Tensor:
     """x at `indices`: dims named by `dims` are indexed (the last dim of indices when `vector`), the others are kept whole and come last."""
     leading = indices.shape[:-1] if vector else indices.shape
     kept = [i for i in range(x.rank) if i not in dims]
@@ -81,7 +81,7 @@ def take(e: Emitter, x: Tensor, indices: Tensor, dims: Sequence[int], vector: bo
     return e.op("stablehlo.dynamic_gather", operands, shape, x.dtype, dimension_numbers=attribute)
 
 
-def index_vectors(e: Emitter, indices: Sequence[Tensor]) -> tuple[Tensor, bool]:
+def index_vectors(e: OpBuilder, indices: Sequence[Tensor]) -> tuple[Tensor, bool]:
     """Index tensors, broadcast together, as one tensor; the flag says whether its last dim is the index vector.
 
     Raises: RuleError without any.
@@ -97,7 +97,7 @@ def index_vectors(e: Emitter, indices: Sequence[Tensor]) -> tuple[Tensor, bool]:
     return e.concatenate(columns, len(shape)), True
 
 
-def index_select(e: Emitter, call: Call) -> Tensor:
+def index_select(e: OpBuilder, call: Call) -> Tensor:
     x, index = call.tensor("self"), call.tensor("index")
     dim = wrap_dim(call.integer("dim"), x.rank)
     if x.rank == 0:
@@ -109,7 +109,7 @@ def index_select(e: Emitter, call: Call) -> Tensor:
     return e.transpose(result, order)
 
 
-def checked_indices(e: Emitter, call: Call, x: Tensor) -> tuple[list[int], list[Tensor]]:
+def checked_indices(e: OpBuilder, call: Call, x: Tensor) -> tuple[list[int], list[Tensor]]:
     """The indexed dims and their index tensors, made non-negative.
 
     Raises: RuleError for masks, whose result size depends on data.
@@ -138,7 +138,7 @@ def advanced_order(dims: Sequence[int], index_rank: int, rank: int) -> list[int]
     return [*range(index_rank, index_rank + before), *range(index_rank), *range(index_rank + before, index_rank + kept)]
 
 
-def index(e: Emitter, call: Call) -> Tensor:
+def index(e: OpBuilder, call: Call) -> Tensor:
     x = call.tensor("self")
     dims, indices = checked_indices(e, call, x)
     vectors, vector = index_vectors(e, indices)
@@ -146,14 +146,14 @@ def index(e: Emitter, call: Call) -> Tensor:
     return e.transpose(result, advanced_order(dims, vectors.rank - vector, x.rank))
 
 
-def element_vectors(e: Emitter, index: Tensor, dim: int) -> Tensor:
+def element_vectors(e: OpBuilder, index: Tensor, dim: int) -> Tensor:
     """The full coordinate of each element of `index`, which replaces the coordinate along `dim`."""
     index = e.convert(index, torch.int64)
     columns = [e.unsqueeze(index if i == dim else e.iota(index.shape, i, torch.int64), index.rank) for i in range(index.rank)]
     return e.concatenate(columns, index.rank)
 
 
-def gather(e: Emitter, call: Call) -> Tensor:
+def gather(e: OpBuilder, call: Call) -> Tensor:
     x, position = call.tensor("self"), call.tensor("index")
     if x.rank == 0:
         return e.reshape(x, position.shape)
@@ -163,7 +163,7 @@ def gather(e: Emitter, call: Call) -> Tensor:
     return take(e, x, element_vectors(e, position, dim), list(range(x.rank)), vector=True)
 
 
-def scatter_at(e: Emitter, x: Tensor, indices: Tensor, updates: Tensor, dims: Sequence[int], vector: bool, kind: str | None) -> Tensor:
+def scatter_at(e: OpBuilder, x: Tensor, indices: Tensor, updates: Tensor, dims: Sequence[int], vector: bool, kind: str | None) -> Tensor:
     """x with `updates` ([index dims..., kept dims...]) written or combined at `indices` of `dims`."""
     leading = indices.rank - vector
     window = list(range(leading, updates.rank))
@@ -180,13 +180,13 @@ def scatter_at(e: Emitter, x: Tensor, indices: Tensor, updates: Tensor, dims: Se
     return Tensor(op.result, x.shape, x.dtype)
 
 
-def _with_dims(e: Emitter, x: Tensor) -> Tensor:
+def _with_dims(e: OpBuilder, x: Tensor) -> Tensor:
     """A tensor without dims as one of one element, as PyTorch treats it among others with a dim."""
     return x if x.rank else e.reshape(x, (1,))
 
 
 def scatter_rule(kind: str | None) -> Rule:
-    def rule(e: Emitter, call: Call) -> Tensor:
+    def rule(e: OpBuilder, call: Call) -> Tensor:
         x, position = _with_dims(e, call.tensor("self")), _with_dims(e, call.tensor("index"))
         dim = wrap_dim(call.integer("dim"), x.rank)
         source = operand(call, "src" if "src" in call.arguments else "value")
@@ -204,7 +204,7 @@ def scatter_rule(kind: str | None) -> Rule:
 def index_write(kind: str | None) -> Rule:
     """Slices of `source` written or added along a dim; a negative index is out of range, other than for `index_put`."""
 
-    def rule(e: Emitter, call: Call) -> Tensor:
+    def rule(e: OpBuilder, call: Call) -> Tensor:
         x, index, source = call.tensor("self"), call.tensor("index"), e.convert(call.tensor("source"), call.dtype)
         dim = wrap_dim(call.integer("dim"), x.rank)
         if not (x.rank and index.rank == 1 and source.rank == x.rank):
@@ -217,7 +217,7 @@ def index_write(kind: str | None) -> Rule:
     return rule
 
 
-def scatter_reduce(e: Emitter, call: Call) -> Tensor:
+def scatter_reduce(e: OpBuilder, call: Call) -> Tensor:
     kinds = {"sum": "add", "prod": "multiply", "amax": "maximum", "amin": "minimum"}
     reduction = call.text("reduce") or ""
     if reduction not in kinds or not call.flag("include_self"):
@@ -230,7 +230,7 @@ def plain(result: Tensor | tuple[Tensor, ...]) -> Tensor:
     return result
 
 
-def index_put(e: Emitter, call: Call) -> Tensor:
+def index_put(e: OpBuilder, call: Call) -> Tensor:
     x, values = call.tensor("self"), call.tensor("values")
     given = call.optional_tensors("indices")
     if len(given) == 1 and given[0] is not None and given[0].dtype == torch.bool:
@@ -247,7 +247,7 @@ def index_put(e: Emitter, call: Call) -> Tensor:
     return scatter_at(e, x, vectors, updates, dims, vector, "add" if call.flag("accumulate") else None)
 
 
-def put_mask(e: Emitter, call: Call, x: Tensor, mask: Tensor, values: Tensor) -> Tensor:
+def put_mask(e: OpBuilder, call: Call, x: Tensor, mask: Tensor, values: Tensor) -> Tensor:
     """x[mask] = one value."""
     if any(size != 1 for size in values.shape):
         raise RuleError("writing several values under a mask: which one goes where depends on data")
@@ -258,7 +258,7 @@ def put_mask(e: Emitter, call: Call, x: Tensor, mask: Tensor, values: Tensor) ->
     return e.select(condition, value, x)
 
 
-def diagonal(e: Emitter, call: Call) -> Tensor:
+def diagonal(e: OpBuilder, call: Call) -> Tensor:
     x = call.tensor("self")
     first, second = wrap_dim(call.integer("dim1"), x.rank), wrap_dim(call.integer("dim2"), x.rank)
     offset = call.integer("offset")
@@ -270,7 +270,7 @@ def diagonal(e: Emitter, call: Call) -> Tensor:
     return e.transpose(result, [*range(1, result.rank), 0])
 
 
-def unfold(e: Emitter, call: Call) -> Tensor:
+def unfold(e: OpBuilder, call: Call) -> Tensor:
     """Windows of `size` elements every `step` along a dim; the elements of a window come last."""
     x, size, step = call.tensor("self"), call.integer("size"), call.integer("step")
     if x.rank == 0:  # as if it had one element, whether or not a window of `size` finds room

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from disc.frontend.call import Call
-from disc.frontend.emitter import Emitter, Tensor
+from disc.frontend.op_builder import OpBuilder, Tensor
 
-Rule = Callable[[Emitter, Call], Tensor | tuple[Tensor, ...]]
+Rule = Callable[[OpBuilder, Call], Tensor | tuple[Tensor, ...]]
 
 
 class Fault(enum.Enum):

@@ -13,7 +13,7 @@ from torch.utils._sympy.functions import FloorDiv
 from torch_mlir import ir
 
 from disc.frontend.call import Call
-from disc.frontend.emitter import Emitter, RuleError, Tensor, integers, tensor_type
+from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, integers, tensor_type
 from disc.frontend.rules.contractions import repeated
 from disc.frontend.rules.overrides import Fault, Override, overrides
 from disc.frontend.rules.reductions import lowest
@@ -23,7 +23,7 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
-class Window:
+class PoolingWindow:
     """The sliding window over the last dims; `ceil`: a last window may hang over the end."""
 
     size: list[int]  # elements, one number per dim, as the others
@@ -33,15 +33,15 @@ class Window:
     ceil: bool
 
 
-def window_of(call: Call, count: int) -> Window:
+def window_of(call: Call, count: int) -> PoolingWindow:
     size = repeated(call.integers("kernel_size"), count)
     stride = repeated(call.integers("stride"), count) if call.has("stride") and call.raw("stride") != [] else size
     dilation = repeated(call.integers("dilation"), count) if call.has("dilation") else [1] * count
-    return Window(size, stride, repeated(call.integers("padding"), count), dilation, call.flag("ceil_mode"))
+    return PoolingWindow(size, stride, repeated(call.integers("padding"), count), dilation, call.flag("ceil_mode"))
 
 
 def reduce_window(
-    e: Emitter, x: Tensor, window: Window, kind: str, initial: bool | int | float, padding: Sequence[int], shape: Shape
+    e: OpBuilder, x: Tensor, window: PoolingWindow, kind: str, initial: bool | int | float, padding: Sequence[int], shape: Shape
 ) -> Tensor:
     """Slides `window` over the last dims of x; `shape` is PyTorch's result, to which a window in the overhang alone is cut."""
     lead = x.rank - len(window.size)
@@ -66,20 +66,20 @@ def reduce_window(
     return e.slice(result, [0] * x.rank, shape, [1] * x.rank)
 
 
-def ceil_count(size: Size, i: int, window: Window, padding: Sequence[int]) -> Size:
+def ceil_count(size: Size, i: int, window: PoolingWindow, padding: Sequence[int]) -> Size:
     """How many windows start inside, or in the overhang of, a padded dim."""
     reach = window.dilation[i] * (window.size[i] - 1) + 1
     windows: Any = FloorDiv(size + 2 * padding[i] + window.stride[i] - 1 - reach, window.stride[i])
     return to_size(windows + 1)
 
 
-def max_pool(e: Emitter, call: Call) -> tuple[Tensor, ...]:
+def max_pool(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
     if any(user.args[1] == 1 and user.users for user in call.node.users):
         raise RuleError("the indices of max pooling are not supported")
     return (max_values(e, call),)
 
 
-def max_values(e: Emitter, call: Call) -> Tensor:
+def max_values(e: OpBuilder, call: Call) -> Tensor:
     x = call.tensor("self")
     window = window_of(call, len(call.integers("kernel_size")) if len(call.integers("kernel_size")) > 1 else spatial(call))
     return reduce_window(e, x, window, "maximum", lowest(x.dtype), window.padding, call.shape)
@@ -91,7 +91,7 @@ def spatial(call: Call) -> int:
     return next(count for count in (1, 2, 3) if f"{count}d" in name)
 
 
-def average_pool(e: Emitter, call: Call) -> Tensor:
+def average_pool(e: OpBuilder, call: Call) -> Tensor:
     original = call.tensor("self")
     x = e.convert(original, torch.float32) if original.dtype in (torch.float16, torch.bfloat16) else original
     window = window_of(call, spatial(call))

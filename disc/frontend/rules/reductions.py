@@ -8,8 +8,8 @@ import torch
 from torch_mlir import ir
 
 from disc.frontend.call import TAKES_NOTHING, Call
-from disc.frontend.emitter import NO_RULE, REDUCED_PRECISION, Emitter, RuleError, Tensor, wrap_dim
 from disc.frontend.locations import line_text
+from disc.frontend.op_builder import NO_RULE, REDUCED_PRECISION, OpBuilder, RuleError, Tensor, wrap_dim
 from disc.frontend.rules.overrides import Fault, Override, Rule, overrides
 from disc.frontend.symbols import product
 
@@ -35,7 +35,7 @@ def highest(dtype: torch.dtype) -> bool | int | float:
     return math.inf if dtype.is_floating_point else torch.iinfo(dtype).max
 
 
-def require_elements(e: Emitter, call: Call, x: Tensor, dims: list[int]) -> None:
+def require_elements(e: OpBuilder, call: Call, x: Tensor, dims: list[int]) -> None:
     """There is no extreme of nothing, as in eager; what softmax makes of it is nothing too."""
     if TAKES_NOTHING in call.node.meta:
         return
@@ -43,12 +43,12 @@ def require_elements(e: Emitter, call: Call, x: Tensor, dims: list[int]) -> None
         e.require(">=", x.shape[dim], 1, f"{call.node.target} at {line_text(call.node)} has no value for a dim of size 0")
 
 
-def reduced(e: Emitter, x: Tensor, kind: str, initial: bool | int | float, dims: list[int], call: Call) -> Tensor:
+def reduced(e: OpBuilder, x: Tensor, kind: str, initial: bool | int | float, dims: list[int], call: Call) -> Tensor:
     return e.reshape(e.reduce(x, kind, initial, dims), call.shape)
 
 
 def extreme(kind: str) -> Rule:
-    def rule(e: Emitter, call: Call) -> Tensor:
+    def rule(e: OpBuilder, call: Call) -> Tensor:
         x = call.tensor("self")
         initial = lowest(x.dtype) if kind == "maximum" else highest(x.dtype)
         dims = reduced_dims(call, x.rank)
@@ -59,7 +59,7 @@ def extreme(kind: str) -> Rule:
 
 
 def any_or_all(kind: str) -> Rule:
-    def rule(e: Emitter, call: Call) -> Tensor:
+    def rule(e: OpBuilder, call: Call) -> Tensor:
         x = e.convert(call.tensor("self"), torch.bool)
         result = reduced(e, x, kind, kind == "and", reduced_dims(call, x.rank), call)
         return e.convert(result, call.dtype)
@@ -67,7 +67,7 @@ def any_or_all(kind: str) -> Rule:
     return rule
 
 
-def first_index(e: Emitter, x: Tensor, best: Tensor, dim: int) -> Tensor:
+def first_index(e: OpBuilder, x: Tensor, best: Tensor, dim: int) -> Tensor:
     """The first position along `dim` that holds `best` (x reduced over dim); NaN is found where PyTorch finds it."""
     spread = e.broadcast(e.unsqueeze(best, dim), x.shape)
     hit = e.compare("eq", x, spread)
@@ -79,7 +79,7 @@ def first_index(e: Emitter, x: Tensor, best: Tensor, dim: int) -> Tensor:
 
 
 def arg_extreme(kind: str) -> Rule:
-    def rule(e: Emitter, call: Call) -> Tensor:
+    def rule(e: OpBuilder, call: Call) -> Tensor:
         x = call.tensor("self")
         if x.rank == 0:
             return e.scalar(0, torch.int64)
@@ -94,7 +94,7 @@ def arg_extreme(kind: str) -> Rule:
 
 
 def extreme_with_index(kind: str) -> Rule:
-    def rule(e: Emitter, call: Call) -> tuple[Tensor, ...]:
+    def rule(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
         x = call.tensor("self")
         dim = wrap_dim(call.integer("dim"), x.rank)
         if x.rank == 0:
@@ -107,14 +107,14 @@ def extreme_with_index(kind: str) -> Rule:
 
 
 def scan(kind: str) -> Rule:
-    def rule(e: Emitter, call: Call) -> Tensor:
+    def rule(e: OpBuilder, call: Call) -> Tensor:
         x = e.convert(call.tensor("self"), call.dtype)
         return cumulative(e, x, wrap_dim(call.integer("dim"), x.rank), kind)
 
     return rule
 
 
-def cumulative(e: Emitter, x: Tensor, dim: int, kind: str) -> Tensor:
+def cumulative(e: OpBuilder, x: Tensor, dim: int, kind: str) -> Tensor:
     if x.rank == 0:
         return x
     wide = e.convert(x, torch.float32) if x.dtype in REDUCED_PRECISION else x
@@ -124,7 +124,7 @@ def cumulative(e: Emitter, x: Tensor, dim: int, kind: str) -> Tensor:
 
 
 def scan_with_index(kind: str) -> Rule:
-    def rule(e: Emitter, call: Call) -> tuple[Tensor, ...]:
+    def rule(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
         x = call.tensor("self")
         if any(user.args[1] == 1 and user.users for user in call.node.users):
             raise RuleError("the indices of cummax/cummin are not supported")
@@ -134,7 +134,7 @@ def scan_with_index(kind: str) -> Rule:
     return rule
 
 
-def of_no_dims(e: Emitter, call: Call) -> Tensor:
+def of_no_dims(e: OpBuilder, call: Call) -> Tensor:
     """The sum or mean of a tensor without dims: its element."""
     x = call.tensor("self")
     if x.rank:

@@ -7,7 +7,7 @@ import math
 import torch
 
 from disc.frontend.call import Call
-from disc.frontend.emitter import Emitter, Tensor
+from disc.frontend.op_builder import OpBuilder, Tensor
 from disc.frontend.rules.elementwise import Rule, computed
 from disc.frontend.rules.overrides import Fault, Override, overrides
 
@@ -17,19 +17,19 @@ aten = torch.ops.aten
 BITS = {torch.float64: torch.int64, torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
 
 
-def negative(e: Emitter, x: Tensor) -> Tensor:
+def negative(e: OpBuilder, x: Tensor) -> Tensor:
     """The sign bit, of -0.0 and of NaN too."""
     if x.dtype in BITS:
         x = e.op("stablehlo.bitcast_convert", [x.value], x.shape, BITS[x.dtype])
     return e.compare("lt", x, e.scalar(0, x.dtype))
 
 
-def signbit(e: Emitter, call: Call) -> Tensor:
+def signbit(e: OpBuilder, call: Call) -> Tensor:
     x = call.tensor("self")
     return negative(e, x) if x.dtype.is_signed else e.full(False, x.shape, torch.bool)
 
 
-def copysign(e: Emitter, call: Call) -> Tensor:
+def copysign(e: OpBuilder, call: Call) -> Tensor:
     def body(a: Tensor, b: Tensor) -> Tensor:
         magnitude = e.unary("abs", a)
         return e.select(negative(e, b), e.unary("negate", magnitude), magnitude)
@@ -40,7 +40,7 @@ def copysign(e: Emitter, call: Call) -> Tensor:
 def numeric_extreme(name: str) -> Rule:
     """The extreme in which a NaN loses to a number."""
 
-    def rule(e: Emitter, call: Call) -> Tensor:
+    def rule(e: OpBuilder, call: Call) -> Tensor:
         def body(a: Tensor, b: Tensor) -> Tensor:
             chosen = e.binary(name, a, b)
             if not a.dtype.is_floating_point:
@@ -52,7 +52,7 @@ def numeric_extreme(name: str) -> Rule:
     return rule
 
 
-def hypot(e: Emitter, call: Call) -> Tensor:
+def hypot(e: OpBuilder, call: Call) -> Tensor:
     """greater * sqrt(1 + (less / greater)^2), which overflows only where the result does."""
 
     def body(a: Tensor, b: Tensor) -> Tensor:

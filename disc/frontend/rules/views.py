@@ -11,8 +11,8 @@ from torch import fx
 from torch.utils._sympy.functions import FloorDiv
 
 from disc.frontend.call import Call
-from disc.frontend.emitter import Emitter, RuleError, Tensor, integers, is_static, wrap_dim
 from disc.frontend.locations import line_text
+from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, integers, is_static, wrap_dim
 from disc.frontend.rules.elementwise import as_tensor, operand, scalar_tensor
 from disc.frontend.rules.overrides import Fault, Override, Rule, overrides
 from disc.frontend.symbols import Shape, Size, same_shape, same_size, to_shape, to_size
@@ -21,18 +21,18 @@ aten = torch.ops.aten
 REFUSED, WRONG, WORSE = Fault.REFUSED, Fault.WRONG, Fault.WORSE
 
 
-def reshape(e: Emitter, call: Call) -> Tensor:
+def reshape(e: OpBuilder, call: Call) -> Tensor:
     return e.reshape(call.tensor("self"), call.shape)
 
 
-def view(e: Emitter, call: Call) -> Tensor:
+def view(e: OpBuilder, call: Call) -> Tensor:
     """Sizes that the user wrote as numbers are kept: PyTorch may know them only as quotients of symbols."""
     written = call.sizes("size" if "size" in call.arguments else "shape")
     shape = tuple(size if isinstance(size, int) and size >= 0 else found for size, found in zip(written, call.shape, strict=True))
     return e.reshape(call.tensor("self"), shape)
 
 
-def squeeze(e: Emitter, call: Call) -> Tensor:
+def squeeze(e: OpBuilder, call: Call) -> Tensor:
     """PyTorch takes a size that it does not know for one that is not 1; a size of 1 would give a result of another rank."""
     x = call.tensor("self")
     given = call.raw("dim")
@@ -44,20 +44,20 @@ def squeeze(e: Emitter, call: Call) -> Tensor:
     return reshape(e, call)
 
 
-def swap(e: Emitter, x: Tensor, first: int, second: int) -> Tensor:
+def swap(e: OpBuilder, x: Tensor, first: int, second: int) -> Tensor:
     order = list(range(x.rank))
     order[first], order[second] = order[second], order[first]
     return e.transpose(x, order)
 
 
-def transpose(e: Emitter, call: Call) -> Tensor:
+def transpose(e: OpBuilder, call: Call) -> Tensor:
     x = call.tensor("self")
     if x.rank == 0:
         return x
     return swap(e, x, wrap_dim(call.integer("dim0"), x.rank), wrap_dim(call.integer("dim1"), x.rank))
 
 
-def as_strided(e: Emitter, call: Call) -> Tensor:
+def as_strided(e: OpBuilder, call: Call) -> Tensor:
     """The same elements under strides that differ in dims of size 1 alone, as pooling writes for channels-last images."""
     source, after = call.node.args[0], call.node.meta["val"]
     before = source.meta["val"] if isinstance(source, fx.Node) else after
@@ -71,7 +71,7 @@ def as_strided(e: Emitter, call: Call) -> Tensor:
     return call.tensor("self")
 
 
-def repeat(e: Emitter, call: Call) -> Tensor:
+def repeat(e: OpBuilder, call: Call) -> Tensor:
     x, repeats = call.tensor("self"), call.sizes("repeats")
     padded: Shape = (1,) * (len(repeats) - x.rank) + x.shape
     x = e.reshape(x, padded)
@@ -80,7 +80,7 @@ def repeat(e: Emitter, call: Call) -> Tensor:
     return e.reshape(wide, call.shape)
 
 
-def slice_start(e: Emitter, start: Size, size: Size) -> Size:
+def slice_start(e: OpBuilder, start: Size, size: Size) -> Size:
     """Where a slice begins: a start that may be negative counts from the end, and never falls below 0.
 
     A start beyond the end needs no clamp: the slice is empty then, and its size says so.
@@ -95,14 +95,14 @@ def slice_start(e: Emitter, start: Size, size: Size) -> Size:
     raise RuleError(f"a slice that starts at {start}, which may be negative or not")
 
 
-def slice_along(e: Emitter, x: Tensor, dim: int, start: Size, size: Size, step: int = 1) -> Tensor:
+def slice_along(e: OpBuilder, x: Tensor, dim: int, start: Size, size: Size, step: int = 1) -> Tensor:
     starts: list[Size] = [0] * x.rank
     steps = [1] * x.rank
     starts[dim], steps[dim] = start, step
     return e.slice(x, starts, (*x.shape[:dim], size, *x.shape[dim + 1 :]), steps)
 
 
-def slice_tensor(e: Emitter, call: Call) -> Tensor:
+def slice_tensor(e: OpBuilder, call: Call) -> Tensor:
     x = call.tensor("self")
     dim, step = wrap_dim(call.integer("dim"), x.rank), call.integer("step")
     if same_size(call.shape[dim], x.shape[dim]) and step == 1:
@@ -111,7 +111,7 @@ def slice_tensor(e: Emitter, call: Call) -> Tensor:
     return slice_along(e, x, dim, slice_start(e, start, x.shape[dim]), call.shape[dim], step)
 
 
-def slice_scatter(e: Emitter, call: Call) -> Tensor:
+def slice_scatter(e: OpBuilder, call: Call) -> Tensor:
     x = call.tensor("self")
     source = e.convert(call.tensor("src"), x.dtype)
     dim = wrap_dim(call.integer("dim"), x.rank)
@@ -133,7 +133,7 @@ def slice_scatter(e: Emitter, call: Call) -> Tensor:
     return Tensor(e.concatenate(kept, dim).value, x.shape, x.dtype)
 
 
-def _every_nth(e: Emitter, x: Tensor, source: Tensor, dim: int, part: tuple[Size, Size, int], why: str) -> Tensor:
+def _every_nth(e: OpBuilder, x: Tensor, source: Tensor, dim: int, part: tuple[Size, Size, int], why: str) -> Tensor:
     """x[start:stop] with the elements of `source` at every `step`-th place."""
     start, stop, step = part
     size, shape = to_size(sympy.sympify(stop) - start), source.shape
@@ -154,7 +154,7 @@ def _with_dims(call: Call) -> Tensor:
     return x
 
 
-def select(e: Emitter, call: Call) -> Tensor:
+def select(e: OpBuilder, call: Call) -> Tensor:
     x = _with_dims(call)
     dim = wrap_dim(call.integer("dim"), x.rank)
     index = call.size("index")
@@ -162,7 +162,7 @@ def select(e: Emitter, call: Call) -> Tensor:
     return e.reshape(slice_along(e, x, dim, start, 1), call.shape)
 
 
-def select_scatter(e: Emitter, call: Call) -> Tensor:
+def select_scatter(e: OpBuilder, call: Call) -> Tensor:
     x = _with_dims(call)
     dim = wrap_dim(call.integer("dim"), x.rank)
     index = call.size("index")
@@ -182,7 +182,7 @@ def select_scatter(e: Emitter, call: Call) -> Tensor:
     return e.select(e.broadcast(hit, x.shape), e.broadcast(source, x.shape), x)
 
 
-def split(e: Emitter, call: Call) -> tuple[Tensor, ...]:
+def split(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
     x = call.tensor("self")
     dim = wrap_dim(call.integer("dim"), x.rank)
     pieces, start = [], sympy.Integer(0)
@@ -193,13 +193,13 @@ def split(e: Emitter, call: Call) -> tuple[Tensor, ...]:
     return tuple(pieces)
 
 
-def unbind(e: Emitter, call: Call) -> tuple[Tensor, ...]:
+def unbind(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
     x = call.tensor("self")
     dim = wrap_dim(call.integer("dim"), x.rank)
     return tuple(e.reshape(slice_along(e, x, dim, i, 1), to_shape(result.shape)) for i, result in enumerate(call.results))
 
 
-def pad(e: Emitter, call: Call) -> Tensor:
+def pad(e: OpBuilder, call: Call) -> Tensor:
     x, amounts = call.tensor("self"), call.sizes("pad")
     value = as_tensor(e, operand(call, "value"), x.dtype) if call.has("value") else e.scalar(0, x.dtype)
     low: list[Size] = [0] * x.rank
@@ -209,7 +209,7 @@ def pad(e: Emitter, call: Call) -> Tensor:
     return pad_edges(e, x, value, low, high, call.shape)
 
 
-def pad_edges(e: Emitter, x: Tensor, value: Tensor, low: list[Size], high: list[Size], shape: Shape) -> Tensor:
+def pad_edges(e: OpBuilder, x: Tensor, value: Tensor, low: list[Size], high: list[Size], shape: Shape) -> Tensor:
     interior = [0] * x.rank
     if is_static(tuple(low)) and is_static(tuple(high)):
         amounts = {"edge_padding_low": low, "edge_padding_high": high, "interior_padding": interior}
@@ -220,7 +220,7 @@ def pad_edges(e: Emitter, x: Tensor, value: Tensor, low: list[Size], high: list[
     return e.op("stablehlo.dynamic_pad", operands, shape, x.dtype)
 
 
-def full(e: Emitter, call: Call) -> Tensor:
+def full(e: OpBuilder, call: Call) -> Tensor:
     return e.broadcast(as_tensor(e, operand(call, "fill_value"), call.dtype), call.shape)
 
 
@@ -228,7 +228,7 @@ def filled(value: int) -> Rule:
     return lambda e, call: e.full(value, call.shape, call.dtype)
 
 
-def arange(e: Emitter, call: Call) -> Tensor:
+def arange(e: OpBuilder, call: Call) -> Tensor:
     """start + step * iota, in integers when the bounds are; for integer results, eager cuts the fractions off start and step first."""
     start, step = operand(call, "start"), operand(call, "step") if call.has("step") else 1
     if isinstance(start, Tensor) or isinstance(step, Tensor):

@@ -63,7 +63,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class JobSnapshot:
     """What one client sees of its job. ahead: jobs that come first; seconds: since it began to run."""
 
     state: State
@@ -152,12 +152,12 @@ class Jobs:
                 if key is None or key not in self._active or self._active[key].folder != folder:
                     shutil.rmtree(folder, ignore_errors=True)
 
-    def snapshot(self, ticket: str) -> Snapshot:
+    def snapshot(self, ticket: str) -> JobSnapshot:
         """Raises JobNotFoundError."""
         with self._changed:
             return self._snapshot(self._known(ticket))
 
-    def wait(self, ticket: str, seen: Snapshot, timeout: float) -> Snapshot:
+    def wait(self, ticket: str, seen: JobSnapshot, timeout: float) -> JobSnapshot:
         """What there is to see, as soon as it differs from `seen`, or after `timeout` seconds. Raises JobNotFoundError."""
         end = time.monotonic() + timeout
         with self._changed:
@@ -168,7 +168,7 @@ class Jobs:
                     return now
                 self._changed.wait(rest)
 
-    def withdraw(self, ticket: str) -> Snapshot:
+    def withdraw(self, ticket: str) -> JobSnapshot:
         """Ends this client's interest; a job without clients ends. Raises JobNotFoundError."""
         with self._changed:
             known = self._known(ticket)
@@ -241,13 +241,13 @@ class Jobs:
             raise JobNotFoundError("there is no such job")
         return self._tickets[ticket]
 
-    def _snapshot(self, ticket: _Ticket) -> Snapshot:
+    def _snapshot(self, ticket: _Ticket) -> JobSnapshot:
         job = ticket.job
         if ticket.withdrawn:
-            return Snapshot(State.CANCELLED)
+            return JobSnapshot(State.CANCELLED)
         ahead = self._queue.index(job) if job.state is State.QUEUED and job in self._queue else 0
         seconds = (job.ended or time.monotonic()) - job.started if job.started else 0.0
-        return Snapshot(job.state, job.stage, job.percent, ahead, seconds, job.error, job.result, ticket.cached)
+        return JobSnapshot(job.state, job.stage, job.percent, ahead, seconds, job.error, job.result, ticket.cached)
 
     def _finish(self, job: Job, state: State, error: ServingError | None = None) -> None:
         job.state, job.error, job.ended = state, error, time.monotonic()

@@ -13,7 +13,7 @@ import grpc
 
 from disc.errors import ConfigurationError, JobRefusedError, RequestError
 from disc.serving.access import Tokens
-from disc.serving.compile_service.jobs import Jobs, Snapshot, State
+from disc.serving.compile_service.jobs import Jobs, JobSnapshot, State
 from disc.serving.compile_service.process import what_is_closed
 from disc.serving.compile_service.request import KIND, SERVICE, check_job, job_key, receive
 from disc.serving.compile_service.settings import CompileSettings
@@ -96,7 +96,7 @@ def _ticket(data: bytes) -> str:
     return parsed(_ID, data).job
 
 
-def _event(ticket: str, seen: Snapshot) -> bytes:
+def _event(ticket: str, seen: JobSnapshot) -> bytes:
     event = _EVENT(
         job=ticket, state=_STATES[seen.state.name].number, stage=seen.stage, percent=seen.percent, ahead=seen.ahead, seconds=seen.seconds
     )

@@ -10,7 +10,7 @@ from torch import nn
 
 import disc
 from disc.errors import InputRankError
-from disc.explain.machine import Limits, machine_limits
+from disc.explain.machine import MachineLimits, machine_limits
 from disc.explain.report import check_text
 from disc.explain.text import counted_names, limit_text, short_line
 
@@ -108,7 +108,7 @@ def test_small_parts() -> None:
     assert [limit_text(share, "memory") for share in (0.714, 1.0, 3.2)] == ["71% memory", "100% memory", "in cache"]
     assert check_text("dim 1 of input 'x' must be a multiple of 8: got {actual}") == "dim 1 of input 'x' must be a multiple of 8"
     assert check_text("dim 1 of input 'x' must equal 2") == "dim 1 of input 'x' must equal 2"
-    assert Limits(gflops=100, gbytes=10, source="").least_seconds(1000, 1000) == pytest.approx(1e-7)
+    assert MachineLimits(gflops=100, gbytes=10, source="").least_seconds(1000, 1000) == pytest.approx(1e-7)
 
 
 def test_machine_limits() -> None:

@@ -10,7 +10,7 @@ from disc.codegen.x86.elementwise import to_register, to_storage
 from disc.codegen.x86.emit import Emitter
 from disc.codegen.x86.function import Frame
 from disc.codegen.x86.math.exp_log import exponential_of_negative
-from disc.codegen.x86.math.lanes import Lanes
+from disc.codegen.x86.math.vector_math import VectorMath
 from disc.codegen.x86.memory import Buffer
 from disc.shapes import Dim
 
@@ -36,7 +36,7 @@ class RowState:
 
     def inverse(self, b: Builder, safe: bool, length: str) -> str:
         """1 / sum, in every lane. A sum of 0 comes from a row of -inf alone (NaN, or 0 where `safe`) or from one without keys (0)."""
-        m = Lanes(b, "f32")
+        m = VectorMath(b, "f32")
         total, one = _load(b, self.total), m.const(1.0)
         corrected = m.select(m.compare("oeq", total, m.const(0.0)), one, total)
         if not safe:
@@ -51,7 +51,7 @@ def emit_row(frame: Frame, row: RowState, count: str, first: str) -> None:
     A score of NaN or +inf makes NaN of the sum, so the maximum need not carry it.
     """
     b, e = frame.b, frame.emitter
-    m, unrolled = Lanes(b, "f32"), e.target.thresholds.attention.unrolled
+    m, unrolled = VectorMath(b, "f32"), e.target.thresholds.attention.unrolled
     infinity, zero, vector = m.const(float("-inf")), m.const(0.0), b.vec("f32")
     scores = Buffer(row.scores, (), "f32")
     name = e.name("key")
@@ -99,7 +99,7 @@ def _tree(combine: Callable[[str, str], str], values: list[str]) -> str:
     return values[0]
 
 
-def _across(m: Lanes, combine: Callable[[str, str], str], value: str) -> str:
+def _across(m: VectorMath, combine: Callable[[str, str], str], value: str) -> str:
     """The lanes combined by a butterfly, in every lane."""
     lanes = m.builder.lanes
     distance = lanes // 2

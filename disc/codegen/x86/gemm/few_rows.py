@@ -37,7 +37,7 @@ FEW = ROWS  # rows, at most: their sums fill the registers, and scratch has room
 NARROW = ("f32", "bf16", "f16")
 
 
-def turned(c: Contraction) -> Contraction:
+def exchange_operands(c: Contraction) -> Contraction:
     """The contraction with A and B exchanged where B is a single column: then A is the matrix that is read once."""
     if c.n != ONE or c.m == ONE or c.node.op != "stablehlo.dot_general":
         return c

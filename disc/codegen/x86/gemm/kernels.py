@@ -20,10 +20,10 @@ from disc.codegen.x86.gemm.few_rows import (
     FEW,
     directions,
     emit_few_rows,
+    exchange_operands,
     few_rows_functions,
     few_rows_note,
     may_be_few_rows,
-    turned,
 )
 from disc.codegen.x86.gemm.micro import call_micro
 from disc.codegen.x86.gemm.packing import right_panel, row_pointers, strips
@@ -120,7 +120,7 @@ def _read(
 ) -> tuple[Gemm, PackedWeight | None]:
     """How a dot is read. A matrix times a column should be done as a row times the matrix' transpose, where that is read in place."""
     contraction = read_contraction(space, node)
-    other, product = turned(contraction), plan.product if plan is not None else None
+    other, product = exchange_operands(contraction), plan.product if plan is not None else None
     check(plan is None or not plan.turned or other.turned, "turned", "B is not a single column of several rows")
     if other.turned and (plan is None or plan.turned):
         declare(space, other)

@@ -28,7 +28,7 @@ RootSink = Callable[[str], None]  # takes the values of a kernel's one root at (
 
 
 @dataclass(frozen=True)
-class Access:
+class OperandAccess:
     """An operand that is a buffer under views: offset(row or column, k) is affine in k."""
 
     leaf: Node
@@ -44,8 +44,8 @@ class Gemm:
     form: Form
     target: Target
     panel: int
-    left: Access | None
-    right: Access | None
+    left: OperandAccess | None
+    right: OperandAccess | None
     packed: bool
     roots: tuple[Node, ...]
     patches: Patches | None
@@ -164,7 +164,7 @@ def _as_planned(gemm: Gemm, packed: PackedWeight | None, plan: ProductPlan) -> t
     return replace(gemm, left=left, packed=ahead, patches=patches, direct=direct), packed if ahead else None
 
 
-def _may_be_direct(form: Form, right: Access | None) -> bool:
+def _may_be_direct(form: Form, right: OperandAccess | None) -> bool:
     """Whether columns of B are neighbors in memory, as the micro-kernel reads them."""
     if right is None or form.group != 1:
         return False
@@ -172,7 +172,7 @@ def _may_be_direct(form: Form, right: Access | None) -> bool:
     return place is not None and place[0] == ONE
 
 
-def _access(space: IndexSpace, operand: Operand, free: str, element: str, leaves: frozenset[Node]) -> Access | None:
+def _access(space: IndexSpace, operand: Operand, free: str, element: str, leaves: frozenset[Node]) -> OperandAccess | None:
     """How to read the operand in place: possible when it is a buffer of `element` under views, affine in k, without bounds."""
     index, bounds = operand.locate(Dim.symbol("gb"), Dim.symbol(free), Dim.symbol("gk"))
     if bounds or operand.node.element != element:
@@ -183,11 +183,11 @@ def _access(space: IndexSpace, operand: Operand, free: str, element: str, leaves
     form = split_linear(traced[1], "gk")
     if form is None:
         return None
-    return Access(traced[0], *form)
+    return OperandAccess(traced[0], *form)
 
 
 def _packed_weight(
-    body: Body, contraction: Contraction, access: Access | None, panel: int, form: Form, weights: frozenset[Node]
+    body: Body, contraction: Contraction, access: OperandAccess | None, panel: int, form: Form, weights: frozenset[Node]
 ) -> PackedWeight | None:
     if access is None or access.leaf not in weights or len(set(access.leaf.uses)) != 1:
         return None

@@ -11,15 +11,15 @@ from disc.codegen.x86.math.coefficients import (
     EXP2_SHORT_F32,
 )
 from disc.codegen.x86.math.exp_log import exponential_factors, logarithm
-from disc.codegen.x86.math.lanes import Lanes
+from disc.codegen.x86.math.vector_math import VectorMath
 
 
-def erf_f32(m: Lanes, x: str) -> str:
+def erf_f32(m: VectorMath, x: str) -> str:
     """erf(x) within 2 ulp."""
     return pieces.erf(m, x) if m.fills_register else _erf_of_two_ranges(m, x)
 
 
-def _erf_of_two_ranges(m: Lanes, x: str) -> str:
+def _erf_of_two_ranges(m: VectorMath, x: str) -> str:
     """1.7 ulp measured, just beyond 0.92.
 
     Below 0.92 it is x + x P(x^2), beyond it is 1 - 2^T(|x|) with T a polynomial of log2(erfc). NaN takes the first way, because it fails
@@ -36,7 +36,7 @@ def _erf_of_two_ranges(m: Lanes, x: str) -> str:
     return m.select(m.compare("ogt", magnitude, m.const(0.92)), tail, head)
 
 
-def erfc_of_magnitude(m: Lanes, magnitude: str) -> str:
+def erfc_of_magnitude(m: VectorMath, magnitude: str) -> str:
     """erfc(a) for a >= 0 in f64: exp(-a^2) P(q) / (1 + 2a) with q = (a - 4) / (a + 4); a^2 is taken to twice the precision."""
     a = m.at_most(m.const(28.0), magnitude)
     q = m.div(m.offset(a, -4.0), m.offset(a, 4.0))
@@ -47,19 +47,19 @@ def erfc_of_magnitude(m: Lanes, magnitude: str) -> str:
     return m.mul(m.mul(m.mul(scaled, value), first), second)
 
 
-def erf_head_f64(m: Lanes, x: str) -> str:
+def erf_head_f64(m: VectorMath, x: str) -> str:
     """erf(x) = x + x P(x^2) for |x| <= 1."""
     return m.fma(m.polynomial(m.mul(x, x), ERF_HEAD_F64), x, x)
 
 
-def erf_f64(m: Lanes, x: str) -> str:
+def erf_f64(m: VectorMath, x: str) -> str:
     """erf(x) within 1 ulp: beyond 1 it is 1 - erfc."""
     magnitude = m.abs(x)
     tail = m.copy_sign(m.sub(m.const(1.0), erfc_of_magnitude(m, magnitude)), x)
     return m.select(m.compare("ogt", magnitude, m.const(1.0)), tail, erf_head_f64(m, x))
 
 
-def erfc_f64(m: Lanes, x: str) -> str:
+def erfc_f64(m: VectorMath, x: str) -> str:
     """erfc(x) in f64, within 3 ulp (measured); 1 - erf(x) about zero, where the tail's rounding errors would show most."""
     magnitude = m.abs(x)
     tail = erfc_of_magnitude(m, magnitude)
@@ -68,7 +68,7 @@ def erfc_f64(m: Lanes, x: str) -> str:
     return m.select(m.compare("olt", magnitude, m.const(0.5)), central, value)
 
 
-def erf_inv_f64(m: Lanes, x: str) -> str:
+def erf_inv_f64(m: VectorMath, x: str) -> str:
     """erf_inv(x) in f64: x times a polynomial of w = -log(1 - x^2), or of sqrt(w) from w = 6 on."""
     one = m.const(1.0)
     w = m.neg(logarithm(m, m.mul(m.sub(one, x), m.add(one, x))))

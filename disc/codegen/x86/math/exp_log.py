@@ -21,7 +21,7 @@ from disc.codegen.x86.math.coefficients import (
     TANH_HEAD_F32,
     TANH_HEAD_F64,
 )
-from disc.codegen.x86.math.lanes import Lanes
+from disc.codegen.x86.math.vector_math import VectorMath
 
 LOG2_E = math.log2(math.e)
 # 2^(k/16) rounded to f32, and what the rounding took away.
@@ -54,7 +54,7 @@ TABLES = {
 }
 
 
-def reduce_exponent(m: Lanes, x: str, bias: int) -> tuple[str, str, str]:
+def reduce_exponent(m: VectorMath, x: str, bias: int) -> tuple[str, str, str]:
     """x = n ln2 + r with |r| <= ln2/2: r, n as a float, and an integer whose low bits hold n + bias."""
     table = TABLES[m.element]
     magic = m.const(m.format.round_magic + bias)
@@ -65,12 +65,12 @@ def reduce_exponent(m: Lanes, x: str, bias: int) -> tuple[str, str, str]:
     return r, n, m.bits(shifted)
 
 
-def expm1_reduced(m: Lanes, r: str) -> str:
+def expm1_reduced(m: VectorMath, r: str) -> str:
     """e^r - 1 on |r| <= ln2/2, within 1 ulp."""
     return m.fma(m.mul(r, r), m.polynomial(r, TABLES[m.element].exp), r)
 
 
-def exponential_factors(m: Lanes, x: str, low: str | None = None) -> tuple[str, str, str]:
+def exponential_factors(m: VectorMath, x: str, low: str | None = None) -> tuple[str, str, str]:
     """Three factors of e^(x + low), to be multiplied in this order; `low` is a correction below x's last bit.
 
     2^n is applied as two factors 2^(n/2): each is a normal number for every n, so the last product alone rounds a denormal result and
@@ -86,7 +86,7 @@ def exponential_factors(m: Lanes, x: str, low: str | None = None) -> tuple[str, 
     return m.offset(expm1_reduced(m, r), 1.0), m.power_of_two(first), m.power_of_two(second)
 
 
-def exponential(m: Lanes, x: str) -> str:
+def exponential(m: VectorMath, x: str) -> str:
     """e^x within 1.1 ulp, results below the smallest normal number included."""
     if m.fills_register:
         return _exponential_by_table(m, m.at_most(m.const(TABLES[m.element].highest), x))
@@ -94,7 +94,7 @@ def exponential(m: Lanes, x: str) -> str:
     return m.mul(m.mul(value, first), second)
 
 
-def _exponential_by_table(m: Lanes, x: str, *, correct: bool = False) -> str:
+def _exponential_by_table(m: VectorMath, x: str, *, correct: bool = False) -> str:
     """e^x for f32 x up to where it overflows, as 2^n T (1 + r P(r)) with n a multiple of 1/16, T = 2^(n - floor(n)) out of a table.
 
     That is within 1.1 ulp, as T is rounded; `correct` adds what T lacks and makes that 0.6.
@@ -115,7 +115,7 @@ def _exponential_by_table(m: Lanes, x: str, *, correct: bool = False) -> str:
     return m.scale_by_power(value, n)
 
 
-def exponential_of_negative(m: Lanes, x: str) -> str:
+def exponential_of_negative(m: VectorMath, x: str) -> str:
     """e^x of f32 x <= 0 or NaN, within 1.1 ulp like `exponential`, with fewer instructions: nothing overflows."""
     if m.fills_register:
         return _exponential_by_table(m, x)
@@ -127,7 +127,7 @@ def exponential_of_negative(m: Lanes, x: str) -> str:
     return m.mul(m.mul(value, m.power_of_two(first)), m.power_of_two(second))
 
 
-def exponential_minus_one(m: Lanes, x: str) -> str:
+def exponential_minus_one(m: VectorMath, x: str) -> str:
     """e^x - 1 within 2 ulp.
 
     The top binade is reached by halving: 2^1024 is no number, 2 * 2^1023 (p + 1) is. Where n = 0 the polynomial alone is the answer.
@@ -142,7 +142,7 @@ def exponential_minus_one(m: Lanes, x: str) -> str:
     return m.copy_sign(value, x)
 
 
-def logistic(m: Lanes, x: str) -> str:
+def logistic(m: VectorMath, x: str) -> str:
     """1 / (1 + e^-x) within 2 ulp: with z = e^-|x| it is 1 / (1 + z) or z / (1 + z), so that nothing overflows."""
     minus_magnitude = m.neg(m.abs(x))
     if m.fills_register:
@@ -160,7 +160,7 @@ def logistic(m: Lanes, x: str) -> str:
     return m.fma(residual, m.const(0.75), quotient)
 
 
-def _logistic_of_ratio(m: Lanes, x: str, z: str) -> str:
+def _logistic_of_ratio(m: VectorMath, x: str, z: str) -> str:
     """1 - q or z (1 - q) with q = z / (1 + z), whose own rounding errors then count for less. z: within 0.6 ulp."""
     one = m.const(1.0)
     quotient = m.div(z, m.add(one, z))
@@ -168,7 +168,7 @@ def _logistic_of_ratio(m: Lanes, x: str, z: str) -> str:
     return m.fma(m.neg(factor), quotient, factor)
 
 
-def hyperbolic_tangent(m: Lanes, x: str) -> str:
+def hyperbolic_tangent(m: VectorMath, x: str) -> str:
     """tanh(x) within 2 ulp.
 
     x + x^3 P(x^2) up to 0.6, beyond it 1 - E / (1 + E/2) with E = 2 e^(-2|x|), where E counts for so little that a power of two with a
@@ -192,7 +192,7 @@ def hyperbolic_tangent(m: Lanes, x: str) -> str:
     return m.copy_sign(m.select(m.compare("ogt", magnitude, m.const(0.6)), tail, head), x)
 
 
-def log_reduced(m: Lanes, f: str, k: str) -> str:
+def log_reduced(m: VectorMath, f: str, k: str) -> str:
     """k ln2 + log(1 + f) for sqrt(1/2) <= 1 + f <= sqrt(2), within 1 ulp."""
     if m.element == "f32":
         # ln2 rounded to f32 is right to 29 bits, so one constant is enough.
@@ -210,20 +210,20 @@ def log_reduced(m: Lanes, f: str, k: str) -> str:
     return m.fma(k, m.const(table.ln2_high), m.sub(f, m.sub(half_square, low)))
 
 
-def exponent_bits_above_root_half(m: Lanes, x: str) -> str:
+def exponent_bits_above_root_half(m: VectorMath, x: str) -> str:
     """The bits of x, shifted so that the exponent field is k + bias where x = 2^k (1 + f), sqrt(1/2) <= 1 + f < sqrt(2)."""
     shift = m.format.bits_of(1.0) - m.format.bits_of(math.sqrt(0.5))
     return m.int_add(m.bits(x), m.int_const(shift))
 
 
-def exponent_as_float(m: Lanes, shifted_bits: str, extra: float) -> str:
+def exponent_as_float(m: VectorMath, shifted_bits: str, extra: float) -> str:
     """The exponent field less its bias and less `extra`. The field is put under the magic number's bits, so no conversion is needed."""
     magic = m.format.bits_of(2.0**m.format.mantissa_bits)
     field = m.shift_right(shifted_bits, m.format.mantissa_bits)
     return m.offset(m.from_bits(m.int_or(field, m.int_const(magic))), -(2.0**m.format.mantissa_bits + m.format.exponent_bias + extra))
 
 
-def split_exponent(m: Lanes, x: str) -> tuple[str, str]:
+def split_exponent(m: VectorMath, x: str) -> tuple[str, str]:
     """x = 2^k (1 + f) for positive finite x: f and k, both floats; denormal x included."""
     mantissa_bits = m.format.mantissa_bits
     tiny = m.compare("olt", x, m.const(m.format.smallest_normal))
@@ -236,20 +236,20 @@ def split_exponent(m: Lanes, x: str) -> tuple[str, str]:
     return m.offset(fraction, -1.0), k
 
 
-def with_log_poles(m: Lanes, value: str, x: str) -> str:
+def with_log_poles(m: VectorMath, value: str, x: str) -> str:
     """log's results outside of the positive finite numbers: x for +inf and NaN, -inf at zero, NaN below."""
     outside = m.select(m.compare("oeq", x, m.const(0.0)), m.neg(m.infinity()), m.not_a_number())
     regular = m.select(m.compare("olt", x, m.infinity()), value, x)
     return m.select(m.compare("ole", x, m.const(0.0)), outside, regular)
 
 
-def logarithm(m: Lanes, x: str) -> str:
+def logarithm(m: VectorMath, x: str) -> str:
     """log(x) within 1 ulp."""
     f, k = split_exponent(m, x)
     return with_log_poles(m, log_reduced(m, f, k), x)
 
 
-def log_plus_one(m: Lanes, x: str) -> str:
+def log_plus_one(m: VectorMath, x: str) -> str:
     """log(1 + x) within 2 ulp: k is taken from 1 + x rounded, f = 2^-k x + (2^-k - 1) from x itself, so no bit of a small x is lost.
 
     4f is what is computed: 2^-k is denormal in the top binade, 2^(2-k) is not.

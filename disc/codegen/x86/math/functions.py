@@ -7,18 +7,18 @@ and erf are computed in f32; the rarer f32 functions are computed in f64 and rou
 from collections.abc import Callable
 
 from disc.codegen.x86.math import erf, exp_log, gamma, hyperbolic, power, trigonometric
-from disc.codegen.x86.math.lanes import Lanes, VectorBuilder, narrow, widen
+from disc.codegen.x86.math.vector_math import VectorBuilder, VectorMath, narrow, widen
 
-Unary = Callable[[Lanes, str], str]
-Binary = Callable[[Lanes, str, str], str]
+Unary = Callable[[VectorMath, str], str]
+Binary = Callable[[VectorMath, str, str], str]
 
 
-def sqrt(m: Lanes, x: str) -> str:
+def sqrt(m: VectorMath, x: str) -> str:
     """Correctly rounded."""
     return m.sqrt(x)
 
 
-def rsqrt(m: Lanes, x: str) -> str:
+def rsqrt(m: VectorMath, x: str) -> str:
     """1 / sqrt(x), two correctly rounded operations: within 1.5 ulp."""
     return m.div(m.const(1.0), m.sqrt(x))
 
@@ -77,14 +77,14 @@ def emit_unary(b: VectorBuilder, name: str, x: str, element: str) -> str:
     """Append the function `name` (StableHLO or CHLO op name without the dialect) of the vector x; gives the result's name."""
     own = UNARY.get(name) or (UNARY_F32 if element == "f32" else UNARY_F64).get(name)
     if own is not None:
-        return own(Lanes(b, element), x)
+        return own(VectorMath(b, element), x)
     widened = UNARY_WIDENED.get(name) or UNARY_F64[name]
-    return narrow(b, widened(Lanes(b, "f64"), widen(b, x)))
+    return narrow(b, widened(VectorMath(b, "f64"), widen(b, x)))
 
 
 def emit_binary(b: VectorBuilder, name: str, x: str, y: str, element: str) -> str:
     """As `emit_unary`, for functions of two vectors."""
     if element == "f64":
-        return BINARY_F64[name](Lanes(b, element), x, y)
+        return BINARY_F64[name](VectorMath(b, element), x, y)
     widened = BINARY_WIDENED.get(name) or BINARY_F64[name]
-    return narrow(b, widened(Lanes(b, "f64"), widen(b, x), widen(b, y)))
+    return narrow(b, widened(VectorMath(b, "f64"), widen(b, x), widen(b, y)))

@@ -4,8 +4,8 @@ import math
 
 from disc.codegen.x86.math.coefficients import LOG_GAMMA_F64
 from disc.codegen.x86.math.exp_log import logarithm
-from disc.codegen.x86.math.lanes import Lanes
 from disc.codegen.x86.math.trigonometric import Reduced, from_quadrant, nearest_integer, tangent_of
+from disc.codegen.x86.math.vector_math import VectorMath
 
 # B_2k / (2k (2k-1)) and B_2k / 2k with the Bernoulli numbers B_2k: below 2^-50 of the result at 8 after eight and nine terms.
 LOG_GAMMA_SERIES = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156, -3617 / 122400)
@@ -13,7 +13,7 @@ DIGAMMA_SERIES = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 
 SERIES_START = 8
 
 
-def reduce_half_turns(m: Lanes, x: str) -> Reduced:
+def reduce_half_turns(m: VectorMath, x: str) -> Reduced:
     """pi x for the trigonometric functions; exact but for the last product. From 2^51 on, x counts as an even integer."""
     doubled = m.add(x, x)
     n, quadrant = nearest_integer(m, doubled)
@@ -22,7 +22,7 @@ def reduce_half_turns(m: Lanes, x: str) -> Reduced:
     return Reduced(m.int_select(bounded, quadrant, m.int_const(0)), m.scale(fraction, math.pi / 2), m.const(0.0))
 
 
-def stirling(m: Lanes, w: str) -> str:
+def stirling(m: VectorMath, w: str) -> str:
     """lgamma(w) for w >= 8, written so that infinity gives infinity."""
     inverse = m.div(m.const(1.0), w)
     series = m.mul(inverse, m.polynomial(m.mul(inverse, inverse), LOG_GAMMA_SERIES))
@@ -30,7 +30,7 @@ def stirling(m: Lanes, w: str) -> str:
     return m.fma(m.offset(logarithm(m, w), -1.0), m.offset(w, -0.5), m.offset(series, constant))
 
 
-def log_gamma_of_magnitude(m: Lanes, a: str) -> str:
+def log_gamma_of_magnitude(m: VectorMath, a: str) -> str:
     """lgamma(a) for a >= 0: (z-1)(z-2) P(z) for z = a or a + 1 in [1, 3], so that the zeros at 1 and 2 are exact; beyond, Stirling."""
     below_one = m.compare("olt", a, m.const(1.0))
     v = m.offset(m.select(below_one, m.offset(a, 1.0), a), -2.0)
@@ -53,7 +53,7 @@ def log_gamma_of_magnitude(m: Lanes, a: str) -> str:
     return m.offset(m.sub(m.select(inside, near, far), logarithm(m, factor)), 0.0)
 
 
-def lgamma(m: Lanes, x: str) -> str:
+def lgamma(m: VectorMath, x: str) -> str:
     """log|gamma(x)|; below zero log(pi / |x sin(pi x)|) - lgamma(|x|), infinite at the poles."""
     magnitude = m.abs(x)
     value = log_gamma_of_magnitude(m, magnitude)
@@ -66,7 +66,7 @@ def lgamma(m: Lanes, x: str) -> str:
     return m.select(m.compare("olt", x, m.const(0.0)), reflected, value)
 
 
-def digamma_of_magnitude(m: Lanes, a: str) -> str:
+def digamma_of_magnitude(m: VectorMath, a: str) -> str:
     """digamma(a) for a > 0: the series at a + 8 less the sum of 1/(a + i), i < 8, as one fraction."""
     recurs = m.compare("olt", a, m.const(float(SERIES_START)))
     bounded = m.at_most(m.const(float(SERIES_START)), a)
@@ -83,7 +83,7 @@ def digamma_of_magnitude(m: Lanes, a: str) -> str:
     return m.select(recurs, m.sub(value, m.div(numerator, denominator)), value)
 
 
-def digamma(m: Lanes, x: str) -> str:
+def digamma(m: VectorMath, x: str) -> str:
     """The derivative of lgamma; below zero digamma(|x|) + 1/|x| - pi / tan(pi x). As PyTorch: NaN at the negative poles, -inf at +0."""
     magnitude = m.abs(x)
     value = digamma_of_magnitude(m, magnitude)

@@ -3,16 +3,16 @@
 import math
 
 from disc.codegen.x86.math.exp_log import exponential, exponential_minus_one, log_plus_one, logarithm
-from disc.codegen.x86.math.lanes import Lanes
+from disc.codegen.x86.math.vector_math import VectorMath
 
 
-def large_half_exponential(m: Lanes, magnitude: str) -> str:
+def large_half_exponential(m: VectorMath, magnitude: str) -> str:
     """e^a / 2 without overflow before the result overflows."""
     root = exponential(m, m.scale(magnitude, 0.5))
     return m.mul(m.scale(root, 0.5), root)
 
 
-def sinh(m: Lanes, x: str) -> str:
+def sinh(m: VectorMath, x: str) -> str:
     """(t + t / (t + 1)) / 2 with t = e^|x| - 1."""
     magnitude = m.abs(x)
     t = exponential_minus_one(m, magnitude)
@@ -21,7 +21,7 @@ def sinh(m: Lanes, x: str) -> str:
     return m.copy_sign(m.select(m.compare("ogt", magnitude, m.const(700.0)), large, value), x)
 
 
-def cosh(m: Lanes, x: str) -> str:
+def cosh(m: VectorMath, x: str) -> str:
     """e^|x| / 2 + 1 / (2 e^|x|)."""
     magnitude = m.abs(x)
     half = m.scale(exponential(m, magnitude), 0.5)
@@ -30,7 +30,7 @@ def cosh(m: Lanes, x: str) -> str:
     return m.select(m.compare("ogt", magnitude, m.const(700.0)), large, value)
 
 
-def asinh(m: Lanes, x: str) -> str:
+def asinh(m: VectorMath, x: str) -> str:
     """log1p(a + a^2 / (1 + sqrt(1 + a^2))) for a = |x|, and log(a) + ln2 where a^2 is beyond 2^60."""
     magnitude = m.abs(x)
     large = m.compare("ogt", magnitude, m.const(2.0**30))
@@ -42,7 +42,7 @@ def asinh(m: Lanes, x: str) -> str:
     return m.copy_sign(m.select(large, large_value, small_value), x)
 
 
-def acosh(m: Lanes, x: str) -> str:
+def acosh(m: VectorMath, x: str) -> str:
     """log1p(t + sqrt(2t + t^2)) for t = x - 1, and log(x) + ln2 where t^2 is beyond 2^60; NaN below 1."""
     t = m.offset(x, -1.0)
     bounded = m.at_most(m.const(2.0**30), t)
@@ -53,14 +53,14 @@ def acosh(m: Lanes, x: str) -> str:
     return m.select(m.compare("olt", x, m.const(1.0)), m.not_a_number(), value)
 
 
-def atanh(m: Lanes, x: str) -> str:
+def atanh(m: VectorMath, x: str) -> str:
     """log1p(2a / (1 - a)) / 2 for a = |x|; NaN beyond 1."""
     magnitude = m.abs(x)
     ratio = m.div(m.add(magnitude, magnitude), m.sub(m.const(1.0), magnitude))
     return m.copy_sign(m.scale(log_plus_one(m, ratio), 0.5), x)
 
 
-def cbrt(m: Lanes, x: str) -> str:
+def cbrt(m: VectorMath, x: str) -> str:
     """e^(log|x| / 3) and one step of Newton's method, which squares the error; tiny x are scaled so that the cube stays normal."""
     magnitude = m.abs(x)
     tiny = m.compare("olt", magnitude, m.const(2.0**-900))

@@ -2,30 +2,30 @@
 
 from disc.codegen.x86.math.coefficients import LOG_SERIES_F64
 from disc.codegen.x86.math.exp_log import TABLES, exponential, exponential_factors, logarithm, split_exponent
-from disc.codegen.x86.math.lanes import Lanes
+from disc.codegen.x86.math.vector_math import VectorMath
 
 Pair = tuple[str, str]
 
 
-def fast_two_sum(m: Lanes, larger: str, smaller: str) -> Pair:
+def fast_two_sum(m: VectorMath, larger: str, smaller: str) -> Pair:
     """The sum and its rounding error, for |larger| >= |smaller|."""
     total = m.add(larger, smaller)
     return total, m.add(m.sub(larger, total), smaller)
 
 
-def two_product(m: Lanes, left: str, right: str) -> Pair:
+def two_product(m: VectorMath, left: str, right: str) -> Pair:
     """The product and its rounding error."""
     product = m.mul(left, right)
     return product, m.fma(left, right, m.neg(product))
 
 
-def pair_product(m: Lanes, left: Pair, right: Pair) -> Pair:
+def pair_product(m: VectorMath, left: Pair, right: Pair) -> Pair:
     """The product of two unevaluated sums, to about 2^-100."""
     product, error = two_product(m, left[0], right[0])
     return product, m.fma(left[0], right[1], m.fma(left[1], right[0], error))
 
 
-def logarithm_pair(m: Lanes, a: str) -> Pair:
+def logarithm_pair(m: VectorMath, a: str) -> Pair:
     """log(a) for positive finite a as an unevaluated sum, with a relative error near 2^-65.
 
     log(1 + f) = 2 atanh(s) = s (2 + z (2/3 + z Q(z))), s = f / (2 + f), z = s^2. All but the innermost product is done in pairs.
@@ -47,7 +47,7 @@ def logarithm_pair(m: Lanes, a: str) -> Pair:
     return high, m.add(error, m.fma(k, m.const(table.ln2_low), mantissa[1]))
 
 
-def with_power_rules(m: Lanes, magnitude: str, x: str, y: str) -> str:
+def with_power_rules(m: VectorMath, magnitude: str, x: str, y: str) -> str:
     """C's pow from `magnitude` = |x|^y, which is only used where x and y are finite and x is not zero."""
     zero, one, infinity = m.const(0.0), m.const(1.0), m.infinity()
     base = m.abs(x)
@@ -69,7 +69,7 @@ def with_power_rules(m: Lanes, magnitude: str, x: str, y: str) -> str:
     return m.select(always_one, one, value)
 
 
-def power(m: Lanes, x: str, y: str) -> str:
+def power(m: VectorMath, x: str, y: str) -> str:
     """x^y in f64 within 2 ulp: y log|x| is formed as a pair, so that its error stays below 2^-54 up to 2^10."""
     log = logarithm_pair(m, m.abs(x))
     high, error = two_product(m, y, log[0])
@@ -80,7 +80,7 @@ def power(m: Lanes, x: str, y: str) -> str:
     return with_power_rules(m, m.mul(m.mul(value, first), second), x, y)
 
 
-def power_f32(m: Lanes, x: str, y: str) -> str:
+def power_f32(m: VectorMath, x: str, y: str) -> str:
     """x^y for widened f32: f64's plain log and exp leave more than 40 right bits."""
     return with_power_rules(m, exponential(m, m.mul(y, logarithm(m, m.abs(x)))), x, y)
 
@@ -90,7 +90,7 @@ REMAINDER_STEP_BITS = 28
 REMAINDER_STEPS = 10
 
 
-def remainder_f32(m: Lanes, x: str, y: str) -> str:
+def remainder_f32(m: VectorMath, x: str, y: str) -> str:
     """C's fmod for widened f32, exact: the divisor is scaled by 2^(28 k) for k = 9 ... 0, each time leaving at most half of it."""
     divisor = m.abs(y)
     inverse = m.div(m.const(1.0), divisor)
@@ -102,7 +102,7 @@ def remainder_f32(m: Lanes, x: str, y: str) -> str:
     return with_remainder_rules(m, rest, x, divisor)
 
 
-def with_remainder_rules(m: Lanes, rest: str, x: str, divisor: str) -> str:
+def with_remainder_rules(m: VectorMath, rest: str, x: str, divisor: str) -> str:
     """The result in [0, divisor) with the sign of x. An infinite divisor leaves x; the steps make NaN of all undefined cases."""
     rest = m.select(m.compare("olt", rest, m.const(0.0)), m.add(rest, divisor), rest)
     dividend = m.abs(x)
@@ -115,12 +115,12 @@ WIDE_STEP_BITS = 51
 WIDE_STEPS = 42
 
 
-def exponent_field(m: Lanes, value: str) -> str:
+def exponent_field(m: VectorMath, value: str) -> str:
     """The biased exponent of a float, as an integer; the sign does not count."""
     return m.shift_right(m.int_and(m.bits(value), m.int_const(m.format.infinity_bits)), m.format.mantissa_bits)
 
 
-def remainder(m: Lanes, x: str, y: str) -> str:
+def remainder(m: VectorMath, x: str, y: str) -> str:
     """C's fmod in f64, exact: in each step the divisor times 2^shift, with `shift` chosen per lane to be about 2^51 below the rest."""
     divisor = m.abs(y)
     zero, bias = m.int_const(0), m.int_const(m.format.exponent_bias)

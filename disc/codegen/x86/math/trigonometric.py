@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from disc.codegen.x86.math.coefficients import ASIN_F64, ATAN_F64, COSINE_F64, SINE_F64
-from disc.codegen.x86.math.lanes import Lanes
+from disc.codegen.x86.math.vector_math import VectorMath
 
 # The first 196 bits of 2/pi after the point.
 TWO_OVER_PI = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041F
@@ -30,7 +30,7 @@ class Reduced:
     low: str
 
 
-def two_sum(m: Lanes, left: str, right: str) -> tuple[str, str]:
+def two_sum(m: VectorMath, left: str, right: str) -> tuple[str, str]:
     """left + right = sum + error, exactly (Knuth)."""
     total = m.add(left, right)
     shadow = m.sub(total, left)
@@ -46,14 +46,14 @@ def two_over_pi_chunks() -> list[float]:
     return [math.ldexp((TWO_OVER_PI >> shift) & mask, shift - total_bits - 2) for shift in shifts]
 
 
-def nearest_integer(m: Lanes, value: str) -> tuple[str, str]:
+def nearest_integer(m: VectorMath, value: str) -> tuple[str, str]:
     """The nearest integer to |value| < 2^51, as a float and as bits whose low part is that integer."""
     magic = m.const(m.format.round_magic)
     shifted = m.add(value, magic)
     return m.sub(shifted, magic), m.bits(shifted)
 
 
-def reduce_f32_range(m: Lanes, x: str) -> Reduced:
+def reduce_f32_range(m: VectorMath, x: str) -> Reduced:
     """For an x that is exact in f32 (24 bits), of any size.
 
     Each product x * chunk has 52 bits, so it is exact, and so is what is left of it without its whole turns. The parts are added with
@@ -75,7 +75,7 @@ def reduce_f32_range(m: Lanes, x: str) -> Reduced:
     return Reduced(quadrant, m.scale(fraction, math.pi / 2), m.const(0.0))
 
 
-def reduce_f64(m: Lanes, x: str) -> Reduced:
+def reduce_f64(m: VectorMath, x: str) -> Reduced:
     """Cody and Waite's reduction with 119 bits of pi/2, for |x| <= 2^20 pi/2; beyond, the result loses precision with the size of x."""
     n, quadrant = nearest_integer(m, m.scale(x, 2 / math.pi))
     first = m.fma(n, m.const(-HALF_PI_FIRST), x)
@@ -86,7 +86,7 @@ def reduce_f64(m: Lanes, x: str) -> Reduced:
     return Reduced(quadrant, high, low)
 
 
-def sine_and_cosine(m: Lanes, reduced: Reduced) -> tuple[str, str]:
+def sine_and_cosine(m: VectorMath, reduced: Reduced) -> tuple[str, str]:
     """Of the reduced argument alone, each within 1 ulp."""
     r = reduced.high
     z = m.mul(r, r)
@@ -101,12 +101,12 @@ def sine_and_cosine(m: Lanes, reduced: Reduced) -> tuple[str, str]:
     return sine, m.add(near, tail)
 
 
-def bit_set(m: Lanes, value: str, bit: int) -> str:
+def bit_set(m: VectorMath, value: str, bit: int) -> str:
     """The mask of lanes whose integer has `bit` (a power of two) set."""
     return m.int_compare("ne", m.int_and(value, m.int_const(bit)), m.int_const(0))
 
 
-def from_quadrant(m: Lanes, reduced: Reduced, shift: int) -> str:
+def from_quadrant(m: VectorMath, reduced: Reduced, shift: int) -> str:
     """sin(x + shift * pi/2)."""
     sine, cosine = sine_and_cosine(m, reduced)
     quadrant = m.int_add(reduced.quadrant, m.int_const(shift))
@@ -114,49 +114,49 @@ def from_quadrant(m: Lanes, reduced: Reduced, shift: int) -> str:
     return m.select(bit_set(m, quadrant, 2), m.neg(value), value)
 
 
-def keep_zero(m: Lanes, x: str, value: str) -> str:
+def keep_zero(m: VectorMath, x: str, value: str) -> str:
     """An odd function's zero has the sign of x, which the reduction loses."""
     return m.select(m.compare("oeq", x, m.const(0.0)), x, value)
 
 
-def tangent_of(m: Lanes, reduced: Reduced) -> str:
+def tangent_of(m: VectorMath, reduced: Reduced) -> str:
     """sin / cos, or -cos / sin in odd quadrants."""
     sine, cosine = sine_and_cosine(m, reduced)
     odd = bit_set(m, reduced.quadrant, 1)
     return m.div(m.select(odd, m.neg(cosine), sine), m.select(odd, sine, cosine))
 
 
-def sine(m: Lanes, x: str) -> str:
+def sine(m: VectorMath, x: str) -> str:
     """sin(x) for |x| up to 2^20 pi/2, within 1 ulp."""
     return keep_zero(m, x, from_quadrant(m, reduce_f64(m, x), 0))
 
 
-def cosine(m: Lanes, x: str) -> str:
+def cosine(m: VectorMath, x: str) -> str:
     """cos(x) for |x| up to 2^20 pi/2, within 1 ulp."""
     return from_quadrant(m, reduce_f64(m, x), 1)
 
 
-def tangent(m: Lanes, x: str) -> str:
+def tangent(m: VectorMath, x: str) -> str:
     """tan(x) for |x| up to 2^20 pi/2, within 3 ulp."""
     return keep_zero(m, x, tangent_of(m, reduce_f64(m, x)))
 
 
-def sine_f32(m: Lanes, x: str) -> str:
+def sine_f32(m: VectorMath, x: str) -> str:
     """sin of a widened f32 of any size."""
     return keep_zero(m, x, from_quadrant(m, reduce_f32_range(m, x), 0))
 
 
-def cosine_f32(m: Lanes, x: str) -> str:
+def cosine_f32(m: VectorMath, x: str) -> str:
     """cos of a widened f32 of any size."""
     return from_quadrant(m, reduce_f32_range(m, x), 1)
 
 
-def tangent_f32(m: Lanes, x: str) -> str:
+def tangent_f32(m: VectorMath, x: str) -> str:
     """tan of a widened f32 of any size."""
     return keep_zero(m, x, tangent_of(m, reduce_f32_range(m, x)))
 
 
-def arc_tangent_of_magnitude(m: Lanes, t: str) -> str:
+def arc_tangent_of_magnitude(m: VectorMath, t: str) -> str:
     """atan(t) for 0 <= t <= 1: beyond tan(pi/8), as pi/4 + atan((t - 1) / (t + 1))."""
     large = m.compare("ogt", t, m.const(math.tan(math.pi / 8)))
     zero = m.const(0.0)
@@ -168,7 +168,7 @@ def arc_tangent_of_magnitude(m: Lanes, t: str) -> str:
     return m.add(m.select(large, m.const(math.pi / 4), zero), m.add(reduced, small))
 
 
-def atan(m: Lanes, x: str) -> str:
+def atan(m: VectorMath, x: str) -> str:
     """atan(x) within 2 ulp: pi/2 - atan(1/|x|) beyond 1."""
     magnitude = m.abs(x)
     beyond = m.compare("ogt", magnitude, m.const(1.0))
@@ -177,7 +177,7 @@ def atan(m: Lanes, x: str) -> str:
     return m.copy_sign(m.select(beyond, complement, value), x)
 
 
-def atan2(m: Lanes, y: str, x: str) -> str:
+def atan2(m: VectorMath, y: str, x: str) -> str:
     """The angle of the point (x, y) with C's values at zeros and infinities."""
     rise, run = m.abs(y), m.abs(x)
     steep = m.compare("ogt", rise, run)
@@ -194,7 +194,7 @@ def atan2(m: Lanes, y: str, x: str) -> str:
     return m.select(m.compare("uno", x, y), m.not_a_number(), ordered)
 
 
-def arc_sine_parts(m: Lanes, x: str) -> tuple[str, str]:
+def arc_sine_parts(m: VectorMath, x: str) -> tuple[str, str]:
     """The mask |x| > 1/2 and asin(|x|), or there asin(sqrt((1 - |x|) / 2)); NaN beyond 1 through the square root."""
     magnitude = m.abs(x)
     large = m.compare("ogt", magnitude, m.const(0.5))
@@ -204,14 +204,14 @@ def arc_sine_parts(m: Lanes, x: str) -> tuple[str, str]:
     return large, m.fma(m.mul(z, t), m.polynomial(z, ASIN_F64), t)
 
 
-def asin(m: Lanes, x: str) -> str:
+def asin(m: VectorMath, x: str) -> str:
     """asin(x); beyond 1/2 as pi/2 - 2 asin(sqrt((1 - |x|) / 2))."""
     large, part = arc_sine_parts(m, x)
     complement = m.offset(m.fma(part, m.const(-2.0), m.const(HALF_PI_LOW)), math.pi / 2)
     return m.copy_sign(m.select(large, complement, part), x)
 
 
-def acos(m: Lanes, x: str) -> str:
+def acos(m: VectorMath, x: str) -> str:
     """acos(x): pi/2 - asin(x), or 2 asin(sqrt((1 - |x|) / 2)) beyond 1/2 and pi less that below -1/2."""
     large, part = arc_sine_parts(m, x)
     central = m.offset(m.sub(m.const(HALF_PI_LOW), m.copy_sign(part, x)), math.pi / 2)

@@ -10,7 +10,7 @@ from disc.codegen.plan.index import Index, view_index
 from disc.codegen.plan.softmax import read_softmax
 from disc.codegen.x86.emit import Emitter, Predicate
 from disc.codegen.x86.math.exp_log import exponential_of_negative
-from disc.codegen.x86.math.lanes import Lanes
+from disc.codegen.x86.math.vector_math import VectorMath
 from disc.ir.graph import Body, Node
 from disc.ir.op_table import IN_ORDER_VIEWS
 from disc.shapes.recursion import Recursive
@@ -51,12 +51,12 @@ def _all_users(nodes: list[Node]) -> set[Node]:
 
 
 def _exponential(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> Recursive[str]:
-    return exponential_of_negative(Lanes(e.b, "f32"), (yield e.compute(node.operands[0], index, predicate)))
+    return exponential_of_negative(VectorMath(e.b, "f32"), (yield e.compute(node.operands[0], index, predicate)))
 
 
 def _quotient(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -> Recursive[str]:
     """The exponential times the reciprocal of the sum, which is computed where the sum is."""
-    m = Lanes(e.b, "f32")
+    m = VectorMath(e.b, "f32")
     total, at = node.operands[1], index
     while (viewed := view_index(e.space, total, at)) is not None:
         total, at = total.operands[0], viewed

@@ -108,7 +108,7 @@ def integers(values: Sequence[int]) -> ir.Attribute:
     return ir.DenseI64ArrayAttr.get(list(values))
 
 
-class Emitter:
+class OpBuilder:
     """Emits ops at the current insertion point and location."""
 
     def __init__(self, sizes: IndexArithmetic, weights: WeightTable, ranges: dict[sympy.Symbol, ValueRanges]) -> None:

@@ -1,7 +1,7 @@
 """The vocabulary in which the vector math functions are written.
 
-A value is an SSA name. `Lanes` appends arith and math operations on vectors through a `VectorBuilder`; each method is one operation that
-x86-64-v3 and x86-64-v4 execute as one instruction (or two), never a call into libm.
+A value is an SSA name. `VectorMath` appends arith and math operations on vectors through a `VectorBuilder`; each method is one operation
+that x86-64-v3 and x86-64-v4 execute as one instruction (or two), never a call into libm.
 """
 
 import struct
@@ -61,7 +61,7 @@ class Format:
 FORMATS = {"f32": Format("f32", "i32", 23, 127), "f64": Format("f64", "i64", 52, 1023)}
 
 
-class Lanes:
+class VectorMath:
     """Operations on vectors of one floating-point format and of the integers of the same width."""
 
     def __init__(self, builder: VectorBuilder, element: str) -> None:
