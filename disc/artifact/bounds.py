@@ -34,6 +34,8 @@ class _KernelRecord(TypedDict):
     versions: NotRequired[list[_VersionRecord]]
     counters: NotRequired[list[int]]
     notes: NotRequired[list[str]]
+    plan: NotRequired[str]
+    scratch: NotRequired[str]
     tasks: NotRequired[str]
     flops: NotRequired[str | None]
     bytes: NotRequired[str | None]

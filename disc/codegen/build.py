@@ -239,7 +239,8 @@ def _kernel(backend: Backend, planned: Planned, target: Target, number: int) -> 
     work = planned.place.work
     kernel = backend.emit(f"{work.name}_{number}".replace(".", "_"), work, planned.plan, target)
     checks = checks_indices(work.checked, work.body)
-    return replace(kernel, checks_indices=checks, notes=(*kernel.notes, *planned.place.node.texts("notes")))
+    notes = (*kernel.notes, *planned.place.node.texts("notes"))
+    return replace(kernel, checks_indices=checks, notes=notes, plan=str(planned.plan))
 
 
 def _value(node: Node) -> Value:

@@ -121,6 +121,7 @@ def kernel_entry(launch: Launch, operands: Sequence[str]) -> dict[str, object]:
         "name": launch.name, "kernel": kernel.name, "kind": kernel.kind, "ops": list(kernel.ops), "lines": list(kernel.lines),
         "versions": [{"function": version.function, "guard": version.describe()} for version in kernel.versions],
         "counters": list(launch.counters), "notes": list(kernel.notes), "tasks": str(kernel.tasks),
+        "plan": kernel.plan, "scratch": str(kernel.scratch),
         "flops": str(kernel.flops) if kernel.flops is not None else None, "bytes": str(kernel.bytes) if kernel.bytes is not None else None,
         "inputs": [f"{value.element}[{', '.join(map(str, value.dims))}]" for value in launch.inputs],
         "results": [f"{value.element}[{', '.join(map(str, value.dims))}]" for value in launch.results],

@@ -73,8 +73,9 @@ class Measured:
 class KernelReport:
     """One kernel and all its launches. lines: those of all launches.
 
-    inputs, results, notes, tasks, flops and bytes are those of the first launch: another one may be over other symbols, and a version has
-    a guard for each of these.
+    inputs, results, notes, plan, scratch (bytes per thread), tasks, flops and bytes are those of the first launch: another one may be over
+    other symbols, and a version has a guard for each of these. plan: what was decided, as `disc.plan` has it. Both it and scratch are "" in
+    artifacts of compilers that did not say.
     """
 
     name: str
@@ -84,6 +85,8 @@ class KernelReport:
     inputs: tuple[str, ...]
     results: tuple[str, ...]
     notes: tuple[str, ...]
+    plan: str
+    scratch: str
     tasks: str
     flops: str | None
     bytes: str | None
@@ -253,6 +256,8 @@ def _kernel(
         inputs=launches[0].inputs,
         results=launches[0].results,
         notes=_texts(record, "notes"),
+        plan=str(record.get("plan", "")),
+        scratch=str(record.get("scratch", "")),
         tasks=launches[0].tasks,
         flops=launches[0].flops,
         bytes=launches[0].bytes,

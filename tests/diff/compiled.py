@@ -17,6 +17,8 @@ from torch import nn
 from torch_mlir import ir
 
 import disc
+from disc.codegen.plan.text import Plan, read_plan
+from disc.codegen.x86.plans import KINDS
 from disc.frontend.stablehlo import import_stablehlo
 from disc.ir.dialect import make_context
 from disc.ir.interp.oracle import interpret
@@ -35,6 +37,11 @@ ISAS = ("x86-64-v3", "x86-64-v4") if host_isa() == "x86-64-v4" else ("x86-64-v3"
 SIZES = (0, 1, 2, 7, 8, 9, 13, 15, 16, 17, 31, 64, 67)
 TOLERANCE = {"f64": 1e-12, "f32": 2e-5, "f16": 2e-3, "bf16": 1.6e-2}
 EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
+
+
+def plans_of(executable: Executable) -> list[Plan]:
+    """What was decided of the kernel of each launch."""
+    return [read_plan(str(record.get("plan")), KINDS) for record in executable.manifest["kernels"]]
 
 
 def both_targets(model: object, *arguments: object, **options: object) -> list[Executable]:

@@ -9,8 +9,10 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from compiled import ModuleProgram, module_program, randn
+from compiled import ModuleProgram, module_program, plans_of, randn
 from torch import Tensor, nn
+
+from disc.codegen.x86.plans import AttentionBlocksPlan, AttentionRowsPlan
 
 # 0, 1, primes, around a vector (8, 16), a panel (64), a block of rows (96) and a block of keys (512), and more than two blocks.
 LENGTHS = (0, 1, 2, 5, 7, 16, 17, 63, 64, 65, 95, 96, 97, 131, 193, 511, 512, 513, 1025)
@@ -25,9 +27,12 @@ def kinds(program: ModuleProgram) -> list[str]:
     return [str(record["kind"]) for record in program.executables[0].manifest["kernels"]]
 
 
-def notes(program: ModuleProgram) -> str:
-    records = program.executables[-1].manifest["kernels"]  # of the best target
-    return " ".join(str(note) for record in records if record["kind"] == "attention" for note in record["notes"])  # type: ignore[union-attr]
+def blocks(program: ModuleProgram) -> AttentionBlocksPlan:
+    """The plan of its attention kernels for the best target: all have a running softmax, and the same bounds."""
+    plans = [each for each in plans_of(program.executables[-1]) if isinstance(each, AttentionBlocksPlan | AttentionRowsPlan)]
+    found = [each for each in plans if isinstance(each, AttentionBlocksPlan)]
+    assert found and len(found) == len(plans) and len({(each.causal, each.dots) for each in found}) == 1, plans
+    return found[0]
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -43,7 +48,7 @@ SELF = [[2], [2], [2]]
 
 def test_every_length() -> None:
     program = module_program(attention, *qkv(17, 23), dynamic=SELF)
-    assert kinds(program).count("attention") == 1 and "running softmax" in notes(program)
+    assert kinds(program).count("attention") == 1 and not blocks(program).causal
     for length in LENGTHS:
         program.check(*qkv(length, length))
     for rows, keys in ((1, 600), (0, 5), (5, 0), (97, 1), (3, 1024), (100, 7)):
@@ -69,7 +74,7 @@ def test_static_sizes(rows: int, keys: int) -> None:
 
 def test_causal_skips_keys() -> None:
     program = module_program(causal, *qkv(17, 23), dynamic=SELF)
-    assert "causal" in notes(program)
+    assert blocks(program).causal
     for length in LENGTHS:
         program.check(*qkv(length, length))
     for rows, keys in ((3, 700), (700, 3), (513, 1100), (1100, 513)):
@@ -86,7 +91,7 @@ def test_values_that_are_not_finite_count_where_they_are_masked(bad: float) -> N
         return torch.softmax(scores, -1) @ v
 
     compiled = module_program(program, *qkv(17, 23), dynamic=SELF)
-    assert "causal" in notes(compiled)
+    assert blocks(compiled).causal
     q, k, v = qkv(700, 700)
     v[0, 1, 650, 3] = bad
     k[0, 0, 660] = bad
@@ -121,7 +126,7 @@ def test_masks_and_rows_without_a_key(boolean: bool) -> None:
         return allowed if boolean else torch.where(allowed, randn(rows, keys, seed=3), -math.inf)
 
     program = module_program(Masked(), *qkv(5, 7), mask(5, 7), dynamic=[*SELF, [0, 1]])
-    assert "rows of -inf alone give 0" in notes(program)
+    assert blocks(program).safe
     for rows, keys in ((1, 1), (4, 0), (7, 13), (97, 64), (99, 513), (5, 1100)):
         program.check(*qkv(rows, keys), mask(rows, keys))
 
@@ -135,7 +140,7 @@ def test_causal_with_earlier_keys() -> None:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
 
     compiled = module_program(program, *qkv(5, 9), dynamic=SELF)
-    assert "causal" in notes(compiled)
+    assert blocks(compiled).causal
     for rows, keys in ((1, 1), (1, 700), (3, 515), (97, 97), (100, 1100), (9, 4)):
         compiled.check(*qkv(rows, keys))
 
@@ -158,7 +163,7 @@ def test_another_function_of_rows_keeps_them_whole() -> None:
         return (scores / (scores.sum(-1, keepdim=True) + 1)) @ v
 
     compiled = module_program(program, *qkv(17, 23), dynamic=SELF)
-    assert "no softmax" in notes(compiled)
+    assert any(isinstance(plan, AttentionRowsPlan) for plan in plans_of(compiled.executables[-1]))
     for length in (0, 1, 7, 64, 97, 300):
         compiled.check(*qkv(length, length))
 
@@ -220,7 +225,7 @@ def test_causal_layers_share_no_mask(additive: bool) -> None:
 
     compiled = module_program(program, randn(2, 7, 64), padding(2, 7), dynamic=[[0, 1], [0, 1]])
     assert kinds(compiled) == ["loop", "attention"] * 2  # the loops scale the queries
-    assert ("causal" in notes(compiled)) is not additive  # a score of NaN or +inf is still one when -inf is added
+    assert blocks(compiled).causal is not additive  # a score of NaN or +inf is still one when -inf is added
     for batch, length in PADDED:
         compiled.check(randn(batch, length, 64), padding(batch, length))
 
@@ -328,7 +333,7 @@ def test_explain_says_nothing_of_dots_without_a_softmax_between_them() -> None:
 def test_few_rows(width: int) -> None:
     """One row is what decoding asks for; around the number of rows that are worth packing the keys, and around 16 and 64 keys."""
     program = module_program(attention, *qkv(17, 23, width=width), dynamic=SELF)
-    assert ("scores as dot products" in notes(program)) is (width in (16, 64, 80, 256))
+    assert blocks(program).dots is (width in (16, 64, 80, 256))
     for rows in (1, 3, 4, 5):
         for keys in (1, 2, 15, 16, 17, 63, 64, 65, 100, 513):
             program.check(*qkv(rows, keys, width=width))
@@ -348,7 +353,7 @@ def test_few_rows_of_grouped_heads_behind_a_mask(rows: int) -> None:
         return randn(1, 6, rows, 32), randn(1, keys, 2, 32, seed=1), randn(1, keys, 2, 32, seed=2), mask
 
     compiled = module_program(program, *inputs(23), dynamic=[[], [1], [1], [1]])
-    assert ("scores as dot products" in notes(compiled)) is (rows <= 4)
+    assert blocks(compiled).dots is (rows <= 4)
     for keys in (1, 2, 16, 33, 64, 130, 700):
         compiled.check(*inputs(keys))
 

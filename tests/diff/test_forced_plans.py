@@ -152,7 +152,7 @@ func.func @main(%x: tensor<?x24xf32, [@S0, 24]>) -> tensor<?x24xf32, [@S0, 24]> 
 PRODUCT = f"product{{form = f32, left = in-place, right = RIGHT, panel = 64, vectors = {LANES // 4}}}"
 TREE = "tree{schedules = [12x16+ahead, 6x4096+panels], nodes = [m>8?1:2, @0, @1], split_rows = 0}"
 INDIRECT = f"indirect{{form = f32, panel = 48, lanes = {LANES}, taps = 9, rows = 120, order = rows}}"
-REGION = "region{form = groups, rows = 4, columns = 1, stages = [STAGES], cached = [CACHED]}"
+REGION = "region{form = groups, tiles = 1, rows = 4, columns = 1, stages = [STAGES], cached = [CACHED]}"
 
 
 class Forced:
@@ -307,8 +307,8 @@ def test_a_depthwise_convolution(plan: str) -> None:
 @pytest.mark.parametrize(
     "plan",
     [
-        "attention-blocks{FIRST_SECOND, rows = 96, keys = 512, causal = false, segments = false, dots = false}",
-        "attention-blocks{FIRST_SECOND, rows = 6, keys = 64, causal = false, segments = false, dots = false}",
+        "attention-blocks{FIRST_SECOND, rows = 96, keys = 512, causal = false, segments = false, dots = false, safe = false}",
+        "attention-blocks{FIRST_SECOND, rows = 6, keys = 64, causal = false, segments = false, dots = false, safe = false}",
         "attention-rows{FIRST_SECOND, rows = 96, cached = []}",
         "attention-rows{FIRST_SECOND, rows = 12, cached = []}",
     ],
@@ -346,7 +346,7 @@ def test_a_scan(lanes: str) -> None:
         (Forced(LINEAR, [(2, 40)], (40, 70)),
          f"gemm{{product = {product('in-place')}, turned = false, few = no, tree = {TREE.replace('m>8?1:2', 'm>8?0:2')}}}", "must go on at later nodes"),
         (Forced(SCAN, [(9, 24)]), "scatter{}", "the fusion is a scan"),
-        (Forced(FLAT, [(2, 24)]), "rows{regions = [region{form = blocks, rows = 1, columns = 1, stages = [], cached = []}], versions = [0], parts = 0}",
+        (Forced(FLAT, [(2, 24)]), "rows{regions = [region{form = blocks, tiles = 1, rows = 1, columns = 1, stages = [], cached = []}], versions = [0], parts = 0}",
          "form must be groups or flat"),
         (Forced(POOL, [(2, 13, 11, 16)]), "pool{band = 7, rows = 3}", "band must be a multiple of rows"),
     ],

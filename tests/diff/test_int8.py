@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from compiled import randn
+from compiled import plans_of, randn
 from models import MODELS, shapes
 from torch import nn
 from torch.export import Dim
 
 import disc
+from disc.codegen.x86.plans import GemmPlan, ProductPlan
 from disc.config import Options
 from disc.ir.weights import SCALED_BLOCK
 from disc.passes.graph.quantize_weights import quantize_columns
@@ -35,6 +36,11 @@ func.func @main(%a: tensor<?x?x?xui8>, %b: tensor<?x?x?xi8>) -> tensor<?x?x?xi32
   return %0 : tensor<?x?x?xi32>
 }
 """
+
+
+def product_plans(executable: disc.Executable) -> list[ProductPlan]:
+    """How the operands of its products are read."""
+    return [plan.product for plan in plans_of(executable) if isinstance(plan, GemmPlan)]
 
 
 def compiled(
@@ -98,7 +104,7 @@ def test_weights_packed_ahead_of_time(k: int, n: int) -> None:
           return %0 : tensor<?x{n}xi32>
         }}""")
     for executable in executables:
-        assert "packed ahead of time" in str(executable.manifest["kernels"][0]["notes"])
+        assert product_plans(executable)[0].right == "packed-ahead"
         for m in (0, 1, 2, 5, 6, 7, 13, 121, 250):
             a = random_bytes(np.uint8, m, k)
             np.testing.assert_array_equal(np.asarray(executable(a)), a.astype(np.int64) @ weight.astype(np.int64), err_msg=executable.isa)
@@ -264,11 +270,8 @@ def test_explain_says_what_was_quantized_and_why_not() -> None:
             return self.head(x @ x.mT @ x)
 
     executable = compiled(Deep().eval(), (randn(3, 64),))
-    notes = [" ".join(kernel["notes"]) for kernel in executable.manifest["kernels"] if "dot" in kernel["name"]]
-    assert "among the first dots" in notes[0]
-    assert [text for text in notes[1:13] if "micro-kernel: u8" not in text] == []
-    assert "fewer than 32" in notes[-1]
-    assert sum("not f32 rows times a weight" in text for text in notes) == 2
+    forms = [product.form for product in product_plans(executable)]
+    assert [form.startswith("u8") for form in forms] == [False, *[True] * 12, False, False, False]  # the first; no weight; fewer than 32
     assert "among the first dots" in str(executable.explain())
 
 
@@ -287,10 +290,8 @@ def test_the_smallest_dots_are_not_quantized() -> None:
             return self.small(x)
 
     executable = compiled(Deep().eval(), (randn(3, 64),))
-    notes = [" ".join(kernel["notes"]) for kernel in executable.manifest["kernels"] if "dot" in kernel["name"]]
-    assert ["among the first dots" in text for text in notes] == [True] * 2 + [False] * 23
-    assert [text for text in notes[2:24] if "micro-kernel: u8" not in text] == []
-    assert "among the smallest dots" in notes[24]
+    forms = [product.form for product in product_plans(executable)]
+    assert [form.startswith("u8") for form in forms] == [False, False, *[True] * 22, False]
 
 
 def test_native_takes_the_instructions_that_are_used() -> None:

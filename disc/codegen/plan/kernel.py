@@ -103,6 +103,7 @@ class Kernel:
     micro_kernels: the shared (form, rows, vectors) functions that `source` calls; functions: further shared ones, as
     (name, MLIR text); packed: weights wanted in panels.
     checks_indices: the last argument is where an index out of range is reported.
+    plan: the text of what was decided.
     source: MLIR text of all versions; lines: the user's source lines; ops: the op names fused; notes: why it is as it is.
     """
 
@@ -125,6 +126,7 @@ class Kernel:
     choice: Choice | None = None
     split: Split | None = None
     checks_indices: bool = False
+    plan: str = ""
 
     @property
     def partials(self) -> Dim | None:

@@ -214,7 +214,7 @@ class AttentionBlocksPlan(Plan):
     """Attention with a running softmax over blocks of keys.
 
     first, second: of the products; rows: of a task; keys: of a block; causal: blocks of keys that no row sees are left out; segments: so
-    are those of other sequences; dots: scores of few rows are dot products with keys read in place.
+    are those of other sequences; dots: scores of few rows are dot products with keys read in place; safe: a row of -inf alone gives zeros.
     """
 
     name: ClassVar[str] = "attention-blocks"
@@ -225,6 +225,7 @@ class AttentionBlocksPlan(Plan):
     causal: bool
     segments: bool
     dots: bool
+    safe: bool
 
 
 @dataclass(frozen=True)
@@ -248,12 +249,13 @@ class RegionPlan(Plan):
 
     form: `groups` (a task is one or several rows), `flat` (one loop over all elements) or `blocks` (transposed in registers); rows: worked
     on at once; columns: vectors of columns reduced at once. stages: the reductions of a row, by round; cached: what is kept as a row
-    in scratch between them; both are numbers of values of the fusion, arguments first.
+    in scratch between them; both are numbers of values of the fusion, arguments first. tiles: loops that a row has one behind the other.
     """
 
     name: ClassVar[str] = "region"
     values: ClassVar[tuple[str, ...]] = ("stages", "cached")
     form: str
+    tiles: int
     rows: int
     columns: int
     stages: tuple[tuple[int, ...], ...]

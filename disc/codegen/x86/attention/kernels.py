@@ -21,7 +21,7 @@ from disc.codegen.x86.gemm.dots import may_dot
 from disc.codegen.x86.gemm.kernels import emit_columns
 from disc.codegen.x86.gemm.plan import PANEL, ROWS, Gemm, micro_kernels, plan_gemm, product_plan
 from disc.codegen.x86.memory import Buffer, address
-from disc.codegen.x86.plans import AttentionBlocksPlan, AttentionRowsPlan, ProductPlan, check
+from disc.codegen.x86.plans import AttentionBlocksPlan, AttentionRowsPlan, ProductPlan, check, keep_equal
 from disc.codegen.x86.rows.kernels import emit_group
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
@@ -81,6 +81,7 @@ def may_attend(space: IndexSpace, body: Body, target: Target, plan: AttentionPla
     check(derived is not None, "", "there is no softmax between the products")
     assert derived is not None
     check(0 < plan.keys <= MOST_KEYS and plan.keys % PANEL == 0, "keys", f"must be a multiple of {PANEL} up to {MOST_KEYS}")
+    keep_equal(plan, derived.plan, "safe")
     for field in ("causal", "segments"):
         check(getattr(derived.plan, field) or not getattr(plan, field), field, "the scores have no such bounds")
     found = _read_blocks(space, body, target, plan)
@@ -138,7 +139,7 @@ def _read_blocks(space: IndexSpace, body: Body, target: Target, plan: AttentionB
     last = _plan(space, body, second, target, body.yields, frozenset({probability}), plan and plan.second)
     bounds = (causal is not None, segments is not None)
     sizes = target.thresholds.attention.block, target.thresholds.attention.keys
-    plan = plan or AttentionBlocksPlan(product_plan(first), product_plan(last), *sizes, *bounds, may_dot(first))
+    plan = plan or AttentionBlocksPlan(product_plan(first), product_plan(last), *sizes, *bounds, may_dot(first), softmax.safe)
     return Blocks(first, last, scores, probability, softmax, causal, segments, plan)
 
 

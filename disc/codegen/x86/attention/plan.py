@@ -95,7 +95,7 @@ class Blocks:
         c = self.first.contraction
         lines = [
             f"running softmax: {self.plan.rows} rows x {self.plan.keys} keys of scores in scratch, no buffer of {c.m} x {c.n} scores",
-            f"rows of -inf alone give {'0' if self.softmax.safe else 'NaN'}",
+            f"rows of -inf alone give {'0' if self.plan.safe else 'NaN'}",
         ]
         if self.plan.dots:
             lines.append(f"up to {self.first.target.thresholds.gemm.dot_rows} rows: scores as dot products, keys read in place")

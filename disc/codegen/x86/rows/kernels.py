@@ -107,7 +107,7 @@ def _may_be_region(space: IndexSpace, body: Body, loops: RowPlan, kind: str, tar
     most = limits.columns if loops.columns else 1
     check(1 <= region.columns <= most, "columns", f"must be from 1 to {most}")
     derived = _region(space, body, loops, kind, target).decided
-    keep_equal(region, derived, "stages")
+    keep_equal(region, derived, "stages", "tiles")
     check(set(region.cached) <= set(derived.cached), "cached", f"may be some of {list(derived.cached)}")
 
 
@@ -195,7 +195,7 @@ def _decide(body: Body, plan: RowPlan, form: str, limits: RowThresholds) -> Regi
     reductions = max((sum(len(stage) for stage in tile.columns) for tile in plan.tiles), default=0)
     columns = max(1, limits.columns // reductions) if reductions else 1
     stages = tuple(numbers_of(body, (node for node, _ in stage)) for stage in plan.stages)
-    return RegionPlan(form, together, columns, stages, numbers_of(body, plan.cached))
+    return RegionPlan(form, len(plan.tiles), together, columns, stages, numbers_of(body, plan.cached))
 
 
 def _work(space: IndexSpace, body: Body, plan: RowPlan) -> int:
