@@ -119,7 +119,7 @@ class _Reader:
         if isinstance(kind, type) and issubclass(kind, Plan):
             plan = self.plan()
             if not isinstance(plan, kind):
-                raise ValueError(f"{where} must be a {kind.name}, not a {plan.name}")
+                raise ValueError(f"{where} must be {kind.name}, not {plan.name}")
             return plan
         word = self.take()
         if kind is bool and word in ("true", "false"):
