@@ -121,7 +121,8 @@ FORMS: dict[object, Form] = {
     **_computed(FLOATS, "mean", "self"),
     aten.sum.dim_IntList: Form(FLOATS | INTEGERS, cast=Cast.RESULT, operands=("self",), wide=True, accepts=_has_dims),
     aten.mean.dim: Form(FLOATS, cast=Cast.RESULT, operands=("self",), wide=True, accepts=_has_dims),
-    **_same(Form(ALL_FLOATS | INTEGERS, cast=Cast.RESULT, operands=("self",)), aten.prod.default, aten.prod.dim_int),
+    aten.prod.default: Form(ALL_FLOATS | INTEGERS, cast=Cast.RESULT, operands=("self",)),
+    aten.prod.dim_int: Form(ALL_FLOATS | INTEGERS, cast=Cast.RESULT, operands=("self",), accepts=_has_dims),
     # conversions, views, copies
     **_same(Form(accepts=_converts), aten._to_copy.default, torch.ops.prims.convert_element_type.default),
     **_same(Form(moves=True), *_overloads("clone alias detach lift_fresh_copy contiguous unsqueeze permute t expand flip")),

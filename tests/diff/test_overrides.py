@@ -88,7 +88,7 @@ WITNESSES: tuple[SingleCall, ...] = (
     call(aten.empty.memory_format, [A, 4]), call(aten.empty_like.default, X), call(aten.new_empty.default, X, [B, 2]),
     call(aten.empty_strided.default, [A, 4], [4, 1]), call(aten.empty_permuted.default, [A, 4], [0, 1]),
     call(aten.scalar_tensor.default, 2.5, dtype=torch.uint8), call(aten.arange.start_step, 9, 0, -2),
-    call(aten.sum.dim_IntList, In(""), [0], True), call(aten.mean.dim, In(""), [0], True),
+    call(aten.sum.dim_IntList, In(""), [0], True), call(aten.mean.dim, In(""), [0], True), call(aten.prod.dim_int, In(""), 0),
     *(call(packet.default, X, [0]) for packet in (aten.amax, aten.amin)), *(call(packet.default, X) for packet in (aten.max, aten.min)),
     *(call(packet.dim, X, 0) for packet in (aten.max, aten.min)), *(call(packet.default, X, 0) for packet in (aten.argmax, aten.argmin)),
     *(call(packet.default, BYTES) for packet in (aten.any, aten.all)), *(call(packet.dim, BYTES, 1) for packet in (aten.any, aten.all)),

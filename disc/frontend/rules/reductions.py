@@ -135,7 +135,7 @@ def scan_with_index(kind: str) -> Rule:
 
 
 def of_no_dims(e: OpBuilder, call: Call) -> Tensor:
-    """The sum or mean of a tensor without dims: its element."""
+    """The sum, mean or product of a tensor without dims: its element."""
     x = call.tensor("self")
     if x.rank:
         raise RuleError(NO_RULE)
@@ -144,6 +144,7 @@ def of_no_dims(e: OpBuilder, call: Call) -> Tensor:
 
 OVERRIDES: dict[object, Override] = {
     **overrides(Fault.CRASH, "of a tensor without dims that keeps its dims", {aten.sum.dim_IntList: of_no_dims, aten.mean.dim: of_no_dims}),
+    **overrides(REFUSED, "of a tensor without dims", {aten.prod.dim_int: of_no_dims}),
     **overrides(WRONG, "an answer for a dim of size 0; the extremes of numbers without a sign", {
         aten.amax.default: extreme("maximum"), aten.amin.default: extreme("minimum"),
         aten.max.default: extreme("maximum"), aten.min.default: extreme("minimum"),
