@@ -1,15 +1,18 @@
-"""Says how many calls of the test models go through torch-mlir, and how many take an override.
+"""Counts the calls of the test models that go through torch-mlir; the others take overrides.
 
-    python tools/import_share.py [--check]
-
---check: exit status 1 where docs/architecture.md says otherwise.
+python tools/import_share.py [MODEL ...]     # prints the counts
+python tools/import_share.py --check         # exit status 1 where the record or docs/architecture.md says otherwise
+python tools/import_share.py --record        # writes the record
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
-from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -21,20 +24,34 @@ from disc.frontend.exported import export_module, import_exported  # noqa: E402
 from disc.ir.dialect import make_context  # noqa: E402
 from tests.models import MODELS  # noqa: E402
 
+RECORD = ROOT / "tools" / "data" / "import_share.json"
+DOCUMENT = ROOT / "docs" / "architecture.md"
 
-def count(name: str) -> Counter[str]:
-    """Calls of one model by the way they are lowered."""
-    ways: Counter[str] = Counter()
-    emit = lowering.emit
-    overrides = lowering.OVERRIDES
+
+class Share(NamedTuple):
+    """torch_mlir: how many of the calls of ATen ops go through torch-mlir."""
+
+    torch_mlir: int
+    calls: int
+
+    def __str__(self) -> str:
+        return f"{self.torch_mlir:,} of {self.calls:,} calls"
+
+
+def count(name: str) -> Share:
+    """Exports and imports the model."""
+    emitted, calls = 0, 0
+    emit, overrides = lowering.emit, lowering.OVERRIDES
 
     def counted(*given):  # pyright: ignore
-        ways["torch-mlir"] += 1
+        nonlocal emitted
+        emitted += 1
         return emit(*given)
 
     class Counted(dict):  # pyright: ignore[reportMissingTypeArgument]
         def get(self, key, default=None):  # pyright: ignore
-            ways["calls"] += 1
+            nonlocal calls
+            calls += 1
             return super().get(key, default)
 
     lowering.emit, lowering.OVERRIDES = counted, Counted(overrides)
@@ -44,22 +61,49 @@ def count(name: str) -> Counter[str]:
             import_exported(export_module(model, inputs, shapes), make_context())
     finally:
         lowering.emit, lowering.OVERRIDES = emit, overrides
-    return ways
+    return Share(emitted, calls)
 
 
-def main() -> int:
-    total: Counter[str] = Counter()
-    for name in MODELS:
-        ways = count(name)
-        total += ways
-        print(f"{name}: {ways['torch-mlir']} of {ways['calls']}", flush=True)
-    share = f"{total['torch-mlir']:,} of {total['calls']:,} calls"
-    print(share)
-    if "--check" in sys.argv[1:] and share not in (ROOT / "docs" / "architecture.md").read_text():
-        print("docs/architecture.md says otherwise", file=sys.stderr)
-        return 1
-    return 0
+def recorded() -> dict[str, Share]:
+    return {name: Share(**numbers) for name, numbers in json.loads(RECORD.read_text()).items()}
+
+
+def total(shares: Iterable[Share]) -> Share:
+    return Share(*map(sum, zip(*shares, strict=True)))
+
+
+def differences(counts: Mapping[str, Share]) -> list[str]:
+    """What the record says otherwise of these models, or the document of what is recorded; [] where all agree."""
+    record = recorded()
+    found = [f"{name}: {share}; recorded: {record.get(name)}" for name, share in counts.items() if record.get(name) != share]
+    if set(record) != set(MODELS):
+        found.append(f"models of the tests alone, or of the record: {sorted(set(record) ^ set(MODELS))}")
+    if f"{total(record.values())} go through torch-mlir" not in DOCUMENT.read_text():
+        found.append(f"{DOCUMENT.name} does not say that {total(record.values())} go through torch-mlir")
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"default: all ({', '.join(MODELS)})")
+    parser.add_argument("--check", action="store_true", help="compare with the record")
+    parser.add_argument("--record", action="store_true", help="write the record, of all models")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.models) - set(MODELS):
+        parser.error(f"no such model: {', '.join(sorted(unknown))}")
+    if options.record and options.models:
+        parser.error("--record takes all models")
+    counts: dict[str, Share] = {}
+    for name in options.models or MODELS:
+        counts[name] = count(name)
+        print(f"{name}: {counts[name]}", flush=True)
+    print(f"together: {total(counts.values())}")
+    if options.record:
+        RECORD.write_text(json.dumps({name: share._asdict() for name, share in counts.items()}, indent=1) + "\n")
+    found = differences(counts) if options.check or options.record else []
+    print(*found, sep="\n", end="\n" if found else "", file=sys.stderr)
+    return 1 if found else 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))
