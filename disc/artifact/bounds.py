@@ -44,7 +44,7 @@ class _KernelRecord(TypedDict):
     operands: NotRequired[list[str]]
 
 
-EXPLAINED = frozenset(_KernelRecord.__annotations__) - {"name"}
+EXPLAINED = frozenset(_KernelRecord.__annotations__) - {"name", "plan", "scratch"}  # older artifacts lack these two
 
 
 def unbounded(value: object) -> str | None:

@@ -3,6 +3,7 @@
 import html
 import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -82,7 +83,13 @@ def test_text(executable: disc.Executable) -> None:
 def test_json(executable: disc.Executable) -> None:
     value = json.loads(executable.explain(torch.randn(4, 16, 8)).to_json())
     assert value["sizes"] == {"S0": 4, "S1": 16}
-    assert {"name", "kind", "ops", "lines", "versions", "launches", "measured", "notes"} <= value["kernels"][0].keys()
+    assert {"name", "kind", "ops", "lines", "versions", "launches", "measured", "notes", "plan", "scratch"} <= value["kernels"][0].keys()
+    assert value["kernels"][0]["plan"].startswith("rows{")
+
+
+@pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "golden" / "0.1.0").glob("*.disc")), ids=lambda path: path.stem)
+def test_artifacts_of_compilers_that_said_no_plan(path: Path) -> None:
+    assert {kernel.plan for kernel in disc.load(path).explain().kernels} == {""}
 
 
 def test_page_is_whole_and_loads_nothing(executable: disc.Executable) -> None:
