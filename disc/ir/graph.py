@@ -77,8 +77,16 @@ class Body:
     yields: tuple[Node, ...]
 
     def lines(self) -> tuple[str, ...]:
-        """The user's source lines behind its ops, each once."""
-        return tuple(dict.fromkeys(node.line for node in self.nodes if node.line))
+        """The user's source lines behind its ops, each once.
+
+        Equal constants of a program are one op, with the line of the first: they count where nothing else has a line.
+        """
+        fixed: set[Node] = set()
+        for node in self.nodes:
+            if node.op != "input" and fixed.issuperset(node.operands):
+                fixed.add(node)
+        of_values = tuple(dict.fromkeys(node.line for node in self.nodes if node.line and node not in fixed))
+        return of_values or tuple(dict.fromkeys(node.line for node in self.nodes if node.line))
 
 
 class Snapshot:

@@ -176,7 +176,7 @@ def test_forms_agree_with_eager(dtype: torch.dtype) -> None:
     graph = CallGraph()
     for op in FORMS:
         for each in calls_of(op, dtype):  # pyright: ignore[reportArgumentType]
-            if graph.add(each) and not _goes_through(graph, each):
+            if graph.add(each) and not goes_through(graph, each):
                 graph.remove(each)
     assert_equal(graph, SIZES)
     assert len(graph.nodes) > (20 if dtype in CARRIERS else 50)
@@ -190,7 +190,7 @@ def test_tensors_without_dims(dtype: torch.dtype) -> None:
         each = SingleCall(op, tuple(_without_dims(op, dtype)))  # pyright: ignore[reportArgumentType]
         if not graph.add(each):
             refused += 1
-        elif op not in OVERRIDDEN_WITHOUT_DIMS and not _goes_through(graph, each):
+        elif op not in OVERRIDDEN_WITHOUT_DIMS and not goes_through(graph, each):
             graph.remove(each)
     assert_equal(graph, SIZES[:1])
     assert len(graph.nodes) + refused > 25 and len(graph.nodes) > 15
@@ -228,7 +228,7 @@ def assert_equal(graph: CallGraph, every: Sequence[Mapping[str, int]]) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def _goes_through(graph: CallGraph, each: SingleCall) -> bool:
+def goes_through(graph: CallGraph, each: SingleCall) -> bool:
     """Whether the form takes the call; another one has an override, or is refused."""
     with suppress(RuleError):
         return planned_call(graph.nodes[each][0]) is not None
