@@ -42,7 +42,7 @@ def select_targets(names: str | Sequence[str]) -> tuple[Target, ...]:
     known = target_names()
     if wrong:
         raise TargetError(f"target: {wrong[0]!r} is no name; the targets are native, {', '.join(known)}")
-    found: dict[str, Target] = {}
+    found: dict[str, tuple[int, Target]] = {}
     for name in given:
         family = next((family for family in _FAMILIES.values() if name in family.names), None)
         if name == "native":
@@ -53,10 +53,11 @@ def select_targets(names: str | Sequence[str]) -> tuple[Target, ...]:
             raise TargetError(f"target {name!r}: GPU code is not generated yet; use one of {', '.join(('native', *known))}")
         else:
             raise TargetError(f"there is no target {name!r}; the targets are native, {', '.join(known)}")
-        found.setdefault(target.name, target)
+        place = known.index(name if family is not None else target.name)
+        found.setdefault(target.name, (place, target))
     if not found:
         raise TargetError("the list of targets is empty")
-    return tuple(sorted(found.values(), key=lambda target: known.index(target.name)))
+    return tuple(target for _, target in sorted(found.values(), key=lambda each: each[0]))
 
 
 def for_program(targets: Sequence[Target], elements: Sequence[str]) -> tuple[Target, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from disc.codegen.plan.fusion import Fusion
 from disc.codegen.plan.kernel import Kernel
 from disc.codegen.plan.text import Plan
@@ -16,6 +18,7 @@ from disc.codegen.x86.conv.window_last import emit_last_window, read_last_window
 from disc.codegen.x86.conv.winograd import emit_winograd
 from disc.codegen.x86.conv.winograd_plan import read_winograd
 from disc.codegen.x86.gemm.kernels import emit_compute
+from disc.codegen.x86.notes import notes_of
 from disc.codegen.x86.plans import (
     AttentionBlocksPlan,
     AttentionRowsPlan,
@@ -37,7 +40,11 @@ from disc.targets.target import Target
 
 
 def emit(name: str, fusion: Fusion, plan: Plan, target: Target) -> Kernel:
-    """The kernel of a plan that the fusion may have. Raises CompilerBug for another one."""
+    """The kernel of a plan that the fusion may have, with what the plan says of itself. Raises CompilerBug for another one."""
+    return replace(_emit(name, fusion, plan, target), notes=notes_of(plan, fusion.body, target))
+
+
+def _emit(name: str, fusion: Fusion, plan: Plan, target: Target) -> Kernel:
     body = fusion.body
     if isinstance(plan, RowsPlan):
         return emit_rows(name, body, fusion.kind, fusion.space(), target, fusion.guards, plan)

@@ -33,4 +33,4 @@ def test_a_device_adds_its_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(select, "_FAMILIES", dict(select._FAMILIES))  # pyright: ignore[reportPrivateUsage]
     register_family(Family("abacus", ("beads",), lambda name: replace(V3, device="abacus", level=name)))
     assert target_names()[-1] == "beads"
-    assert [each.name for each in select_targets(["beads", "x86-64-v3"])] == ["x86-64-v3", "beads"]
+    assert [each.name for each in select_targets(["beads", "x86-64-v3"])] == ["x86-64-v3", "abacus:beads"]

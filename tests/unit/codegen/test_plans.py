@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 import types
 from dataclasses import fields
+from pathlib import Path
 from typing import Union, get_args, get_origin, get_type_hints
 
 import pytest
 
 from disc.codegen.plan.text import IllegalPlan, Plan, read_plan
-from disc.codegen.x86.plans import KINDS, TreePlan, read_schedules, tree_plan
+from disc.codegen.x86.notes import notes_of
+from disc.codegen.x86.plans import KINDS, ProductPlan, TreePlan, read_schedules, tree_plan
+from disc.ir.graph import Body
 from disc.speculation.tree import every_schedule, packaged_tree
+from disc.targets.x86 import read_target
 
 
 def sample(hint: object, number: int) -> object:
@@ -74,3 +78,24 @@ def test_what_is_no_plan_is_refused(text: str, message: str) -> None:
 def test_trees_that_are_none(plan: TreePlan) -> None:
     with pytest.raises(IllegalPlan):
         read_schedules(plan)
+
+
+@pytest.mark.parametrize("text", [
+    "pool{band = 37, rows = 41}", "depthwise-window{band = 37, rows = 41}", "window-last{band = 37, strip = 41, rows = 43, columns = 47}",
+    "indirect{form = f32, panel = 37, lanes = 41, taps = 43, rows = 47, order = panels}",
+    "winograd{tile = 2, block = 37, least = 41, enough = 43, "
+    "direct = indirect{form = f32, panel = 47, lanes = 16, taps = 1, rows = 1, order = rows}}",
+    "scan{lanes = no}", "scatter{}",
+])  # fmt: skip
+def test_notes_say_what_the_plan_says(text: str) -> None:
+    notes = notes_of(read_plan(text, KINDS), Body((), (), ()), read_target("x86-64-v4"))
+    assert notes
+    for number in re.findall(r"3[7-9]|4[0-9]", text):
+        assert number in " ".join(notes)
+
+
+def test_every_kernel_has_notes() -> None:
+    """But parts of plans, which are no kernels."""
+    told = re.findall(r"\b([A-Z]\w+Plan)\b", Path(notes_of.__code__.co_filename).read_text())
+    assert {kind.__name__ for kind in KINDS.values()} - set(told) == {TreePlan.__name__}
+    assert ProductPlan.__name__ in told

@@ -94,7 +94,7 @@ def emit_attention(name: str, body: Body, space: IndexSpace, target: Target, pla
         blocks = _read_blocks(space, body, target, plan)
         assert blocks is not None
         functions = blocks.functions()
-        micro, notes, scratch, tasks = blocks.micro_kernels(), blocks.notes(), blocks.places()["end"], blocks.row_blocks()
+        micro, scratch, tasks = blocks.micro_kernels(), blocks.places()["end"], blocks.row_blocks()
         one, two = blocks.first.contraction, blocks.second.contraction
         keys = one.n if blocks.causal is None else (one.n + 1) // 2  # of the keys, as many as rows as a rule, a row sees half
         known = blocks.segments is None  # else the lengths of sequences decide
@@ -102,29 +102,17 @@ def emit_attention(name: str, body: Body, space: IndexSpace, target: Target, pla
     else:
         rows, functions = _Rows(space, body, target, plan), ()
         micro = micro_kernels(rows.first) + micro_kernels(rows.second)
-        notes = (
-            "no softmax, so rows are kept whole: "
-            f"scores of {plan.rows} rows at a time stay in scratch, no buffer of {rows.first.contraction.m} x {rows.length} scores",
-            *(f"row of {node.name} kept in scratch between stages" for node in rows.rows.cached),
-        )
         scratch, tasks = rows.offsets(space)[3], _blocks(rows)
         one, two, keys, known = rows.first.contraction, rows.second.contraction, rows.length, True
         emit = lambda frame: _emit(frame, rows, body)  # noqa: E731
-    notes = (*notes, *_gathered(body))
     symbols = body_symbols(space, body)
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target, emit)
     return Kernel(
         name, "attention", (Version(f"{name}_v0"),), symbols, one.batch * tasks, product_cost(target, (one.k + two.n) * keys * plan.rows),
-        scratch, source, body.lines(), kernel_ops(body), notes,
+        scratch, source, body.lines(), kernel_ops(body),
         flops=one.batch * one.m * keys * (one.k + two.n) * 2 if known else None,
         bytes=traffic(space, body), micro_kernels=tuple(dict.fromkeys(micro)), functions=functions,
     )  # fmt: skip
-
-
-def _gathered(body: Body) -> tuple[str, ...]:
-    """What to say of the terms of a score that are read by an index each, as in DeBERTa."""
-    count = len([node for node in body.nodes if node.op == "disc.gather"])
-    return (f"{count} terms of a score gathered where it is made, no buffer of them",) if count else ()
 
 
 def _read_blocks(space: IndexSpace, body: Body, target: Target, plan: AttentionBlocksPlan | None = None) -> Blocks | None:

@@ -91,22 +91,6 @@ class Blocks:
         k = self.first.contraction.k
         return ((dots_name(k.const), dots_source(k.const, self.first.target.thresholds.gemm.dot_ahead)),) if self.plan.dots else ()
 
-    def notes(self) -> tuple[str, ...]:
-        c = self.first.contraction
-        lines = [
-            f"running softmax: {self.plan.rows} rows x {self.plan.keys} keys of scores in scratch, no buffer of {c.m} x {c.n} scores",
-            f"rows of -inf alone give {'0' if self.plan.safe else 'NaN'}",
-        ]
-        if self.plan.dots:
-            lines.append(f"up to {self.first.target.thresholds.gemm.dot_rows} rows: scores as dot products, keys read in place")
-        if self.causal is not None:
-            lines.append(
-                f"causal: row gm sees {self.causal.columns} keys, the rest is skipped in blocks unless a value there is not finite"
-            )
-        if self.segments is not None:
-            lines.append("packed sequences: a row's keys are those of its sequence, nothing is computed between two of them")
-        return tuple(lines)
-
 
 def parts_of(whole: int, most: int) -> set[int]:
     """The sizes of as few equal parts as hold at most `most` each."""

@@ -27,10 +27,9 @@ from disc.codegen.x86.conv.window_last import (
 )
 from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_ops, rounded_up, traffic
 from disc.codegen.x86.gemm.kernels import divide, emit_panel_rows, read_product
-from disc.codegen.x86.gemm.plan import PANEL, ROWS, Gemm, micro_kernels, panels, product_plan
+from disc.codegen.x86.gemm.plan import PANEL, Gemm, micro_kernels, panels, product_plan
 from disc.codegen.x86.memory import Buffer, address
 from disc.codegen.x86.plans import ExpansionPlan, WindowLastPlan, check, keep_equal
-from disc.ir.costs import node_cost
 from disc.ir.graph import Body, Node
 from disc.ir.op_table import PRODUCTS
 from disc.shapes import Dim, Truth, dim_max, dim_min
@@ -179,17 +178,11 @@ def emit_expansion(name: str, space: IndexSpace, plan: Expansion) -> Kernel:
     symbols, target = body_symbols(space, body), plan.gemm.target
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target, lambda frame: _emit(frame, plan))
     outputs = slide.images * slide.rows.out * slide.columns.out * slide.channels
-    work = sum(node_cost(root) for root in (*plan.product.yields, *body.yields))
     cost = plan.tile_rows * slide.columns.size * (plan.packed.k * 2) + slide.columns.out * plan.band * (slide.taps * plan.limits.tap_cycles)
     cost = cost + target.thresholds.task_cycles
-    notes = (
-        f"a product of matrices and a depthwise convolution of {slide.taps} taps: bands of rows of the product stay in L2, up to "
-        f"{plan.plan.tile_bytes >> 10} KiB of {PANEL} channels, and are not written out; rows at the edges of bands are computed twice",
-        f"tiles of up to {ROWS} rows x {plan.gemm.vectors} vectors of {plan.gemm.lanes}; B packed ahead of time; epilogue cost {work}",
-    )
     return Kernel(
         name, "compute", (Version(f"{name}_v0"),), symbols, slide.images * plan.bands * panels(plan.gemm), cost, plan.scratch,
-        source, body.lines(), kernel_ops(body), notes, flops=c.m * c.n * c.k * 2 + outputs * (2 * slide.taps),
+        source, body.lines(), kernel_ops(body), flops=c.m * c.n * c.k * 2 + outputs * (2 * slide.taps),
         bytes=traffic(space, body), micro_kernels=micro_kernels(plan.gemm), packed=(plan.packed,),
     )  # fmt: skip
 

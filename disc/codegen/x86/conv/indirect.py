@@ -21,7 +21,6 @@ from disc.codegen.x86.gemm.epilogue import Epilogue
 from disc.codegen.x86.gemm.micro import call_of_size
 from disc.codegen.x86.gemm.plan import PANEL, share
 from disc.codegen.x86.memory import Buffer, address
-from disc.ir.costs import node_cost
 from disc.ir.graph import Body
 from disc.shapes import Dim
 
@@ -34,17 +33,10 @@ def emit_indirect(name: str, body: Body, space: IndexSpace, plan: Indirect) -> K
     symbols = body_symbols(space, body)
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, plan.target, lambda frame: emit_tasks(frame, plan, body))
     macs = plan.rows * (plan.columns * plan.packed.k)
-    order = "panels" if plan.panels_first else "row blocks"
-    work = sum(node_cost(root) for root in body.yields)
-    notes = (
-        f"schedule: {TABLE_ROWS} rows x {plan.width // plan.lanes} vectors of {plan.lanes}, panels of {plan.packed.columns} columns, "
-        f"row blocks of up to {plan.row_block}, {order} fastest, {plan.chunks} chunks of {plan.chunk} taps of {plan.inner}",
-        f"channels last: A read through a table of addresses; B packed ahead of time; epilogue cost {work}",
-    )
     return Kernel(
         name, "compute", (Version(f"{name}_v0"),), symbols, plan.tasks,
         product_cost(plan.target, Dim.of(plan.packed.k * plan.row_block * plan.packed.columns)), Dim.of(plan.scratch), source,
-        body.lines(), kernel_ops(body), notes, flops=macs * 2, bytes=traffic(space, body),
+        body.lines(), kernel_ops(body), flops=macs * 2, bytes=traffic(space, body),
         functions=plan.functions(), packed=(plan.packed,),
     )  # fmt: skip
 

@@ -26,11 +26,10 @@ def emit_pool(name: str, body: Body, space: IndexSpace, window: Window) -> Kerne
     symbols, target = body_symbols(space, body), window.target
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target, lambda frame: _Pool(frame, window, body).emit())
     taps = window.rows.window * window.columns.window
-    notes = (f"window kernel: {window.block} rows at a time, first the {window.rows.window} lines of a window, then its columns",)
     return Kernel(
         name, "loop", (Version(f"{name}_v0"),), symbols, window.planes * bands(window),
         window.cost, _pitch(window, target.lanes) * (window.block * ELEMENT_BYTES[window.element]),
-        source, body.lines(), kernel_ops(body), notes,
+        source, body.lines(), kernel_ops(body),
         flops=window.planes * window.rows.out * window.columns.out * (2 * taps), bytes=traffic(space, body),
     )  # fmt: skip
 

@@ -198,14 +198,10 @@ def emit_window(name: str, body: Body, space: IndexSpace, window: Window) -> Ker
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, window.target, emit)
     taps = window.rows.window * window.columns.window
     count = window.planes * window.rows.out * window.columns.out
-    notes = (
-        f"window kernel: bands of {window.band} rows copied padded in {window.phases} phases, blocks of {window.block} rows, "
-        f"{taps} taps unrolled",
-    )
     return Kernel(
         name, "compute", (Version(f"{name}_v0"),), symbols, window.planes * bands(window),
         window.cost, _tile_offset(window) + window.block * window.target.lanes * _size(window),
-        source, body.lines(), kernel_ops(body), notes, flops=count * (2 * taps), bytes=traffic(space, body),
+        source, body.lines(), kernel_ops(body), flops=count * (2 * taps), bytes=traffic(space, body),
     )  # fmt: skip
 
 

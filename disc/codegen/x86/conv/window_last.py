@@ -181,15 +181,11 @@ def emit_last_window(name: str, body: Body, space: IndexSpace, window: LastWindo
     count = window.images * window.rows.out * window.columns.out * window.channels
     plan = window.plan
     steps = plan.band * window.taps // limits.last_steps_per_cycle
-    notes = (
-        f"window kernel, channels last: bands of {plan.band} rows and strips of {plan.strip} columns copied padded, "
-        f"blocks of {plan.rows}x{plan.columns} positions, {window.taps} taps unrolled",
-    )
     return Kernel(
         name, "compute" if window.kernel is not None else "loop", (Version(f"{name}_v0"),), symbols,
         window.images * _bands(window) * _vectors(window), window.columns.out * steps + window.target.thresholds.task_cycles,
         Dim.of(window.scratch), source,
-        body.lines(), kernel_ops(body), notes, flops=count * (2 * window.taps), bytes=traffic(space, body),
+        body.lines(), kernel_ops(body), flops=count * (2 * window.taps), bytes=traffic(space, body),
     )  # fmt: skip
 
 

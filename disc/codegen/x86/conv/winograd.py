@@ -20,7 +20,6 @@ from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel
 from disc.codegen.x86.gemm.micro import call_micro
 from disc.codegen.x86.gemm.plan import PANEL, ROWS, share
 from disc.codegen.x86.memory import Buffer, address
-from disc.ir.costs import node_cost
 from disc.ir.graph import Body
 from disc.shapes import Dim
 
@@ -29,24 +28,15 @@ HEIGHTS = range(1, ROWS + 1)
 
 def emit_winograd(name: str, body: Body, space: IndexSpace, plan: Winograd) -> Kernel:
     """The kernel of a fusion that `read_winograd` accepted."""
-    direct, size = plan.direct, f"{plan.tile}x{plan.tile}"
+    direct = plan.direct
     symbols = body_symbols(space, body)
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, direct.target, lambda frame: _emit(frame, plan, body))
     macs = direct.rows * (direct.columns * plan.packed.k)
-    work = sum(node_cost(root) for root in body.yields)
-    outputs, enough = plan.plan.least, plan.plan.enough
-    saved = f"{plan.products} multiplications for the {9 * plan.tile**2} that flops counts"
-    notes = (
-        f"Winograd F({size}, 3x3): {saved}, so a share of the limit may exceed 100 %",
-        f"schedule: up to {plan.block} tiles and a panel of {plan.packed.columns} columns a task; directly where there are less than "
-        f"{outputs} outputs a tile and {enough} more, and tiles that would not be finite",
-        f"channels last: A read through a table of addresses; B transformed and packed ahead of time; epilogue cost {work}",
-    )
     sizes = [(rows, vectors) for rows in HEIGHTS for vectors in direct.vector_counts()]
     return Kernel(
         name, "compute", (Version(f"{name}_v0"),), symbols, plan.tasks,
         product_cost(direct.target, Dim.of(plan.products * plan.channels * plan.block * plan.packed.columns)), Dim.of(plan.scratch), source,
-        body.lines(), kernel_ops(body), notes, flops=macs * 2, bytes=traffic(space, body),
+        body.lines(), kernel_ops(body), flops=macs * 2, bytes=traffic(space, body),
         micro_kernels=tuple((direct.form.name, *each) for each in sizes),
         functions=(*direct.functions(), *transforms(plan.tile, direct.lanes)), packed=(plan.packed,),
     )  # fmt: skip

@@ -80,12 +80,6 @@ def _is_along(gemm: Gemm) -> bool:
     return gemm.right.k_step == ONE and key_step(gemm) is not None and contiguous
 
 
-def few_rows_note(gemm: Gemm) -> str:
-    """For `explain`."""
-    count = "one row" if gemm.contraction.m == ONE else f"up to {_heights(gemm)[-1]} rows"
-    return f"{count}: B read in place, {'rows scaled and added' if gemm.few == 'across' else 'dot products'}"
-
-
 def few_rows_functions(gemm: Gemm) -> tuple[tuple[str, str], ...]:
     """(name, MLIR text) of the shared functions that the kernel calls."""
     return tuple((_name(gemm, rows), _source(gemm, rows)) for rows in _heights(gemm))

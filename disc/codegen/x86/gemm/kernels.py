@@ -22,7 +22,6 @@ from disc.codegen.x86.gemm.few_rows import (
     emit_few_rows,
     exchange_operands,
     few_rows_functions,
-    few_rows_note,
     may_be_few_rows,
 )
 from disc.codegen.x86.gemm.micro import call_micro
@@ -32,7 +31,6 @@ from disc.codegen.x86.gemm.plan import (
     ROWS,
     Gemm,
     micro_kernels,
-    notes,
     panels,
     plan_gemm,
     product_plan,
@@ -43,7 +41,6 @@ from disc.codegen.x86.gemm.plan import (
 from disc.codegen.x86.gemm.split_k import Share, plan_parts, share_of_task
 from disc.codegen.x86.memory import Buffer, address
 from disc.codegen.x86.plans import FewRowsPlan, GemmPlan, ProductPlan, check, read_schedules, tree_plan
-from disc.ir.costs import node_cost
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim
@@ -104,12 +101,11 @@ def emit_compute(name: str, body: Body, space: IndexSpace, target: Target, weigh
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target, emit)
     rows, blocks, *_, span, parts = (Dim.symbol(name) for name in SCHEDULE_SYMBOLS)
     macs = contraction.batch * contraction.m * contraction.n * contraction.k
-    work = sum(node_cost(root) for root in body.yields)
     return Kernel(
         name, "compute", tuple(Version(f"{name}_v0", schedule=schedule) for schedule in choice.tree.schedules), symbols,
         contraction.batch * panels(gemm) * blocks * (parts if gemm.splits else 1),
         product_cost(target, (span if gemm.splits else contraction.k) * rows * gemm.panel), gemm.scratch(), source,
-        body.lines(), kernel_ops(body), notes(gemm, packed, work) + ((few_rows_note(gemm),) if few else ()),
+        body.lines(), kernel_ops(body),
         flops=macs * 2, bytes=traffic(space, body), micro_kernels=() if only else micro_kernels(gemm),
         functions=few_rows_functions(gemm) if few else (), packed=(packed,) if packed else (), choice=choice,
     )  # fmt: skip

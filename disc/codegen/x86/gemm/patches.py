@@ -48,13 +48,6 @@ class Patches:
             count *= axis.window.window
         return count
 
-    def describe(self) -> str:
-        """For the kernel's notes."""
-        last = self.axes[-1]
-        if last.step != ONE or last.window.stride > 2:
-            return "patches packed by strided loads"
-        return "patches packed by whole vectors" if last.window.stride == 1 else "patches packed by even lanes of two vectors"
-
 
 def read_patches(space: IndexSpace, contraction: Contraction, batch: Dim = BATCH) -> Patches | None:
     """The patches of a convolution whose source lies in memory under views that keep it affine; None otherwise. batch: the batch of the

@@ -235,20 +235,6 @@ def vector_counts(gemm: Gemm) -> tuple[int, ...]:
     return tuple(range(1, most + 1))
 
 
-def notes(gemm: Gemm, packed: PackedWeight | None, work: int) -> tuple[str, ...]:
-    right = "packed ahead of time" if packed else "read in place" if gemm.direct else "packed per panel"
-    if gemm.contraction.node.op == "stablehlo.convolution":
-        right = f"{right}, {gemm.patches.describe() if gemm.patches is not None else 'patches packed by gathers'}"
-    why = gemm.contraction.node.attrs.get("disc.note")
-    left = "read in place" if gemm.left is not None else "packed per tile"
-    return (
-        f"tiles of up to {ROWS} rows x {gemm.vectors} vectors of {gemm.lanes}, panels of {gemm.panel} columns",
-        f"micro-kernel: {gemm.form.name}",
-        f"A {left}; B {right}; epilogue cost {work}",
-        *((why,) if isinstance(why, str) else ()),
-    )
-
-
 def share(b: Builder, number: str, total: str, parts: str) -> str:
     """Where part `number` of `total` starts, when all `parts` are about equal."""
     return b.op(f"arith.divui {b.op(f'arith.muli {number}, {total} : i64')}, {parts} : i64")

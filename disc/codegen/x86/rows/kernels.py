@@ -152,7 +152,7 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, target: Targe
     scratch = rounded_up(plans[0].row(space), target.lanes) * (8 * len(plans[0].cached) * plans[0].rows_together)
     return Kernel(
         name, kind, tuple(versions), symbols, tasks, cost, scratch, source, body.lines(), kernel_ops(body),
-        tuple(note for region in regions for note in _notes(region)), flops=flops, bytes=traffic(space, body), split=split,
+        flops=flops, bytes=traffic(space, body), split=split,
     )  # fmt: skip
 
 
@@ -465,16 +465,3 @@ def _emit_flat(frame: Frame, plan: RowPlan) -> None:
 
         extent = variable.extent if variable.extent.is_const and variable.extent.const <= chunk else Dim.symbol(variable.name)
         _lanes(frame, plan, tile, [_Row(0, {})], (low, high), extent)
-
-
-def _notes(region: _Region) -> tuple[str, ...]:
-    plan, blocked = region.plan, region.blocked
-    if blocked is not None:
-        return (f"tasks: {blocked.strip} of {blocked.across.extent}; blocks transposed in registers along {blocked.lane.extent}",)
-    if region.flat:
-        return (f"one flat loop over {plan.tiles[0].lane.extent} elements",)
-    groups = " x ".join(str(variable.extent) for variable in plan.group) or "1"
-    tiles = " + ".join(" x ".join(str(variable.extent) for variable in tile.variables) or "1" for tile in plan.tiles) or "1"
-    notes = [f"tasks: {groups}; row: {tiles}"]
-    notes += [f"row of {node.name} kept in scratch between stages" for node in plan.cached]
-    return tuple(notes)
