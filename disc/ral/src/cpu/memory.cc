@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 
 #include "core/bytes.h"
@@ -117,18 +118,36 @@ class Idle final : ForkAware {
 };
 
 Immortal<Idle> idle;
+
+// From the allocator's lists of small blocks, which its aligned functions do not use (60 to 75 ns a block against 10, alone). What it gave
+// is noted before the block: it is aligned to 16 bytes at least, so that there is room.
+void* acquire_small(int64_t bytes) noexcept {
+  char* given = static_cast<char*>(std::malloc(static_cast<size_t>(bytes + kAlignment)));
+  if (!given) return nullptr;
+  char* block = given + (kAlignment - reinterpret_cast<uintptr_t>(given) % kAlignment);
+  std::memcpy(block - sizeof given, &given, sizeof given);
+  return block;
+}
+
+void release_small(void* block) noexcept {
+  if (!block) return;
+  char* given = nullptr;
+  std::memcpy(&given, static_cast<char*>(block) - sizeof given, sizeof given);
+  std::free(given);
+}
 }  // namespace
 
 void* acquire_block(int64_t bytes, int64_t* capacity) noexcept {
   *capacity = 0;
-  if (bytes < kReusedBytes || bytes > kLargest) return allocate(bytes);
+  if (bytes < 0 || bytes > kLargest) return nullptr;
+  if (bytes < kReusedBytes) return acquire_small(bytes);
   const IdleBlock found = idle->take(bytes);
   *capacity = found.data ? found.capacity : round_up_to(bytes, bytes < kHugePageThreshold ? kPage : kHugePage);
   return found.data ? found.data : map(*capacity);
 }
 
 void release_block(void* block, int64_t capacity) noexcept {
-  if (!capacity) return std::free(block);
+  if (!capacity) return release_small(block);
   idle->give({block, capacity, 0});
 }
 
