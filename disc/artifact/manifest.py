@@ -122,12 +122,14 @@ class PackedRecord(TypedDict):
 
 
 class TargetRecord(TypedDict):
-    """What belongs to the code for one target. weights: the numbers, in the manifest's table, of those that the code counts."""
+    """What belongs to the code for one target. weights: the numbers, in the manifest's table, of those that the code counts; functions:
+    the names of the library functions that it calls, absent where it calls none."""
 
     checks: list[CheckRecord]
     kernels: list[dict[str, object]]  # "name", and whatever else `explain` shows
     counters: list[str]
     weights: list[int]
+    functions: NotRequired[list[str]]
 
 
 class Manifest(TypedDict):
@@ -149,6 +151,7 @@ class Manifest(TypedDict):
     decisions: NotRequired[DecisionsRecord]
     packed: NotRequired[PackedRecord]
     packed_refusal: NotRequired[str]  # why there is none though it was requested, for display
+    functions: NotRequired[list[str]]  # of the library, that the code calls
     format: NotRequired[int]
     code: NotRequired[list[str]]
     weights: NotRequired[list[WeightRecord]]
@@ -269,6 +272,9 @@ def signature_bytes(manifest: Manifest) -> bytes:
     for record in weights:
         writer.text(record["name"])
         writer.integers([record["offset"], record["size"]])
+    functions = manifest.get("functions", [])
+    if functions:
+        writer.texts(functions)
     return bytes(writer.out)
 
 

@@ -92,10 +92,10 @@ class _Reader:
         kernels = [kernel for _, kernel in made.values()]
         returned = {_value(node): slots.plain(str(node.attrs["name"])) for node in self.body.yields if node.op == "disc.weight"}
         checks = self._checks()
-        gathering = [number for number, launch in enumerate(launches) if launch.kernel.checks_indices]
-        index_checks = {number: len(checks) + position for position, number in enumerate(gathering)}
+        reporting = [number for number, launch in enumerate(launches) if launch.kernel.checks_indices or launch.kernel.library is not None]
+        index_checks = {number: len(checks) + position for position, number in enumerate(reporting)}
         inputs = {_value(node): name for node, name in zip(self.body.arguments, self.input_names, strict=True)}
-        checks += [_index_check(launches[number], inputs) for number in gathering]
+        checks += [_reported(launches[number], inputs) for number in reporting]
         parameters = tuple(Parameter(_value(node)) for node in self.body.arguments)
         entry = Function(ENTRY, parameters, Block(tuple(launches), tuple(map(_value, self.body.yields))))
         remote, gigahertz = target.device != "cpu", target.thresholds.device.gigahertz
@@ -248,6 +248,14 @@ def _value(node: Node) -> Value:
     if node.op == "input":
         return Value(f"arg{node.result}", node.element, node.dims)
     return Value(weight_name(str(node.attrs["name"])) if node.op == "disc.weight" else str(node.id), node.element, node.dims)
+
+
+def _reported(launch: Launch, inputs: Mapping[Value, str]) -> Check:
+    """What a launch reports when it fails. Of a library function, which gives the reason, who called it."""
+    if launch.kernel.library is None:
+        return _index_check(launch, inputs)
+    where = f" at {', '.join(launch.kernel.lines[:3])}" if launch.kernel.lines else ""
+    return Check("library", Dim.of(0), Dim.of(0), f"{launch.kernel.library.function}{where}")
 
 
 def _index_check(launch: Launch, inputs: Mapping[Value, str]) -> Check:

@@ -47,12 +47,13 @@ def manifest_tables(program: Program, module: ir.Module, env: ShapeEnv) -> Mappi
 
 
 def target_tables(program: Program, weights: Sequence[int]) -> dict[str, object]:
-    """The part of one target: checks, kernels, counters, and the numbers of the weights that its code counts."""
+    """The part of one target: checks, kernels, counters, the numbers of the weights that its code counts, and the library functions."""
     return {
         "checks": [{"message": check.message} for check in program.checks],
         "kernels": _kernel_entries(program),
         "counters": counter_names(program.launches),
         "weights": list(weights),
+        **({"functions": program.library} if program.library else {}),
     }
 
 

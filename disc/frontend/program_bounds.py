@@ -9,6 +9,7 @@ import numpy as np
 from torch_mlir import ir
 
 from disc.errors import UnsupportedFormatError
+from disc.ir.op_table import ALONG_DIM
 
 MAX_NESTING = 256  # of regions, attributes and types; MLIR's parser and passes recurse in C++, and at some 1,000 levels the stack ends
 MAX_RANK = 1024  # that dimension numbers name; MLIR's parser makes a list that long
@@ -53,22 +54,22 @@ def check_numbers(text: bytes, name: str) -> None:
 
 
 def check_sizes(module: ir.Module, name: str) -> None:
-    """Raises UnsupportedFormatError for a tensor type of an impossible size, and for a scan along a dim that is not there."""
+    """Raises UnsupportedFormatError for a tensor type of an impossible size, and for an op along a dim that is not there."""
     seen: dict[ir.Type, None] = {}  # in the order of the program
-    scans: list[tuple[int, int]] = []
+    along: list[tuple[str, int, int]] = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
         blocks = [block for region in op.regions for block in region.blocks]
         for value in (*op.results, *(argument for block in blocks for argument in block.arguments)):
             seen.setdefault(value.type)
-        if op.name == "disc.cumulative":
-            scans.append((ir.IntegerAttr(op.attributes["dim"]).value, ir.RankedTensorType(op.operands[0].type).rank))
+        if op.name in ALONG_DIM:
+            along.append((op.name, ir.IntegerAttr(op.attributes["dim"]).value, ir.RankedTensorType(op.operands[0].type).rank))
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
-    for dim, rank in scans:
+    for op_name, dim, rank in along:
         if not 0 <= dim < rank:
-            raise UnsupportedFormatError(f"{name}: disc.cumulative along dim {dim} of {rank}")
+            raise UnsupportedFormatError(f"{name}: {op_name} along dim {dim} of {rank}")
     for kind in seen:
         _check_type(kind, name)
 

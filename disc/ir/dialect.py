@@ -7,7 +7,7 @@ free attributes; the legality of attributes is checked per stage in `stages.py`.
 import sys
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 from torch_mlir.dialects import ext
 from torch_mlir.dialects import torch as torch_dialect
 
-from disc.ir.op_table import OPS, Op
+from disc.ir.op_table import OPS, Sizes
 
 
 class Disc(ext.Dialect, name="disc"):
@@ -42,17 +42,21 @@ class Condition(Disc.Operation, name="condition"):
     expr: ir.StringAttr
 
 
-def _define(op: Op) -> None:
-    """The class of an op of ours: one result, the operands of its record, attributes at will."""
-    fields = {"out": ext.Result[Any], **{name: ext.Operand[Any] for name in op.operands}}
-    short = op.name.partition(".")[2]
+def _define(name: str, operands: Sequence[str], results: int) -> None:
+    """The class of an op of ours: results and operands as of its record, attributes at will."""
+    made = {f"out{number}" if number else "out": ext.Result[Any] for number in range(results)}
+    fields = {**made, **{operand: ext.Operand[Any] for operand in operands}}
+    short = name.partition(".")[2]
     keywords = {"name": short, "traits": [ext.Pure]}
     types.new_class(short, (Disc.Operation,), keywords, lambda body: body.update(__annotations__=fields))
 
 
 for _op in OPS.values():
     if _op.dialect == "disc":
-        _define(_op)
+        _define(_op.name, _op.operands, _op.results)
+    if _op.sizes is Sizes.GIVEN:
+        for _name in _op.imported:
+            _define(_name, (*_op.operands, *(f"sizes{number}" for number in range(_op.results))), _op.results)
 
 
 # The bindings look for `torch_mlir.dialects.<name>` at every `value.owner` of a dialect without generated classes, and search the

@@ -39,6 +39,7 @@ class Kind(Enum):
     DOT = auto()
     CONVOLUTION = auto()
     SEQUENTIAL = auto()  # element after element, in an order
+    LIBRARY = auto()  # by a function of the runtime, which gets whole tensors: a launch of its own
     END = auto()
 
 
@@ -49,6 +50,7 @@ class Sizes(Enum):
     OPERANDS = auto()  # those of the operands, which must be equal
     FIRST = auto()  # those of the first operand
     TYPE = auto()  # static ones, of its type
+    GIVEN = auto()  # those in vectors of sizes, one for each result, that follow its operands
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ class Op:
     """An op of stage `named`.
 
     cost: vector instructions per element of the result, where memory is not what it waits for; needs: the attributes that it carries
-    from stage `named` on; operands: their names, where the op is ours; imported: the ops of a front end that become it, itself among them
+    from stage `named` on, of a library op in the order in which its function gets them: integers, bools and sizes; operands: their names,
+    where the op is ours; results: how many it then has; imported: the ops of a front end that become it, itself among them
     where one may deliver it; reads: which elements of its operands it is made of, None where only rules of its own know; reorders,
     repeats: of a view, whether the elements lie in another order, and whether one may be there several times; mixing: what it does to a
     dim of which it does not keep the positions, in words of messages.
@@ -67,6 +70,7 @@ class Op:
     cost: int = 1
     needs: tuple[str, ...] = ()
     operands: tuple[str, ...] = ()
+    results: int = 1
     imported: tuple[str, ...] = ()
     sizes: Sizes = Sizes.RULE
     reads: Reads | None = None
@@ -276,6 +280,11 @@ _COMBINING = (
     Op("stablehlo.scatter", Kind.SEQUENTIAL, imported=("stablehlo.scatter", "stablehlo.select_and_scatter")),
     Op("func.return", Kind.END),
 )  # fmt: skip
+_LIBRARY = (
+    # Stable; NaN is larger than all other numbers, and 0.0 equals -0.0. The values, and where each was.
+    Op("disc.sort", Kind.LIBRARY, 64, needs=("dim", "descending"), operands=("source",), results=2, imported=("disc.sort",),
+       sizes=Sizes.FIRST, reads=_reads_along_dim, mixing="it sorts along"),
+)  # fmt: skip
 
 
 def _by_name(ops: Iterable[Op]) -> dict[str, Op]:
@@ -287,7 +296,7 @@ def _by_name(ops: Iterable[Op]) -> dict[str, Op]:
     return found
 
 
-OPS: Mapping[str, Op] = _by_name((*_ELEMENTWISE, *_MADE, *_VIEWS, *_STRUCTURAL, *_COMBINING))
+OPS: Mapping[str, Op] = _by_name((*_ELEMENTWISE, *_MADE, *_VIEWS, *_STRUCTURAL, *_COMBINING, *_LIBRARY))
 # What a front end may deliver → the op that name-dims makes of it.
 IMPORTED: Mapping[str, Op] = {name: op for op in OPS.values() for name in op.imported}
 
@@ -309,11 +318,13 @@ STRUCTURAL = of_kind(Kind.STRUCTURAL)
 DOTS = of_kind(Kind.DOT)
 PRODUCTS = of_kind(Kind.DOT, Kind.CONVOLUTION)
 SEQUENTIAL = of_kind(Kind.SEQUENTIAL)
-ALONE = of_kind(Kind.SEQUENTIAL, Kind.WINDOW)  # what they make is stored: no kernel computes it again for a reader
+LIBRARY = of_kind(Kind.LIBRARY)
+ALONE = of_kind(Kind.SEQUENTIAL, Kind.WINDOW, Kind.LIBRARY)  # what they make is stored: no kernel computes it again for a reader
 PARTIAL = of_kind(Kind.STRUCTURAL, Kind.WINDOW)  # an operand may not be read at all
 WINDOWED = of_kind(Kind.WINDOW, Kind.CONVOLUTION, Kind.REDUCTION)  # what a window sees, and the sums and means that are no window
 # An element of these is not made of the operands' elements at its own row-major position.
 MOVING = REORDERING | PARTIAL | of_kind(Kind.REDUCTION) | {op.name for op in OPS.values() if op.kind is Kind.MADE and "dim" in op.needs}
+ALONG_DIM = frozenset(op.name for op in OPS.values() if "dim" in op.needs and op.operands)  # `dim` is one of their first operand
 SOURCES = of_kind(Kind.STORED) | {"input"}  # "input": an argument of a block, as `graph.Node` has it
 CONSTANTS = frozenset({"stablehlo.constant", "arith.constant", "chlo.constant"})
 

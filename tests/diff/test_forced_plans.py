@@ -149,6 +149,15 @@ func.func @main(%x: tensor<?x24xf32, [@S0, 24]>) -> tensor<?x24xf32, [@S0, 24]> 
 }
 """
 )
+SORT = (
+    S0
+    + """
+func.func @main(%x: tensor<?x24xf32, [@S0, 24]>) -> tensor<?x24xf32, [@S0, 24]> {
+  %0:2 = "disc.sort"(%x) {dim = 0 : i64, descending = true} : (tensor<?x24xf32, [@S0, 24]>) -> (tensor<?x24xf32, [@S0, 24]>, tensor<?x24xi64, [@S0, 24]>)
+  return %0#0 : tensor<?x24xf32, [@S0, 24]>
+}
+"""
+)
 PRODUCT = f"product{{form = f32, left = in-place, right = RIGHT, panel = 64, vectors = {LANES // 4}}}"
 TREE = "tree{schedules = [12x16+ahead, 6x4096+panels], nodes = [m>8?1:2, @0, @1], split_rows = 0}"
 INDIRECT = f"indirect{{form = f32, panel = 48, lanes = {LANES}, taps = 9, rows = 120, order = rows}}"
@@ -326,6 +335,10 @@ def test_a_scan(lanes: str) -> None:
     Forced(SCAN, [(9, 24)]).check(f"scan{{lanes = {lanes}}}")
 
 
+def test_a_library_function() -> None:
+    Forced(SORT, [(9, 24)]).check("library{function = sort}", (0, 24), (1, 24), (130, 24))
+
+
 @pytest.mark.parametrize(
     ("forced", "plan", "message"),
     [
@@ -348,6 +361,9 @@ def test_a_scan(lanes: str) -> None:
         (Forced(LINEAR, [(2, 40)], (40, 70)),
          f"gemm{{product = {product('in-place')}, turned = false, few = no, tree = {TREE.replace('m>8?1:2', 'm>8?0:2')}}}", "must go on at later nodes"),
         (Forced(SCAN, [(9, 24)]), "scatter{}", "the fusion is a scan"),
+        (Forced(SCAN, [(9, 24)]), "library{function = sort}", "needs an op that a function of the runtime computes"),
+        (Forced(SORT, [(9, 24)]), "scatter{}", "needs a scan or scatter"),
+        (Forced(SORT, [(9, 24)]), "library{function = search}", "function follows from the fusion and must be sort"),
         (Forced(FLAT, [(2, 24)]), "rows{regions = [region{form = blocks, tiles = 1, rows = 1, columns = 1, stages = [], cached = []}], versions = [0], parts = 0}",
          "form must be groups or flat"),
         (Forced(POOL, [(2, 13, 11, 16)]), "pool{band = 7, rows = 3}", "band must be a multiple of rows"),

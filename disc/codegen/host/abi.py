@@ -15,5 +15,6 @@ API_OFFSETS = {  # bytes, in the ral_host_api
     "copy": 56,
     "fill": 64,
     "read": 72,
+    "library": 80,
 }
 FEATURES = ("m", "n", "k", "batch", "threads")  # the order of ral_feature

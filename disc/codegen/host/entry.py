@@ -11,7 +11,7 @@ from functools import reduce
 
 from disc.codegen.host.blocks import Blocks, Wanted, replaced
 from disc.codegen.host.buffers import LINE, Plan
-from disc.codegen.host.flow import API, POINTER, Typed
+from disc.codegen.host.flow import API, LIBRARY_API, POINTER, Typed
 from disc.codegen.host.legality import verify
 from disc.codegen.host.lifetimes import places_of
 from disc.codegen.host.memory import Memory, Way, plan_memory
@@ -60,6 +60,8 @@ class _Function(Blocks):
         b.load_api(API)
         if self._uses_memory():
             b.load_memory_api()
+        if any(launch.kernel.library is not None for launch in self.launches):
+            b.load_api(LIBRARY_API)
         self._load()
         returned = self._run()
         ok = b.constant("arith.constant 0 : i32")

@@ -19,6 +19,7 @@ from disc.shapes.algebra import inner_first
 POINTER = "!llvm.ptr"
 API = ("alloc", "output", "launch", "fail", "choose")  # what every program may call of ral_host_api
 MEMORY_API = ("free", "copy", "fill", "read")  # what one with other steps than launches calls, too
+LIBRARY_API = ("library",)  # what one with library kernels calls, too
 TYPES = {
     "alloc": ((POINTER, "i64"), POINTER),
     "output": ((POINTER, "i64", POINTER), POINTER),
@@ -29,6 +30,7 @@ TYPES = {
     "copy": ((POINTER, POINTER, POINTER, "i64"), "i32"),
     "fill": ((POINTER, POINTER, "i64", "i32"), "i32"),
     "read": ((POINTER, POINTER, POINTER), "i32"),
+    "library": ((POINTER, "i64", "i64", "i64", POINTER, POINTER), "i32"),
 }
 POINTER_BYTES = 8  # also of any other entry of ral_host_api
 MOST_BYTES = 1 << 60  # of an arena: far more than there can be, far less than 64 bits hold

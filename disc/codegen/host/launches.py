@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, fields
 
+from disc.artifact.manifest import DTYPES
 from disc.codegen.host.abi import FEATURES
 from disc.codegen.host.flow import HostBuilder
 from disc.codegen.host.guards import lower_guard
 from disc.codegen.host.program import Program
 from disc.codegen.host.steps import Launch, Value
 from disc.codegen.mlir.builder import Variable
-from disc.codegen.plan.kernel import Choice, Parts, Split
+from disc.codegen.plan.kernel import Choice, LibraryCall, Parts, Split
 from disc.errors import CompilerBug
 from disc.shapes import Dim
 from disc.speculation.guards import Guard
@@ -19,6 +20,7 @@ from disc.speculation.schedules import SCHEDULE_SYMBOLS, Schedule
 
 COST_UNITS = 16  # of the cost of a task, in a nanosecond (ral.h)
 FAULT = "fault"  # the argument where a kernel reports an index out of range
+ZERO = Dim.of(0)
 PARTIALS = "partials"  # the argument where the functions of a split kernel hand values on
 
 
@@ -55,6 +57,9 @@ class Launcher:
             value, type_ = self._argument_value(item)
             slot = b.op(f"llvm.getelementptr {self._args}[{position}] : (!llvm.ptr) -> !llvm.ptr, i64")
             b.statement(f"llvm.store {value}, {slot} : {type_}, !llvm.ptr")
+        if kernel.library is not None:
+            self._call_library(number, launch, kernel.library)
+            return
         function = self._choose(launch) if number_of_version is None else self._count_schedule(launch, number_of_version)
         tasks, cost, scratch = (b.scalar(each) for each in (kernel.tasks, self._cost(kernel.cost), kernel.scratch))
         if kernel.split is not None:
@@ -79,13 +84,17 @@ class Launcher:
 
     # --- arguments ------------------------------------------------------------------------------------------------------
 
-    def _arguments(self, launch: Launch) -> list[Value | str | int]:
-        items: list[Value | str | int] = [launch.weights.get(number, value) for number, value in enumerate(launch.inputs)]
+    def _arguments(self, launch: Launch) -> list[Value | str | int | Dim]:
+        items: list[Value | str | int | Dim] = [launch.weights.get(number, value) for number, value in enumerate(launch.inputs)]
+        if launch.kernel.library is not None:
+            return _library_arguments([*items, *launch.results], launch.kernel.library)
         fault = [FAULT] if launch.kernel.checks_indices else []
         partials = [PARTIALS] if launch.kernel.partials is not None else []
         return [*items, *launch.results, *launch.kernel.symbols, *fault, *partials]
 
-    def _argument_value(self, item: Value | str | int) -> tuple[str, str]:
+    def _argument_value(self, item: Value | str | int | Dim) -> tuple[str, str]:
+        if isinstance(item, Dim):
+            return self.b.scalar(item), "i64"
         if item in (FAULT, PARTIALS):
             return self.fault if item == FAULT else self._partials, "!llvm.ptr"
         if isinstance(item, str):
@@ -104,6 +113,18 @@ class Launcher:
     def _fault_word(self, number: int) -> str:
         slot = self.b.op(f"llvm.getelementptr {self.fault}[{number}] : (!llvm.ptr) -> !llvm.ptr, i64")
         return self.b.read(slot) if self.program.remote else self.b.op(f"llvm.load {slot} : !llvm.ptr -> i64")
+
+    # --- library functions ----------------------------------------------------------------------------------------------
+
+    def _call_library(self, number: int, launch: Launch, call: LibraryCall) -> None:
+        """Calls a function of the runtime, as `library` of ral_host_api has it."""
+        b = self.b
+        tensors = (*call.operands, *call.results)
+        shape = [len(call.operands), len(call.results), len(call.numbers)]
+        layout = self._table([*shape, *(each for tensor in tensors for each in (DTYPES.index(tensor.element), len(tensor.dims)))])
+        self._count(b.index(launch.counters[0]))
+        check, function = self.program.index_checks[number], self.program.library.index(call.function)
+        b.demand("library", b.index(number), b.index(check), b.index(function), layout, self._args)
 
     # --- versions -------------------------------------------------------------------------------------------------------
 
@@ -231,3 +252,10 @@ class Launcher:
         b = self.b
         self._count(b.op(f"arith.addi {number}, {b.index(launch.counters[0])} : i64"))
         return self._address(launch.kernel.versions[0].function)
+
+
+def _library_arguments(pointers: Sequence[Value | str | int | Dim], call: LibraryCall) -> list[Value | str | int | Dim]:
+    """The addresses of the tensors, 0 for those that have none; the sizes of all; the numbers."""
+    tensors = (*call.operands, *call.results)
+    places = [pointers[tensor.place] if tensor.place is not None else ZERO for tensor in tensors]
+    return [*places, *(size for tensor in tensors for size in tensor.dims), *call.numbers]

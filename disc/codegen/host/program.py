@@ -21,7 +21,8 @@ class Source:
 @dataclass(frozen=True)
 class Check:
     """A condition on entry: `kind` is equal, at_least, at_most, divides, broadcasts (1 or equal) or condition; "index" is one that a
-    kernel reports, "divisor" one of a size by which another is divided, "size" one of what a step relies on.
+    kernel reports, "library" what a library function reports, "divisor" one of a size by which another is divided, "size" one of what a
+    step relies on.
 
     `message` says what must hold; after a last ": " it may say what came, with {actual} and {expected}. condition: of that kind alone.
     """
@@ -36,8 +37,8 @@ class Check:
 @dataclass(eq=False)
 class Program:
     """What the host code does. functions: the entry, then those that it calls; index_checks: number of a launch → number of the check of
-    its indices; describe: sizes in words; remote: another device runs the launches, at some later time, so that the host code reaches
-    memory through the runtime alone. gigahertz: by which costs in cycles become time.
+    its indices, or of what its library function reports; describe: sizes in words; remote: another device runs the launches, at some later
+    time, so that the host code reaches memory through the runtime alone. gigahertz: by which costs in cycles become time.
 
     Emitting it adds checks: of sizes that others are divided by, and of what steps rely on.
     """
@@ -72,6 +73,11 @@ class Program:
     def launches(self) -> list[Launch]:
         """In the order of the text, which numbers them."""
         return launches_of(self.functions)
+
+    @property
+    def library(self) -> list[str]:
+        """The names of the library functions that launches call, which have their numbers in this order."""
+        return list(dict.fromkeys(launch.kernel.library.function for launch in self.launches if launch.kernel.library is not None))
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.functions)) + "\n"

@@ -95,6 +95,25 @@ class Split:
 
 
 @dataclass(frozen=True)
+class LibraryTensor:
+    """A tensor that a library function gets. place: of its address among the kernel's arguments, None for a result that nothing reads."""
+
+    place: int | None
+    element: str
+    dims: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class LibraryCall:
+    """What the runtime's function of a name is called with."""
+
+    function: str
+    operands: tuple[LibraryTensor, ...]
+    results: tuple[LibraryTensor, ...]
+    numbers: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
 class Kernel:
     """One kernel of an artifact.
 
@@ -103,6 +122,7 @@ class Kernel:
     micro_kernels: the shared (form, rows, vectors) functions that `source` calls; functions: further shared ones, as
     (name, MLIR text); packed: weights wanted in panels.
     checks_indices: the last argument is where an index out of range is reported.
+    library: of a kernel that is a call of a library function, which has no `source` and divides its work into tasks itself.
     plan: the text of what was decided.
     source: MLIR text of all versions; lines: the user's source lines; ops: the op names fused; notes: why it is as it is.
     """
@@ -126,6 +146,7 @@ class Kernel:
     choice: Choice | None = None
     split: Split | None = None
     checks_indices: bool = False
+    library: LibraryCall | None = None
     plan: str = ""
 
     @property

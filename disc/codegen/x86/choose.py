@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from disc.codegen.plan.fusion import Fusion
 from disc.codegen.plan.index import IndexSpace
+from disc.codegen.plan.library import LibraryPlan, choose_library, is_library, may_be_library
 from disc.codegen.plan.text import Plan
 from disc.codegen.x86.attention.kernels import choose_attention, may_attend
 from disc.codegen.x86.conv.expansion import Expansion, may_expand, read_expansion, read_link
@@ -53,7 +54,7 @@ def choose(fusion: Fusion, target: Target, tree: Tree) -> Plan:
     if kind == "attention":
         return choose_attention(space, body, target)
     if kind == "library":
-        return choose_sequential(body)
+        return choose_library(body) if is_library(body) else choose_sequential(body)
     raise CompilerBug(f"fusion {fusion.name} has the unknown kind {kind!r}")
 
 
@@ -113,7 +114,10 @@ def may_have(fusion: Fusion, plan: Plan, target: Target) -> None:
         may_expand(expansion, plan)
     elif isinstance(plan, AttentionBlocksPlan | AttentionRowsPlan):
         may_attend(fusion.space(), body, target, plan)
+    elif isinstance(plan, LibraryPlan):
+        may_be_library(body, plan)
     elif isinstance(plan, ScanPlan | ScatterPlan):
+        check(not is_library(body), "", "needs a scan or scatter")
         may_be_sequential(body, plan)
 
 
@@ -122,5 +126,5 @@ _KINDS: dict[str, tuple[type[Plan], ...]] = {
     "stitch": (RowsPlan,),
     "compute": (GemmPlan, IndirectPlan, WinogradPlan, DepthwisePlan, WindowLastPlan, ExpansionPlan),
     "attention": (AttentionBlocksPlan, AttentionRowsPlan),
-    "library": (ScanPlan, ScatterPlan),
+    "library": (LibraryPlan, ScanPlan, ScatterPlan),
 }

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from disc.codegen.plan.fusion import Fusion
 from disc.codegen.plan.kernel import Kernel
+from disc.codegen.plan.library import LibraryPlan, emit_library
 from disc.codegen.plan.text import Plan
 from disc.codegen.x86.attention.kernels import emit_attention
 from disc.codegen.x86.choose import expansion_of
@@ -52,6 +53,8 @@ def _emit(name: str, fusion: Fusion, plan: Plan, target: Target) -> Kernel:
         return emit_compute(name, body, fusion.space(), target, fusion.weights, plan)
     if isinstance(plan, AttentionBlocksPlan | AttentionRowsPlan):
         return emit_attention(name, body, fusion.space(), target, plan)
+    if isinstance(plan, LibraryPlan):
+        return emit_library(name, body, fusion.env, plan)
     if isinstance(plan, ScanPlan | ScatterPlan):
         return emit_sequential(name, body, fusion.space(), target, plan)
     if isinstance(plan, IndirectPlan | WinogradPlan):

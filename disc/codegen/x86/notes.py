@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from disc.codegen.plan.library import LibraryPlan
 from disc.codegen.plan.text import Plan
 from disc.codegen.x86.plans import (
     AttentionBlocksPlan,
@@ -61,6 +62,8 @@ def _sentences(plan: Plan, body: Body, target: Target) -> Iterator[str]:
             yield f"a few long rows are cut into up to {plan.parts} parts each"
     elif isinstance(plan, ScanPlan):
         yield "scan: lanes along the last dim" if plan.lanes == "across" else "scan: one row per task, its values one after the other"
+    elif isinstance(plan, LibraryPlan):
+        yield f"the runtime's function {plan.function}, over as many threads as pay"
     elif isinstance(plan, ScatterPlan):
         yield "one task, updates in their order"
     else:

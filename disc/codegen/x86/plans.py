@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from disc.codegen.plan.library import LibraryPlan
 from disc.codegen.plan.text import IllegalPlan, Plan
 from disc.speculation.schedules import FEATURES, Schedule
 from disc.speculation.tree import LEAF, Tree
@@ -294,7 +295,7 @@ KINDS: Mapping[str, type[Plan]] = {
     kind.name: kind
     for kind in (
         ProductPlan, TreePlan, GemmPlan, FewRowsPlan, IndirectPlan, WinogradPlan, DepthwisePlan, PoolPlan, WindowLastPlan, ExpansionPlan,
-        AttentionBlocksPlan, AttentionRowsPlan, RegionPlan, RowsPlan, ScanPlan, ScatterPlan,
+        AttentionBlocksPlan, AttentionRowsPlan, RegionPlan, RowsPlan, ScanPlan, ScatterPlan, LibraryPlan,
     )
 }  # fmt: skip
 

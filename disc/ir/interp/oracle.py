@@ -15,6 +15,7 @@ from torch_mlir import ir
 from disc.errors import CompilerBug, InputRankError, InputTypeError, ShapeConstraintError
 from disc.ir.interp import compute as interp_compute
 from disc.ir.interp import elementwise as interp_elementwise
+from disc.ir.interp import library as interp_library
 from disc.ir.interp import structure as interp_structure
 from disc.ir.interp.values import Array, Rule, Scope, element_name, held_dtype, round_to_bf16
 from disc.ir.op_table import rules_by_op
@@ -38,7 +39,7 @@ def _fusion(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array
 
 
 RULES: Mapping[str, Rule] = {
-    **_merge(interp_elementwise.RULES, interp_structure.RULES, interp_compute.RULES), "kernel.fusion": _fusion,
+    **_merge(interp_elementwise.RULES, interp_structure.RULES, interp_compute.RULES, interp_library.RULES), "kernel.fusion": _fusion,
 }  # fmt: skip
 
 

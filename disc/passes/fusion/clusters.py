@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from torch_mlir import ir
 
 from disc.ir.graph import Body, Node, Snapshot, is_row_reduction
-from disc.ir.op_table import ALONE, MADE, OPS, PRODUCTS, REORDERING, REPEATING, SEQUENTIAL, SOURCES, VIEWS
+from disc.ir.op_table import ALONE, LIBRARY, MADE, OPS, PRODUCTS, REORDERING, REPEATING, SEQUENTIAL, SOURCES, VIEWS
 from disc.ir.ops import main_block
 from disc.ir.stages import load_env
 from disc.shapes import Dim, ShapeEnv, Truth
@@ -53,6 +53,7 @@ class Clusters:
         self.order: dict[Node, int] = {}
         self.of: dict[Node, Cluster] = {}
         self.returned = set(self.body.yields)
+        self._whole = _whole(self.body)
         self._uses: dict[Node, tuple[Use, ...]] = {}
         self._successors: dict[Cluster, list[Cluster]] = {}  # until a group changes
         self._next = 0
@@ -81,7 +82,7 @@ class Clusters:
         if node.op in PRODUCTS:
             return "compute"
         if node.op in ALONE:
-            return "library" if node.op in SEQUENTIAL else "loop"
+            return "library" if node.op in SEQUENTIAL or node.op in LIBRARY else "loop"
         return "stitch" if is_row_reduction(node) else "loop"
 
     def write(self) -> None:
@@ -104,10 +105,11 @@ class Clusters:
     # --- questions -------------------------------------------------------------------------------------------------------
 
     def is_real(self, node: Node) -> bool:
-        """True for an op that belongs to a group: not a source, constant or view (unless the view itself is returned)."""
+        """True for an op that belongs to a group: not a source, constant or view (unless the view itself is returned, or must lie in memory
+        for a library op)."""
         if node.op in SOURCES:
             return False
-        if node in self.returned or STORED in node.attrs:
+        if node in self.returned or node in self._whole or STORED in node.attrs:
             return True
         return node.op not in MADE and node.op not in VIEWS
 
@@ -278,3 +280,14 @@ class Clusters:
     def all(self) -> list[Cluster]:
         """Every group once, in order of first op."""
         return list({cluster.id: cluster for node in self.body.nodes if (cluster := self.of.get(node)) is not None}.values())
+
+
+def _whole(body: Body) -> set[Node]:
+    """The operands of library ops, which must lie in memory as they are; a reshape has the memory of its operand."""
+    found: set[Node] = set()
+    for node in body.nodes:
+        for operand in node.operands if node.op in LIBRARY else ():
+            while operand.op == "disc.reshape" and operand not in body.yields:
+                operand = operand.operands[0]
+            found.add(operand)
+    return found

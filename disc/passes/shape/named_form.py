@@ -10,7 +10,7 @@ from torch_mlir import ir
 
 from disc.errors import UnsupportedOp, UnsupportedOpError
 from disc.ir.interp.values import constant_attribute, held_dtype
-from disc.ir.op_table import CONSTANTS
+from disc.ir.op_table import CONSTANTS, IMPORTED, Sizes
 from disc.ir.ops import (
     Attribute,
     array_to_dense,
@@ -41,6 +41,7 @@ DATA_OPERANDS: dict[str, int] = {
     "stablehlo.dynamic_reshape": 1, "stablehlo.dynamic_broadcast_in_dim": 1, "stablehlo.dynamic_iota": 0, "stablehlo.real_dynamic_slice": 1,
     "stablehlo.dynamic_pad": 2, "stablehlo.dynamic_gather": 2, "stablehlo.dynamic_conv": 2, "tensor.cast": 1, "chlo.constant_like": 0,
     "stablehlo.get_dimension_size": 0,
+    **{name: len(op.operands) for name, op in IMPORTED.items() if op.sizes is Sizes.GIVEN},
 }  # fmt: skip
 
 
@@ -118,9 +119,11 @@ class NamedForm:
             result.set_type(self.type_of(result))
 
     def replace(self, op: ir.Operation, name: str, operands: Sequence[ir.Value], attributes: dict[str, Attribute]) -> None:
-        """Puts the op `name` with the inferred result type in the place of `op`."""
-        made = build(name, operands, [self.type_of(op.results[0])], attributes, before=op)
-        self.substitute(op, made.results[0])
+        """Puts the op `name` with the inferred result types in the place of `op`."""
+        made = build(name, operands, [self.type_of(result) for result in op.results], attributes, before=op)
+        for result, value in zip(op.results, made.results, strict=True):
+            result.replace_all_uses_with(value)
+        self.replaced[op] = None
 
     def substitute(self, op: ir.Operation, value: ir.Value) -> None:
         """Gives the readers of `op` to `value`."""
@@ -391,6 +394,12 @@ def _rewrite_cast(form: NamedForm, op: ir.Operation) -> None:
     form.substitute(op, op.operands[0])
 
 
+def _rewrite_given(form: NamedForm, op: ir.Operation) -> None:
+    """The sizes are in the types."""
+    attributes: dict[str, Attribute] = {name: op.attributes[name] for name in op.attributes}
+    form.replace(op, IMPORTED[op.name].name, _data_operands(op), attributes)
+
+
 def _keep_return(form: NamedForm, op: ir.Operation) -> None:
     """It has no result to type."""
 
@@ -404,6 +413,7 @@ REWRITES: dict[str, Callable[[NamedForm, ir.Operation], None]] = {
     "stablehlo.dot": _rewrite_dot, "stablehlo.dynamic_conv": _rewrite_dynamic_conv, "stablehlo.constant": _rewrite_constant,
     "arith.constant": _rewrite_constant, "chlo.constant": _rewrite_constant, "chlo.constant_like": _rewrite_constant_like,
     "stablehlo.select_and_scatter": _rewrite_select_and_scatter, "tensor.cast": _rewrite_cast, "func.return": _keep_return,
+    **{name: _rewrite_given for name, op in IMPORTED.items() if op.sizes is Sizes.GIVEN},
 }  # fmt: skip
 
 

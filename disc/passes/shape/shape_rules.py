@@ -218,7 +218,13 @@ def _elementwise(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
 
 
 def _first_operand(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
-    return [shapes.dims[op.operands[0]]]
+    return [shapes.dims[op.operands[0]]] * len(op.results)
+
+
+def _given(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    """The sizes of result i are in operand i behind those that are data."""
+    data = len(op.operands) - len(op.results)
+    return [shapes.sizes(op.operands[data + number]) for number in range(len(op.results))]
 
 
 def _each_operand(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
@@ -465,7 +471,7 @@ def _host_tensor(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
 
 def _derived() -> dict[str, Rule]:
     """The rules that follow from the records of ops."""
-    rules: dict[Sizes, Rule] = {Sizes.OPERANDS: _elementwise, Sizes.FIRST: _first_operand, Sizes.TYPE: _declared}
+    rules: dict[Sizes, Rule] = {Sizes.OPERANDS: _elementwise, Sizes.FIRST: _first_operand, Sizes.TYPE: _declared, Sizes.GIVEN: _given}
     known = {name: rules[op.sizes] for name, op in IMPORTED.items() if op.sizes in rules}
     return {name: _broadcast_elementwise if name.startswith("chlo.broadcast_") else rule for name, rule in known.items()}
 

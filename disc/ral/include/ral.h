@@ -111,6 +111,10 @@ typedef struct ral_host_api {
   int32_t (*fill)(ral_exec* exec, void* to, int64_t bytes, int32_t value);
   /* Waits until a number that a kernel writes to memory of the device is there, and reads it. */
   int32_t (*read)(ral_exec* exec, const void* from, int64_t* value);
+  /* Runs the library function with this number in the signature as a launch of kernel `kernel_id`, done on return. layout: how many tensors
+   * it reads, how many it makes, how many numbers it gets; then dtype and rank of each tensor. args: the addresses of the tensors, 0 for
+   * one that is not wanted; the dims of all; the numbers. Where it fails, the message begins with that of check `check_id`. */
+  int32_t (*library)(ral_exec* exec, int64_t kernel_id, int64_t check_id, int64_t function, const int64_t* layout, const int64_t* args);
 } ral_host_api;
 
 /* The function `disc_entry` of each code section. Inputs are checked against the signature, contiguous (strides row-major), and on the

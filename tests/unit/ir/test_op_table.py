@@ -23,7 +23,7 @@ from disc.passes.graph import find_batch_dim, simplify, split_batch, token_rules
 from disc.passes.shape import host_rules, named_form, shape_rules
 
 ROOT = Path(__file__).parents[3]
-KERNELS = (Kind.DOT, Kind.CONVOLUTION, Kind.SEQUENTIAL)  # each has a kernel, not a rule for a value at an index
+KERNELS = (Kind.DOT, Kind.CONVOLUTION, Kind.SEQUENTIAL, Kind.LIBRARY)  # each has a kernel, not a rule for a value at an index
 HOST = (Kind.STORED, Kind.END)
 TABLES: dict[str, Mapping[str, object]] = {
     "interpreter": oracle.RULES, "name-dims": shape_rules.RULES, "named form": named_form.REWRITES, "sizes": host_rules.HOST_RULES,

@@ -30,6 +30,7 @@ struct ral_exec {
   int32_t copy(void* to, const void* from, int64_t bytes);
   int32_t fill(void* to, int64_t bytes, int32_t value);
   int32_t read(const void* from, int64_t* value);
+  int32_t library(int64_t kernel_id, int64_t check_id, int64_t function, const int64_t* layout, const int64_t* args);
 
   // Keeps the first error of the call; returns what tells the entry that there is one.
   int32_t record(ral_status code, std::string message);
@@ -54,6 +55,7 @@ struct ral_exec {
   ral::Status make_output(size_t index, const int64_t* dims);
   void release_outputs();
   void trim();
+  friend class ral::LibraryCall;
 
   const ral::Program& program_;
   ral::Status status_, later_;

@@ -106,11 +106,22 @@ Status Program::find_weights(std::vector<const void*>* found) const {
   return {};
 }
 
+Status Program::find_functions() {
+  for (const std::string& name : signature.functions) {
+    functions.push_back(find_function(name));
+    if (functions.back()) continue;
+    return error(RAL_ERROR_ARTIFACT, "the program calls the library function '" + name + "', which this runtime does not have; a newer one may");
+  }
+  return {};
+}
+
 Status Program::finish_load(const ral_options& options, const std::string& isa, std::span<const uint8_t> shared_object,
                             const std::vector<const void*>& found) {
   default_threads = find_cores("").threads();
   threads = options.threads > 0 ? options.threads : default_threads;
   device = find_device(parse_isa(isa).device);
+  Status linked = find_functions();
+  if (!linked.ok()) return linked;
   weights.reserve(found.size());
   for (size_t slot = 0; slot < found.size(); ++slot) {
     const void* placed = nullptr;

@@ -9,6 +9,7 @@
 
 #include "core/device.h"
 #include "core/file.h"
+#include "core/library.h"
 #include "core/signature.h"
 #include "core/status.h"
 #include "core/weights_check.h"
@@ -50,6 +51,7 @@ struct Program {
   ArtifactFile file;
   Code code;
   Device* device = nullptr;          // that the code makes launches on
+  std::vector<LibraryFunction> functions;  // those of the signature
   std::vector<const void*> weights;  // where the device reads them
   int32_t default_threads = 1;
 
@@ -62,6 +64,7 @@ struct Program {
 
  private:
   Status find_weights(std::vector<const void*>* found) const;
+  Status find_functions();
   Status finish_load(const ral_options& options, const std::string& isa, std::span<const uint8_t> shared_object,
                      const std::vector<const void*>& found);
 

@@ -131,6 +131,7 @@ Status read_signature(const Section& section, Signature* signature) {
   signature->counters = reader.texts();
   signature->weights.resize(reader.count(sizeof(uint32_t) + 2 * sizeof(int64_t)));
   for (WeightInfo& weight : signature->weights) weight = reader.weight();
+  if (reader.ok && !reader.rest.empty()) signature->functions = reader.texts();
   if (!reader.ok || !reader.rest.empty()) return error(RAL_ERROR_ARTIFACT, "section '" + section.name + "' is malformed");
   return {};
 }

@@ -32,6 +32,7 @@ struct Signature {
   std::vector<std::string> kernels;
   std::vector<std::string> counters;
   std::vector<WeightInfo> weights;
+  std::vector<std::string> functions;  // of the library, that the code calls
 };
 
 int64_t dtype_size(int32_t dtype);  // bytes; 0 = unknown
