@@ -98,7 +98,7 @@ class _Reader:
         checks += [_reported(launches[number], inputs) for number in reporting]
         parameters = tuple(Parameter(_value(node)) for node in self.body.arguments)
         entry = Function(ENTRY, parameters, Block(tuple(launches), tuple(map(_value, self.body.yields))))
-        remote, gigahertz = target.device != "cpu", target.thresholds.device.gigahertz
+        remote, gigahertz = target.device != "cpu", target.thresholds.device.rates.gigahertz
         program = Program(self.env, (entry,), self.sources, checks, returned, index_checks, self._describe, remote, gigahertz)
         host = emit_host(program, plan_memory(program, self._plans))
         return program, "\n".join([*(kernel.source for kernel in kernels), *backend.shared(kernels, target), host])

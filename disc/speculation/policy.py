@@ -129,8 +129,8 @@ def split_k(product: Product) -> list[Override]:
     if split_rows is None or product.columns < limits.split_columns or depth < limits.split_depth * min(count, 2):
         return []
     parts, most = parts_of_panel(depth, limits), split_rows * product.columns // PANEL
-    tile_cycles = depth * TILE_ROWS * product.columns * count // limits.macs_per_cycle
-    low = (-(-limits.split_cycles // tile_cycles) - 1) * TILE_ROWS  # with as many rows or fewer one thread computes it all
+    tile_macs = depth * TILE_ROWS * product.columns * count
+    low = (-(-limits.split_macs // tile_macs) - 1) * TILE_ROWS  # with as many rows or fewer one thread computes it all
     above = max(low, TILE_ROWS)
     blocks = Override(replace(BLOCKS, parts=parts), above, most)
     tiles = Override(replace(TILES, parts=parts), above, most, count * parts)

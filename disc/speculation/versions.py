@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from disc.ir.costs import op_cost
+from disc.ir.costs import Costs, op_cost
 from disc.ir.graph import Body, Node, Snapshot, is_row_reduction
 from disc.ir.op_table import MOVING
 from disc.ir.ops import main_block
@@ -56,7 +56,7 @@ def choose_versions(env: ShapeEnv, body: Body, kind: str, limits: DeviceThreshol
         divides = ALWAYS
     best = all_of((equal, divides))
     guards = [best, equal, *([divides] if equal == ALWAYS else [])]
-    size = streamed_bytes(env, body, limits.versions.memory_cost)
+    size = streamed_bytes(env, body, Costs.of(limits))
     if size is not None:
         streams = [all_of((best, BeyondCache(size)))]
         if row is not None and env.divides(limits.lanes, row) is not Truth.YES:
@@ -94,13 +94,14 @@ def broadcast_guard(body: Body) -> Guard:
     )
 
 
-def streamed_bytes(env: ShapeEnv, body: Body, most: int) -> Dim | None:
-    """The bytes of all results when they may be many and an element of theirs costs at most `most` vector instructions; else None."""
+def streamed_bytes(env: ShapeEnv, body: Body, costs: Costs) -> Dim | None:
+    """The bytes of all results when they may be many and a core computes a vector of them no longer than memory takes for it; else None."""
     largest = max(body.yields, key=lambda node: len(node.dims))
     reduced = [node.operands[0].dims for node in body.nodes if node.op == "stablehlo.reduce"]
     if any(env.equal(env.product(dims), env.product(largest.dims)) is not Truth.YES for dims in reduced):
         return None
-    if sum(op_cost(node) for node in body.nodes if node.dims == largest.dims) > most:
+    instructions = sum(op_cost(node) for node in body.nodes if node.dims == largest.dims)
+    if costs.compute(instructions) > costs.pass_through_memory():
         return None
     size = Dim.of(0)
     for root in body.yields:

@@ -1,4 +1,4 @@
-"""What the passes, speculation and code generation decide by: sizes of tiles and tasks, limits, costs.
+"""What the passes, speculation and code generation decide by: sizes of tiles and tasks, limits, rates.
 
 `Thresholds` are those of a target's kernels. `DeviceThresholds` are those of what is decided once for all targets of a device, whose
 passes run once.
@@ -25,6 +25,27 @@ class Caches:
 
 
 @dataclass(frozen=True)
+class Rates:
+    """What a core takes, by which `disc/ir/costs.py` counts the cost of two ways to do something. A vector is one of the device's `lanes`.
+
+    gigahertz: cycles of a nanosecond. instructions_per_cycle: vector instructions; multiply-adds are such.
+    In cycles: near_cycles: to load a vector of a small value that is read again and again; shared_cycles: of a value that another kernel
+    made; memory_cycles: until a vector of a result larger than the caches is written, and what it is made of is read; kept_cycles: to store
+    a vector in a row of scratch and load it again. transpose_cycles: for an element of a value that a kernel transposes; scatter_cycles:
+    for an element that is loaded or stored alone.
+    """
+
+    gigahertz: int
+    instructions_per_cycle: int
+    near_cycles: float
+    shared_cycles: float
+    memory_cycles: float
+    kept_cycles: float
+    transpose_cycles: float
+    scatter_cycles: float
+
+
+@dataclass(frozen=True)
 class RowThresholds:
     """Loop and stitch kernels.
 
@@ -32,7 +53,6 @@ class RowThresholds:
     block_cost: vector instructions per element up to which a transposed block's copies of them, one per lane, are worth their code.
     turn_cost, most_turn_cost: vector instructions per element beyond which several vectors are computed side by side, and up to which
     that is worth its code; turns: so many vectors.
-    cached_cost: vector instructions from which on a value that a reduction and something else read is kept as a row.
     columns: vectors of columns that are reduced at once. columns_ahead: rows by which a loop down several columns prefetches.
     chains: accumulators of a reduction that hide the latency of an addition.
     rows: short rows worked on at once; rows_bytes: bytes of them together up to which they are short.
@@ -48,7 +68,6 @@ class RowThresholds:
     turn_cost: int
     most_turn_cost: int
     turns: int
-    cached_cost: int
     columns: int
     columns_ahead: int
     chains: int
@@ -187,15 +206,15 @@ class AttentionThresholds:
 class GraphThresholds:
     """Passes over stage `named`.
 
-    last_channels: output channels, at least, of a convolution that is converted to channels last, and of a group of one. last_macs:
-    multiply-adds per element transposed from which on a convolution alone pays for the transposes of its source and its result.
+    last_channels: output channels, at least, of a convolution that is converted to channels last, and of a group of one. last_gain: the
+    share of its multiply-adds' time that a convolution gains by it.
     image_channels: channels of a channels-first source, at most, that is read as it is.
     batch_bytes: bytes of a weight up to which it is stacked with others into a batched dot.
     quantize_least: elements, at least, that a dot contracts, and columns that it has, to be quantized.
     """
 
     last_channels: int
-    last_macs: int
+    last_gain: float
     image_channels: int
     batch_bytes: int
     quantize_least: int
@@ -205,26 +224,20 @@ class GraphThresholds:
 class FusionThresholds:
     """Fusion passes.
 
-    most_ops: ops of a fusion, at most. repeat_cost: vector instructions per element, at most, that are done again for every element of a
-    wider consumer. clone_cost: vector instructions per element, at most, that every reader does again, and beyond which a value that
-    depends on a distance is tabulated.
+    most_ops: ops of a fusion, at most.
     """
 
     most_ops: int
-    repeat_cost: int
-    clone_cost: int
 
 
 @dataclass(frozen=True)
 class VersionThresholds:
     """Versions of loop and stitch fusions.
 
-    memory_cost: vector instructions per element of the results up to which a fusion waits for memory. few_rows: rows, at most, and
-    long_row: elements, at least, of rows that are cut into parts. least_line: elements, at least, of a row that ends within a cache line,
-    for results to bypass the caches.
+    few_rows: rows, at most, and long_row: elements, at least, of rows that are cut into parts. least_line: elements, at least, of a row
+    that ends within a cache line, for results to bypass the caches.
     """
 
-    memory_cost: int
     few_rows: int
     long_row: int
     least_line: int
@@ -237,8 +250,7 @@ class RuleThresholds:
     resident_bytes: bytes of a packed B, at most, that stays in L2; result_bytes: bytes of a result, beyond which it does not.
     few_tasks: panels of all batches, and shared_rows: rows, up to which a tile is a task where there are more threads than panels.
     split_rows: (panels of a product whose k is split, rows up to which it is, of panels of full width). split_columns: columns of a panel,
-    split_depth: rows of a panel in a part, split_cycles: cycles of a product, each at least, to be split; split_parts: parts, at most.
-    macs_per_cycle: multiply-adds by which cycles of a product are counted, of every target and element; the costs of kernels are, too.
+    split_depth: rows of a panel in a part, split_macs: multiply-adds of a product, each at least, to be split; split_parts: parts, at most.
     """
 
     resident_bytes: int
@@ -248,9 +260,8 @@ class RuleThresholds:
     split_rows: tuple[tuple[int, int], ...]
     split_columns: int
     split_depth: int
-    split_cycles: int
+    split_macs: int
     split_parts: int
-    macs_per_cycle: int
 
 
 @dataclass(frozen=True)
@@ -258,12 +269,12 @@ class DeviceThresholds:
     """What is the same for all targets of a device.
 
     lanes: f32 in the widest vector register of any, which those of the others divide. smallest_cache: bytes of the last-level cache that
-    every machine has. gigahertz: of a core, by which cycles become time.
+    every machine has.
     """
 
     lanes: int
     smallest_cache: int
-    gigahertz: int
+    rates: Rates
     graph: GraphThresholds
     fusion: FusionThresholds
     versions: VersionThresholds

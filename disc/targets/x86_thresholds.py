@@ -15,6 +15,7 @@ from disc.targets.thresholds import (
     GemmThresholds,
     GraphThresholds,
     IndirectThresholds,
+    Rates,
     RowThresholds,
     RuleThresholds,
     Thresholds,
@@ -30,23 +31,29 @@ CACHES = Caches(l1=32 << 10, l2=1 << 20, last=1 << 20, line=64, l1_ways=8)
 
 # --- for all levels: what is decided once for all targets of a program ----------------------------------------------------------
 
+_RATES = Rates(
+    gigahertz=4,  # chosen: cores of servers run at 3 to 5 GHz
+    instructions_per_cycle=2,  # derived: two units for vectors, so that f32 has 32 multiply-adds per cycle with AVX-512
+    near_cycles=2,  # chosen: as 4 instructions, which are repeated rather than loaded from L1
+    shared_cycles=4,  # chosen: as 8 instructions, for which a reader waits as long for a value of another kernel
+    memory_cycles=16,  # measured, figures not kept: with more than 32 instructions a core takes longer over a line than memory does
+    kept_cycles=6,  # chosen: as 12 instructions
+    transpose_cycles=0.7,  # measured: 0.1 (in cache) to 0.3 ns, by the same runs as last_gain
+    scatter_cycles=10,  # measured, figures not kept: some 10 where a product stores its rows element by element
+)
 _GRAPH = GraphThresholds(
     last_channels=8,  # chosen: with fewer most lanes of a vector of channels would be idle
-    # Measured alone, 1 to 8 images: from 288 on (3x3 over 64 channels) 0.84 to 0.97 of the time, at 230 and 192 (3x3 by strides of 2) 0.94
-    # to 1.14. Derived in the same way: it gains about 9 % of 120e9 multiply-adds per second, and a transposed element takes 0.1 (in cache)
-    # to 0.3 ns.
-    last_macs=250,
+    # Measured alone with both transposes, 1 to 8 images: with 288 multiply-adds per transposed element (3x3 over 64 channels) 0.84 to 0.97
+    # of the time, with 230 and 192 (3x3 by strides of 2) 0.94 to 1.14. With these 9 % and 0.7 cycles the two ways are equal at 249.
+    last_gain=0.09,
     image_channels=4,  # chosen: padded in memory they cost little, and a line of the window is longer than they are
     batch_bytes=CACHES.l2 // 4,  # chosen: a larger weight keeps the cores busy on its own, while stacking the other operands costs a copy
     quantize_least=32,  # chosen: with fewer there is too little work per element quantized
 )
 _FUSION = FusionThresholds(
     most_ops=256,  # chosen: a larger region compiles slowly and gains nothing, for its values no longer fit registers
-    repeat_cost=4,  # chosen: as much as a load from L1 takes
-    clone_cost=8,  # chosen: a reader that loads the value waits as long for memory
 )
 _VERSIONS = VersionThresholds(
-    memory_cost=32,  # measured, figures not kept: with more a core takes longer over a line than memory does
     few_rows=4,  # chosen: there may be more threads than that
     long_row=131072,  # derived: a core reads them in 2 us at best, and sums of parts in the caches of two cores are joined in less
     least_line=64,  # chosen: with fewer too many lines are written by halves and have to be read first
@@ -61,14 +68,15 @@ _RULES = RuleThresholds(
     split_rows=((1, 128), (3, 64), (5, 64)),
     split_columns=32,  # chosen: a tile of fewer waits for its own sums, split or not
     split_depth=1024,  # measured: a single panel is 1.0 to 1.2 times as fast from there on
-    split_cycles=32_000,  # derived: two threads share such a product, as the runtime starts one for each 4 us, at 4 GHz
+    # Derived: two threads share such a product, as the runtime starts one for each 4 us = 16,000 cycles of 32 multiply-adds: f32 with
+    # AVX-512. The same for all targets and elements, as their schedules are.
+    split_macs=2 * 16_000 * 32,
     split_parts=16,  # chosen
-    macs_per_cycle=32,  # derived: f32 with AVX-512; AVX2 does half of it, bf16 twice: not measured, as it moves from where on threads join
 )
 CPU = DeviceThresholds(
     lanes=16,  # derived: AVX-512
     smallest_cache=CACHES.last,  # derived
-    gigahertz=4,  # chosen: cores of servers run at 3 to 5 GHz
+    rates=_RATES,
     graph=_GRAPH,
     fusion=_FUSION,
     versions=_VERSIONS,
@@ -103,7 +111,6 @@ def _rows(caches: Caches) -> RowThresholds:
         turn_cost=8,  # chosen: from there on the loop does enough else to hide an addition
         most_turn_cost=100,  # chosen
         turns=4,  # measured, figures not kept
-        cached_cost=12,  # chosen
         columns=16,  # measured, figures not kept
         columns_ahead=8,  # chosen
         chains=4,  # chosen: as many cycles as an addition takes at most

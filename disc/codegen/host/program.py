@@ -51,7 +51,7 @@ class Program:
     index_checks: dict[int, int]
     describe: Callable[[Dim], str]
     remote: bool = False
-    gigahertz: int = CPU.gigahertz
+    gigahertz: int = CPU.rates.gigahertz
 
     @property
     def entry(self) -> Function:

@@ -10,12 +10,12 @@ from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace, part_at, split
 from disc.codegen.plan.nests import LoopVariable, Nest, Visit, choose_nest, choose_nests
 from disc.codegen.plan.probe import Probe
 from disc.errors import CompilerBug
-from disc.ir.costs import node_cost, op_cost
+from disc.ir.costs import Costs, node_cost, op_cost
 from disc.ir.graph import Body, Node, is_row_reduction
 from disc.ir.op_table import PARTIAL, PRODUCTS
 from disc.shapes import Dim, Truth
 from disc.shapes.recursion import Recursive, run_recursive
-from disc.targets.thresholds import RowThresholds
+from disc.targets.thresholds import RowThresholds, Thresholds
 
 Dominant = tuple[Node, Index]
 ChooseNests = Callable[[IndexSpace, Sequence[Dim], frozenset[Node], Visit, str], list[Nest]]
@@ -88,16 +88,16 @@ class RowPlan:
         return any(tile.columns for tile in self.tiles)
 
 
-def plan_kernel(space: IndexSpace, body: Body, kind: str, limits: RowThresholds) -> tuple[RowPlan, ...]:
+def plan_kernel(space: IndexSpace, body: Body, kind: str, thresholds: Thresholds) -> tuple[RowPlan, ...]:
     """Plans a fusion of kind "loop" or "stitch": one plan, or one after the other for the parts of its concatenations."""
     if kind == "loop":
-        return _joined(_plan_loops(space, body, limits))
-    return tuple(_plan_stitch(space, body, frozenset(), partial(choose_nests, most=limits.nests), limits))
+        return _joined(_plan_loops(space, body, thresholds.rows))
+    return tuple(_plan_stitch(space, body, frozenset(), partial(choose_nests, most=thresholds.rows.nests), thresholds))
 
 
-def plan_rows(space: IndexSpace, body: Body, leaves: frozenset[Node], limits: RowThresholds) -> RowPlan:
+def plan_rows(space: IndexSpace, body: Body, leaves: frozenset[Node], thresholds: Thresholds) -> RowPlan:
     """Plans rows as those of a stitch fusion, all elements in the same loops. leaves: values of `body` that lie in memory like inputs."""
-    (plan,) = _plan_stitch(space, body, leaves, lambda *arguments: [choose_nest(*arguments)], limits)
+    (plan,) = _plan_stitch(space, body, leaves, lambda *arguments: [choose_nest(*arguments)], thresholds)
     return plan
 
 
@@ -113,14 +113,14 @@ def _joined(plans: Sequence[RowPlan]) -> tuple[RowPlan, ...]:
     return tuple(found)
 
 
-def _plan_stitch(space: IndexSpace, body: Body, leaves: frozenset[Node], choose: ChooseNests, limits: RowThresholds) -> list[RowPlan]:
+def _plan_stitch(space: IndexSpace, body: Body, leaves: frozenset[Node], choose: ChooseNests, thresholds: Thresholds) -> list[RowPlan]:
     """Paper §4.2, steps 1 to 3: dominants, group dims, propagation."""
     dims, rank = row_space(body)
     whole = space.env.product(dims)
     full, grouped = [], []
     for root in body.yields:
         (full if space.env.equal(space.env.product(root.dims), whole) is Truth.YES else grouped).append(root)
-    cached = _cached_rows(body, dims, limits.cached_cost)
+    cached = rows_to_keep(body, dims, Costs.of(thresholds.device))
     plans: list[RowPlan] = []
     for group, nests in _nests(space, dims, rank, full, grouped, leaves, choose):
         tiles = tuple(Tile(nest.variables, group.index + nest.index) for nest in nests)
@@ -268,15 +268,15 @@ def _nests(
     return [(group, tiles(group)) for group in choose(space, group_dims, leaves, visit_group, "g")]
 
 
-def _cached_rows(body: Body, dims: tuple[Dim, ...], least: int) -> tuple[Node, ...]:
-    """Values worth keeping as a row: read by a reduction and by something else, and expensive to compute again: `least` vector
-    instructions."""
+def rows_to_keep(body: Body, dims: tuple[Dim, ...], costs: Costs) -> tuple[Node, ...]:
+    """Values worth keeping as a row: read by a reduction and by something else, and no cheaper to compute again, per vector, than to store
+    and load."""
     chosen: list[Node] = []
     for node in body.nodes:
         if node.element == "i1" or op_cost(node) == 0 or node.op == "stablehlo.reduce" or len(set(node.uses)) < 2:
             continue
         feeds_reduction = any(user.op == "stablehlo.reduce" for user in node.uses)
-        if feeds_reduction and node.dims == dims and node_cost(node) >= least:
+        if feeds_reduction and node.dims == dims and costs.compute(node_cost(node)) >= costs.keep():
             chosen.append(node)
     return tuple(chosen)
 

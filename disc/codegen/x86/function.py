@@ -114,7 +114,8 @@ def kernel_ops(body: Body) -> tuple[str, ...]:
 
 def product_cost(target: Target, macs: Dim) -> Dim:
     """Cycles of a task of so many multiply-adds."""
-    return macs // target.thresholds.device.rules.macs_per_cycle + target.thresholds.task_cycles
+    device = target.thresholds.device
+    return macs // (device.lanes * device.rates.instructions_per_cycle) + target.thresholds.task_cycles
 
 
 def traffic(space: IndexSpace, body: Body) -> Dim:

@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from disc.ir.costs import op_cost
+from disc.ir.costs import Costs, op_cost
 from disc.ir.graph import Node
 from disc.ir.op_table import ELEMENTWISE, MADE, PRODUCTS, SOURCES, VIEWS
 from disc.ir.ops import main_block
@@ -31,11 +31,11 @@ from disc.shapes.recursion import Recursive, run_recursive
 
 @dataclass
 class Recipe:
-    """What computes a value from smaller ones: the ops to copy, the transposes to store. cost: vector instructions per element."""
+    """What computes a value from smaller ones: the ops to copy, the transposes to store. instructions: for a vector of it."""
 
     nodes: dict[Node, None] = field(default_factory=dict)
     stored: list[Node] = field(default_factory=list)
-    cost: int = 0
+    instructions: int = 0
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class CloneProducers(Pass):
     name: ClassVar[str] = "clone-producers"
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
-        clusters = Clusters(module, state.thresholds.fusion)
+        clusters = Clusters(module, state.thresholds)
         levels = dot_levels(clusters)
         for node in reversed(clusters.body.nodes):  # a copy then never reads what was copied for another place
             places = readers_by_level(clusters, node, levels) if may_clone(clusters, node) else {}
             recipe = read_recipe(clusters, node) if len(places) > 1 else None
-            if recipe is not None and should_clone(recipe, clusters.limits.clone_cost):
+            if recipe is not None and should_clone(recipe, clusters.costs):
                 _clone(clusters, node, recipe, list(places.values()))
         erase_dead(main_block(module))  # the ops of which only copies are read
 
@@ -78,9 +78,9 @@ def may_clone(clusters: Clusters, node: Node) -> bool:
     return all(use.user.op in ELEMENTWISE or use.user.op == "stablehlo.reduce" for use in clusters.uses(node))
 
 
-def should_clone(recipe: Recipe, most: int) -> bool:
-    """Profit: what every reader computes again costs no more than a load."""
-    return recipe.cost <= most
+def should_clone(recipe: Recipe, costs: Costs) -> bool:
+    """Profit, per vector of the value: what every reader computes again takes no longer than to load what another kernel made."""
+    return costs.compute(recipe.instructions) <= costs.load_shared()
 
 
 def read_recipe(clusters: Clusters, node: Node) -> Recipe | None:
@@ -111,8 +111,8 @@ def _collect(clusters: Clusters, node: Node, expanded: bool, recipe: Recipe) -> 
         return True  # a smaller value, made once
     if node.op not in ELEMENTWISE:
         return expanded
-    recipe.cost += op_cost(node)
-    if recipe.cost > clusters.limits.clone_cost:
+    recipe.instructions += op_cost(node)
+    if not should_clone(recipe, clusters.costs):
         return False
     for operand in node.operands:
         if not (yield _collect(clusters, operand, expanded, recipe)):

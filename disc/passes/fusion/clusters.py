@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 
 from torch_mlir import ir
 
+from disc.ir.costs import Costs
 from disc.ir.graph import Body, Node, Snapshot, is_row_reduction
 from disc.ir.op_table import ALONE, LIBRARY, MADE, OPS, PRODUCTS, REORDERING, REPEATING, SEQUENTIAL, SOURCES, VIEWS
 from disc.ir.ops import main_block
 from disc.ir.stages import load_env
 from disc.shapes import Dim, ShapeEnv, Truth
-from disc.targets.thresholds import FusionThresholds
+from disc.targets.thresholds import DeviceThresholds
 
 STORED = "disc.store"  # marks a view that its producer writes to memory in the viewed order
 NOTE = "disc.note"  # marks an op with what `explain` shall say of the kernel that it becomes part of
@@ -43,10 +44,10 @@ class Use:
 
 
 class Clusters:
-    """The groups of a function, the reads between its ops, and the queries of fusion. limits: the thresholds of its decisions."""
+    """The groups of a function, the reads between its ops, and the queries of fusion. limits, costs: what decisions are made by."""
 
-    def __init__(self, module: ir.Module, limits: FusionThresholds) -> None:
-        self.limits = limits
+    def __init__(self, module: ir.Module, device: DeviceThresholds) -> None:
+        self.limits, self.costs = device.fusion, Costs.of(device)
         self.env: ShapeEnv = load_env(module)
         self.snapshot = Snapshot(self.env)
         self.body: Body = self.snapshot.block(main_block(module))

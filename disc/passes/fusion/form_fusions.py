@@ -24,7 +24,7 @@ class FormFusions(Pass):
     makes: ClassVar[str | None] = "fused"
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
-        clusters = Clusters(module, state.thresholds.fusion)
+        clusters = Clusters(module, state.thresholds)
         builder = _Builder(clusters, main_block(module))
         for cluster in _topological(clusters):
             builder.build(cluster)

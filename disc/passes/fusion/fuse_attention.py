@@ -28,7 +28,7 @@ class FuseAttention(Pass):
     name: ClassVar[str] = "fuse-attention"
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
-        clusters = Clusters(module, state.thresholds.fusion)
+        clusters = Clusters(module, state.thresholds)
         for cluster in clusters.all():
             found = match_attention(clusters, cluster) if cluster.kind == "stitch" else None
             if found is None:

@@ -13,11 +13,12 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
+from disc.ir.costs import Costs
 from disc.ir.graph import Node
 from disc.ir.op_table import ALONE, PRODUCTS, STRUCTURAL, VIEWS, Kind, of_kind
 from disc.ir.passes import CompileState, Pass
 from disc.passes.fusion.clusters import Cluster, Clusters
-from disc.passes.fusion.fuse_elementwise import scatters
+from disc.passes.fusion.fuse_elementwise import should_transpose_apart
 
 EPILOGUE_STOPS = of_kind(Kind.REDUCTION) | ALONE | STRUCTURAL | PRODUCTS
 
@@ -29,13 +30,13 @@ class FuseCompute(Pass):
     name: ClassVar[str] = "fuse-compute"
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
-        clusters = Clusters(module, state.thresholds.fusion)
+        clusters = Clusters(module, state.thresholds)
         for node in clusters.body.nodes:
             if node.op not in PRODUCTS:
                 continue
             cluster = clusters.of[node]
             consumers = clusters.successors(cluster)
-            if len(consumers) == 1 and may_be_epilogue(clusters, node, consumers[0]) and should_be_epilogue(consumers[0]):
+            if len(consumers) == 1 and may_be_epilogue(clusters, node, consumers[0]) and should_be_epilogue(consumers[0], clusters.costs):
                 clusters.merge(cluster, consumers[0], "compute")
         for cluster in clusters.all():
             if cluster.kind == "compute":
@@ -80,9 +81,9 @@ def may_be_epilogue(clusters: Clusters, dot: Node, epilogue: Cluster) -> bool:
     return not clusters.would_cycle(clusters.of[dot], epilogue)
 
 
-def should_be_epilogue(epilogue: Cluster) -> bool:
-    """Profit: the rows of the dot stay rows."""
-    return not any(scatters(node) for node in epilogue.nodes)
+def should_be_epilogue(epilogue: Cluster, costs: Costs) -> bool:
+    """Profit: the rows of the dot stay rows, or a kernel of its own would take longer over their transpose than the dot."""
+    return not any(should_transpose_apart(node, costs) for node in epilogue.nodes)
 
 
 def _reached(clusters: Clusters, dot: Node, epilogue: Cluster) -> set[Node] | None:

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from disc.ir.costs import op_cost
+from disc.ir.costs import Costs, op_cost
 from disc.ir.graph import Node, is_row_reduction
 from disc.ir.op_table import ALONE, PRODUCTS, STRUCTURAL, VIEWS
 from disc.ir.passes import CompileState, Pass
@@ -28,8 +28,9 @@ class FuseElementwise(Pass):
     name: ClassVar[str] = "fuse-elementwise"
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
-        clusters = Clusters(module, state.thresholds.fusion)
-        transposed = [node.operands[0] for node in clusters.body.nodes if should_transpose_source(node)]
+        clusters = Clusters(module, state.thresholds)
+        found = [node for node in clusters.body.nodes if may_transpose_source(node)]
+        transposed = [node.operands[0] for node in found if should_transpose_apart(node.operands[0], clusters.costs)]
         for view in [*transposed, *deep_reshapes(clusters)]:
             if not clusters.is_real(view):
                 clusters.store_alone(view)
@@ -54,9 +55,9 @@ def deep_reshapes(clusters: Clusters) -> list[Node]:
     return found
 
 
-def should_transpose_source(node: Node) -> bool:
-    """Profit: a convolution over channels that are innermost in its source reads them as runs of memory, if they lie so."""
-    if node.op != "stablehlo.convolution" or not scatters(node.operands[0]):
+def may_transpose_source(node: Node) -> bool:
+    """Whether a convolution over channels that are innermost in its source reads them as runs of memory once they lie so."""
+    if node.op != "stablehlo.convolution":
         return False
     numbers = node.attrs["dimension_numbers"]
     assert isinstance(numbers, dict)
@@ -81,6 +82,8 @@ def may_fuse(clusters: Clusters, node: Node, cluster: Cluster, target: Cluster) 
         return False
     if clusters.reshapes_behind([*cluster.nodes, *target.nodes]) > MOST_RESHAPES:
         return False
+    if not _reduces_once(clusters, node, target) or not _leaves_epilogues(clusters, node, target):
+        return False
     return not clusters.would_cycle(cluster, target)
 
 
@@ -93,35 +96,55 @@ def _same_space(clusters: Clusters, node: Node, target: Cluster) -> bool:
     return all(clusters.same_count(root, node) for root in clusters.roots(target))
 
 
-def should_fuse(clusters: Clusters, node: Node, target: Cluster) -> bool:
-    """Profit: no value that is expensive to compute is computed repeatedly."""
-    uses = [use for use in clusters.uses(node) if clusters.of[use.user] is target]
+def _reduces_once(clusters: Clusters, node: Node, target: Cluster) -> bool:
+    """True when each reduction of the node's group is computed for one element of the target alone."""
+    uses = _uses_in(clusters, node, target)
     if node.op == "stablehlo.reduce":
         return all(not use.expands and not use.permutes and use.user.op not in ("stablehlo.reduce", *STRUCTURAL) for use in uses)
+    return not any(map(_repeats, uses)) or all(each.op != "stablehlo.reduce" for each in clusters.of[node].nodes)
+
+
+def _leaves_epilogues(clusters: Clusters, node: Node, target: Cluster) -> bool:
+    """True when what could be the epilogue of a dot still can be: `node` without a target that no epilogue may be, and the target
+    without a second result that no dot leads to."""
+    if node.op == "stablehlo.reduce":
+        return True
+    uses = _uses_in(clusters, node, target)
     if any(use.user.op == "stablehlo.reduce_window" or scatters(use.user) for use in uses) and _follows_dot(clusters, node):
         return False
-    if clusters.escapes(node, (clusters.of[node], target)) and not _follows_dot(clusters, node) and _reads_dot(clusters, target):
-        return False  # a second result that no dot leads to would keep the target from being the dot's epilogue
-    repeated = any(_repeats(use) for use in uses)
-    if any(each.op == "stablehlo.reduce" for each in clusters.of[node].nodes) and repeated:
-        return False
-    return not repeated or inline_cost(clusters, node, target) <= clusters.limits.repeat_cost
+    escapes = clusters.escapes(node, (clusters.of[node], target))
+    return not escapes or _follows_dot(clusters, node) or not _reads_dot(clusters, target)
 
 
-def inline_cost(clusters: Clusters, node: Node, target: Cluster) -> int:
-    """Instructions per element of `node` with all that `target` would compute along with it, up to one more than may be repeated.
+def should_fuse(clusters: Clusters, node: Node, target: Cluster) -> bool:
+    """Profit, per vector of the target's elements where several need one of the node: to compute it for each takes no longer than to load
+    what was computed once. Where none is needed twice, to store and load it would be in addition."""
+    if node.op == "stablehlo.reduce" or not any(map(_repeats, _uses_in(clusters, node, target))):
+        return True
+    return _is_repeated(clusters, inline_instructions(clusters, node, target))
+
+
+def _is_repeated(clusters: Clusters, instructions: int) -> bool:
+    return clusters.costs.compute(instructions) <= clusters.costs.load_near()
+
+
+def _uses_in(clusters: Clusters, node: Node, target: Cluster) -> list[Use]:
+    return [use for use in clusters.uses(node) if clusters.of[use.user] is target]
+
+
+def inline_instructions(clusters: Clusters, node: Node, target: Cluster) -> int:
+    """Instructions for a vector of `node` with all that `target` would compute along with it; not all of them where they are too many.
 
     What a broadcast repeats costs nothing here where it will stay a kernel of its own: it is expensive, or read elsewhere too.
     """
-    return run_recursive(_inline_cost(clusters, node, (clusters.of[node], target), {}))
+    return run_recursive(_inline_instructions(clusters, node, (clusters.of[node], target), {}))
 
 
-def _inline_cost(clusters: Clusters, node: Node, inside: tuple[Cluster, Cluster], known: dict[Node, int]) -> Recursive[int]:
+def _inline_instructions(clusters: Clusters, node: Node, inside: tuple[Cluster, Cluster], known: dict[Node, int]) -> Recursive[int]:
     if node in known:
         return known[node]
-    most = clusters.limits.repeat_cost
     total, pending, seen = 0, [node], {node}
-    while pending and total <= most:
+    while pending and _is_repeated(clusters, total):
         current = pending.pop()
         total += op_cost(current)
         if current.op == "stablehlo.reduce":
@@ -130,8 +153,8 @@ def _inline_cost(clusters: Clusters, node: Node, inside: tuple[Cluster, Cluster]
             if operand not in seen and not (clusters.repeats(current) and (yield _stays(clusters, operand, inside, known))):
                 seen.add(operand)
                 pending.append(operand)
-    known[node] = min(total, most + 1)
-    return known[node]
+    known[node] = total
+    return total
 
 
 def _stays(clusters: Clusters, node: Node, inside: tuple[Cluster, Cluster], known: dict[Node, int]) -> Recursive[bool]:
@@ -139,12 +162,17 @@ def _stays(clusters: Clusters, node: Node, inside: tuple[Cluster, Cluster], know
     source = _behind_views(clusters, node)
     if not clusters.is_real(source) or clusters.escapes(source, inside):
         return clusters.is_real(source)
-    return (yield _inline_cost(clusters, source, inside, known)) > clusters.limits.repeat_cost
+    return not _is_repeated(clusters, (yield _inline_instructions(clusters, source, inside, known)))
+
+
+def should_transpose_apart(node: Node, costs: Costs) -> bool:
+    """Profit, per element: who reads rows through such a transpose, or stores them so, does it element by element; a kernel of its own
+    transposes blocks in registers. That is a launch more, which takes less than a microsecond: 500 elements, at most, make up for it."""
+    return scatters(node) and costs.transpose(1) < costs.scatter(1)
 
 
 def scatters(view: Node) -> bool:
-    """True for a transpose that moves the last dim: a dot that stores its rows in that order writes element by element, some 10 cycles
-    each, where a kernel of its own transposes blocks in registers."""
+    """True for a transpose that moves the last dim: neighbors in a row become neighbors in a column."""
     return view.op == "stablehlo.transpose" and view.ints("permutation")[-1] != len(view.dims) - 1
 
 

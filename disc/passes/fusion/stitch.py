@@ -39,7 +39,7 @@ class Stitch(Pass):
     name: ClassVar[str] = "stitch"
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
-        clusters = Clusters(module, state.thresholds.fusion)
+        clusters = Clusters(module, state.thresholds)
         changed = True
         while changed:
             changed = False
@@ -57,7 +57,7 @@ def _join_readers(clusters: Clusters) -> None:
     for first, second in combinations(stitched, 2):
         if not first.nodes or not second.nodes or sources[first.id].isdisjoint(sources[second.id]):
             continue
-        if may_join(clusters, first, second) and should_join(clusters, first, second):
+        if may_join(clusters, first, second) and may_share_rows(clusters, first, second):
             clusters.merge(first, second, "stitch")
             sources[second.id] = _given(clusters, second)
 
@@ -71,7 +71,7 @@ def _merge_producers(clusters: Clusters, consumer: Cluster) -> bool:
     merged = False
     for producer in reversed(clusters.producers(consumer)):
         rows = may_stitch(clusters, producer, consumer)
-        if rows is not None and should_stitch(clusters, producer, consumer):
+        if rows is not None and may_hand_over(clusters, producer, consumer):
             clusters.merge(producer, consumer, "stitch")
             merged = True
     return merged
@@ -103,9 +103,9 @@ def may_join(clusters: Clusters, first: Cluster, second: Cluster) -> bool:
     return may_stitch(clusters, first, second) is not None
 
 
-def should_join(clusters: Clusters, first: Cluster, second: Cluster) -> bool:
-    """Profit: both read a value whose rows are those of the group, which is then read once. What comes from a dot or another kernel is
-    left alone: there attention and epilogues are worth more."""
+def may_share_rows(clusters: Clusters, first: Cluster, second: Cluster) -> bool:
+    """Structure: both read a value whose rows are those of the group. It is then read once and nothing is done twice, which is cheaper at
+    all sizes. What comes from a dot or another kernel is left alone: it may become part of an attention kernel or an epilogue."""
     rows = _common_rows(clusters, first.nodes + second.nodes)
     shared = {node for node in _sources(clusters, first) & _sources(clusters, second) if node not in clusters.of}
     if rows is None:
@@ -156,10 +156,11 @@ def _fits(clusters: Clusters, root: Node, rows: Rows) -> bool:
     return any(_equal(clusters, clusters.env.product(root.dims[first:]), rows.tile) for first in range(len(root.dims) + 1))
 
 
-def should_stitch(clusters: Clusters, producer: Cluster, consumer: Cluster) -> bool:
-    """Profit: rows are read where they are made. Through a transpose or a broadcast of whole rows they would be made again.
+def may_hand_over(clusters: Clusters, producer: Cluster, consumer: Cluster) -> bool:
+    """Structure: rows are read where they are made. Through a transpose or a broadcast of whole rows they would be made once for each row
+    that reads them. Where none is, nothing is done twice, and what is handed over is neither stored nor loaded: cheaper at all sizes.
 
-    A bias that others read too is not worth a second result of the rows between two dots: an attention kernel has room for one.
+    The rows between two dots get no second result, such as a bias that others read too: an attention kernel has room for one.
     """
     if any(clusters.escapes(node, (producer, consumer)) for node in producer.nodes) and match_attention(clusters, consumer) is not None:
         return False

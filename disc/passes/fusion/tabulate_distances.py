@@ -21,7 +21,7 @@ import numpy as np
 from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
-from disc.ir.costs import op_cost
+from disc.ir.costs import Costs, op_cost
 from disc.ir.graph import Body, Node, Snapshot
 from disc.ir.op_table import OPS, VIEWS, Kind, rules_by_op
 from disc.ir.ops import Attribute, build, main_block, tensor_type
@@ -49,10 +49,10 @@ class TabulateDistances(Pass):
         snapshot = Snapshot(env)
         body = snapshot.block(main_block(module))
         found = read_forms(body, env)
-        tables = _Tables(env, snapshot)
+        tables, costs = _Tables(env, snapshot), Costs.of(state.thresholds)
         replaced: list[tuple[ir.Value, ir.Value]] = []
         for node, is_index in read_by_distance(body, found).items():
-            if should_tabulate(computed_by_distance(node, found), is_index, state.thresholds.fusion.clone_cost):
+            if is_index or should_tabulate(computed_by_distance(node, found), costs):
                 replaced.append((snapshot.ops[node.id].results[0], tables.diagonals(node, _pair(found, node))))
         for old, new in replaced:
             old.replace_all_uses_with(new)
@@ -230,9 +230,11 @@ def computed_by_distance(node: Node, found: Forms) -> list[Node]:
     return list(seen)
 
 
-def should_tabulate(nodes: Sequence[Node], is_index: bool, most: int) -> bool:
-    """Profit: every reader of a cheaper value computes it again, unless it looks something up by it; a mask must stay a comparison."""
-    return is_index or any(node.op == "disc.gather" for node in nodes) or sum(op_cost(node) for node in nodes) > most
+def should_tabulate(nodes: Sequence[Node], costs: Costs) -> bool:
+    """Profit, per vector of the value: to compute it in every reader, or to load it from a table that another kernel made. What looks
+    something up is loaded in any case, and then better along a row than element by element. A mask must stay a comparison: it is cheap."""
+    again = costs.compute(sum(op_cost(node) for node in nodes))
+    return any(node.op == "disc.gather" for node in nodes) or again > costs.load_shared()
 
 
 def _pair(found: Forms, node: Node) -> tuple[int, int]:

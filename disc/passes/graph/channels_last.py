@@ -23,6 +23,7 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
+from disc.ir.costs import Costs
 from disc.ir.interp.values import element_name
 from disc.ir.op_table import ELEMENTWISE
 from disc.ir.ops import block_ops, main_block
@@ -39,7 +40,7 @@ from disc.passes.graph.channels_last_ops import (
     turned,
 )
 from disc.passes.graph.constants import constant_values
-from disc.targets.thresholds import GraphThresholds
+from disc.targets.thresholds import DeviceThresholds, GraphThresholds
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class ChannelsLast(Pass):
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
         block = main_block(module)
-        graph = _Graph(block, state.thresholds.graph)
+        graph = _Graph(block, state.thresholds)
         rewriter = Rewriter(load_env(module), state.thresholds.graph.image_channels)
         # Decided before the first rewrite: the hash of an op is that of its operands, too.
         chosen = [op for op in block_ops(block) if op in graph.group_of and should_turn(graph.group_of[op])]
@@ -71,19 +72,22 @@ class Group:
 
 
 def should_turn(group: Group) -> bool:
-    """Profit: more is gained than the transposes cost."""
+    """Profit: more is gained than the transposes cost, all in transposes. Their sizes are those of images, which the call knows; those at
+    the two ends of a chain are taken as equal."""
     return group.gain + group.removed > group.inserted
 
 
-def gain(convolution: Convolution, limits: GraphThresholds) -> int:
-    """What a convolution gains, in transposes: one as a rule, more than its own two with many channels or as a product of matrices."""
+def gain(convolution: Convolution, share: float, costs: Costs) -> int:
+    """What a convolution gains, in transposes: one as a rule, more than its own two as a product of matrices, or where `share` of its
+    multiply-adds' time is more than these two take. Both are counted for a position of the result: the number of positions cancels out."""
     if convolution.is_depthwise:
         return 0
     if convolution.is_patches or convolution.groups != 1:  # channels first, groups of few channels compute at a fifth of the speed
         return 3
     taps, positions = math.prod(convolution.window), math.prod(convolution.strides)
     work = convolution.inputs * taps * convolution.outputs
-    return 3 if work >= limits.last_macs * (convolution.inputs * positions + convolution.outputs) else 1
+    own = costs.transpose(convolution.inputs * positions + convolution.outputs)
+    return 3 if share * costs.multiply(work) >= own else 1
 
 
 def may_turn(convolution: Convolution, kernel_is_constant: bool, limits: GraphThresholds) -> bool:
@@ -97,8 +101,8 @@ def may_turn(convolution: Convolution, kernel_is_constant: bool, limits: GraphTh
 class _Graph:
     """The ops that can be converted, in groups."""
 
-    def __init__(self, block: ir.Block, limits: GraphThresholds) -> None:
-        self.limits = limits
+    def __init__(self, block: ir.Block, device: DeviceThresholds) -> None:
+        self.limits, self.costs = device.graph, Costs.of(device)
         self.constants = constant_values(block)
         self.convolutions: dict[ir.Operation, Convolution] = {}
         self.group_of: dict[ir.Operation, Group] = {}
@@ -159,7 +163,7 @@ class _Graph:
         outer: dict[ir.Value, None] = {}
         for op in group.members:
             convolution = self.convolutions.get(op)
-            group.gain += gain(convolution, self.limits) if convolution is not None else 0
+            group.gain += gain(convolution, self.limits.last_gain, self.costs) if convolution is not None else 0
             outer.update(dict.fromkeys(operand for operand in op.operands if self.group_of.get(producer(operand)) is not group))  # pyright: ignore[reportArgumentType]
             if op.name != "stablehlo.reduce":
                 self._count_readers(group, op.results[0])

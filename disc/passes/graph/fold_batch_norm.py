@@ -17,7 +17,9 @@ from typing import ClassVar
 from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
+from disc.ir.costs import Costs
 from disc.ir.interp.values import element_name
+from disc.ir.op_table import OPS
 from disc.ir.ops import block_ops, build, int_attr, ints_attr, main_block, replace_op
 from disc.ir.passes import CompileState, Pass
 from disc.ir.rewriting import (
@@ -51,12 +53,12 @@ class FoldBatchNorm(Pass):
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
         block = main_block(module)
-        constants = constant_values(block)
+        constants, costs = constant_values(block), Costs.of(state.thresholds)
         for op in block_ops(block):
             if op.name != "stablehlo.convolution" or not may_fold(op, constants):
                 continue
             steps = chain(op, constants)
-            if should_fold(steps):
+            if should_fold(steps, costs):
                 _fold(op, steps)
         erase_dead(block)
 
@@ -69,9 +71,13 @@ def may_fold(convolution: ir.Operation, constants: Mapping[ir.Value, None]) -> b
     return kernel in constants and element_name(kernel.type) in ("f32", "f64") and element_name(kernel.type) == element_name(result.type)
 
 
-def should_fold(steps: list[Step]) -> bool:
-    """A single bias is as cheap as it gets."""
-    return len(steps) > 1 or (len(steps) == 1 and steps[0].op.name == "stablehlo.multiply")
+def should_fold(steps: list[Step], costs: Costs) -> bool:
+    """Profit, per vector of the result: the steps as they are, or one bias where there is an addition among them. A single bias is as cheap
+    as it gets."""
+    names = [step.op.name for step in steps]
+    before = sum(OPS[name].cost for name in names)
+    after = OPS["stablehlo.add"].cost if "stablehlo.add" in names else 0
+    return costs.compute(after) < costs.compute(before)
 
 
 def chain(convolution: ir.Operation, constants: Mapping[ir.Value, None]) -> list[Step]:

@@ -64,7 +64,7 @@ def sharing_groups(block: ir.Block, env: ModuleEnv, side: int) -> list[list[ir.O
     constants = constant_values(block)
     classes: dict[object, list[ir.Operation]] = {}
     for dot in _dots(block):
-        if should_share(dot, side, constants):
+        if may_concatenate(dot, side, constants):
             key = (dot.operands[side], DotNumbers.of(dot), _other_attributes(dot), str(element_type(dot.results[0].type)))
             classes.setdefault(key, []).append(dot)
     found = [group for dots in classes.values() for group in _compatible(dots, lambda a, b: may_share(a, b, env, side))]
@@ -100,8 +100,9 @@ def may_share(first: ir.Operation, second: ir.Operation, env: ModuleEnv, side: i
     return all(env.equal(env.resolve(left[dim]), env.resolve(right[dim])) is Truth.YES for dim in rest)
 
 
-def should_share(dot: ir.Operation, side: int, constants: dict[ir.Value, None]) -> bool:
-    """Profitable to concatenate? When it happens at compile time; at run time it costs more than one dot saves."""
+def may_concatenate(dot: ir.Operation, side: int, constants: dict[ir.Value, None]) -> bool:
+    """Are the operands that differ constants? Then they are concatenated at compile time, the shared one is read once, and nothing is done
+    in addition: cheaper at all sizes. Operands that are not constants would be copied in every call."""
     return dot.operands[1 - side] in constants and dot.operands[side] not in constants
 
 
@@ -117,7 +118,8 @@ def may_batch(first: ir.Operation, second: ir.Operation, env: ModuleEnv) -> bool
 
 
 def should_batch(dot: ir.Operation, constants: dict[ir.Value, None], batch_bytes: int) -> bool:
-    """Profitable to stack? When the right operand is a small weight."""
+    """Profitable to stack? When the right operand is a weight of up to `batch_bytes`. A threshold: what it trades is not measured, threads
+    that share one dot better than several small ones against a copy of the left operands, whose rows the call knows."""
     weight = ir.RankedTensorType(dot.operands[1].type)
     if dot.operands[0] in constants or dot.operands[1] not in constants or not weight.has_static_shape:
         return False

@@ -99,7 +99,7 @@ class MergeSlices(Pass):
                 continue
             done |= {use.owner.operation for use in root.uses}
             parts = tiles(root)
-            if not parts or root in constants or not should_merge(root):
+            if not parts or root in constants or not may_be_epilogue(root):
                 continue
             steps = [next_step(part, constants) for part in parts]
             kind = common_kind(steps)
@@ -192,8 +192,8 @@ def may_merge(steps: Sequence[Step | None], kind: Kind) -> bool:
     return NEUTRAL[kind.name, kind.side] is not None or all(step is not None and step.kind == kind for step in steps)
 
 
-def should_merge(root: ir.Value) -> bool:
-    """Profitable? When the steps join the epilogue of a dot; elsewhere they would only move from one kernel to another."""
+def may_be_epilogue(root: ir.Value) -> bool:
+    """Structure: steps of `root` can become part of a dot's epilogue; elsewhere they would only move from one kernel to another."""
     pending = [root]
     while pending:
         op = producer(pending.pop())

@@ -119,7 +119,8 @@ def _is_leaf(value: ir.Value) -> bool:
 
 
 def should_quantize(op: ir.Operation, least: int) -> bool:
-    """Profitable? Where the products of an element outweigh its quantization."""
+    """Profitable? Where products along k and columns outweigh what quantizes an element and scales a result: `least` of each. A threshold,
+    not a cost: what a dot loses is accuracy, too, and which targets multiply bytes is not known to passes that run once for all of them."""
     return min(sizes_of(op)) >= least
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from disc.ir.costs import Costs
 from disc.ir.dialect import disc_context
 from disc.ir.ops import block_ops, main_block, strings_attr
 from disc.ir.stages import parse_module
 from disc.passes.graph.channels_last import Group, gain, may_turn, should_turn
 from disc.passes.graph.channels_last_ops import Convolution, first_order, last_order
 from disc.passes.graph.dot_numbers import DotNumbers
+from disc.passes.graph.fold_batch_norm import Step, should_fold
 from disc.passes.graph.fold_transposes import ResultOrder, keeps_order_of_free_dims, result_order
 from disc.passes.graph.merge_slices import split_columns, tiles
 from disc.passes.graph.simplify_elementwise import is_lossless
 from disc.targets.x86_thresholds import CPU
 
-LIMITS = CPU.graph
+LIMITS, COSTS = CPU.graph, Costs.of(CPU)
 
 
 @pytest.mark.parametrize(
@@ -139,11 +143,31 @@ def test_what_may_turn_channels_last() -> None:
 
 
 def test_what_a_convolution_gains() -> None:
-    """Windows of 3: with n channels on both sides 3 n² multiply-adds for 2 n transposed elements, 250 each from n = 167 on."""
-    assert gain(convolution(166, 166), LIMITS) == 1 and gain(convolution(167, 167), LIMITS) == 3
-    assert gain(convolution(1, 167, 167), LIMITS) == 0
+    """Windows of 3: with n channels on both sides 3 n² multiply-adds for 2 n transposed elements, 249 each from n = 166 on. Measured were
+    3x3 windows: no gain with 192 and 230 for each, gains with 288."""
+
+    def gained(each: Convolution, costs: Costs = COSTS) -> int:
+        return gain(each, LIMITS.last_gain, costs)
+
+    assert gained(convolution(165, 165)) == 1 and gained(convolution(166, 166)) == 3
+    assert gained(convolution(1, 167, 167)) == 0
+    square = Convolution(64, 64, 1, (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), True)
+    assert gained(square) == 3 and gained(replace(square, inputs=32)) == 1, "288 and 192"
+    assert gained(square, Costs.of(replace(CPU, rates=replace(CPU.rates, transpose_cycles=1.0)))) == 1
     strided = Convolution(200, 200, 1, (3,), (2,), ((1, 1),), (1,), True)
-    assert gain(strided, LIMITS) == 1, "two elements are transposed for every position"
+    assert gained(strided) == 1, "two elements are transposed for every position"
+
+
+@pytest.mark.parametrize(
+    ("steps", "pays"), [([], False), (["add"], False), (["multiply"], True), (["add", "multiply"], True), (["add", "add"], True)]
+)
+def test_steps_are_folded_where_fewer_are_left(steps: list[str], pays: bool) -> None:
+    x = "tensor<3xf32, [3]>"
+    lines = [f"%{number} = stablehlo.{name} %x, %x : {x}" for number, name in enumerate(steps)]
+    with disc_context():
+        module = parse_module("\n".join([f"func.func @main(%x: {x}) {{", *lines, "return", "}"]))
+        block = main_block(module)
+        assert should_fold([Step(op, block.arguments[0]) for op in block_ops(block)[: len(steps)]], COSTS) is pays
 
 
 def test_the_two_orders_undo_each_other() -> None:

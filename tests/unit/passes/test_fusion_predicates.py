@@ -1,18 +1,22 @@
-"""The legality predicates of the fusion passes, alone."""
+"""The legality predicates and costs of the fusion passes, alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from disc.ir.costs import Costs
 from disc.ir.dialect import disc_context
 from disc.ir.graph import Node
 from disc.ir.stages import parse_module
-from disc.passes.fusion.clusters import Clusters, is_row_reduction
-from disc.passes.fusion.fuse_compute import may_be_epilogue
-from disc.passes.fusion.fuse_elementwise import may_fuse, should_fuse
-from disc.passes.fusion.stitch import may_stitch, should_stitch
+from disc.passes.fusion.clone_producers import Recipe, should_clone
+from disc.passes.fusion.clusters import Cluster, Clusters, is_row_reduction
+from disc.passes.fusion.fuse_compute import may_be_epilogue, should_be_epilogue
+from disc.passes.fusion.fuse_elementwise import may_fuse, should_fuse, should_transpose_apart
+from disc.passes.fusion.stitch import may_hand_over, may_stitch
+from disc.passes.fusion.tabulate_distances import should_tabulate
 from disc.targets.x86_thresholds import CPU
 
 S0 = '"disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()'
@@ -30,7 +34,7 @@ def clusters_of(body: str, results: str, arguments: str = f"%x: {ROWS}, %y: {ROW
     """The groups of a function before any pass: every real op alone. results: "%a : type, %b : type"."""
     values, kinds = zip(*(part.split(" : ") for part in results.split("; ")), strict=True)
     text = f"{S0}\nfunc.func @main({arguments}) -> ({', '.join(kinds)}) {{\n{body}\nreturn {', '.join(values)} : {', '.join(kinds)}\n}}"
-    return Clusters(parse_module(text), CPU.fusion)
+    return Clusters(parse_module(text), CPU)
 
 
 def named(clusters: Clusters, name: str, number: int = 0) -> Node:
@@ -71,7 +75,7 @@ def test_is_row_reduction(dims: str, axes: list[int], rows: bool) -> None:
     %r = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = {axes} : (tensor<{dims}>, tensor<f32>) -> {result}"""
     source = S0 if sizes[0] == "@S0" else S0.replace("arg0.0", "arg0.1")
     text = f"{source}\nfunc.func @main(%x: tensor<{dims}>) -> {result} {{\n{body}\nreturn %r : {result}\n}}"
-    assert is_row_reduction(named(Clusters(parse_module(text), CPU.fusion), "reduce")) is rows
+    assert is_row_reduction(named(Clusters(parse_module(text), CPU), "reduce")) is rows
 
 
 def test_elementwise_fuses_into_its_consumer() -> None:
@@ -95,6 +99,46 @@ def test_only_a_cheap_value_is_computed_again(name: str, profit: bool) -> None:
     clusters = clusters_of(body, f"%b : {ROWS}", f"%x: {ROWS}, %z: tensor<8xf32, [8]>")
     assert fusable(clusters, named(clusters, name), named(clusters, "add"))
     assert should_fuse(clusters, named(clusters, name), clusters.of[named(clusters, "add")]) is profit
+
+
+def elementwise(name: str, count: int = 1) -> list[Node]:
+    return [Node(number, f"stablehlo.{name}", (), (), "f32", {}) for number in range(count)]
+
+
+@pytest.mark.parametrize(("count", "pays"), [(4, True), (5, False)])
+def test_up_to_a_load_of_instructions_is_repeated(count: int, pays: bool) -> None:
+    """A vector computed by 4 instructions takes as long as one that is loaded; elsewhere, where a load takes longer, so do 5."""
+    narrow = "tensor<8xf32, [8]>"
+    steps = "\n".join(f"%z{number + 1} = stablehlo.negate %z{number} : {narrow}" for number in range(count))
+    body = f"""{steps}
+    %w = "disc.broadcast_in_dim"(%z{count}) {{dims = array<i64: 1>, maybe = array<i64>}} : ({narrow}) -> {ROWS}
+    %b = stablehlo.add %w, %x : {ROWS}"""
+    clusters = clusters_of(body, f"%b : {ROWS}", f"%x: {ROWS}, %z0: {narrow}")
+    last, target = named(clusters, "negate", count - 1), clusters.of[named(clusters, "add")]
+    assert should_fuse(clusters, last, target) is pays
+    clusters.costs = Costs.of(replace(CPU, rates=replace(CPU.rates, near_cycles=3)))
+    assert should_fuse(clusters, last, target)
+
+
+@pytest.mark.parametrize(("instructions", "again"), [(8, True), (9, False)])
+def test_what_is_computed_again_and_what_is_loaded(instructions: int, again: bool) -> None:
+    """Of what another kernel could make: a mask that every layer reads, a bias by distance."""
+    costs = Costs.of(CPU)
+    assert should_clone(Recipe(instructions=instructions), costs) is again
+    assert should_tabulate(elementwise("negate", instructions), costs) is not again
+    assert should_tabulate([*elementwise("negate"), Node(9, "disc.gather", (), (), "f32", {})], costs), "what is looked up"
+
+
+def test_who_scatters_leaves_a_transpose_to_a_kernel_of_its_own() -> None:
+    swapped = "tensor<8x?xf32, [8, @S0]>"
+    body = f"{DOT}%t = stablehlo.transpose %d, dims = [1, 0] : ({ROWS}) -> {swapped}\n%r = stablehlo.tanh %t : {swapped}"
+    clusters = clusters_of(body, f"%r : {swapped}", DOT_ARGUMENTS)
+    view = named(clusters, "transpose")
+    group = Cluster(0, "loop", [view])
+    assert should_transpose_apart(view, clusters.costs) and not should_be_epilogue(group, clusters.costs)
+    cheap = Costs.of(replace(CPU, rates=replace(CPU.rates, scatter_cycles=0.5)))
+    assert not should_transpose_apart(view, cheap) and should_be_epilogue(group, cheap)
+    assert not should_transpose_apart(named(clusters, "tanh"), clusters.costs), "no transpose"
 
 
 def test_a_reduction_and_a_dot_end_a_group() -> None:
@@ -143,10 +187,10 @@ def test_a_returned_dot_has_no_epilogue() -> None:
 
 
 def stitched(body: str, result: str, producer: str, consumer: str, numbers: tuple[int, int] = (0, 0)) -> tuple[bool, bool]:
-    """Whether the two groups may and should be stitched."""
+    """Whether the two groups form the same rows, and whether the first may hand its over."""
     clusters = clusters_of(body, result)
     first, second = clusters.of[named(clusters, producer, numbers[0])], clusters.of[named(clusters, consumer, numbers[1])]
-    return may_stitch(clusters, first, second) is not None, should_stitch(clusters, first, second)
+    return may_stitch(clusters, first, second) is not None, may_hand_over(clusters, first, second)
 
 
 CENTRED = f"""{reduction("a", "%x", 1, ROWS, COLUMN)}
@@ -173,14 +217,14 @@ def test_different_rows_are_not_stitched() -> None:
     assert may_stitch(clusters, clusters.of[named(clusters, "reduce")], clusters.of[named(clusters, "reduce", 1)]) is None
 
 
-def test_a_transposed_read_is_no_profit() -> None:
+def test_rows_are_not_handed_over_through_a_transpose() -> None:
     square = "tensor<?x?xf32, [@S0, @S0]>"
     body = f"""{reduction("a", "%x", 1, square, COLUMN)}
     %w = "disc.broadcast_in_dim"(%a) {{dims = array<i64: 0>, maybe = array<i64>}} : ({COLUMN}) -> {square}
     %t = stablehlo.transpose %w, dims = [1, 0] : ({square}) -> {square}
     %b = stablehlo.subtract %x, %t : {square}"""
     clusters = clusters_of(body, f"%b : {square}", f"%x: {square}")
-    assert not should_stitch(clusters, clusters.of[named(clusters, "reduce")], clusters.of[named(clusters, "subtract")])
+    assert not may_hand_over(clusters, clusters.of[named(clusters, "reduce")], clusters.of[named(clusters, "subtract")])
 
 
 def test_a_group_between_two_others_would_close_a_circle() -> None:

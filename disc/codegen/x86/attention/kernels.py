@@ -41,7 +41,7 @@ class _Rows:
         first, second, self.scores, self.probability = read_attention(body)
         self.first = _plan(space, body, first, target, (self.scores,), frozenset(), plan and plan.first)
         rows = rows_between(body, self.scores, self.probability)
-        self.rows: RowPlan = plan_rows(space, rows, frozenset({self.scores}), target.thresholds.rows)
+        self.rows: RowPlan = plan_rows(space, rows, frozenset({self.scores}), target.thresholds)
         self.second = _plan(space, body, second, target, body.yields, frozenset({self.probability}), plan and plan.second)
         self.length = self.first.contraction.n
         cached = numbers_of(body, self.rows.cached)

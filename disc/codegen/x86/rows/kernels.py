@@ -58,7 +58,7 @@ class _Region:
 def choose_rows(body: Body, kind: str, space: IndexSpace, target: Target, guards: Sequence[Guard]) -> RowsPlan:
     """The plan that the kernel of a loop or stitch fusion should have."""
     limits = target.thresholds.rows
-    plans = plan_kernel(space, body, kind, limits)
+    plans = plan_kernel(space, body, kind, target.thresholds)
     regions = [_region(space, body, plan, kind, target) for plan in plans]
     long_rows = plan_long_rows(space, body, plans[0], target.thresholds, limits.parts) if len(plans) == 1 else None
     kept: list[int] = []
@@ -76,8 +76,7 @@ def choose_rows(body: Body, kind: str, space: IndexSpace, target: Target, guards
 
 def may_be_rows(body: Body, kind: str, space: IndexSpace, target: Target, guards: Sequence[Guard], plan: RowsPlan) -> None:
     """Raises IllegalPlan for a plan that the fusion cannot have."""
-    limits = target.thresholds.rows
-    plans = plan_kernel(space, body, kind, limits)
+    plans = plan_kernel(space, body, kind, target.thresholds)
     check(len(plan.regions) == len(plans), "regions", f"there must be {len(plans)}")
     for loops, region in zip(plans, plan.regions, strict=True):
         _may_be_region(space, body, loops, kind, target, region)
@@ -114,8 +113,7 @@ def _may_be_region(space: IndexSpace, body: Body, loops: RowPlan, kind: str, tar
 def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, target: Target, guards: Sequence[Guard], plan: RowsPlan) -> Kernel:
     """The kernel of a loop or stitch fusion in one version per guard of the plan: of rows that are whole vectors it has no tail code,
     without broadcasts that expand no index arithmetic for them, and results beyond the caches bypass these."""
-    limits = target.thresholds.rows
-    loops = plan_kernel(space, body, kind, limits)
+    loops = plan_kernel(space, body, kind, target.thresholds)
     symbols = body_symbols(space, body)
     regions = [_region(space, body, each, kind, target, decided) for each, decided in zip(loops, plan.regions, strict=True)]
     plans = [region.plan for region in regions]
