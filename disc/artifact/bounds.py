@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 MAX_RANK = 64  # as in disc/ral/src/core/signature.cc
 _DEEPEST = 32  # lists and objects within each other
 _SOURCE = re.compile(r"arg([0-9]{1,9})(?:\.([0-9]{1,9}))?")
+MADE = "kernel"  # the source of a size that a kernel computes
 _LARGEST = (1 << 63) - 1
 
 
@@ -114,12 +115,13 @@ def _symbols(symbols: Sequence[SymbolRecord], inputs: Sequence[InputRecord], whe
     for number, record in enumerate(symbols):
         if record["divisor"] < 1 or record.get("max", record["min"]) < record["min"]:
             return f"{where}[{number}]: an impossible range or divisor"
-        if "source" not in record:
+        source = record.get("source", MADE)
+        if source == MADE:
             continue
-        match = _SOURCE.fullmatch(record["source"])
+        match = _SOURCE.fullmatch(source)
         dims = inputs[int(match[1])]["dims"] if match and int(match[1]) < len(inputs) else None
         if match is None or dims is None or (match[2] is None) != (not dims) or (match[2] and int(match[2]) >= len(dims)):
-            return f"{where}[{number}].source: {record['source']!r} is no dim and no scalar of the inputs"
+            return f"{where}[{number}].source: {source!r} is no dim and no scalar of the inputs"
     return None
 
 

@@ -56,6 +56,7 @@ class SymbolRecord(TypedDict):
     divisor: int
     source: NotRequired[str]
     expr: NotRequired[str]
+    what: NotRequired[str]
 
 
 class CheckRecord(TypedDict):

@@ -18,14 +18,16 @@ from disc.codegen.host.conditions import covered, report
 from disc.codegen.host.entry import ENTRY, emit_host
 from disc.codegen.host.memory import Plans, plan_memory
 from disc.codegen.host.program import Check, Program, Source
-from disc.codegen.host.steps import Block, Function, Launch, Parameter, Value, weight_name
-from disc.codegen.manifest import input_names, read_source
+from disc.codegen.host.steps import Block, Function, Launch, Parameter, Read, Step, Value, weight_name
+from disc.codegen.manifest import input_names, read_source, size_words
 from disc.codegen.plan.index import ONE, ZERO, checks_indices
 from disc.codegen.plan.kernel import Kernel
 from disc.codegen.weights import WeightSlots, WeightStore
 from disc.ir.graph import Node, Snapshot
+from disc.ir.op_table import BINDING
 from disc.ir.ops import main_block
 from disc.ir.stages import load_env
+from disc.ir.symbols import KERNEL, ModuleEnv
 from disc.ir.weights import Weight, WeightTable
 from disc.shapes import Dim, Truth, dim_min
 from disc.targets.target import Target
@@ -74,7 +76,9 @@ class _Reader:
         self.weights = weights
         snapshot = Snapshot(self.env)
         self.body = snapshot.block(main_block(module))
-        self.sources = {name: read_source(text) for name, text in self.env.sources.items()}
+        self.sources = {name: read_source(text) for name, text in self.env.sources.items() if text != KERNEL}
+        self.binding = {str(node.attrs["symbol"]): node for node in self.body.nodes if node.op in BINDING}  # in the order of the program
+        self._known_with: dict[int, ModuleEnv] = {}
         self.fusions = read_fusions(module, self.env, snapshot, self.body)
         self.input_names = input_names(module)
         self._plans: Plans = {}  # targets whose launches hand on the same values share them
@@ -82,26 +86,45 @@ class _Reader:
     def program(self, target: Target, slots: WeightSlots) -> tuple[Program, str]:
         """The program and the MLIR text of all its code for one target."""
         made: dict[str, tuple[Place, Kernel]] = {}
-        launches: list[Launch] = []
+        launches: dict[Node, Launch] = {}
         counters: dict[tuple[str, int, str], int] = {}
         backend = backend_of(target)
         for planned in plan_places(self.fusions, target.name, backend.read):
             if planned.key not in made:
                 made[planned.key] = (planned.place, _kernel(backend, planned, target, len(made)))
-            launches.append(self._launch(planned.place, *made[planned.key], slots, counters))
+            launches[planned.place.node] = self._launch(planned.place, *made[planned.key], slots, counters)
         kernels = [kernel for _, kernel in made.values()]
-        returned = {_value(node): slots.plain(str(node.attrs["name"])) for node in self.body.yields if node.op == "disc.weight"}
+        read = [*self.body.yields, *(node.operands[0] for node in self.binding.values())]
+        returned = {_value(node): slots.plain(str(node.attrs["name"])) for node in read if node.op == "disc.weight"}
         checks = self._checks()
-        reporting = [number for number, launch in enumerate(launches) if launch.kernel.checks_indices or launch.kernel.library is not None]
+        steps = self._steps(launches, checks)
+        ordered = list(launches.values())
+        reporting = [number for number, launch in enumerate(ordered) if launch.kernel.checks_indices or launch.kernel.library is not None]
         index_checks = {number: len(checks) + position for position, number in enumerate(reporting)}
         inputs = {_value(node): name for node, name in zip(self.body.arguments, self.input_names, strict=True)}
-        checks += [_reported(launches[number], inputs) for number in reporting]
+        checks += [_reported(ordered[number], inputs) for number in reporting]
         parameters = tuple(Parameter(_value(node)) for node in self.body.arguments)
-        entry = Function(ENTRY, parameters, Block(tuple(launches), tuple(map(_value, self.body.yields))))
+        entry = Function(ENTRY, parameters, Block(steps, tuple(map(_value, self.body.yields))))
         remote, gigahertz = target.device != "cpu", target.thresholds.device.rates.gigahertz
         program = Program(self.env, (entry,), self.sources, checks, returned, index_checks, self._describe, remote, gigahertz)
         host = emit_host(program, plan_memory(program, self._plans))
         return program, "\n".join([*(kernel.source for kernel in kernels), *backend.shared(kernels, target), host])
+
+    def _steps(self, launches: Mapping[Node, Launch], checks: Sequence[Check]) -> tuple[Step, ...]:
+        """The launches in their order, and where each size that kernels compute is read: with the checks that can be made from there on."""
+        order = {name: number for number, name in enumerate(self.binding)}
+        at: dict[int, list[int]] = {}
+        for number, check in enumerate(checks):
+            late = [order[name] for name in _symbols(check) if name in order]
+            if late:
+                at.setdefault(max(late), []).append(number)
+        reads = [
+            (node.id, Read(name, _value(node.operands[0]), tuple(at.get(number, ()))))
+            for number, (name, node) in enumerate(self.binding.items())
+        ]
+        return tuple(
+            step for _, step in sorted([*((node.id, launch) for node, launch in launches.items()), *reads], key=lambda each: each[0])
+        )
 
     def _launch(self, place: Place, made: Place, kernel: Kernel, slots: WeightSlots, counters: dict[tuple[str, int, str], int]) -> Launch:
         """made: the place that the kernel was made for. counters: the numbers of those that launches before have, by kernel, number of the
@@ -134,6 +157,10 @@ class _Reader:
         conditions += self._condition_checks(with_message=False)
         checks.extend(check for check in conditions if check not in checks)
         known = covered(check.condition for check in conditions if check.condition is not None)
+        for name in self.binding:  # what its range is the step checks that binds it
+            symbol, solved = Dim.symbol(name), self.env.simplify(Dim.symbol(name))
+            if solved != symbol and ("equal", symbol, solved) not in known:
+                checks.append(Check("equal", symbol, solved, f"{self._describe(symbol)} must be {self._describe(solved)}: got {{actual}}"))
         for name, source in self.sources.items():
             checks.extend(each for each in self._range_checks(name, source) if (each.kind, Dim.symbol(name), each.expected) not in known)
         inequalities = {(dim_min(more, less), less): more for more, less in self.env.inequalities()}
@@ -212,18 +239,30 @@ class _Reader:
             for axis, (start, size, stride) in enumerate(zip(starts, node.dims, strides, strict=True)):
                 for low, high in ((ZERO, start), (start + (size - 1) * stride + 1, node.operands[0].dims[axis])):
                     some = dim_min(size, ONE)
-                    if self.env.le(low, high) is Truth.YES or self.env.le(some * low, some * high) is Truth.YES:
+                    env = self._env_with((some, low, high))
+                    if env.le(low, high) is Truth.YES or env.le(some * low, some * high) is Truth.YES:
                         continue
                     where = f" (line {node.line})" if node.line else ""
                     message = f"a slice{where} must lie within its operand: {self._describe(low)} must be at most {self._describe(high)}"
                     checks.setdefault((some * low, some * high), Check("at_most", some * low, some * high, message))
         return list(checks.values())
 
+    def _env_with(self, sizes: Sequence[Dim]) -> ModuleEnv:
+        """What has been checked before a kernel runs that needs these sizes and no later ones."""
+        names = list(self.binding)
+        count = max((number + 1 for number, name in enumerate(names) if any(name in size.symbols() for size in sizes)), default=0)
+        if count == len(names):
+            return self.env
+        if count not in self._known_with:
+            self._known_with[count] = load_env(self.module, names[count:])
+        return self._known_with[count]
+
     def _describe(self, size: Dim) -> str:
         """An expression in words: symbols become "dim 1 of input 'ids'"."""
         if size.is_const:
             return str(size)
         words = {name: self._source_words(source) for name, source in self.sources.items()}
+        words |= {name: size_words(node) for name, node in self.binding.items()}
         names = size.symbols()
         if len(names) == 1 and str(size) == names[0]:
             return words.get(names[0], names[0])
@@ -241,6 +280,12 @@ def _kernel(backend: Backend, planned: Planned, target: Target, number: int) -> 
     checks = checks_indices(work.checked, work.body)
     notes = (*kernel.notes, *planned.place.node.texts("notes"))
     return replace(kernel, checks_indices=checks, notes=notes, plan=str(planned.plan))
+
+
+def _symbols(check: Check) -> set[str]:
+    """The sizes that a check needs."""
+    sizes = [each for each in (check.actual, check.expected) if isinstance(each, Dim)]
+    return {name for each in (*sizes, *((check.condition,) if check.condition is not None else ())) for name in each.symbols()}
 
 
 def _value(node: Node) -> Value:

@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from torch_mlir import ir
 
 from disc.codegen.host.entry import counter_names
+from disc.codegen.host.flow import MOST_BYTES
 from disc.codegen.host.program import Check, Program, Source
 from disc.codegen.host.steps import Launch, Mode, Value, weight_name
-from disc.ir.graph import Node, parse_attributes
-from disc.ir.ops import main_block, main_function
+from disc.ir.graph import Node, Snapshot, parse_attributes
+from disc.ir.op_table import BINDING
+from disc.ir.ops import block_ops, main_block, main_function
+from disc.ir.symbols import KERNEL
 from disc.shapes import Dim, ShapeEnv
 
 
@@ -40,7 +43,10 @@ def manifest_tables(program: Program, module: ir.Module, env: ShapeEnv) -> Mappi
             for record, parameter in zip(input_records(module, program.arguments), program.entry.parameters, strict=True)
         ],
         "outputs": output_records(program.outputs),
-        "symbols": [_symbol_entry(env, name, source) for name, source in program.sources.items()],
+        "symbols": [
+            *(_symbol_entry(env, name, source) for name, source in program.sources.items()),
+            *_made_entries(module, env),
+        ],
         **_batch_entry(module),
         **_decisions_entry(module, program.checks),
     }
@@ -104,6 +110,27 @@ def _symbol_entry(env: ShapeEnv, name: str, source: Source) -> dict[str, object]
         entry["max"] = high
     entry["source"] = f"arg{source.argument}" + ("" if source.dim is None else f".{source.dim}")
     return entry
+
+
+def _made_entries(module: ir.Module, env: ShapeEnv) -> list[dict[str, object]]:
+    block = main_block(module)
+    if not any(op.name in BINDING for op in block_ops(block)):
+        return []
+    return [_made_entry(env, node) for node in Snapshot(env).block(block).nodes if node.op in BINDING]
+
+
+def _made_entry(env: ShapeEnv, node: Node) -> dict[str, object]:
+    """A size that a kernel computes. Its range is checked where it is read, and 64 bits hold it with room."""
+    symbol = Dim.symbol(str(node.attrs["symbol"]))
+    low, high = env.range(symbol)
+    entry: dict[str, object] = {"name": str(symbol), "min": -MOST_BYTES if low is None else low, "divisor": env.divisor(symbol)}
+    return {**entry, **({} if high is None else {"max": high}), "source": KERNEL, "what": size_words(node)}
+
+
+def size_words(node: Node) -> str:
+    """What the size is that an op binds, in words: "the size of nonzero's result at model.py:12"."""
+    where = f" at {node.line}" if node.line else ""
+    return f"{node.attrs.get('what', 'the size')}{where}"
 
 
 def _kernel_entries(program: Program) -> list[dict[str, object]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from disc.artifact.bounds import EXPLAINED
+from disc.artifact.bounds import EXPLAINED, MADE
 from disc.artifact.manifest import Manifest
 from disc.errors import ArtifactError, printable
 from disc.explain.machine import MachineLimits, machine_limits
@@ -164,11 +164,12 @@ def _check_records(manifest: Manifest) -> None:
 
 
 def _sizes(manifest: Manifest, inputs: Sequence[object]) -> dict[str, int]:
-    """The value of every symbol for these inputs."""
+    """The value of every symbol for these inputs, but of those that kernels compute."""
     sizes: dict[str, int] = {}
     for record in manifest["symbols"]:
-        if "source" in record:
-            argument, _, dim = record["source"].removeprefix("arg").partition(".")
+        source = record.get("source", MADE)
+        if source != MADE:
+            argument, _, dim = source.removeprefix("arg").partition(".")
             given = inputs[int(argument)]
             sizes[record["name"]] = int(given.shape[int(dim)]) if dim else int(given)  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
     return sizes
@@ -228,7 +229,9 @@ def decision_texts(manifest: Manifest) -> tuple[str, ...]:
 def symbol_text(record: Record, manifest: Manifest) -> str:
     """ "S0 = dim 1 of input 'ids', 0 to 512, a multiple of 8"."""
     text = str(record["name"])
-    if "source" in record:
+    if "what" in record:
+        text += f" = {record['what']}"
+    elif "source" in record:
         argument, _, dim = str(record["source"]).removeprefix("arg").partition(".")
         name = manifest["inputs"][int(argument)]["name"]
         text += f" = dim {dim} of input '{name}'" if dim else f" = the value of input '{name}'"
@@ -301,7 +304,8 @@ def _measured(launches: Sequence[LaunchReport], sizes: Mapping[str, int], limits
     seconds = sum(launch.seconds or 0.0 for launch in launches)
     share = seconds / total if total else 0.0
     counts = [(launch.runs, launch.flops, launch.bytes) for launch in launches]
-    known = [(runs, flops, moved) for runs, flops, moved in counts if flops is not None and moved is not None]
+    known = [(runs, flops, moved) for runs, flops, moved in counts if flops is not None and moved is not None
+             and set(parse_dim(flops).symbols()) | set(parse_dim(moved).symbols()) <= sizes.keys()]  # fmt: skip
     if len(known) != len(launches) or not seconds:
         return Measured(seconds, share)
     flops = sum(runs * parse_dim(each).evaluate(sizes) for runs, each, _ in known)

@@ -15,6 +15,7 @@ from typing import cast
 import sympy
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 from torch.utils._sympy.value_ranges import ValueRanges
 from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
@@ -22,12 +23,12 @@ from torch_mlir.passmanager import PassManager
 from disc.errors import CompilerBug, UnsupportedOp, UnsupportedOpError, warn
 from disc.frontend.allow_list import FORMS
 from disc.frontend.call import Call
-from disc.frontend.decisions import Found, Settled, asserted, guarded_facts, settle
+from disc.frontend.decisions import Found, Settled, Undecided, asserted, guarded_facts, settle
 from disc.frontend.examples import weight_problem
 from disc.frontend.imported import Constant
 from disc.frontend.locations import line_text, location
 from disc.frontend.op_builder import MLIR_TYPES, NO_RULE, OpBuilder, RuleError, Tensor, check_kind, element_type, is_static, tensor_type
-from disc.frontend.rules import OVERRIDES
+from disc.frontend.rules import OVERRIDES, data_sizes
 from disc.frontend.symbol_names import explained, symbol_places
 from disc.frontend.symbols import (
     IndexArithmetic,
@@ -52,8 +53,6 @@ aten = torch.ops.aten
 DROPPED = ("aten._assert_tensor_metadata", "aten._assert_async", "aten._assert_scalar", "aten.sym_constrain_range",
            "aten._functional_assert_async", "aten._make_dep_token")  # fmt: skip
 ASSERTS = ("aten._assert_async", "aten._functional_assert_async")  # dropped too, with a warning
-DATA_DEPENDENT = ("aten.nonzero", "aten.masked_select", "aten._local_scalar_dense", "aten.unique", "aten._unique", "aten.bincount",
-                  "aten.repeat_interleave.Tensor", "aten.item")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -168,8 +167,8 @@ class _Lowering:
         self.checked: set[fx.Node] = set()
 
     def run(self) -> LoweredGraph:
-        function, block, emitter, anchor = self._create_function()
-        with ir.InsertionPoint(anchor):
+        function, block, emitter = self._create_function()
+        with ir.InsertionPoint(emitter.sizes.anchor):
             for node in self._used_weights():
                 self._emit_weight(emitter, node)
         with ir.InsertionPoint(block):
@@ -182,8 +181,8 @@ class _Lowering:
                 places = symbol_places((argument.name, argument.node.meta["val"]) for argument in self.source.inputs)
                 raise UnsupportedOpError(explained(self.unsupported, places))
             names, constants = self._emit_return(emitter, function)
-        anchor.erase()
-        self.module.operation.attributes["disc.symbols"] = self._symbols_attribute()
+        emitter.sizes.finish()
+        self.module.operation.attributes["disc.symbols"] = self._symbols_attribute(emitter)
         self._write_conditions(settled)
         # StableHLO clamps an index that is out of range; PyTorch raises, and so must the compiled model.
         self.module.operation.attributes["disc.checked_indices"] = ir.UnitAttr.get(self.module.context)
@@ -192,7 +191,7 @@ class _Lowering:
 
     # --- the function and its sizes -----------------------------------------------------------------------------------------
 
-    def _create_function(self) -> tuple[ir.Operation, ir.Block, OpBuilder, ir.Operation]:
+    def _create_function(self) -> tuple[ir.Operation, ir.Block, OpBuilder]:
         types, attributes, taken = [], [], []
         for argument in self.source.inputs:
             if argument.node in self.refused:
@@ -222,7 +221,7 @@ class _Lowering:
             meta = argument.node.meta["val"]
             if isinstance(meta, torch.Tensor):
                 self.values[argument.node] = Tensor(value, to_shape(meta.shape), meta.dtype)
-        return function, block, OpBuilder(arithmetic, self.weights, self.ranges), anchor
+        return function, block, OpBuilder(arithmetic, self.weights, self.ranges)
 
     def _argument(self, argument: GraphInput) -> tuple[ir.Type, dict[str, ir.Attribute]]:
         value = argument.node.meta["val"]
@@ -276,13 +275,21 @@ class _Lowering:
 
     def _settled(self, emitter: OpBuilder) -> Settled:
         """All that was decided about the sizes: by PyTorch, by asserts of the graph, by the rules of its ops."""
-        environment = shape_environment(argument.node.meta["val"] for argument in self.source.inputs)
-        replacements, known = environment.replacements if environment is not None else {}, self._used_symbols()
+        environment = shape_environment(node.meta.get("val") for node in self.source.graph.nodes)
+        replacements, known = environment.replacements if environment is not None else {}, self._used_symbols() | set(emitter.sizes.late)
         if self.source.decisions is not None:
             found = [*self.source.decisions(), *asserted(self.source.graph)]
         else:
             found = guarded_facts(environment, known) if environment is not None else []
+        places = self._places_of_views() - known
+        found = [each for each in found if isinstance(each, Undecided) or places.isdisjoint(each.condition.symbols())]
         return settle([*found, *emitter.decisions], replacements, known)
+
+    def _places_of_views(self) -> set[str]:
+        """Symbols in where views begin in memory: no value depends on them, and what bounds them bounds the sizes of the views too."""
+        values = [value for node in self.source.graph.nodes for value in pytree.tree_leaves(node.meta.get("val"))]
+        offsets = [value.storage_offset() for value in values if isinstance(value, torch.Tensor) and value.layout == torch.strided]
+        return {str(symbol) for each in offsets if isinstance(each, torch.SymInt) for symbol in each.node.expr.free_symbols}
 
     def _write_conditions(self, settled: Settled) -> None:
         attributes = self.module.operation.attributes
@@ -295,8 +302,8 @@ class _Lowering:
             if count:
                 attributes[name] = ir.IntegerAttr.get(word, count)
 
-    def _symbols_attribute(self) -> ir.Attribute:
-        used = self._used_symbols()
+    def _symbols_attribute(self, emitter: OpBuilder) -> ir.Attribute:
+        used = self._used_symbols() | set(emitter.sizes.late)
         i64 = ir.IntegerType.get_signless(64)
         entries: dict[str, ir.Attribute] = {}
         for symbol, value_range in sorted(self.ranges.items(), key=lambda item: str(item[0])):
@@ -305,6 +312,8 @@ class _Lowering:
             known = {"min": lower_limit(value_range), "max": upper_limit(value_range)}
             entry = {name: ir.IntegerAttr.get(i64, value) for name, value in known.items() if value is not None}
             entries[str(symbol)] = ir.DictAttr.get(entry)
+        for name, least in emitter.least.items():
+            entries.setdefault(name, ir.DictAttr.get({"min": ir.IntegerAttr.get(i64, least)}))
         return ir.DictAttr.get(entries)
 
     # --- weights ------------------------------------------------------------------------------------------------------------
@@ -326,8 +335,8 @@ class _Lowering:
         meta = node.meta.get("val")
         name = str(node.target)
         if name.startswith(DROPPED) or (meta is not None and not isinstance(meta, torch.Tensor | list | tuple)):
-            if name.startswith(DATA_DEPENDENT):
-                self._refuse(node, "its value or the size of its result depends on data")
+            if node.target in data_sizes.NUMBERS:
+                self._emit_number(emitter, node)
             return
         if node.target is operator.getitem:
             self._emit_getitem(node)
@@ -348,6 +357,14 @@ class _Lowering:
                 self._refuse(node, f"its lowering failed ({type(error).__name__}: {error})")
                 self.values[node] = self._stand_ins(meta)
 
+    def _emit_number(self, emitter: OpBuilder, node: fx.Node) -> None:
+        with location(node):
+            try:
+                self._check_kind(node.all_input_nodes[0])
+                data_sizes.NUMBERS[node.target](emitter, Call(node, self._bind(node)))
+            except (RuleError, SymbolError) as error:
+                self._refuse(node, str(error))
+
     def _check_kind(self, node: fx.Node) -> None:
         """Raises: RuleError where a value is no dense tensor of the CPU, of a dtype with a type in the IR."""
         if node in self.checked:
@@ -359,9 +376,8 @@ class _Lowering:
         self.checked.add(node)
 
     def _apply(self, emitter: OpBuilder, node: fx.Node) -> Tensor | tuple[Tensor, ...]:
-        if str(node.target).startswith(DATA_DEPENDENT):
-            raise RuleError("the size of its result depends on data")
-        if isinstance(node.meta["val"], torch.Tensor) and 0 in (shape := to_shape(node.meta["val"].shape)):
+        made = data_sizes.RULES.get(node.target)
+        if made is None and isinstance(node.meta["val"], torch.Tensor) and 0 in (shape := to_shape(node.meta["val"].shape)):
             return emitter.full(0, shape, node.meta["val"].dtype)  # StableHLO refuses to read from no elements, even nothing
         call = Call(node, self._bind(node))
         form, override = FORMS.get(node.target), OVERRIDES.get(node.target)
@@ -370,6 +386,8 @@ class _Lowering:
             result = emit(emitter, self.lowerings, call, planned)
         elif override is not None:
             result = override.rule(emitter, call)
+        elif made is not None:
+            result = made(emitter, call)
         else:
             raise RuleError(NO_RULE)
         meta = node.meta["val"]

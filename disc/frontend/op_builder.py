@@ -18,7 +18,18 @@ from torch_mlir import ir
 
 from disc.frontend.conditions import relation
 from disc.frontend.decisions import Decision, Found
-from disc.frontend.symbols import IndexArithmetic, Shape, Size, SymbolError, provably_non_negative, same_shape, same_size, to_size
+from disc.frontend.symbols import (
+    IndexArithmetic,
+    Shape,
+    Size,
+    SymbolError,
+    provably_non_negative,
+    same_shape,
+    same_size,
+    shape_environment,
+    to_size,
+    to_text,
+)
 from disc.ir.weights import Weight, WeightTable
 
 MLIR_TYPES: dict[torch.dtype, str] = {
@@ -116,6 +127,41 @@ class OpBuilder:
         self.weights = weights
         self.ranges = ranges
         self.decisions: list[Found] = []
+        self.reals: dict[sympy.Symbol, Tensor] = {}  # symbols of floats that the program reads out of tensors: f64, without dims
+        self.least: dict[str, int] = {}  # of symbols that the program binds, where there is a least value
+
+    def is_unknown(self, size: Size) -> bool:
+        """Whether a size is a symbol that neither an input nor an op has bound."""
+        return isinstance(size, sympy.Symbol) and size.name not in self.sizes.bases
+
+    def solve(self, tensor: torch.Tensor, symbol: Size, value: sympy.Expr | int) -> None:
+        """Tells PyTorch's environment, which made an unknown symbol for a size of `tensor`, what it is: wherever it occurs, it is that."""
+        environment = shape_environment([tensor])
+        assert environment is not None and isinstance(symbol, sympy.Symbol)
+        environment.replacements[symbol] = sympy.sympify(value)
+        environment._replacements_version_counter += 1
+        environment._update_version_counter()
+
+    def bind(self, number: Tensor, size: Size | None, what: str, *, most: Size | None = None, least: int | None = None) -> Size:
+        """The size that a number is, i64 without dims, that the program computes.
+
+        size: what PyTorch calls it: a symbol gets its meaning here, what is known already is checked in every call; None: it has no name.
+        what: it, in words of messages; most, least: what it is never above or below, which is checked as well.
+        """
+        new = size is not None and self.is_unknown(size)
+        symbol = size if new else sympy.Symbol(f"made{len(self.sizes.late)}", integer=True)
+        assert isinstance(symbol, sympy.Symbol)
+        attributes: dict[str, ir.Attribute] = {"symbol": ir.StringAttr.get(symbol.name), "what": ir.StringAttr.get(what)}
+        if most is not None:
+            attributes["most"] = ir.StringAttr.get(to_text(most))
+        if least is not None or most is not None:
+            self.least[symbol.name] = least or 0
+        made = self.op("disc.size_of", [number.value], (), torch.int64, **attributes)
+        self.sizes.bind(symbol.name, made.value)
+        if new or size is None:
+            return symbol
+        self.require("==", symbol, size, what)
+        return size
 
     def require(self, sign: str, left: Size, right: Size, why: str) -> None:
         """The rule holds only where `left sign right`, a comparison of `disc.shapes`: it is proved, or checked in every call."""
@@ -182,6 +228,8 @@ class OpBuilder:
         double = torch.float64
         if number.is_number:
             return self.scalar(float(number), double)
+        if isinstance(number, sympy.Symbol) and number in self.reals:
+            return self.reals[number]
         if _is_integral(number):
             return self.size_scalar(to_size(number), double)
         parts = [self._real_scalar(part) for part in number.args if isinstance(part, sympy.Expr)]

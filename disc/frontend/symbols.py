@@ -193,28 +193,55 @@ def _is_power_of_two(number: int) -> bool:
 
 
 class IndexArithmetic:
-    """Emits sympy sizes as `arith` ops on `index`, once per expression, at the top of the function.
+    """Emits sympy sizes as `arith` ops on `index`, once per expression: at the top of the function, or where all its symbols are bound.
 
-    bases: symbol name → a function that emits the symbol's value (`tensor.dim` of an argument, a cast of a scalar argument).
+    bases: symbol name → a function that emits the symbol's value (`tensor.dim` of an argument, a cast of a scalar argument); late: those
+    that ops bind, in their order → what follows the op.
     """
 
     def __init__(self, anchor: ir.Operation, bases: dict[str, Callable[[], ir.Value]]) -> None:
         self.anchor = anchor
         self.bases = bases
+        self.late: dict[str, ir.Operation] = {}
         self.cache: dict[Size, ir.Value] = {}
         self.index = ir.IndexType.get()
+
+    def bind(self, name: str, number: ir.Value) -> None:
+        """A symbol gets its meaning at the insertion point: the value of a tensor of i64 without dims."""
+        word = ir.IntegerType.get_signless(64)
+        value = ir.Operation.create("tensor.extract", results=[word], operands=[number]).result
+        size = ir.Operation.create("arith.index_cast", results=[self.index], operands=[value]).result
+        self.bases[name] = lambda: size
+        self.late[name] = ir.Operation.create(
+            "arith.constant", results=[self.index], attributes={"value": ir.IntegerAttr.get(self.index, 0)}
+        )
+
+    def finish(self) -> None:
+        """Erases the marks of the places for arithmetic."""
+        for anchor in (self.anchor, *self.late.values()):
+            anchor.erase()
+
+    def _place(self, size: Size) -> ir.Operation:
+        """What the arithmetic of a size stands before."""
+        names = (
+            {symbol.name for symbol in size.free_symbols if isinstance(symbol, sympy.Symbol)}
+            if isinstance(size, sympy.Expr)
+            else set[str]()
+        )
+        bound = [anchor for name, anchor in self.late.items() if name in names]
+        return bound[-1] if bound else self.anchor
 
     def emit(self, size: Size) -> ir.Value:
         """The index value of `size`.
 
         Raises: SymbolError when a symbol depends on data or the expression is not integer arithmetic.
         """
-        with ir.InsertionPoint(self.anchor), ir.Location.unknown():
-            return self._emit(to_size(size))
+        return self._emit(to_size(size))
 
     def _emit(self, size: Size) -> ir.Value:
         if size not in self.cache:
-            self.cache[size] = self._emit_uncached(size)
+            with ir.InsertionPoint(self._place(size)), ir.Location.unknown():
+                self.cache[size] = self._emit_uncached(size)
         return self.cache[size]
 
     def _emit_uncached(self, size: Size) -> ir.Value:

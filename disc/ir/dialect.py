@@ -16,7 +16,7 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 from torch_mlir.dialects import ext
 from torch_mlir.dialects import torch as torch_dialect
 
-from disc.ir.op_table import OPS, Sizes
+from disc.ir.op_table import BINDING, OPS, Sizes
 
 
 class Disc(ext.Dialect, name="disc"):
@@ -47,7 +47,10 @@ def _define(name: str, operands: Sequence[str], results: int) -> None:
     made = {f"out{number}" if number else "out": ext.Result[Any] for number in range(results)}
     fields = {**made, **{operand: ext.Operand[Any] for operand in operands}}
     short = name.partition(".")[2]
-    keywords = {"name": short, "traits": [ext.Pure]}
+    keywords = {
+        "name": short,
+        "traits": [] if name in BINDING else [ext.Pure],
+    }  # the symbol that it binds may be used where its result is not
     types.new_class(short, (Disc.Operation,), keywords, lambda body: body.update(__annotations__=fields))
 
 

@@ -40,6 +40,7 @@ class Kind(Enum):
     CONVOLUTION = auto()
     SEQUENTIAL = auto()  # element after element, in an order
     LIBRARY = auto()  # by a function of the runtime, which gets whole tensors: a launch of its own
+    SIZE = auto()  # a number in memory becomes a size, which the host reads
     END = auto()
 
 
@@ -278,6 +279,8 @@ _COMBINING = (
     Op("disc.cumulative", Kind.SEQUENTIAL, needs=("dim", "kind"), operands=("source",), imported=("disc.cumulative",), sizes=Sizes.FIRST,
        reads=_reads_along_dim, mixing="it works along"),
     Op("stablehlo.scatter", Kind.SEQUENTIAL, imported=("stablehlo.scatter", "stablehlo.select_and_scatter")),
+    Op("disc.size_of", Kind.SIZE, 0, needs=("symbol",), operands=("value",), imported=("disc.size_of",), sizes=Sizes.FIRST,
+       reads=_reads_elementwise, mixing="its size depends on data: it makes one of"),
     Op("func.return", Kind.END),
 )  # fmt: skip
 _LIBRARY = (
@@ -319,7 +322,8 @@ DOTS = of_kind(Kind.DOT)
 PRODUCTS = of_kind(Kind.DOT, Kind.CONVOLUTION)
 SEQUENTIAL = of_kind(Kind.SEQUENTIAL)
 LIBRARY = of_kind(Kind.LIBRARY)
-ALONE = of_kind(Kind.SEQUENTIAL, Kind.WINDOW, Kind.LIBRARY)  # what they make is stored: no kernel computes it again for a reader
+BINDING = of_kind(Kind.SIZE)
+ALONE = of_kind(Kind.SEQUENTIAL, Kind.WINDOW, Kind.LIBRARY, Kind.SIZE)  # what they make is stored: no kernel computes it again for a reader
 PARTIAL = of_kind(Kind.STRUCTURAL, Kind.WINDOW)  # an operand may not be read at all
 WINDOWED = of_kind(Kind.WINDOW, Kind.CONVOLUTION, Kind.REDUCTION)  # what a window sees, and the sums and means that are no window
 # An element of these is not made of the operands' elements at its own row-major position.

@@ -9,7 +9,7 @@ import numpy as np
 from torch_mlir import ir
 
 from disc.ir.interp.values import Array, constant_attribute, constant_value, is_splat
-from disc.ir.op_table import CONSTANTS
+from disc.ir.op_table import BINDING, CONSTANTS
 from disc.ir.ops import TERMINATORS, block_ops, build, is_unused
 
 
@@ -92,10 +92,10 @@ def make_reshape(value: ir.Value, type_: ir.Type, before: ir.Operation) -> ir.Va
 
 
 def erase_dead(block: ir.Block) -> bool:
-    """Erases the ops whose results nobody reads (every op of these stages is free of side effects)."""
+    """Erases the ops whose results nobody reads, but those that bind a symbol (every other op of these stages is free of side effects)."""
     changed = False
     for op in reversed(block_ops(block)):
-        if op.name not in TERMINATORS and is_unused(op):
+        if op.name not in TERMINATORS and op.name not in BINDING and is_unused(op):
             op.erase()
             changed = True
     return changed

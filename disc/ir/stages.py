@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
 from disc.errors import CompilerBug, UnsupportedFormatError
-from disc.ir.op_table import OPS, PRODUCTS
-from disc.ir.ops import DYNAMIC, block_ops, location_text, main_block, main_function, string_attr, terminator_of
+from disc.ir.op_table import BINDING, OPS, PRODUCTS
+from disc.ir.ops import DYNAMIC, block_ops, dims_of, location_text, main_block, main_function, string_attr, terminator_of
 from disc.ir.reducers import REDUCTIONS, reduction_fault
-from disc.ir.symbols import DEFINITIONS, ModuleEnv, Requirement, condition, relation, symbolic_dim
+from disc.ir.symbols import DEFINITIONS, KERNEL, ModuleEnv, Requirement, condition, relation, symbolic_dim
 from disc.shapes import Dim, parse_condition, parse_dim
 
 STAGES = ("imported", "named", "fused")
 
 NAMED_OPS: frozenset[str] = frozenset(OPS)
-FUSED_OPS: frozenset[str] = frozenset(["disc.weight", "kernel.fusion", "stablehlo.constant", "func.return"])
+FUSED_OPS: frozenset[str] = frozenset(["disc.weight", "kernel.fusion", "stablehlo.constant", "func.return"]) | BINDING
 IMPORTED_DIALECTS: frozenset[str] = frozenset(["stablehlo", "chlo", "arith", "tensor", "shape", "math", "disc", "func"])
 
 _FUSION_NEEDS = ("kind", "name")
@@ -68,6 +68,7 @@ def check_stage(module: ir.Module, stage: str) -> None:
             raise CompilerBug(f"{op.name} at {location_text(op)} is not legal at stage {stage}: {fault}")
     if stage != "imported":
         _check_signature(module)
+        _check_bound(module)
 
 
 def _imported_fault(op: ir.Operation) -> str | None:
@@ -137,11 +138,30 @@ def _check_signature(module: ir.Module) -> None:
         raise CompilerBug("the type of @main does not agree with its arguments and what it returns")
 
 
+def _check_bound(module: ir.Module) -> None:
+    """Every symbol that an op binds is bound by one op, before any value has a dim that depends on it."""
+    made = [op for op in module.body.operations if "source" in op.operation.attributes and string_attr(op.operation, "source") == KERNEL]
+    if not made:
+        return
+    env = load_env(module)
+    waiting = set(env.made)
+    for op in block_ops(main_block(module)):
+        early = sorted({name for result in op.results for dim in dims_of(result, env) for name in dim.symbols()} & waiting)
+        if early:
+            raise CompilerBug(f"{op.name} at {location_text(op)} stands before {early[0]}, which its result has, is bound")
+        bound = string_attr(op, "symbol") if op.name in BINDING else None
+        if bound is not None and bound not in waiting:
+            raise CompilerBug(f"{op.name} at {location_text(op)} binds {bound}, which is bound already, or no symbol of data")
+        waiting.discard(bound or "")
+    if waiting:
+        raise CompilerBug(f"no op binds {sorted(waiting)[0]}")
+
+
 # --- symbols ----------------------------------------------------------------------------------------------------------
 
 
-def load_env(module: ir.Module) -> ModuleEnv:
-    """The facts that a module of stage `named` or later states."""
+def load_env(module: ir.Module, unknown: Container[str] = ()) -> ModuleEnv:
+    """The facts that a module of stage `named` or later states. unknown: symbols that no relation is to say anything about."""
     env = ModuleEnv(module)
     ops = [op.operation for op in module.body.operations]
     for op in ops:
@@ -150,7 +170,9 @@ def load_env(module: ir.Module) -> ModuleEnv:
             env.add_base(string_attr(op, "sym_name"), string_attr(op, "source"), bounds[0], bounds[1], bounds[2] or 1)
     for op in ops:
         if op.name == "disc.relation":
-            env.equate(env.parse(string_attr(op, "lhs")), env.parse(string_attr(op, "rhs")))
+            left, right = (env.parse(string_attr(op, side)) for side in ("lhs", "rhs"))
+            if not any(name in unknown for name in (*left.symbols(), *right.symbols())):
+                env.equate(left, right)
     for op in ops:
         if op.name == "disc.condition":
             requirement = _requirement(op)

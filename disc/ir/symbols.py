@@ -9,6 +9,7 @@ from torch_mlir import ir
 from disc.errors import ShapeConstraintError, UnsupportedFormatError
 from disc.shapes import Condition, Dim, ShapeEnv, Truth
 
+KERNEL = "kernel"  # the source of a base symbol that an op of the program binds (`disc.size_of`)
 DEFINITIONS = ("disc.symbolic_dim", "disc.relation", "disc.condition")
 
 
@@ -46,9 +47,14 @@ class ModuleEnv(ShapeEnv):
         self._by_reference: dict[ir.Attribute, Dim] = {}
 
     def add_base(self, name: str, source: str, lo: int | None, hi: int | None, divisor: int) -> Dim:
-        """Declares a base symbol: the size or value that `source` ("arg0.1", "arg3") holds at run time."""
+        """Declares a base symbol: the size or value that `source` ("arg0.1", "arg3", KERNEL) holds at run time."""
         self.sources[name] = source
         return self.symbol(name, lo, hi, divisor)
+
+    @property
+    def made(self) -> tuple[str, ...]:
+        """The base symbols that ops of the program bind: nothing that names one stands before its op."""
+        return tuple(name for name, source in self.sources.items() if source == KERNEL)
 
     def add_derived(self, name: str, expression: Dim) -> None:
         """Declares `name` as another word for `expression`."""

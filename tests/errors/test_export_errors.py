@@ -103,8 +103,6 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], type[DiscError], str]] = {
     "TorchScript": (lambda: torch.jit.script(linear()), UnsupportedFormatError, "a TorchScript module cannot be compiled"),
     "weights without data": (lambda: nn.Linear(4, 4, device="meta"), UnsupportedFormatError, "weight 'weight': a tensor on the meta device"),
     "branch on data": (lambda: Calls(branches), UnsupportedOpError, r"depends on data at .*test_export_errors.py:\d+"),
-    "size from data": (lambda: Calls(lambda x: x[x > 0]), UnsupportedOpError, "depends on data"),
-    "item": (lambda: Calls(lambda x: torch.full((3,), x.sum().item())), UnsupportedOpError, "depends on data"),
     "cond": (lambda: Calls(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))), UnsupportedOpError, r"torch.cond, while_loop.* at .*test_export_errors.py"),
     "result without a type": (lambda: Calls(lambda x: object()), ExportError, "torch.export"),
     "raises": (lambda: Calls(lambda x: [][0]), ExportError, "the model does not accept the example inputs: IndexError at .*test_export_errors.py"),

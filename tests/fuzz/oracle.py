@@ -18,7 +18,7 @@ from disc.api import compile_state, executable_of, generate, open_session
 from disc.config import Options
 from disc.errors import DiscError
 from disc.ir.dialect import disc_context
-from disc.ir.interp.oracle import bind_symbols, evaluate_op, make_scope
+from disc.ir.interp.oracle import Symbols, evaluate_op, make_scope
 from disc.ir.interp.values import bf16_bits, bf16_values, element_name, held_dtype, stored_weight
 from disc.ir.ops import block_ops, int_attr, ints_attr, main_block, string_attr
 from disc.ir.passes import CompileState, run_passes
@@ -309,7 +309,7 @@ class _Run:
 
 def interpret_noisily(module: ir.Module, inputs: Sequence[Array], weights: WeightTable) -> list[Noisy]:
     """Runs `@main` with noise beside it. Raises CompilerBug where a value is too large for a test."""
-    run = _Run(bind_symbols(module, inputs), weights)
+    run = _Run(Symbols(module, inputs).values, weights)
     block = main_block(module)
     values: dict[ir.Value, Noisy] = {
         argument: Noisy(array, element_name(argument.type)) for argument, array in zip(block.arguments, inputs, strict=True)

@@ -15,7 +15,7 @@ from torch_mlir import ir
 
 from disc.ir.dialect import disc_context
 from disc.ir.graph import Node, Snapshot
-from disc.ir.interp.oracle import bind_symbols, evaluate_op
+from disc.ir.interp.oracle import Symbols, evaluate_op
 from disc.ir.ops import main_block
 from disc.ir.stages import load_env, parse_module
 from disc.ir.weights import WeightTable
@@ -100,7 +100,7 @@ def check(seed: int) -> Counter[str]:
                 if state is None:
                     parts[1][position] = parts[0][position]
                 joined.append(parts[0][position] if state is None else np.concatenate([part[position] for part in parts], state.axis))
-            runs = [evaluated(snapshot, nodes, inputs, bind_symbols(module, inputs), weights) for inputs in (*parts, joined)]
+            runs = [evaluated(snapshot, nodes, inputs, Symbols(module, inputs).values, weights) for inputs in (*parts, joined)]
             for node in nodes:
                 found[compare(node, analysis, [runs[0][node], runs[1][node]], runs[2][node], list(ROWS))] += node.op != "input"
     return found

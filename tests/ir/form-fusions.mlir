@@ -69,3 +69,29 @@ func.func @main(%x: tensor<?x8xf32, [@S0, 8]>) -> (tensor<?x4xf32, [@S0, 4]>) {
   %1 = stablehlo.tanh %0 : tensor<?x4xf32, [@S0, 4]>
   return %1 : tensor<?x4xf32, [@S0, 4]>
 }
+
+// -----
+// What needs a size stands behind the op that binds it, also where no value leads from there: the second kernel reads an input alone, and
+// its op stands first.
+// CHECK-LABEL: func.func @main
+// CHECK: %[[SUM:.*]] = "kernel.fusion"(%[[X:.*]]) ({
+// CHECK: stablehlo.reduce
+// CHECK: "kernel.yield"
+// CHECK: "disc.size_of"(%[[SUM]]) {symbol = "S1"}
+// CHECK: "kernel.fusion"(%[[A:.*]]) ({
+// CHECK: stablehlo.tanh
+// CHECK: "disc.broadcast_in_dim"
+// CHECK: stablehlo.negate
+// CHECK: }) {kind = "loop", name = "loop_tanh_negate"}
+// CHECK: return
+"disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
+"disc.symbolic_dim"() {sym_name = "S1", min = 0 : i64, divisor = 1 : i64, source = "kernel"} : () -> ()
+func.func @main(%x: tensor<?xi64, [@S0]>, %a: tensor<f32>) -> tensor<?xf32, [@S1]> {
+  %zero = stablehlo.constant dense<0> : tensor<i64>
+  %e = stablehlo.tanh %a : tensor<f32>
+  %sum = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<?xi64, [@S0]>, tensor<i64>) -> tensor<i64>
+  %n = "disc.size_of"(%sum) {symbol = "S1"} : (tensor<i64>) -> tensor<i64>
+  %b = "disc.broadcast_in_dim"(%e) {dims = array<i64>, maybe = array<i64>} : (tensor<f32>) -> tensor<?xf32, [@S1]>
+  %t = stablehlo.negate %b : tensor<?xf32, [@S1]>
+  return %t : tensor<?xf32, [@S1]>
+}

@@ -199,3 +199,30 @@ module attributes {disc.symbols = {s0 = {min = 0 : i64}, s1 = {min = 0 : i64, ma
     return %y : tensor<?x?xf32>
   }
 }
+
+// -----
+// A size that a kernel computes is a base symbol, with its bound as a relation; what it is as data, and arithmetic on it, need no op.
+// CHECK-LABEL: module attributes
+// CHECK: "disc.symbolic_dim"() {{.*}}source = "arg0.0", sym_name = "S0"
+// CHECK: "disc.symbolic_dim"() {divisor = 1 : i64, min = 0 : i64, source = "kernel", sym_name = "S1"}
+// CHECK: "disc.relation"() {lhs = "min(S0, S1)", rhs = "S1"}
+// CHECK: expr = "S1 * 2"{{.*}}sym_name = "S2"
+// CHECK: func.func @main
+// CHECK: %[[SUM:.*]] = stablehlo.reduce
+// CHECK: "disc.size_of"(%[[SUM]]) {symbol = "S1", what = "the sum"}
+// CHECK: %[[VALUE:.*]] = "disc.dim_value"() {expr = "S1"}
+// CHECK: "disc.iota"() {dim = 0 : i64} : () -> tensor<?xi64, [@S2]>
+// CHECK: return %[[VALUE]]
+module attributes {disc.symbols = {s0 = {min = 0 : i64}, u0 = {min = 0 : i64}}} {
+func.func @main(%x: tensor<?xi64> {disc.dims = ["s0"]}) -> (tensor<i64>, tensor<?xi64>) {
+  %zero = stablehlo.constant dense<0> : tensor<i64>
+  %sum = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<?xi64>, tensor<i64>) -> tensor<i64>
+  %n = "disc.size_of"(%sum) {symbol = "u0", most = "s0", what = "the sum"} : (tensor<i64>) -> tensor<i64>
+  %word = tensor.extract %n[] : tensor<i64>
+  %size = arith.index_cast %word : i64 to index
+  %twice = arith.addi %size, %size : index
+  %shape = tensor.from_elements %twice : tensor<1xindex>
+  %numbers = stablehlo.dynamic_iota %shape, dim = 0 : (tensor<1xindex>) -> tensor<?xi64>
+  return %n, %numbers : tensor<i64>, tensor<?xi64>
+}
+}

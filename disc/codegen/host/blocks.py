@@ -169,6 +169,7 @@ class Blocks:
                 self._copy_step(step)
             case Read():
                 self.sizes.bind(step.symbol, self.b.read(self.pointer(step.value)))
+                self.sizes.check(step.checks)
             case Call():
                 self._call(step)
             case If():

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from disc.codegen.host.conditions import covered
 from disc.codegen.host.lifetimes import last_reads, symbols_of
 from disc.codegen.host.program import Program
 from disc.codegen.host.steps import Block, Call, Copy, Fill, Function, If, Mode, Read, Step, Value, While, roots_of
 from disc.errors import CompilerBug
-from disc.shapes import Dim
+from disc.shapes import Dim, dim_min
 
 
 def verify(program: Program) -> None:
@@ -50,12 +51,19 @@ class _Checker:
         self._block(function.block, set(values) | set(self.program.weight_slots), symbols, writable)
 
     def facts(self) -> None:
-        """What is declared of a step's symbol beside its range and divisor nobody checks."""
+        """What is declared of a step's symbol beside its range and divisor is checked where steps read it."""
         env, own = self.program.env, self.bound - set(self.program.sources)
-        for left, right in env.facts():
-            self._require(not symbols_of((left, right)) & own, f"relies on {left} == {right}, which no step checks")
+        checks = [self.program.checks[number] for number in self.program.late_checks]
+        checked = covered(check.condition for check in checks if check.condition is not None)
+        checked |= {(check.kind, check.actual, check.expected) for check in checks if isinstance(check.actual, Dim)}
+        pairs = {pair: pair for pair in env.facts()} | {(dim_min(more, less), less): (more, less) for more, less in env.inequalities()}
+        for fact, (left, right) in pairs.items():
+            kind = "equal" if fact == (left, right) else "at_least"
+            good = not symbols_of((left, right)) & own or (kind, left, right) in checked
+            self._require(good, f"relies on {left} {'==' if kind == 'equal' else '>='} {right}, which no step checks")
         for name in own:
-            self._require(env.simplify(Dim.symbol(name)) == Dim.symbol(name), f"relies on what {name} is, which no step checks")
+            symbol, solved = Dim.symbol(name), env.simplify(Dim.symbol(name))
+            self._require(solved == symbol or ("equal", symbol, solved) in checked, f"relies on what {name} is, which no step checks")
 
     # --- blocks ---------------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from disc.codegen.host.steps import Function, Launch, Value
+from disc.codegen.host.steps import Function, Launch, Read, Value
 from disc.shapes import Condition, Dim, ShapeEnv
 from disc.targets.x86_thresholds import CPU
 
@@ -20,9 +20,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Check:
-    """A condition on entry: `kind` is equal, at_least, at_most, divides, broadcasts (1 or equal) or condition; "index" is one that a
-    kernel reports, "library" what a library function reports, "divisor" one of a size by which another is divided, "size" one of what a
-    step relies on.
+    """A condition, on entry or where its last size is read: `kind` is equal, at_least, at_most, divides, broadcasts (1 or equal) or
+    condition; "index" is one that a kernel reports, "library" what a library function reports, "divisor" one of a size by which another
+    is divided, "size" one of what a step relies on.
 
     `message` says what must hold; after a last ": " it may say what came, with {actual} and {expected}. condition: of that kind alone.
     """
@@ -78,6 +78,12 @@ class Program:
     def library(self) -> list[str]:
         """The names of the library functions that launches call, which have their numbers in this order."""
         return list(dict.fromkeys(launch.kernel.library.function for launch in self.launches if launch.kernel.library is not None))
+
+    @property
+    def late_checks(self) -> frozenset[int]:
+        """The numbers of the checks that steps make."""
+        reads = (step for function in self.functions for step in function.block.walk() if isinstance(step, Read))
+        return frozenset(number for step in reads for number in step.checks)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.functions)) + "\n"

@@ -39,6 +39,7 @@ class Sizes:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.b = HostBuilder(program.env, self._check_divisor)
+        self._left = set[int]()  # checks that steps have yet to make
 
     # --- inputs ---------------------------------------------------------------------------------------------------------
 
@@ -71,11 +72,19 @@ class Sizes:
     # --- checks on entry ------------------------------------------------------------------------------------------------
 
     def check_entry(self) -> None:
-        """All checks that the program comes with, but those that kernels report."""
-        for number, check in enumerate(tuple(self.program.checks)):
-            if check.kind not in ("index", "library"):
-                self._check(number, check)
-        self.b.checked = True
+        """All checks that the program comes with, but those that kernels report, and those of sizes that steps bind."""
+        late = self.program.late_checks
+        self._left = set(late)
+        self.check(
+            [number for number, check in enumerate(self.program.checks) if check.kind not in ("index", "library") and number not in late]
+        )
+
+    def check(self, numbers: Sequence[int]) -> None:
+        """Leaves where one of these checks of the program fails."""
+        for number in numbers:
+            self._check(number, self.program.checks[number])
+        self._left.difference_update(numbers)
+        self.b.checked = not self._left
 
     def _check(self, number: int, check: Check) -> None:
         b = self.b
@@ -181,11 +190,13 @@ class Sizes:
         divisor = env.divisor(symbol)
         if divisor > 1 and not (given and all(env.divides(divisor, each) is Truth.YES for each in given)):
             rest = b.op(f"arith.remsi {value}, {b.index(divisor)} : i64")
-            number = self._add("size", symbol, Dim.of(divisor), f"{name} must be a multiple of {{expected}}: got {{actual}}")
+            what = self.program.describe(symbol)
+            number = self._add("size", symbol, Dim.of(divisor), f"{what} must be a multiple of {{expected}}: got {{actual}}")
             b.leave_unless(b.op(f"arith.cmpi eq, {rest}, {b.index(0)} : i64"), number, value, b.index(divisor))
 
     def _limit(self, name: str, value: str, how: str, limit: int) -> None:
         b = self.b
         words = {"sge": "at least", "sle": "at most"}[how]
-        number = self._add("size", Dim.symbol(name), Dim.of(limit), f"{name} must be {words} {{expected}}: got {{actual}}")
+        what = self.program.describe(Dim.symbol(name))
+        number = self._add("size", Dim.symbol(name), Dim.of(limit), f"{what} must be {words} {{expected}}: got {{actual}}")
         b.leave_unless(b.op(f"arith.cmpi {how}, {value}, {b.index(limit)} : i64"), number, value, b.index(limit))

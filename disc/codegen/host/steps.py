@@ -196,10 +196,12 @@ class Copy(Step):
 
 @dataclass(frozen=True, eq=False)
 class Read(Step):
-    """Binds a symbol to the i64 at the start of `value`, which a kernel wrote. What is declared of the symbol is checked."""
+    """Binds a symbol to the i64 at the start of `value`, which a kernel wrote. What is declared of the symbol is checked; checks: the
+    numbers of the program's checks that are made here, too."""
 
     symbol: str
     value: Value
+    checks: tuple[int, ...] = ()
 
     @property
     def reads(self) -> tuple[Value, ...]:

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import torch
 from torch import fx
-from torch_mlir import ir
 
 from disc.frontend.call import Call
 from disc.frontend.locations import line_text
-from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, integers, is_static, tensor_type, wrap_dim
+from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, wrap_dim
 from disc.frontend.rules.elementwise import as_tensor, operand
 from disc.frontend.rules.overrides import Fault, Override, Rule, overrides
-from disc.frontend.symbols import Shape, Size
+from disc.frontend.rules.places import as_mask, coordinates, positions, scatter_at, take
+from disc.frontend.symbols import Shape, Size, product
 
 aten = torch.ops.aten
 REFUSED, WRONG = Fault.REFUSED, Fault.WRONG
@@ -63,24 +63,6 @@ def wrapped(e: OpBuilder, index: Tensor, size: Size) -> Tensor:
     return e.select(negative, e.binary("add", index, e.size_scalar(size, index.dtype)), index)
 
 
-def take(e: OpBuilder, x: Tensor, indices: Tensor, dims: Sequence[int], vector: bool) -> Tensor:
-    """x at `indices`: dims named by `dims` are indexed (the last dim of indices when `vector`), the others are kept whole and come last."""
-    leading = indices.shape[:-1] if vector else indices.shape
-    kept = [i for i in range(x.rank) if i not in dims]
-    shape = (*leading, *(x.shape[i] for i in kept))
-    sizes: Shape = tuple(1 if i in dims else size for i, size in enumerate(x.shape))
-    offset = list(range(len(leading), len(shape)))
-    attribute = ir.Attribute.parse(
-        f"#stablehlo.gather<offset_dims = {offset}, collapsed_slice_dims = {sorted(dims)}, start_index_map = {list(dims)}, "
-        f"index_vector_dim = {len(leading)}>"
-    )
-    if is_static(sizes):
-        slices = integers([int(size) for size in sizes if isinstance(size, int)])
-        return e.op("stablehlo.gather", [x.value, indices.value], shape, x.dtype, dimension_numbers=attribute, slice_sizes=slices)
-    operands = [x.value, indices.value, e.integer_operand(sizes)]
-    return e.op("stablehlo.dynamic_gather", operands, shape, x.dtype, dimension_numbers=attribute)
-
-
 def index_vectors(e: OpBuilder, indices: Sequence[Tensor]) -> tuple[Tensor, bool]:
     """Index tensors, broadcast together, as one tensor; the flag says whether its last dim is the index vector.
 
@@ -110,24 +92,41 @@ def index_select(e: OpBuilder, call: Call) -> Tensor:
 
 
 def checked_indices(e: OpBuilder, call: Call, x: Tensor) -> tuple[list[int], list[Tensor]]:
-    """The indexed dims and their index tensors, made non-negative.
-
-    Raises: RuleError for masks, whose result size depends on data.
-    """
+    """The indexed dims and their index tensors, made non-negative. A mask stands for the indices of its dims where it is true."""
     nodes = call.node.args[1]
     assert isinstance(nodes, list | tuple)
-    dims, indices = [], []
+    dims: list[int] = []
+    indices: list[Tensor] = []
     given = call.optional_tensors("indices")
-    if len(given) > x.rank:
-        raise RuleError(f"{len(given)} indices into a tensor with {x.rank} dims")
-    for dim, index in enumerate(given):
-        if index is None:
-            continue
-        if index.dtype in (torch.bool, torch.uint8):
-            raise RuleError("indexing with a mask: the size of the result depends on data")
-        dims.append(dim)
-        indices.append(index if is_non_negative(nodes[dim]) else wrapped(e, index, x.shape[dim]))
+    dim = 0
+    for place, index in enumerate(given):
+        if index is not None and is_mask(index):
+            found = true_positions(e, call, x, index, dim)
+            indices += coordinates(e, found, index.shape)
+            dims += range(dim, dim + index.rank)
+        elif index is not None:
+            indices.append(index if is_non_negative(nodes[place]) else wrapped(e, index, x.shape[dim]))
+            dims.append(dim)
+        dim += index.rank if index is not None and is_mask(index) else 1
+    if dim > x.rank:
+        raise RuleError(f"{dim} indices into a tensor with {x.rank} dims")
     return dims, indices
+
+
+def is_mask(index: Tensor) -> bool:
+    return index.dtype in (torch.bool, torch.uint8)
+
+
+def true_positions(e: OpBuilder, call: Call, x: Tensor, mask: Tensor, dim: int, size: Size | None = None) -> Tensor:
+    """[n] i64: where a mask of the dims of x from `dim` on is true. size: as of `positions`.
+
+    Raises: RuleError for a mask without dims.
+    """
+    if not mask.rank or dim + mask.rank > x.rank:
+        raise RuleError(f"a mask with {mask.rank} dims at dim {dim} of a tensor with {x.rank}")
+    for own, other in zip(mask.shape, x.shape[dim : dim + mask.rank], strict=True):
+        e.require("==", own, other, f"the mask of {call.node.target} at {line_text(call.node)} is as large as what it masks")
+    return positions(e, as_mask(e, mask), size, f"the number of elements that the mask of {call.node.target} selects")
 
 
 def advanced_order(dims: Sequence[int], index_rank: int, rank: int) -> list[int]:
@@ -140,10 +139,21 @@ def advanced_order(dims: Sequence[int], index_rank: int, rank: int) -> list[int]
 
 def index(e: OpBuilder, call: Call) -> Tensor:
     x = call.tensor("self")
+    given = [(dim, each) for dim, each in enumerate(call.optional_tensors("indices")) if each is not None]
+    if len(given) == 1 and is_mask(given[0][1]):
+        return masked(e, call, x, given[0][1], given[0][0])
     dims, indices = checked_indices(e, call, x)
     vectors, vector = index_vectors(e, indices)
     result = take(e, x, vectors, dims, vector)
     return e.transpose(result, advanced_order(dims, vectors.rank - vector, x.rank))
+
+
+def masked(e: OpBuilder, call: Call, x: Tensor, mask: Tensor, dim: int) -> Tensor:
+    """What a mask of the dims from `dim` on selects: the dims that it masks are one in the result."""
+    found = true_positions(e, call, x, mask, dim, call.shape[dim])
+    behind = x.shape[dim + mask.rank :]
+    taken = take(e, e.reshape(x, (*x.shape[:dim], product(mask.shape), *behind)), found, [dim], vector=False)
+    return e.transpose(taken, [*range(1, dim + 1), 0, *range(dim + 1, dim + 1 + len(behind))])
 
 
 def element_vectors(e: OpBuilder, index: Tensor, dim: int) -> Tensor:
@@ -161,23 +171,6 @@ def gather(e: OpBuilder, call: Call) -> Tensor:
     if x.rank == 1:
         return take(e, x, position, [0], vector=False)
     return take(e, x, element_vectors(e, position, dim), list(range(x.rank)), vector=True)
-
-
-def scatter_at(e: OpBuilder, x: Tensor, indices: Tensor, updates: Tensor, dims: Sequence[int], vector: bool, kind: str | None) -> Tensor:
-    """x with `updates` ([index dims..., kept dims...]) written or combined at `indices` of `dims`."""
-    leading = indices.rank - vector
-    window = list(range(leading, updates.rank))
-    attribute = ir.Attribute.parse(
-        f"#stablehlo.scatter<update_window_dims = {window}, inserted_window_dims = {sorted(dims)}, "
-        f"scatter_dims_to_operand_dims = {list(dims)}, index_vector_dim = {leading}>"
-    )
-    attributes = {"scatter_dimension_numbers": attribute}
-    operands = [x.value, indices.value, updates.value]
-    op = ir.Operation.create(
-        "stablehlo.scatter", results=[tensor_type(x.shape, x.dtype)], operands=operands, attributes=attributes, regions=1
-    )
-    e.scalar_region(op, kind, x.dtype)
-    return Tensor(op.result, x.shape, x.dtype)
 
 
 def _with_dims(e: OpBuilder, x: Tensor) -> Tensor:
@@ -233,8 +226,8 @@ def plain(result: Tensor | tuple[Tensor, ...]) -> Tensor:
 def index_put(e: OpBuilder, call: Call) -> Tensor:
     x, values = call.tensor("self"), call.tensor("values")
     given = call.optional_tensors("indices")
-    if len(given) == 1 and given[0] is not None and given[0].dtype == torch.bool:
-        return put_mask(e, call, x, given[0], e.convert(values, x.dtype))
+    if len(given) == 1 and given[0] is not None and is_mask(given[0]) and all(size == 1 for size in values.shape):
+        return put_mask(e, call, x, as_mask(e, given[0]), e.convert(values, x.dtype))
     dims, indices = checked_indices(e, call, x)
     vectors, vector = index_vectors(e, indices)
     index_shape = vectors.shape[:-1] if vector else vectors.shape
@@ -249,8 +242,6 @@ def index_put(e: OpBuilder, call: Call) -> Tensor:
 
 def put_mask(e: OpBuilder, call: Call, x: Tensor, mask: Tensor, values: Tensor) -> Tensor:
     """x[mask] = one value."""
-    if any(size != 1 for size in values.shape):
-        raise RuleError("writing several values under a mask: which one goes where depends on data")
     value = e.reshape(values, ())
     if call.flag("accumulate"):
         value = e.binary("add", x, value)

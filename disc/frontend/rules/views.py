@@ -92,7 +92,25 @@ def slice_start(e: OpBuilder, start: Size, size: Size) -> Size:
         return wrapped if e.non_negative(wrapped) else to_size(sympy.Max(0, wrapped))
     if e.non_negative(start):
         return start
-    raise RuleError(f"a slice that starts at {start}, which may be negative or not")
+    return _clamped(e, start, size)
+
+
+def _clamped(e: OpBuilder, place: Size, size: Size) -> Size:
+    """A bound of a slice as a place from 0 to `size`; a negative one counts from the end."""
+    bound, whole, zero = sympy.sympify(place), sympy.sympify(size), sympy.Integer(0)
+    if not e.non_negative(place):
+        bound = bound + whole * sympy.Min(sympy.Max(-bound, zero), sympy.Integer(1))
+    return to_size(sympy.Max(zero, sympy.Min(bound, whole)))
+
+
+def _solve_slice(e: OpBuilder, call: Call, x: Tensor, dim: int) -> None:
+    """What PyTorch takes for data, since it does not know on which side of 0, or of the end, the bounds lie, is a size that follows."""
+    size, meta = x.shape[dim], call.results[0]
+    start = _clamped(e, call.size("start"), size) if call.has("start") else 0
+    end = _clamped(e, call.size("end"), size) if call.has("end") and call.size("end") != sys.maxsize else size
+    length = sympy.sympify(to_size(sympy.Max(sympy.Integer(0), sympy.sympify(end) - start)))
+    step = call.integer("step")
+    e.solve(meta, call.shape[dim], length if step == 1 else to_size(FloorDiv(length + step - 1, sympy.Integer(step))))
 
 
 def slice_along(e: OpBuilder, x: Tensor, dim: int, start: Size, size: Size, step: int = 1) -> Tensor:
@@ -105,6 +123,8 @@ def slice_along(e: OpBuilder, x: Tensor, dim: int, start: Size, size: Size, step
 def slice_tensor(e: OpBuilder, call: Call) -> Tensor:
     x = call.tensor("self")
     dim, step = wrap_dim(call.integer("dim"), x.rank), call.integer("step")
+    if e.is_unknown(call.shape[dim]):
+        _solve_slice(e, call, x, dim)
     if same_size(call.shape[dim], x.shape[dim]) and step == 1:
         return x
     start: Size = call.size("start") if call.has("start") else 0

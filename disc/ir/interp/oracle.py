@@ -6,7 +6,7 @@ correct first; `fold-constants` runs it on constant subgraphs and the tests comp
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from disc.ir.interp import structure as interp_structure
 from disc.ir.interp.values import Array, Rule, Scope, element_name, held_dtype, round_to_bf16
 from disc.ir.op_table import rules_by_op
 from disc.ir.ops import TERMINATORS, block_ops, int_attr, location_text, main_block, string_attr
+from disc.ir.symbols import DEFINITIONS, KERNEL
 from disc.ir.weights import WeightTable
 from disc.shapes import parse_condition, parse_dim
 
@@ -50,7 +51,8 @@ def interpret(module: ir.Module, inputs: Sequence[np.ndarray[Any, Any]], weights
     if len(inputs) != len(types):
         raise InputRankError(f"{len(inputs)} inputs given, {len(types)} expected")
     arrays = [_held_input(position, x, type_) for position, (x, type_) in enumerate(zip(inputs, types, strict=True))]
-    scope = make_scope(bind_symbols(module, arrays), weights)
+    symbols = Symbols(module, arrays)
+    scope = make_scope(symbols.values, weights, symbols.bind)
     for position, (x, type_) in enumerate(zip(arrays, types, strict=True)):
         if x.shape != scope.shape(type_):
             raise ShapeConstraintError(f"input {position} has the sizes {x.shape}; {type_} requires {scope.shape(type_)}")
@@ -81,13 +83,17 @@ def can_evaluate(op: ir.Operation) -> bool:
     return True
 
 
-def make_scope(symbols: Mapping[str, int], weights: WeightTable | None) -> Scope:
+def _binds_nothing(name: str, value: int) -> None:
+    raise CompilerBug(f"the size {name} is bound outside of a program")
+
+
+def make_scope(symbols: Mapping[str, int], weights: WeightTable | None, bind: Callable[[str, int], None] = _binds_nothing) -> Scope:
     table = weights if weights is not None else WeightTable()
 
     def run_block(block: ir.Block, arguments: Sequence[Array]) -> list[Array]:
         return _run_block(block, arguments, scope, whole=False)
 
-    scope = Scope(symbols, table, run_block=run_block)
+    scope = Scope(symbols, table, run_block=run_block, bind=bind)
     return scope
 
 
@@ -129,24 +135,53 @@ def _held_input(position: int, x: np.ndarray[Any, Any], type_: ir.Type) -> Array
     return round_to_bf16(x) if element == "bf16" else np.asarray(x)
 
 
-def bind_symbols(module: ir.Module, arrays: Sequence[Array]) -> dict[str, int]:
-    """The value of every symbol: base ones read from the inputs, derived ones computed; every stated fact is checked."""
-    definitions = [op.operation for op in module.body.operations if op.operation.name == "disc.symbolic_dim"]
-    values: dict[str, int] = {}
-    for op in definitions:
-        if "source" in op.attributes:
-            values[string_attr(op, "sym_name")] = _read_source(string_attr(op, "source"), arrays)
-    for op in definitions:
-        if "expr" in op.attributes:
-            values[string_attr(op, "sym_name")] = parse_dim(string_attr(op, "expr")).evaluate(values)
-    for op in definitions:
-        _check_range(op, values[string_attr(op, "sym_name")])
-    for op in module.body.operations:
-        if op.operation.name == "disc.relation":
-            _check_relation(op.operation, values)
-        if op.operation.name == "disc.condition":
-            _check_condition(op.operation, values)
-    return values
+class Symbols:
+    """values: of every symbol that is known: base ones read from the inputs or bound by ops, derived ones computed. Every stated fact is
+    checked as soon as all that it holds is known."""
+
+    def __init__(self, module: ir.Module, arrays: Sequence[Array]) -> None:
+        self.values: dict[str, int] = {}
+        self._pending = [op.operation for op in module.body.operations if op.operation.name in DEFINITIONS]
+        for op in self._pending:
+            if "source" in op.attributes and string_attr(op, "source") != KERNEL:
+                self.values[string_attr(op, "sym_name")] = _read_source(string_attr(op, "source"), arrays)
+        self._settle()
+
+    def bind(self, name: str, value: int) -> None:
+        """A symbol whose value an op computed."""
+        self.values[name] = value
+        self._settle()
+
+    def _settle(self) -> None:
+        """Computes and checks what can be by now; derived symbols may be stated before those that they hold."""
+        left = len(self._pending) + 1
+        while len(self._pending) < left:
+            left = len(self._pending)
+            self._pending = [op for op in self._pending if not self._settled(op)]
+
+    def _settled(self, op: ir.Operation) -> bool:
+        if any(name not in self.values for name in _symbols_of(op)):
+            return False
+        if op.name == "disc.symbolic_dim":
+            name = string_attr(op, "sym_name")
+            if "expr" in op.attributes:
+                self.values[name] = parse_dim(string_attr(op, "expr")).evaluate(self.values)
+            _check_range(op, self.values[name])
+        elif op.name == "disc.relation":
+            _check_relation(op, self.values)
+        else:
+            _check_condition(op, self.values)
+        return True
+
+
+def _symbols_of(op: ir.Operation) -> list[str]:
+    """What must be known for a definition to be computed or checked."""
+    if op.name == "disc.condition":
+        return list(parse_condition(string_attr(op, "expr")).symbols())
+    if op.name == "disc.symbolic_dim" and "source" in op.attributes:
+        return [string_attr(op, "sym_name")]
+    names = ("lhs", "rhs") if op.name == "disc.relation" else ("expr",)
+    return [symbol for name in names for symbol in parse_dim(string_attr(op, name)).symbols()]
 
 
 def _read_source(source: str, arrays: Sequence[Array]) -> int:

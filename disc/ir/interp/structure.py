@@ -35,6 +35,11 @@ def _weight(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array
     return [held_weight(scope.weights[string_attr(op, "name")])]
 
 
+def _size_of(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    scope.bind(string_attr(op, "symbol"), int(operands[0]))
+    return [operands[0]]
+
+
 def _reshape(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
     return [operands[0].reshape(scope.shape(op.results[0].type))]
 
@@ -189,7 +194,7 @@ def _cumulative(op: ir.Operation, operands: list[Array], scope: Scope) -> list[A
 
 RULES: dict[str, Rule] = {
     "stablehlo.constant": _constant, "chlo.constant": _constant, "chlo.constant_like": _constant_like, "disc.weight": _weight,
-    "stablehlo.reshape": _reshape, "disc.reshape": _reshape,
+    "disc.size_of": _size_of, "stablehlo.reshape": _reshape, "disc.reshape": _reshape,
     "stablehlo.transpose": _transpose, "stablehlo.concatenate": _concatenate, "stablehlo.reverse": _reverse,
     "stablehlo.broadcast_in_dim": _broadcast, "disc.broadcast_in_dim": _broadcast,
     "stablehlo.iota": _iota, "disc.iota": _iota, "disc.dim_value": _dim_value,

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from torch_mlir import ir
 
 from disc.ir.costs import Costs
-from disc.ir.graph import Body, Node, Snapshot, is_row_reduction
-from disc.ir.op_table import ALONE, LIBRARY, MADE, OPS, PRODUCTS, REORDERING, REPEATING, SEQUENTIAL, SOURCES, VIEWS
+from disc.ir.graph import Attribute, Body, Node, Snapshot, is_row_reduction
+from disc.ir.op_table import ALONE, BINDING, LIBRARY, MADE, OPS, PRODUCTS, REORDERING, REPEATING, SEQUENTIAL, SOURCES, VIEWS
 from disc.ir.ops import main_block
 from disc.ir.stages import load_env
 from disc.shapes import Dim, ShapeEnv, Truth
@@ -53,7 +53,8 @@ class Clusters:
         self.body: Body = self.snapshot.block(main_block(module))
         self.order: dict[Node, int] = {}
         self.of: dict[Node, Cluster] = {}
-        self.returned = set(self.body.yields)
+        self.binding = {str(node.attrs["symbol"]): node for node in self.body.nodes if node.op in BINDING}
+        self.returned = {*self.body.yields, *(node.operands[0] for node in self.binding.values())}  # what lies in memory whoever reads it
         self._whole = _whole(self.body)
         self._uses: dict[Node, tuple[Use, ...]] = {}
         self._successors: dict[Cluster, list[Cluster]] = {}  # until a group changes
@@ -83,7 +84,7 @@ class Clusters:
         if node.op in PRODUCTS:
             return "compute"
         if node.op in ALONE:
-            return "library" if node.op in SEQUENTIAL or node.op in LIBRARY else "loop"
+            return "size" if node.op in BINDING else "library" if node.op in SEQUENTIAL or node.op in LIBRARY else "loop"
         return "stitch" if is_row_reduction(node) else "loop"
 
     def write(self) -> None:
@@ -204,13 +205,39 @@ class Clusters:
         found = self._successors.get(cluster)
         if found is None:
             readers = {self.of[use.user]: None for node in cluster.nodes for use in self.uses(node)}
+            for node in cluster.nodes if self.binding else ():
+                readers.update(dict.fromkeys(self._sized_by(node)))
             readers.pop(cluster, None)
             found = self._successors[cluster] = list(readers)
         return found
 
+    def _sized_by(self, node: Node) -> list[Cluster]:
+        """The groups that need the size which `node` binds, if it does."""
+        if node.op not in BINDING:
+            return []
+        return [cluster for cluster in self.all() if cluster.nodes[0] is not node and node in self._needs(cluster)]
+
+    def _needs(self, cluster: Cluster) -> set[Node]:
+        """The ops that bind what the sizes of a group depend on."""
+        found: set[Node] = set()
+        pending, seen = list(cluster.nodes), set(cluster.nodes)
+        while pending and self.binding:
+            node = pending.pop()
+            found |= {self.binding[name] for name in self._symbols(node) if name in self.binding}
+            fresh = [each for each in node.operands if each not in seen and not self.is_real(each)]
+            seen.update(fresh)
+            pending += fresh
+        return found
+
+    def _symbols(self, node: Node) -> set[str]:
+        """What the dims and the attributes of an op depend on."""
+        texts = [text for name in ("expr", "starts", "low", "sizes") if name in node.attrs for text in _texts(node.attrs[name])]
+        sizes = [*node.dims, *(dim for each in node.siblings for dim in each.dims), *(self.env.parse(text) for text in texts)]
+        return {name for size in sizes for name in self.env.simplify(size).symbols()}
+
     def producers(self, cluster: Cluster) -> list[Cluster]:
-        """The groups that this one reads from, in order of first op."""
-        found: dict[int, Cluster] = {}
+        """The groups that this one reads from, or that bind a size for it, in order of first op."""
+        found: dict[int, Cluster] = {self.of[node].id: self.of[node] for node in self._needs(cluster)}
         seen: set[Node] = set()
         pending = [operand for node in cluster.nodes for operand in node.operands]
         while pending:
@@ -292,3 +319,8 @@ def _whole(body: Body) -> set[Node]:
                 operand = operand.operands[0]
             found.add(operand)
     return found
+
+
+def _texts(attribute: Attribute) -> tuple[str, ...]:
+    """The expressions of an attribute: one, or several."""
+    return tuple(map(str, attribute)) if isinstance(attribute, tuple) else (str(attribute),)

@@ -15,6 +15,8 @@ from disc.ir.ops import main_block, strings
 from disc.ir.passes import CompileState, Pass
 from disc.passes.fusion.clusters import NOTE, STORED, Cluster, Clusters
 
+GROUPING = ("disc.group", "disc.kind", NOTE, STORED)  # attributes of ops in groups
+
 
 @dataclass(frozen=True)
 class FormFusions(Pass):
@@ -69,7 +71,10 @@ class _Builder:
                 self.values[node] = clusters.snapshot.ops[node.id].results[node.result]
 
     def build(self, cluster: Cluster) -> None:
-        """One fusion: inputs are what its region reads and does not compute."""
+        """One fusion: inputs are what its region reads and does not compute. An op that binds a symbol stands beside fusions."""
+        if cluster.kind == "size":
+            self._size(cluster.nodes[0])
+            return
         results = [each for node in cluster.nodes for each in (node.siblings or (node,)) if self._needed(each, cluster)]
         inputs = self._inputs(cluster)
         attributes: dict[str, ir.Attribute] = {"kind": ir.StringAttr.get(cluster.kind), "name": ir.StringAttr.get(self._name(cluster))}
@@ -91,6 +96,13 @@ class _Builder:
             self._copy(node, region, inside)
         ir.Operation.create("kernel.yield", operands=[inside[node] for node in results], ip=ir.InsertionPoint(region))
         self.replaced.update(zip(results, fusion.results, strict=True))
+
+    def _size(self, node: Node) -> None:
+        copy = self.clusters.snapshot.ops[node.id].clone(ip=ir.InsertionPoint(self.terminator)).operation
+        for name in GROUPING:
+            if name in copy.attributes:
+                del copy.attributes[name]
+        copy.operands[0] = self.replaced.get(node.operands[0], self.values[node.operands[0]])
 
     def _needed(self, node: Node, cluster: Cluster) -> bool:
         if node in self.clusters.returned:
@@ -125,7 +137,7 @@ class _Builder:
 
     def _copy(self, node: Node, region: ir.Block, inside: dict[Node, ir.Value]) -> None:
         copy = self.clusters.snapshot.ops[node.id].clone(ip=ir.InsertionPoint(region)).operation
-        for name in ("disc.group", "disc.kind", NOTE, STORED):
+        for name in GROUPING:
             if name in copy.attributes:
                 del copy.attributes[name]
         for number, operand in enumerate(node.operands):

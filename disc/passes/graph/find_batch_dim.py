@@ -21,8 +21,8 @@ from torch_mlir import ir
 
 from disc.errors import ShapeConstraintError
 from disc.ir.graph import Attribute, Node, Snapshot
-from disc.ir.op_table import OPS, VIEWS, Kind, rules_by_op
-from disc.ir.ops import main_block
+from disc.ir.op_table import BINDING, OPS, VIEWS, Kind, rules_by_op
+from disc.ir.ops import block_ops, location_text, main_block, string_attr
 from disc.ir.passes import CompileState, Pass
 from disc.ir.reads import Map, dims_in, numbers_of
 from disc.ir.stages import load_env
@@ -91,6 +91,7 @@ def _attribute(proof: Proof) -> ir.Attribute:
 
 def prove(module: ir.Module) -> Proof:
     """The batch dim of a module of stage `named`. Raises NotIndependent."""
+    _check_sizes(module)
     env, symbol = _with_equal_first_dims(module)
     _check_facts(env, symbol)
     body = Snapshot(env).block(main_block(module))
@@ -117,6 +118,14 @@ def _with_equal_first_dims(module: ir.Module) -> tuple[ModuleEnv, str]:
     if len(size.symbols()) != 1 or size != Dim.symbol(size.symbols()[0]):
         raise NotIndependent("the first dims of its inputs stand in a relation to other sizes")
     return env, size.symbols()[0]
+
+
+def _check_sizes(module: ir.Module) -> None:
+    """A size that all rows together decide is another one for several requests."""
+    made = next((op for op in block_ops(main_block(module)) if op.name in BINDING), None)
+    if made is not None:
+        what = string_attr(made, "what") if "what" in made.attributes else "a size"
+        raise NotIndependent(f"{what} at {location_text(made)} depends on data")
 
 
 def _check_facts(env: ModuleEnv, symbol: str) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 from torch_mlir import ir
 
 from disc.ir.interp.values import element_name, held_dtype
+from disc.ir.op_table import BINDING
 from disc.ir.ops import block_ops, build, main_block, replace_op
 from disc.ir.passes import CompileState, Pass
 from disc.ir.rewriting import (
@@ -149,13 +150,17 @@ def _compatible(dots: Sequence[ir.Operation], may: Callable[[ir.Operation, ir.Op
 
 
 class _Reach:
-    """Which dots depend on which, also through the groups that are chosen already: their members will be one dot."""
+    """Which dots depend on which, also through the groups that are chosen already: their members will be one dot. Nor are those one between
+    which a symbol is bound: what the later one reads may have sizes that there are not yet at the first."""
 
     def __init__(self, block: ir.Block) -> None:
         self._own: dict[ir.Operation, int] = {}  # one bit each
         self._needs: dict[ir.Operation, int] = {}  # the own bit and the bits of the dots that it depends on
+        self._bound: dict[ir.Operation, int] = {}  # how many symbols are bound by then
         behind: dict[ir.Value, int] = {}
+        bound = 0
         for op in block_ops(block):
+            bound += op.name in BINDING
             mask = 0
             for operand in op.operands:
                 mask |= behind.get(operand, 0)
@@ -163,9 +168,12 @@ class _Reach:
                 self._own[op] = 1 << len(self._own)
                 mask |= self._own[op]
                 self._needs[op] = mask
+                self._bound[op] = bound
             behind.update(dict.fromkeys(op.results, mask))
 
     def independent(self, first: ir.Operation, second: ir.Operation) -> bool:
+        if self._bound[first] != self._bound[second]:
+            return False
         return not (self._needs[first] & self._own[second] or self._needs[second] & self._own[first])
 
     def merge(self, dots: Sequence[ir.Operation]) -> None:

@@ -452,10 +452,15 @@ def _gather(tokens: Tokens, node: Node) -> None:
         raise NotPacked("it gathers from other rows or tokens")
 
 
+def _size_of(tokens: Tokens, node: Node) -> None:
+    raise NotPacked("a size that depends on data")
+
+
 RULES: dict[str, Rule] = rules_by_op(
     "pack-sequences",
     {"disc.dim_value": _dim_value, "disc.iota": _iota, "disc.broadcast_in_dim": _broadcast, "disc.reshape": _reshape,
-     "stablehlo.reduce": _reduce, "stablehlo.concatenate": _concatenate, "disc.slice": _slice, "disc.gather": _gather},
+     "disc.size_of": _size_of, "stablehlo.reduce": _reduce, "stablehlo.concatenate": _concatenate, "disc.slice": _slice,
+     "disc.gather": _gather},
     {**dict.fromkeys(op_table.Kind, _by_reads), op_table.Kind.ELEMENTWISE: _same, op_table.Kind.MADE: _made, op_table.Kind.STORED: _made,
      op_table.Kind.DOT: _dot},
 )  # fmt: skip

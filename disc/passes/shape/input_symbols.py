@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from torch_mlir import ir
 
 from disc.errors import UnsupportedFormatError
-from disc.ir.ops import main_block, main_function, shape_of
-from disc.ir.symbols import ModuleEnv, Requirement
+from disc.ir.op_table import BINDING
+from disc.ir.ops import block_ops, main_block, main_function, shape_of, string_attr
+from disc.ir.symbols import KERNEL, ModuleEnv, Requirement
 from disc.passes.shape.host_values import HostValue, scalar
 from disc.shapes import Dim, parse_condition, parse_dim
 
@@ -17,10 +18,12 @@ Entry = str | int | None
 
 @dataclass
 class InputSizes:
-    """Dims of the tensor arguments and values of the scalar arguments; the conditions under which the front end made the program."""
+    """Dims of the tensor arguments, values of the scalar arguments and of the sizes that depend on data; the conditions under which the
+    front end made the program."""
 
     dims: dict[ir.Value, tuple[Dim, ...]] = field(default_factory=dict)
     values: dict[ir.Value, HostValue] = field(default_factory=dict)
+    made: dict[ir.Value, HostValue] = field(default_factory=dict)
     conditions: list[Requirement] = field(default_factory=list)
 
 
@@ -32,7 +35,7 @@ class _Bounds:
 
 
 def declare_inputs(module: ir.Module, env: ModuleEnv) -> InputSizes:
-    """Declares the base symbols S0, S1, ... in argument order.
+    """Declares the base symbols S0, S1, ... in argument order, then those that ops bind, in theirs.
 
     A scalar without a name may be negative.
     A front-end symbol is the first dim or scalar argument that is this symbol and nothing else. One that occurs only inside
@@ -43,6 +46,7 @@ def declare_inputs(module: ir.Module, env: ModuleEnv) -> InputSizes:
     reader.declare_plain(entries)
     reader.declare_scaled(entries)
     found = reader.sizes(entries)
+    found.made = reader.made_sizes()
     found.conditions = reader.conditions()
     return found
 
@@ -111,6 +115,30 @@ class _Reader:
             raise UnsupportedFormatError(f"the program's symbol {unknown[0]} cannot be found from the input size {entry!r}")
         return scale, dim.constant_term
 
+    def made_sizes(self) -> dict[ir.Value, HostValue]:
+        """The symbols that ops of @main bind to what kernels compute. An upper bound of theirs (`most`) may name those before them.
+
+        An equality that holds a symbol is solved for the one declared last: so none of an input becomes one of a kernel.
+        """
+        found: dict[ir.Value, HostValue] = {}
+        for op in block_ops(main_block(self.env.module)):
+            if op.name not in BINDING:
+                continue
+            name = string_attr(op, "symbol")
+            bounds = self.bounds.get(name, _Bounds(None, None, 1))
+            size = self.env.add_base(f"S{len(self.env.sources)}", KERNEL, bounds.low, bounds.high, bounds.divisor)
+            if name in self.meaning:
+                raise UnsupportedFormatError(f"two ops bind the program's symbol {name}")
+            if "most" in op.attributes:
+                most = _parsed(string_attr(op, "most"))
+                unknown = [each for each in most.symbols() if each not in self.meaning]
+                if unknown:
+                    raise UnsupportedFormatError(f"the bound {most} of the size {name} holds {unknown[0]}, which nothing has bound before")
+                self.env.assume_ge(self.env.simplify(most.replace(self.meaning)), size)
+            self.meaning[name] = size
+            found[op.results[0]] = scalar(size)
+        return found
+
     def conditions(self) -> list[Requirement]:
         """The module attribute `disc.conditions` in base symbols: under these conditions the program was made."""
         attributes = self.env.module.operation.attributes
@@ -123,7 +151,7 @@ class _Reader:
         for requirement in found:  # a program may come from a file, or from a client
             unknown = [name for name in requirement.condition.symbols() if name not in self.env.sources]
             if unknown:
-                raise UnsupportedFormatError(f"a condition of the program, {requirement.text()}, holds {unknown[0]}, which no input has")
+                raise UnsupportedFormatError(f"a condition of the program, {requirement.text()}, holds {unknown[0]}, which nothing binds")
         return found
 
     def sizes(self, entries: list[list[Entry]]) -> InputSizes:

@@ -87,6 +87,7 @@ def infer_shapes(module: ir.Module, env: ModuleEnv, inputs: InputSizes) -> Shape
         shapes = Shapes(env)
         shapes.dims.update(inputs.dims)
         shapes.values.update(inputs.values)
+        shapes.made.update(inputs.made)
         for op in block_ops(main_block(module)):
             shapes.visit(op)
         if shapes.unsupported or env.knowledge() == known:

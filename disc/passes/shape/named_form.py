@@ -10,7 +10,7 @@ from torch_mlir import ir
 
 from disc.errors import UnsupportedOp, UnsupportedOpError
 from disc.ir.interp.values import constant_attribute, held_dtype
-from disc.ir.op_table import CONSTANTS, IMPORTED, Sizes
+from disc.ir.op_table import BINDING, CONSTANTS, IMPORTED, Sizes
 from disc.ir.ops import (
     Attribute,
     array_to_dense,
@@ -86,7 +86,7 @@ class NamedForm:
         needed: dict[ir.Value, None] = {}
         live: list[bool] = []
         for op in reversed(ops):
-            is_live = op.name == "func.return" or any(result in needed for result in op.results)
+            is_live = op.name == "func.return" or op.name in BINDING or any(result in needed for result in op.results)
             live.append(is_live)
             if is_live:
                 needed.update(dict.fromkeys(operand for operand in _data_operands(op) if not self._is_size(operand)))
@@ -390,6 +390,15 @@ def _rewrite_constant_like(form: NamedForm, op: ir.Operation) -> None:
     form.substitute(op, form.broadcast(made, dims, [], op) if dims else made)
 
 
+def _rewrite_size_of(form: NamedForm, op: ir.Operation) -> None:
+    """The symbol by its name in the module."""
+    size = form.shapes.made[op.results[0]].item()
+    assert isinstance(size, Dim)
+    op.attributes["symbol"] = ir.StringAttr.get(str(size))
+    if "most" in op.attributes:
+        del op.attributes["most"]  # a relation by now
+
+
 def _rewrite_cast(form: NamedForm, op: ir.Operation) -> None:
     form.substitute(op, op.operands[0])
 
@@ -412,8 +421,8 @@ REWRITES: dict[str, Callable[[NamedForm, ir.Operation], None]] = {
     "stablehlo.dynamic_pad": _rewrite_pad, "stablehlo.gather": _rewrite_gather, "stablehlo.dynamic_gather": _rewrite_gather,
     "stablehlo.dot": _rewrite_dot, "stablehlo.dynamic_conv": _rewrite_dynamic_conv, "stablehlo.constant": _rewrite_constant,
     "arith.constant": _rewrite_constant, "chlo.constant": _rewrite_constant, "chlo.constant_like": _rewrite_constant_like,
-    "stablehlo.select_and_scatter": _rewrite_select_and_scatter, "tensor.cast": _rewrite_cast, "func.return": _keep_return,
-    **{name: _rewrite_given for name, op in IMPORTED.items() if op.sizes is Sizes.GIVEN},
+    "stablehlo.select_and_scatter": _rewrite_select_and_scatter, "tensor.cast": _rewrite_cast, "disc.size_of": _rewrite_size_of,
+    "func.return": _keep_return, **{name: _rewrite_given for name, op in IMPORTED.items() if op.sizes is Sizes.GIVEN},
 }  # fmt: skip
 
 

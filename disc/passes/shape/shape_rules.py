@@ -53,6 +53,7 @@ class Shapes:
         self.arithmetic = HostArithmetic(env)
         self.dims: dict[ir.Value, Dims] = {}
         self.values: dict[ir.Value, HostValue] = {}
+        self.made: dict[ir.Value, HostValue] = {}  # results of ops that bind symbols
         self.unsupported: list[UnsupportedOp] = []
 
     def visit(self, op: ir.Operation) -> None:
@@ -190,7 +191,12 @@ def _shape_of(shapes: Shapes, op: ir.Operation) -> HostValue | None:
     return None if dims is None else vector(dims)
 
 
+def _made_size(shapes: Shapes, op: ir.Operation) -> HostValue | None:
+    return shapes.made.get(op.results[0])
+
+
 _SOURCES: dict[str, Callable[[Shapes, ir.Operation], HostValue | None]] = {
+    "disc.size_of": _made_size,
     "arith.constant": _constant_value, "stablehlo.constant": _constant_value, "chlo.constant": _constant_value,
     "tensor.dim": _dim_of, "stablehlo.get_dimension_size": _dimension_size, "shape.shape_of": _shape_of,
 }  # fmt: skip

@@ -24,7 +24,7 @@ from disc.passes.shape import host_rules, named_form, shape_rules
 
 ROOT = Path(__file__).parents[3]
 KERNELS = (Kind.DOT, Kind.CONVOLUTION, Kind.SEQUENTIAL, Kind.LIBRARY)  # each has a kernel, not a rule for a value at an index
-HOST = (Kind.STORED, Kind.END)
+HOST = (Kind.STORED, Kind.SIZE, Kind.END)
 TABLES: dict[str, Mapping[str, object]] = {
     "interpreter": oracle.RULES, "name-dims": shape_rules.RULES, "named form": named_form.REWRITES, "sizes": host_rules.HOST_RULES,
     "simplify": simplify.RULES, "find-batch-dim": find_batch_dim.RULES, "pack-sequences": token_rules.RULES,

@@ -1,0 +1,151 @@
+"""Ops whose results have as many elements as their data say: their number is computed and bound to a symbol, then they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from disc.frontend.call import Call
+from disc.frontend.locations import line_text
+from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, wrap_dim
+from disc.frontend.rules.overrides import Rule
+from disc.frontend.rules.places import INDEX, as_mask, coordinates, number, positions, scatter_at, take, with_room, without_last
+from disc.frontend.rules.reductions import cumulative
+from disc.frontend.symbols import Size, product, to_shape, to_size
+
+aten = torch.ops.aten
+FIRST, LAST = -(2**63), 2**63 - 1  # of i64
+
+
+def _words(call: Call) -> str:
+    return f"the size of {call.node.target}'s result"
+
+
+def nonzero(e: OpBuilder, call: Call) -> Tensor:
+    x = call.tensor("self")
+    numbers = positions(e, as_mask(e, x), call.shape[0], _words(call))
+    if not x.rank:
+        return e.full(0, (numbers.shape[0], 0), INDEX)
+    return e.concatenate([e.unsqueeze(each, 1) for each in coordinates(e, numbers, x.shape)], 1)
+
+
+def nonzero_columns(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
+    """The columns of `nonzero`; a tensor without dims is taken for one of one element."""
+    x = call.tensor("self" if "self" in call.arguments else "condition")
+    numbers = positions(e, as_mask(e, x), to_shape(call.results[0].shape)[0], _words(call))
+    return tuple(coordinates(e, numbers, x.shape or (1,)))
+
+
+def masked_select(e: OpBuilder, call: Call) -> Tensor:
+    x, mask = call.tensor("self"), as_mask(e, call.tensor("mask"))
+    shape = e.broadcast_shape(x.shape, mask.shape)
+    numbers = positions(e, e.broadcast(mask, shape), call.shape[0], _words(call))
+    return take(e, e.reshape(e.broadcast(x, shape), (product(shape),)), numbers, [0], vector=False)
+
+
+def item(e: OpBuilder, call: Call) -> None:
+    """The number becomes what its symbol means."""
+    x = call.tensor("self")
+    symbols = call.node.meta["val"].node.expr.free_symbols
+    value = e.reshape(x, ())
+    if len(symbols) != 1:
+        raise RuleError(f"its value is {call.node.meta['val']}, which is no number of its own")
+    (symbol,) = symbols
+    if x.dtype.is_floating_point:
+        e.reals[symbol] = e.convert(value, torch.float64)
+    else:
+        e.bind(e.convert(value, INDEX), to_size(symbol), f"the value of {call.node.target}")
+
+
+def _not_negative(e: OpBuilder, total: Tensor, parts: Tensor) -> Tensor:
+    """`total`, or -1, which is no size, where one of the parts is negative."""
+    negative = e.compare("lt", e.reduce(parts, "minimum", LAST, [0]), number(e, 0))
+    return e.select(negative, number(e, -1), total)
+
+
+def repeated(e: OpBuilder, repeats: Tensor, size: Size, what: str) -> Tensor:
+    """[n] i64: number i as often as repeats[i] says, in order. Every number ends where those up to it end: n is where the last does."""
+    counts = e.convert(repeats, INDEX)
+    total = e.bind(
+        _not_negative(e, e.reduce(counts, "add", 0, [0]), counts), size, f"{what} (-1: a number of repeats is negative)", least=0
+    )
+    ends = cumulative(e, counts, 0, "sum")
+    marks = scatter_at(e, with_room(e, total), ends, e.full(1, counts.shape, INDEX), [0], False, "add")
+    return cumulative(e, without_last(e, marks, total), 0, "sum")
+
+
+def repeat_interleave(e: OpBuilder, call: Call) -> Tensor:
+    return e.convert(repeated(e, call.tensor("repeats"), call.shape[0], _words(call)), call.dtype)
+
+
+def repeat_interleave_self(e: OpBuilder, call: Call) -> Tensor:
+    x, repeats = call.tensor("self"), call.tensor("repeats")
+    if not call.has("dim") or not x.rank:
+        x = e.reshape(x, (product(x.shape),))
+    dim = wrap_dim(call.integer("dim") if call.has("dim") else 0, x.rank)
+    if not repeats.rank or repeats.shape[0] == 1:
+        repeats = e.broadcast(e.reshape(repeats, (1,)), (x.shape[dim],))
+    e.require(
+        "==", repeats.shape[0], x.shape[dim], f"{call.node.target} at {line_text(call.node)} has a number of repeats for each element"
+    )
+    taken = take(e, x, repeated(e, repeats, call.shape[dim], _words(call)), [dim], vector=False)
+    return e.transpose(taken, [*range(1, dim + 1), 0, *range(dim + 1, x.rank)])
+
+
+def bincount(e: OpBuilder, call: Call) -> Tensor:
+    numbers, least = e.convert(call.tensor("self"), INDEX), call.size("minlength")
+    if not isinstance(least, int) or least < 0:
+        raise RuleError(f"a least length of {least}")
+    past = e.binary("add", e.reduce(numbers, "maximum", FIRST, [0]), number(e, 1))
+    nothing = e.compare("eq", e.size_scalar(numbers.shape[0], INDEX), number(e, 0))
+    wanted = e.select(nothing, number(e, least), e.binary("maximum", past, number(e, least)))
+    words = f"{_words(call)} (-1: a number is negative)"
+    size = e.bind(_not_negative(e, wanted, numbers), call.shape[0], words, least=least)
+    weights = call.optional_tensor("weights")
+    if weights is not None:
+        where = f"{call.node.target} at {line_text(call.node)}"
+        e.require("==", weights.shape[0], numbers.shape[0], f"{where} has a weight for each number")
+        e.require(">=", numbers.shape[0], 1, f"{where} gives integers for no numbers, whatever the weights")
+    added = e.full(1, numbers.shape, call.dtype) if weights is None else e.convert(weights, call.dtype)
+    return scatter_at(e, e.full(0, (size,), call.dtype), numbers, added, [0], False, "add")
+
+
+def starts_of_runs(e: OpBuilder, x: Tensor) -> Tensor:
+    """[n] bool: where an element of x, [n, ...], differs from the one before. NaN differs from itself, as in eager mode."""
+    place = e.iota((x.shape[0],), 0, INDEX)
+    before = take(e, x, e.binary("maximum", e.binary("subtract", place, number(e, 1)), number(e, 0)), [0], vector=False)
+    differs = e.reduce(e.compare("ne", x, before), "or", False, list(range(1, x.rank)))
+    return e.binary("or", differs, e.compare("eq", place, number(e, 0)))
+
+
+def runs(e: OpBuilder, x: Tensor, size: Size, what: str) -> tuple[Tensor, Tensor, Tensor]:
+    """(first element of each run of equal ones along dim 0, the run that each element is in, the length of each run)."""
+    starts = starts_of_runs(e, x)
+    places = positions(e, starts, size, what)
+    inverse = e.binary("subtract", cumulative(e, e.convert(starts, INDEX), 0, "sum"), number(e, 1))
+    counts = scatter_at(e, e.full(0, places.shape, INDEX), inverse, e.full(1, inverse.shape, INDEX), [0], False, "add")
+    return take(e, x, places, [0], vector=False), inverse, counts
+
+
+def unique_consecutive(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
+    x = call.tensor("self")
+    dim = wrap_dim(call.integer("dim"), x.rank) if call.has("dim") else None
+    rows = e.reshape(x, (product(x.shape),)) if dim is None else e.transpose(x, [dim, *(i for i in range(x.rank) if i != dim)])
+    values, inverse, counts = runs(e, rows, call.shape[dim or 0], _words(call))
+    back = [*range(1, (dim or 0) + 1), 0, *range((dim or 0) + 1, values.rank)]
+    shapes = [to_shape(each.shape) for each in call.results]
+    wanted = (e.transpose(values, back), e.reshape(inverse, x.shape if dim is None else inverse.shape), counts)
+    return tuple(e.full(0, (0,), INDEX) if shape == (0,) else each for each, shape in zip(wanted, shapes, strict=True))
+
+
+# No overrides: torch-mlir has no name for a size that an op computes.
+RULES: dict[object, Rule] = {
+    aten.nonzero.default: nonzero, aten.argwhere.default: nonzero,
+    aten.nonzero_numpy.default: nonzero_columns, aten.where.default: nonzero_columns,
+    aten.masked_select.default: masked_select,
+    aten.repeat_interleave.Tensor: repeat_interleave, aten.repeat_interleave.self_Tensor: repeat_interleave_self,
+    aten.bincount.default: bincount, aten.unique_consecutive.default: unique_consecutive,
+}  # fmt: skip
+# Results that are no tensors.
+NUMBERS: dict[object, Callable[[OpBuilder, Call], None]] = {aten.item.default: item, aten._local_scalar_dense.default: item}

@@ -1,0 +1,127 @@
+"""Sizes that depend on data: one compile for any data, against eager PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import disc
+from disc.errors import ShapeConstraintError
+
+Results = Tensor | Sequence[Tensor]
+
+
+class Model(nn.Module):
+    def __init__(self, function: Callable[..., Results]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor, y: Tensor | None = None, z: Tensor | None = None) -> Results:
+        return self.function(*(each for each in (x, y, z) if each is not None))
+
+
+def check(function: Callable[..., Results], *calls: Sequence[Tensor]) -> disc.Executable:
+    """Compiles for the first call; every call gives eager's results, bit for bit where they are integers."""
+    executable = disc.compile(Model(function), tuple(calls[0]))
+    for call in calls:
+        wanted, got = function(*call), executable(*call)
+        wanted, got = [each if isinstance(each, list | tuple) else [each] for each in (wanted, got)]
+        for one, other in zip(wanted, got, strict=True):
+            assert isinstance(other, Tensor)
+            torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-6, equal_nan=True)
+    return executable
+
+
+def holes(*shape: int) -> Tensor:
+    return torch.randn(shape) * (torch.rand(shape) < 0.5)
+
+
+def test_places_that_are_not_zero() -> None:
+    def function(x: Tensor) -> Results:
+        rows, columns = torch.nonzero(x, as_tuple=True)
+        return torch.nonzero(x), torch.argwhere(x > 0), x[rows, columns] * 2, torch.where(x)[1] + 1
+
+    special = torch.tensor([[0.0, -0.0, float("nan")], [float("inf"), 1e-45, 0.0]])
+    check(function, *([x] for x in (holes(3, 5), holes(0, 4), holes(1, 1), holes(67, 17), torch.zeros(5, 3), torch.ones(16, 16), special)))
+
+
+def test_masks_select() -> None:
+    def function(x: Tensor, rows: Tensor, columns: Tensor) -> Results:
+        chosen = x[rows]
+        return x[x > 0] + 1, torch.masked_select(x, columns), chosen.softmax(-1), x[:, columns] @ x[:, columns].T, x[rows, 0], chosen.sum(0)
+
+    def call(rows: int, columns: int) -> list[Tensor]:
+        return [torch.randn(rows, columns), torch.rand(rows) < 0.5, torch.rand(columns) < 0.5]
+
+    none = [torch.randn(4, 4), torch.zeros(4, dtype=torch.bool), torch.ones(4, dtype=torch.bool)]
+    check(function, call(4, 6), call(1, 2), call(64, 17), call(2, 1), call(13, 31), none)
+
+
+def test_masks_write() -> None:
+    def function(x: Tensor, mask: Tensor) -> Results:
+        doubled = torch.index_put(x, (mask,), x[mask] * 2)
+        return doubled, torch.index_put(x, (x > 1,), x[x > 1] - 1, accumulate=True), torch.index_put(x, (mask,), torch.tensor(7.0))
+
+    check(function, *([torch.randn(n, 5), torch.rand(n) < 0.5] for n in (3, 2, 1, 0, 17)))
+
+
+def test_numbers_as_sizes_and_as_values() -> None:
+    def function(x: Tensor, n: Tensor) -> Results:
+        size = n.item()
+        return x[:size] * 2, x[-3:size] + 1, torch.zeros(size * size) + 1, x * x.argmax().item(), x * x.max().item() + 1, x[size:]
+
+    check(function, *([torch.randn(length), torch.tensor(n)] for length, n in ((5, 4), (7, 0), (7, -2), (3, 99), (3, 1), (4, -9))))
+
+
+def test_repeats() -> None:
+    def function(x: Tensor, repeats: Tensor) -> Results:
+        return torch.repeat_interleave(x, repeats, dim=0) + 1, torch.repeat_interleave(x, repeats, dim=1), torch.repeat_interleave(repeats)
+
+    numbers = ([1, 2, 3], [0, 5, 0, 2], [0, 0], [64])
+    executable = check(function, *([torch.randn(len(each), len(each)), torch.tensor(each)] for each in numbers))
+    with pytest.raises(ShapeConstraintError, match=r"repeat_interleave.*negative.*test_data_sizes\.py:\d+ must be at least 0: got -1"):
+        executable(torch.randn(2, 2), torch.tensor([3, -1]))
+
+
+def test_counts() -> None:
+    executable = check(
+        lambda x: (torch.bincount(x), torch.bincount(x, minlength=5)), *([torch.tensor(x).long()] for x in ([1, 2, 1], [9, 9, 0], [0], []))
+    )
+    with pytest.raises(ShapeConstraintError, match=r"bincount.*negative.* must be at least 0: got -1"):
+        executable(torch.tensor([1, -1]))
+    check(lambda x, weights: torch.bincount(x, weights), *([torch.tensor(x), torch.randn(len(x))] for x in ([1, 2, 1], [9, 9, 0], [0])))
+
+
+def test_runs_of_equal_elements() -> None:
+    def function(x: Tensor, y: Tensor) -> Results:
+        return *torch.unique_consecutive(x, return_inverse=True, return_counts=True), torch.unique_consecutive(y, dim=1)
+
+    nan = float("nan")
+    xs = ([1.0, 1.0, 2.0], [nan, nan, 0.0, -0.0, float("inf")], [], [5.0], [3.0] * 17)
+    check(function, *([torch.tensor(x), torch.tensor([[1, 1, 2, 2], [1, 1, 1, 3]])] for x in xs))
+
+
+def test_what_a_program_asserts_of_a_size_is_checked_where_it_is_bound() -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        chosen = x[x > 0]
+        torch._check(chosen.shape[0] == y.shape[0])
+        torch._check(chosen.shape[0] <= 3)
+        return chosen * y
+
+    executable = check(function, [torch.tensor([1.0, -1.0, 2.0]), torch.ones(2)], [torch.ones(3), torch.ones(3)])
+    with pytest.raises(ShapeConstraintError, match="must"):
+        executable(torch.tensor([1.0, 1.0]), torch.ones(3))
+    with pytest.raises(ShapeConstraintError, match="at most 3"):
+        executable(torch.ones(4), torch.ones(4))
+
+
+def test_a_program_says_which_of_its_sizes_depend_on_data() -> None:
+    executable = disc.compile(Model(lambda x: torch.nonzero(x) * 2), (torch.ones(3),))
+    assert executable.manifest["outputs"][0].get("dims") == ["S1", "1"]
+    assert "the size of aten.nonzero.default's result at" in str(executable.manifest.get("batch_refusal"))
+    text = str(executable.explain())
+    assert "S1 = the size of aten.nonzero.default's result at" in text
+    assert executable.explain(torch.ones(2)).sizes == {"S0": 2}
