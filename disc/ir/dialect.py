@@ -47,10 +47,8 @@ def _define(name: str, operands: Sequence[str], results: int) -> None:
     made = {f"out{number}" if number else "out": ext.Result[Any] for number in range(results)}
     fields = {**made, **{operand: ext.Operand[Any] for operand in operands}}
     short = name.partition(".")[2]
-    keywords = {
-        "name": short,
-        "traits": [] if name in BINDING else [ext.Pure],
-    }  # the symbol that it binds may be used where its result is not
+    traits = [] if name in BINDING else [ext.Pure]  # the symbol that an op binds may be used where its result is not
+    keywords = {"name": short, "traits": traits}
     types.new_class(short, (Disc.Operation,), keywords, lambda body: body.update(__annotations__=fields))
 
 

@@ -210,8 +210,8 @@ module attributes {disc.symbols = {s0 = {min = 0 : i64}, s1 = {min = 0 : i64, ma
 // CHECK: func.func @main
 // CHECK: %[[SUM:.*]] = stablehlo.reduce
 // CHECK: "disc.size_of"(%[[SUM]]) {symbol = "S1", what = "the sum"}
-// CHECK: %[[VALUE:.*]] = "disc.dim_value"() {expr = "S1"}
 // CHECK: "disc.iota"() {dim = 0 : i64} : () -> tensor<?xi64, [@S2]>
+// CHECK: %[[VALUE:.*]] = "disc.dim_value"() {expr = "S1"}
 // CHECK: return %[[VALUE]]
 module attributes {disc.symbols = {s0 = {min = 0 : i64}, u0 = {min = 0 : i64}}} {
 func.func @main(%x: tensor<?xi64> {disc.dims = ["s0"]}) -> (tensor<i64>, tensor<?xi64>) {
