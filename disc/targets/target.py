@@ -25,8 +25,8 @@ class Target:
 
     device: "cpu". level: the least that its processors have ("x86-64-v4"); level_features: what that means, by LLVM's names; features: what
     they have beyond it. native: this machine, of whose features a program keeps those that it needs. lanes: f32 in a vector register;
-    registers: vector registers; macs: multiply-adds of a core per cycle, by element of the operands ("f32", "bf16", "i8": products of
-    bytes summed in i32). thresholds: what its kernels decide by.
+    registers: vector registers; macs: multiply-adds of a core per cycle, by element of the left operand as instructions
+    take it ("f32", "f64", "bf16", "ui8": products of bytes summed in i32). thresholds: what its kernels decide by.
     """
 
     device: str
@@ -56,7 +56,7 @@ class Target:
         return self.name
 
     def macs_per_cycle(self, element: str) -> int:
-        """Multiply-adds of a core per cycle on operands of this element; those of f32 where there is no faster way."""
+        """Multiply-adds of a core per cycle on operands of this element; those of f32 where the table has no other."""
         return dict(self.macs).get(element, dict(self.macs)["f32"])
 
     def for_elements(self, elements: Collection[str]) -> Target:

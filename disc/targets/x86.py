@@ -41,8 +41,8 @@ FEATURES: tuple[Feature, ...] = (
 _BY_NAME = {feature.name: feature for feature in FEATURES}
 USED = tuple(feature for feature in FEATURES if feature.elements)  # code is generated for them
 # Multiply-adds of a core per cycle: two instructions on whole registers. `vdpbf16ps` multiplies pairs, `vpdpbusd` fours.
-_MACS = {V3: {"f32": 16}, V4: {"f32": 32}}
-_FEATURE_MACS = {"avx512bf16": ("bf16", 64), "avx512vnni": ("i8", 128)}
+_MACS = {V3: {"f32": 16, "f64": 8}, V4: {"f32": 32, "f64": 16}}
+_FEATURE_MACS = {"avx512bf16": ("bf16", 64), "avx512vnni": ("ui8", 128)}
 
 # Every target by its name, each better than those before it on a CPU that has it.
 ISAS = (V3, V4, "x86-64-v4+avx512vnni", "x86-64-v4+avx512bf16", "x86-64-v4+avx512bf16+avx512vnni")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
 import pytest
 from torch_mlir import ir
@@ -23,6 +26,7 @@ from disc.passes.pipelines import FUSION
 from disc.ral.executable import Executable
 from disc.targets.x86 import host_isa
 
+GOLDEN = Path(__file__).parents[1] / "codegen"
 ISA = host_isa()
 LANES = 16 if ISA.startswith("x86-64-v4") else 8
 S0, S1 = (
@@ -165,15 +169,18 @@ REGION = "region{form = groups, tiles = 1, rows = 4, columns = 1, stages = [STAG
 
 
 class Forced:
-    """A program and its one fusion's plan."""
+    """A program and the plan of its last fusion.
 
-    def __init__(self, text: str, inputs: list[tuple[int, ...]], weight: tuple[int, ...] | None = None) -> None:
+    inputs: arrays, or shapes of f32; weights: shapes of those called w and k.
+    """
+
+    def __init__(self, text: str, inputs: Sequence[tuple[int, ...] | np.ndarray], *weights: tuple[int, ...]) -> None:
         generator = np.random.default_rng(0)
         self.text = text
-        self.inputs = [generator.standard_normal(shape, np.float32) for shape in inputs]
+        self.inputs = [generator.standard_normal(each, np.float32) if isinstance(each, tuple) else each for each in inputs]
         self.weights = WeightTable()
-        if weight is not None:
-            self.weights.entries["w"] = Weight(generator.standard_normal(weight, np.float32) / 8, "f32")
+        for name, weight in zip("wk", weights, strict=False):
+            self.weights.entries[name] = Weight(generator.standard_normal(weight, np.float32) / 8, "f32")
 
     def compiled(self, plan: str | None) -> tuple[Executable, Plan]:
         """With this plan, or the one that is chosen; and what the plan then is."""
@@ -181,7 +188,7 @@ class Forced:
         session = open_session(ISA, Options(cache=False))
         state = compile_state(WeightTable(dict(self.weights.entries)), session)
         run_passes(module, FUSION[:-1], state)
-        (fusion,) = [op for op in block_ops(main_block(module)) if op.name == "kernel.fusion"]
+        fusion = [op for op in block_ops(main_block(module)) if op.name == "kernel.fusion"][-1]
         if plan is not None:
             with module.context:
                 fusion.attributes[PLAN] = ir.DictAttr.get({ISA: ir.StringAttr.get(plan)})
@@ -202,6 +209,11 @@ class Forced:
                 result = executable(*inputs)
                 assert isinstance(result, np.ndarray)
                 np.testing.assert_allclose(result, interpret(module, inputs, self.weights)[0], rtol=1e-4, atol=1e-4)
+
+
+def golden(name: str) -> str:
+    """The program of a golden plan."""
+    return (GOLDEN / f"{name}.mlir").read_text()
 
 
 def convolution(images: int = 2) -> Forced:
@@ -328,6 +340,44 @@ def test_a_depthwise_convolution(plan: str) -> None:
 def test_attention(plan: str) -> None:
     operands = f"first = {product('per-panel')}, second = {product('in-place' if 'rows = 96' in plan else 'per-panel')}"
     Forced(ATTENTION, [(2, 50, 32), (2, 70, 32), (2, 70, 32)]).check(plan.replace("FIRST_SECOND", operands))
+
+
+@pytest.mark.parametrize("causal", ["true", "false"])
+def test_causal_attention(causal: str) -> None:
+    """The bound is a hint: without it every key is computed."""
+    operands = f"first = {product('per-panel')}, second = {product('in-place').replace('64', '32')}"
+    forced = Forced(golden("attention-causal"), [(2, 70, 32)] * 3)
+    forced.check(f"attention-blocks{{{operands}, rows = 6, keys = 64, causal = {causal}, segments = false, dots = false, safe = false}}")
+
+
+@pytest.mark.parametrize("segments", ["true", "false"])
+def test_attention_within_segments(segments: str) -> None:
+    """Sequences of 1, 6, 7 and 56 tokens."""
+    ends = np.cumsum([1, 6, 7, 56])
+    past = ends[np.searchsorted(ends, np.arange(70), side="right")]
+    first = np.append(0, ends)[np.searchsorted(ends, np.arange(70), side="right")]
+    operands = f"first = {product('per-panel')}, second = {product('in-place').replace('64', '32')}"
+    forced = Forced(golden("attention-segments"), [(2, 70, 32)] * 3 + [first, past])
+    forced.check(f"attention-blocks{{{operands}, rows = 12, keys = 64, causal = false, segments = {segments}, dots = false, safe = false}}")
+
+
+@pytest.mark.parametrize("tile_bytes", [524288, 8192])
+def test_an_expansion(tile_bytes: int) -> None:
+    window = "window-last{band = 14, strip = 28, rows = 2, columns = 7}"
+    plan = f"expansion{{link = 0, product = {product('packed-ahead')}, window = {window}, tile_bytes = {tile_bytes}}}"
+    Forced(golden("expansion"), [(2, 14, 14, 32)], (32, 128), (3, 3, 1, 128)).check(plan)
+
+
+def test_the_window_of_an_expansion_alone() -> None:
+    """The product then is a kernel of its own."""
+    plan = "window-last{band = 4, strip = 7, rows = 2, columns = 7}"
+    Forced(golden("expansion"), [(2, 14, 14, 32)], (32, 128), (3, 3, 1, 128)).check(plan)
+
+
+def test_a_scatter() -> None:
+    """Updates to one row are added in their order."""
+    forced = Forced(golden("scatter"), [(7, 24), np.array([1, 6, 1, 0, 1]), (5, 24)])
+    forced.check("scatter{}")
 
 
 @pytest.mark.parametrize("lanes", ["across", "no"])

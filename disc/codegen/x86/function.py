@@ -112,10 +112,13 @@ def kernel_ops(body: Body) -> tuple[str, ...]:
     return tuple(node.op for node in body.nodes if node.op != "input")
 
 
-def product_cost(target: Target, macs: Dim) -> Dim:
-    """Cycles of a task of so many multiply-adds."""
-    device = target.thresholds.device
-    return macs // (device.lanes * device.rates.instructions_per_cycle) + target.thresholds.task_cycles
+def product_cost(target: Target, *products: tuple[str, Dim]) -> Dim:
+    """Cycles of a task of products, each (the element that its instructions take of the left operand, multiply-adds)."""
+    totals: dict[int, Dim] = {}
+    for element, macs in products:
+        rate = target.macs_per_cycle(element)
+        totals[rate] = totals.get(rate, ZERO) + macs
+    return sum((macs // rate for rate, macs in totals.items()), Dim.of(target.thresholds.task_cycles))
 
 
 def traffic(space: IndexSpace, body: Body) -> Dim:

@@ -91,24 +91,26 @@ def may_attend(space: IndexSpace, body: Body, target: Target, plan: AttentionPla
 def emit_attention(name: str, body: Body, space: IndexSpace, target: Target, plan: AttentionPlan) -> Kernel:
     """The kernel of an attention fusion."""
     if isinstance(plan, AttentionBlocksPlan):
-        blocks = _read_blocks(space, body, target, plan)
-        assert blocks is not None
-        functions = blocks.functions()
-        micro, scratch, tasks = blocks.micro_kernels(), blocks.places()["end"], blocks.row_blocks()
-        one, two = blocks.first.contraction, blocks.second.contraction
-        keys = one.n if blocks.causal is None else (one.n + 1) // 2  # of the keys, as many as rows as a rule, a row sees half
-        known = blocks.segments is None  # else the lengths of sequences decide
-        emit = lambda frame: emit_blocks(frame, blocks, body)  # noqa: E731
+        parts = _read_blocks(space, body, target, plan)
+        assert parts is not None
+        functions = parts.functions()
+        micro, scratch, tasks = parts.micro_kernels(), parts.places()["end"], parts.row_blocks()
+        one, two = parts.first.contraction, parts.second.contraction
+        keys = one.n if parts.causal is None else (one.n + 1) // 2  # of the keys, as many as rows as a rule, a row sees half
+        known = parts.segments is None  # else the lengths of sequences decide
+        emit = lambda frame: emit_blocks(frame, parts, body)  # noqa: E731
     else:
-        rows, functions = _Rows(space, body, target, plan), ()
-        micro = micro_kernels(rows.first) + micro_kernels(rows.second)
-        scratch, tasks = rows.offsets(space)[3], _blocks(rows)
-        one, two, keys, known = rows.first.contraction, rows.second.contraction, rows.length, True
-        emit = lambda frame: _emit(frame, rows, body)  # noqa: E731
+        parts, functions = _Rows(space, body, target, plan), ()
+        micro = micro_kernels(parts.first) + micro_kernels(parts.second)
+        scratch, tasks = parts.offsets(space)[3], _blocks(parts)
+        one, two, keys, known = parts.first.contraction, parts.second.contraction, parts.length, True
+        emit = lambda frame: _emit(frame, parts, body)  # noqa: E731
+    first, second = parts.first.form.left, parts.second.form.left
+    cost = product_cost(target, (first, one.k * keys * plan.rows), (second, two.n * keys * plan.rows))
     symbols = body_symbols(space, body)
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target, emit)
     return Kernel(
-        name, "attention", (Version(f"{name}_v0"),), symbols, one.batch * tasks, product_cost(target, (one.k + two.n) * keys * plan.rows),
+        name, "attention", (Version(f"{name}_v0"),), symbols, one.batch * tasks, cost,
         scratch, source, body.lines(), kernel_ops(body),
         flops=one.batch * one.m * keys * (one.k + two.n) * 2 if known else None,
         bytes=traffic(space, body), micro_kernels=tuple(dict.fromkeys(micro)), functions=functions,

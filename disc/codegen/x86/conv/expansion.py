@@ -25,7 +25,7 @@ from disc.codegen.x86.conv.window_last import (
     span,
     store_vector,
 )
-from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_ops, rounded_up, traffic
+from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_ops, product_cost, rounded_up, traffic
 from disc.codegen.x86.gemm.kernels import divide, emit_panel_rows, read_product
 from disc.codegen.x86.gemm.plan import PANEL, Gemm, micro_kernels, panels, product_plan
 from disc.codegen.x86.memory import Buffer, address
@@ -178,8 +178,8 @@ def emit_expansion(name: str, space: IndexSpace, plan: Expansion) -> Kernel:
     symbols, target = body_symbols(space, body), plan.gemm.target
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target, lambda frame: _emit(frame, plan))
     outputs = slide.images * slide.rows.out * slide.columns.out * slide.channels
-    cost = plan.tile_rows * slide.columns.size * (plan.packed.k * 2) + slide.columns.out * plan.band * (slide.taps * plan.limits.tap_cycles)
-    cost = cost + target.thresholds.task_cycles
+    product = plan.tile_rows * slide.columns.size * (plan.packed.k * PANEL)
+    cost = product_cost(target, (plan.gemm.form.left, product)) + slide.columns.out * plan.band * (slide.taps * plan.limits.tap_cycles)
     return Kernel(
         name, "compute", (Version(f"{name}_v0"),), symbols, slide.images * plan.bands * panels(plan.gemm), cost, plan.scratch,
         source, body.lines(), kernel_ops(body), flops=c.m * c.n * c.k * 2 + outputs * (2 * slide.taps),

@@ -33,9 +33,10 @@ def emit_indirect(name: str, body: Body, space: IndexSpace, plan: Indirect) -> K
     symbols = body_symbols(space, body)
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, plan.target, lambda frame: emit_tasks(frame, plan, body))
     macs = plan.rows * (plan.columns * plan.packed.k)
+    of_task = Dim.of(plan.packed.k * plan.row_block * plan.packed.columns)
     return Kernel(
         name, "compute", (Version(f"{name}_v0"),), symbols, plan.tasks,
-        product_cost(plan.target, Dim.of(plan.packed.k * plan.row_block * plan.packed.columns)), Dim.of(plan.scratch), source,
+        product_cost(plan.target, (plan.form.left, of_task)), Dim.of(plan.scratch), source,
         body.lines(), kernel_ops(body), flops=macs * 2, bytes=traffic(space, body),
         functions=plan.functions(), packed=(plan.packed,),
     )  # fmt: skip

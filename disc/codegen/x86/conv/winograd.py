@@ -32,10 +32,11 @@ def emit_winograd(name: str, body: Body, space: IndexSpace, plan: Winograd) -> K
     symbols = body_symbols(space, body)
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, direct.target, lambda frame: _emit(frame, plan, body))
     macs = direct.rows * (direct.columns * plan.packed.k)
+    of_task = Dim.of(plan.products * plan.channels * plan.block * plan.packed.columns)
     sizes = [(rows, vectors) for rows in HEIGHTS for vectors in direct.vector_counts()]
     return Kernel(
         name, "compute", (Version(f"{name}_v0"),), symbols, plan.tasks,
-        product_cost(direct.target, Dim.of(plan.products * plan.channels * plan.block * plan.packed.columns)), Dim.of(plan.scratch), source,
+        product_cost(direct.target, (direct.form.left, of_task)), Dim.of(plan.scratch), source,
         body.lines(), kernel_ops(body), flops=macs * 2, bytes=traffic(space, body),
         micro_kernels=tuple((direct.form.name, *each) for each in sizes),
         functions=(*direct.functions(), *transforms(plan.tile, direct.lanes)), packed=(plan.packed,),

@@ -104,7 +104,7 @@ def emit_compute(name: str, body: Body, space: IndexSpace, target: Target, weigh
     return Kernel(
         name, "compute", tuple(Version(f"{name}_v0", schedule=schedule) for schedule in choice.tree.schedules), symbols,
         contraction.batch * panels(gemm) * blocks * (parts if gemm.splits else 1),
-        product_cost(target, (span if gemm.splits else contraction.k) * rows * gemm.panel), gemm.scratch(), source,
+        product_cost(target, (gemm.form.left, (span if gemm.splits else contraction.k) * rows * gemm.panel)), gemm.scratch(), source,
         body.lines(), kernel_ops(body),
         flops=macs * 2, bytes=traffic(space, body), micro_kernels=() if only else micro_kernels(gemm),
         functions=few_rows_functions(gemm) if few else (), packed=(packed,) if packed else (), choice=choice,

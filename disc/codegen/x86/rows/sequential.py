@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from disc.codegen.mlir.builder import Variable, register_element
-from disc.codegen.plan.index import ZERO, Index, IndexSpace
+from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace
 from disc.codegen.plan.kernel import Kernel, Version
 from disc.codegen.x86.elementwise import convert, emit_elementwise
 from disc.codegen.x86.function import Frame, body_symbols, emit_function, kernel_ops, traffic
@@ -49,15 +49,18 @@ def emit_sequential(name: str, body: Body, space: IndexSpace, target: Target, pl
     node = _sequence(body)
     symbols = body_symbols(space, body)
     if isinstance(plan, ScanPlan):
-        tasks, emit = _scan(space, node, plan.lanes == "across")
+        across = plan.lanes == "across"
+        tasks, emit = _scan(space, node, across)
+        vectors = (node.dims[-1] + (target.lanes - 1)) // target.lanes if across else ONE
+        steps = node.dims[node.integer("dim") % len(node.dims)] * vectors
     else:
-        tasks, emit = Dim.of(1), lambda frame: _scatter(frame, node)
+        tasks, emit, steps = Dim.of(1), lambda frame: _scatter(frame, node), space.env.product(node.operands[0].dims)
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target, emit)
     limits = target.thresholds
-    cost = space.env.product(node.operands[0].dims) * limits.scan_cycles + limits.task_cycles
+    cost = steps * limits.scan_cycles + limits.task_cycles
     return Kernel(
         name, "library", (Version(f"{name}_v0"),), symbols, tasks, cost, ZERO, source, body.lines(), kernel_ops(body),
-        ("sequential along the scanned dim" if node.op == "disc.cumulative" else "one task: updates in order",), bytes=traffic(space, body),
+        bytes=traffic(space, body),
     )  # fmt: skip
 
 
