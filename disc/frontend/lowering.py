@@ -23,7 +23,7 @@ from torch_mlir.passmanager import PassManager
 from disc.errors import CompilerBug, UnsupportedOp, UnsupportedOpError, warn
 from disc.frontend.allow_list import FORMS
 from disc.frontend.call import Call
-from disc.frontend.decisions import Found, Settled, Undecided, asserted, guarded_facts, settle
+from disc.frontend.decisions import Decision, Found, Settled, Undecided, asserted, guarded_facts, settle
 from disc.frontend.examples import weight_problem
 from disc.frontend.imported import Constant
 from disc.frontend.locations import line_text, location
@@ -281,6 +281,10 @@ class _Lowering:
             found = [*self.source.decisions(), *asserted(self.source.graph)]
         else:
             found = guarded_facts(environment, known) if environment is not None else []
+            late = emitter.sizes.late.keys()  # sizes that no guard knows
+            found += [
+                each for each in asserted(self.source.graph) if isinstance(each, Decision) and not late.isdisjoint(each.condition.symbols())
+            ]
         places = self._places_of_views() - known
         found = [each for each in found if isinstance(each, Undecided) or places.isdisjoint(each.condition.symbols())]
         return settle([*found, *emitter.decisions], replacements, known)

@@ -5,6 +5,8 @@ PyTorch's own C++ code of some functions reads sizes as plain integers, by which
 
 from __future__ import annotations
 
+import functools
+import itertools
 import operator
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -176,9 +178,19 @@ def take_along_dim(x: Tensor, indices: Tensor, dim: int | None = None) -> Tensor
     return spread(x).gather(place, spread(indices))
 
 
+def combinations(x: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
+    """As eager makes them, by a mask of all tuples of places that are in order; PyTorch's own C++ code makes sizes that an export loses."""
+    if r < 2:
+        return x.unsqueeze(1) if r == 1 else x.new_empty([0])
+    places = [torch.arange(x.shape[0]).reshape([-1 if dim == number else 1 for dim in range(r)]) for number in range(r)]
+    ordered = [first <= second if with_replacement else first < second for first, second in itertools.pairwise(places)]
+    return x[functools.reduce(torch.logical_and, ordered).nonzero()]
+
+
 FORMS: dict[Callable[..., object], Form] = {
     F.max_pool1d: max_pool_1d,
     torch.max_pool1d: max_pool_1d,
     torch.take_along_dim: take_along_dim,
+    torch.combinations: combinations,
     torch.Tensor.take_along_dim: take_along_dim,
 }

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.config as dynamo_config
 from torch import Tensor, nn
+from torch.fx.experimental._config import patch as oblivious
 
 import disc
 from disc.errors import ShapeConstraintError
+from disc.frontend import dynamo
 
 Results = Tensor | Sequence[Tensor]
 
@@ -70,7 +74,7 @@ def test_masks_write() -> None:
 
 def test_numbers_as_sizes_and_as_values() -> None:
     def function(x: Tensor, n: Tensor) -> Results:
-        size = n.item()
+        size: Any = n.item()
         return x[:size] * 2, x[-3:size] + 1, torch.zeros(size * size) + 1, x * x.argmax().item(), x * x.max().item() + 1, x[size:]
 
     check(function, *([torch.randn(length), torch.tensor(n)] for length, n in ((5, 4), (7, 0), (7, -2), (3, 99), (3, 1), (4, -9))))
@@ -102,6 +106,47 @@ def test_runs_of_equal_elements() -> None:
     nan = float("nan")
     xs = ([1.0, 1.0, 2.0], [nan, nan, 0.0, -0.0, float("inf")], [], [5.0], [3.0] * 17)
     check(function, *([torch.tensor(x), torch.tensor([[1, 1, 2, 2], [1, 1, 1, 3]])] for x in xs))
+
+
+def test_unique_elements() -> None:
+    def function(x: Tensor) -> Results:
+        return *torch.unique(x, return_inverse=True, return_counts=True), torch.unique(x > 0)
+
+    nan = float("nan")
+    check(function, *([torch.tensor(x)] for x in ([[1.0, nan, 0.0], [0.0, nan, float("inf")]], [[2.0]], [[3.0, 3.0]])), [torch.ones(0, 3)])
+
+
+def test_parts_between_places_that_are_data() -> None:
+    def function(x: Tensor, places: Tensor) -> Results:
+        return [part * 2 for part in torch.tensor_split(x, places, dim=1)]
+
+    check(function, *([torch.randn(2, size), torch.tensor(places)] for size, places in ((7, [1, 3]), (7, [-3, 20]), (2, [2, 0]))))
+
+
+def test_combinations() -> None:
+    def function(x: Tensor) -> Results:
+        return torch.combinations(x), torch.combinations(x, 3, with_replacement=True), torch.combinations(x, 1)
+
+    check(function, *([torch.arange(size)] for size in (4, 2, 7)))
+
+
+def test_captured_by_dynamo() -> None:
+    """Where a user has Dynamo capture such sizes, a graph is compiled as a whole, and its assertions are checked."""
+
+    def function(x: Tensor, length: int) -> Results:
+        count: Any = (x > 0).sum().item()
+        torch._check(count <= 9)
+        return x[x > 0] * 2, torch.arange(count) + 1, x[:, -length:] + 1
+
+    dynamo.reset_statistics()
+    with dynamo_config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True), oblivious(backed_size_oblivious=True):  # pyright: ignore
+        compiled = torch.compile(function, backend="disc", dynamic=True, options={"strict": True})
+        for size, length in ((3, 2), (4, 9)):
+            x = torch.randn(2, size)
+            torch.testing.assert_close(compiled(x, length), function(x, length))
+        with pytest.raises(ShapeConstraintError, match="at most 9: got 10"):
+            compiled(torch.ones(2, 5), 2)
+    assert dynamo.statistics().graphs == 1 and not dynamo.statistics().eager
 
 
 def test_what_a_program_asserts_of_a_size_is_checked_where_it_is_bound() -> None:

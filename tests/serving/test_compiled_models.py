@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -141,3 +144,32 @@ def test_the_tokens_of_a_joined_call_are_bounded(packed_artifact: Path) -> None:
 def test_a_mask_of_another_length_is_refused(client: Client) -> None:
     code, text = failure(lambda: client.infer("bert", input_ids=np.ones((1, 3), np.int64), attention_mask=np.ones((1, 4), np.int64)))
     assert code == "INVALID_ARGUMENT" and text == "dim 1 of input 'attention_mask' must be 3 (dim 1 of input 'input_ids'), got 4"
+
+
+class Found(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = x[x > 0]
+        torch._check(found.shape[0] <= 5)
+        return torch.nonzero(x), found * 2
+
+
+def test_results_whose_sizes_depend_on_data(tmp_path: Path) -> None:
+    """gRPC and HTTP give what there is; requests are not joined; one that the program's own assertion refuses is its sender's fault."""
+    model = Found()
+    disc.compile(model, (torch.eye(3),)).save(tmp_path / "found.disc")
+    with serving(tmp_path) as client, pytest.raises(urllib.error.HTTPError) as refused:
+        url = f"http://127.0.0.1:{client.server.http_port}/v2/models/found"
+        for x in (torch.eye(4), torch.zeros(2, 3), -torch.ones(0, 2)):
+            wanted = [each.numpy() for each in model(x)]
+            for given, expected in zip(client.infer("found", x=x.numpy()).values(), wanted, strict=True):
+                np.testing.assert_array_equal(given, expected)
+        with urllib.request.urlopen(url) as answer:
+            described = json.load(answer)
+        assert [each["shape"] for each in described["outputs"]] == [[-1, 2], [-1]]
+        tensor = {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1.0, 0.0, 2.0]}
+        with urllib.request.urlopen(f"{url}/infer", json.dumps({"inputs": [tensor]}).encode()) as answer:
+            first, second = json.load(answer)["outputs"]
+        assert (first["shape"], first["data"], second["shape"], second["data"]) == ([2, 2], [0, 0, 0, 2], [2], [2.0, 4.0])
+        urllib.request.urlopen(f"{url}/infer", json.dumps({"inputs": [{**tensor, "shape": [2, 3], "data": [1.0] * 6}]}).encode())
+    assert refused.value.code == 400 and "at most 5" in refused.value.read().decode()
+    assert "depends on data" in str(read_manifest(tmp_path / "found.disc").get("batch_refusal"))

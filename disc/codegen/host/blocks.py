@@ -168,7 +168,7 @@ class Blocks:
             case Copy():
                 self._copy_step(step)
             case Read():
-                self.sizes.bind(step.symbol, self.b.read(self.pointer(step.value)))
+                self.sizes.bind(step.symbol, self.b.read(self.pointer(step.value)), checks=step.checks)
                 self.sizes.check(step.checks)
             case Call():
                 self._call(step)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import reduce
 
 from disc.codegen.host.abi import TENSOR_BYTES, TENSOR_OFFSETS
+from disc.codegen.host.conditions import covered
 from disc.codegen.host.flow import MOST_BYTES, HostBuilder
 from disc.codegen.host.program import Check, Program, Source
 from disc.codegen.mlir.builder import Variable
@@ -174,16 +175,19 @@ class Sizes:
         good = b.op(f"arith.cmpi {how}, {values[0]}, {values[1]} : i64")
         b.leave_unless(good, self._add("size", left, right, message), *values)
 
-    def bind(self, name: str, value: str, given: Sequence[Dim] = ()) -> None:
+    def bind(self, name: str, value: str, given: Sequence[Dim] = (), checks: Sequence[int] = ()) -> None:
         """Binds a symbol to a size that a step gives, and checks what is declared of it.
 
-        given: what the size may be, all of which has been checked to fit (`value`); where these prove something it is not checked.
+        given: what the size may be, all of which has been checked to fit (`value`); where these prove something it is not checked. checks:
+        the numbers of the program's that come next, for one that says the same in the user's words.
         """
+        stated = covered(each for number in checks if (each := self.program.checks[number].condition) is not None)
         b, env = self.b, self.program.env
         self._define(name, value)
         symbol = Dim.symbol(name)
         low, high = env.range(symbol)
-        if low is None or not given or not all(env.at_most(low, each) for each in given):
+        said = low is not None and ("at_least", symbol, Dim.of(low)) in stated
+        if low is None or (not said and not (given and all(env.at_most(low, each) for each in given))):
             self._limit(name, value, "sge", -MOST_BYTES if low is None else low)
         if high is None or not given or not all(env.at_most(each, high) for each in given):
             self._limit(name, value, "sle", MOST_BYTES if high is None else high)
@@ -191,12 +195,12 @@ class Sizes:
         if divisor > 1 and not (given and all(env.divides(divisor, each) is Truth.YES for each in given)):
             rest = b.op(f"arith.remsi {value}, {b.index(divisor)} : i64")
             what = self.program.describe(symbol)
-            number = self._add("size", symbol, Dim.of(divisor), f"{what} must be a multiple of {{expected}}: got {{actual}}")
+            number = self._add("size", symbol, Dim.of(divisor), f"{what} must be a multiple of {divisor}: got {{actual}}")
             b.leave_unless(b.op(f"arith.cmpi eq, {rest}, {b.index(0)} : i64"), number, value, b.index(divisor))
 
     def _limit(self, name: str, value: str, how: str, limit: int) -> None:
         b = self.b
         words = {"sge": "at least", "sle": "at most"}[how]
         what = self.program.describe(Dim.symbol(name))
-        number = self._add("size", Dim.symbol(name), Dim.of(limit), f"{what} must be {words} {{expected}}: got {{actual}}")
+        number = self._add("size", Dim.symbol(name), Dim.of(limit), f"{what} must be {words} {limit}: got {{actual}}")
         b.leave_unless(b.op(f"arith.cmpi {how}, {value}, {b.index(limit)} : i64"), number, value, b.index(limit))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import sympy
 import torch
 
 from disc.frontend.call import Call
@@ -12,6 +13,8 @@ from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, wrap_dim
 from disc.frontend.rules.overrides import Rule
 from disc.frontend.rules.places import INDEX, as_mask, coordinates, number, positions, scatter_at, take, with_room, without_last
 from disc.frontend.rules.reductions import cumulative
+from disc.frontend.rules.sorting import sort_along
+from disc.frontend.rules.views import clamped, slice_along
 from disc.frontend.symbols import Size, product, to_shape, to_size
 
 aten = torch.ops.aten
@@ -134,9 +137,41 @@ def unique_consecutive(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
     rows = e.reshape(x, (product(x.shape),)) if dim is None else e.transpose(x, [dim, *(i for i in range(x.rank) if i != dim)])
     values, inverse, counts = runs(e, rows, call.shape[dim or 0], _words(call))
     back = [*range(1, (dim or 0) + 1), 0, *range((dim or 0) + 1, values.rank)]
+    return _asked_for(e, call, e.transpose(values, back), e.reshape(inverse, x.shape if dim is None else inverse.shape), counts)
+
+
+def _asked_for(e: OpBuilder, call: Call, *results: Tensor) -> tuple[Tensor, ...]:
+    """The results; where PyTorch was not asked for one, nothing."""
     shapes = [to_shape(each.shape) for each in call.results]
-    wanted = (e.transpose(values, back), e.reshape(inverse, x.shape if dim is None else inverse.shape), counts)
-    return tuple(e.full(0, (0,), INDEX) if shape == (0,) else each for each, shape in zip(wanted, shapes, strict=True))
+    return tuple(e.full(0, (0,), INDEX) if shape == (0,) else each for each, shape in zip(results, shapes, strict=True))
+
+
+def unique(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
+    """The runs of the sorted elements. Eager sorts, too, whether or not it is asked to."""
+    x = call.tensor("self")
+    flat = e.reshape(x, (product(x.shape),))
+    ordered, places = sort_along(e.convert(flat, torch.uint8) if x.dtype == torch.bool else flat, 0, False)
+    values, inverse, counts = runs(e, ordered, call.shape[0], _words(call))
+    back = scatter_at(e, e.full(0, inverse.shape, INDEX), places, inverse, [0], False, None)
+    return _asked_for(e, call, e.convert(values, x.dtype), e.reshape(back, x.shape), counts)
+
+
+def tensor_split(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
+    """Parts between places that are data, each read as a size; as everywhere, a negative place counts from the end."""
+    x, places = call.tensor("self"), call.tensor("tensor_indices_or_sections")
+    count, dim = len(call.results) - 1, wrap_dim(call.integer("dim"), x.rank)
+    if places.rank != 1 or places.shape[0] != count:
+        raise RuleError("the number of parts depends on data")
+    what, numbers, whole = f"a place of {call.node.target}", e.convert(places, INDEX), x.shape[dim]
+    found = [e.bind(e.reshape(e.slice(numbers, [place], (1,), [1]), ()), None, what) for place in range(count)]
+    ends = [*(clamped(e, each, whole) for each in found), whole]
+    parts: list[Tensor] = []
+    for start, end, meta in zip([0, *ends[:-1]], ends, call.results, strict=True):
+        size = to_size(sympy.Max(sympy.Integer(0), sympy.sympify(end) - sympy.sympify(start)))
+        if e.is_unknown(to_shape(meta.shape)[dim]):
+            e.solve(meta, to_shape(meta.shape)[dim], size)
+        parts.append(slice_along(e, x, dim, start, size))
+    return tuple(parts)
 
 
 # No overrides: torch-mlir has no name for a size that an op computes.
@@ -146,6 +181,7 @@ RULES: dict[object, Rule] = {
     aten.masked_select.default: masked_select,
     aten.repeat_interleave.Tensor: repeat_interleave, aten.repeat_interleave.self_Tensor: repeat_interleave_self,
     aten.bincount.default: bincount, aten.unique_consecutive.default: unique_consecutive,
+    aten._unique2.default: unique, aten.tensor_split.tensor_indices_or_sections: tensor_split,
 }  # fmt: skip
 # Results that are no tensors.
 NUMBERS: dict[object, Callable[[OpBuilder, Call], None]] = {aten.item.default: item, aten._local_scalar_dense.default: item}

@@ -92,10 +92,10 @@ def slice_start(e: OpBuilder, start: Size, size: Size) -> Size:
         return wrapped if e.non_negative(wrapped) else to_size(sympy.Max(0, wrapped))
     if e.non_negative(start):
         return start
-    return _clamped(e, start, size)
+    return clamped(e, start, size)
 
 
-def _clamped(e: OpBuilder, place: Size, size: Size) -> Size:
+def clamped(e: OpBuilder, place: Size, size: Size) -> Size:
     """A bound of a slice as a place from 0 to `size`; a negative one counts from the end."""
     bound, whole, zero = sympy.sympify(place), sympy.sympify(size), sympy.Integer(0)
     if not e.non_negative(place):
@@ -106,8 +106,8 @@ def _clamped(e: OpBuilder, place: Size, size: Size) -> Size:
 def _solve_slice(e: OpBuilder, call: Call, x: Tensor, dim: int) -> None:
     """What PyTorch takes for data, since it does not know on which side of 0, or of the end, the bounds lie, is a size that follows."""
     size, meta = x.shape[dim], call.results[0]
-    start = _clamped(e, call.size("start"), size) if call.has("start") else 0
-    end = _clamped(e, call.size("end"), size) if call.has("end") and call.size("end") != sys.maxsize else size
+    start = clamped(e, call.size("start"), size) if call.has("start") else 0
+    end = clamped(e, call.size("end"), size) if call.has("end") and call.size("end") != sys.maxsize else size
     length = sympy.sympify(to_size(sympy.Max(sympy.Integer(0), sympy.sympify(end) - start)))
     step = call.integer("step")
     e.solve(meta, call.shape[dim], length if step == 1 else to_size(FloorDiv(length + step - 1, sympy.Integer(step))))
