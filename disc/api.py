@@ -17,10 +17,10 @@ from disc.artifact.cache import cache_key, file_view, open_cache
 from disc.artifact.manifest import Manifest, TargetRecord
 from disc.codegen.build import Built, build
 from disc.codegen.compiles import thread_compiles
-from disc.codegen.manifest import manifest_tables, target_tables
+from disc.codegen.manifest import manifest_tables, state_table, target_tables
 from disc.codegen.packed import obstacle, packed_entry, packed_refusal, plain_tables
 from disc.config import VERSION, Environment, Options, read_environment
-from disc.errors import StackError, TargetError, UnsupportedFormatError, warn
+from disc.errors import DiscError, StackError, TargetError, UnsupportedFormatError, warn
 from disc.frontend.imported import FixedArgument, Imported
 from disc.frontend.models import DynamicShapes, import_model, import_program, program_of, stablehlo_of
 from disc.ir.dialect import make_context
@@ -86,6 +86,8 @@ def compile(
     Raises UnsupportedOpError (all ops that cannot be compiled), ExportError, InputTypeError, InputRankError (example inputs that do not
     fit), UnsupportedFormatError, TargetError, ShapeConstraintError, StackError, CompilerBug.
     """
+    if options is not None and options.random == "eager":
+        raise DiscError('random="eager" is for torch.compile: a compiled program runs without PyTorch')
     with _stack_named():
         session = open_session(target, options)  # before the export: a target that does not exist should fail at once
         with Steps(on_step) as steps:
@@ -217,6 +219,7 @@ def executable_of(
     manifest: dict[str, object] = {
         "compiler": f"disc {VERSION}",
         **tables,
+        **state_table(module, built.weights, built.first),
         **more,
         "options": {"threads": session.options.threads, "isas": list(built.targets)},
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 from disc.errors import DiscError
 
 VERSION = "0.1.0"  # of disc, as pyproject.toml has it
+RANDOM = ("philox", "eager")
 DTYPES = ("f32", "bf16", "f16", "int8")
 MAX_THREADS = 1024  # per call; the pool of a process has fewer
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -94,7 +95,8 @@ class Options:
     other dots in bf16. cache: use the compile cache. embed_stablehlo: store the model as StableHLO portable bytecode in the artifact
     (for models that come as StableHLO files). packed: compile for a server that computes requests of different lengths one behind the
     other, without padding; where that cannot be proved, the artifact is an ordinary one and says why. debug_checks: legality check
-    after every pass (on by default).
+    after every pass (on by default). random: "philox" draws random numbers with a counter-based generator, the same for any number of
+    threads; "eager" (for torch.compile alone) leaves them to PyTorch, which then draws what it draws without torch.compile.
     """
 
     threads: int | None = None
@@ -103,8 +105,11 @@ class Options:
     embed_stablehlo: bool = False
     packed: bool = False
     debug_checks: bool = True
+    random: str = "philox"
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
         if self.dtype not in DTYPES:
             raise DiscError(f"dtype={self.dtype!r}: choose one of {', '.join(DTYPES)}")
+        if self.random not in RANDOM:
+            raise DiscError(f"random={self.random!r}: choose one of {', '.join(RANDOM)}")

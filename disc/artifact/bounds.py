@@ -77,6 +77,9 @@ def disagreement(stored: StoredManifest) -> str | None:
     for isa, record in stored["targets"].items():
         if any(not 0 <= number < len(stored["weights"]) for number in record["weights"]):
             return f"manifest.targets[{isa!r}].weights: a number of none of the {len(stored['weights'])} weights"
+    state = stored.get("state")
+    if state is not None and any(not 0 <= record["weight"] < len(stored["weights"]) for record in state["buffers"]):
+        return f"manifest.state.buffers: a first value that is none of the {len(stored['weights'])} weights"
     return _weights(stored["weights"])
 
 
@@ -92,9 +95,28 @@ def contradiction(manifest: Manifest) -> str | None:
     if found is None and packed is not None:
         found = _values(packed["inputs"], packed["results"], "manifest.packed")
         found = found or _symbols(packed["symbols"], packed["inputs"], "manifest.packed.symbols")
-    if found is None and manifest["single"] and len(outputs) != 1:
-        found = f"manifest.single: a program with {len(outputs)} outputs cannot return its one output"
+    found = found or _state(manifest)
+    results = len(outputs) - (len(state["buffers"]) + len(state["written"]) if (state := manifest.get("state")) is not None else 0)
+    if found is None and manifest["single"] and results != 1:
+        found = f"manifest.single: a program with {results} outputs cannot return its one output"
     return found
+
+
+def _state(manifest: Manifest) -> str | None:
+    state, inputs, outputs = manifest.get("state"), manifest["inputs"], manifest["outputs"]
+    if state is None:
+        return None
+    count = len(inputs) - len(state["buffers"]) - state["seeded"]
+    if count < 0 or len(outputs) < len(state["buffers"]) + len(state["written"]):
+        return "manifest.state: more values than the program has inputs or outputs"
+    if any(not 0 <= number < count for number in state["written"]) or len(set(state["written"])) < len(state["written"]):
+        return "manifest.state.written: not inputs that a call gives, each once"
+    for buffer, record in zip(state["buffers"], inputs[count:], strict=False):
+        if (buffer["dtype"], buffer["dims"]) != (record["dtype"], record["dims"]):
+            return f"manifest.state.buffers: {buffer['name']!r} is not of the type of its input"
+    if state["seeded"] and (inputs[-1]["dtype"], inputs[-1]["dims"]) != ("i64", []):
+        return "manifest.state: the last input is no seed"
+    return None
 
 
 def _values(inputs: Sequence[InputRecord], outputs: Sequence[OutputRecord], where: str) -> str | None:

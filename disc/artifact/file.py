@@ -7,9 +7,9 @@ import hashlib
 import os
 import stat
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,12 @@ from disc.artifact.manifest import (
     ALIGNMENT,
     FORMAT_VERSION,
     OLDEST_VERSION,
+    STORAGE,
     Manifest,
     NamedWeight,
     StoredManifest,
     TargetRecord,
+    WeightRecord,
     aligned,
     manifest_bytes,
     manifest_for,
@@ -251,10 +253,33 @@ def verify(path: str | os.PathLike[str]) -> None:
 
 def text_sections(file: memoryview) -> dict[str, memoryview]:
     """What `parse_manifest` reads, of a whole file that the runtime has mapped and checked."""
+    return {name: file[offset : offset + size] for name, offset, size in _places(file) if _is_text(name)}
+
+
+def stored_first_values(file: memoryview) -> dict[str, npt.NDArray[np.generic]]:
+    """The first values of a program's state, by name, copied out of a whole file that the runtime has mapped and checked but for the
+    weights. Raises ArtifactError."""
+    stored = cast("StoredManifest", stored_manifests(text_sections(file))[0])
+    weights = next(offset for name, offset, _ in _places(file) if name == "weights")
+
+    def read(record: WeightRecord) -> npt.NDArray[np.generic]:
+        start = weights + record["offset"]
+        return np.frombuffer(file[start : start + record["size"]], STORAGE[record["dtype"]]).reshape(record["shape"]).copy()
+
+    return first_values(stored, read)
+
+
+def first_values(stored: StoredManifest, read: Callable[[WeightRecord], npt.NDArray[np.generic]]) -> dict[str, npt.NDArray[np.generic]]:
+    """The first values of a program's state, by name. read: the values of a weight."""
+    state = stored.get("state")
+    return {each["name"]: read(stored["weights"][each["weight"]]) for each in state["buffers"]} if state is not None else {}
+
+
+def _places(file: memoryview) -> list[tuple[str, int, int]]:
+    """Name, offset and size of each section."""
     count: int = _HEADER.unpack_from(file)[2]
     entries = _ENTRY.iter_unpack(file[_HEADER.size : _HEADER.size + count * _ENTRY.size])
-    named = [(found.rstrip(b"\0").decode(errors="replace"), offset, size) for found, offset, size, _ in entries]
-    return {name: file[offset : offset + size] for name, offset, size in named if _is_text(name)}
+    return [(found.rstrip(b"\0").decode(errors="replace"), offset, size) for found, offset, size, _ in entries]
 
 
 def _is_text(name: str) -> bool:

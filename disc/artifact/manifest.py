@@ -26,6 +26,14 @@ ALIGNMENT = 64  # bytes: sections and weights
 # In the order of ral_dtype.
 DTYPES = ("i1", "i8", "i16", "i32", "i64", "ui8", "ui16", "ui32", "ui64", "f16", "bf16", "f32", "f64")
 
+# MLIR element type → the NumPy dtype that stores it. bf16 has no NumPy dtype and is stored as its 16 bits.
+STORAGE: dict[str, npt.DTypeLike] = {
+    "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uint16,
+    "i1": np.bool_, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64,
+    "ui8": np.uint8, "ui16": np.uint16, "ui32": np.uint32, "ui64": np.uint64,
+}  # fmt: skip
+
+
 NamedWeight = tuple[str, str, npt.NDArray[np.generic]]  # name, MLIR element type, the data
 
 
@@ -122,6 +130,27 @@ class PackedRecord(TypedDict):
     least: int
 
 
+class BufferRecord(TypedDict):
+    """A tensor that an executable keeps from call to call. weight: the number of its first value in the table of weights."""
+
+    name: str
+    dtype: str
+    dims: list[int]
+    weight: int
+
+
+class StateRecord(TypedDict):
+    """What the code takes and gives besides the arguments and results of a call.
+
+    The last inputs are the buffers and, where `seeded`, an i64 scalar, the seed of the call's random numbers. The last outputs are the
+    next values of the buffers and of the inputs that the call writes. written: the numbers of these.
+    """
+
+    buffers: list[BufferRecord]
+    written: list[int]
+    seeded: bool
+
+
 class TargetRecord(TypedDict):
     """What belongs to the code for one target. weights: the numbers, in the manifest's table, of those that the code counts; functions:
     the names of the library functions that it calls, absent where it calls none."""
@@ -153,6 +182,7 @@ class Manifest(TypedDict):
     packed: NotRequired[PackedRecord]
     packed_refusal: NotRequired[str]  # why there is none though it was requested, for display
     functions: NotRequired[list[str]]  # of the library, that the code calls
+    state: NotRequired[StateRecord]
     format: NotRequired[int]
     code: NotRequired[list[str]]
     weights: NotRequired[list[WeightRecord]]
@@ -173,10 +203,23 @@ class StoredManifest(TypedDict):
     decisions: NotRequired[DecisionsRecord]
     packed: NotRequired[PackedRecord]
     packed_refusal: NotRequired[str]
+    state: NotRequired[StateRecord]
     format: int
     code: list[str]
     weights: list[WeightRecord]
     targets: dict[str, TargetRecord]  # by the names in `code`
+
+
+def arguments_of(manifest: Manifest | StoredManifest) -> list[InputRecord]:
+    """The inputs that a caller gives."""
+    inputs, state = manifest["inputs"], manifest.get("state")
+    return inputs if state is None else inputs[: len(inputs) - len(state["buffers"]) - state["seeded"]]
+
+
+def results_of(manifest: Manifest | StoredManifest) -> list[OutputRecord]:
+    """The outputs that a caller gets."""
+    outputs, state = manifest["outputs"], manifest.get("state")
+    return outputs if state is None else outputs[: len(outputs) - len(state["buffers"]) - len(state["written"])]
 
 
 def stored_manifest(

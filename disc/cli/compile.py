@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from disc.artifact import file as artifact
+from disc.artifact.manifest import arguments_of, results_of
 from disc.artifact.output import check_output
 from disc.cli.output import AsJson, Debug, Threads, byte_size, print_json, progress, type_text
 from disc.config import DTYPES as OPTION_DTYPES
@@ -104,12 +105,12 @@ def compile_command(
     if as_json:
         print_json({
             "output": str(path), "bytes": size, "seconds": seconds, "cached": cached, "kernels": len(manifest["kernels"]),
-            "isas": manifest.get("code", []), "inputs": manifest["inputs"], "outputs": manifest["outputs"],
+            "isas": manifest.get("code", []), "inputs": arguments_of(manifest), "outputs": results_of(manifest),
         })  # fmt: skip
         return
     how = "from the cache" if cached else f"{len(manifest['kernels'])} kernels"
     print(f"{path}: {byte_size(size)}, {', '.join(manifest.get('code', []))}, {how}, {seconds:.1f} s")
-    for record in manifest["inputs"]:
+    for record in arguments_of(manifest):
         print(f"input {record['name']}: {type_text(record['dtype'], record['dims'])}")
 
 

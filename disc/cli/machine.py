@@ -14,6 +14,7 @@ import typer
 
 from disc.artifact import file as artifact
 from disc.artifact.cache import Cache, open_cache
+from disc.artifact.manifest import arguments_of
 from disc.cli.output import AsJson, Debug, byte_size, print_json, print_table, type_text
 from disc.config import VERSION, read_environment
 from disc.errors import ArtifactError, how_to_install
@@ -116,7 +117,7 @@ def cache_ls_command(as_json: AsJson = False, debug: Debug = False) -> None:
 
 def _inputs(path: Path) -> str:
     try:
-        records = artifact.read_manifest(path)["inputs"]
+        records = arguments_of(artifact.read_manifest(path))
     except ArtifactError:
         return "damaged"
     return ", ".join(f"{record['name']}: {type_text(record['dtype'], record['dims'])}" for record in records)

@@ -13,7 +13,7 @@ import numpy as np
 import typer
 
 from disc.artifact import file as artifact
-from disc.artifact.manifest import InputRecord, Manifest
+from disc.artifact.manifest import InputRecord, Manifest, arguments_of, results_of
 from disc.artifact.output import check_output, whole_file, writing
 from disc.artifact.signing import check_signature, sign
 from disc.cli.inputs import RANDOM_HELP, Array, given_inputs, random_inputs
@@ -41,14 +41,16 @@ def run_command(
 ) -> None:
     """Run an artifact on given or random inputs."""
     executable = load(path, threads=threads)
-    arrays = given_inputs(executable.manifest["inputs"], inputs or [], random)
-    targets = _output_files(outputs or [], len(executable.manifest["outputs"]))
+    arrays = given_inputs(arguments_of(executable.manifest), inputs or [], random)
+    targets = _output_files(outputs or [], len(results_of(executable.manifest)))
     start = time.perf_counter()
     results = _results(executable, arrays)
     seconds = time.perf_counter() - start
-    names = [record["name"] for record in executable.manifest["outputs"]]
+    names = [record["name"] for record in results_of(executable.manifest)]
     _write(targets, names, results)
-    rows = [_summary(record["name"], record["dtype"], array) for record, array in zip(executable.manifest["outputs"], results, strict=True)]
+    rows = [
+        _summary(record["name"], record["dtype"], array) for record, array in zip(results_of(executable.manifest), results, strict=True)
+    ]
     if as_json:
         print_json({"seconds": seconds, "outputs": rows, "files": targets})
         return
@@ -103,7 +105,7 @@ def bench_command(
 ) -> None:
     """Time calls on random inputs, per set of sizes."""
     executable = load(path, threads=threads)
-    records = executable.manifest["inputs"]
+    records = arguments_of(executable.manifest)
     if not shapes and any(isinstance(dim, str) for record in records for dim in record["dims"]):
         example = ",".join(f"{record['name']}={'x'.join('8' * len(record['dims']))}" for record in records)
         raise InputRankError(f"which sizes? give --shape once or more, such as --shape {example}")
@@ -151,7 +153,7 @@ def explain_command(
     executable = load(path, threads=threads)
     with spinner("measuring"):
         if inputs or random is not None:
-            report = executable.explain(*given_inputs(executable.manifest["inputs"], inputs or [], random))
+            report = executable.explain(*given_inputs(arguments_of(executable.manifest), inputs or [], random))
         else:
             report = executable.explain()
     if html is not None:
@@ -179,12 +181,18 @@ def inspect_command(path: Artifact, as_json: AsJson = False, debug: Debug = Fals
 
 def _description(path: Path, manifest: Manifest, sections: Sequence[artifact.Section]) -> Iterator[str]:
     yield f"{path}: {byte_size(path.stat().st_size)}, by {manifest['compiler']}, for {', '.join(manifest.get('code', []))}"
-    for record in manifest["inputs"]:
+    for record in arguments_of(manifest):
         yield f"input  {record['name']}: {type_text(record['dtype'], record['dims'])}"
     for fixed in manifest.get("fixed", []):
         yield f"fixed  {fixed['name']} = {fixed['value']}"
-    for record in manifest["outputs"]:
+    for record in results_of(manifest):
         yield f"output {record['name']}: {type_text(record['dtype'], record.get('dims', ['?'] * record['rank']))}"
+    state = manifest.get("state")
+    if state is not None:
+        yield from (f"state  {each['name']}: {type_text(each['dtype'], each['dims'])}" for each in state["buffers"])
+        yield from (f"writes {manifest['inputs'][number]['name']}" for number in state["written"])
+        if state["seeded"]:
+            yield "random numbers, from a seed per call"
     for symbol in manifest["symbols"]:
         yield f"symbol {symbol_text(cast('Mapping[str, object]', symbol), manifest)}"
     batch = manifest.get("batch")

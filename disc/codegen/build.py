@@ -27,6 +27,7 @@ from disc.ir.graph import Node, Snapshot
 from disc.ir.op_table import BINDING
 from disc.ir.ops import main_block
 from disc.ir.stages import load_env
+from disc.ir.state import read_state
 from disc.ir.symbols import KERNEL, ModuleEnv
 from disc.ir.weights import Weight, WeightTable
 from disc.shapes import Dim, Truth, dim_min
@@ -45,10 +46,14 @@ class ForTarget:
 
 @dataclass(eq=False)
 class Built:
-    """By the name of the target, the best last; and all weights that any of the code reads."""
+    """By the name of the target, the best last; all weights that any of the code reads, and the first values of the program's state.
+
+    first: the numbers of these, in `weights`.
+    """
 
     targets: dict[str, ForTarget]
     weights: list[tuple[str, Weight]]
+    first: list[int]
 
 
 def build(module: ir.Module, weights: WeightTable, targets: Sequence[Target], threads: int = 1) -> Built:
@@ -64,7 +69,8 @@ def build(module: ir.Module, weights: WeightTable, targets: Sequence[Target], th
         slots = WeightSlots(store)
         program, source = reader.program(target, slots)
         made[target.name] = ForTarget(program, source, backend_of(target).assemble(source, target, threads), slots.numbers)
-    return Built(made, store.entries)
+    state = read_state(module)
+    return Built(made, store.entries, [store.plain(name) for name in state.buffers] if state is not None else [])
 
 
 class _Reader:

@@ -13,7 +13,9 @@ from disc.codegen.host.steps import Launch, Mode, Value, weight_name
 from disc.ir.graph import Node, Snapshot, parse_attributes
 from disc.ir.op_table import BINDING
 from disc.ir.ops import block_ops, main_block, main_function
+from disc.ir.state import read_state
 from disc.ir.symbols import KERNEL
+from disc.ir.weights import Weight
 from disc.shapes import Dim, ShapeEnv
 
 
@@ -37,10 +39,14 @@ def input_names(module: ir.Module) -> list[str]:
 
 def manifest_tables(program: Program, module: ir.Module, env: ShapeEnv) -> Mapping[str, object]:
     """The part of the manifest that is the same for all targets: inputs, outputs, symbols."""
+    state = read_state(module)
+    written = state.written if state is not None else ()
     return {
         "inputs": [
-            record if parameter.mode is Mode.READ else {**record, "written": True}
-            for record, parameter in zip(input_records(module, program.arguments), program.entry.parameters, strict=True)
+            record if parameter.mode is Mode.READ and number not in written else {**record, "written": True}
+            for number, (record, parameter) in enumerate(
+                zip(input_records(module, program.arguments), program.entry.parameters, strict=True)
+            )
         ],
         "outputs": output_records(program.outputs),
         "symbols": [
@@ -50,6 +56,19 @@ def manifest_tables(program: Program, module: ir.Module, env: ShapeEnv) -> Mappi
         **_batch_entry(module),
         **_decisions_entry(module, program.checks),
     }
+
+
+def state_table(module: ir.Module, built_weights: Sequence[tuple[str, Weight]], first: Sequence[int]) -> dict[str, object]:
+    """The manifest's `state`, where the program has any. first: the numbers of the first values among the weights."""
+    state = read_state(module)
+    if state is None:
+        return {}
+    values = [built_weights[number][1] for number in first]
+    buffers = [
+        {"name": name, "dtype": value.dtype, "dims": list(value.array.shape), "weight": number}
+        for name, value, number in zip(state.buffers, values, first, strict=True)
+    ]
+    return {"state": {"buffers": buffers, "written": list(state.written), "seeded": state.seeded}}
 
 
 def target_tables(program: Program, weights: Sequence[int]) -> dict[str, object]:

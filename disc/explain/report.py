@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from disc.artifact.bounds import EXPLAINED, MADE
-from disc.artifact.manifest import Manifest
+from disc.artifact.manifest import Manifest, arguments_of, results_of
 from disc.errors import ArtifactError, printable
 from disc.explain.machine import MachineLimits, machine_limits
 from disc.explain.page import page
@@ -192,10 +192,10 @@ def _explanation(
     return Explanation(
         isa=executable.isa,
         threads=executable.threads,
-        inputs=tuple(f"{record['name']}: {record['dtype']}[{', '.join(map(str, record['dims']))}]" for record in manifest["inputs"]),
+        inputs=tuple(f"{record['name']}: {record['dtype']}[{', '.join(map(str, record['dims']))}]" for record in arguments_of(manifest)),
         outputs=tuple(
             f"{record['name']}: {record['dtype']}[{', '.join(map(str, record.get('dims', ['?'] * record['rank'])))}]"
-            for record in manifest["outputs"]
+            for record in results_of(manifest)
         ),
         symbols=tuple(symbol_text(cast("Record", record), manifest) for record in manifest["symbols"]),
         checks=tuple(check_text(record["message"]) for record in manifest["checks"]),

@@ -143,8 +143,11 @@ def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
 def rrelu(
     x: Tensor, noise: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
-    """In evaluation: with the mean of the slopes; in training mode it is left undecomposed."""
-    return NotImplemented if training else (leaky_relu(x, (lower + upper) / 2), noise)
+    """In evaluation: with the mean of the slopes; in training with one for each element, the noise."""
+    if not training:
+        return leaky_relu(x, (lower + upper) / 2), noise
+    slopes = torch.where(x > 0, 1.0, torch.rand_like(x) * (upper - lower) + lower).to(x.dtype)
+    return x * slopes, slopes
 
 
 def elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
@@ -212,9 +215,7 @@ def attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
     *, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """softmax(q kᵀ · scale + mask) v, with PyTorch's meaning of every argument; dropout (training mode) is left undecomposed."""
-    if dropout_p != 0.0:
-        return NotImplemented
+    """softmax(q kᵀ · scale + mask) v, with PyTorch's meaning of every argument."""
     if enable_gqa:
         key, value = repeated_heads(key, query.shape[-3]), repeated_heads(value, query.shape[-3])
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
@@ -224,9 +225,10 @@ def attention(
         columns = torch.arange(key.shape[-2], device=query.device)
         scores = torch.where(columns <= rows, scores, -math.inf)
     if attn_mask is None:
-        return torch.matmul(softmax(scores, -1, False), value)
-    scores = torch.where(attn_mask, scores, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
-    return torch.matmul(safe_softmax(scores, -1), value)
+        weights = softmax(scores, -1, False)
+    else:
+        weights = safe_softmax(torch.where(attn_mask, scores, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask, -1)
+    return torch.matmul(dropout(weights, dropout_p, True), value)
 
 
 def adaptive_average_pool_2d(x: Tensor, output_size: Sequence[int]) -> Tensor:
@@ -257,6 +259,65 @@ def trilinear(
     return (a * b * c).sum(list(dims), dtype=a.dtype)
 
 
+def native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+    """The elements that are kept, scaled, and which these are. That is drawn as bytes, which is what a backward pass keeps."""
+    if train is False or p == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    kept = aten.bernoulli.p(torch.empty_like(x, dtype=torch.bool), 1 - p)
+    return (wide(x) * kept * (1 / (1 - p) if p < 1 else 0.0)).to(x.dtype), kept
+
+
+def dropout(x: Tensor, p: float, train: bool) -> Tensor:
+    return aten.native_dropout(x, p, train)[0] if train and p != 0 else x
+
+
+def _noise(x: Tensor, p: float, per_feature: bool) -> Tensor:
+    """Which elements are kept, or whole features (the first two dims), as numbers of the type of `x`."""
+    shape = [*x.shape[:2], *[1] * (x.dim() - 2)] if per_feature else list(x.shape)
+    return (torch.rand(shape, dtype=torch.float32, device=x.device) < 1 - p).to(x.dtype)
+
+
+def feature_dropout(x: Tensor, p: float, train: bool) -> Tensor:
+    if not train or p == 0:
+        return x
+    return x * (_noise(x, p, True) * (1 / (1 - p) if p < 1 else 0.0))
+
+
+def _alpha_dropout(per_feature: bool) -> Decomposition:
+    """Keeps mean and variance of what SELU gives (G. Klambauer et al., "Self-Normalizing Neural Networks", 2017)."""
+
+    def decomposition(x: Tensor, p: float, train: bool) -> Tensor:
+        if not train or p == 0:
+            return x
+        if p == 1:
+            return x * 0
+        alpha = 1.7580993408473766
+        a = 1 / math.sqrt((alpha * alpha * p + 1) * (1 - p))
+        kept = _noise(x, p, per_feature)
+        return x * (kept * a) + ((kept - 1) * (alpha * a) + alpha * a * p)
+
+    return decomposition
+
+
+def multinomial(weights: Tensor, num_samples: int, replacement: bool = False, generator: None = None) -> Tensor:
+    """Indices drawn by weight: a place in the cumulative sums, or, without replacement, the first of exponential races."""
+    if generator is not None:
+        return NotImplemented
+    values = wide(weights)
+    if not replacement and num_samples != 1:
+        times = torch.empty_like(values).exponential_()
+        return torch.topk(values / times, num_samples).indices
+    ends = values.cumsum(-1)
+    places = torch.rand([*values.shape[:-1], num_samples], dtype=values.dtype, device=values.device) * ends[..., -1:]
+    index = (ends.unsqueeze(-2) <= places.unsqueeze(-1)).sum(-1)
+    return torch.minimum(index, torch.full_like(index, weights.shape[-1] - 1))
+
+
+def randperm(n: int, *, dtype: torch.dtype = torch.int64, layout: None = None, device: None = None, pin_memory: None = None) -> Tensor:
+    """The order of random keys, which are 63 bits long."""
+    return torch.argsort(torch.randint(0, (1 << 63) - 1, [n], dtype=torch.int64), stable=True).to(dtype)
+
+
 OURS: dict[torch._ops.OperatorBase, Decomposition] = {
     aten.native_layer_norm.default: native_layer_norm,
     aten.rms_norm.default: rms_norm,
@@ -279,6 +340,13 @@ OURS: dict[torch._ops.OperatorBase, Decomposition] = {
     aten._adaptive_avg_pool2d.default: adaptive_average_pool_2d,
     aten._trilinear.default: trilinear,
     aten.adaptive_max_pool2d.default: adaptive_max_pool_2d,
+    aten.native_dropout.default: native_dropout,
+    aten.dropout.default: dropout,
+    aten.feature_dropout.default: feature_dropout,
+    aten.alpha_dropout.default: _alpha_dropout(False),
+    aten.feature_alpha_dropout.default: _alpha_dropout(True),
+    aten.multinomial.default: multinomial,
+    aten.randperm.default: randperm,
 }
 
 
@@ -303,17 +371,23 @@ def export_table() -> dict[torch._ops.OperatorBase, Decomposition]:
     return {**table, **OURS}
 
 
-def training_table() -> dict[torch._ops.OperatorBase, Decomposition]:
+def training_table(eager_random: bool = False) -> dict[torch._ops.OperatorBase, Decomposition]:
     """The table for AOTAutograd, where composite ops are gone already.
 
-    Results have eager's strides. What draws random numbers stays whole: its decomposition would draw other ones than eager PyTorch.
+    Results have eager's strides. eager_random: what draws random numbers stays whole, so that PyTorch draws what it does in eager mode.
+    Otherwise that is lowered as it is, or by a decomposition of ours.
     """
     table = {**_pytorch_without_rules(), **core_aten_decompositions(), **OURS}
-    kept = {op: decomposition for op, decomposition in table.items() if op not in LIFTING and not _is_random(op)}
+    kept = {
+        op: decomposition
+        for op, decomposition in table.items()
+        if op not in LIFTING and (not is_random(op) or (op in OURS and not eager_random))
+    }
     return {op: keep_strides(op, each) if isinstance(op, torch._ops.OpOverload) else each for op, each in kept.items()}
 
 
-def _is_random(op: torch._ops.OperatorBase) -> bool:
+def is_random(op: object) -> bool:
+    """Whether it is an op of PyTorch that draws random numbers."""
     return isinstance(op, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
 
 

@@ -16,17 +16,19 @@ from typing import cast
 
 import sympy
 import torch
+from functorch.compile import default_partition
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._sympy.value_ranges import ValueRanges
+from torch.utils.checkpoint import CheckpointPolicy
 from torch_mlir import ir
 
 from disc.config import Options
 from disc.errors import DiscError, UnsupportedOp, UnsupportedOpError, warn
-from disc.frontend.decompositions import training_table
+from disc.frontend.decompositions import is_random, training_table
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.graph_parts import Executable, run_in_parts, untold_symbols
 from disc.frontend.imported import Imported, OutputSpec
@@ -95,8 +97,8 @@ def backend(
 ) -> Callable[..., object]:
     """`torch.compile(model, backend="disc", options={"threads": 2})`.
 
-    options: fields of `disc.Options` that make sense here (threads, dtype, cache), and strict (default False): raise what otherwise makes a
-    graph, or a part of it, run in PyTorch. mode: ignored, with a warning; there is one way to compile.
+    options: fields of `disc.Options` that make sense here (threads, dtype, cache, random), and strict (default False): raise what
+    otherwise makes a graph, or a part of it, run in PyTorch. mode: ignored, with a warning; there is one way to compile.
 
     Raises: DiscError for options that are not there.
     """
@@ -107,9 +109,11 @@ def backend(
     def compiler(graph: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
         return _boxed(graph, settings)
 
+    eager = settings.options.random == "eager"
     compile_with_autograd = aot_autograd(
-        fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler, decompositions=training_table()
-    )
+        fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler, decompositions=training_table(eager_random=eager),
+        partition_fn=_partition,
+    )  # fmt: skip
     try:
         # The fused attention kernels cannot be looked into; the composite one is matmuls and a softmax.
         with sdpa_kernel([SDPBackend.MATH]):
@@ -121,7 +125,16 @@ def backend(
         return module.forward
 
 
-OPTIONS = ("threads", "dtype", "cache")
+def _partition(joint: fx.GraphModule, inputs: Sequence[object], **options: object) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """The forward and the backward graph. What was drawn is kept for the backward pass: checkpointing would draw anew."""
+    for node in joint.graph.nodes:
+        if node.op == "call_function" and is_random(node.target):
+            for kept in (node, *(user for user in node.users if user.target is operator.getitem)):
+                kept.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    return default_partition(joint, inputs, **options)  # pyright: ignore[reportArgumentType]
+
+
+OPTIONS = ("threads", "dtype", "cache", "random")
 
 
 def _settings(given: Mapping[str, object]) -> Settings:
@@ -150,7 +163,7 @@ def compile_graph(module: fx.GraphModule, settings: Settings) -> Executable:
     """The graph as one compiled module, or as compiled parts around the ops that only PyTorch can run."""
     try:
         warn_of_assertions(module.graph)
-        whole = _lowered_or_refused(module)
+        whole = _lowered_or_refused(module, settings)
     except Exception as error:
         _failed(error, settings, module.graph)
         return _eager(module)
@@ -236,7 +249,15 @@ def _lowered(cut: _Cut) -> _Lowered:
     return _Lowered(cut, lower_graph(cut.source(), _context()) if cut.outputs else None)
 
 
-def _lowered_or_refused(module: fx.GraphModule) -> _Lowered | dict[fx.Node, UnsupportedOp]:
+def _drawn_by_pytorch(graph: fx.Graph, settings: Settings) -> dict[fx.Node, UnsupportedOp]:
+    """What `Options(random="eager")` leaves to PyTorch."""
+    if settings.options.random != "eager":
+        return {}
+    drawn = [node for node in graph.nodes if node.op == "call_function" and is_random(node.target)]
+    return {node: UnsupportedOp(str(node.target), 'drawn by PyTorch, as random="eager" asks for', line_text(node)) for node in drawn}
+
+
+def _lowered_or_refused(module: fx.GraphModule, settings: Settings) -> _Lowered | dict[fx.Node, UnsupportedOp]:
     """The graph lowered, or the nodes of `module` that cannot be; `module` stays as it is.
 
     Raises: UnsupportedOpError, CompilerBug.
@@ -252,7 +273,8 @@ def _lowered_or_refused(module: fx.GraphModule) -> _Lowered | dict[fx.Node, Unsu
         if not cut.outputs:
             return _Lowered(cut, None)
         source = cut.source()
-    lowered = lower_or_refuse(source, _context(), untold_symbols(graph) | scattered)
+    known = untold_symbols(graph) | scattered | _drawn_by_pytorch(graph, settings)
+    lowered = lower_or_refuse(source, _context(), known)
     if isinstance(lowered, LoweredGraph):
         assert cut is not None
         return _Lowered(cut, lowered)
@@ -299,13 +321,22 @@ def _native_compiler(imported: Imported, options: Options) -> Executable:
     _statistics.cached += executable.stats()["compiles"] == 0
     executable.like = torch.empty(0)  # a graph of sizes alone takes no tensor
     single = imported.outputs.is_single()
+    state = executable.manifest.get("state")
+    seeded = state is not None and state["seeded"]
 
     def run(inputs: list[object]) -> Sequence[object]:
         # Parameters come as they are; a tensor that requires gradients cannot be exported.
-        results = executable(*(x.detach() if isinstance(x, torch.Tensor) else x for x in inputs))
+        given = (x.detach() if isinstance(x, torch.Tensor) else x for x in inputs)
+        results = executable(*given, seed=_drawn_seed()) if seeded else executable(*given)
         return [results] if single else cast("Sequence[object]", results)
 
     return run
+
+
+def _drawn_seed() -> int:
+    """A seed from PyTorch's generator, which goes on by one number per call: `torch.manual_seed` repeats what follows it."""
+    limits = torch.iinfo(torch.int64)
+    return int(torch.randint(limits.min, limits.max, (), dtype=torch.int64))
 
 
 def graph_source(module: fx.GraphModule, outputs: Sequence[fx.Node]) -> GraphSource:

@@ -43,11 +43,6 @@ from disc.frontend.symbolic_forms import SymbolicForms
 from disc.frontend.symbols import shape_environment, to_size
 
 aten = torch.ops.aten
-IN_TRAINING = "the model is in training mode: call model.eval() (random numbers and statistics of a batch are not compiled)"
-
-
-def _drops(arguments: Mapping[str, object]) -> bool:
-    return arguments["train"] is True and arguments["p"] != 0
 
 
 def _updates_statistics(arguments: Mapping[str, object]) -> bool:
@@ -56,8 +51,8 @@ def _updates_statistics(arguments: Mapping[str, object]) -> bool:
 
 # Op → whether a call of it is one in training mode, by its arguments.
 TRAINING: dict[object, Callable[[Mapping[str, object]], bool]] = {
-    aten.dropout.default: _drops, aten.feature_dropout.default: _drops, aten.alpha_dropout.default: _drops,
-    aten.feature_alpha_dropout.default: _drops, aten.native_dropout.default: _drops,
+    **dict.fromkeys((aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default, aten.feature_alpha_dropout.default,
+                     aten.native_dropout.default), lambda arguments: arguments["train"] is True and arguments["p"] != 0),
     aten.rrelu.default: lambda arguments: arguments["training"] is True,
     aten.batch_norm.default: _updates_statistics, aten.instance_norm.default: _updates_statistics,
 }  # fmt: skip
@@ -81,7 +76,7 @@ def import_exported(program: ExportedProgram, context: ir.Context) -> Imported:
 
 def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
     load_frontend_dialects(context)
-    _refuse_training(program)
+    _warn_of_training(program)
     stored, recorded = stored_guards(program), program.graph_module.meta.get(RECORDED)
     warn_of_assertions(program.graph)
     stored += size_checks(program.graph_module, arguments_by_name)
@@ -96,7 +91,7 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
                 fixed.append(FixedArgument(spec.arg.name, len(leaves) - 1, spec.arg.value))
             elif node is not None:
                 inputs.append(GraphInput(node, spec.arg.name))
-        elif node is not None and spec.target is not None:
+        elif node is not None and spec.target is not None and spec.kind != InputKind.CUSTOM_OBJ:  # who takes such an object is refused
             weights[node] = (spec.target, _stored_tensor(program, spec.target))
     weights |= decomposed.constants
     outputs, decisions = _outputs(program, decomposed), lambda: [*decisions_of(program, recorded), *stored]
@@ -156,16 +151,17 @@ def _refuse_mutation(program: ExportedProgram) -> None:
         raise UnsupportedOpError(ops)
 
 
-def _refuse_training(program: ExportedProgram) -> None:
-    """Raises: UnsupportedOpError naming each op that does in training what it does not in evaluation."""
-    ops: list[UnsupportedOp] = []
+def _warn_of_training(program: ExportedProgram) -> None:
+    """Names each op that does in training what it does not in evaluation: it is compiled, but who deploys a model rarely wants it."""
+    found: list[str] = []
     for module in (each for each in program.graph_module.modules() if isinstance(each, fx.GraphModule)):
         for node in module.graph.nodes:
             trains = TRAINING.get(node.target)
             if trains is not None and trains(arguments_by_name(node)):
-                ops.append(UnsupportedOp(str(node.target), IN_TRAINING, line_text(node)))
-    if ops:
-        raise UnsupportedOpError(ops)
+                found.append(f"{node.target} at {line_text(node)}")
+    if found:
+        places = "\n  ".join(found)
+        warn(f"the model is in training mode and is compiled so; for inference, call model.eval() first:\n  {places}")
 
 
 def _refuse_complex(program: ExportedProgram) -> None:

@@ -15,6 +15,7 @@ from typing import cast
 import sympy
 import torch
 from torch import fx
+from torch.export.graph_signature import CustomObjArgument
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.value_ranges import ValueRanges
 from torch_mlir import ir
@@ -29,6 +30,7 @@ from disc.frontend.imported import Constant
 from disc.frontend.locations import line_text, location
 from disc.frontend.op_builder import MLIR_TYPES, NO_RULE, OpBuilder, RuleError, Tensor, check_kind, element_type, is_static, tensor_type
 from disc.frontend.rules import OVERRIDES, data_sizes
+from disc.frontend.rules.random import RANDOM
 from disc.frontend.symbol_names import explained, symbol_places
 from disc.frontend.symbols import (
     IndexArithmetic,
@@ -45,6 +47,7 @@ from disc.frontend.symbols import (
 )
 from disc.frontend.torch_mlir import Kind, Lowerings
 from disc.frontend.torch_mlir_calls import Plan, emit, plan
+from disc.ir.state import STATE, State
 from disc.ir.weights import STORAGE, Weight, WeightTable
 
 aten = torch.ops.aten
@@ -53,6 +56,8 @@ aten = torch.ops.aten
 DROPPED = ("aten._assert_tensor_metadata", "aten._assert_async", "aten._assert_scalar", "aten.sym_constrain_range",
            "aten._functional_assert_async", "aten._make_dep_token")  # fmt: skip
 ASSERTS = ("aten._assert_async", "aten._functional_assert_async")  # dropped too, with a warning
+
+SEED = "seed"  # the name of the argument that no user gives as one
 
 
 @dataclass(frozen=True)
@@ -187,6 +192,8 @@ class _Lowering:
         # StableHLO clamps an index that is out of range; PyTorch raises, and so must the compiled model.
         self.module.operation.attributes["disc.checked_indices"] = ir.UnitAttr.get(self.module.context)
         self.module.operation.attributes["disc.result_names"] = ir.ArrayAttr.get([ir.StringAttr.get(name) for name in names])
+        if emitter.seed is not None:
+            self.module.operation.attributes[STATE] = State(seeded=True).attribute()
         return LoweredGraph(self.module, self.weights, tuple(names), constants)
 
     # --- the function and its sizes -----------------------------------------------------------------------------------------
@@ -204,6 +211,10 @@ class _Lowering:
             taken.append(argument)
             types.append(kind)
             attributes.append(ir.DictAttr.get(described))
+        seeded = any(node.target in RANDOM and node not in self.refused for node in self.source.graph.nodes)
+        if seeded:
+            types.append(tensor_type((), torch.int64))
+            attributes.append(ir.DictAttr.get({"disc.name": ir.StringAttr.get(SEED)}))
         function_type = ir.TypeAttr.get(ir.FunctionType.get(types, []))
         described = {"sym_name": ir.StringAttr.get("main"), "function_type": function_type, "arg_attrs": ir.ArrayAttr.get(attributes)}
         with ir.InsertionPoint(self.module.body):
@@ -217,11 +228,14 @@ class _Lowering:
         self._add_bases(arithmetic, taken, block)
         with ir.InsertionPoint(block):
             self.values |= {node: self._stand_ins(node.meta["val"]) for node in self.refused if isinstance(node.meta["val"], torch.Tensor)}
-        for argument, value in zip(taken, block.arguments, strict=True):
+        for argument, value in zip(taken, block.arguments, strict=False):
             meta = argument.node.meta["val"]
             if isinstance(meta, torch.Tensor):
                 self.values[argument.node] = Tensor(value, to_shape(meta.shape), meta.dtype)
-        return function, block, OpBuilder(arithmetic, self.weights, self.ranges)
+        emitter = OpBuilder(arithmetic, self.weights, self.ranges)
+        if seeded:
+            emitter.seed = Tensor(block.arguments[len(taken)], (), torch.int64)
+        return function, block, emitter
 
     def _argument(self, argument: GraphInput) -> tuple[ir.Type, dict[str, ir.Attribute]]:
         value = argument.node.meta["val"]
@@ -242,10 +256,10 @@ class _Lowering:
     def _add_bases(self, arithmetic: IndexArithmetic, inputs: Sequence[GraphInput], block: ir.Block) -> None:
         """Where each symbol can be read: a dim that is the symbol itself before a scalar argument, a linear dim last.
 
-        inputs: whose values are the arguments of `block`.
+        inputs: whose values are the first arguments of `block`.
         """
         found: list[tuple[int, str, Callable[[], ir.Value]]] = []
-        for argument, value in zip(inputs, block.arguments, strict=True):
+        for argument, value in zip(inputs, block.arguments, strict=False):
             meta = argument.node.meta["val"]
             if isinstance(meta, torch.Tensor):
                 readers = [(size, 0, _dim_reader(arithmetic, value, i)) for i, size in enumerate(to_shape(meta.shape))]
@@ -346,6 +360,9 @@ class _Lowering:
             self._emit_getitem(node)
             return
         if meta is None and not node.users:
+            return
+        if node in self.refused:
+            self.values[node] = self._stand_ins(meta)
             return
         with location(node):
             try:
@@ -526,6 +543,8 @@ def _constant_or_size(value: object, node: fx.Node) -> object:
         return float(expression) if expression.is_number else expression
     if isinstance(value, int | float | bool | None):
         return value
+    if isinstance(value, CustomObjArgument):
+        raise RuleError(f"its argument of type {value.class_fqn.rpartition('.')[2]} is not supported")
     raise RuleError(f"argument {node.name} of type {type(value).__name__} is not supported")
 
 

@@ -127,6 +127,8 @@ class OpBuilder:
         self.weights = weights
         self.ranges = ranges
         self.decisions: list[Found] = []
+        self.seed: Tensor | None = None  # of the call's random numbers: i64
+        self._streams = 0
         self.reals: dict[sympy.Symbol, Tensor] = {}  # symbols of floats that the program reads out of tensors: f64, without dims
         self.least: dict[str, int] = {}  # of symbols that the program binds, where there is a least value
 
@@ -162,6 +164,17 @@ class OpBuilder:
             return symbol
         self.require("==", symbol, size, what)
         return size
+
+    def seed_of_call(self) -> Tensor:
+        """Raises: RuleError where random numbers cannot be drawn."""
+        if self.seed is None:
+            raise RuleError("random numbers are not drawn here")
+        return self.seed
+
+    def next_stream(self) -> int:
+        """A number for each draw of the program."""
+        self._streams += 1
+        return self._streams - 1
 
     def require(self, sign: str, left: Size, right: Size, why: str) -> None:
         """The rule holds only where `left sign right`, a comparison of `disc.shapes`: it is proved, or checked in every call."""

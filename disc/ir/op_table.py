@@ -234,7 +234,10 @@ _ELEMENTWISE = (
     *(_elementwise(f"chlo.{name}", cost) for name, cost in _CHLO.items()),
     *(_elementwise(f"stablehlo.{name}", cost, f"chlo.broadcast_{name}") for name, cost in _BROADCASTING.items()),
     _elementwise("stablehlo.clamp", 1),
-)
+    # A random word of each position: ten rounds of two wide products.
+    Op("disc.philox", Kind.ELEMENTWISE, 150, needs=("stream", "word"), operands=("position", "seed"), imported=("disc.philox",),
+       sizes=Sizes.FIRST, reads=_reads_elementwise),
+)  # fmt: skip
 
 # --- the others -------------------------------------------------------------------------------------------------------
 

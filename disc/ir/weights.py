@@ -8,12 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-# MLIR element type → the NumPy dtype that stores it. bf16 has no NumPy dtype and is stored as its 16 bits.
-STORAGE: dict[str, npt.DTypeLike] = {
-    "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uint16,
-    "i1": np.bool_, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64,
-    "ui8": np.uint8, "ui16": np.uint16, "ui32": np.uint32, "ui64": np.uint64,
-}  # fmt: skip
+from disc.artifact.manifest import STORAGE
 
 # MLIR element type → bytes of one element in memory.
 ELEMENT_BYTES: dict[str, int] = {element: np.dtype(dtype).itemsize for element, dtype in STORAGE.items()}

@@ -1,6 +1,8 @@
 # The extension module built from src/bind.cc.
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
+
+import numpy.typing as npt
 
 ABI_VERSION: int
 
@@ -13,7 +15,10 @@ class Cores(TypedDict):
 class Context:
     single: bool
     like: object
+    kept: int
+    written: Sequence[int]
     threads: int
+    def call_keeping(self, inputs: tuple[object, ...]) -> tuple[object, tuple[npt.NDArray[Any], ...]]: ...
     def call(self, inputs: tuple[object, ...], out: object) -> object: ...
     def verify(self) -> None: ...
     def remap(self, descriptor: int) -> None: ...

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 import numpy as np
 
 from disc.artifact import file as artifact
-from disc.artifact.manifest import FixedRecord, Manifest, NamedWeight, TargetRecord
+from disc.artifact.manifest import FixedRecord, Manifest, NamedWeight, TargetRecord, arguments_of, results_of
 from disc.config import check_threads, read_environment
 from disc.errors import ArtifactError, DiscError, InputRankError, InputTypeError
 from disc.ral import _ral
+from disc.ral.state import Array, HiddenValues, Seed, State
 
 if TYPE_CHECKING:
     from disc.explain.report import Explanation
@@ -74,17 +75,25 @@ class Executable:
     fresh tensors, never views of inputs, and carry no gradients, whether or not inputs require them. bf16 of NumPy arrays is given as its
     bits in uint16, or with the dtype of ml_dtypes, and returned as its bits.
 
-    Several threads may call one executable at once; the GIL is released in the meantime.
+    Several threads may call one executable at once; the GIL is released in the meantime. Where a program keeps tensors from call to call
+    (`state`), or writes inputs, such calls take turns.
     """
 
-    def __init__(self, context: _ral.Context, manifest: Manifest, parts: _Parts | None, compiles: int) -> None:
-        """Used by `from_parts` and `load`."""
+    def __init__(
+        self, context: _ral.Context, manifest: Manifest, parts: _Parts | None, compiles: int, first: Mapping[str, Array] | None = None
+    ) -> None:
+        """Used by `from_parts` and `load`. first: the first values of the state, by name."""
         self._context = context
         self._manifest = manifest
         self._parts = parts
         self._compiles = compiles
-        self._names = [record["name"] for record in manifest["inputs"]]
+        self._names = [record["name"] for record in arguments_of(manifest)]
+        self._hidden: HiddenValues | None = None
+        self._call: Callable[[tuple[object, ...], object], object] = context.call
         context.single = manifest["single"]
+        if "state" in manifest:
+            self._hidden = HiddenValues(context, manifest["state"], first or {})
+            self._call = self._hidden.call
 
     @classmethod
     def from_parts(
@@ -119,7 +128,8 @@ class Executable:
             _threads(threads),
             chosen,
         )
-        return cls(context, described, parts, compiles)
+        values = {name: array for name, _, array in contiguous}
+        return cls(context, described, parts, compiles, artifact.first_values(stored, lambda record: values[record["name"]]))
 
     def __repr__(self) -> str:
         """What it takes and gives, for which CPU, and with how many threads."""
@@ -129,6 +139,9 @@ class Executable:
     def __call__(self, *inputs: object, out: object = None, **named: object) -> object:
         """Runs the model. `named`: inputs by name. `out`: a tensor or a tuple of tensors to write results to; returned as it is.
 
+        `seed=` (an int), where the model draws random numbers and has no input of that name: the same seed and inputs give the same
+        results, on any machine with any number of threads. Without it, each call draws other numbers.
+
         Arguments that were fixed at compile time, since they are no tensors, may be left out; another value is an InputTypeError.
 
         Raises InputRankError, InputTypeError, DeviceError, ShapeConstraintError, AliasError, OutOfMemoryError, and ArtifactError when the
@@ -137,12 +150,12 @@ class Executable:
         if named:
             inputs = self._arrange(inputs, named)
         try:
-            return self._context.call(inputs, out)
+            return self._call(inputs, out)
         except (InputRankError, InputTypeError):
             tensors = self._without_fixed(inputs)
             if tensors is None:
                 raise
-        return self._context.call(tensors, out)
+        return self._call(tensors, out)
 
     def _without_fixed(self, inputs: tuple[object, ...]) -> tuple[object, ...] | None:
         """The inputs of a call that gives what was fixed at compile time too; None where this is no such call."""
@@ -155,7 +168,10 @@ class Executable:
         return tuple(value for place, value in enumerate(inputs) if place not in places)
 
     def _arrange(self, inputs: tuple[object, ...], named: dict[str, object]) -> tuple[object, ...]:
-        """All inputs by position."""
+        """All inputs by position, and behind them the seed where one is given."""
+        if self._hidden is not None and "seed" in named and "seed" not in self._names:
+            seed = Seed(named["seed"])
+            return (*self._arrange(inputs, {name: value for name, value in named.items() if name != "seed"}), seed)
         for record in self._manifest.get("fixed", []):
             if record["name"] in named:
                 _check_fixed(record, named[record["name"]])
@@ -196,13 +212,18 @@ class Executable:
     @property
     def inputs(self) -> tuple[Value, ...]:
         """Name, dtype and dims of each input, in the order of a call."""
-        return tuple(Value(record["name"], record["dtype"], tuple(record["dims"])) for record in self._manifest["inputs"])
+        return tuple(Value(record["name"], record["dtype"], tuple(record["dims"])) for record in arguments_of(self._manifest))
 
     @property
     def outputs(self) -> tuple[Value, ...]:
         """Name, dtype and dims of each result."""
-        records = self._manifest["outputs"]
+        records = results_of(self._manifest)
         return tuple(Value(record["name"], record["dtype"], tuple(record.get("dims", "?" * record["rank"]))) for record in records)
+
+    @property
+    def state(self) -> State:
+        """The tensors that the model keeps from call to call, by name; most models have none. `state.reset()` brings back the first."""
+        return self._hidden.state if self._hidden is not None else State([], [])
 
     def __reduce__(self) -> NoReturn:
         """Raises DiscError: it is neither pickled nor copied."""
@@ -303,7 +324,7 @@ def load(
         manifest = artifact.parse_manifest(artifact.text_sections(context.file_view()), context.isa())
     except ArtifactError as error:
         raise ArtifactError(f"'{artifact.shown_path(path)}': {error}") from None
-    return Executable(context, manifest, None, 0)
+    return Executable(context, manifest, None, 0, artifact.stored_first_values(context.file_view()) if "state" in manifest else None)
 
 
 def _check_fixed(record: FixedRecord, value: object) -> None:

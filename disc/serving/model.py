@@ -53,6 +53,9 @@ class LoadedModel:
         self.version = version
         self.executable = executable
         self.settings = settings
+        state = executable.manifest.get("state")
+        if state is not None and (state["buffers"] or state["written"]):
+            raise ConfigurationError("the model keeps tensors from call to call, or writes its inputs: a server answers each request alone")
         self.signature = Signature(executable.manifest)
         self.statistics = Statistics()
         self.source = source

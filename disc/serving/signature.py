@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from disc.artifact.manifest import Manifest
+from disc.artifact.manifest import Manifest, arguments_of, results_of
 from disc.errors import ArtifactError, RequestError
 from disc.serving.datatypes import OF_DTYPE, Datatype
 from disc.serving.packing import layout_of
@@ -59,9 +59,9 @@ class Signature:
             raise ArtifactError(f"the manifest contradicts itself: {type(error).__name__}: {error}") from error
 
     def _read(self, manifest: Manifest) -> None:
-        self.inputs = tuple(_spec(record["name"], record["dtype"], record["dims"]) for record in manifest["inputs"])
+        self.inputs = tuple(_spec(record["name"], record["dtype"], record["dims"]) for record in arguments_of(manifest))
         self.outputs = tuple(
-            _spec(record["name"], record["dtype"], record.get("dims", ["?"] * record["rank"])) for record in manifest["outputs"]
+            _spec(record["name"], record["dtype"], record.get("dims", ["?"] * record["rank"])) for record in results_of(manifest)
         )
         self.positions = {spec.name: position for position, spec in enumerate(self.inputs)}
         self.output_positions = {spec.name: position for position, spec in enumerate(self.outputs)}

@@ -108,6 +108,13 @@ WITNESSES: tuple[SingleCall, ...] = (
     call(aten.index_add.default, In("a 5"), 1, INDEX, In("a 3")), call(aten.index_copy.default, In("a 5"), 1, In("1", torch.int64, places), In("a 1")),
     call(aten.scatter_reduce.two, In("a 5"), 1, In("a 1", torch.int64, places), In("a 1"), "amax"),
     call(aten.max_pool2d_with_indices.default, In("a 2 9 9"), [3, 3]), call(aten.max_pool3d_with_indices.default, In("a 2 9 9 9"), [3, 3, 3]),
+    call(aten.rand.default, [A, 4]), call(aten.randn.default, [A, 4]), call(aten.randint.default, 9, [A, 4]), call(aten.randint.low, 3, 9, [A, 4]),
+    *(call(packet.default, X) for packet in (aten.rand_like, aten.randn_like, aten.uniform, aten.normal_functional, aten.bernoulli,
+                                             aten.exponential, aten.cauchy, aten.log_normal, aten.random)),
+    call(aten.normal.Tensor_float, X, 2.0), call(aten.normal.float_Tensor, 1.0, X), call(aten.normal.Tensor_Tensor, X, X),
+    call(aten.normal.float_float, 1.0, 2.0, [A, 4]), call(aten.bernoulli.p, X, 0.5), call(aten.bernoulli.Tensor, X, X),
+    call(aten.geometric.default, X, 0.5), call(aten.randint_like.default, X, 9), call(aten.randint_like.low_dtype, X, 3, 9),
+    call(aten.random.to, X, 9), call(getattr(aten.random, "from"), X, 3, 9),
     call(aten.avg_pool1d.default, *pool(1)), call(aten.avg_pool2d.default, *pool(2)), call(aten.avg_pool3d.default, *pool(3)),
 )  # fmt: skip
 

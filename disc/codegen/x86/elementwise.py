@@ -8,6 +8,7 @@ import numpy as np
 
 from disc.codegen.mlir.builder import Builder, register_element
 from disc.codegen.x86.math import functions as math
+from disc.codegen.x86.math.philox import emit_philox
 from disc.ir.graph import Node
 from disc.ir.op_table import rules_by_op
 
@@ -433,6 +434,7 @@ RULES: dict[str, Rule] = rules_by_op(
         "stablehlo.convert": _convert,
         "stablehlo.bitcast_convert": _bitcast,
         "chlo.square": _square,
+        "disc.philox": emit_philox,
         "chlo.is_inf": _is_infinite,
         "chlo.is_pos_inf": _is_signed_infinite(1.0),
         "chlo.is_neg_inf": _is_signed_infinite(-1.0),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from disc.frontend.rules import contractions, elementwise, indexing, pooling, reductions, signs, sorting, views
+from disc.frontend.rules import contractions, elementwise, indexing, pooling, random, reductions, signs, sorting, views
 from disc.frontend.rules.overrides import Override
 
 
 def _merged() -> dict[object, Override]:
     table: dict[object, Override] = {}
-    for module in (elementwise, signs, views, reductions, contractions, indexing, pooling, sorting):
+    for module in (elementwise, signs, views, reductions, contractions, indexing, pooling, random, sorting):
         for op, override in module.OVERRIDES.items():
             if op in table:
                 raise ValueError(f"two rules for {op}")

@@ -14,6 +14,8 @@ from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
 from disc.ir.interp.values import Array, Rule, Scope, bf16_bits, bf16_values, element_name, held_dtype, round_to_bf16
+from disc.ir.ops import int_attr
+from disc.ir.philox import words_at
 
 Function = Callable[..., Array]
 
@@ -182,6 +184,11 @@ def _bitcast(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Arra
     return [bf16_values(viewed) if target == "bf16" else viewed]
 
 
+def _philox(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    position, seed = operands
+    return [words_at(position, seed, int_attr(op, "stream"), int_attr(op, "word"))]
+
+
 def _lgamma(x: float) -> float:
     if math.isinf(x) or (x <= 0 and x == math.floor(x)):
         return math.inf
@@ -257,4 +264,5 @@ RULES: dict[str, Rule] = {
     "stablehlo.compare": _compare,
     "stablehlo.convert": _convert,
     "stablehlo.bitcast_convert": _bitcast,
+    "disc.philox": _philox,
 }

@@ -16,6 +16,7 @@ from disc.frontend import decompose as decompose_module
 from disc.frontend.decompose import decompose
 from disc.frontend.exported import export_module, import_exported
 from disc.frontend.in_place import RetraceError
+from disc.frontend.rules import OVERRIDES
 from disc.ir.dialect import make_context
 from disc.ir.interp.oracle import interpret
 from disc.ir.passes import CompileState, run_passes
@@ -147,7 +148,9 @@ def test_other_writes_go_through_pytorch(function: Function) -> None:
     assert_agrees(program, function)
 
 
-def test_refusal_inside_a_decomposition_names_the_users_line() -> None:
+def test_refusal_inside_a_decomposition_names_the_users_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(OVERRIDES, torch.ops.aten.bernoulli.p)
+
     class Dropping(nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return F.scaled_dot_product_attention(x, y, y, dropout_p=0.5)

@@ -56,6 +56,8 @@ struct Context {
   WeightBuffers weights;
   std::unique_ptr<ral_context, Unload> handle;
   bool single = false;           // a call gives its one output, not a tuple
+  size_t kept = 0;               // outputs of `call_keeping` that the caller keeps as NumPy arrays, behind the results
+  std::vector<int32_t> written;  // inputs that it writes: the last outputs are their new values
   nb::object like = nb::none();  // a call without tensors gives results of the kind of this one; None = NumPy
 
   ral_context* get() const { return handle.get(); }
@@ -130,6 +132,52 @@ nb::object call(const Context& context, const nb::tuple& arguments, const nb::ob
   return out.is_none() ? ral::python::results(inputs.kind(context.like), outputs, context.single) : out;
 }
 
+// The outputs of a call in groups, each handed to Python or released once.
+class Outputs {
+ public:
+  explicit Outputs(size_t count) : tensors_(count) {}
+  Outputs(const Outputs&) = delete;
+  Outputs& operator=(const Outputs&) = delete;
+  ~Outputs() {
+    if (made_)
+      for (size_t i = taken_; i < tensors_.size(); ++i) ral_release(&tensors_[i]);
+  }
+  ral_tensor* data() { return tensors_.data(); }
+  int32_t count() const { return static_cast<int32_t>(tensors_.size()); }
+  void made() { made_ = true; }
+  const ral_tensor& back(size_t from_end) const { return tensors_[tensors_.size() - from_end]; }
+  std::vector<ral_tensor> take(size_t count) {
+    const auto begin = tensors_.begin() + static_cast<std::ptrdiff_t>(taken_);
+    taken_ += count;
+    return {begin, begin + static_cast<std::ptrdiff_t>(count)};
+  }
+
+ private:
+  std::vector<ral_tensor> tensors_;
+  size_t taken_ = 0;
+  bool made_ = false;
+};
+
+// A call of a program that writes: (results, the kept outputs as a tuple of NumPy arrays). Inputs are written once nothing can fail.
+nb::tuple call_keeping(const Context& context, const nb::tuple& arguments) {
+  ral_context* handle = context.get();
+  Borrowed inputs;
+  inputs.add_all(arguments, [&](int32_t index) { return ral_input_info(handle, index); }, "argument", false);
+  Outputs outputs(static_cast<size_t>(ral_output_count(handle)));
+  check(without_gil([&] { return ral_call(handle, inputs.tensors(), inputs.count(), nullptr, outputs.data(), outputs.count()); }));
+  outputs.made();
+  const size_t results = static_cast<size_t>(outputs.count()) - context.kept - context.written.size();
+  std::vector<ral_tensor> first = outputs.take(results), kept = outputs.take(context.kept);
+  nb::object result = ral::python::results(inputs.kind(context.like), first, context.single);
+  nb::object held = ral::python::results({}, kept, false);
+  for (size_t i = 0; i < context.written.size(); ++i) {
+    const ral_tensor& input = inputs.tensors()[context.written[i]];
+    if (ral::python::copy_elements(outputs.back(context.written.size() - i), input) == RAL_OK) continue;
+    ral::python::raise(RAL_ERROR_SHAPE, "the model changes the size of the input that it writes");
+  }
+  return nb::make_tuple(result, held);
+}
+
 std::vector<int64_t> counters(const Context& context) {
   std::vector<int64_t> values(static_cast<size_t>(ral_counter_count(context.get())));
   ral_get_counters(context.get(), values.data());
@@ -200,6 +248,7 @@ NB_MODULE(_ral, module) {
   module.def("find_cores", &find_cores, nb::arg("root"));
   nb::class_<Context>(module, "Context")
       .def("call", &call, nb::arg("inputs"), nb::arg("out").none())
+      .def("call_keeping", &call_keeping, nb::arg("inputs"))
       .def("verify", &verify)
       .def("remap", &remap, nb::arg("descriptor"))
       .def("stats", &stats)
@@ -210,6 +259,8 @@ NB_MODULE(_ral, module) {
       .def("file_view", &file_view)
       .def("isa", [](const Context& context) { return ral_isa(context.get()); })
       .def_rw("single", &Context::single)
+      .def_rw("kept", &Context::kept)
+      .def_rw("written", &Context::written)
       .def_rw("like", &Context::like, nb::for_setter(nb::arg().none()))
       .def_prop_rw(
           "threads", [](const Context& context) { return ral_threads(context.get()); },

@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <cstring>
 #include <array>
 #include <deque>
 #include <string_view>
@@ -392,6 +393,16 @@ nb::object results(const Kind& kind, std::vector<ral_tensor>& outputs, bool sing
     throw;
   }
   return nb::tuple(list);
+}
+
+ral_status copy_elements(const ral_tensor& from, const ral_tensor& to) {
+  size_t bytes = dl_type(from.dtype).bits / 8;
+  for (int32_t i = 0; i < from.rank; ++i) {
+    if (from.dims[i] != to.dims[i]) return RAL_ERROR_SHAPE;
+    bytes *= static_cast<size_t>(from.dims[i]);
+  }
+  if (bytes > 0) std::memcpy(to.data, from.data, bytes);
+  return RAL_OK;
 }
 
 }  // namespace ral::python

@@ -106,4 +106,7 @@ class Borrowed {
 // Hands the outputs of ral_call to Python without a copy: a tuple, or the one output when `single`. Takes ownership of all of them.
 nb::object results(const Kind& kind, std::vector<ral_tensor>& outputs, bool single);
 
+// Writes the elements of an output to a row-major tensor. RAL_ERROR_SHAPE: it has other sizes.
+ral_status copy_elements(const ral_tensor& from, const ral_tensor& to);
+
 }  // namespace ral::python

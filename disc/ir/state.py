@@ -1,0 +1,47 @@
+"""The module attribute `disc.state`: what @main takes and gives besides the user's arguments and results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch_mlir import ir
+
+from disc.ir.graph import parse_attributes
+
+STATE = "disc.state"
+
+
+@dataclass(frozen=True)
+class State:
+    """The last arguments are the buffers and, where `seeded`, the seed of the random numbers, tensor<i64>. The last results are the next
+    values of the buffers and of the written arguments.
+
+    buffers: names in the weight table, which has their first values; written: numbers of arguments.
+    """
+
+    buffers: tuple[str, ...] = ()
+    written: tuple[int, ...] = ()
+    seeded: bool = False
+
+    def attribute(self) -> ir.Attribute:
+        """For the current context."""
+        names = ir.ArrayAttr.get([ir.StringAttr.get(name) for name in self.buffers])
+        written = ir.DenseI64ArrayAttr.get(list(self.written))
+        return ir.DictAttr.get({"buffers": names, "written": written, "seeded": ir.BoolAttr.get(self.seeded)})
+
+
+def read_state(module: ir.Module) -> State | None:
+    """None: the program is a function of its arguments."""
+    found = parse_attributes(module.operation).get(STATE)
+    if not isinstance(found, dict):
+        return None
+    return State(_texts(found["buffers"]), _numbers(found["written"]), bool(found["seeded"]))
+
+
+def _texts(values: object) -> tuple[str, ...]:
+    return tuple(str(value) for value in values) if isinstance(values, tuple) else ()
+
+
+def _numbers(values: object) -> tuple[int, ...]:
+    return tuple(int(value) for value in values if isinstance(value, int)) if isinstance(values, Sequence) else ()

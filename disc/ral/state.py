@@ -1,0 +1,126 @@
+"""What a call takes and gives besides its arguments and results: tensors that stay from call to call, and the seed of random numbers."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from disc.artifact.manifest import BufferRecord, StateRecord
+from disc.errors import DiscError, InputTypeError
+from disc.ral import _ral
+
+_WORD = 1 << 64
+
+Array = npt.NDArray[Any]
+
+
+class _Seeds:
+    """A seed of its own for each call of this process that is given none."""
+
+    def __init__(self) -> None:
+        self.renew()
+        os.register_at_fork(after_in_child=self.renew)  # or children would draw what their parent draws
+
+    def renew(self) -> None:
+        self._numbers = itertools.count(int.from_bytes(os.urandom(8)))
+
+    def __call__(self) -> int:
+        return next(self._numbers)  # one step of the interpreter: no two threads get the same
+
+
+_seeds = _Seeds()
+
+
+class Seed:
+    """A seed that a call was given: any int; its lowest 64 bits count. Raises InputTypeError for what is no int."""
+
+    def __init__(self, value: object) -> None:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise InputTypeError(f"seed={value!r}: give an int")
+        self.value = int(value)
+
+
+class State(MutableMapping[str, Array]):
+    """The tensors that an executable keeps from call to call, by name. Reading gives a copy, as a NumPy array (bf16 as its bits in
+    uint16); setting one takes an array of the same dtype and sizes. `numpy.savez(file, **executable.state)` saves all of them, and
+    `executable.state.update(numpy.load(file))` brings them back.
+
+    A call that fails leaves all of them as they were. Calls of several threads take turns.
+    """
+
+    def __init__(self, records: list[BufferRecord], first: list[Array]) -> None:
+        """first: what `reset` goes back to; is not changed."""
+        self._names = {record["name"]: place for place, record in enumerate(records)}
+        self._first = first
+        self.lock = threading.RLock()
+        self.tensors: list[Array] = list(first)
+
+    def __getitem__(self, name: str) -> Array:
+        with self.lock:
+            return self.tensors[self._names[name]].copy()
+
+    def __setitem__(self, name: str, value: Array) -> None:
+        """Raises DiscError for a name that there is not, and InputTypeError for another dtype or size."""
+        if name not in self._names:
+            raise DiscError(f"there is no state '{name}'; there is {', '.join(map(repr, self._names))}")
+        place, given = self._names[name], np.asarray(value)
+        first = self._first[place]
+        if (given.dtype, given.shape) != (first.dtype, first.shape):
+            raise InputTypeError(f"state '{name}' is {first.dtype}{list(first.shape)}, got {given.dtype}{list(given.shape)}")
+        with self.lock:
+            self.tensors[place] = given.copy()
+
+    def __delitem__(self, name: str) -> None:
+        """Raises DiscError: the program needs all of them."""
+        raise DiscError(f"state '{name}' cannot be deleted; reset() brings back its first value")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def reset(self) -> None:
+        """All tensors are as the model had them when it was compiled."""
+        with self.lock:
+            self.tensors = list(self._first)
+
+
+class HiddenValues:
+    """The calls of a program that has such values."""
+
+    def __init__(self, context: _ral.Context, record: StateRecord, first: Mapping[str, Array]) -> None:
+        """first: the first values of the buffers, by name."""
+        self._context = context
+        self._seeded = record["seeded"]
+        self._writes = bool(record["buffers"] or record["written"])
+        self.state = State(record["buffers"], [first[each["name"]] for each in record["buffers"]])
+        context.kept, context.written = len(record["buffers"]), record["written"]
+
+    def call(self, inputs: tuple[object, ...], out: object) -> object:
+        """inputs: a `Seed` may be the last. Raises as `Executable.__call__`; DiscError where `out` is given and the program writes."""
+        given = inputs[-1] if inputs and isinstance(inputs[-1], Seed) else None
+        arguments = inputs if given is None else inputs[:-1]
+        if given is not None and not self._seeded:
+            raise InputTypeError("seed: the model draws no random numbers")
+        seed = (_signed(_seeds() if given is None else given.value),) if self._seeded else ()
+        if not self._writes:
+            return self._context.call((*arguments, *seed), out)
+        if out is not None:
+            raise DiscError("out: results of a model that writes state or inputs are always fresh tensors")
+        with self.state.lock:
+            results, kept = self._context.call_keeping((*arguments, *self.state.tensors, *seed))
+            self.state.tensors = list(kept)
+        return results
+
+
+def _signed(number: int) -> int:
+    """The i64 of the lowest 64 bits."""
+    low = number % _WORD
+    return low - _WORD if low >= _WORD // 2 else low
