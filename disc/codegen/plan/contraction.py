@@ -71,6 +71,10 @@ class Contraction:
     scales: Node | None = None
     turned: bool = False
 
+    @property
+    def extents(self) -> tuple[Dim, Dim, Dim, Dim]:
+        return self.batch, self.m, self.n, self.k
+
 
 def read_contraction(space: IndexSpace, node: Node) -> Contraction:
     """The contraction form of a `stablehlo.dot_general`, `disc.scaled_dot` or `stablehlo.convolution`."""

@@ -35,9 +35,12 @@ class Frame:
         return self.emitter.b
 
 
-def body_symbols(space: IndexSpace, body: Body) -> tuple[str, ...]:
-    """Every base symbol that the dims and expressions of `body` mention, sorted."""
-    names: dict[str, None] = {}
+def body_symbols(space: IndexSpace, body: Body, *extents: Dim) -> tuple[str, ...]:
+    """Every base symbol that the dims and expressions of `body` mention, sorted.
+
+    extents: of what the kernel loops over; a product of dims may have been replaced by an equal one of other symbols.
+    """
+    names = {name: None for extent in extents for name in extent.symbols()}
     for node in body.nodes:
         texts = [text for key in ("starts", "low", "sizes") for text in node.texts(key)]
         if node.op == "disc.dim_value":

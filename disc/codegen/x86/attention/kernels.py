@@ -107,7 +107,7 @@ def emit_attention(name: str, body: Body, space: IndexSpace, target: Target, pla
         emit = lambda frame: _emit(frame, parts, body)  # noqa: E731
     first, second = parts.first.form.left, parts.second.form.left
     cost = product_cost(target, (first, one.k * keys * plan.rows), (second, two.n * keys * plan.rows))
-    symbols = body_symbols(space, body)
+    symbols = body_symbols(space, body, *one.extents, *two.extents)
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target, emit)
     return Kernel(
         name, "attention", (Version(f"{name}_v0"),), symbols, one.batch * tasks, cost,

@@ -95,7 +95,7 @@ def emit_compute(name: str, body: Body, space: IndexSpace, target: Target, weigh
     if choice.splits:
         gemm.tile_rows = max(schedule.rows for schedule in choice.tree.schedules)
     gemm.splits = choice.parts is not None
-    symbols = (*body_symbols(space, body), *SCHEDULE_SYMBOLS)
+    symbols = (*body_symbols(space, body, *contraction.extents), *SCHEDULE_SYMBOLS)
     few, only = gemm.few != "no", isinstance(plan, FewRowsPlan)
     emit = lambda frame: _emit(frame, gemm, body, packed, only)  # noqa: E731
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target, emit)
