@@ -179,6 +179,7 @@ class Manifest(TypedDict):
     batch: NotRequired[BatchRecord]
     batch_refusal: NotRequired[str]  # why there is none, for display
     decisions: NotRequired[DecisionsRecord]
+    fixed_dims: NotRequired[list[str]]  # who fixed a dim that could have been dynamic, for display
     packed: NotRequired[PackedRecord]
     packed_refusal: NotRequired[str]  # why there is none though it was requested, for display
     functions: NotRequired[list[str]]  # of the library, that the code calls
@@ -201,6 +202,7 @@ class StoredManifest(TypedDict):
     batch: NotRequired[BatchRecord]
     batch_refusal: NotRequired[str]
     decisions: NotRequired[DecisionsRecord]
+    fixed_dims: NotRequired[list[str]]
     packed: NotRequired[PackedRecord]
     packed_refusal: NotRequired[str]
     state: NotRequired[StateRecord]

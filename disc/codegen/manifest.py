@@ -55,6 +55,7 @@ def manifest_tables(program: Program, module: ir.Module, env: ShapeEnv) -> Mappi
         ],
         **_batch_entry(module),
         **_decisions_entry(module, program.checks),
+        **_fixed_dims_entry(module),
     }
 
 
@@ -101,6 +102,11 @@ def output_records(outputs: Sequence[Node] | Sequence[Value]) -> list[dict[str, 
 def symbol_records(env: ShapeEnv, sources: Mapping[str, str]) -> list[dict[str, object]]:
     """The base symbols."""
     return [_symbol_entry(env, name, read_source(text)) for name, text in sources.items()]
+
+
+def _fixed_dims_entry(module: ir.Module) -> dict[str, object]:
+    texts = parse_attributes(module.operation).get("disc.fixed_dims")
+    return {"fixed_dims": list(texts)} if isinstance(texts, list | tuple) else {}
 
 
 def _batch_entry(module: ir.Module) -> dict[str, object]:

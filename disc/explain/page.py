@@ -50,6 +50,7 @@ def _header(report: Explanation) -> str:
         ("inputs", report.inputs),
         ("outputs", report.outputs),
         ("symbols", report.symbols),
+        ("fixed", report.fixed_dims),
         ("checks", report.checks),
         ("exported under", report.decisions),
     ]

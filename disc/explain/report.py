@@ -106,6 +106,7 @@ class Explanation:
     sizes: symbol → its value in the profiled call, {} without one; symbols: what each one is; checks: the conditions that are checked.
     threads: per call; copied_inputs: how many were not contiguous and were copied, since loading.
     decisions: what became of the conditions on sizes under which the program was exported: their numbers, then those among the checks.
+    fixed_dims: who fixed a dim that could have been dynamic.
     """
 
     isa: str
@@ -115,6 +116,7 @@ class Explanation:
     symbols: tuple[str, ...]
     checks: tuple[str, ...]
     decisions: tuple[str, ...]
+    fixed_dims: tuple[str, ...]
     sizes: Mapping[str, int]
     kernels: tuple[KernelReport, ...]
     seconds: float | None
@@ -200,6 +202,7 @@ def _explanation(
         symbols=tuple(symbol_text(cast("Record", record), manifest) for record in manifest["symbols"]),
         checks=tuple(check_text(record["message"]) for record in manifest["checks"]),
         decisions=decision_texts(manifest),
+        fixed_dims=tuple(manifest.get("fixed_dims", ())),
         sizes=sizes,
         kernels=tuple(kernels),
         seconds=total,

@@ -21,6 +21,7 @@ def text_lines(report: Explanation) -> list[str]:
     for text in report.symbols:
         size = report.sizes.get(text.split(" ")[0])
         lines.append(f"symbol {text}" + (f" (here {size})" if size is not None else ""))
+    lines += [f"fixed  {each}" for each in report.fixed_dims]
     lines += [f"check  {each}" for each in report.checks]
     lines += [f"export {each}" for each in report.decisions]
     if report.limits is not None and report.seconds is not None:

@@ -62,13 +62,14 @@ def check_examples(model: torch.nn.Module, bound: inspect.BoundArguments) -> Non
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if isinstance(tensor, FakeTensor) or tensor.device.type == "meta":
             raise UnsupportedFormatError(f"weight '{name}': {_problem(tensor)}")
-    for name, tensor in _named_tensors(bound.arguments):
+    for name, tensor in named_tensors(bound.arguments):
         problem = _problem(tensor)
         if problem is not None:
             raise InputTypeError(f"example of input '{name}': {problem}")
 
 
-def _named_tensors(arguments: Mapping[str, object]) -> Iterator[tuple[str, torch.Tensor]]:
+def named_tensors(arguments: Mapping[str, object]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Each tensor under its place: "x", "pair[0]"."""
     for path, leaf in pytree.tree_leaves_with_path(dict(arguments)):
         if isinstance(leaf, torch.Tensor):
             yield pytree.keystr(path[:1]).strip("[']") + pytree.keystr(path[1:]), leaf

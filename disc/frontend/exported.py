@@ -7,7 +7,6 @@ import json
 import traceback
 import warnings
 import zipfile
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -17,14 +16,13 @@ import sympy
 import torch
 import torch.fx.experimental._config as symbolic_config
 from torch import fx
-from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, SymIntArgument, TensorArgument
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.value_ranges import ValueRanges
 from torch_mlir import ir
 
-from disc.errors import CompilerBug, DiscError, ShapeConstraintError, UnsupportedFormatError, UnsupportedOp, UnsupportedOpError, warn
+from disc.errors import CompilerBug, DiscError, UnsupportedFormatError, UnsupportedOp, UnsupportedOpError, warn
 from disc.frontend.archive import check_archive
 from disc.frontend.conditions import relation
 from disc.frontend.decisions import Decision, Found, Recorder, located
@@ -32,17 +30,20 @@ from disc.frontend.decompose import Decomposed, constants_by_attribute, decompos
 from disc.frontend.decompositions import export_table
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.examples import bind_examples, check_examples, check_specs
-from disc.frontend.export_errors import NO_STATIC_ANSWER, export_error, quiet, shortened
+from disc.frontend.export_errors import DATA_DEPENDENT, error_line, export_error, quiet, shortened
 from disc.frontend.imported import Constant, FixedArgument, Imported, OutputSpec
 from disc.frontend.in_place import RetraceError
 from disc.frontend.locations import line_text
 from disc.frontend.lowering import GraphInput, GraphSource, arguments_by_name, lower_graph, warn_of_assertions
+from disc.frontend.needed_sizes import DrySession, contradictions, inputs_of, refused_sizes
 from disc.frontend.program_decisions import RECORDED, decisions_of, stored_guards
 from disc.frontend.size_checks import size_checks
 from disc.frontend.symbolic_forms import SymbolicForms
 from disc.frontend.symbols import shape_environment, to_size
+from disc.frontend.widening import Key, Need, Widening, dynamic_dims
 
 aten = torch.ops.aten
+FIXED_DIMS = "disc_fixed_dims"  # among the metadata of a program that `export_module` made: texts
 
 
 def _updates_statistics(arguments: Mapping[str, object]) -> bool:
@@ -78,6 +79,7 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
     load_frontend_dialects(context)
     _warn_of_training(program)
     stored, recorded = stored_guards(program), program.graph_module.meta.get(RECORDED)
+    fixed_dims = program.graph_module.meta.get(FIXED_DIMS, ())
     warn_of_assertions(program.graph)
     stored += size_checks(program.graph_module, arguments_by_name)
     program, decomposed = _decomposed(program)
@@ -97,6 +99,7 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
     outputs, decisions = _outputs(program, decomposed), lambda: [*decisions_of(program, recorded), *stored]
     source = GraphSource(decomposed.graph, inputs, weights, outputs, _ranges(program), decisions, recorded is not None)
     lowered = lower_graph(source, context)
+    _note_on_module(lowered.module, fixed_dims)
     return Imported(
         lowered.module,
         lowered.weights,
@@ -106,6 +109,12 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
         tuple(i for i, is_argument in enumerate(leaves) if is_argument),
         tuple(fixed),
     )
+
+
+def _note_on_module(module: ir.Module, fixed_dims: Sequence[str]) -> None:
+    if fixed_dims:
+        texts = [ir.StringAttr.get(text, module.context) for text in fixed_dims]
+        module.operation.attributes["disc.fixed_dims"] = ir.ArrayAttr.get(texts, module.context)
 
 
 def _decomposed(program: ExportedProgram) -> tuple[ExportedProgram, Decomposed]:
@@ -219,35 +228,39 @@ def export_module(
     positional, named = _distinct(example_inputs, kwargs or {})
     bound = bind_examples(model, positional, named)
     check_examples(model, bound)
-    shapes = _specs_by_name(bound, dynamic_shapes)
-    widened = _widened(bound, shapes)
-    try:
-        return _export(model, widened.args, widened.kwargs, shapes)
-    except RecursionError:
-        raise  # says nothing about the model
-    except Exception as error:
-        # A size of 1 that the model itself needs (a broadcast dim, one channel) cannot be widened: the user's own example decides.
-        same = all(a is b for a, b in zip(_leaves(bound), _leaves(widened), strict=True))
-        if isinstance(error, UnsupportedOpError) or dynamic_shapes is not None or same:
-            raise export_error(error, lambda: _refusal(model, bound)) from error
-    try:
-        return _export(model, bound.args, bound.kwargs, shapes)
-    except RecursionError:
-        raise
-    except Exception as error:
-        raise export_error(error, lambda: _refusal(model, bound)) from error
+    widening = Widening(bound, _specs_by_name(bound, dynamic_shapes))
+    while True:
+        try:
+            program, forms = _export(model, widening)
+        except RecursionError:
+            raise  # says nothing about the model
+        except Exception as error:
+            needs = _needed_to_export(model, widening, error)
+            if not needs:
+                raise export_error(error, lambda: DrySession(model).run(bound).error) from error
+        else:
+            found = contradictions(program, widening, size_checks(program.graph_module, arguments_by_name), _decided(program), forms)
+            widened = [key for key in found.fixed if widening.widen_more(key)]
+            needs = found.needs | {key: need for key, need in found.fixed.items() if key not in widened}
+            if not needs and not widened:
+                _note_fixed_dims(program, widening, forms)
+                return program
+        for key, need in needs.items():
+            widening.keep(key, need)
 
 
-def _refusal(model: torch.nn.Module, bound: inspect.BoundArguments) -> Exception | None:
-    """What the model raises on the example's own sizes; None where it runs. It runs without data, so nothing that it holds changes."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    try:
-        with quiet(), mode, torch.no_grad():
-            args, kwargs = pytree.tree_map(lambda x: mode.from_tensor(x) if isinstance(x, torch.Tensor) else x, (bound.args, bound.kwargs))
-            model(*args, **kwargs)
-    except Exception as error:
-        return None if isinstance(error, NO_STATIC_ANSWER) else error
-    return None
+def _needed_to_export(model: torch.nn.Module, widening: Widening, error: Exception) -> dict[Key, Need]:
+    """The dims that have to stay as they are where an export fails; {} where that is no help."""
+    if isinstance(error, (*DATA_DEPENDENT, DiscError)) or not widening.sizes:
+        return {}
+    needs = refused_sizes(model, widening)
+    if needs or any(map(widening.was_given, widening.sizes)):
+        return needs
+    return dict.fromkeys(widening.sizes, Need(f"torch.export fails at {error_line(error)} with another size"))
+
+
+def _decided(program: ExportedProgram) -> list[Found]:
+    return decisions_of(program, program.graph_module.meta.get(RECORDED))
 
 
 def _distinct(inputs: tuple[object, ...], named: Mapping[str, object]) -> tuple[tuple[object, ...], dict[str, object]]:
@@ -263,10 +276,6 @@ def _distinct(inputs: tuple[object, ...], named: Mapping[str, object]) -> tuple[
     return pytree.tree_map(copied, (tuple(inputs), dict(named)))
 
 
-def _leaves(bound: inspect.BoundArguments) -> list[object]:
-    return pytree.tree_leaves((bound.args, bound.kwargs))
-
-
 def sizes_from_two() -> AbstractContextManager[object]:
     """PyTorch's default reasoning, under which a symbolic size is never 1, so that it takes no dim for a broadcast one.
 
@@ -275,25 +284,34 @@ def sizes_from_two() -> AbstractContextManager[object]:
     return symbolic_config.patch(backed_size_oblivious=False)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _export(model: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object], shapes: dict[str, object]) -> ExportedProgram:
+def _export(model: torch.nn.Module, widening: Widening) -> tuple[ExportedProgram, SymbolicForms]:
+    example, shapes = widening.arguments(), widening.specs
     with warnings.catch_warnings(), sizes_from_two(), quiet(), Recorder() as recorder, SymbolicForms() as forms:
         warnings.simplefilter("ignore")
-        program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
+        program = torch.export.export(model, example.args, example.kwargs, dynamic_shapes=shapes, strict=False)
     _record(program, shapes, recorder.recorded)
-    _warn_of_fixed_dims(program, shapes, forms)
-    return program
+    return program, forms
 
 
-def _warn_of_fixed_dims(program: ExportedProgram, shapes: dict[str, object], forms: SymbolicForms) -> None:
-    """Warns of every dim that was to be dynamic and that something else than a weight fixed.
+def _note_fixed_dims(program: ExportedProgram, widening: Widening, forms: SymbolicForms) -> None:
+    """Keeps with the program who fixed each dim that was to be dynamic, and warns of those that no weight fixed.
 
-    shapes: the specs by parameter, in the order of the inputs. forms: the record of the export.
+    forms: the record of the export.
     """
-    for place in _declared_dims(program, shapes) or ():
+    notes: list[str] = []
+    for name, tensor, _ in inputs_of(program, widening.bound):
+        for dim in range(tensor.dim()):
+            need = widening.kept.get((id(tensor), dim))
+            if need is not None:
+                notes.append(f"dim {dim} of input '{name}' is fixed to {tensor.shape[dim]}: {need.why}")
+                if not need.by_weight:
+                    warn(f"{notes[-1]}; the compiled program takes no other size there")
+    for place in _declared_dims(program, widening.specs) or ():
         who = forms.who_fixed(place.size)
         if who is not None:
-            fixed = f"dim {place.dim} of input '{place.name}' is fixed to {to_size(place.size)} by {who}"
-            warn(f"{fixed}: the compiled program takes no other size there")
+            notes.append(f"dim {place.dim} of input '{place.name}' is fixed to {to_size(place.size)} by {who}")
+            warn(f"{notes[-1]}: the compiled program takes no other size there")
+    program.graph_module.meta[FIXED_DIMS] = tuple(notes)
 
 
 @dataclass(frozen=True)
@@ -306,7 +324,7 @@ class _DeclaredDim:
     least: int | None
 
 
-def _declared_dims(program: ExportedProgram, shapes: dict[str, object]) -> list[_DeclaredDim] | None:
+def _declared_dims(program: ExportedProgram, shapes: Mapping[str, object]) -> list[_DeclaredDim] | None:
     """The dynamic dims of all inputs; None for specs in another form than one per input."""
     placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     names = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
@@ -316,13 +334,13 @@ def _declared_dims(program: ExportedProgram, shapes: dict[str, object]) -> list[
     found: list[_DeclaredDim] = []
     for name, spec in zip(names, specs, strict=True):
         value = placeholders[name].meta["val"] if name in placeholders else None
-        for dim in _dynamic_dims(spec):
+        for dim, declared in dynamic_dims(spec).items():
             size = value.shape[dim] if isinstance(value, torch.Tensor) else None
-            found.append(_DeclaredDim(name, dim, size, getattr(spec[dim], "min", None)))
+            found.append(_DeclaredDim(name, dim, size, getattr(declared, "min", None)))
     return found
 
 
-def _record(program: ExportedProgram, shapes: dict[str, object], recorded: Sequence[Found]) -> None:
+def _record(program: ExportedProgram, shapes: Mapping[str, object], recorded: Sequence[Found]) -> None:
     """Keeps with the program all that was decided about its sizes, the user's minima among it, where these are known."""
     dims = _declared_dims(program, shapes)
     if dims is None:
@@ -351,45 +369,6 @@ def _specs_by_name(bound: inspect.BoundArguments, dynamic_shapes: DynamicShapes)
 
 def _every_dim(value: object) -> object:
     return {dim: Dim.AUTO for dim in range(value.dim())} if isinstance(value, torch.Tensor) else None
-
-
-def _widened(bound: inspect.BoundArguments, specs: Mapping[str, object]) -> inspect.BoundArguments:
-    """The arguments with each dynamic dim of size 0 or 1 widened to 2."""
-    arguments = {name: _widen_tree(value, specs.get(name)) for name, value in bound.arguments.items()}
-    return inspect.BoundArguments(bound.signature, OrderedDict(arguments))
-
-
-def _widen_tree(value: object, spec: object) -> object:
-    if spec is None:
-        return value
-    if isinstance(value, torch.Tensor):
-        for dim in _dynamic_dims(spec):
-            if not -value.dim() <= dim < value.dim():
-                raise ShapeConstraintError(f"dynamic_shapes has an entry for dim {dim} of an input with {value.dim()} dims")
-            value = _widen(value, dim)
-        return value
-    if isinstance(value, Mapping) and isinstance(spec, Mapping):
-        return {name: _widen_tree(part, spec.get(name)) for name, part in value.items()}
-    if isinstance(value, list | tuple) and isinstance(spec, list | tuple):
-        if len(value) != len(spec):
-            raise ShapeConstraintError(f"dynamic_shapes has {len(spec)} entries for a {type(value).__name__} of {len(value)} inputs")
-        parts = [_widen_tree(part, inner) for part, inner in zip(value, spec, strict=True)]
-        return parts if isinstance(value, list) else tuple(parts)
-    return value
-
-
-def _widen(tensor: torch.Tensor, dim: int) -> torch.Tensor:
-    if tensor.shape[dim] == 0:
-        return tensor.new_zeros([2 if i == dim else size for i, size in enumerate(tensor.shape)])
-    return tensor.repeat_interleave(2, dim) if tensor.shape[dim] == 1 else tensor
-
-
-def _dynamic_dims(spec: object) -> list[int]:
-    if isinstance(spec, Mapping):
-        return [dim for dim, size in spec.items() if size is not None and size is not Dim.STATIC and not isinstance(size, int)]
-    if isinstance(spec, list | tuple):
-        return [dim for dim, size in enumerate(spec) if size is not None and size is not Dim.STATIC and not isinstance(size, int)]
-    return []
 
 
 # --- .pt2 -----------------------------------------------------------------------------------------------------------------------

@@ -35,7 +35,8 @@ def size_checks(module: fx.GraphModule, arguments_of: Callable[[fx.Node], Argume
                 continue
             place = line_text(node)
             try:
-                found += [Decision(each, f"needed by {node.target} at {place}") for each in needs(node, arguments_of(node))]
+                why = f"squeeze at {place} would remove it" if needs is _squeezed else f"needed by {node.target} at {place}"
+                found += [Decision(each, why) for each in needs(node, arguments_of(node))]
             except SymbolError as error:
                 found.append(Undecided(f"of the sizes of {node.target}", str(error), place))
     return found
@@ -144,6 +145,13 @@ def _sum_to_size(node: fx.Node, arguments: Arguments) -> Needed:
         yield any_of(relation("!=", size, to) for size, to in pairs if not isinstance(size, int))
 
 
+def _squeezed(node: fx.Node, arguments: Arguments) -> Needed:
+    """A size that PyTorch does not know is taken for one that is not 1; a size of 1 would give a result of another rank."""
+    dims, sizes = arguments.get("dim"), _sizes(arguments["self"])
+    chosen = range(len(sizes)) if dims is None else [dims] if isinstance(dims, int) else dims if isinstance(dims, list | tuple) else ()
+    return (relation("!=", size, 1) for size in (sizes[int(dim)] for dim in chosen if sizes) if not isinstance(size, int))
+
+
 _UPSAMPLE = "nearest1d nearest2d nearest3d linear1d bilinear2d trilinear3d bicubic2d"
 _UPSAMPLE_TOO = "nearest_exact1d nearest_exact2d nearest_exact3d bilinear2d_aa bicubic2d_aa"
 NEEDS: dict[str, Callable[[fx.Node, Arguments], Needed]] = {
@@ -156,4 +164,5 @@ NEEDS: dict[str, Callable[[fx.Node, Arguments], Needed]] = {
     "grid_sampler": _spatial, "grid_sampler_2d": _spatial, "grid_sampler_3d": _spatial,
     "cross_entropy_loss": _classes, "multilabel_margin_loss": _all_of_self, "multi_margin_loss": _all_of_self, "addmv": _matrix,
     "linalg_vector_norm": _norm, "norm": _norm, "einsum": _einsum, "sum_to_size": _sum_to_size,
+    "squeeze": _squeezed, "squeeze_": _squeezed, "squeeze_copy": _squeezed,
 }  # fmt: skip

@@ -1,0 +1,147 @@
+"""The sizes on which a module is exported.
+
+    example x: [1, 1, 4] of x.squeeze(1)        → exported on [2, 1, 4]: a batch of any size; dim 1 stays, as squeeze at model.py:12 needs
+
+torch.export would take an example's size of 0 or 1 for a constant, so dims of such a size that are to be dynamic are widened. Those that
+the model needs as they are stay.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch.export import Dim
+
+from disc.errors import ShapeConstraintError
+from disc.frontend.examples import named_tensors
+
+Key = tuple[int, int]  # the id of a tensor of the example, and a dim of it
+LeafMap = Callable[[torch.Tensor, object], object]
+SIZES = (2, 5)  # that a dim gets: the second where the trace takes the first for a constant (of `x[1:]` one element is left)
+
+
+@dataclass(frozen=True)
+class Need:
+    """Why a dim keeps the size that it has in the example: "where at model.py:12 needs it". by_weight: a weight has that size."""
+
+    why: str
+    by_weight: bool = False
+
+
+class Widening:
+    """The example of a module with each dynamic dim of size 0 or 1 widened, unless it is needed as it is.
+
+    sizes: of the widened dims; kept: the needs of the others.
+    """
+
+    def __init__(self, bound: inspect.BoundArguments, specs: Mapping[str, object]) -> None:
+        """Raises: ShapeConstraintError for an entry of `specs` that fits no input."""
+        self.bound = bound
+        self.sizes: dict[Key, int] = {}
+        self.kept: dict[Key, Need] = {}
+        self._specs = dict(specs)
+        self._given: set[Key] = set()  # dims that were asked for by name, or as DYNAMIC
+        self._mapped(self._collect)
+
+    @property
+    def specs(self) -> dict[str, object]:
+        """The specs by parameter; dims that are kept are static."""
+        return {name: _map_specs(value, self._specs.get(name), self._left) for name, value in self.bound.arguments.items()}
+
+    def arguments(self, kept: Collection[Key] = ()) -> inspect.BoundArguments:
+        """The widened example; `kept` stay as they are, too."""
+        return self._mapped(lambda tensor, spec: self._widened(tensor, kept))
+
+    def was_given(self, key: Key) -> bool:
+        return key in self._given
+
+    def keep(self, key: Key, need: Need) -> None:
+        """Raises: ShapeConstraintError for a dim that was asked for."""
+        del self.sizes[key]
+        self.kept[key] = need
+        if key in self._given:
+            name, tensor = next((name, tensor) for name, tensor in named_tensors(self.bound.arguments) if id(tensor) == key[0])
+            size = tensor.shape[key[1]]
+            raise ShapeConstraintError(
+                f"dynamic_shapes does not fit the model: dim {key[1]} of input '{name}' is {size} in the example and has to be: {need.why}"
+            )
+
+    def widen_more(self, key: Key) -> bool:
+        """Takes the next size for a dim. False: there is none."""
+        larger = [size for size in SIZES if size > self.sizes[key]]
+        self.sizes[key] = larger[0] if larger else self.sizes[key]
+        return bool(larger)
+
+    def _mapped(self, function: LeafMap) -> inspect.BoundArguments:
+        arguments = {name: _map_values(value, self._specs.get(name), function) for name, value in self.bound.arguments.items()}
+        return inspect.BoundArguments(self.bound.signature, OrderedDict(arguments))
+
+    def _collect(self, tensor: torch.Tensor, spec: object) -> object:
+        for dim, size in dynamic_dims(spec).items():
+            if not -tensor.dim() <= dim < tensor.dim():
+                raise ShapeConstraintError(f"dynamic_shapes has an entry for dim {dim} of an input with {tensor.dim()} dims")
+            key = (id(tensor), dim % tensor.dim())
+            if tensor.shape[dim] <= 1:
+                self.sizes[key] = SIZES[0]
+            if size is not Dim.AUTO:
+                self._given.add(key)
+        return tensor
+
+    def _widened(self, tensor: torch.Tensor, kept: Collection[Key]) -> torch.Tensor:
+        result = tensor
+        for dim in range(tensor.dim()):
+            key = (id(tensor), dim)
+            if key in self.sizes and key not in kept:
+                result = _resized(result, dim, self.sizes[key])
+        return result
+
+    def _left(self, tensor: torch.Tensor, spec: object) -> object:
+        static = {dim for dim in range(tensor.dim()) if (id(tensor), dim) in self.kept}
+        if not static:
+            return spec
+        left = {dim: size for dim, size in dynamic_dims(spec).items() if dim % tensor.dim() not in static}
+        return left if isinstance(spec, Mapping) else [left.get(dim) for dim in range(tensor.dim())]
+
+
+def dynamic_dims(spec: object) -> dict[int, object]:
+    """The dims of a tensor that its spec declares dynamic, and as what."""
+    entries = spec.items() if isinstance(spec, Mapping) else enumerate(spec) if isinstance(spec, list | tuple) else ()
+    return {dim: size for dim, size in entries if size is not None and size is not Dim.STATIC and not isinstance(size, int)}
+
+
+def _resized(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+    if tensor.shape[dim] == 0:
+        return tensor.new_zeros([size if i == dim else have for i, have in enumerate(tensor.shape)])
+    return tensor.repeat_interleave(size, dim)
+
+
+def _map_values(value: object, spec: object, function: LeafMap) -> object:
+    """The value with each tensor that has a spec replaced."""
+    if spec is None:
+        return value
+    if isinstance(value, torch.Tensor):
+        return function(value, spec)
+    if isinstance(value, Mapping) and isinstance(spec, Mapping):
+        return {name: _map_values(part, spec.get(name), function) for name, part in value.items()}
+    if isinstance(value, list | tuple) and isinstance(spec, list | tuple):
+        if len(value) != len(spec):
+            raise ShapeConstraintError(f"dynamic_shapes has {len(spec)} entries for a {type(value).__name__} of {len(value)} inputs")
+        parts = [_map_values(part, inner, function) for part, inner in zip(value, spec, strict=True)]
+        return parts if isinstance(value, list) else tuple(parts)
+    return value
+
+
+def _map_specs(value: object, spec: object, function: LeafMap) -> object:
+    """The spec with that of each tensor replaced."""
+    if isinstance(value, torch.Tensor):
+        return spec if spec is None else function(value, spec)
+    if isinstance(value, Mapping) and isinstance(spec, Mapping):
+        return {name: _map_specs(value.get(name), inner, function) for name, inner in spec.items()}
+    if isinstance(value, list | tuple) and isinstance(spec, list | tuple):
+        parts = [_map_specs(part, inner, function) for part, inner in zip(value, spec, strict=True)]
+        return parts if isinstance(spec, list) else tuple(parts)
+    return spec

@@ -1,0 +1,131 @@
+"""Dims of size 0 and 1 of an example: those that the model needs stay, these alone, and everyone is told who needed them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.export import Dim
+
+import disc
+from disc.errors import DiscWarning, ShapeConstraintError
+
+OPTIONS = disc.Options(cache=False, threads=1)
+HERE = r"test_needed_sizes.py:\d+"
+T = torch.randn
+
+
+class Calls(nn.Module):
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.function(*inputs)
+
+
+class Case(NamedTuple):
+    """example and others: sizes of the inputs; fixed: (input, dim, size, who), in order, of the warnings; others are right, too."""
+
+    function: Callable[..., Tensor]
+    example: tuple[tuple[int, ...], ...]
+    others: tuple[tuple[tuple[int, ...], ...], ...]
+    fixed: tuple[tuple[int, int, int, str], ...]
+
+
+CASES = {
+    "squeeze": Case(lambda x: x.squeeze(1) * 2, ((1, 1, 4),), (((3, 1, 5),), ((0, 1, 1),)), ((0, 1, 1, "squeeze"),)),
+    "squeeze of two": Case(lambda x: x.squeeze((0, 2)) * 2, ((1, 3, 1),), (((1, 7, 1),),), ((0, 0, 1, "squeeze"), (0, 2, 1, "squeeze"))),
+    "squeeze of all": Case(lambda x: x.squeeze() * 2, ((3, 1, 4),), (((2, 1, 5),),), ((0, 1, 1, "squeeze"),)),
+    "expand": Case(lambda x, y: x.expand(y.shape[0], -1) * y, ((1, 1), (3, 1)), (((1, 5), (6, 5)), ((1, 2), (0, 2))), ((0, 0, 1, "expand"),)),
+    "where": Case(lambda x, y: torch.where(x > 0, y, 0.0), ((1, 1), (1, 4)), (((5, 1), (5, 3)), ((2, 1), (2, 0))), ((0, 1, 1, "where"),)),
+    "two operands": Case(lambda x, y: x + y, ((3, 1), (1, 4)), (((5, 1), (1, 2)),), ((0, 1, 1, "add"), (1, 0, 1, "add"))),
+    "product": Case(lambda x, y: x @ y, ((1, 3, 4), (2, 4, 1)), (((1, 2, 6), (5, 6, 3)),), ((0, 0, 1, "decided"),)),
+    "baddbmm": Case(torch.baddbmm, ((1, 1, 5), (1, 3, 4), (1, 4, 5)), (((3, 1, 2), (3, 2, 6), (3, 6, 2)),), ((0, 1, 1, "baddbmm"),)),
+    "branch": Case(lambda x: x * 2 if x.shape[0] == 1 else x + 1, ((1, 4),), (((1, 7),),), ((0, 0, 1, "decided"),)),
+    "no past": Case(lambda x, y: F.pad(x, (1, 0)) + y, ((0,), (1,)), (((0,), (3,)),), ((0, 0, 0, "add"),)),
+    "channel of a weight": Case(nn.Conv1d(1, 2, 3, padding=1), ((1, 1, 4),), (((3, 1, 7),),), ()),
+    "rest of a slice": Case(lambda x: x[:, 1:] + 1, ((1, 1),), (((4, 2),), ((3, 9),)), ()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_must_stay_stays(name: str) -> None:
+    case = CASES[name]
+    model = Calls(case.function).eval()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DiscWarning)
+        executable = disc.compile(model, tuple(map(T, case.example)), options=OPTIONS)
+    told = [str(each.message) for each in caught if each.category is DiscWarning]
+    assert len(told) == len(case.fixed), told
+    for text, (place, dim, size, who) in zip(told, case.fixed, strict=True):
+        assert f"dim {dim} of input 'inputs_{place}' is fixed to {size}: {who} at " in text and "test_needed_sizes.py:" in text, text
+        assert f"fixed  {text.split('; ')[0]}" in str(executable.explain())
+    for sizes in (case.example, *case.others):
+        inputs = tuple(map(T, sizes))
+        torch.testing.assert_close(executable(*inputs), model(*inputs), rtol=1e-4, atol=1e-4)
+
+
+def test_a_rank_is_checked_in_every_call() -> None:
+    executable = disc.compile(Calls(lambda x: x.squeeze() + 1), (T(3, 4),), options=OPTIONS)
+    torch.testing.assert_close(executable(x := T(5, 7)), x + 1)
+    with pytest.raises(
+        ShapeConstraintError, match=rf"dim 1 of input 'inputs_0' must not be 1 \(squeeze at .*{HERE} would remove it\): got 1"
+    ):
+        executable(T(5, 1))
+
+
+def test_a_weight_is_named_by_explain_alone() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DiscWarning)
+        executable = disc.compile(nn.Linear(1, 4), (T(3, 1),), options=OPTIONS)
+    assert "fixed  dim 1 of input 'input' is fixed to 1: linear at " in str(executable.explain())
+
+
+@pytest.mark.parametrize("name", ["where", "squeeze"])
+def test_what_was_asked_for_is_refused(name: str) -> None:
+    case = CASES[name]
+    (place, dim, size, who), *_ = case.fixed
+    every = tuple({i: Dim.DYNAMIC if (number, i) == (place, dim) else Dim.AUTO for i in range(len(sizes))}
+                  for number, sizes in enumerate(case.example))  # fmt: skip
+    with pytest.raises(
+        ShapeConstraintError, match=rf"dim {dim} of input 'inputs\[{place}\]' is {size} in the example .*: {who} at .*{HERE}"
+    ):
+        disc.compile(Calls(case.function), tuple(map(T, case.example)), (every,), options=OPTIONS)
+
+
+def test_a_branch_on_a_size_that_was_asked_for_is_checked_in_every_call() -> None:
+    """The example's sizes do not matter."""
+    executable = disc.compile(Calls(CASES["branch"].function), (T(1, 4),), (({0: Dim("rows"), 1: Dim.AUTO},),), options=OPTIONS)
+    torch.testing.assert_close(executable(x := T(5, 7)), x + 1)
+    with pytest.raises(ShapeConstraintError, match=r"must not be 1 \(decided at"):
+        executable(T(1, 4))
+
+
+class Keeps(nn.Module):
+    """Holds on to what it has computed last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: Tensor | None = None
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        if self.last is not None and type(self.last) is not Tensor:
+            raise AssertionError("a tensor of another run")
+        result = torch.where(mask, x, 0.0)
+        self.last = result
+        return result
+
+
+def test_runs_without_data_leave_nothing_behind() -> None:
+    model = Keeps()
+    x, mask = T(1, 4), torch.ones(1, 1, dtype=torch.bool)
+    with pytest.warns(DiscWarning, match="where at"):
+        disc.compile(model, (x, mask), options=OPTIONS)
+    model.last = None
+    torch.testing.assert_close(model(x, mask), x)
