@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 
+import sympy
 import torch
 from torch._dynamo.exc import TorchDynamoException, UserError, UserErrorType
 from torch._subclasses.fake_tensor import (
@@ -26,6 +27,8 @@ DATA_DEPENDENT = (GuardOnDataDependentSymNode, DataDependentOutputException, Dyn
 # What a run without data cannot know.
 NO_STATIC_ANSWER = (*DATA_DEPENDENT, UnsupportedOperatorException, UnsupportedFakeTensorException, TorchDynamoException)
 NO_SHAPES = "PyTorch cannot infer the shape of its result (the op has no fake implementation)"
+BRANCH = "use torch.cond(condition, then, other, operands), torch.while_loop for a loop, or torch.where to choose elements"
+NUMBER = "int(), float(), item() and sizes of results need values that are known only when the program runs: compute with the tensor itself"
 HINTS = (
     (r"DynamicCache|StaticCache|past_key_values|\bCache\b",
      "keys and values in a cache object cannot be compiled: set model.config.use_cache = False, or take and return them as tensors"),
@@ -71,7 +74,7 @@ def export_error(error: Exception, refuses: Callable[[], Exception | None]) -> D
     if isinstance(error, DiscError):
         return error
     if isinstance(error, DATA_DEPENDENT) or (isinstance(error, UserError) and "data-dependent" in str(error).lower()):
-        return _refused("control flow or size that depends on data", first_line(error), error)
+        return _refused(*_data_dependence(error), error)
     if isinstance(error, UnsupportedOperatorException | UnsupportedFakeTensorException):
         return _refused(str(getattr(error, "func", "an op")), NO_SHAPES, error)
     if isinstance(error, TorchDynamoException) and not isinstance(error, UserError):  # which export raises for these ops alone
@@ -86,6 +89,16 @@ def export_error(error: Exception, refuses: Callable[[], Exception | None]) -> D
     if isinstance(error, UserError):
         return ExportError(f"torch.export refuses the model or its example inputs: {_said(error)}{_hint(str(error))}")
     return ExportError(f"torch.export cannot trace the model with dynamic sizes: {_said(error)}{_hint(str(error))}")
+
+
+def _data_dependence(error: Exception) -> tuple[str, str]:
+    """What depends on data, and what to write in its place."""
+    condition = getattr(error, "cond", None)
+    if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
+        return "control flow or size that depends on data", f"{error.func} gives what is known only when the program runs"
+    if isinstance(condition, sympy.Rel | sympy.And | sympy.Or | sympy.Not):
+        return "a branch in Python that depends on data", BRANCH
+    return "a number in Python that depends on data", NUMBER
 
 
 def _refused(op: str, reason: str, error: Exception) -> UnsupportedOpError:

@@ -99,10 +99,19 @@ def branches(x: torch.Tensor) -> torch.Tensor:
     return x if x.sum() > 0 else -x
 
 
+def halves(x: torch.Tensor) -> torch.Tensor:
+    while x.abs().max() > 1:
+        x = x / 2
+    return x
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], type[DiscError], str]] = {
     "TorchScript": (lambda: torch.jit.script(linear()), UnsupportedFormatError, "a TorchScript module cannot be compiled"),
     "weights without data": (lambda: nn.Linear(4, 4, device="meta"), UnsupportedFormatError, "weight 'weight': a tensor on the meta device"),
-    "branch on data": (lambda: Calls(branches), UnsupportedOpError, r"depends on data at .*test_export_errors.py:\d+"),
+    "branch on data": (lambda: Calls(branches), UnsupportedOpError, r"a branch in Python that depends on data at .*test_export_errors.py:\d+: use torch.cond"),
+    "loop on data": (lambda: Calls(halves), UnsupportedOpError, r"a branch in Python that depends on data at .*test_export_errors.py:\d+: .*torch.while_loop"),
+    "float of data": (lambda: Calls(lambda x: x * float(x.sum())), UnsupportedOpError, r"a number in Python that depends on data at .*test_export_errors.py:\d+"),
+    "equal": (lambda: Calls(lambda x: x if torch.equal(x, -x) else -x), UnsupportedOpError, r"depends on data at .*test_export_errors.py:\d+: aten.equal.default gives"),
     "cond": (lambda: Calls(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))), UnsupportedOpError, r"torch.cond, while_loop.* at .*test_export_errors.py"),
     "result without a type": (lambda: Calls(lambda x: object()), ExportError, "torch.export"),
     "raises": (lambda: Calls(lambda x: [][0]), ExportError, "the model does not accept the example inputs: IndexError at .*test_export_errors.py"),

@@ -9,10 +9,11 @@ import torch
 from torch_mlir import ir
 
 from disc.frontend.call import Call
+from disc.frontend.locations import line_text
 from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, integers
 from disc.frontend.rules.elementwise import as_tensor
 from disc.frontend.rules.overrides import Fault, Override, overrides
-from disc.frontend.symbols import Size
+from disc.frontend.symbols import Size, same_shape, to_size
 
 aten = torch.ops.aten
 
@@ -92,6 +93,19 @@ def transposed_weight(e: OpBuilder, weight: Tensor, groups: int) -> Tensor:
     return e.op("stablehlo.reverse", [flat.value], flat.shape, flat.dtype, dimensions=integers(space))
 
 
+def output_padding(e: OpBuilder, call: Call, stride: Sequence[int], dilation: Sequence[int]) -> list[int]:
+    """How much longer the result of a transposed convolution is. Where sizes decide that, the most that is legal: the rest is cut off."""
+    given = call.sizes("output_padding")
+    found: list[int] = []
+    for size, s, d in zip(given * len(stride) if len(given) == 1 else given, stride, dilation, strict=True):
+        if not isinstance(size, int):
+            why = f"needed by the output padding of {call.node.target} at {line_text(call.node)}"
+            e.require(">=", size, 0, why)
+            e.require("<", size, max(s, d), why)
+        found.append(size if isinstance(size, int) else max(s, d) - 1)
+    return found
+
+
 def convolution(e: OpBuilder, call: Call) -> Tensor:
     """A transposed one, or one by a weight of dynamic sizes."""
     x, weight, bias = call.tensor("input"), call.tensor("weight"), call.optional_tensor("bias")
@@ -99,17 +113,22 @@ def convolution(e: OpBuilder, call: Call) -> Tensor:
     count = weight.rank - 2
     stride, padding = repeated(call.integers("stride"), count), repeated(call.integers("padding"), count)
     dilation, groups, ones = repeated(call.integers("dilation"), count), call.integer("groups"), [1] * count
+    shape = call.shape
     if call.flag("transposed"):
-        extra = repeated(call.integers("output_padding"), count)
+        extra = output_padding(e, call, stride, dilation)
         kernel = [size for size in weight.shape[2:] if isinstance(size, int)]
         if len(kernel) != count:
             raise RuleError("a transposed convolution whose weight has a dynamic kernel size")
         reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
         edges = [(r - p, r - p + o) for r, p, o in zip(reach, padding, extra, strict=True)]
+        sizes = zip(x.shape[2:], stride, reach, padding, extra, strict=True)
+        shape = (*shape[:2], *(to_size((size - 1) * s + 1 + r - 2 * p + o) for size, s, r, p, o in sizes))
         weight, spread, stride = transposed_weight(e, weight, groups), stride, ones
     else:
         edges, spread = [(pad, pad) for pad in padding], ones
-    result = convolve(e, x, weight, call.shape, edges, stride=stride, lhs_dilation=spread, rhs_dilation=dilation, groups=groups)
+    result = convolve(e, x, weight, shape, edges, stride=stride, lhs_dilation=spread, rhs_dilation=dilation, groups=groups)
+    if not same_shape(shape, call.shape):
+        result = e.slice(result, [0] * result.rank, call.shape, [1] * result.rank)
     return result if bias is None else e.binary("add", result, e.reshape(bias, (bias.shape[0], *ones)))
 
 
