@@ -19,6 +19,7 @@ from torch import fx
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, SymIntArgument, TensorArgument
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._sympy.value_ranges import ValueRanges
 from torch_mlir import ir
 
@@ -136,6 +137,23 @@ def _decomposed(program: ExportedProgram) -> tuple[ExportedProgram, Decomposed]:
     return program, Decomposed(graph, {node: node for node in graph.nodes}, constants_by_attribute(program.graph_module))
 
 
+def with_plain_weights(program: ExportedProgram) -> ExportedProgram:
+    """The program with the tensors inside of weights that are tensor subclasses, such as torchao's quantized ones, in place of these.
+
+    Raises: DiscError where PyTorch cannot take them apart.
+    """
+    if not any(map(is_traceable_wrapper_subclass, program.state_dict.values())):
+        return program
+    with warnings.catch_warnings(), sizes_from_two(), located():
+        warnings.simplefilter("ignore")
+        try:
+            plain = program.run_decompositions({})
+        except Exception as error:
+            raise export_error(error, lambda: None) from error
+    plain.graph_module.meta |= program.graph_module.meta
+    return plain
+
+
 def _ranges(program: ExportedProgram) -> dict[sympy.Symbol, ValueRanges]:
     """The ranges of the symbols; decomposing may have made new ones, and may have found what another one is."""
     environment = shape_environment(node.meta.get("val") for node in program.graph.nodes)
@@ -244,7 +262,7 @@ def export_module(
             needs = found.needs | {key: need for key, need in found.fixed.items() if key not in widened}
             if not needs and not widened:
                 _note_fixed_dims(program, widening, forms)
-                return program
+                return with_plain_weights(program)
         for key, need in needs.items():
             widening.keep(key, need)
 
@@ -386,9 +404,10 @@ def load_pt2(path: str | Path) -> ExportedProgram:
     if written is not None and written.split("+")[0].split(".")[:2] != ours.split(".")[:2]:
         raise UnsupportedFormatError(f"{path} was written by PyTorch {written}; this is PyTorch {ours}: export the model again")
     try:
-        return torch.export.load(path)
+        program = torch.export.load(path)
     except Exception as error:
         raise UnsupportedFormatError(f"{path}: PyTorch cannot load this program: {type(error).__name__}: {shortened(error)}") from error
+    return with_plain_weights(program)
 
 
 def pt2_torch_version(path: str | Path) -> str | None:

@@ -39,10 +39,10 @@ def program_of(model: Model, example_inputs: Examples, dynamic_shapes: DynamicSh
             raise UnsupportedFormatError(f"{path}: there is no such file")
         return path
     from disc.frontend.examples import examples_of
-    from disc.frontend.exported import export_module
+    from disc.frontend.exported import export_module, with_plain_weights
 
     if isinstance(model, torch.export.ExportedProgram):
-        return model
+        return with_plain_weights(model)
     if not isinstance(model, torch.nn.Module):
         raise UnsupportedFormatError(f"cannot compile a {type(model).__name__}: give a torch.nn.Module, an ExportedProgram or a path")
     if example_inputs is None:
