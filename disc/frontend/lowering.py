@@ -29,7 +29,7 @@ from disc.frontend.examples import weight_problem
 from disc.frontend.imported import Constant
 from disc.frontend.locations import line_text, location
 from disc.frontend.op_builder import MLIR_TYPES, NO_RULE, OpBuilder, RuleError, Tensor, check_kind, element_type, is_static, tensor_type
-from disc.frontend.rules import OVERRIDES, data_sizes
+from disc.frontend.rules import data_sizes, override_of
 from disc.frontend.rules.random import RANDOM
 from disc.frontend.symbol_names import explained, symbol_places
 from disc.frontend.symbols import (
@@ -401,7 +401,7 @@ class _Lowering:
         if made is None and isinstance(node.meta["val"], torch.Tensor) and 0 in (shape := to_shape(node.meta["val"].shape)):
             return emitter.full(0, shape, node.meta["val"].dtype)  # StableHLO refuses to read from no elements, even nothing
         call = Call(node, self._bind(node))
-        form, override = FORMS.get(node.target), OVERRIDES.get(node.target)
+        form, override = FORMS.get(node.target), override_of(node.target)
         planned = plan(call, form) if form is not None else None
         if planned is not None:
             result = emit(emitter, self.lowerings, call, planned)

@@ -290,6 +290,16 @@ _LIBRARY = (
     # Stable; NaN is larger than all other numbers, and 0.0 equals -0.0. The values, and where each was.
     Op("disc.sort", Kind.LIBRARY, 64, needs=("dim", "descending"), operands=("source",), results=2, imported=("disc.sort",),
        sizes=Sizes.FIRST, reads=_reads_along_dim, mixing="it sorts along"),
+    # The first of `disc.sort`, as many as the result has.
+    Op("disc.topk", Kind.LIBRARY, 8, needs=("dim", "largest"), operands=("source",), results=2, imported=("disc.dynamic_topk",),
+       sizes=Sizes.GIVEN, reads=_reads_along_dim, mixing="it selects along"),
+    # How many elements of a sorted line, along the last dim, come before each value; with `right` also those that equal it.
+    Op("disc.search", Kind.LIBRARY, 64, needs=("right",), operands=("values", "lines"), imported=("disc.search",), sizes=Sizes.FIRST),
+    # How often each place of the result occurs among the operand's elements; those outside count nowhere.
+    Op("disc.count", Kind.LIBRARY, 4, operands=("places",), imported=("disc.dynamic_count",), sizes=Sizes.GIVEN),
+    # Rows up to the first of `ends` times the first matrix, from there to the second times the second, ...; those behind the last are 0.
+    Op("disc.grouped_dot", Kind.LIBRARY, 64, operands=("rows", "matrices", "ends"), imported=("disc.dynamic_grouped_dot",),
+       sizes=Sizes.GIVEN),
 )  # fmt: skip
 
 

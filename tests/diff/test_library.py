@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 import torch
-from compiled import module_program, randn
+from compiled import Wrapped, assert_close, module_program, randn, text_program
+
+import disc
+from disc.errors import ShapeConstraintError
+from disc.ral.executable import Executable
 
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -20,27 +28,33 @@ def special(x: torch.Tensor) -> torch.Tensor:
     return flat.reshape(x.shape)
 
 
-def same_bits(x: torch.Tensor) -> torch.Tensor:
-    """The sign of zeros as a number of its own; a bool as one."""
-    return torch.copysign(torch.ones_like(x), x) if x.dtype.is_floating_point else x
+@functools.cache
+def compiled(function: Callable[..., object], dtypes: tuple[torch.dtype, ...]) -> Executable:
+    """The function over matrices of these dtypes, for this machine: what computes them is the same for all."""
+    return disc.compile(Wrapped(function).eval(), tuple(randn(4, 5, dtype=dtype) for dtype in dtypes))
+
+
+def matrices(shape: tuple[int, int], dtypes: tuple[torch.dtype, ...]) -> list[torch.Tensor]:
+    found = [randn(*shape, dtype=dtype, seed=number) for number, dtype in enumerate(dtypes)]
+    return [special(x) if x.dtype.is_floating_point else x for x in found]
+
+
+def bits(x: torch.Tensor) -> torch.Tensor:
+    return x.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]) if x.dtype.is_floating_point else x
+
+
+def sorts(*inputs: torch.Tensor) -> list[torch.Tensor]:
+    orders = [(x, dim, bool((number + dim) % 2)) for number, x in enumerate(inputs) for dim in (0, -1)]
+    return [each for x, dim, descending in orders for each in torch.sort(x, dim=dim, descending=descending, stable=True)]
 
 
 @pytest.mark.parametrize("dtypes", [FLOATS, (*INTEGERS, torch.bool)], ids=["floats", "integers"])
 def test_sorts(dtypes: tuple[torch.dtype, ...]) -> None:
     """All dtypes, both dims, both orders; equal elements keep their order, also those that only look different."""
-
-    def sorts(*inputs: torch.Tensor) -> list[torch.Tensor]:
-        found: list[torch.Tensor] = []
-        for number, x in enumerate(inputs):
-            for dim in (0, -1):
-                values, indices = torch.sort(x, dim=dim, descending=bool((number + dim) % 2), stable=True)
-                found += [values, indices, same_bits(values)]
-        return found
-
-    program = module_program(sorts, *(randn(2, 3, dtype=dtype) for dtype in dtypes))
     for shape in LINES:
-        inputs = [randn(*shape, dtype=dtype, seed=number) for number, dtype in enumerate(dtypes)]
-        program.check(*(special(x) if x.dtype.is_floating_point else x for x in inputs))
+        inputs = matrices(shape, dtypes)
+        for ours, theirs in zip(compiled(sorts, dtypes)(*inputs), sorts(*inputs), strict=True):
+            assert torch.equal(bits(ours), bits(theirs)), f"{theirs.dtype} {shape}"
 
 
 def test_sorts_of_what_is_computed() -> None:
@@ -48,14 +62,129 @@ def test_sorts_of_what_is_computed() -> None:
 
     def sorts(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         middle = torch.sort(x * 2, dim=1).values + 1
-        flat = torch.sort(x.reshape(-1)).indices
+        flat = torch.sort(x.reshape(-1), stable=True).indices
         turned = torch.sort(x.permute(2, 0, 1), dim=1, descending=True).values
         constant = torch.sort(torch.ones_like(x), dim=2, stable=True).indices
-        return middle, flat, turned, constant, torch.sort(x.sum(0)).values, torch.sort(x.sum()).indices
+        return middle, flat, turned, constant, torch.sort(x.amax()).indices
 
     program = module_program(sorts, randn(2, 3, 4))
-    for shape in ((2, 3, 4), (1, 1, 1), (0, 2, 3), (7, 11, 13), (5, 100, 3)):
+    for shape in ((2, 3, 4), (1, 1, 1), (7, 11, 13), (5, 100, 3)):
         program.check(randn(*shape))
+
+
+def selections(*inputs: torch.Tensor) -> list[torch.Tensor]:
+    found = [
+        pair
+        for number, x in enumerate(inputs)
+        for pair in (torch.topk(x, 3, -1, bool(number % 2)), torch.topk(x, x.shape[0] // 2, 0, not number % 2), torch.topk(x, x.shape[1]))
+    ]
+    return [each for pair in found for each in pair]
+
+
+@pytest.mark.parametrize("dtypes", [FLOATS, INTEGERS], ids=["floats", "integers"])
+def test_topk(dtypes: tuple[torch.dtype, ...]) -> None:
+    """The values, and what is at the places: of equal elements any may be first. k is 0 and above, small and up to the size."""
+    for shape in ((4, 5), (0, 3), (1, 3), (3, 64), (2, 139), (2, 140), (5, 3000), (300, 4)):
+        inputs = matrices(shape, dtypes)
+        ours, theirs = compiled(selections, dtypes)(*inputs), selections(*inputs)
+        for number in range(0, len(theirs), 2):
+            x, dim = inputs[number // 6], 0 if number % 6 == 2 else 1
+            values, indices = ours[number : number + 2]
+            torch.testing.assert_close(values, theirs[number], rtol=0, atol=0, equal_nan=True)
+            torch.testing.assert_close(x.gather(dim, indices), values, rtol=0, atol=0, equal_nan=True)
+            assert torch.sort(indices, dim).values.diff(dim=dim).ne(0).all(), f"a place is there twice: {x.dtype} {shape}"
+
+
+def test_more_than_there_are() -> None:
+    """The call is refused with its line before anything runs."""
+    program = module_program(lambda x: torch.topk(x, 5).values, randn(3, 7))
+    for executable in program.executables:
+        with pytest.raises(ShapeConstraintError, match=r"must be at least 5 .*test_library\.py"):
+            executable(randn(3, 4))
+
+
+def test_searches() -> None:
+    """One line for all values, and a line for each; values that are there, beyond both ends, and NaN on either side."""
+
+    def searches(lines: torch.Tensor, values: torch.Tensor) -> list[torch.Tensor]:
+        line = lines[0]
+        return [
+            torch.searchsorted(lines, values), torch.searchsorted(lines, values, right=True, out_int32=True),
+            torch.searchsorted(line, values, side="right"), torch.searchsorted(line, 0.25), torch.bucketize(values, line),
+            torch.searchsorted(lines.bfloat16(), values.bfloat16(), right=True), torch.bucketize(0.5, line.int()),
+            torch.searchsorted(lines.flip(-1), values, sorter=torch.argsort(lines.flip(-1))),
+        ]  # fmt: skip
+
+    program = module_program(searches, randn(3, 20), randn(3, 7))
+    for rows, size, count in ((3, 20, 7), (1, 1, 1), (2, 5, 0), (4, 64, 700), (2, 257, 3)):
+        lines = torch.sort(special(randn(rows, size)).round(decimals=1), stable=True).values
+        program.check(lines, special(randn(rows, count).round(decimals=1)))
+
+
+def test_histograms() -> None:
+    """Elements on borders, outside, NaN, and enough that threads count apart."""
+
+    def histograms(x: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.histc(x, 4, -1, 1), torch.histc(x * 10, 100, -5, 20)]
+
+    program = module_program(histograms, randn(3, 5))
+    for shape in ((3, 5), (0, 4), (1, 1), (300, 301)):
+        program.check(special(randn(*shape).mul(4).round().div(4)))
+
+
+def grouped_reference(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    found, begin = torch.zeros(len(rows), matrices.shape[2], dtype=rows.dtype), 0
+    for matrix, end in zip(matrices, ends.tolist(), strict=True):
+        found[begin:end] = (rows[begin:end].double() @ matrix.double()).to(rows.dtype)
+        begin = end
+    return found
+
+
+GROUPED = """
+func.func @main(%x: tensor<?x?xELEMENT> {disc.dims = ["s", "k"]}, %w: tensor<4x?x?xELEMENT> {disc.dims = [4, "k", "n"]}, %e: tensor<4xi64> {disc.dims = [4]}) -> tensor<?x?xELEMENT> {
+  %c0 = arith.constant 0 : index
+  %c2 = arith.constant 2 : index
+  %rows = tensor.dim %x, %c0 : tensor<?x?xELEMENT>
+  %columns = tensor.dim %w, %c2 : tensor<4x?x?xELEMENT>
+  %sizes = tensor.from_elements %rows, %columns : tensor<2xindex>
+  %0 = "disc.dynamic_grouped_dot"(%x, %w, %e, %sizes) : (tensor<?x?xELEMENT>, tensor<4x?x?xELEMENT>, tensor<4xi64>, tensor<2xindex>) -> tensor<?x?xELEMENT>
+  return %0 : tensor<?x?xELEMENT>
+}
+"""
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_rows_in_groups(dtype: torch.dtype) -> None:
+    """Groups without rows, of one, of a tile and around it, of several tasks; columns and depths around panels; rows behind all groups."""
+    element = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]
+    program = text_program(GROUPED.replace("ELEMENT", element))
+    shapes = ((1, 1, 1), (7, 5, 64), (13, 300, 70), (230, 33, 129), (0, 4, 5), (5, 0, 3))
+    for number, (rows, depth, columns) in enumerate(shapes):
+        ends = torch.tensor([0, min(rows, 1), min(rows, 7), rows - rows // 20]) if number % 2 else torch.tensor([rows] * 4)
+        x, w = randn(rows, depth, dtype=dtype), randn(4, depth, columns, dtype=dtype)
+        for executable in program.executables:
+            found = executable(*(storage(each) for each in (x, w)), ends.numpy())
+            assert_close(restored(found, dtype), grouped_reference(x, w, ends), None, f"{rows} {depth} {columns} on {executable.isa}")
+
+
+def storage(x: torch.Tensor) -> np.ndarray:
+    return x.view(torch.uint16).numpy() if x.dtype == torch.bfloat16 else x.numpy()
+
+
+def restored(x: object, dtype: torch.dtype) -> torch.Tensor:
+    found = torch.from_numpy(np.array(x))
+    return found.view(dtype) if dtype == torch.bfloat16 else found
+
+
+def test_groups_that_end_before_they_begin() -> None:
+    """What a library function finds wrong is an error of the call, with the op, its line and the values; the next call is well."""
+    program = text_program(GROUPED.replace("ELEMENT", "f32"))
+    x, w = randn(6, 4).numpy(), randn(4, 4, 5).numpy()
+    for ends, where in (([1, 3, 2, 6], r"group 2 ends at row 2, which must be from 3 to 6"), ([0, 0, 0, 7], "ends at row 7")):
+        for executable in program.executables:
+            with pytest.raises(ShapeConstraintError, match=f"grouped_dot.*: .*{where}"):
+                executable(x, w, np.array(ends))
+            executable(x, w, np.array([1, 2, 3, 6]))
 
 
 def test_long_lines() -> None:

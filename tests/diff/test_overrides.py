@@ -115,6 +115,10 @@ WITNESSES: tuple[SingleCall, ...] = (
     call(aten.normal.float_float, 1.0, 2.0, [A, 4]), call(aten.bernoulli.p, X, 0.5), call(aten.bernoulli.Tensor, X, X),
     call(aten.geometric.default, X, 0.5), call(aten.randint_like.default, X, 9), call(aten.randint_like.low_dtype, X, 3, 9),
     call(aten.random.to, X, 9), call(getattr(aten.random, "from"), X, 3, 9),
+    call(aten.sort.default, X), call(aten.sort.stable, X, stable=True), call(aten.topk.default, X, 2),
+    call(aten.searchsorted.Tensor, In("7"), X), call(aten.searchsorted.Scalar, In("7"), 1.0),
+    call(aten.bucketize.Tensor, X, In("7")), call(aten.bucketize.Scalar, 1.0, In("7")), call(aten.histc.default, X, 5, -1, 1),
+    call(aten._grouped_mm.default, In("a 16", torch.bfloat16), In("3 16 8", torch.bfloat16), In("3", torch.int32, places)),
     call(aten.avg_pool1d.default, *pool(1)), call(aten.avg_pool2d.default, *pool(2)), call(aten.avg_pool3d.default, *pool(3)),
 )  # fmt: skip
 

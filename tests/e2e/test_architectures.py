@@ -15,7 +15,7 @@ from tiny_models import architectures
 EVERY = architectures()
 
 
-@pytest.mark.parametrize("name", ["bridgetower", "codegen", "beit"])
+@pytest.mark.parametrize("name", ["bridgetower", "codegen", "beit", "mixtral"])
 def test_it_is_right_at_sizes_that_it_has_not_seen(name: str) -> None:
     found = judge(name, EVERY[name])
     assert found["outcome"] == "right" and found["sizes"] >= 3, found
@@ -26,5 +26,5 @@ def test_there_are_many() -> None:
 
 
 def test_what_cannot_be_compiled_is_refused_by_name() -> None:
-    found = judge("mixtral", EVERY["mixtral"])
-    assert found["outcome"] == "refused" and "aten.topk" in found["detail"], found
+    found = judge("fnet", EVERY["fnet"])
+    assert found["outcome"] == "refused" and "aten._fft" in found["detail"], found

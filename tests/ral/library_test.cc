@@ -71,6 +71,20 @@ void check_shapes(ral_context* context) {
   }
 }
 
+// A function that finds its tensors wrong: the call fails with the message of the check and the reason, every time.
+void check_failure(ral_context* context) {
+  const int64_t dims[2] = {2, 3}, one = 1, more = 2;
+  float data[6] = {};
+  const ral_tensor inputs[3] = {{data, dims, nullptr, 2, RAL_F32, RAL_CPU, 0},
+                                {const_cast<int64_t*>(&one), nullptr, nullptr, 0, RAL_I64, RAL_CPU, 0},
+                                {const_cast<int64_t*>(&more), nullptr, nullptr, 0, RAL_I64, RAL_CPU, 0}};
+  ral_tensor outputs[2];
+  for (int i = 0; i < 3; ++i) {
+    CHECK(ral_call(context, inputs, 3, nullptr, outputs, 2) == RAL_ERROR_SHAPE);
+    CHECK(std::string(ral_last_error()).find("sort at model.py:3: k = 4 is above the size 3 of dim 1") != std::string::npos);
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -83,6 +97,10 @@ int main() {
   const ral_tensor inputs[3] = {{&one, dims, nullptr, 2, RAL_F32, RAL_CPU, 0}, {const_cast<int64_t*>(&zero), nullptr, nullptr, 0, RAL_I64, RAL_CPU, 0}, {const_cast<int64_t*>(&zero), nullptr, nullptr, 0, RAL_I64, RAL_CPU, 0}};
   ral_tensor outputs[2];
   CHECK(ral_call(context, inputs, 3, nullptr, outputs, 2) == RAL_ERROR_INTERNAL);
+  ral_unload(context);
+  CHECK(load({"topk"}, &context) == RAL_OK);
+  check_failure(context);
+  check_sorted(context, 3, 1000, 1, 1);  // as many as there are
   ral_unload(context);
   CHECK(load({"sort"}, &context) == RAL_OK);
   std::vector<std::thread> threads;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from disc.frontend.rules import contractions, elementwise, indexing, pooling, random, reductions, signs, sorting, views
 from disc.frontend.rules.overrides import Override
+from disc.frontend.rules.sorting import OF_PACKAGES
 
 
 def _merged() -> dict[object, Override]:
@@ -17,3 +18,8 @@ def _merged() -> dict[object, Override]:
 
 
 OVERRIDES = _merged()
+
+
+def override_of(op: object) -> Override | None:
+    """What replaces torch-mlir's form of an op; ops of other packages are known by their names."""
+    return OVERRIDES.get(op) or OF_PACKAGES.get(str(op))

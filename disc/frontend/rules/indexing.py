@@ -167,7 +167,11 @@ def gather(e: OpBuilder, call: Call) -> Tensor:
     x, position = call.tensor("self"), call.tensor("index")
     if x.rank == 0:
         return e.reshape(x, position.shape)
-    dim = wrap_dim(call.integer("dim"), x.rank)
+    return gathered(e, x, position, wrap_dim(call.integer("dim"), x.rank))
+
+
+def gathered(e: OpBuilder, x: Tensor, position: Tensor, dim: int) -> Tensor:
+    """The elements of `x` at positions along a dim, in their places along the other dims."""
     if x.rank == 1:
         return take(e, x, position, [0], vector=False)
     return take(e, x, element_vectors(e, position, dim), list(range(x.rank)), vector=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from torch_mlir import ir
 
-from disc.ir.interp.values import Array, Rule, Scope
+from disc.errors import ShapeConstraintError
+from disc.ir.interp.values import Array, Rule, Scope, element_name, held_dtype
 from disc.ir.ops import int_attr
 
 
@@ -29,6 +30,48 @@ def _sort(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
     return [np.take_along_axis(x, places, dim), places.astype(np.int64)]
 
 
+def _topk(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    (x,), dim = operands, int_attr(op, "dim")
+    if x.ndim == 0:
+        return [x, np.zeros((), np.int64)]
+    count = scope.shape(op.results[0].type)[dim]
+    if count > x.shape[dim]:
+        raise ShapeConstraintError(f"topk: k = {count} is above the size {x.shape[dim]} of dim {dim}")
+    places = stable_places(x, dim, bool_attr(op, "largest")).take(range(count), dim)
+    return [np.take_along_axis(x, places, dim), places.astype(np.int64)]
+
+
+def _search(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    """Asks the element in the middle of what is left, as the runtime does: with NaN the answer depends on whom one asks."""
+    values, lines = operands
+    right, size = bool_attr(op, "right"), lines.shape[-1] if lines.ndim else 1
+    flat = lines.reshape(-1, size)
+    row = np.arange(values.size).reshape(values.shape) // max(values.shape[-1] if values.ndim else 1, 1) if lines.ndim > 1 else 0
+    begin, end = np.zeros(values.shape, np.int64), np.full(values.shape, size, np.int64)
+    while (begin < end).any():
+        middle = (begin + end) // 2
+        found = flat[row, np.minimum(middle, size - 1)]
+        before = ~(found > values if right else found >= values) & (begin < end)
+        begin, end = np.where(before, middle + 1, begin), np.where(before, end, np.minimum(middle, end))
+    return [begin.astype(held_dtype(element_name(op.results[0].type)))]
+
+
+def _count(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    (size,), flat = scope.shape(op.results[0].type), operands[0].reshape(-1)
+    return [np.bincount(flat[(flat >= 0) & (flat < size)], minlength=size).astype(np.int64)]
+
+
+def _grouped_dot(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    rows, matrices, ends = operands
+    result, begin = np.zeros(scope.shape(op.results[0].type), np.float64), 0
+    for matrix, end in zip(matrices, ends.tolist(), strict=True):
+        if not begin <= end <= len(rows):
+            raise ShapeConstraintError(f"grouped_dot: a group ends at row {end}, which must be from {begin} to {len(rows)}")
+        result[begin:end] = rows[begin:end].astype(np.float64) @ matrix.astype(np.float64)
+        begin = end
+    return [result.astype(rows.dtype)]
+
+
 RULES: dict[str, Rule] = {
-    "disc.sort": _sort,
+    "disc.count": _count, "disc.grouped_dot": _grouped_dot, "disc.search": _search, "disc.sort": _sort, "disc.topk": _topk,
 }  # fmt: skip

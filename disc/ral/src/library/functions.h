@@ -8,4 +8,19 @@ namespace ral {
 // (x) → (values, indices i64) of its shape; numbers: dim, descending.
 void sort(LibraryCall& call);
 
+// (x) → (values, indices i64), as large as x but along the dim; numbers: dim, whether the largest are wanted. In their order; of equal ones
+// any may come first.
+void topk(LibraryCall& call);
+
+// (values, lines) → for each value how many elements of its line, which is sorted, come before it, i32 or i64. lines: one for all values, or
+// one for each position of the dims before the last. numbers: whether equal elements come before.
+void search(LibraryCall& call);
+
+// (places i32 or i64) → how often each number from 0 to the size of the result, i64, is there.
+void count(LibraryCall& call);
+
+// (rows [s, k], matrices [e, k, n], ends [e] i32 or i64) → [s, n]: rows up to the first end times the first matrix, from there up to the
+// second times the second; rows behind the last are 0. Of floats; those of 16 bits are summed in f32.
+void grouped_dot(LibraryCall& call);
+
 }  // namespace ral

@@ -13,6 +13,7 @@ namespace ral {
 template <typename Bits>
 struct Unsigned {
   using Key = Bits;
+  using Native = Bits;  // what the processor compares in the same order, but for NaN
   static Key key(Bits bits) { return bits; }
   static Bits bits(Key key) { return key; }
   static bool exact(Key) { return true; }
@@ -21,6 +22,7 @@ struct Unsigned {
 template <typename Bits>
 struct Signed {
   using Key = Bits;
+  using Native = std::make_signed_t<Bits>;
   static constexpr Bits kSign = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
   static Key key(Bits bits) { return static_cast<Key>(bits ^ kSign); }
   static Bits bits(Key key) { return static_cast<Bits>(key ^ kSign); }
@@ -30,6 +32,7 @@ struct Signed {
 template <typename Bits, Bits kInfinity>
 struct Float {
   using Key = Bits;
+  using Native = std::conditional_t<sizeof(Bits) == 4, float, std::conditional_t<sizeof(Bits) == 8, double, void>>;  // void: none
   static constexpr Bits kSign = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
   static constexpr Key kNan = std::numeric_limits<Key>::max();
   static Key key(Bits bits) {

@@ -8,7 +8,7 @@ namespace ral {
 namespace {
 
 constexpr std::pair<std::string_view, LibraryFunction> kFunctions[] = {
-    {"sort", sort},
+    {"count", count}, {"grouped_dot", grouped_dot}, {"search", search}, {"sort", sort}, {"topk", topk},
 };
 
 }  // namespace

@@ -1,0 +1,40 @@
+// Small products of matrices, for what the library makes of them: C[rows, kColumns] += A[rows, k] * B[k, kColumns], rows up to kTileRows, each
+// sum in the order of k with one rounding a step, so that every kind of processor gives the same.
+#pragma once
+
+#include <cstdint>
+
+namespace ral {
+
+constexpr int64_t kTileRows = 6;
+constexpr int64_t kPanelBytes = 256;  // of a row of B: 64 columns of f32, 32 of f64
+
+// Steps count elements: between rows of A, of B and of C. Neighbors in a row of A are side by side.
+template <typename T>
+using Tile = void (*)(int64_t rows, const T* a, int64_t a_step, const T* b, int64_t b_step, int64_t k, T* c, int64_t c_step);
+
+struct Tiles {
+  Tile<float> f32;
+  Tile<double> f64;
+};
+
+extern const Tiles kTilesAvx2, kTilesAvx512;  // for a processor that has x86-64-v3, x86-64-v4
+
+// The best that this processor has.
+const Tiles& tiles();
+
+template <typename T>
+Tile<T> tile();
+template <>
+inline Tile<float> tile<float>() {
+  return tiles().f32;
+}
+template <>
+inline Tile<double> tile<double>() {
+  return tiles().f64;
+}
+
+template <typename T>
+constexpr int64_t kPanel = kPanelBytes / static_cast<int64_t>(sizeof(T));
+
+}  // namespace ral

@@ -1,0 +1,14 @@
+#include "library/tiles.h"
+
+namespace ral {
+
+namespace {
+constexpr int kVectorBytes = 32;
+constexpr int kVectors = 2;
+}  // namespace
+
+#include "library/tiles.inc"
+
+const Tiles kTilesAvx2 = {tile_of<float>, tile_of<double>};
+
+}  // namespace ral

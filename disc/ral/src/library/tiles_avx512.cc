@@ -1,0 +1,14 @@
+#include "library/tiles.h"
+
+namespace ral {
+
+namespace {
+constexpr int kVectorBytes = 64;
+constexpr int kVectors = 4;
+}  // namespace
+
+#include "library/tiles.inc"
+
+const Tiles kTilesAvx512 = {tile_of<float>, tile_of<double>};
+
+}  // namespace ral

@@ -1,0 +1,120 @@
+// The k first of each line in an order, sorted: candidates are those below the worst of the k best so far, which is found again whenever as
+// many candidates have come together as were kept; a line of n elements costs little more than reading it where k is small.
+#include <algorithm>
+
+#include "library/functions.h"
+#include "library/keys.h"
+#include "library/records.h"
+
+namespace ral {
+
+namespace {
+
+constexpr int64_t kCostPerElement = 2 * RAL_COST_PER_NANOSECOND;
+constexpr int64_t kCostPerResult = 20 * RAL_COST_PER_NANOSECOND;
+constexpr int64_t kBlock = 64;  // elements that are compared before any is looked at
+
+template <typename Order>
+struct Selection {
+  using Bits = typename Order::Key;
+  using Entry = Record<Bits>;
+
+  const Bits* source;
+  Bits* values;      // or null
+  int64_t* indices;  // or null
+  Lines lines, result;
+  Bits flip;  // all ones where the largest are wanted
+
+  int64_t kept() const { return result.size; }
+  // Room for the candidates: those kept, as many again, and a block.
+  int64_t room() const { return std::min(lines.size, 2 * kept() + kBlock) + kBlock; }
+
+  Bits key(int64_t start, int64_t place) const { return static_cast<Bits>(Order::key(source[start + place * lines.inner]) ^ flip); }
+
+  // Keeps the best `kept()` of the candidates; returns the worst of them.
+  Entry keep_best(Entry* candidates, int64_t count) const {
+    Entry* worst = candidates + kept() - 1;
+    std::nth_element(candidates, worst, candidates + count);
+    return *worst;
+  }
+
+  // Whether an element of a block may be better than `worst`; where this says no, none is.
+  bool any_better(int64_t start, int64_t place, int64_t end, const Entry& worst) const {
+    using Native = typename Order::Native;
+    if constexpr (std::is_void_v<Native>) {
+      return true;
+    } else {
+      if (lines.inner != 1) return true;
+      const auto* line = reinterpret_cast<const Native*>(source + start);
+      const Native limit = line[worst.place()];
+      bool any = false;
+      if (flip) {
+        for (int64_t i = place; i < end; ++i) any |= !(line[i] <= limit);
+      } else {
+        for (int64_t i = place; i < end; ++i) any |= !(line[i] >= limit);
+      }
+      return any;
+    }
+  }
+
+  void select_line(int64_t line, Entry* candidates) const {
+    const int64_t start = lines.start(line), first = std::min(lines.size, room() - kBlock);
+    int64_t count = first;
+    for (int64_t i = 0; i < first; ++i) candidates[i] = Entry::make(key(start, i), static_cast<uint32_t>(i));
+    Entry worst{};
+    if (first < lines.size) {
+      worst = keep_best(candidates, count);
+      count = kept();
+    }
+    for (int64_t place = first; place < lines.size; place += kBlock) {
+      const int64_t end = std::min(lines.size, place + kBlock);
+      if (!any_better(start, place, end, worst)) continue;
+      for (int64_t i = place; i < end; ++i) {
+        const Bits own = key(start, i);  // an equal one comes too late
+        if (own < worst.key()) candidates[count++] = Entry::make(own, static_cast<uint32_t>(i));
+      }
+      if (count + kBlock > room()) {
+        worst = keep_best(candidates, count);
+        count = kept();
+      }
+    }
+    if (count > kept()) keep_best(candidates, count);
+    std::sort(candidates, candidates + kept());
+    write(start, result.start(line), candidates);
+  }
+
+  void write(int64_t start, int64_t to, const Entry* sorted) const {
+    for (int64_t i = 0; i < kept(); ++i) {
+      if (indices) indices[to + i * result.inner] = sorted[i].place();
+      if (values) values[to + i * result.inner] = source[start + sorted[i].place() * lines.inner];
+    }
+  }
+};
+
+}  // namespace
+
+void topk(LibraryCall& call) {
+  const ral_tensor& source = call.operands[0];
+  const int64_t dim = call.numbers[0];
+  const Lines lines(source, dim), result(call.results[0], dim);
+  if (result.size > lines.size) {
+    return call.fail("k = " + std::to_string(result.size) + " is above the size " + std::to_string(lines.size) + " of dim " +
+                     std::to_string(dim));
+  }
+  if (result.count() == 0 || result.size == 0) return;
+  if (lines.size >= kLongestLine) return call.fail("lines of " + std::to_string(lines.size) + " elements are too long");
+  with_order(source.dtype, [&](auto order) {
+    using Own = Selection<decltype(order)>;
+    using Bits = typename Own::Bits;
+    const Bits flip = call.numbers[1] ? static_cast<Bits>(~Bits{0}) : Bits{0};
+    const Own selection{static_cast<const Bits*>(source.data), static_cast<Bits*>(call.results[0].data),
+                        static_cast<int64_t*>(call.results[1].data), lines, result, flip};
+    const int64_t scratch = selection.room() * static_cast<int64_t>(sizeof(typename Own::Entry));
+    const int64_t cost = lines.size * kCostPerElement + result.size * kCostPerResult;
+    call.parallel(lines.count(), cost, scratch, [&](int64_t begin, int64_t end, char* memory) {
+      for (int64_t line = begin; line < end; ++line) selection.select_line(line, reinterpret_cast<typename Own::Entry*>(memory));
+    });
+  });
+}
+
+}  // namespace ral
