@@ -22,7 +22,7 @@ from disc.codegen.packed import obstacle, packed_entry, packed_refusal, plain_ta
 from disc.config import VERSION, Environment, Options, read_environment
 from disc.errors import DiscError, StackError, TargetError, UnsupportedFormatError, warn
 from disc.frontend.imported import FixedArgument, Imported
-from disc.frontend.models import DynamicShapes, import_model, import_program, program_of, stablehlo_of
+from disc.frontend.models import DynamicShapes, import_model, import_program, model_files, program_of, stablehlo_of
 from disc.ir.dialect import make_context
 from disc.ir.passes import CompileState, bug_with_reproducer, run_passes
 from disc.ir.progress import OnStep, Steps
@@ -74,17 +74,19 @@ def compile(
 ) -> Executable:
     """Compiles `model` once for every shape of its inputs.
 
-    model: a module, an exported program, or the path of a `.pt2`, `.mlir` or `.mlirbc` file. example_inputs: one valid set of inputs (a
-    tuple, a dict by name, or one tensor for one input), needed for a module; their sizes do not matter, and what is no tensor is fixed to
-    its value. dynamic_shapes: as `torch.export` takes them; None = every dim of every tensor input is dynamic. target: "native" (this CPU,
-    with its bf16 and int8 instructions where the program computes in these), or ISA names such as ["x86-64-v3", "x86-64-v4",
-    "x86-64-v4+avx512bf16"] (`disc.targets.x86.ISAS` lists them). The result comes from the compile cache where the same program was
-    compiled before (`stats()["compiles"]` is then 0). Warns where `Options(packed=True)` was asked for and the program cannot be packed;
-    the result then is a plain one. on_step: is called with the name of every step before it runs and the share of the steps that is done,
-    about. A step that runs for 20 seconds is named in a DiscWarning while it runs.
+    model: a module, an exported program, or the path of a `.pt2`, `.onnx`, `.mlir` or `.mlirbc` file. example_inputs: one valid set of
+    inputs (a tuple, a dict by name, or one tensor for one input), needed for a module; their sizes do not matter, and what is no tensor is
+    fixed to its value. An ONNX file needs none: its dims with a name, or without a size, are dynamic; where no sizes are found that can be
+    traced, examples give them. dynamic_shapes: as `torch.export` takes them; None = every dim of every tensor input is dynamic. target:
+    "native" (this CPU, with its bf16 and int8 instructions where the program computes in these), or ISA names such as ["x86-64-v3",
+    "x86-64-v4", "x86-64-v4+avx512bf16"] (`disc.targets.x86.ISAS` lists them). The result comes from the compile cache where the same
+    program was compiled before (`stats()["compiles"]` is then 0). Warns where `Options(packed=True)` was asked for and the program cannot
+    be packed; the result then is a plain one. on_step: is called with the name of every step before it runs and the share of the steps
+    that is done, about. A step that runs for 20 seconds is named in a DiscWarning while it runs.
 
     Raises UnsupportedOpError (all ops that cannot be compiled), ExportError, InputTypeError, InputRankError (example inputs that do not
-    fit), UnsupportedFormatError, TargetError, ShapeConstraintError, StackError, CompilerBug.
+    fit), UnsupportedFormatError, TargetError, ShapeConstraintError, StackError, CompilerBug; ConfigurationError where the package `onnx` is
+    missing.
     """
     if options is not None and options.random == "eager":
         raise DiscError('random="eager" is for torch.compile: a compiled program runs without PyTorch')
@@ -269,7 +271,7 @@ def _key(program: torch.export.ExportedProgram | Path, session: Session) -> str:
     """The cache key. A file counts by its bytes, a program by its graph and weights: both known before the front end has run."""
     facts = _settings(session)
     if isinstance(program, Path):
-        return cache_key({**facts, "file": program.suffix}, [("file", file_view(program))])
+        return cache_key({**facts, "file": program.suffix}, [(path.name, file_view(path)) for path in model_files(program)])
     from disc.frontend.identity import program_data, program_facts
 
     return cache_key({**facts, **program_facts(program)}, program_data(program))

@@ -58,7 +58,7 @@ class UnsupportedOpError(DiscError):
 
 
 class UnsupportedFormatError(DiscError):
-    """The model file is of a kind that disc does not read (ONNX, a `.pt2` of another torch version, an unknown suffix)."""
+    """The model file is of a kind that disc does not read (a `.pt2` of another torch version, an unknown suffix), or a damaged one."""
 
 
 class ExportError(DiscError):

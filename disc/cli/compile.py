@@ -30,8 +30,12 @@ if TYPE_CHECKING:
 
     Built = tuple[torch.nn.Module, Sequence[object], DynamicShapes]
 
-MODEL_HELP = "A .pt2, .mlir or .mlirbc file, or package.module:factory, a function that returns (module, example_inputs[, dynamic_shapes])."
-PT2_NOTE = "note: PyTorch may run code that a .pt2 file brings along; for files of unknown origin use StableHLO (.mlir, .mlirbc)"
+MODEL_HELP = (
+    "A .pt2, .onnx, .mlir or .mlirbc file, or package.module:factory, a function that returns (module, example_inputs[, dynamic_shapes])."
+)
+PT2_NOTE = (
+    "note: PyTorch may run code that a .pt2 file brings along; for files of unknown origin use ONNX or StableHLO (.onnx, .mlir, .mlirbc)"
+)
 DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16"}
 AMP = tuple(name for name in OPTION_DTYPES if name != "f32")
 

@@ -67,7 +67,7 @@ def _scale(text: str | None) -> dict[str, object] | None:
 
 @ray_app.command("compile")
 def compile_command(
-    models: Annotated[list[str], typer.Argument(help="Files (.pt2, .mlir, .mlirbc) or package.module:factory.", metavar="MODEL...")],
+    models: Annotated[list[str], typer.Argument(help="Files (.pt2, .onnx, .mlir, .mlirbc) or package.module:factory.", metavar="MODEL...")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the artifacts.")],
     address: Address = "auto",
     working_dir: WorkingDir = None,

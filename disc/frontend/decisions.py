@@ -28,7 +28,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 from disc.frontend import symbolic_forms as forms
 from disc.frontend.conditions import condition_of, condition_of_text, relation
 from disc.frontend.known_decisions import weakened
-from disc.frontend.locations import TORCH, frame_text, line_text
+from disc.frontend.locations import ONNX, TORCH, frame_text, line_text
 from disc.frontend.symbols import SymbolError, to_text
 from disc.shapes import ALWAYS, NEVER, Condition, Dim, parse_dim
 
@@ -193,7 +193,7 @@ def _expression(value: object) -> sympy.Expr:
 def _own_code() -> FrameType | None:
     """What called a method of a size, where it is no code of this package, and none of PyTorch's but what refuses some sizes."""
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename in _THROUGH:
+    while frame is not None and (frame.f_code.co_filename in _THROUGH or frame.f_code.co_filename.startswith(ONNX)):
         frame = frame.f_back
     if frame is not None and frame.f_code.co_name in _REFUSING:
         return frame

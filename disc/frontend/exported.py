@@ -59,6 +59,7 @@ TRAINING: dict[object, Callable[[Mapping[str, object]], bool]] = {
     aten.batch_norm.default: _updates_statistics, aten.instance_norm.default: _updates_statistics,
 }  # fmt: skip
 DynamicShapes = Mapping[str, object] | Sequence[object] | None
+INPUT_NAMES = "disc_input_names"  # metadata of a program's graph module: what its inputs are called in the file that it came from
 
 
 def import_exported(program: ExportedProgram, context: ir.Context) -> Imported:
@@ -83,6 +84,7 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
     fixed_dims = program.graph_module.meta.get(FIXED_DIMS, ())
     warn_of_assertions(program.graph)
     stored += size_checks(program.graph_module, arguments_by_name)
+    names: Sequence[str] | None = program.graph_module.meta.get(INPUT_NAMES)
     program, decomposed = _decomposed(program)
     placeholders = {node.name: decomposed.values[node] for node in program.graph.nodes if node.op == "placeholder"}
     inputs, leaves, weights, fixed = [], [], {}, []
@@ -93,7 +95,7 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
             if isinstance(spec.arg, ConstantArgument):
                 fixed.append(FixedArgument(spec.arg.name, len(leaves) - 1, spec.arg.value))
             elif node is not None:
-                inputs.append(GraphInput(node, spec.arg.name))
+                inputs.append(GraphInput(node, names[len(leaves) - 1] if names is not None else spec.arg.name))
         elif node is not None and spec.target is not None and spec.kind != InputKind.CUSTOM_OBJ:  # who takes such an object is refused
             weights[node] = (spec.target, _stored_tensor(program, spec.target))
     weights |= decomposed.constants

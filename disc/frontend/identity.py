@@ -8,6 +8,7 @@ import torch
 from torch.export import ExportedProgram
 
 from disc.frontend.decisions import decision_text
+from disc.frontend.exported import INPUT_NAMES
 from disc.frontend.program_decisions import RECORDED
 from disc.frontend.symbols import shape_environment
 
@@ -24,6 +25,7 @@ def program_facts(program: ExportedProgram) -> dict[str, str]:
         "stored guards": "\n".join(program._guards_code),
         "decisions": "\n".join(map(decision_text, program.graph_module.meta.get(RECORDED, ()))),
         "call": str(program.call_spec),
+        "inputs": str(program.graph_module.meta.get(INPUT_NAMES)),
         "tensors": "\n".join(f"{name}: {value.dtype} {tuple(value.shape)}" for name, value in _tensors(program)),
     }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_mlir import ir
 
-from disc.errors import UnsupportedFormatError
+from disc.errors import ConfigurationError, UnsupportedFormatError, how_to_install
 from disc.frontend.imported import Imported
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def program_of(model: Model, example_inputs: Examples, dynamic_shapes: DynamicSh
         path = Path(model)
         if not path.is_file():
             raise UnsupportedFormatError(f"{path}: there is no such file")
-        return path
+        return path if path.suffix != ".onnx" or example_inputs is None else _export_onnx(path, example_inputs)
     from disc.frontend.examples import examples_of
     from disc.frontend.exported import export_module, with_plain_weights
 
@@ -62,11 +62,42 @@ def import_program(program: torch.export.ExportedProgram | Path, context: ir.Con
 def _import_file(path: Path, context: ir.Context) -> Imported:
     from disc.frontend.stablehlo import load_stablehlo
 
+    if path.suffix == ".onnx":
+        from disc.frontend.exported import import_exported
+
+        return import_exported(_export_onnx(path), context)
     if path.suffix == ".pt2":
         from disc.frontend.exported import import_exported, load_pt2
 
         return import_exported(load_pt2(path), context)
     return load_stablehlo(path, context)
+
+
+def _export_onnx(path: Path, example_inputs: Examples = None) -> torch.export.ExportedProgram:
+    """example_inputs: whose sizes the trace takes. Raises: ConfigurationError where the package `onnx` is missing."""
+    try:
+        from disc.frontend.onnx.program import export_onnx
+    except ModuleNotFoundError as error:
+        raise _needs_onnx(error) from error
+    return export_onnx(path, example_inputs)
+
+
+def model_files(path: Path) -> list[Path]:
+    """The files of a model: its own and, of an ONNX model, those beside it that hold its weights.
+
+    Raises: UnsupportedFormatError for an ONNX file that is damaged, or whose data lie outside of its folder; ConfigurationError.
+    """
+    if path.suffix != ".onnx":
+        return [path]
+    try:
+        from disc.frontend.onnx.file import data_files
+    except ModuleNotFoundError as error:
+        raise _needs_onnx(error) from error
+    return [path, *data_files(path)]
+
+
+def _needs_onnx(error: ModuleNotFoundError) -> ConfigurationError:
+    return ConfigurationError(f"an ONNX file needs the package '{error.name}'; install it with: {how_to_install('onnx')}")
 
 
 def stablehlo_of(program: torch.export.ExportedProgram | Path) -> bytes:

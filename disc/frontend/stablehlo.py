@@ -30,10 +30,8 @@ def load_stablehlo(path: str | Path, context: ir.Context) -> Imported:
     function to compile.
     """
     path = Path(path)
-    if path.suffix == ".onnx":
-        raise UnsupportedFormatError(f"{path}: ONNX is not supported yet: export the model with torch.export, or convert it to StableHLO")
     if path.suffix not in (".mlir", ".mlirbc"):
-        raise UnsupportedFormatError(f"{path}: unknown suffix {path.suffix!r}; disc reads .pt2, .mlir and .mlirbc")
+        raise UnsupportedFormatError(f"{path}: unknown suffix {path.suffix!r}; disc reads .pt2, .onnx, .mlir and .mlirbc")
     return import_stablehlo(path.read_bytes(), context, str(path))
 
 

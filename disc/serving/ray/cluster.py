@@ -150,8 +150,8 @@ def compile_many(
 ) -> Iterator[tuple[Path, Compiled]]:
     """(artifact, how it went) for each model as it is done; those without an error lie in `folder`, which is made.
 
-    models: .pt2, .mlir, .mlirbc files of this machine, which are sent, or `package.module:factory`, which the machines must be able to
-    import. Raises ConfigurationError for two models of one name, or a file that cannot be read.
+    models: .pt2, .onnx, .mlir, .mlirbc files of this machine, which are sent, or `package.module:factory`, which the machines must be able
+    to import. Raises ConfigurationError for two models of one name, or a file that cannot be read.
     """
     names = [Path(model.rpartition(":")[2] or model).stem for model in models]
     if twice := next((name for name in names if names.count(name) > 1), None):

@@ -1,0 +1,47 @@
+"""The tables of rules: operator → the torch functions that compute it, by domain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from disc.frontend.onnx.node import Node
+from disc.frontend.onnx.ops import (
+    attention,
+    control,
+    elementwise,
+    indexing,
+    microsoft,
+    quantized,
+    reductions,
+    resampling,
+    structure,
+    windows,
+)
+from disc.frontend.onnx.values import Result
+
+Rule = Callable[[Node], Result]
+# Draw numbers: never computed when compiling, however constant their inputs are.
+RANDOM = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"})
+# Whose results may be far larger than their inputs.
+EXPANDING = frozenset({"ConstantOfShape", "Expand", "Tile", "Range", "Pad", "Resize", "OneHot", "EyeLike", "ConvTranspose"})
+
+
+def _merged() -> dict[tuple[str, str], Rule]:
+    table: dict[tuple[str, str], Rule] = {}
+    for domain, modules in {
+        "": (attention, elementwise, structure, indexing, reductions, windows, resampling, quantized, control),
+        "com.microsoft": (microsoft,),
+    }.items():
+        for module in modules:
+            for op, rule in module.RULES.items():
+                if (domain, op) in table:
+                    raise ValueError(f"two rules for {op}")
+                table[domain, op] = rule
+    return table
+
+
+RULES = _merged()
+
+
+def rule_for(domain: str, op: str) -> Rule | None:
+    return RULES.get(("" if domain == "ai.onnx" else domain, op))

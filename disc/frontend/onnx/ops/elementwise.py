@@ -1,0 +1,245 @@
+"""Operators on single elements. Arithmetic on sizes stays arithmetic of Python."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import reduce
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from disc.frontend.onnx.node import Node
+from disc.frontend.onnx.values import INTEGERS, NodeError, Number, Result, Sizes, dtype_of, larger, sizes_value, smaller
+
+Rule = Callable[[Node], Result]
+
+
+def unary(function: Callable[[Tensor], Tensor]) -> Rule:
+    return lambda node: function(node.tensor(0))
+
+
+def _binary(function: Callable[[Tensor, Tensor], Tensor], on_sizes: Callable[[Number, Number], Number] | None = None) -> Rule:
+    """on_sizes: the same on numbers of Python."""
+
+    def rule(node: Node) -> Result:
+        known = [node.sizes(0), node.sizes(1)]
+        if on_sizes is not None and all(known):
+            left, right = (each for each in known if each is not None)
+            if len(left.numbers) == len(right.numbers) or 1 in (len(left.numbers), len(right.numbers)):
+                return _on_sizes(on_sizes, left, right)
+        return function(node.tensor(0), node.tensor(1))
+
+    return rule
+
+
+def _on_sizes(function: Callable[[Number, Number], Number], left: Sizes, right: Sizes) -> Result:
+    count = 0 if 0 in (len(left.numbers), len(right.numbers)) else max(len(left.numbers), len(right.numbers))
+    pairs = zip(_repeated(left, count), _repeated(right, count), strict=True)
+    results = tuple(function(a, b) for a, b in pairs)
+    dtype = torch.bool if any(isinstance(each, bool) for each in results) else left.dtype
+    return sizes_value(results, scalar=left.scalar and right.scalar, dtype=dtype)
+
+
+def _repeated(sizes: Sizes, count: int) -> Sequence[Number]:
+    return sizes.numbers if len(sizes.numbers) == count else sizes.numbers * count
+
+
+def _quotient(a: Number, b: Number) -> Number:
+    """Rounded toward zero, as ONNX divides."""
+    if b == 0:
+        raise NodeError("a size is divided by zero", unsupported=False)
+    return a // b if (a >= 0) == (b > 0) else -(-a // b)
+
+
+def _divide(a: Tensor, b: Tensor) -> Tensor:
+    return a / b if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")
+
+
+def _power(node: Node) -> Result:
+    base, exponent = node.tensor(0), node.known(1)
+    if exponent is not None and exponent.data.numel() == 1 and exponent.data.dim() <= base.dim() and base.is_floating_point():
+        return torch.pow(base, node.number(1, "exponent"))
+    power = node.tensor(1)
+    if base.is_floating_point() or not power.is_floating_point():
+        return torch.pow(base, power).to(base.dtype)
+    return torch.pow(base.to(power.dtype), power).to(base.dtype)
+
+
+def _modulo(node: Node) -> Result:
+    if node.attr_int("fmod"):
+        return torch.fmod(node.tensor(0), node.tensor(1))
+    return _binary(torch.remainder, lambda a, b: a % b)(node)
+
+
+def _extreme(function: Callable[[Tensor, Tensor], Tensor], on_sizes: Callable[[Number, Number], Number]) -> Rule:
+    def rule(node: Node) -> Result:
+        if len(node.inputs) == 2:
+            return _binary(function, on_sizes)(node)
+        return reduce(function, node.tensors())
+
+    return rule
+
+
+def _sum(node: Node) -> Tensor:
+    return reduce(torch.add, node.tensors())
+
+
+def _shift(node: Node) -> Tensor:
+    shift = torch.bitwise_left_shift if node.attr_text("direction") == "LEFT" else torch.bitwise_right_shift
+    return shift(node.tensor(0), node.tensor(1))
+
+
+def _clip(node: Node) -> Tensor:
+    x = node.tensor(0)
+    if all(not node.has(place) or node.known(place) is not None for place in (1, 2)):
+        low, high = (node.number(place, "bound") if node.has(place) else None for place in (1, 2))
+        return torch.clamp(x, low, high) if low is not None or high is not None else x
+    low, high = node.optional(1), node.optional(2)
+    x = torch.maximum(x, low) if low is not None else x
+    return torch.minimum(x, high) if high is not None else x
+
+
+def _cast(node: Node) -> Result:
+    return cast(node, node.attr_dtype("to"))
+
+
+def cast(node: Node, dtype: torch.dtype) -> Result:
+    known = node.sizes(0)
+    if known is not None and dtype in INTEGERS and known.dtype in INTEGERS:
+        return sizes_value(known.numbers, scalar=known.scalar, dtype=dtype)
+    return node.tensor(0).to(dtype)
+
+
+def _where(node: Node) -> Result:
+    known = [node.sizes(place) for place in range(3)]
+    if all(known):
+        chosen, one, other = (each for each in known if each is not None)
+        lengths = {len(each.numbers) for each in (chosen, one, other)}
+        if len(lengths - {1}) <= 1 and 0 not in lengths:
+            rows = zip(*(_repeated(each, max(lengths)) for each in (chosen, one, other)), strict=True)
+            picked = tuple(a if take else b for take, a, b in rows)
+            return sizes_value(picked, scalar=chosen.scalar and one.scalar and other.scalar, dtype=one.dtype)
+    return torch.where(node.tensor(0), node.tensor(1), node.tensor(2))
+
+
+def _negate(node: Node) -> Result:
+    known = node.sizes(0)
+    if known is not None and known.dtype in INTEGERS:
+        return sizes_value(tuple(-each for each in known.numbers), scalar=known.scalar, dtype=known.dtype)
+    return torch.neg(node.tensor(0))
+
+
+def _is_infinite(node: Node) -> Tensor:
+    x, low, high = node.tensor(0), node.attr_int("detect_negative"), node.attr_int("detect_positive")
+    if low and high:
+        return torch.isinf(x)
+    return x == -math.inf if low else x == math.inf if high else torch.zeros_like(x, dtype=torch.bool)
+
+
+def _selu(node: Node) -> Tensor:
+    x = node.tensor(0)
+    return node.attr_float("gamma") * torch.where(x > 0, x, node.attr_float("alpha") * torch.expm1(torch.clamp(x, max=0)))
+
+
+def _celu(node: Node) -> Tensor:
+    return F.celu(node.tensor(0), node.attr_float("alpha"))
+
+
+def _hard_sigmoid(node: Node) -> Tensor:
+    return torch.clamp(node.tensor(0) * node.attr_float("alpha") + node.attr_float("beta"), 0, 1)
+
+
+def _leaky(node: Node) -> Tensor:
+    return F.leaky_relu(node.tensor(0), node.attr_float("alpha"))
+
+
+def _parametric(node: Node) -> Tensor:
+    x = node.tensor(0)
+    return torch.where(x < 0, x * node.tensor(1), x)
+
+
+def _thresholded(node: Node) -> Tensor:
+    x = node.tensor(0)
+    return torch.where(x > node.attr_float("alpha"), x, torch.zeros_like(x))
+
+
+def _shrink(node: Node) -> Tensor:
+    x, bias, bound = node.tensor(0), node.attr_float("bias"), node.attr_float("lambd")
+    wide = x if x.is_floating_point() else x.float()
+    kept = torch.where(wide < -bound, wide + bias, torch.where(wide > bound, wide - bias, torch.zeros_like(wide)))
+    return kept.to(x.dtype)
+
+
+def _swish(node: Node) -> Tensor:
+    x = node.tensor(0)
+    return x * torch.sigmoid(node.attr_float("alpha") * x)
+
+
+def _dropout(node: Node) -> Result:
+    if node.has(2) and node.number(2, "training mode") and (not node.has(1) or node.number(1, "ratio")):
+        raise NodeError("dropout in training mode")
+    x = node.tensor(0)
+    return (x, torch.ones_like(x, dtype=torch.bool)) if node.outputs > 1 else x
+
+
+def _bit_cast(node: Node) -> Tensor:
+    x, dtype = node.tensor(0), node.attr_dtype("to")
+    if x.dtype.itemsize != dtype.itemsize:
+        raise NodeError("its types are of different sizes", unsupported=False)
+    return x.view(dtype)
+
+
+def _compare(function: Callable[[Tensor, Tensor], Tensor], on_sizes: Callable[[Number, Number], bool]) -> Rule:
+    return _binary(function, lambda a, b: bool(on_sizes(a, b)))
+
+
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+
+
+def _wide(rule: Rule) -> Rule:
+    """For types without arithmetic in PyTorch: u16, u32 computed in i64. u64 is refused where it would not fit."""
+
+    def widened(node: Node) -> Result:
+        narrow = next((each.dtype for each in node.inputs if isinstance(each, Tensor) and each.dtype in UNSIGNED), None)
+        if narrow is None:
+            return rule(node)
+        if narrow == torch.uint64:
+            raise NodeError("arithmetic on uint64")
+        inputs = [node.as_tensor(each).to(torch.int64) if dtype_of(each) == narrow else each for each in node.inputs]
+        result = rule(replace(node, inputs=inputs))
+        return (result & torch.iinfo(narrow).max).to(narrow) if isinstance(result, Tensor) and result.dtype == torch.int64 else result
+
+    return widened
+
+
+RULES: dict[str, Rule] = {
+    "Abs": unary(torch.abs), "Acos": unary(torch.acos), "Acosh": unary(torch.acosh), "Asin": unary(torch.asin),
+    "Asinh": unary(torch.asinh), "Atan": unary(torch.atan), "Atanh": unary(torch.atanh), "Ceil": unary(torch.ceil),
+    "Cos": unary(torch.cos), "Cosh": unary(torch.cosh), "Erf": unary(torch.erf), "Exp": unary(torch.exp), "Floor": unary(torch.floor),
+    "HardSwish": unary(F.hardswish), "IsNaN": unary(torch.isnan), "Log": unary(torch.log), "Mish": unary(F.mish), "Neg": _negate,
+    "Not": unary(torch.logical_not), "Reciprocal": unary(torch.reciprocal), "Relu": unary(torch.relu), "Round": unary(torch.round),
+    "Sigmoid": unary(torch.sigmoid), "Sign": unary(torch.sign), "Sin": unary(torch.sin), "Sinh": unary(torch.sinh),
+    "Softplus": unary(F.softplus), "Softsign": unary(F.softsign), "Sqrt": unary(torch.sqrt), "Tan": unary(torch.tan),
+    "Tanh": unary(torch.tanh), "BitwiseNot": unary(torch.bitwise_not), "Identity": lambda node: node.value(0),
+    "Add": _binary(torch.add, operator.add), "Sub": _binary(torch.sub, operator.sub), "Mul": _binary(torch.mul, operator.mul),
+    "Div": _binary(_divide, _quotient), "Mod": _modulo, "Pow": _power, "BitShift": _shift,
+    "BitwiseAnd": _binary(torch.bitwise_and), "BitwiseOr": _binary(torch.bitwise_or), "BitwiseXor": _binary(torch.bitwise_xor),
+    "And": _binary(torch.logical_and), "Or": _binary(torch.logical_or), "Xor": _binary(torch.logical_xor),
+    "Equal": _compare(torch.eq, operator.eq), "Greater": _compare(torch.gt, operator.gt), "Less": _compare(torch.lt, operator.lt),
+    "GreaterOrEqual": _compare(torch.ge, operator.ge), "LessOrEqual": _compare(torch.le, operator.le),
+    "Max": _extreme(torch.maximum, larger), "Min": _extreme(torch.minimum, smaller),
+    "Sum": _sum, "Mean": lambda node: _sum(node) / len(node.inputs),
+    "Cast": _cast, "CastLike": lambda node: cast(node, node.tensor(1).dtype), "BitCast": _bit_cast, "Where": _where, "Clip": _clip,
+    "IsInf": _is_infinite, "Selu": _selu, "Celu": _celu, "Elu": lambda node: F.elu(node.tensor(0), node.attr_float("alpha")),
+    "HardSigmoid": _hard_sigmoid, "LeakyRelu": _leaky, "PRelu": _parametric, "ThresholdedRelu": _thresholded, "Shrink": _shrink,
+    "Gelu": lambda node: F.gelu(node.tensor(0), approximate=node.attr_text("approximate")), "Swish": _swish, "Dropout": _dropout,
+}  # fmt: skip
+WIDENED = (
+    "Add", "Sub", "Mul", "Div", "Mod", "Pow", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "Equal", "Greater", "Less",
+    "GreaterOrEqual", "LessOrEqual", "Max", "Min", "Sum", "Clip", "Where", "Sign", "Abs",
+)  # fmt: skip
+RULES |= {op: _wide(RULES[op]) for op in WIDENED}

@@ -1,0 +1,183 @@
+"""Resize and GridSample: values between the elements of a tensor.
+
+Resize works dim by dim: each position of the result takes a few elements of the source (taps), with weights that depend on where it lies
+between them. Positions follow the standard's `Resize`, which names each way of counting them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from disc.frontend.onnx.node import Node
+from disc.frontend.onnx.ops.structure import axis_of
+from disc.frontend.onnx.values import NodeError, Number, Result, larger
+
+Rule = Callable[[Node], Result]
+LARGEST_DENOMINATOR = 4096  # of a scale on a dynamic dim
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One resized dim. scale: of the result's size to the source's; start, end: of the region of interest, as shares of the source."""
+
+    size: Number
+    out: Number
+    scale: float | None
+    start: float = 0.0
+    end: float = 1.0
+
+
+def _resize(node: Node) -> Tensor:
+    x = node.tensor(0)
+    axes = [axis_of(axis, x.dim()) for axis in node.attr_ints("axes", range(x.dim()))]
+    outside: Tensor | None = None
+    for axis, described in zip(axes, _described(node, x, axes), strict=True):
+        same = isinstance(described.size, int) and described.size == described.out and described.scale in (None, 1)
+        if same and node.attr_text("coordinate_transformation_mode") != "tf_crop_and_resize":
+            continue
+        at = _positions(node, described)
+        x = _interpolated(node, x, axis, described, at)
+        if node.attr_text("coordinate_transformation_mode") == "tf_crop_and_resize":
+            wrong = ((at < 0) | (at > described.size - 1)).reshape([-1 if i == axis else 1 for i in range(x.dim())])
+            outside = wrong if outside is None else outside | wrong
+    return x if outside is None else torch.where(outside, node.attr_float("extrapolation_value"), x).to(x.dtype)
+
+
+def _described(node: Node, x: Tensor, axes: list[int]) -> list[_Axis]:
+    sizes = [x.shape[axis] for axis in axes]
+    region = [float(each) for each in node.numbers(1, "region")] if node.has(1) and node.value(1) is not None else []
+    regions = list(zip(region[: len(axes)], region[len(axes) :], strict=True)) if region else [(0.0, 1.0)] * len(axes)
+    if node.has(3):
+        outs = node.integers(3, "sizes")
+        if node.attr_text("keep_aspect_ratio_policy", "stretch") != "stretch":
+            outs = _same_ratio(node, sizes, outs)
+        return [_Axis(size, out, None, *part) for size, out, part in zip(sizes, outs, regions, strict=True)]
+    scales = [float(each) for each in node.numbers(2, "scales")]
+    return [_Axis(size, _scaled(size, scale, part), scale, *part) for size, scale, part in zip(sizes, scales, regions, strict=True)]
+
+
+def _same_ratio(node: Node, sizes: list[Number], outs: list[Number]) -> list[Number]:
+    if not all(isinstance(each, int) for each in (*sizes, *outs)):
+        raise NodeError("keep_aspect_ratio_policy over dynamic dims")
+    ratios = [out / size for size, out in zip(sizes, outs, strict=True)]
+    scale = min(ratios) if node.attr_text("keep_aspect_ratio_policy") == "not_larger" else max(ratios)
+    return [math.floor(scale * size + 0.5) for size in sizes]
+
+
+def _scaled(size: Number, scale: float, region: tuple[float, float]) -> Number:
+    scale *= region[1] - region[0]
+    if isinstance(size, int):
+        return math.floor(size * scale)
+    exact = Fraction(scale).limit_denominator(LARGEST_DENOMINATOR)
+    if abs(float(exact) - scale) > 1e-7 * scale:
+        raise NodeError(f"a scale of {scale} on a dim whose size is dynamic")
+    return size * exact.numerator // exact.denominator
+
+
+def _positions(node: Node, axis: _Axis) -> Tensor:
+    """Where each position of the result lies in the source, in elements (f64)."""
+    mode = node.attr_text("coordinate_transformation_mode")
+    at = torch.arange(axis.out, dtype=torch.float64)
+
+    def shrunk(place: Tensor) -> Tensor:
+        return place / axis.scale if axis.scale is not None else place * axis.size / axis.out
+
+    if mode == "align_corners":
+        return at * (axis.size - 1) / larger(axis.out - 1, 1)
+    if mode == "asymmetric":
+        return shrunk(at)
+    if mode == "tf_crop_and_resize":
+        if axis.out == 1:
+            return at + 0.5 * (axis.start + axis.end) * (axis.size - 1)
+        return axis.start * (axis.size - 1) + at * ((axis.end - axis.start) * (axis.size - 1)) / (axis.out - 1)
+    if mode == "half_pixel_symmetric" and axis.scale is not None:
+        adjusted = axis.out / (axis.scale * axis.size)
+        return axis.size / 2 * (1 - adjusted) + shrunk(at + 0.5) - 0.5
+    if mode == "pytorch_half_pixel" and axis.out == 1:
+        return at - 0.5
+    if mode in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"):
+        return shrunk(at + 0.5) - 0.5
+    raise NodeError(f"positions counted as '{mode}'")
+
+
+def _interpolated(node: Node, x: Tensor, axis: int, described: _Axis, at: Tensor) -> Tensor:
+    mode, last = node.attr_text("mode"), described.size - 1
+    if mode == "nearest":
+        return torch.index_select(x, axis, torch.clamp(_rounded(at, node.attr_text("nearest_mode")), 0, last))
+    if mode not in ("linear", "cubic"):
+        raise NodeError(f"mode '{mode}'")
+    left = torch.floor(at)
+    shrinking = _shrinking(described) if node.attr_int("antialias", 0) else 1.0
+    reach = 1 if mode == "linear" else 2
+    first = math.floor(-reach / shrinking) + 1
+    offsets = range(first, 2 - first)
+    curve = _linear if mode == "linear" else lambda d: _cubic(d, node.attr_float("cubic_coeff_a"))
+    weights = [curve(((left + offset) - at) * shrinking) for offset in offsets]
+    if node.attr_int("exclude_outside"):
+        weights = [
+            torch.where((left + offset >= 0) & (left + offset <= last), weight, torch.zeros_like(weight))
+            for offset, weight in zip(offsets, weights, strict=True)
+        ]
+    total: Tensor | float = sum(weights) if shrinking != 1 or node.attr_int("exclude_outside") else 1.0
+    shape = [-1 if i == axis else 1 for i in range(x.dim())]
+    wide = x if x.dtype == torch.float64 else x.float()
+    parts = [
+        torch.index_select(wide, axis, torch.clamp(left + offset, 0, last).long()) * (weight / total).to(wide.dtype).reshape(shape)
+        for offset, weight in zip(offsets, weights, strict=True)
+    ]
+    result = sum(parts[1:], parts[0])
+    return result.to(x.dtype) if x.is_floating_point() else torch.round(result).to(x.dtype)
+
+
+def _shrinking(axis: _Axis) -> float:
+    """How much wider the taps reach where the source is made smaller: the scale, at most 1."""
+    scale = axis.scale if axis.scale is not None else axis.out / axis.size
+    if not isinstance(scale, float):
+        raise NodeError("antialias between dims whose sizes are dynamic")
+    return min(scale, 1.0)
+
+
+def _rounded(at: Tensor, mode: str) -> Tensor:
+    if mode == "floor":
+        return torch.floor(at).long()
+    if mode == "ceil":
+        return torch.ceil(at).long()
+    return (torch.ceil(at - 0.5) if mode == "round_prefer_floor" else torch.floor(at + 0.5)).long()
+
+
+def _linear(distance: Tensor) -> Tensor:
+    return torch.clamp(1 - distance.abs(), min=0)
+
+
+def _cubic(distance: Tensor, a: float) -> Tensor:
+    """Keys' kernel (Cubic convolution interpolation for digital image processing, 1981)."""
+    d = distance.abs()
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return torch.where(d <= 1, near, torch.where(d < 2, far, torch.zeros_like(d)))
+
+
+def _grid_sample(node: Node) -> Tensor:
+    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(node.attr_text("mode"), node.attr_text("mode"))
+    return F.grid_sample(node.tensor(0), node.tensor(1), mode, node.attr_text("padding_mode"), bool(node.attr_int("align_corners")))
+
+
+def _col2im(node: Node) -> Tensor:
+    x, image, block = node.tensor(0), node.integers(1, "image size"), node.integers(2, "block size")
+    if len(image) != 2:
+        raise NodeError("images that are not of two dims")
+    pads = node.attr_ints("pads", [0] * 4)
+    strides, dilations = node.attr_ints("strides", [1, 1]), node.attr_ints("dilations", [1, 1])
+    padded = [size + pads[i] + pads[i + 2] for i, size in enumerate(image)]
+    y = torch.ops.aten.col2im(x, padded, block, dilations, [0, 0], strides)
+    return F.pad(y, [-pads[1], -pads[3], -pads[0], -pads[2]])
+
+
+RULES: dict[str, Rule] = {"Resize": _resize, "GridSample": _grid_sample, "Col2Im": _col2im}

@@ -1,0 +1,294 @@
+"""Operators that make and rearrange tensors, and those on sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from disc.frontend.onnx.node import Node
+from disc.frontend.onnx.values import Constant, NodeError, Number, Result, Sizes, larger, numbers, sizes_of, sizes_value
+
+Rule = Callable[[Node], Result]
+END = 2**31 - 1  # ends of slices from here on mean "to the end"; exporters write this or 2**63 - 1
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """Raises NodeError."""
+    if not -rank <= axis < max(rank, 1):
+        raise NodeError(f"axis {axis} of a tensor of rank {rank}", unsupported=False)
+    return axis % max(rank, 1)
+
+
+def _shape(node: Node) -> Result:
+    value = node.value(0)
+    if isinstance(value, Sizes):
+        dims: Sequence[Number] = () if value.scalar else (len(value.numbers),)
+    else:
+        dims = (value.data if isinstance(value, Constant) else node.tensor(0)).shape
+    end = node.attr_int("end") if node.given("end") else None
+    return sizes_value(tuple(dims)[node.attr_int("start", 0) : end])
+
+
+def _size(node: Node) -> Result:
+    return sizes_value((math.prod(node.tensor(0).shape),), scalar=True)
+
+
+def _constant(node: Node) -> Result:
+    (name, value), *others = node.attributes.items()
+    if others:
+        raise NodeError("it has several values", unsupported=False)
+    if isinstance(value, Tensor):
+        return value
+    if name in ("value_float", "value_floats"):
+        return torch.tensor(value, dtype=torch.float32)
+    if name in ("value_int", "value_ints"):
+        return torch.tensor(value, dtype=torch.int64)
+    raise NodeError(f"constants of kind {name}")
+
+
+def _reshape(node: Node) -> Result:
+    wanted, own = node.integers(1, "dims"), node.sizes(0)
+    if own is not None and isinstance(node.value(0), Sizes) and len(wanted) < 2:
+        return sizes_value(own.numbers, scalar=not wanted, dtype=own.dtype)
+    x = node.tensor(0)
+    dims = [
+        x.shape[i] if isinstance(size, int) and size == 0 and not node.attr_int("allowzero", 0) else size for i, size in enumerate(wanted)
+    ]
+    return x.reshape(dims)
+
+
+def _transpose(node: Node) -> Tensor:
+    x = node.tensor(0)
+    return x.permute(node.attr_ints("perm", range(x.dim())[::-1]))
+
+
+def _slice(node: Node) -> Result:
+    starts, ends = node.integers(1, "starts"), node.integers(2, "ends")
+    value = node.value(0)
+    rank = 1 if isinstance(value, Sizes) else node.tensor(0).dim()
+    axes = node.constants(3, "axes") if node.has(3) else list(range(len(starts)))
+    steps = node.constants(4, "steps") if node.has(4) else [1] * len(starts)
+    if isinstance(value, Sizes) and all(isinstance(each, int) for each in (*starts, *ends)):
+        return sizes_value(value.numbers[_python_slice(starts[0], ends[0], steps[0])], dtype=value.dtype)
+    x = node.tensor(0)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        x = _sliced(x, axis_of(axis, rank), start, end, step)
+    return x
+
+
+def _python_slice(start: Number, end: Number, step: int) -> slice:
+    low = None if isinstance(end, int) and (end >= END or (step < 0 and end <= -END)) else end
+    return slice(start, low, step)
+
+
+def _sliced(x: Tensor, axis: int, start: Number, end: Number, step: int) -> Tensor:
+    if step > 0:
+        last = 2**63 - 1 if isinstance(end, int) and end >= END else end
+        return torch.ops.aten.slice.Tensor(x, axis, start, last, step)
+    size = x.shape[axis]  # position p is position size - 1 - p of the reversed tensor
+    first = 0 if isinstance(start, int) and (start >= END or start == -1) else _mirrored(start, size)
+    last = 2**63 - 1 if isinstance(end, int) and end <= -END else _mirrored(end, size)
+    return torch.ops.aten.slice.Tensor(torch.flip(x, [axis]), axis, first, last, -step)
+
+
+def _mirrored(position: Number, size: Number) -> Number:
+    if position < 0:
+        return -1 - position
+    return larger(size - 1 - position, 0)
+
+
+def _split(node: Node) -> Result:
+    x = node.tensor(0)
+    axis = axis_of(node.attr_int("axis"), x.dim())
+    if node.has(1):
+        sizes = node.integers(1, "sizes")
+        return tuple(torch.split(x, sizes, axis))
+    if node.given("split"):
+        return tuple(torch.split(x, node.attr_ints("split"), axis))
+    count = node.attr_int("num_outputs") if node.given("num_outputs") else node.outputs
+    if isinstance(x.shape[axis], int):
+        chunk = -(-x.shape[axis] // count)
+        return tuple(torch.split(x, [min(chunk, max(0, x.shape[axis] - chunk * i)) for i in range(count)], axis))
+    chunk = (x.shape[axis] + count - 1) // count
+    return tuple(x.narrow(axis, i * chunk, chunk if i < count - 1 else x.shape[axis] - chunk * (count - 1)) for i in range(count))
+
+
+def _concat(node: Node) -> Result:
+    known = [sizes_of(value) for value in node.inputs]
+    if any(isinstance(value, Sizes) for value in node.inputs) and all(known):
+        return sizes_value(tuple(number for each in known if each for number in each.numbers))
+    return torch.cat(node.tensors(), node.attr_int("axis"))
+
+
+def _axes(node: Node, rank: int) -> list[int]:
+    return sorted(axis_of(axis, rank) for axis in node.constants(1, "axes"))
+
+
+def _squeeze(node: Node) -> Result:
+    value = node.value(0)
+    if isinstance(value, Sizes):
+        return sizes_value(value.numbers, scalar=True, dtype=value.dtype)
+    x = node.tensor(0)
+    if not node.has(1):
+        if any(isinstance(size, torch.SymInt) for size in x.shape):
+            raise NodeError("it removes every dim that is 1, and so its rank depends on sizes; give it `axes`")
+        return x.reshape([size for size in x.shape if size != 1])
+    axes = _axes(node, x.dim())
+    for axis in axes:
+        torch._check(x.shape[axis] == 1)
+    return x.reshape([size for i, size in enumerate(x.shape) if i not in axes])
+
+
+def _unsqueeze(node: Node) -> Result:
+    value = node.value(0)
+    axes = node.constants(1, "axes")
+    if isinstance(value, Sizes) and value.scalar and len(axes) == 1:
+        return sizes_value(value.numbers, dtype=value.dtype)
+    x = node.tensor(0)
+    for axis in sorted(axis_of(axis, x.dim() + len(axes)) for axis in axes):
+        x = x.unsqueeze(axis)
+    return x
+
+
+def _expand(node: Node) -> Tensor:
+    x, wanted = node.tensor(0), node.integers(1, "dims")
+    rank = max(x.dim(), len(wanted))
+    own = [1] * (rank - x.dim()) + list(x.shape)
+    other = [1] * (rank - len(wanted)) + wanted
+    return x.expand([mine if isinstance(size, int) and size == 1 else size for mine, size in zip(own, other, strict=True)])
+
+
+def _flatten(node: Node) -> Tensor:
+    x = node.tensor(0)
+    axis = node.attr_int("axis")
+    axis = axis + x.dim() if axis < 0 else axis
+    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
+
+
+def _tile(node: Node) -> Tensor:
+    return node.tensor(0).repeat(node.integers(1, "repeats"))
+
+
+def _range(node: Node) -> Tensor:
+    dtype = node.as_tensor(node.value(0)).dtype
+    if dtype.is_floating_point:
+        start, limit, step = (node.number(place, "range") for place in range(3))
+    else:
+        start, limit, step = (node.integer(place, "range") for place in range(3))
+    if isinstance(step, int | float) and step == 0:
+        raise NodeError("its step is 0", unsupported=False)
+    return torch.arange(start, limit, step, dtype=dtype)
+
+
+def _constant_of_shape(node: Node) -> Result:
+    dims, value = node.integers(0, "dims"), node.attributes.get("value")
+    fill = numbers(Constant(value))[0] if isinstance(value, Tensor) else 0.0
+    dtype = value.dtype if isinstance(value, Tensor) else torch.float32
+    if dtype == torch.int64 and len(dims) == 1 and isinstance(dims[0], int) and dims[0] <= END:
+        return sizes_value((int(fill),) * dims[0]) if dims[0] < 64 else torch.full(dims, fill, dtype=dtype)
+    return torch.full(dims, fill, dtype=dtype)
+
+
+def _pad(node: Node) -> Tensor:
+    x, mode = node.tensor(0), node.attr_text("mode")
+    pads = node.integers(1, "pads")
+    axes = [axis_of(axis, x.dim()) for axis in node.constants(3, "axes")] if node.has(3) else list(range(x.dim()))
+    both: list[tuple[Number, Number]] = [(0, 0)] * x.dim()
+    for i, axis in enumerate(axes):
+        both[axis] = (pads[i], pads[i + len(axes)])
+    if mode == "constant":
+        return _padded(node, x, [size for low, high in reversed(both) for size in (low, high)])
+    if mode not in ("reflect", "edge", "wrap"):
+        raise NodeError(f"mode '{mode}'")
+    for axis, (low, high) in enumerate(both):
+        x = _padded_by_index(x, axis, low, high, mode) if not (isinstance(low, int) and isinstance(high, int) and low == high == 0) else x
+    return x
+
+
+def _padded(node: Node, x: Tensor, pads: list[Number]) -> Tensor:
+    if not node.has(2):
+        return F.pad(x, pads, value=0)
+    if node.known(2) is not None:
+        return F.pad(x, pads, value=node.number(2, "value"))
+    inside = F.pad(torch.ones_like(x, dtype=torch.bool), pads, value=False)
+    return torch.where(inside, F.pad(x, pads, value=0), node.tensor(2))
+
+
+def _padded_by_index(x: Tensor, axis: int, low: Number, high: Number, mode: str) -> Tensor:
+    """The elements at positions -low to size + high of the line that the mode makes of `axis`."""
+    size = x.shape[axis]
+    at = torch.arange(-low, size + high)
+    if mode == "edge":
+        at = torch.clamp(at, 0, size - 1)
+    elif mode == "wrap":
+        at = torch.remainder(at, size)
+    else:
+        period = 2 * (size - 1)
+        at = torch.remainder(at, larger(period, 1))
+        at = torch.where(at < size, at, period - at)
+    return torch.index_select(x, axis, at)
+
+
+def _depth_to_space(node: Node) -> Tensor:
+    x, block = node.tensor(0), node.attr_int("blocksize")
+    batch, depth, height, width = x.shape
+    if node.attr_text("mode", "DCR") == "DCR":
+        split, order = x.reshape(batch, block, block, depth // block**2, height, width), (0, 3, 4, 1, 5, 2)
+    else:
+        split, order = x.reshape(batch, depth // block**2, block, block, height, width), (0, 1, 4, 2, 5, 3)
+    return split.permute(order).reshape(batch, depth // block**2, height * block, width * block)
+
+
+def _space_to_depth(node: Node) -> Tensor:
+    x, block = node.tensor(0), node.attr_int("blocksize")
+    batch, depth, height, width = x.shape
+    split = x.reshape(batch, depth, height // block, block, width // block, block)
+    order = (0, 3, 5, 1, 2, 4) if node.attr_text("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    return split.permute(order).reshape(batch, depth * block**2, height // block, width // block)
+
+
+def _eye(node: Node) -> Tensor:
+    x, offset = node.tensor(0), node.attr_int("k")
+    dtype = node.attr_dtype("dtype") if node.given("dtype") else x.dtype
+    rows, columns = torch.arange(x.shape[0]).unsqueeze(1), torch.arange(x.shape[1])
+    return (columns - rows == offset).to(dtype)
+
+
+def _triangle(node: Node) -> Tensor:
+    diagonal = node.integer(1, "diagonal") if node.has(1) else 0
+    x = node.tensor(0)
+    if isinstance(diagonal, int):
+        return torch.triu(x, diagonal) if node.attr_int("upper") else torch.tril(x, diagonal)
+    apart = torch.arange(x.shape[-1]) - torch.arange(x.shape[-2]).unsqueeze(1)
+    kept = apart >= diagonal if node.attr_int("upper") else apart <= diagonal
+    return torch.where(kept, x, torch.zeros_like(x))
+
+
+def _one_hot(node: Node) -> Tensor:
+    indices, depth, values = node.tensor(0), node.integer(1, "depth"), node.tensor(2)
+    axis = node.attr_int("axis") % (indices.dim() + 1)
+    at = torch.where(indices < 0, indices + depth, indices).long().unsqueeze(axis)
+    classes = torch.arange(depth).reshape([-1 if i == axis else 1 for i in range(indices.dim() + 1)])
+    return torch.where(at == classes, values[1], values[0])
+
+
+def _reverse_sequence(node: Node) -> Tensor:
+    x, lengths = node.tensor(0), node.tensor(1)
+    batch, time = node.attr_int("batch_axis"), node.attr_int("time_axis")
+    moved = x.movedim((batch, time), (0, 1))
+    steps = torch.arange(moved.shape[1])
+    at = torch.where(steps < lengths.unsqueeze(1), lengths.unsqueeze(1) - 1 - steps, steps)
+    at = at.reshape(*at.shape, *[1] * (x.dim() - 2)).expand(moved.shape)
+    return torch.gather(moved, 1, at).movedim((0, 1), (batch, time))
+
+
+RULES: dict[str, Rule] = {
+    "Shape": _shape, "Size": _size, "Constant": _constant, "Reshape": _reshape, "Transpose": _transpose, "Slice": _slice, "Split": _split,
+    "Concat": _concat, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Expand": _expand, "Flatten": _flatten, "Tile": _tile,
+    "Range": _range, "ConstantOfShape": _constant_of_shape, "Pad": _pad, "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth, "EyeLike": _eye, "Trilu": _triangle, "OneHot": _one_hot, "ReverseSequence": _reverse_sequence,
+}  # fmt: skip

@@ -1,0 +1,68 @@
+"""An ONNX file as an exported program, every dim dynamic that the file does not fix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch.export import Dim, ExportedProgram
+
+from disc.errors import DiscError, ExportError, InputRankError, InputTypeError
+from disc.frontend.examples import examples_of
+from disc.frontend.exported import INPUT_NAMES, export_module
+from disc.frontend.onnx.dims import Input, example_sizes, graph_inputs
+from disc.frontend.onnx.file import read_model
+from disc.frontend.onnx.graph import OnnxModule
+from disc.frontend.onnx.ops import rule_for
+
+
+def export_onnx(path: Path, examples: object = None) -> ExportedProgram:
+    """examples: as `disc.compile` takes them, whose sizes the trace takes; None: sizes are chosen.
+
+    Raises: UnsupportedFormatError, UnsupportedOpError as `read_model`; UnsupportedOpError, ExportError for a node that cannot be compiled
+    or computed, which the message names; ShapeConstraintError.
+    """
+    model = read_model(path, lambda domain, op: rule_for(domain, op) is not None)
+    inputs = graph_inputs(model.graph, model.weights)
+    module = OnnxModule(model, inputs).eval()
+    dynamic = tuple({place: Dim.AUTO for place, dim in enumerate(each.dims) if isinstance(dim, str)} for each in inputs)
+    first: DiscError | None = None
+    for sizes in [_given(inputs, examples)] if examples is not None else example_sizes(inputs):
+        tensors = tuple(torch.ones(size, dtype=each.dtype) for each, size in zip(inputs, sizes, strict=True))
+        try:
+            program = export_module(module, tensors, dynamic)
+        except ExportError as error:
+            first = first or error
+            continue
+        program.graph_module.meta[INPUT_NAMES] = tuple(each.name for each in inputs)
+        return program
+    assert first is not None
+    raise first
+
+
+def _given(inputs: Sequence[Input], given: object) -> list[tuple[int, ...]]:
+    """The sizes of the user's examples. Raises: InputTypeError, InputRankError for examples that do not fit the file."""
+    positional, named = examples_of(given)
+    wrong = [name for name in named if name not in {each.name for each in inputs}]
+    examples = [*positional, *(named[each.name] for each in inputs if each.name in named)]
+    if wrong:
+        raise InputRankError(
+            f"example_inputs: the model has no input '{wrong[0]}'; its inputs are {', '.join(each.name for each in inputs)}"
+        )
+    if len(inputs) != len(examples):
+        raise InputRankError(f"example_inputs: the model has {len(inputs)} inputs, not {len(examples)}")
+    return [_example_size(each, example) for each, example in zip(inputs, examples, strict=True)]
+
+
+def _example_size(each: Input, example: object) -> tuple[int, ...]:
+    wanted = f"input '{each.name}' is {str(each.dtype).removeprefix('torch.')}{list(each.dims)}"
+    if not isinstance(example, torch.Tensor) or example.dtype != each.dtype:
+        raise InputTypeError(
+            f"example_inputs: {wanted}, not {example.dtype if isinstance(example, torch.Tensor) else type(example).__name__}"
+        )
+    if example.dim() != len(each.dims) or any(
+        isinstance(dim, int) and dim != size for dim, size in zip(each.dims, example.shape, strict=True)
+    ):
+        raise InputRankError(f"example_inputs: {wanted}, not {list(example.shape)}")
+    return tuple(example.shape)
