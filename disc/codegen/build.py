@@ -13,19 +13,19 @@ from torch_mlir import ir
 
 from disc.codegen.backend import Backend, backend_of
 from disc.codegen.compiles import count_compile
-from disc.codegen.fusions import Place, Planned, plan_places, read_fusions
+from disc.codegen.fusions import Place, Planned, plan_places, read_functions, read_fusions
 from disc.codegen.host.conditions import covered, report
 from disc.codegen.host.entry import ENTRY, emit_host
 from disc.codegen.host.memory import Plans, plan_memory
 from disc.codegen.host.program import Check, Program, Source
-from disc.codegen.host.steps import Block, Function, Launch, Parameter, Read, Step, Value, weight_name
+from disc.codegen.host.steps import Function, Launch, Parameter, Read, Value
 from disc.codegen.manifest import input_names, read_source, size_words
 from disc.codegen.plan.index import ONE, ZERO, checks_indices
 from disc.codegen.plan.kernel import Kernel
+from disc.codegen.steps import StepMaker, ValueOf, weight_value
 from disc.codegen.weights import WeightSlots, WeightStore
 from disc.ir.graph import Node, Snapshot
 from disc.ir.op_table import BINDING
-from disc.ir.ops import main_block
 from disc.ir.stages import load_env
 from disc.ir.state import read_state
 from disc.ir.symbols import KERNEL, ModuleEnv
@@ -81,58 +81,69 @@ class _Reader:
         self.module = module
         self.weights = weights
         snapshot = Snapshot(self.env)
-        self.body = snapshot.block(main_block(module))
+        self.functions = read_functions(module, snapshot)
+        self.body = self.functions["main"]
         self.sources = {name: read_source(text) for name, text in self.env.sources.items() if text != KERNEL}
         self.binding = {str(node.attrs["symbol"]): node for node in self.body.nodes if node.op in BINDING}  # in the order of the program
         self._known_with: dict[int, ModuleEnv] = {}
-        self.fusions = read_fusions(module, self.env, snapshot, self.body)
+        self.fusions = read_fusions(module, self.env, self.functions.values())
         self.input_names = input_names(module)
         self._plans: Plans = {}  # targets whose launches hand on the same values share them
 
     def program(self, target: Target, slots: WeightSlots) -> tuple[Program, str]:
         """The program and the MLIR text of all its code for one target."""
         made: dict[str, tuple[Place, Kernel]] = {}
-        launches: dict[Node, Launch] = {}
+        placed: dict[Node, tuple[Place, Place, Kernel]] = {}
         counters: dict[tuple[str, int, str], int] = {}
         backend = backend_of(target)
         for planned in plan_places(self.fusions, target.name, backend.read):
             if planned.key not in made:
                 made[planned.key] = (planned.place, _kernel(backend, planned, target, len(made)))
-            launches[planned.place.node] = self._launch(planned.place, *made[planned.key], slots, counters)
+            placed[planned.place.node] = (planned.place, *made[planned.key])
         kernels = [kernel for _, kernel in made.values()]
-        read = [*self.body.yields, *(node.operands[0] for node in self.binding.values())]
-        returned = {_value(node): slots.plain(str(node.attrs["name"])) for node in read if node.op == "disc.weight"}
         checks = self._checks()
-        steps = self._steps(launches, checks)
-        ordered = list(launches.values())
-        reporting = [number for number, launch in enumerate(ordered) if launch.kernel.checks_indices or launch.kernel.library is not None]
+        late = self._checked_reads(checks)
+        plain: list[Node] = []
+        maker = StepMaker(
+            self.functions,
+            lambda node, value_of: self._launch(*placed[node], value_of, slots, counters) if node in placed else None,
+            self.env,
+            plain.append,
+            lambda name, value: Read(name, value, late[name]),
+        )
+        arguments = [Value(f"arg{number}", node.element, node.dims) for number, node in enumerate(self.body.arguments)]
+        block = maker.block("main", arguments)
+        launches = [step for step in block.walk() if isinstance(step, Launch)]
+        read = {weight_value(node): slots.plain(str(node.attrs["name"])) for node in plain}
+        reporting = [number for number, launch in enumerate(launches) if launch.kernel.checks_indices or launch.kernel.library is not None]
         index_checks = {number: len(checks) + position for position, number in enumerate(reporting)}
-        inputs = {_value(node): name for node, name in zip(self.body.arguments, self.input_names, strict=True)}
-        checks += [_reported(ordered[number], inputs) for number in reporting]
-        parameters = tuple(Parameter(_value(node)) for node in self.body.arguments)
-        entry = Function(ENTRY, parameters, Block(steps, tuple(map(_value, self.body.yields))))
+        inputs = dict(zip(arguments, self.input_names, strict=True))
+        checks += [_reported(launches[number], inputs) for number in reporting]
+        entry = Function(ENTRY, tuple(map(Parameter, arguments)), block)
         remote, gigahertz = target.device != "cpu", target.thresholds.device.rates.gigahertz
-        program = Program(self.env, (entry,), self.sources, checks, returned, index_checks, self._describe, remote, gigahertz)
+        program = Program(self.env, (entry,), self.sources, checks, read, index_checks, self._describe, remote, gigahertz)
         host = emit_host(program, plan_memory(program, self._plans))
         return program, "\n".join([*(kernel.source for kernel in kernels), *backend.shared(kernels, target), host])
 
-    def _steps(self, launches: Mapping[Node, Launch], checks: Sequence[Check]) -> tuple[Step, ...]:
-        """The launches in their order, and where each size that kernels compute is read: with the checks that can be made from there on."""
+    def _checked_reads(self, checks: Sequence[Check]) -> dict[str, tuple[int, ...]]:
+        """By the size that kernels compute: the numbers of the checks that can be made once it is read, and not before."""
         order = {name: number for number, name in enumerate(self.binding)}
-        at: dict[int, list[int]] = {}
+        found: dict[str, list[int]] = {name: [] for name in order}
         for number, check in enumerate(checks):
-            late = [order[name] for name in _symbols(check) if name in order]
+            late = [name for name in _symbols(check) if name in order]
             if late:
-                at.setdefault(max(late), []).append(number)
-        reads = [
-            (node.id, Read(name, _value(node.operands[0]), tuple(at.get(number, ()))))
-            for number, (name, node) in enumerate(self.binding.items())
-        ]
-        return tuple(
-            step for _, step in sorted([*((node.id, launch) for node, launch in launches.items()), *reads], key=lambda each: each[0])
-        )
+                found[max(late, key=order.__getitem__)].append(number)
+        return {name: tuple(numbers) for name, numbers in found.items()}
 
-    def _launch(self, place: Place, made: Place, kernel: Kernel, slots: WeightSlots, counters: dict[tuple[str, int, str], int]) -> Launch:
+    def _launch(
+        self,
+        place: Place,
+        made: Place,
+        kernel: Kernel,
+        value_of: ValueOf,
+        slots: WeightSlots,
+        counters: dict[tuple[str, int, str], int],
+    ) -> Launch:
         """made: the place that the kernel was made for. counters: the numbers of those that launches before have, by kernel, number of the
         version and its words, which tell the symbols; those that are not there yet are added."""
         kernel = replace(place.key.kernel_of(made.key, kernel), lines=place.lines)
@@ -149,7 +160,7 @@ class _Reader:
                 weights[number] = slots.plain(name)
         versions = [(kernel.name, number, version.describe()) for number, version in enumerate(kernel.versions)]
         numbers = tuple(counters.setdefault(version, len(counters)) for version in versions)
-        inputs, results = tuple(map(_value, operands)), tuple(map(_value, place.results))
+        inputs, results = tuple(map(value_of, operands)), tuple(map(value_of, place.results))
         return Launch(kernel, place.work.name, inputs, results, weights, numbers)
 
     # --- checks ---------------------------------------------------------------------------------------------------------
@@ -292,13 +303,6 @@ def _symbols(check: Check) -> set[str]:
     """The sizes that a check needs."""
     sizes = [each for each in (check.actual, check.expected) if isinstance(each, Dim)]
     return {name for each in (*sizes, *((check.condition,) if check.condition is not None else ())) for name in each.symbols()}
-
-
-def _value(node: Node) -> Value:
-    """What a value of the program is in memory."""
-    if node.op == "input":
-        return Value(f"arg{node.result}", node.element, node.dims)
-    return Value(weight_name(str(node.attrs["name"])) if node.op == "disc.weight" else str(node.id), node.element, node.dims)
 
 
 def _reported(launch: Launch, inputs: Mapping[Value, str]) -> Check:

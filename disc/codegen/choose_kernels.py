@@ -19,11 +19,10 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from disc.codegen.backend import backend_of
-from disc.codegen.fusions import Place, read_fusions
+from disc.codegen.fusions import Place, read_functions, read_fusions
 from disc.codegen.plan.fusion import PLAN
 from disc.errors import PlanError
 from disc.ir.graph import Snapshot
-from disc.ir.ops import main_block
 from disc.ir.passes import CompileState, Pass
 from disc.ir.stages import dot_elements, load_env
 from disc.speculation.tree import Tree, packaged_tree
@@ -41,7 +40,7 @@ class ChooseKernels(Pass):
     def apply(self, module: ir.Module, state: CompileState) -> None:
         env = load_env(module)
         snapshot = Snapshot(env)
-        places = read_fusions(module, env, snapshot, snapshot.block(main_block(module)))
+        places = read_fusions(module, env, read_functions(module, snapshot).values())
         tree = self.tree or packaged_tree()
         targets = for_program(state.targets, sorted(dot_elements(module)))
         plans = {target.name: _plans(places, target, tree) for target in targets}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch_mlir import ir
@@ -11,6 +11,7 @@ from disc.codegen.kernel_keys import KernelKey, KernelKeys
 from disc.codegen.plan.fusion import PLAN, Fusion, KernelPlan
 from disc.errors import CompilerBug
 from disc.ir.graph import Body, Node, Snapshot
+from disc.ir.ops import functions_of, string_attr
 from disc.shapes import ShapeEnv
 from disc.speculation.guards import ALWAYS, Guard, parse
 
@@ -53,16 +54,21 @@ class Planned:
     key: str
 
 
-def read_fusions(module: ir.Module, env: ShapeEnv, snapshot: Snapshot, body: Body) -> list[Place]:
-    """Those of the main function, in order. Raises CompilerBug for versions that are no guards, and where none is left to run."""
+def read_functions(module: ir.Module, snapshot: Snapshot) -> dict[str, Body]:
+    """The functions of a module by name, `main` first."""
+    return {string_attr(each, "sym_name"): snapshot.block(each.regions[0].blocks[0]) for each in functions_of(module)}
+
+
+def read_fusions(module: ir.Module, env: ShapeEnv, bodies: Iterable[Body]) -> list[Place]:
+    """Those of all functions, in order. Raises CompilerBug for versions that are no guards, and where none is left to run."""
     checked = "disc.checked_indices" in module.operation.attributes
     keys = KernelKeys(env)
     made: dict[Node, Place] = {}
     found: list[Place] = []
-    for node in body.nodes:
+    for program, node in [(each, node) for each in bodies for node in each.nodes]:
         if node.op != "kernel.fusion" or node.result:
             continue
-        makers = tuple(_maker(made.get(operand), node, body) for operand in node.operands)
+        makers = tuple(_maker(made.get(operand), node, program) for operand in node.operands)
         place = _place(node, env, checked, makers, keys)
         made.update((result, place) for result in node.siblings)
         found.append(place)

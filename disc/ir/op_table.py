@@ -41,6 +41,7 @@ class Kind(Enum):
     SEQUENTIAL = auto()  # element after element, in an order
     LIBRARY = auto()  # by a function of the runtime, which gets whole tensors: a launch of its own
     SIZE = auto()  # a number in memory becomes a size, which the host reads
+    CONTROL = auto()  # runs functions of the module: branches and loops of the host program
     END = auto()
 
 
@@ -284,6 +285,8 @@ _COMBINING = (
     Op("stablehlo.scatter", Kind.SEQUENTIAL, imported=("stablehlo.scatter", "stablehlo.select_and_scatter")),
     Op("disc.size_of", Kind.SIZE, 0, needs=("symbol",), operands=("value",), imported=("disc.size_of",), sizes=Sizes.FIRST,
        reads=_reads_elementwise, mixing="its size depends on data: it makes one of"),
+    Op("control.while", Kind.CONTROL, needs=("carried", "condition", "body"), imported=("stablehlo.while",), mixing="it loops over"),
+    Op("control.case", Kind.CONTROL, needs=("branches",), imported=("stablehlo.case", "stablehlo.if"), mixing="it branches on"),
     Op("func.return", Kind.END),
 )  # fmt: skip
 _LIBRARY = (
@@ -336,7 +339,9 @@ PRODUCTS = of_kind(Kind.DOT, Kind.CONVOLUTION)
 SEQUENTIAL = of_kind(Kind.SEQUENTIAL)
 LIBRARY = of_kind(Kind.LIBRARY)
 BINDING = of_kind(Kind.SIZE)
-ALONE = of_kind(Kind.SEQUENTIAL, Kind.WINDOW, Kind.LIBRARY, Kind.SIZE)  # what they make is stored: no kernel computes it again for a reader
+CONTROL = of_kind(Kind.CONTROL)
+# What they make is stored: no kernel computes it again for a reader.
+ALONE = of_kind(Kind.SEQUENTIAL, Kind.WINDOW, Kind.LIBRARY, Kind.SIZE, Kind.CONTROL)
 PARTIAL = of_kind(Kind.STRUCTURAL, Kind.WINDOW)  # an operand may not be read at all
 WINDOWED = of_kind(Kind.WINDOW, Kind.CONVOLUTION, Kind.REDUCTION)  # what a window sees, and the sums and means that are no window
 # An element of these is not made of the operands' elements at its own row-major position.

@@ -144,6 +144,17 @@ def main_block(module: ir.Module) -> ir.Block:
     return main_function(module).regions[0].blocks[0]
 
 
+def functions_of(module: ir.Module) -> list[ir.Operation]:
+    """`@main`, then the functions that are bodies of its control flow (`disc/ir/control.py`), in the order of the text."""
+    main = main_function(module)
+    return [main, *(op.operation for op in module.body.operations if op.operation.name == "func.func" and op.operation != main)]
+
+
+def function_blocks(module: ir.Module) -> list[ir.Block]:
+    """The blocks of `functions_of`."""
+    return [function.regions[0].blocks[0] for function in functions_of(module)]
+
+
 def block_ops(block: ir.Block) -> list[ir.Operation]:
     """The operations of a block, in a list that survives their removal."""
     return [op.operation for op in block.operations]

@@ -15,6 +15,7 @@ from torch_mlir.passmanager import PassManager
 
 from disc.config import Options
 from disc.errors import CompilerBug, DiscError
+from disc.ir.ops import function_blocks
 from disc.ir.stages import check_stage, stage_of
 from disc.ir.weights import WeightTable
 from disc.targets.target import Target
@@ -60,6 +61,19 @@ class Pass:
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
         raise NotImplementedError(f"{type(self).__name__}.apply")
+
+
+@dataclass(frozen=True)
+class FunctionPass(Pass):
+    """A rewrite of one function at a time, of `@main` and of the bodies of its control flow, which know nothing of each other."""
+
+    def apply(self, module: ir.Module, state: CompileState) -> None:
+        for block in function_blocks(module):
+            self.apply_block(block, module, state)
+
+    def apply_block(self, block: ir.Block, module: ir.Module, state: CompileState) -> None:
+        """Rewrites the function that has this block."""
+        raise NotImplementedError(f"{type(self).__name__}.apply_block")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from functools import cmp_to_key
 import numpy as np
 from torch_mlir import ir
 
+from disc.ir.control import REGION_OPS
 from disc.ir.interp.values import Array, constant_attribute, constant_value, is_splat
 from disc.ir.op_table import BINDING, CONSTANTS
 from disc.ir.ops import TERMINATORS, block_ops, build, is_unused
@@ -106,7 +107,7 @@ def close_regions(block: ir.Block) -> list[ir.Operation]:
     the ops whose bodies read other values from outside."""
     open_: list[ir.Operation] = []
     for op in block_ops(block):
-        for region in op.regions:
+        for region in op.regions if op.name not in REGION_OPS else ():
             inside = region.blocks[0]
             if not all(_close(inner, inside) for inner in block_ops(inside)):
                 open_.append(op)

@@ -8,8 +8,9 @@ from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
 from disc.errors import CompilerBug, UnsupportedFormatError
-from disc.ir.op_table import BINDING, OPS, PRODUCTS
-from disc.ir.ops import DYNAMIC, block_ops, dims_of, location_text, main_block, main_function, string_attr, terminator_of
+from disc.ir.control import check_control
+from disc.ir.op_table import BINDING, CONTROL, OPS, PRODUCTS
+from disc.ir.ops import DYNAMIC, block_ops, dims_of, function_blocks, functions_of, location_text, main_block, string_attr, terminator_of
 from disc.ir.reducers import REDUCTIONS, reduction_fault
 from disc.ir.symbols import DEFINITIONS, KERNEL, ModuleEnv, Requirement, condition, relation, symbolic_dim
 from disc.shapes import Dim, parse_condition, parse_dim
@@ -17,7 +18,7 @@ from disc.shapes import Dim, parse_condition, parse_dim
 STAGES = ("imported", "named", "fused")
 
 NAMED_OPS: frozenset[str] = frozenset(OPS)
-FUSED_OPS: frozenset[str] = frozenset(["disc.weight", "kernel.fusion", "stablehlo.constant", "func.return"]) | BINDING
+FUSED_OPS: frozenset[str] = frozenset(["disc.weight", "kernel.fusion", "stablehlo.constant", "func.return"]) | BINDING | CONTROL
 IMPORTED_DIALECTS: frozenset[str] = frozenset(["stablehlo", "chlo", "arith", "tensor", "shape", "math", "disc", "func"])
 
 _FUSION_NEEDS = ("kind", "name")
@@ -40,7 +41,7 @@ def parse_module(text: str) -> ir.Module:
 
 def stage_of(module: ir.Module) -> str:
     """The stage a module is in, by what it contains."""
-    if any(op.name == "kernel.fusion" for op in block_ops(main_block(module))):
+    if any(op.name == "kernel.fusion" for block in function_blocks(module) for op in block_ops(block)):
         return "fused"
     named = any(op.operation.name in DEFINITIONS for op in module.body.operations)
     return "named" if named or _carries_encodings(module) else "imported"
@@ -60,14 +61,16 @@ def check_stage(module: ir.Module, stage: str) -> None:
     if stage not in rules:
         raise CompilerBug(f"there is no stage {stage!r}; the stages are {', '.join(STAGES)}")
     symbols = [string_attr(op.operation, "sym_name") for op in module.body.operations if op.operation.name == "disc.symbolic_dim"]
-    for op in block_ops(main_block(module)):
+    for op in [op for block in function_blocks(module) for op in block_ops(block)]:
         fault = rules[stage](op)
         if fault is None and stage != "imported":
             fault = _types_fault(op, frozenset(symbols))
         if fault is not None:
             raise CompilerBug(f"{op.name} at {location_text(op)} is not legal at stage {stage}: {fault}")
     if stage != "imported":
-        _check_signature(module)
+        for function in functions_of(module):
+            _check_signature(function)
+        check_control(module)
         _check_bound(module)
 
 
@@ -130,12 +133,13 @@ def _encoding_fault(kind: ir.Type, symbols: frozenset[str]) -> str | None:
     return None
 
 
-def _check_signature(module: ir.Module) -> None:
-    block = main_block(module)
-    declared = ir.FunctionType(ir.TypeAttr(main_function(module).attributes["function_type"]).value)
+def _check_signature(function: ir.Operation) -> None:
+    block = function.regions[0].blocks[0]
+    declared = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
     returned = [operand.type for operand in terminator_of(block).operands]
     if [value.type for value in block.arguments] != list(declared.inputs) or returned != list(declared.results):
-        raise CompilerBug("the type of @main does not agree with its arguments and what it returns")
+        name = string_attr(function, "sym_name")
+        raise CompilerBug(f"the type of @{name} does not agree with its arguments and what it returns")
 
 
 def _check_bound(module: ir.Module) -> None:

@@ -21,7 +21,7 @@ from torch_mlir import ir
 from disc.ir.costs import Costs, op_cost
 from disc.ir.graph import Body, Node, Snapshot, is_row_reduction
 from disc.ir.op_table import MOVING
-from disc.ir.ops import main_block
+from disc.ir.ops import function_blocks
 from disc.ir.passes import CompileState, Pass
 from disc.ir.stages import load_env
 from disc.ir.weights import ELEMENT_BYTES
@@ -39,8 +39,7 @@ class SpeculateVersions(Pass):
     def apply(self, module: ir.Module, state: CompileState) -> None:
         env = load_env(module)
         snapshot = Snapshot(env)
-        body = snapshot.block(main_block(module))
-        for node in body.nodes:
+        for node in [node for block in function_blocks(module) for node in snapshot.block(block).nodes]:
             if node.op != "kernel.fusion" or node.result or node.body is None or node.attrs["kind"] not in ("loop", "stitch"):
                 continue
             guards = [ir.StringAttr.get(str(guard)) for guard in choose_versions(env, node.body, str(node.attrs["kind"]), state.thresholds)]

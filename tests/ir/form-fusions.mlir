@@ -92,4 +92,27 @@ func.func @main(%x: tensor<?xi64, [@S0]>, %a: tensor<f32>) -> tensor<?xf32, [@S1
   %b = "disc.broadcast_in_dim"(%e) {dims = array<i64>, maybe = array<i64>} : (tensor<f32>) -> tensor<?xf32, [@S1]>
   %t = stablehlo.negate %b : tensor<?xf32, [@S1]>
   return %t : tensor<?xf32, [@S1]>
+
+// -----
+// What a branch is called with is made by kernels; the branch itself stays, and its function has fusions of its own.
+// CHECK-LABEL: func.func @main
+// CHECK: %[[V:.*]] = "kernel.fusion"
+// CHECK: %[[R:.*]] = "control.case"(%{{.*}}, %[[V]]) {branches = [@f, @g]}
+// CHECK: return %[[R]]
+// CHECK: func.func private @f
+// CHECK: "kernel.fusion"
+// CHECK: func.func private @g(%[[A:.*]]: tensor<?x2x4xf32, [@S0, 2, 4]>)
+// CHECK-NEXT: return %[[A]]
+"disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg1.0"} : () -> ()
+func.func @main(%i: tensor<i64>, %x: tensor<?x8xf32, [@S0, 8]>) -> tensor<?x2x4xf32, [@S0, 2, 4]> {
+  %0 = "disc.reshape"(%x) : (tensor<?x8xf32, [@S0, 8]>) -> tensor<?x2x4xf32, [@S0, 2, 4]>
+  %1 = "control.case"(%i, %0) {branches = [@f, @g]} : (tensor<i64>, tensor<?x2x4xf32, [@S0, 2, 4]>) -> tensor<?x2x4xf32, [@S0, 2, 4]>
+  return %1 : tensor<?x2x4xf32, [@S0, 2, 4]>
+}
+func.func private @f(%a: tensor<?x2x4xf32, [@S0, 2, 4]>) -> tensor<?x2x4xf32, [@S0, 2, 4]> {
+  %0 = stablehlo.tanh %a : tensor<?x2x4xf32, [@S0, 2, 4]>
+  return %0 : tensor<?x2x4xf32, [@S0, 2, 4]>
+}
+func.func private @g(%a: tensor<?x2x4xf32, [@S0, 2, 4]>) -> tensor<?x2x4xf32, [@S0, 2, 4]> {
+  return %a : tensor<?x2x4xf32, [@S0, 2, 4]>
 }

@@ -225,4 +225,30 @@ func.func @main(%x: tensor<?xi64> {disc.dims = ["s0"]}) -> (tensor<i64>, tensor<
   %numbers = stablehlo.dynamic_iota %shape, dim = 0 : (tensor<1xindex>) -> tensor<?xi64>
   return %n, %numbers : tensor<i64>, tensor<?xi64>
 }
+
+// -----
+// A loop: its regions become functions. What they read from outside is an operand, a constant is made anew; the condition is an i64.
+// CHECK-LABEL: module {
+// CHECK: %[[R:.*]]:2 = "control.while"(%{{.*}}, %{{.*}}, %{{.*}}) {body = @main_while_0_body, carried = 2 : i64, condition = @main_while_0_condition}
+// CHECK: return %[[R]]#1
+// CHECK: func.func private @main_while_0_condition(%[[I:[a-z0-9]+]]: tensor<i64>, %{{.*}} -> tensor<i64> {
+// CHECK: %[[C:[a-z0-9]+]] = stablehlo.constant dense<3>
+// CHECK: %[[P:[a-z0-9]+]] = stablehlo.compare LT, %[[I]], %[[C]]
+// CHECK: %[[N:[a-z0-9]+]] = stablehlo.convert %[[P]] : (tensor<i1>) -> tensor<i64>
+// CHECK: return %[[N]]
+// CHECK: func.func private @main_while_0_body(%arg0: tensor<i64>, %[[A:[a-z0-9]+]]: tensor<?x4xf32, [@S0, 4]>, %[[W:[a-z0-9]+]]: tensor<?x4xf32, [@S0, 4]>)
+// CHECK: stablehlo.add %[[A]], %[[W]]
+func.func @main(%x: tensor<?x4xf32>, %i: tensor<i64>) -> tensor<?x4xf32> {
+  %three = stablehlo.constant dense<3> : tensor<i64>
+  %w = stablehlo.negate %x : tensor<?x4xf32>
+  %y:2 = stablehlo.while(%k = %i, %a = %x) : tensor<i64>, tensor<?x4xf32>
+    cond {
+      %p = stablehlo.compare LT, %k, %three : (tensor<i64>, tensor<i64>) -> tensor<i1>
+      stablehlo.return %p : tensor<i1>
+    } do {
+      %j = stablehlo.multiply %k, %k : tensor<i64>
+      %b = stablehlo.add %a, %w : tensor<?x4xf32>
+      stablehlo.return %j, %b : tensor<i64>, tensor<?x4xf32>
+    }
+  return %y#1 : tensor<?x4xf32>
 }

@@ -14,6 +14,7 @@ from torch_mlir import ir
 
 from disc.errors import CompilerBug, InputRankError, InputTypeError, ShapeConstraintError
 from disc.ir.interp import compute as interp_compute
+from disc.ir.interp import control as interp_control
 from disc.ir.interp import elementwise as interp_elementwise
 from disc.ir.interp import library as interp_library
 from disc.ir.interp import structure as interp_structure
@@ -40,7 +41,8 @@ def _fusion(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array
 
 
 RULES: Mapping[str, Rule] = {
-    **_merge(interp_elementwise.RULES, interp_structure.RULES, interp_compute.RULES, interp_library.RULES), "kernel.fusion": _fusion,
+    **_merge(interp_elementwise.RULES, interp_structure.RULES, interp_compute.RULES, interp_library.RULES, interp_control.RULES),
+    "kernel.fusion": _fusion,
 }  # fmt: skip
 
 
@@ -93,7 +95,10 @@ def make_scope(symbols: Mapping[str, int], weights: WeightTable | None, bind: Ca
     def run_block(block: ir.Block, arguments: Sequence[Array]) -> list[Array]:
         return _run_block(block, arguments, scope, whole=False)
 
-    scope = Scope(symbols, table, run_block=run_block, bind=bind)
+    def run_function(block: ir.Block, arguments: Sequence[Array]) -> list[Array]:
+        return _run_block(block, arguments, scope, whole=True)
+
+    scope = Scope(symbols, table, run_block=run_block, run_function=run_function, bind=bind)
     return scope
 
 

@@ -107,13 +107,14 @@ def optional_integers(op: ir.Operation, name: str, default: Sequence[int]) -> li
 class Scope:
     """What a rule may use besides its operands.
 
-    symbols: the value of every symbol, base and derived; run_block: evaluates a region's block on arrays; bind: gives a symbol that an op
-    binds its value, and those that are derived from it.
+    symbols: the value of every symbol, base and derived; run_block: evaluates a region's block on arrays; run_function: a function's, whose
+    types say which sizes are due; bind: gives a symbol that an op binds its value, and those that are derived from it.
     """
 
     symbols: Mapping[str, int] = field(default_factory=dict)
     weights: WeightTable = field(default_factory=WeightTable)
     run_block: Callable[[ir.Block, Sequence[Array]], list[Array]] = field(kw_only=True)
+    run_function: Callable[[ir.Block, Sequence[Array]], list[Array]] = field(kw_only=True)
     bind: Callable[[str, int], None] = field(kw_only=True)
 
     def shape(self, type_: ir.Type) -> tuple[int, ...]:

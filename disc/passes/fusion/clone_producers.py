@@ -22,8 +22,7 @@ from torch_mlir import ir
 from disc.ir.costs import Costs, op_cost
 from disc.ir.graph import Node
 from disc.ir.op_table import ELEMENTWISE, MADE, PRODUCTS, SOURCES, VIEWS
-from disc.ir.ops import main_block
-from disc.ir.passes import CompileState, Pass
+from disc.ir.passes import CompileState, FunctionPass
 from disc.ir.rewriting import erase_dead
 from disc.passes.fusion.clusters import Clusters
 from disc.shapes.recursion import Recursive, run_recursive
@@ -39,20 +38,20 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class CloneProducers(Pass):
+class CloneProducers(FunctionPass):
     """Gives the readers between two dots a copy of their own."""
 
     name: ClassVar[str] = "clone-producers"
 
-    def apply(self, module: ir.Module, state: CompileState) -> None:
-        clusters = Clusters(module, state.thresholds)
+    def apply_block(self, block: ir.Block, module: ir.Module, state: CompileState) -> None:
+        clusters = Clusters(module, state.thresholds, block)
         levels = dot_levels(clusters)
         for node in reversed(clusters.body.nodes):  # a copy then never reads what was copied for another place
             places = readers_by_level(clusters, node, levels) if may_clone(clusters, node) else {}
             recipe = read_recipe(clusters, node) if len(places) > 1 else None
             if recipe is not None and should_clone(recipe, clusters.costs):
                 _clone(clusters, node, recipe, list(places.values()))
-        erase_dead(main_block(module))  # the ops of which only copies are read
+        erase_dead(block)  # the ops of which only copies are read
 
 
 def dot_levels(clusters: Clusters) -> dict[Node, int]:

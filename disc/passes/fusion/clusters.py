@@ -14,7 +14,7 @@ from torch_mlir import ir
 
 from disc.ir.costs import Costs
 from disc.ir.graph import Attribute, Body, Node, Snapshot, is_row_reduction
-from disc.ir.op_table import ALONE, BINDING, LIBRARY, MADE, OPS, PRODUCTS, REORDERING, REPEATING, SEQUENTIAL, SOURCES, VIEWS
+from disc.ir.op_table import ALONE, BINDING, CONTROL, LIBRARY, MADE, OPS, PRODUCTS, REORDERING, REPEATING, SEQUENTIAL, SOURCES, VIEWS
 from disc.ir.ops import main_block
 from disc.ir.stages import load_env
 from disc.shapes import Dim, ShapeEnv, Truth
@@ -44,17 +44,22 @@ class Use:
 
 
 class Clusters:
-    """The groups of a function, the reads between its ops, and the queries of fusion. limits, costs: what decisions are made by."""
+    """The groups of a function, the reads between its ops, and the queries of fusion.
 
-    def __init__(self, module: ir.Module, device: DeviceThresholds) -> None:
+    limits, costs: what decisions are made by; block: of the function, None for `@main`.
+    """
+
+    def __init__(self, module: ir.Module, device: DeviceThresholds, block: ir.Block | None = None) -> None:
         self.limits, self.costs = device.fusion, Costs.of(device)
         self.env: ShapeEnv = load_env(module)
         self.snapshot = Snapshot(self.env)
-        self.body: Body = self.snapshot.block(main_block(module))
+        self.body: Body = self.snapshot.block(block or main_block(module))
         self.order: dict[Node, int] = {}
         self.of: dict[Node, Cluster] = {}
         self.binding = {str(node.attrs["symbol"]): node for node in self.body.nodes if node.op in BINDING}
-        self.returned = {*self.body.yields, *(node.operands[0] for node in self.binding.values())}  # what lies in memory whoever reads it
+        # What lies in memory whoever reads it: what is returned, becomes a size, or is what a function of control flow is called with.
+        given = (operand for node in self.body.nodes if node.op in BINDING or node.op in CONTROL for operand in node.operands)
+        self.returned = {*self.body.yields, *given}
         self._whole = _whole(self.body)
         self._uses: dict[Node, tuple[Use, ...]] = {}
         self._successors: dict[Cluster, list[Cluster]] = {}  # until a group changes
@@ -83,6 +88,8 @@ class Clusters:
     def _first_kind(self, node: Node) -> str:
         if node.op in PRODUCTS:
             return "compute"
+        if node.op in CONTROL:
+            return "control"
         if node.op in ALONE:
             return "size" if node.op in BINDING else "library" if node.op in SEQUENTIAL or node.op in LIBRARY else "loop"
         return "stitch" if is_row_reduction(node) else "loop"
@@ -224,6 +231,8 @@ class Clusters:
         while pending and self.binding:
             node = pending.pop()
             found |= {self.binding[name] for name in self._symbols(node) if name in self.binding}
+            if node.op in CONTROL:  # its functions may need whatever is bound before it
+                found |= {each for each in self.binding.values() if self.order[each] < self.order[node]}
             fresh = [each for each in node.operands if each not in seen and not self.is_real(each)]
             seen.update(fresh)
             pending += fresh

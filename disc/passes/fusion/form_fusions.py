@@ -11,25 +11,28 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from disc.ir.graph import Node
-from disc.ir.ops import main_block, strings
-from disc.ir.passes import CompileState, Pass
+from disc.ir.ops import strings
+from disc.ir.passes import CompileState, FunctionPass
 from disc.passes.fusion.clusters import NOTE, STORED, Cluster, Clusters
 
 GROUPING = ("disc.group", "disc.kind", NOTE, STORED)  # attributes of ops in groups
 
 
 @dataclass(frozen=True)
-class FormFusions(Pass):
+class FormFusions(FunctionPass):
     """Builds the regions in an order that respects every dependence, then erases the old ops."""
 
     name: ClassVar[str] = "form-fusions"
     makes: ClassVar[str | None] = "fused"
 
-    def apply(self, module: ir.Module, state: CompileState) -> None:
-        clusters = Clusters(module, state.thresholds)
-        builder = _Builder(clusters, main_block(module))
+    def apply_block(self, block: ir.Block, module: ir.Module, state: CompileState) -> None:
+        clusters = Clusters(module, state.thresholds, block)
+        builder = _Builder(clusters, block)
         for cluster in _topological(clusters):
-            builder.build(cluster)
+            if cluster.kind == "control":
+                builder.move(cluster.nodes[0])
+            else:
+                builder.build(cluster)
         builder.finish()
 
 
@@ -69,6 +72,17 @@ class _Builder:
         for node in clusters.body.nodes:
             if node.op != "input":
                 self.values[node] = clusters.snapshot.ops[node.id].results[node.result]
+
+    def move(self, node: Node) -> None:
+        """A control op stays as it is, and reads what fusions make."""
+        op = self.clusters.snapshot.ops[node.id]
+        copy = op.clone(ip=ir.InsertionPoint(self.terminator)).operation
+        for name in ("disc.group", "disc.kind"):
+            if name in copy.attributes:
+                del copy.attributes[name]
+        for number, operand in enumerate(node.operands):
+            copy.operands[number] = self.replaced.get(operand, self.values[operand])
+        self.replaced.update(zip(node.siblings, copy.results, strict=True))
 
     def build(self, cluster: Cluster) -> None:
         """One fusion: inputs are what its region reads and does not compute. An op that binds a symbol stands beside fusions."""

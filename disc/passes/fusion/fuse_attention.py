@@ -17,18 +17,18 @@ from torch_mlir import ir
 
 from disc.ir.graph import Node
 from disc.ir.op_table import ALONE, PRODUCTS, STRUCTURAL, VIEWS
-from disc.ir.passes import CompileState, Pass
+from disc.ir.passes import CompileState, FunctionPass
 from disc.passes.fusion.clusters import Cluster, Clusters, is_row_reduction
 
 
 @dataclass(frozen=True)
-class FuseAttention(Pass):
+class FuseAttention(FunctionPass):
     """Merges dot, stitch and dot wherever they fit; where a softmax between two dots does not, its second dot gets a note that says why."""
 
     name: ClassVar[str] = "fuse-attention"
 
-    def apply(self, module: ir.Module, state: CompileState) -> None:
-        clusters = Clusters(module, state.thresholds)
+    def apply_block(self, block: ir.Block, module: ir.Module, state: CompileState) -> None:
+        clusters = Clusters(module, state.thresholds, block)
         for cluster in clusters.all():
             found = match_attention(clusters, cluster) if cluster.kind == "stitch" else None
             if found is None:

@@ -16,7 +16,7 @@ from torch_mlir import ir
 from disc.ir.costs import Costs
 from disc.ir.graph import Node
 from disc.ir.op_table import ALONE, PRODUCTS, STRUCTURAL, VIEWS, Kind, of_kind
-from disc.ir.passes import CompileState, Pass
+from disc.ir.passes import CompileState, FunctionPass
 from disc.passes.fusion.clusters import Cluster, Clusters
 from disc.passes.fusion.fuse_elementwise import should_transpose_apart
 
@@ -24,13 +24,13 @@ EPILOGUE_STOPS = of_kind(Kind.REDUCTION) | ALONE | STRUCTURAL | PRODUCTS
 
 
 @dataclass(frozen=True)
-class FuseCompute(Pass):
+class FuseCompute(FunctionPass):
     """Merges each dot with its one consumer where that is a pure epilogue."""
 
     name: ClassVar[str] = "fuse-compute"
 
-    def apply(self, module: ir.Module, state: CompileState) -> None:
-        clusters = Clusters(module, state.thresholds)
+    def apply_block(self, block: ir.Block, module: ir.Module, state: CompileState) -> None:
+        clusters = Clusters(module, state.thresholds, block)
         for node in clusters.body.nodes:
             if node.op not in PRODUCTS:
                 continue

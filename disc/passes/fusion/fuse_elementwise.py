@@ -16,19 +16,19 @@ from torch_mlir import ir
 from disc.ir.costs import Costs, op_cost
 from disc.ir.graph import Node, is_row_reduction
 from disc.ir.op_table import ALONE, PRODUCTS, STRUCTURAL, VIEWS
-from disc.ir.passes import CompileState, Pass
+from disc.ir.passes import CompileState, FunctionPass
 from disc.passes.fusion.clusters import MOST_RESHAPES, Cluster, Clusters, Use
 from disc.shapes.recursion import Recursive, run_recursive
 
 
 @dataclass(frozen=True)
-class FuseElementwise(Pass):
+class FuseElementwise(FunctionPass):
     """Merges producers into consumers, last op first."""
 
     name: ClassVar[str] = "fuse-elementwise"
 
-    def apply(self, module: ir.Module, state: CompileState) -> None:
-        clusters = Clusters(module, state.thresholds)
+    def apply_block(self, block: ir.Block, module: ir.Module, state: CompileState) -> None:
+        clusters = Clusters(module, state.thresholds, block)
         found = [node for node in clusters.body.nodes if may_transpose_source(node)]
         transposed = [node.operands[0] for node in found if should_transpose_apart(node.operands[0], clusters.costs)]
         for view in [*transposed, *deep_reshapes(clusters)]:

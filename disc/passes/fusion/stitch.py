@@ -18,7 +18,7 @@ from torch_mlir import ir
 
 from disc.ir.graph import Node, is_row_reduction
 from disc.ir.op_table import ALONE
-from disc.ir.passes import CompileState, Pass
+from disc.ir.passes import CompileState, FunctionPass
 from disc.passes.fusion.clusters import MOST_RESHAPES, Cluster, Clusters
 from disc.passes.fusion.fuse_attention import match_attention
 from disc.shapes import Dim, Truth
@@ -33,13 +33,13 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Stitch(Pass):
+class Stitch(FunctionPass):
     """Merges until nothing more fits, consumers first; then what reads the same rows side by side."""
 
     name: ClassVar[str] = "stitch"
 
-    def apply(self, module: ir.Module, state: CompileState) -> None:
-        clusters = Clusters(module, state.thresholds)
+    def apply_block(self, block: ir.Block, module: ir.Module, state: CompileState) -> None:
+        clusters = Clusters(module, state.thresholds, block)
         changed = True
         while changed:
             changed = False

@@ -24,8 +24,8 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 from disc.ir.costs import Costs, op_cost
 from disc.ir.graph import Body, Node, Snapshot
 from disc.ir.op_table import OPS, VIEWS, Kind, rules_by_op
-from disc.ir.ops import Attribute, build, main_block, tensor_type
-from disc.ir.passes import CompileState, Pass
+from disc.ir.ops import Attribute, build, tensor_type
+from disc.ir.passes import CompileState, FunctionPass
 from disc.ir.reads import Place
 from disc.ir.rewriting import element_type, entries, erase_dead, make_reshape, make_splat, named_type, splat_value
 from disc.ir.stages import load_env
@@ -37,17 +37,17 @@ INTEGERS = {"i32": np.int32, "i64": np.int64}  # narrower ones might not hold a 
 
 
 @dataclass(frozen=True)
-class TabulateDistances(Pass):
+class TabulateDistances(FunctionPass):
     """Finds what is read of values by distance, then builds a table for each that is expensive."""
 
     name: ClassVar[str] = "tabulate-distances"
 
-    def apply(self, module: ir.Module, state: CompileState) -> None:
+    def apply_block(self, block: ir.Block, module: ir.Module, state: CompileState) -> None:
         if "disc.packed" in module.operation.attributes:
             return  # most distances lie between two sequences: an index of theirs may leave its dim though none of a sequence does
         env = load_env(module)
         snapshot = Snapshot(env)
-        body = snapshot.block(main_block(module))
+        body = snapshot.block(block)
         found = read_forms(body, env)
         tables, costs = _Tables(env, snapshot), Costs.of(state.thresholds)
         replaced: list[tuple[ir.Value, ir.Value]] = []
@@ -56,7 +56,7 @@ class TabulateDistances(Pass):
                 replaced.append((snapshot.ops[node.id].results[0], tables.diagonals(node, _pair(found, node))))
         for old, new in replaced:
             old.replace_all_uses_with(new)
-        erase_dead(main_block(module))
+        erase_dead(block)
 
 
 # --- which values ---------------------------------------------------------------------------------------------------------------

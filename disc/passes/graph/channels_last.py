@@ -26,8 +26,8 @@ from torch_mlir import ir
 from disc.ir.costs import Costs
 from disc.ir.interp.values import element_name
 from disc.ir.op_table import ELEMENTWISE
-from disc.ir.ops import block_ops, main_block
-from disc.ir.passes import CompileState, Pass
+from disc.ir.ops import block_ops
+from disc.ir.passes import CompileState, FunctionPass
 from disc.ir.rewriting import defining, entries, erase_dead, producer, splat_value, static_size
 from disc.ir.stages import load_env
 from disc.passes.graph.channels_last_ops import (
@@ -44,13 +44,12 @@ from disc.targets.thresholds import DeviceThresholds, GraphThresholds
 
 
 @dataclass(frozen=True)
-class ChannelsLast(Pass):
+class ChannelsLast(FunctionPass):
     """Turns every group of connected ops that gains more than the transposes it needs."""
 
     name: ClassVar[str] = "channels-last"
 
-    def apply(self, module: ir.Module, state: CompileState) -> None:
-        block = main_block(module)
+    def apply_block(self, block: ir.Block, module: ir.Module, state: CompileState) -> None:
         graph = _Graph(block, state.thresholds)
         rewriter = Rewriter(load_env(module), state.thresholds.graph.image_channels)
         # Decided before the first rewrite: the hash of an op is that of its operands, too.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch_mlir import ir
 
 from disc.ir.interp.oracle import can_evaluate
+from disc.ir.op_table import CONTROL
 from disc.ir.ops import block_ops, string_attr, strings_attr
 from disc.shapes import parse_dim
 
@@ -21,7 +22,7 @@ def constant_values(block: ir.Block) -> dict[ir.Value, None]:
 
 
 def _is_constant(op: ir.Operation, constants: dict[ir.Value, None]) -> bool:
-    if not op.results or not can_evaluate(op) or not all(operand in constants for operand in op.operands):
+    if not op.results or op.name in CONTROL or not can_evaluate(op) or not all(operand in constants for operand in op.operands):
         return False
     if not all(isinstance(result.type, ir.RankedTensorType) and result.type.has_static_shape for result in op.results):
         return False

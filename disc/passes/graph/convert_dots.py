@@ -22,15 +22,15 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 
 from disc.ir.interp.values import element_name
 from disc.ir.op_table import VIEWS
-from disc.ir.ops import block_ops, build, int_attr, ints_attr, main_block, replace_op
-from disc.ir.passes import CompileState, Pass
+from disc.ir.ops import block_ops, build, int_attr, ints_attr, replace_op
+from disc.ir.passes import CompileState, FunctionPass
 from disc.ir.rewriting import entries, erase_dead, named_type, producer, static_size
 from disc.passes.graph.constants import constant_values
 from disc.passes.graph.dot_numbers import DotNumbers
 
 
 @dataclass(frozen=True)
-class ConvertDots(Pass):
+class ConvertDots(FunctionPass):
     """Converts every dot that gains.
 
     dtype: "bf16" or "f16". least: a dot that contracts fewer elements stays f32: it is no product of matrices but, say, positions times
@@ -41,8 +41,7 @@ class ConvertDots(Pass):
     dtype: str = "bf16"
     least: int = 8
 
-    def apply(self, module: ir.Module, state: CompileState) -> None:
-        block = main_block(module)
+    def apply_block(self, block: ir.Block, module: ir.Module, state: CompileState) -> None:
         narrowed = _Narrowed(block, self.dtype)
         constants = constant_values(block)
         for op in block_ops(block):

@@ -229,6 +229,11 @@ def _unknown(analysis: _Analysis, node: Node) -> State:
     return None
 
 
+def _control(analysis: _Analysis, node: Node) -> State:
+    """Branches and loops are one for all rows."""
+    raise NotIndependent("what it runs is not looked into")
+
+
 def _followed(analysis: _Analysis, node: Node, operand: Node, state: Carried | Numbered, places: Map) -> State:
     """Where the rows of an operand are in the result."""
     place = places[state.axis] if state.axis < len(places) else None
@@ -359,6 +364,6 @@ RULES: dict[str, Rule] = rules_by_op(
     "find-batch-dim",
     {"disc.dim_value": _dim_value, "disc.iota": _iota, "disc.reshape": _reshape, "stablehlo.concatenate": _concatenate,
      "disc.gather": _gather},
-    dict.fromkeys(Kind, _by_reads),
+    {**dict.fromkeys(Kind, _by_reads), Kind.CONTROL: _control},
 )  # fmt: skip
 OF_NUMBERS = VIEWS | {"stablehlo.concatenate", "disc.gather"}

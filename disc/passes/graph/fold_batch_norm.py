@@ -20,8 +20,8 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 from disc.ir.costs import Costs
 from disc.ir.interp.values import element_name
 from disc.ir.op_table import OPS
-from disc.ir.ops import block_ops, build, int_attr, ints_attr, main_block, replace_op
-from disc.ir.passes import CompileState, Pass
+from disc.ir.ops import block_ops, build, int_attr, ints_attr, replace_op
+from disc.ir.passes import CompileState, FunctionPass
 from disc.ir.rewriting import (
     defining,
     element_type,
@@ -46,13 +46,12 @@ class Step:
 
 
 @dataclass(frozen=True)
-class FoldBatchNorm(Pass):
+class FoldBatchNorm(FunctionPass):
     """Folds the chain of constant scales and shifts behind every convolution with a constant kernel."""
 
     name: ClassVar[str] = "fold-batch-norm"
 
-    def apply(self, module: ir.Module, state: CompileState) -> None:
-        block = main_block(module)
+    def apply_block(self, block: ir.Block, module: ir.Module, state: CompileState) -> None:
         constants, costs = constant_values(block), Costs.of(state.thresholds)
         for op in block_ops(block):
             if op.name != "stablehlo.convolution" or not may_fold(op, constants):

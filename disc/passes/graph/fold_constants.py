@@ -22,8 +22,8 @@ from disc.ir.interp.oracle import evaluate_op, make_scope
 from disc.ir.interp.structure import RULES as MOVES
 from disc.ir.interp.values import constant_attribute, constant_value, element_name, held_weight, is_splat, stored_weight
 from disc.ir.op_table import STRUCTURAL, VIEWS
-from disc.ir.ops import block_ops, build, main_block, string_attr
-from disc.ir.passes import CompileState, Pass
+from disc.ir.ops import block_ops, build, function_blocks, string_attr
+from disc.ir.passes import CompileState, FunctionPass
 from disc.ir.rewriting import close_regions, erase_dead, producer
 from disc.ir.weights import Weight, WeightTable
 from disc.passes.graph.constants import LEAVES, constant_values
@@ -33,7 +33,7 @@ _MOVING = VIEWS | STRUCTURAL
 
 
 @dataclass(frozen=True)
-class FoldConstants(Pass):
+class FoldConstants(FunctionPass):
     """Folds the largest constant subgraphs that pay.
 
     small: results of at most this many elements become constants in the IR. growth: a result may be this many times as large as the
@@ -44,11 +44,11 @@ class FoldConstants(Pass):
     small: int = 16
     growth: int = 2
 
-    def apply(self, module: ir.Module, state: CompileState) -> None:
+    def apply_block(self, block: ir.Block, module: ir.Module, state: CompileState) -> None:
         # Layers that share their weights need the same constants: each is computed and stored once.
         PassManager.parse("builtin.module(cse)").run(module.operation)
-        block = main_block(module)
-        close_regions(block)
+        for each in function_blocks(module):
+            close_regions(each)
         folder = _Folder(constant_values(block), state.weights)
         # From the last op on: a result that is folded makes the ops before it dead, and one that is not offers its operands.
         for op in reversed(block_ops(block)):

@@ -16,8 +16,8 @@ import numpy as np
 from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
-from disc.ir.ops import block_ops, build, ints_attr, main_block, replace_op, strings_attr
-from disc.ir.passes import CompileState, Pass
+from disc.ir.ops import block_ops, build, ints_attr, replace_op, strings_attr
+from disc.ir.passes import CompileState, FunctionPass
 from disc.ir.rewriting import defining, entries, erase_dead, splat_value
 from disc.ir.stages import load_env
 from disc.ir.symbols import ModuleEnv
@@ -25,13 +25,13 @@ from disc.shapes import parse_dim
 
 
 @dataclass(frozen=True)
-class FoldPads(Pass):
+class FoldPads(FunctionPass):
     """Folds every pad of zeros, of a known number of positions along spatial dims, into the convolution that reads it."""
 
     name: ClassVar[str] = "fold-pads"
 
-    def apply(self, module: ir.Module, state: CompileState) -> None:
-        block, env = main_block(module), load_env(module)
+    def apply_block(self, block: ir.Block, module: ir.Module, state: CompileState) -> None:
+        env = load_env(module)
         for op in block_ops(block):
             while op.name == "stablehlo.convolution" and (pad := defining(op.operands[0], "disc.pad")) is not None:
                 added = added_padding(op, pad, env)

@@ -21,20 +21,19 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from disc.ir.op_table import ELEMENTWISE
-from disc.ir.ops import block_ops, build, ints_attr, main_block, rank_of, replace_op
-from disc.ir.passes import CompileState, Pass
+from disc.ir.ops import block_ops, build, ints_attr, rank_of, replace_op
+from disc.ir.passes import CompileState, FunctionPass
 from disc.ir.rewriting import defining, element_type, entries, erase_dead, has_one_use, make_splat, named_type, splat_value
 from disc.passes.graph.dot_numbers import DotNumbers
 
 
 @dataclass(frozen=True)
-class FoldTransposes(Pass):
+class FoldTransposes(FunctionPass):
     """Folds every transpose before or after a dot_general that its dimension numbers can express."""
 
     name: ClassVar[str] = "fold-transposes"
 
-    def apply(self, module: ir.Module, state: CompileState) -> None:
-        block = main_block(module)
+    def apply_block(self, block: ir.Block, module: ir.Module, state: CompileState) -> None:
         for op in block_ops(block):
             if op.name == "stablehlo.dot_general":
                 for side in (0, 1):

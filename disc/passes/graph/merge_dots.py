@@ -22,8 +22,8 @@ from torch_mlir import ir
 
 from disc.ir.interp.values import element_name, held_dtype
 from disc.ir.op_table import BINDING
-from disc.ir.ops import block_ops, build, main_block, replace_op
-from disc.ir.passes import CompileState, Pass
+from disc.ir.ops import block_ops, build, replace_op
+from disc.ir.passes import CompileState, FunctionPass
 from disc.ir.rewriting import (
     element_type,
     entries,
@@ -42,13 +42,13 @@ from disc.shapes import Truth
 
 
 @dataclass(frozen=True)
-class MergeDots(Pass):
+class MergeDots(FunctionPass):
     """Merges dots that share an operand, then dots of equal shapes."""
 
     name: ClassVar[str] = "merge-dots"
 
-    def apply(self, module: ir.Module, state: CompileState) -> None:
-        block, env = main_block(module), load_env(module)
+    def apply_block(self, block: ir.Block, module: ir.Module, state: CompileState) -> None:
+        env = load_env(module)
         for side in (0, 1):
             for group in sharing_groups(block, env, side):
                 _merge_sharing(group, side)

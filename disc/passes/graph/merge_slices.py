@@ -22,8 +22,8 @@ from torch_mlir import ir
 
 from disc.ir.interp.values import Array, element_name, held_dtype, is_splat, stored_weight
 from disc.ir.op_table import ELEMENTWISE
-from disc.ir.ops import block_ops, build, ints_attr, main_block, rank_of, replace_op, strings_attr
-from disc.ir.passes import CompileState, Pass
+from disc.ir.ops import block_ops, build, ints_attr, rank_of, replace_op, strings_attr
+from disc.ir.passes import CompileState, FunctionPass
 from disc.ir.rewriting import (
     defining,
     element_type,
@@ -84,13 +84,12 @@ class Step:
 
 
 @dataclass(frozen=True)
-class MergeSlices(Pass):
+class MergeSlices(FunctionPass):
     """Moves steps with constant rows above the slices, the first ones first."""
 
     name: ClassVar[str] = "merge-slices"
 
-    def apply(self, module: ir.Module, state: CompileState) -> None:
-        block = main_block(module)
+    def apply_block(self, block: ir.Block, module: ir.Module, state: CompileState) -> None:
         constants, rows = constant_values(block), _Rows(state.weights)
         done: set[ir.Operation] = set()
         for op in [op for op in block_ops(block) if op.name == "disc.slice"]:  # slices stay; what they read may be a step that has moved

@@ -18,8 +18,8 @@ from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
 from disc.errors import CompilerBug
-from disc.ir.ops import block_ops, main_block, replace_op
-from disc.ir.passes import CompileState, Pass
+from disc.ir.ops import block_ops, function_blocks, replace_op
+from disc.ir.passes import CompileState, FunctionPass
 from disc.ir.rewriting import close_regions, erase_dead
 from disc.passes.graph.simplify_elementwise import ELEMENTWISE_RULES
 from disc.passes.graph.simplify_structure import STRUCTURE_RULES
@@ -42,19 +42,19 @@ RULES: Mapping[str, tuple[Rule, ...]] = _merge(ELEMENTWISE_RULES, STRUCTURE_RULE
 
 
 @dataclass(frozen=True)
-class Simplify(Pass):
+class Simplify(FunctionPass):
     """Runs the rules, then merges equal ops, until nothing changes."""
 
     name: ClassVar[str] = "simplify"
 
-    def apply(self, module: ir.Module, state: CompileState) -> None:
-        block = main_block(module)
+    def apply_block(self, block: ir.Block, module: ir.Module, state: CompileState) -> None:
         for _ in range(_MAXIMUM_SWEEPS):
             changed = _sweep(block)
             erase_dead(block)
             before = len(block.operations)
             PassManager.parse("builtin.module(cse)").run(module.operation)
-            close_regions(block)
+            for each in function_blocks(module):
+                close_regions(each)
             erase_dead(block)
             if not changed and len(block.operations) == before:
                 return

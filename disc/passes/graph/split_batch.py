@@ -19,8 +19,8 @@ from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
 from disc.ir.op_table import Kind, rules_by_op
-from disc.ir.ops import block_ops, build, dims_of, ints_attr, main_block, rank_of, strings, strings_attr, to_attribute
-from disc.ir.passes import CompileState, Pass
+from disc.ir.ops import block_ops, build, dims_of, ints_attr, rank_of, strings, strings_attr, to_attribute
+from disc.ir.passes import CompileState, FunctionPass
 from disc.ir.rewriting import defining, element_type, entries, erase_dead, is_one, make_reshape, make_splat, named_type, splat_value
 from disc.ir.stages import load_env
 from disc.passes.graph.dot_numbers import DotNumbers
@@ -38,13 +38,12 @@ class Merged:
 
 
 @dataclass(frozen=True)
-class SplitBatch(Pass):
+class SplitBatch(FunctionPass):
     """Finds the values between merging and splitting reshapes around a batched product, then rebuilds what makes them."""
 
     name: ClassVar[str] = "split-batch"
 
-    def apply(self, module: ir.Module, state: CompileState) -> None:
-        block = main_block(module)
+    def apply_block(self, block: ir.Block, module: ir.Module, state: CompileState) -> None:
         found = _Search(module)
         splits = found.run(block)
         if splits:

@@ -13,18 +13,18 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from disc.ir.interp.values import constant_value, element_name, is_splat, stored_weight
-from disc.ir.ops import block_ops, build, main_block, replace_op
-from disc.ir.passes import CompileState, Pass
+from disc.ir.ops import block_ops, build, replace_op
+from disc.ir.passes import CompileState, FunctionPass
 
 
 @dataclass(frozen=True)
-class StoreConstants(Pass):
+class StoreConstants(FunctionPass):
     """Moves the data to the weight table."""
 
     name: ClassVar[str] = "store-constants"
 
-    def apply(self, module: ir.Module, state: CompileState) -> None:
-        for op in block_ops(main_block(module)):
+    def apply_block(self, block: ir.Block, module: ir.Module, state: CompileState) -> None:
+        for op in block_ops(block):
             if op.name != "stablehlo.constant":
                 continue
             value = constant_value(op.attributes["value"])

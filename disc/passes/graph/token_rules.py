@@ -456,11 +456,15 @@ def _size_of(tokens: Tokens, node: Node) -> None:
     raise NotPacked("a size that depends on data")
 
 
+def _control(tokens: Tokens, node: Node) -> None:
+    raise NotPacked("what it runs is not looked into")
+
+
 RULES: dict[str, Rule] = rules_by_op(
     "pack-sequences",
     {"disc.dim_value": _dim_value, "disc.iota": _iota, "disc.broadcast_in_dim": _broadcast, "disc.reshape": _reshape,
      "disc.size_of": _size_of, "stablehlo.reduce": _reduce, "stablehlo.concatenate": _concatenate, "disc.slice": _slice,
      "disc.gather": _gather},
-    {**dict.fromkeys(op_table.Kind, _by_reads), op_table.Kind.ELEMENTWISE: _same, op_table.Kind.MADE: _made, op_table.Kind.STORED: _made,
-     op_table.Kind.DOT: _dot},
+    {**dict.fromkeys(op_table.Kind, _by_reads), op_table.Kind.CONTROL: _control, op_table.Kind.ELEMENTWISE: _same,
+     op_table.Kind.MADE: _made, op_table.Kind.STORED: _made, op_table.Kind.DOT: _dot},
 )  # fmt: skip

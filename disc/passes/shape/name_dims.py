@@ -12,7 +12,7 @@ becomes
 Requires stage `imported`; guarantees stage `named`. Every size is an expression of base symbols, the sizes and scalars of the
 arguments; a size that depends on tensor data is reported. Facts that the program requires stay as `disc.relation`. The conditions under
 which the front end made the program (the module attribute `disc.conditions`) are proved, or stay as `disc.condition` and are checked in
-every call; how many were what is kept in the attribute `disc.decisions`.
+every call; how many were what is kept in the attribute `disc.decisions`. The regions of control flow become functions (`outline.py`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from disc.ir.stages import store_env
 from disc.ir.symbols import ModuleEnv, Requirement
 from disc.passes.shape.input_symbols import InputSizes, declare_inputs
 from disc.passes.shape.named_form import NamedForm
+from disc.passes.shape.outline import outline
 from disc.passes.shape.shape_rules import Shapes
 
 # Each round uses the facts that the round before found further down; real programs need two.
@@ -53,6 +54,7 @@ class NameDims(Pass):
         _count(module, env, inputs.conditions)
         store_env(module, env)
         NamedForm(module, shapes, env).rewrite()
+        outline(module)
 
 
 def _teaches(env: ModuleEnv, requirement: Requirement) -> bool:

@@ -9,9 +9,11 @@ import numpy as np
 from torch_mlir import ir
 
 from disc.errors import UnsupportedOp, UnsupportedOpError
+from disc.ir.control import REGION_OPS
 from disc.ir.interp.values import constant_attribute, held_dtype
 from disc.ir.op_table import BINDING, CONSTANTS, IMPORTED, Sizes
 from disc.ir.ops import (
+    TERMINATORS,
     Attribute,
     array_to_dense,
     block_ops,
@@ -58,19 +60,23 @@ class NamedForm:
         self.types: dict[tuple[tuple[Dim, ...], ir.Type], ir.RankedTensorType] = {}
 
     def rewrite(self) -> None:
-        block = main_block(self.module)
+        dead = self._rewrite_block(main_block(self.module))
+        self._write_signature()
+        for op in dead:
+            op.erase()
+
+    def _rewrite_block(self, block: ir.Block) -> list[ir.Operation]:
+        """Returns what is to be erased, readers first."""
         for argument in filter(is_tensor, block.arguments):
             argument.set_type(self.type_of(argument))
         ops = block_ops(block)
         live = self._live(ops)
         _refuse_scalars([op for op, is_live in zip(ops, live, strict=True) if is_live])
+        dead: list[list[ir.Operation]] = []
         for op, is_live in zip(ops, live, strict=True):
-            if is_live:
-                self._rewrite_op(op)
-        self._write_signature()
-        for op, is_live in zip(reversed(ops), reversed(live), strict=True):
-            if not is_live or op in self.replaced:
-                op.erase()
+            inside = self._rewrite_op(op) if is_live else []
+            dead.append([*inside, *([op] if not is_live or op in self.replaced else [])])
+        return [op for each in reversed(dead) for op in each]
 
     def type_of(self, value: ir.Value) -> ir.RankedTensorType:
         return self.typed(self.shapes.dims[value], element_of(value))
@@ -86,11 +92,19 @@ class NamedForm:
         needed: dict[ir.Value, None] = {}
         live: list[bool] = []
         for op in reversed(ops):
-            is_live = op.name == "func.return" or op.name in BINDING or any(result in needed for result in op.results)
+            is_live = op.name in TERMINATORS or op.name in BINDING or any(result in needed for result in op.results)
             live.append(is_live)
             if is_live:
-                needed.update(dict.fromkeys(operand for operand in _data_operands(op) if not self._is_size(operand)))
+                needed.update(dict.fromkeys(self._needs(op)))
         return live[::-1]
+
+    def _needs(self, op: ir.Operation) -> list[ir.Value]:
+        """The data that an op reads, in regions of control flow also."""
+        found = [operand for operand in _data_operands(op) if not self._is_size(operand)]
+        if op.name in REGION_OPS:
+            for ops in [block_ops(region.blocks[0]) for region in op.regions]:
+                found += [value for each, is_live in zip(ops, self._live(ops), strict=True) if is_live for value in self._needs(each)]
+        return found
 
     def _is_size(self, value: ir.Value) -> bool:
         """Whether data use of `value` reads a `disc.dim_value` or constant made for it, instead of the op that defines it."""
@@ -104,19 +118,33 @@ class NamedForm:
             return True
         return all(isinstance(item, Dim) and (not item.is_const or -(2**31) <= item.const < 2**31) for item in elements(host))
 
-    def _rewrite_op(self, op: ir.Operation) -> None:
+    def _rewrite_op(self, op: ir.Operation) -> list[ir.Operation]:
+        """Returns what is to be erased within."""
         for index, operand in enumerate(_data_operands(op)):
             if self._is_size(operand):
                 op.operands[index] = self._materialise(operand, op)
+        if op.name in TERMINATORS:
+            return []
         rule = REWRITES.get(op.name)
         if rule is not None:
             rule(self, op)
-            return
+            return []
         if op.name.startswith("chlo.broadcast_"):
             _rewrite_broadcast(self, op)
-            return
+            return []
         for result in op.results:
             result.set_type(self.type_of(result))
+        return self._rewrite_regions(op) if op.name in REGION_OPS else []
+
+    def _rewrite_regions(self, op: ir.Operation) -> list[ir.Operation]:
+        """What sizes are made of is made in each region anew: what one makes nothing outside sees."""
+        dead: list[ir.Operation] = []
+        outside = self.made
+        for region in op.regions:
+            self.made = {}
+            dead += self._rewrite_block(region.blocks[0])
+        self.made = outside
+        return dead
 
     def replace(self, op: ir.Operation, name: str, operands: Sequence[ir.Value], attributes: dict[str, Attribute]) -> None:
         """Puts the op `name` with the inferred result types in the place of `op`."""
@@ -409,10 +437,6 @@ def _rewrite_given(form: NamedForm, op: ir.Operation) -> None:
     form.replace(op, IMPORTED[op.name].name, _data_operands(op), attributes)
 
 
-def _keep_return(form: NamedForm, op: ir.Operation) -> None:
-    """It has no result to type."""
-
-
 REWRITES: dict[str, Callable[[NamedForm, ir.Operation], None]] = {
     "stablehlo.reshape": _rewrite_reshape, "stablehlo.dynamic_reshape": _rewrite_reshape,
     "stablehlo.broadcast_in_dim": _rewrite_broadcast_in_dim, "stablehlo.dynamic_broadcast_in_dim": _rewrite_broadcast_in_dim,
@@ -422,13 +446,14 @@ REWRITES: dict[str, Callable[[NamedForm, ir.Operation], None]] = {
     "stablehlo.dot": _rewrite_dot, "stablehlo.dynamic_conv": _rewrite_dynamic_conv, "stablehlo.constant": _rewrite_constant,
     "arith.constant": _rewrite_constant, "chlo.constant": _rewrite_constant, "chlo.constant_like": _rewrite_constant_like,
     "stablehlo.select_and_scatter": _rewrite_select_and_scatter, "tensor.cast": _rewrite_cast, "disc.size_of": _rewrite_size_of,
-    "func.return": _keep_return, **{name: _rewrite_given for name, op in IMPORTED.items() if op.sizes is Sizes.GIVEN},
+    **{name: _rewrite_given for name, op in IMPORTED.items() if op.sizes is Sizes.GIVEN},
 }  # fmt: skip
 
 
 def _refuse_scalars(ops: Sequence[ir.Operation]) -> None:
     """Raises UnsupportedOpError naming each of these ops, which make data, that is no op on tensors."""
-    known = [op.name in NAMED_OPS or op.name in REWRITES or op.name.startswith("chlo.broadcast_") for op in ops]
+    others = {*REGION_OPS, *TERMINATORS, *REWRITES}
+    known = [op.name in NAMED_OPS or op.name in others or op.name.startswith("chlo.broadcast_") for op in ops]
     reason = "there is no rule for this op where it computes data"
     refused = [UnsupportedOp(op.name, reason, location_text(op)) for op, is_known in zip(ops, known, strict=True) if not is_known]
     if refused:

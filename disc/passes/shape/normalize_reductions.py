@@ -20,6 +20,7 @@ import numpy as np
 from torch_mlir import ir
 
 from disc.errors import UnsupportedOp, UnsupportedOpError
+from disc.ir.control import REGION_OPS
 from disc.ir.interp.values import constant_attribute
 from disc.ir.ops import block_ops, build, element_of, ints_attr, location_text, main_block
 from disc.ir.passes import CompileState, Pass
@@ -33,15 +34,24 @@ class NormalizeReductions(Pass):
     name: ClassVar[str] = "normalize-reductions"
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
-        found = [op for op in block_ops(main_block(module)) if op.name in REDUCTIONS]
+        blocks = _blocks(main_block(module))
+        found = [op for block in blocks for op in block_ops(block) if op.name in REDUCTIONS]
         refused = [
-            UnsupportedOp(op.name, "its body reads a value from outside", location_text(op)) for op in close_regions(main_block(module))
+            UnsupportedOp(op.name, "its body reads a value from outside", location_text(op))
+            for block in blocks
+            for op in close_regions(block)
         ]
         refused += [one for one in map(_mixed_types, found) if one is not None]
         if refused:
             raise UnsupportedOpError(refused)
         for op in found:
             _normalize(op)
+
+
+def _blocks(block: ir.Block) -> list[ir.Block]:
+    """`block` and the regions of control flow in it."""
+    inner = [region.blocks[0] for op in block_ops(block) if op.name in REGION_OPS for region in op.regions]
+    return [block, *(each for one in inner for each in _blocks(one))]
 
 
 def _mixed_types(op: ir.Operation) -> UnsupportedOp | None:

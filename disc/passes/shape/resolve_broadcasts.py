@@ -16,8 +16,8 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
-from disc.ir.ops import block_ops, dims_of, ints_attr, is_unused, main_block, replace_op, to_attribute
-from disc.ir.passes import CompileState, Pass
+from disc.ir.ops import block_ops, dims_of, ints_attr, is_unused, replace_op, to_attribute
+from disc.ir.passes import CompileState, FunctionPass
 from disc.ir.stages import load_env
 from disc.ir.symbols import ModuleEnv
 from disc.shapes import Dim, Truth
@@ -26,19 +26,19 @@ NAME = "disc.broadcast_in_dim"
 
 
 @dataclass(frozen=True)
-class ResolveBroadcasts(Pass):
+class ResolveBroadcasts(FunctionPass):
     name: ClassVar[str] = "resolve-broadcasts"
 
-    def apply(self, module: ir.Module, state: CompileState) -> None:
+    def apply_block(self, block: ir.Block, module: ir.Module, state: CompileState) -> None:
         env = load_env(module)
-        broadcasts = [op for op in block_ops(main_block(module)) if op.name == NAME]
+        broadcasts = [op for op in block_ops(block) if op.name == NAME]
         for op in broadcasts:
             _compose(op, env)
             _decide(op, env)
         for op in broadcasts:
             if is_identity(op, env):
                 replace_op(op, [op.operands[0]])
-        for op in reversed([op for op in block_ops(main_block(module)) if op.name == NAME]):
+        for op in reversed([op for op in block_ops(block) if op.name == NAME]):
             if is_unused(op):
                 op.erase()
 

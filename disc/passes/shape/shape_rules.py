@@ -12,11 +12,13 @@ from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
 from disc.errors import ShapeConstraintError, UnsupportedFormatError, UnsupportedOp
+from disc.ir.control import REGION_OPS
 from disc.ir.op_table import IMPORTED, Sizes, rules_by_op
 from disc.ir.ops import block_ops, dense_to_array, element_of, int_attr, ints_attr, is_tensor, location_text, shape_of, string_attr
 from disc.ir.stages import NAMED_OPS
 from disc.ir.symbols import ModuleEnv, Requirement
 from disc.ir.weights import STORAGE
+from disc.passes.shape.control_shapes import branch_dims, while_dims
 from disc.passes.shape.host_rules import HOST_RULES
 from disc.passes.shape.host_values import (
     ONE,
@@ -69,12 +71,12 @@ class Shapes:
         rule = RULES.get(op.name)
         if rule is None or foreign or inner:
             missing = f"there is no rule for {inner} in its body" if inner else "there is no rule for this op"
-            self._refuse(op, f"tensors of {foreign[0]} are not supported" if foreign else missing)
+            self.refuse(op, f"tensors of {foreign[0]} are not supported" if foreign else missing)
             return
         try:
             inferred = rule(self, op)
         except DataDependentSizeError as error:
-            self._refuse(op, str(error))
+            self.refuse(op, str(error))
             return
         except ShapeConstraintError as error:
             raise ShapeConstraintError(f"{op.name} at {location_text(op)}: {error}") from error
@@ -86,7 +88,7 @@ class Shapes:
         if op.name == "stablehlo.custom_call" and string_attr(op, "call_target_name") == "shape_assertion":
             self._assert(op)
         elif op.name not in HOST_RULES and op.name not in _SOURCES and op.name != "func.return":
-            self._refuse(op, "there is no rule for this op" if op.results else "it has no result: what it does would be lost")
+            self.refuse(op, "there is no rule for this op" if op.results else "it has no result: what it does would be lost")
 
     def _assert(self, op: ir.Operation) -> None:
         """`@shape_assertion(%ok, sizes...) {error_message}`, as JAX writes it: the message has a numbered place for each size."""
@@ -94,7 +96,7 @@ class Shapes:
         items = [value.item() for value in found if value is not None and value.ndim == 0]
         dims = [item for item in items if isinstance(item, Dim)]
         if not dims or len(dims) != len(found):
-            self._refuse(op, "it asserts something that is no condition on sizes")
+            self.refuse(op, "it asserts something that is no condition on sizes")
             return
         message = string_attr(op, "error_message") if "error_message" in op.attributes else "an assertion of the program about its sizes"
         condition = self.arithmetic.condition(dims[0])
@@ -103,7 +105,7 @@ class Shapes:
         for part in condition.parts() if condition != ALWAYS else ():
             self.env.require(Requirement(part, f"asserted at {location_text(op)}", message, tuple(dims[1:])))
 
-    def _refuse(self, op: ir.Operation, reason: str) -> None:
+    def refuse(self, op: ir.Operation, reason: str) -> None:
         """Reports `op` and goes on with sizes of their own, so that one run reports every such op."""
         self.unsupported.append(UnsupportedOp(op.name, reason, location_text(op)))
         for result in filter(is_tensor, op.results):
@@ -147,7 +149,7 @@ class Shapes:
 
 def _foreign_inside(op: ir.Operation) -> str | None:
     """An op in the regions of `op` (the body of a reduction) that must not be there."""
-    pending = [op]
+    pending = [op] if op.name not in REGION_OPS else []  # what a region of control flow holds is visited for itself
     while pending:
         inner = [each for region in pending.pop().regions for block in region.blocks for each in block_ops(block)]
         foreign = next((each.name for each in inner if each.name not in BODY_OPS), None)
@@ -483,6 +485,7 @@ def _derived() -> dict[str, Rule]:
 
 
 _OWN: dict[str, Rule] = {
+    "stablehlo.while": while_dims, "stablehlo.if": branch_dims, "stablehlo.case": branch_dims,
     "stablehlo.bitcast_convert": _bitcast, "chlo.constant_like": _first_operand,
     "stablehlo.iota": _declared, "stablehlo.dynamic_iota": _from_shape_operand(0), "stablehlo.get_dimension_size": _declared,
     "stablehlo.reshape": _reshape, "stablehlo.dynamic_reshape": _reshape,

@@ -1,0 +1,69 @@
+"""Dims of control flow: what its regions get, and what they must return. A loop carries shapes that do not change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch_mlir import ir
+
+from disc.errors import ShapeConstraintError
+from disc.ir.op_table import BINDING
+from disc.ir.ops import block_ops, is_tensor, terminator_of
+from disc.shapes import Dim, Truth
+
+if TYPE_CHECKING:
+    from disc.passes.shape.shape_rules import Shapes
+
+Dims = tuple[Dim, ...]
+
+
+def while_dims(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    """Those of the operands, which the body must return again.
+
+    Raises ShapeConstraintError where a shape changes from one iteration to the next, or may.
+    """
+    carried = [shapes.dims[operand] for operand in op.operands]
+    for region in op.regions:
+        _walk(shapes, region.blocks[0], carried)
+    returned = [shapes.dims[operand] for operand in terminator_of(op.regions[1].blocks[0]).operands]
+    for number, (before, after) in enumerate(zip(carried, returned, strict=True)):
+        for axis, (old, new) in enumerate(zip(before, after, strict=True)):
+            if shapes.env.equal(old, new) is not Truth.YES:
+                raise ShapeConstraintError(
+                    f"dim {axis} of value {number} that the loop carries is {old} before an iteration and {new} after it: "
+                    "what a loop carries must keep its shape"
+                )
+    return carried
+
+
+def branch_dims(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    """Those of what the branches return, which must agree.
+
+    Raises ShapeConstraintError where they do not, or may not.
+    """
+    returned: list[list[Dims]] = []
+    for region in op.regions:
+        _walk(shapes, region.blocks[0], [])
+        returned.append([shapes.dims[operand] for operand in terminator_of(region.blocks[0]).operands])
+    first, *others = returned
+    for number, dims in enumerate(first):
+        for other in others:
+            for axis, (one, another) in enumerate(zip(dims, other[number], strict=True)):
+                if shapes.env.equal(one, another) is not Truth.YES:
+                    raise ShapeConstraintError(
+                        f"dim {axis} of result {number} is {one} in one branch and {another} in another: they must agree"
+                    )
+    return first
+
+
+def _walk(shapes: Shapes, block: ir.Block, dims: Sequence[Dims]) -> None:
+    for argument, given in zip(block.arguments, dims, strict=True):
+        shapes.dims[argument] = shapes.meet(given, argument)
+    for op in block_ops(block)[:-1]:
+        if op.name in BINDING:
+            shapes.refuse(op, "a size that depends on data, inside a branch or a loop")
+            continue
+        shapes.visit(op)
+    for operand in filter(is_tensor, terminator_of(block).operands):
+        assert operand in shapes.dims
