@@ -30,18 +30,21 @@ ORIGIN = ("stack_trace", "nn_module_stack")  # what the nodes of a decomposition
 OF_NOTHING = (aten._softmax.default, aten._log_softmax.default, aten._safe_softmax.default, aten.logsumexp.default,
               aten.scaled_dot_product_attention.default)  # fmt: skip
 SET_GRAD = torch.ops.higher_order.wrap_with_set_grad_enabled
+CONTROL = (torch.ops.higher_order.cond, torch.ops.higher_order.while_loop, torch.ops.higher_order.scan, torch.ops.higher_order.map_impl)
 
 Values = dict[fx.Node, object]  # node of an old graph → node of the new one, a sequence of those, or a constant
 Constants = dict[fx.Node, tuple[str, torch.Tensor]]  # get_attr node → name and data
+Bodies = dict[fx.Node, fx.Graph]  # get_attr node → the graph that control flow runs
 
 
 @dataclass(frozen=True)
 class Decomposed:
-    """values: node of the old graph → node of `graph`."""
+    """values: node of the old graph → node of `graph`; constants: of the bodies, too."""
 
     graph: fx.Graph
     values: Mapping[fx.Node, fx.Node]
     constants: Constants
+    bodies: Bodies = field(default_factory=dict)
 
 
 def decompose(module: fx.GraphModule) -> Decomposed:
@@ -55,7 +58,8 @@ def decompose(module: fx.GraphModule) -> Decomposed:
     writer.graph.eliminate_dead_code()
     left = set(writer.graph.nodes)
     kept = {old: new for old, new in values.items() if isinstance(new, fx.Node) and new in left}
-    return Decomposed(writer.graph, kept, {node: constant for node, constant in writer.constants.items() if node in left})
+    left |= {node for body in writer.bodies.values() for node in body.nodes}
+    return Decomposed(writer.graph, kept, {node: constant for node, constant in writer.constants.items() if node in left}, writer.bodies)
 
 
 def constants_by_attribute(module: fx.GraphModule) -> Constants:
@@ -121,6 +125,7 @@ class _Writer:
     graph: fx.Graph = field(default_factory=fx.Graph)
     constants: Constants = field(default_factory=dict)
     traces: dict[object, fx.GraphModule | None] = field(default_factory=dict)
+    bodies: Bodies = field(default_factory=dict)
 
     def write(self, module: fx.GraphModule, values: Values, origin: Mapping[str, object]) -> object:
         """Adds the nodes of `module` to the graph; returns what it returns.
@@ -138,6 +143,8 @@ class _Writer:
             values.update(dict.fromkeys(writes[node].written if node in writes else (node,), result))
             if node in constants and isinstance(result, fx.Node):
                 self.constants[result] = constants[node]
+            if node.op == "get_attr" and isinstance(result, fx.Node) and any(user.target in CONTROL for user in node.users):
+                self.bodies[result] = self._body(getattr(module, str(node.target)))
         raise AssertionError("a graph without an output")
 
     def _node(self, module: fx.GraphModule, node: fx.Node, write: Write | None, values: Values, origin: Mapping[str, object]) -> object:
@@ -149,7 +156,7 @@ class _Writer:
         if node.target is SET_GRAD:
             body = getattr(module, node.args[1].target)  # pyright: ignore
             return self._inline(body, _mapped(node.args[2:], values), origin)
-        if isinstance(node.target, torch._ops.HigherOrderOperator):
+        if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target not in CONTROL:
             raise RetraceError(str(node.target))
         op = node.target if write is None else write.op
         trace = self._trace(node, op) if isinstance(op, torch._ops.OpOverload) and not has_lowering(op) else None
@@ -161,6 +168,13 @@ class _Writer:
         copy = self.graph.create_node(node.op, op, *_mapped((node.args, node.kwargs), values), name=node.name)
         copy.meta = {**node.meta, **origin}
         return copy
+
+    def _body(self, module: fx.GraphModule) -> fx.Graph:
+        """The graph that control flow runs, with placeholders of its own."""
+        writer = _Writer(self.mode, constants=self.constants, traces=self.traces, bodies=self.bodies)
+        writer.graph.output(writer.write(module, {}, {}))  # pyright: ignore[reportArgumentType]
+        writer.graph.eliminate_dead_code()
+        return writer.graph
 
     def _inline(self, module: fx.GraphModule, operands: Sequence[object], origin: Mapping[str, object]) -> object:
         return self.write(module, dict(zip(module.graph.find_nodes(op="placeholder"), operands, strict=True)), origin)

@@ -39,7 +39,7 @@ from disc.frontend.lowering import GraphInput, GraphSource, arguments_by_name, l
 from disc.frontend.needed_sizes import DrySession, contradictions, inputs_of, refused_sizes
 from disc.frontend.program_decisions import RECORDED, decisions_of, stored_guards
 from disc.frontend.size_checks import size_checks
-from disc.frontend.symbolic_forms import SymbolicForms
+from disc.frontend.symbolic_forms import SymbolicForms, graphs_of_control_flow
 from disc.frontend.symbols import shape_environment, to_size
 from disc.frontend.widening import Key, Need, Widening, dynamic_dims
 
@@ -100,7 +100,8 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
             weights[node] = (spec.target, _stored_tensor(program, spec.target))
     weights |= decomposed.constants
     outputs, decisions = _outputs(program, decomposed), lambda: [*decisions_of(program, recorded), *stored]
-    source = GraphSource(decomposed.graph, inputs, weights, outputs, _ranges(program), decisions, recorded is not None)
+    ranges = _ranges(program)
+    source = GraphSource(decomposed.graph, inputs, weights, outputs, ranges, decisions, recorded is not None, decomposed.bodies)
     lowered = lower_graph(source, context)
     _note_on_module(lowered.module, fixed_dims)
     return Imported(
@@ -306,7 +307,7 @@ def sizes_from_two() -> AbstractContextManager[object]:
 
 def _export(model: torch.nn.Module, widening: Widening) -> tuple[ExportedProgram, SymbolicForms]:
     example, shapes = widening.arguments(), widening.specs
-    with warnings.catch_warnings(), sizes_from_two(), quiet(), Recorder() as recorder, SymbolicForms() as forms:
+    with warnings.catch_warnings(), sizes_from_two(), quiet(), graphs_of_control_flow(), Recorder() as recorder, SymbolicForms() as forms:
         warnings.simplefilter("ignore")
         program = torch.export.export(model, example.args, example.kwargs, dynamic_shapes=shapes, strict=False)
     _record(program, shapes, recorder.recorded)

@@ -9,7 +9,7 @@ import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import sympy
@@ -24,6 +24,7 @@ from torch_mlir.passmanager import PassManager
 from disc.errors import CompilerBug, UnsupportedOp, UnsupportedOpError, warn
 from disc.frontend.allow_list import FORMS
 from disc.frontend.call import Call
+from disc.frontend.control_flow import CONTROL_FLOW, ControlCall
 from disc.frontend.decisions import Decision, Found, Settled, Undecided, asserted, guarded_facts, settle
 from disc.frontend.examples import weight_problem
 from disc.frontend.imported import Constant
@@ -74,7 +75,7 @@ class GraphSource:
 
     outputs: nodes or plain constants, in order; weights: placeholder or get_attr node → (name, data). decisions: finds, once the graph is
     lowered, what has been decided about its sizes; None where the caller of the graph checks its guards. bounds_are_decisions: whatever
-    bounds a size from below is among the decisions, PyTorch's own bounds apart.
+    bounds a size from below is among the decisions, PyTorch's own bounds apart. bodies: get_attr node → the graph that control flow runs.
     """
 
     graph: fx.Graph
@@ -84,6 +85,12 @@ class GraphSource:
     ranges: Mapping[sympy.Symbol, ValueRanges]
     decisions: Callable[[], list[Found]] | None = None
     bounds_are_decisions: bool = False
+    bodies: Mapping[fx.Node, fx.Graph] = field(default_factory=dict)
+
+    @property
+    def graphs(self) -> tuple[fx.Graph, ...]:
+        """That of the program, and those that control flow runs."""
+        return (self.graph, *self.bodies.values())
 
 
 @dataclass(frozen=True)
@@ -168,7 +175,7 @@ class _Lowering:
         self.unsupported: list[UnsupportedOp] = []
         self.refused: dict[fx.Node, UnsupportedOp] = {}
         self.ranges = self._relaxed_ranges()
-        self.lowerings = Lowerings(functools.partial(_expected_kinds, source.graph))
+        self.lowerings = Lowerings(functools.partial(_expected_kinds, source.graphs))
         self.checked: set[fx.Node] = set()
 
     def run(self) -> LoweredGraph:
@@ -276,7 +283,8 @@ class _Lowering:
     def _relaxed_ranges(self) -> dict[sympy.Symbol, ValueRanges]:
         # A symbol of a float is no size, and none is left in the graph: its value comes as an f64 tensor.
         ranges = {s: values for s, values in self.source.ranges.items() if isinstance(s, sympy.Symbol) and s.is_integer}
-        sizes = {size for node in self.source.graph.nodes for size in _sizes_of(node.meta.get("val")) if isinstance(size, sympy.Expr)}
+        nodes = [node for graph in self.source.graphs for node in graph.nodes]
+        sizes = {size for node in nodes for size in _sizes_of(node.meta.get("val")) if isinstance(size, sympy.Expr)}
         known = [size for size in sorted(sizes, key=str) if size.free_symbols <= set(ranges)]
         return {
             symbol: ValueRanges(relaxed_minimum(symbol, ranges, known, self.source.bounds_are_decisions), value.upper)
@@ -292,16 +300,23 @@ class _Lowering:
         environment = shape_environment(node.meta.get("val") for node in self.source.graph.nodes)
         replacements, known = environment.replacements if environment is not None else {}, self._used_symbols() | set(emitter.sizes.late)
         if self.source.decisions is not None:
-            found = [*self.source.decisions(), *asserted(self.source.graph)]
+            found = [*self.source.decisions(), *(each for graph in self.source.graphs for each in asserted(graph))]
         else:
             found = guarded_facts(environment, known) if environment is not None else []
             late = emitter.sizes.late.keys()  # sizes that no guard knows
             found += [
                 each for each in asserted(self.source.graph) if isinstance(each, Decision) and not late.isdisjoint(each.condition.symbols())
             ]
-        places = self._places_of_views() - known
+        places, named = self._places_of_views() - known, known | {str(symbol) for symbol in replacements} | self._named()
         found = [each for each in found if isinstance(each, Undecided) or places.isdisjoint(each.condition.symbols())]
+        found = [each for each in found if isinstance(each, Undecided) or named.issuperset(each.condition.symbols())]
         return settle([*found, *emitter.decisions], replacements, known)
+
+    def _named(self) -> set[str]:
+        """The symbols in the values of all nodes. PyTorch decides about others that it has thrown away, such as those that stood for the
+        sizes of what a loop carries."""
+        sizes = [size for graph in self.source.graphs for node in graph.nodes for size in _sizes_of(node.meta.get("val"))]
+        return {str(symbol) for size in sizes for symbol in sympy.sympify(size).free_symbols}
 
     def _places_of_views(self) -> set[str]:
         """Symbols in where views begin in memory: no value depends on them, and what bounds them bounds the sizes of the views too."""
@@ -400,6 +415,9 @@ class _Lowering:
         made = data_sizes.RULES.get(node.target)
         if made is None and isinstance(node.meta["val"], torch.Tensor) and 0 in (shape := to_shape(node.meta["val"].shape)):
             return emitter.full(0, shape, node.meta["val"].dtype)  # StableHLO refuses to read from no elements, even nothing
+        lower = CONTROL_FLOW.get(node.target)
+        if lower is not None:
+            return lower(emitter, self._control(emitter, node))
         call = Call(node, self._bind(node))
         form, override = FORMS.get(node.target), override_of(node.target)
         planned = plan(call, form) if form is not None else None
@@ -415,6 +433,27 @@ class _Lowering:
         if isinstance(result, tuple):
             return tuple(self._checked(emitter, node, part, wanted) for part, wanted in zip(result, meta, strict=False))
         return self._checked(emitter, node, result, meta)
+
+    def _control(self, emitter: OpBuilder, node: fx.Node) -> ControlCall:
+        """Raises: RuleError for a graph that this compiler did not get."""
+
+        def run(graph: fx.Node, operands: Sequence[object]) -> list[Tensor]:
+            body = self.source.bodies[graph]
+            for placeholder, operand in zip(body.find_nodes(op="placeholder"), operands, strict=True):
+                if isinstance(operand, Tensor):
+                    self.values[placeholder] = operand
+            for inner in body.nodes:
+                if inner.op == "call_function":
+                    self._emit_node(emitter, inner)
+            (returned,) = body.output_node().args
+            found = [self._argument_value(each) for each in (returned if isinstance(returned, list | tuple) else [returned])]
+            if not all(isinstance(each, Tensor) for each in found):
+                raise RuleError("it returns something else than tensors")
+            return cast("list[Tensor]", found)
+
+        if any(each.op == "get_attr" and each not in self.source.bodies and each not in self.values for each in node.all_input_nodes):
+            raise RuleError(NO_RULE)
+        return ControlCall(node, self._argument_value, run)
 
     def _checked(self, emitter: OpBuilder, node: fx.Node, result: Tensor, meta: torch.Tensor) -> Tensor:
         """The result under the shape that PyTorch computed; a static size known on either side is kept."""
@@ -515,8 +554,8 @@ def planned_call(node: fx.Node) -> Plan | None:
     return plan(Call(node, {name: _described(value) for name, value in arguments_by_name(node).items()}), form)
 
 
-def _expected_kinds(graph: fx.Graph) -> Iterator[Kind]:
-    for node in graph.nodes:
+def _expected_kinds(graphs: Sequence[fx.Graph]) -> Iterator[Kind]:
+    for node in [node for graph in graphs for node in graph.nodes]:
         with suppress(RuleError, SymbolError):
             planned = planned_call(node) if node.op == "call_function" else None
             if planned is not None:

@@ -9,13 +9,16 @@ import functools
 import itertools
 import operator
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import sympy
 import torch
+import torch._higher_order_ops.utils as higher_order
 import torch.nn.functional as F
 from torch import Tensor
 from torch._guards import detect_fake_mode
+from torch.fx.experimental.proxy_tensor import _make_temp_remove_mode_context_manager
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -54,6 +57,12 @@ class SymbolicForms(TorchFunctionMode):
         self._record(env.replacements, name, lambda symbol: needs_size(form, (args, dict(kwargs or {})), env, symbol))
         return result
 
+    def leave_control_flow(self) -> None:
+        """What was fixed where this mode did not see it was fixed by the weights there."""
+        mode = detect_fake_mode()
+        if mode is not None and mode.shape_env is not None:
+            self._known = dict(mode.shape_env.replacements)
+
     def who_fixed(self, size: object) -> str | None:
         """What fixed the dim of this size; None where nothing did, or a weight."""
         symbol = size.node._expr if isinstance(size, torch.SymInt) else None
@@ -71,6 +80,26 @@ class SymbolicForms(TorchFunctionMode):
         for symbol in new:
             if not needed(symbol):
                 self.fixed[symbol] = f"{who} ({place[0]}:{place[1]})" if place else who
+
+
+@contextmanager
+def graphs_of_control_flow() -> Iterator[None]:
+    """Lets PyTorch trace the functions of `torch.cond` and its like without `SymbolicForms`, a mode that it cannot look through."""
+    without = _make_temp_remove_mode_context_manager(SymbolicForms)
+    original = higher_order.setup_compilation_env
+
+    @contextmanager
+    def setup() -> Iterator[object]:
+        with without() as forms, original() as backend:
+            yield backend
+            if isinstance(forms, SymbolicForms):
+                forms.leave_control_flow()
+
+    higher_order.setup_compilation_env = setup
+    try:
+        yield
+    finally:
+        higher_order.setup_compilation_env = original
 
 
 def needs_size(func: Callable[..., object], arguments: object, env: ShapeEnv, symbol: sympy.Symbol) -> bool:

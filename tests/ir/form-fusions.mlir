@@ -92,6 +92,7 @@ func.func @main(%x: tensor<?xi64, [@S0]>, %a: tensor<f32>) -> tensor<?xf32, [@S1
   %b = "disc.broadcast_in_dim"(%e) {dims = array<i64>, maybe = array<i64>} : (tensor<f32>) -> tensor<?xf32, [@S1]>
   %t = stablehlo.negate %b : tensor<?xf32, [@S1]>
   return %t : tensor<?xf32, [@S1]>
+}
 
 // -----
 // What a branch is called with is made by kernels; the branch itself stays, and its function has fusions of its own.

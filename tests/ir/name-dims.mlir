@@ -225,6 +225,7 @@ func.func @main(%x: tensor<?xi64> {disc.dims = ["s0"]}) -> (tensor<i64>, tensor<
   %numbers = stablehlo.dynamic_iota %shape, dim = 0 : (tensor<1xindex>) -> tensor<?xi64>
   return %n, %numbers : tensor<i64>, tensor<?xi64>
 }
+}
 
 // -----
 // A loop: its regions become functions. What they read from outside is an operand, a constant is made anew; the condition is an i64.

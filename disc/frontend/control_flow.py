@@ -1,0 +1,212 @@
+"""PyTorch's control flow → `stablehlo.if` and `stablehlo.while`, whose regions read what is around them.
+
+`scan` and `map` are loops that count: in each iteration they read a slice of their inputs and write one of their stacked results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import sympy
+import torch
+from torch import fx
+from torch_mlir import ir
+
+from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, is_static, same_shape, tensor_type
+from disc.frontend.symbols import Shape, Size, to_shape, to_size
+
+HIGHER = torch.ops.higher_order
+
+
+@dataclass(frozen=True)
+class ControlCall:
+    """A call. value: of an argument; run: emits a graph (its get_attr node) for operands at the insertion point, returns its results."""
+
+    node: fx.Node
+    value: Callable[[object], object]
+    run: Callable[[fx.Node, Sequence[object]], list[Tensor]]
+
+    def graph(self, position: int) -> fx.Node:
+        found = self.node.args[position]
+        assert isinstance(found, fx.Node)
+        return found
+
+    def values(self, position: int) -> list[object]:
+        """An argument that is a sequence."""
+        found = self.node.args[position] if position < len(self.node.args) else ()
+        assert isinstance(found, list | tuple)
+        return [self.value(each) for each in found]
+
+    def tensors(self, position: int) -> list[Tensor]:
+        """Raises: RuleError where one is no tensor."""
+        found = self.values(position)
+        tensors = [each for each in found if isinstance(each, Tensor)]
+        if len(tensors) != len(found):
+            raise RuleError("it carries a number that is no tensor")
+        return tensors
+
+    @property
+    def results(self) -> list[torch.Tensor]:
+        found = self.node.meta["val"]
+        return list(found) if isinstance(found, list | tuple) else [found]
+
+
+def _cond(emitter: OpBuilder, call: ControlCall) -> tuple[Tensor, ...]:
+    argument = call.node.args[0]
+    value = argument.meta["val"] if isinstance(argument, fx.Node) else argument
+    predicate = _truth(emitter, value) if isinstance(value, torch.SymBool | bool) else call.value(argument)
+    if not isinstance(predicate, Tensor):
+        raise RuleError("its condition is no tensor and no comparison of sizes")
+    scalar = emitter.convert(emitter.reshape(predicate, ()), torch.bool)
+    operands, results = call.values(3), call.results
+    kinds = [tensor_type(to_shape(each.shape), each.dtype) for each in results]
+    op = ir.Operation.create("stablehlo.if", results=kinds, operands=[scalar.value], regions=2)
+    for region, position in zip(op.regions, (1, 2), strict=True):
+        block = ir.Block.create_at_start(region, [], [])
+        with ir.InsertionPoint(block):
+            _return(emitter, call.run(call.graph(position), operands), kinds)
+    return _made(op, results)
+
+
+def _truth(emitter: OpBuilder, value: torch.SymBool | bool) -> Tensor:
+    if isinstance(value, bool):
+        return emitter.scalar(value, torch.bool)
+    return _condition(emitter, value.node.expr)
+
+
+COMPARISONS: Mapping[type[sympy.Basic], str] = {
+    sympy.StrictGreaterThan: "gt", sympy.GreaterThan: "ge", sympy.StrictLessThan: "lt", sympy.LessThan: "le", sympy.Equality: "eq",
+    sympy.Unequality: "ne",
+}  # fmt: skip
+
+
+def _condition(emitter: OpBuilder, expression: sympy.Basic) -> Tensor:
+    """A condition on sizes as a value; where it is read, the compiler knows that it depends on sizes alone."""
+    if expression in (sympy.true, sympy.false):
+        return emitter.scalar(expression == sympy.true, torch.bool)
+    sign = COMPARISONS.get(type(expression))
+    if sign is not None:
+        return emitter.compare(sign, *(emitter.size_scalar(to_size(side), torch.int64) for side in expression.args))
+    parts = [_condition(emitter, each) for each in expression.args]
+    if isinstance(expression, sympy.Not):
+        return emitter.unary("not", parts[0])
+    if not isinstance(expression, sympy.And | sympy.Or):
+        raise RuleError(f"the condition {expression} on sizes is not supported")
+    found = parts[0]
+    for part in parts[1:]:
+        found = emitter.binary("and" if isinstance(expression, sympy.And) else "or", found, part)
+    return found
+
+
+def _while_loop(emitter: OpBuilder, call: ControlCall) -> tuple[Tensor, ...]:
+    carried, further = call.tensors(2), call.values(3)
+
+    def condition(values: Sequence[Tensor]) -> list[Tensor]:
+        (found,) = call.run(call.graph(0), [*values, *further])
+        return [emitter.convert(emitter.reshape(found, ()), torch.bool)]
+
+    return _loop(emitter, carried, condition, lambda values: call.run(call.graph(1), [*values, *further]))
+
+
+def _loop(
+    emitter: OpBuilder,
+    carried: Sequence[Tensor],
+    condition: Callable[[Sequence[Tensor]], list[Tensor]],
+    body: Callable[[Sequence[Tensor]], list[Tensor]],
+) -> tuple[Tensor, ...]:
+    kinds = [tensor_type(each.shape, each.dtype) for each in carried]
+    initial = [_fitted(emitter, each, kind).value for each, kind in zip(carried, kinds, strict=True)]
+    op = ir.Operation.create("stablehlo.while", results=kinds, operands=initial, regions=2)
+    for region, run in zip(op.regions, (condition, body), strict=True):
+        block = ir.Block.create_at_start(region, kinds, [op.location] * len(kinds))
+        with ir.InsertionPoint(block):
+            values = [Tensor(value, each.shape, each.dtype) for value, each in zip(block.arguments, carried, strict=True)]
+            returned = run(values)
+            _return(emitter, returned, kinds if run is body else [each.value.type for each in returned])
+    return tuple(Tensor(value, each.shape, each.dtype) for value, each in zip(op.results, carried, strict=True))
+
+
+def _scan(emitter: OpBuilder, call: ControlCall) -> tuple[Tensor, ...]:
+    return _stacking_loop(emitter, call, call.tensors(1), call.tensors(2), call.values(3))
+
+
+def _map(emitter: OpBuilder, call: ControlCall) -> tuple[Tensor, ...]:
+    return _stacking_loop(emitter, call, [], call.tensors(1), call.values(2))
+
+
+def _stacking_loop(
+    emitter: OpBuilder, call: ControlCall, carried: Sequence[Tensor], sources: Sequence[Tensor], further: Sequence[object]
+) -> tuple[Tensor, ...]:
+    """Over the first dim of the sources; what the graph returns behind what is carried is stacked along a new first dim."""
+    if not sources:
+        raise RuleError("it has no inputs to go over")
+    count, graph = sources[0].shape[0], call.graph(0)
+    stacked = [emitter.full(0, to_shape(each.shape), each.dtype) for each in call.results[len(carried) :]]
+    word = torch.int64
+    start, trips = emitter.scalar(0, word), emitter.size_scalar(count, word)
+
+    def body(values: Sequence[Tensor]) -> list[Tensor]:
+        index, state, buffers = values[0], values[1 : 1 + len(carried)], values[1 + len(carried) :]
+        slices = [_row(emitter, each, index) for each in sources]
+        returned = call.run(graph, [*state, *slices, *further])
+        rows = returned[len(carried) :]
+        written = [_written(emitter, *each, index) for each in zip(buffers, rows, strict=True)]
+        return [emitter.binary("add", index, emitter.scalar(1, word)), *returned[: len(carried)], *written]
+
+    found = _loop(emitter, [start, *carried, *stacked], lambda values: [emitter.compare("lt", values[0], trips)], body)
+    return found[1:]
+
+
+def _row(emitter: OpBuilder, source: Tensor, index: Tensor) -> Tensor:
+    """`source[index]`, for an index within."""
+    rest = source.shape[1:]
+    starts = _indices(emitter, index, [0] * len(rest))
+    limits = _indices(emitter, emitter.binary("add", index, emitter.scalar(1, torch.int64)), rest)
+    strides = _vector(emitter, [emitter.scalar(1, torch.int64)] * source.rank)
+    row = emitter.op("stablehlo.real_dynamic_slice", [source.value, starts, limits, strides], (1, *rest), source.dtype)
+    return emitter.reshape(row, rest)
+
+
+def _written(emitter: OpBuilder, buffer: Tensor, row: Tensor, index: Tensor) -> Tensor:
+    """The buffer with a row in the place of an index within."""
+    zero = emitter.scalar(0, torch.int64).value
+    part = emitter.reshape(row, (1, *row.shape))
+    operands = [buffer.value, part.value, index.value, *[zero] * row.rank]
+    return emitter.op("stablehlo.dynamic_update_slice", operands, buffer.shape, buffer.dtype)
+
+
+def _indices(emitter: OpBuilder, first: Tensor, others: Sequence[Size]) -> ir.Value:
+    return _vector(emitter, [first, *(emitter.size_scalar(each, torch.int64) for each in others)])
+
+
+def _vector(emitter: OpBuilder, parts: Sequence[Tensor]) -> ir.Value:
+    return emitter.concatenate([emitter.reshape(each, (1,)) for each in parts], 0).value
+
+
+def _return(emitter: OpBuilder, values: Sequence[Tensor], kinds: Sequence[ir.Type]) -> None:
+    if len(values) != len(kinds):
+        raise RuleError(f"one of its graphs returns {len(values)} tensors, where there are to be {len(kinds)}")
+    ir.Operation.create("stablehlo.return", operands=[_fitted(emitter, *each).value for each in zip(values, kinds, strict=True)])
+
+
+def _fitted(emitter: OpBuilder, value: Tensor, kind: ir.Type) -> Tensor:
+    """The value in a type that says as much of its shape as control flow does."""
+    if value.value.type == kind:
+        return value
+    if ir.RankedTensorType(kind).element_type != ir.RankedTensorType(value.value.type).element_type:
+        raise RuleError("its graphs return tensors of other dtypes than it has")
+    shape: Shape = tuple(size if wanted < 0 else wanted for size, wanted in zip(value.shape, ir.RankedTensorType(kind).shape, strict=True))
+    if is_static(shape) and not same_shape(shape, value.shape):
+        return emitter.op("stablehlo.reshape", [value.value], shape, value.dtype)
+    cast = ir.Operation.create("tensor.cast", results=[kind], operands=[value.value]).result
+    return Tensor(cast, value.shape, value.dtype)
+
+
+def _made(op: ir.Operation, results: Sequence[torch.Tensor]) -> tuple[Tensor, ...]:
+    return tuple(Tensor(value, to_shape(each.shape), each.dtype) for value, each in zip(op.results, results, strict=True))
+
+
+CONTROL_FLOW: Mapping[object, Callable[[OpBuilder, ControlCall], tuple[Tensor, ...]]] = {
+    HIGHER.cond: _cond, HIGHER.while_loop: _while_loop, HIGHER.scan: _scan, HIGHER.map_impl: _map,
+}  # fmt: skip

@@ -1,0 +1,47 @@
+"""`torch.cond` and `while_loop`: on data and on sizes, with weights within; no trip, one, many; branches both ways."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._higher_order_ops import while_loop
+
+import disc
+
+
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = torch.nn.Linear(4, 4)
+
+
+class OnData(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda a: self.linear(a), lambda a: a - 1, (x,)) + x
+
+
+class OnSizes(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        few = torch.cond(x.shape[0] > 1, lambda a: a * 2, lambda a: a - 1, (x,))
+        return torch.cond((x.shape[0] > 3) & (x.shape[0] != 5), lambda a: self.linear(a), lambda a: a.tanh(), (few,))
+
+
+class Loop(Layer):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def body(count: torch.Tensor, a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return count + 1, torch.cond(a.sum() > 0, lambda b: self.linear(b).tanh(), lambda b: b + 0.5, (a,))
+
+        return while_loop(lambda count, a: count < a.abs().sum(), body, (torch.zeros(()), x))
+
+
+@pytest.mark.parametrize("kind", [OnData, OnSizes, Loop])
+def test_control_flow_agrees_with_eager(kind: type[Layer]) -> None:
+    model = kind().eval()
+    compiled = disc.compile(model, (torch.randn(6, 4),))
+    for rows in (1, 2, 3, 4, 5, 17):
+        for scale in (-3.0, 0.0, 0.3, 2.0):
+            x = torch.randn(rows, 4).abs() * scale
+            with torch.no_grad():
+                wanted = model(x)
+            torch.testing.assert_close(compiled(x), wanted, rtol=1e-5, atol=1e-5)
