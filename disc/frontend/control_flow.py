@@ -14,7 +14,8 @@ from torch import fx
 from torch_mlir import ir
 
 from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, is_static, same_shape, tensor_type
-from disc.frontend.symbols import Shape, Size, to_shape, to_size
+from disc.frontend.rules.indexing import take
+from disc.frontend.symbols import Shape, to_shape, to_size
 
 HIGHER = torch.ops.higher_order
 
@@ -160,12 +161,7 @@ def _stacking_loop(
 
 def _row(emitter: OpBuilder, source: Tensor, index: Tensor) -> Tensor:
     """`source[index]`, for an index within."""
-    rest = source.shape[1:]
-    starts = _indices(emitter, index, [0] * len(rest))
-    limits = _indices(emitter, emitter.binary("add", index, emitter.scalar(1, torch.int64)), rest)
-    strides = _vector(emitter, [emitter.scalar(1, torch.int64)] * source.rank)
-    row = emitter.op("stablehlo.real_dynamic_slice", [source.value, starts, limits, strides], (1, *rest), source.dtype)
-    return emitter.reshape(row, rest)
+    return emitter.reshape(take(emitter, source, emitter.reshape(index, (1,)), [0], vector=False), source.shape[1:])
 
 
 def _written(emitter: OpBuilder, buffer: Tensor, row: Tensor, index: Tensor) -> Tensor:
@@ -174,14 +170,6 @@ def _written(emitter: OpBuilder, buffer: Tensor, row: Tensor, index: Tensor) -> 
     part = emitter.reshape(row, (1, *row.shape))
     operands = [buffer.value, part.value, index.value, *[zero] * row.rank]
     return emitter.op("stablehlo.dynamic_update_slice", operands, buffer.shape, buffer.dtype)
-
-
-def _indices(emitter: OpBuilder, first: Tensor, others: Sequence[Size]) -> ir.Value:
-    return _vector(emitter, [first, *(emitter.size_scalar(each, torch.int64) for each in others)])
-
-
-def _vector(emitter: OpBuilder, parts: Sequence[Tensor]) -> ir.Value:
-    return emitter.concatenate([emitter.reshape(each, (1,)) for each in parts], 0).value
 
 
 def _return(emitter: OpBuilder, values: Sequence[Tensor], kinds: Sequence[ir.Type]) -> None:

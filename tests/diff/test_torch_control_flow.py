@@ -1,10 +1,11 @@
-"""`torch.cond` and `while_loop`: on data and on sizes, with weights within; no trip, one, many; branches both ways."""
+"""`torch.cond`, `while_loop`, `scan` and `map`: on data and on sizes, with weights within; no trip, one, many; branches both ways."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from torch._higher_order_ops import while_loop
+from torch._higher_order_ops import scan, while_loop
+from torch._higher_order_ops.map import map as map_rows
 
 import disc
 
@@ -35,7 +36,16 @@ class Loop(Layer):
         return while_loop(lambda count, a: count < a.abs().sum(), body, (torch.zeros(()), x))
 
 
-@pytest.mark.parametrize("kind", [OnData, OnSizes, Loop])
+class Scan(Layer):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def step(state: torch.Tensor, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            new = torch.cond(state.sum() > 0, lambda a, b: self.linear(a + b).tanh(), lambda a, b: a + b, (state, row))
+            return new, new * 2
+
+        return scan(step, x.new_zeros(4), map_rows(lambda row: self.linear(row).exp(), x))
+
+
+@pytest.mark.parametrize("kind", [OnData, OnSizes, Loop, Scan])
 def test_control_flow_agrees_with_eager(kind: type[Layer]) -> None:
     model = kind().eval()
     compiled = disc.compile(model, (torch.randn(6, 4),))
