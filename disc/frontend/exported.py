@@ -124,7 +124,7 @@ def _note_on_module(module: ir.Module, fixed_dims: Sequence[str]) -> None:
 def _decomposed(program: ExportedProgram) -> tuple[ExportedProgram, Decomposed]:
     """The graph in ops that have rules, and the program whose signature it has: another one where PyTorch has to trace it anew."""
     _refuse_mutation(program)
-    with warnings.catch_warnings(), sizes_from_two(), located():
+    with warnings.catch_warnings(), sizes_from_two(), quiet(), located():
         warnings.simplefilter("ignore")
         try:
             return program, decompose(program.graph_module)
@@ -261,6 +261,8 @@ def export_module(
                 raise export_error(error, lambda: DrySession(model).run(bound).error) from error
         else:
             found = contradictions(program, widening, size_checks(program.graph_module, arguments_by_name), _decided(program), forms)
+            if widening.resize(found.sizes):
+                continue
             widened = [key for key in found.fixed if widening.widen_more(key)]
             needs = found.needs | {key: need for key, need in found.fixed.items() if key not in widened}
             if not needs and not widened:

@@ -7,6 +7,7 @@ if x.shape[0] == 1:         # the other branch is not the example's             
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -24,6 +26,7 @@ from disc.frontend.symbolic_forms import SymbolicForms
 from disc.frontend.widening import Key, Need, Widening
 
 QUERIES = frozenset({"__get__", "size", "dim", "numel", "stride", "__len__"})  # refuse nothing; code of Python that looks at a size does
+TRIED_SIZES, MOST_RESIZED = range(2, 8), 3  # how many dims at a time
 MOST_RUNS = 64  # without data, to find out who needs which size; each takes a part of the time of an export
 
 
@@ -65,7 +68,8 @@ class DrySession:
         args, kwargs = pytree.tree_map(self._without_data, (bound.args, bound.kwargs))
         calls = _Calls()
         try:
-            with quiet(), _restored(self.model), self.mode, torch.no_grad(), calls:
+            # PyTorch's fused attention does not look at all sizes.
+            with quiet(), _restored(self.model), self.mode, torch.no_grad(), sdpa_kernel([SDPBackend.MATH]), calls:
                 self.model(*args, **kwargs)
         except Exception as error:
             refused = None if isinstance(error, NO_STATIC_ANSWER) else error
@@ -148,11 +152,13 @@ def _fewest(attempt: Callable[[Collection[Key]], Run | None], kept: dict[Key, Ne
 class Contradictions:
     """What in a program does not hold for the example it was made of.
 
-    fixed: dims for which the trace took the size that they were widened to; needs: dims that a condition is about.
+    fixed: dims for which the trace took the size that they were widened to; needs: dims that a condition is about; sizes: those under
+    which the conditions are decided as for the example, {} where there are none.
     """
 
     fixed: dict[Key, Need]
     needs: dict[Key, Need]
+    sizes: dict[Key, int]
 
 
 def contradictions(
@@ -173,12 +179,34 @@ def contradictions(
                 keys.setdefault(str(size.node._expr), []).append(key)
             if not isinstance(size, torch.SymInt) or size.node.expr.is_Integer:
                 fixed[key] = Need(f"fixed by {who}" if (who := forms.who_fixed(size)) else "a weight needs it", who is None)
-    found: dict[Key, Need] = {}
-    for each, strict in [*((each, True) for each in needed), *((each, False) for each in decided)]:
+    failing = [each for each in needed if isinstance(each, Decision) and _fails(each, sizes)]
+    for each in decided:
         if isinstance(each, Decision) and not each.layout and _fails(each, sizes):
             concerned = [key for name in each.condition.symbols() for key in keys.get(name, ())]
-            found |= {key: Need(each.why) for key in concerned if key not in found and (strict or not widening.was_given(key))}
-    return Contradictions({key: need for key, need in fixed.items() if key not in found}, found)
+            failing += [] if any(map(widening.was_given, concerned)) else [each]
+    equal = [each for each in failing if each.condition.sole is not None and each.condition.sole.sign == "=="]
+    needs: dict[Key, Need] = {}
+    for each in equal or failing:
+        concerned = [key for name in each.condition.symbols() for key in keys.get(name, ())]
+        needs |= {key: Need(each.why) for key in concerned if key not in needs}
+    others = _other_sizes(failing, sizes, keys, widening) if needs and not equal else {}
+    return Contradictions({key: need for key, need in fixed.items() if key not in needs}, needs, others)
+
+
+def _other_sizes(
+    failing: Sequence[Decision], example: Mapping[str, int], keys: Mapping[str, Sequence[Key]], widening: Widening
+) -> dict[Key, int]:
+    """Small sizes for which the conditions are decided as for the example: a mask as long as what it masks."""
+    names = sorted({name for each in failing for name in each.condition.symbols() if name in keys})
+    concerned = [key for name in names for key in keys[name]]
+    if len(names) > MOST_RESIZED or any(map(widening.was_given, concerned)):
+        return {}
+    now = {**example, **{name: widening.sizes[own[0]] for name, own in keys.items()}}
+    for chosen in sorted(itertools.product(TRIED_SIZES, repeat=len(names)), key=lambda sizes: (sum(sizes), sizes)):
+        values = {**now, **dict(zip(names, chosen, strict=True))}
+        if all(_fails(each, values) for each in failing):
+            return {key: size for name, size in zip(names, chosen, strict=True) for key in keys[name]}
+    return {}
 
 
 def _fails(decision: Decision, sizes: Mapping[str, int]) -> bool:

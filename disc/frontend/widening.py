@@ -46,6 +46,7 @@ class Widening:
         self._specs = dict(specs)
         self._given: set[Key] = set()  # dims that were asked for by name, or as DYNAMIC
         self._mapped(self._collect)
+        self._taken = [dict(self.sizes)]
 
     @property
     def specs(self) -> dict[str, object]:
@@ -75,6 +76,15 @@ class Widening:
         larger = [size for size in SIZES if size > self.sizes[key]]
         self.sizes[key] = larger[0] if larger else self.sizes[key]
         return bool(larger)
+
+    def resize(self, sizes: Mapping[Key, int]) -> bool:
+        """Takes other sizes for some dims. False: these were taken before."""
+        after = {**self.sizes, **sizes}
+        if not sizes or after in self._taken:
+            return False
+        self._taken.append(after)
+        self.sizes = after
+        return True
 
     def _mapped(self, function: LeafMap) -> inspect.BoundArguments:
         arguments = {name: _map_values(value, self._specs.get(name), function) for name, value in self.bound.arguments.items()}

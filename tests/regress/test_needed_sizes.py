@@ -129,3 +129,23 @@ def test_runs_without_data_leave_nothing_behind() -> None:
         disc.compile(model, (x, mask), options=OPTIONS)
     model.last = None
     torch.testing.assert_close(model(x, mask), x)
+
+
+class Step(nn.Module):
+    """A step of a decoder: a mask that is too short is filled up, as in transformers."""
+
+    def forward(self, new: Tensor, mask: Tensor, past: Tensor) -> Tensor:
+        whole = torch.cat((past, new), 1)
+        if (missing := whole.shape[1] - mask.shape[1]) > 0:
+            mask = F.pad(mask, (0, missing), value=1.0)
+        return torch.softmax(new @ whole.mT - 9.0 * (1 - mask[:, None]), -1) @ whole
+
+
+def test_sizes_for_which_the_example_s_branch_is_taken() -> None:
+    """The mask is as long as past and new together: so it has to be in the export, of an empty past too."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DiscWarning)
+        executable = disc.compile(Step(), (T(1, 1, 4), torch.ones(1, 1), T(1, 0, 4)), options=OPTIONS)
+    for batch, tokens, past in ((1, 1, 0), (1, 1, 6), (3, 5, 0), (2, 3, 9)):
+        inputs = T(batch, tokens, 4), torch.randint(0, 2, (batch, past + tokens)).float(), T(batch, past, 4)
+        torch.testing.assert_close(executable(*inputs), Step()(*inputs), rtol=1e-4, atol=1e-4)
