@@ -2,6 +2,7 @@
 
     python tools/onnx_backend.py                 counts by outcome, and the reasons of what is refused
     python tools/onnx_backend.py softmax cast    only cases with one of these in their names
+    python tools/onnx_backend.py --every 4       a fourth of the cases
     python tools/onnx_backend.py --record        also writes bench/results/onnx-backend.json
 
 Outcomes: "right" is equal to the case's results within its own tolerances; "refused" is an error of `disc.errors`; "wrong" another result;
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import json
 import re
 import sys
@@ -163,12 +165,13 @@ def cause(reason: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*")
+    parser.add_argument("--every", type=int, default=1, help="only every N-th case")
     parser.add_argument("--record", action="store_true")
     arguments = parser.parse_args()
     outcomes: dict[str, Outcome] = {}
     constants: dict[str, Outcome] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for case in cases(arguments.parts):
+        for case in itertools.islice(cases(arguments.parts), 0, None, arguments.every):
             start = time.perf_counter()
             outcomes[case.name] = found = run(case, Path(folder))
             again = with_constants(case) if found.kind == "refused" else None

@@ -200,18 +200,21 @@ def _compare(function: Callable[[Tensor, Tensor], Tensor], on_sizes: Callable[[N
 UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 
-def _wide(rule: Rule) -> Rule:
-    """For types without arithmetic in PyTorch: u16, u32 computed in i64. u64 is refused where it would not fit."""
+def _wide(rule: Rule, wraps: bool) -> Rule:
+    """For types without arithmetic in PyTorch: u16 and u32 are computed in i64. wraps: so is u64, as the bits of the result are the same;
+    it is refused otherwise."""
 
     def widened(node: Node) -> Result:
-        narrow = next((each.dtype for each in node.inputs if isinstance(each, Tensor) and each.dtype in UNSIGNED), None)
+        narrow = next((dtype for each in node.inputs if (dtype := dtype_of(each)) in UNSIGNED), None)
         if narrow is None:
             return rule(node)
-        if narrow == torch.uint64:
+        if narrow == torch.uint64 and not wraps:
             raise NodeError("arithmetic on uint64")
         inputs = [node.as_tensor(each).to(torch.int64) if dtype_of(each) == narrow else each for each in node.inputs]
         result = rule(replace(node, inputs=inputs))
-        return (result & torch.iinfo(narrow).max).to(narrow) if isinstance(result, Tensor) and result.dtype == torch.int64 else result
+        if not isinstance(result, Tensor) or result.dtype != torch.int64:
+            return result
+        return result.to(narrow) if narrow == torch.uint64 else (result & torch.iinfo(narrow).max).to(narrow)
 
     return widened
 
@@ -238,8 +241,6 @@ RULES: dict[str, Rule] = {
     "HardSigmoid": _hard_sigmoid, "LeakyRelu": _leaky, "PRelu": _parametric, "ThresholdedRelu": _thresholded, "Shrink": _shrink,
     "Gelu": lambda node: F.gelu(node.tensor(0), approximate=node.attr_text("approximate")), "Swish": _swish, "Dropout": _dropout,
 }  # fmt: skip
-WIDENED = (
-    "Add", "Sub", "Mul", "Div", "Mod", "Pow", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "Equal", "Greater", "Less",
-    "GreaterOrEqual", "LessOrEqual", "Max", "Min", "Sum", "Clip", "Where", "Sign", "Abs",
-)  # fmt: skip
-RULES |= {op: _wide(RULES[op]) for op in WIDENED}
+WRAPPING = ("Add", "Sub", "Mul", "Sum", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "Equal", "Where")
+ORDERED = ("Div", "Mod", "Pow", "BitShift", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Max", "Min", "Clip", "Sign", "Abs")
+RULES |= {op: _wide(RULES[op], wraps=op in WRAPPING) for op in (*WRAPPING, *ORDERED)}

@@ -28,7 +28,7 @@ def _spread(part: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
 def _dequantize(node: Node) -> Tensor:
     x, scale, zero = node.tensor(0), node.tensor(1), node.optional(2)
     dtype = node.attr_dtype("output_dtype") if node.attr_int("output_dtype", 0) else scale.dtype
-    return dequantized(x, scale, zero, node.attr_int("axis"), node.attr_int("block_size", 0)).to(dtype)
+    return dequantized(x, scale, zero, node.attr_int("axis", 1), node.attr_int("block_size", 0)).to(dtype)
 
 
 def dequantized(x: Tensor, scale: Tensor, zero: Tensor | None, axis: int, block: int = 0) -> Tensor:
@@ -42,7 +42,7 @@ def _quantize(node: Node) -> Tensor:
     x, scale, zero = node.tensor(0), node.tensor(1), node.optional(2)
     stated = node.attr_int("output_dtype", 0)
     dtype = zero.dtype if zero is not None else node.attr_dtype("output_dtype") if stated else torch.uint8
-    return quantized(x, scale, zero, dtype, node.attr_int("axis"), node.attr_int("block_size", 0))
+    return quantized(x, scale, zero, dtype, node.attr_int("axis", 1), node.attr_int("block_size", 0))
 
 
 def quantized(x: Tensor, scale: Tensor, zero: Tensor | None, dtype: torch.dtype, axis: int = 0, block: int = 0) -> Tensor:
