@@ -3,7 +3,7 @@
     python tools/onnx_backend.py                 counts by outcome, and the reasons of what is refused
     python tools/onnx_backend.py softmax cast    only cases with one of these in their names
     python tools/onnx_backend.py --every 4       a fourth of the cases
-    python tools/onnx_backend.py --record        also writes bench/results/onnx-backend.json
+    python tools/onnx_backend.py --record        also writes tests/golden/onnx_backend.json
 
 Outcomes: "right" is equal to the case's results within its own tolerances; "refused" is an error of `disc.errors`; "wrong" another result;
 "raw" any other exception. Shapes, axes and the like are inputs of many cases, so that what they decide depends on data. "with constants"
@@ -22,7 +22,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from disc.config import Options
 from disc.errors import DiscError, UnsupportedOpError
 
 LAST_PLACES = {"float16": 2**-9, "bfloat16": 2**-6}  # relative, what two roundings of these types differ by
-RECORD = Path(__file__).resolve().parents[1] / "bench/results/onnx-backend.json"
+RECORD = Path(__file__).resolve().parents[1] / "tests/golden/onnx_backend.json"
 
 
 @dataclass(frozen=True)
@@ -162,6 +162,10 @@ def cause(reason: str) -> str:
     return re.sub(r"'[^']*'|\b[su]?\d+\b|\S+\.onnx\S*", "_", reason)[:160]
 
 
+def _right(outcomes: Mapping[str, Outcome]) -> list[str]:
+    return sorted(name for name, each in outcomes.items() if each.kind == "right")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*")
@@ -185,8 +189,9 @@ def main() -> None:
     for reason, count in Counter(cause(each.reason) for each in final.values() if each.kind != "right").most_common(60):
         print(f"{count:5} {reason}")
     if arguments.record:
-        lines = {name: [each.kind, *([constants[name].kind] if name in constants else [])] for name, each in sorted(outcomes.items())}
-        RECORD.write_text(json.dumps({"onnx": onnx.__version__, "counts": dict(counts), "cases": lines}, indent=0) + "\n")
+        record = {"onnx": onnx.__version__, "every": arguments.every, "counts": dict(counts), "right": _right(outcomes)}
+        record |= {"right with constants": _right(constants)}
+        RECORD.write_text(json.dumps(record, indent=1) + "\n")
     sys.exit(1 if any(each.kind in ("wrong", "raw") for each in final.values()) else 0)
 
 

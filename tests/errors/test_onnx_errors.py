@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import onnx
@@ -11,7 +12,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import disc
-from disc.errors import ConfigurationError, DiscError, UnsupportedFormatError, UnsupportedOpError
+from disc.errors import ConfigurationError, DiscError, ExportError, UnsupportedFormatError, UnsupportedOpError
+from disc.frontend.onnx.dims import graph_inputs
+from disc.frontend.onnx.file import read_model
+from disc.frontend.onnx.graph import OnnxModule
+from disc.frontend.onnx.ops import rule_for
 
 HEADER = '<ir_version: 9, opset_import: ["" : 17]>\n'
 PLAIN = "f (float[n, 4] x) => (float[n, 4] y) { h = Exp (x) y = MatMul (h, w) }"
@@ -179,6 +184,30 @@ def test_functions_that_call_themselves_or_grow(tmp_path: Path) -> None:
     doubling = [f"{local}f{i} (a) => (c) {{ b = l.f{i + 1} (a) c = l.f{i + 1} (b) }}" for i in range(40)]
     many = parser.parse_model(header + call + "\n".join([*doubling, local + "f40 (a) => (b) { b = Exp (a) }"]))
     assert "more than 1000000 nodes" in refusal(tmp_path / "m.onnx", many, UnsupportedFormatError)
+
+
+def test_random_damage_is_refused_or_read(tmp_path: Path) -> None:
+    """Bytes changed, removed and added: no exception but those of `disc.errors` comes out of reading, whatever it is read as."""
+    random, path, kinds = Random(0), tmp_path / "m.onnx", set[type]()
+    files = (parser.parse_model(FUNCTIONS).SerializeToString(), plain().SerializeToString())
+    for _ in range(200):
+        data = bytearray(random.choice(files))
+        for _ in range(random.choice((1, 2, 4))):
+            at = random.randrange(len(data))
+            data[at : at + random.randrange(3)] = random.randbytes(random.randrange(3))
+        path.write_bytes(data)
+        try:
+            model = read_model(path, lambda domain, op: rule_for(domain, op) is not None)
+            OnnxModule(model, graph_inputs(model.graph, model.weights))
+            kinds.add(type(None))
+        except (UnsupportedFormatError, UnsupportedOpError, ExportError) as error:
+            kinds.add(type(error))
+    assert UnsupportedFormatError in kinds and len(kinds) > 1
+
+
+FUNCTIONS = """<ir_version: 9, opset_import: ["" : 17, "l" : 1]>
+f (float[n, 4] x) => (float[n, 4] y) { k = Constant <value: tensor = float[2] {1, 2}> () s = Shape (x) y = l.g (x) }
+<domain: "l", opset_import: ["" : 17]> g (a) => (b) { b = Exp (a) }"""
 
 
 def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 from onnx import checker, defs
 
 from disc.errors import UnsupportedFormatError, printable
@@ -81,9 +82,22 @@ def _parsed(path: Path) -> onnx.ModelProto:
         model = onnx.ModelProto.FromString(content)
     except (DecodeError, RecursionError) as error:
         raise UnsupportedFormatError(f"{path} is not a whole ONNX model: {first_line(error)}") from error
+    _check_text(model, path)
     if not model.HasField("graph") or not model.opset_import:
         raise UnsupportedFormatError(f"{path} is not an ONNX model: it has no {'graph' if model.opset_import else 'operator set'}")
     return model
+
+
+def _check_text(model: onnx.ModelProto, path: Path) -> None:
+    """Raises: UnsupportedFormatError where text is no UTF-8: protobuf then gives bytes in its place."""
+    pending: list[Message] = [model]
+    while pending:
+        for field, value in pending.pop().ListFields():
+            values = value if field.is_repeated else (value,)
+            if field.type == FieldDescriptor.TYPE_MESSAGE:
+                pending += values
+            elif field.type == FieldDescriptor.TYPE_STRING and any(isinstance(each, bytes) for each in values):
+                raise UnsupportedFormatError(f"{path} is not an ONNX model: its field '{field.name}' holds bytes that are no text")
 
 
 def _default_opset(model: onnx.ModelProto, name: str) -> int:

@@ -47,6 +47,7 @@ def inlined(model: onnx.ModelProto, name: str, opset: int, defined: set[Key], ha
     try:
         if model.functions:
             model = inliner.inline_local_functions(model, convert_version=False)
+            defined = refuse_unknown(model, name, opset, has_rule)  # bodies, and calls that the inliner leaves
         for _ in range(_ROUNDS):
             if not defined:
                 return model

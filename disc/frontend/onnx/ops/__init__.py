@@ -12,6 +12,7 @@ from disc.frontend.onnx.ops import (
     indexing,
     microsoft,
     quantized,
+    recurrent,
     reductions,
     resampling,
     structure,
@@ -29,7 +30,7 @@ EXPANDING = frozenset({"ConstantOfShape", "Expand", "Tile", "Range", "Pad", "Res
 def _merged() -> dict[tuple[str, str], Rule]:
     table: dict[tuple[str, str], Rule] = {}
     for domain, modules in {
-        "": (attention, elementwise, structure, indexing, reductions, windows, resampling, quantized, control),
+        "": (attention, elementwise, structure, indexing, reductions, windows, resampling, quantized, recurrent, control),
         "com.microsoft": (microsoft,),
     }.items():
         for module in modules:
