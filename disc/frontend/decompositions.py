@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch._decomp import core_aten_decompositions, global_decomposition_table
 
+from disc.frontend import order_statistics
 from disc.frontend.allow_list import has_lowering
 from disc.frontend.eager_strides import Decomposition, keep_strides
 
@@ -347,6 +348,7 @@ OURS: dict[torch._ops.OperatorBase, Decomposition] = {
     aten.feature_alpha_dropout.default: _alpha_dropout(True),
     aten.multinomial.default: multinomial,
     aten.randperm.default: randperm,
+    **order_statistics.DECOMPOSITIONS,
 }
 
 

@@ -303,6 +303,13 @@ _LIBRARY = (
     # Rows up to the first of `ends` times the first matrix, from there to the second times the second, ...; those behind the last are 0.
     Op("disc.grouped_dot", Kind.LIBRARY, 64, operands=("rows", "matrices", "ends"), imported=("disc.dynamic_grouped_dot",),
        sizes=Sizes.GIVEN),
+    # Of matrices [..., n, n]: the lower factor L of L * L^T; x of a * x = b, of a triangle or all of a; (determinant, sign, logarithm).
+    Op("disc.cholesky", Kind.LIBRARY, 64, operands=("source",), imported=("disc.cholesky",), sizes=Sizes.FIRST),
+    Op("disc.triangular_solve", Kind.LIBRARY, 64, needs=("upper", "unit"), operands=("right", "matrix"),
+       imported=("disc.triangular_solve",), sizes=Sizes.FIRST),
+    Op("disc.solve", Kind.LIBRARY, 64, operands=("right", "matrix"), imported=("disc.solve",), sizes=Sizes.FIRST),
+    Op("disc.inverse", Kind.LIBRARY, 64, operands=("source",), imported=("disc.inverse",), sizes=Sizes.FIRST),
+    Op("disc.determinant", Kind.LIBRARY, 64, operands=("source",), results=3, imported=("disc.dynamic_determinant",), sizes=Sizes.GIVEN),
 )  # fmt: skip
 
 

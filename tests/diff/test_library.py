@@ -187,6 +187,27 @@ def test_groups_that_end_before_they_begin() -> None:
             executable(x, w, np.array([1, 2, 3, 6]))
 
 
+def test_order_statistics() -> None:
+    """Medians, modes and quantiles by sorting; lines with NaN, of NaN alone, of one element; of equal elements any index."""
+
+    def statistics(x: torch.Tensor) -> list[torch.Tensor]:
+        pairs = [
+            torch.kthvalue(x, 2, 1),
+            torch.median(x, 1, keepdim=True),
+            torch.nanmedian(x, 1, keepdim=True),
+            torch.mode(x.nan_to_num(), 1),
+        ]
+        places = [x.nan_to_num().gather(1, pair[1].reshape(-1, 1)) for pair in pairs]
+        whole = [x.median(), x.nanmedian(), torch.median(x[:, :4].nan_to_num().int(), 0).values, torch.msort(x)]
+        return [*(pair[0] for pair in pairs), *places, *whole, torch.quantile(x, 0.3, 1), torch.nanquantile(x, 0.5, 0)]
+
+    executable = disc.compile(Wrapped(statistics).eval(), (randn(4, 5),))
+    for shape in ((4, 5), (1, 4), (6, 33)):
+        for values in (randn(*shape).mul(2).round(), special(randn(*shape)), torch.full(shape, float("nan"))):
+            for number, (ours, theirs) in enumerate(zip(executable(values), statistics(values), strict=True)):
+                torch.testing.assert_close(ours, theirs, equal_nan=True, msg=lambda text, at=(number, shape): f"{at}: {text}")
+
+
 def test_long_lines() -> None:
     """A line whose keys need every digit."""
 

@@ -118,6 +118,10 @@ WITNESSES: tuple[SingleCall, ...] = (
     call(aten.sort.default, X), call(aten.sort.stable, X, stable=True), call(aten.topk.default, X, 2),
     call(aten.searchsorted.Tensor, In("7"), X), call(aten.searchsorted.Scalar, In("7"), 1.0),
     call(aten.bucketize.Tensor, X, In("7")), call(aten.bucketize.Scalar, 1.0, In("7")), call(aten.histc.default, X, 5, -1, 1),
+    *(call(packet.default, In("a 4 4", values=finite)) for packet in (
+        aten.linalg_cholesky, aten.cholesky, aten.linalg_inv, aten.inverse, aten.linalg_det, aten.det, aten.linalg_slogdet)),
+    call(aten.cholesky_solve.default, In("4 b"), In("4 4", values=finite)), call(aten.linalg_solve.default, In("4 4", values=finite), In("4 b")),
+    call(aten.linalg_solve_triangular.default, In("4 4", values=finite), In("4 b"), upper=True),
     call(aten._grouped_mm.default, In("a 16", torch.bfloat16), In("3 16 8", torch.bfloat16), In("3", torch.int32, places)),
     call(aten.avg_pool1d.default, *pool(1)), call(aten.avg_pool2d.default, *pool(2)), call(aten.avg_pool3d.default, *pool(3)),
 )  # fmt: skip

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from disc.frontend.rules import contractions, elementwise, indexing, pooling, random, reductions, signs, sorting, views
+from disc.frontend.rules import contractions, elementwise, indexing, linalg, pooling, random, reductions, signs, sorting, views
 from disc.frontend.rules.overrides import Override
 from disc.frontend.rules.sorting import OF_PACKAGES
 
 
 def _merged() -> dict[object, Override]:
     table: dict[object, Override] = {}
-    for module in (elementwise, signs, views, reductions, contractions, indexing, pooling, random, sorting):
+    for module in (elementwise, signs, views, reductions, contractions, indexing, pooling, random, sorting, linalg):
         for op, override in module.OVERRIDES.items():
             if op in table:
                 raise ValueError(f"two rules for {op}")

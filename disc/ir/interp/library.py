@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from torch_mlir import ir
 
@@ -72,6 +74,43 @@ def _grouped_dot(op: ir.Operation, operands: list[Array], scope: Scope) -> list[
     return [result.astype(rows.dtype)]
 
 
+def _cholesky(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    return [_solved(np.linalg.cholesky, operands[0])]
+
+
+def _triangular_solve(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    right, matrix = operands
+    triangle = np.triu(matrix) if bool_attr(op, "upper") else np.tril(matrix)
+    if bool_attr(op, "unit"):
+        places = np.arange(matrix.shape[-1])
+        triangle[..., places, places] = 1
+    return [_solved(np.linalg.solve, triangle, right)]
+
+
+def _solve(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    return [_solved(np.linalg.solve, operands[1], operands[0])]
+
+
+def _inverse(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    return [_solved(np.linalg.inv, operands[0])]
+
+
+def _determinant(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    sign, logarithm = np.linalg.slogdet(operands[0])
+    found = (np.linalg.det(operands[0]), sign, logarithm)
+    return [np.asarray(each, operands[0].dtype) for each in found]
+
+
+def _solved(function: Callable[..., Array], *operands: Array) -> Array:
+    """Raises ShapeConstraintError, as a call of compiled code does, where there is no solution."""
+    try:
+        return function(*operands).astype(operands[0].dtype)
+    except np.linalg.LinAlgError as error:
+        raise ShapeConstraintError(str(error)) from error
+
+
 RULES: dict[str, Rule] = {
+    "disc.cholesky": _cholesky, "disc.triangular_solve": _triangular_solve, "disc.solve": _solve, "disc.inverse": _inverse,
+    "disc.determinant": _determinant,
     "disc.count": _count, "disc.grouped_dot": _grouped_dot, "disc.search": _search, "disc.sort": _sort, "disc.topk": _topk,
 }  # fmt: skip

@@ -23,4 +23,16 @@ void count(LibraryCall& call);
 // second times the second; rows behind the last are 0. Of floats; those of 16 bits are summed in f32.
 void grouped_dot(LibraryCall& call);
 
+// Of matrices [..., n, n] in f32 or f64:
+// (a) → the lower factor of a positive-definite one, of which the lower triangle is read.
+void cholesky(LibraryCall& call);
+// (b [..., n, m], a) → x of a * x = b for a triangular a; numbers: whether the upper triangle is it, and whether its diagonal is 1.
+void triangular_solve(LibraryCall& call);
+// (b [..., n, m], a) → x of a * x = b. Fails where a is singular.
+void solve(LibraryCall& call);
+// (a) → its inverse. Fails where there is none.
+void inverse(LibraryCall& call);
+// (a) → determinant, its sign, the logarithm of its magnitude.
+void determinant(LibraryCall& call);
+
 }  // namespace ral

@@ -8,7 +8,8 @@ namespace ral {
 namespace {
 
 constexpr std::pair<std::string_view, LibraryFunction> kFunctions[] = {
-    {"count", count}, {"grouped_dot", grouped_dot}, {"search", search}, {"sort", sort}, {"topk", topk},
+    {"cholesky", cholesky}, {"count", count},   {"determinant", determinant}, {"grouped_dot", grouped_dot}, {"inverse", inverse},
+    {"search", search},     {"solve", solve},   {"sort", sort},               {"topk", topk},               {"triangular_solve", triangular_solve},
 };
 
 }  // namespace

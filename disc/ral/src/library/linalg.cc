@@ -1,0 +1,354 @@
+// Factorizations and solutions of square matrices, f32 and f64, in panels of columns so that nearly all of the work is done by tiles. Matrices
+// of a batch, and panels of right sides, are tasks.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <type_traits>
+#include <vector>
+
+#include "library/elements.h"
+#include "library/functions.h"
+#include "library/tiles.h"
+
+namespace ral {
+
+namespace {
+
+constexpr int64_t kMacsPerNanosecond = 8;
+constexpr int64_t kBlock = 32;  // rows of a panel that are solved before those behind them are updated
+
+// Columns of a matrix side by side, rows of kPanel<T> elements.
+template <typename T>
+struct Panel {
+  T* rows;       // [n]
+  T* negated;    // [kBlock], of the block that is being solved
+  static constexpr int64_t kWidth = kPanel<T>;
+
+  static int64_t bytes(int64_t n) { return (n + kBlock) * kPanelBytes; }
+  Panel(char* memory, int64_t n) : rows(reinterpret_cast<T*>(memory)), negated(rows + n * kWidth) {}
+
+  T* row(int64_t i) const { return rows + i * kWidth; }
+
+  void load(const T* source, int64_t step, int64_t n, int64_t columns, const int64_t* order) const {
+    for (int64_t i = 0; i < n; ++i) {
+      std::copy(source + (order ? order[i] : i) * step, source + (order ? order[i] : i) * step + columns, row(i));
+      std::fill(row(i) + columns, row(i) + kWidth, T{0});
+    }
+  }
+
+  void store(T* result, int64_t step, int64_t n, int64_t columns) const {
+    for (int64_t i = 0; i < n; ++i) std::copy(row(i), row(i) + columns, result + i * step);
+  }
+
+  void solve_row(const T* matrix, int64_t n, int64_t i, int64_t from, int64_t known, int64_t place, bool unit) const {
+    tile<T>()(1, matrix + i * n + from, n, negated + (from < i ? 0 : place + 1) * kWidth, kWidth, known, row(i), kWidth);
+    const T divisor = unit ? T{1} : matrix[i * n + i];
+    for (int64_t j = 0; j < kWidth; ++j) row(i)[j] /= divisor;
+    for (int64_t j = 0; j < kWidth; ++j) negated[place * kWidth + j] = -row(i)[j];
+  }
+
+  // rows [begin, end) -= matrix[rows, from : from + count] * what was just solved.
+  void update(const T* matrix, int64_t n, int64_t begin, int64_t end, int64_t from, int64_t count) const {
+    for (int64_t i = begin; i < end; i += kTileRows) {
+      tile<T>()(std::min(kTileRows, end - i), matrix + i * n + from, n, negated, kWidth, count, row(i), kWidth);
+    }
+  }
+
+  // The first `known` of n rows are solved with the lower triangle of the matrix [n, n], and those behind are updated.
+  void solve_lower(const T* matrix, int64_t n, int64_t known, bool unit) const {
+    for (int64_t first = 0; first < known; first += kBlock) {
+      const int64_t count = std::min(kBlock, known - first);
+      for (int64_t i = 0; i < count; ++i) solve_row(matrix, n, first + i, first, i, i, unit);
+      update(matrix, n, first + count, n, first, count);
+    }
+  }
+
+  void solve_upper(const T* matrix, int64_t n, bool unit) const {
+    for (int64_t past = n; past > 0; past -= std::min(kBlock, past)) {
+      const int64_t count = std::min(kBlock, past), first = past - count;
+      for (int64_t i = count - 1; i >= 0; --i) solve_row(matrix, n, first + i, first + i + 1, count - 1 - i, i, unit);
+      update(matrix, n, 0, first, first, count);
+    }
+  }
+};
+
+// L of A = L * L^T, from the lower triangle of A; zeros above. Returns the order of the leading minor that is not positive, 0 where all are.
+template <typename T>
+int64_t factor_cholesky(const T* source, T* lower, int64_t n, char* memory) {
+  constexpr int64_t kWidth = kPanel<T>;
+  const Panel<T> block(memory, kWidth);  // the inverse of a block on the diagonal
+  T* left = reinterpret_cast<T*>(memory + Panel<T>::bytes(kWidth));  // [n, kWidth]: what is left of it, transposed and negated
+  T* corner = left + n * kWidth;                                     // [kWidth, kWidth]
+  T* sums = corner + kWidth * kWidth;                                // [kTileRows, kWidth]
+  for (int64_t column = 0; column < n; column += kWidth) {
+    const int64_t width = std::min(kWidth, n - column);
+    for (int64_t p = 0; p < column; ++p) {
+      for (int64_t j = 0; j < kWidth; ++j) left[p * kWidth + j] = j < width ? -lower[(column + j) * n + p] : T{0};
+    }
+    const auto load = [&](int64_t i, int64_t rows, T* to) {
+      for (int64_t row = 0; row < rows; ++row) {
+        for (int64_t j = 0; j < kWidth; ++j) to[row * kWidth + j] = j < width ? source[(i + row) * n + column + j] : T{0};
+      }
+      if (column > 0) tile<T>()(rows, lower + i * n, n, left, kWidth, column, to, kWidth);
+    };
+    for (int64_t i = 0; i < width; i += kTileRows) load(column + i, std::min(kTileRows, width - i), corner + i * kWidth);
+    for (int64_t j = 0; j < width; ++j) {  // the block on the diagonal
+      T* own = corner + j * kWidth;
+      for (int64_t p = 0; p <= j; ++p) {
+        T sum = own[p];
+        for (int64_t q = 0; q < p; ++q) sum -= own[q] * corner[p * kWidth + q];
+        if (p < j) {
+          own[p] = sum / corner[p * kWidth + p];
+          continue;
+        }
+        if (!(sum > 0)) return column + j + 1;
+        own[p] = std::sqrt(sum);
+      }
+    }
+    // Below it: what is there times the transpose of the inverse.
+    for (int64_t i = 0; i < width; ++i) {
+      std::fill(block.row(i), block.row(i) + kWidth, T{0});
+      block.row(i)[i] = 1;
+    }
+    std::fill(block.row(width), block.row(kWidth), T{0});
+    std::fill(corner + width * kWidth, corner + kWidth * kWidth, T{0});
+    block.solve_lower(corner, kWidth, width, false);
+    for (int64_t i = 0; i < width; ++i) {
+      for (int64_t j = 0; j < i; ++j) std::swap(block.row(i)[j], block.row(j)[i]);
+    }
+    for (int64_t i = 0; i < width; ++i) std::copy(corner + i * kWidth, corner + i * kWidth + i + 1, lower + (column + i) * n + column);
+    for (int64_t i = 0; i < width; ++i) std::fill(lower + (column + i) * n + column + i + 1, lower + (column + i + 1) * n, T{0});
+    for (int64_t i = column + width; i < n; i += kTileRows) {
+      const int64_t rows = std::min(kTileRows, n - i);
+      T solved[kTileRows * kWidth] = {};
+      load(i, rows, sums);
+      tile<T>()(rows, sums, kWidth, block.rows, kWidth, width, solved, kWidth);
+      for (int64_t row = 0; row < rows; ++row) std::copy(solved + row * kWidth, solved + row * kWidth + width, lower + (i + row) * n + column);
+    }
+  }
+  return 0;
+}
+
+// P * A = L * U with partial pivoting: L, whose diagonal is 1, and U in `factors`; row i of P * A is row order[i] of A. Returns the place of
+// the first zero on the diagonal of U, from 1, or 0 where there is none; *odd: whether the number of exchanges is.
+template <typename T>
+int64_t factor_lu(const T* source, T* factors, int64_t n, int64_t* order, bool* odd, char* memory) {
+  const Panel<T> panel(memory, n);
+  int64_t zero = 0;
+  *odd = false;
+  std::iota(order, order + n, int64_t{0});
+  for (int64_t column = 0; column < n; column += panel.kWidth) {
+    const int64_t width = std::min(panel.kWidth, n - column);
+    panel.load(source + column, n, n, width, order);
+    panel.solve_lower(factors, n, column, true);
+    for (int64_t j = 0; j < width; ++j) {
+      const int64_t at = column + j;
+      int64_t best = at;
+      for (int64_t i = at; i < n; ++i) {
+        if (std::abs(panel.row(i)[j]) > std::abs(panel.row(best)[j])) best = i;
+      }
+      if (best != at) {
+        std::swap_ranges(panel.row(at), panel.row(at) + panel.kWidth, panel.row(best));
+        std::swap_ranges(factors + at * n, factors + at * n + column, factors + best * n);
+        std::swap(order[at], order[best]);
+        *odd = !*odd;
+      }
+      const T pivot = panel.row(at)[j];
+      if (pivot == 0) {
+        zero = zero ? zero : at + 1;
+        continue;
+      }
+      const T* above = panel.row(at);
+      for (int64_t i = at + 1; i < n; ++i) {
+        T* own = panel.row(i);
+        const T factor = own[j] /= pivot;
+        for (int64_t k = j + 1; k < panel.kWidth; ++k) own[k] -= factor * above[k];
+      }
+    }
+    panel.store(factors + column, n, n, width);
+  }
+  return zero;
+}
+
+// A batch of matrices [..., n, n].
+struct Batch {
+  int64_t count = 1, n = 0;
+
+  explicit Batch(const ral_tensor& matrix) : n(matrix.dims[matrix.rank - 1]) {
+    for (int32_t i = 0; i + 2 < matrix.rank; ++i) count *= matrix.dims[i];
+  }
+  int64_t cost() const { return (n * n * n / kMacsPerNanosecond + 100) * RAL_COST_PER_NANOSECOND; }
+};
+
+bool is_square(LibraryCall& call, const ral_tensor& matrix, const ral_tensor* right) {
+  bool good = matrix.rank >= 2 && matrix.dims[matrix.rank - 1] == matrix.dims[matrix.rank - 2];
+  if (good && right) good = right->rank == matrix.rank && std::equal(matrix.dims, matrix.dims + matrix.rank - 1, right->dims);
+  if (!good) call.fail("needs square matrices, and right sides of as many rows and the same batch");
+  return good;
+}
+
+template <typename Body>
+void with_real(LibraryCall& call, const Body& body) {
+  if (call.operands[0].dtype == RAL_F32) return body(float{});
+  if (call.operands[0].dtype == RAL_F64) return body(double{});
+  call.fail("is computed in f32 and f64 alone");
+}
+
+// Fails the call for the first matrix with a number other than 0; says which, where there are several.
+bool check(LibraryCall& call, const int64_t* numbers, int64_t count, const std::string& before, const std::string& after) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (!numbers[i]) continue;
+    call.fail((count > 1 ? "(batch element " + std::to_string(i) + ") " : "") + before + std::to_string(numbers[i]) + after);
+    return false;
+  }
+  return true;
+}
+
+int64_t* integers(LibraryCall& call, int64_t count) {
+  return reinterpret_cast<int64_t*>(call.memory((count + 1) * static_cast<int64_t>(sizeof(int64_t))));
+}
+
+// The factors of every matrix of a batch, [count, n, n], with their orders [count, n], the places of zeros, and the signs of the permutations.
+template <typename T>
+struct Factors {
+  T* factors = nullptr;
+  int64_t *orders = nullptr, *zeros = nullptr, *odd = nullptr;
+
+  bool make(LibraryCall& call, const ral_tensor& matrix) {
+    const Batch batch(matrix);
+    const int64_t size = batch.n * batch.n;
+    factors = reinterpret_cast<T*>(call.memory(batch.count * size * static_cast<int64_t>(sizeof(T)) + 64));
+    orders = integers(call, batch.count * batch.n);
+    zeros = integers(call, batch.count);
+    odd = integers(call, batch.count);
+    if (call.failed()) return false;
+    const auto* source = static_cast<const T*>(matrix.data);
+    return call.parallel(batch.count, batch.cost() / 3, Panel<T>::bytes(batch.n), [&](int64_t begin, int64_t end, char* memory) {
+      for (int64_t i = begin; i < end; ++i) {
+        bool exchanged = false;
+        zeros[i] = factor_lu(source + i * size, factors + i * size, batch.n, orders + i * batch.n, &exchanged, memory);
+        odd[i] = exchanged;
+      }
+    });
+  }
+};
+
+// Runs `solve(panel, matrix number, first column, columns)` on every panel of `columns` right sides of every matrix.
+template <typename T, typename Body>
+void each_panel(LibraryCall& call, const Batch& batch, int64_t columns, const Body& solve) {
+  const int64_t panels = (columns + kPanel<T> - 1) / kPanel<T>;
+  const int64_t cost = (batch.n * batch.n * kPanel<T> / kMacsPerNanosecond + 100) * RAL_COST_PER_NANOSECOND;
+  call.parallel(batch.count * panels, cost, Panel<T>::bytes(batch.n), [&](int64_t begin, int64_t end, char* memory) {
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t first = task % panels * kPanel<T>;
+      solve(Panel<T>(memory, batch.n), task / panels, first, std::min(kPanel<T>, columns - first));
+    }
+  });
+}
+
+// X of A * X = B; without B, the inverse of A.
+template <typename T>
+void solve_all(LibraryCall& call, const ral_tensor& matrix, const T* right, int64_t columns) {
+  const Batch batch(matrix);
+  Factors<T> made;
+  if (!made.make(call, matrix)) return;
+  if (!check(call, made.zeros, batch.count, "the matrix is singular (diagonal element ", " of U is zero)")) return;
+  auto* result = static_cast<T*>(call.results[0].data);
+  each_panel<T>(call, batch, columns, [&](const Panel<T>& panel, int64_t number, int64_t first, int64_t width) {
+    const int64_t n = batch.n, *order = made.orders + number * n;
+    if (right) {
+      panel.load(right + number * n * columns + first, columns, n, width, order);
+    } else {
+      std::fill(panel.row(0), panel.row(n), T{0});
+      for (int64_t i = 0; i < n; ++i) {
+        if (order[i] >= first && order[i] < first + width) panel.row(i)[order[i] - first] = 1;
+      }
+    }
+    panel.solve_lower(made.factors + number * n * n, n, n, true);
+    panel.solve_upper(made.factors + number * n * n, n, false);
+    panel.store(result + number * n * columns + first, columns, n, width);
+  });
+}
+
+}  // namespace
+
+void cholesky(LibraryCall& call) {
+  if (!is_square(call, call.operands[0], nullptr)) return;
+  with_real(call, [&](auto zero) {
+    using T = decltype(zero);
+    const Batch batch(call.operands[0]);
+    const int64_t size = batch.n * batch.n;
+    int64_t* minors = integers(call, batch.count);
+    if (!minors) return;
+    const auto* source = static_cast<const T*>(call.operands[0].data);
+    auto* result = static_cast<T*>(call.results[0].data);
+    const int64_t scratch = Panel<T>::bytes(kPanel<T>) + (batch.n + kPanel<T> + kTileRows) * kPanelBytes;
+    call.parallel(batch.count, batch.cost() / 6, scratch, [&](int64_t begin, int64_t end, char* memory) {
+      for (int64_t i = begin; i < end; ++i) minors[i] = factor_cholesky(source + i * size, result + i * size, batch.n, memory);
+    });
+    check(call, minors, batch.count, "the input is not positive-definite (the leading minor of order ", " is not positive-definite)");
+  });
+}
+
+void triangular_solve(LibraryCall& call) {
+  const ral_tensor &right = call.operands[0], &matrix = call.operands[1];
+  if (!is_square(call, matrix, &right)) return;
+  with_real(call, [&](auto zero) {
+    using T = decltype(zero);
+    const Batch batch(matrix);
+    const int64_t columns = right.dims[right.rank - 1];
+    const auto *sides = static_cast<const T*>(right.data), *triangles = static_cast<const T*>(matrix.data);
+    each_panel<T>(call, batch, columns, [&](const Panel<T>& panel, int64_t number, int64_t first, int64_t width) {
+      const T* triangle = triangles + number * batch.n * batch.n;
+      const int64_t start = number * batch.n * columns + first;
+      panel.load(sides + start, columns, batch.n, width, nullptr);
+      if (call.numbers[0]) {
+        panel.solve_upper(triangle, batch.n, call.numbers[1] != 0);
+      } else {
+        panel.solve_lower(triangle, batch.n, batch.n, call.numbers[1] != 0);
+      }
+      panel.store(static_cast<T*>(call.results[0].data) + start, columns, batch.n, width);
+    });
+  });
+}
+
+void solve(LibraryCall& call) {
+  const ral_tensor &right = call.operands[0], &matrix = call.operands[1];
+  if (!is_square(call, matrix, &right)) return;
+  with_real(call, [&](auto zero) {
+    using T = decltype(zero);
+    solve_all<T>(call, matrix, static_cast<const T*>(right.data), right.dims[right.rank - 1]);
+  });
+}
+
+void inverse(LibraryCall& call) {
+  const ral_tensor& matrix = call.operands[0];
+  if (!is_square(call, matrix, nullptr)) return;
+  with_real(call, [&](auto zero) { solve_all<decltype(zero)>(call, matrix, nullptr, matrix.dims[matrix.rank - 1]); });
+}
+
+void determinant(LibraryCall& call) {
+  const ral_tensor& matrix = call.operands[0];
+  if (!is_square(call, matrix, nullptr)) return;
+  with_real(call, [&](auto zero) {
+    using T = decltype(zero);
+    const Batch batch(matrix);
+    Factors<T> made;
+    if (!made.make(call, matrix)) return;
+    for (int64_t number = 0; number < batch.count; ++number) {
+      T product = made.odd[number] ? T{-1} : T{1}, sign = product, logarithm = 0;
+      for (int64_t i = 0; i < batch.n; ++i) {
+        const T own = made.factors[(number * batch.n + i) * batch.n + i];
+        product *= own;
+        sign *= own < 0 ? T{-1} : own > 0 ? T{1} : own;
+        logarithm += std::log(std::abs(own));
+      }
+      const T values[] = {product, sign, logarithm};
+      for (size_t i = 0; i < 3; ++i) {
+        if (call.results[i].data) static_cast<T*>(call.results[i].data)[number] = values[i];
+      }
+    }
+  });
+}
+
+}  // namespace ral
