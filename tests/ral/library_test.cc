@@ -71,6 +71,28 @@ void check_shapes(ral_context* context) {
   }
 }
 
+// The inverse of a matrix, or its lower factor, whose columns are dominated by the diagonal.
+void check_matrix(ral_context* context, int64_t size, bool factor) {
+  std::vector<float> data(static_cast<size_t>(size * size), 0.5f);
+  for (int64_t i = 0; i < size; ++i) data[static_cast<size_t>(i * size + i)] = static_cast<float>(size);
+  const int64_t dims[2] = {size, size}, zero = 0;
+  const ral_tensor inputs[3] = {{data.data(), dims, nullptr, 2, RAL_F32, RAL_CPU, 0},
+                                {const_cast<int64_t*>(&zero), nullptr, nullptr, 0, RAL_I64, RAL_CPU, 0},
+                                {const_cast<int64_t*>(&zero), nullptr, nullptr, 0, RAL_I64, RAL_CPU, 0}};
+  ral_tensor outputs[2];
+  CHECK(ral_call(context, inputs, 3, nullptr, outputs, 2) == RAL_OK);
+  const auto* found = static_cast<const float*>(outputs[0].data);
+  for (int64_t i = 0; i < size; ++i) {
+    for (int64_t j = 0; j < size; ++j) {
+      float sum = 0;
+      for (int64_t p = 0; p < size; ++p) sum += (factor ? found[i * size + p] : data[static_cast<size_t>(i * size + p)]) * found[factor ? j * size + p : p * size + j];
+      CHECK(std::abs(sum - (factor ? data[static_cast<size_t>(i * size + j)] : static_cast<float>(i == j))) < 1e-4f * static_cast<float>(size));
+    }
+  }
+  ral_release(&outputs[0]);
+  ral_release(&outputs[1]);
+}
+
 // A function that finds its tensors wrong: the call fails with the message of the check and the reason, every time.
 void check_failure(ral_context* context) {
   const int64_t dims[2] = {2, 3}, one = 1, more = 2;
@@ -102,6 +124,11 @@ int main() {
   check_failure(context);
   check_sorted(context, 3, 1000, 1, 1);  // as many as there are
   ral_unload(context);
+  for (const bool factor : {false, true}) {
+    CHECK(load({factor ? "cholesky" : "inverse"}, &context) == RAL_OK);
+    for (const int64_t size : {1, 5, 33, 64, 65, 130}) check_matrix(context, size, factor);
+    ral_unload(context);
+  }
   CHECK(load({"sort"}, &context) == RAL_OK);
   std::vector<std::thread> threads;
   for (int i = 0; i < 3; ++i) threads.emplace_back(check_shapes, context);
