@@ -23,10 +23,13 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from disc.frontend.locations import user_line
 
 Form = Callable[..., object]
+UNBACKED = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)
+ANY_SIZE = 2  # for a size that depends on data
 
 
 class SymbolicForms(TorchFunctionMode):
@@ -115,7 +118,8 @@ def needs_size(func: Callable[..., object], arguments: object, env: ShapeEnv, sy
     def size(value: int | torch.SymInt) -> int:
         if not isinstance(value, torch.SymInt):
             return value
-        hints = {each: env.size_hint(each) for each in value.node._expr.free_symbols}
+        symbols = value.node._expr.free_symbols
+        hints = {each: ANY_SIZE if symbol_is_type(each, UNBACKED) else env.size_hint(each) for each in symbols}
         return int(value.node._expr.xreplace({**hints, symbol: fixed + 1}))
 
     def other(leaf: object) -> object:
@@ -216,10 +220,19 @@ def combinations(x: Tensor, r: int = 2, with_replacement: bool = False) -> Tenso
     return x[functools.reduce(torch.logical_and, ordered).nonzero()]
 
 
+def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
+    """As many classes as the largest number says are a size that depends on data; PyTorch's decomposition makes it a Python number."""
+    if num_classes != -1:
+        return F.one_hot(x, num_classes)
+    torch._check(x.min().item() >= 0, lambda: "class values must be non-negative")
+    return (x.unsqueeze(-1) == torch.arange(x.max().item() + 1)).to(torch.int64)
+
+
 FORMS: dict[Callable[..., object], Form] = {
     F.max_pool1d: max_pool_1d,
     torch.max_pool1d: max_pool_1d,
     torch.take_along_dim: take_along_dim,
     torch.combinations: combinations,
+    F.one_hot: one_hot,
     torch.Tensor.take_along_dim: take_along_dim,
 }

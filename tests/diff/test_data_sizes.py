@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch._dynamo.config as dynamo_config
 from torch import Tensor, nn
-from torch.fx.experimental._config import patch as oblivious
+from torch.fx.experimental._config import patch as oblivious  # pyright: ignore[reportAttributeAccessIssue]
 
 import disc
 from disc.errors import ShapeConstraintError
@@ -78,6 +78,23 @@ def test_numbers_as_sizes_and_as_values() -> None:
         return x[:size] * 2, x[-3:size] + 1, torch.zeros(size * size) + 1, x * x.argmax().item(), x * x.max().item() + 1, x[size:]
 
     check(function, *([torch.randn(length), torch.tensor(n)] for length, n in ((5, 4), (7, 0), (7, -2), (3, 99), (3, 1), (4, -9))))
+
+
+def test_rows_that_data_choose() -> None:
+    """Products, norms and attention of rows under a mask, as for any other number of rows; experts that each take theirs."""
+    weight = torch.randn(8, 8)
+
+    def function(x: Tensor, mask: Tensor, place: Tensor) -> Results:
+        rows = nn.functional.linear(x[mask], weight)
+        mixed = nn.functional.scaled_dot_product_attention(rows[None], rows[None], rows[None])
+        experts = torch.zeros_like(x).index_add(0, torch.where(mask)[0], rows)
+        return nn.functional.layer_norm(mixed, (8,)), experts, x[place.item()] * 2, nn.functional.one_hot(mask.long())
+
+    executable = check(
+        function, *([torch.randn(n, 8), torch.arange(n) % 3 > 0, torch.tensor(place)] for n, place in ((9, 4), (17, -1), (2, 0)))
+    )
+    with pytest.raises(ShapeConstraintError, match=r"a slice .* must lie within its operand"):
+        executable(torch.randn(9, 8), torch.ones(9, dtype=torch.bool), torch.tensor(9))
 
 
 def test_repeats() -> None:

@@ -95,12 +95,18 @@ def slice_start(e: OpBuilder, start: Size, size: Size) -> Size:
     return clamped(e, start, size)
 
 
+def from_the_start(e: OpBuilder, place: Size, size: Size) -> Size:
+    """A place that counts from the end of `size` where it is negative."""
+    if e.non_negative(place):
+        return place
+    whole, bound = sympy.sympify(size), sympy.sympify(place)
+    return to_size(bound + whole * sympy.Min(sympy.Max(-bound, sympy.Integer(0)), sympy.Integer(1)))
+
+
 def clamped(e: OpBuilder, place: Size, size: Size) -> Size:
     """A bound of a slice as a place from 0 to `size`; a negative one counts from the end."""
-    bound, whole, zero = sympy.sympify(place), sympy.sympify(size), sympy.Integer(0)
-    if not e.non_negative(place):
-        bound = bound + whole * sympy.Min(sympy.Max(-bound, zero), sympy.Integer(1))
-    return to_size(sympy.Max(zero, sympy.Min(bound, whole)))
+    bound = sympy.sympify(from_the_start(e, place, size))
+    return to_size(sympy.Max(sympy.Integer(0), sympy.Min(bound, sympy.sympify(size))))
 
 
 def _solve_slice(e: OpBuilder, call: Call, x: Tensor, dim: int) -> None:
@@ -178,7 +184,7 @@ def select(e: OpBuilder, call: Call) -> Tensor:
     x = _with_dims(call)
     dim = wrap_dim(call.integer("dim"), x.rank)
     index = call.size("index")
-    start = to_size(sympy.sympify(x.shape[dim]) + index) if isinstance(index, int) and index < 0 else index
+    start = to_size(sympy.sympify(x.shape[dim]) + index) if isinstance(index, int) and index < 0 else from_the_start(e, index, x.shape[dim])
     return e.reshape(slice_along(e, x, dim, start, 1), call.shape)
 
 
