@@ -87,8 +87,9 @@ def test_rows_that_data_choose() -> None:
     def function(x: Tensor, mask: Tensor, place: Tensor) -> Results:
         rows = nn.functional.linear(x[mask], weight)
         mixed = nn.functional.scaled_dot_product_attention(rows[None], rows[None], rows[None])
+        number: Any = place.item()
         experts = torch.zeros_like(x).index_add(0, torch.where(mask)[0], rows)
-        return nn.functional.layer_norm(mixed, (8,)), experts, x[place.item()] * 2, nn.functional.one_hot(mask.long())
+        return nn.functional.layer_norm(mixed, (8,)), experts, x[number] * 2, nn.functional.one_hot(mask.long())
 
     executable = check(
         function, *([torch.randn(n, 8), torch.arange(n) % 3 > 0, torch.tensor(place)] for n, place in ((9, 4), (17, -1), (2, 0)))
@@ -103,7 +104,7 @@ def test_repeats() -> None:
 
     numbers = ([1, 2, 3], [0, 5, 0, 2], [0, 0], [64])
     executable = check(function, *([torch.randn(len(each), len(each)), torch.tensor(each)] for each in numbers))
-    with pytest.raises(ShapeConstraintError, match=r"repeat_interleave.*negative.*test_data_sizes\.py:\d+ must be at least 0: got -1"):
+    with pytest.raises(ShapeConstraintError, match=r"repeat_interleave.*negative.*test_data_sizes\.py:\d+ must be at least 0.*: got -1"):
         executable(torch.randn(2, 2), torch.tensor([3, -1]))
 
 
@@ -111,7 +112,7 @@ def test_counts() -> None:
     executable = check(
         lambda x: (torch.bincount(x), torch.bincount(x, minlength=5)), *([torch.tensor(x).long()] for x in ([1, 2, 1], [9, 9, 0], [0], []))
     )
-    with pytest.raises(ShapeConstraintError, match=r"bincount.*negative.* must be at least 0: got -1"):
+    with pytest.raises(ShapeConstraintError, match=r"bincount.*negative.* must be at least 0.*: got -1"):
         executable(torch.tensor([1, -1]))
     check(lambda x, weights: torch.bincount(x, weights), *([torch.tensor(x), torch.randn(len(x))] for x in ([1, 2, 1], [9, 9, 0], [0])))
 
