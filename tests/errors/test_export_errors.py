@@ -112,7 +112,6 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], type[DiscError], str]] = {
     "loop on data": (lambda: Calls(halves), UnsupportedOpError, r"a branch in Python that depends on data at .*test_export_errors.py:\d+: .*torch.while_loop"),
     "float of data": (lambda: Calls(lambda x: x * float(x.sum())), UnsupportedOpError, r"a number in Python that depends on data at .*test_export_errors.py:\d+"),
     "equal": (lambda: Calls(lambda x: x if torch.equal(x, -x) else -x), UnsupportedOpError, r"depends on data at .*test_export_errors.py:\d+: aten.equal.default gives"),
-    "cond": (lambda: Calls(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))), UnsupportedOpError, r"torch.cond, while_loop.* at .*test_export_errors.py"),
     "size in a branch": (lambda: Calls(lambda x: torch.cond(x.sum() > 0, lambda x: x[x > 0].sum(), torch.sum, (x,))), UnsupportedOpError, "a size that depends on data, in a branch"),
     "result without a type": (lambda: Calls(lambda x: object()), ExportError, "torch.export"),
     "raises": (lambda: Calls(lambda x: [][0]), ExportError, "the model does not accept the example inputs: IndexError at .*test_export_errors.py"),
