@@ -80,6 +80,7 @@ def test_numbers_as_sizes_and_as_values() -> None:
     check(function, *([torch.randn(length), torch.tensor(n)] for length, n in ((5, 4), (7, 0), (7, -2), (3, 99), (3, 1), (4, -9))))
 
 
+@pytest.mark.long
 def test_rows_that_data_choose() -> None:
     """Products, norms and attention of rows under a mask, as for any other number of rows; experts that each take theirs."""
     weight = torch.randn(8, 8)
@@ -134,6 +135,7 @@ def test_unique_elements() -> None:
     check(function, *([torch.tensor(x)] for x in ([[1.0, nan, 0.0], [0.0, nan, float("inf")]], [[2.0]], [[3.0, 3.0]])), [torch.ones(0, 3)])
 
 
+@pytest.mark.long
 def test_parts_between_places_that_are_data() -> None:
     def function(x: Tensor, places: Tensor) -> Results:
         return [part * 2 for part in torch.tensor_split(x, places, dim=1)]
@@ -141,6 +143,7 @@ def test_parts_between_places_that_are_data() -> None:
     check(function, *([torch.randn(2, size), torch.tensor(places)] for size, places in ((7, [1, 3]), (7, [-3, 20]), (2, [2, 0]))))
 
 
+@pytest.mark.long
 def test_combinations() -> None:
     def function(x: Tensor) -> Results:
         return torch.combinations(x), torch.combinations(x, 3, with_replacement=True), torch.combinations(x, 1)
