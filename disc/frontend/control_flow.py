@@ -13,6 +13,7 @@ import torch
 from torch import fx
 from torch_mlir import ir
 
+from disc.frontend.locations import line_text
 from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, is_static, same_shape, tensor_type
 from disc.frontend.rules.indexing import take
 from disc.frontend.symbols import Shape, to_shape, to_size
@@ -143,6 +144,7 @@ def _stacking_loop(
     if not sources:
         raise RuleError("it has no inputs to go over")
     count, graph = sources[0].shape[0], call.graph(0)
+    emitter.require(">=", count, 1, f"PyTorch goes over one element at least (needed at {line_text(call.node)})")
     stacked = [emitter.full(0, to_shape(each.shape), each.dtype) for each in call.results[len(carried) :]]
     word = torch.int64
     start, trips = emitter.scalar(0, word), emitter.size_scalar(count, word)

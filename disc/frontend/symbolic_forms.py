@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from disc.frontend.locations import user_line
+from disc.frontend.recurrent_forms import RECURRENT_FORMS
 
 Form = Callable[..., object]
 UNBACKED = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)
@@ -229,6 +230,7 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
 
 
 FORMS: dict[Callable[..., object], Form] = {
+    **RECURRENT_FORMS,
     F.max_pool1d: max_pool_1d,
     torch.max_pool1d: max_pool_1d,
     torch.take_along_dim: take_along_dim,

@@ -42,7 +42,7 @@ class Scan(Layer):
             new = torch.cond(state.sum() > 0, lambda a, b: self.linear(a + b).tanh(), lambda a, b: a + b, (state, row))
             return new, new * 2
 
-        return scan(step, x.new_zeros(4), map_rows(lambda row: self.linear(row).exp(), x))
+        return scan(step, x.new_zeros(4), map_rows(lambda row: self.linear(row).exp(), x))  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("kind", [OnData, OnSizes, Loop, Scan])

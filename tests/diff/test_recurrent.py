@@ -1,0 +1,61 @@
+"""LSTM, GRU and RNN compiled once for all batches and lengths: layers, directions, projections, biases, states that are given."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import disc
+from disc.errors import DiscError
+
+
+class Recurrent(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.deep = torch.nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True)
+        self.projected = torch.nn.LSTM(8, 5, proj_size=2, batch_first=True)
+        self.gated = torch.nn.GRU(3, 4, bidirectional=True)
+        self.plain = torch.nn.RNN(8, 3, nonlinearity="relu", bias=False)
+
+    def forward(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """x: [batch, length, 3]; state: [2, batch, 4], of the GRU."""
+        deep, (hidden, cell) = self.deep(x)
+        projected, (short, long) = self.projected(deep)
+        gated, last = self.gated(x.transpose(0, 1), state)
+        plain, end = self.plain(gated)
+        return deep, hidden, cell, projected, short, long, gated, last, plain, end
+
+
+class OneLayer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.LSTM(3, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        output, (hidden, cell) = self.layer(x)
+        return output, hidden, cell
+
+
+def test_an_lstm_takes_any_batch_and_length() -> None:
+    model = OneLayer().eval()
+    compiled = disc.compile(model, (torch.randn(3, 4, 3),))
+    for batch, length in ((3, 4), (1, 1), (2, 1), (1, 7), (5, 16), (17, 3)):
+        x = torch.randn(batch, length, 3)
+        with torch.no_grad():
+            wanted = model(x)
+        torch.testing.assert_close(compiled(x), wanted, rtol=1e-5, atol=1e-5)
+    with pytest.raises(DiscError, match="must be at least 1"):
+        compiled(torch.randn(2, 0, 3))
+
+
+@pytest.mark.long
+def test_recurrent_layers_of_all_kinds_take_any_batch_and_length() -> None:
+    model = Recurrent().eval()
+    compiled = disc.compile(model, (torch.randn(3, 4, 3), torch.randn(2, 3, 4)))
+    for batch, length in ((3, 4), (1, 1), (2, 1), (1, 7), (5, 16), (17, 3)):
+        inputs = (torch.randn(batch, length, 3), torch.randn(2, batch, 4))
+        with torch.no_grad():
+            wanted = model(*inputs)
+        torch.testing.assert_close(compiled(*inputs), wanted, rtol=1e-5, atol=1e-5)
