@@ -64,6 +64,11 @@ def test_masks_select() -> None:
     check(function, call(4, 6), call(1, 2), call(64, 17), call(2, 1), call(13, 31), none)
 
 
+def test_rows_that_a_mask_selects_go_through_layers() -> None:
+    layers = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 4)).eval()
+    check(lambda x: layers(x[x[:, 0] > 0]), *([x] for x in (torch.randn(6, 8), torch.randn(67, 8), torch.randn(0, 8), -torch.ones(3, 8))))
+
+
 def test_masks_write() -> None:
     def function(x: Tensor, mask: Tensor) -> Results:
         doubled = torch.index_put(x, (mask,), x[mask] * 2)
