@@ -23,7 +23,7 @@ class WeightStore:
         key = ("plain", self._identity(name))
         if key not in self._numbers:
             weight = self.table[name]
-            self._add(key, name, Weight(np.ascontiguousarray(weight.array), weight.dtype))
+            self._add(key, name, Weight(np.ascontiguousarray(weight.array).reshape(weight.array.shape), weight.dtype))
         return self._numbers[key]
 
     def packed(self, name: str, pack: PackedWeight, scales: str | None) -> int:

@@ -7,7 +7,7 @@ import json
 import traceback
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +65,7 @@ INPUT_NAMES = "disc_input_names"  # metadata of a program's graph module: what i
 def import_exported(program: ExportedProgram, context: ir.Context) -> Imported:
     """Lowers `program` to a module at stage `imported`.
 
-    Raises: UnsupportedOpError listing every op that cannot be compiled, or a buffer that the model writes.
+    Raises: UnsupportedOpError listing every op that cannot be compiled, or written buffers that share memory.
     """
     try:
         return _imported(program, context)
@@ -86,8 +86,11 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
     stored += size_checks(program.graph_module, arguments_by_name)
     names: Sequence[str] | None = program.graph_module.meta.get(INPUT_NAMES)
     program, decomposed = _decomposed(program)
+    _refuse_shared(program, program.graph_signature.buffers_to_mutate.values())
     placeholders = {node.name: decomposed.values[node] for node in program.graph.nodes if node.op == "placeholder"}
-    inputs, leaves, weights, fixed = [], [], {}, []
+    changing = program.graph_signature.buffers_to_mutate.values()
+    inputs, leaves, weights, fixed, places = [], [], {}, [], {}
+    buffers: dict[str, tuple[GraphInput, torch.Tensor]] = {}
     for spec in program.graph_signature.input_specs:
         node = placeholders.get(spec.arg.name)
         if spec.kind == InputKind.USER_INPUT:
@@ -95,20 +98,37 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
             if isinstance(spec.arg, ConstantArgument):
                 fixed.append(FixedArgument(spec.arg.name, len(leaves) - 1, spec.arg.value))
             elif node is not None:
+                places[spec.arg.name] = len(inputs)
                 inputs.append(GraphInput(node, names[len(leaves) - 1] if names is not None else spec.arg.name))
+        elif node is not None and spec.target is not None and spec.target in changing:
+            buffers[spec.target] = (GraphInput(node, spec.target), _stored_tensor(program, spec.target))
         elif node is not None and spec.target is not None and spec.kind != InputKind.CUSTOM_OBJ:  # who takes such an object is refused
             weights[node] = (spec.target, _stored_tensor(program, spec.target))
     weights |= decomposed.constants
     outputs, decisions = _outputs(program, decomposed), lambda: [*decisions_of(program, recorded), *stored]
     ranges = _ranges(program)
-    source = GraphSource(decomposed.graph, inputs, weights, outputs, ranges, decisions, recorded is not None, decomposed.bodies)
+    next_buffers = _written(program, decomposed, OutputKind.BUFFER_MUTATION)
+    next_inputs = _written(program, decomposed, OutputKind.USER_INPUT_MUTATION)
+    source = GraphSource(
+        decomposed.graph,
+        [*inputs, *(buffers[name][0] for name in next_buffers)],
+        weights,
+        [*outputs, *next_buffers.items(), *next_inputs.items()],
+        ranges,
+        decisions,
+        recorded is not None,
+        decomposed.bodies,
+        [(name, buffers[name][1]) for name in next_buffers],
+        [places[name] for name in next_inputs],
+    )
     lowered = lower_graph(source, context)
     _note_on_module(lowered.module, fixed_dims)
+    hidden = len(next_buffers) + len(next_inputs)
     return Imported(
         lowered.module,
         lowered.weights,
         tuple(argument.name for argument in inputs),
-        OutputSpec(lowered.result_names, lowered.constants, program.call_spec.out_spec),
+        OutputSpec(lowered.result_names[: len(lowered.result_names) - hidden], lowered.constants, program.call_spec.out_spec),
         program.call_spec.in_spec,
         tuple(i for i, is_argument in enumerate(leaves) if is_argument),
         tuple(fixed),
@@ -123,7 +143,6 @@ def _note_on_module(module: ir.Module, fixed_dims: Sequence[str]) -> None:
 
 def _decomposed(program: ExportedProgram) -> tuple[ExportedProgram, Decomposed]:
     """The graph in ops that have rules, and the program whose signature it has: another one where PyTorch has to trace it anew."""
-    _refuse_mutation(program)
     with warnings.catch_warnings(), sizes_from_two(), quiet(), located():
         warnings.simplefilter("ignore")
         try:
@@ -134,8 +153,8 @@ def _decomposed(program: ExportedProgram) -> tuple[ExportedProgram, Decomposed]:
             program = without_bodies(program).run_decompositions(export_table())
         except Exception as error:
             _refuse_complex(program)  # PyTorch itself fails on some of them
+            _refuse_shared(program, program.graph_signature.buffers)
             raise export_error(error, lambda: None) from error
-    _refuse_mutation(program)
     graph = program.graph
     return program, Decomposed(graph, {node: node for node in graph.nodes}, constants_by_attribute(program.graph_module))
 
@@ -169,14 +188,15 @@ def _ranges(program: ExportedProgram) -> dict[sympy.Symbol, ValueRanges]:
     return {symbol: values for symbol, values in known.items() if symbol not in environment.replacements}
 
 
-def _refuse_mutation(program: ExportedProgram) -> None:
-    """Raises: UnsupportedOpError naming each buffer or input that the model writes."""
-    signature = program.graph_signature
-    producers = {node.name: node for node in program.graph.nodes}
-    written = [(name, "buffer", target) for name, target in signature.buffers_to_mutate.items()]
-    written += [(name, "input", target) for name, target in signature.user_inputs_to_mutate.items()]
-    reason = "the model writes it in place; a compiled model has no state (batch norm in training mode? call model.eval())"
-    ops = [UnsupportedOp(f"{kind} {target}", reason, line_text(producers[name])) for name, kind, target in written]
+def _refuse_shared(program: ExportedProgram, written: Container[str]) -> None:
+    """written: names of buffers. Raises: UnsupportedOpError naming each of them whose memory another tensor of the model is, too."""
+    tensors = [(name, value) for table in (program.state_dict, program.constants) for name, value in table.items()]
+    places = [(name, value.untyped_storage().data_ptr()) for name, value in tensors if isinstance(value, torch.Tensor) and value.numel()]
+    ops: list[UnsupportedOp] = []
+    for name, place in places:
+        others = [other for other, same in places if same == place and other != name]
+        if name in written and others:
+            ops.append(UnsupportedOp(f"buffer {name}", f"the model writes in place, and its memory is that of {', '.join(others)} too"))
     if ops:
         raise UnsupportedOpError(ops)
 
@@ -214,10 +234,16 @@ def _stored_tensor(program: ExportedProgram, target: str) -> torch.Tensor:
     return value
 
 
+WRITTEN = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+
+
 def _outputs(program: ExportedProgram, decomposed: Decomposed) -> list[tuple[str, fx.Node | Constant]]:
+    """What the caller gets."""
     nodes = {node.name: node for node in program.graph.nodes}
     outputs: list[tuple[str, fx.Node | Constant]] = []
     for spec in program.graph_signature.output_specs:
+        if spec.kind in WRITTEN:
+            continue
         if spec.kind != OutputKind.USER_OUTPUT:
             raise UnsupportedOpError([UnsupportedOp(f"output {spec.target}", f"outputs of kind {spec.kind.name} are not supported")])
         if isinstance(spec.arg, TensorArgument | SymIntArgument):
@@ -227,6 +253,13 @@ def _outputs(program: ExportedProgram, decomposed: Decomposed) -> list[tuple[str
         else:
             raise UnsupportedOpError([UnsupportedOp("output", f"outputs of type {type(spec.arg).__name__} are not supported")])
     return outputs
+
+
+def _written(program: ExportedProgram, decomposed: Decomposed, kind: OutputKind) -> dict[str, fx.Node | Constant]:
+    """The next value of each tensor that the model writes, by its name."""
+    nodes = {node.name: node for node in program.graph.nodes}
+    specs = [spec for spec in program.graph_signature.output_specs if spec.kind == kind]
+    return {str(spec.target): decomposed.values[nodes[spec.arg.name]] for spec in specs}
 
 
 # --- exporting ------------------------------------------------------------------------------------------------------------------

@@ -76,6 +76,8 @@ class GraphSource:
     outputs: nodes or plain constants, in order; weights: placeholder or get_attr node → (name, data). decisions: finds, once the graph is
     lowered, what has been decided about its sizes; None where the caller of the graph checks its guards. bounds_are_decisions: whatever
     bounds a size from below is among the decisions, PyTorch's own bounds apart. bodies: get_attr node → the graph that control flow runs.
+    buffers: names and first values of the last inputs, which the program keeps from call to call; written: the numbers of inputs that it
+    writes. The last outputs are the next values of the buffers, then of these inputs.
     """
 
     graph: fx.Graph
@@ -86,6 +88,8 @@ class GraphSource:
     decisions: Callable[[], list[Found]] | None = None
     bounds_are_decisions: bool = False
     bodies: Mapping[fx.Node, fx.Graph] = field(default_factory=dict)
+    buffers: Sequence[tuple[str, torch.Tensor]] = ()
+    written: Sequence[int] = ()
 
     @property
     def graphs(self) -> tuple[fx.Graph, ...]:
@@ -199,9 +203,14 @@ class _Lowering:
         # StableHLO clamps an index that is out of range; PyTorch raises, and so must the compiled model.
         self.module.operation.attributes["disc.checked_indices"] = ir.UnitAttr.get(self.module.context)
         self.module.operation.attributes["disc.result_names"] = ir.ArrayAttr.get([ir.StringAttr.get(name) for name in names])
-        if emitter.seed is not None:
-            self.module.operation.attributes[STATE] = State(seeded=True).attribute()
+        self._write_state(emitter.seed is not None)
         return LoweredGraph(self.module, self.weights, tuple(names), constants)
+
+    def _write_state(self, seeded: bool) -> None:
+        buffers = tuple(self.weights.add(name, to_weight(first)) for name, first in self.source.buffers)
+        state = State(buffers, tuple(self.source.written), seeded)
+        if state != State():
+            self.module.operation.attributes[STATE] = state.attribute()
 
     # --- the function and its sizes -----------------------------------------------------------------------------------------
 
@@ -218,7 +227,7 @@ class _Lowering:
             taken.append(argument)
             types.append(kind)
             attributes.append(ir.DictAttr.get(described))
-        seeded = any(node.target in RANDOM and node not in self.refused for node in self.source.graph.nodes)
+        seeded = any(node.target in RANDOM and node not in self.refused for graph in self.source.graphs for node in graph.nodes)
         if seeded:
             types.append(tensor_type((), torch.int64))
             attributes.append(ir.DictAttr.get({"disc.name": ir.StringAttr.get(SEED)}))
@@ -442,9 +451,12 @@ class _Lowering:
             for placeholder, operand in zip(body.find_nodes(op="placeholder"), operands, strict=True):
                 if isinstance(operand, Tensor):
                     self.values[placeholder] = operand
+            seed = emitter.seed
+            emitter.seed = seed if node.target is torch.ops.higher_order.cond else None  # iterations would all draw the same
             for inner in body.nodes:
                 if inner.op == "call_function":
                     self._emit_node(emitter, inner)
+            emitter.seed = seed
             (returned,) = body.output_node().args
             found = [self._argument_value(each) for each in (returned if isinstance(returned, list | tuple) else [returned])]
             if not all(isinstance(each, Tensor) for each in found):

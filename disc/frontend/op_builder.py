@@ -172,7 +172,7 @@ class OpBuilder:
     def seed_of_call(self) -> Tensor:
         """Raises: RuleError where random numbers cannot be drawn."""
         if self.seed is None:
-            raise RuleError("random numbers are not drawn here")
+            raise RuleError("random numbers are not drawn in a loop: draw those of all iterations before it")
         return self.seed
 
     def next_stream(self) -> int:

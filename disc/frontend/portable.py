@@ -14,6 +14,7 @@ from torch_mlir import ir
 from disc.errors import UnsupportedFormatError
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.imported import Imported, OutputSpec
+from disc.ir.state import State, read_state
 from disc.ir.weights import STORAGE, Weight, WeightTable
 
 # MLIR element type → safetensors' names, when it writes and when it reads.
@@ -64,6 +65,8 @@ def read_portable(program: bytes, weights: bytes, *, single: bool, context: ir.C
             raise UnsupportedFormatError(f"the program does not parse: {str(error).splitlines()[0]}") from error
         names, results = _names(module)
         _check_weights(module.operation, table)
+        state = read_state(module) or State()
+    results = results[: len(results) - len(state.buffers) - len(state.written)]
     tree = None if single and len(results) == 1 else pytree.tree_structure(tuple(results))
     return Imported(module, table, names, OutputSpec(results, tree=tree))
 

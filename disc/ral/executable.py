@@ -129,7 +129,7 @@ class Executable:
             chosen,
         )
         values = {name: array for name, _, array in contiguous}
-        return cls(context, described, parts, compiles, artifact.first_values(stored, lambda record: values[record["name"]]))
+        return cls(context, described, parts, compiles, artifact.first_values(stored, lambda record: values[record["name"]].copy()))
 
     def __repr__(self) -> str:
         """What it takes and gives, for which CPU, and with how many threads."""

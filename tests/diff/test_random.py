@@ -277,3 +277,18 @@ def test_the_server_draws_for_each_request() -> None:
     executable = compiled(lambda x: x + torch.rand_like(x), torch.zeros(3, 4))
     signature = Signature(executable.manifest)
     assert [each.name for each in signature.inputs] == ["inputs_0"] and len(signature.outputs) == 1 and signature.batch is None
+
+
+def test_branches_draw_and_loops_are_refused() -> None:
+    def branch(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x + torch.rand_like(x), lambda x: x - torch.rand_like(x), (x,))
+
+    executable = compiled(branch, torch.ones(3))
+    for sign in (1, -1):
+        found = np.asarray(executable(torch.full((1000,), float(sign)), seed=1))
+        assert abs((found * sign - 1).mean() - 0.5) < 0.05
+    with pytest.raises(UnsupportedOpError, match="random numbers are not drawn in a loop"):
+        compiled(
+            lambda x: torch.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x + torch.rand_like(x)), (torch.tensor(0), x))[1],
+            torch.ones(3),
+        )

@@ -136,17 +136,6 @@ def test_every_unsupported_op_is_listed_with_its_line() -> None:
     assert all(re.search(r"test_frontend\.py:\d+$", op.location) for op in error.ops)
 
 
-class Dropout(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
-
-
-def test_attention_with_dropout_is_refused_with_its_line() -> None:
-    error = refusal(Dropout(), torch.randn(1, 2, 5, 4))
-    assert "scaled_dot_product_attention" in error.ops[0].op
-    assert re.search(r"test_frontend\.py:\d+$", error.ops[0].location)
-
-
 class Branch(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x if x.sum() > 0 else -x
@@ -156,10 +145,6 @@ def test_branches_on_data_are_reported() -> None:
     error = refusal(Branch(), torch.randn(4, 5))
     assert "data" in str(error)
     assert "test_frontend.py:" in str(error)
-
-
-def test_batch_norm_in_training_mode_is_reported() -> None:
-    assert "model.eval()" in str(refusal(nn.BatchNorm2d(3).train(), torch.randn(2, 3, 4, 4)))
 
 
 # --- files ----------------------------------------------------------------------------------------------------------------------
