@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -57,7 +58,7 @@ def _recurrent(function: Callable[..., tuple[Tensor, ...]], cell: Cell, x: Tenso
         return function(x, given, *others)  # packed sequences, or dropout between layers
     weights, bias, layers, _, _, both, batch_first = others
     assert isinstance(weights, list | tuple) and isinstance(layers, int)
-    states = tuple(given) if isinstance(given, list | tuple) else (given,)
+    states = cast("State", tuple(given) if isinstance(given, list | tuple) else (given,))
     directions = 2 if both else 1
     parts = list(_weights(weights, bool(bias), len(weights) // (layers * directions)))
     value = x.transpose(0, 1) if batch_first else x
