@@ -292,3 +292,10 @@ def test_branches_draw_and_loops_are_refused() -> None:
             lambda x: torch.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x + torch.rand_like(x)), (torch.tensor(0), x))[1],
             torch.ones(3),
         )
+
+
+def test_permutations_and_draws_without_replacement() -> None:
+    executable = compiled(lambda x: (torch.randperm(x.shape[0]), torch.multinomial(x, 4)), torch.ones(5, 6))
+    order, places = (np.asarray(each) for each in executable(torch.tensor([[1.0, 1, 0, 1, 1]] * 50), seed=1))  # pyright: ignore
+    assert sorted(order) == list(range(50)) and list(order) != list(range(50))
+    assert (np.sort(places) == [0, 1, 3, 4]).all() and len({tuple(row) for row in places}) > 10
