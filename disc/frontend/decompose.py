@@ -20,7 +20,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from disc.frontend.allow_list import has_lowering
 from disc.frontend.call import TAKES_NOTHING
-from disc.frontend.decompositions import Decomposition, find_decomposition
+from disc.frontend.decompositions import PARTLY_LOWERED, Decomposition, find_decomposition
 from disc.frontend.in_place import RetraceError, Write, local_writes
 from disc.frontend.symbols import to_shape, to_size
 
@@ -28,7 +28,7 @@ aten = torch.ops.aten
 ORIGIN = ("stack_trace", "nn_module_stack")  # what the nodes of a decomposition take from the op they stand for: the user's line
 # Ops that take dims of size 0 although their decompositions look for the extremes along them.
 OF_NOTHING = (aten._softmax.default, aten._log_softmax.default, aten._safe_softmax.default, aten.logsumexp.default,
-              aten.scaled_dot_product_attention.default)  # fmt: skip
+              aten.scaled_dot_product_attention.default, aten._cdist_forward.default, aten._pdist_forward.default)  # fmt: skip
 SET_GRAD = torch.ops.higher_order.wrap_with_set_grad_enabled
 CONTROL = (torch.ops.higher_order.cond, torch.ops.higher_order.while_loop, torch.ops.higher_order.scan, torch.ops.higher_order.map_impl)
 
@@ -159,7 +159,7 @@ class _Writer:
         if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target not in CONTROL:
             raise RetraceError(str(node.target))
         op = node.target if write is None else write.op
-        trace = self._trace(node, op) if isinstance(op, torch._ops.OpOverload) and not has_lowering(op) else None
+        trace = self._trace(node, op) if isinstance(op, torch._ops.OpOverload) and not is_lowered(node, op) else None
         if trace is not None:
             own = dict(origin) or {name: node.meta[name] for name in ORIGIN if name in node.meta}
             if op in OF_NOTHING:
@@ -181,7 +181,7 @@ class _Writer:
 
     def _trace(self, node: fx.Node, op: torch._ops.OpOverload) -> fx.GraphModule | None:
         """The decomposition of the call, as a graph of its operands in the order of `all_input_nodes`."""
-        function = find_decomposition(op) if _makes_tensors(node) else None
+        function = PARTLY_LOWERED.get(op, find_decomposition(op)) if _makes_tensors(node) else None
         if function is None:
             return None
         key = _kind(node, op)
@@ -218,6 +218,11 @@ def _as_promised(result: object, value: object) -> object:
     if isinstance(result, torch.Tensor) and isinstance(value, torch.Tensor) and result.dtype != value.dtype:
         return result.to(value.dtype)
     return result
+
+
+def is_lowered(node: fx.Node, op: torch._ops.OpOverload) -> bool:
+    """Whether a rule takes the call: those of maxima give no places."""
+    return has_lowering(op) and not (op in PARTLY_LOWERED and any(user.args[1] == 1 and user.users for user in node.users))
 
 
 def _makes_tensors(node: fx.Node) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._decomp import core_aten_decompositions, global_decomposition_table
 
-from disc.frontend import order_statistics
+from disc.frontend import composites, order_statistics, special_functions, windows
 from disc.frontend.allow_list import has_lowering
 from disc.frontend.eager_strides import Decomposition, keep_strides
 
@@ -238,15 +238,6 @@ def adaptive_average_pool_2d(x: Tensor, output_size: Sequence[int]) -> Tensor:
     return PYTORCH[aten._adaptive_avg_pool2d.default](x, output_size)  # pyright: ignore[reportReturnType]
 
 
-def adaptive_max_pool_2d(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """NotImplemented, which leaves the op as it is, unless the whole plane becomes one value."""
-    if any(size != 1 for size in output_size):
-        return NotImplemented
-    plane = x.flatten(-2)
-    values, indices = plane.max(-1)
-    return values.unsqueeze(-1).unsqueeze(-1), indices.unsqueeze(-1).unsqueeze(-1)
-
-
 def trilinear(
     a: Tensor, b: Tensor, c: Tensor, expand_a: Sequence[int], expand_b: Sequence[int], expand_c: Sequence[int], dims: Sequence[int],
     unroll_dim: int = 1,
@@ -340,7 +331,6 @@ OURS: dict[torch._ops.OperatorBase, Decomposition] = {
     aten.scaled_dot_product_attention.default: attention,
     aten._adaptive_avg_pool2d.default: adaptive_average_pool_2d,
     aten._trilinear.default: trilinear,
-    aten.adaptive_max_pool2d.default: adaptive_max_pool_2d,
     aten.native_dropout.default: native_dropout,
     aten.dropout.default: dropout,
     aten.feature_dropout.default: feature_dropout,
@@ -349,6 +339,16 @@ OURS: dict[torch._ops.OperatorBase, Decomposition] = {
     aten.multinomial.default: multinomial,
     aten.randperm.default: randperm,
     **order_statistics.DECOMPOSITIONS,
+    **windows.TABLE,
+    **composites.TABLE,
+    **special_functions.TABLE,
+}
+
+
+# A rule takes some calls of these: the others give way to a decomposition, which is better than none.
+PARTLY_LOWERED: dict[torch._ops.OperatorBase, Decomposition] = {
+    aten.max_pool2d_with_indices.default: windows.maximum_with_indices_2d,
+    aten.max_pool3d_with_indices.default: windows.maximum_with_indices_3d,
 }
 
 
@@ -363,6 +363,8 @@ def find_decomposition(op: torch._ops.OpOverload) -> Decomposition | None:
 
 # AOTAutograd makes a literal (`torch.tensor([1.0])`) a fake tensor in `lift_fresh`; PyTorch's decomposition would pass it on as it is.
 LIFTING = (aten.lift_fresh.default, aten.lift.default)
+# Training leaves these to PyTorch's own kernels, against which their decompositions have not been measured.
+LEFT_TO_PYTORCH = (aten.convolution_backward.default,)
 
 
 def export_table() -> dict[torch._ops.OperatorBase, Decomposition]:
@@ -383,7 +385,7 @@ def training_table(eager_random: bool = False) -> dict[torch._ops.OperatorBase, 
     kept = {
         op: decomposition
         for op, decomposition in table.items()
-        if op not in LIFTING and (not is_random(op) or (op in OURS and not eager_random))
+        if op not in (*LIFTING, *LEFT_TO_PYTORCH) and (not is_random(op) or (op in OURS and not eager_random))
     }
     return {op: keep_strides(op, each) if isinstance(op, torch._ops.OpOverload) else each for op, each in kept.items()}
 

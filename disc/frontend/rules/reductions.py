@@ -126,12 +126,24 @@ def cumulative(e: OpBuilder, x: Tensor, dim: int, kind: str) -> Tensor:
 def scan_with_index(kind: str) -> Rule:
     def rule(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
         x = call.tensor("self")
-        if any(user.args[1] == 1 and user.users for user in call.node.users):
-            raise RuleError("the indices of cummax/cummin are not supported")
-        values = cumulative(e, x, wrap_dim(call.integer("dim"), x.rank), kind)
-        return (values,)
+        dim = wrap_dim(call.integer("dim"), x.rank)
+        values = cumulative(e, x, dim, kind)
+        if not any(user.args[1] == 1 and user.users for user in call.node.users):
+            return (values,)
+        if x.rank == 0:
+            return values, e.scalar(0, torch.int64)
+        return values, last_change(e, x, values, dim)
 
     return rule
+
+
+def last_change(e: OpBuilder, x: Tensor, values: Tensor, dim: int) -> Tensor:
+    """Where the extreme up to each place lies: the last of equal ones, or the last NaN."""
+    changes = e.compare("eq", x, values)
+    if x.dtype.is_floating_point:
+        changes = e.binary("or", changes, e.compare("ne", x, x))
+    places = e.select(changes, e.iota(x.shape, dim, torch.int64), e.full(0, x.shape, torch.int64))
+    return cumulative(e, places, dim, "max")
 
 
 def of_no_dims(e: OpBuilder, call: Call) -> Tensor:

@@ -1,0 +1,160 @@
+"""Decompositions of distances, bags of embeddings, masked scatters and gradients of convolutions. Shapes stay symbolic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from disc.frontend.eager_strides import Decomposition
+
+aten = torch.ops.aten
+
+
+# --- distances ------------------------------------------------------------------------------------------------------------------
+
+
+def distance(difference: Tensor, p: float) -> Tensor:
+    """The p-norm over the last dim, of which there may be nothing."""
+    size = difference.abs()
+    if p == 0:
+        return (difference != 0).to(difference.dtype).sum(-1)  # a NaN differs from 0
+    if p == 1:
+        return size.sum(-1)
+    if p == 2:
+        return (difference * difference).sum(-1).sqrt()
+    if math.isinf(p):
+        return size.amax(-1).clamp(min=0)
+    return (size**p).sum(-1) ** (1 / p)
+
+
+def cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> Tensor:
+    """Each difference as it is: the form with a matrix product, which eager takes for many rows, cancels where rows are close."""
+    return distance(x1.unsqueeze(-2) - x2.unsqueeze(-3), p)
+
+
+def pdist(x: Tensor, p: float = 2.0) -> Tensor:
+    """Pair k is (i, j) with i < j, row by row: i solves a quadratic equation, exactly in f64 up to tens of millions of rows."""
+    rows = x.shape[0]
+    k = torch.arange(rows * (rows - 1) // 2)
+    middle = torch.full_like(k, rows, dtype=torch.float64) - 0.5
+    i = (middle - torch.sqrt(middle * middle - 2 * k - 1)).to(torch.int64)
+    j = k - rows * i + i * (i + 1) // 2 + i + 1
+    return distance(x.index_select(0, i) - x.index_select(0, j), p)
+
+
+# --- masks and bags -------------------------------------------------------------------------------------------------------------
+
+
+def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """The n-th place under the mask takes element n of `source`. One element in front stands for all places beside the mask; where there
+    are more places than elements, an index is out of range, which compiled programs refuse."""
+    x, mask = torch.broadcast_tensors(x, mask)
+    number = torch.cumsum(mask.flatten().to(torch.int64), 0).reshape(mask.shape)
+    padded = torch.cat([torch.zeros([1], dtype=source.dtype), source.flatten()])
+    return torch.where(mask, padded[torch.where(mask, number, 0)], x)
+
+
+def embedding_bag(
+    weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool = False, mode: int = 0, sparse: bool = False,
+    per_sample_weights: Tensor | None = None, include_last_offset: bool = False, padding_idx: int = -1,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Sums (mode 0) and means (mode 1) of rows, a bag from one offset to the next; maxima stay undecomposed."""
+    if mode == 2 or indices.dim() != 1:
+        return NotImplemented
+    bags = offsets.shape[0] - 1 if include_last_offset else offsets.shape[0]
+    position = torch.arange(indices.shape[0])
+    bag = (position.unsqueeze(-1) >= offsets[:bags]).to(torch.int64).sum(-1) - 1
+    if include_last_offset:  # what comes after the last offset is in no bag; eager takes it into the last one
+        bag = torch.clamp(bag, max=bags - 1)
+    outside = torch.full_like(indices, weight.shape[0])  # no row: a first offset that is not 0 is refused, as in eager
+    rows = weight.index_select(0, torch.where(offsets[0] == 0, indices, outside))
+    rows = rows.to(torch.float32) if rows.dtype in (torch.float16, torch.bfloat16) else rows
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(-1)
+    counted = torch.ones_like(indices) if padding_idx < 0 else (indices != padding_idx).to(indices.dtype)
+    rows = torch.where((counted != 0).unsqueeze(-1), rows, 0.0)
+    result = torch.zeros([bags, weight.shape[1]], dtype=rows.dtype).index_add(0, bag, rows)
+    sizes = torch.zeros([bags], dtype=indices.dtype).index_add(0, bag, counted)
+    if mode == 1:
+        result = result / sizes.clamp(min=1).unsqueeze(-1).to(result.dtype)
+    # What eager tells of the bags of a sum: no sizes, and on its fast path not which rows are in them.
+    untold = mode == 0 and padding_idx < 0 and weight.dtype in (torch.float32, torch.float16)
+    told = torch.zeros_like(sizes) if mode == 0 else sizes
+    return result.to(weight.dtype), bag.to(indices.dtype)[: 0 if untold else indices.shape[0]], told, told
+
+
+# --- convolutions ---------------------------------------------------------------------------------------------------------------
+
+
+def convolution_backward(
+    gradient: Tensor, x: Tensor, weight: Tensor, bias_sizes: Sequence[int] | None, stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int, output_mask: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    """That of a transposed convolution by its input is a convolution; the gradients by the weight swap the roles of input and result."""
+    count = weight.dim() - 2
+    stride, padding, dilation = (list(each) * (count // len(each)) for each in (stride, padding, dilation))
+    if not all(isinstance(size, int) for size in weight.shape[2:]):
+        return NotImplemented
+    by_input = by_weight = by_bias = None
+    if output_mask[0] and transposed:
+        by_input = aten.convolution.default(gradient, weight, None, stride, padding, dilation, False, [0] * count, groups)
+    elif output_mask[0]:
+        by_input = _by_input(gradient, x, weight, stride, padding, dilation, groups)
+    if output_mask[1]:
+        wide, narrow = (gradient, x) if transposed else (x, gradient)
+        by_weight = _by_weight(wide, narrow, weight, stride, padding, dilation, groups)
+    if output_mask[2]:
+        by_bias = gradient.sum([0, *range(2, count + 2)])
+    return by_input, by_weight, by_bias
+
+
+def _by_input(
+    gradient: Tensor, x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
+) -> Tensor:
+    """A transposed convolution over all that the windows reach, of which the padding is cut off and the unread end is 0."""
+    count = weight.dim() - 2
+    whole = aten.convolution.default(gradient, weight, None, stride, [0] * count, dilation, True, [0] * count, groups)
+    for dim, pad in zip(range(2, count + 2), padding, strict=True):
+        size = x.shape[dim]
+        filled = torch.nn.functional.pad(whole, [0, 0] * (count + 1 - dim) + [0, size])
+        whole = filled.narrow(dim, pad, size)
+    return whole
+
+
+def _by_weight(
+    wide: Tensor, narrow: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
+) -> Tensor:
+    """One matrix product for each place of the kernel: of `narrow` and what of `wide` its windows have at that place."""
+    batch = wide.shape[0]
+    padded = torch.nn.functional.pad(wide, [part for pad in reversed(padding) for part in (pad, pad)])
+    space = narrow.shape[2:]
+    rows = narrow.reshape(batch, groups, -1, math.prod(space)).permute(1, 2, 0, 3).flatten(2)
+    products = []
+    for place in _places(weight.shape[2:]):
+        seen = padded
+        for dim, (at, step, spread, size) in enumerate(zip(place, stride, dilation, space, strict=True), 2):
+            seen = seen.index_select(dim, torch.arange(size) * step + at * spread)
+        columns = seen.reshape(batch, groups, -1, math.prod(space)).permute(1, 2, 0, 3).flatten(2)
+        products.append(torch.matmul(rows, columns.transpose(1, 2)))
+    stacked = torch.stack(products, -1)  # [groups, out / groups, in / groups, places]
+    return stacked.reshape([weight.shape[0], weight.shape[1], *weight.shape[2:]])
+
+
+def _places(kernel: Sequence[int]) -> list[tuple[int, ...]]:
+    places: list[tuple[int, ...]] = [()]
+    for size in kernel:
+        places = [(*before, at) for before in places for at in range(size)]
+    return places
+
+
+TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
+    aten._cdist_forward.default: cdist,
+    aten._pdist_forward.default: pdist,
+    aten.masked_scatter.default: masked_scatter,
+    aten._embedding_bag.default: embedding_bag,
+    aten._embedding_bag_forward_only.default: embedding_bag,
+    aten.convolution_backward.default: convolution_backward,
+}
