@@ -6,8 +6,9 @@
     python tools/onnx_backend.py --record        also writes tests/golden/onnx_backend.json
 
 Outcomes: "right" is equal to the case's results within its own tolerances; "refused" is an error of `disc.errors`; "wrong" another result;
-"raw" any other exception. Shapes, axes and the like are inputs of many cases, so that what they decide depends on data. "with constants"
-are the refused cases once more, with such inputs as initializers, as models have them. Results of 16 bits may differ by two roundings.
+"raw" a CompilerBug, or any other exception. Shapes, axes and the like are inputs of many cases, so that what they decide depends on data.
+"with constants" are the refused cases once more, with such inputs as initializers, as models have them. Results of 16 bits may differ by
+two roundings.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from onnx import numpy_helper
 
 import disc
 from disc.config import Options
-from disc.errors import DiscError, UnsupportedOpError
+from disc.errors import CompilerBug, DiscError, UnsupportedOpError
 
 LAST_PLACES = {"float16": 2**-9, "bfloat16": 2**-6}  # relative, what two roundings of these types differ by
 RECORD = Path(__file__).resolve().parents[1] / "tests/golden/onnx_backend.json"
@@ -120,6 +121,8 @@ def run(case: Case, folder: Path) -> Outcome:
             problem = difference(results, expected, case.rtol, case.atol)
             if problem:
                 return Outcome("wrong", problem)
+    except CompilerBug as error:
+        return Outcome("raw", str(error)[:300])
     except UnsupportedOpError as error:
         return Outcome("refused", "; ".join(f"{op.op}: {op.reason}" for op in error.ops))
     except DiscError as error:

@@ -52,7 +52,7 @@ def _quotient(a: Number, b: Number) -> Number:
     """Rounded toward zero, as ONNX divides."""
     if b == 0:
         raise NodeError("a size is divided by zero", unsupported=False)
-    return a // b if (a >= 0) == (b > 0) else -(-a // b)
+    return a // b if bool(a >= 0) == bool(b > 0) else -(-a // b)
 
 
 def _divide(a: Tensor, b: Tensor) -> Tensor:

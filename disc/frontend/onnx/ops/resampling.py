@@ -90,6 +90,8 @@ def _positions(node: Node, axis: _Axis) -> Tensor:
         return place / axis.scale if axis.scale is not None else place * axis.size / axis.out
 
     if mode == "align_corners":
+        if axis.scale is not None and isinstance(axis.size, int):  # the standard counts with the size before it is rounded
+            return at * (axis.size - 1) / (axis.scale * axis.size - 1 if axis.out > 1 else 1)
         return at * (axis.size - 1) / larger(axis.out - 1, 1)
     if mode == "asymmetric":
         return shrunk(at)
