@@ -61,8 +61,9 @@ def embedding_bag(
     weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool = False, mode: int = 0, sparse: bool = False,
     per_sample_weights: Tensor | None = None, include_last_offset: bool = False, padding_idx: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Sums (mode 0) and means (mode 1) of rows, a bag from one offset to the next; maxima stay undecomposed."""
-    if mode == 2 or indices.dim() != 1:
+    """Sums (mode 0) and means (mode 1) of rows, a bag from one offset to the next; maxima stay undecomposed, and so do 16-bit floats, of
+    which eager tells other things about the bags."""
+    if mode == 2 or indices.dim() != 1 or weight.dtype in (torch.float16, torch.bfloat16):
         return NotImplemented
     bags = offsets.shape[0] - 1 if include_last_offset else offsets.shape[0]
     position = torch.arange(indices.shape[0])
@@ -71,7 +72,6 @@ def embedding_bag(
         bag = torch.clamp(bag, max=bags - 1)
     outside = torch.full_like(indices, weight.shape[0])  # no row: a first offset that is not 0 is refused, as in eager
     rows = weight.index_select(0, torch.where(offsets[0] == 0, indices, outside))
-    rows = rows.to(torch.float32) if rows.dtype in (torch.float16, torch.bfloat16) else rows
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.unsqueeze(-1)
     counted = torch.ones_like(indices) if padding_idx < 0 else (indices != padding_idx).to(indices.dtype)
@@ -81,9 +81,9 @@ def embedding_bag(
     if mode == 1:
         result = result / sizes.clamp(min=1).unsqueeze(-1).to(result.dtype)
     # What eager tells of the bags of a sum: no sizes, and on its fast path not which rows are in them.
-    untold = mode == 0 and padding_idx < 0 and weight.dtype in (torch.float32, torch.float16)
+    untold = mode == 0 and padding_idx < 0 and weight.dtype == torch.float32
     told = torch.zeros_like(sizes) if mode == 0 else sizes
-    return result.to(weight.dtype), bag.to(indices.dtype)[: 0 if untold else indices.shape[0]], told, told
+    return result, bag.to(indices.dtype)[: 0 if untold else indices.shape[0]], told, told
 
 
 # --- convolutions ---------------------------------------------------------------------------------------------------------------
