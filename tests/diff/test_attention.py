@@ -268,6 +268,11 @@ def returned(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return p @ v, p
 
 
+def scored(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    scores = q @ k.transpose(-1, -2)
+    return torch.softmax(scores, -1) @ v, scores
+
+
 def dropped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     p = torch.softmax(q @ k.transpose(-1, -2), -1)
     return torch.relu(p @ v) + (p @ q)
@@ -290,6 +295,7 @@ def wide(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     ("program", "reason"),
     [
         (returned, "the probabilities are returned"),
+        (scored, "the scores are returned"),
         (dropped, "the probabilities are read more than once"),
         (turned, "the second dot does not have the probabilities on its left"),
         (kept, "the scores are read by other kernels too"),

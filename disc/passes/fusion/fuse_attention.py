@@ -138,6 +138,8 @@ def _second_obstacle(clusters: Clusters, probability: Node) -> str | None:
 
 def _first_obstacle(clusters: Clusters, first: Cluster, middle: Cluster, last: Cluster) -> str | None:
     """The rows alone read the scores, which the dot makes row by row."""
+    if any(node in clusters.returned for node in first.nodes):
+        return "the scores are returned"
     if clusters.successors(first) != [middle]:
         return "the scores are read by other kernels too, or by a loop before the rows"
     reason = _scores_obstacle(clusters, first, middle, clusters.roots(middle)[0])
