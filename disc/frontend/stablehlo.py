@@ -68,6 +68,7 @@ def import_stablehlo(source: bytes | str, context: ir.Context, name: str = "modu
             PassManager.parse("builtin.module(inline,symbol-dce)").run(module.operation)
         except ir.MLIRError as error:  # an op whose operands contradict each other, which folding a constant has shown
             raise UnsupportedFormatError(f"{name} is not valid StableHLO: {_with_line(str(error), name)}") from error
+        _refuse_calls(module)
         function = _only_function(module, name)
         function.attributes["sym_name"] = ir.StringAttr.get("main")
         weights = WeightTable()
@@ -84,6 +85,20 @@ def _refuse_foreign(module: ir.Module) -> None:
         dialect = op.name.split(".")[0]
         if dialect not in IMPORTED_DIALECTS and op.name != "builtin.module":
             found.append(UnsupportedOp(op.name, f"the dialect {dialect!r} is no part of StableHLO", location_text(op)))
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    if found:
+        raise UnsupportedOpError(found)
+
+
+def _refuse_calls(module: ir.Module) -> None:
+    """Raises: UnsupportedOpError naming every call that is left where functions are inlined."""
+    found: list[UnsupportedOp] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name == "func.call":
+            found.append(UnsupportedOp(op.name, f"{op.attributes['callee']} has no body, or calls itself", location_text(op)))
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)

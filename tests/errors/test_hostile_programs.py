@@ -217,7 +217,7 @@ def test_numbers_that_end_the_parser(text: str, good: str, message: str, number:
         import_stablehlo(text.replace("NUMBER", number), make_context())
 
 
-@pytest.mark.parametrize(("condition", "message"), [("s9 >= 2", "holds s9, which no input has"), ("s0 dense<", "cannot be read")])
+@pytest.mark.parametrize(("condition", "message"), [("s9 >= 2", "holds s9, which nothing binds"), ("s0 dense<", "cannot be read")])
 def test_conditions_of_strangers(tmp_path: Path, condition: str, message: str) -> None:
     path = tmp_path / "program.mlir"
     attributes = f'disc.symbols = {{s0 = {{min = 0 : i64}}}}, disc.conditions = [{{expr = "{condition}"}}]'
