@@ -86,7 +86,7 @@ class _Reader:
         self.sources = {name: read_source(text) for name, text in self.env.sources.items() if text != KERNEL}
         self.binding = {str(node.attrs["symbol"]): node for node in self.body.nodes if node.op in BINDING}  # in the order of the program
         self._known_with: dict[int, ModuleEnv] = {}
-        self.fusions = read_fusions(module, self.env, self.functions.values())
+        self.fusions = read_fusions(module, self.env, self.functions)
         self.input_names = input_names(module)
         self._plans: Plans = {}  # targets whose launches hand on the same values share them
 
@@ -161,7 +161,8 @@ class _Reader:
         versions = [(kernel.name, number, version.describe()) for number, version in enumerate(kernel.versions)]
         numbers = tuple(counters.setdefault(version, len(counters)) for version in versions)
         inputs, results = tuple(map(value_of, operands)), tuple(map(value_of, place.results))
-        return Launch(kernel, place.work.name, inputs, results, weights, numbers)
+        ties = ((results[0], inputs[kernel.updates]),) if kernel.updates is not None else ()
+        return Launch(kernel, place.work.name, inputs, results, weights, numbers, ties)
 
     # --- checks ---------------------------------------------------------------------------------------------------------
 

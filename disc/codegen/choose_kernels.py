@@ -40,7 +40,7 @@ class ChooseKernels(Pass):
     def apply(self, module: ir.Module, state: CompileState) -> None:
         env = load_env(module)
         snapshot = Snapshot(env)
-        places = read_fusions(module, env, read_functions(module, snapshot).values())
+        places = read_fusions(module, env, read_functions(module, snapshot))
         tree = self.tree or packaged_tree()
         targets = for_program(state.targets, sorted(dot_elements(module)))
         plans = {target.name: _plans(places, target, tree) for target in targets}

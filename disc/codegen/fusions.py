@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from torch_mlir import ir
@@ -10,6 +10,7 @@ from torch_mlir import ir
 from disc.codegen.kernel_keys import KernelKey, KernelKeys
 from disc.codegen.plan.fusion import PLAN, Fusion, KernelPlan
 from disc.errors import CompilerBug
+from disc.ir.control import WHILE
 from disc.ir.graph import Body, Node, Snapshot
 from disc.ir.ops import functions_of, string_attr
 from disc.shapes import ShapeEnv
@@ -40,9 +41,10 @@ class Place:
     @property
     def planned_by(self) -> tuple[object, ...]:
         """Equal for places that have the same plan: of the fusion, and of it with the maker of each argument, also in which order they
-        have their ops and arguments, as a plan may number these."""
+        have their ops and arguments, as a plan may number these, and whose memory they may take."""
         keys = (self.key, *(self.joined.get(argument) for argument in self.key.arguments))
-        return tuple((key.text, key.order) if key is not None else None for key in keys)
+        spare = tuple(argument in self.work.spare for argument in self.key.arguments)
+        return (spare, *((key.text, key.order) if key is not None else None for key in keys))
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,17 +61,18 @@ def read_functions(module: ir.Module, snapshot: Snapshot) -> dict[str, Body]:
     return {string_attr(each, "sym_name"): snapshot.block(each.regions[0].blocks[0]) for each in functions_of(module)}
 
 
-def read_fusions(module: ir.Module, env: ShapeEnv, bodies: Iterable[Body]) -> list[Place]:
-    """Those of all functions, in order. Raises CompilerBug for versions that are no guards, and where none is left to run."""
+def read_fusions(module: ir.Module, env: ShapeEnv, functions: Mapping[str, Body]) -> list[Place]:
+    """Those of all functions, by name, in order. Raises CompilerBug for versions that are no guards, and where none is left to run."""
     checked = "disc.checked_indices" in module.operation.attributes
     keys = KernelKeys(env)
     made: dict[Node, Place] = {}
     found: list[Place] = []
-    for program, node in [(each, node) for each in bodies for node in each.nodes]:
+    carried = _carried(functions)
+    for program, node in [(each, node) for each in functions.values() for node in each.nodes]:
         if node.op != "kernel.fusion" or node.result:
             continue
         makers = tuple(_maker(made.get(operand), node, program) for operand in node.operands)
-        place = _place(node, env, checked, makers, keys)
+        place = _place(node, env, checked, makers, keys, _spare(node, program, carried))
         made.update((result, place) for result in node.siblings)
         found.append(place)
     return found
@@ -82,12 +85,34 @@ def _maker(place: Place | None, user: Node, program: Body) -> Place | None:
     return place
 
 
-def _place(node: Node, env: ShapeEnv, checked: bool, makers: Sequence[Place | None], keys: KernelKeys) -> Place:
+def _carried(functions: Mapping[str, Body]) -> set[Node]:
+    """The arguments of loops' bodies that these carry. A function is run by one op alone."""
+    loops = [node for body in functions.values() for node in body.nodes if node.op == WHILE and not node.result]
+    return {
+        argument for loop in loops for argument in functions[str(loop.attrs["body"]).removeprefix("@")].arguments[: loop.integer("carried")]
+    }
+
+
+def _spare(node: Node, program: Body, carried: Set[Node]) -> frozenset[Node]:
+    """The arguments whose memory is the program's own, and which it does not read after this fusion. Not the results of branches, which
+    may lie in the memory of another value."""
+    assert node.body is not None
+    return frozenset(
+        argument
+        for argument, operand in zip(node.body.arguments, node.operands, strict=True)
+        if (operand in carried or operand.op in ("kernel.fusion", WHILE))
+        and operand.uses[-1] is node
+        and operand not in program.yields
+        and node.operands.count(operand) == 1
+    )
+
+
+def _place(node: Node, env: ShapeEnv, checked: bool, makers: Sequence[Place | None], keys: KernelKeys, spare: frozenset[Node]) -> Place:
     body, name = node.body, str(node.attrs["name"])
     assert body is not None
     weights = frozenset(argument for argument, operand in zip(body.arguments, node.operands, strict=True) if operand.op == "disc.weight")
     parts = tuple(maker.work if maker is not None else None for maker in makers)
-    work = Fusion(name, str(node.attrs["kind"]), body, weights, env, checked, _guards(name, node, env), parts)
+    work = Fusion(name, str(node.attrs["kind"]), body, weights, env, checked, _guards(name, node, env), parts, spare)
     made = [(argument, maker) for argument, maker in zip(body.arguments, makers, strict=True) if maker is not None]
     joined = {argument: keys.key(maker.node, node) for argument, maker in made}
     plans = node.attrs.get(PLAN, {})

@@ -21,6 +21,7 @@ class Fusion:
     name: for display; kind: loop, stitch, compute, attention or library; body: its region; weights: those of its arguments that are
     weights; guards: of its versions, the best first, the last always holds. env: what is known of the symbols; checked: whether an index
     out of range is an error. makers: for each argument, the fusion that makes it where nothing else reads what that one makes, else None.
+    spare: those of its arguments whose memory a result may take: it is the program's own, and nothing reads them afterwards.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Fusion:
     checked: bool
     guards: tuple[Guard, ...] = (ALWAYS,)
     makers: tuple[Fusion | None, ...] = ()
+    spare: frozenset[Node] = frozenset()
 
     def space(self) -> IndexSpace:
         """A new space of indices: readers declare loop variables in it."""

@@ -123,6 +123,7 @@ class Kernel:
     (name, MLIR text); packed: weights wanted in panels.
     checks_indices: the last argument is where an index out of range is reported.
     library: of a kernel that is a call of a library function, which has no `source` and divides its work into tasks itself.
+    updates: the argument in whose memory the one result lies; None where results have memory of their own.
     plan: the text of what was decided.
     source: MLIR text of all versions; lines: the user's source lines; ops: the op names fused; notes: why it is as it is.
     """
@@ -147,6 +148,7 @@ class Kernel:
     split: Split | None = None
     checks_indices: bool = False
     library: LibraryCall | None = None
+    updates: int | None = None
     plan: str = ""
 
     @property

@@ -24,12 +24,14 @@ from disc.codegen.x86.plans import (
     RowsPlan,
     ScanPlan,
     ScatterPlan,
+    UpdatePlan,
     WindowLastPlan,
     WinogradPlan,
     check,
 )
 from disc.codegen.x86.rows.kernels import choose_rows, may_be_rows
 from disc.codegen.x86.rows.sequential import choose_sequential, may_be_sequential
+from disc.codegen.x86.rows.updates import may_update
 from disc.errors import CompilerBug
 from disc.speculation.tree import Tree
 from disc.targets.target import Target
@@ -49,6 +51,8 @@ def choose(fusion: Fusion, target: Target, tree: Tree) -> Plan:
             return choose_compute(fusion.space(), body, target, weights, tree)
         winograd = read_winograd(indirect)
         return winograd.plan if winograd is not None else indirect.plan
+    if kind == "loop" and may_update(fusion):
+        return UpdatePlan()
     if kind in ("loop", "stitch"):
         return choose_rows(body, kind, space, target, fusion.guards)
     if kind == "attention":
@@ -88,6 +92,8 @@ def may_have(fusion: Fusion, plan: Plan, target: Target) -> None:
     check(fusion.kind in kinds, "", f"a fusion of kind {fusion.kind} cannot be a kernel {plan.name}")
     if isinstance(plan, RowsPlan):
         may_be_rows(body, fusion.kind, fusion.space(), target, fusion.guards, plan)
+    elif isinstance(plan, UpdatePlan):
+        check(may_update(fusion), "", "needs a slice written over that of an argument which nothing reads afterwards")
     elif isinstance(plan, GemmPlan):
         may_compute(fusion.space(), body, target, weights, plan)
     elif isinstance(plan, IndirectPlan | WinogradPlan):
@@ -122,7 +128,7 @@ def may_have(fusion: Fusion, plan: Plan, target: Target) -> None:
 
 
 _KINDS: dict[str, tuple[type[Plan], ...]] = {
-    "loop": (RowsPlan, PoolPlan, WindowLastPlan),
+    "loop": (RowsPlan, UpdatePlan, PoolPlan, WindowLastPlan),
     "stitch": (RowsPlan,),
     "compute": (GemmPlan, IndirectPlan, WinogradPlan, DepthwisePlan, WindowLastPlan, ExpansionPlan),
     "attention": (AttentionBlocksPlan, AttentionRowsPlan),

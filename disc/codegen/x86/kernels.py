@@ -31,11 +31,13 @@ from disc.codegen.x86.plans import (
     RowsPlan,
     ScanPlan,
     ScatterPlan,
+    UpdatePlan,
     WindowLastPlan,
     WinogradPlan,
 )
 from disc.codegen.x86.rows.kernels import emit_rows
 from disc.codegen.x86.rows.sequential import emit_sequential
+from disc.codegen.x86.rows.updates import emit_update
 from disc.errors import CompilerBug
 from disc.targets.target import Target
 
@@ -49,6 +51,8 @@ def _emit(name: str, fusion: Fusion, plan: Plan, target: Target) -> Kernel:
     body = fusion.body
     if isinstance(plan, RowsPlan):
         return emit_rows(name, body, fusion.kind, fusion.space(), target, fusion.guards, plan)
+    if isinstance(plan, UpdatePlan):
+        return emit_update(name, fusion, target)
     if isinstance(plan, GemmPlan):
         return emit_compute(name, body, fusion.space(), target, fusion.weights, plan)
     if isinstance(plan, AttentionBlocksPlan | AttentionRowsPlan):

@@ -21,6 +21,7 @@ from disc.codegen.x86.plans import (
     RowsPlan,
     ScanPlan,
     ScatterPlan,
+    UpdatePlan,
     WindowLastPlan,
     WinogradPlan,
 )
@@ -64,6 +65,8 @@ def _sentences(plan: Plan, body: Body, target: Target) -> Iterator[str]:
         yield "scan: lanes along the last dim" if plan.lanes == "across" else "scan: one row per task, its values one after the other"
     elif isinstance(plan, LibraryPlan):
         yield f"the runtime's function {plan.function}, over as many threads as pay"
+    elif isinstance(plan, UpdatePlan):
+        yield "the slice alone is written, into the memory of the value that it updates"
     elif isinstance(plan, ScatterPlan):
         yield "one task, updates in their order"
     else:

@@ -275,6 +275,13 @@ class RowsPlan(Plan):
 
 
 @dataclass(frozen=True)
+class UpdatePlan(Plan):
+    """A slice that is written into the memory of the argument that it updates."""
+
+    name: ClassVar[str] = "update"
+
+
+@dataclass(frozen=True)
 class ScanPlan(Plan):
     """A cumulative op; lanes: `across` (along the last dim, which is not scanned) or `no` (one row per task)."""
 
@@ -295,7 +302,7 @@ KINDS: Mapping[str, type[Plan]] = {
     kind.name: kind
     for kind in (
         ProductPlan, TreePlan, GemmPlan, FewRowsPlan, IndirectPlan, WinogradPlan, DepthwisePlan, PoolPlan, WindowLastPlan, ExpansionPlan,
-        AttentionBlocksPlan, AttentionRowsPlan, RegionPlan, RowsPlan, ScanPlan, ScatterPlan, LibraryPlan,
+        AttentionBlocksPlan, AttentionRowsPlan, RegionPlan, RowsPlan, UpdatePlan, ScanPlan, ScatterPlan, LibraryPlan,
     )
 }  # fmt: skip
 

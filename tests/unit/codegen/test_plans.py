@@ -85,7 +85,7 @@ def test_trees_that_are_none(plan: TreePlan) -> None:
     "indirect{form = f32, panel = 37, lanes = 41, taps = 43, rows = 47, order = panels}",
     "winograd{tile = 2, block = 37, least = 41, enough = 43, "
     "direct = indirect{form = f32, panel = 47, lanes = 16, taps = 1, rows = 1, order = rows}}",
-    "scan{lanes = no}", "scatter{}",
+    "scan{lanes = no}", "scatter{}", "update{}",
 ])  # fmt: skip
 def test_notes_say_what_the_plan_says(text: str) -> None:
     notes = notes_of(read_plan(text, KINDS), Body((), (), ()), read_target("x86-64-v4"))
