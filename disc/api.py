@@ -268,10 +268,13 @@ def _through_cache(session: Session, key: Callable[[], str], produce: Callable[[
 
 
 def _key(program: torch.export.ExportedProgram | Path, session: Session) -> str:
-    """The cache key. A file counts by its bytes, a program by its graph and weights: both known before the front end has run."""
+    """The cache key. A file counts by its bytes (they name the files that belong to it), a program by its graph and weights: both are known
+    before the front end has run."""
     facts = _settings(session)
     if isinstance(program, Path):
-        return cache_key({**facts, "file": program.suffix}, [(path.name, file_view(path)) for path in model_files(program)])
+        return cache_key(
+            {**facts, "file": program.suffix}, [(str(number), file_view(path)) for number, path in enumerate(model_files(program))]
+        )
     from disc.frontend.identity import program_data, program_facts
 
     return cache_key({**facts, **program_facts(program)}, program_data(program))

@@ -42,8 +42,8 @@ class StepMaker:
     env: ShapeEnv
     read_weight: Callable[[Node], None]
     read_size: Callable[[str, Value], Read]
-    _blocks: int = 0
-    _symbols: int = 0
+    _blocks: int = 0  # made so far
+    _symbols: int = 0  # made so far
 
     def block(self, name: str, arguments: Sequence[Value]) -> Block:
         """A function as a block, for these arguments."""

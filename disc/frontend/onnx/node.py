@@ -34,8 +34,8 @@ TYPE_NAMES = {
 class Node:
     """inputs: None for one that is left out. outputs: how many the graph names, up to the last one.
 
-    schema: of the standard, None for an operator of another domain. materialize: a constant as a tensor of the trace. run: a graph of
-    the node on values, in the scope that the node stands in.
+    opset: the number of the operator set. schema: of the standard, None for an operator of another domain. materialize: a constant as a
+    tensor of the trace. run: a graph of the node on values, in the scope that the node stands in.
     """
 
     op: str

@@ -104,7 +104,7 @@ def checked_indices(e: OpBuilder, call: Call, x: Tensor) -> tuple[list[int], lis
             found = true_positions(e, call, x, index, dim)
             indices += coordinates(e, found, index.shape)
             dims += range(dim, dim + index.rank)
-        elif index is not None:
+        elif index is not None and dim < x.rank:
             indices.append(index if is_non_negative(nodes[place]) else wrapped(e, index, x.shape[dim]))
             dims.append(dim)
         dim += index.rank if index is not None and is_mask(index) else 1

@@ -30,7 +30,7 @@ def outline(module: ir.Module) -> None:
 @dataclass
 class _Outliner:
     module: ir.Module
-    count: int = 0
+    count: int = 0  # functions made so far
 
     def block(self, block: ir.Block, name: str) -> None:
         for op in block_ops(block):

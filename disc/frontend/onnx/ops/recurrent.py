@@ -22,7 +22,8 @@ ACTIVATIONS: dict[str, Activation] = {"Sigmoid": torch.sigmoid, "Tanh": torch.ta
 
 @dataclass(frozen=True)
 class _Direction:
-    """The weights of one direction. inner: [gates * hidden, hidden]; bias: of the state [gates * hidden]; peepholes: [3 * hidden]."""
+    """The weights of one direction. inner: [gates * hidden, hidden]; bias: of the state [gates * hidden]; peepholes: [3 * hidden]; clip:
+    the largest magnitude of what goes into an activation."""
 
     inner: Tensor
     bias: Tensor | None
