@@ -160,9 +160,9 @@ def test_paths() -> None:
         nn.Conv2d(3, 16, 3, 2, 1), nn.Conv2d(16, 16, 3, 1, 1, groups=16), nn.Conv2d(16, 32, 1), nn.Conv2d(32, 16, 3, 1, 1)
     )
     text = str(disc.compile(chain.eval(), (torch.randn(2, 3, 64, 65),), IMAGE_DIMS).explain())
-    assert "window kernel, channels last" in text and text.count("through a table of addresses") == 2 and "dot_general" in text, text
+    assert "window, channels last: " in text and text.count("through a table of addresses") == 2 and "dot_general" in text, text
     text = str(disc.compile(nn.Conv2d(16, 16, 3, 1, 1).eval(), (torch.randn(2, 16, 64, 65),), IMAGE_DIMS).explain())
-    assert "patches packed by whole vectors" in text and "channels last" not in text, text
+    assert "B patches packed per panel" in text and "channels last" not in text, text
 
 
 class Bottleneck(nn.Module):

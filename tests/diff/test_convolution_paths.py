@@ -226,9 +226,10 @@ def test_paths_are_reported() -> None:
         nn.Conv2d(3, 4, 3, 1, 1), nn.Conv2d(4, 4, 3, 2, 1, groups=4), nn.Conv2d(4, 4, 3, 4), nn.ConvTranspose2d(4, 8, 3, 2)
     )
     compiled = disc.compile(model.eval(), (torch.randn(2, 3, 64, 65),), IMAGE_DIMS)
-    text = str(compiled.explain())
-    for note in ("patches packed by whole vectors", "window kernel", "patches packed by strided loads", "patches packed by gathers"):
-        assert note in text, text
+    notes = [" ".join(kernel.notes) for kernel in compiled.explain().kernels]
+    assert len(notes) == 4, notes
+    for note, path in zip(notes, ("B patches packed", "depthwise window", "B patches packed", "B packed per panel"), strict=True):
+        assert path in note and "channels last" not in note, notes
 
 
 @pytest.mark.long
