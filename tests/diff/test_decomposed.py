@@ -27,6 +27,11 @@ class Scans(torch.nn.Module):
 
 class Pooled(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> Pools:
+        return F.max_pool2d(x, 3, 2, 1, return_indices=True)
+
+
+class PooledInAllWays(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> Pools:
         return (
             *F.max_pool2d(x, 3, 2, 1, return_indices=True),
             *F.max_pool2d(x, 2, 2, 0, 2, ceil_mode=True, return_indices=True),
@@ -36,9 +41,15 @@ class Pooled(torch.nn.Module):
 
 def test_places_of_extremes() -> None:
     torch.manual_seed(0)
-    scans, pooled = module_program(Scans(), ties(4, 5)), module_program(Pooled(), ties(2, 3, 7, 8))
+    scans = module_program(Scans(), ties(4, 5))
     for shape in ((1, 1), (3, 17), (8, 2), (0, 3)):
         scans.check(ties(*shape))
+
+
+@pytest.mark.parametrize("kind", [Pooled, pytest.param(PooledInAllWays, marks=pytest.mark.long)])
+def test_places_of_extremes_of_windows(kind: type[torch.nn.Module]) -> None:
+    torch.manual_seed(0)
+    pooled = module_program(kind(), ties(2, 3, 7, 8))
     for shape in ((1, 1, 5, 5), (2, 1, 9, 6), (3, 2, 16, 17)):
         pooled.check(ties(*shape))
 

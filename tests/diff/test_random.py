@@ -232,7 +232,7 @@ def trained(
     return [*found, *(each.grad for each in model.parameters() if each.grad is not None), *model.buffers()]
 
 
-@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("autocast", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_training_has_no_eager_region(autocast: bool) -> None:
     first = trained({"strict": True, "cache": False}, autocast=autocast)
     assert not dynamo.statistics().eager and not dynamo.statistics().failed and dynamo.statistics().compiled == 2
