@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,21 @@ from disc.frontend.rules.indexing import take
 from disc.frontend.symbols import Shape, to_shape, to_size
 
 HIGHER = torch.ops.higher_order
+
+
+def constants_and_bodies(module: fx.GraphModule) -> tuple[dict[fx.Node, tuple[str, torch.Tensor]], dict[fx.Node, fx.Graph]]:
+    """get_attr node → name and data of a constant, and → the graph that control flow runs there; of the graphs in these, too."""
+    constants: dict[fx.Node, tuple[str, torch.Tensor]] = {}
+    bodies: dict[fx.Node, fx.Graph] = {}
+    for node in module.graph.find_nodes(op="get_attr"):
+        value = operator.attrgetter(str(node.target))(module)
+        if isinstance(value, torch.Tensor):
+            constants[node] = (str(node.target), value)
+        elif isinstance(value, fx.GraphModule) and any(user.target in CONTROL_FLOW for user in node.users):
+            inner = constants_and_bodies(value)
+            constants |= inner[0]
+            bodies |= {node: value.graph, **inner[1]}
+    return constants, bodies
 
 
 @dataclass(frozen=True)

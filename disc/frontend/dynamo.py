@@ -28,6 +28,7 @@ from torch_mlir import ir
 
 from disc.config import Options
 from disc.errors import DiscError, UnsupportedOp, UnsupportedOpError, warn
+from disc.frontend.control_flow import constants_and_bodies
 from disc.frontend.decompositions import is_random, training_table
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.graph_parts import Executable, run_in_parts, untold_symbols
@@ -36,6 +37,7 @@ from disc.frontend.locations import line_text
 from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, lower_or_refuse, warn_of_assertions
 from disc.frontend.memory_layouts import UNKNOWN_LAYOUT, memory_layout
 from disc.frontend.output_views import Assemble, computed_roots, cut_results, returned_nodes
+from disc.frontend.recurrent_tracing import trace_recurrent_layers
 from disc.frontend.registered import graph_compiler
 from disc.frontend.symbols import shape_environment
 from disc.ir.dialect import make_context
@@ -123,6 +125,9 @@ def backend(
     except Exception as error:
         _failed(error, settings, module.graph)
         return module.forward
+
+
+trace_recurrent_layers(backend)
 
 
 def _partition(joint: fx.GraphModule, inputs: Sequence[object], **options: object) -> tuple[fx.GraphModule, fx.GraphModule]:
@@ -341,15 +346,10 @@ def _drawn_seed() -> int:
 
 def graph_source(module: fx.GraphModule, outputs: Sequence[fx.Node]) -> GraphSource:
     """The graph of AOTAutograd as far as `outputs` need it: parameters are inputs, sizes come as SymInt inputs."""
-    inputs, weights = [], {}
-    for node in module.graph.nodes:
-        if node.op == "placeholder":
-            inputs.append(GraphInput(node, node.name))
-        elif node.op == "get_attr":
-            value = operator.attrgetter(node.target)(module)
-            if isinstance(value, torch.Tensor):
-                weights[node] = (node.target, value)
-    return GraphSource(module.graph, inputs, weights, [(node.name, node) for node in outputs], _ranges(module.graph))
+    inputs = [GraphInput(node, node.name) for node in module.graph.find_nodes(op="placeholder")]
+    constants, bodies = constants_and_bodies(module)
+    named = [(node.name, node) for node in outputs]
+    return GraphSource(module.graph, inputs, constants, named, _ranges(module.graph), bodies=bodies)
 
 
 def _ranges(graph: fx.Graph) -> Mapping[sympy.Symbol, ValueRanges]:

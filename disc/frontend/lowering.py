@@ -456,6 +456,8 @@ class _Lowering:
             for inner in body.nodes:
                 if inner.op == "call_function":
                     self._emit_node(emitter, inner)
+                if self.tolerant and inner in self.refused:  # PyTorch can run the control flow as a whole alone
+                    raise RuleError(str(self.refused[inner]))
             emitter.seed = seed
             (returned,) = body.output_node().args
             found = [self._argument_value(each) for each in (returned if isinstance(returned, list | tuple) else [returned])]

@@ -256,3 +256,58 @@ def test_a_graph_is_lowered_once(monkeypatch: pytest.MonkeyPatch, function: Call
     x = torch.randn(5)
     torch.testing.assert_close(torch.compile(function, backend=dynamo.backend)(x), function(x))
     assert len(seen) == times
+
+
+class Recurrent(nn.Module):
+    """A projection and a state that is given; deep: layers, directions, dropout between layers that keeps all or nothing."""
+
+    def __init__(self, deep: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.LSTM(3, 4, 2, bidirectional=True, batch_first=True, dropout=1.0) if deep else nn.Linear(3, 8)
+        self.deep = deep
+        self.projected = nn.LSTM(8, 5, proj_size=2, batch_first=True, bias=False)
+        self.gated = nn.GRU(2, 4)
+        self.plain = nn.RNN(4, 3, nonlinearity="relu") if deep else nn.Tanh()
+
+    def forward(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """x: [batch, length, 3]; state: [1, batch, 4], of the GRU."""
+        first = self.first(x)[0] if self.deep else self.first(x)
+        projected, (short, long) = self.projected(first)
+        gated, last = self.gated(projected.transpose(0, 1), state)
+        return short, long, last, self.plain(gated)[0]
+
+
+def results_and_gradients(model: nn.Module, run: Callable[..., tuple[torch.Tensor, ...]], *inputs: torch.Tensor) -> list[torch.Tensor]:
+    """The results, and the gradients of the inputs and of the parameters."""
+    given = [each.clone().requires_grad_() for each in inputs]
+    results = run(*given)
+    leaves = (*given, *model.parameters())
+    return [*results, *torch.autograd.grad(sum((each * each).sum() for each in results), leaves)]  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("deep", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_training_recurrent_layers_takes_one_forward_and_one_backward_graph(deep: bool) -> None:
+    if deep:
+        dynamo.set_compiler(None)
+    model = Recurrent(deep)
+    compiled = torch.compile(model, backend="disc", dynamic=True, options={"strict": True})
+    for batch, length in ((6, 7), (2, 11), (13, 2)):
+        inputs = (torch.randn(batch, length, 3), torch.randn(1, batch, 4))
+        wanted, got = results_and_gradients(model, model, *inputs), results_and_gradients(model, compiled, *inputs)
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+    assert dynamo.statistics().graphs == dynamo.statistics().compiled == 2
+
+
+def test_other_backends_are_traced_as_before() -> None:
+    seen: list[str] = []
+
+    def keep(module: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., object]:
+        seen.extend(str(node.target) for node in module.graph.nodes if node.op == "call_function")
+        return module.forward
+
+    model = nn.GRU(3, 4)
+    torch.compile(model, backend="disc", dynamic=True)(torch.randn(5, 2, 3))
+    torch._dynamo.reset()
+    torch.compile(model, backend=keep)(torch.randn(2, 3, 3))  # pyright: ignore[reportArgumentType]
+    assert not any("gru" in name for name in seen)

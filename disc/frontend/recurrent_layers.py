@@ -1,0 +1,131 @@
+"""One layer of a recurrent network in one direction, as a loop over its steps, and its gradients as a loop backwards.
+
+The products with the inputs of all steps are made before the loop, and in training the gradients of the weights behind it: each is one
+product, where PyTorch's own gradient of `scan` adds to the weights' gradients in every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._higher_order_ops.scan import scan_op
+from torch.autograd.function import once_differentiable
+
+from disc.frontend.recurrent_cells import Cell, State
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Of one layer in one direction; `project` of an LSTM with projections alone."""
+
+    inputs: Tensor
+    state: Tensor
+    input_bias: Tensor | None
+    state_bias: Tensor | None
+    project: Tensor | None
+
+
+def layer(cell: Cell, x: Tensor, first: State, weights: Weights, *, backwards: bool) -> tuple[State, Tensor]:
+    """x: [length, batch, size]. The last state, and the output of every step: [length, batch, hidden]."""
+    rows = F.linear(x, weights.inputs, weights.input_bias)
+    rows = rows.flip(0) if backwards else rows
+    further = (weights.state, weights.state_bias, weights.project)
+    if torch.is_grad_enabled() and any(each.requires_grad for each in (rows, *first, *further) if each is not None):
+        output, *last = cast("list[Tensor]", _Steps.apply(cell, rows, *further, *first))
+    else:
+        output, *last = _forward(cell, rows, further, first, kept=False)
+    return tuple(last), (output.flip(0) if backwards else output)
+
+
+Further = tuple[Tensor, Tensor | None, Tensor | None]  # the weights that each step reads: of the state, its bias, the projection
+
+
+def _forward(cell: Cell, rows: Tensor, further: Further, first: State, *, kept: bool) -> list[Tensor]:
+    """The outputs of all steps, then the last state. kept: then what gradients need of each step: what it adds of the state, its further
+    state (an LSTM's cells), and its hidden values before a projection."""
+    count, given = len(first), [each.clone() for each in further if each is not None]
+
+    def step(*operands: Tensor) -> list[Tensor]:
+        state, row, (weight, bias, project) = operands[:count], operands[count], _spread(operands[count + 1 :], further)
+        own = F.linear(state[0], weight, bias)
+        hidden, *others = cell.forward(row, own, state)
+        output = hidden if project is None else F.linear(hidden, project)
+        values = [own, *others, *([] if project is None else [hidden])] if kept else []
+        return [output, *others, *(each.clone() for each in (output, *values))]
+
+    found = _scan(step, first, [rows], given)
+    return [found[count], *found[:count], *found[count + 1 :]]
+
+
+class _Steps(torch.autograd.Function):
+    """(cell, rows, weight, bias, projection, *first state) → the outputs of all steps, *last state."""
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: torch.autograd.function.FunctionCtx,
+        cell: Cell,
+        rows: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        project: Tensor | None,
+        *first: Tensor,
+    ) -> tuple[Tensor, ...]:
+        count = 1 + len(first)
+        found = _forward(cell, rows, (weight, bias, project), first, kept=True)
+        ctx.cell, ctx.states = cell, len(first)  # pyright: ignore[reportAttributeAccessIssue]
+        ctx.save_for_backward(rows, weight, bias, project, found[0], *first, *found[count:])  # pyright: ignore[reportArgumentType]
+        return tuple(found[:count])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        cell, states = cast("tuple[Cell, int]", (ctx.cell, ctx.states))  # pyright: ignore[reportAttributeAccessIssue]
+        rows, weight, bias, project, output, *kept = ctx.saved_tensors  # pyright: ignore[reportAttributeAccessIssue]
+        first, own, values = kept[:states], kept[states], kept[states + 1 :]
+        # What is sliced is longer than the sequence: of a slice of length - 1 PyTorch would ask whether that is 1.
+        before = [torch.cat((start.unsqueeze(0), each))[:-1] for start, each in zip(first, (output, *values), strict=False)]
+        given = [each.clone() for each in (weight, project) if each is not None]
+
+        def step(*operands: Tensor) -> list[Tensor]:
+            after, (row, own, to_output, *state) = operands[:states], operands[states : 2 * states + 3]
+            weight, *projected = operands[2 * states + 3 :]
+            total = after[0] + to_output
+            hidden = total @ projected[0] if projected else total
+            found = cell.backward(row, own, tuple(state), (hidden, *after[1:]))
+            past = found.own @ weight
+            stacked = [found.row, *([] if found.own is found.row else [found.own]), *([total] if projected else [])]
+            return [past if found.hidden is None else past + found.hidden, *found.further, *(each.clone() for each in stacked)]
+
+        found = _scan(step, gradients[1:], [each.flip(0) for each in (rows, own, gradients[0], *before)], given)
+        to_row, *stacked = (each.flip(0) for each in found[states:])
+        total = stacked.pop() if project is not None else None
+        to_own = stacked[0] if stacked else to_row
+        return (
+            None,
+            to_row,
+            _product(to_own, before[0]),
+            None if bias is None else to_own.sum((0, 1)),
+            None if total is None else _product(total, values[-1]),
+            *found[:states],
+        )
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """The sum over all steps and rows of the products of what is there, [left size, right size]."""
+    return left.flatten(0, 1).t() @ right.flatten(0, 1)
+
+
+def _spread(given: Sequence[Tensor], further: Further) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The weights of a step as its operands, in the places where there are any."""
+    own = iter(given)
+    return cast("tuple[Tensor, Tensor | None, Tensor | None]", tuple(None if each is None else next(own) for each in further))
+
+
+def _scan(step: object, first: Sequence[Tensor], rows: Sequence[Tensor], given: Sequence[Tensor]) -> list[Tensor]:
+    """The last state, and what each step returns behind its state, stacked. PyTorch forbids what `scan` reads to share memory."""
+    return list(scan_op(step, [each.clone() for each in first], list(rows), tuple(given)))

@@ -1,0 +1,63 @@
+"""LSTM, GRU and RNN in graphs of torch.compile: Dynamo leaves their modules out, and PyTorch would trace one step after the other.
+
+PyTorch has no place where a backend says how it wants a function traced. So the function of Dynamo that compiles a frame is wrapped: for
+frames of this backend alone, and as long as they are traced, Dynamo takes recurrent modules, and the ops are those of `recurrent_forms`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch._C import DispatchKey
+from torch._dynamo import config, convert_frame
+from torch._dynamo.eval_frame import innermost_backend
+
+from disc.frontend.recurrent_forms import gru, lstm, rnn_relu, rnn_tanh
+
+aten = torch.ops.aten
+FORMS = {aten.lstm.input: lstm, aten.gru.input: gru, aten.rnn_tanh.input: rnn_tanh, aten.rnn_relu.input: rnn_relu}
+KEYS = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
+
+
+def trace_recurrent_layers(backend: Callable[..., object]) -> None:
+    """From now on, in what is compiled for `backend`. To be called once."""
+    original = convert_frame._compile
+
+    @functools.wraps(original)
+    def compile_frame(*args: object, **kwargs: object) -> object:
+        ours = any(_is_of(value, backend) for value in (*args, *kwargs.values()) if callable(value))
+        if not ours:
+            return original(*args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        with config.patch(allow_rnn=True), _forms():
+            return original(*args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+    convert_frame._compile = compile_frame  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _is_of(function: Callable[..., object], backend: Callable[..., object]) -> bool:
+    """Whether it is the compiler that Dynamo made of the backend: with or without options, given by name or as a function."""
+    innermost = innermost_backend(function)
+    return getattr(innermost, "compiler_fn", innermost) is backend
+
+
+@contextmanager
+def _forms() -> Iterator[None]:
+    """The ops are the forms. Dynamo holds its lock meanwhile."""
+    kept = {(op, key): op.py_kernels.get(key) for op in FORMS for key in KEYS}
+    _set({(op, key): FORMS[op] for op, key in kept})
+    try:
+        yield
+    finally:
+        _set(kept)
+
+
+def _set(kernels: dict[tuple[torch._ops.OpOverload, DispatchKey], Callable[..., object] | None]) -> None:
+    for (op, key), kernel in kernels.items():
+        if kernel is None:
+            op.py_kernels.pop(key, None)
+        else:
+            op.py_kernels[key] = kernel  # pyright: ignore[reportArgumentType]
+        op._dispatch_cache.clear()
