@@ -22,6 +22,7 @@ from disc.codegen.packed import obstacle, packed_entry, packed_refusal, plain_ta
 from disc.config import VERSION, Environment, Options, read_environment
 from disc.errors import DiscError, StackError, TargetError, UnsupportedFormatError, warn
 from disc.frontend.imported import FixedArgument, Imported
+from disc.frontend.jax_export import JaxProgram
 from disc.frontend.models import DynamicShapes, import_model, import_program, model_files, program_of, stablehlo_of
 from disc.ir.dialect import make_context
 from disc.ir.passes import CompileState, bug_with_reproducer, run_passes
@@ -39,7 +40,7 @@ from disc.targets.target import Target
 if TYPE_CHECKING:
     import torch
 
-    from disc.frontend.models import Examples, Model
+    from disc.frontend.models import Examples, Model, Program
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ def compile(
 ) -> Executable:
     """Compiles `model` once for every shape of its inputs.
 
-    model: a module, an exported program, or the path of a `.pt2`, `.onnx`, `.mlir` or `.mlirbc` file. example_inputs: one valid set of
+    model: a module, an exported program, a function exported by `jax.export` (its arguments are the leaves of those of JAX that the
+    function reads), or the path of a `.pt2`, `.onnx`, `.mlir` or `.mlirbc` file. example_inputs: one valid set of
     inputs (a tuple, a dict by name, or one tensor for one input), needed for a module; their sizes do not matter, and what is no tensor is
     fixed to its value. An ONNX file needs none: its dims with a name, or without a size, are dynamic; where no sizes are found that can be
     traced, examples give them. dynamic_shapes: as `torch.export` takes them; None = every dim of every tensor input is dynamic. target:
@@ -128,9 +130,7 @@ def compile_graph(imported: Imported, options: Options) -> Executable:
         return _through_cache(session, lambda: cache_key(facts, data), lambda: compile_imported(imported, session))
 
 
-def compile_program(
-    program: torch.export.ExportedProgram | Path, session: Session, on_step: OnStep = lambda name, share: None
-) -> Executable:
+def compile_program(program: Program, session: Session, on_step: OnStep = lambda name, share: None) -> Executable:
     """`compile` without the cache, for a model without Python code. on_step: as of `compile`."""
     with Steps(on_step) as steps:
         steps("import", 0.0)
@@ -267,7 +267,7 @@ def _through_cache(session: Session, key: Callable[[], str], produce: Callable[[
     return compiled
 
 
-def _key(program: torch.export.ExportedProgram | Path, session: Session) -> str:
+def _key(program: Program, session: Session) -> str:
     """The cache key. A file counts by its bytes (they name the files that belong to it), a program by its graph and weights: both are known
     before the front end has run."""
     facts = _settings(session)
@@ -275,6 +275,8 @@ def _key(program: torch.export.ExportedProgram | Path, session: Session) -> str:
         return cache_key(
             {**facts, "file": program.suffix}, [(str(number), file_view(path)) for number, path in enumerate(model_files(program))]
         )
+    if isinstance(program, JaxProgram):
+        return cache_key({**facts, "file": ".mlirbc"}, [("0", memoryview(program.bytecode))])
     from disc.frontend.identity import program_data, program_facts
 
     return cache_key({**facts, **program_facts(program)}, program_data(program))

@@ -11,13 +11,17 @@ from torch_mlir import ir
 
 from disc.errors import ConfigurationError, UnsupportedFormatError, how_to_install
 from disc.frontend.imported import Imported
+from disc.frontend.jax_export import JaxProgram, is_exported, program_of_jax
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
     Examples = torch.Tensor | np.ndarray[Any, Any] | Sequence[object] | Mapping[str, object] | None
-    Model = torch.nn.Module | torch.export.ExportedProgram | str | os.PathLike[str]
+    from disc.frontend.jax_export import Exported
+
+    Model = torch.nn.Module | torch.export.ExportedProgram | Exported | str | os.PathLike[str]
+    Program = torch.export.ExportedProgram | JaxProgram | Path
 
 DynamicShapes = Mapping[str, object] | Sequence[object] | None
 
@@ -27,10 +31,16 @@ def import_model(model: Model, example_inputs: Examples, dynamic_shapes: Dynamic
     return import_program(program_of(model, example_inputs, dynamic_shapes), context)
 
 
-def program_of(model: Model, example_inputs: Examples, dynamic_shapes: DynamicShapes) -> torch.export.ExportedProgram | Path:
+def program_of(model: Model, example_inputs: Examples, dynamic_shapes: DynamicShapes) -> Program:
     """The model without Python code: a file, or an exported program."""
     import torch
 
+    if is_exported(model):
+        if example_inputs is not None or dynamic_shapes is not None:
+            raise UnsupportedFormatError(
+                "example_inputs and dynamic_shapes are for modules: an exported JAX function has its shapes already"
+            )
+        return program_of_jax(model)
     if dynamic_shapes is not None and isinstance(model, str | os.PathLike | torch.export.ExportedProgram):
         raise UnsupportedFormatError("dynamic_shapes is for a torch.nn.Module; a file or an exported program has its dims already")
     if isinstance(model, str | os.PathLike):
@@ -44,16 +54,21 @@ def program_of(model: Model, example_inputs: Examples, dynamic_shapes: DynamicSh
     if isinstance(model, torch.export.ExportedProgram):
         return with_plain_weights(model)
     if not isinstance(model, torch.nn.Module):
-        raise UnsupportedFormatError(f"cannot compile a {type(model).__name__}: give a torch.nn.Module, an ExportedProgram or a path")
+        expected = "give a torch.nn.Module, an ExportedProgram, an exported JAX function or a path"
+        raise UnsupportedFormatError(f"cannot compile a {type(model).__name__}: {expected}")
     if example_inputs is None:
         raise UnsupportedFormatError("compiling a module needs example_inputs: one tuple of valid inputs of any size")
     args, kwargs = examples_of(example_inputs)
     return export_module(model, args, dynamic_shapes, kwargs)
 
 
-def import_program(program: torch.export.ExportedProgram | Path, context: ir.Context) -> Imported:
+def import_program(program: Program, context: ir.Context) -> Imported:
     if isinstance(program, Path):
         return _import_file(program, context)
+    if isinstance(program, JaxProgram):
+        from disc.frontend.stablehlo import import_stablehlo
+
+        return import_stablehlo(program.text or program.bytecode, context, program.name)
     from disc.frontend.exported import import_exported
 
     return import_exported(program, context)
@@ -100,10 +115,12 @@ def _needs_onnx(error: ModuleNotFoundError) -> ConfigurationError:
     return ConfigurationError(f"an ONNX file needs the package '{error.name}'; install it with: {how_to_install('onnx')}")
 
 
-def stablehlo_of(program: torch.export.ExportedProgram | Path) -> bytes:
-    """The bytecode for `Options.embed_stablehlo`. Raises UnsupportedFormatError where the model is no StableHLO file."""
+def stablehlo_of(program: Program) -> bytes:
+    """The bytecode for `Options.embed_stablehlo`. Raises UnsupportedFormatError where the model is no StableHLO."""
     from disc.frontend.stablehlo import portable_bytecode
 
+    if isinstance(program, JaxProgram):
+        return program.bytecode
     if not isinstance(program, Path):
         raise UnsupportedFormatError("embed_stablehlo: only a model that comes as StableHLO (.mlir, .mlirbc) can be embedded as StableHLO")
     return portable_bytecode(program)

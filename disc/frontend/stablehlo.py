@@ -12,6 +12,8 @@ from torch_mlir.passmanager import PassManager
 
 from disc.errors import UnsupportedFormatError, UnsupportedOp, UnsupportedOpError
 from disc.frontend.dialects import load_frontend_dialects
+from disc.frontend.hlo.forms import rewrite_forms, upstream_passes
+from disc.frontend.hlo.names import Names, names_of
 from disc.frontend.imported import Imported, OutputSpec
 from disc.frontend.program_bounds import check_nesting, check_numbers, check_sizes
 from disc.ir.ops import location_text
@@ -64,17 +66,19 @@ def import_stablehlo(source: bytes | str, context: ir.Context, name: str = "modu
         check_sizes(module, name)
         _refuse_foreign(module)  # before anything is cleaned up
         function = _only_function(module, name)
+        names = names_of(module, function)
         try:
-            PassManager.parse("builtin.module(inline,symbol-dce)").run(module.operation)
+            PassManager.parse(f"builtin.module({upstream_passes(module)}inline,symbol-dce)").run(module.operation)
         except ir.MLIRError as error:  # an op whose operands contradict each other, which folding a constant has shown
             raise UnsupportedFormatError(f"{name} is not valid StableHLO: {_with_line(str(error), name)}") from error
         _refuse_calls(module)
         function = _only_function(module, name)
+        rewrite_forms(module, function)
         function.attributes["sym_name"] = ir.StringAttr.get("main")
         weights = WeightTable()
         for block in function.regions[0].blocks:
             _extract_constants(block, weights)
-        return _described(module, function, weights)
+        return _described(module, function, weights, names)
 
 
 def _refuse_foreign(module: ir.Module) -> None:
@@ -109,7 +113,7 @@ def _refuse_calls(module: ir.Module) -> None:
 def _parse(data: bytes, name: str) -> ir.Module:
     try:
         if data.startswith(BYTECODE_MAGIC):
-            return _deserialized(data)
+            return _deserialized(data, name)
         check_nesting(data, name)
         check_numbers(data, name)
         return ir.Module.parse(data.decode())
@@ -119,11 +123,15 @@ def _parse(data: bytes, name: str) -> ir.Module:
         raise UnsupportedFormatError(f"{name} does not parse: {_with_line(str(error), name)}") from error
 
 
-def _deserialized(data: bytes) -> ir.Module:
+def _deserialized(data: bytes, name: str) -> ir.Module:
     """Portable artifacts are bytecode of a versioned dialect; other bytecode is read as it is."""
     if b"vhlo" not in data:
         return ir.Module.parse(data)
-    return ir.Module.parse(_stablehlo.deserialize_portable_artifact_str(data))
+    try:
+        return ir.Module.parse(_stablehlo.deserialize_portable_artifact_str(data))
+    except ValueError as error:
+        hint = "of JAX's exported functions, those with sharding rules are read as text: str(exported.mlir_module()) in a .mlir file"
+        raise UnsupportedFormatError(f"{name} is no portable StableHLO that this version reads ({hint})") from error
 
 
 def _with_line(message: str, name: str) -> str:
@@ -194,7 +202,7 @@ def _large_array(value: ir.Attribute, kind: ir.RankedTensorType) -> np.ndarray |
     return np.array(ir.DenseElementsAttr(value)).reshape(kind.shape).astype(dtype, copy=False)
 
 
-def _described(module: ir.Module, function: ir.Operation, weights: WeightTable) -> Imported:
+def _described(module: ir.Module, function: ir.Operation, weights: WeightTable, found: Names) -> Imported:
     """Names for arguments and results, where the file has none."""
     block = function.regions[0].blocks[0]
     given = (
@@ -203,15 +211,13 @@ def _described(module: ir.Module, function: ir.Operation, weights: WeightTable) 
         else [ir.DictAttr.get({})] * len(block.arguments)
     )
     names, described = [], []
-    for position, attributes in enumerate(given):
+    for attributes, name in zip(given, found.inputs, strict=True):
         entries = {entry.name: entry.attr for entry in ir.DictAttr(attributes)}
-        entries.setdefault("disc.name", ir.StringAttr.get(f"arg{position}"))
+        entries.setdefault("disc.name", ir.StringAttr.get(name))
         names.append(ir.StringAttr(entries["disc.name"]).value)
         described.append(ir.DictAttr.get(entries))
     function.attributes["arg_attrs"] = ir.ArrayAttr.get(described)
-    results = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results
-    result_names = tuple(f"result{i}" for i in range(len(results)))
-    module.operation.attributes["disc.result_names"] = ir.ArrayAttr.get([ir.StringAttr.get(name) for name in result_names])
+    module.operation.attributes["disc.result_names"] = ir.ArrayAttr.get([ir.StringAttr.get(name) for name in found.results])
     if "disc.symbols" not in module.operation.attributes:
         module.operation.attributes["disc.symbols"] = ir.DictAttr.get({})
-    return Imported(module, weights, tuple(names), OutputSpec(result_names))
+    return Imported(module, weights, tuple(names), OutputSpec(found.results))

@@ -60,6 +60,10 @@ for _op in OPS.values():
             _define(_name, (*_op.operands, *(f"sizes{number}" for number in range(_op.results))), _op.results)
 
 
+# A reduction by `kind` of what a window sees, whose numbers, one for each dim, may be sizes; padding: [rank, 2].
+_define("disc.dynamic_window", ("source", "windows", "strides", "dilations", "holes", "padding"), 1)
+
+
 # The bindings look for `torch_mlir.dialects.<name>` at every `value.owner` of a dialect without generated classes, and search the
 # file system again each time. An empty module ends the search at once (17 times faster passes).
 for _name in ("stablehlo", "chlo", "disc", "kernel"):

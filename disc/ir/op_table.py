@@ -273,7 +273,7 @@ _STRUCTURAL = (
 )  # fmt: skip
 _COMBINING = (
     Op("stablehlo.reduce", Kind.REDUCTION, imported=("stablehlo.reduce",), reads=_reads_reduce, mixing="it reduces over"),
-    Op("stablehlo.reduce_window", Kind.WINDOW, imported=("stablehlo.reduce_window",), reads=_reads_reduce_window,
+    Op("stablehlo.reduce_window", Kind.WINDOW, imported=("stablehlo.reduce_window", "disc.dynamic_window"), reads=_reads_reduce_window,
        mixing="its window slides over"),
     Op("stablehlo.dot_general", Kind.DOT, imported=("stablehlo.dot_general", "stablehlo.dot"), reads=_reads_dot, mixing="it sums over"),
     Op("disc.scaled_dot", Kind.DOT, needs=("dot_dimension_numbers",), operands=("left", "right", "scales"), reads=_reads_scaled_dot,

@@ -44,7 +44,6 @@ def test_symbols_are_said_in_the_users_words() -> None:
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
-        ("%r = stablehlo.reduce_precision %x, format = e5m10 : tensor<?xf32>", "stablehlo.reduce_precision at line 2: there is no rule"),
         ("%r = stablehlo.real %x : (tensor<?xf32>) -> tensor<?xf32>", "stablehlo.real at line 2: there is no rule"),
         ("%r = stablehlo.imag %x : (tensor<?xf32>) -> tensor<?xf32>", "stablehlo.imag at line 2: there is no rule"),
         ("%r = chlo.conj %x : tensor<?xf32> -> tensor<?xf32>", "chlo.conj at line 2: there is no rule"),

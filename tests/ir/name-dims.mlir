@@ -253,3 +253,67 @@ func.func @main(%x: tensor<?x4xf32>, %i: tensor<i64>) -> tensor<?x4xf32> {
     }
   return %y#1 : tensor<?x4xf32>
 }
+
+// -----
+// Windows whose numbers are sizes: all up to an element is a running sum; a constant window has padding of sizes put around its source.
+// CHECK-LABEL: module {
+// CHECK: "disc.cumulative"(%{{.*}}) {dim = 1 : i64, kind = "sum"}
+// CHECK: %[[P:.*]] = "disc.pad"(%{{.*}}, %{{.*}}) {interior = array<i64: 0, 0>, low = ["0", "S0"]}
+// CHECK: "stablehlo.reduce_window"(%[[P]], %{{.*}}) <{{.*}}window_dimensions = array<i64: 1, 2>
+func.func @main(%x: tensor<3x?xf32>) -> (tensor<3x?xf32>, tensor<3x?xf32>) {
+  %n = stablehlo.get_dimension_size %x, dim = 1 : (tensor<3x?xf32>) -> tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %ones = stablehlo.constant dense<1> : tensor<2xi32>
+  %single = stablehlo.constant dense<1> : tensor<1xi32>
+  %less = stablehlo.subtract %n, %one : tensor<i32>
+  %line = stablehlo.reshape %n : (tensor<i32>) -> tensor<1xi32>
+  %before = stablehlo.reshape %less : (tensor<i32>) -> tensor<1xi32>
+  %zero = stablehlo.constant dense<0> : tensor<1xi32>
+  %none = stablehlo.constant dense<0> : tensor<1x2xi32>
+  %window = stablehlo.concatenate %single, %line, dim = 0 : (tensor<1xi32>, tensor<1xi32>) -> tensor<2xi32>
+  %pair = stablehlo.concatenate %before, %zero, dim = 0 : (tensor<1xi32>, tensor<1xi32>) -> tensor<2xi32>
+  %row = stablehlo.reshape %pair : (tensor<2xi32>) -> tensor<1x2xi32>
+  %padding = stablehlo.concatenate %none, %row, dim = 0 : (tensor<1x2xi32>, tensor<1x2xi32>) -> tensor<2x2xi32>
+  %a = "disc.dynamic_window"(%x, %window, %ones, %ones, %ones, %padding) {kind = "add"}
+    : (tensor<3x?xf32>, tensor<2xi32>, tensor<2xi32>, tensor<2xi32>, tensor<2xi32>, tensor<2x2xi32>) -> tensor<3x?xf32>
+  %two = stablehlo.constant dense<[1, 2]> : tensor<2xi32>
+  %pair2 = stablehlo.concatenate %line, %zero, dim = 0 : (tensor<1xi32>, tensor<1xi32>) -> tensor<2xi32>
+  %row2 = stablehlo.reshape %pair2 : (tensor<2xi32>) -> tensor<1x2xi32>
+  %padding2 = stablehlo.concatenate %none, %row2, dim = 0 : (tensor<1x2xi32>, tensor<1x2xi32>) -> tensor<2x2xi32>
+  %b = "disc.dynamic_window"(%x, %two, %ones, %ones, %ones, %padding2) {kind = "maximum"}
+    : (tensor<3x?xf32>, tensor<2xi32>, tensor<2xi32>, tensor<2xi32>, tensor<2xi32>, tensor<2x2xi32>) -> tensor<3x?xf32>
+  return %a, %b : tensor<3x?xf32>, tensor<3x?xf32>
+}
+
+// -----
+// Python's // and % of sizes, as JAX writes them: their steps have signs that are open, what they come to has none.
+// CHECK-LABEL: module {
+// CHECK: "disc.dim_value"() {expr = "floordiv(S0, 3)"}
+// CHECK: "disc.dim_value"() {expr = "-mod(S0 + 1, 3) + 2"}
+func.func @main(%x: tensor<?x?xf32>) -> (tensor<i64>, tensor<i64>) {
+  %n32 = stablehlo.get_dimension_size %x, dim = 0 : (tensor<?x?xf32>) -> tensor<i32>
+  %n = stablehlo.convert %n32 : (tensor<i32>) -> tensor<i64>
+  %three = stablehlo.constant dense<3> : tensor<i64>
+  %one = stablehlo.constant dense<1> : tensor<i64>
+  %zero = stablehlo.constant dense<0> : tensor<i64>
+  %q = stablehlo.divide %n, %three : tensor<i64>
+  %r = stablehlo.remainder %n, %three : tensor<i64>
+  %sn = stablehlo.sign %n : tensor<i64>
+  %s3 = stablehlo.sign %three : tensor<i64>
+  %differ = stablehlo.compare NE, %sn, %s3 : (tensor<i64>, tensor<i64>) -> tensor<i1>
+  %rest = stablehlo.compare NE, %r, %zero : (tensor<i64>, tensor<i64>) -> tensor<i1>
+  %both = stablehlo.and %differ, %rest : tensor<i1>
+  %less = stablehlo.subtract %q, %one : tensor<i64>
+  %floor = stablehlo.select %both, %less, %q : tensor<i1>, tensor<i64>
+  %minus = stablehlo.constant dense<-2> : tensor<i64>
+  %m = stablehlo.subtract %minus, %n : tensor<i64>
+  %t = stablehlo.remainder %m, %three : tensor<i64>
+  %below = stablehlo.compare LT, %t, %zero : (tensor<i64>, tensor<i64>) -> tensor<i1>
+  %never = stablehlo.compare LT, %three, %zero : (tensor<i64>, tensor<i64>) -> tensor<i1>
+  %other = stablehlo.compare NE, %below, %never : (tensor<i1>, tensor<i1>) -> tensor<i1>
+  %some = stablehlo.compare NE, %t, %zero : (tensor<i64>, tensor<i64>) -> tensor<i1>
+  %step = stablehlo.and %other, %some : tensor<i1>
+  %up = stablehlo.add %t, %three : tensor<i64>
+  %mod = stablehlo.select %step, %up, %t : tensor<i1>, tensor<i64>
+  return %floor, %mod : tensor<i64>, tensor<i64>
+}

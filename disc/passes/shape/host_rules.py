@@ -91,6 +91,13 @@ def _abs(arithmetic: HostArithmetic, op: ir.Operation, operands: Sequence[HostVa
     return _each(lambda a: arithmetic.maximum(a, -a), operands)
 
 
+def _sign(arithmetic: HostArithmetic, op: ir.Operation, operands: Sequence[HostValue]) -> HostValue | None:
+    def one(a: Item) -> Item | None:
+        return None if isinstance(a, Ratio) else arithmetic.less(ZERO, a) - arithmetic.less(a, ZERO)
+
+    return _each(one, operands)
+
+
 def _clamp(arithmetic: HostArithmetic, op: ir.Operation, operands: Sequence[HostValue]) -> HostValue | None:
     def one(low: Item, value: Item, high: Item) -> Item | None:
         above = arithmetic.maximum(value, low)
@@ -216,7 +223,7 @@ _ELEMENTWISE: dict[str, Rule] = {
 HOST_RULES: dict[str, Rule] = {
     **{f"stablehlo.{name}": rule for name, rule in _ELEMENTWISE.items()},
     **{f"chlo.broadcast_{name}": rule for name, rule in _ELEMENTWISE.items()},
-    "stablehlo.negate": _NEGATE, "stablehlo.abs": _abs, "stablehlo.not": _not, "stablehlo.clamp": _clamp,
+    "stablehlo.negate": _NEGATE, "stablehlo.abs": _abs, "stablehlo.sign": _sign, "stablehlo.not": _not, "stablehlo.clamp": _clamp,
     "stablehlo.floor": _binary("floor"), "stablehlo.ceil": _binary("ceil"), "stablehlo.convert": _convert,
     "stablehlo.reshape": _reshape, "stablehlo.dynamic_reshape": lambda arithmetic, op, operands: _reshape(arithmetic, op, operands[:1]),
     "stablehlo.concatenate": _concatenate, "stablehlo.slice": _slice, "stablehlo.dynamic_slice": _dynamic_slice,

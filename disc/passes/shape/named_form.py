@@ -34,6 +34,7 @@ from disc.ir.ops import (
 from disc.ir.reducers import IN_ORDER
 from disc.ir.stages import NAMED_OPS
 from disc.ir.symbols import ModuleEnv
+from disc.passes.shape.dynamic_windows import rewrite_window
 from disc.passes.shape.host_values import ONE, ZERO, HostValue, Ratio, elements, is_constant
 from disc.passes.shape.shape_rules import Shapes, conv_paddings, gather_sizes, pad_amounts, slice_bounds
 from disc.shapes import Dim, Truth, dim_max, dim_min
@@ -42,7 +43,7 @@ from disc.shapes import Dim, Truth, dim_max, dim_min
 DATA_OPERANDS: dict[str, int] = {
     "stablehlo.dynamic_reshape": 1, "stablehlo.dynamic_broadcast_in_dim": 1, "stablehlo.dynamic_iota": 0, "stablehlo.real_dynamic_slice": 1,
     "stablehlo.dynamic_pad": 2, "stablehlo.dynamic_gather": 2, "stablehlo.dynamic_conv": 2, "tensor.cast": 1, "chlo.constant_like": 0,
-    "stablehlo.get_dimension_size": 0,
+    "stablehlo.get_dimension_size": 0, "disc.dynamic_window": 1,
     **{name: len(op.operands) for name, op in IMPORTED.items() if op.sizes is Sizes.GIVEN},
 }  # fmt: skip
 
@@ -445,6 +446,7 @@ REWRITES: dict[str, Callable[[NamedForm, ir.Operation], None]] = {
     "stablehlo.dynamic_pad": _rewrite_pad, "stablehlo.gather": _rewrite_gather, "stablehlo.dynamic_gather": _rewrite_gather,
     "stablehlo.dot": _rewrite_dot, "stablehlo.dynamic_conv": _rewrite_dynamic_conv, "stablehlo.constant": _rewrite_constant,
     "arith.constant": _rewrite_constant, "chlo.constant": _rewrite_constant, "chlo.constant_like": _rewrite_constant_like,
+    "disc.dynamic_window": rewrite_window,
     "stablehlo.select_and_scatter": _rewrite_select_and_scatter, "tensor.cast": _rewrite_cast, "disc.size_of": _rewrite_size_of,
     **{name: _rewrite_given for name, op in IMPORTED.items() if op.sizes is Sizes.GIVEN},
 }  # fmt: skip

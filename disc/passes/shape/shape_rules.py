@@ -19,6 +19,8 @@ from disc.ir.stages import NAMED_OPS
 from disc.ir.symbols import ModuleEnv, Requirement
 from disc.ir.weights import STORAGE
 from disc.passes.shape.control_shapes import branch_dims, while_dims
+from disc.passes.shape.dynamic_windows import window_of
+from disc.passes.shape.floor_forms import floored
 from disc.passes.shape.host_rules import HOST_RULES
 from disc.passes.shape.host_values import (
     ONE,
@@ -142,6 +144,9 @@ class Shapes:
         rule = HOST_RULES.get(op.name)
         if rule is None:
             return None
+        whole = floored(self.arithmetic, self.values, op) if op.name == "stablehlo.select" else None
+        if whole is not None:
+            return whole
         operands = [self.values.get(operand) for operand in op.operands]
         known = [operand for operand in operands if operand is not None]
         return rule(self.arithmetic, op, known) if len(known) == len(operands) else None
@@ -324,7 +329,9 @@ def _dot_general(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
     return [tuple(batch + left_free + right_free)]
 
 
-def window_size(shapes: Shapes, size: Dim, window: Dim, low: int, high: int, stride: int, dilation: int, base_dilation: int) -> Dim:
+def window_size(
+    shapes: Shapes, size: Dim, window: Dim, low: Dim | int, high: Dim | int, stride: int, dilation: int, base_dilation: int
+) -> Dim:
     """How many positions a window takes along one dim; 0 where it does not fit."""
     dilated = size if base_dilation == 1 else size + dim_max(size - 1, ZERO) * (base_dilation - 1)
     room = dilated + low + high - ((window - 1) * dilation + 1)
@@ -380,6 +387,18 @@ def _reduce_window(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
     base, paddings = ints_attr(op, "base_dilations", ones), _paddings(op, rank)
     result = tuple(window_size(shapes, dims[i], Dim.of(windows[i]), *paddings[i], strides[i], dilations[i], base[i]) for i in range(rank))
     return [result] * len(op.results)
+
+
+def _dynamic_window(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    window, dims = window_of(shapes, op), shapes.dims[op.operands[0]]
+    if isinstance(window, str):
+        raise DataDependentSizeError(window)
+    if window.running(shapes, dims) is not None:
+        return [dims]
+    if not all(size.is_const for size in window.sizes):
+        raise DataDependentSizeError("the size of its window depends on sizes")
+    each = zip(dims, window.sizes, window.padding, window.strides, window.dilations, strict=True)
+    return [tuple(window_size(shapes, dim, size, *pair, stride, dilation, 1) for dim, size, pair, stride, dilation in each)]
 
 
 def _select_and_scatter(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
@@ -493,6 +512,7 @@ _OWN: dict[str, Rule] = {
     "stablehlo.transpose": _transpose, "stablehlo.reduce": _reduce,
     "stablehlo.concatenate": _concatenate, "stablehlo.dot": _dot, "stablehlo.dot_general": _dot_general,
     "stablehlo.convolution": _convolution, "stablehlo.dynamic_conv": _convolution, "stablehlo.reduce_window": _reduce_window,
+    "disc.dynamic_window": _dynamic_window,
     "stablehlo.select_and_scatter": _select_and_scatter, "stablehlo.scatter": _each_operand,
     "stablehlo.gather": _gather, "stablehlo.dynamic_gather": _gather,
     "stablehlo.slice": _slice, "stablehlo.real_dynamic_slice": _slice, "stablehlo.dynamic_slice": _dynamic_slice,

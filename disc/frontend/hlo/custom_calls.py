@@ -1,0 +1,34 @@
+"""`stablehlo.custom_call`: the targets that JAX uses and that have a meaning here. Any other is refused by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch_mlir import ir
+
+from disc.frontend.hlo import linear_algebra, slices, sorting
+from disc.frontend.hlo.emit import FormError, Values
+from disc.ir.ops import string_attr
+
+CHECKED = "shape_assertion"  # becomes a condition on sizes in name-dims
+
+
+def _passed_on(op: ir.Operation) -> Values:
+    """What a compiler for several devices is told of a value."""
+    return list(op.operands)
+
+
+CALLS: Mapping[str, Callable[[ir.Operation], Values | None]] = {
+    CHECKED: lambda op: None,
+    **{name: _passed_on for name in ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement")},
+    "stablehlo.dynamic_reduce_window": slices.dynamic_reduce_window,
+    "stablehlo.dynamic_top_k": sorting.dynamic_top_k,
+    **linear_algebra.CALLS,
+}
+
+
+def call_form(op: ir.Operation) -> Values | None:
+    target = string_attr(op, "call_target_name")
+    if target not in CALLS:
+        raise FormError(f"there is no rule for the target {target!r}")
+    return CALLS[target](op)

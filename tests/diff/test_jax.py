@@ -1,0 +1,141 @@
+"""Functions exported by JAX with symbolic shapes: one compile for all sizes, against JAX itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import disc
+from disc.errors import ShapeConstraintError, UnsupportedFormatError, UnsupportedOpError
+
+jax = pytest.importorskip("jax")
+import jax.numpy as jnp  # noqa: E402
+from jax import export, lax  # noqa: E402
+
+Array = np.ndarray[Any, Any]
+SIZES = ((3, 5), (1, 7), (6, 1))
+WORDS = ((2,), jnp.uint32)
+F = jnp.float32
+
+
+def exported(function: Callable[..., object], *arguments: tuple[tuple[object, ...], object]) -> Any:
+    """arguments: shape and type; dims are numbers or expressions of b and t."""
+    scope = export.SymbolicScope()
+    given = [
+        jax.ShapeDtypeStruct(export.symbolic_shape(", ".join(map(str, shape)), scope=scope) if shape else (), dtype)
+        for shape, dtype in arguments
+    ]
+    return export.export(jax.jit(function), platforms=["cpu"])(*given)
+
+
+def drawn(random: np.random.Generator, aval: Any, sizes: Mapping[str, int]) -> Array:
+    shape = [int(eval(str(size), {}, dict(sizes))) for size in aval.shape]
+    dtype = np.dtype(aval.dtype)
+    if dtype.kind == "f":
+        return random.normal(size=shape).astype(dtype)
+    return np.asarray(random.integers(0, 2, shape)).astype(dtype)
+
+
+def check(function: Callable[..., object], *arguments: tuple[tuple[object, ...], object], exact: bool = False) -> None:
+    program = exported(function, *arguments)
+    exe = disc.compile(program)
+    for b, t in SIZES:
+        random = np.random.default_rng(b)
+        given = [drawn(random, each, {"b": b, "t": t}) for each in program.in_avals]
+        wanted = jax.tree_util.tree_leaves(program.call(*given))
+        returned = exe(*given)
+        results = returned if isinstance(returned, tuple) else (returned,)
+        for number, (ours, theirs) in enumerate(zip(results, wanted, strict=True)):
+            assert np.asarray(ours).dtype == theirs.dtype
+            tolerance = 0 if exact else 2e-4
+            np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), tolerance, tolerance / 10, err_msg=f"{number}, {(b, t)}")
+
+
+def rnn(x: Any, w: Any, u: Any, h: Any) -> Any:
+    def step(h: Any, row: Any) -> Any:
+        h = jnp.tanh(row @ w + h @ u)
+        return h, h
+
+    return lax.scan(step, h, x)
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    scores = jnp.einsum("btd,bsd->bts", q, k) / np.sqrt(8)
+    positions = jnp.arange(q.shape[1])
+    return jax.nn.softmax(jnp.where(positions[:, None] >= positions, scores, -1e30)) @ v
+
+
+def orders(x: Any, n: Any) -> Any:
+    return jnp.sort(x, 1), jnp.argsort(-x, 1), jnp.lexsort((x[:, 0], n)), jnp.median(x, 1), lax.top_k(x, 1), jnp.unique(n, size=2)
+
+
+def windows(x: Any) -> Any:
+    return jnp.cumsum(x, 1), lax.cummax(x, 1, reverse=True), jnp.cumprod(x[:, :1], 0), jnp.roll(x, 2, axis=1)
+
+
+def branches(p: Any, x: Any) -> Any:
+    doubled = lax.while_loop(lambda c: jnp.sum(jnp.abs(c)) < 100.0, lambda c: c * 2, x + 1)
+    return lax.cond(p > 0, lambda v: v * 2, lambda v: v - 1, x), lax.switch(p, [jnp.sin, jnp.cos, jnp.abs], x), doubled
+
+
+def image(x: Any, w: Any) -> Any:
+    y = lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return jax.nn.relu(y).mean((1, 2)), lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+
+
+def solved(a: Any, y: Any) -> Any:
+    a = a @ a.mT + 3 * jnp.eye(4)
+    return jnp.linalg.cholesky(a), jax.scipy.linalg.solve_triangular(a, y, lower=True), jax.scipy.linalg.solve_triangular(a, y, trans=1)
+
+
+PROGRAMS: dict[str, tuple[Any, ...]] = {
+    "scan": (rnn, (("b", "t", 8), F), ((8, 16), F), ((16, 16), F), (("t", 16), F)),
+    "attention": (attention, *[(("b", "t", 8), F)] * 3),
+    "orders": (orders, (("b", "t"), F), (("b",), jnp.int32)),
+    "windows": (windows, (("b", "t"), F)),
+    "branches": (branches, ((), jnp.int32), (("b", "t"), F)),
+    "image": (image, (("b", "2*t", "2*t", 3), F), ((3, 3, 3, 8), F)),
+    "solved": (solved, (("b", 4, 4), F), (("b", 4, 2), F)),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_compile_gives_what_jax_gives(name: str) -> None:
+    check(*PROGRAMS[name])
+
+
+def test_random_numbers_are_those_of_jax() -> None:
+    def draws(key: Any, x: Any) -> Any:
+        first, second = jax.random.split(key)
+        return jax.random.uniform(first, x.shape), jax.random.bernoulli(second, 0.3, x.shape)
+
+    check(draws, WORDS, (("b", "t"), F), exact=True)
+
+
+def test_names_and_assertions_are_those_of_the_function() -> None:
+    def scaled(params: Any, x: Any) -> Any:
+        return {"y": x @ params["w"], "rows": x}
+
+    b, t = export.symbolic_shape("b, t", constraints=("t >= 3",))
+    shapes = {"w": jax.ShapeDtypeStruct((t, 4), F)}, jax.ShapeDtypeStruct((b, t), F)
+    exe = disc.compile(export.export(jax.jit(scaled), platforms=["cpu"])(*shapes))
+    assert [record["name"] for record in exe.manifest["inputs"]] == ["params['w']", "x"]
+    assert exe(jnp.ones((3, 4)), jnp.ones((2, 3)))[1].shape == (2, 4)  # pyright: ignore[reportIndexIssue]
+    with pytest.raises(ShapeConstraintError, match=r"args\[1\].shape\[1\] \(= 5\) .* dim 0 of input 'x'"):
+        exe(np.ones((3, 4), np.float32), np.ones((2, 5), np.float32))
+    with pytest.raises(ShapeConstraintError, match=r"t >= 3|>= 3 for"):
+        exe(np.ones((2, 4), np.float32), np.ones((2, 2), np.float32))
+
+
+def test_what_is_refused() -> None:
+    struct = jax.ShapeDtypeStruct((4,), F)
+    tpu = export.export(jax.jit(jnp.sin), platforms=["tpu"])(struct)
+    with pytest.raises(UnsupportedFormatError, match="the JAX function sin is exported for tpu"):
+        disc.compile(tpu)
+    with pytest.raises(UnsupportedFormatError, match="has its shapes"):
+        disc.compile(export.export(jax.jit(jnp.sin), platforms=["cpu"])(struct), (np.ones(4),))
+    with pytest.raises(UnsupportedOpError, match="there is no rule for the target 'lapack_ssyevd_ffi'"):
+        disc.compile(export.export(jax.jit(jnp.linalg.eigvalsh), platforms=["cpu"])(jax.ShapeDtypeStruct((4, 4), F)))

@@ -1,0 +1,208 @@
+"""Ops of StableHLO that are made of others before a program is compiled: against NumPy, or the reference where it has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from compiled import Array
+from stablehlo_oracle import OracleProgram
+
+import disc
+from disc.ral.executable import Executable
+
+SIZES = (3, 1, 0, 17)
+
+
+def compiled(folder: Path, text: str) -> Executable:
+    path = folder / "program.mlir"
+    path.write_text(text)
+    return disc.compile(path)
+
+
+def check(exe: Executable, oracle: Callable[..., Sequence[Array]], shapes: Sequence[tuple[int, ...]], sizes: Sequence[int] = SIZES) -> None:
+    """shapes: -1 for the dynamic dim."""
+    random = np.random.default_rng(0)
+    for size in sizes:
+        given = [random.normal(size=[size if each == -1 else each for each in shape]).astype(np.float32) for shape in shapes]
+        returned = exe(*given)
+        results = returned if isinstance(returned, tuple) else (returned,)
+        for number, (ours, wanted) in enumerate(zip(results, oracle(*given), strict=True)):
+            np.testing.assert_allclose(np.asarray(ours), wanted, 2e-4, 2e-5, err_msg=f"result {number}, size {size}")
+
+
+BATCH_NORM = """func.func @main(%a: tensor<?x3xf32>, %s: tensor<3xf32>, %o: tensor<3xf32>, %g: tensor<?x3xf32>)
+    -> (tensor<?x3xf32>, tensor<?x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<?x3xf32>, tensor<3xf32>, tensor<3xf32>) {
+  %v = stablehlo.multiply %s, %s : tensor<3xf32>
+  %i = "stablehlo.batch_norm_inference"(%a, %s, %o, %o, %v) {epsilon = 0.01 : f32, feature_index = 1 : i64}
+    : (tensor<?x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>) -> tensor<?x3xf32>
+  %t:3 = "stablehlo.batch_norm_training"(%a, %s, %o) {epsilon = 0.01 : f32, feature_index = 1 : i64}
+    : (tensor<?x3xf32>, tensor<3xf32>, tensor<3xf32>) -> (tensor<?x3xf32>, tensor<3xf32>, tensor<3xf32>)
+  %r:3 = "stablehlo.batch_norm_grad"(%a, %s, %o, %v, %g) {epsilon = 0.01 : f32, feature_index = 1 : i64}
+    : (tensor<?x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<?x3xf32>) -> (tensor<?x3xf32>, tensor<3xf32>, tensor<3xf32>)
+  return %i, %t#0, %t#1, %t#2, %r#0, %r#1, %r#2
+    : tensor<?x3xf32>, tensor<?x3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<?x3xf32>, tensor<3xf32>, tensor<3xf32>
+}"""
+
+
+def test_batch_norms(tmp_path: Path) -> None:
+    def oracle(a: Array, s: Array, o: Array, g: Array) -> list[Array]:
+        deviation, centered, count = np.sqrt(s * s + 0.01), a - o, len(a)
+        slope = count * g - g.sum(0) - (g * centered).sum(0) * centered / deviation**2
+        return [
+            centered / deviation * s + o, (a - a.mean(0)) / np.sqrt(a.var(0) + 0.01) * s + o, a.mean(0), a.var(0),
+            s / deviation / count * slope, (g * centered / deviation).sum(0), g.sum(0),
+        ]  # fmt: skip
+
+    check(compiled(tmp_path, BATCH_NORM), oracle, [(-1, 3), (3,), (3,), (-1, 3)], (3, 1, 17))
+
+
+MATRICES = """func.func @main(%a: tensor<?x3x3xf32>, %b: tensor<?x3x2xf32>)
+    -> (tensor<?x3x3xf32>, tensor<?x3x3xf32>, tensor<?x3x2xf32>, tensor<?x2x3xf32>) {
+  %p = stablehlo.dot_general %a, %a, batching_dims = [0] x [0], contracting_dims = [2] x [2]
+    : (tensor<?x3x3xf32>, tensor<?x3x3xf32>) -> tensor<?x3x3xf32>
+  %i = stablehlo.constant dense<[[3.0, 0.0, 0.0], [0.0, 3.0, 0.0], [0.0, 0.0, 3.0]]> : tensor<3x3xf32>
+  %q = chlo.broadcast_add %p, %i : (tensor<?x3x3xf32>, tensor<3x3xf32>) -> tensor<?x3x3xf32>
+  %l = stablehlo.cholesky %q, lower = true : tensor<?x3x3xf32>
+  %u = stablehlo.cholesky %q : tensor<?x3x3xf32>
+  %x = "stablehlo.triangular_solve"(%q, %b) {left_side = true, lower = true, unit_diagonal = false,
+    transpose_a = #stablehlo<transpose TRANSPOSE>} : (tensor<?x3x3xf32>, tensor<?x3x2xf32>) -> tensor<?x3x2xf32>
+  %t = stablehlo.transpose %b, dims = [0, 2, 1] : (tensor<?x3x2xf32>) -> tensor<?x2x3xf32>
+  %y = "stablehlo.triangular_solve"(%q, %t) {left_side = false, lower = false, unit_diagonal = true,
+    transpose_a = #stablehlo<transpose NO_TRANSPOSE>} : (tensor<?x3x3xf32>, tensor<?x2x3xf32>) -> tensor<?x2x3xf32>
+  return %l, %u, %x, %y : tensor<?x3x3xf32>, tensor<?x3x3xf32>, tensor<?x3x2xf32>, tensor<?x2x3xf32>
+}"""
+
+
+def test_factors_and_triangular_systems(tmp_path: Path) -> None:
+    def oracle(a: Array, b: Array) -> list[Array]:
+        matrix = a.astype(np.float64) @ a.swapaxes(1, 2) + 3 * np.eye(3)
+        lower = np.linalg.cholesky(matrix)
+        unit = np.triu(matrix, 1) + np.eye(3)
+        right = np.linalg.solve(unit.swapaxes(1, 2), b).swapaxes(1, 2)  # X U = B^T is U^T X^T = B
+        return [lower, lower.swapaxes(1, 2), np.linalg.solve(np.tril(matrix).swapaxes(1, 2), b), right]
+
+    check(compiled(tmp_path, MATRICES), oracle, [(-1, 3, 3), (-1, 3, 2)])
+
+
+SMALL = """func.func @main(%a: tensor<?x4xf32>)
+    -> (tensor<?x4xf32>, tensor<?x4xf32>, tensor<?x4xf32>, tensor<ui32>, tensor<?x2xf32>, tensor<?x2xi32>, tensor<?x?xf32>, tensor<?x3xf32>) {
+  %t = stablehlo.after_all : !stablehlo.token
+  %c = stablehlo.composite "own.double" %a {decomposition = @double} : (tensor<?x4xf32>) -> tensor<?x4xf32>
+  %m = "stablehlo.map"(%a) ({
+  ^bb0(%x: tensor<f32>):
+    %half = stablehlo.constant dense<0.5> : tensor<f32>
+    %p = stablehlo.multiply %x, %half : tensor<f32>
+    %g = stablehlo.compare GT, %p, %half : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %w = stablehlo.select %g, %half, %p : tensor<i1>, tensor<f32>
+    stablehlo.return %w : tensor<f32>
+  }) {dimensions = array<i64: 0, 1>} : (tensor<?x4xf32>) -> tensor<?x4xf32>
+  %tuple = stablehlo.tuple %c, %m : tuple<tensor<?x4xf32>, tensor<?x4xf32>>
+  %e = stablehlo.get_tuple_element %tuple[1] : (tuple<tensor<?x4xf32>, tensor<?x4xf32>>) -> tensor<?x4xf32>
+  %b:2 = stablehlo.optimization_barrier %e, %c : tensor<?x4xf32>, tensor<?x4xf32>
+  %s = stablehlo.custom_call @Sharding(%a) : (tensor<?x4xf32>) -> tensor<?x4xf32>
+  %i = stablehlo.replica_id : tensor<ui32>
+  %v, %k = stablehlo.composite "chlo.top_k" %a {composite_attributes = {k = 2 : i64, largest = true}, decomposition = @two}
+    : (tensor<?x4xf32>) -> (tensor<?x2xf32>, tensor<?x2xi32>)
+  %two = stablehlo.constant dense<2> : tensor<i32>
+  %d = "stablehlo.set_dimension_size"(%a, %two) {dimension = 1 : i64} : (tensor<?x4xf32>, tensor<i32>) -> tensor<?x?xf32>
+  %q = stablehlo.uniform_quantize %a : (tensor<?x4xf32>) -> tensor<?x4x!quant.uniform<i8:f32, 0.125:3>>
+  %z = stablehlo.constant dense<2.0> : tensor<4x3xf32>
+  %zq = stablehlo.uniform_quantize %z : (tensor<4x3xf32>) -> tensor<4x3x!quant.uniform<i8:f32, 0.125>>
+  %dot = stablehlo.dot_general %q, %zq, contracting_dims = [1] x [0] : (tensor<?x4x!quant.uniform<i8:f32, 0.125:3>>,
+    tensor<4x3x!quant.uniform<i8:f32, 0.125>>) -> tensor<?x3x!quant.uniform<i8:f32, 0.25>>
+  %f = stablehlo.uniform_dequantize %dot : (tensor<?x3x!quant.uniform<i8:f32, 0.25>>) -> tensor<?x3xf32>
+  return %b#0, %b#1, %s, %i, %v, %k, %d, %f : tensor<?x4xf32>, tensor<?x4xf32>, tensor<?x4xf32>, tensor<ui32>, tensor<?x2xf32>,
+    tensor<?x2xi32>, tensor<?x?xf32>, tensor<?x3xf32>
+}
+func.func private @double(%a: tensor<?x4xf32>) -> tensor<?x4xf32> {
+  %r = stablehlo.add %a, %a : tensor<?x4xf32>
+  return %r : tensor<?x4xf32>
+}
+func.func private @two(%a: tensor<?x4xf32>) -> (tensor<?x2xf32>, tensor<?x2xi32>) {
+  %v, %i = chlo.top_k(%a, k = 2) : tensor<?x4xf32> -> (tensor<?x2xf32>, tensor<?x2xi32>)
+  return %v, %i : tensor<?x2xf32>, tensor<?x2xi32>
+}"""
+
+
+def test_composites_tuples_quantized_values_and_what_stands_for_its_operand(tmp_path: Path) -> None:
+    def quantized(x: Array, step: float, zero: int) -> Array:
+        return (np.clip(np.rint(x / np.float32(step)) + zero, -128, 127) - zero) * np.float32(step)
+
+    def oracle(a: Array) -> list[Array]:
+        order = np.argsort(-a, 1, kind="stable")[:, :2]
+        dots = quantized(quantized(a, 0.125, 3) @ np.full((4, 3), 2, np.float32), 0.25, 0)
+        return [np.minimum(a * 0.5, 0.5), a + a, a, np.zeros((), np.uint32), np.take_along_axis(a, order, 1), order, a[:, :2], dots]
+
+    exe = compiled(tmp_path, SMALL)
+    check(exe, oracle, [(-1, 4)])
+
+
+def sort_of(comparator: str, second: str = "i32") -> str:
+    return f"""func.func @main(%a: tensor<Nx5xf32>, %b: tensor<Nx5x{second}>) -> (tensor<Nx5xf32>, tensor<Nx5x{second}>) {{
+  %r:2 = "stablehlo.sort"(%a, %b) ({{
+  ^bb0(%x: tensor<f32>, %y: tensor<f32>, %u: tensor<{second}>, %v: tensor<{second}>):
+    {comparator}
+    stablehlo.return %s : tensor<i1>
+  }}) {{dimension = DIM : i64, is_stable = true}} : (tensor<Nx5xf32>, tensor<Nx5x{second}>) -> (tensor<Nx5xf32>, tensor<Nx5x{second}>)
+  return %r#0, %r#1 : tensor<Nx5xf32>, tensor<Nx5x{second}>
+}}"""
+
+
+SCALARS = "(tensor<f32>, tensor<f32>) -> tensor<i1>"
+WORDS = "(tensor<i32>, tensor<i32>) -> tensor<i1>"
+COMPARATORS = {
+    "ascending": f"%s = stablehlo.compare LT, %x, %y : {SCALARS}",
+    "descending": f"%s = stablehlo.compare GT, %x, %y : {SCALARS}",
+    "turned": f"%s = stablehlo.compare LT, %y, %x : {SCALARS}",
+    "total": f"%s = stablehlo.compare GT, %x, %y, TOTALORDER : {SCALARS}",
+    "of the second": f"%s = stablehlo.compare GT, %u, %v : {WORDS}",
+    "of a function": f"%f = stablehlo.abs %x : tensor<f32>\n%g = stablehlo.abs %y : tensor<f32>\n%s = stablehlo.compare LT, %f, %g : {SCALARS}",
+    "two keys": f"%l = stablehlo.compare LT, %u, %v : {WORDS}\n%e = stablehlo.compare EQ, %v, %u : {WORDS}\n"
+    f"%m = stablehlo.compare GT, %x, %y : {SCALARS}\n%n = stablehlo.and %m, %e : tensor<i1>\n%s = stablehlo.or %l, %n : tensor<i1>",
+    "no keys": "%d = stablehlo.subtract %x, %y : tensor<f32>\n%z = stablehlo.constant dense<0.0> : tensor<f32>\n"
+    f"%s = stablehlo.compare LT, %d, %z : {SCALARS}",
+    "no equality": f"%l = stablehlo.compare LT, %u, %v : {WORDS}\n%e = stablehlo.compare EQ, %u, %u : {WORDS}\n"
+    f"%k = stablehlo.compare LE, %u, %v : {WORDS}\n%n = stablehlo.and %k, %e : tensor<i1>\n"
+    f"%m = stablehlo.compare LT, %x, %y : {SCALARS}\n%h = stablehlo.and %n, %m : tensor<i1>\n%s = stablehlo.or %l, %h : tensor<i1>",
+}  # fmt: skip
+LONG = ("total", "ascending", "turned", "of the second")
+
+
+@pytest.mark.parametrize("name", [pytest.param(each, marks=pytest.mark.long) if each in LONG else each for each in COMPARATORS])
+def test_sorts_by_comparators(name: str) -> None:
+    for dim in (0, 1) if name == "two keys" else (1,):
+        program = OracleProgram(sort_of(COMPARATORS[name]).replace("DIM", str(dim)))
+        for size in (4, 0, 1):
+            program.check({"N": size}, relative=0)
+
+
+def test_total_order_tells_zeros_apart() -> None:
+    """The reference does not."""
+    program = OracleProgram(sort_of(COMPARATORS["total"]).replace("DIM", "1"))
+    values = np.array([[0.0, -0.0, -1.0, np.inf, 0.0], [-0.0, 0.0, -np.inf, 2.0, -2.0]], np.float32)
+    for executable in program.executables:
+        ordered, places = executable(values, np.arange(10, dtype=np.int32).reshape(2, 5))  # pyright: ignore[reportGeneralTypeIssues]
+        assert np.array_equal(places, [[3, 0, 4, 1, 2], [8, 6, 5, 9, 7]])
+        assert np.array_equal(np.signbit(ordered), [[False, False, False, True, True], [False, False, True, True, True]])
+
+
+def test_rounded_and_reinterpreted_bits() -> None:
+    """Every f32 of few bits, among them infinity and NaN."""
+    lines = [
+        f"%{number} = stablehlo.reduce_precision %a, format = e{exponent}m{mantissa} : tensor<Nxf32>"
+        for number, (exponent, mantissa) in enumerate(((5, 10), (8, 7), (4, 3), (8, 0), (5, 23)))
+    ]
+    results = ", ".join(f"%{number}" for number in range(5))
+    body = "\n".join(lines)
+    program = OracleProgram(
+        f"func.func @main(%a: tensor<Nxf32>, %w: tensor<NxI64>) -> ({', '.join(['tensor<Nxf32>'] * 5)}, tensor<Nx8xui8>, tensor<Nxf64>) {{\n"
+        f"{body}\n%p = stablehlo.bitcast_convert %w : (tensor<NxI64>) -> tensor<Nx8xui8>\n"
+        "%q = stablehlo.bitcast_convert %p : (tensor<Nx8xui8>) -> tensor<Nxf64>\n"
+        f"return {results}, %p, %q : {', '.join(['tensor<Nxf32>'] * 5)}, tensor<Nx8xui8>, tensor<Nxf64>\n}}".replace("I64", "i64")
+    )
+    bits = (np.arange(2**12, dtype=np.uint32) << 20 | np.uint32(0x80FFF)) + np.tile(np.array([0, 1, 0x7FF81], np.uint32), 2**12)[: 2**12]
+    words = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 2**12)
+    program.check({"N": 2**12}, relative=0, inputs=[bits.view(np.float32), words])
