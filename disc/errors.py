@@ -106,6 +106,10 @@ class OutOfMemoryError(DiscError):
     """A buffer of the size that these shapes need could not be allocated."""
 
 
+class CancelledError(DiscError):
+    """A call was ended from outside before it was done. (Ctrl+C raises KeyboardInterrupt.)"""
+
+
 class ServingError(DiscError):
     """Base of what a server answers a request with instead of a result. The message goes to the client: no paths, no addresses."""
 
@@ -127,11 +131,11 @@ class OverloadedError(ServingError):
 
 
 class DeadlineError(ServingError):
-    """The request's deadline or timeout passed before it was executed."""
+    """The request's deadline or timeout passed before it was executed, or its deadline while a loop ran whose end depends on data."""
 
 
 class WithdrawnError(ServingError):
-    """The client cancelled the request before it was executed."""
+    """The client cancelled the request before it was executed, or while a loop ran whose end depends on data."""
 
 
 class UnsupportedRequestError(ServingError):

@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
+from disc.frontend.associative_scans import sequential_scans
 from disc.frontend.locations import user_line
 from disc.frontend.recurrent_forms import RECURRENT_FORMS
 
@@ -101,7 +102,8 @@ def graphs_of_control_flow() -> Iterator[None]:
 
     higher_order.setup_compilation_env = setup
     try:
-        yield
+        with sequential_scans():
+            yield
     finally:
         higher_order.setup_compilation_env = original
 

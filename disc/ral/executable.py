@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
@@ -144,8 +145,10 @@ class Executable:
 
         Arguments that were fixed at compile time, since they are no tensors, may be left out; another value is an InputTypeError.
 
-        Raises InputRankError, InputTypeError, DeviceError, ShapeConstraintError, AliasError, OutOfMemoryError, and ArtifactError when the
-        weights of a loaded file turn out to be damaged.
+        Ctrl+C ends a loop whose end depends on data; the call then raises KeyboardInterrupt.
+
+        Raises InputRankError, InputTypeError, DeviceError, ShapeConstraintError, AliasError, OutOfMemoryError, CancelledError (`stopping`),
+        and ArtifactError when the weights of a loaded file turn out to be damaged.
         """
         if named:
             inputs = self._arrange(inputs, named)
@@ -301,6 +304,17 @@ class Executable:
 
     def _kernel_names(self) -> list[str]:
         return [str(record["name"]) for record in self._manifest["kernels"]]
+
+
+@contextmanager
+def stopping(when: Callable[[], bool]) -> Iterator[None]:
+    """Calls that this thread makes within ask `when`, some 50 times a second as long as they run a loop whose end depends on data, and end
+    with CancelledError when it says True."""
+    _ral.set_stop(when)
+    try:
+        yield
+    finally:
+        _ral.set_stop(None)
 
 
 def load(

@@ -15,7 +15,8 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from disc.errors import DeadlineError, OverloadedError, WithdrawnError
+from disc.errors import CancelledError, DeadlineError, OverloadedError, WithdrawnError
+from disc.ral.executable import stopping
 from disc.serving.joining import Inputs, Joining
 from disc.serving.settings import ModelSettings
 from disc.serving.tensors import Array
@@ -42,13 +43,18 @@ class BatchRecord:
 
 
 class Job:
-    """One request in the queue. expires: on the monotonic clock, seconds; None = it waits for ever."""
+    """One request in the queue. expires: until when it waits; deadline: until when anyone wants its result; both on the monotonic clock, in
+    seconds, None = for ever."""
 
-    def __init__(self, inputs: Inputs, sizes: Mapping[str, int], priority: int = 1, expires: float | None = None) -> None:
+    def __init__(
+        self, inputs: Inputs, sizes: Mapping[str, int], priority: int = 1, expires: float | None = None, deadline: float | None = None
+    ) -> None:
         self.inputs = inputs
         self.sizes = sizes
         self.priority = priority
         self.expires = expires
+        self.deadline = deadline
+        self.withdrawn = False  # while it ran
         self.state = State.WAITING
         self.outputs: list[Array] = []
         self.error: Exception | None = None
@@ -66,6 +72,10 @@ class Job:
         """Lets its thread look again. Called under the batcher's lock."""
         if self.gate.locked():
             self.gate.release()
+
+    def is_over(self) -> bool:
+        """Whether nobody waits for its result any more."""
+        return self.withdrawn or (self.deadline is not None and time.monotonic() >= self.deadline)
 
     def finish(self, outputs: list[Array] | None, error: Exception | None = None) -> None:
         self.outputs, self.error = outputs or [], error
@@ -111,9 +121,10 @@ class Batcher:
         return job.outputs
 
     def withdraw(self, job: Job) -> bool:
-        """Withdraws a job; False if it is too late."""
+        """Withdraws a job; False if it is too late: one that runs ends early only in a loop whose end depends on data."""
         with self._lock:
             if job.state is not State.WAITING:
+                job.withdrawn = True
                 return False
             self._drop(job, WithdrawnError("the request was cancelled"))
             return True
@@ -222,6 +233,15 @@ class Batcher:
     def _execute(self, batch: list[Job]) -> None:
         try:
             results: list[list[Array]] = self._call(batch)
+        except CancelledError:
+            for job in batch:
+                what = (
+                    WithdrawnError("the request was cancelled")
+                    if job.withdrawn
+                    else DeadlineError("the request's time was over while it ran")
+                )
+                self._finish(job, None, what)
+            return
         except Exception as error:
             if len(batch) == 1:
                 self._finish(batch[0], None, error)
@@ -241,7 +261,8 @@ class Batcher:
         queued = tuple(start - job.entered_ns for job in batch)
         inputs = self._joining.join(batch)
         joined = time.perf_counter_ns()
-        outputs = self._run(inputs)
+        with stopping(lambda: all(job.is_over() for job in batch)):
+            outputs = self._run(inputs)
         ran = time.perf_counter_ns()
         for job in batch:
             job.ran_ns, job.together = (joined, ran), len(batch)

@@ -85,7 +85,8 @@ class LoadedModel:
         if self.signature.output_elements(sizes) > self._limits.elements:
             raise RequestError(f"an output for these sizes would have more than {self._limits.elements} elements")
         expires = None if schedule.wait_s is None else time.monotonic() + schedule.wait_s
-        job = Job(arrays, sizes, schedule.priority, expires)
+        deadline = None if request.remaining_s is None else time.monotonic() + request.remaining_s
+        job = Job(arrays, sizes, schedule.priority, expires, deadline)
         if cancellation is not None and not cancellation(lambda: self.batcher.withdraw(job)):
             raise WithdrawnError("the request was cancelled")
         try:

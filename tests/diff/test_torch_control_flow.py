@@ -1,10 +1,11 @@
-"""`torch.cond`, `while_loop`, `scan` and `map`: on data and on sizes, with weights within; no trip, one, many; branches both ways."""
+"""`torch.cond`, `while_loop`, `scan`, `map` and `associative_scan`: on data and on sizes, with weights within; no trip, one, many; both branches."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from torch._higher_order_ops import scan, while_loop
+from torch._higher_order_ops.associative_scan import associative_scan
 from torch._higher_order_ops.map import map as map_rows
 
 import disc
@@ -45,7 +46,17 @@ class Scan(Layer):
         return scan(step, x.new_zeros(4), map_rows(lambda row: self.linear(row).exp(), x))  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("kind", [OnData, OnSizes, Loop, Scan])
+class Associative(Layer):
+    """h[i] = a[i] * h[i + 1] + x[i], over pairs, backwards; what it begins with and its number of steps both vary."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def combine(left: tuple[torch.Tensor, torch.Tensor], right: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+            return left[0] * right[0], right[0] * left[1] + right[1]
+
+        return associative_scan(combine, (self.linear(x).sigmoid(), x), 0, reverse=True, combine_mode="generic")[1]  # pyright: ignore
+
+
+@pytest.mark.parametrize("kind", [OnData, OnSizes, Loop, Scan, Associative])
 def test_control_flow_agrees_with_eager(kind: type[Layer]) -> None:
     model = kind().eval()
     compiled = disc.compile(model, (torch.randn(6, 4),))

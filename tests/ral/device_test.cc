@@ -1,4 +1,6 @@
 // Programs with control flow (loop_program.c) on the CPU and on a device that runs late: `device_test`. Exits with 1 at the first failure.
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -14,7 +16,7 @@ namespace {
 
 using Numbers = std::vector<int64_t>;
 
-enum Program : int64_t { kLoop, kGrow, kGather };
+enum Program : int64_t { kLoop, kGrow, kGather, kWait };
 constexpr int64_t kWeight = 5;
 
 FakeDevice fake;
@@ -165,6 +167,34 @@ void test_threads(ral_context* context) {
   for (std::thread& caller : callers) caller.join();
 }
 
+// A loop without an end stops when another thread says so; calls of other threads go on, and so does this one's next.
+void test_cancelling(ral_context* context) {
+  std::atomic<int> asked = 0;
+  std::atomic<bool> over = false;
+  const auto is_over = [](void* state) -> int32_t { return static_cast<std::atomic<bool>*>(state)->load(); };
+  const auto counted = [](void* state) -> int32_t { return static_cast<std::atomic<int>*>(state)->fetch_add(1) < 0; };
+  const size_t before = fake.live();
+  std::thread other([=, &asked] {
+    ral_set_stop(counted, &asked);
+    test_results(context, 5);
+    ral_set_stop(nullptr, nullptr);
+  });
+  std::thread stopper([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    over = true;
+  });
+  Numbers found;
+  ral_set_stop(is_over, &over);
+  CHECK(call(context, kWait, {2}, -1, &found) == RAL_ERROR_CANCELLED);
+  CHECK(!std::strcmp(ral_last_error(), "the call was cancelled"));
+  CHECK(call(context, kWait, {1}, -1, &found) == RAL_OK && found == Numbers{0});
+  ral_set_stop(nullptr, nullptr);
+  other.join();
+  stopper.join();
+  CHECK(fake.live() == before);
+  test_results(context, 6);
+}
+
 // A loop of 1000 rounds in which two blocks take turns holds no more than one of one round.
 void test_blocks_are_reused(ral_context* context) {
   const auto held = [&] {
@@ -273,6 +303,7 @@ int main() {
     test_results(context, 1);
     test_stops(context);
     test_threads(context);
+    test_cancelling(context);
     if (!on_fake) test_blocks_are_reused(context);
     ral_unload(context);
     CHECK(fake.live() == 0);

@@ -156,6 +156,19 @@ static int32_t gather(call* c) {
   return y ? run(c, kGather, KERNEL(gather_nonzero), WORDS((int64_t)c->x, c->n, (int64_t)y), 1) : 1;
 }
 
+/* While any of x is above 1, which has no end; y = zeros. */
+static int32_t wait(call* c) {
+  int64_t more = 1;
+  int64_t* flag = c->api->alloc(c->exec, sizeof(int64_t));
+  if (!flag) return 1;
+  while (more) {
+    CALL(run(c, kAny, KERNEL(any_above_one), WORDS((int64_t)c->x, c->n, (int64_t)flag), 1));
+    CALL(c->api->read(c->exec, flag, &more));
+  }
+  int64_t* y = c->api->output(c->exec, 0, &c->n);
+  return y ? c->api->fill(c->exec, y, c->n * 8, 0) : 1;
+}
+
 int32_t disc_entry(ral_exec* exec, const ral_host_api* api, const ral_tensor* inputs, const void* const* weights, int64_t* counters);
 
 int32_t disc_entry(ral_exec* exec, const ral_host_api* api, const ral_tensor* inputs, const void* const* weights, int64_t* counters) {
@@ -164,5 +177,5 @@ int32_t disc_entry(ral_exec* exec, const ral_host_api* api, const ral_tensor* in
   const int64_t* wanted = inputs[1].data;
   CALL(api->read(exec, wanted, &what));
   CALL(api->read(exec, wanted + 1, &c.stop));
-  return what == 0 ? loop(&c) : what == 1 ? grow(&c) : gather(&c);
+  return what == 0 ? loop(&c) : what == 1 ? grow(&c) : what == 2 ? gather(&c) : wait(&c);
 }

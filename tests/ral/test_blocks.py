@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from programs import ADD_THROUGH_BLOCKS, add_manifest, build, copy_manifest, manifest
 
-from disc.errors import OutOfMemoryError, ShapeConstraintError
-from disc.ral.executable import Executable
+from disc.errors import CancelledError, DeadlineError, OutOfMemoryError, ShapeConstraintError, WithdrawnError
+from disc.ral.executable import Executable, stopping
+from disc.serving.batcher import Batcher, Job
+from disc.serving.joining import Alone, Inputs
+from disc.serving.settings import ModelSettings
 
 WEIGHT = ("weight", "i64", np.array(5))
 SIZES = (0, 1, 2, 7, 31, 257)
@@ -51,6 +57,36 @@ def test_a_buffer_that_grows(loops: Executable, size: int) -> None:
 def test_a_result_whose_size_a_kernel_wrote(loops: Executable, size: int) -> None:
     x = np.random.default_rng(size).integers(0, 2, size)
     np.testing.assert_array_equal(run(loops, 2, x), np.flatnonzero(x) if x.any() else [-1])
+
+
+def test_a_loop_without_an_end_is_cancelled(loops: Executable) -> None:
+    endless = np.full(3, 2)
+    end = time.monotonic() + 0.05
+    with stopping(lambda: time.monotonic() > end), pytest.raises(CancelledError, match="the call was cancelled"):
+        run(loops, 3, endless)
+    with stopping(lambda: 1 // 0), pytest.raises(ZeroDivisionError):
+        run(loops, 3, endless)
+    timer = threading.Timer(0.05, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        run(loops, 3, endless)
+    timer.join()
+    np.testing.assert_array_equal(run(loops, 3, np.ones(3, np.int64)), [0, 0, 0])
+
+
+def test_a_request_for_a_loop_without_an_end_is_given_up(loops: Executable) -> None:
+    def answer(inputs: Inputs) -> list[np.ndarray]:
+        return [run(loops, 3, inputs[0])]
+
+    batcher = Batcher(answer, Alone(), ModelSettings(), None, lambda record: None)
+    with pytest.raises(DeadlineError, match="over while it ran"):
+        batcher.submit(Job([np.full(3, 2)], {}, deadline=time.monotonic() + 0.05))
+    job = Job([np.full(3, 2)], {})
+    timer = threading.Timer(0.05, batcher.withdraw, [job])
+    timer.start()
+    with pytest.raises(WithdrawnError):
+        batcher.submit(job)
+    assert batcher.submit(Job([np.ones(2, np.int64)], {}))[0].tolist() == [0, 0]
 
 
 def test_a_check_that_fails_in_a_loop_leaves_nothing(loops: Executable) -> None:

@@ -42,7 +42,8 @@ typedef enum ral_status {
   RAL_ERROR_MEMORY,   /* a buffer could not be allocated */
   RAL_ERROR_ARTIFACT, /* the artifact is damaged, of another version, or not an artifact */
   RAL_ERROR_TARGET,   /* the CPU lacks what the artifact needs */
-  RAL_ERROR_INTERNAL  /* our mistake, or misuse of this interface */
+  RAL_ERROR_INTERNAL, /* our mistake, or misuse of this interface */
+  RAL_ERROR_CANCELLED /* what ral_set_stop was given asked for an end of the call */
 } ral_status;
 
 #define RAL_CPU 0 /* the device whose memory is this process's; ral_register_device gives the numbers of others */
@@ -209,6 +210,9 @@ RAL_API const char* ral_last_error(void);
  * other); `outputs` is not used. On failure nothing in `outputs` is to be released; given buffers may hold part of a result. */
 RAL_API ral_status ral_call(ral_context* context, const ral_tensor* inputs, int32_t input_count, const ral_tensor* given_outputs,
                             ral_tensor* outputs, int32_t output_count);
+/* From now on, calls of this thread ask `stop` from time to time (some 20 ms) while they run loops whose end depends on data; an answer other
+ * than 0 ends the call with RAL_ERROR_CANCELLED, and what it held is freed. NULL: nobody is asked. `stop` is called by this thread. */
+RAL_API void ral_set_stop(int32_t (*stop)(void* state), void* state);
 RAL_API void ral_release(ral_tensor* output); /* frees a tensor made by ral_call and clears it */
 
 /* ---- What is inside -------------------------------------------------------------------------------------------------------- */

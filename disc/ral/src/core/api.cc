@@ -121,6 +121,8 @@ ral_status ral_call(ral_context* context, const ral_tensor* inputs, int32_t inpu
   return guarded("ral_call", [&] { return context->call(inputs, input_count, given_outputs, outputs, output_count); });
 }
 
+void ral_set_stop(int32_t (*stop)(void* state), void* state) { ral::thread_stop() = {stop, state}; }
+
 void ral_release(ral_tensor* output) { ral::release_output(output); }
 
 int32_t ral_input_count(const ral_context* context) { return static_cast<int32_t>(context->signature.inputs.size()); }

@@ -52,6 +52,7 @@ struct ral_exec {
   // Where an error of the device belongs: only the first of a call is heard of.
   ral::Status* failure() { return status_.ok() ? &status_ : &later_; }
   ral::Status enter();
+  bool is_cancelled();
   ral::Status make_output(size_t index, const int64_t* dims);
   void release_outputs();
   void trim();
@@ -67,9 +68,17 @@ struct ral_exec {
   std::vector<int64_t> strides_;    // of all inputs
   std::vector<Output> outputs_;
   const ral_tensor* given_ = nullptr;
+  int64_t asks_at_ = 0;  // nanoseconds of the coarse clock; 0: nothing was read yet
 };
 
 namespace ral {
+// Whom the calls of this thread ask whether to go on.
+struct Stop {
+  int32_t (*function)(void* state) = nullptr;
+  void* state = nullptr;
+};
+Stop& thread_stop();
+
 extern const ral_host_api kHostApi;
 void release_output(ral_tensor* output);
 }  // namespace ral

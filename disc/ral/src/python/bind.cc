@@ -119,6 +119,7 @@ std::string choose_code(const std::vector<std::string>& isas, const std::optiona
 }
 
 nb::object call(const Context& context, const nb::tuple& arguments, const nb::object& out) {
+  ral::python::ask_python();
   ral_context* handle = context.get();
   const int32_t output_count = ral_output_count(handle);
   Borrowed inputs, given;
@@ -160,6 +161,7 @@ class Outputs {
 
 // A call of a program that writes: (results, the kept outputs as a tuple of NumPy arrays). Inputs are written once nothing can fail.
 nb::tuple call_keeping(const Context& context, const nb::tuple& arguments) {
+  ral::python::ask_python();
   ral_context* handle = context.get();
   Borrowed inputs;
   inputs.add_all(arguments, [&](int32_t index) { return ral_input_info(handle, index); }, "argument", false);
@@ -245,6 +247,7 @@ NB_MODULE(_ral, module) {
              nb::arg("threads"), nb::arg("isa").none());
   module.def("choose_code", &choose_code, nb::arg("isas"), nb::arg("wanted").none());
   module.def("measure_limits", &measure_limits);
+  module.def("set_stop", &ral::python::set_stop, nb::arg("function").none());
   module.def("find_cores", &find_cores, nb::arg("root"));
   nb::class_<Context>(module, "Context")
       .def("call", &call, nb::arg("inputs"), nb::arg("out").none())

@@ -16,8 +16,25 @@ namespace ral::python {
 
 namespace {
 
-constexpr std::array<const char*, 10> kErrorNames{nullptr,      "InputRankError",   "InputTypeError", "DeviceError", "ShapeConstraintError",
-                                                  "AliasError", "OutOfMemoryError", "ArtifactError",  "TargetError", "CompilerBug"};
+constexpr std::array<const char*, 11> kErrorNames{nullptr,      "InputRankError",   "InputTypeError", "DeviceError", "ShapeConstraintError",
+                                                  "AliasError", "OutOfMemoryError", "ArtifactError",  "TargetError", "CompilerBug",
+                                                  "CancelledError"};
+
+// What `set_stop` was given for this thread, a reference that it owns: null = nothing.
+thread_local PyObject* python_stop = nullptr;
+
+// Runs in a call, without the GIL. Signals are handled by Python's main thread alone; an error stays set, and is raised behind the call.
+int32_t asked_python(void*) {
+  const PyGILState_STATE state = waiting_for_gil([] { return PyGILState_Ensure(); });
+  int stop = PyErr_CheckSignals() != 0;
+  if (!stop && python_stop) {
+    PyObject* answer = waiting_for_gil([] { return PyObject_CallNoArgs(python_stop); });
+    stop = answer ? PyObject_IsTrue(answer) : 1;
+    Py_XDECREF(answer);
+  }
+  PyGILState_Release(state);
+  return stop;
+}
 
 // Raises InputTypeError for the Python error that is set, keeping it as the cause. What is no `Exception` (KeyboardInterrupt, SystemExit)
 // goes on as it is.
@@ -330,7 +347,19 @@ nb::object to_python(const Kind& kind, const ral_tensor& output) {
 
 }  // namespace
 
+void ask_python() {
+  thread_local bool asked = false;
+  if (!asked) ral_set_stop(asked_python, nullptr);
+  asked = true;
+}
+
+void set_stop(nb::handle function) {
+  Py_XDECREF(python_stop);
+  python_stop = function.is_none() ? nullptr : function.inc_ref().ptr();
+}
+
 void raise(ral_status status, const std::string& message) {
+  if (status == RAL_ERROR_CANCELLED && PyErr_Occurred()) nb::raise_python_error();
   const nb::object type = nb::module_::import_("disc.errors").attr(kErrorNames.at(static_cast<size_t>(status)));
   PyErr_SetString(type.ptr(), message.c_str());
   nb::raise_python_error();

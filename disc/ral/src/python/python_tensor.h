@@ -40,6 +40,12 @@ ral_status without_gil(Body body) {
 // Raises the exception of disc.errors that corresponds to `status`.
 [[noreturn]] void raise(ral_status status, const std::string& message);
 
+// From now on, calls of this thread let Python handle its signals, and ask what `set_stop` was given.
+void ask_python();
+
+// function: without arguments, says whether the calls of this thread are to end; None = they are not.
+void set_stop(nb::handle function);
+
 // How to make results of the kind that came in.
 struct Kind {
   const DLPackExchangeAPI* exchange = nullptr;  // a framework with the C exchange interface (torch)
