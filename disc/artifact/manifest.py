@@ -24,13 +24,14 @@ WRITTEN = 0x100  # added to the dtype of an input that is written to
 ALIGNMENT = 64  # bytes: sections and weights
 
 # In the order of ral_dtype.
-DTYPES = ("i1", "i8", "i16", "i32", "i64", "ui8", "ui16", "ui32", "ui64", "f16", "bf16", "f32", "f64")
+DTYPES = ("i1", "i8", "i16", "i32", "i64", "ui8", "ui16", "ui32", "ui64", "f16", "bf16", "f32", "f64", "complex64", "complex128")
 
 # MLIR element type → the NumPy dtype that stores it. bf16 has no NumPy dtype and is stored as its 16 bits.
 STORAGE: dict[str, npt.DTypeLike] = {
     "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uint16,
     "i1": np.bool_, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64,
     "ui8": np.uint8, "ui16": np.uint16, "ui32": np.uint32, "ui64": np.uint64,
+    "complex64": np.complex64, "complex128": np.complex128,
 }  # fmt: skip
 
 

@@ -13,10 +13,12 @@ from disc.codegen.host.steps import Launch, Mode, Value, weight_name
 from disc.ir.graph import Node, Snapshot, parse_attributes
 from disc.ir.op_table import BINDING
 from disc.ir.ops import block_ops, main_block, main_function
-from disc.ir.state import read_state
+from disc.ir.state import COMPLEX, complex_results, read_state
 from disc.ir.symbols import KERNEL
 from disc.ir.weights import Weight
 from disc.shapes import Dim, ShapeEnv
+
+COMPLEX_OF = {"f32": "complex64", "f64": "complex128"}
 
 
 def read_source(text: str) -> Source:
@@ -27,14 +29,18 @@ def read_source(text: str) -> Source:
 
 def input_names(module: ir.Module) -> list[str]:
     """The user's names of the inputs ("arg0" where the front end gave none)."""
-    function = main_function(module)
-    block = main_block(module)
-    attributes = ir.ArrayAttr(function.attributes["arg_attrs"]) if "arg_attrs" in function.attributes else None
-    names: list[str] = []
-    for number in range(len(block.arguments)):
-        own = ir.DictAttr(attributes[number]) if attributes is not None else None
-        names.append(ir.StringAttr(own["disc.name"]).value if own is not None and "disc.name" in own else f"arg{number}")
-    return names
+    own = _argument_attributes(module)
+    named = [ir.StringAttr(each["disc.name"]).value if each is not None and "disc.name" in each else None for each in own]
+    return [f"arg{number}" if name is None else name for number, name in enumerate(named)]
+
+
+def _argument_attributes(module: ir.Module) -> list[ir.DictAttr | None]:
+    """Of each argument of @main."""
+    function, count = main_function(module), len(main_block(module).arguments)
+    if "arg_attrs" not in function.attributes:
+        return [None] * count
+    attributes = ir.ArrayAttr(function.attributes["arg_attrs"])
+    return [ir.DictAttr(attributes[number]) for number in range(count)]
 
 
 def manifest_tables(program: Program, module: ir.Module, env: ShapeEnv) -> Mapping[str, object]:
@@ -48,7 +54,7 @@ def manifest_tables(program: Program, module: ir.Module, env: ShapeEnv) -> Mappi
                 zip(input_records(module, program.arguments), program.entry.parameters, strict=True)
             )
         ],
-        "outputs": output_records(program.outputs),
+        "outputs": output_records(module, program.outputs),
         "symbols": [
             *(_symbol_entry(env, name, source) for name, source in program.sources.items()),
             *_made_entries(module, env),
@@ -85,18 +91,26 @@ def target_tables(program: Program, weights: Sequence[int]) -> dict[str, object]
 
 def input_records(module: ir.Module, arguments: Sequence[Node] | Sequence[Value]) -> list[dict[str, object]]:
     """Names, types and dims of the arguments of @main."""
-    return [
-        {"name": name, "dtype": node.element, "dims": [dim.const if dim.is_const else str(dim) for dim in node.dims]}
-        for name, node in zip(input_names(module), arguments, strict=True)
-    ]
+    found: list[dict[str, object]] = []
+    for name, own, node in zip(input_names(module), _argument_attributes(module), arguments, strict=True):
+        element, dims = _type_of_user(node, own is not None and COMPLEX in own)
+        found.append({"name": name, "dtype": element, "dims": [dim.const if dim.is_const else str(dim) for dim in dims]})
+    return found
 
 
-def output_records(outputs: Sequence[Node] | Sequence[Value]) -> list[dict[str, object]]:
+def output_records(module: ir.Module, outputs: Sequence[Node] | Sequence[Value]) -> list[dict[str, object]]:
     """Types and dims of what @main returns."""
-    return [
-        {"name": f"output{number}", "dtype": node.element, "rank": len(node.dims), "dims": [str(dim) for dim in node.dims]}
-        for number, node in enumerate(outputs)
-    ]
+    found: list[dict[str, object]] = []
+    whole = complex_results(module)
+    for number, node in enumerate(outputs):
+        element, dims = _type_of_user(node, number in whole)
+        found.append({"name": f"output{number}", "dtype": element, "rank": len(dims), "dims": [str(dim) for dim in dims]})
+    return found
+
+
+def _type_of_user(value: Node | Value, is_complex: bool) -> tuple[str, Sequence[Dim]]:
+    """Two floats in the last dim are one complex number."""
+    return (COMPLEX_OF[value.element], value.dims[:-1]) if is_complex else (value.element, value.dims)
 
 
 def symbol_records(env: ShapeEnv, sources: Mapping[str, str]) -> list[dict[str, object]]:

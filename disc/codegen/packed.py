@@ -34,7 +34,7 @@ def plain_tables(module: ir.Module) -> Mapping[str, object]:
     body = Snapshot(env).block(main_block(module))
     return {
         "inputs": input_records(module, body.arguments),
-        "results": output_records(body.yields),
+        "results": output_records(module, body.yields),
         "symbols": symbol_records(env, env.sources),
     }
 

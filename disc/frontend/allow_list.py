@@ -11,7 +11,7 @@ import torch
 
 from disc.frontend.call import Call
 from disc.frontend.op_builder import Tensor, is_static
-from disc.frontend.rules import data_sizes, override_of
+from disc.frontend.rules import complex_views, data_sizes, override_of
 from disc.frontend.rules.contractions import one_type
 from disc.frontend.rules.elementwise import is_zero
 from disc.frontend.torch_mlir_calls import ALL, ALL_FLOATS, CARRIERS, FLOATS, INTEGERS, SIGNED, Cast, Form
@@ -142,4 +142,4 @@ FORMS: dict[object, Form] = {
 
 def has_lowering(op: object) -> bool:
     """Whether calls of the op are lowered as they are: it is not decomposed."""
-    return op in FORMS or override_of(op) is not None or op in data_sizes.RULES
+    return op in FORMS or override_of(op) is not None or op in data_sizes.RULES or op in complex_views.RULES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -109,3 +110,20 @@ class Call:
     @property
     def dtype(self) -> torch.dtype:
         return self.results[0].dtype
+
+
+def arguments_by_name(node: fx.Node, op: object = None) -> dict[str, object]:
+    """The arguments of a call, defaults too, by the names in the schema of its op. op: another one that the call is taken for."""
+    op = node.target if op is None else op
+    if not hasattr(op, "_schema"):
+        return {f"arg{i}": argument for i, argument in enumerate(node.args)}
+    names, defaults = _parameters(op)
+    return {**defaults, **dict(zip(names, node.args, strict=False)), **node.kwargs}
+
+
+@functools.cache
+def _parameters(op: object) -> tuple[tuple[str, ...], dict[str, object]]:
+    """The names of an op's parameters, and the defaults of those that have one."""
+    parameters = op._schema.arguments  # pyright: ignore[reportAttributeAccessIssue]
+    defaults = {each.name: each.default_value for each in parameters if each.has_default_value()}
+    return tuple(each.name for each in parameters), defaults

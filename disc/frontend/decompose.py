@@ -20,6 +20,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from disc.frontend.allow_list import has_lowering
 from disc.frontend.call import TAKES_NOTHING
+from disc.frontend.complex_numbers import has_complex, without_complex
 from disc.frontend.decompositions import PARTLY_LOWERED, Decomposition, find_decomposition
 from disc.frontend.in_place import RetraceError, Write, local_writes
 from disc.frontend.symbols import to_shape, to_size
@@ -52,11 +53,15 @@ def decompose(module: fx.GraphModule) -> Decomposed:
 
     Raises: RetraceError.
     """
-    writer = _Writer(_fake_mode(module.graph))
+    mode = fake_mode(module.graph)
+    real = without_complex(module, mode) if has_complex(module) else None
+    writer = _Writer(mode)
     values: Values = {}
-    writer.graph.output(writer.write(module, values, {}))  # pyright: ignore[reportArgumentType]
+    writer.graph.output(writer.write(module if real is None else real.module, values, {}))  # pyright: ignore[reportArgumentType]
     writer.graph.eliminate_dead_code()
     left = set(writer.graph.nodes)
+    if real is not None:
+        values = {old: values[new] for old, new in real.values.items() if new in values}
     kept = {old: new for old, new in values.items() if isinstance(new, fx.Node) and new in left}
     left |= {node for body in writer.bodies.values() for node in body.nodes}
     return Decomposed(writer.graph, kept, {node: constant for node, constant in writer.constants.items() if node in left}, writer.bodies)
@@ -70,7 +75,7 @@ def constants_by_attribute(module: fx.GraphModule) -> Constants:
     return found
 
 
-def _fake_mode(graph: fx.Graph) -> FakeTensorMode:
+def fake_mode(graph: fx.Graph) -> FakeTensorMode:
     """The mode that made the values of the graph."""
     for node in graph.nodes:
         if isinstance(value := node.meta.get("val"), FakeTensor):
@@ -171,6 +176,7 @@ class _Writer:
 
     def _body(self, module: fx.GraphModule) -> fx.Graph:
         """The graph that control flow runs, with placeholders of its own."""
+        module = without_complex(module, self.mode).module if has_complex(module) else module
         writer = _Writer(self.mode, constants=self.constants, traces=self.traces, bodies=self.bodies)
         writer.graph.output(writer.write(module, {}, {}))  # pyright: ignore[reportArgumentType]
         writer.graph.eliminate_dead_code()

@@ -28,7 +28,9 @@ from torch_mlir import ir
 
 from disc.config import Options
 from disc.errors import DiscError, UnsupportedOp, UnsupportedOpError, warn
+from disc.frontend.complex_numbers import has_complex, without_complex
 from disc.frontend.control_flow import constants_and_bodies
+from disc.frontend.decompose import fake_mode
 from disc.frontend.decompositions import is_random, training_table
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.graph_parts import Executable, run_in_parts, untold_symbols
@@ -167,6 +169,7 @@ def _boxed(module: fx.GraphModule, settings: Settings) -> Callable[..., object]:
 def compile_graph(module: fx.GraphModule, settings: Settings) -> Executable:
     """The graph as one compiled module, or as compiled parts around the ops that only PyTorch can run."""
     try:
+        module = _real(module, settings)
         warn_of_assertions(module.graph)
         whole = _lowered_or_refused(module, settings)
     except Exception as error:
@@ -180,6 +183,13 @@ def compile_graph(module: fx.GraphModule, settings: Settings) -> Executable:
     except Exception as error:
         _failed(error, settings, module.graph)
         return _eager(module)
+
+
+def _real(module: fx.GraphModule, settings: Settings) -> fx.GraphModule:
+    """The graph without complex numbers inside."""
+    if not has_complex(module):
+        return module
+    return without_complex(module, fake_mode(module.graph), training_table(eager_random=settings.options.random == "eager")).module
 
 
 def compile_part(module: fx.GraphModule, settings: Settings) -> Executable:

@@ -25,6 +25,8 @@ from torch_mlir import ir
 
 from disc.errors import CompilerBug, DiscError, UnsupportedFormatError, UnsupportedOp, UnsupportedOpError, warn
 from disc.frontend.archive import check_archive
+from disc.frontend.call import arguments_by_name
+from disc.frontend.complex_numbers import has_complex
 from disc.frontend.conditions import relation
 from disc.frontend.decisions import Decision, Found, Recorder, located
 from disc.frontend.decompose import Decomposed, constants_by_attribute, decompose, without_bodies
@@ -35,7 +37,7 @@ from disc.frontend.export_errors import DATA_DEPENDENT, error_line, export_error
 from disc.frontend.imported import Constant, FixedArgument, Imported, OutputSpec
 from disc.frontend.in_place import RetraceError
 from disc.frontend.locations import line_text
-from disc.frontend.lowering import GraphInput, GraphSource, arguments_by_name, lower_graph, warn_of_assertions
+from disc.frontend.lowering import GraphInput, GraphSource, lower_graph, warn_of_assertions
 from disc.frontend.needed_sizes import DrySession, contradictions, inputs_of, refused_sizes
 from disc.frontend.program_decisions import RECORDED, decisions_of, stored_guards
 from disc.frontend.size_checks import size_checks
@@ -149,10 +151,12 @@ def _decomposed(program: ExportedProgram) -> tuple[ExportedProgram, Decomposed]:
             return program, decompose(program.graph_module)
         except RetraceError:
             pass
+        whole = has_complex(program.graph_module)  # decompositions are those of real numbers
         try:
-            program = without_bodies(program).run_decompositions(export_table())
+            program = without_bodies(program).run_decompositions({} if whole else export_table())
+            if whole:
+                return program, decompose(program.graph_module)
         except Exception as error:
-            _refuse_complex(program)  # PyTorch itself fails on some of them
             _refuse_shared(program, program.graph_signature.buffers)
             raise export_error(error, lambda: None) from error
     graph = program.graph
@@ -212,17 +216,6 @@ def _warn_of_training(program: ExportedProgram) -> None:
     if found:
         places = "\n  ".join(found)
         warn(f"the model is in training mode and is compiled so; for inference, call model.eval() first:\n  {places}")
-
-
-def _refuse_complex(program: ExportedProgram) -> None:
-    """Raises: UnsupportedOpError naming each op that makes a complex tensor."""
-    ops: list[UnsupportedOp] = []
-    for node in program.graph.nodes:
-        value = node.meta.get("val")
-        if isinstance(value, torch.Tensor) and value.is_complex():
-            ops.append(UnsupportedOp(str(node.target), "complex numbers are not supported", line_text(node)))
-    if ops:
-        raise UnsupportedOpError(ops)
 
 
 def _stored_tensor(program: ExportedProgram, target: str) -> torch.Tensor:

@@ -23,14 +23,26 @@ from torch_mlir.passmanager import PassManager
 
 from disc.errors import CompilerBug, UnsupportedOp, UnsupportedOpError, warn
 from disc.frontend.allow_list import FORMS
-from disc.frontend.call import Call
+from disc.frontend.call import Call, arguments_by_name
 from disc.frontend.control_flow import CONTROL_FLOW, ControlCall
 from disc.frontend.decisions import Decision, Found, Settled, Undecided, asserted, guarded_facts, settle
 from disc.frontend.examples import weight_problem
 from disc.frontend.imported import Constant
 from disc.frontend.locations import line_text, location
-from disc.frontend.op_builder import MLIR_TYPES, NO_RULE, OpBuilder, RuleError, Tensor, check_kind, element_type, is_static, tensor_type
-from disc.frontend.rules import data_sizes, override_of
+from disc.frontend.op_builder import (
+    MLIR_TYPES,
+    NO_RULE,
+    PARTS,
+    OpBuilder,
+    RuleError,
+    Tensor,
+    check_kind,
+    element_type,
+    integers,
+    is_static,
+    tensor_type,
+)
+from disc.frontend.rules import complex_views, data_sizes, override_of
 from disc.frontend.rules.random import RANDOM
 from disc.frontend.symbol_names import explained, symbol_places
 from disc.frontend.symbols import (
@@ -48,7 +60,7 @@ from disc.frontend.symbols import (
 )
 from disc.frontend.torch_mlir import Kind, Lowerings
 from disc.frontend.torch_mlir_calls import Plan, emit, plan
-from disc.ir.state import STATE, State
+from disc.ir.state import COMPLEX, STATE, State
 from disc.ir.weights import STORAGE, Weight, WeightTable
 
 aten = torch.ops.aten
@@ -153,14 +165,16 @@ def lower_or_refuse(
 
 
 def to_weight(tensor: torch.Tensor) -> Weight:
-    """A view of the tensor's storage (no copy for a CPU tensor without the negative bit).
+    """A view of the tensor's storage (no copy for a CPU tensor without the negative or the conjugate bit), of a complex one by parts.
 
     Raises: RuleError for a dtype without a type in the IR.
     """
     problem = weight_problem(tensor)
     if problem is not None:
         raise RuleError(problem)
-    data = tensor.detach().cpu().resolve_neg()
+    data = tensor.detach().cpu().resolve_conj().resolve_neg()
+    if data.dtype in PARTS:
+        data = torch.view_as_real(data)
     name = str(element_type(data.dtype))
     if data.dtype == torch.bfloat16:
         return Weight(data.view(torch.uint16).numpy(), name)
@@ -266,6 +280,10 @@ class _Lowering:
         kind = tensor_type(to_shape(value.shape), value.dtype)
         i64 = ir.IntegerType.get_signless(64)
         dims = [ir.IntegerAttr.get(i64, s) if isinstance(s, int) else ir.StringAttr.get(to_text(s)) for s in to_shape(value.shape)]
+        if value.dtype in PARTS:
+            if argument.name not in dict(self.source.buffers):
+                described[COMPLEX] = ir.UnitAttr.get(self.module.context)
+            dims.append(ir.IntegerAttr.get(i64, 2))
         described["disc.dims"] = ir.ArrayAttr.get(dims)
         return kind, described
 
@@ -421,6 +439,9 @@ class _Lowering:
         self.checked.add(node)
 
     def _apply(self, emitter: OpBuilder, node: fx.Node) -> Tensor | tuple[Tensor, ...]:
+        if (view := complex_views.RULES.get(node.target)) is not None:
+            return view(emitter, Call(node, self._bind(node)))
+        complex_views.refuse_complex(node)
         made = data_sizes.RULES.get(node.target)
         if made is None and isinstance(node.meta["val"], torch.Tensor) and 0 in (shape := to_shape(node.meta["val"].shape)):
             return emitter.full(0, shape, node.meta["val"].dtype)  # StableHLO refuses to read from no elements, even nothing
@@ -497,7 +518,7 @@ class _Lowering:
     def _stand_in(self, meta: object) -> Tensor:
         assert isinstance(meta, torch.Tensor)
         shape = to_shape(meta.shape)
-        dtype = meta.dtype if meta.dtype in MLIR_TYPES else torch.float32  # never read: every op on it is refused
+        dtype = meta.dtype if meta.dtype in MLIR_TYPES or meta.dtype in PARTS else torch.float32  # never read: every op on it is refused
         kind = tensor_type(shape, dtype)
         value = ir.Operation.create("builtin.unrealized_conversion_cast", results=[kind], operands=[]).result
         return Tensor(value, shape, dtype)
@@ -526,35 +547,25 @@ class _Lowering:
         return _constant_or_size(argument.meta.get("val"), argument)
 
     def _emit_return(self, emitter: OpBuilder, function: ir.Operation) -> tuple[list[str], dict[int, Constant]]:
-        names, constants, operands = [], {}, []
+        names, constants, operands, whole = [], {}, [], []
+        last = len(self.source.outputs) - len(self.source.written)
+        buffers = range(last - len(self.source.buffers), last)
         for position, (name, output) in enumerate(self.source.outputs):
             if not isinstance(output, fx.Node):
                 constants[position] = output
                 continue
             value = self._argument_value(output)
             tensor = value if isinstance(value, Tensor) else emitter.size_scalar(to_size(value), torch.int64)
+            if tensor.dtype in PARTS and position not in buffers:
+                whole.append(len(names))
             names.append(name)
             operands.append(tensor.value)
         ir.Operation.create("func.return", operands=operands)
+        if whole:
+            self.module.operation.attributes[COMPLEX] = integers(whole)
         inputs = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).inputs
         function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, [operand.type for operand in operands]))
         return names, constants
-
-
-def arguments_by_name(node: fx.Node) -> dict[str, object]:
-    """The arguments of a call, defaults too, by the names in the schema of its op."""
-    if not hasattr(node.target, "_schema"):
-        return {f"arg{i}": argument for i, argument in enumerate(node.args)}
-    names, defaults = _parameters(node.target)
-    return {**defaults, **dict(zip(names, node.args, strict=False)), **node.kwargs}
-
-
-@functools.cache
-def _parameters(op: object) -> tuple[tuple[str, ...], dict[str, object]]:
-    """The names of an op's parameters, and the defaults of those that have one."""
-    parameters = op._schema.arguments  # pyright: ignore[reportAttributeAccessIssue]
-    defaults = {each.name: each.default_value for each in parameters if each.has_default_value()}
-    return tuple(each.name for each in parameters), defaults
 
 
 def planned_call(node: fx.Node) -> Plan | None:

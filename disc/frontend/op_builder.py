@@ -38,6 +38,8 @@ MLIR_TYPES: dict[torch.dtype, str] = {
     torch.uint8: "ui8", torch.uint16: "ui16", torch.uint32: "ui32", torch.uint64: "ui64",
 }  # fmt: skip
 
+# A complex tensor is a real one with one more dim of size 2, as it lies in memory.
+PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 COMPARISONS = {"eq": "EQ", "ne": "NE", "lt": "LT", "le": "LE", "gt": "GT", "ge": "GE"}
 REDUCED_PRECISION = (torch.float16, torch.bfloat16)
 # Integers for which the conversion of a float out of range has one result in eager mode.
@@ -75,7 +77,7 @@ class Tensor:
 
 
 def element_type(dtype: torch.dtype) -> ir.Type:
-    """Raises: RuleError for a dtype that disc has no type for (complex, quantized, float8)."""
+    """Raises: RuleError for a dtype that disc has no type for (quantized, float8), and for complex ones."""
     if dtype not in MLIR_TYPES:
         raise RuleError(f"tensors of {dtype} are not supported")
     return ir.Type.parse(MLIR_TYPES[dtype])
@@ -83,9 +85,7 @@ def element_type(dtype: torch.dtype) -> ir.Type:
 
 def check_kind(tensor: torch.Tensor) -> None:
     """Raises: RuleError for a tensor of PyTorch that the IR cannot have."""
-    if tensor.is_complex():
-        raise RuleError("complex numbers are not supported")
-    element_type(tensor.dtype)
+    element_type(PARTS.get(tensor.dtype, tensor.dtype))
     if tensor.layout != torch.strided:
         raise RuleError(f"tensors of layout {tensor.layout} are not supported")
     if tensor.device.type != "cpu":
@@ -93,6 +93,8 @@ def check_kind(tensor: torch.Tensor) -> None:
 
 
 def tensor_type(shape: Shape, dtype: torch.dtype) -> ir.RankedTensorType:
+    if dtype in PARTS:
+        return tensor_type((*shape, 2), PARTS[dtype])
     dynamic = ir.ShapedType.get_dynamic_size()
     return ir.RankedTensorType.get([size if isinstance(size, int) else dynamic for size in shape], element_type(dtype))
 

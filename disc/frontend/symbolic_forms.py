@@ -231,6 +231,19 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     return (x.unsqueeze(-1) == torch.arange(x.max().item() + 1)).to(torch.int64)
 
 
+def _mean(original: Callable[..., Tensor]) -> Form:
+    """Of complex numbers by parts: PyTorch makes a complex number of the size that it divides by."""
+
+    def mean(x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
+        if not x.is_complex():
+            return original(x, dim, keepdim, dtype=dtype) if dim is not None else original(x, dtype=dtype)
+        dims = list(range(x.dim())) if dim is None else [dim] if isinstance(dim, int) else list(dim)
+        parts = torch.view_as_real(x if dtype is None else x.to(dtype))
+        return torch.view_as_complex(parts.mean([each % x.dim() for each in dims], keepdim) if dims else parts)
+
+    return mean
+
+
 FORMS: dict[Callable[..., object], Form] = {
     **RECURRENT_FORMS,
     F.max_pool1d: max_pool_1d,
@@ -239,4 +252,5 @@ FORMS: dict[Callable[..., object], Form] = {
     torch.combinations: combinations,
     F.one_hot: one_hot,
     torch.Tensor.take_along_dim: take_along_dim,
+    **{original: _mean(original) for original in (torch.mean, torch.Tensor.mean)},
 }

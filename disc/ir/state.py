@@ -1,4 +1,4 @@
-"""The module attribute `disc.state`: what @main takes and gives besides the user's arguments and results."""
+"""Module attributes about the arguments and results of @main: `disc.state`, what there is besides the user's, and `disc.complex`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torch_mlir import ir
 from disc.ir.graph import parse_attributes
 
 STATE = "disc.state"
+# Of an argument: it is complex to the user, and has one more dim of size 2 in the IR. Of the module: the numbers of such results.
+COMPLEX = "disc.complex"
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,11 @@ def read_state(module: ir.Module) -> State | None:
     if not isinstance(found, dict):
         return None
     return State(_texts(found["buffers"]), _numbers(found["written"]), bool(found["seeded"]))
+
+
+def complex_results(module: ir.Module) -> tuple[int, ...]:
+    """The numbers of the results that are complex to the user."""
+    return _numbers(parse_attributes(module.operation).get(COMPLEX))
 
 
 def _texts(values: object) -> tuple[str, ...]:

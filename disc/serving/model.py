@@ -27,6 +27,7 @@ from disc.errors import (
 from disc.ral.executable import Executable, load
 from disc.serving.artifact_source import Source
 from disc.serving.batcher import Batcher, Job
+from disc.serving.datatypes import OF_DTYPE
 from disc.serving.joining import Inputs, joining_of
 from disc.serving.logs import log
 from disc.serving.request import Answer, Request, arrays_of, output_positions, schedule_of
@@ -56,6 +57,9 @@ class LoadedModel:
         state = executable.manifest.get("state")
         if state is not None and (state["buffers"] or state["written"]):
             raise ConfigurationError("the model keeps tensors from call to call, or writes its inputs: a server answers each request alone")
+        unknown = [f"{each.name} ({each.dtype})" for each in (*executable.inputs, *executable.outputs) if each.dtype not in OF_DTYPE]
+        if unknown:
+            raise ConfigurationError(f"the protocol has no complex numbers: {', '.join(unknown)}; torch.view_as_real makes pairs of them")
         self.signature = Signature(executable.manifest)
         self.statistics = Statistics()
         self.source = source

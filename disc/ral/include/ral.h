@@ -29,7 +29,9 @@ typedef enum ral_dtype {
   RAL_F16,
   RAL_BF16,
   RAL_F32,
-  RAL_F64
+  RAL_F64,
+  RAL_C64, /* complex: of inputs and outputs. The code sees two floats, as one more dim of size 2 */
+  RAL_C128
 } ral_dtype;
 
 typedef enum ral_status {

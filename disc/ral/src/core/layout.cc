@@ -92,6 +92,7 @@ void copy_row_major(const ral_tensor& from, int64_t element, void* to) {
     case 1: return copy_axes<1>(axes, data, target);
     case 2: return copy_axes<2>(axes, data, target);
     case 4: return copy_axes<4>(axes, data, target);
+    case 16: return copy_axes<16>(axes, data, target);
     default: return copy_axes<8>(axes, data, target);
   }
 }

@@ -16,7 +16,7 @@ struct DtypeInfo {
   int64_t size;
 };
 
-constexpr std::array<DtypeInfo, 13> kDtypes{{{"i1", 1},
+constexpr std::array<DtypeInfo, 15> kDtypes{{{"i1", 1},
                                              {"i8", 1},
                                              {"i16", 2},
                                              {"i32", 4},
@@ -28,7 +28,9 @@ constexpr std::array<DtypeInfo, 13> kDtypes{{{"i1", 1},
                                              {"f16", 2},
                                              {"bf16", 2},
                                              {"f32", 4},
-                                             {"f64", 8}}};
+                                             {"f64", 8},
+                                             {"complex64", 8},
+                                             {"complex128", 16}}};
 
 // A bounds-checked reader. After the first failure `ok` stays false and every value read is 0 or empty.
 struct Reader {

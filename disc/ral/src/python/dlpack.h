@@ -21,7 +21,7 @@ struct DLDataType {
   uint16_t lanes;
 };
 
-constexpr uint8_t kDLInt = 0, kDLUInt = 1, kDLFloat = 2, kDLBfloat = 4, kDLBool = 6;
+constexpr uint8_t kDLInt = 0, kDLUInt = 1, kDLFloat = 2, kDLBfloat = 4, kDLComplex = 5, kDLBool = 6;
 
 struct DLTensor {
   void* data;

@@ -104,6 +104,11 @@ bool is_negated(const KnownType& type, nb::handle object) {
   return nb::steal(answer).ptr() == Py_True;
 }
 
+// True for a complex tensor with PyTorch's conjugate bit.
+bool is_conjugated(nb::handle object) {
+  return nb::hasattr(object, "is_conj") && call_method(object, "is_conj").ptr() == Py_True;
+}
+
 int32_t sized(int32_t first, int64_t bytes) {
   switch (bytes) {
     case 1: return first;
@@ -124,6 +129,7 @@ int32_t dtype_of(DLDataType type) {
     case kDLUInt: return sized(RAL_UI8, bytes);
     case kDLBfloat: return bytes == 2 ? RAL_BF16 : -1;
     case kDLFloat: return bytes == 2 ? RAL_F16 : bytes == 4 ? RAL_F32 : bytes == 8 ? RAL_F64 : -1;
+    case kDLComplex: return bytes == 8 ? RAL_C64 : bytes == 16 ? RAL_C128 : -1;
     default: return -1;
   }
 }
@@ -132,6 +138,7 @@ DLDataType dl_type(int32_t dtype) {
   const auto bits = static_cast<uint8_t>(8 * ral_dtype_size(dtype));
   if (dtype == RAL_I1) return {kDLBool, 8, 1};
   if (dtype == RAL_BF16) return {kDLBfloat, 16, 1};
+  if (dtype >= RAL_C64) return {kDLComplex, bits, 1};
   if (dtype >= RAL_F16) return {kDLFloat, bits, 1};
   return {dtype >= RAL_UI8 ? kDLUInt : kDLInt, bits, 1};
 }
@@ -139,7 +146,10 @@ DLDataType dl_type(int32_t dtype) {
 // A struct format character of the buffer protocol, of elements of so many bytes; native byte order only.
 int32_t dtype_of(std::string_view format, int64_t bytes) {
   const bool marked = !format.empty() && (format[0] == '@' || format[0] == '=' || format[0] == '<');
-  if (format.size() != (marked ? 2u : 1u)) return -1;
+  if (marked) format.remove_prefix(1);
+  if (format == "Zf") return bytes == 8 ? RAL_C64 : -1;
+  if (format == "Zd") return bytes == 16 ? RAL_C128 : -1;
+  if (format.size() != 1) return -1;
   switch (format.back()) {
     case '?': return bytes == 1 ? RAL_I1 : -1;
     case 'b':
@@ -395,7 +405,12 @@ ral_tensor Borrowed::read(nb::handle object, const Place& place) {
   }
   const DLPackExchangeAPI* exchange = type.exchange;
   // The exchange interface does not say whether the memory may be written.
-  if (exchange && !place.writable) return from_exchange(object, exchange, place);
+  if (exchange && !place.writable) {
+    const ral_tensor tensor = from_exchange(object, exchange, place);
+    if (tensor.dtype < RAL_C64 || !reading(place, [&] { return is_conjugated(object); })) return tensor;
+    resolved_.push_back(reading(place, [&] { return call_method(object, "resolve_conj"); }));
+    return from_exchange(resolved_.back(), exchange, place);
+  }
   if (PyObject_CheckBuffer(object.ptr())) return from_buffer(object, place, keeper());
   if (nb::hasattr(object, "__dlpack__")) return from_dlpack(object, place, keeper());
   raise(RAL_ERROR_DTYPE, place.text() + "expected a tensor, got " + Py_TYPE(object.ptr())->tp_name);

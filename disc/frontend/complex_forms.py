@@ -1,0 +1,396 @@
+"""ATen ops on complex tensors as functions of real ones, which are traced: op → form.
+
+A form gets the arguments of a call by name, with a `Pair` for each complex tensor, and returns pairs or real tensors. What has no form
+gives way to its decomposition (`complex_numbers.py`), or is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from disc.frontend import complex_functions as functions
+from disc.frontend.complex_functions import REAL_OF, Pair, multiply, pair_of
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Given:
+    """One call. arguments: by name, defaults too. result: what PyTorch says of it, without data. real: the dtype of the parts of its
+    complex result, or of its widest complex operand where it has a real one."""
+
+    op: torch._ops.OpOverload
+    arguments: Mapping[str, object]
+    result: object
+    real: torch.dtype
+
+    def raw(self, name: str) -> object:
+        return self.arguments.get(name)
+
+    def pair(self, name: str) -> Pair:
+        """A tensor or number as a complex one, of the result's dtype."""
+        return pair_of(self.arguments[name], self.real)
+
+    def call(self, part: Callable[[object], object]) -> object:
+        """The op on each argument's `part`, with real dtypes."""
+        return self.op(**{name: part(value) for name, value in self.arguments.items()})
+
+
+Form = Callable[[Given], object]
+
+
+def _part(value: object, place: int, real: torch.dtype) -> object:
+    """The real or imaginary part of an argument, or of what is in it."""
+    if isinstance(value, Pair):
+        return (value.re, value.im)[place].to(real)
+    if isinstance(value, list | tuple):
+        return [_part(each, place, real) for each in value]
+    if isinstance(value, complex):
+        return (value.real, value.imag)[place]
+    return REAL_OF.get(value, value) if isinstance(value, torch.dtype) else value
+
+
+def _as_data(value: object, real: torch.dtype) -> object:
+    """Data that takes part in the result: what is real has an imaginary part of 0."""
+    if isinstance(value, list | tuple):
+        return [_as_data(each, real) for each in value]
+    if isinstance(value, Tensor):
+        return pair_of(value, real)
+    return complex(value) if isinstance(value, bool | int | float | complex | torch.SymInt | torch.SymFloat) else value
+
+
+def each_part(*data: str) -> Form:
+    """The op on the real parts, and on the imaginary parts. data: arguments that may be real, and are no indices or masks."""
+
+    def form(given: Given) -> object:
+        given = Given(
+            given.op,
+            {name: _as_data(value, given.real) if name in data else value for name, value in given.arguments.items()},
+            given.result,
+            given.real,
+        )
+        re, im = (given.call(lambda value, place=place: _part(value, place, given.real)) for place in (0, 1))
+        if isinstance(re, list | tuple) and isinstance(im, list | tuple):
+            return [Pair(first, second) for first, second in zip(re, im, strict=True)]
+        assert isinstance(re, Tensor) and isinstance(im, Tensor)
+        return Pair(re, im)
+
+    return form
+
+
+def unary(function: Callable[[Pair], object]) -> Form:
+    return lambda given: function(given.pair("self"))
+
+
+def binary(function: Callable[[Pair, Pair], object], other: str = "other") -> Form:
+    def form(given: Given) -> object:
+        a, b = given.pair("self"), given.pair(other)
+        alpha = given.raw("alpha")
+        return function(a, b if alpha in (None, 1) else multiply(b, pair_of(alpha, given.real)))
+
+    return form
+
+
+def _is_real(value: object) -> bool:
+    return not isinstance(value, Pair | complex)
+
+
+def _factor(value: object, real: torch.dtype) -> Tensor | float:
+    return value.to(real) if isinstance(value, Tensor) else value  # pyright: ignore[reportReturnType]
+
+
+def product(given: Given) -> object:
+    """A real factor multiplies both parts. (Eager's has an imaginary part of 0, which makes NaN of infinities.)"""
+    a, b = given.raw("self"), given.raw("other")
+    if _is_real(b):
+        return given.pair("self").scaled(_factor(b, given.real))
+    if _is_real(a):
+        return given.pair("other").scaled(_factor(a, given.real))
+    return multiply(given.pair("self"), given.pair("other"))
+
+
+def quotient(given: Given) -> object:
+    if given.raw("rounding_mode") is not None:
+        return NotImplemented
+    b = given.raw("other")
+    if not _is_real(b):
+        return functions.divide(given.pair("self"), given.pair("other"))
+    a, divisor = given.pair("self"), _factor(b, given.real)
+    return Pair(a.re / divisor, a.im / divisor)
+
+
+def power(given: Given) -> object:
+    exponent = given.raw("exponent")
+    if isinstance(exponent, int | float | complex) and complex(exponent) in functions.POWERS:
+        return functions.POWERS[complex(exponent)](given.pair("self"))
+    return functions.power(given.pair("self"), given.pair("exponent"))
+
+
+def _same_types(*factors: object) -> bool:
+    """Products of matrices are not made of tensors of different types, in eager neither."""
+    return all(isinstance(each, Pair) for each in factors) and len({each.dtype for each in factors if isinstance(each, Pair)}) == 1
+
+
+def with_products(factors: tuple[str, str]) -> Form:
+    """An op that is linear in two arguments: four real ones."""
+
+    def form(given: Given) -> object:
+        a, b = given.raw(factors[0]), given.raw(factors[1])
+        if not (isinstance(a, Pair) and isinstance(b, Pair) and _same_types(a, b)):
+            return NotImplemented
+
+        def of(left: Tensor, right: Tensor) -> Tensor:
+            named = {**given.arguments, factors[0]: left, factors[1]: right}
+            found = given.op(**{name: _part(value, 0, given.real) for name, value in named.items()})
+            assert isinstance(found, Tensor)
+            return found
+
+        return Pair(of(a.re, b.re) - of(a.im, b.im), of(a.re, b.im) + of(a.im, b.re))
+
+    return form
+
+
+def _matmul(a: Pair, b: Pair) -> Pair:
+    return Pair(a.re @ b.re - a.im @ b.im, a.re @ b.im + a.im @ b.re)
+
+
+def added_product(factors: tuple[str, str]) -> Form:
+    """beta * self + alpha * (a @ b)."""
+
+    def form(given: Given) -> object:
+        if not _same_types(given.raw(factors[0]), given.raw(factors[1])):
+            return NotImplemented
+        found = _matmul(given.pair(factors[0]), given.pair(factors[1]))
+        alpha, beta = given.raw("alpha"), given.raw("beta")
+        if alpha != 1:
+            found = multiply(found, pair_of(alpha, given.real))
+        return found if beta == 0 else functions.add(found, multiply(given.pair("self"), pair_of(beta, given.real)))
+
+    return form
+
+
+def linear(given: Given) -> object:
+    if not _same_types(given.raw("input"), given.raw("weight")):
+        return NotImplemented
+    weight = given.pair("weight")
+    found = _matmul(given.pair("input"), Pair(weight.re.t(), weight.im.t()))
+    return found if given.raw("bias") is None else functions.add(found, given.pair("bias"))
+
+
+def convolution(given: Given) -> object:
+    """Without a bias in the products: it is added once."""
+    biased = given.raw("bias") is not None
+    plain = Given(given.op, {**given.arguments, "bias": None}, given.result, given.real)
+    found = with_products(("input", "weight"))(plain)
+    if not biased or not isinstance(found, Pair):
+        return found
+    bias = given.pair("bias")
+    shape = [-1, *[1] * (found.re.dim() - 2)]
+    return functions.add(found, Pair(bias.re.reshape(shape), bias.im.reshape(shape)))
+
+
+def dot(conjugated: bool) -> Form:
+    def form(given: Given) -> object:
+        a, b = given.pair("self"), given.pair("tensor" if "tensor" in given.arguments else "other")
+        found = multiply(functions.conjugate(a) if conjugated else a, b)
+        return Pair(found.re.sum(), found.im.sum())
+
+    return form
+
+
+def product_along(given: Given) -> object:
+    """The product of the elements along a dim, halved again and again, so that each result is a product of two."""
+    x, dim, keepdim = given.pair("self"), given.raw("dim"), given.raw("keepdim") is True
+    if dim is None:
+        x, dim = Pair(x.re.reshape(-1), x.im.reshape(-1)), 0
+    assert isinstance(dim, int)
+    if not x.re.dim():
+        return x
+    size = x.re.shape[dim]
+    if not isinstance(size, int):
+        return NotImplemented
+    if size == 0:
+        shape = [each for place, each in enumerate(x.re.shape) if place != dim % x.re.dim()]
+        found = Pair(x.re.new_ones(shape), x.re.new_zeros(shape))
+        return Pair(found.re.unsqueeze(dim), found.im.unsqueeze(dim)) if keepdim else found
+    while size > 1:
+        half = size // 2
+        first, second = (Pair(x.re.narrow(dim, start, half), x.im.narrow(dim, start, half)) for start in (0, half))
+        rest = [Pair(x.re.narrow(dim, 2 * half, 1), x.im.narrow(dim, 2 * half, 1))] if size % 2 else []
+        both = [multiply(first, second), *rest]
+        x = Pair(torch.cat([each.re for each in both], dim), torch.cat([each.im for each in both], dim)) if rest else both[0]
+        size = half + size % 2
+    return x if keepdim else Pair(x.re.squeeze(dim), x.im.squeeze(dim))
+
+
+def variance(given: Given) -> object:
+    """Of |z|: that of the parts added."""
+    both = [given.call(lambda value, place=place: _part(value, place, given.real)) for place in (0, 1)]
+    return both[0] + both[1]  # pyright: ignore[reportOperatorIssue]
+
+
+def vector_norm(given: Given) -> object:
+    arguments = {**given.arguments, "self": functions.magnitude(given.pair("self"))}
+    return given.op(**{name: _part(value, 0, given.real) for name, value in arguments.items()})
+
+
+def converted(given: Given) -> object:
+    """To another dtype: a complex one, or a real one, which loses the imaginary part."""
+    value, result = given.raw("self"), given.result
+    assert isinstance(result, Tensor)
+    if result.is_complex():
+        return given.pair("self") if isinstance(value, Pair) else pair_of(value, given.real)
+    assert isinstance(value, Pair)
+    return functions.is_nonzero(value) if result.dtype == torch.bool else value.re.to(result.dtype)
+
+
+def joined(given: Given) -> object:
+    x = given.pair("self")
+    return torch.stack([x.re, x.im], -1)
+
+
+def parted(given: Given) -> object:
+    x = given.raw("self")
+    assert isinstance(x, Tensor)
+    return Pair(x.select(-1, 0), x.select(-1, 1))
+
+
+def complex_of(given: Given) -> object:
+    re, im = given.raw("real"), given.raw("imag")
+    assert isinstance(re, Tensor) and isinstance(im, Tensor)
+    return Pair(*torch.broadcast_tensors(re, im))
+
+
+def polar(given: Given) -> object:
+    size, angle = given.raw("abs"), given.raw("angle")
+    assert isinstance(size, Tensor) and isinstance(angle, Tensor)
+    return functions.polar(size, angle)
+
+
+def filled(given: Given) -> object:
+    """A tensor of the result's sizes with one number in it."""
+    result, value = given.result, next(given.raw(name) for name in ("fill_value", "value", "s") if name in given.arguments)
+    assert isinstance(result, Tensor)
+    number = pair_of(value, given.real)
+    return Pair(number.re.expand(result.shape), number.im.expand(result.shape))
+
+
+def constant(value: float) -> Form:
+    """Ones, or zeros; what is not initialized is zeros, too."""
+
+    def form(given: Given) -> object:
+        result = given.result
+        assert isinstance(result, Tensor)
+        zeros = torch.zeros(result.shape, dtype=given.real)
+        return Pair(torch.full(result.shape, value, dtype=given.real), zeros)
+
+    return form
+
+
+def copied(given: Given) -> object:
+    source, result = given.raw("src"), given.result
+    assert isinstance(result, Tensor)
+    if not result.is_complex():
+        assert isinstance(source, Pair)
+        return source.re.to(result.dtype).expand(result.shape)
+    found = given.pair("src")
+    return Pair(found.re.expand(result.shape), found.im.expand(result.shape))
+
+
+def _both(test: Callable[[Tensor], Tensor], some: bool) -> Form:
+    def form(given: Given) -> object:
+        x = given.pair("self")
+        return test(x.re) | test(x.im) if some else test(x.re) & test(x.im)
+
+    return form
+
+
+def of_nonzero(*names: str) -> Form:
+    """An op on truth values."""
+
+    def form(given: Given) -> object:
+        def truth(name: str, value: object) -> object:
+            return functions.is_nonzero(value) if isinstance(value, Pair) and name in names else value
+
+        return given.op(**{name: truth(name, value) for name, value in given.arguments.items()})
+
+    return form
+
+
+def scaled_sum(function: Callable[[Pair, Pair], Pair], left: str, right: str) -> Form:
+    """self + value * function(left, right)."""
+
+    def form(given: Given) -> object:
+        found = function(given.pair(left), given.pair(right))
+        value = given.raw("value")
+        return functions.add(given.pair("self"), found if value in (None, 1) else multiply(found, pair_of(value, given.real)))
+
+    return form
+
+
+def interpolated(given: Given) -> object:
+    start, end = given.pair("self"), given.pair("end")
+    return functions.add(start, multiply(given.pair("weight"), functions.subtract(end, start)))
+
+
+# Ops that move elements, or add them: argument names of data that may be real.
+_MOVING = """
+    view _unsafe_view reshape _reshape_copy unsqueeze squeeze permute transpose t expand slice select narrow split split_with_sizes
+    unbind flip roll repeat index index_select gather diagonal diag_embed tril triu clone contiguous alias detach lift lift_fresh
+    lift_fresh_copy unfold as_strided sum mean cumsum neg _neg_view trace embedding resolve_conj resolve_neg positive diag take
+    view_copy expand_copy permute_copy slice_copy select_copy unsqueeze_copy squeeze_copy transpose_copy alias_copy detach_copy
+    select_backward slice_backward diagonal_backward repeat_interleave nansum channel_shuffle pixel_shuffle pixel_unshuffle
+"""
+EACH_PART: dict[str, Sequence[str]] = {
+    **dict.fromkeys(_MOVING.split(), ()),
+    "cat": ("tensors",), "stack": ("tensors",), "where": ("self", "other"), "masked_fill": ("self", "value"),
+    "scatter": ("self", "src", "value"), "scatter_add": ("self", "src"), "index_put": ("self", "values"),
+    "_unsafe_index_put": ("self", "values"), "index_copy": ("self", "source"), "index_fill": ("self", "value"),
+    "slice_scatter": ("self", "src"), "select_scatter": ("self", "src"), "diagonal_scatter": ("self", "src"),
+    "masked_scatter": ("self", "source"), "constant_pad_nd": ("self", "value"),
+}  # fmt: skip
+_NAMED: dict[str, Form] = {
+    **{name: unary(function) for name, function in functions.UNARY.items()},
+    **{name: each_part(*data) for name, data in EACH_PART.items()},
+    "abs": unary(functions.magnitude), "angle": unary(functions.phase), "real": unary(lambda x: x.re), "imag": unary(lambda x: x.im),
+    "add": binary(functions.add), "sub": binary(functions.subtract), "rsub": binary(lambda a, b: functions.subtract(b, a)),
+    "mul": product, "div": quotient, "true_divide": quotient, "pow": power,
+    "eq": binary(functions.is_equal), "ne": binary(lambda a, b: ~functions.is_equal(a, b)),
+    "isnan": _both(torch.isnan, True), "isinf": _both(torch.isinf, True), "isfinite": _both(torch.isfinite, False),
+    "isreal": unary(lambda x: x.im == 0),
+    **{name: of_nonzero("self", "other") for name in ("logical_and", "logical_or", "logical_xor", "logical_not", "any", "all", "nonzero")},
+    "count_nonzero": of_nonzero("self"),
+    "mm": with_products(("self", "mat2")), "bmm": with_products(("self", "mat2")), "matmul": with_products(("self", "other")),
+    "mv": with_products(("self", "vec")),
+    "addmm": added_product(("mat1", "mat2")), "baddbmm": added_product(("batch1", "batch2")), "addmv": added_product(("mat", "vec")),
+    "linear": linear, "convolution": convolution, "dot": dot(False), "vdot": dot(True),
+    "prod": product_along, "var": variance, "linalg_vector_norm": vector_norm,
+    "view_as_real": joined, "view_as_complex": parted, "complex": complex_of, "polar": polar,
+    "_to_copy": converted, "to": converted, "full": filled, "full_like": filled, "new_full": filled, "fill": filled,
+    "scalar_tensor": filled,
+    **{name: constant(0) for name in ("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty", "empty_strided",
+                                      "new_empty_strided", "_efficientzerotensor")},
+    **{name: constant(1) for name in ("ones", "ones_like", "new_ones")},
+    "copy": copied, "addcmul": scaled_sum(multiply, "tensor1", "tensor2"), "addcdiv": scaled_sum(functions.divide, "tensor1", "tensor2"),
+    "lerp": interpolated,
+}  # fmt: skip
+
+
+def _table() -> dict[torch._ops.OpOverload, Form]:
+    found: dict[torch._ops.OpOverload, Form] = {}
+    for name, form in _NAMED.items():
+        packet = getattr(aten, name, None)
+        if packet is None:
+            continue
+        for overload in packet.overloads():
+            op = getattr(packet, overload)
+            if not op._schema.is_mutable:
+                found[op] = form
+    return found
+
+
+FORMS = _table()
