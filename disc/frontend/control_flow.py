@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 
 import sympy
@@ -63,6 +63,12 @@ class ControlCall:
         if len(tensors) != len(found):
             raise RuleError("it carries a number that is no tensor")
         return tensors
+
+    @property
+    def read(self) -> Container[object]:
+        """The numbers of the results that are read."""
+        picked = {user.args[1] for user in self.node.users if user.target is operator.getitem}
+        return picked if all(user.target is operator.getitem for user in self.node.users) else range(len(self.results))
 
     @property
     def results(self) -> list[torch.Tensor]:
@@ -156,12 +162,14 @@ def _map(emitter: OpBuilder, call: ControlCall) -> tuple[Tensor, ...]:
 def _stacking_loop(
     emitter: OpBuilder, call: ControlCall, carried: Sequence[Tensor], sources: Sequence[Tensor], further: Sequence[object]
 ) -> tuple[Tensor, ...]:
-    """Over the first dim of the sources; what the graph returns behind what is carried is stacked along a new first dim."""
+    """Over the first dim of the sources; what the graph returns behind what is carried is stacked along a new first dim, where that is
+    read."""
     if not sources:
         raise RuleError("it has no inputs to go over")
     count, graph = sources[0].shape[0], call.graph(0)
     emitter.require(">=", count, 1, f"PyTorch goes over one element at least (needed at {line_text(call.node)})")
-    stacked = [emitter.full(0, to_shape(each.shape), each.dtype) for each in call.results[len(carried) :]]
+    read = [place for place in range(len(carried), len(call.results)) if place in call.read]
+    stacked = [emitter.full(0, to_shape(each.shape), each.dtype) for each in (call.results[place] for place in read)]
     word = torch.int64
     start, trips = emitter.scalar(0, word), emitter.size_scalar(count, word)
 
@@ -169,12 +177,13 @@ def _stacking_loop(
         index, state, buffers = values[0], values[1 : 1 + len(carried)], values[1 + len(carried) :]
         slices = [_row(emitter, each, index) for each in sources]
         returned = call.run(graph, [*state, *slices, *further])
-        rows = returned[len(carried) :]
+        rows = [returned[place] for place in read]
         written = [_written(emitter, *each, index) for each in zip(buffers, rows, strict=True)]
         return [emitter.binary("add", index, emitter.scalar(1, word)), *returned[: len(carried)], *written]
 
-    found = _loop(emitter, [start, *carried, *stacked], lambda values: [emitter.compare("lt", values[0], trips)], body)
-    return found[1:]
+    found = _loop(emitter, [start, *carried, *stacked], lambda values: [emitter.compare("lt", values[0], trips)], body)[1:]
+    written = dict(zip((*range(len(carried)), *read), found, strict=True))
+    return tuple(written.get(place, start) for place in range(len(call.results)))  # what nobody reads may be anything
 
 
 def _row(emitter: OpBuilder, source: Tensor, index: Tensor) -> Tensor:

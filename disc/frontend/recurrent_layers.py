@@ -35,7 +35,8 @@ def layer(cell: Cell, x: Tensor, first: State, weights: Weights, *, backwards: b
     rows = F.linear(x, weights.inputs, weights.input_bias)
     rows = rows.flip(0) if backwards else rows
     further = (weights.state, weights.state_bias, weights.project)
-    if torch.is_grad_enabled() and any(each.requires_grad for each in (rows, *first, *further) if each is not None):
+    trained = torch.is_grad_enabled() and not torch.compiler.is_exporting()
+    if trained and any(each.requires_grad for each in (rows, *first, *further) if each is not None):
         output, *last = cast("list[Tensor]", _Steps.apply(cell, rows, *further, *first))
     else:
         output, *last = _forward(cell, rows, further, first, kept=False)
