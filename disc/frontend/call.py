@@ -12,6 +12,7 @@ from disc.frontend.op_builder import RuleError, Tensor
 from disc.frontend.symbols import Shape, Size, to_shape, to_size
 
 TAKES_NOTHING = "disc_takes_nothing"  # metadata of nodes in the decomposition of an op that takes dims of size 0
+NOT_DECOMPOSED = "disc_not_decomposed"  # metadata of nodes whose decomposition cannot be traced: why
 Scalar = bool | int | float
 
 

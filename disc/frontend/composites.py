@@ -61,9 +61,9 @@ def embedding_bag(
     weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool = False, mode: int = 0, sparse: bool = False,
     per_sample_weights: Tensor | None = None, include_last_offset: bool = False, padding_idx: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Sums (mode 0) and means (mode 1) of rows, a bag from one offset to the next; maxima stay undecomposed, and so do 16-bit floats, of
-    which eager tells other things about the bags."""
-    if mode == 2 or indices.dim() != 1 or weight.dtype in (torch.float16, torch.bfloat16):
+    """Sums (mode 0), means (mode 1) and maxima (mode 2) of rows, a bag from one offset to the next; and what eager tells of the bags: the
+    bag of each row, their sizes, and again or, of maxima, the rows that have them."""
+    if indices.dim() != 1:
         return NotImplemented
     bags = offsets.shape[0] - 1 if include_last_offset else offsets.shape[0]
     position = torch.arange(indices.shape[0])
@@ -72,18 +72,43 @@ def embedding_bag(
         bag = torch.clamp(bag, max=bags - 1)
     outside = torch.full_like(indices, weight.shape[0])  # no row: a first offset that is not 0 is refused, as in eager
     rows = weight.index_select(0, torch.where(offsets[0] == 0, indices, outside))
-    if per_sample_weights is not None:
-        rows = rows * per_sample_weights.unsqueeze(-1)
     counted = torch.ones_like(indices) if padding_idx < 0 else (indices != padding_idx).to(indices.dtype)
-    rows = torch.where((counted != 0).unsqueeze(-1), rows, 0.0)
-    result = torch.zeros([bags, weight.shape[1]], dtype=rows.dtype).index_add(0, bag, rows)
     sizes = torch.zeros([bags], dtype=indices.dtype).index_add(0, bag, counted)
+    told = bag.to(indices.dtype)
+    if mode == 2:
+        values, places = _maxima_of_bags(rows, bag, counted != 0, bags)
+        return values, told, sizes, torch.where(places < indices.shape[0], indices[places % indices.shape[0]], 0)
+    result = _sums_of_bags(rows, bag, counted != 0, bags, per_sample_weights)
     if mode == 1:
-        result = result / sizes.clamp(min=1).unsqueeze(-1).to(result.dtype)
-    # What eager tells of the bags of a sum: no sizes, and on its fast path not which rows are in them.
-    untold = mode == 0 and padding_idx < 0 and weight.dtype == torch.float32
-    told = torch.zeros_like(sizes) if mode == 0 else sizes
-    return result, bag.to(indices.dtype)[: 0 if untold else indices.shape[0]], told, told
+        return (result / sizes.clamp(min=1).unsqueeze(-1)).to(weight.dtype), told, sizes, sizes
+    untold = padding_idx < 0 and weight.dtype != torch.float64  # on its fast path eager does not say which rows are in a bag
+    return result.to(weight.dtype), told[: 0 if untold else indices.shape[0]], torch.zeros_like(sizes), torch.zeros_like(sizes)
+
+
+def _sums_of_bags(rows: Tensor, bag: Tensor, counts: Tensor, bags: int, weights: Tensor | None) -> Tensor:
+    """16-bit floats are added in f32."""
+    rows = rows.to(torch.float32) if rows.dtype in (torch.float16, torch.bfloat16) else rows
+    if weights is not None:
+        rows = rows * weights.unsqueeze(-1)
+    rows = torch.where(counts.unsqueeze(-1), rows, 0.0)
+    return torch.zeros([bags, rows.shape[1]], dtype=rows.dtype).index_add(0, bag, rows)
+
+
+def _maxima_of_bags(rows: Tensor, bag: Tensor, counts: Tensor, bags: int) -> tuple[Tensor, Tensor]:
+    """([bags, columns] maxima, 0 of nothing; the first positions that have them, beyond all positions for nothing).
+
+    As in eager, a NaN is greater than nothing, but stays where it comes first.
+    """
+    beyond = rows.shape[0]
+    position = torch.arange(beyond)
+    first = torch.full([bags], beyond).scatter_reduce(0, bag, torch.where(counts, position, beyond), "amin")
+    skipped = (rows != rows) & (position != first[bag]).unsqueeze(-1) | counts.logical_not().unsqueeze(-1)
+    rows = torch.where(skipped, -math.inf, rows)
+    spread = bag.unsqueeze(-1).expand(rows.shape)
+    values = torch.full([bags, rows.shape[1]], -math.inf, dtype=rows.dtype).scatter_reduce(0, spread, rows, "amax")
+    hits = counts.unsqueeze(-1) & ((rows == values[bag]) | (rows != rows))
+    places = torch.full([bags, rows.shape[1]], beyond).scatter_reduce(0, spread, torch.where(hits, position.unsqueeze(-1), beyond), "amin")
+    return torch.where((first < beyond).unsqueeze(-1), values, 0.0), places
 
 
 # --- convolutions ---------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import copy
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import fx
@@ -19,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from disc.frontend.allow_list import has_lowering
-from disc.frontend.call import TAKES_NOTHING
+from disc.frontend.call import NOT_DECOMPOSED, TAKES_NOTHING
 from disc.frontend.complex_numbers import has_complex, without_complex
 from disc.frontend.decompositions import PARTLY_LOWERED, Decomposition, find_decomposition
 from disc.frontend.in_place import RetraceError, Write, local_writes
@@ -129,8 +130,9 @@ class _Writer:
     mode: FakeTensorMode
     graph: fx.Graph = field(default_factory=fx.Graph)
     constants: Constants = field(default_factory=dict)
-    traces: dict[object, fx.GraphModule | None] = field(default_factory=dict)
+    traces: dict[object, fx.GraphModule | str] = field(default_factory=dict)  # by kind of call; or why there is none
     bodies: Bodies = field(default_factory=dict)
+    opened: list[object] = field(default_factory=list)  # kinds of calls that are being replaced: in its own decomposition a call stays
 
     def write(self, module: fx.GraphModule, values: Values, origin: Mapping[str, object]) -> object:
         """Adds the nodes of `module` to the graph; returns what it returns.
@@ -164,20 +166,25 @@ class _Writer:
         if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target not in CONTROL:
             raise RetraceError(str(node.target))
         op = node.target if write is None else write.op
-        trace = self._trace(node, op) if isinstance(op, torch._ops.OpOverload) and not is_lowered(node, op) else None
-        if trace is not None:
+        trace = self._trace(node, op) if isinstance(op, torch._ops.OpOverload) and not is_lowered(node, op) else ""
+        if isinstance(trace, fx.GraphModule) and isinstance(op, torch._ops.OpOverload):
             own = dict(origin) or {name: node.meta[name] for name in ORIGIN if name in node.meta}
             if op in OF_NOTHING:
                 own[TAKES_NOTHING] = True
-            return self._inline(trace, [values[each] for each in node.all_input_nodes], own)
+            self.opened.append(_kind(node, op))
+            result = self._inline(trace, [values[each] for each in node.all_input_nodes], own)
+            self.opened.pop()
+            return result
         copy = self.graph.create_node(node.op, op, *_mapped((node.args, node.kwargs), values), name=node.name)
         copy.meta = {**node.meta, **origin}
+        if trace:
+            copy.meta[NOT_DECOMPOSED] = trace
         return copy
 
     def _body(self, module: fx.GraphModule) -> fx.Graph:
         """The graph that control flow runs, with placeholders of its own."""
         module = without_complex(module, self.mode).module if has_complex(module) else module
-        writer = _Writer(self.mode, constants=self.constants, traces=self.traces, bodies=self.bodies)
+        writer = _Writer(self.mode, constants=self.constants, traces=self.traces, bodies=self.bodies, opened=self.opened)
         writer.graph.output(writer.write(module, {}, {}))  # pyright: ignore[reportArgumentType]
         writer.graph.eliminate_dead_code()
         return writer.graph
@@ -185,23 +192,23 @@ class _Writer:
     def _inline(self, module: fx.GraphModule, operands: Sequence[object], origin: Mapping[str, object]) -> object:
         return self.write(module, dict(zip(module.graph.find_nodes(op="placeholder"), operands, strict=True)), origin)
 
-    def _trace(self, node: fx.Node, op: torch._ops.OpOverload) -> fx.GraphModule | None:
-        """The decomposition of the call, as a graph of its operands in the order of `all_input_nodes`."""
+    def _trace(self, node: fx.Node, op: torch._ops.OpOverload) -> fx.GraphModule | str:
+        """The decomposition of the call, as a graph of its operands in the order of `all_input_nodes`; or why there is none, "" if there is
+        nothing to say."""
         function = PARTLY_LOWERED.get(op, find_decomposition(op)) if _makes_tensors(node) else None
         if function is None:
-            return None
+            return ""
         key = _kind(node, op)
         if key not in self.traces:
-            self.traces[key] = None  # what occurs in its own decomposition stays as it is
             self.traces[key] = _traced(node, function, self.mode)
-        return self.traces[key]
+        return "" if key in self.opened else self.traces[key]
 
 
-def _traced(node: fx.Node, function: Decomposition, mode: FakeTensorMode) -> fx.GraphModule | None:
+def _traced(node: fx.Node, function: Decomposition, mode: FakeTensorMode) -> fx.GraphModule | str:
     inputs = node.all_input_nodes
 
     def call(*operands: object) -> object:
-        args, kwargs = _mapped((node.args, node.kwargs), dict(zip(inputs, operands, strict=True)))
+        args, kwargs = _lists_of_its_own(_mapped((node.args, node.kwargs), dict(zip(inputs, operands, strict=True))))
         with torch._C.DisableTorchFunction():
             result = function(*args, **kwargs)
         if result is NotImplemented:
@@ -214,9 +221,19 @@ def _traced(node: fx.Node, function: Decomposition, mode: FakeTensorMode) -> fx.
         # Before dispatch, composite ops are seen whole: they may have a rule. Tracing's own function mode would hand the op back whole.
         with mode, enable_python_dispatcher(), torch.no_grad():
             trace = make_fx(call, pre_dispatch=True)(*(each.meta["val"] for each in inputs))
-    except Exception:  # whatever PyTorch stumbles over: the op stays, and is refused with its line if nothing else can lower it
-        return None
-    return None if any(isinstance(value, FakeTensor) for _, value in constants_by_attribute(trace).values()) else trace
+    except NotImplementedError:
+        return ""
+    except Exception as error:  # whatever PyTorch stumbles over: the op stays, and is refused with its line if nothing else can lower it
+        said = str(error).strip().splitlines()
+        return f"its decomposition into other ops fails ({type(error).__name__}{f': {said[0]}' if said else ''})"
+    return "" if any(isinstance(value, FakeTensor) for _, value in constants_by_attribute(trace).values()) else trace
+
+
+def _lists_of_its_own(argument: Any) -> Any:
+    """The argument with lists that can be written, as some decompositions do."""
+    if isinstance(argument, tuple | list):
+        return (tuple if isinstance(argument, tuple) else list)(map(_lists_of_its_own, argument))
+    return {name: _lists_of_its_own(each) for name, each in argument.items()} if isinstance(argument, dict) else argument
 
 
 def _as_promised(result: object, value: object) -> object:

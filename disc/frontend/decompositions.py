@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._decomp import core_aten_decompositions, global_decomposition_table
 
-from disc.frontend import composites, order_statistics, special_functions, windows
+from disc.frontend import composites, encoder_layers, order_statistics, special_functions, windows
 from disc.frontend.allow_list import has_lowering
 from disc.frontend.eager_strides import Decomposition, keep_strides
 
@@ -177,17 +177,18 @@ def addbmm(x: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: fl
 def variance_of(x: Tensor, dim: Sequence[int] | None, correction: float | None, keepdim: bool) -> tuple[Tensor, Tensor]:
     if correction is not None and correction < 0:
         return NotImplemented  # what a variance of nothing is depends on it
-    dims = list(dim) if dim else list(range(x.dim()))
+    dims = [d % x.dim() for d in dim] if dim and x.dim() else list(range(x.dim()))
     values = wide(x)
-    mean = values.mean(dims, keepdim=True)
+    mean = values.mean(dims, keepdim=True) if dims else values
     centered = values - mean
     count = math.prod(x.shape[d] for d in dims)
     taken = 1 if correction is None else correction
     left = count - int(taken) if float(taken).is_integer() else count - taken
     divisor = torch.sym_max(left, 0)
-    variance = (centered * centered).sum(dims, keepdim=True) / divisor
+    squares = centered * centered
+    variance = (squares.sum(dims, keepdim=True) if dims else squares) / divisor
     if not keepdim:
-        shape = [size for i, size in enumerate(x.shape) if i not in [d % x.dim() for d in dims]]
+        shape = [size for i, size in enumerate(x.shape) if i not in dims]
         variance, mean = variance.reshape(shape), mean.reshape(shape)
     return variance.to(x.dtype), mean.to(x.dtype)
 
@@ -235,6 +236,8 @@ def attention(
 def adaptive_average_pool_2d(x: Tensor, output_size: Sequence[int]) -> Tensor:
     if all(size == 1 for size in output_size):
         return x.mean([-2, -1], keepdim=True)
+    if not all(isinstance(size, int) for size in x.shape[-2:]):
+        return windows.adaptive_average(x, output_size)  # the other one decides whether the windows are of equal size
     return PYTORCH[aten._adaptive_avg_pool2d.default](x, output_size)  # pyright: ignore[reportReturnType]
 
 
@@ -341,6 +344,7 @@ OURS: dict[torch._ops.OperatorBase, Decomposition] = {
     **order_statistics.DECOMPOSITIONS,
     **windows.TABLE,
     **composites.TABLE,
+    **encoder_layers.TABLE,
     **special_functions.TABLE,
 }
 
@@ -353,12 +357,12 @@ PARTLY_LOWERED: dict[torch._ops.OperatorBase, Decomposition] = {
 
 
 def find_decomposition(op: torch._ops.OpOverload) -> Decomposition | None:
-    """What an exported call of `op` gives way to: ours, else the op's own as a composite one, else PyTorch's."""
+    """What an exported call of `op` gives way to: ours, else the op's own as a composite one, else PyTorch's, else a prim's ATen form."""
     if op in OURS:
         return OURS[op]
     if op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
         return op.decompose
-    return PYTORCH.get(op)
+    return PYTORCH.get(op) or getattr(op, "impl_aten", None)
 
 
 # AOTAutograd makes a literal (`torch.tensor([1.0])`) a fake tensor in `lift_fresh`; PyTorch's decomposition would pass it on as it is.

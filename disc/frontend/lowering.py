@@ -23,7 +23,7 @@ from torch_mlir.passmanager import PassManager
 
 from disc.errors import CompilerBug, UnsupportedOp, UnsupportedOpError, warn
 from disc.frontend.allow_list import FORMS
-from disc.frontend.call import Call, arguments_by_name
+from disc.frontend.call import NOT_DECOMPOSED, Call, arguments_by_name
 from disc.frontend.control_flow import CONTROL_FLOW, ControlCall
 from disc.frontend.decisions import Decision, Found, Settled, Undecided, asserted, guarded_facts, settle
 from disc.frontend.examples import weight_problem
@@ -458,7 +458,7 @@ class _Lowering:
         elif made is not None:
             result = made(emitter, call)
         else:
-            raise RuleError(NO_RULE)
+            raise RuleError(node.meta.get(NOT_DECOMPOSED, NO_RULE))
         meta = node.meta["val"]
         if isinstance(result, tuple):
             return tuple(self._checked(emitter, node, part, wanted) for part, wanted in zip(result, meta, strict=False))

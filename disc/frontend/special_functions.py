@@ -216,6 +216,22 @@ def trigamma(x: Tensor) -> Tensor:
     return torch.where(reflected, -total, total)
 
 
+# --- parts of a number ----------------------------------------------------------------------------------------------------------
+
+
+def frexp(x: Tensor) -> tuple[Tensor, Tensor]:
+    """(m, e) with x = m * 2**e and 0.5 <= |m| < 1; of 0, infinities and NaN the number itself and 0. Read from the bits, of a subnormal
+    number after it is multiplied by a power of 2."""
+    values = x.to(torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x
+    whole, digits, limit = (torch.int64, 52, 2047) if values.dtype == torch.float64 else (torch.int32, 23, 255)
+    small = values.abs() < torch.finfo(values.dtype).smallest_normal
+    bits = torch.where(small, values * 2.0 ** (digits + 1), values).view(whole)
+    exponent = ((bits >> digits) & limit) - (limit // 2 - 1) - torch.where(small, digits + 1, 0)
+    mantissa = ((bits & ~(limit << digits)) | ((limit // 2 - 1) << digits)).view(values.dtype)
+    same = (values == 0) | torch.isfinite(values).logical_not()
+    return torch.where(same, values, mantissa).to(x.dtype), torch.where(same, 0, exponent).to(torch.int32)
+
+
 TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
     prims.bessel_i0.default: i0,
     prims.bessel_i0e.default: i0e,
@@ -226,6 +242,8 @@ TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
     prims.spherical_bessel_j0.default: spherical_j0,
     prims.ndtri.default: ndtri,
     prims.erfcx.default: erfcx,
+    prims.frexp.default: frexp,
+    aten.frexp.Tensor: frexp,
     aten.special_bessel_y0.default: y0,
     aten.special_bessel_y1.default: y1,
     aten.special_modified_bessel_i0.default: i0,

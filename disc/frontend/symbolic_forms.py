@@ -244,6 +244,26 @@ def _mean(original: Callable[..., Tensor]) -> Form:
     return mean
 
 
+def cov(x: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None) -> Tensor:
+    """Without weights; PyTorch's own C++ code looks at the sum of those that are not there."""
+    if fweights is not None or aweights is not None or x.is_complex() or x.dim() > 2 or x.dtype == torch.bool:
+        return torch.cov(x, correction=correction, fweights=fweights, aweights=aweights)
+    rows = x.reshape(1, -1) if x.dim() < 2 else x
+    rows = rows if x.is_floating_point() else rows.to(torch.get_default_dtype())
+    centered = rows - rows.mean(1, keepdim=True)
+    return (centered @ centered.transpose(0, 1) / torch.sym_max(rows.shape[1] - correction, 0)).squeeze()
+
+
+def corrcoef(x: Tensor) -> Tensor:
+    if x.is_complex() or x.dim() > 2 or x.dtype == torch.bool:
+        return torch.corrcoef(x)
+    covariance = cov(x)
+    if not covariance.dim():
+        return covariance / covariance
+    deviation = covariance.diagonal().sqrt()
+    return (covariance / deviation.unsqueeze(1) / deviation.unsqueeze(0)).clamp(-1, 1)
+
+
 FORMS: dict[Callable[..., object], Form] = {
     **RECURRENT_FORMS,
     F.max_pool1d: max_pool_1d,
@@ -253,4 +273,8 @@ FORMS: dict[Callable[..., object], Form] = {
     F.one_hot: one_hot,
     torch.Tensor.take_along_dim: take_along_dim,
     **{original: _mean(original) for original in (torch.mean, torch.Tensor.mean)},
+    torch.cov: cov,
+    torch.Tensor.cov: cov,
+    torch.corrcoef: corrcoef,
+    torch.Tensor.corrcoef: corrcoef,
 }

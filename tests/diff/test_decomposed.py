@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from compiled import module_program, randn
 
 from disc.errors import DiscError
+from disc.frontend import dynamo
 
 Pools = tuple[torch.Tensor, ...]
 
@@ -85,3 +86,48 @@ def test_bags_of_embeddings() -> None:
     for executable in program.executables:
         with pytest.raises((DiscError, IndexError)):
             executable(randn(11, 3), torch.arange(6), torch.tensor([1, 4]))
+
+
+def test_maxima_of_bags_where_a_nan_comes_first_and_where_it_does_not() -> None:
+    op = torch.ops.aten._embedding_bag.default
+    program = module_program(lambda *given: op(*given, mode=2, padding_idx=3), randn(6, 2), torch.arange(5), torch.tensor([0, 3]))
+    weight = randn(6, 2)
+    weight[1, 0] = weight[2, 1] = math.nan
+    program.check(weight, torch.tensor([1, 2, 0, 3, 4, 2]), torch.tensor([0, 2, 2, 3]))
+    program.check(randn(7, 3), torch.randint(0, 7, (9,)), torch.tensor([0]))
+
+
+def test_small_calls() -> None:
+    """Dims that are missing, an index that is a scalar, memory seen as another type or shape, lists that a decomposition writes."""
+
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor, line: torch.Tensor, one: torch.Tensor) -> list[torch.Tensor]:
+            first, prims = torch.tensor(1), torch.ops.prims
+            return [
+                *(torch.var(one, correction=0), torch.std(one, -1), torch.cov(x), torch.cov(line, correction=0), torch.corrcoef(x)),
+                *(
+                    line.index_copy(0, first, one),
+                    line.index_add(0, first, one[None], alpha=3),
+                    one.index_copy(0, first[None] - 1, line[:1]),
+                ),
+                *((x * 2).as_strided([2, 3], [1, 2], 1), (x + 1).as_strided([x.shape[0]], [2])),
+                *(x.view(torch.int32) >> 1, x.to(torch.bfloat16).view(torch.int16), line.to(torch.uint8).view(torch.int8)),
+                torch.ops.aten.embedding_dense_backward(x, torch.arange(x.shape[0]) % 3, 4, 2, True),
+                *(prims.add(x, x), prims.sum(x, [0]), prims.transpose(x, [1, 0]), prims.rev(x, [1])),
+            ]
+
+    program = module_program(Model(), randn(3, 4), randn(5), torch.tensor(2.0))
+    for rows, columns, length in ((2, 7, 2), (9, 3, 17)):
+        program.check(randn(rows, columns), randn(length), torch.tensor(0.5))
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_encoder_layer_of_the_fast_path(norm_first: bool) -> None:
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first, activation="gelu").eval()
+    compiled = torch.compile(layer, backend="disc", dynamic=True, options={"strict": True})
+    dynamo.reset_statistics()
+    with torch.no_grad():
+        for batch, length in ((2, 5), (3, 7)):
+            x, padding = randn(batch, length, 8), torch.arange(length) > torch.tensor([[length - 2]] * batch)
+            torch.testing.assert_close(compiled(x, src_key_padding_mask=padding), layer(x, src_key_padding_mask=padding))
+    assert not dynamo.statistics().eager

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from compiled import both_targets
+from compiled import both_targets, module_program
 
 S = torch.special
 FUNCTIONS = (
@@ -38,3 +38,13 @@ def test_equal_to_eager(step: int, dtype: torch.dtype) -> None:
         executable.like = torch.empty(0)
         for ours, theirs in zip(executable(x, share), Model()(x, share), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance / 10, equal_nan=True)
+
+
+def test_parts_of_a_number() -> None:
+    edges = torch.tensor([0.0, -0.0, 1.0, -0.5, 2.0**-149, -(2.0**-127), 3e38, math.inf, -math.inf, math.nan])
+    given = (torch.cat([edges, torch.randn(9) * 100]), torch.cat([edges.double(), torch.tensor([5e-324, 1e308])]), edges.to(torch.bfloat16))
+
+    def parts(*numbers: torch.Tensor) -> list[torch.Tensor]:
+        return [each for x in numbers for each in torch.frexp(x)]
+
+    module_program(parts, *given).check(*given)

@@ -9,6 +9,7 @@ import torch
 
 import disc
 from disc.errors import UnsupportedOpError
+from disc.frontend import decompositions
 
 
 class MultipliesComplex(torch.nn.Module):
@@ -29,6 +30,15 @@ def test_refused_with_the_line(model: torch.nn.Module, example: torch.Tensor, re
     with pytest.raises(UnsupportedOpError, match=reason) as caught:
         disc.compile(model, (example,), options=disc.Options(cache=False))
     assert "test_unsupported.py:" in str(caught.value)
+
+
+def test_a_decomposition_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        raise ValueError(f"no airy function of {x.dim()} dims\nand more")
+
+    monkeypatch.setitem(decompositions.OURS, torch.ops.aten.special_airy_ai.default, broken)
+    with pytest.raises(UnsupportedOpError, match=r"fails \(ValueError: no airy function of 2 dims\)$"):
+        disc.compile(TakesAiry(), (torch.ones(3, 4),), options=disc.Options(cache=False))
 
 
 class TakesMostOfIt(torch.nn.Module):

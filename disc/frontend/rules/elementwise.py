@@ -226,6 +226,17 @@ def convert_element_type(e: OpBuilder, call: Call) -> Tensor:
     return e.convert(call.tensor("a"), call.dtype)
 
 
+def reinterpreted(e: OpBuilder, call: Call) -> Tensor:
+    """The bits of each element as another type.
+
+    Raises: RuleError where the types have other widths, or one is bool.
+    """
+    x = call.tensor("self")
+    if x.dtype.itemsize != call.dtype.itemsize or torch.bool in (x.dtype, call.dtype):
+        raise RuleError(f"{x.dtype} seen as {call.dtype}".replace("torch.", ""))
+    return x if x.dtype == call.dtype else e.op("stablehlo.bitcast_convert", [x.value], x.shape, call.dtype)
+
+
 def identity(e: OpBuilder, call: Call) -> Tensor:
     return call.tensor("self")
 
@@ -266,4 +277,5 @@ OVERRIDES: dict[object, Override] = {
     **overrides(WRONG, "floats that an integer does not hold, or that become a bool", {aten._to_copy.default: cast}),
     **overrides(WRONG, "floats that an integer does not hold", {torch.ops.prims.convert_element_type.default: convert_element_type}),
     **overrides(REFUSED, "no lowering in torch-mlir", {aten.detach_.default: identity}),
+    **overrides(REFUSED, "no lowering in torch-mlir", {aten.view.dtype: reinterpreted}),
 }  # fmt: skip

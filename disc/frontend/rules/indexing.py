@@ -14,7 +14,7 @@ from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, wrap_dim
 from disc.frontend.rules.elementwise import as_tensor, operand
 from disc.frontend.rules.overrides import Fault, Override, Rule, overrides
 from disc.frontend.rules.places import as_mask, coordinates, positions, scatter_at, take
-from disc.frontend.symbols import Shape, Size, product
+from disc.frontend.symbols import Shape, Size, product, same_shape, same_size, to_shape, to_size
 
 aten = torch.ops.aten
 REFUSED, WRONG = Fault.REFUSED, Fault.WRONG
@@ -202,14 +202,16 @@ def index_write(kind: str | None) -> Rule:
     """Slices of `source` written or added along a dim; a negative index is out of range, other than for `index_put`."""
 
     def rule(e: OpBuilder, call: Call) -> Tensor:
-        x, index, source = call.tensor("self"), call.tensor("index"), e.convert(call.tensor("source"), call.dtype)
-        dim = wrap_dim(call.integer("dim"), x.rank)
-        if not (x.rank and index.rank == 1 and source.rank == x.rank):
-            raise RuleError("an index or a source that is a scalar")
+        given = [call.tensor(name) for name in ("self", "index", "source")]
+        x, index, source = (_with_dims(e, each) for each in given)
+        dim, source = wrap_dim(call.integer("dim"), x.rank), e.convert(source, call.dtype)
+        if source.rank != x.rank or index.rank != 1 or (kind == "add" and given[0].rank != given[2].rank):
+            raise RuleError(f"a source with {given[2].rank} dims, an index with {index.rank}, for a tensor with {given[0].rank}")
+        e.require("==", source.shape[dim], index.shape[0], f"{call.node.target} at {line_text(call.node)} has an index for each slice")
         if call.has("alpha") and call.scalar("alpha") != 1:
             source = e.binary("multiply", source, as_tensor(e, call.scalar("alpha"), source.dtype))
         updates = e.transpose(source, [dim, *(i for i in range(x.rank) if i != dim)])
-        return scatter_at(e, x, e.convert(index, torch.int64), updates, [dim], False, kind)
+        return e.reshape(scatter_at(e, x, e.convert(index, torch.int64), updates, [dim], False, kind), call.shape)
 
     return rule
 
@@ -253,6 +255,37 @@ def put_mask(e: OpBuilder, call: Call, x: Tensor, mask: Tensor, values: Tensor) 
     return e.select(condition, value, x)
 
 
+def as_strided(e: OpBuilder, call: Call) -> Tensor:
+    """The same elements under strides that differ in dims of size 1 alone, as pooling writes for channels-last images; or any elements of
+    what the program has computed itself, whose memory no caller has laid out."""
+    source, after = call.node.args[0], call.node.meta["val"]
+    before = source.meta["val"] if isinstance(source, fx.Node) else after
+    if same_shape(to_shape(before.shape), call.shape) and same_size(to_size(before.storage_offset()), to_size(after.storage_offset())):
+        strides = zip(call.shape, to_shape(before.stride()), to_shape(after.stride()), strict=True)
+        if all(size == 1 or same_size(old, new) for size, old, new in strides):
+            return call.tensor("self")
+    if not isinstance(source, fx.Node) or not _owns_memory(source):
+        raise RuleError("it reads memory in another order, or under other sizes")
+    x = call.tensor("self")
+    position = e.broadcast(e.size_scalar(to_size(after.storage_offset()), torch.int64), call.shape)
+    for dim, stride in enumerate(to_shape(after.stride())):
+        step = e.binary("multiply", e.iota(call.shape, dim, torch.int64), e.size_scalar(stride, torch.int64))
+        position = e.binary("add", position, step)
+    return take(e, e.reshape(x, (product(x.shape),)), position, [0], vector=False)
+
+
+def _owns_memory(node: fx.Node) -> bool:
+    """Whether the op writes a new tensor, whose elements lie one after the other."""
+    if not isinstance(node.target, torch._ops.OpOverload) or any(each.alias_info for each in node.target._schema.arguments):
+        return False
+    x, size = node.meta["val"], 1
+    for length, stride in reversed(list(zip(to_shape(x.shape), to_shape(x.stride()), strict=True))):
+        if length != 1 and not same_size(stride, size):
+            return False
+        size = product((length, size))
+    return same_size(to_size(x.storage_offset()), 0)
+
+
 def diagonal(e: OpBuilder, call: Call) -> Tensor:
     x = call.tensor("self")
     first, second = wrap_dim(call.integer("dim1"), x.rank), wrap_dim(call.integer("dim2"), x.rank)
@@ -288,7 +321,7 @@ OVERRIDES: dict[object, Override] = {
         aten.scatter.src: scatter_rule(None), aten.scatter.value: scatter_rule(None), aten.scatter_add.default: scatter_rule("add"),
     }),
     **overrides(REFUSED, "no StableHLO lowering", {
-        aten._unsafe_index.Tensor: index, aten.diagonal.default: diagonal, aten.unfold.default: unfold,
+        aten._unsafe_index.Tensor: index, aten.as_strided.default: as_strided, aten.diagonal.default: diagonal, aten.unfold.default: unfold,
         aten.index_add.default: index_write("add"), aten.index_copy.default: index_write(None), aten.scatter_reduce.two: scatter_reduce,
     }),
 }  # fmt: skip

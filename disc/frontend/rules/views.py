@@ -7,7 +7,6 @@ import sys
 
 import sympy
 import torch
-from torch import fx
 from torch.utils._sympy.functions import FloorDiv
 
 from disc.frontend.call import Call
@@ -15,7 +14,7 @@ from disc.frontend.locations import line_text
 from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, integers, is_static, wrap_dim
 from disc.frontend.rules.elementwise import as_tensor, operand, scalar_tensor
 from disc.frontend.rules.overrides import Fault, Override, Rule, overrides
-from disc.frontend.symbols import Shape, Size, same_shape, same_size, to_shape, to_size
+from disc.frontend.symbols import Shape, Size, same_size, to_shape, to_size
 
 aten = torch.ops.aten
 REFUSED, WRONG, WORSE = Fault.REFUSED, Fault.WRONG, Fault.WORSE
@@ -55,20 +54,6 @@ def transpose(e: OpBuilder, call: Call) -> Tensor:
     if x.rank == 0:
         return x
     return swap(e, x, wrap_dim(call.integer("dim0"), x.rank), wrap_dim(call.integer("dim1"), x.rank))
-
-
-def as_strided(e: OpBuilder, call: Call) -> Tensor:
-    """The same elements under strides that differ in dims of size 1 alone, as pooling writes for channels-last images."""
-    source, after = call.node.args[0], call.node.meta["val"]
-    before = source.meta["val"] if isinstance(source, fx.Node) else after
-    if not same_shape(to_shape(before.shape), call.shape) or not same_size(
-        to_size(before.storage_offset()), to_size(after.storage_offset())
-    ):
-        raise RuleError("it reads memory under other sizes")
-    strides = zip(call.shape, to_shape(before.stride()), to_shape(after.stride()), strict=True)
-    if not all(size == 1 or same_size(old, new) for size, old, new in strides):
-        raise RuleError("it reads memory in another order")
-    return call.tensor("self")
 
 
 def repeat(e: OpBuilder, call: Call) -> Tensor:
@@ -279,7 +264,7 @@ OVERRIDES: dict[object, Override] = {
     **overrides(REFUSED, "of a tensor without dims", {aten.transpose.int: transpose}),
     **overrides(REFUSED, "of bytes without dims", {aten.full_like.default: full}),
     **overrides(REFUSED, "no StableHLO lowering", {
-        aten.repeat.default: repeat, aten.as_strided.default: as_strided, aten.unbind.int: unbind,
+        aten.repeat.default: repeat, aten.unbind.int: unbind,
     }),
     **overrides(WRONG, "-1 as the end of a dim of size 1", {aten.slice.Tensor: slice_tensor}),
     **overrides(REFUSED, "a part of another size", {aten.slice_scatter.default: slice_scatter}),
