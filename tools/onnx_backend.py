@@ -17,6 +17,7 @@ import argparse
 import importlib
 import itertools
 import json
+import multiprocessing
 import re
 import sys
 import tempfile
@@ -25,6 +26,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +38,10 @@ from disc.config import Options
 from disc.errors import CompilerBug, DiscError, UnsupportedOpError
 
 LAST_PLACES = {"float16": 2**-9, "bfloat16": 2**-6}  # relative, what two roundings of these types differ by
+BATCH = 100  # cases of one process
+DRAWN = ("test_bernoulli", "test_training_dropout_default", "test_training_dropout", "test_training_dropout_mask")
+DATA = Path(onnx.__file__).parent / "backend/test/data"
+FILES = ("simple", "pytorch-converted", "pytorch-operator")
 RECORD = Path(__file__).resolve().parents[1] / "tests/golden/onnx_backend.json"
 
 
@@ -70,6 +76,34 @@ def cases(parts: Sequence[str] = (), modules: Sequence[str] = ()) -> Iterator[Ca
             continue
         if {opset.domain for opset in each.model.opset_import} <= {"", "ai.onnx"}:
             yield Case(each.name, each.model, list(each.data_sets or ()), each.rtol, each.atol)
+    yield from () if modules else _from_files(parts)
+
+
+def _from_files(parts: Sequence[str]) -> Iterator[Case]:
+    """The cases that the standard has as files: small models, and single operators as PyTorch exported them."""
+    for folder in (folder for kind in FILES for folder in sorted((DATA / kind).iterdir())):
+        if parts and not any(part in folder.name for part in parts):
+            continue
+        model = onnx.load(folder / "model.onnx")
+        if not {opset.domain for opset in model.opset_import} <= {"", "ai.onnx"}:
+            continue
+        sets = sorted(folder.glob("test_data_set_*"))
+        data = [(_stored(each, "input", model.graph.input), _stored(each, "output", model.graph.output)) for each in sets]
+        yield Case(folder.name, model, data, 1e-3, 1e-7)
+
+
+def _stored(folder: Path, kind: str, values: Sequence[onnx.ValueInfoProto]) -> list[object]:
+    return [
+        _loaded((folder / f"{kind}_{i}.pb").read_bytes(), value) for i, value in enumerate(values) if (folder / f"{kind}_{i}.pb").exists()
+    ]
+
+
+def _loaded(content: bytes, value: onnx.ValueInfoProto) -> object:
+    if value.type.HasField("sequence_type"):
+        return numpy_helper.to_list(onnx.SequenceProto.FromString(content))
+    if value.type.HasField("optional_type"):
+        return numpy_helper.to_optional(onnx.OptionalProto.FromString(content))
+    return numpy_helper.to_array(onnx.TensorProto.FromString(content))
 
 
 def with_constants(case: Case) -> Case | None:
@@ -96,7 +130,7 @@ def _decides(case: Case, place: int, value: object) -> bool:
     if {node.op_type for node in case.model.graph.node} & FIRST_DECIDES or _name_starts(case, FIRST_DECIDES):
         return True
     return bool(place) and (
-        np.asarray(value).dtype.kind in "iub" or _name_starts(case, {"Resize", "OneHot", "Dropout", "Training_dropout"})
+        np.asarray(value).dtype.kind in "iub" or _name_starts(case, {"Resize", "Upsample", "OneHot", "Dropout", "Training_dropout"})
     )
 
 
@@ -118,7 +152,7 @@ def run(case: Case, folder: Path) -> Outcome:
         for inputs, expected in case.data:
             given = compiled(*[_tensor(each) for each in inputs])
             results = list(given) if isinstance(given, list | tuple) else [given]
-            problem = difference(results, expected, case.rtol, case.atol)
+            problem = difference(results, _flat(expected), case.rtol, case.atol, drawn=case.name.startswith(DRAWN))
             if problem:
                 return Outcome("wrong", problem)
     except CompilerBug as error:
@@ -136,26 +170,42 @@ def _tensor(value: object) -> object:
     import ml_dtypes
     import torch
 
-    array = numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
+    array = _stored_as(numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value))
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
     return torch.from_numpy(np.array(array)) if array.dtype.kind in "biuf" else value
 
 
-def difference(results: Sequence[object], expected: Sequence[object], rtol: float, atol: float) -> str:
-    """What is wrong, "" where nothing is."""
+def _stored_as(array: np.ndarray) -> np.ndarray:
+    """An array of a type without arithmetic as disc takes and gives it: integers as their values, floats as their codes."""
+    if array.dtype.name in ("int4", "int2"):
+        return array.astype(np.int8)
+    if array.dtype.name in ("uint4", "uint2"):
+        return array.astype(np.uint8)
+    return array.view(np.uint8) if array.dtype.name.startswith(("float8", "float4")) else array
+
+
+def _flat(values: Sequence[object]) -> list[object]:
+    """The items of sequences, in the place of these: as disc gives them."""
+    return [item for each in values for item in (_flat(each) if isinstance(each, list | tuple) else [each])]
+
+
+def difference(results: Sequence[object], expected: Sequence[object], rtol: float, atol: float, *, drawn: bool = False) -> str:
+    """What is wrong, "" where nothing is. drawn: values are random, so only types and shapes are compared."""
     import torch
 
     if len(results) < len(expected):
         return f"{len(results)} results, not {len(expected)}"
     for have, want in zip(results, expected, strict=False):
         got = have.float().numpy() if isinstance(have, torch.Tensor) and have.dtype == torch.bfloat16 else np.asarray(have)
-        wanted = numpy_helper.to_array(want) if isinstance(want, onnx.TensorProto) else np.asarray(want)
+        wanted = _stored_as(numpy_helper.to_array(want) if isinstance(want, onnx.TensorProto) else np.asarray(want))
         room = max(rtol, LAST_PLACES.get(wanted.dtype.name, 0.0))
         wanted = wanted.astype(np.float32) if wanted.dtype.name == "bfloat16" else wanted
         if got.dtype != wanted.dtype or got.shape != wanted.shape:
             return f"{got.dtype}{list(got.shape)}, not {wanted.dtype}{list(wanted.shape)}"
-        if not np.allclose(got.astype(np.float64), wanted.astype(np.float64), rtol=room, atol=max(atol, room * 1e-2), equal_nan=True):
+        if not drawn and not np.allclose(
+            got.astype(np.float64), wanted.astype(np.float64), rtol=room, atol=max(atol, room * 1e-2), equal_nan=True
+        ):
             return f"{got.reshape(-1)[:4]}, not {wanted.reshape(-1)[:4]}"
     return ""
 
@@ -165,37 +215,95 @@ def cause(reason: str) -> str:
     return re.sub(r"'[^']*'|\b[su]?\d+\b|\S+\.onnx\S*", "_", reason)[:160]
 
 
-def _right(outcomes: Mapping[str, Outcome]) -> list[str]:
-    return sorted(name for name, each in outcomes.items() if each.kind == "right")
+def _after(case: Case, folder: Path) -> Outcome:
+    """What becomes of a case: as it is, and where that is refused, with its shapes as constants."""
+    found = run(case, folder)
+    again = with_constants(case) if found.kind == "refused" else None
+    if again is None:
+        return found
+    fixed = run(again, folder)
+    return Outcome("right with constants") if fixed.kind == "right" else fixed
+
+
+def _work(order: Sequence[Case], folder: Path, out: Connection) -> None:
+    for case in order:
+        start = time.perf_counter()
+        found = _after(case, folder)
+        out.send((case.name, found, time.perf_counter() - start))
+    out.close()
+
+
+def outcomes(order: Sequence[Case], limit: float) -> Iterator[tuple[str, Outcome, float]]:
+    """Of each case, in order, with its seconds. A process of its own runs up to BATCH of them, and ends with the case that takes more than
+    `limit` seconds or kills it."""
+    context = multiprocessing.get_context("fork")  # this process holds the cases, and has run nothing
+    with tempfile.TemporaryDirectory() as folder:
+        place = 0
+        while place < len(order):
+            into, out = context.Pipe(duplex=False)
+            worker = context.Process(target=_work, args=(order[place : place + BATCH], Path(folder), out))
+            worker.start()
+            out.close()
+            for case in order[place : place + BATCH]:
+                try:
+                    found = into.recv() if into.poll(limit) else (case.name, Outcome("slow", f"more than {limit:.0f} s"), limit)
+                except EOFError:
+                    worker.join()
+                    found = (case.name, Outcome("raw", f"the process ended with {worker.exitcode}"), 0.0)
+                yield found
+                place += 1
+                if found[1].kind == "slow" or (worker.exitcode or 0) != 0:
+                    break
+            worker.kill()
+            worker.join()
+
+
+def _known(log: Path | None) -> dict[str, Outcome]:
+    lines = log.read_text().splitlines() if log is not None and log.exists() else []
+    return {each["name"]: Outcome(each["kind"], each["reason"]) for each in map(json.loads, lines)}
+
+
+def _report(found: Mapping[str, Outcome]) -> None:
+    counts = Counter(each.kind for each in found.values())
+    right = counts["right"] + counts["right with constants"]
+    print(f"{len(found)} cases: {dict(counts)}; {right / max(1, len(found)):.1%} right")
+    reasons = Counter(f"{each.kind}: {cause(each.reason)}" for each in found.values() if not each.kind.startswith("right"))
+    for reason, count in reasons.most_common(80):
+        print(f"{count:5} {reason}")
+
+
+def _record(found: Mapping[str, Outcome], every: int) -> None:
+    record: dict[str, object] = {"onnx": onnx.__version__, "every": every, "counts": dict(Counter(each.kind for each in found.values()))}
+    for kind in ("right", "right with constants"):
+        record[kind] = sorted(name for name, each in found.items() if each.kind == kind)
+    record["others"] = {
+        name: f"{each.kind}: {cause(each.reason)}" for name, each in sorted(found.items()) if not each.kind.startswith("right")
+    }
+    RECORD.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*")
     parser.add_argument("--every", type=int, default=1, help="only every N-th case")
+    parser.add_argument("--limit", type=float, default=120, help="seconds for a case")
+    parser.add_argument("--log", type=Path, help="a file of outcomes, a line each; cases that it has are not run again")
+    parser.add_argument("--again", action="store_true", help="with --log: those that it has, unless they are right, are run again")
     parser.add_argument("--record", action="store_true")
     arguments = parser.parse_args()
-    outcomes: dict[str, Outcome] = {}
-    constants: dict[str, Outcome] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for case in itertools.islice(cases(arguments.parts), 0, None, arguments.every):
-            start = time.perf_counter()
-            outcomes[case.name] = found = run(case, Path(folder))
-            again = with_constants(case) if found.kind == "refused" else None
-            if again is not None:
-                constants[case.name] = run(again, Path(folder))
-            shown = " ".join([found.kind, constants[case.name].kind if case.name in constants else ""])
-            print(f"{case.name} {shown} {time.perf_counter() - start:.2f} s {constants.get(case.name, found).reason[:200]}", flush=True)
-    counts = Counter(each.kind for each in outcomes.values())
-    final = {**outcomes, **constants}
-    print(f"{len(outcomes)} cases: {dict(counts)}; with constants: {dict(Counter(each.kind for each in final.values()))}")
-    for reason, count in Counter(cause(each.reason) for each in final.values() if each.kind != "right").most_common(60):
-        print(f"{count:5} {reason}")
+    chosen = list(itertools.islice(cases(arguments.parts), 0, None, arguments.every))
+    known = {name: each for name, each in _known(arguments.log).items() if not arguments.again or each.kind.startswith("right")}
+    found = {case.name: known[case.name] for case in chosen if case.name in known}
+    for name, outcome, seconds in outcomes([case for case in chosen if case.name not in known], arguments.limit):
+        found[name] = outcome
+        print(f"{name} {outcome.kind} {seconds:.2f} s {outcome.reason[:200]}", flush=True)
+        if arguments.log is not None:
+            with arguments.log.open("a") as log:
+                log.write(json.dumps({"name": name, "kind": outcome.kind, "reason": outcome.reason}) + "\n")
+    _report(found)
     if arguments.record:
-        record = {"onnx": onnx.__version__, "every": arguments.every, "counts": dict(counts), "right": _right(outcomes)}
-        record |= {"right with constants": _right(constants)}
-        RECORD.write_text(json.dumps(record, indent=1) + "\n")
-    sys.exit(1 if any(each.kind in ("wrong", "raw") for each in final.values()) else 0)
+        _record(found, arguments.every)
+    sys.exit(1 if any(each.kind in ("wrong", "raw", "slow") for each in found.values()) else 0)
 
 
 if __name__ == "__main__":

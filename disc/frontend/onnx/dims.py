@@ -15,7 +15,7 @@ import onnx
 import torch
 
 from disc.errors import UnsupportedOp, UnsupportedOpError, printable
-from disc.frontend.onnx.tensors import DTYPES
+from disc.frontend.onnx.tensors import DTYPES, NARROW
 
 SMALL = (2, 3, 5, 7, 4, 6, 8, 9, 10, 11, 12, 13)
 ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -26,11 +26,13 @@ LONGEST_NAME = 200
 
 @dataclass(frozen=True)
 class Input:
-    """An input of a graph. dims: a size, the name of a dim, or "" for one without a name."""
+    """An input of a graph. dims: a size, the name of a dim, or "" for one without a name. kind: of a type without arithmetic, which comes
+    stored in `dtype`."""
 
     name: str
     dtype: torch.dtype
     dims: tuple[int | str, ...]
+    kind: int = 0
 
 
 def graph_inputs(graph: onnx.GraphProto, weights: Mapping[str, object]) -> list[Input]:
@@ -40,23 +42,31 @@ def graph_inputs(graph: onnx.GraphProto, weights: Mapping[str, object]) -> list[
     for each in graph.input:
         if each.name in weights:
             continue
-        kind = each.type.tensor_type
+        kind = tensor_type(each.type)
         reason = _problem(each)
         if reason is not None:
             refused.append(UnsupportedOp(f"input '{printable(each.name)}'", reason, "the graph's inputs"))
             continue
         dims = tuple(dim.dim_value if dim.HasField("dim_value") else printable(dim.dim_param) for dim in kind.shape.dim)
-        found.append(Input(each.name, DTYPES[kind.elem_type], dims))
+        narrow = NARROW.get(kind.elem_type)
+        found.append(Input(each.name, narrow or DTYPES[kind.elem_type], dims, kind.elem_type if narrow else 0))
     if refused:
         raise UnsupportedOpError(refused)
     return found
 
 
+def tensor_type(kind: onnx.TypeProto) -> onnx.TypeProto.Tensor | None:
+    """Of a tensor, and of an optional one, which is always there: a program has the inputs that it was compiled with."""
+    if kind.HasField("optional_type"):
+        return tensor_type(kind.optional_type.elem_type)
+    return kind.tensor_type if kind.HasField("tensor_type") else None
+
+
 def _problem(value: onnx.ValueInfoProto) -> str | None:
-    if not value.type.HasField("tensor_type"):
+    kind = tensor_type(value.type)
+    if kind is None:
         return f"it is a {str(value.type.WhichOneof('value')).removesuffix('_type')}; inputs are tensors"
-    kind = value.type.tensor_type
-    if kind.elem_type not in DTYPES:
+    if kind.elem_type not in DTYPES and kind.elem_type not in NARROW:
         known = kind.elem_type in onnx.TensorProto.DataType.values()
         return f"tensors of {onnx.TensorProto.DataType.Name(kind.elem_type) if known else kind.elem_type} are not supported"
     if not kind.HasField("shape"):

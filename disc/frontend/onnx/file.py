@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
-from onnx import checker, defs
+from onnx import checker, defs, version_converter
 
 from disc.errors import UnsupportedFormatError, printable
 from disc.frontend.onnx.functions import DEFAULT_DOMAINS, check_functions, every_node, first_line, inlined, node_name, refuse_unknown
 from disc.frontend.onnx.tensors import StoredTensor, external_path, is_external, stored_tensor
 
-OLDEST = 13  # of the default operator set; in older ones, operators that changed since (Softmax, ReduceSum, Squeeze) are refused
+OLDEST = 13  # of the default operator set; models of older ones are converted where an operator changed since (Softmax, Squeeze)
 NEWEST = 28  # that the operators were written and tested for
+INITIALIZERS_ALONE = 4  # since this version of the format, initializers need not be inputs
 MAX_BYTES = 2**31 - 1  # of a protobuf message; larger models have their weights in files beside it
 
 
@@ -49,13 +50,14 @@ def read_model(path: Path, has_rule: Callable[[str, str], bool]) -> ModelFile:
     """
     model, name = _parsed(path), printable(path.name)
     opset = _default_opset(model, name)
-    weights = {each.name: stored_tensor(each, path.parent, name) for each in model.graph.initializer}
-    if len(weights) != len(model.graph.initializer):
-        raise UnsupportedFormatError(f"{name}: two initializers have one name")
-    _outline(model.graph)
     if model.graph.sparse_initializer:
         raise UnsupportedFormatError(f"{name}: sparse initializers are not supported")
     _check_names(model.graph, name, frozenset())
+    weights = _weights(model, path.parent, name)
+    if old := _changed_since(model, opset):
+        model, opset = _converted(model, name, opset, old), OLDEST
+        weights = _weights(model, path.parent, name)
+    _outline(model.graph)
     defined = refuse_unknown(model, name, opset, has_rule)
     check_functions(model, name)
     try:
@@ -107,13 +109,43 @@ def _default_opset(model: onnx.ModelProto, name: str) -> int:
         return newest  # a model of other domains alone
     opset = max(versions)
     if opset > newest:
-        raise UnsupportedFormatError(f"{name}: operator set {opset} is not supported; disc reads {OLDEST} to {newest}")
-    old = sorted({node.op_type for _, node in every_node(model.graph.node) if opset < OLDEST and _has_changed(node, opset)})
-    if old or opset < 1:
-        changed = f"; {', '.join(map(printable, old))} changed since" if old else ""
-        hint = "convert the model with onnx.version_converter"
-        raise UnsupportedFormatError(f"{name}: operator set {opset} is not supported, disc reads {OLDEST} to {newest}{changed}; {hint}")
+        raise UnsupportedFormatError(f"{name}: operator set {opset} is not supported; disc reads 1 to {newest}")
+    if opset < 1:
+        raise UnsupportedFormatError(f"{name}: operator set {opset} is not supported; disc reads 1 to {newest}")
     return opset
+
+
+def _changed_since(model: onnx.ModelProto, opset: int) -> list[str]:
+    """The operators of an old model that are others in the oldest set that has rules."""
+    if opset >= OLDEST:
+        return []
+    return sorted({node.op_type for _, node in every_node(model.graph.node) if _has_changed(node, opset)})
+
+
+def _converted(model: onnx.ModelProto, name: str, opset: int, old: Sequence[str]) -> onnx.ModelProto:
+    """The model in operator set OLDEST, by the standard's own converter.
+
+    Raises: UnsupportedFormatError where it has no way, as for weights that lie in files of their own and for functions.
+    """
+    changed = f"{name}: of operator set {opset}, whose {', '.join(map(printable, old))} changed since"
+    if model.functions or any(is_external(each) for each in model.graph.initializer):
+        raise UnsupportedFormatError(f"{changed}, with weights in other files or functions, cannot be converted; export it anew")
+    if "Scan" in old and opset < 9:  # the converter leaves the dim of a batch that it had
+        raise UnsupportedFormatError(f"{changed}, cannot be converted; export it anew")
+    try:
+        checker.check_model(model)
+        converted = version_converter.convert_version(model, OLDEST)
+    except (checker.ValidationError, RuntimeError, ValueError) as error:
+        raise UnsupportedFormatError(f"{changed}, cannot be converted to set {OLDEST}: {first_line(error)}") from error
+    converted.ir_version = max(converted.ir_version, INITIALIZERS_ALONE)  # the converter adds initializers that are no inputs
+    return converted
+
+
+def _weights(model: onnx.ModelProto, folder: Path, name: str) -> dict[str, StoredTensor]:
+    weights = {each.name: stored_tensor(each, folder, name) for each in model.graph.initializer}
+    if len(weights) != len(model.graph.initializer):
+        raise UnsupportedFormatError(f"{name}: two initializers have one name")
+    return weights
 
 
 def _has_changed(node: onnx.NodeProto, opset: int) -> bool:

@@ -52,7 +52,7 @@ def inlined(model: onnx.ModelProto, name: str, opset: int, defined: set[Key], ha
             if not defined:
                 return model
             _state_defaults(model, opset, defined)
-            model = inliner.inline_selected_functions(model, sorted(defined), inline_schema_functions=True)
+            model = _inlined_of_standard(model, defined)
             left = refuse_unknown(model, name, opset, has_rule)
             if left == defined:
                 break
@@ -60,6 +60,16 @@ def inlined(model: onnx.ModelProto, name: str, opset: int, defined: set[Key], ha
     except (RuntimeError, ValueError) as error:
         raise UnsupportedFormatError(f"{name}: its functions cannot be inlined: {first_line(error)}") from error
     raise UnsupportedOpError([UnsupportedOp(f"onnx.{op}", "the standard's definition of it does not apply") for _, op in sorted(defined)])
+
+
+def _inlined_of_standard(model: onnx.ModelProto, defined: set[Key]) -> onnx.ModelProto:
+    """Definitions that depend on the types of inputs ask for the type of one that is left out, too, whose name is empty."""
+    model.graph.value_info.append(onnx.helper.make_tensor_value_info("", onnx.TensorProto.FLOAT, []))
+    model = inliner.inline_selected_functions(model, sorted(defined), inline_schema_functions=True)
+    named = [each for each in model.graph.value_info if each.name]
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(named)
+    return model
 
 
 def _state_defaults(model: onnx.ModelProto, opset: int, defined: set[Key]) -> None:

@@ -20,10 +20,24 @@ from disc.frontend.export_errors import NO_STATIC_ANSWER, shortened
 from disc.frontend.onnx.dims import Input
 from disc.frontend.onnx.file import ModelFile
 from disc.frontend.onnx.functions import DEFAULT_DOMAINS, full_name, node_name, place
-from disc.frontend.onnx.node import TYPE_NAMES, Attribute, Node, Subgraph, check_inputs, expected_dtype
-from disc.frontend.onnx.ops import EXPANDING, RANDOM, Rule, rule_for
+from disc.frontend.onnx.narrow import arrived
+from disc.frontend.onnx.node import Attribute, Node, Subgraph, Traced, check_inputs, expected_type
+from disc.frontend.onnx.ops import EXPANDING, NARROW_TYPES, RANDOM, Rule, rule_for
 from disc.frontend.onnx.tensors import StoredTensor, stored_tensor
-from disc.frontend.onnx.values import Constant, NodeError, Result, Sizes, Value, dtype_of
+from disc.frontend.onnx.values import (
+    Constant,
+    Leaf,
+    Narrow,
+    NodeError,
+    Result,
+    Sizes,
+    Value,
+    distinct,
+    is_constant,
+    leaves,
+    rebuilt,
+    type_name,
+)
 from disc.frontend.onnx.values import Sequence as ValueSequence
 
 Values = dict[str, Value]
@@ -70,7 +84,7 @@ class Graph(Subgraph):
         self.model = model
         self.inputs = tuple(each.name for each in proto.input)
         self.outputs = tuple(each.name for each in proto.output)
-        self.constants: Values = {each.name: Constant(self._stored(each).read()) for each in proto.initializer}
+        self.constants: Values = {each.name: self._stored(each).value() for each in proto.initializer}
         self.steps = [self._step(node, number) for number, node in enumerate(proto.node)]
 
     def _stored(self, proto: onnx.TensorProto) -> StoredTensor:
@@ -91,7 +105,8 @@ class Graph(Subgraph):
     def _attribute(self, proto: onnx.AttributeProto) -> Attribute:
         value = onnx.helper.get_attribute_value(proto)
         if isinstance(value, onnx.TensorProto):
-            return self._stored(value).read()
+            stored = self._stored(value).value()
+            return stored.data if isinstance(stored, Constant) else stored
         if isinstance(value, onnx.GraphProto):
             return Graph(value, self.model)
         return list(value) if proto.type in (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS, onnx.AttributeProto.STRINGS) else value
@@ -117,20 +132,21 @@ class Runner:
     def fold(self, step: Step, values: Values) -> bool:
         """Computes a step now, where all that it reads is constant; False where it is not, or the result would be large."""
         inputs = [values.get(name) if name else None for name in step.inputs]
-        if step.op in RANDOM or not all(isinstance(each, Constant) for name, each in zip(step.inputs, inputs, strict=True) if name):
+        if step.op in RANDOM or not all(is_constant(each) for name, each in zip(step.inputs, inputs, strict=True) if name):
             return False
         if any(isinstance(each, Graph) for each in step.attributes.values()) or (step.op in EXPANDING and self._is_large(step, inputs)):
             return False
         with _disable_current_modes(), torch.no_grad():
             results = self._called(step, self._node(step, inputs, values, lambda constant: constant.data))
             parts = results if isinstance(results, tuple) else (results,)
-            kept = tuple(Constant(part.contiguous()) if isinstance(part, torch.Tensor) else part for part in parts)
+            kept = tuple(map(_constant, parts))
         self._name_results(step, kept, values)
         return True
 
     def _is_large(self, step: Step, inputs: Sequence[Value]) -> bool:
         with _disable_current_modes(), FakeTensorMode() as mode:
             result = self._called(step, self._node(step, inputs, {}, lambda constant: mode.from_tensor(constant.data)))
+        result = result.stored if isinstance(result, Narrow) else result
         return isinstance(result, torch.Tensor) and result.numel() * result.element_size() > LARGEST_FOLDED
 
     def _results(self, step: Step, values: Values) -> Result:
@@ -146,12 +162,40 @@ class Runner:
                     self._name_results(inner, self._results(inner, scope), scope)
             return tuple(scope[name] for name in graph.outputs)
 
-        return Node(step.op, inputs, len(step.outputs), step.attributes, step.schema, self.opset, materialize, run_graph)
+        def traced(graph: Subgraph) -> Traced:
+            assert isinstance(graph, Graph)
+            return self._traced(graph, values)
+
+        return Node(step.op, inputs, len(step.outputs), step.attributes, step.schema, self.opset, materialize, run_graph, traced)
+
+    def _traced(self, graph: Graph, outer: Values) -> Traced:
+        """A graph as a function for PyTorch's control flow, which takes what it reads of `outer` as operands."""
+        known = {**outer, **graph.constants}
+        for name in graph.inputs:
+            known.pop(name, None)
+        steps = [step for step in graph.steps if not self.fold(step, known)]
+        made = {name for step in steps for name in step.outputs}
+        read = sorted(set(graph.outputs).union(*(step.reads() for step in steps)) - made - set(graph.inputs))
+        operands, order = distinct(leaf for name in read for leaf in leaves(known[name], self.materialize))
+
+        def call(arguments: Sequence[Value], given: Sequence[Leaf]) -> tuple[Value, ...]:
+            source, materialized = (given[place] for place in order), dict[int, torch.Tensor]()
+            scope = {name: rebuilt(known[name], source, materialized) for name in read}
+            scope.update(zip(graph.inputs, arguments, strict=True))
+            runner = Runner(self.opset, lambda constant: found if (found := materialized.get(id(constant))) is not None else constant.data)
+            for step in steps:
+                if not runner.fold(step, scope):
+                    runner.run([step], scope)
+            return tuple(scope[name] for name in graph.outputs)
+
+        return Traced(operands, call)
 
     def _called(self, step: Step, node: Node) -> Result:
         """Raises: UnsupportedOpError, UnsupportedFormatError, ExportError, naming the node."""
         try:
-            bound = check_inputs(node, [dtype_of(value) for value in node.inputs])
+            bound = check_inputs(node)
+            if step.op not in NARROW_TYPES and (narrow := [each for each in node.inputs if isinstance(each, Narrow)]):
+                raise NodeError(f"it is not supported on tensors of {type_name(narrow[0])}")
             results = step.call(step.rule, node)
         except NodeError as error:
             if error.unsupported:
@@ -162,9 +206,9 @@ class Runner:
         except Exception as error:
             raise ExportError(f"{step.line}: node {step.label} cannot be computed: {type(error).__name__}: {shortened(error)}") from error
         for number, part in enumerate(results if isinstance(results, tuple) else (results,)):
-            wanted, have = expected_dtype(node, number, bound), dtype_of(part)
+            wanted, have = expected_type(node, number, bound), type_name(part)
             if wanted is not None and have is not None and wanted != have:
-                raise CompilerBug(f"frontend: the rule of {step.op} gives {TYPE_NAMES.get(have)}, not {TYPE_NAMES[wanted]} ({step.line})")
+                raise CompilerBug(f"frontend: the rule of {step.op} gives {have}, not {wanted} ({step.line})")
         return results
 
     def _name_results(self, step: Step, results: Result, values: Values) -> None:
@@ -173,6 +217,15 @@ class Runner:
             reason = f"result {len(parts) + 1} of it is not supported"
             raise UnsupportedOpError([UnsupportedOp(f"onnx.{step.op}", reason, step.line)])
         values.update({name: part for name, part in zip(step.outputs, parts, strict=False) if name})
+
+
+def _constant(part: Value) -> Value:
+    """A result that was computed outside of any trace."""
+    if isinstance(part, torch.Tensor):
+        return Constant(part.contiguous())
+    if isinstance(part, Narrow) and isinstance(part.stored, torch.Tensor):
+        return Narrow(Constant(part.stored.contiguous()), part.kind)
+    return part
 
 
 class OnnxModule(torch.nn.Module):
@@ -187,8 +240,9 @@ class OnnxModule(torch.nn.Module):
         self._opset = model.opset
         parameters = identifiers(each.name for each in inputs)
         self.names = {name: each.name for name, each in zip(parameters, inputs, strict=True)}
+        self._kinds = {name: each.kind for name, each in zip(parameters, inputs, strict=True)}
         self._dims = {name: each.dims for name, each in zip(parameters, inputs, strict=True)}
-        known: Values = {**self.graph.constants, **{name: Constant(each.read()) for name, each in model.weights.items()}}
+        known: Values = {**self.graph.constants, **{name: each.value() for name, each in model.weights.items()}}
         self._steps = self._folded(known)
         read = set(self.graph.outputs).union(*(step.reads() for step in self._steps))
         self._known = self._registered({name: value for name, value in known.items() if name in read})
@@ -204,9 +258,11 @@ class OnnxModule(torch.nn.Module):
         """The same constants, as buffers of this module."""
         names, kept = identifiers(known), {}
         for name, (original, value) in zip(names, known.items(), strict=True):
-            if isinstance(value, Constant):
-                self.register_buffer(f"w_{name}", value.data)
-                value = Constant(value.data, f"w_{name}")
+            data = value.stored if isinstance(value, Narrow) else value
+            if isinstance(data, Constant):
+                self.register_buffer(f"w_{name}", data.data)
+                data = Constant(data.data, f"w_{name}")
+                value = Narrow(data, value.kind) if isinstance(value, Narrow) else data
             kept[original] = value
         return kept
 
@@ -214,16 +270,20 @@ class OnnxModule(torch.nn.Module):
         def forward(*args: torch.Tensor, **named: torch.Tensor) -> Results:
             given = signature.bind(*args, **named).arguments
             self._require_equal(given)
-            values: Values = {**self._known, **{self.names[name]: value for name, value in given.items()}}
+            values: Values = {**self._known, **{self.names[name]: self._arrived(name, value) for name, value in given.items()}}
             runner = Runner(self._opset, self._materialized)
             for step in self._steps:
                 if not runner.fold(step, values):
                     runner.run([step], values)
-            results = tuple(self._result(name, values[name]) for name in self.graph.outputs)
+            results = tuple(each for name in self.graph.outputs for each in self._results(name, values[name]))
             return results if len(results) != 1 else results[0]
 
         forward.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
         return forward
+
+    def _arrived(self, name: str, value: torch.Tensor) -> Value:
+        kind = self._kinds[name]
+        return Narrow(arrived(value, kind), kind) if kind else value
 
     def _require_equal(self, given: Mapping[str, torch.Tensor]) -> None:
         """Dims of one name have one size."""
@@ -236,15 +296,19 @@ class OnnxModule(torch.nn.Module):
     def _materialized(self, constant: Constant) -> torch.Tensor:
         return getattr(self, constant.buffer) if constant.buffer is not None else constant.data
 
-    def _result(self, name: str, value: Value) -> torch.Tensor:
+    def _results(self, name: str, value: Value) -> list[torch.Tensor]:
+        """A sequence is as many results as it has items."""
+        if isinstance(value, ValueSequence):
+            return [each for item in value.items for each in self._results(name, item)]
+        if isinstance(value, Narrow):
+            return self._results(name, value.stored)
         if isinstance(value, torch.Tensor):
-            return value
+            return [value]
         if isinstance(value, Constant):
-            return self._materialized(value)
+            return [self._materialized(value)]
         if isinstance(value, Sizes):
-            return value.tensor()
-        kind = "a sequence" if isinstance(value, ValueSequence) else "an optional"
-        raise UnsupportedOpError([UnsupportedOp(f"output '{printable(name)}'", f"it is {kind}; results are tensors")])
+            return [value.tensor()]
+        raise UnsupportedOpError([UnsupportedOp(f"output '{printable(name)}'", "it is an empty optional; results are tensors")])
 
 
 def identifiers(names: Iterable[str]) -> list[str]:

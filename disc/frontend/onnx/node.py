@@ -10,8 +10,9 @@ import torch
 from onnx import defs
 
 from disc.errors import printable
-from disc.frontend.onnx.tensors import DTYPES
-from disc.frontend.onnx.values import Constant, NodeError, Number, Sizes, Value, numbers, sizes_of
+from disc.frontend.onnx.narrow import decoded
+from disc.frontend.onnx.tensors import DTYPES, NARROW
+from disc.frontend.onnx.values import Constant, Leaf, Narrow, NodeError, Number, Sizes, Value, numbers, sizes_of, type_name
 from disc.frontend.onnx.values import Sequence as ValueSequence
 
 
@@ -22,12 +23,15 @@ class Subgraph:
     outputs: tuple[str, ...]
 
 
-Attribute = int | float | str | bytes | list[int] | list[float] | list[str] | torch.Tensor | Subgraph
-TYPE_NAMES = {
-    torch.float32: "float", torch.float64: "double", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.bool: "bool",
-    torch.int8: "int8", torch.int16: "int16", torch.int32: "int32", torch.int64: "int64", torch.uint8: "uint8", torch.uint16: "uint16",
-    torch.uint32: "uint32", torch.uint64: "uint64", torch.complex64: "complex64", torch.complex128: "complex128",
-}  # fmt: skip
+Attribute = int | float | str | bytes | list[int] | list[float] | list[str] | torch.Tensor | Narrow | Subgraph
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A graph as a function. operands: what it reads from around it; call: of its inputs and of such operands, its results."""
+
+    operands: list[Leaf]
+    call: Callable[[Sequence[Value], Sequence[Leaf]], tuple[Value, ...]]
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Node:
     """inputs: None for one that is left out. outputs: how many the graph names, up to the last one.
 
     opset: the number of the operator set. schema: of the standard, None for an operator of another domain. materialize: a constant as a
-    tensor of the trace. run: a graph of the node on values, in the scope that the node stands in.
+    tensor of the trace. run: a graph of the node on values, in the scope that the node stands in; traced: one as a function.
     """
 
     op: str
@@ -46,6 +50,7 @@ class Node:
     opset: int
     materialize: Callable[[Constant], torch.Tensor]
     run: Callable[[Subgraph, Sequence[Value]], tuple[Value, ...]]
+    traced: Callable[[Subgraph], Traced]
 
     # --- inputs -------------------------------------------------------------------------------------------------------------
 
@@ -72,8 +77,13 @@ class Node:
             return value.tensor()
         if isinstance(value, torch.Tensor):
             return value
+        if isinstance(value, Narrow):
+            return decoded(self.stored(value), value.kind)
         kind = "missing" if value is None else "a sequence"
         raise NodeError(f"{what} is {kind}, and must be a tensor", unsupported=False)
+
+    def stored(self, value: Narrow) -> torch.Tensor:
+        return self.materialize(value.stored) if isinstance(value.stored, Constant) else value.stored
 
     def sequence(self, place: int) -> tuple[Value, ...]:
         value = self.value(place)
@@ -168,11 +178,18 @@ class Node:
         return found
 
     def attr_dtype(self, name: str) -> torch.dtype:
-        """The type that an attribute names. Raises NodeError for one that is not supported."""
-        number = self.attr_int(name)
-        if number not in DTYPES:
-            raise NodeError(f"type {onnx.TensorProto.DataType.Name(number) if number in onnx.TensorProto.DataType.values() else number}")
-        return DTYPES[number]
+        """The type of PyTorch that an attribute names. Raises NodeError for one that is not supported."""
+        kind = self.attr_kind(name)
+        if kind not in DTYPES:
+            raise NodeError(f"type {onnx.TensorProto.DataType.Name(kind)}")
+        return DTYPES[kind]
+
+    def attr_kind(self, name: str) -> int:
+        """The number of a type that an attribute names."""
+        kind = self.attr_int(name)
+        if kind not in DTYPES and kind not in NARROW:
+            raise NodeError(f"type {onnx.TensorProto.DataType.Name(kind) if kind in onnx.TensorProto.DataType.values() else kind}")
+        return kind
 
     def _attribute(self, name: str, default: Attribute | None) -> Attribute | None:
         if name in self.attributes:
@@ -189,30 +206,30 @@ class Node:
 # --- types ------------------------------------------------------------------------------------------------------------------------
 
 
-def check_inputs(node: Node, dtypes: Sequence[torch.dtype | None]) -> dict[str, torch.dtype]:
-    """The types that the schema's type variables stand for. dtypes: of the inputs, None for those that are left out.
+def check_inputs(node: Node) -> dict[str, str]:
+    """The types that the schema's type variables stand for.
 
     Raises: NodeError for inputs whose types the operator does not take, or that differ where they must be one.
     """
-    bound: dict[str, torch.dtype] = {}
+    bound: dict[str, str] = {}
     if node.schema is None:
         return bound
     allowed = {each.type_param_str: each.allowed_type_strs for each in node.schema.type_constraints}
-    for place, dtype in enumerate(dtypes):
+    for place, name in enumerate(map(type_name, node.inputs)):
         formal = _formal(node.schema.inputs, place)
-        if dtype is None or formal is None:
+        if name is None or formal is None:
             continue
-        name, variable = TYPE_NAMES[dtype], formal.type_str
+        variable = formal.type_str
         kinds = allowed.get(variable, [variable])
         if not any(f"tensor({name})" in kind for kind in kinds):
             raise NodeError(f"input '{formal.name}' is a tensor of {name}, which {node.op} does not take", unsupported=False)
-        if variable in allowed and formal.is_homogeneous and bound.setdefault(variable, dtype) != dtype:
-            raise NodeError(f"input '{formal.name}' is {name}, another one is {TYPE_NAMES[bound[variable]]}; they must be one type",
+        if variable in allowed and formal.is_homogeneous and bound.setdefault(variable, name) != name:
+            raise NodeError(f"input '{formal.name}' is {name}, another one is {bound[variable]}; they must be one type",
                             unsupported=False)  # fmt: skip
     return bound
 
 
-def expected_dtype(node: Node, place: int, bound: Mapping[str, torch.dtype]) -> torch.dtype | None:
+def expected_type(node: Node, place: int, bound: Mapping[str, str]) -> str | None:
     """The type of a result as far as the schema says it."""
     formal = _formal(node.schema.outputs, place) if node.schema is not None else None
     return bound.get(formal.type_str) if formal is not None else None

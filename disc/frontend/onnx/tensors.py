@@ -12,6 +12,7 @@ import torch
 from onnx import TensorProto, numpy_helper
 
 from disc.errors import UnsupportedFormatError, printable
+from disc.frontend.onnx.values import Constant, Narrow
 
 DTYPES: dict[int, torch.dtype] = {
     TensorProto.FLOAT: torch.float32, TensorProto.DOUBLE: torch.float64, TensorProto.FLOAT16: torch.float16,
@@ -20,14 +21,15 @@ DTYPES: dict[int, torch.dtype] = {
     TensorProto.UINT32: torch.uint32, TensorProto.UINT64: torch.uint64, TensorProto.COMPLEX64: torch.complex64,
     TensorProto.COMPLEX128: torch.complex128,
 }  # fmt: skip
-# Types whose values are kept in another one: what reads them (DequantizeLinear, Cast) computes the same.
+# Types without arithmetic, and what their tensors are stored in: integers as their values, floats as their codes (`narrow.py`).
 NARROW: dict[int, torch.dtype] = {
-    TensorProto.INT4: torch.int8,
-    TensorProto.UINT4: torch.uint8,
-    TensorProto.INT2: torch.int8,
-    TensorProto.UINT2: torch.uint8,
-}
-_PER_BYTE: dict[int, int] = {TensorProto.INT4: 2, TensorProto.UINT4: 2, TensorProto.INT2: 4, TensorProto.UINT2: 4}
+    TensorProto.INT4: torch.int8, TensorProto.UINT4: torch.uint8, TensorProto.INT2: torch.int8, TensorProto.UINT2: torch.uint8,
+    TensorProto.FLOAT8E4M3FN: torch.uint8, TensorProto.FLOAT8E4M3FNUZ: torch.uint8, TensorProto.FLOAT8E5M2: torch.uint8,
+    TensorProto.FLOAT8E5M2FNUZ: torch.uint8, TensorProto.FLOAT8E8M0: torch.uint8, TensorProto.FLOAT4E2M1: torch.uint8,
+}  # fmt: skip
+_PER_BYTE: dict[int, int] = {
+    TensorProto.INT4: 2, TensorProto.UINT4: 2, TensorProto.INT2: 4, TensorProto.UINT2: 4, TensorProto.FLOAT4E2M1: 2,
+}  # fmt: skip
 MAX_DIMS = 64
 
 
@@ -47,9 +49,15 @@ class StoredTensor:
         array = np.array(numpy_helper.to_array(self.proto))
         if self.proto.data_type == TensorProto.BFLOAT16:
             return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        if is_float(self.proto.data_type):
+            return torch.from_numpy(array.view(np.uint8))
         if self.proto.data_type in NARROW:
             return torch.from_numpy(array.astype(np.int8 if dtype == torch.int8 else np.uint8))
         return torch.from_numpy(array)
+
+    def value(self) -> Constant | Narrow:
+        kind, data = self.proto.data_type, Constant(self.read())
+        return Narrow(data, kind) if kind in NARROW else data
 
     def _mapped(self, dtype: torch.dtype) -> torch.Tensor:
         offset, length = _extent(self.proto, external_path(self.proto, self.folder, self.name), self.name)
@@ -57,7 +65,7 @@ class StoredTensor:
             return torch.empty(tuple(self.proto.dims), dtype=dtype)
         path = external_path(self.proto, self.folder, self.name)
         data = np.memmap(path, np.uint8, mode="c", offset=offset, shape=(length,))
-        if self.proto.data_type in _PER_BYTE:
+        if self.proto.data_type in NARROW:
             packed = TensorProto(data_type=self.proto.data_type, dims=self.proto.dims, raw_data=data.tobytes())
             return StoredTensor(packed, self.folder, self.name).read()
         if dtype == torch.bool and bool((data > 1).any()):
@@ -91,6 +99,11 @@ def stored_tensor(proto: TensorProto, folder: Path, name: str) -> StoredTensor:
     return StoredTensor(proto, folder, name)
 
 
+def is_float(kind: int) -> bool:
+    """Of the narrow types."""
+    return kind in NARROW and TensorProto.DataType.Name(kind).startswith("FLOAT")
+
+
 def is_external(proto: TensorProto) -> bool:
     return proto.data_location == TensorProto.EXTERNAL
 
@@ -121,7 +134,7 @@ def _byte_count(proto: TensorProto) -> int:
     count = math.prod(proto.dims)
     if proto.data_type in _PER_BYTE:
         return -(-count // _PER_BYTE[proto.data_type])
-    return count * DTYPES[proto.data_type].itemsize
+    return count * (DTYPES.get(proto.data_type) or NARROW[proto.data_type]).itemsize
 
 
 def _field_count(proto: TensorProto) -> int:

@@ -6,14 +6,20 @@ and not data. What is known when compiling is a `Constant`, whose numbers a node
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import cast
 
 import torch
+from onnx import TensorProto
 from torch.utils._python_dispatch import _disable_current_modes
 
 Number = int  # or a torch.SymInt, which stands wherever an int does, though PyTorch's stubs do not say so
+TYPE_NAMES = {
+    torch.float32: "float", torch.float64: "double", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.bool: "bool",
+    torch.int8: "int8", torch.int16: "int16", torch.int32: "int32", torch.int64: "int64", torch.uint8: "uint8", torch.uint16: "uint16",
+    torch.uint32: "uint32", torch.uint64: "uint64", torch.complex64: "complex64", torch.complex128: "complex128",
+}  # fmt: skip
 INTEGERS = (torch.int64, torch.int32)
 MOST_SIZES = 1024  # elements of a constant that may stand for sizes
 
@@ -54,8 +60,61 @@ class Sequence:
     items: tuple[Value, ...] = field(default_factory=tuple)
 
 
-Value = torch.Tensor | Sizes | Constant | Sequence | None
+@dataclass(frozen=True)
+class Narrow:
+    """A tensor of a type that PyTorch has no arithmetic for (`narrow.py`). kind: the type's number in the standard."""
+
+    stored: torch.Tensor | Constant
+    kind: int
+
+
+Value = torch.Tensor | Sizes | Constant | Narrow | Sequence | None
 Result = Value | tuple[Value, ...]
+
+
+Leaf = torch.Tensor | int  # or a torch.SymInt
+
+
+def leaves(value: Value, materialize: Callable[[Constant], torch.Tensor]) -> list[Leaf]:
+    """The tensors and symbols that a value consists of, constants too."""
+    if isinstance(value, Sequence):
+        return [leaf for each in value.items for leaf in leaves(each, materialize)]
+    if isinstance(value, Narrow):
+        return leaves(value.stored, materialize)
+    if isinstance(value, Sizes):
+        return [each for each in value.numbers if isinstance(each, torch.SymInt)]
+    if isinstance(value, Constant):
+        return [materialize(value).clone()]  # a tensor of the trace, also where the constant is none
+    return [value] if value is not None else []
+
+
+def distinct(given: Iterable[Leaf]) -> tuple[list[Leaf], list[int]]:
+    """Each leaf once, as PyTorch's control flow wants its operands, and for each given one its place among these."""
+    places: dict[object, int] = {}
+    kept: list[Leaf] = []
+    order: list[int] = []
+    for leaf in given:
+        key = id(leaf) if isinstance(leaf, torch.Tensor) else str(leaf)
+        if key not in places:
+            places[key] = len(kept)
+            kept.append(leaf)
+        order.append(places[key])
+    return kept, order
+
+
+def rebuilt(value: Value, given: Iterator[Leaf], constants: dict[int, torch.Tensor]) -> Value:
+    """A value like this one, of other leaves. constants: id of a constant → the tensor that stands for it is added."""
+    if isinstance(value, Sequence):
+        return Sequence(tuple(rebuilt(each, given, constants) for each in value.items))
+    if isinstance(value, Narrow):
+        return Narrow(cast("torch.Tensor | Constant", rebuilt(value.stored, given, constants)), value.kind)
+    if isinstance(value, Sizes):
+        numbers = tuple(cast(Number, next(given)) if isinstance(each, torch.SymInt) else each for each in value.numbers)
+        return Sizes(numbers, value.scalar, value.dtype)
+    if isinstance(value, Constant):
+        constants[id(value)] = cast(torch.Tensor, next(given))
+        return value
+    return cast(torch.Tensor, next(given)) if value is not None else None
 
 
 def larger(one: Number, other: Number) -> Number:
@@ -97,8 +156,21 @@ def numbers(value: Constant) -> list[int | float | bool]:
 
 
 def dtype_of(value: Value) -> torch.dtype | None:
+    """None for what is no tensor of a type of PyTorch's."""
     if isinstance(value, Constant):
         return value.data.dtype
+    return value.dtype if isinstance(value, torch.Tensor | Sizes) else None
+
+
+def is_constant(value: Value) -> bool:
+    return isinstance(value.stored if isinstance(value, Narrow) else value, Constant)
+
+
+def type_name(value: Value) -> str | None:
+    """The type of its elements as the standard's schemas write it; None for an empty sequence, and what is left out."""
+    if isinstance(value, Narrow):
+        return TensorProto.DataType.Name(value.kind).lower()
     if isinstance(value, Sequence):
-        return dtype_of(value.items[0]) if value.items else None
-    return value.dtype if value is not None else None
+        return type_name(value.items[0]) if value.items else None
+    dtype = dtype_of(value)
+    return TYPE_NAMES[dtype] if dtype is not None else None

@@ -434,6 +434,9 @@ def _epilogue(frame: Frame, window: Window, body: Body, tile: Buffer, rows: tupl
             return value
 
         e.leaves[window.node] = window_value
+        # The index of a single position names no row: its value would be taken for one of all rows.
+        e.floor = b.scope if window.rows.out == ONE == window.columns.out else None
         for root, output in zip(frame.roots, frame.outputs, strict=True):
             e.store(output, e.space.linear(indices[root], root.dims), e.value(root, indices[root]))
+        e.floor = None
         del e.leaves[window.node]

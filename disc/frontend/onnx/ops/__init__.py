@@ -8,13 +8,17 @@ from disc.frontend.onnx.node import Node
 from disc.frontend.onnx.ops import (
     attention,
     control,
+    draws,
     elementwise,
     indexing,
     microsoft,
+    ngrams,
     quantized,
     recurrent,
     reductions,
+    regions,
     resampling,
+    signals,
     structure,
     windows,
 )
@@ -22,15 +26,33 @@ from disc.frontend.onnx.values import Result
 
 Rule = Callable[[Node], Result]
 # Draw numbers: never computed when compiling, however constant their inputs are.
-RANDOM = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"})
+RANDOM = frozenset({*draws.RULES, "Dropout"})
 # Whose results may be far larger than their inputs.
 EXPANDING = frozenset({"ConstantOfShape", "Expand", "Tile", "Range", "Pad", "Resize", "OneHot", "EyeLike", "ConvTranspose"})
+# That take tensors of types without arithmetic.
+NARROW_TYPES = frozenset({"Constant", "Cast", "CastLike", "QuantizeLinear", "DequantizeLinear", "Identity", *structure.MOVING})
+NARROW_TYPES |= frozenset({"If", "Loop", "Optional", "OptionalHasElement", "OptionalGetElement"})
 
 
 def _merged() -> dict[tuple[str, str], Rule]:
     table: dict[tuple[str, str], Rule] = {}
     for domain, modules in {
-        "": (attention, elementwise, structure, indexing, reductions, windows, resampling, quantized, recurrent, control),
+        "": (
+            attention,
+            elementwise,
+            structure,
+            indexing,
+            reductions,
+            windows,
+            resampling,
+            quantized,
+            recurrent,
+            control,
+            signals,
+            regions,
+            draws,
+            ngrams,
+        ),
         "com.microsoft": (microsoft,),
     }.items():
         for module in modules:

@@ -1,50 +1,84 @@
-"""Control flow and sequences whose course is known when compiling: branches on constants and sizes, loops of a known number of turns."""
+"""Control flow and sequences. What is known when compiling is decided there: branches on constants and sizes, loops of a few turns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Items
 
 import torch
 from torch import Tensor
 
 from disc.frontend.onnx.node import Node
 from disc.frontend.onnx.ops.structure import axis_of
-from disc.frontend.onnx.values import Constant, NodeError, Result, Sequence, Value, constant_of, numbers, sizes_of, sizes_value
+from disc.frontend.onnx.values import (
+    Constant,
+    Leaf,
+    NodeError,
+    Result,
+    Sequence,
+    Sizes,
+    Value,
+    constant_of,
+    distinct,
+    numbers,
+    sizes_of,
+    sizes_value,
+)
 
 Rule = Callable[[Node], Result]
-MOST_TURNS = 256  # of a loop: each becomes nodes of its own
+HIGHER = torch.ops.higher_order  # not the functions around them, which have Dynamo trace the bodies
+MOST_TURNS = 32  # of a loop: each becomes nodes of its own
 
 
-def _truth(value: Value, what: str) -> bool:
-    """Raises NodeError for a value that is data."""
+def _known_truth(value: Value) -> bool | None:
+    """None for a value that is data."""
     known = sizes_of(value)
     if known is None and isinstance(value, Constant) and value.data.numel() == 1:
         return bool(numbers(value)[0])
-    if known is None or len(known.numbers) != 1:
-        raise NodeError(f"{what} depends on data")
-    return bool(known.numbers[0])
+    return bool(known.numbers[0]) if known is not None and len(known.numbers) == 1 else None
 
 
 def _if(node: Node) -> Result:
-    branch = node.attr_graph("then_branch" if _truth(node.value(0), "its condition") else "else_branch")
-    return node.run(branch, ())
+    known = _known_truth(node.value(0))
+    if known is not None:
+        return node.run(node.attr_graph("then_branch" if known else "else_branch"), ())
+    branches = [node.traced(node.attr_graph(name)) for name in ("then_branch", "else_branch")]
+    operands, order = distinct([*branches[0].operands, *branches[1].operands])
+    own = order[: len(branches[0].operands)], order[len(branches[0].operands) :]
+
+    def taken(which: int) -> Callable[..., list[Tensor]]:
+        def function(*given: Leaf) -> list[Tensor]:
+            results = branches[which].call((), [given[place] for place in own[which]])
+            return [node.as_tensor(each, "a result of a branch on data").clone() for each in results]
+
+        return function
+
+    return tuple(HIGHER.cond(node.tensor(0).reshape([]), taken(0), taken(1), tuple(operands)))
 
 
 def _loop(node: Node) -> Result:
-    body, turns = node.attr_graph("body"), node.integer(0, "number of turns") if node.has(0) else None
-    going = _truth(node.value(1), "its condition") if node.has(1) else True
-    if turns is not None and not isinstance(turns, int):
-        raise NodeError("its number of turns depends on the sizes of inputs")
-    state = tuple(node.inputs[2:])
+    turns = node.sizes(0) if node.has(0) else None
+    count = turns.numbers[0] if turns is not None else None
+    start = _known_truth(node.value(1)) if node.has(1) else True
+    known = isinstance(count, int) or not node.has(0)
+    unrolled = _unrolled(node, count, start) if known and start is not None else None
+    return unrolled if unrolled is not None else _turning(node)
+
+
+def _unrolled(node: Node, turns: int | None, going: bool) -> Result | None:
+    """Each turn becomes nodes of its own; None where this cannot be, as whether it goes on depends on data, or for too many turns."""
+    body, state = node.attr_graph("body"), tuple(node.inputs[2:])
     kept: list[tuple[Value, ...]] = []
     turn = 0
     while going and (turns is None or turn < turns):
         if turn == MOST_TURNS:
-            raise NodeError(f"it takes more than {MOST_TURNS} turns")
+            return None
         number = constant_of(lambda turn=turn: torch.tensor(turn))
         condition, *results = node.run(body, (number, constant_of(lambda: torch.tensor(True)), *state))
-        going = _truth(condition, "whether it goes on")
-        state = tuple(results[: len(state)])
+        known = _known_truth(condition)
+        if known is None:
+            return None
+        going, state = known, tuple(results[: len(state)])
         kept.append(tuple(results[len(state) :]))
         turn += 1
     if not kept and node.outputs > len(state):
@@ -53,28 +87,64 @@ def _loop(node: Node) -> Result:
     return (*state, *stacked)
 
 
+def _turning(node: Node) -> Result:
+    """A loop of the program, whose number of turns may depend on data. What it carries keeps its shape."""
+    body = node.traced(node.attr_graph("body"))
+    state = [node.as_tensor(each, "what a loop on data carries") for each in node.inputs[2:]]
+    going = node.tensor(1).reshape([]) if node.has(1) else torch.ones([], dtype=torch.bool)
+    limit = node.tensor(0).reshape([]) if node.has(0) else None
+    if node.outputs > len(state):
+        raise NodeError("its stacked results have as many rows as it takes turns, which depends on data")
+
+    def goes_on(*given: Tensor) -> Tensor:
+        turn, going = given[0], given[1]
+        return going if limit is None else going & (turn < given[2 + len(state)])
+
+    def once(*given: Tensor) -> tuple[Tensor, ...]:
+        rest = given[2 + len(state) + (limit is not None) :]
+        condition, *results = body.call((given[0], given[1], *given[2 : 2 + len(state)]), rest)
+        after = [node.as_tensor(each, "what a loop on data carries").clone() for each in (condition, *results)]
+        return (given[0] + 1, after[0].reshape([]), *after[1:])
+
+    carried = (torch.zeros([], dtype=torch.int64), going.clone(), *(each.clone() for each in state))
+    outside = (*(() if limit is None else (limit.clone(),)), *body.operands)
+    return tuple(HIGHER.while_loop(goes_on, once, carried, outside)[2:])
+
+
 def _scan(node: Node) -> Result:
     body, count = node.attr_graph("body"), node.attr_int("num_scan_inputs")
-    state, sources = tuple(node.inputs[:-count]), [node.as_tensor(each) for each in node.inputs[-count:]]
+    state, sources = [node.as_tensor(each) for each in node.inputs[:-count]], [node.as_tensor(each) for each in node.inputs[-count:]]
     outputs = len(body.outputs) - len(state)
     axes = [axis_of(axis, x.dim()) for axis, x in zip(node.attr_ints("scan_input_axes", [0] * count), sources, strict=True)]
     backward = node.attr_ints("scan_input_directions", [0] * count)
-    length = sources[0].shape[axes[0]]
-    if not isinstance(length, int) or length > MOST_TURNS or not length:
-        raise NodeError(f"it scans a dim of size {length}; sizes from 1 to {MOST_TURNS} that are no symbols can be compiled")
-    kept: list[tuple[Value, ...]] = []
-    for turn in range(length):
-        places = [length - 1 - turn if back else turn for back in backward]
-        slices = [x.select(axis, place) for x, axis, place in zip(sources, axes, places, strict=True)]
-        results = node.run(body, (*state, *slices))
-        state = results[: len(state)]
-        kept.append(results[len(state) :])
+    rows = [x.movedim(axis, 0) for x, axis in zip(sources, axes, strict=True)]
+    rows = [torch.flip(x, [0]) if back else x for x, back in zip(rows, backward, strict=True)]
+    function = node.traced(body)
+
+    def step(given: Items[Tensor], slices: Items[Tensor], outside: Items[Leaf]) -> list[Tensor]:
+        return [node.as_tensor(each) for each in function.call((*given, *slices), outside)]
+
+    last, stacked = scanned(step, state, rows, function.operands)
     result_axes, reversed_ = node.attr_ints("scan_output_axes", [0] * outputs), node.attr_ints("scan_output_directions", [0] * outputs)
-    stacked: list[Tensor] = []
-    for column, axis, back in zip(zip(*kept, strict=True), result_axes, reversed_, strict=True):
-        parts = [node.as_tensor(each) for each in column]
-        stacked.append(torch.stack(parts[::-1] if back else parts, axis))
-    return (*state, *stacked)
+    turned = [torch.flip(x, [0]) if back else x for x, back in zip(stacked, reversed_, strict=True)]
+    return (*last, *(x.movedim(0, axis) for x, axis in zip(turned, result_axes, strict=True)))
+
+
+def scanned(
+    step: Callable[[Items[Tensor], Items[Tensor], Items[Leaf]], Items[Tensor]],
+    first: Items[Tensor], rows: Items[Tensor], outside: Items[Leaf],
+) -> tuple[list[Tensor], list[Tensor]]:  # fmt: skip
+    """The last state and the stacked results of a loop over dim 0 of `rows`. step: of the state, a slice of each of the rows, and
+    `outside`, which holds all else that it reads; gives the next state, then its results."""
+    states, ends = len(first), len(first) + len(rows)
+    operands, order = distinct(outside)
+
+    def once(*given: Tensor) -> list[Tensor]:
+        around = [given[ends + place] for place in order]
+        return [each.clone() for each in step(given[:states], given[states:ends], around)]
+
+    found = HIGHER.scan(once, [each.clone() for each in first], [each.clone() for each in rows], tuple(operands))
+    return list(found[:states]), list(found[states:])
 
 
 # --- sequences and optionals ------------------------------------------------------------------------------------------------------
@@ -111,7 +181,7 @@ def _concatenate(node: Node) -> Tensor:
 def _split(node: Node) -> Value:
     x = node.tensor(0)
     axis = axis_of(node.attr_int("axis"), x.dim())
-    known = node.sizes(1) if node.has(1) else None
+    known = Sizes(tuple(node.integers(1, "sizes of its parts")), node.as_tensor(node.value(1)).dim() == 0) if node.has(1) else None
     size = x.shape[axis]
     if not isinstance(size, int) and (known is None or known.scalar):
         raise NodeError("the number of its parts depends on sizes")

@@ -12,10 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from disc.frontend.onnx.narrow import encoded
 from disc.frontend.onnx.node import Node
-from disc.frontend.onnx.values import INTEGERS, NodeError, Number, Result, Sizes, dtype_of, larger, sizes_value, smaller
+from disc.frontend.onnx.tensors import DTYPES, NARROW
+from disc.frontend.onnx.values import INTEGERS, Narrow, NodeError, Number, Result, Sizes, dtype_of, larger, sizes_value, smaller
 
 Rule = Callable[[Node], Result]
+KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
 
 
 def unary(function: Callable[[Tensor], Tensor]) -> Rule:
@@ -104,11 +107,20 @@ def _clip(node: Node) -> Tensor:
 
 
 def _cast(node: Node) -> Result:
-    return cast(node, node.attr_dtype("to"))
+    return cast(node, node.attr_kind("to"))
 
 
-def cast(node: Node, dtype: torch.dtype) -> Result:
-    known = node.sizes(0)
+def _cast_like(node: Node) -> Result:
+    like = node.value(1)
+    return cast(node, like.kind if isinstance(like, Narrow) else KINDS[node.tensor(1).dtype])
+
+
+def cast(node: Node, kind: int) -> Result:
+    """kind: the type's number in the standard."""
+    if kind in NARROW:
+        saturate, rounding = bool(node.attr_int("saturate", 1)), node.attr_text("round_mode", "up")
+        return Narrow(encoded(node.tensor(0), kind, saturate=saturate, rounding=rounding), kind)
+    known, dtype = node.sizes(0), DTYPES[kind]
     if known is not None and dtype in INTEGERS and known.dtype in INTEGERS:
         return sizes_value(known.numbers, scalar=known.scalar, dtype=dtype)
     return node.tensor(0).to(dtype)
@@ -180,10 +192,12 @@ def _swish(node: Node) -> Tensor:
 
 
 def _dropout(node: Node) -> Result:
-    if node.has(2) and node.number(2, "training mode") and (not node.has(1) or node.number(1, "ratio")):
-        raise NodeError("dropout in training mode")
-    x = node.tensor(0)
-    return (x, torch.ones_like(x, dtype=torch.bool)) if node.outputs > 1 else x
+    x, ratio = node.tensor(0), float(node.number(1, "ratio")) if node.has(1) else 0.5
+    if not node.has(2) or not node.number(2, "training mode") or not ratio:
+        return (x, torch.ones_like(x, dtype=torch.bool)) if node.outputs > 1 else x
+    kept = torch.rand_like(x) >= ratio
+    y = torch.where(kept, x * (1 / (1 - ratio) if ratio < 1 else 0.0), torch.zeros_like(x))
+    return (y, kept) if node.outputs > 1 else y
 
 
 def _bit_cast(node: Node) -> Tensor:
@@ -200,23 +214,57 @@ def _compare(function: Callable[[Tensor, Tensor], Tensor], on_sizes: Callable[[N
 UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 
-def _wide(rule: Rule, wraps: bool) -> Rule:
-    """For types without arithmetic in PyTorch: u16 and u32 are computed in i64. wraps: so is u64, as the bits of the result are the same;
-    it is refused otherwise."""
+LOWEST = -(2**63)  # the bit that tells u64 from i64
+
+
+def _wide(op: str, rule: Rule, wraps: bool) -> Rule:
+    """For types without arithmetic in PyTorch: u16 and u32 are computed in i64. wraps: so is u64, whose bits come out the same."""
 
     def widened(node: Node) -> Result:
         narrow = next((dtype for each in node.inputs if (dtype := dtype_of(each)) in UNSIGNED), None)
         if narrow is None:
             return rule(node)
-        if narrow == torch.uint64 and not wraps:
-            raise NodeError("arithmetic on uint64")
         inputs = [node.as_tensor(each).to(torch.int64) if dtype_of(each) == narrow else each for each in node.inputs]
+        if narrow == torch.uint64 and not wraps:
+            return _on_u64(op, rule, node, [each for each in inputs if isinstance(each, Tensor)])
         result = rule(replace(node, inputs=inputs))
         if not isinstance(result, Tensor) or result.dtype != torch.int64:
             return result
         return result.to(narrow) if narrow == torch.uint64 else (result & torch.iinfo(narrow).max).to(narrow)
 
     return widened
+
+
+def _on_u64(op: str, rule: Rule, node: Node, bits: list[Tensor]) -> Result:
+    """What orders elements sees them with the highest bit turned, which orders i64 as u64 is ordered."""
+    if op in ("Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Max", "Min", "Clip") and len(bits) == len(node.inputs):
+        result = rule(replace(node, inputs=[each ^ LOWEST for each in bits]))
+        return (result ^ LOWEST).to(torch.uint64) if isinstance(result, Tensor) and result.dtype == torch.int64 else result
+    if op == "Abs":
+        return node.tensor(0)
+    if op == "Sign":
+        return (bits[0] != 0).to(torch.uint64)
+    if op == "BitShift" and node.attr_text("direction") == "LEFT":
+        return torch.bitwise_left_shift(*bits).to(torch.uint64)
+    if op == "BitShift":
+        x, shift = bits
+        return torch.where(shift == 0, x, torch.bitwise_right_shift(_half(x), shift - 1)).to(torch.uint64)
+    if op in ("Div", "Mod") and not node.attr_int("fmod", 0):
+        quotient = _u64_quotient(*bits)
+        return (quotient if op == "Div" else bits[0] - quotient * bits[1]).to(torch.uint64)
+    raise NodeError("arithmetic on uint64")
+
+
+def _half(x: Tensor) -> Tensor:
+    """x // 2 of the bits of u64: not negative."""
+    return torch.bitwise_right_shift(x, 1) & (2**63 - 1)
+
+
+def _u64_quotient(a: Tensor, b: Tensor) -> Tensor:
+    """Of the bits of u64: twice the quotient of a half, which is too small by 1 at most; divisors from 2^63 on go in at most once."""
+    quotient = 2 * torch.div(_half(a), torch.where(b > 0, b, 1), rounding_mode="trunc")
+    more = (((a - quotient * b) ^ LOWEST) >= (b ^ LOWEST)).to(torch.int64)
+    return torch.where(b > 0, quotient + more, ((a ^ LOWEST) >= (b ^ LOWEST)).to(torch.int64))
 
 
 RULES: dict[str, Rule] = {
@@ -236,11 +284,11 @@ RULES: dict[str, Rule] = {
     "GreaterOrEqual": _compare(torch.ge, operator.ge), "LessOrEqual": _compare(torch.le, operator.le),
     "Max": _extreme(torch.maximum, larger), "Min": _extreme(torch.minimum, smaller),
     "Sum": _sum, "Mean": lambda node: _sum(node) / len(node.inputs),
-    "Cast": _cast, "CastLike": lambda node: cast(node, node.tensor(1).dtype), "BitCast": _bit_cast, "Where": _where, "Clip": _clip,
+    "Cast": _cast, "CastLike": _cast_like, "BitCast": _bit_cast, "Where": _where, "Clip": _clip,
     "IsInf": _is_infinite, "Selu": _selu, "Celu": _celu, "Elu": lambda node: F.elu(node.tensor(0), node.attr_float("alpha")),
     "HardSigmoid": _hard_sigmoid, "LeakyRelu": _leaky, "PRelu": _parametric, "ThresholdedRelu": _thresholded, "Shrink": _shrink,
     "Gelu": lambda node: F.gelu(node.tensor(0), approximate=node.attr_text("approximate")), "Swish": _swish, "Dropout": _dropout,
 }  # fmt: skip
 WRAPPING = ("Add", "Sub", "Mul", "Sum", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "Equal", "Where")
 ORDERED = ("Div", "Mod", "Pow", "BitShift", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Max", "Min", "Clip", "Sign", "Abs")
-RULES |= {op: _wide(RULES[op], wraps=op in WRAPPING) for op in (*WRAPPING, *ORDERED)}
+RULES |= {op: _wide(op, RULES[op], wraps=op in WRAPPING) for op in (*WRAPPING, *ORDERED)}

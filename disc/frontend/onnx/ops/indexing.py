@@ -13,6 +13,7 @@ from disc.frontend.onnx.ops.structure import axis_of
 from disc.frontend.onnx.values import Constant, NodeError, Number, Result, Sizes, sizes_of, sizes_value
 
 Rule = Callable[[Node], Result]
+MOST_COLUMNS = 64  # of slices that are ordered: each is a sort
 
 
 def _from_start(indices: Tensor, size: Number) -> Tensor:
@@ -155,10 +156,35 @@ def _compress(node: Node) -> Tensor:
 
 
 def _unique(node: Node) -> Result:
+    """The elements, or slices along `axis`; where each is first; for each of the input's which one it is; how often each is there."""
     x = node.tensor(0)
-    if node.outputs == 1 and node.attr_int("sorted"):
-        return torch.unique(x, sorted=True) if not node.given("axis") else torch.unique(x, sorted=True, dim=node.attr_int("axis"))
-    raise NodeError("its indices and counts, or unsorted results, are not supported")
+    axis = axis_of(node.attr_int("axis"), x.dim()) if node.given("axis") else None
+    lines = x.reshape(-1, 1) if axis is None else x.movedim(axis, 0).flatten(1)
+    order = _order(lines)
+    ordered = torch.index_select(lines, 0, order)
+    new = torch.cat([torch.ones(1, dtype=torch.bool), (ordered[1:] != ordered[:-1]).any(1)])[: order.shape[0]]
+    group = torch.cumsum(new.to(torch.int64), 0) - 1
+    which = torch.zeros_like(order).scatter(0, order, group)
+    starts = torch.nonzero(new).squeeze(1)
+    ends = torch.cat([starts[1:], torch.full([1], x.numel() if axis is None else x.shape[axis])])
+    first, counts = torch.index_select(order, 0, starts), ends - starts
+    if not node.attr_int("sorted"):
+        by_place = torch.argsort(first, stable=True)
+        rank = torch.zeros_like(by_place).scatter(0, by_place, torch.arange(by_place.shape[0]))
+        first, counts, which = torch.index_select(first, 0, by_place), torch.index_select(counts, 0, by_place), rank[which]
+    values = torch.index_select(x.reshape(-1), 0, first) if axis is None else torch.index_select(x, axis, first)
+    return (values, first, which, counts)[: max(1, node.outputs)]
+
+
+def _order(lines: Tensor) -> Tensor:
+    """The order of rows, the first column before the second; equal ones stay in order."""
+    columns = lines.shape[1]
+    if not isinstance(columns, int) or columns > MOST_COLUMNS:
+        raise NodeError(f"slices of {columns} elements, more than {MOST_COLUMNS} or a number that sizes decide")
+    order = torch.arange(lines.shape[0])
+    for column in range(columns)[::-1]:
+        order = order[torch.argsort(lines[:, column][order], stable=True)]
+    return order
 
 
 RULES: dict[str, Rule] = {

@@ -7,10 +7,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from disc.frontend.onnx.narrow import encoded, limits
 from disc.frontend.onnx.node import Node
 from disc.frontend.onnx.ops.structure import axis_of
 from disc.frontend.onnx.ops.windows import convolution
-from disc.frontend.onnx.values import NodeError, Result
+from disc.frontend.onnx.tensors import NARROW, is_float
+from disc.frontend.onnx.values import Narrow, NodeError, Result
 
 Rule = Callable[[Node], Result]
 
@@ -32,29 +34,49 @@ def _dequantize(node: Node) -> Tensor:
 
 
 def dequantized(x: Tensor, scale: Tensor, zero: Tensor | None, axis: int, block: int = 0) -> Tensor:
+    if x.is_floating_point():  # decoded
+        centered = x if zero is None else x - _spread(zero, x, axis, block)
+        return centered.to(scale.dtype) * _spread(scale, x, axis, block)
     centered = x.to(torch.int32) if x.dtype != torch.int32 or zero is not None else x
     if zero is not None:
         centered = centered - _spread(zero, x, axis, block).to(torch.int32)
     return centered.to(scale.dtype) * _spread(scale, x, axis, block)
 
 
-def _quantize(node: Node) -> Tensor:
+def _quantize(node: Node) -> Result:
     x, scale, zero = node.tensor(0), node.tensor(1), node.optional(2)
-    stated = node.attr_int("output_dtype", 0)
+    stated, like = node.attr_int("output_dtype", 0), node.value(2)
+    kind = like.kind if isinstance(like, Narrow) else stated if like is None else 0
+    if kind in NARROW:
+        return _narrowed(node, x, scale, zero, kind)
     dtype = zero.dtype if zero is not None else node.attr_dtype("output_dtype") if stated else torch.uint8
     return quantized(x, scale, zero, dtype, node.attr_int("axis", 1), node.attr_int("block_size", 0))
 
 
-def quantized(x: Tensor, scale: Tensor, zero: Tensor | None, dtype: torch.dtype, axis: int = 0, block: int = 0) -> Tensor:
-    """Rounded to even, then saturated."""
+def _narrowed(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None, kind: int) -> Narrow:
+    """Quantized to a type without arithmetic. zero: decoded."""
+    axis, block = node.attr_int("axis", 1), node.attr_int("block_size", 0)
+    if not is_float(kind):
+        small = quantized(x, scale, zero, NARROW[kind], axis, block, limits(kind))
+        return Narrow(small, kind)
+    ratio = x / _spread(scale, x, axis, block)
+    if zero is not None:
+        ratio = ratio + _spread(zero, x, axis, block)
+    return Narrow(encoded(ratio, kind, saturate=bool(node.attr_int("saturate", 1))), kind)
+
+
+def quantized(
+    x: Tensor, scale: Tensor, zero: Tensor | None, dtype: torch.dtype, axis: int = 0, block: int = 0, range_: tuple[int, int] | None = None
+) -> Tensor:
+    """Rounded to even, then saturated. range_: the smallest and largest result, where they are not the type's."""
     if dtype not in (torch.int8, torch.uint8, torch.int16, torch.uint16):
         raise NodeError(f"quantization to {str(dtype).removeprefix('torch.')}")
     wide = x.to(scale.dtype) if not x.is_floating_point() else x
-    limits = torch.iinfo(dtype)
+    low, high = range_ or (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
     y = torch.round(wide / _spread(scale, x, axis, block)).float()
     if zero is not None:
         y = y + _spread(zero, x, axis, block).float()
-    return torch.clamp(y, limits.min, limits.max).to(torch.int32).to(dtype)
+    return torch.clamp(y, low, high).to(torch.int32).to(dtype)
 
 
 def _centered(node: Node, place: int, zero: int, axis: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM over a length that is known when compiling: each step becomes nodes of its own, behind one product for all inputs.
+"""RNN, GRU and LSTM: a loop over the sequence, behind one product for the inputs of all steps.
 
 Gates lie in ONNX's order (LSTM: input, output, forget, cell; GRU: update, reset, hidden), which is not PyTorch's.
 """
@@ -6,17 +6,17 @@ Gates lie in ONNX's order (LSTM: input, output, forget, cell; GRU: update, reset
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from disc.frontend.onnx.node import Node
-from disc.frontend.onnx.values import NodeError, Result
+from disc.frontend.onnx.ops.control import scanned
+from disc.frontend.onnx.values import Leaf, NodeError, Result
 
 Rule = Callable[[Node], Result]
 Activation = Callable[[Tensor], Tensor]
-MOST_STEPS = 128
 ACTIVATIONS: dict[str, Activation] = {"Sigmoid": torch.sigmoid, "Tanh": torch.tanh, "Relu": torch.relu}
 
 
@@ -30,6 +30,16 @@ class _Direction:
     peepholes: Tensor | None
     functions: Sequence[Activation]
     clip: float | None
+
+    def tensors(self) -> list[Tensor]:
+        return [each for each in (self.inner, self.bias, self.peepholes) if each is not None]
+
+    def of(self, tensors: Sequence[Tensor]) -> _Direction:
+        """With these in the place of its own."""
+        given = iter(tensors)
+        inner, bias, peepholes = (next(given) if each is not None else None for each in (self.inner, self.bias, self.peepholes))
+        assert inner is not None
+        return replace(self, inner=inner, bias=bias, peepholes=peepholes)
 
     def bounded(self, gates: Tensor) -> Tensor:
         return gates if self.clip is None else torch.clamp(gates, -self.clip, self.clip)
@@ -80,8 +90,6 @@ def _rule(step: Step, gates: int, states: int, defaults: Sequence[str]) -> Rule:
     def rule(node: Node) -> Result:
         layout = node.attr_int("layout", 0)
         x = node.tensor(0).transpose(0, 1) if layout else node.tensor(0)
-        if not isinstance(x.shape[0], int) or x.shape[0] > MOST_STEPS:
-            raise NodeError(f"a recurrent layer over a length that is dynamic or above {MOST_STEPS}")
         ways = {"forward": 1, "reverse": 1, "bidirectional": 2}[node.attr_text("direction", "forward")]
         first = [node.tensor(5 + i).transpose(0, 1) if layout else node.tensor(5 + i) for i in range(states) if node.has(5 + i)]
         hidden = int(node.tensor(2).shape[-1])
@@ -117,17 +125,23 @@ def _run(node: Node, step: Step, x: Tensor, way: _Direction, number: int, state:
     inputs = torch.matmul(x, node.tensor(1)[number].t())
     if node.has(3):
         inputs = inputs + node.tensor(3)[number].chunk(2)[0]
-    lengths = node.tensor(4).unsqueeze(-1) if node.has(4) else None
-    outputs: list[Tensor] = [state[0]] * x.shape[0]
-    for place in range(x.shape[0])[:: -1 if backward else 1]:
-        new = step(node, way, inputs[place], state)
-        if lengths is None:
-            state, outputs[place] = new, new[0]
-            continue
-        inside = lengths > place
-        state = tuple(torch.where(inside, after, before) for after, before in zip(new, state, strict=True))
-        outputs[place] = torch.where(inside, new[0], torch.zeros_like(new[0]))
-    return torch.stack(outputs), state
+    rows = [torch.flip(inputs, [0]) if backward else inputs]
+    if node.has(4):
+        places = torch.arange(x.shape[0])
+        rows.append(torch.flip(places, [0]) if backward else places)
+
+    def once(given: Sequence[Tensor], slices: Sequence[Tensor], outside: Sequence[Leaf]) -> list[Tensor]:
+        weights = [each for each in outside if isinstance(each, Tensor)]
+        before, new = tuple(given), step(node, way.of(weights), slices[0], tuple(given))
+        if len(slices) == 1:
+            return [*new, new[0]]
+        inside = weights[-1] > slices[1]
+        kept = [torch.where(inside, after, earlier) for after, earlier in zip(new, before, strict=True)]
+        return [*kept, torch.where(inside, new[0], torch.zeros_like(new[0]))]
+
+    lengths = [node.tensor(4).unsqueeze(-1)] if node.has(4) else []
+    last, (outputs,) = scanned(once, state, rows, [*way.tensors(), *lengths])
+    return torch.flip(outputs, [0]) if backward else outputs, tuple(last)
 
 
 RULES: dict[str, Rule] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -60,9 +61,19 @@ def _extreme(function: Callable[..., Tensor], either: bool) -> Reduction:
     def reduced(x: Tensor, dims: list[int], keep: bool) -> Tensor:
         if x.dtype == torch.bool:
             return torch.any(x, dims, keep) if either else torch.all(x, dims, keep)
+        if any(isinstance(x.shape[dim], int) and x.shape[dim] == 0 for dim in dims):
+            return _of_nothing(x, dims, keep, largest=not either)
         return function(x, dims, keep)
 
     return reduced
+
+
+def _of_nothing(x: Tensor, dims: list[int], keep: bool, *, largest: bool) -> Tensor:
+    """The extreme of no elements: the type's largest value (`largest`) or its smallest."""
+    shape = [1 if i in dims else size for i, size in enumerate(x.shape) if keep or i not in dims]
+    limits = torch.iinfo(x.dtype) if not x.is_floating_point() else None
+    fill = (limits.max if largest else limits.min) if limits is not None else math.inf if largest else -math.inf
+    return torch.full(shape, fill, dtype=x.dtype)
 
 
 def _matmul(node: Node) -> Tensor:

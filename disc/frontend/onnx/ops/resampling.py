@@ -172,14 +172,32 @@ def _grid_sample(node: Node) -> Tensor:
 
 
 def _col2im(node: Node) -> Tensor:
-    x, image, block = node.tensor(0), node.integers(1, "image size"), node.integers(2, "block size")
-    if len(image) != 2:
-        raise NodeError("images that are not of two dims")
-    pads = node.attr_ints("pads", [0] * 4)
-    strides, dilations = node.attr_ints("strides", [1, 1]), node.attr_ints("dilations", [1, 1])
-    padded = [size + pads[i] + pads[i + 2] for i, size in enumerate(image)]
-    y = torch.ops.aten.col2im(x, padded, block, dilations, [0, 0], strides)
-    return F.pad(y, [-pads[1], -pads[3], -pads[0], -pads[2]])
+    """blocks [batch, channels * block, positions] → the sums of all that lie over each place of an image."""
+    x, image, block = node.tensor(0), node.integers(1, "image size"), node.constants(2, "block size")
+    rank = len(image)
+    pads = node.attr_ints("pads", [0] * 2 * rank)
+    strides, dilations = node.attr_ints("strides", [1] * rank), node.attr_ints("dilations", [1] * rank)
+    padded = [size + pads[i] + pads[i + rank] for i, size in enumerate(image)]
+    if rank == 2:
+        y = torch.ops.aten.col2im(x, padded, block, dilations, [0, 0], strides)
+    else:
+        y = _summed_blocks(x, padded, block, strides, dilations)
+    return F.pad(y, [size for i in range(rank)[::-1] for size in (-pads[i], -pads[i + rank])])
+
+
+def _summed_blocks(x: Tensor, image: list[Number], block: list[int], strides: list[int], dilations: list[int]) -> Tensor:
+    at = torch.zeros([1, 1], dtype=torch.int64)  # the place of each element [block, positions] in the image
+    for size, window, step, wide in zip(image, block, strides, dilations, strict=True):
+        count = (size - (window - 1) * wide - 1) // step + 1
+        own = torch.arange(window).unsqueeze(1) * wide + torch.arange(count) * step
+        at = (at.reshape(at.shape[0], 1, at.shape[1], 1) * size + own.reshape(1, window, 1, count)).flatten(2).flatten(0, 1)
+    taps = math.prod(block)
+    parts = x.reshape(x.shape[0], x.shape[1] // taps, -1)
+    total: Number = 1
+    for size in image:
+        total = total * size
+    zeros = torch.zeros([x.shape[0], x.shape[1] // taps, total], dtype=x.dtype)
+    return zeros.scatter_add(2, at.reshape(1, 1, -1).expand(parts.shape), parts).reshape(x.shape[0], x.shape[1] // taps, *image)
 
 
 RULES: dict[str, Rule] = {"Resize": _resize, "GridSample": _grid_sample, "Col2Im": _col2im}

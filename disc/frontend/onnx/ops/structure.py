@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from disc.frontend.onnx.node import Node
-from disc.frontend.onnx.values import Constant, NodeError, Number, Result, Sizes, larger, numbers, sizes_of, sizes_value
+from disc.frontend.onnx.values import Constant, Narrow, NodeError, Number, Result, Sizes, larger, numbers, sizes_of, sizes_value, type_name
 
 Rule = Callable[[Node], Result]
 END = 2**31 - 1  # ends of slices from here on mean "to the end"; exporters write this or 2**63 - 1
@@ -41,7 +42,7 @@ def _constant(node: Node) -> Result:
     (name, value), *others = node.attributes.items()
     if others:
         raise NodeError("it has several values", unsupported=False)
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor | Narrow):
         return value
     if name in ("value_float", "value_floats"):
         return torch.tensor(value, dtype=torch.float32)
@@ -186,6 +187,8 @@ def _range(node: Node) -> Tensor:
 
 def _constant_of_shape(node: Node) -> Result:
     dims, value = node.integers(0, "dims"), node.attributes.get("value")
+    if isinstance(value, Narrow):
+        raise NodeError(f"a tensor of {type_name(value)}")
     fill = numbers(Constant(value))[0] if isinstance(value, Tensor) else 0.0
     dtype = value.dtype if isinstance(value, Tensor) else torch.float32
     if dtype == torch.int64 and len(dims) == 1 and isinstance(dims[0], int) and dims[0] <= END:
@@ -269,7 +272,8 @@ def _triangle(node: Node) -> Tensor:
 
 
 def _one_hot(node: Node) -> Tensor:
-    indices, depth, values = node.tensor(0), node.integer(1, "depth"), node.tensor(2)
+    indices, values = node.tensor(0), node.tensor(2)
+    depth = int(node.number(1, "depth")) if node.known(1) is not None else node.integer(1, "depth")
     axis = node.attr_int("axis") % (indices.dim() + 1)
     at = torch.where(indices < 0, indices + depth, indices).long().unsqueeze(axis)
     classes = torch.arange(depth).reshape([-1 if i == axis else 1 for i in range(indices.dim() + 1)])
@@ -286,9 +290,27 @@ def _reverse_sequence(node: Node) -> Tensor:
     return torch.gather(moved, 1, at).movedim((0, 1), (batch, time))
 
 
+def _carried(rule: Rule) -> Rule:
+    """The same on tensors of narrow types, whose elements it moves and does not read."""
+
+    def moved(node: Node) -> Result:
+        kinds = [each.kind for each in node.inputs if isinstance(each, Narrow)]
+        if not kinds:
+            return rule(node)
+        inputs = [each.stored if isinstance(each, Narrow) else each for each in node.inputs]
+        results = rule(replace(node, inputs=inputs))
+        parts = results if isinstance(results, tuple) else (results,)
+        wrapped = tuple(Narrow(each, kinds[0]) if isinstance(each, Tensor) else each for each in parts)
+        return wrapped if isinstance(results, tuple) else wrapped[0]
+
+    return moved
+
+
 RULES: dict[str, Rule] = {
     "Shape": _shape, "Size": _size, "Constant": _constant, "Reshape": _reshape, "Transpose": _transpose, "Slice": _slice, "Split": _split,
     "Concat": _concat, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Expand": _expand, "Flatten": _flatten, "Tile": _tile,
     "Range": _range, "ConstantOfShape": _constant_of_shape, "Pad": _pad, "DepthToSpace": _depth_to_space,
     "SpaceToDepth": _space_to_depth, "EyeLike": _eye, "Trilu": _triangle, "OneHot": _one_hot, "ReverseSequence": _reverse_sequence,
 }  # fmt: skip
+MOVING = ("Shape", "Size", "Reshape", "Transpose", "Slice", "Split", "Concat", "Squeeze", "Unsqueeze", "Expand", "Flatten")
+RULES |= {op: _carried(RULES[op]) for op in MOVING}

@@ -123,12 +123,28 @@ def _max_windows(x: Tensor, kernel: list[int], strides: list[int], dilations: li
 
 
 def _max_pool_with_indices(node: Node, x: Tensor) -> Result:
+    """The places count through all of x, rows first, or columns first within an image with `storage_order`."""
     kernel, strides, dilations, pads = _pool_windows(node, x)
-    if len(kernel) != 2 or any(low != high for low, high in pads) or node.attr_int("storage_order"):
-        raise NodeError("indices of this kind of pooling")
-    y, at = F.max_pool2d(x, kernel, strides, [int(low) for low, _ in pads], dilations, return_indices=True)
-    rows = torch.arange(x.shape[0] * x.shape[1]).reshape(x.shape[0], x.shape[1], 1, 1)
-    return y, at + rows * (x.shape[2] * x.shape[3])
+    low = -torch.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
+    padded = F.pad(x, _flat(pads), value=low)
+    y, at = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[len(kernel) - 1](padded, kernel, strides, 0, dilations, return_indices=True)
+    places: list[Tensor] = []
+    for size, (before, _) in zip(reversed(padded.shape[2:]), reversed(pads), strict=True):
+        places.append(torch.remainder(at, size) - before)
+        at = torch.div(at, size, rounding_mode="floor")
+    sizes = list(x.shape[2:])
+    if not node.attr_int("storage_order"):
+        places, sizes = places[::-1], sizes
+    else:
+        sizes = sizes[::-1]
+    flat = torch.zeros_like(at)
+    for place, size in zip(places, sizes, strict=True):
+        flat = flat * size + place
+    image: Number = 1
+    for size in sizes:
+        image = image * size
+    planes = torch.arange(x.shape[0] * x.shape[1]).reshape(x.shape[0], x.shape[1], *[1] * len(kernel))
+    return y, flat + planes * image
 
 
 def _window_sums(x: Tensor, kernel: list[int], strides: list[int], dilations: list[int], pads: Pads) -> Tensor:
@@ -176,36 +192,46 @@ def _global_lp(node: Node) -> Tensor:
 
 def _max_unpool(node: Node) -> Tensor:
     x, at = node.tensor(0), node.tensor(1)
-    if node.has(2):
-        shape = node.integers(2, "output shape")
-    else:
-        kernel = node.attr_ints("kernel_shape")
-        strides, pads = node.attr_ints("strides", [1] * len(kernel)), node.attr_ints("pads", [0] * 2 * len(kernel))
-        sizes = [
-            (size - 1) * step - pads[i] - pads[i + len(kernel)] + window
-            for i, (size, step, window) in enumerate(zip(x.shape[2:], strides, kernel, strict=True))
-        ]
-        shape = [*x.shape[:2], *sizes]
-    if node.has(2):  # indices count in the tensor that the pooling read, which may be smaller
-        raise NodeError("an output shape of its own")
+    kernel = node.attr_ints("kernel_shape")
+    strides, pads = node.attr_ints("strides", [1] * len(kernel)), node.attr_ints("pads", [0] * 2 * len(kernel))
+    pooled = [
+        (size - 1) * step - pads[i] - pads[i + len(kernel)] + window
+        for i, (size, step, window) in enumerate(zip(x.shape[2:], strides, kernel, strict=True))
+    ]
+    shape = [*x.shape[:2], *pooled]
     count: Number = 1
     for size in shape:
         count = count * size
-    return torch.zeros([count], dtype=x.dtype).scatter(0, at.reshape(-1), x.reshape(-1)).reshape(shape)
+    y = torch.zeros([count], dtype=x.dtype).scatter(0, at.reshape(-1), x.reshape(-1)).reshape(shape)
+    if not node.has(2):
+        return y
+    wanted = node.integers(2, "output shape")  # the places count in what the pooling read; what is beyond it is 0
+    return F.pad(y, _flat([(0, want - size) for want, size in zip(wanted[2:], pooled, strict=True)]))
 
 
 # --- norms ------------------------------------------------------------------------------------------------------------------------
 
 
-def _batch_norm(node: Node) -> Tensor:
-    if node.attr_int("training_mode", 0) or node.outputs > 1:
-        raise NodeError("batch normalization in training mode")
+def _batch_norm(node: Node) -> Result:
     x, scale, bias, mean, variance = node.tensors()
+    if node.attr_int("training_mode", 0):
+        return _trained_batch_norm(node, x, scale, bias, mean, variance)
     if len({each.dtype for each in (x, scale, bias, mean, variance)}) == 1:
         return F.batch_norm(x, mean, variance, scale, bias, False, 0.0, node.attr_float("epsilon"))
     shape = [-1] + [1] * (x.dim() - 2)
     factor = scale.to(mean.dtype) * torch.rsqrt(variance + node.attr_float("epsilon"))
     return ((x.to(mean.dtype) - mean.reshape(shape)) * factor.reshape(shape) + bias.to(mean.dtype).reshape(shape)).to(x.dtype)
+
+
+def _trained_batch_norm(node: Node, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Result:
+    """The result, and the running mean and variance (of the whole population) after this batch."""
+    dims, shape, momentum = [0, *_positions(x)], [-1] + [1] * (x.dim() - 2), node.attr_float("momentum")
+    wide = x.to(mean.dtype)
+    own = wide.mean(dims)
+    spread = ((wide - own.reshape(shape)) ** 2).mean(dims)
+    factor = scale.to(mean.dtype) * torch.rsqrt(spread + node.attr_float("epsilon"))
+    y = (wide - own.reshape(shape)) * factor.reshape(shape) + bias.to(mean.dtype).reshape(shape)
+    return y.to(x.dtype), mean * momentum + own * (1 - momentum), variance * momentum + spread * (1 - momentum)
 
 
 def _instance_norm(node: Node) -> Tensor:
