@@ -101,7 +101,8 @@ class Launcher:
             return self.b.variables[item].ssa, "i64"
         if isinstance(item, int):
             return self.weight(item), "!llvm.ptr"
-        return self.pointers[item], "!llvm.ptr"
+        slot = self.program.weight_slots.get(item)  # of a weight that a loop or branch was given as a value
+        return self.pointers[item] if slot is None else self.weight(slot), "!llvm.ptr"
 
     def _check_indices(self, launch: int) -> None:
         """Fails when the kernel has reported an index out of range."""

@@ -43,9 +43,9 @@ def graph_inputs(graph: onnx.GraphProto, weights: Mapping[str, object]) -> list[
         if each.name in weights:
             continue
         kind = tensor_type(each.type)
-        reason = _problem(each)
-        if reason is not None:
-            refused.append(UnsupportedOp(f"input '{printable(each.name)}'", reason, "the graph's inputs"))
+        reason = _problem(each, kind)
+        if kind is None or reason is not None:
+            refused.append(UnsupportedOp(f"input '{printable(each.name)}'", reason or "", "the graph's inputs"))
             continue
         dims = tuple(dim.dim_value if dim.HasField("dim_value") else printable(dim.dim_param) for dim in kind.shape.dim)
         narrow = NARROW.get(kind.elem_type)
@@ -62,8 +62,7 @@ def tensor_type(kind: onnx.TypeProto) -> onnx.TypeProto.Tensor | None:
     return kind.tensor_type if kind.HasField("tensor_type") else None
 
 
-def _problem(value: onnx.ValueInfoProto) -> str | None:
-    kind = tensor_type(value.type)
+def _problem(value: onnx.ValueInfoProto, kind: onnx.TypeProto.Tensor | None) -> str | None:
     if kind is None:
         return f"it is a {str(value.type.WhichOneof('value')).removesuffix('_type')}; inputs are tensors"
     if kind.elem_type not in DTYPES and kind.elem_type not in NARROW:

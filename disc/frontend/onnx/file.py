@@ -5,6 +5,7 @@ bytes ─► ModelProto ─► initializers out, as `StoredTensor`s ─► names
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from collections.abc import Callable, Sequence
@@ -130,7 +131,7 @@ def _converted(model: onnx.ModelProto, name: str, opset: int, old: Sequence[str]
     changed = f"{name}: of operator set {opset}, whose {', '.join(map(printable, old))} changed since"
     if model.functions or any(is_external(each) for each in model.graph.initializer):
         raise UnsupportedFormatError(f"{changed}, with weights in other files or functions, cannot be converted; export it anew")
-    if "Scan" in old and opset < 9:  # the converter leaves the dim of a batch that it had
+    if any(_is_left_by_converter(node, opset, model.graph) for node in model.graph.node):
         raise UnsupportedFormatError(f"{changed}, cannot be converted; export it anew")
     try:
         checker.check_model(model)
@@ -139,6 +140,14 @@ def _converted(model: onnx.ModelProto, name: str, opset: int, old: Sequence[str]
         raise UnsupportedFormatError(f"{changed}, cannot be converted to set {OLDEST}: {first_line(error)}") from error
     converted.ir_version = max(converted.ir_version, INITIALIZERS_ALONE)  # the converter adds initializers that are no inputs
     return converted
+
+
+def _is_left_by_converter(node: onnx.NodeProto, opset: int, graph: onnx.GraphProto) -> bool:
+    """Scan, which had a dim of a batch before set 9, and PRelu, whose slopes lay along the channels before set 7."""
+    if node.op_type == "PRelu" and opset < 7:
+        slope = next((each for each in graph.initializer if each.name == node.input[1]), None)
+        return slope is None or math.prod(slope.dims) != 1
+    return node.op_type == "Scan" and opset < 9
 
 
 def _weights(model: onnx.ModelProto, folder: Path, name: str) -> dict[str, StoredTensor]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from disc.frontend.onnx.tensors import is_float
 from disc.frontend.onnx.values import Constant, NodeError, constant_of
 
-INTEGER_BITS = {TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.INT2: 2, TensorProto.UINT2: 2}
+INTEGER_BITS: dict[int, int] = {TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.INT2: 2, TensorProto.UINT2: 2}
 SIGNED = (TensorProto.INT4, TensorProto.INT2)
 UNSIGNED_FLOATS = (TensorProto.FLOAT8E8M0,)
 _INFINITY = 0x7F800000  # bits of an f32

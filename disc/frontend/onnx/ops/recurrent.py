@@ -13,7 +13,7 @@ from torch import Tensor
 
 from disc.frontend.onnx.node import Node
 from disc.frontend.onnx.ops.control import scanned
-from disc.frontend.onnx.values import Leaf, NodeError, Result
+from disc.frontend.onnx.values import Leaf, NodeError, Result, constant_of
 
 Rule = Callable[[Node], Result]
 Activation = Callable[[Tensor], Tensor]
@@ -113,18 +113,26 @@ def _direction(node: Node, way: int, gates: int, defaults: Sequence[str]) -> _Di
     names = names[way * len(defaults) : (way + 1) * len(defaults)] or list(defaults)
     if not set(names) <= set(ACTIVATIONS) or node.given("activation_alpha") or node.given("activation_beta"):
         raise NodeError(f"activations {', '.join(names)}, or parameters of theirs")
-    bias = node.tensor(3)[way].chunk(2)[1] if node.has(3) else None
-    peepholes = node.tensor(7)[way] if gates == 4 and node.has(7) else None
+    bias = _own(node, 3, way).chunk(2)[1] if node.has(3) else None
+    peepholes = _own(node, 7, way) if gates == 4 and node.has(7) else None
     clip = node.attr_float("clip") if node.given("clip") else None
-    return _Direction(node.tensor(2)[way], bias, peepholes, [ACTIVATIONS[name] for name in names], clip)
+    return _Direction(_own(node, 2, way), bias, peepholes, [ACTIVATIONS[name] for name in names], clip)
+
+
+def _own(node: Node, place: int, way: int) -> Tensor:
+    """What a direction has of an input. Of a constant it is one, too: a loop reads it as a weight, packed when compiling."""
+    constant = node.known(place)
+    if constant is None:
+        return node.tensor(place)[way]
+    return node.as_tensor(constant_of(lambda: constant.data[way].contiguous())).clone()
 
 
 def _run(node: Node, step: Step, x: Tensor, way: _Direction, number: int, state: State) -> tuple[Tensor, State]:
     """The outputs of all steps [length, batch, hidden], and the last state. Behind the end of a sequence outputs are 0."""
     backward = number == 1 or node.attr_text("direction", "forward") == "reverse"
-    inputs = torch.matmul(x, node.tensor(1)[number].t())
+    inputs = torch.matmul(x, _own(node, 1, number).t())
     if node.has(3):
-        inputs = inputs + node.tensor(3)[number].chunk(2)[0]
+        inputs = inputs + _own(node, 3, number).chunk(2)[0]
     rows = [torch.flip(inputs, [0]) if backward else inputs]
     if node.has(4):
         places = torch.arange(x.shape[0])
