@@ -1,4 +1,4 @@
-"""The standard's own test of ONNX operators (`onnx.backend.test`, node cases of the default domain), compiled and compared.
+"""The standard's own test of ONNX operators (`onnx.backend.test`, default domain: node, simple and PyTorch cases), compiled and compared.
 
     python tools/onnx_backend.py                 counts by outcome, and the reasons of what is refused
     python tools/onnx_backend.py softmax cast    only cases with one of these in their names

@@ -132,3 +132,9 @@ def test_views_and_extremes_of_scalars() -> None:
         return x.argmax(dim=0, keepdim=True), x.argmin(dim=-1), x.argmax(), x.unfold(0, 1, 2), x.unfold(0, 0, 1)
 
     module_program(forward, torch.tensor(3.0)).check(torch.tensor(2.0))
+
+
+def test_a_depthwise_window_with_one_position() -> None:
+    """Its epilogue was made outside of the loop that holds its values: the code did not parse."""
+    weight, bias = torch.randn(4, 1, 4), torch.randn(4)
+    module_program(lambda x: F.conv1d(x, weight, bias, groups=4), randn(2, 4, 4)).check(randn(2, 4, 4))
