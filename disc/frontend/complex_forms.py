@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from disc.frontend import complex_functions as functions
+from disc.frontend import fourier
 from disc.frontend.complex_functions import REAL_OF, Pair, multiply, pair_of
 
 aten = torch.ops.aten
@@ -38,6 +39,13 @@ class Given:
     def call(self, part: Callable[[object], object]) -> object:
         """The op on each argument's `part`, with real dtypes."""
         return self.op(**{name: part(value) for name, value in self.arguments.items()})
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A complex tensor as a real one with one more dim of size 2, as it lies in memory: what a form of `JOINED` gets and gives."""
+
+    tensor: Tensor
 
 
 Form = Callable[[Given], object]
@@ -271,34 +279,39 @@ def polar(given: Given) -> object:
     return functions.polar(size, angle)
 
 
+def _sizes(given: Given) -> Sequence[int]:
+    """Of the result, as the call has them: those that PyTorch has worked out of it are not known to the trace."""
+    size, like = given.raw("size"), given.raw("self")
+    if isinstance(size, list | tuple):
+        return size
+    return like.re.shape if isinstance(like, Pair) else like.shape if isinstance(like, Tensor) else ()
+
+
 def filled(given: Given) -> object:
-    """A tensor of the result's sizes with one number in it."""
-    result, value = given.result, next(given.raw(name) for name in ("fill_value", "value", "s") if name in given.arguments)
-    assert isinstance(result, Tensor)
-    number = pair_of(value, given.real)
-    return Pair(number.re.expand(result.shape), number.im.expand(result.shape))
+    """A tensor with one number in it."""
+    number = pair_of(next(given.raw(name) for name in ("fill_value", "value", "s") if name in given.arguments), given.real)
+    sizes = _sizes(given)
+    return Pair(number.re.expand(sizes), number.im.expand(sizes))
 
 
 def constant(value: float) -> Form:
     """Ones, or zeros; what is not initialized is zeros, too."""
 
     def form(given: Given) -> object:
-        result = given.result
-        assert isinstance(result, Tensor)
-        zeros = torch.zeros(result.shape, dtype=given.real)
-        return Pair(torch.full(result.shape, value, dtype=given.real), zeros)
+        sizes = _sizes(given)
+        return Pair(torch.full(sizes, value, dtype=given.real), torch.zeros(sizes, dtype=given.real))
 
     return form
 
 
 def copied(given: Given) -> object:
-    source, result = given.raw("src"), given.result
+    source, result, sizes = given.raw("src"), given.result, _sizes(given)
     assert isinstance(result, Tensor)
     if not result.is_complex():
         assert isinstance(source, Pair)
-        return source.re.to(result.dtype).expand(result.shape)
+        return source.re.to(result.dtype).expand(sizes)
     found = given.pair("src")
-    return Pair(found.re.expand(result.shape), found.im.expand(result.shape))
+    return Pair(found.re.expand(sizes), found.im.expand(sizes))
 
 
 def _both(test: Callable[[Tensor], Tensor], some: bool) -> Form:
@@ -380,8 +393,29 @@ _NAMED: dict[str, Form] = {
 }  # fmt: skip
 
 
-def _table() -> dict[torch._ops.OpOverload, Form]:
-    found: dict[torch._ops.OpOverload, Form] = {}
+def transformed(function: Callable[..., Tensor], *names: str) -> Form:
+    """A Fourier transform. names: of what it takes besides the tensor."""
+
+    def form(given: Given) -> object:
+        x = given.raw("self")
+        found = function(x.tensor if isinstance(x, Joined) else x, *(given.raw(name) for name in names))
+        result = given.result
+        assert isinstance(result, Tensor)
+        return Joined(found) if result.is_complex() else found
+
+    return form
+
+
+# Forms that take and make tensors as they lie in memory.
+JOINED: dict[object, Form] = {
+    aten._fft_c2c.default: transformed(fourier.complex_to_complex, "dim", "normalization", "forward"),
+    aten._fft_r2c.default: transformed(fourier.real_to_complex, "dim", "normalization", "onesided"),
+    aten._fft_c2r.default: transformed(fourier.complex_to_real, "dim", "normalization", "last_dim_size"),
+}
+
+
+def _table() -> dict[object, Form]:
+    found: dict[object, Form] = {}
     for name, form in _NAMED.items():
         packet = getattr(aten, name, None)
         if packet is None:
@@ -390,7 +424,7 @@ def _table() -> dict[torch._ops.OpOverload, Form]:
             op = getattr(packet, overload)
             if not op._schema.is_mutable:
                 found[op] = form
-    return found
+    return {**found, **JOINED}
 
 
 FORMS = _table()

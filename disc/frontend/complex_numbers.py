@@ -22,7 +22,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import Argument, map_aggregate
 
 from disc.frontend.call import arguments_by_name
-from disc.frontend.complex_forms import FORMS, Given
+from disc.frontend.complex_forms import FORMS, JOINED, Given, Joined
 from disc.frontend.complex_functions import REAL_OF, Pair
 from disc.frontend.decompositions import Decomposition, find_decomposition
 from disc.frontend.in_place import Write, local_writes
@@ -87,10 +87,10 @@ def without_complex(module: fx.GraphModule, mode: FakeTensorMode, table: Table |
 
 @dataclass(frozen=True)
 class _Trace:
-    """A form, traced. shapes: of each result whether it is a pair; several: whether there may be several results."""
+    """A form, traced. kinds: what it returns; several: whether there may be several results."""
 
     module: fx.GraphModule
-    pairs: tuple[bool, ...]
+    kinds: tuple[type, ...]
     several: bool
 
 
@@ -135,7 +135,7 @@ class _Writer:
             return self.joined(cast("Value", operands[0]))
         trace = self._form(node, op, values)
         if trace is not None:
-            return self._inlined(trace, operands, own)
+            return self._inlined(trace, operands, op in JOINED, own)
         decomposed = self._decomposed(node, op) if op not in FORMS else None
         if decomposed is not None:
             placeholders = decomposed.graph.find_nodes(op="placeholder")
@@ -197,15 +197,18 @@ class _Writer:
 
     def _form(self, node: fx.Node, op: torch._ops.OpOverload, values: Mapping[fx.Node, object]) -> _Trace | None:
         """The form of the call as a graph of its operands, in the order of `all_input_nodes`, a complex one by parts."""
-        form = FORMS.get(op)
+        form, whole = FORMS.get(op), op in JOINED
         if form is None:
             return None
         inputs, result = node.all_input_nodes, node.meta["val"]
-        kinds: list[tuple[bool, ...]] = []
+        kinds: list[tuple[type, ...]] = []
 
         def call(*operands: torch.Tensor) -> object:
             rest = iter(operands)
-            bound = {each: Pair(next(rest), next(rest)) if _is_complex(each.meta["val"]) else next(rest) for each in inputs}
+            bound: dict[fx.Node, object] = {}
+            for each in inputs:
+                taken = next(rest)
+                bound[each] = taken if not _is_complex(each.meta["val"]) else Joined(taken) if whole else Pair(taken, next(rest))
             arguments = {name: fx.map_arg(value, bound.__getitem__) for name, value in arguments_by_name(node, op).items()}  # pyright: ignore
             with torch._C.DisableTorchFunction():
                 found = form(Given(op, arguments, result, _real_dtype(node)))
@@ -213,10 +216,10 @@ class _Writer:
                 raise NotImplementedError
             several = list(found) if isinstance(found, list | tuple) else [found]
             wanted = list(result) if isinstance(result, list | tuple) else [result]
-            kinds.append(tuple(isinstance(each, Pair) for each in several))
+            kinds.append(tuple(map(type, several)))
             return [part for each, meta in zip(several, wanted, strict=True) for part in _checked(each, meta)]
 
-        given = [part for each in inputs for part in self._operand(values[each])]
+        given = [cast("fx.Node", part).meta["val"] for each in inputs for part in self._operand(values[each], whole)]
         try:
             with self.mode, enable_python_dispatcher(), torch.no_grad():
                 trace = self._tracer(call)(*given)
@@ -229,16 +232,21 @@ class _Writer:
             return make_fx(call, pre_dispatch=True)
         return make_fx(call, decomposition_table=self.table)  # pyright: ignore[reportArgumentType]
 
-    def _operand(self, value: object) -> list[object]:
-        nodes = self.parts(value) if isinstance(value, Value) else (value,)
-        return [cast("fx.Node", node).meta["val"] for node in nodes]
+    def _operand(self, value: object, whole: bool) -> Sequence[object]:
+        """What a form gets in the place of a value. whole: complex ones as they lie in memory."""
+        if not isinstance(value, Value):
+            return (value,)
+        return (self.joined(value),) if whole else self.parts(value)
 
-    def _inlined(self, trace: _Trace, operands: Sequence[object], origin: Mapping[str, object]) -> object:
-        given = [part for each in operands for part in (self.parts(each) if isinstance(each, Value) else (each,))]
+    def _inlined(self, trace: _Trace, operands: Sequence[object], whole: bool, origin: Mapping[str, object]) -> object:
+        given = [part for each in operands for part in self._operand(each, whole)]
         placeholders = trace.module.graph.find_nodes(op="placeholder")
         found = self.write(trace.module, dict(zip(placeholders, given, strict=True)), origin)
         rest = iter(cast("Sequence[fx.Node]", found))
-        results = [Value(parts=(next(rest), next(rest))) if pair else next(rest) for pair in trace.pairs]
+        results: list[object] = []
+        for kind in trace.kinds:
+            made = next(rest)
+            results.append(Value(parts=(made, next(rest))) if kind is Pair else Value(joined=made) if kind is Joined else made)
         return results if trace.several else results[0]
 
     def _decomposed(self, node: fx.Node, op: torch._ops.OpOverload) -> fx.GraphModule | None:
@@ -279,5 +287,7 @@ def _checked(found: object, meta: torch.Tensor) -> list[torch.Tensor]:
         if not meta.is_complex():
             raise NotImplementedError
         return [found.to(REAL_OF[meta.dtype]).re, found.to(REAL_OF[meta.dtype]).im]
+    if isinstance(found, Joined):
+        return [found.tensor]
     assert isinstance(found, torch.Tensor)
     return [found if found.dtype == meta.dtype else found.to(meta.dtype)]

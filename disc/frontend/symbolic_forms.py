@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._guards import detect_fake_mode
 from torch.fx.experimental.proxy_tensor import _make_temp_remove_mode_context_manager
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_true
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
@@ -231,6 +231,25 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     return (x.unsqueeze(-1) == torch.arange(x.max().item() + 1)).to(torch.int64)
 
 
+def _transform(original: Callable[..., Tensor], halved: bool) -> Form:
+    """Of `n` elements, whether the tensor has more or fewer of them: PyTorch's own code decides by the example.
+
+    halved: it takes n // 2 + 1 of them.
+    """
+
+    def transform(x: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
+        if n is None:
+            return original(x, None, dim, norm)
+        wanted = n // 2 + 1 if halved else n
+        if not statically_known_true(x.shape[dim] == wanted):
+            shape = list(x.shape)
+            shape[dim] = wanted
+            x = torch.cat([x, x.new_zeros(shape)], dim).narrow(dim, 0, wanted)
+        return original(x, n, dim, norm)
+
+    return transform
+
+
 def _mean(original: Callable[..., Tensor]) -> Form:
     """Of complex numbers by parts: PyTorch makes a complex number of the size that it divides by."""
 
@@ -272,6 +291,8 @@ FORMS: dict[Callable[..., object], Form] = {
     torch.combinations: combinations,
     F.one_hot: one_hot,
     torch.Tensor.take_along_dim: take_along_dim,
+    **{original: _transform(original, False) for original in (torch.fft.fft, torch.fft.ifft, torch.fft.rfft, torch.fft.ihfft)},
+    **{original: _transform(original, True) for original in (torch.fft.irfft, torch.fft.hfft)},
     **{original: _mean(original) for original in (torch.mean, torch.Tensor.mean)},
     torch.cov: cov,
     torch.Tensor.cov: cov,

@@ -309,6 +309,14 @@ _LIBRARY = (
        imported=("disc.triangular_solve",), sizes=Sizes.FIRST),
     Op("disc.solve", Kind.LIBRARY, 64, operands=("right", "matrix"), imported=("disc.solve",), sizes=Sizes.FIRST),
     Op("disc.inverse", Kind.LIBRARY, 64, operands=("source",), imported=("disc.inverse",), sizes=Sizes.FIRST),
+    # Fourier transforms along dim `dim`, complex numbers as pairs in one more dim, the last; sums times 1 (norm 0), the root of 1 / n (1)
+    # or 1 / n (2): of complex numbers; of real ones the frequencies up to half of n; back from these.
+    Op("disc.fft", Kind.LIBRARY, 32, needs=("dim", "inverse", "norm"), operands=("source",), imported=("disc.fft",), sizes=Sizes.FIRST,
+       mixing="it transforms along"),
+    Op("disc.rfft", Kind.LIBRARY, 32, needs=("dim", "norm"), operands=("source",), imported=("disc.dynamic_rfft",), sizes=Sizes.GIVEN,
+       mixing="it transforms along"),
+    Op("disc.irfft", Kind.LIBRARY, 32, needs=("dim", "norm"), operands=("source",), imported=("disc.dynamic_irfft",), sizes=Sizes.GIVEN,
+       mixing="it transforms along"),
     Op("disc.determinant", Kind.LIBRARY, 64, operands=("source",), results=3, imported=("disc.dynamic_determinant",), sizes=Sizes.GIVEN),
 )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from disc.frontend.rules import contractions, elementwise, indexing, linalg, pooling, random, reductions, signs, sorting, views
+from disc.frontend.rules import contractions, elementwise, fourier, indexing, linalg, pooling, random, reductions, signs, sorting, views
 from disc.frontend.rules.overrides import Override
 from disc.frontend.rules.sorting import OF_PACKAGES
 
@@ -22,4 +22,4 @@ OVERRIDES = _merged()
 
 def override_of(op: object) -> Override | None:
     """What replaces torch-mlir's form of an op; ops of other packages are known by their names."""
-    return OVERRIDES.get(op) or OF_PACKAGES.get(str(op))
+    return OVERRIDES.get(op) or OF_PACKAGES.get(str(op)) or fourier.OF_PACKAGES.get(str(op))

@@ -101,6 +101,37 @@ def _determinant(op: ir.Operation, operands: list[Array], scope: Scope) -> list[
     return [np.asarray(each, operands[0].dtype) for each in found]
 
 
+def _scaled(x: Array, count: int, norm: int) -> Array:
+    """Sums over so many elements."""
+    return x / (1, count**0.5, count)[norm]
+
+
+def _complex(x: Array) -> Array:
+    return x[..., 0] + 1j * x[..., 1]
+
+
+def _parts(x: Array, like: Array) -> Array:
+    return np.stack([np.real(x), np.imag(x)], -1).astype(like.dtype)
+
+
+def _fft(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    (x,), dim = operands, int_attr(op, "dim")
+    found = np.fft.ifft(_complex(x), axis=dim, norm="forward") if bool_attr(op, "inverse") else np.fft.fft(_complex(x), axis=dim)
+    return [_parts(_scaled(found, x.shape[dim], int_attr(op, "norm")), x)]
+
+
+def _rfft(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    (x,), dim = operands, int_attr(op, "dim")
+    return [_parts(_scaled(np.fft.rfft(x, axis=dim), x.shape[dim], int_attr(op, "norm")), x)]
+
+
+def _irfft(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    (x,), dim = operands, int_attr(op, "dim")
+    count = scope.shape(op.results[0].type)[dim]
+    found = np.fft.irfft(_complex(x), count, axis=dim, norm="forward")
+    return [_scaled(found, count, int_attr(op, "norm")).astype(x.dtype)]
+
+
 def _solved(function: Callable[..., Array], *operands: Array) -> Array:
     """Raises ShapeConstraintError, as a call of compiled code does, where there is no solution."""
     try:
@@ -111,6 +142,6 @@ def _solved(function: Callable[..., Array], *operands: Array) -> Array:
 
 RULES: dict[str, Rule] = {
     "disc.cholesky": _cholesky, "disc.triangular_solve": _triangular_solve, "disc.solve": _solve, "disc.inverse": _inverse,
-    "disc.determinant": _determinant,
+    "disc.determinant": _determinant, "disc.fft": _fft, "disc.rfft": _rfft, "disc.irfft": _irfft,
     "disc.count": _count, "disc.grouped_dot": _grouped_dot, "disc.search": _search, "disc.sort": _sort, "disc.topk": _topk,
 }  # fmt: skip

@@ -35,4 +35,10 @@ void inverse(LibraryCall& call);
 // (a) → determinant, its sign, the logarithm of its magnitude.
 void determinant(LibraryCall& call);
 
+// Fourier transforms along a dim, f32 or f64, the parts of complex numbers in the last dim; numbers: dim, for the first whether it is inverse,
+// norm (the sums times 1, the root of 1 / n, or 1 / n).
+void fft(LibraryCall& call);    // (x [..., 2]) → its shape
+void rfft(LibraryCall& call);   // (x) → [..., 2], along the dim the frequencies from 0 to n / 2
+void irfft(LibraryCall& call);  // ([..., 2], n / 2 + 1 frequencies) → real, n along the dim
+
 }  // namespace ral

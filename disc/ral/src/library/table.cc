@@ -8,7 +8,8 @@ namespace ral {
 namespace {
 
 constexpr std::pair<std::string_view, LibraryFunction> kFunctions[] = {
-    {"cholesky", cholesky}, {"count", count},   {"determinant", determinant}, {"grouped_dot", grouped_dot}, {"inverse", inverse},
+    {"cholesky", cholesky}, {"count", count},   {"determinant", determinant}, {"fft", fft},
+    {"grouped_dot", grouped_dot}, {"inverse", inverse}, {"irfft", irfft}, {"rfft", rfft},
     {"search", search},     {"solve", solve},   {"sort", sort},               {"topk", topk},               {"triangular_solve", triangular_solve},
 };
 

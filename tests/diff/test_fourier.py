@@ -1,0 +1,95 @@
+"""Fourier transforms against eager: one compile of each function for all lengths, primes and 1 among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from compiled import Wrapped
+
+import disc
+from disc.errors import ShapeConstraintError
+from disc.frontend import dynamo
+from disc.ral.executable import Executable
+
+fft = torch.fft
+SIZES = ((3, 8), (2, 5), (1, 2), (9, 101), (17, 16), (2, 1009), (0, 4), (33, 3))
+TOLERANCE = {torch.float32: 5e-6, torch.float64: 1e-13}
+
+
+def numbers(*sizes: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(sizes, dtype=dtype, generator=torch.Generator().manual_seed(sum(sizes)))
+
+
+def run(executable: Executable, x: torch.Tensor) -> Any:
+    return executable(x)
+
+
+def of_complex(z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (
+        fft.fft(z), fft.ifft(z), fft.fft(z, dim=0), fft.fft(z, norm="ortho"), fft.ifft(z, norm="forward"), fft.fft2(z), fft.ifftn(z, norm="ortho"),
+        fft.irfft(z), fft.hfft(z), fft.irfft2(z), fft.irfft(z, n=7), fft.fft(z, n=6), fft.fftshift(z), fft.ifftshift(z, 1), fft.fft(z).abs(),
+    )  # fmt: skip
+
+
+def of_real(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (
+        fft.rfft(x), fft.fft(x), fft.rfft(x, dim=0), fft.rfft(x, norm="forward"), fft.rfft2(x), fft.rfftn(x, norm="ortho"), fft.ihfft(x),
+        fft.rfft(x, n=9), fft.irfft(fft.rfft(x), n=x.shape[1]), fft.irfft(fft.rfft(x), n=x.shape[1], norm="ortho") * 2, fft.rfft(x).abs().square().sum(1),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("function", [of_complex, of_real])
+def test_against_eager(function: Callable[..., tuple[torch.Tensor, ...]], dtype: torch.dtype) -> None:
+    kind = dtype if function is of_real else dtype.to_complex()
+    executable = disc.compile(Wrapped(function).eval(), (numbers(3, 8, dtype=kind),))
+    for rows, columns in SIZES:
+        if rows == 0:
+            continue
+        x = numbers(rows, columns, dtype=kind)
+        for place, (ours, theirs) in enumerate(zip(run(executable, x), function(x), strict=True)):
+            assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
+            scale = max(float(theirs.abs().max()), 1.0)
+            torch.testing.assert_close(
+                ours,
+                theirs.resolve_conj(),
+                rtol=0,
+                atol=TOLERANCE[dtype] * scale,
+                msg=lambda text, where=f"{place} {rows}x{columns}": f"{where}: {text}",
+            )
+
+
+def test_long_lines_and_few() -> None:
+    """Lines longer than are transformed together, and batches of none."""
+    executable = disc.compile(Wrapped(lambda z: fft.fft(z)).eval(), (numbers(3, 8, dtype=torch.complex64),))
+    for sizes in ((9, 40000), (1, 65536), (40, 4)):
+        z = numbers(*sizes, dtype=torch.complex64)
+        torch.testing.assert_close(executable(z), fft.fft(z), rtol=0, atol=5e-6 * max(sizes[1], 1) ** 0.5 * 4)
+    assert run(executable, torch.zeros(0, 16, dtype=torch.complex64)).shape == (0, 16)
+    with pytest.raises(ShapeConstraintError, match="no elements"):
+        executable(torch.zeros(3, 0, dtype=torch.complex64))
+
+
+def spectral_layer(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    modes = fft.rfft(x)[..., : w.shape[-1]] * w
+    return fft.irfft(modes, n=x.shape[-1])
+
+
+def test_torch_compile_trains() -> None:
+    dynamo.reset_statistics()
+    torch._dynamo.reset()
+    compiled = torch.compile(spectral_layer, backend="disc", dynamic=True, options={"strict": True})
+    for length in (16, 21):
+        both = [
+            (numbers(2, length, dtype=torch.float32).requires_grad_(), numbers(4, dtype=torch.complex64).requires_grad_()) for _ in range(2)
+        ]
+        results = [each(*given) for each, given in zip((compiled, spectral_layer), both, strict=True)]
+        torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
+        for result in results:
+            result.square().sum().backward()
+        for ours, theirs in zip(*both, strict=True):
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-4)
+    assert not dynamo.statistics().eager and not dynamo.statistics().failed
