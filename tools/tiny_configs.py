@@ -49,6 +49,13 @@ _NEEDED: dict[str, Any] = {
     "prediction_length": 8, "vocab_size": VOCABULARY, "default_language": "en_XX", "num_experts_per_tok": 2, "num_key_value_heads": 2,
     "pad_token_id": 1, "mask_token_id": 2,
 }  # fmt: skip
+# What a model type needs beyond the rules here: widths that its default leaves open, lists that its number of layers does not make.
+_OF_TYPE: dict[str, dict[str, Any]] = {
+    "blt": {"encoder_hash_byte_group_vocab": VOCABULARY},
+    "hunyuan_v1_dense": {"head_dim": _WIDTH // _HEADS},
+    "ministral": {"head_dim": _WIDTH // _HEADS},
+    "zamba": {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"]},
+}  # fmt: skip
 _PARTS = {"encoder": "bert", "decoder": "bert", "vision_config": "vit", "text_config": "bert"}
 _KEPT = ("model_type", "id2label", "label2id")
 Shrink = Callable[[str, int, dict[str, Any]], int | None]  # a field's name, its default, all fields
@@ -94,7 +101,7 @@ def _config(default: Any, shrink: Shrink, keep_kinds: bool) -> Any:
     if hasattr(default, "out_indices") and default.out_indices:
         fields["out_indices"] = list(default.out_indices)
     values = {name: value for name, value in fields.items() if name not in parts}
-    config = type(default)(**{**_chosen(default, values), **_shrunk(values, shrink, keep_kinds), **parts})
+    config = type(default)(**{**_chosen(default, values), **_shrunk(default.model_type, values, shrink, keep_kinds), **parts})
     for switch in ("use_cache", "use_timm_backbone"):
         if getattr(config, switch, None):
             setattr(config, switch, False)
@@ -114,7 +121,7 @@ def _chosen(default: Any, values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _shrunk(fields: dict[str, Any], shrink: Shrink, keep_kinds: bool) -> dict[str, Any]:
+def _shrunk(model_type: str, fields: dict[str, Any], shrink: Shrink, keep_kinds: bool) -> dict[str, Any]:
     """The fields that change."""
     found = {name: value for name, value in _NEEDED.items() if name in fields and fields[name] is None}
     if isinstance(fields.get("attention_types"), list):  # [[kinds, how often]]
@@ -134,6 +141,7 @@ def _shrunk(fields: dict[str, Any], shrink: Shrink, keep_kinds: bool) -> dict[st
     found.update(_layers(fields, found, keep_kinds))
     found.update(_lists(fields, shrink))
     found.update(_rope(fields, found))
+    found.update(_OF_TYPE.get(model_type, {}))
     return found
 
 

@@ -32,6 +32,10 @@ LAYOUTS: Mapping[str, tuple[str, ...]] = {
     "query_embeds": ("queries",),
     "task_inputs": ("text",),
     "latents": ("latents",),
+    "states": ("states",),
+    "actions": ("actions",),
+    "returns_to_go": ("rewards",),
+    "timesteps": ("steps",),
 }
 _TEXT, _OTHERS = ("input_ids", "bbox"), ("pixel_values", "input_features", "input_values")
 
@@ -88,6 +92,9 @@ def value(layout: str, name: str, config: Any, batch: int, length: int, scale: f
         "patches": (batch, 16, 2 + field(config, "patch_embed_hidden_size", default=768)),
         "queries": (batch, length, field(config, "hidden_size", default=64)),
         "latents": (batch, field(config, "hidden_size", default=64), length),
+        "states": (batch, length, field(config, "state_dim", default=17)),
+        "actions": (batch, length, field(config, "act_dim", default=4)),
+        "rewards": (batch, length, 1),
     }
     if layout in ("text", "text codes", "codes text"):
         ids = min(field(config, "vocab_size", default=VOCABULARY), VOCABULARY)
@@ -99,6 +106,8 @@ def value(layout: str, name: str, config: Any, batch: int, length: int, scale: f
         return mask
     if layout == "feature mask":
         return torch.ones(batch, frames, dtype=torch.int64)
+    if layout == "steps":
+        return torch.arange(length).expand(batch, length).contiguous()
     if layout == "series ones":
         return torch.ones(shapes["series"])
     if layout == "boxes":

@@ -47,7 +47,7 @@ LAYOUT: dict[str, frozenset[str]] = {
         "is_channels_last_contiguous_3d", "is_channels_last_contiguous_or_false_2d", "is_channels_last_contiguous_or_false_3d",
         "are_strides_like_channels_last", "are_strides_like_channels_last_or_false", "is_non_overlapping_and_dense",
         "is_non_overlapping_and_dense_or_false", "compute_elementwise_output_logical_to_physical_perm",
-        "compute_elementwise_output_strides", "__lt__", "ge",
+        "compute_elementwise_output_strides", "should_swap", "__lt__", "ge",
     }),
     "_prims/__init__.py": frozenset({"_collapse_view_helper"}),
     "_refs/__init__.py": frozenset({"_reshape_view_helper_core_alg"}),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import sympy
 import torch
+import torch._dynamo.config as dynamo_config
 import torch.fx.experimental._config as symbolic_config
 from torch import fx
 from torch.export import Dim, ExportedProgram
@@ -333,9 +334,22 @@ def sizes_from_two() -> AbstractContextManager[object]:
     return symbolic_config.patch(backed_size_oblivious=False)  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def _without_fake_cache() -> AbstractContextManager[object]:
+    """What PyTorch keeps of each traced op costs more than it saves: up to half of an export where sizes are long expressions."""
+    return dynamo_config.patch(fake_tensor_cache_enabled=False)  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def _export(model: torch.nn.Module, widening: Widening) -> tuple[ExportedProgram, SymbolicForms]:
     example, shapes = widening.arguments(), widening.specs
-    with warnings.catch_warnings(), sizes_from_two(), quiet(), graphs_of_control_flow(), Recorder() as recorder, SymbolicForms() as forms:
+    with (
+        warnings.catch_warnings(),
+        sizes_from_two(),
+        _without_fake_cache(),
+        quiet(),
+        graphs_of_control_flow(),
+        Recorder() as recorder,
+        SymbolicForms() as forms,
+    ):
         warnings.simplefilter("ignore")
         program = torch.export.export(model, example.args, example.kwargs, dynamic_shapes=shapes, strict=False)
     _record(program, shapes, recorder.recorded)

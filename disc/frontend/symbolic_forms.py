@@ -23,6 +23,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_tru
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._sympy.functions import Mod, PythonMod
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from disc.frontend.associative_scans import sequential_scans
@@ -283,6 +284,32 @@ def corrcoef(x: Tensor) -> Tensor:
     return (covariance / deviation.unsqueeze(1) / deviation.unsqueeze(0)).clamp(-1, 1)
 
 
+def pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
+    """Padding up to a multiple makes a dim that is written as one.
+
+    `n + (c - n % c) % c` has no factor that PyTorch sees: a reshape to chunks of c would have sizes that hold each other, and tracing
+    spends minutes on them.
+    """
+    amounts = [_up_to_multiple(x.shape[-1 - place // 2], each) if place % 2 else each for place, each in enumerate(pad)]
+    return F.pad(x, amounts, mode, value)
+
+
+def _up_to_multiple(size: int | torch.SymInt, amount: int | torch.SymInt) -> int | torch.SymInt:
+    """`amount`, as the difference to a multiple where it is the remainder that is missing to one."""
+    if not isinstance(amount, torch.SymInt) or not isinstance(size, torch.SymInt):
+        return amount
+    missing = amount.node.expr
+    if not isinstance(missing, Mod | PythonMod) or not missing.args[1].is_Integer or missing.args[1] <= 0:
+        return amount
+    left, multiple = missing.args
+    whole = left.replace(lambda each: isinstance(each, Mod | PythonMod) and each.args[1] == multiple, lambda each: each.args[0])
+    total = sympy.expand(whole + size.node.expr)
+    if any(term.as_coeff_Mul()[0] % multiple for term in sympy.Add.make_args(total)):
+        return amount
+    number = int(multiple)
+    return (size + number - 1) // number * number - size
+
+
 FORMS: dict[Callable[..., object], Form] = {
     **RECURRENT_FORMS,
     F.max_pool1d: max_pool_1d,
@@ -290,6 +317,7 @@ FORMS: dict[Callable[..., object], Form] = {
     torch.take_along_dim: take_along_dim,
     torch.combinations: combinations,
     F.one_hot: one_hot,
+    F.pad: pad,
     torch.Tensor.take_along_dim: take_along_dim,
     **{original: _transform(original, False) for original in (torch.fft.fft, torch.fft.ifft, torch.fft.rfft, torch.fft.ihfft)},
     **{original: _transform(original, True) for original in (torch.fft.irfft, torch.fft.hfft)},
