@@ -104,6 +104,7 @@ class Recorder:
             self._replace(torch.SymInt, name, lambda real, sign=sign: self._extreme(real, sign))
         self._replace(torch.SymBool, "__bool__", self._truth)
         self._replace(ShapeEnv, "_get_sloc", _with_user_line)
+        self._replace(ShapeEnv, "_get_user_frame", lambda _: _user_frame)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -230,6 +231,14 @@ def _with_user_line(real: Callable[..., object]) -> Callable[..., object]:
         return SLoc(framework_loc or summary, frame_text(frame.f_code.co_filename, frame.f_lineno) if frame is not None else None)
 
     return locate
+
+
+def _user_frame(_: ShapeEnv) -> FrameType | None:
+    """By whose bytecode PyTorch tells an `assert` on data, which it keeps for run time, from a branch, which it refuses."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename in _PASSED:
+        frame = frame.f_back
+    return frame
 
 
 def _summary(frame: FrameType) -> traceback.FrameSummary:

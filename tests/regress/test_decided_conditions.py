@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -250,3 +251,14 @@ def test_an_empty_cache() -> None:
             torch.testing.assert_close(executable(*x), model(*x), rtol=1e-4, atol=1e-4)
     with pytest.raises(ShapeConstraintError, match="dim 0 of input"):
         executable(*inputs(0, 1, 3))
+
+
+def test_an_assertion_on_data_is_checked_in_every_call(tmp_path: Path) -> None:
+    source = tmp_path / "asserting.py"  # pytest rewrites the assertions of its own files
+    source.write_text("def function(x):\n    lengths = (x != 0).sum(1)\n    assert lengths.max().item() <= 3\n    return x + lengths[:, None]\n")
+    function = runpy.run_path(str(source))["function"]
+    compiled = disc.compile(One(function), (torch.tensor([[1, 0, 3, 0]]),), options=disc.Options(cache=False))
+    x = torch.tensor([[1, 2, 0, 0, 3], [0, 0, 0, 1, 0]])
+    assert torch.equal(compiled(x), function(x))
+    with pytest.raises(ShapeConstraintError, match="must be at most 3: got 4"):
+        compiled(torch.ones(1, 4, dtype=torch.int64))
