@@ -5,10 +5,10 @@
     python tools/sweep_models.py --output architectures.json bert clip           # these
 
 Each model runs in a process of its own with limits of CPU time and memory. Outcomes: "right"; "refused" (a DiscError that names the
-cause); "export" (refused, and torch.export refuses it, too, with the sizes that vary dynamic); "eager" (the library cannot build or run
-the model as this tool makes it); and those that must not be: "wrong", "slow" (right, after more than 60 s of CPU time to compile), "bug"
-(a CompilerBug), "raw" (another exception), "limit" (time or memory), "crash". Exit status: 0 where none of these is there. A family is
-a folder of the library: one model of each comes first, those that did not end well before others.
+cause); "export" (refused, and torch.export refuses it, too, with the sizes that vary dynamic, or what it exports refuses them); "eager"
+(the library cannot build or run the model as this tool makes it); and those that must not be: "wrong", "slow" (right, after more than
+60 s of CPU time to compile), "bug" (a CompilerBug), "raw" (another exception), "limit" (time or memory), "crash". Exit status: 0 where
+none of these is there. A family is a folder of the library; one model of each comes first.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -81,27 +81,40 @@ def judge(model_type: str, class_name: str) -> dict[str, Any]:
 def _export_too(tiny: Tiny) -> dict[str, Any]:
     """The outcome "export" and the reason, where torch.export refuses the model, too, if each dim that eager varies is dynamic."""
     example = tiny.inputs(*EXAMPLE)
-    varying: dict[str, dict[int, Any]] = {name: {} for name in example}
-    for sizes in OTHERS:
-        inputs = tiny.inputs(*sizes)
+    others = list(_taken(tiny, OTHERS))
+    varying = {
+        name: {
+            dim: torch.export.Dim.DYNAMIC
+            for dim, size in enumerate(value.shape)
+            if any(name in inputs and inputs[name].shape[dim] != size for inputs in others)
+        }
+        for name, value in example.items()
+    }
+    try:
+        with warnings.catch_warnings(), quiet():
+            warnings.simplefilter("ignore")
+            exported = torch.export.export(tiny.module, (), example, dynamic_shapes=varying).module()
+    except Exception as error:
+        return {"outcome": "export", "export": _brief(error)}
+    refusals: list[str] = []
+    for inputs in others:
+        try:
+            exported(**inputs)
+        except Exception as error:
+            refusals.append(_brief(error))
+    return {"outcome": "export", "export": refusals[0]} if len(others) - len(refusals) < ENOUGH and refusals else {}
+
+
+def _taken(tiny: Tiny, sizes: Sequence[tuple[int, int, float]]) -> Iterator[dict[str, torch.Tensor]]:
+    """The inputs of those sizes that eager takes."""
+    for each in sizes:
+        inputs = tiny.inputs(*each)
         try:
             with torch.no_grad():
                 tiny.module(**inputs)
         except Exception:
             continue
-        for name, value in inputs.items():
-            varying[name] |= {
-                dim: torch.export.Dim.DYNAMIC
-                for dim, (size, usual) in enumerate(zip(value.shape, example[name].shape, strict=True))
-                if size != usual
-            }
-    try:
-        with warnings.catch_warnings(), quiet():
-            warnings.simplefilter("ignore")
-            torch.export.export(tiny.module, (), example, dynamic_shapes=varying)
-    except Exception as error:
-        return {"outcome": "export", "export": _brief(error)}
-    return {}
+        yield inputs
 
 
 def _compared(tiny: Tiny, compiled: disc.Executable) -> dict[str, Any]:

@@ -18,6 +18,8 @@ _SIGNS: tuple[tuple[type[sympy.Basic], str], ...] = (
 )  # fmt: skip
 _QUOTIENTS = (torch_sympy.IntTrueDiv, torch_sympy.FloatTrueDiv)
 _POWERS = (sympy.Pow, torch_sympy.PowByNatural)
+_WHOLE_PARTS = (torch_sympy.TruncToInt, torch_sympy.FloorToInt)
+_TURNED = {"<=": ">=", "<": ">", ">=": "<=", ">": "<"}
 
 
 _ONE = Dim.of(1)
@@ -103,8 +105,25 @@ def condition_of(expression: sympy.Basic) -> Condition:
         if isinstance(expression, kind):
             left, right = expression.args
             assert isinstance(left, sympy.Expr) and isinstance(right, sympy.Expr)
-            return relation(sign, left, right)
+            return _of_whole_root(sign, left, right) or relation(sign, left, right)
     raise SymbolError(f"{expression} is no comparison")
+
+
+def _of_whole_root(sign: str, left: sympy.Expr, right: sympy.Expr) -> Condition | None:
+    """`int(n ** 0.5)` compared with a number, by squares: with n below 2**52 the root is rounded right. None for other comparisons."""
+    if left.is_Integer:
+        left, right, sign = right, left, _TURNED.get(sign, sign)
+    power = left.args[0] if isinstance(left, _WHOLE_PARTS) else None
+    if not isinstance(power, torch_sympy.FloatPow) or power.args[1] != 0.5 or not right.is_Integer or right < 0:
+        return None
+    (radicand,) = power.args[0].args if isinstance(power.args[0], torch_sympy.ToFloat) else (power.args[0],)
+    assert isinstance(radicand, sympy.Expr)
+    root = int(right)
+    at_least, above = relation(">=", radicand, root * root), relation(">=", radicand, (root + 1) ** 2)
+    return {
+        "==": lambda: all_of([at_least, above.negated()]), "!=": lambda: any_of([at_least.negated(), above]),
+        ">=": lambda: at_least, "<": at_least.negated, ">": lambda: above, "<=": above.negated,
+    }[sign]()  # fmt: skip
 
 
 def _number(expression: sympy.Expr) -> _Number:

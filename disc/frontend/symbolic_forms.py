@@ -291,7 +291,7 @@ def pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | No
     spends minutes on them.
     """
     amounts = [_up_to_multiple(x.shape[-1 - place // 2], each) if place % 2 else each for place, each in enumerate(pad)]
-    return F.pad(x, amounts, mode, value)
+    return F.pad(x, amounts, mode, value)  # pyright: ignore[reportArgumentType]  # PyTorch declares sizes as plain integers
 
 
 def _up_to_multiple(size: int | torch.SymInt, amount: int | torch.SymInt) -> int | torch.SymInt:
@@ -299,15 +299,19 @@ def _up_to_multiple(size: int | torch.SymInt, amount: int | torch.SymInt) -> int
     if not isinstance(amount, torch.SymInt) or not isinstance(size, torch.SymInt):
         return amount
     missing = amount.node.expr
-    if not isinstance(missing, Mod | PythonMod) or not missing.args[1].is_Integer or missing.args[1] <= 0:
-        return amount
-    left, multiple = missing.args
-    whole = left.replace(lambda each: isinstance(each, Mod | PythonMod) and each.args[1] == multiple, lambda each: each.args[0])
-    total = sympy.expand(whole + size.node.expr)
-    if any(term.as_coeff_Mul()[0] % multiple for term in sympy.Add.make_args(total)):
+    multiple = missing.args[1] if isinstance(missing, Mod | PythonMod) else None
+    if not isinstance(multiple, sympy.Integer) or multiple <= 0:
         return amount
     number = int(multiple)
-    return (size + number - 1) // number * number - size
+    whole = missing.args[0].replace(lambda each: _is_remainder(each, number), lambda each: each.args[0])
+    total = sympy.expand(whole + size.node.expr)
+    if any(term.as_coeff_Mul()[0] % number for term in sympy.Add.make_args(total)):
+        return amount
+    return (size + number - 1) // number * number - size  # pyright: ignore[reportOperatorIssue]  # whole numbers stay whole
+
+
+def _is_remainder(expression: sympy.Basic, number: int) -> bool:
+    return isinstance(expression, Mod | PythonMod) and expression.args[1] == number
 
 
 FORMS: dict[Callable[..., object], Form] = {

@@ -165,3 +165,16 @@ def test_gather_of_windows() -> None:
         generator = np.random.default_rng(count)
         high = min(height - 2, width - 3) + 1
         program.check([generator.standard_normal((height, width)).astype(np.float32), generator.integers(0, high, (count, 2))])
+
+
+def test_scatters_that_reduce() -> None:
+    """Every kind, with what stands there and without; several elements on one place, places that none is written to."""
+
+    def forward(x: torch.Tensor, cells: torch.Tensor, source: torch.Tensor) -> list[torch.Tensor]:
+        kinds = [(kind, included) for kind in ("sum", "mean", "prod", "amax", "amin") for included in (False, True)]
+        whole = [x.long().scatter_reduce(1, cells, source.long(), "amin", include_self=False)]
+        return whole + [x.scatter_reduce(1, cells, source, kind, include_self=included) for kind, included in kinds]
+
+    program = module_program(forward, randn(5, 6), indices(5, 4, high=6), randn(5, 4))
+    for height, width, count in ((1, 1, 1), (3, 7, 2), (5, 17, 33), (2, 3, 0)):
+        program.check(randn(height, width), indices(height, count, high=width), randn(height, count) * 3)

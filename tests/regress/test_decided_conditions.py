@@ -255,10 +255,27 @@ def test_an_empty_cache() -> None:
 
 def test_an_assertion_on_data_is_checked_in_every_call(tmp_path: Path) -> None:
     source = tmp_path / "asserting.py"  # pytest rewrites the assertions of its own files
-    source.write_text("def function(x):\n    lengths = (x != 0).sum(1)\n    assert lengths.max().item() <= 3\n    return x + lengths[:, None]\n")
+    source.write_text(
+        "def function(x):\n    lengths = (x != 0).sum(1)\n    assert lengths.max().item() <= 3\n    return x + lengths[:, None]\n"
+    )
     function = runpy.run_path(str(source))["function"]
     compiled = disc.compile(One(function), (torch.tensor([[1, 0, 3, 0]]),), options=disc.Options(cache=False))
     x = torch.tensor([[1, 2, 0, 0, 3], [0, 0, 0, 1, 0]])
     assert torch.equal(compiled(x), function(x))
     with pytest.raises(ShapeConstraintError, match="must be at most 3: got 4"):
         compiled(torch.ones(1, 4, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("compare", [lambda root: root == 3, lambda root: root != 2, lambda root: root >= 3, lambda root: root < 4])
+def test_whole_roots_of_sizes_are_compared_by_squares(compare: Callable[[int], bool]) -> None:
+    def function(x: Tensor) -> Tensor:
+        return x + 1 if compare(torch.sym_int(x.numel() ** 0.5)) else x - 1
+
+    compiled = disc.compile(One(function), (torch.zeros(2, 5),), options=disc.Options(cache=False))
+    for sizes in ((2, 2), (2, 4), (3, 3), (3, 5), (4, 4), (5, 5)):
+        x = torch.zeros(sizes)
+        if torch.equal(function(x), x + 1):
+            assert torch.equal(compiled(x), x + 1)
+        else:
+            with pytest.raises(ShapeConstraintError, match=HERE):
+                compiled(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 
@@ -11,7 +12,7 @@ from torch import fx
 from disc.frontend.call import Call
 from disc.frontend.locations import line_text
 from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, wrap_dim
-from disc.frontend.rules.elementwise import as_tensor, operand
+from disc.frontend.rules.elementwise import Operand, as_tensor, operand
 from disc.frontend.rules.overrides import Fault, Override, Rule, overrides
 from disc.frontend.rules.places import as_mask, coordinates, positions, scatter_at, take
 from disc.frontend.symbols import Shape, Size, product, same_shape, same_size, to_shape, to_size
@@ -184,18 +185,23 @@ def _with_dims(e: OpBuilder, x: Tensor) -> Tensor:
 
 def scatter_rule(kind: str | None) -> Rule:
     def rule(e: OpBuilder, call: Call) -> Tensor:
-        x, position = _with_dims(e, call.tensor("self")), _with_dims(e, call.tensor("index"))
-        dim = wrap_dim(call.integer("dim"), x.rank)
         source = operand(call, "src" if "src" in call.arguments else "value")
-        if isinstance(source, Tensor):
-            source = _with_dims(e, source)
-            updates = e.slice(source, [0] * source.rank, position.shape, [1] * source.rank)
-        else:
-            updates = e.broadcast(as_tensor(e, source, x.dtype), position.shape)
-        written = scatter_at(e, x, element_vectors(e, position, dim), updates, list(range(x.rank)), True, kind)
-        return e.reshape(written, call.shape)
+        return _scattered(e, call, call.tensor("self"), source, kind)
 
     return rule
+
+
+def _scattered(e: OpBuilder, call: Call, x: Tensor, source: Operand, kind: str | None) -> Tensor:
+    """`x`, a tensor like `self`, with the elements of `source` written where `index` says, or combined with what stands there."""
+    x, position = _with_dims(e, x), _with_dims(e, call.tensor("index"))
+    dim = wrap_dim(call.integer("dim"), x.rank)
+    if isinstance(source, Tensor):
+        source = _with_dims(e, source)
+        updates = e.slice(source, [0] * source.rank, position.shape, [1] * source.rank)
+    else:
+        updates = e.broadcast(as_tensor(e, source, x.dtype), position.shape)
+    written = scatter_at(e, x, element_vectors(e, position, dim), updates, list(range(x.rank)), True, kind)
+    return e.reshape(written, call.shape)
 
 
 def index_write(kind: str | None) -> Rule:
@@ -217,16 +223,30 @@ def index_write(kind: str | None) -> Rule:
 
 
 def scatter_reduce(e: OpBuilder, call: Call) -> Tensor:
-    kinds = {"sum": "add", "prod": "multiply", "amax": "maximum", "amin": "minimum"}
-    reduction = call.text("reduce") or ""
-    if reduction not in kinds or not call.flag("include_self"):
-        raise RuleError(f"scatter_reduce of kind {reduction!r} with include_self={call.flag('include_self')}")
-    return plain(scatter_rule(kinds[reduction])(e, call))
+    """With include_self=False what is written over begins at the identity; a mean is the sum over the count."""
+    kinds = {"sum": "add", "mean": "add", "prod": "multiply", "amax": "maximum", "amin": "minimum"}
+    reduction, included, x = call.text("reduce") or "", call.flag("include_self"), call.tensor("self")
+    if reduction not in kinds or (reduction == "mean" and not x.dtype.is_floating_point):
+        raise RuleError(f"scatter_reduce of kind {reduction!r} of {x.dtype}")
+    source = operand(call, "src")
+    if included and reduction != "mean":
+        return _scattered(e, call, x, source, kinds[reduction])
+    touched = _scattered(e, call, e.full(False, x.shape, torch.bool), True, None)
+    start = x if included else e.select(touched, e.full(_identity(reduction, x.dtype), x.shape, x.dtype), x)
+    result = _scattered(e, call, start, source, kinds[reduction])
+    if reduction != "mean":
+        return result
+    count = _scattered(e, call, e.full(int(included), x.shape, x.dtype), 1, "add")
+    return e.select(touched, e.binary("divide", result, count), x)
 
 
-def plain(result: Tensor | tuple[Tensor, ...]) -> Tensor:
-    assert isinstance(result, Tensor)
-    return result
+def _identity(reduction: str, dtype: torch.dtype) -> int | float:
+    if reduction not in ("amax", "amin"):
+        return int(reduction == "prod")
+    if dtype.is_floating_point:
+        return -math.inf if reduction == "amax" else math.inf
+    limits = torch.iinfo(dtype)
+    return limits.min if reduction == "amax" else limits.max
 
 
 def index_put(e: OpBuilder, call: Call) -> Tensor:
