@@ -67,7 +67,7 @@ class ControlCall:
     @property
     def read(self) -> Container[object]:
         """The numbers of the results that are read."""
-        picked = {user.args[1] for user in self.node.users if user.target is operator.getitem}
+        picked = [user.args[1] for user in self.node.users if user.target is operator.getitem]
         return picked if all(user.target is operator.getitem for user in self.node.users) else range(len(self.results))
 
     @property

@@ -12,14 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from disc.frontend.packed_sequences import packed_of
 from disc.frontend.recurrent_cells import GRU, LSTM, RNN_RELU, RNN_TANH, Cell, State
 from disc.frontend.recurrent_layers import Weights, layer
 
 
 def lstm(x: Tensor, states: object, *others: object) -> tuple[Tensor, ...]:
-    """`torch.lstm` of a batch of sequences, not of packed ones."""
-    if not isinstance(states, list | tuple):
-        return torch.lstm(x, states, *others)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    """`torch.lstm`."""
     return _recurrent(torch.lstm, LSTM, x, states, *others)
 
 
@@ -38,10 +37,17 @@ def rnn_relu(x: Tensor, state: object, *others: object) -> tuple[Tensor, ...]:
     return _recurrent(torch.rnn_relu, RNN_RELU, x, state, *others)
 
 
-def _recurrent(function: Callable[..., tuple[Tensor, ...]], cell: Cell, x: Tensor, given: object, *others: object) -> State:
-    """The output and the last states of all layers. others: weights, bias, layers, dropout, train, bidirectional, batch_first."""
-    if len(others) != 7 or isinstance(others[0], Tensor):
-        return function(x, given, *others)  # packed sequences
+def _recurrent(
+    function: Callable[..., tuple[Tensor, ...]], cell: Cell, x: Tensor, given: object, *others: object, alive: Tensor | None = None
+) -> State:
+    """The output and the last states of all layers. given, others: states, weights, bias, layers, dropout, train, bidirectional,
+    batch_first; or batch sizes, and these up to bidirectional."""
+    packed = packed_of(given)
+    if packed is not None:
+        output, *final = _recurrent(function, cell, packed.padded(x), *others, False, alive=packed.alive)
+        return (packed.packed(output), *final)
+    if len(others) != 7 or not isinstance(others[1], bool):
+        return function(x, given, *others)  # packed sequences of another origin
     weights, bias, layers, dropout, training, both, batch_first = others
     assert isinstance(weights, list | tuple) and isinstance(layers, int) and isinstance(dropout, float)
     states = cast("State", tuple(given) if isinstance(given, list | tuple) else (given,))
@@ -55,7 +61,7 @@ def _recurrent(function: Callable[..., tuple[Tensor, ...]], cell: Cell, x: Tenso
         for direction in range(directions):
             number = depth * directions + direction
             first = tuple(each[number] for each in states)
-            state, output = layer(cell, value, first, parts[number], backwards=direction == 1)
+            state, output = layer(cell, value, first, parts[number], alive, backwards=direction == 1)
             last.append(state)
             outputs.append(output)
         value = torch.cat(outputs, -1) if both else outputs[0]

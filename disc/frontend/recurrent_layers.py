@@ -30,36 +30,44 @@ class Weights:
     project: Tensor | None
 
 
-def layer(cell: Cell, x: Tensor, first: State, weights: Weights, *, backwards: bool) -> tuple[State, Tensor]:
-    """x: [length, batch, size]. The last state, and the output of every step: [length, batch, hidden]."""
+def layer(cell: Cell, x: Tensor, first: State, weights: Weights, alive: Tensor | None, *, backwards: bool) -> tuple[State, Tensor]:
+    """x: [length, batch, size]; alive: [length, batch], where the state goes on: elsewhere it stays, and the output is anything.
+
+    The last state, and the output of every step: [length, batch, hidden].
+    """
     rows = F.linear(x, weights.inputs, weights.input_bias)
     rows = rows.flip(0) if backwards else rows
+    alive = alive.flip(0) if backwards and alive is not None else alive
     further = (weights.state, weights.state_bias, weights.project)
     trained = torch.is_grad_enabled() and not torch.compiler.is_exporting()
-    if trained and any(each.requires_grad for each in (rows, *first, *further) if each is not None):
+    if trained and alive is None and any(each.requires_grad for each in (rows, *first, *further) if each is not None):
         output, *last = cast("list[Tensor]", _Steps.apply(cell, rows, *further, *first))
     else:
-        output, *last = _forward(cell, rows, further, first, kept=False)
+        output, *last = _forward(cell, rows, further, first, alive)
     return tuple(last), (output.flip(0) if backwards else output)
 
 
 Further = tuple[Tensor, Tensor | None, Tensor | None]  # the weights that each step reads: of the state, its bias, the projection
 
 
-def _forward(cell: Cell, rows: Tensor, further: Further, first: State, *, kept: bool) -> list[Tensor]:
+def _forward(cell: Cell, rows: Tensor, further: Further, first: State, alive: Tensor | None, *, kept: bool = False) -> list[Tensor]:
     """The outputs of all steps, then the last state. kept: then what gradients need of each step: what it adds of the state, its further
     state (an LSTM's cells), and its hidden values before a projection."""
+    read = [rows] if alive is None else [rows, alive]
     count, given = len(first), [each.clone() for each in further if each is not None]
 
     def step(*operands: Tensor) -> list[Tensor]:
-        state, row, (weight, bias, project) = operands[:count], operands[count], _spread(operands[count + 1 :], further)
+        state, row, (weight, bias, project) = operands[:count], operands[count], _spread(operands[count + len(read) :], further)
         own = F.linear(state[0], weight, bias)
         hidden, *others = cell.forward(row, own, state)
         output = hidden if project is None else F.linear(hidden, project)
         values = [own, *others, *([] if project is None else [hidden])] if kept else []
+        if alive is not None:
+            goes_on = operands[count + 1].unsqueeze(-1)
+            output, *others = (torch.where(goes_on, new, old) for new, old in zip((output, *others), state, strict=True))
         return [output, *others, *(each.clone() for each in (output, *values))]
 
-    found = _scan(step, first, [rows], given)
+    found = _scan(step, first, read, given)
     return [found[count], *found[:count], *found[count + 1 :]]
 
 
@@ -77,7 +85,7 @@ class _Steps(torch.autograd.Function):
         *first: Tensor,
     ) -> tuple[Tensor, ...]:
         count = 1 + len(first)
-        found = _forward(cell, rows, (weight, bias, project), first, kept=True)
+        found = _forward(cell, rows, (weight, bias, project), first, None, kept=True)
         ctx.cell, ctx.states = cell, len(first)  # pyright: ignore[reportAttributeAccessIssue]
         ctx.save_for_backward(rows, weight, bias, project, found[0], *first, *found[count:])  # pyright: ignore[reportArgumentType]
         return tuple(found[:count])

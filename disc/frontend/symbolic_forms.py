@@ -28,6 +28,8 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from disc.frontend.associative_scans import sequential_scans
 from disc.frontend.locations import user_line
+from disc.frontend.packed_sequences import FORMS as PACKED_FORMS
+from disc.frontend.packed_sequences import sizes_of_packed_batches
 from disc.frontend.recurrent_forms import RECURRENT_FORMS
 
 Form = Callable[..., object]
@@ -103,7 +105,7 @@ def graphs_of_control_flow() -> Iterator[None]:
 
     higher_order.setup_compilation_env = setup
     try:
-        with sequential_scans():
+        with sequential_scans(), sizes_of_packed_batches():
             yield
     finally:
         higher_order.setup_compilation_env = original
@@ -316,6 +318,7 @@ def _is_remainder(expression: sympy.Basic, number: int) -> bool:
 
 FORMS: dict[Callable[..., object], Form] = {
     **RECURRENT_FORMS,
+    **PACKED_FORMS,
     F.max_pool1d: max_pool_1d,
     torch.max_pool1d: max_pool_1d,
     torch.take_along_dim: take_along_dim,

@@ -1,9 +1,11 @@
-"""LSTM, GRU and RNN compiled once for all batches and lengths: layers, directions, projections, biases, states that are given."""
+"""LSTM, GRU and RNN compiled once for all batches and lengths: layers, directions, projections, biases, states that are given;
+packed sequences."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import disc
 from disc.errors import DiscError
@@ -50,6 +52,37 @@ def test_an_lstm_takes_any_batch_and_length() -> None:
         torch.testing.assert_close(compiled(x), wanted, rtol=1e-5, atol=1e-5)
     with pytest.raises(DiscError, match="must be at least 1"):
         compiled(torch.randn(2, 0, 3))
+
+
+class Packed(torch.nn.Module):
+    def __init__(self, both: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.LSTM(3, 4, batch_first=True, bidirectional=both)
+        self.gated = torch.nn.GRU(8, 2, batch_first=True) if both else None
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        packed, (hidden, cell) = self.layer(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+        rows, found = pad_packed_sequence(packed, batch_first=True, padding_value=-1.0)
+        if self.gated is None:
+            return rows, found, hidden, cell, packed.data
+        ordered = pack_padded_sequence(rows, lengths.sort(descending=True).values, batch_first=True)
+        padded, _ = pad_packed_sequence(self.gated(ordered)[0], total_length=x.shape[1])
+        return rows, found, hidden, cell, padded
+
+
+@pytest.mark.parametrize("both", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_packed_sequences_take_any_lengths(both: bool) -> None:
+    model = Packed(both).eval()
+    compiled = disc.compile(model, (torch.randn(4, 6, 3), torch.tensor([6, 1, 4, 3])))
+    for length, lengths in ((6, [6, 1, 4, 3]), (7, [2, 5]), (3, [3]), (9, [1, 2, 2])):
+        inputs = (torch.randn(len(lengths), length, 3), torch.tensor(lengths))
+        with torch.no_grad():
+            wanted = model(*inputs)
+        torch.testing.assert_close(compiled(*inputs), wanted, rtol=1e-5, atol=1e-5)
+    for wrong in ([7, 1], [0, 2]):
+        with pytest.raises(DiscError, match="must be at least"):
+            compiled(torch.randn(2, 6, 3), torch.tensor(wrong))
 
 
 @pytest.mark.long
