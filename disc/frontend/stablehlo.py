@@ -69,11 +69,11 @@ def import_stablehlo(source: bytes | str, context: ir.Context, name: str = "modu
         names = names_of(module, function)
         try:
             PassManager.parse(f"builtin.module({upstream_passes(module)}inline,symbol-dce)").run(module.operation)
-        except ir.MLIRError as error:  # an op whose operands contradict each other, which folding a constant has shown
+            _refuse_calls(module)
+            function = _only_function(module, name)
+            rewrite_forms(module, function)
+        except ir.MLIRError as error:  # an op whose operands contradict each other, which folding a constant or its form has shown
             raise UnsupportedFormatError(f"{name} is not valid StableHLO: {_with_line(str(error), name)}") from error
-        _refuse_calls(module)
-        function = _only_function(module, name)
-        rewrite_forms(module, function)
         function.attributes["sym_name"] = ir.StringAttr.get("main")
         weights = WeightTable()
         for block in function.regions[0].blocks:

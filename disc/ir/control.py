@@ -51,6 +51,17 @@ def has_control(module: ir.Module) -> bool:
     return len(functions_of(module)) > 1
 
 
+def erase_unrun(module: ir.Module) -> None:
+    """Erases the functions of control ops that are there no more, and what only these ran."""
+    while True:
+        run = {name for block in function_blocks(module) for op in block_ops(block) for name in callees(op)}
+        unrun = [each for each in functions_of(module)[1:] if string_attr(each, "sym_name") not in run]
+        for function in unrun:
+            function.erase()
+        if not unrun:
+            return
+
+
 def check_control(module: ir.Module) -> None:
     """Raises CompilerBug where a control op and the functions that it runs do not fit, or where two run one function."""
     run: set[str] = set()

@@ -15,6 +15,7 @@ from torch_mlir.passmanager import PassManager
 
 from disc.config import Options
 from disc.errors import CompilerBug, DiscError
+from disc.ir.control import erase_unrun
 from disc.ir.ops import function_blocks
 from disc.ir.stages import check_stage, stage_of
 from disc.ir.weights import WeightTable
@@ -70,6 +71,7 @@ class FunctionPass(Pass):
     def apply(self, module: ir.Module, state: CompileState) -> None:
         for block in function_blocks(module):
             self.apply_block(block, module, state)
+        erase_unrun(module)
 
     def apply_block(self, block: ir.Block, module: ir.Module, state: CompileState) -> None:
         """Rewrites the function that has this block."""

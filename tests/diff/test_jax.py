@@ -91,6 +91,27 @@ def solved(a: Any, y: Any) -> Any:
     return jnp.linalg.cholesky(a), jax.scipy.linalg.solve_triangular(a, y, lower=True), jax.scipy.linalg.solve_triangular(a, y, trans=1)
 
 
+def strided(w: Any, d: Any, x: Any) -> Any:
+    """Padding that depends on sizes, and the gradient of groups of features, which are groups of the batch."""
+    numbers = ("NHWC", "HWIO", "NHWC")
+    y = lax.conv_general_dilated(x, w, (2, 2), "SAME", dimension_numbers=numbers)
+
+    def grouped(d: Any) -> Any:
+        return (lax.conv_general_dilated(x[:, :4, :4], d, (1, 1), "SAME", dimension_numbers=numbers, feature_group_count=3) ** 2).sum()
+
+    return y, lax.reduce_window(x, 0.0, lax.add, (1, 3, 3, 1), (1, 2, 2, 1), "SAME"), jax.grad(grouped)(d)
+
+
+def bits(key: Any) -> Any:
+    """Of each generator: shapes with an even dim, with none, and of 64 bits' worth of state."""
+    draws = [
+        lax.rng_bit_generator(key, shape, dtype=jnp.uint32, algorithm=algorithm)
+        for algorithm in (lax.RandomAlgorithm.RNG_THREE_FRY, lax.RandomAlgorithm.RNG_PHILOX)
+        for shape in ((5, 3), (3, 4))
+    ]
+    return [each for draw in draws for each in draw]
+
+
 PROGRAMS: dict[str, tuple[Any, ...]] = {
     "scan": (rnn, (("b", "t", 8), F), ((8, 16), F), ((16, 16), F), (("t", 16), F)),
     "attention": (attention, *[(("b", "t", 8), F)] * 3),
@@ -98,11 +119,15 @@ PROGRAMS: dict[str, tuple[Any, ...]] = {
     "windows": (windows, (("b", "t"), F)),
     "branches": (branches, ((), jnp.int32), (("b", "t"), F)),
     "image": (image, (("b", "2*t", "2*t", 3), F), ((3, 3, 3, 8), F)),
+    "strided": (strided, ((3, 3, 3, 8), F), ((3, 3, 1, 3), F), (("b", "t + 3", "t + 3", 3), F)),
     "solved": (solved, (("b", 4, 4), F), (("b", 4, 2), F)),
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+LONG = ("attention", "strided", "solved")
+
+
+@pytest.mark.parametrize("name", [pytest.param(each, marks=pytest.mark.long) if each in LONG else each for each in PROGRAMS])
 def test_one_compile_gives_what_jax_gives(name: str) -> None:
     check(*PROGRAMS[name])
 
@@ -113,6 +138,13 @@ def test_random_numbers_are_those_of_jax() -> None:
         return jax.random.uniform(first, x.shape), jax.random.bernoulli(second, 0.3, x.shape)
 
     check(draws, WORDS, (("b", "t"), F), exact=True)
+    check(bits, ((4,), jnp.uint32), exact=True)
+
+
+@pytest.mark.long
+def test_a_loop_in_code_that_nothing_reads_leaves_no_function() -> None:
+    """For a shape of 1 or more, JAX multiplies what it draws to raise smaller ones by 0; a pass that saw it left the loop's functions."""
+    check(lambda key: jax.random.gamma(key, 2.0, (5,)), WORDS)
 
 
 def test_names_and_assertions_are_those_of_the_function() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from compiled import Array
 from stablehlo_oracle import OracleProgram
 
@@ -206,3 +207,28 @@ def test_rounded_and_reinterpreted_bits() -> None:
     bits = (np.arange(2**12, dtype=np.uint32) << 20 | np.uint32(0x80FFF)) + np.tile(np.array([0, 1, 0x7FF81], np.uint32), 2**12)[: 2**12]
     words = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 2**12)
     program.check({"N": 2**12}, relative=0, inputs=[bits.view(np.float32), words])
+
+
+CHLO = """func.func @main(%x: tensor<?xf32>, %y: tensor<?xf32>) -> (tensor<?xf32>, tensor<?xf32>, tensor<?xf32>, tensor<?xf32>) {
+  %a = chlo.bessel_i1e %x : tensor<?xf32> -> tensor<?xf32>
+  %b = chlo.next_after %x, %y : tensor<?xf32>, tensor<?xf32> -> tensor<?xf32>
+  %one = stablehlo.constant dense<1.0> : tensor<f32>
+  %s = stablehlo.abs %x : tensor<?xf32>
+  %n = chlo.broadcast_add %s, %one : (tensor<?xf32>, tensor<f32>) -> tensor<?xf32>
+  %f = stablehlo.floor %n : tensor<?xf32>
+  %c = chlo.polygamma %f, %n : tensor<?xf32>, tensor<?xf32> -> tensor<?xf32>
+  %m = chlo.broadcast_add %n, %one : (tensor<?xf32>, tensor<f32>) -> tensor<?xf32>
+  %d = chlo.zeta %m, %n : tensor<?xf32>, tensor<?xf32> -> tensor<?xf32>
+  return %a, %b, %c, %d : tensor<?xf32>, tensor<?xf32>, tensor<?xf32>, tensor<?xf32>
+}"""
+
+
+@pytest.mark.long
+def test_functions_of_chlo(tmp_path: Path) -> None:
+    def oracle(x: Array, y: Array) -> list[Array]:
+        wide = torch.from_numpy(np.abs(x).astype(np.float64)) + 1
+        polygamma = [torch.special.polygamma(int(each), each.reshape(1)).item() for each in wide]
+        zeta = torch.special.zeta(wide + 1, wide).numpy()
+        return [torch.special.i1e(torch.from_numpy(x)).numpy(), np.nextafter(x, y), np.array(polygamma), zeta]
+
+    check(compiled(tmp_path, CHLO), oracle, [(-1,), (-1,)])

@@ -57,7 +57,29 @@ def test_symbols_are_said_in_the_users_words() -> None:
         ("%r = stablehlo.real %x : (tensor<?xf32>) -> tensor<?xf32>", "stablehlo.real at line 2: there is no rule"),
         ("%r = stablehlo.imag %x : (tensor<?xf32>) -> tensor<?xf32>", "stablehlo.imag at line 2: there is no rule"),
         ("%r = chlo.conj %x : tensor<?xf32> -> tensor<?xf32>", "chlo.conj at line 2: there is no rule"),
-        ("%r = chlo.bessel_i1e %x : tensor<?xf32> -> tensor<?xf32>", "chlo.bessel_i1e at line 2: there is no rule"),
+        (
+            "%r = stablehlo.custom_call @own(%x) : (tensor<?xf32>) -> tensor<?xf32>",
+            "stablehlo.custom_call at line 2: there is no rule for the target 'own'",
+        ),
+        (
+            "%0 = stablehlo.custom_call @lapack_spotrf_ffi(%x) : (tensor<?xf32>) -> tensor<?xf32>\n%r = stablehlo.negate %0 : tensor<?xf32>",
+            "stablehlo.custom_call at line 2: its operands or attributes are not those of 'lapack_spotrf_ffi'",
+        ),
+        (
+            "%0 = stablehlo.custom_call @Sharding(%x) : (tensor<?xf32>) -> tensor<?xf64>\n"
+            "%r = stablehlo.convert %0 : (tensor<?xf64>) -> tensor<?xf32>",
+            "stablehlo.custom_call at line 2: its results are not those of 'Sharding'",
+        ),
+        (
+            "%s = stablehlo.constant dense<1> : tensor<1xui64>\n%t, %u = stablehlo.rng_bit_generator %s, algorithm = PHILOX :"
+            " (tensor<1xui64>) -> (tensor<1xui64>, tensor<ui32>)\n%f = stablehlo.convert %u : (tensor<ui32>) -> tensor<f32>\n"
+            "%r = chlo.broadcast_add %x, %f : (tensor<?xf32>, tensor<f32>) -> tensor<?xf32>",
+            "stablehlo.rng_bit_generator at line 3: a state of tensor<1xui64>",
+        ),
+        (
+            '%r = "stablehlo.collective_broadcast"(%x) {replica_groups = dense<0> : tensor<1x1xi64>} : (tensor<?xf32>) -> tensor<?xf32>',
+            "stablehlo.collective_broadcast at line 2: it exchanges data with other devices",
+        ),
         (
             "%0 = stablehlo.convert %x : (tensor<?xf32>) -> tensor<?xf8E4M3FN>\n"
             "%r = stablehlo.convert %0 : (tensor<?xf8E4M3FN>) -> tensor<?xf32>",

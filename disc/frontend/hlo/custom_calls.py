@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from torch_mlir import ir
 
 from disc.frontend.hlo import linear_algebra, slices, sorting
-from disc.frontend.hlo.emit import FormError, Values
+from disc.frontend.hlo.emit import FormError, Values, named_form
 from disc.ir.ops import string_attr
 
 CHECKED = "shape_assertion"  # becomes a condition on sizes in name-dims
@@ -28,7 +28,8 @@ CALLS: Mapping[str, Callable[[ir.Operation], Values | None]] = {
 
 
 def call_form(op: ir.Operation) -> Values | None:
+    """Raises: FormError for another target, and for a call that is none of the target's."""
     target = string_attr(op, "call_target_name")
     if target not in CALLS:
         raise FormError(f"there is no rule for the target {target!r}")
-    return CALLS[target](op)
+    return named_form(target, CALLS[target], op)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from torch_mlir import ir
@@ -16,6 +16,24 @@ Values = Sequence[ir.Value]
 
 class FormError(Exception):
     """An op has no form here; the message is the reason that the user reads."""
+
+
+def named_form(name: str, form: Callable[[ir.Operation], Values | None], op: ir.Operation) -> Values | None:
+    """Of an op that anything may call by name: no verifier has seen its operands and attributes.
+
+    Raises: FormError where they are not those of the name.
+    """
+    try:
+        values = form(op)
+    except (KeyError, IndexError, ValueError, TypeError) as error:
+        raise FormError(f"its operands or attributes are not those of {name!r}") from error
+    if values is not None and [_form_of(each) for each in values] != [_form_of(each) for each in op.results]:
+        raise FormError(f"its results are not those of {name!r}")
+    return values
+
+
+def _form_of(value: ir.Value) -> tuple[int, str]:
+    return rank_of(value), str(element_of(value))
 
 
 def kind_of(value: ir.Value) -> ir.RankedTensorType:

@@ -10,9 +10,11 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 from torch_mlir.passmanager import PassManager
 
 from disc.errors import UnsupportedOp, UnsupportedOpError
-from disc.frontend.hlo import bits, linear_algebra, norms, slices, sorting
+from disc.frontend.hlo import bits, linear_algebra, norms, random_bits, slices, sorting
+from disc.frontend.hlo.convolutions import convolution
 from disc.frontend.hlo.custom_calls import call_form
-from disc.frontend.hlo.emit import Emitter, FormError, Values, kind_of
+from disc.frontend.hlo.emit import Emitter, FormError, Values, kind_of, named_form
+from disc.frontend.hlo.legalized import LEGALIZED, legalized
 from disc.ir.ops import block_ops, int_attr, is_unused, location_text, rank_of, replace_op, string_attr
 from disc.ir.rewriting import defining
 
@@ -22,12 +24,14 @@ Form = Callable[[ir.Operation], Values | None]  # what takes the place of the re
 
 KEPT_COMPOSITES: Mapping[str, Form] = {"chlo.top_k": sorting.top_k_composite}
 DEPRECATED = frozenset(f"stablehlo.{name}" for name in ("broadcast", "cross-replica-sum", "einsum", "unary_einsum", "torch_index_select"))
+QUANTIZED = frozenset({"stablehlo.uniform_quantize", "stablehlo.uniform_dequantize"})  # by StableHLO's passes, as all ops on such types
 SEVERAL = "it exchanges data with other devices, and a compiled program runs on one"
 OUTSIDE = "it exchanges data with the host while the program runs: make it an input or a result"
 REFUSED: Mapping[str, str] = {
     **{f"stablehlo.{name}": SEVERAL for name in (
         "all_gather", "all_reduce", "all_to_all", "collective_broadcast", "collective_permute", "cross-replica-sum", "reduce_scatter")},
     **{f"stablehlo.{name}": OUTSIDE for name in ("infeed", "outfeed", "recv", "send")},
+    "stablehlo.rng": "nothing says which numbers it draws: give a state to rng_bit_generator",
 }  # fmt: skip
 
 
@@ -65,17 +69,20 @@ def _resized(op: ir.Operation) -> Values:
 
 
 def _composite(op: ir.Operation) -> Values | None:
-    return KEPT_COMPOSITES[string_attr(op, "name")](op)
+    name = string_attr(op, "name")
+    return named_form(name, KEPT_COMPOSITES[name], op)
 
 
 FORMS: Mapping[str, Form] = {
+    **{f"chlo.{name}": legalized for name in LEGALIZED},
     "chlo.top_k": sorting.top_k, "stablehlo.batch_norm_grad": norms.gradient, "stablehlo.batch_norm_inference": norms.inference,
     "stablehlo.batch_norm_training": norms.training, "stablehlo.bitcast_convert": bits.bitcast_convert,
-    "stablehlo.cholesky": linear_algebra.cholesky, "stablehlo.composite": _composite, "stablehlo.custom_call": call_form,
+    "stablehlo.cholesky": linear_algebra.cholesky, "stablehlo.composite": _composite, "stablehlo.convolution": convolution,
+    "stablehlo.custom_call": call_form,
     "stablehlo.get_tuple_element": _element_of_tuple, "stablehlo.map": _map, "stablehlo.optimization_barrier": _passed_on,
     "stablehlo.partition_id": _number_of_device, "stablehlo.real_dynamic_slice": slices.real_dynamic_slice,
     "stablehlo.reduce_precision": bits.reduce_precision, "stablehlo.replica_id": _number_of_device,
-    "stablehlo.set_dimension_size": _resized, "stablehlo.sort": sorting.sort,
+    "stablehlo.rng_bit_generator": random_bits.rng_bit_generator, "stablehlo.set_dimension_size": _resized, "stablehlo.sort": sorting.sort,
     "stablehlo.triangular_solve": linear_algebra.triangular_solve,
 }  # fmt: skip
 DROPPED = frozenset({"stablehlo.after_all", "stablehlo.create_token", "stablehlo.tuple"})  # where nothing reads them
@@ -89,7 +96,7 @@ def upstream_passes(module: ir.Module) -> str:
     def visit(op: ir.Operation) -> ir.WalkResult:
         nonlocal quantized
         names.add(op.name)
-        quantized = quantized or any("!quant." in str(value.type) for value in (*op.operands, *op.results))
+        quantized = quantized or op.name in QUANTIZED or any("!quant." in str(value.type) for value in (*op.operands, *op.results))
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)

@@ -12,6 +12,9 @@ CHARACTERS = {ord(each): each for each in "LURNTC"}
 
 
 def _check_real(x: ir.Value) -> None:
+    """Of matrices [..., n, n]."""
+    if rank_of(x) < 2 or kind_of(x).shape[-1] != kind_of(x).shape[-2]:
+        raise FormError(f"a factor or a system of {x.type}")
     if not is_float(element_of(x)) or width_of(element_of(x)) < 32:
         raise FormError(f"linear algebra of {element_of(x)}")
 

@@ -63,6 +63,7 @@ class Clusters:
         self._whole = _whole(self.body)
         self._uses: dict[Node, tuple[Use, ...]] = {}
         self._successors: dict[Cluster, list[Cluster]] = {}  # until a group changes
+        self._several: dict[int, Cluster] = {}  # groups of more than one op, by number
         self._next = 0
         self._read()
 
@@ -84,6 +85,7 @@ class Clusters:
             for each in node.siblings:
                 self.of[each] = cluster
             self._next = max(self._next, number + 1)
+        self._several.update((number, cluster) for number, cluster in found.items() if len(cluster.nodes) > 1)
 
     def _first_kind(self, node: Node) -> str:
         if node.op in PRODUCTS:
@@ -260,8 +262,11 @@ class Clusters:
         return sorted(found.values(), key=lambda each: min(self.order[node] for node in each.nodes))
 
     def would_cycle(self, producer: Cluster, consumer: Cluster) -> bool:
-        """True when a third group lies on a path from `producer` to `consumer`."""
-        last = max(self.order[node] for node in consumer.nodes)
+        """True when a third group lies on a path from `producer` to `consumer`.
+
+        A group whose ops all come after the consumer's is passed over, unless a group that it may lead to has ops on both sides.
+        """
+        last = self._last_before(producer, consumer)
         pending = [each for each in self.successors(producer) if each is not consumer]
         seen = {each.id for each in pending}
         while pending:
@@ -276,6 +281,13 @@ class Clusters:
                     pending.append(each)
         return False
 
+    def _last_before(self, producer: Cluster, consumer: Cluster) -> int:
+        """The last op of the consumer and of the groups of several ops that begin before that one."""
+        last = max(self.order[node] for node in consumer.nodes)
+        others = (each for each in self._several.values() if each is not producer and each is not consumer)
+        spans = ([self.order[node] for node in each.nodes] for each in others)
+        return max([last, *(max(span) for span in spans if span and min(span) <= last)])
+
     def merge(self, producer: Cluster, consumer: Cluster, kind: str) -> Cluster:
         """Moves the ops of `producer` into `consumer`, which becomes of `kind`."""
         for each in (*self.producers(producer), producer, consumer):  # the others read from the same groups as before
@@ -286,6 +298,8 @@ class Clusters:
             for each in node.siblings or (node,):
                 self.of[each] = consumer
         producer.nodes = []
+        self._several.pop(producer.id, None)
+        self._several[consumer.id] = consumer
         return consumer
 
     def store(self, view: Node, cluster: Cluster) -> None:
@@ -293,6 +307,7 @@ class Clusters:
         self.mark_stored(view)
         self.of[view] = cluster
         cluster.nodes.append(view)
+        self._several[cluster.id] = cluster
         self._successors.clear()
 
     def mark_stored(self, view: Node) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from torch_mlir import ir
+from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
 from disc.errors import UnsupportedOp, UnsupportedOpError
 from disc.ir.control import REGION_OPS
@@ -311,11 +312,31 @@ def _rewrite_dot(form: NamedForm, op: ir.Operation) -> None:
 
 
 def _rewrite_dynamic_conv(form: NamedForm, op: ir.Operation) -> None:
+    """Padding of sizes is put around the source before."""
     rank = rank_of(op.operands[0]) - 2
     kept: dict[str, Attribute] = {name: op.attributes[name] for name in op.attributes if name != "padding"}
     kind = ir.RankedTensorType.get([rank, 2], ir.IntegerType.get_signless(64))
-    kept["padding"] = array_to_dense(np.array(conv_paddings(form.shapes, op, rank), np.int64).reshape(rank, 2), kind)
-    form.replace(op, "stablehlo.convolution", list(op.operands)[:2], kept)
+    padding, source = conv_paddings(form.shapes, op, rank), op.operands[0]
+    if not all(each.is_const for pair in padding for each in pair):
+        source = _padded_image(form, op, padding)
+        padding = [(ZERO, ZERO)] * rank
+    numbers = np.array([[each.const for each in pair] for pair in padding], np.int64).reshape(rank, 2)
+    kept["padding"] = array_to_dense(numbers, kind)
+    form.replace(op, "stablehlo.convolution", [source, op.operands[1]], kept)
+
+
+def _padded_image(form: NamedForm, op: ir.Operation, padding: Sequence[tuple[Dim, Dim]]) -> ir.Value:
+    source, element = op.operands[0], element_of(op.operands[0])
+    spatial = list(_stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"]).input_spatial_dimensions)
+    dims, lows = list(form.source_dims(source)), [ZERO] * rank_of(source)
+    for dim, (low, high) in zip(spatial, padding, strict=True):
+        dims[dim], lows[dim] = form.env.simplify(dims[dim] + low + high), form.env.simplify(low)
+    scalar = ir.RankedTensorType.get([], element)
+    zero = build(
+        "stablehlo.constant", [], [scalar], {"value": constant_attribute(np.zeros((), held_dtype(str(element))), scalar)}, before=op
+    )
+    amounts: dict[str, Attribute] = {"low": strings(*lows), "interior": ir.DenseI64ArrayAttr.get([0] * len(lows))}
+    return build("disc.pad", [source, zero.results[0]], [form.typed(dims, element)], amounts, before=op).results[0]
 
 
 def _rewrite_select_and_scatter(form: NamedForm, op: ir.Operation) -> None:

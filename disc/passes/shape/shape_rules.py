@@ -368,15 +368,14 @@ def _convolution(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
     return [tuple(result)]
 
 
-def conv_paddings(shapes: Shapes, op: ir.Operation, rank: int) -> list[tuple[int, int]]:
+def conv_paddings(shapes: Shapes, op: ir.Operation, rank: int) -> list[tuple[Dim, Dim]]:
     """The padding of a convolution, from the attribute or, for dynamic_conv, from the third operand."""
     if op.name != "stablehlo.dynamic_conv":
-        return _paddings(op, rank)
-    flat = [known_int(dim) for dim in shapes.sizes(op.operands[2])]
-    numbers = [size for size in flat if size is not None]
-    if len(numbers) != len(flat):
-        raise DataDependentSizeError("the padding of a convolution must be constant")
-    return [(numbers[2 * i], numbers[2 * i + 1]) for i in range(rank)]
+        return [(Dim.of(low), Dim.of(high)) for low, high in _paddings(op, rank)]
+    flat = shapes.sizes(op.operands[2])
+    if not all(dim.is_const for dim in flat) and any(step != 1 for step in ints_attr(op, "lhs_dilation")):
+        raise DataDependentSizeError("the padding of a convolution over a dilated source must be constant")
+    return [(flat[2 * i], flat[2 * i + 1]) for i in range(rank)]
 
 
 def _reduce_window(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
