@@ -113,6 +113,7 @@ def _join_sum(terms: list[sympy.Expr]) -> str:
 
 
 def _parenthesised(term: sympy.Expr) -> str:
+    term = _exact_quotient(term) if isinstance(term, ROUNDING) else term  # which may be a sum
     text = to_text(term)
     return f"({text})" if isinstance(term, sympy.Add) or text.startswith("-") else text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import runpy
 from collections.abc import Callable
 from pathlib import Path
@@ -279,3 +280,16 @@ def test_whole_roots_of_sizes_are_compared_by_squares(compare: Callable[[int], b
         else:
             with pytest.raises(ShapeConstraintError, match=HERE):
                 compiled(x)
+
+
+def test_a_multiple_of_a_rounded_quotient_is_one_of_all_of_it() -> None:
+    """`2 * math.ceil((n + 1) / 2)`: the quotient is `n // 2 + 1`, a sum."""
+
+    def function(x: Tensor) -> Tensor:
+        size = 2 * math.ceil((x.shape[0] + 1) / 2) - 3 * math.ceil((x.shape[1] + 3) / 3)
+        return x.new_ones(size) if size > 0 else x
+
+    compiled = disc.compile(One(function), (torch.zeros(40, 5),), options=disc.Options(cache=False))
+    for sizes in ((40, 5), (41, 7), (24, 3), (23, 1)):
+        x = torch.zeros(sizes)
+        assert torch.equal(compiled(x), function(x))
