@@ -11,27 +11,35 @@ from disc.config import VERSION as __version__
 from disc.config import Options
 from disc.errors import DiscError
 from disc.frontend.registered import set_graph_compiler
+from disc.ral.custom_functions import register_op
 from disc.ral.executable import Executable, Explainer, load, set_explainer
 
 if TYPE_CHECKING:
     from disc.api import compile
     from disc.frontend.imported import Imported
+    from disc.frontend.user_lowerings import register_lowering
 
-__all__ = ["DiscError", "Executable", "Options", "__version__", "compile", "load"]
+__all__ = ["DiscError", "Executable", "Options", "__version__", "compile", "load", "register_lowering", "register_op"]
+
+
+_COMPILER = ("compile", "register_lowering")  # what needs torch and MLIR
 
 
 def __getattr__(name: str) -> object:
-    """Imports the compiler when `disc.compile` is first used."""
-    if name != "compile":
+    """Imports the compiler when what needs it is first used."""
+    if name not in _COMPILER:
         raise AttributeError(f"module 'disc' has no attribute {name!r}")
     try:
-        from disc.api import compile as compile_model
+        if name == "compile":
+            from disc.api import compile as found
+        else:
+            from disc.frontend.user_lowerings import register_lowering as found
     except ModuleNotFoundError as error:
         from disc.errors import how_to_install
 
-        raise DiscError(f"disc.compile needs {error.name}; install the compiler with: {how_to_install('compile')}") from error
-    globals()["compile"] = compile_model
-    return compile_model
+        raise DiscError(f"disc.{name} needs {error.name}; install the compiler with: {how_to_install('compile')}") from error
+    globals()[name] = found
+    return found
 
 
 def _explainer() -> Explainer:

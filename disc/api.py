@@ -24,6 +24,7 @@ from disc.errors import DiscError, StackError, TargetError, UnsupportedFormatErr
 from disc.frontend.imported import FixedArgument, Imported
 from disc.frontend.jax_export import JaxProgram
 from disc.frontend.models import DynamicShapes, import_model, import_program, model_files, program_of, stablehlo_of
+from disc.frontend.user_lowerings import lowerings_digest
 from disc.ir.dialect import make_context
 from disc.ir.passes import CompileState, bug_with_reproducer, run_passes
 from disc.ir.progress import OnStep, Steps
@@ -32,6 +33,7 @@ from disc.ir.weights import WeightTable
 from disc.passes.graph.pack_sequences import PackSequences
 from disc.passes.pipelines import FUSION, fusion_passes, to_named
 from disc.ral import _ral
+from disc.ral.custom_functions import registered_functions
 from disc.ral.executable import Executable, load
 from disc.speculation.tree import Tree, find_tree
 from disc.targets.select import for_program, select_targets
@@ -256,7 +258,8 @@ def _stack_named() -> Iterator[None]:
 def _through_cache(session: Session, key: Callable[[], str], produce: Callable[[], Executable]) -> Executable:
     """What the cache has under the key; else what `produce` compiles, which is stored."""
     options, environment = session.options, session.environment
-    if not (options.cache and environment.cache) or environment.dump is not None:  # whoever asks for dumps wants the passes to run
+    cached = options.cache and environment.cache and lowerings_digest() is not None
+    if not cached or environment.dump is not None:  # whoever asks for dumps wants the passes to run
         return produce()
     cache, name = open_cache(environment), key()
     found = cache.lookup(name, lambda path: _load_checked(path, options))
@@ -286,7 +289,9 @@ def _settings(session: Session) -> dict[str, str]:
     """What of the session enters the key."""
     settings = dataclasses.asdict(session.options)
     del settings["cache"], settings["debug_checks"]  # neither changes the output
-    return {"options": repr(settings), "targets": repr(session.targets), "schedules": session.tree.digest()}
+    custom = "\n".join([lowerings_digest() or "", *sorted(each.target for each in registered_functions().values())])
+    own = {"custom": custom} if custom else {}
+    return {"options": repr(settings), "targets": repr(session.targets), "schedules": session.tree.digest(), **own}
 
 
 def _load_checked(path: Path, options: Options) -> Executable:

@@ -74,6 +74,18 @@ class ShapeConstraintError(DiscError):
     """An input, dim or relation that the compiled model does not accept; the message names the input, the dim and the sizes seen."""
 
 
+class InputValueError(DiscError):
+    """Numbers in the inputs that the model cannot compute with; the message names the op, the user's line and the values."""
+
+
+class SingularMatrixError(InputValueError):
+    """A matrix that has no inverse, or no factors of the kind that the model asks for."""
+
+
+class CustomOpError(DiscError):
+    """A custom op failed, or did not keep what its fake implementation says. What the op raised is the cause (`__cause__`)."""
+
+
 class InputTypeError(DiscError):
     """An input of the wrong dtype, or something that is not a tensor."""
 

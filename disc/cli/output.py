@@ -15,6 +15,10 @@ from disc.errors import printable
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value on standard output instead of text.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Ops = Annotated[
+    list[str] | None,
+    typer.Option("--op", help="OP=LIBRARY:SYMBOL binds a custom op that the artifact needs to a C function; repeat for each."),
+]
 Threads = Annotated[
     int | None, typer.Option("--threads", min=1, help="Threads per call; default: DISC_THREADS, OMP_NUM_THREADS or all cores allowed.")
 ]

@@ -17,9 +17,10 @@ from disc.artifact.manifest import InputRecord, Manifest, arguments_of, results_
 from disc.artifact.output import check_output, whole_file, writing
 from disc.artifact.signing import check_signature, sign
 from disc.cli.inputs import RANDOM_HELP, Array, given_inputs, random_inputs
-from disc.cli.output import AsJson, Debug, Threads, byte_size, duration, print_json, print_table, spinner, type_text
+from disc.cli.output import AsJson, Debug, Ops, Threads, byte_size, duration, print_json, print_table, spinner, type_text
 from disc.errors import InputRankError, UnsupportedFormatError, printable
 from disc.explain.report import check_text, decision_texts, symbol_text
+from disc.ral.custom_functions import register_ops
 from disc.ral.executable import Executable, load
 
 Artifact = Annotated[Path, typer.Argument(help="A .disc file.", metavar="MODEL.disc")]
@@ -36,10 +37,12 @@ def run_command(
         list[str] | None, typer.Option("--output", help="FILE.npy for each result in order, or one FILE.npz for all.")
     ] = None,
     threads: Threads = None,
+    ops: Ops = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Run an artifact on given or random inputs."""
+    register_ops(ops or ())
     executable = load(path, threads=threads)
     arrays = given_inputs(arguments_of(executable.manifest), inputs or [], random)
     targets = _output_files(outputs or [], len(results_of(executable.manifest)))
@@ -100,10 +103,12 @@ def bench_command(
     shapes: Annotated[list[str] | None, typer.Option("--shape", help=f"One set of sizes; may be repeated. {RANDOM_HELP}")] = None,
     seconds: Annotated[float, typer.Option(min=0.01, help="How long to run each set.")] = 1.0,
     threads: Threads = None,
+    ops: Ops = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Time calls on random inputs, per set of sizes."""
+    register_ops(ops or ())
     executable = load(path, threads=threads)
     records = arguments_of(executable.manifest)
     if not shapes and any(isinstance(dim, str) for record in records for dim in record["dims"]):
@@ -146,10 +151,12 @@ def explain_command(
     random: Random = None,
     html: Annotated[Path | None, typer.Option(help="Write the report as one HTML page.")] = None,
     threads: Threads = None,
+    ops: Ops = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Show every kernel: source lines, versions, guards; with inputs also times and the share of the machine's limit."""
+    register_ops(ops or ())
     executable = load(path, threads=threads)
     with spinner("measuring"):
         if inputs or random is not None:

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from disc.cli.output import AsJson, Debug, print_json
+from disc.cli.output import AsJson, Debug, Ops, print_json
 from disc.config import silence_grpc
 from disc.errors import ConfigurationError, how_to_install
+from disc.ral.custom_functions import register_ops
 
 
 def serve_command(
@@ -25,6 +26,7 @@ def serve_command(
     allow_failed_models: Annotated[
         bool, typer.Option("--allow-failed-models", help="Serve the others where a model cannot be loaded.")
     ] = False,
+    ops: Ops = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -43,6 +45,7 @@ def serve_command(
     given = {key: value for key, value in {"host": host, "port": port, "http_port": http_port}.items() if value is not None}
     flags = {"admin": admin or settings.admin, "allow_failed_models": allow_failed_models or settings.allow_failed_models}
     settings = dataclasses.replace(settings, **given, **flags)
+    register_ops(ops or ())
     log_to_stderr()
     few_arenas()
     most_files()

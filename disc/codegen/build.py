@@ -311,7 +311,7 @@ def _reported(launch: Launch, inputs: Mapping[Value, str]) -> Check:
     if launch.kernel.library is None:
         return _index_check(launch, inputs)
     where = f" at {', '.join(launch.kernel.lines[:3])}" if launch.kernel.lines else ""
-    return Check("library", Dim.of(0), Dim.of(0), f"{launch.kernel.library.function}{where}")
+    return Check("library", Dim.of(0), Dim.of(0), f"{launch.kernel.library.words}{where}")
 
 
 def _index_check(launch: Launch, inputs: Mapping[Value, str]) -> Check:

@@ -22,9 +22,12 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from disc.frontend.allow_list import has_lowering
 from disc.frontend.call import NOT_DECOMPOSED, TAKES_NOTHING
 from disc.frontend.complex_numbers import has_complex, without_complex
+from disc.frontend.custom_ops import FUNCTIONALIZED
 from disc.frontend.decompositions import PARTLY_LOWERED, Decomposition, find_decomposition
 from disc.frontend.in_place import RetraceError, Write, local_writes
+from disc.frontend.locations import line_text
 from disc.frontend.symbols import to_shape, to_size
+from disc.frontend.user_lowerings import check_promise, check_trace, failed_lowering, lowering_of
 
 aten = torch.ops.aten
 ORIGIN = ("stack_trace", "nn_module_stack")  # what the nodes of a decomposition take from the op they stand for: the user's line
@@ -163,7 +166,7 @@ class _Writer:
         if node.target is SET_GRAD:
             body = getattr(module, node.args[1].target)  # pyright: ignore
             return self._inline(body, _mapped(node.args[2:], values), origin)
-        if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target not in CONTROL:
+        if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target not in (*CONTROL, *FUNCTIONALIZED):
             raise RetraceError(str(node.target))
         op = node.target if write is None else write.op
         trace = self._trace(node, op) if isinstance(op, torch._ops.OpOverload) and not is_lowered(node, op) else ""
@@ -195,7 +198,7 @@ class _Writer:
     def _trace(self, node: fx.Node, op: torch._ops.OpOverload) -> fx.GraphModule | str:
         """The decomposition of the call, as a graph of its operands in the order of `all_input_nodes`; or why there is none, "" if there is
         nothing to say."""
-        function = PARTLY_LOWERED.get(op, find_decomposition(op)) if _makes_tensors(node) else None
+        function = lowering_of(op) or PARTLY_LOWERED.get(op, find_decomposition(op)) if _makes_tensors(node) else None
         if function is None:
             return ""
         key = _kind(node, op)
@@ -206,11 +209,15 @@ class _Writer:
 
 def _traced(node: fx.Node, function: Decomposition, mode: FakeTensorMode) -> fx.GraphModule | str:
     inputs = node.all_input_nodes
+    op = node.target
+    registered = lowering_of(op) is function
 
     def call(*operands: object) -> object:
         args, kwargs = _lists_of_its_own(_mapped((node.args, node.kwargs), dict(zip(inputs, operands, strict=True))))
         with torch._C.DisableTorchFunction():
             result = function(*args, **kwargs)
+        if registered:
+            check_promise(result, node.meta["val"])
         if result is NotImplemented:
             raise NotImplementedError
         if isinstance(result, tuple | list):  # a plain tuple: a named one would become a node that makes it
@@ -221,9 +228,15 @@ def _traced(node: fx.Node, function: Decomposition, mode: FakeTensorMode) -> fx.
         # Before dispatch, composite ops are seen whole: they may have a rule. Tracing's own function mode would hand the op back whole.
         with mode, enable_python_dispatcher(), torch.no_grad():
             trace = make_fx(call, pre_dispatch=True)(*(each.meta["val"] for each in inputs))
-    except NotImplementedError:
+        if registered:
+            check_trace(op, trace.graph)
+    except NotImplementedError as error:
+        if registered:
+            raise failed_lowering(op, error, line_text(node)) from error
         return ""
     except Exception as error:  # whatever PyTorch stumbles over: the op stays, and is refused with its line if nothing else can lower it
+        if registered:
+            raise failed_lowering(op, error, line_text(node)) from error
         said = str(error).strip().splitlines()
         return f"its decomposition into other ops fails ({type(error).__name__}{f': {said[0]}' if said else ''})"
     return "" if any(isinstance(value, FakeTensor) for _, value in constants_by_attribute(trace).values()) else trace
@@ -244,7 +257,9 @@ def _as_promised(result: object, value: object) -> object:
 
 
 def is_lowered(node: fx.Node, op: torch._ops.OpOverload) -> bool:
-    """Whether a rule takes the call: those of maxima give no places."""
+    """Whether a rule takes the call: those of maxima give no places. A lowering of the user's comes before it."""
+    if lowering_of(op) is not None:
+        return False
     return has_lowering(op) and not (op in PARTLY_LOWERED and any(user.args[1] == 1 and user.users for user in node.users))
 
 

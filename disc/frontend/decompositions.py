@@ -12,6 +12,7 @@ from torch._decomp import core_aten_decompositions, global_decomposition_table
 from disc.frontend import composites, encoder_layers, order_statistics, special_functions, windows
 from disc.frontend.allow_list import has_lowering
 from disc.frontend.eager_strides import Decomposition, keep_strides
+from disc.frontend.user_lowerings import lowering_of, registered_table
 
 aten = torch.ops.aten
 
@@ -357,7 +358,10 @@ PARTLY_LOWERED: dict[torch._ops.OperatorBase, Decomposition] = {
 
 
 def find_decomposition(op: torch._ops.OpOverload) -> Decomposition | None:
-    """What an exported call of `op` gives way to: ours, else the op's own as a composite one, else PyTorch's, else a prim's ATen form."""
+    """What an exported call of `op` gives way to: the user's, else ours, else the op's own as a composite one, else PyTorch's, else
+    a prim's ATen form."""
+    if (registered := lowering_of(op)) is not None:
+        return registered
     if op in OURS:
         return OURS[op]
     if op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
@@ -376,7 +380,7 @@ def export_table() -> dict[torch._ops.OperatorBase, Decomposition]:
     table = _pytorch_without_rules() | dict(torch.export.default_decompositions().items())
     for op in KEPT:
         table.pop(op, None)
-    return {**table, **OURS}
+    return {**table, **OURS, **registered_table()}
 
 
 def training_table(eager_random: bool = False) -> dict[torch._ops.OperatorBase, Decomposition]:
@@ -391,6 +395,7 @@ def training_table(eager_random: bool = False) -> dict[torch._ops.OperatorBase, 
         for op, decomposition in table.items()
         if op not in (*LIFTING, *LEFT_TO_PYTORCH) and (not is_random(op) or (op in OURS and not eager_random))
     }
+    kept |= registered_table()
     return {op: keep_strides(op, each) if isinstance(op, torch._ops.OpOverload) else each for op, each in kept.items()}
 
 

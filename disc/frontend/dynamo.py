@@ -27,7 +27,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from torch_mlir import ir
 
 from disc.config import Options
-from disc.errors import DiscError, UnsupportedOp, UnsupportedOpError, warn
+from disc.errors import CustomOpError, DiscError, UnsupportedOp, UnsupportedOpError, warn
 from disc.frontend.complex_numbers import has_complex, without_complex
 from disc.frontend.control_flow import constants_and_bodies
 from disc.frontend.decompose import fake_mode
@@ -210,6 +210,8 @@ def _guarded(module: fx.GraphModule, settings: Settings, compiled: Callable[[], 
     def guarded(inputs: list[object]) -> Sequence[object]:
         try:
             return run(inputs)
+        except CustomOpError as error:  # the op has run: its own error is the model's, as in eager mode
+            own = error.__cause__ or error
         except Exception as error:
             if settings.strict:
                 raise
@@ -217,6 +219,7 @@ def _guarded(module: fx.GraphModule, settings: Settings, compiled: Callable[[], 
             _statistics.refused_calls[type(error).__name__] += 1
             _warn_once(f"disc: compiled code ({place}) refused a call, which ran in PyTorch: {type(error).__name__}: {error}")
             return results
+        raise own
 
     return guarded
 

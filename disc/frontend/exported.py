@@ -29,6 +29,7 @@ from disc.frontend.archive import check_archive
 from disc.frontend.call import arguments_by_name
 from disc.frontend.complex_numbers import has_complex
 from disc.frontend.conditions import relation
+from disc.frontend.custom_ops import warn_of_effects
 from disc.frontend.decisions import Decision, Found, Recorder, located
 from disc.frontend.decompose import Decomposed, constants_by_attribute, decompose, without_bodies
 from disc.frontend.decompositions import export_table
@@ -86,6 +87,7 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
     stored, recorded = stored_guards(program), program.graph_module.meta.get(RECORDED)
     fixed_dims = program.graph_module.meta.get(FIXED_DIMS, ())
     warn_of_assertions(program.graph)
+    warn_of_effects(program.graph)
     stored += size_checks(program.graph_module, arguments_by_name)
     names: Sequence[str] | None = program.graph_module.meta.get(INPUT_NAMES)
     program, decomposed = _decomposed(program)

@@ -25,6 +25,7 @@ from disc.errors import CompilerBug, UnsupportedOp, UnsupportedOpError, warn
 from disc.frontend.allow_list import FORMS
 from disc.frontend.call import NOT_DECOMPOSED, Call, arguments_by_name
 from disc.frontend.control_flow import CONTROL_FLOW, ControlCall
+from disc.frontend.custom_ops import FUNCTIONALIZED, custom_call, functionalized_call, is_custom
 from disc.frontend.decisions import Decision, Found, Settled, Undecided, asserted, guarded_facts, settle
 from disc.frontend.examples import weight_problem
 from disc.frontend.imported import Constant
@@ -448,6 +449,9 @@ class _Lowering:
         lower = CONTROL_FLOW.get(node.target)
         if lower is not None:
             return lower(emitter, self._control(emitter, node))
+        if node.target in FUNCTIONALIZED:
+            parts = functionalized_call(emitter, node, {name: self._argument_value(each) for name, each in node.kwargs.items()})
+            return cast("tuple[Tensor, ...]", parts)  # nobody reads what is None
         call = Call(node, self._bind(node))
         form, override = FORMS.get(node.target), override_of(node.target)
         planned = plan(call, form) if form is not None else None
@@ -457,6 +461,9 @@ class _Lowering:
             result = override.rule(emitter, call)
         elif made is not None:
             result = made(emitter, call)
+        elif is_custom(node.target):
+            found = custom_call(emitter, node, call.arguments)
+            result = found[0] if isinstance(node.meta["val"], torch.Tensor) else found
         else:
             raise RuleError(node.meta.get(NOT_DECOMPOSED, NO_RULE))
         meta = node.meta["val"]

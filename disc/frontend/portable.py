@@ -14,6 +14,7 @@ from torch_mlir import ir
 from disc.errors import UnsupportedFormatError
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.imported import Imported, OutputSpec
+from disc.ir.op_table import EXTERNAL
 from disc.ir.state import State, read_state
 from disc.ir.weights import STORAGE, Weight, WeightTable
 
@@ -121,12 +122,14 @@ def _names(module: ir.Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _check_weights(op: ir.Operation, table: WeightTable) -> None:
-    """Raises UnsupportedFormatError for a `disc.weight` that the table does not have in this type."""
+    """Raises UnsupportedFormatError for a `disc.weight` that the table does not have in this type, and for a custom op."""
     pending = [op]
     while pending:
         current = pending.pop()
         if current.name == "disc.weight":
             _check_weight(current, table)
+        if current.name == EXTERNAL:
+            raise UnsupportedFormatError("the program calls a custom op, which is compiled by the process that has it alone")
         pending += [each.operation for region in current.regions for block in region.blocks for each in block.operations]
 
 

@@ -16,6 +16,7 @@ from disc.frontend.hlo.forms import rewrite_forms, upstream_passes
 from disc.frontend.hlo.names import Names, names_of
 from disc.frontend.imported import Imported, OutputSpec
 from disc.frontend.program_bounds import check_nesting, check_numbers, check_sizes
+from disc.ir.op_table import EXTERNAL
 from disc.ir.ops import location_text
 from disc.ir.stages import IMPORTED_DIALECTS
 from disc.ir.weights import STORAGE, Weight, WeightTable
@@ -87,7 +88,7 @@ def _refuse_foreign(module: ir.Module) -> None:
 
     def visit(op: ir.Operation) -> ir.WalkResult:
         dialect = op.name.split(".")[0]
-        if dialect not in IMPORTED_DIALECTS and op.name != "builtin.module":
+        if (dialect not in IMPORTED_DIALECTS or op.name == EXTERNAL) and op.name != "builtin.module":
             found.append(UnsupportedOp(op.name, f"the dialect {dialect!r} is no part of StableHLO", location_text(op)))
         return ir.WalkResult.ADVANCE
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 ZERO = Dim.of(0)
 ONE = Dim.of(1)
+EXTERNAL = "external.call"  # of no dialect that is registered: an IRDL op with variadic operands demands one type of all of them
 
 
 class Kind(Enum):
@@ -318,6 +319,8 @@ _LIBRARY = (
     Op("disc.irfft", Kind.LIBRARY, 32, needs=("dim", "norm"), operands=("source",), imported=("disc.dynamic_irfft",), sizes=Sizes.GIVEN,
        mixing="it transforms along"),
     Op("disc.determinant", Kind.LIBRARY, 64, operands=("source",), results=3, imported=("disc.dynamic_determinant",), sizes=Sizes.GIVEN),
+    # A custom op: the function `target`, which is none of the runtime's; `function` is its name for people. Any operands and results.
+    Op(EXTERNAL, Kind.LIBRARY, 64, needs=("function", "target", "numbers"), imported=(EXTERNAL,), mixing="its custom op may mix"),
 )  # fmt: skip
 
 

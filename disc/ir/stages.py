@@ -19,7 +19,7 @@ STAGES = ("imported", "named", "fused")
 
 NAMED_OPS: frozenset[str] = frozenset(OPS)
 FUSED_OPS: frozenset[str] = frozenset(["disc.weight", "kernel.fusion", "stablehlo.constant", "func.return"]) | BINDING | CONTROL
-IMPORTED_DIALECTS: frozenset[str] = frozenset(["stablehlo", "chlo", "arith", "tensor", "shape", "math", "disc", "func"])
+IMPORTED_DIALECTS: frozenset[str] = frozenset(["stablehlo", "chlo", "arith", "tensor", "shape", "math", "disc", "func", "external"])
 
 _FUSION_NEEDS = ("kind", "name")
 

@@ -15,6 +15,7 @@ from disc.artifact.manifest import FixedRecord, Manifest, NamedWeight, TargetRec
 from disc.config import check_threads, read_environment
 from disc.errors import ArtifactError, DiscError, InputRankError, InputTypeError
 from disc.ral import _ral
+from disc.ral import torch_functions as torch_functions  # registers itself with the runtime
 from disc.ral.state import Array, HiddenValues, Seed, State
 
 if TYPE_CHECKING:
@@ -147,8 +148,9 @@ class Executable:
 
         Ctrl+C ends a loop whose end depends on data; the call then raises KeyboardInterrupt.
 
-        Raises InputRankError, InputTypeError, DeviceError, ShapeConstraintError, AliasError, OutOfMemoryError, CancelledError (`stopping`),
-        and ArtifactError when the weights of a loaded file turn out to be damaged.
+        Raises InputRankError, InputTypeError, DeviceError, ShapeConstraintError, InputValueError (with SingularMatrixError), CustomOpError,
+        AliasError, OutOfMemoryError, CancelledError (`stopping`), and ArtifactError when the weights of a loaded file turn out to be
+        damaged.
         """
         if named:
             inputs = self._arrange(inputs, named)

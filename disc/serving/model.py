@@ -16,6 +16,7 @@ from disc.errors import (
     DeadlineError,
     InputRankError,
     InputTypeError,
+    InputValueError,
     ModelFailedError,
     OutOfMemoryError,
     OverloadedError,
@@ -108,7 +109,7 @@ class LoadedModel:
             return self.batcher.submit(job)
         except ServingError:
             raise
-        except (ShapeConstraintError, InputTypeError, InputRankError) as error:
+        except (ShapeConstraintError, InputTypeError, InputRankError, InputValueError) as error:
             raise RequestError(for_clients(str(error))) from error
         except OutOfMemoryError as error:
             raise OverloadedError("there is not enough memory for a request of these sizes") from error

@@ -7,7 +7,7 @@ import torch
 from compiled import Wrapped, assert_close
 
 import disc
-from disc.errors import ShapeConstraintError
+from disc.errors import SingularMatrixError
 
 SIZES = ((2, 5, 3), (1, 1, 1), (3, 31, 33), (1, 64, 65), (2, 65, 1), (1, 130, 64), (0, 3, 2), (2, 3, 0))
 
@@ -67,9 +67,9 @@ def test_without_a_solution() -> None:
     negative[2, 3, 3] = -1
     inverse = disc.compile(Wrapped(torch.linalg.inv).eval(), (good,))
     factor = disc.compile(Wrapped(torch.linalg.cholesky).eval(), (good,))
-    with pytest.raises(ShapeConstraintError, match=r"inverse.*\(batch element 1\) the matrix is singular \(diagonal element 1 "):
+    with pytest.raises(SingularMatrixError, match=r"inverse.*\(batch element 1\) the matrix is singular \(diagonal element 1 "):
         inverse(zero)
-    with pytest.raises(ShapeConstraintError, match=r"cholesky.*\(batch element 2\).*leading minor of order 4 is not positive-definite"):
+    with pytest.raises(SingularMatrixError, match=r"cholesky.*\(batch element 2\).*leading minor of order 4 is not positive-definite"):
         factor(negative)
     assert_close(inverse(good), torch.linalg.inv(good), 1e-4, "after a failure")
 

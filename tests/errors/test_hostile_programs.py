@@ -120,6 +120,7 @@ PROGRAMS: dict[str, tuple[bytes, str]] = {
     "no names": (b"func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> { return %x : tensor<2xf32> }", "disc.result_names or disc.symbols is missing"),
     "too few names": (b"module attributes {disc.result_names = [], disc.symbols = {}} { func.func @main(%x: tensor<2xf32> {disc.name = \"x\"}) -> tensor<2xf32> { return %x : tensor<2xf32> } }", "not every input and result has a name"),
     "an input without a name": (b"module attributes {disc.result_names = [\"y\"], disc.symbols = {}} { func.func @main(%x: tensor<2xf32> {disc.other = \"x\"}) -> tensor<2xf32> { return %x : tensor<2xf32> } }", "an input or result has no name"),
+    "a custom op": (b"module attributes {disc.result_names = [], disc.symbols = {}} { func.func @main() { \"external.call\"() : () -> () return } }", "the program calls a custom op"),
     "names that are numbers": (b"module attributes {disc.result_names = [1], disc.symbols = {}} { func.func @main(%x: tensor<2xf32> {disc.name = \"x\"}) -> tensor<2xf32> { return %x : tensor<2xf32> } }", "an input or result has no name"),
     "bytecode cut off": (b"ML\xefR\x0dMLIR", "does not parse"),
     "bytecode of the future": (b"ML\xefR\xff\xff\xff\xff\xff\xff\xff\xff\xff", "does not parse"),

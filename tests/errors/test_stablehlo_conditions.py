@@ -40,6 +40,9 @@ FOREIGN = {
       %sh = tensor.from_elements %n, %q : tensor<2xindex>
       %b = stablehlo.dynamic_broadcast_in_dim %s, %sh, dims = [] : (tensor<f32>, tensor<2xindex>) -> {KIND}
       return %b : {KIND} }}""",
+    "external.call": program(
+        '"external.call"() {function = "aten::save", target = "torch:{}", numbers = ["0"], tensors = 0 : i64} : () -> ()'
+    ),
     "stablehlo.custom_call": program("stablehlo.custom_call @launch_missiles(%a) {has_side_effect = true} : (tensor<?x4xf32>) -> ()"),
 }
 

@@ -105,9 +105,10 @@ class LibraryTensor:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """What the runtime's function of a name is called with."""
+    """What the runtime's function of a name is called with. words: what it is called in messages."""
 
     function: str
+    words: str
     operands: tuple[LibraryTensor, ...]
     results: tuple[LibraryTensor, ...]
     numbers: tuple[Dim, ...]

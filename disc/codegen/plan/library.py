@@ -16,7 +16,7 @@ from disc.codegen.plan.kernel import Kernel, LibraryCall, LibraryTensor, Version
 from disc.codegen.plan.text import IllegalPlan, Plan
 from disc.errors import CompilerBug
 from disc.ir.graph import Body, Node
-from disc.ir.op_table import LIBRARY, OPS
+from disc.ir.op_table import EXTERNAL, LIBRARY, OPS
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim, ShapeEnv
 
@@ -38,7 +38,8 @@ def is_library(body: Body) -> bool:
 
 def choose_library(body: Body) -> LibraryPlan:
     """The plan of a fusion around a library op, whose function has its name."""
-    return LibraryPlan(_node(body).name)
+    node = _node(body)
+    return LibraryPlan(str(node.attrs["function"]) if node.op == EXTERNAL else node.name)
 
 
 def may_be_library(body: Body, plan: LibraryPlan) -> None:
@@ -63,13 +64,24 @@ def emit_library(name: str, body: Body, env: ShapeEnv, plan: LibraryPlan) -> Ker
     pointers = {each: place for place, each in enumerate((*body.arguments, *body.yields))}
     operands = tuple(_tensor(pointers[_source(each)], each) for each in node.operands)
     results = tuple(_tensor(pointers.get(each), each) for each in node.siblings or (node,))
-    call = LibraryCall(plan.function, operands, results, tuple(_number(env, node, key) for key in OPS[node.op].needs))
+    call = (
+        _custom_call(env, node, plan, operands, results)
+        if node.op == EXTERNAL
+        else LibraryCall(plan.function, plan.function, operands, results, tuple(_number(env, node, key) for key in OPS[node.op].needs))
+    )
     elements = sum((env.product(each.dims) for each in node.operands), ZERO)
     moved = sum((env.product(each.dims) * ELEMENT_BYTES[each.element] for each in (*node.operands, *(node.siblings or (node,)))), ZERO)
     return Kernel(
         name, "library", (Version(plan.function),), (), Dim.of(1), elements * OPS[node.op].cost, ZERO, "", body.lines(),
         tuple(each.op for each in body.nodes if each.op != "input"), bytes=moved, library=call,
     )  # fmt: skip
+
+
+def _custom_call(
+    env: ShapeEnv, node: Node, plan: LibraryPlan, operands: tuple[LibraryTensor, ...], results: tuple[LibraryTensor, ...]
+) -> LibraryCall:
+    numbers = tuple(env.simplify(env.parse(text)) for text in node.texts("numbers"))
+    return LibraryCall(str(node.attrs["target"]), plan.function, operands, results, numbers)
 
 
 def _tensor(place: int | None, node: Node) -> LibraryTensor:

@@ -64,7 +64,8 @@ def _sentences(plan: Plan, body: Body, target: Target) -> Iterator[str]:
     elif isinstance(plan, ScanPlan):
         yield "scan: lanes along the last dim" if plan.lanes == "across" else "scan: one row per task, its values one after the other"
     elif isinstance(plan, LibraryPlan):
-        yield f"the runtime's function {plan.function}, over as many threads as pay"
+        custom = "::" in plan.function
+        yield f"the custom op {plan.function}" if custom else f"the runtime's function {plan.function}, over as many threads as pay"
     elif isinstance(plan, UpdatePlan):
         yield "the slice alone is written, into the memory of the value that it updates"
     elif isinstance(plan, ScatterPlan):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from torch_mlir import ir
 
-from disc.errors import ShapeConstraintError
+from disc.errors import InputValueError, ShapeConstraintError, SingularMatrixError
 from disc.ir.interp.values import Array, Rule, Scope, element_name, held_dtype
 from disc.ir.ops import int_attr
 
@@ -68,7 +68,7 @@ def _grouped_dot(op: ir.Operation, operands: list[Array], scope: Scope) -> list[
     result, begin = np.zeros(scope.shape(op.results[0].type), np.float64), 0
     for matrix, end in zip(matrices, ends.tolist(), strict=True):
         if not begin <= end <= len(rows):
-            raise ShapeConstraintError(f"grouped_dot: a group ends at row {end}, which must be from {begin} to {len(rows)}")
+            raise InputValueError(f"grouped_dot: a group ends at row {end}, which must be from {begin} to {len(rows)}")
         result[begin:end] = rows[begin:end].astype(np.float64) @ matrix.astype(np.float64)
         begin = end
     return [result.astype(rows.dtype)]
@@ -133,11 +133,11 @@ def _irfft(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]
 
 
 def _solved(function: Callable[..., Array], *operands: Array) -> Array:
-    """Raises ShapeConstraintError, as a call of compiled code does, where there is no solution."""
+    """Raises SingularMatrixError, as a call of compiled code does, where there is no solution."""
     try:
         return function(*operands).astype(operands[0].dtype)
     except np.linalg.LinAlgError as error:
-        raise ShapeConstraintError(str(error)) from error
+        raise SingularMatrixError(str(error)) from error
 
 
 RULES: dict[str, Rule] = {

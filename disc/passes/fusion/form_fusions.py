@@ -5,12 +5,14 @@ Requires groups on every real op; makes stage `fused`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch_mlir import ir
 
 from disc.ir.graph import Node
+from disc.ir.op_table import EXTERNAL
 from disc.ir.ops import strings
 from disc.ir.passes import CompileState, FunctionPass
 from disc.passes.fusion.clusters import NOTE, STORED, Cluster, Clusters
@@ -34,6 +36,11 @@ class FormFusions(FunctionPass):
             else:
                 builder.build(cluster)
         builder.finish()
+
+
+def _name_of(node: Node) -> str:
+    """The op's name; of a custom op its own."""
+    return re.sub(r"\W+", "_", str(node.attrs["function"])) if node.op == EXTERNAL else node.name
 
 
 def _topological(clusters: Clusters) -> list[Cluster]:
@@ -159,7 +166,7 @@ class _Builder:
         inside.update(zip(node.siblings or (node,), copy.results, strict=True))
 
     def _name(self, cluster: Cluster) -> str:
-        names = list(dict.fromkeys(node.name for node in cluster.nodes))
+        names = list(dict.fromkeys(_name_of(node) for node in cluster.nodes))
         chosen = names if len(names) <= 4 else [*names[:3], names[-1]]
         return f"{cluster.kind}_{'_'.join(chosen)}"
 

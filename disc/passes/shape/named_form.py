@@ -12,7 +12,7 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 from disc.errors import UnsupportedOp, UnsupportedOpError
 from disc.ir.control import REGION_OPS
 from disc.ir.interp.values import constant_attribute, held_dtype
-from disc.ir.op_table import BINDING, CONSTANTS, IMPORTED, Sizes
+from disc.ir.op_table import BINDING, CONSTANTS, EXTERNAL, IMPORTED, Sizes
 from disc.ir.ops import (
     TERMINATORS,
     Attribute,
@@ -29,6 +29,7 @@ from disc.ir.ops import (
     main_function,
     rank_of,
     strings,
+    strings_attr,
     tensor_type,
     terminator_of,
 )
@@ -218,7 +219,8 @@ class NamedForm:
 
 def _data_operands(op: ir.Operation) -> list[ir.Value]:
     operands = list(op.operands)
-    return operands[: DATA_OPERANDS.get(op.name, len(operands))]
+    count = int_attr(op, "tensors") if op.name == EXTERNAL else DATA_OPERANDS.get(op.name, len(operands))
+    return operands[:count]
 
 
 def _whole(item: Dim | Ratio, reader: ir.Operation) -> Dim:
@@ -453,6 +455,16 @@ def _rewrite_cast(form: NamedForm, op: ir.Operation) -> None:
     form.substitute(op, op.operands[0])
 
 
+def _rewrite_external(form: NamedForm, op: ir.Operation) -> None:
+    """The sizes of results are in the types; those among the numbers become expressions in the place of each "?"."""
+    data = int_attr(op, "tensors")
+    given = list(op.operands)[data + len(op.results) :]
+    sizes = iter(form.shapes.sizes(given[0]) if given else ())
+    numbers = [str(form.env.simplify(next(sizes))) if text == "?" else text for text in strings_attr(op, "numbers")]
+    kept: dict[str, Attribute] = {name: op.attributes[name] for name in ("function", "target")}
+    form.replace(op, EXTERNAL, _data_operands(op), {**kept, "numbers": strings(*numbers)})
+
+
 def _rewrite_given(form: NamedForm, op: ir.Operation) -> None:
     """The sizes are in the types."""
     attributes: dict[str, Attribute] = {name: op.attributes[name] for name in op.attributes}
@@ -469,6 +481,7 @@ REWRITES: dict[str, Callable[[NamedForm, ir.Operation], None]] = {
     "arith.constant": _rewrite_constant, "chlo.constant": _rewrite_constant, "chlo.constant_like": _rewrite_constant_like,
     "disc.dynamic_window": rewrite_window,
     "stablehlo.select_and_scatter": _rewrite_select_and_scatter, "tensor.cast": _rewrite_cast, "disc.size_of": _rewrite_size_of,
+    EXTERNAL: _rewrite_external,
     **{name: _rewrite_given for name, op in IMPORTED.items() if op.sizes is Sizes.GIVEN},
 }  # fmt: skip
 

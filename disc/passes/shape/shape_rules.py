@@ -13,7 +13,7 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 
 from disc.errors import ShapeConstraintError, UnsupportedFormatError, UnsupportedOp
 from disc.ir.control import REGION_OPS
-from disc.ir.op_table import IMPORTED, Sizes, rules_by_op
+from disc.ir.op_table import EXTERNAL, IMPORTED, Sizes, rules_by_op
 from disc.ir.ops import block_ops, dense_to_array, element_of, int_attr, ints_attr, is_tensor, location_text, shape_of, string_attr
 from disc.ir.stages import NAMED_OPS
 from disc.ir.symbols import ModuleEnv, Requirement
@@ -237,6 +237,12 @@ def _first_operand(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
 def _given(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
     """The sizes of result i are in operand i behind those that are data."""
     data = len(op.operands) - len(op.results)
+    return [shapes.sizes(op.operands[data + number]) for number in range(len(op.results))]
+
+
+def _external(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    """As `_given`; a vector of numbers may follow."""
+    data = int_attr(op, "tensors")
     return [shapes.sizes(op.operands[data + number]) for number in range(len(op.results))]
 
 
@@ -503,7 +509,7 @@ def _derived() -> dict[str, Rule]:
 
 
 _OWN: dict[str, Rule] = {
-    "stablehlo.while": while_dims, "stablehlo.if": branch_dims, "stablehlo.case": branch_dims,
+    EXTERNAL: _external, "stablehlo.while": while_dims, "stablehlo.if": branch_dims, "stablehlo.case": branch_dims,
     "stablehlo.bitcast_convert": _bitcast, "chlo.constant_like": _first_operand,
     "stablehlo.iota": _declared, "stablehlo.dynamic_iota": _from_shape_operand(0), "stablehlo.get_dimension_size": _declared,
     "stablehlo.reshape": _reshape, "stablehlo.dynamic_reshape": _reshape,

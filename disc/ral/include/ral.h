@@ -45,7 +45,10 @@ typedef enum ral_status {
   RAL_ERROR_ARTIFACT, /* the artifact is damaged, of another version, or not an artifact */
   RAL_ERROR_TARGET,   /* the CPU lacks what the artifact needs */
   RAL_ERROR_INTERNAL, /* our mistake, or misuse of this interface */
-  RAL_ERROR_CANCELLED /* what ral_set_stop was given asked for an end of the call */
+  RAL_ERROR_CANCELLED, /* what ral_set_stop was given asked for an end of the call */
+  RAL_ERROR_VALUE,    /* numbers in the inputs that the program cannot compute with */
+  RAL_ERROR_SINGULAR, /* of these, a matrix that has no inverse or factors */
+  RAL_ERROR_FUNCTION  /* a custom function failed */
 } ral_status;
 
 #define RAL_CPU 0 /* the device whose memory is this process's; ral_register_device gives the numbers of others */
@@ -154,6 +157,60 @@ typedef struct ral_device {
 
 /* Makes a device known to this process, for the rest of its life; the description is copied. *number: for ral_tensor.device. */
 RAL_API ral_status ral_register_device(const ral_device* device, int32_t* number);
+
+/* ---- Custom functions ------------------------------------------------------------------------------------------------------ */
+
+/* One call of a function that a program names and this library does not have: of a custom op. All of it is valid until the function returns,
+ * and is used by the calling thread alone, which is that of `ral_call`.
+ *
+ * operands: the op's tensors, in the order of its arguments, row-major; only to be read. results: of arguments that the op writes the new
+ * values, which hold the old ones already, in the order of the arguments; then what the op returns. Row-major, of the sizes that the program
+ * expects; data is never NULL where there are elements. numbers: the op's other arguments in their order: integers, sizes and bools as they
+ * are, floats as the bits of an f64, of a list of integers first how many there are. */
+typedef struct ral_function_call {
+  int32_t abi; /* RAL_ABI_VERSION */
+  int32_t operand_count;
+  int32_t result_count;
+  int32_t number_count;
+  const ral_tensor* operands;
+  const ral_tensor* results;
+  const int64_t* numbers;
+  void* state;     /* of a ral_host_function */
+  int32_t threads; /* how many `parallel` may use */
+  /* Makes the program's call fail with RAL_ERROR_FUNCTION: the message is the op, the user's line and `reason`. The function then returns. */
+  void (*fail)(const struct ral_function_call* call, const char* reason);
+  /* 64-byte aligned memory until the function returns; NULL where there is none: the call has failed then, and the function returns. */
+  void* (*memory)(const struct ral_function_call* call, int64_t bytes);
+  /* As `launch` of ral_host_api: runs `body` over [0, tasks), all of it done on return; `args` is handed to it as it is. */
+  int32_t (*parallel)(const struct ral_function_call* call, ral_kernel body, const int64_t* args, int64_t tasks, int64_t cost_per_task,
+                      int64_t scratch_bytes);
+  void* own; /* the runtime's */
+} ral_function_call;
+
+/* Threads: any, several at once. What it computes should not depend on `threads`. */
+typedef void (*ral_function)(const ral_function_call* call);
+
+#define RAL_DIGEST_TEXT 65 /* SHA-256 in lower-case hexadecimal digits, and the NUL */
+
+/* Binds a custom op ("mylib::scale") to a function of a shared library, for programs that are loaded afterwards. A program names the op, the
+ * symbol, and the SHA-256 of the library that it was compiled for, and is refused where no such function is registered. The library's
+ * bytes are read once, hashed and loaded from a copy in memory, for the rest of the process's life; libraries beside it are found by the
+ * system's search path alone. digest: RAL_DIGEST_TEXT bytes, is filled in; may be NULL. */
+RAL_API ral_status ral_register_function(const char* op, const char* library, const char* symbol, char* digest);
+
+/* A function that the host's language provides for one program. release: called once, when the program is gone. */
+typedef struct ral_host_function {
+  ral_function run;
+  void* state;
+  void (*release)(void* state);
+} ral_host_function;
+
+/* Finds a function that a program names, and that nothing was registered for. Where it returns something else than RAL_OK, loading fails with
+ * that status and `reason`, a text of less than `reason_size` bytes that it has written. */
+typedef ral_status (*ral_find_function)(const char* name, ral_host_function* found, char* reason, size_t reason_size);
+
+/* From now on programs that are loaded ask `find`; NULL: nobody. */
+RAL_API void ral_set_finder(ral_find_function find);
 
 /* ---- Loading --------------------------------------------------------------------------------------------------------------- */
 

@@ -6,6 +6,7 @@
 #include "core/context.h"
 #include "core/devices.h"
 #include "core/exec.h"
+#include "core/functions.h"
 #include "cpu/core_limits.h"
 #include "cpu/cores.h"
 
@@ -103,6 +104,17 @@ ral_status ral_choose_code(const char* const* isas, int32_t count, const char* w
 ral_status ral_register_device(const ral_device* device, int32_t* number) {
   return guarded("ral_register_device", [&] { return ral::register_device(*device, number); });
 }
+
+ral_status ral_register_function(const char* op, const char* library, const char* symbol, char* digest) {
+  return guarded("ral_register_function", [&] {
+    std::string text;
+    Status status = ral::register_function(op, library, symbol, &text);
+    if (status.ok() && digest) std::copy_n(text.c_str(), RAL_DIGEST_TEXT, digest);
+    return status;
+  });
+}
+
+void ral_set_finder(ral_find_function find) { ral::set_finder(find); }
 
 void ral_unload(ral_context* context) { delete context; }
 

@@ -287,7 +287,7 @@ int32_t ral_exec::library(int64_t id, int64_t check_id, int64_t function, const 
   counts.launches[slot] += 1;
   const int64_t start = profile_ ? now_nanoseconds() : 0;
   ral::LibraryCall call(this, slot, static_cast<size_t>(check_id), layout, args);
-  program_.functions[static_cast<size_t>(function)](call);
+  program_.functions[static_cast<size_t>(function)].call(call);
   if (profile_) counts.nanoseconds[slot] += now_nanoseconds() - start;
   return call.failed() ? 1 : 0;
 }
@@ -312,9 +312,9 @@ LibraryCall::~LibraryCall() {
   for (void* block : blocks_) exec_->stream_->free(block);
 }
 
-void LibraryCall::fail(const std::string& reason) {
+void LibraryCall::fail(const std::string& reason, ral_status code) {
   failed_ = true;
-  exec_->record(RAL_ERROR_SHAPE, exec_->program_.signature.checks[check_] + ": " + reason);
+  exec_->record(code, exec_->program_.signature.checks[check_] + ": " + reason);
 }
 
 char* LibraryCall::memory(int64_t bytes) {

@@ -78,7 +78,7 @@ Status ArtifactFile::map(const char* path) {
   if (!S_ISREG(info.st_mode)) return damaged("not a regular file");
   const size_t size = static_cast<size_t>(info.st_size);
   if (size < sizeof(Header)) return damaged("header: the file has " + std::to_string(size) + " bytes, too few for an artifact");
-  void* mapped = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  void* mapped = mmap(nullptr, size, protection_, MAP_PRIVATE, fd.get(), 0);
   if (mapped == MAP_FAILED) return error(RAL_ERROR_MEMORY, std::string("cannot be mapped: ") + strerror(errno));
   bytes_ = {static_cast<const uint8_t*>(mapped), size};
   return {};
@@ -162,9 +162,15 @@ Status ArtifactFile::remap(int descriptor) {
     return error(RAL_ERROR_INTERNAL, "ral_remap_file: not a copy of the file that was loaded");
   // The kernel exchanges the pages in one step: a thread that touches them in the meantime waits.
   auto* place = const_cast<uint8_t*>(bytes_.data());
-  if (mmap(place, bytes_.size(), PROT_READ, MAP_PRIVATE | MAP_FIXED, descriptor, 0) == MAP_FAILED)
+  if (mmap(place, bytes_.size(), protection_, MAP_PRIVATE | MAP_FIXED, descriptor, 0) == MAP_FAILED)
     return error(RAL_ERROR_MEMORY, std::string("cannot be mapped again: ") + strerror(errno));
   return {};
+}
+
+void ArtifactFile::let_write() noexcept {
+  static_assert(PROT_READ == 1);
+  auto* place = const_cast<uint8_t*>(bytes_.data());
+  if (place && mprotect(place, bytes_.size(), PROT_READ | PROT_WRITE) == 0) protection_ = PROT_READ | PROT_WRITE;
 }
 
 const Section& ArtifactFile::signature_of(const std::string& isa) const {

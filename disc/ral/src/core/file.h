@@ -37,6 +37,9 @@ class ArtifactFile {
   // Maps `descriptor`, a file of the same bytes, in the place of the one that was opened: at the same address, while others read.
   Status remap(int descriptor);
 
+  // Lets code write to the mapped bytes, of which this process then has copies: custom functions may write where they should read alone.
+  void let_write() noexcept;
+
   const Section* find(std::string_view name) const;
   // The section with the signature for the code of an ISA, which `open` has found: format 1 has one for all.
   const Section& signature_of(const std::string& isa) const;
@@ -49,6 +52,7 @@ class ArtifactFile {
   Status check_sections() const;
 
   std::span<const uint8_t> bytes_;
+  int protection_ = 1;  // of the mapping: PROT_READ, and PROT_WRITE where code may write
   uint32_t version_ = 0;
   std::optional<Digest> expected_;
   std::vector<Section> sections_;

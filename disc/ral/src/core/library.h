@@ -27,7 +27,8 @@ class LibraryCall {
   std::span<const int64_t> numbers;
 
   // Makes the program's call fail; the message is the user's line and `reason`, with the values that are to blame. The function then returns.
-  void fail(const std::string& reason);
+  // code: what kind of fault it is: of the values in operands, unless another one is named.
+  void fail(const std::string& reason, ral_status code = RAL_ERROR_VALUE);
   bool failed() const { return failed_; }
 
   // 64-byte aligned memory until the function returns; null where there is none, and the call has failed.
@@ -48,9 +49,10 @@ class LibraryCall {
     return launch(kernel, reinterpret_cast<const int64_t*>(&body), tasks, cost, scratch_bytes);
   }
 
- private:
+  // The same for a kernel with its arguments.
   bool launch(ral_kernel kernel, const int64_t* args, int64_t tasks, int64_t cost, int64_t scratch_bytes);
 
+ private:
   ral_exec* exec_;
   size_t kernel_, check_;
   std::vector<ral_tensor> tensors_;

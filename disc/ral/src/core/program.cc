@@ -108,9 +108,11 @@ Status Program::find_weights(std::vector<const void*>* found) const {
 
 Status Program::find_functions() {
   for (const std::string& name : signature.functions) {
-    functions.push_back(find_function(name));
-    if (functions.back()) continue;
-    return error(RAL_ERROR_ARTIFACT, "the program calls the library function '" + name + "', which this runtime does not have; a newer one may");
+    Function found;
+    Status status = found.find(name);
+    if (!status.ok()) return status;
+    if (found.is_custom()) file.let_write();
+    functions.push_back(std::move(found));
   }
   return {};
 }

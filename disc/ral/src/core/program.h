@@ -9,7 +9,7 @@
 
 #include "core/device.h"
 #include "core/file.h"
-#include "core/library.h"
+#include "core/functions.h"
 #include "core/signature.h"
 #include "core/status.h"
 #include "core/weights_check.h"
@@ -51,7 +51,7 @@ struct Program {
   ArtifactFile file;
   Code code;
   Device* device = nullptr;          // that the code makes launches on
-  std::vector<LibraryFunction> functions;  // those of the signature
+  std::vector<Function> functions;   // those of the signature
   std::vector<const void*> weights;  // where the device reads them
   int32_t default_threads = 1;
 

@@ -1,4 +1,4 @@
-// A code section, loaded. Each load is a library of its own: two contexts never share its data.
+// A code section, loaded.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/status.h"
+#include "cpu/shared_object.h"
 
 namespace ral {
 
@@ -14,7 +15,6 @@ class Code {
   Code() = default;
   Code(const Code&) = delete;
   Code& operator=(const Code&) = delete;
-  ~Code();
 
   Status load(const std::string& isa, std::span<const uint8_t> shared_object);
   ral_entry entry() const { return entry_; }
@@ -23,8 +23,7 @@ class Code {
  private:
   std::string isa_;
   ral_entry entry_ = nullptr;
-  void* library_ = nullptr;
-  int fd_ = -1;
+  SharedObject library_;
 };
 
 }  // namespace ral

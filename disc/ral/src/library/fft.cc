@@ -62,7 +62,7 @@ void over_lines(LibraryCall& call, const Lines& lines, int64_t numbers, const Tr
                     exhausted.store(true, std::memory_order_relaxed);
                   }
                 });
-  if (exhausted.load(std::memory_order_relaxed)) call.fail("there is no memory for the transform");
+  if (exhausted.load(std::memory_order_relaxed)) call.fail("there is no memory for the transform", RAL_ERROR_MEMORY);
 }
 
 // Lane `place` of a number or vector.
@@ -78,13 +78,13 @@ constexpr int64_t kLanesOf = sizeof(V) / sizeof(T);
 template <typename Plan>
 std::unique_ptr<Plan> plan_of(LibraryCall& call, int64_t length) {
   if (length == 0) {
-    call.fail("a Fourier transform of no elements");
+    call.fail("a Fourier transform of no elements", RAL_ERROR_SHAPE);
     return nullptr;
   }
   try {
     return std::make_unique<Plan>(static_cast<size_t>(length));
   } catch (const std::exception&) {
-    call.fail("there is no memory for a transform of " + std::to_string(length) + " elements");
+    call.fail("there is no memory for a transform of " + std::to_string(length) + " elements", RAL_ERROR_MEMORY);
     return nullptr;
   }
 }
@@ -156,7 +156,8 @@ void inverse_real_transform(LibraryCall& call) {
   if (!plan) return;
   if (spectra.length != lines.length / 2 + 1) {
     return call.fail("a spectrum of " + std::to_string(spectra.length) + " frequencies is none of " + std::to_string(lines.length) +
-                     " real elements");
+                         " real elements",
+                     RAL_ERROR_SHAPE);
   }
   const auto* source = static_cast<const T*>(x.data);
   auto* result = static_cast<T*>(y.data);
@@ -185,7 +186,7 @@ bool is_transform(LibraryCall& call, int32_t least, int32_t rank) {
   const int64_t dims = std::min(x.rank, y.rank) - (x.rank == y.rank ? 1 : 0);
   const bool fits = x.rank >= least && y.rank == rank && call.numbers[0] >= 0 && call.numbers[0] < dims && x.dtype == y.dtype &&
                     (x.dtype == RAL_F32 || x.dtype == RAL_F64);
-  if (!fits) call.fail("operand, result and dim are none of a Fourier transform");
+  if (!fits) call.fail("operand, result and dim are none of a Fourier transform", RAL_ERROR_SHAPE);
   return fits && y.data;
 }
 

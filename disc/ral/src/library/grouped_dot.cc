@@ -124,7 +124,8 @@ void grouped_dot(LibraryCall& call) {
   const ral_tensor &left = call.operands[0], &right = call.operands[1], &ends = call.operands[2];
   if (left.dims[1] != right.dims[1] || ends.dims[0] != right.dims[0]) {
     return call.fail("rows of " + std::to_string(left.dims[1]) + " in " + std::to_string(ends.dims[0]) + " groups do not fit " +
-                     std::to_string(right.dims[0]) + " matrices of " + std::to_string(right.dims[1]) + " rows");
+                     std::to_string(right.dims[0]) + " matrices of " + std::to_string(right.dims[1]) + " rows",
+                     RAL_ERROR_SHAPE);
   }
   std::vector<Block> blocks;
   int64_t past = 0;
@@ -134,7 +135,7 @@ void grouped_dot(LibraryCall& call) {
     case RAL_F64: return run<Plain<double>>(call, blocks, past);
     case RAL_F16: return run<F16>(call, blocks, past);
     case RAL_BF16: return run<Bf16>(call, blocks, past);
-    default: return call.fail("groups are multiplied in floating point alone");
+    default: return call.fail("groups are multiplied in floating point alone", RAL_ERROR_DTYPE);
   }
 }
 

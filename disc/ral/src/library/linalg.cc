@@ -183,7 +183,7 @@ struct Batch {
 bool is_square(LibraryCall& call, const ral_tensor& matrix, const ral_tensor* right) {
   bool good = matrix.rank >= 2 && matrix.dims[matrix.rank - 1] == matrix.dims[matrix.rank - 2];
   if (good && right) good = right->rank == matrix.rank && std::equal(matrix.dims, matrix.dims + matrix.rank - 1, right->dims);
-  if (!good) call.fail("needs square matrices, and right sides of as many rows and the same batch");
+  if (!good) call.fail("needs square matrices, and right sides of as many rows and the same batch", RAL_ERROR_SHAPE);
   return good;
 }
 
@@ -191,14 +191,15 @@ template <typename Body>
 void with_real(LibraryCall& call, const Body& body) {
   if (call.operands[0].dtype == RAL_F32) return body(float{});
   if (call.operands[0].dtype == RAL_F64) return body(double{});
-  call.fail("is computed in f32 and f64 alone");
+  call.fail("is computed in f32 and f64 alone", RAL_ERROR_DTYPE);
 }
 
 // Fails the call for the first matrix with a number other than 0; says which, where there are several.
 bool check(LibraryCall& call, const int64_t* numbers, int64_t count, const std::string& before, const std::string& after) {
   for (int64_t i = 0; i < count; ++i) {
     if (!numbers[i]) continue;
-    call.fail((count > 1 ? "(batch element " + std::to_string(i) + ") " : "") + before + std::to_string(numbers[i]) + after);
+    call.fail((count > 1 ? "(batch element " + std::to_string(i) + ") " : "") + before + std::to_string(numbers[i]) + after,
+              RAL_ERROR_SINGULAR);
     return false;
   }
   return true;

@@ -38,7 +38,7 @@ void search(LibraryCall& call) {
   const bool several = lines.rank > 1;
   const int64_t across = several ? values.dims[values.rank - 1] : count;  // values of a line
   if (several && (values.rank != lines.rank || !std::equal(lines.dims, lines.dims + lines.rank - 1, values.dims))) {
-    return call.fail("the dims of the sorted lines and of the values differ before the last one");
+    return call.fail("the dims of the sorted lines and of the values differ before the last one", RAL_ERROR_SHAPE);
   }
   int64_t steps = 2;
   while (steps < 64 && size >> (steps - 2)) ++steps;

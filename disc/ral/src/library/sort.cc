@@ -48,7 +48,7 @@ void sort(LibraryCall& call) {
   const ral_tensor& source = call.operands[0];
   const Lines lines(source, call.numbers[0]);
   if (lines.count() == 0 || lines.size == 0) return;
-  if (lines.size >= kLongestLine) return call.fail("lines of " + std::to_string(lines.size) + " elements are too long to be sorted");
+  if (lines.size >= kLongestLine) return call.fail("lines of " + std::to_string(lines.size) + " elements are too long to be sorted", RAL_ERROR_SHAPE);
   with_order(source.dtype, [&](auto order) {
     using Own = Sorter<decltype(order)>;
     using Bits = typename Own::Bits;

@@ -99,10 +99,11 @@ void topk(LibraryCall& call) {
   const Lines lines(source, dim), result(call.results[0], dim);
   if (result.size > lines.size) {
     return call.fail("k = " + std::to_string(result.size) + " is above the size " + std::to_string(lines.size) + " of dim " +
-                     std::to_string(dim));
+                         std::to_string(dim),
+                     RAL_ERROR_SHAPE);
   }
   if (result.count() == 0 || result.size == 0) return;
-  if (lines.size >= kLongestLine) return call.fail("lines of " + std::to_string(lines.size) + " elements are too long");
+  if (lines.size >= kLongestLine) return call.fail("lines of " + std::to_string(lines.size) + " elements are too long", RAL_ERROR_SHAPE);
   with_order(source.dtype, [&](auto order) {
     using Own = Selection<decltype(order)>;
     using Bits = typename Own::Bits;

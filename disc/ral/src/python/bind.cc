@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "python/host_functions.h"
 #include "python/python_tensor.h"
 #include "ral.h"
 
@@ -22,6 +23,7 @@ namespace {
 constexpr size_t kDigestSize = 32;  // bytes: SHA-256
 
 void check(ral_status status) {
+  if (status == RAL_ERROR_FUNCTION) ral::python::raise_failed_function(ral_last_error());
   if (status != RAL_OK) ral::python::raise(status, ral_last_error());
 }
 
@@ -229,6 +231,13 @@ nb::dict find_cores(const std::string& root) {
   return result;
 }
 
+// library: a path as the system has it. Returns the SHA-256 of the library, in hexadecimal digits.
+std::string register_function(const std::string& op, const nb::bytes& library, const std::string& symbol) {
+  char digest[RAL_DIGEST_TEXT] = "";
+  check(without_gil([&] { return ral_register_function(op.c_str(), library.c_str(), symbol.c_str(), digest); }));
+  return digest;
+}
+
 // (f32 operations per second, bytes copied per second) of one core.
 std::pair<double, double> measure_limits() {
   std::pair<double, double> limits;
@@ -246,6 +255,8 @@ NB_MODULE(_ral, module) {
   module.def("load_memory", &load_memory, nb::arg("manifest"), nb::arg("signature"), nb::arg("code"), nb::arg("weights"),
              nb::arg("threads"), nb::arg("isa").none());
   module.def("choose_code", &choose_code, nb::arg("isas"), nb::arg("wanted").none());
+  module.def("register_function", &register_function, nb::arg("op"), nb::arg("library"), nb::arg("symbol"));
+  module.def("set_finder", &ral::python::set_finder, nb::arg("find"));
   module.def("measure_limits", &measure_limits);
   module.def("set_stop", &ral::python::set_stop, nb::arg("function").none());
   module.def("find_cores", &find_cores, nb::arg("root"));

@@ -16,9 +16,9 @@ namespace ral::python {
 
 namespace {
 
-constexpr std::array<const char*, 11> kErrorNames{nullptr,      "InputRankError",   "InputTypeError", "DeviceError", "ShapeConstraintError",
-                                                  "AliasError", "OutOfMemoryError", "ArtifactError",  "TargetError", "CompilerBug",
-                                                  "CancelledError"};
+constexpr std::array<const char*, 14> kErrorNames{
+    nullptr,         "InputRankError", "InputTypeError", "DeviceError",    "ShapeConstraintError", "AliasError",          "OutOfMemoryError",
+    "ArtifactError", "TargetError",    "CompilerBug",    "CancelledError", "InputValueError",      "SingularMatrixError", "CustomOpError"};
 
 // What `set_stop` was given for this thread, a reference that it owns: null = nothing.
 thread_local PyObject* python_stop = nullptr;
@@ -311,24 +311,37 @@ struct OwnedOutput {
   }
 };
 
+// A tensor whose memory somebody else owns; its dims and strides.
+struct LentTensor {
+  DLManagedTensorVersioned managed;
+  std::vector<int64_t> dims, strides;
+
+  static void release(DLManagedTensorVersioned* self) { delete static_cast<LentTensor*>(self->manager_ctx); }
+};
+
+// The framework's object for `managed`, of `owner`, which it takes, also when it fails.
+template <typename Owner>
+nb::object exchanged(const DLPackExchangeAPI* exchange, Owner* owner, const ral_tensor& tensor) {
+  owner->managed = {{1, 0},
+                    owner,
+                    Owner::release,
+                    0,
+                    {tensor.data,
+                     {kDLCPU, 0},
+                     tensor.rank,
+                     dl_type(tensor.dtype),
+                     const_cast<int64_t*>(tensor.dims),
+                     const_cast<int64_t*>(tensor.strides),
+                     0}};
+  void* object = nullptr;
+  if (exchange->managed_tensor_to_py_object_no_sync(&owner->managed, &object) != 0) nb::raise_python_error();
+  return nb::steal(static_cast<PyObject*>(object));
+}
+
 nb::object through_exchange(const DLPackExchangeAPI* exchange, const ral_tensor& output) {
   auto* owned = new OwnedOutput{};
   owned->tensor = output;
-  owned->managed = {{1, 0},
-                    owned,
-                    OwnedOutput::release,
-                    0,
-                    {output.data,
-                     {kDLCPU, 0},
-                     output.rank,
-                     dl_type(output.dtype),
-                     const_cast<int64_t*>(output.dims),
-                     const_cast<int64_t*>(output.strides),
-                     0}};
-  void* object = nullptr;
-  // The framework takes ownership, also when it fails.
-  if (exchange->managed_tensor_to_py_object_no_sync(&owned->managed, &object) != 0) nb::raise_python_error();
-  return nb::steal(static_cast<PyObject*>(object));
+  return exchanged(exchange, owned, output);
 }
 
 // Framework: nb::numpy, or nb::array_api for a plain object with `__dlpack__`. NumPy has no bf16: its bits come as uint16.
@@ -437,6 +450,14 @@ nb::object results(const Kind& kind, std::vector<ral_tensor>& outputs, bool sing
     throw;
   }
   return nb::tuple(list);
+}
+
+nb::object lend(const Kind& kind, const ral_tensor& tensor) {
+  auto* lent = new LentTensor{};
+  lent->dims.assign(tensor.dims, tensor.dims + tensor.rank);
+  lent->strides.assign(lent->dims.size(), 1);
+  for (size_t i = lent->dims.size(); i-- > 1;) lent->strides[i - 1] = lent->strides[i] * std::max<int64_t>(lent->dims[i], 1);
+  return exchanged(kind.exchange, lent, {tensor.data, lent->dims.data(), lent->strides.data(), tensor.rank, tensor.dtype, RAL_CPU, 0});
 }
 
 ral_status copy_elements(const ral_tensor& from, const ral_tensor& to) {

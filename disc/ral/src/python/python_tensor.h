@@ -109,6 +109,9 @@ class Borrowed {
   PyObject* first_ = nullptr;  // borrowed: the caller's tuple holds it
 };
 
+// A tensor over memory that is lent until the caller ends; for a kind with an exchange interface.
+nb::object lend(const Kind& kind, const ral_tensor& tensor);
+
 // Hands the outputs of ral_call to Python without a copy: a tuple, or the one output when `single`. Takes ownership of all of them.
 nb::object results(const Kind& kind, std::vector<ral_tensor>& outputs, bool single);
 
