@@ -29,7 +29,7 @@ from disc.frontend.custom_ops import FUNCTIONALIZED, custom_call, functionalized
 from disc.frontend.decisions import Decision, Found, Settled, Undecided, asserted, guarded_facts, settle
 from disc.frontend.examples import weight_problem
 from disc.frontend.imported import Constant
-from disc.frontend.locations import line_text, location
+from disc.frontend.locations import line_text, location, user_line
 from disc.frontend.op_builder import (
     MLIR_TYPES,
     NO_RULE,
@@ -482,6 +482,8 @@ class _Lowering:
             seed = emitter.seed
             emitter.seed = seed if node.target is torch.ops.higher_order.cond else None  # iterations would all draw the same
             for inner in body.nodes:
+                if user_line(inner.meta.get("stack_trace")) is None:  # PyTorch ran the graph as generated code
+                    inner.meta["stack_trace"] = node.meta.get("stack_trace")
                 if inner.op == "call_function":
                     self._emit_node(emitter, inner)
                 if self.tolerant and inner in self.refused:  # PyTorch can run the control flow as a whole alone

@@ -9,6 +9,7 @@ from torch._higher_order_ops.associative_scan import associative_scan
 from torch._higher_order_ops.map import map as map_rows
 
 import disc
+from disc.errors import UnsupportedOpError
 
 
 class Layer(torch.nn.Module):
@@ -66,3 +67,14 @@ def test_control_flow_agrees_with_eager(kind: type[Layer]) -> None:
             with torch.no_grad():
                 wanted = model(x)
             torch.testing.assert_close(compiled(x), wanted, rtol=1e-5, atol=1e-5)
+
+
+class Selecting(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda a: a[a > 0].sum(), lambda a: a.sum(), (x,))
+
+
+def test_a_size_from_data_in_a_branch_is_refused_with_the_line_of_the_branch() -> None:
+    line = Selecting.forward.__code__.co_firstlineno + 1
+    with pytest.raises(UnsupportedOpError, match=rf"aten.index.Tensor at test_torch_control_flow.py:{line}: .* in a branch or a loop"):
+        disc.compile(Selecting(), (torch.randn(6, 4),))
