@@ -31,6 +31,7 @@ from disc.frontend.locations import user_line
 from disc.frontend.packed_sequences import FORMS as PACKED_FORMS
 from disc.frontend.packed_sequences import sizes_of_packed_batches
 from disc.frontend.recurrent_forms import RECURRENT_FORMS
+from disc.frontend.spectrograms import SPECTROGRAMS
 
 Form = Callable[..., object]
 UNBACKED = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)
@@ -319,6 +320,7 @@ def _is_remainder(expression: sympy.Basic, number: int) -> bool:
 FORMS: dict[Callable[..., object], Form] = {
     **RECURRENT_FORMS,
     **PACKED_FORMS,
+    **SPECTROGRAMS,
     F.max_pool1d: max_pool_1d,
     torch.max_pool1d: max_pool_1d,
     torch.take_along_dim: take_along_dim,

@@ -93,3 +93,25 @@ def test_torch_compile_trains() -> None:
         for ours, theirs in zip(*both, strict=True):
             torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-4)
     assert not dynamo.statistics().eager and not dynamo.statistics().failed
+
+
+def spectrograms(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    window = torch.hann_window(16, dtype=x.dtype)
+    plain = torch.stft(x, 16, window=window, return_complex=True)
+    return (
+        plain, torch.stft(x, 16, 5, 12, center=False, normalized=True, return_complex=True), torch.stft(x[0], 9, 3, onesided=False, return_complex=True),
+        torch.stft(x, 16, pad_mode="constant", window=window, return_complex=False), plain.abs().square().mean(2),
+        torch.istft(plain, 16, window=window), torch.istft(plain, 16, window=window, length=x.shape[1]),
+        torch.istft(torch.stft(x, 12, normalized=True, return_complex=True), 12, normalized=True, length=50),
+    )  # fmt: skip
+
+
+def test_spectrograms() -> None:
+    executable = disc.compile(Wrapped(spectrograms).eval(), (numbers(2, 64, dtype=torch.float32),))
+    for rows, length in ((2, 64), (1, 17), (3, 101), (2, 80)):
+        x = numbers(rows, length, dtype=torch.float32)
+        for place, (ours, theirs) in enumerate(zip(run(executable, x), spectrograms(x), strict=True)):
+            assert ours.dtype == theirs.dtype and ours.shape == theirs.shape, (place, rows, length, ours.shape, theirs.shape)
+            torch.testing.assert_close(
+                ours, theirs, rtol=1e-4, atol=1e-4, msg=lambda text, where=f"{place} {rows}x{length}": f"{where}: {text}"
+            )
