@@ -272,8 +272,10 @@ def _report(found: Mapping[str, Outcome]) -> None:
         print(f"{count:5} {reason}")
 
 
-def _record(found: Mapping[str, Outcome], every: int) -> None:
+def _record(found: Mapping[str, Outcome], others: Mapping[str, Outcome], every: int) -> None:
+    """Counts are of those that were chosen; the names are of `others` of the log too."""
     record: dict[str, object] = {"onnx": onnx.__version__, "every": every, "counts": dict(Counter(each.kind for each in found.values()))}
+    found = {**others, **found}
     for kind in ("right", "right with constants"):
         record[kind] = sorted(name for name, each in found.items() if each.kind == kind)
     record["others"] = {
@@ -302,7 +304,7 @@ def main() -> None:
                 log.write(json.dumps({"name": name, "kind": outcome.kind, "reason": outcome.reason}) + "\n")
     _report(found)
     if arguments.record:
-        _record(found, arguments.every)
+        _record(found, known, arguments.every)
     sys.exit(1 if any(each.kind in ("wrong", "raw", "slow") for each in found.values()) else 0)
 
 

@@ -264,3 +264,40 @@ def test_checks_of_the_file_hold_for_narrow_weights(tmp_path: Path) -> None:
     np.testing.assert_allclose(compiled(tmp_path / "m.onnx")(x)[0], expected, rtol=1e-5, atol=1e-5)
     onnx.save(model, tmp_path / "out.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     np.testing.assert_allclose(compiled(tmp_path / "out.onnx")(x)[0], expected, rtol=1e-5, atol=1e-5)
+
+
+CONTRIB = """
+contrib (float[b, t, 64] q, float[b, t, 32] k, float[b, t, 32] v, float[b, 2, p, 16] past, int32[b] lengths, int32[b, t] ids, int32[b, t] mask) =>
+    (float[b, t, 64] y, float[b, 2, r, 16] keys, float[b, 2, r, 16] values, float[b, t, 32] z) {
+  total = Constant <value: tensor = int32 {9}> ()
+  y, keys, values = com.microsoft.GroupQueryAttention <num_heads: int = 4, kv_num_heads: int = 2, do_rotary: int = 1>
+      (q, k, v, past, past, lengths, total, cosines, sines)
+  x, seen = com.microsoft.EmbedLayerNormalization (ids, ids, words, places, words, gamma, beta, mask)
+  z = com.microsoft.Attention <num_heads: int = 2, unidirectional: int = 1> (x, weight, bias, mask)
+}"""
+
+
+def test_attention_of_onnx_runtime(tmp_path: Path) -> None:
+    """A prompt without a cache, a step behind one, a chunk behind one: one compile."""
+    runtime = pytest.importorskip("onnxruntime")
+    angles = RANDOM.uniform(0, 3, (32, 8)).astype(np.float32)
+    weights = {
+        "cosines": np.cos(angles), "sines": np.sin(angles), "words": normal(20, 32), "places": normal(16, 32), "gamma": normal(32),
+        "beta": normal(32), "weight": normal(32, 96) / 4, "bias": normal(96),
+    }  # fmt: skip
+    save(CONTRIB, tmp_path / "contrib.onnx", weights)
+    session = runtime.InferenceSession(str(tmp_path / "contrib.onnx"), providers=["CPUExecutionProvider"])
+    run = compiled(tmp_path / "contrib.onnx")
+    names = ("q", "k", "v", "past", "lengths", "ids", "mask")
+    for batch, length, past in ((1, 9, 0), (2, 1, 8), (1, 3, 6)):
+        tokens = [normal(batch, length, width) for width in (64, 32, 32)]
+        inputs = [
+            *tokens,
+            normal(batch, 2, past, 16),
+            np.full(batch, 8, np.int32),
+            RANDOM.integers(0, 20, (batch, length)).astype(np.int32),
+        ]
+        inputs.append((RANDOM.uniform(0, 1, (batch, length)) < 0.7).astype(np.int32) | (np.arange(length) == 0).astype(np.int32))
+        expected = session.run(None, dict(zip(names, inputs, strict=True)))
+        for have, want in zip(run(*inputs), expected, strict=True):
+            np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-4)

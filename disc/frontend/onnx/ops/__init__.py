@@ -12,6 +12,7 @@ from disc.frontend.onnx.ops import (
     elementwise,
     indexing,
     microsoft,
+    microsoft_attention,
     ngrams,
     quantized,
     recurrent,
@@ -53,7 +54,7 @@ def _merged() -> dict[tuple[str, str], Rule]:
             draws,
             ngrams,
         ),
-        "com.microsoft": (microsoft,),
+        "com.microsoft": (microsoft, microsoft_attention),
     }.items():
         for module in modules:
             for op, rule in module.RULES.items():

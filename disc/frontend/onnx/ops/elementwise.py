@@ -204,7 +204,7 @@ def _bit_cast(node: Node) -> Tensor:
     x, dtype = node.tensor(0), node.attr_dtype("to")
     if x.dtype.itemsize != dtype.itemsize:
         raise NodeError("its types are of different sizes", unsupported=False)
-    return x.view(dtype)
+    return x.to(dtype) if x.dtype == torch.bool else x.view(dtype)  # true is stored as 1
 
 
 def _compare(function: Callable[[Tensor, Tensor], Tensor], on_sizes: Callable[[Number, Number], bool]) -> Rule:
@@ -249,6 +249,8 @@ def _on_u64(op: str, rule: Rule, node: Node, bits: list[Tensor]) -> Result:
     if op == "BitShift":
         x, shift = bits
         return torch.where(shift == 0, x, torch.bitwise_right_shift(_half(x), shift - 1)).to(torch.uint64)
+    if op == "Pow" and node.tensor(0).is_floating_point():
+        return torch.pow(node.tensor(0), node.tensor(1).to(node.tensor(0).dtype))
     if op in ("Div", "Mod") and not node.attr_int("fmod", 0):
         quotient = _u64_quotient(*bits)
         return (quotient if op == "Div" else bits[0] - quotient * bits[1]).to(torch.uint64)
