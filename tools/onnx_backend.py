@@ -51,7 +51,7 @@ class Case:
 
     name: str
     model: onnx.ModelProto
-    data: list[tuple[Sequence[object], Sequence[object]]]
+    data: Sequence[tuple[Sequence[object], Sequence[object]]]
     rtol: float
     atol: float
 

@@ -92,7 +92,7 @@ def test_narrow_types_as_inputs_and_results(tmp_path: Path) -> None:
         x, codes = normal(rows, 4) * 3, RANDOM.integers(0, 127, (rows, 4)).astype(np.uint8)
         few = RANDOM.integers(-8, 8, (rows, 4)).astype(np.int8)
         small, y, turned = run(x, codes, few)
-        np.testing.assert_array_equal(small, numpy_helper.saturate_cast(x, ml_dtypes.float8_e5m2).view(np.uint8))
+        np.testing.assert_array_equal(small, numpy_helper.saturate_cast(x, np.dtype(ml_dtypes.float8_e5m2)).view(np.uint8))
         quantized = np.clip(np.rint(x / 0.5), -8, 7)
         np.testing.assert_array_equal(turned, quantized.astype(np.int8))
         np.testing.assert_allclose(y, codes.view(ml_dtypes.float8_e4m3fn).astype(np.float32) + few + quantized * 0.5, rtol=1e-6)
@@ -251,7 +251,7 @@ def test_an_average_of_places_in_an_image(tmp_path: Path) -> None:
         x = normal(batch, 3, height, width)
         expected = ReferenceEvaluator(model).run(None, {"x": x, "at": at, "which": which, "off": off})
         for have, want in zip(run(x, at, which, off), expected, strict=True):
-            np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(have, np.asarray(want), rtol=1e-4, atol=1e-4)
 
 
 def test_checks_of_the_file_hold_for_narrow_weights(tmp_path: Path) -> None:
