@@ -173,3 +173,45 @@ def test_results_whose_sizes_depend_on_data(tmp_path: Path) -> None:
         urllib.request.urlopen(f"{url}/infer", json.dumps({"inputs": [{**tensor, "shape": [2, 3], "data": [1.0] * 6}]}).encode())
     assert refused.value.code == 400 and "at most 5" in refused.value.read().decode()
     assert "depends on data" in str(read_manifest(tmp_path / "found.disc").get("batch_refusal"))
+
+
+class Inverse(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.inv(x)
+
+
+@torch.library.custom_op("disctest::at_most_one", mutates_args=())
+def at_most_one(x: torch.Tensor) -> torch.Tensor:
+    if x.max() > 1:
+        raise ValueError("secret")
+    return x.clone()
+
+
+@at_most_one.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+class AtMostOne(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return at_most_one(x)
+
+
+def test_values_that_a_model_cannot_compute_with(tmp_path: Path) -> None:
+    """A singular matrix is the client's mistake, a custom op that fails the server's; both live on."""
+    disc.compile(Inverse(), (torch.eye(3),)).save(tmp_path / "inverse.disc")
+    disc.compile(AtMostOne(), (torch.eye(3),)).save(tmp_path / "custom.disc")
+    good, bad = np.eye(3, dtype=np.float32), np.full((3, 3), 2, np.float32)
+    with serving(tmp_path) as client:
+        for _ in range(2):
+            code, text = failure(lambda: client.infer("inverse", x=bad))
+            assert code == "INVALID_ARGUMENT" and "the matrix is singular" in text and ".py" not in text
+            assert failure(lambda: client.infer("custom", x=bad)) == ("INTERNAL", "the model failed; the server's log has the reason")
+            for name in ("inverse", "custom"):
+                np.testing.assert_array_equal(*client.infer(name, x=good).values(), good)
+        tensor = {"name": "x", "datatype": "FP32", "shape": [3, 3], "data": [2.0] * 9}
+        for name, status in (("inverse", 400), ("custom", 500)):
+            url = f"http://127.0.0.1:{client.server.http_port}/v2/models/{name}/infer"
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(url, json.dumps({"inputs": [tensor]}).encode())
+            assert refused.value.code == status
