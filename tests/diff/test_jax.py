@@ -138,6 +138,10 @@ def test_random_numbers_are_those_of_jax() -> None:
         return jax.random.uniform(first, x.shape), jax.random.bernoulli(second, 0.3, x.shape)
 
     check(draws, WORDS, (("b", "t"), F), exact=True)
+
+
+@pytest.mark.long
+def test_random_bits_are_those_of_xla() -> None:
     check(bits, ((4,), jnp.uint32), exact=True)
 
 
