@@ -317,9 +317,21 @@ def asserted(graph: fx.Graph) -> list[Found]:
     found: list[Found] = []
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default):
         value = node.args[0].meta.get("val") if isinstance(node.args[0], fx.Node) else node.args[0]
-        if isinstance(value, torch.SymBool):
+        if isinstance(value, torch.SymBool) and not _bounds_bool(value.node.expr):
             found.append(_decision(value.node.expr, line_text(node), layout=False))
     return found
+
+
+def _bounds_bool(condition: sympy.Basic) -> bool:
+    """Whether it says no more than that a bool among the data, which PyTorch writes as a case, is 0 or 1."""
+    flags = condition.atoms(sympy.Piecewise)
+    if len(flags) != 1:
+        return False
+    (flag,) = flags
+    return all(each.args[0] in (0, 1) for each in flag.args) and all(condition.xreplace({flag: value}) == True for value in _BITS)  # noqa: E712
+
+
+_BITS = (sympy.Integer(0), sympy.Integer(1))
 
 
 def guarded_facts(env: ShapeEnv, known: Container[str]) -> list[Found]:

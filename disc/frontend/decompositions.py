@@ -242,6 +242,18 @@ def adaptive_average_pool_2d(x: Tensor, output_size: Sequence[int]) -> Tensor:
     return PYTORCH[aten._adaptive_avg_pool2d.default](x, output_size)  # pyright: ignore[reportReturnType]
 
 
+def _not_of_bytes(op: torch._ops.OpOverload) -> Decomposition:
+    """PyTorch's own, but of bytes: eager rounds these once for each dim, in a fixed-point arithmetic that depends on the CPU."""
+
+    def decomposition(x: Tensor, *args: object, **kwargs: object) -> Tensor:
+        return NotImplemented if x.dtype == torch.uint8 else PYTORCH[op](x, *args, **kwargs)  # pyright: ignore
+
+    return decomposition
+
+
+RESAMPLING = (aten.upsample_bilinear2d.vec, aten.upsample_bilinear2d.default, aten.upsample_bicubic2d.vec, aten.upsample_bicubic2d.default)
+
+
 def trilinear(
     a: Tensor, b: Tensor, c: Tensor, expand_a: Sequence[int], expand_b: Sequence[int], expand_c: Sequence[int], dims: Sequence[int],
     unroll_dim: int = 1,
@@ -335,6 +347,7 @@ OURS: dict[torch._ops.OperatorBase, Decomposition] = {
     aten.scaled_dot_product_attention.default: attention,
     aten._adaptive_avg_pool2d.default: adaptive_average_pool_2d,
     aten._trilinear.default: trilinear,
+    **{op: _not_of_bytes(op) for op in RESAMPLING if op in PYTORCH},
     aten.native_dropout.default: native_dropout,
     aten.dropout.default: dropout,
     aten.feature_dropout.default: feature_dropout,

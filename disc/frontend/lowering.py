@@ -425,7 +425,10 @@ class _Lowering:
         with location(node):
             try:
                 self._check_kind(node.all_input_nodes[0])
-                data_sizes.NUMBERS[node.target](emitter, Call(node, self._bind(node)))
+                call = Call(node, self._bind(node))
+                data_sizes.NUMBERS[node.target](emitter, call)
+                if isinstance(node.meta["val"], torch.SymBool):  # what takes a number takes the tensor; no size is computed from it
+                    self.values[node] = emitter.reshape(call.tensor("self"), ())
             except (RuleError, SymbolError) as error:
                 self._refuse(node, str(error))
 

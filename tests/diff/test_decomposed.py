@@ -113,6 +113,7 @@ def test_small_calls() -> None:
                 *((x * 2).as_strided([2, 3], [1, 2], 1), (x + 1).as_strided([x.shape[0]], [2])),
                 *(x.view(torch.int32) >> 1, x.to(torch.bfloat16).view(torch.int16), line.to(torch.uint8).view(torch.int8)),
                 torch.ops.aten.embedding_dense_backward(x, torch.arange(x.shape[0]) % 3, 4, 2, True),
+                x * (one > 1).item(),
                 *(prims.add(x, x), prims.sum(x, [0]), prims.transpose(x, [1, 0]), prims.rev(x, [1])),
             ]
 

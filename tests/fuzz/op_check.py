@@ -46,6 +46,7 @@ NO_KERNEL = (
 NEW_SIZES = (0, 1, 2, 3, 5, 8, 9, 16, 19)
 
 Mark = Callable[[str], None]
+Sets = Callable[["Program", int], list[list[torch.Tensor]]]  # program, calls → inputs of each call
 Run = Callable[[Sequence[torch.Tensor]], object]
 
 
@@ -58,21 +59,23 @@ class Outcome:
     where: str = ""
 
 
-def check(program: Program, through: str, mark: Mark, calls: int) -> list[Outcome]:
+def check(program: Program, through: str, mark: Mark, calls: int, sets: Sets | None = None) -> list[Outcome]:
     """One outcome per call; the first is that of the program's own inputs.
 
-    through: "compile" (disc.compile) or "backend" (torch.compile). mark: is told what begins, so that a crash has a name.
+    through: "compile" (disc.compile) or "backend" (torch.compile). mark: is told what begins, so that a crash has a name. sets: the inputs,
+    `input_sets` where nothing else is said.
     """
+    sets = sets or input_sets
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        outcomes = (_check_compile if through == "compile" else _check_backend)(program, mark, calls)
+        outcomes = (_check_compile if through == "compile" else _check_backend)(program, mark, calls, sets)
     return [
         Outcome("known", each.text, each.where) if each.kind not in FINE and is_known(str(program), each.kind, each.text) else each
         for each in outcomes
     ]
 
 
-def _check_compile(program: Program, mark: Mark, calls: int) -> list[Outcome]:
+def _check_compile(program: Program, mark: Mark, calls: int, sets: Sets) -> list[Outcome]:
     module, inputs = program.module(), program.tensors()
     mark("eager")
     wanted = _eager(module, inputs)
@@ -83,7 +86,7 @@ def _check_compile(program: Program, mark: Mark, calls: int) -> list[Outcome]:
         return [_error(error, "both refuse" if isinstance(wanted, Exception) else "refused")]
     executable.like = torch.empty(0)
     outcomes = []
-    for given in _input_sets(program, calls):
+    for given in sets(program, calls):
         mark("eager")
         wanted = _eager(module, given)
         mark("call")
@@ -94,12 +97,12 @@ def _check_compile(program: Program, mark: Mark, calls: int) -> list[Outcome]:
     return outcomes
 
 
-def _check_backend(program: Program, mark: Mark, calls: int) -> list[Outcome]:
+def _check_backend(program: Program, mark: Mark, calls: int, sets: Sets) -> list[Outcome]:
     module, outcomes = program.module(), []
     torch._dynamo.reset()
     dynamic = random.Random(program.number).choice((None, True))
     compiled = torch.compile(module, backend="disc", dynamic=dynamic)
-    for given in _input_sets(program, min(calls, 3)):
+    for given in sets(program, min(calls, 3)):
         mark("eager")
         wanted = _eager(module, given)
         mark("torch.compile")
@@ -126,19 +129,37 @@ def _fails_too(module: torch.nn.Module, given: Sequence[torch.Tensor], wanted: o
 # --- inputs ---------------------------------------------------------------------------------------------------------------------
 
 
-def _input_sets(program: Program, calls: int) -> list[list[torch.Tensor]]:
+def input_sets(program: Program, calls: int) -> list[list[torch.Tensor]]:
     """The program's own inputs; the same in other memory layouts; inputs of other sizes, each set of sizes once."""
+    return _sets(program, calls, 2 * calls, lambda given: True)
+
+
+def comparable_sets(program: Program, calls: int) -> list[list[torch.Tensor]]:
+    """As `input_sets`, but of the sizes that are drawn those that eager takes, few of them without elements. Dims of 1 stay."""
+    module, rng = program.module(), random.Random(program.number)
+
+    ones = [[size == 1 for size in x.shape] for x in program.tensors()]  # dims that an op may need to be 1
+
+    def takes(given: Sequence[torch.Tensor]) -> bool:
+        if any(was and size != 1 for dims, x in zip(ones, given, strict=True) for was, size in zip(dims, x.shape, strict=True)):
+            return False
+        return (all(x.numel() for x in given) or rng.random() < 0.3) and not isinstance(_eager(module, given), Exception)
+
+    return _sets(program, calls, 10 * calls, takes)
+
+
+def _sets(program: Program, calls: int, draws: int, takes: Callable[[Sequence[torch.Tensor]], bool]) -> list[list[torch.Tensor]]:
     rng = random.Random(program.number)
     seed(program.number)
     own = program.tensors()
     if not own or any(x.layout != torch.strided or x.device.type != "cpu" for x in own):
         return [own]
     sets = [own, [_strided(x, rng) for x in own]]
-    seen: set[tuple[torch.Size, ...]] = set()
-    for _ in range(2 * calls):
+    seen: set[tuple[torch.Size, ...]] = {tuple(x.shape for x in own)}
+    for _ in range(draws):
         made = _resized(own, rng)
         shapes = tuple(x.shape for x in made)
-        if len(sets) < calls and shapes not in seen:
+        if len(sets) < calls and shapes not in seen and takes(made):
             sets.append(made)
         seen.add(shapes)
     return sets[:calls]

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import json
 import mmap
 import multiprocessing
 import os
+import pkgutil
 import resource
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -34,6 +36,7 @@ SAVE_SECONDS = 30.0
 BACKEND_SHARE = 16  # every so many programs go through torch.compile
 STAGES = ("begin", "make", "eager", "compile", "call", "torch.compile")
 STAGES_OF_PYTORCH = ("begin", "make", "eager")
+Run = Callable[[int, int, mmap.mmap | None], dict[str, Any]]  # number of a program, calls → its record
 PER_PROCESS = 150  # compiles; memory that PyTorch keeps per traced op goes with the process
 
 
@@ -51,10 +54,19 @@ def prepare() -> None:
     import disc.frontend.dynamo  # noqa: F401
     from tests.fuzz.op_programs import overloads, samples_table
 
+    _import_compiler()
     samples_table(), overloads()
     _materialize_once()
     gc.collect()
     gc.freeze()  # some 500,000 objects, which each full collection in a child would go through
+
+
+def _import_compiler() -> None:
+    """All of it: what a process imports later may have changed by then."""
+    for part in ("frontend", "ir", "passes", "shapes", "codegen", "targets", "speculation", "artifact"):
+        package = importlib.import_module(f"disc.{part}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
 
 
 def _materialize_once() -> None:
@@ -65,7 +77,7 @@ def _materialize_once() -> None:
     utils._materialize_cpp_cia_ops = lambda: None
 
 
-def _work(numbers: list[int], calls: int, sender: Connection, state: mmap.mmap) -> None:
+def _work(numbers: list[int], calls: int, sender: Connection, state: mmap.mmap, run: Run) -> None:
     """Runs the programs; what PyTorch prints goes nowhere."""
     resource.setrlimit(resource.RLIMIT_AS, (GIGABYTES << 30, GIGABYTES << 30))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -73,7 +85,7 @@ def _work(numbers: list[int], calls: int, sender: Connection, state: mmap.mmap) 
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
     for number in numbers:
-        sender.send(run_one(number, calls, state))
+        sender.send(run(number, calls, state))
     sender.close()
     os._exit(0)
 
@@ -112,17 +124,19 @@ class _Worker:
     done: int = 0
 
 
-def records(numbers: list[int], calls: int, workers: int) -> Generator[dict[str, Any]]:
-    """A record per program, in any order."""
+def records(
+    numbers: list[int], calls: int, workers: int, run: Run = run_one, per_process: int = PER_PROCESS, seconds: float = SECONDS
+) -> Generator[dict[str, Any]]:
+    """A record per program, in any order: what `run` makes of its number. seconds: of CPU time that one may take."""
     context = multiprocessing.get_context("fork")
-    pending = [numbers[i : i + PER_PROCESS] for i in range(0, len(numbers), PER_PROCESS)][::-1]
+    pending = [numbers[i : i + per_process] for i in range(0, len(numbers), per_process)][::-1]
     running: list[_Worker] = []
     try:
         while pending or running:
             while pending and len(running) < workers:
                 chunk, state = pending.pop(), mmap.mmap(-1, 8192)
                 receiver, sender = context.Pipe(duplex=False)
-                process = context.Process(target=_work, args=(chunk, calls, sender, state))
+                process = context.Process(target=_work, args=(chunk, calls, sender, state, run))
                 process.start()
                 sender.close()
                 running.append(_Worker(chunk, state, receiver, process, time.monotonic()))
@@ -137,9 +151,9 @@ def records(numbers: list[int], calls: int, workers: int) -> Generator[dict[str,
                     worker.process.join()
                     ended = "" if worker.done == len(worker.numbers) else f"exit status {worker.process.exitcode}"
                 else:
-                    if _cpu_seconds(worker.process.pid) - worker.cpu < SECONDS and time.monotonic() - worker.since < WALL_SECONDS:
+                    if _cpu_seconds(worker.process.pid) - worker.cpu < seconds and time.monotonic() - worker.since < WALL_SECONDS:
                         continue
-                    ended = f"no answer within {SECONDS:.0f} s"
+                    ended = f"no answer within {seconds:.0f} s"
                     worker.process.kill()
                     worker.process.join()
                 running.remove(worker)
