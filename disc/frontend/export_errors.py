@@ -78,7 +78,7 @@ def export_error(error: Exception, refuses: Callable[[], Exception | None]) -> D
     if isinstance(error, UnsupportedOperatorException | UnsupportedFakeTensorException):
         return _refused(str(getattr(error, "func", "an op")), NO_SHAPES, error)
     if isinstance(error, TorchDynamoException) and not isinstance(error, UserError):  # which export raises for these ops alone
-        return _refused("control flow on values (torch.cond, while_loop, map, scan)", "not supported", error)
+        return _refused(*_control_flow(str(error)), error)
     if isinstance(error, ConstraintViolationError) or (
         isinstance(error, UserError) and error.error_type is UserErrorType.CONSTRAINT_VIOLATION
     ):
@@ -89,6 +89,23 @@ def export_error(error: Exception, refuses: Callable[[], Exception | None]) -> D
     if isinstance(error, UserError):
         return ExportError(f"torch.export refuses the model or its example inputs: {_said(error)}{_hint(str(error))}")
     return ExportError(f"torch.export cannot trace the model with dynamic sizes: {_said(error)}{_hint(str(error))}")
+
+
+def _control_flow(text: str) -> tuple[str, str]:
+    """Which op on control flow PyTorch refuses, and why: the first of what it says, and its first hint."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = next((line.partition(": ")[2] for line in lines if line.startswith("Higher Order Operator: ")), "")
+    said = [line for line in lines if not line.startswith("This higher order operator doesn't work")]
+    reason = [_difference(line) for line in said[:2] if ": " not in line or line.startswith("pair[")]
+    hint = [line.removeprefix("Hint: ") for line in lines if line.startswith("Hint: ")][:1]
+    op = named or "control flow on values (torch.cond, while_loop, map, scan)"
+    return op, ". ".join([" ".join(reason) or "not supported", *hint])
+
+
+def _difference(line: str) -> str:
+    """ "value 1 differs: shape: torch.Size([2*s0]) vs torch.Size([s0])" of what PyTorch says of two lists of tensors."""
+    found = re.match(r"pair\[(\d+)\] differ in '([^']*)'", line)
+    return f"value {found[1]} differs: {found[2]}" if found else line
 
 
 def _data_dependence(error: Exception) -> tuple[str, str]:

@@ -253,3 +253,31 @@ def test_dynamic_shapes_of_what_has_its_dims() -> None:
 def test_a_target_that_is_no_name(target: object) -> None:
     with pytest.raises(disc.errors.TargetError, match="is no name; the targets are native, x86-64-v3"):
         disc.compile(linear(), X, target=target, options=OPTIONS)  # pyright: ignore[reportArgumentType]
+
+
+CONTROL_FLOW = {
+    "a carried shape that changes": (
+        lambda x: torch.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, torch.cat([y, y])), (torch.tensor(0), x)),
+        r"torch\.while_loop at test_export_errors\.py:\d+: .*value 1 differs: shape: torch\.Size\(\[2\*s\d+\]\) vs torch\.Size\(\[s\d+\]\)",
+    ),
+    "a carried type that changes": (
+        lambda x: torch.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y.double()), (torch.tensor(0), x)),
+        r"torch\.while_loop at .*value 1 differs: dtype: torch\.float64 vs torch\.float32",
+    ),
+    "a branch that returns its input": (
+        lambda x: torch.cond(x.sum() > 0, lambda x: x, lambda x: x + 1, (x,)),
+        r"torch\.cond at .*aliasing.*input\.clone\(\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONTROL_FLOW)
+def test_control_flow_that_pytorch_refuses(name: str) -> None:
+    body, words = CONTROL_FLOW[name]
+
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> object:
+            return body(x)
+
+    with pytest.raises(UnsupportedOpError, match=words):
+        disc.compile(Model(), (torch.randn(3),))
