@@ -122,6 +122,9 @@ void run(LibraryCall& call, const std::vector<Block>& blocks, int64_t past) {
 
 void grouped_dot(LibraryCall& call) {
   const ral_tensor &left = call.operands[0], &right = call.operands[1], &ends = call.operands[2];
+  if (left.rank != 2 || right.rank != 3 || ends.rank != 1 || left.dtype != right.dtype) {
+    return call.fail("rows, matrices and ends of groups need 2, 3 and 1 dims, the first two elements of one type", RAL_ERROR_SHAPE);
+  }
   if (left.dims[1] != right.dims[1] || ends.dims[0] != right.dims[0]) {
     return call.fail("rows of " + std::to_string(left.dims[1]) + " in " + std::to_string(ends.dims[0]) + " groups do not fit " +
                      std::to_string(right.dims[0]) + " matrices of " + std::to_string(right.dims[1]) + " rows",
