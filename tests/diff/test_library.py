@@ -84,7 +84,7 @@ def selections(*inputs: torch.Tensor) -> list[torch.Tensor]:
 @pytest.mark.parametrize("dtypes", [FLOATS, INTEGERS], ids=["floats", "integers"])
 def test_topk(dtypes: tuple[torch.dtype, ...]) -> None:
     """The values, and what is at the places: of equal elements any may be first. k is 0 and above, small and up to the size."""
-    for shape in ((4, 5), (0, 3), (1, 3), (3, 64), (2, 139), (2, 140), (5, 3000), (300, 4)):
+    for shape in ((4, 5), (0, 3), (1, 3), (3, 64), (2, 139), (2, 140), (9, 7), (9, 250), (5, 3000), (300, 4)):
         inputs = matrices(shape, dtypes)
         ours, theirs = compiled(selections, dtypes)(*inputs), selections(*inputs)
         for number in range(0, len(theirs), 2):
@@ -155,10 +155,10 @@ func.func @main(%x: tensor<?x?xELEMENT> {disc.dims = ["s", "k"]}, %w: tensor<4x?
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_rows_in_groups(dtype: torch.dtype) -> None:
-    """Groups without rows, of one, of a tile and around it, of several tasks; columns and depths around panels; rows behind all groups."""
+    """Groups without rows, of one, of few, of a tile and around it, of several tasks; columns and depths around panels; rows behind all groups."""
     element = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]
     program = text_program(GROUPED.replace("ELEMENT", element))
-    shapes = ((1, 1, 1), (7, 5, 64), (13, 300, 70), (230, 33, 129), (0, 4, 5), (5, 0, 3))
+    shapes = ((1, 1, 1), (7, 5, 64), (13, 300, 70), (230, 33, 129), (0, 4, 5), (13, 11, 1100), (5, 0, 3), (530, 9, 300))
     for number, (rows, depth, columns) in enumerate(shapes):
         ends = torch.tensor([0, min(rows, 1), min(rows, 7), rows - rows // 20]) if number % 2 else torch.tensor([rows] * 4)
         x, w = randn(rows, depth, dtype=dtype), randn(4, depth, columns, dtype=dtype)

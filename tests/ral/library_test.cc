@@ -66,7 +66,7 @@ void check_sorted(ral_context* context, int64_t rows, int64_t columns, int64_t d
 }
 
 void check_shapes(ral_context* context) {
-  for (const auto& [rows, columns] : {std::pair{0, 3}, {3, 0}, {1, 1}, {2, 95}, {3, 96}, {97, 97}, {64, 1000}, {1, 5000}}) {
+  for (const auto& [rows, columns] : {std::pair{0, 3}, {3, 0}, {1, 1}, {2, 95}, {3, 96}, {97, 97}, {64, 1000}, {1, 5000}, {9, 512}}) {
     for (const int64_t mode : {0, 1, 2, 3}) check_sorted(context, rows, columns, mode & 1, mode >> 1);
   }
 }
@@ -122,7 +122,7 @@ int main() {
   ral_unload(context);
   CHECK(load({"topk"}, &context) == RAL_OK);
   check_failure(context);
-  check_sorted(context, 3, 1000, 1, 1);  // as many as there are
+  for (const auto& [rows, columns] : {std::pair{3, 1000}, {2, 16}, {9, 7}}) check_sorted(context, rows, columns, 1, 1);  // as many as there are
   ral_unload(context);
   for (const bool factor : {false, true}) {
     CHECK(load({factor ? "cholesky" : "inverse"}, &context) == RAL_OK);
@@ -135,7 +135,7 @@ int main() {
   for (std::thread& thread : threads) thread.join();
   int64_t launches = 0, nanoseconds = 0;
   ral_get_kernels(context, &launches, &nanoseconds);
-  CHECK(launches == 3 * 8 * 4);
+  CHECK(launches == 3 * 9 * 4);
   ral_unload(context);
   std::puts("library_test: ok");
   return 0;

@@ -54,12 +54,12 @@ struct Panel {
     }
   }
 
-  // The first `known` of n rows are solved with the lower triangle of the matrix [n, n], and those behind are updated.
-  void solve_lower(const T* matrix, int64_t n, int64_t known, bool unit) const {
+  // The first `known` of `past` rows are solved with the lower triangle of the matrix, in rows of n, and those behind are updated.
+  void solve_lower(const T* matrix, int64_t n, int64_t past, int64_t known, bool unit) const {
     for (int64_t first = 0; first < known; first += kBlock) {
       const int64_t count = std::min(kBlock, known - first);
       for (int64_t i = 0; i < count; ++i) solve_row(matrix, n, first + i, first, i, i, unit);
-      update(matrix, n, first + count, n, first, count);
+      update(matrix, n, first + count, past, first, count);
     }
   }
 
@@ -73,61 +73,86 @@ struct Panel {
 };
 
 // L of A = L * L^T, from the lower triangle of A; zeros above. Returns the order of the leading minor that is not positive, 0 where all are.
+// By blocks of kPanel<T> columns: what the columns before take away by tiles, the block on the diagonal, and those below it times its inverse.
 template <typename T>
-int64_t factor_cholesky(const T* source, T* lower, int64_t n, char* memory) {
-  constexpr int64_t kWidth = kPanel<T>;
-  const Panel<T> block(memory, kWidth);  // the inverse of a block on the diagonal
-  T* left = reinterpret_cast<T*>(memory + Panel<T>::bytes(kWidth));  // [n, kWidth]: what is left of it, transposed and negated
-  T* corner = left + n * kWidth;                                     // [kWidth, kWidth]
-  T* sums = corner + kWidth * kWidth;                                // [kTileRows, kWidth]
-  for (int64_t column = 0; column < n; column += kWidth) {
-    const int64_t width = std::min(kWidth, n - column);
-    for (int64_t p = 0; p < column; ++p) {
-      for (int64_t j = 0; j < kWidth; ++j) left[p * kWidth + j] = j < width ? -lower[(column + j) * n + p] : T{0};
-    }
-    const auto load = [&](int64_t i, int64_t rows, T* to) {
-      for (int64_t row = 0; row < rows; ++row) {
-        for (int64_t j = 0; j < kWidth; ++j) to[row * kWidth + j] = j < width ? source[(i + row) * n + column + j] : T{0};
+struct Cholesky {
+  static constexpr int64_t kWidth = kPanel<T>;
+
+  const T* source;
+  T* lower;
+  int64_t n;
+  Panel<T> inverse;  // of the block on the diagonal
+  T *left, *corner, *sums;  // [n, kWidth]: the rows of the block so far, transposed and negated; [kWidth, kWidth]; [kTileRows, kWidth]
+
+  static int64_t bytes(int64_t n) { return Panel<T>::bytes(kWidth) + (n + kWidth + kTileRows) * kPanelBytes; }
+
+  Cholesky(const T* from, T* to, int64_t size, char* memory)
+      : source(from), lower(to), n(size), inverse(memory, kWidth), left(reinterpret_cast<T*>(memory + Panel<T>::bytes(kWidth))),
+        corner(left + n * kWidth), sums(corner + kWidth * kWidth) {}
+
+  int64_t factor() const {
+    for (int64_t column = 0; column < n; column += kWidth) {
+      const int64_t width = std::min(kWidth, n - column), below = column + width;
+      turn(column, width);
+      for (int64_t i = 0; i < width; i += kTileRows) load(column, width, column + i, std::min(kTileRows, width - i), corner + i * kWidth);
+      if (const int64_t bad = factor_corner(lower + column * n + column, width)) return column + bad;
+      for (int64_t i = column; i < below; ++i) std::fill(lower + i * n + i + 1, lower + (i + 1) * n, T{0});
+      if (below < n) invert(lower + column * n + column, width);
+      for (int64_t i = below; i < n; i += kTileRows) {
+        const int64_t rows = std::min(kTileRows, n - i);
+        T solved[kTileRows * kWidth] = {};
+        load(column, width, i, rows, sums);
+        tile<T>()(rows, sums, kWidth, inverse.rows, kWidth, width, solved, kWidth);
+        for (int64_t row = 0; row < rows; ++row) std::copy(solved + row * kWidth, solved + row * kWidth + width, lower + (i + row) * n + column);
       }
-      if (column > 0) tile<T>()(rows, lower + i * n, n, left, kWidth, column, to, kWidth);
-    };
-    for (int64_t i = 0; i < width; i += kTileRows) load(column + i, std::min(kTileRows, width - i), corner + i * kWidth);
-    for (int64_t j = 0; j < width; ++j) {  // the block on the diagonal
-      T* own = corner + j * kWidth;
-      for (int64_t p = 0; p <= j; ++p) {
-        T sum = own[p];
-        for (int64_t q = 0; q < p; ++q) sum -= own[q] * corner[p * kWidth + q];
-        if (p < j) {
-          own[p] = sum / corner[p * kWidth + p];
-          continue;
-        }
-        if (!(sum > 0)) return column + j + 1;
-        own[p] = std::sqrt(sum);
+    }
+    return 0;
+  }
+
+  void turn(int64_t column, int64_t width) const {
+    for (int64_t first = 0; first < column; first += kBlock) {  // so that what is written stays in L1
+      for (int64_t j = 0; j < width; ++j) {
+        const T* row = lower + (column + j) * n;
+        for (int64_t p = first; p < std::min(column, first + kBlock); ++p) left[p * kWidth + j] = -row[p];
       }
     }
-    // Below it: what is there times the transpose of the inverse.
-    for (int64_t i = 0; i < width; ++i) {
-      std::fill(block.row(i), block.row(i) + kWidth, T{0});
-      block.row(i)[i] = 1;
+    for (int64_t p = 0; p < column && width < kWidth; ++p) std::fill(left + p * kWidth + width, left + (p + 1) * kWidth, T{0});
+  }
+
+  // Rows [i, i + rows) of the block's columns, less what the columns before take away.
+  void load(int64_t column, int64_t width, int64_t i, int64_t rows, T* to) const {
+    for (int64_t row = 0; row < rows; ++row) {
+      const T* from = source + (i + row) * n + column;
+      std::copy(from, from + width, to + row * kWidth);
+      std::fill(to + row * kWidth + width, to + (row + 1) * kWidth, T{0});
     }
-    std::fill(block.row(width), block.row(kWidth), T{0});
-    std::fill(corner + width * kWidth, corner + kWidth * kWidth, T{0});
-    block.solve_lower(corner, kWidth, width, false);
+    if (column > 0) tile<T>()(rows, lower + i * n, n, left, kWidth, column, to, kWidth);
+  }
+
+  // Of the lower triangle in the corner, to rows of n elements.
+  int64_t factor_corner(T* to, int64_t width) const {
+    T* turned = inverse.rows;
+    std::fill(turned, turned + width * kWidth, T{0});
     for (int64_t i = 0; i < width; ++i) {
-      for (int64_t j = 0; j < i; ++j) std::swap(block.row(i)[j], block.row(j)[i]);
+      for (int64_t j = 0; j <= i; ++j) turned[j * kWidth + i] = corner[i * kWidth + j];
     }
-    for (int64_t i = 0; i < width; ++i) std::copy(corner + i * kWidth, corner + i * kWidth + i + 1, lower + (column + i) * n + column);
-    for (int64_t i = 0; i < width; ++i) std::fill(lower + (column + i) * n + column + i + 1, lower + (column + i + 1) * n, T{0});
-    for (int64_t i = column + width; i < n; i += kTileRows) {
-      const int64_t rows = std::min(kTileRows, n - i);
-      T solved[kTileRows * kWidth] = {};
-      load(i, rows, sums);
-      tile<T>()(rows, sums, kWidth, block.rows, kWidth, width, solved, kWidth);
-      for (int64_t row = 0; row < rows; ++row) std::copy(solved + row * kWidth, solved + row * kWidth + width, lower + (i + row) * n + column);
+    if (const int64_t bad = upper_factor<T>()(turned, width)) return bad;
+    for (int64_t i = 0; i < width; ++i) {
+      for (int64_t j = 0; j <= i; ++j) to[i * n + j] = turned[j * kWidth + i];
+    }
+    return 0;
+  }
+
+  // Of a lower triangle in rows of n elements; the transpose.
+  void invert(const T* triangle, int64_t width) const {
+    std::fill(inverse.row(0), inverse.row(kWidth), T{0});
+    for (int64_t i = 0; i < width; ++i) inverse.row(i)[i] = 1;
+    inverse.solve_lower(triangle, n, width, width, false);
+    for (int64_t i = 0; i < width; ++i) {
+      for (int64_t j = 0; j < i; ++j) std::swap(inverse.row(i)[j], inverse.row(j)[i]);
     }
   }
-  return 0;
-}
+};
 
 // P * A = L * U with partial pivoting: L, whose diagonal is 1, and U in `factors`; row i of P * A is row order[i] of A. Returns the place of
 // the first zero on the diagonal of U, from 1, or 0 where there is none; *odd: whether the number of exchanges is.
@@ -140,7 +165,7 @@ int64_t factor_lu(const T* source, T* factors, int64_t n, int64_t* order, bool* 
   for (int64_t column = 0; column < n; column += panel.kWidth) {
     const int64_t width = std::min(panel.kWidth, n - column);
     panel.load(source + column, n, n, width, order);
-    panel.solve_lower(factors, n, column, true);
+    panel.solve_lower(factors, n, n, column, true);
     for (int64_t j = 0; j < width; ++j) {
       const int64_t at = column + j;
       int64_t best = at;
@@ -265,7 +290,7 @@ void solve_all(LibraryCall& call, const ral_tensor& matrix, const T* right, int6
         if (order[i] >= first && order[i] < first + width) panel.row(i)[order[i] - first] = 1;
       }
     }
-    panel.solve_lower(made.factors + number * n * n, n, n, true);
+    panel.solve_lower(made.factors + number * n * n, n, n, n, true);
     panel.solve_upper(made.factors + number * n * n, n, false);
     panel.store(result + number * n * columns + first, columns, n, width);
   });
@@ -283,9 +308,8 @@ void cholesky(LibraryCall& call) {
     if (!minors) return;
     const auto* source = static_cast<const T*>(call.operands[0].data);
     auto* result = static_cast<T*>(call.results[0].data);
-    const int64_t scratch = Panel<T>::bytes(kPanel<T>) + (batch.n + kPanel<T> + kTileRows) * kPanelBytes;
-    call.parallel(batch.count, batch.cost() / 6, scratch, [&](int64_t begin, int64_t end, char* memory) {
-      for (int64_t i = begin; i < end; ++i) minors[i] = factor_cholesky(source + i * size, result + i * size, batch.n, memory);
+    call.parallel(batch.count, batch.cost() / 6, Cholesky<T>::bytes(batch.n), [&](int64_t begin, int64_t end, char* memory) {
+      for (int64_t i = begin; i < end; ++i) minors[i] = Cholesky<T>(source + i * size, result + i * size, batch.n, memory).factor();
     });
     check(call, minors, batch.count, "the input is not positive-definite (the leading minor of order ", " is not positive-definite)");
   });
@@ -306,7 +330,7 @@ void triangular_solve(LibraryCall& call) {
       if (call.numbers[0]) {
         panel.solve_upper(triangle, batch.n, call.numbers[1] != 0);
       } else {
-        panel.solve_lower(triangle, batch.n, batch.n, call.numbers[1] != 0);
+        panel.solve_lower(triangle, batch.n, batch.n, batch.n, call.numbers[1] != 0);
       }
       panel.store(static_cast<T*>(call.results[0].data) + start, columns, batch.n, width);
     });

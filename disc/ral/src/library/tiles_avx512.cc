@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "library/tiles.h"
 
 namespace ral {
@@ -9,6 +11,7 @@ constexpr int kVectors = 4;
 
 #include "library/tiles.inc"
 
-const Tiles kTilesAvx512 = {tile_of<float>, tile_of<double>};
+const Tiles kTilesAvx512 = {tile_of<float>, tile_of<double>, upper_factor_of<float>, upper_factor_of<double>,
+                          stream_of<float>, stream_of<double>};
 
 }  // namespace ral

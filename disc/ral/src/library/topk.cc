@@ -1,9 +1,11 @@
 // The k first of each line in an order, sorted: candidates are those below the worst of the k best so far, which is found again whenever as
-// many candidates have come together as were kept; a line of n elements costs little more than reading it where k is small.
+// many candidates have come together as were kept; a line of n elements costs little more than reading it where k is small. Short lines, of
+// which there are several, eight at once.
 #include <algorithm>
 
 #include "library/functions.h"
 #include "library/keys.h"
+#include "library/lanes.h"
 #include "library/records.h"
 
 namespace ral {
@@ -12,7 +14,11 @@ namespace {
 
 constexpr int64_t kCostPerElement = 2 * RAL_COST_PER_NANOSECOND;
 constexpr int64_t kCostPerResult = 20 * RAL_COST_PER_NANOSECOND;
-constexpr int64_t kBlock = 64;  // elements that are compared before any is looked at
+constexpr int64_t kFewKept = 16;         // what is put in its place one by one
+constexpr int64_t kLengthPerKept = 64;   // shorter lines are faster in lanes
+constexpr int64_t kLongestSorted = 256;  // from there on, lines are not sorted whole where more is kept
+constexpr int64_t kFewLines = 3;         // which are faster alone
+constexpr int64_t kBlock = 64;           // elements that are compared before any is looked at
 
 template <typename Order>
 struct Selection {
@@ -47,14 +53,31 @@ struct Selection {
       if (lines.inner != 1) return true;
       const auto* line = reinterpret_cast<const Native*>(source + start);
       const Native limit = line[worst.place()];
+      if (const Beyond<Native> any = beyond<Native>()) return any(line + place, end - place, limit, flip != 0);
       bool any = false;
-      if (flip) {
-        for (int64_t i = place; i < end; ++i) any |= !(line[i] <= limit);
-      } else {
-        for (int64_t i = place; i < end; ++i) any |= !(line[i] >= limit);
-      }
+      for (int64_t i = place; i < end; ++i) any |= flip ? line[i] > limit : line[i] < limit;
       return any;
     }
+  }
+
+  // Where few are kept, they are held in their order, and each element that is better than the last of them is put in its place.
+  void select_few(int64_t line, Entry* best) const {
+    const int64_t start = lines.start(line);
+    const auto insert = [&](int64_t place, int64_t count) {
+      const Entry own = Entry::make(key(start, place), static_cast<uint32_t>(place));
+      for (; count > 0 && own < best[count - 1]; --count) best[count] = best[count - 1];
+      best[count] = own;
+    };
+    for (int64_t i = 0; i < kept(); ++i) insert(i, i);
+    const Entry& worst = best[kept() - 1];
+    for (int64_t place = kept(); place < lines.size; place += kBlock) {
+      const int64_t end = std::min(lines.size, place + kBlock);
+      if (!any_better(start, place, end, worst)) continue;
+      for (int64_t i = place; i < end; ++i) {
+        if (key(start, i) < worst.key()) insert(i, kept() - 1);
+      }
+    }
+    write(line, [&](int64_t i) { return best[i]; });
   }
 
   void select_line(int64_t line, Entry* candidates) const {
@@ -80,13 +103,30 @@ struct Selection {
     }
     if (count > kept()) keep_best(candidates, count);
     std::sort(candidates, candidates + kept());
-    write(start, result.start(line), candidates);
+    write(line, [&](int64_t i) { return candidates[i]; });
   }
 
-  void write(int64_t start, int64_t to, const Entry* sorted) const {
+  // Lines [first, first + kLanes), without those that there are not.
+  void select_lanes(int64_t first, const LaneRecords<Entry>& records) const {
+    const int64_t own = std::min(kLanes, lines.count() - first);
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const int64_t start = lines.start(first + std::min(lane, own - 1));
+      for (int64_t i = 0; i < lines.size; ++i) records.put(i, lane, Entry::make(key(start, i), static_cast<uint32_t>(i)));
+    }
+    kept() <= kFewKept ? records.select(lines.size, kept()) : records.sort(lines.size);
+    for (int64_t lane = 0; lane < own; ++lane) {
+      write(first + lane, [&](int64_t i) { return records.get(i, lane); });
+    }
+  }
+
+  // sorted(i): record i in the order.
+  template <typename Sorted>
+  void write(int64_t line, const Sorted& sorted) const {
+    const int64_t start = lines.start(line), to = result.start(line);
     for (int64_t i = 0; i < kept(); ++i) {
-      if (indices) indices[to + i * result.inner] = sorted[i].place();
-      if (values) values[to + i * result.inner] = source[start + sorted[i].place() * lines.inner];
+      const int64_t place = sorted(i).place();
+      if (indices) indices[to + i * result.inner] = place;
+      if (values) values[to + i * result.inner] = source[start + place * lines.inner];
     }
   }
 };
@@ -110,10 +150,24 @@ void topk(LibraryCall& call) {
     const Bits flip = call.numbers[1] ? static_cast<Bits>(~Bits{0}) : Bits{0};
     const Own selection{static_cast<const Bits*>(source.data), static_cast<Bits*>(call.results[0].data),
                         static_cast<int64_t*>(call.results[1].data), lines, result, flip};
+    const bool few = result.size <= kFewKept;
+    if (lines.size < (few ? kLengthPerKept * result.size : kLongestSorted) && lines.count() > kFewLines) {
+      using Records = LaneRecords<typename Own::Entry>;
+      const int64_t groups = (lines.count() + kLanes - 1) / kLanes, cost = kLanes * lines.size * kCostPerElement;
+      call.parallel(groups, cost, Records::bytes(lines.size), [&](int64_t begin, int64_t end, char* memory) {
+        for (int64_t group = begin; group < end; ++group) {
+          selection.select_lanes(group * kLanes, Records{reinterpret_cast<uint64_t*>(memory)});
+        }
+      });
+      return;
+    }
     const int64_t scratch = selection.room() * static_cast<int64_t>(sizeof(typename Own::Entry));
     const int64_t cost = lines.size * kCostPerElement + result.size * kCostPerResult;
     call.parallel(lines.count(), cost, scratch, [&](int64_t begin, int64_t end, char* memory) {
-      for (int64_t line = begin; line < end; ++line) selection.select_line(line, reinterpret_cast<typename Own::Entry*>(memory));
+      for (int64_t line = begin; line < end; ++line) {
+        auto* candidates = reinterpret_cast<typename Own::Entry*>(memory);
+        few ? selection.select_few(line, candidates) : selection.select_line(line, candidates);
+      }
     });
   });
 }
