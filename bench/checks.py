@@ -12,6 +12,12 @@ from bench.dtypes import Dtype
 from bench.limits import Work
 
 
+def first_tensor(result: object) -> torch.Tensor:
+    """What is compared of a result, which may be of several tensors."""
+    first = result[0] if isinstance(result, list | tuple) else result
+    return torch.as_tensor(first)
+
+
 def error_of(result: torch.Tensor, expected: torch.Tensor) -> float:
     """The largest absolute difference over the largest finite value expected, or over 1 where all are smaller.
 

@@ -18,7 +18,8 @@ import torch
 from torch import nn
 from torch._inductor import config as inductor_config
 
-from bench.cases import Case, Inputs
+from bench.cases import Case, Inputs, TrainingStep
+from bench.checks import first_tensor
 from bench.dtypes import DTYPES, Dtype
 from bench.figures import peer_of
 from bench.files import OPSET, OPTIMIZER_TYPES, make_file
@@ -79,10 +80,30 @@ def _compiled(name: str, bench: Workbench, dtype: str) -> Peer:
     """Without the compile cache: the set-up is a whole compile."""
     import disc
 
+    if isinstance(bench.model, TrainingStep):
+        return _trained(name, bench, bench.model, "disc", {"threads": bench.threads, "cache": False})
     start = time.perf_counter()
     options = disc.Options(threads=bench.threads, cache=False, dtype=dtype)
     exe = disc.compile(bench.model, bench.case.inputs(bench.case.example), bench.case.dynamic_shapes, options=options)
     return Peer(name, lambda inputs: lambda: exe(*inputs), time.perf_counter() - start, exe)
+
+
+def build_disc_onnx(bench: Workbench) -> Peer:
+    """disc's artifact of the ONNX file of the model."""
+    import disc
+
+    path = make_file("onnx", bench.case, bench.model, bench.folder)
+    start = time.perf_counter()
+    exe = disc.compile(str(path), options=disc.Options(threads=bench.threads, cache=False, dtype=bench.dtype.disc))
+    return Peer("disc-onnx", lambda inputs: lambda: exe(*inputs), time.perf_counter() - start, exe)
+
+
+def _trained(name: str, bench: Workbench, step: TrainingStep, backend: str, options: dict[str, object] | None = None) -> Peer:
+    """A training step whose network is compiled by a backend of torch.compile."""
+    start = time.perf_counter()
+    step.compile_network(backend, options)
+    step(*bench.case.inputs(bench.case.example))
+    return Peer(name, lambda inputs: _call(step, inputs), time.perf_counter() - start)
 
 
 def build_eager(bench: Workbench) -> Peer:
@@ -126,6 +147,8 @@ def build_inductor(bench: Workbench, frozen: bool = False) -> Peer:
     start = time.perf_counter()
     torch._dynamo.reset()
     inductor_config.freezing = frozen
+    if isinstance(bench.model, TrainingStep):
+        return _trained("inductor", bench, bench.model, "inductor")
     compiled = torch.compile(_converted(bench), dynamic=True)
     compiled(*_cast(bench.case.inputs(bench.case.example), bench))
     return Peer("inductor", lambda inputs: _call(compiled, _cast(inputs, bench)), time.perf_counter() - start)
@@ -221,6 +244,7 @@ VARIANTS: dict[str, Variant] = {
     "disc": Variant(build_disc, "disc.compile with the dtype and the threads of the run, without the compile cache"),
     "disc-bf16": Variant(build_disc_bf16, "disc in bf16"),
     "disc-fp32": Variant(build_disc_f32, "disc in f32"),
+    "disc-onnx": Variant(build_disc_onnx, "disc.compile of the ONNX file of ort/plain", ("onnx",), "onnx"),
     "eager": Variant(build_eager, f"PyTorch's module, called under no_grad; {_TORCH}"),
     "autocast": Variant(build_autocast, "the f32 module within torch.autocast, which keeps the weights it has cast"),
     "quantized": Variant(build_quantized, "torch.ao.quantization.quantize_dynamic of every nn.Linear, qint8"),
@@ -261,6 +285,6 @@ def build_peer(name: str, bench: Workbench) -> Peer | Skipped:
 
 
 def as_tensor(result: object) -> torch.Tensor:
-    """The result of any peer in f32 (integers as they are), copied: some hand out memory that their next call writes again."""
-    tensor = torch.as_tensor(result)
+    """The (first) result of any peer in f32 (integers as they are), copied: some hand out memory that their next call writes again."""
+    tensor = first_tensor(result)
     return tensor.to(torch.float32, copy=True) if tensor.is_floating_point() else tensor.clone()

@@ -10,13 +10,11 @@ from pathlib import Path
 
 import torch
 
+from bench.cases import SUITE_CASES
 from bench.job import Job
 
 # The module of each suite: the suites of calls differ in their cases alone.
-MODULES = dict.fromkeys(("models", "gemm", "memory", "conv", "families", "overhead"), "latency") | {
-    "compile": "compile",
-    "stream": "stream",
-}
+MODULES = dict.fromkeys(SUITE_CASES, "latency") | {"compile": "compile", "stream": "stream"}
 
 
 def main(job_path: str, result_path: str) -> None:

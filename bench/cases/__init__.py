@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.cases.breadth import BLOCK_CASES, LIBRARY_CASES, RECURRENT_CASES, TrainingStep
 from bench.cases.case import Case, Inputs, Shape, build, parse_shapes, shape_name
 from bench.cases.conv import CONV_CASES
 from bench.cases.families import FAMILY_CASES
@@ -15,10 +16,26 @@ SUITE_CASES: dict[str, tuple[Case, ...]] = {
     "memory": MEMORY_CASES,
     "conv": CONV_CASES,
     "families": FAMILY_CASES,
+    "recurrent": RECURRENT_CASES,
+    "library": LIBRARY_CASES,
+    "blocks": BLOCK_CASES,
+    "forms": MODEL_CASES[:1],
     "overhead": (ADD_ONE,),
     "compile": MODEL_CASES[:1],
     "stream": (SMALL_BERT,),
 }
 CASES: dict[str, Case] = {case.name: case for cases in SUITE_CASES.values() for case in cases}
 
-__all__ = ["CASES", "SUITE_CASES", "Case", "ImageModel", "Inputs", "Shape", "TextModel", "build", "parse_shapes", "shape_name"]
+__all__ = [
+    "CASES",
+    "SUITE_CASES",
+    "Case",
+    "ImageModel",
+    "Inputs",
+    "Shape",
+    "TextModel",
+    "TrainingStep",
+    "build",
+    "parse_shapes",
+    "shape_name",
+]

@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 class Case:
     """One model. `dynamic`: the dims of every input that may change. `example`: the shape to compile with, not among `shapes`. `network`: a
     whole one, whose memory counts and which has processes of its own, so that memory and times do not depend on the case before. `tuned`:
-    whether the compiler was tuned with this shape; None where nothing was tuned by sizes."""
+    whether the compiler was tuned with this shape; None where nothing was tuned by sizes. `tolerance`: of results, None: the dtype's."""
 
     name: str
     title: str
@@ -28,6 +28,7 @@ class Case:
     example: Shape
     network: bool = False
     tuned: Callable[[Shape], bool] | None = None
+    tolerance: float | None = None
 
     @property
     def dynamic_shapes(self) -> tuple[dict[int, object], ...]:

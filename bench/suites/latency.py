@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from bench.cases import CASES, Case, Inputs, Shape, build, parse_shapes, shape_name
-from bench.checks import error_of, work_of
+from bench.checks import error_of, first_tensor, work_of
 from bench.dtypes import DTYPES
 from bench.figures import peer_of
 from bench.files import file_path
@@ -96,7 +96,7 @@ def _case(this: Run) -> Result:
 
 def _row(this: Run, shape: Shape) -> dict[str, object]:
     inputs = this.case.inputs(shape)
-    expected = this.model(*inputs)
+    expected = first_tensor(this.model(*inputs))
     firsts: dict[str, float] = {}
     errors: dict[str, float] = {}
     failed: dict[str, str] = {}
@@ -114,6 +114,7 @@ def _row(this: Run, shape: Shape) -> dict[str, object]:
     line = ", ".join(f"{name} {timing.median:.3f} ms" for name, timing in timings.items())
     print(f"  {this.case.name} {shape_name(shape)}: {line}", file=sys.stderr, flush=True)
     dtype = DTYPES[this.job.dtype]
+    tolerance = this.case.tolerance or dtype.tolerance
     return {
         "shape": shape_name(shape),
         "held_out": None if this.case.tuned is None else not this.case.tuned(shape),
@@ -121,7 +122,7 @@ def _row(this: Run, shape: Shape) -> dict[str, object]:
         "first_s": firsts,
         "ms": {name: dataclasses.asdict(timing) for name, timing in timings.items()},
         "error": errors,
-        "wrong": [name for name, error in errors.items() if not error <= dtype.tolerance],
+        "wrong": [name for name, error in errors.items() if not error <= tolerance],
         "failed": failed,
     }
 

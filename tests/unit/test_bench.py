@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from bench import figures, peers, report, run
-from bench.cases import CASES, SUITE_CASES, Case, build, parse_shapes
+from bench.cases import CASES, SUITE_CASES, Case, TrainingStep, build, parse_shapes
 from bench.cases.case import random_tensor
-from bench.checks import error_of, weight_elements, work_of
+from bench.checks import error_of, first_tensor, weight_elements, work_of
 from bench.compare import comparison
 from bench.compare import figures as compared
 from bench.dtypes import DTYPES
@@ -124,7 +124,7 @@ def test_shapes_on_the_command_line() -> None:
 
 
 def test_every_case_has_a_name_of_its_own_and_an_unmeasured_example() -> None:
-    cases = [case for suite in ("models", "gemm", "memory", "conv", "families", "overhead", "stream") for case in SUITE_CASES[suite]]
+    cases = [case for suite, own in SUITE_CASES.items() if suite not in ("compile", "forms") for case in own]  # these measure others' cases
     assert len({case.name for case in cases}) == len(cases) == len(CASES)
     assert all(case.example not in case.shapes for case in cases)
     assert all(len(shape) == len(case.example) for case in cases for shape in case.shapes)
@@ -135,6 +135,32 @@ def test_layers_run_on_their_example(case: Case) -> None:
     with torch.no_grad():
         first, second = (build(case)(*case.inputs(case.example)) for _ in range(2))
     assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("case", [*SUITE_CASES["library"], SUITE_CASES["recurrent"][0]], ids=lambda case: case.name)
+def test_functions_and_recurrent_layers_run_on_their_example(case: Case) -> None:
+    """Of several results the first is compared, by itself and among those of a peer."""
+    with torch.no_grad():
+        result = build(case)(*case.inputs(case.example))
+    first = result[0] if isinstance(result, tuple) else result
+    assert torch.equal(first_tensor(result), first)
+    assert torch.equal(peers.as_tensor(result), first.to(torch.float32) if first.is_floating_point() else first)
+
+
+def test_a_training_step_makes_gradients_where_none_are_wanted() -> None:
+    """In training mode whatever its user asks for, with what is dropped drawn anew; of a compiled network those of the network."""
+    case = CASES["training"]
+    step = build(case)
+    assert isinstance(step, TrainingStep) and step.network.training
+    weight = next(step.network.parameters())
+    with torch.no_grad():
+        losses = [step(*case.inputs(case.example)) for _ in range(2)]
+        assert losses[0] != losses[1] and error_of(losses[0], losses[1]) < (case.tolerance or 0)
+        first = weight.grad
+        step.compile_network("eager")
+        step(*case.inputs(case.example))
+    assert first is not None and weight.grad is not None and weight.grad is not first
+    assert not losses[0].requires_grad
 
 
 def test_random_tensors_repeat() -> None:
