@@ -39,8 +39,18 @@ def _cache_length(names: Mapping[str, object], decided: Condition) -> Condition:
     return any_of((relation("==", to_size(keys.shape[-2]), 0), decided))
 
 
+def _expanded_positions(names: Mapping[str, object], decided: Condition) -> Condition:
+    """`if batch_size != position_ids.shape[0]: position_ids = position_ids.expand(batch_size, -1)`: one row expanded to one is itself."""
+    positions, rows = names.get("position_ids"), names.get("inputs_embeds")
+    if not isinstance(positions, torch.Tensor) or not isinstance(rows, torch.Tensor):
+        return decided
+    batch, one = to_size(rows.shape[0]), to_size(positions.shape[0]) == 1
+    return ALWAYS if one and not isinstance(batch, int) and decided == relation("!=", batch, 1) else decided
+
+
 KNOWN: dict[tuple[str, str], Weaken] = {
     ("transformers/cache_utils.py", "get_seq_length"): _cache_length,
+    ("transformers/masking_utils.py", "_preprocess_mask_arguments"): _expanded_positions,
     ("transformers/integrations/sdpa_attention.py", "sdpa_attention_forward"): _attention,
 }
 
