@@ -182,7 +182,7 @@ CASES: dict[str, tuple[Container | bytes, str | tuple[str, str]]] = {
     "signature of another version": (signature(struct.pack("<I", 9)), ("differs", "section 'signature': version 9, expected 1; rebuild the artifact with this disc")),
     "2^32-1 inputs": (lists(inputs=b"\xff\xff\xff\xff"), ("differs", "section 'signature' is malformed")),
     "a name of 2^32-1 bytes": (lists(inputs=struct.pack("<II", 1, 2**32 - 1)), ("differs", "section 'signature' is malformed")),
-    "dtype 13": (lists(inputs=value(13, 1, 1)), ("differs", "section 'signature' is malformed")),
+    "dtype 15": (lists(inputs=value(15, 1, 1)), ("differs", "section 'signature' is malformed")),
     "rank 65": (lists(inputs=value(0, 65, *range(65))), ("differs", "section 'signature' is malformed")),
     "rank 2^31": (lists(inputs=value(0, 2**31)), ("differs", "section 'signature' is malformed")),
     "dim -2": (lists(inputs=value(0, 1, -2)), ("differs", "section 'signature' is malformed")),
