@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import pytest
 from compiled import Array
 from stablehlo_oracle import OracleProgram
 
@@ -257,9 +258,9 @@ return %r : tensor<Nx4xT>
 %r = stablehlo.rng %l, %h, %s, distribution = UNIFORM : (tensor<T>, tensor<T>, tensor<2xi64>) -> tensor<3x4xT>
 return %r : tensor<3x4xT>
 }""")),
-    "stablehlo.rng_bit_generator": (("ui64",), _text("""func.func @main(%a: tensor<2xT>) -> tensor<2x2xT> {
-%s, %r = stablehlo.rng_bit_generator %a, algorithm = THREE_FRY : (tensor<2xT>) -> (tensor<2xT>, tensor<2x2xT>)
-return %r : tensor<2x2xT>
+    "stablehlo.rng_bit_generator": (("ui64",), _text("""func.func @main(%a: tensor<2xT>) -> tensor<2x4xui32> {
+%s, %r = stablehlo.rng_bit_generator %a, algorithm = THREE_FRY : (tensor<2xT>) -> (tensor<2xT>, tensor<2x4xui32>)
+return %r : tensor<2x4xui32>
 }""")),
     "stablehlo.uniform_quantize": (("f32",), _text("""func.func @main(%a: tensor<Nx4xT>) -> tensor<Nx4xT> {
 %q = stablehlo.uniform_quantize %a : (tensor<Nx4xT>) -> tensor<Nx4x!quant.uniform<i8:f32, 0.1:3>>
@@ -304,6 +305,13 @@ def _gradient(x: Array, scale: Array, mean: Array, spread: Array, gradient: Arra
     return [scale * inverse * (gradient - shared / len(x))] if len(x) else [x]
 
 
+def _bits_of_xla(state: Array) -> Array:
+    jax = pytest.importorskip("jax")
+    key = jax.numpy.asarray(state.view(np.uint32))
+    drawn = jax.lax.rng_bit_generator(key, (2, 4), np.uint32, jax.lax.RandomAlgorithm.RNG_THREE_FRY)[1]
+    return np.asarray(drawn)
+
+
 # In numpy, of the programs above, where StableHLO's interpreter has no rule for the op.
 REFERENCES: dict[str, Callable[..., Sequence[Array]]] = {
     "stablehlo.batch_norm_inference": lambda a, s, o: [_normalized(a, s, o, o, s * s)],
@@ -313,6 +321,7 @@ REFERENCES: dict[str, Callable[..., Sequence[Array]]] = {
     "stablehlo.dot": lambda a, b: [a @ b],
     "stablehlo.partition_id": lambda a: [np.array(0, np.uint32)],
     "stablehlo.replica_id": lambda a: [np.array(0, np.uint32)],
+    "stablehlo.rng_bit_generator": lambda a: [_bits_of_xla(a)],
     "stablehlo.real_dynamic_slice": lambda a: [a[:, 1:3]],
 }
 
