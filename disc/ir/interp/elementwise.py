@@ -94,8 +94,17 @@ def _logical_right(x: Array, amount: Array) -> Array:
     return np.right_shift(x.astype(unsigned), amount.astype(unsigned)).astype(x.dtype)
 
 
+def _signed(x: Array) -> Array:
+    """The bits as a signed number: an arithmetic shift repeats the first bit, whatever the type."""
+    return x.view(np.dtype(f"i{x.dtype.itemsize}"))
+
+
+def _arithmetic_right(x: Array, amount: Array) -> Array:
+    return np.right_shift(_signed(x), _signed(amount)).view(x.dtype)
+
+
 def _all_sign(x: Array) -> Array:
-    return np.where(x < 0, np.array(-1).astype(x.dtype), np.zeros_like(x))
+    return np.where(_signed(x) < 0, np.array(-1), np.array(0)).astype(x.dtype)
 
 
 def _popcount(x: Array) -> Array:
@@ -239,7 +248,7 @@ _PLAIN: dict[str, Function] = {
     "stablehlo.and": np.bitwise_and, "stablehlo.or": np.bitwise_or, "stablehlo.xor": np.bitwise_xor, "stablehlo.not": _not,
     "stablehlo.shift_left": _shift(np.left_shift, np.zeros_like),
     "stablehlo.shift_right_logical": _shift(_logical_right, np.zeros_like),
-    "stablehlo.shift_right_arithmetic": _shift(np.right_shift, _all_sign),
+    "stablehlo.shift_right_arithmetic": _shift(_arithmetic_right, _all_sign),
     "stablehlo.popcnt": _popcount, "stablehlo.count_leading_zeros": _leading_zeros,
     "stablehlo.negate": np.negative, "stablehlo.abs": np.abs, "stablehlo.sign": _sign,
     "stablehlo.floor": np.floor, "stablehlo.ceil": np.ceil, "stablehlo.sqrt": np.sqrt, "stablehlo.is_finite": np.isfinite,

@@ -1,0 +1,183 @@
+"""The value of any node of a fusion at any index, as text of a Triton function ("input-inline", paper §4.2).
+
+The consumer requests a value at an index; views map the index to that of their operand, element-wise ops request their operands at the
+same index, buffers are loaded. A value goes to the outermost scope that knows its index, and is remembered there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from disc.codegen.cuda.elementwise import emit_elementwise
+from disc.codegen.cuda.text import Scope, Variable, Writer
+from disc.codegen.cuda.types import NARROW, in_memory
+from disc.codegen.plan.index import Index, IndexSpace, view_index
+from disc.errors import CompilerBug
+from disc.ir.graph import Node
+from disc.ir.op_table import ELEMENTWISE
+from disc.shapes import Dim, Truth
+from disc.shapes.recursion import Recursive, run_recursive
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Where a value may be read. text: the name of a mask; symbols: of the positions that decide it."""
+
+    text: str
+    symbols: tuple[str, ...]
+
+
+Predicate = tuple[Condition, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """An argument or a result. pointer: the name of the parameter."""
+
+    pointer: str
+    dims: tuple[Dim, ...]
+    element: str
+
+
+Override = Callable[[Index, Predicate], str]
+Rule = Callable[["Emitter", Node, Index, Predicate], "str | Recursive[str]"]
+
+
+@dataclass(eq=False)
+class Emitter:
+    """Values of nodes at indices.
+
+    rules: of the ops that are neither element-wise nor views. leaves: nodes that lie in memory, or whose value a kernel gives by itself.
+    fault: the parameter where an index out of range is reported, three i64 (flag, index, size); "" where indices are clamped.
+    """
+
+    w: Writer
+    space: IndexSpace
+    rules: Mapping[str, Rule]
+    leaves: dict[Node, Buffer | Override] = field(default_factory=dict)
+    fault: str = ""
+
+    def value(self, node: Node, index: Index, predicate: Predicate = ()) -> str:
+        """The name of the value of `node` at `index`; lanes for which the predicate does not hold are anything."""
+        return run_recursive(self.compute(node, index, predicate))
+
+    def compute(self, node: Node, index: Index, predicate: Predicate = ()) -> Recursive[str]:
+        """`value`, for rules: what a value needs may go back through as many ops as the kernel has."""
+        scope, key = self.scope(index, predicate), ("value", node.id, index, predicate)
+        found = self.w.known(key)
+        if found is None:
+            with self.w.at(scope):
+                found = yield from self._emit(node, index, predicate)
+            scope.memo[key] = found
+        assert isinstance(found, str)
+        return found
+
+    def scope(self, index: Index, predicate: Predicate = ()) -> Scope:
+        """The outermost scope that knows both."""
+        symbols = [name for dim in index for name in dim.symbols()]
+        return self.w.scope_of((*symbols, *(name for condition in predicate for name in condition.symbols)))
+
+    def _emit(self, node: Node, index: Index, predicate: Predicate) -> Recursive[str]:
+        leaf = self.leaves.get(node)
+        if isinstance(leaf, Buffer):
+            return self.load(leaf, self.space.linear(index, leaf.dims), predicate)
+        if leaf is not None:
+            return leaf(index, predicate)
+        viewed = view_index(self.space, node, index)
+        if viewed is not None:
+            return (yield self.compute(node.operands[0], viewed, predicate))
+        if node.op in ELEMENTWISE:
+            operands: list[str] = []
+            for operand in node.operands:
+                operands.append((yield self.compute(operand, index if operand.dims else (), predicate)))
+            return emit_elementwise(self.w, node, operands)
+        rule = self.rules.get(node.op)
+        if rule is None:
+            raise CompilerBug(f"no CUDA rule for {node.op} (line {node.line or 'unknown'})")
+        found = rule(self, node, index, predicate)
+        return found if isinstance(found, str) else (yield from found)
+
+    # --- memory -----------------------------------------------------------------------------------------------------
+
+    def load(self, buffer: Buffer, offset: Dim, predicate: Predicate = ()) -> str:
+        """The elements at `offset`, in register form."""
+        place, mask = self._place(buffer, offset, predicate)
+        masked = f", mask={mask}, other=0" if mask else ""
+        found = self.w.let(f"tl.load({place}{masked})")
+        return self.w.let(f"{found}.to(tl.float32)") if buffer.element in NARROW else found
+
+    def store(self, buffer: Buffer, offset: Dim, value: str, predicate: Predicate = ()) -> None:
+        """Stores register values. Where they are the same in all lanes, so is what is stored."""
+        place, mask = self._place(buffer, offset, predicate)
+        stored = f"{value}.to({in_memory(buffer.element)})"
+        axes = self.w.axes_of(offset.symbols())
+        if axes:  # a value that varies along fewer axes
+            stored = f"tl.broadcast_to({stored}, ({place}).shape)"
+        self.w.statement(f"tl.store({place}, {stored}{f', mask={mask}' if mask else ''})")
+
+    def _place(self, buffer: Buffer, offset: Dim, predicate: Predicate) -> tuple[str, str]:
+        """Pointers, and their mask, "" for none. A mask that varies along more axes than the offset makes pointers for all of these."""
+        w = self.w
+        names = offset.symbols()
+        live = dict.fromkeys(w.variables[name].live for name in names)
+        conditions = [*(each for each in live if each), *(each.text for each in predicate)]
+        mask = w.let(" & ".join(conditions), "m") if conditions else ""
+        number = w.number(offset)
+        beyond = w.axes_of([name for each in predicate for name in each.symbols]) - w.axes_of(names)
+        return f"{buffer.pointer} + {w.let(f'tl.where({mask}, {number}, 0)', 'i') if beyond else number}", mask
+
+    # --- predicates -------------------------------------------------------------------------------------------------
+
+    def within(self, position: Dim, low: Dim, high: Dim, predicate: Predicate) -> Predicate:
+        """`predicate` and low <= position < high; what the extents of the loops prove is left out."""
+        env, (lowest, highest) = self.space.env, self.space.bounds(position)
+        checks: list[tuple[str, Dim]] = []
+        if lowest is None or env.le(low, lowest) is not Truth.YES:
+            checks.append((">=", low))
+        if highest is None or env.lt(highest, high) is not Truth.YES:
+            checks.append(("<", high))
+        for sign, limit in checks:
+            symbols = tuple(dict.fromkeys((*position.symbols(), *limit.symbols())))
+            with self.w.at(self.w.scope_of(symbols)):
+                text = self.w.let(f"{self.w.number(position)} {sign} {self.w.number(limit)}", "m")
+            predicate = (*predicate, Condition(text, symbols))
+        return predicate
+
+    def mask(self, predicate: Predicate) -> str:
+        """One mask for all conditions."""
+        symbols = [name for each in predicate for name in each.symbols]
+        with self.w.at(self.w.scope_of(symbols)):
+            return self.w.let(" & ".join(each.text for each in predicate), "m")
+
+    def data_variable(self, node: Node, index: Index, predicate: Predicate, high: Dim) -> Recursive[Dim]:
+        """An integer read from data as a position, clamped to [0, high]: a new symbol."""
+        w = self.w
+        raw: str = yield self.compute(node, index, predicate)
+        symbols = tuple(dict.fromkeys(name for dim in (*index, high) for name in dim.symbols()))
+        symbols = tuple(dict.fromkeys((*symbols, *(name for each in predicate for name in each.symbols))))
+        scope = w.scope_of(symbols)
+        with w.at(scope):
+            wide = w.let(f"{raw}.to(tl.int64)")
+            limit = w.number(high)
+            axes = w.axes_of(symbols)
+            live = dict.fromkeys(w.variables[name].live for name in symbols)
+            conditions = [*(each for each in live if each), *(each.text for each in predicate)]
+            if self.fault:
+                self._report(wide, limit, conditions)
+            clamped = w.let(f"tl.minimum(tl.maximum({wide}, 0), {limit})", "i")
+            if not w.wide:
+                clamped = w.let(f"{clamped}.to(tl.int32)", "i")
+            name = w.name("data")
+            mask = w.let(" & ".join(each for each in live if each), "m") if any(live) else ""
+            w.bind(name, Variable(clamped, scope, axes, mask))
+        return self.space.variable(name, high + 1)
+
+    def _report(self, wide: str, limit: str, conditions: list[str]) -> None:
+        w = self.w
+        bad = w.let(" & ".join([f"(({wide} < 0) | ({wide} > {limit}))", *conditions]), "m")
+        everywhere = f"tl.broadcast_to({bad}, {w.shape})"
+        with w.block(f"if tl.max({everywhere}.to(tl.int32)) > 0:"):
+            w.statement(f"tl.store({self.fault} + 1, tl.max(tl.where({everywhere}, {wide}, -0x7FFFFFFFFFFFFFFF)))")
+            w.statement(f"tl.store({self.fault} + 2, tl.zeros([], tl.int64) + {limit} + 1)")
+            w.statement(f"tl.store({self.fault}, tl.full([], 1, tl.int64))")

@@ -1,0 +1,253 @@
+"""Loop and stitch kernels on a GPU: flat blocks of elements, and blocks of rows that stay on chip between the stages of a row.
+
+A row up to the largest block lies whole in registers, so that no stage loads it again. A longer one is gone through once per round of its
+reductions (`RowPlan.stages`), and once to store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from disc.codegen.cuda.elementwise import combined
+from disc.codegen.cuda.emit import Buffer, Emitter, Predicate
+from disc.codegen.cuda.kernel import DeviceVersion, emit_version
+from disc.codegen.cuda.structural import RULES, reduced_along, reduced_kind
+from disc.codegen.cuda.text import Variable
+from disc.codegen.plan.fusion import Fusion
+from disc.codegen.plan.index import ONE, Index, IndexSpace
+from disc.codegen.plan.nests import LoopVariable, Nest, choose_nest
+from disc.codegen.plan.probe import Probe
+from disc.codegen.plan.rows import Dominant, RowPlan, plan_rows, root_index
+from disc.ir.graph import Body, Node
+from disc.ir.reducers import IN_ORDER
+from disc.shapes import Dim, Truth
+from disc.shapes.recursion import Recursive
+from disc.speculation.guards import ALWAYS, AtMost, Guard, all_of
+from disc.targets.thresholds import Thresholds
+
+MOST_NARROW = 2147483647  # elements of a tensor whose positions fit into 32 bits
+FLAT = 1024  # elements of a block of a loop kernel
+
+
+@dataclass(frozen=True)
+class RowBlock:
+    """columns: elements of a row in a block, a power of two; rows: rows of a block; warps."""
+
+    columns: int
+    rows: int
+    warps: int
+
+
+# Rows that lie whole in a block, the shortest first: one warp for a row of up to 1,024 elements, else one block.
+WHOLE = (RowBlock(32, 16, 4), RowBlock(128, 8, 4), RowBlock(1024, 4, 4), RowBlock(4096, 1, 8), RowBlock(16384, 1, 16))
+LOOPED = RowBlock(2048, 1, 8)
+
+
+def body_versions(space: IndexSpace, body: Body) -> list[tuple[Guard, bool]]:
+    """(guard, whether positions need 64 bits), the narrow version first, where the symbols leave open which it is."""
+    sizes = {space.env.product(node.dims) for node in body.nodes if node.dims}
+    narrow = all_of(
+        AtMost(MOST_NARROW, size) for size in sorted(sizes, key=str) if AtMost(MOST_NARROW, size).implied_by(space.env) is not Truth.YES
+    )
+    if narrow == ALWAYS:
+        return [(ALWAYS, False)]
+    return [(narrow, False), (ALWAYS, True)]
+
+
+# --- loops ----------------------------------------------------------------------------------------------------------------
+
+
+def loop_versions(fusion: Fusion, symbols: tuple[str, ...]) -> tuple[DeviceVersion, ...]:
+    """The versions of a loop kernel. Full blocks need no masks; the last one is a branch of its own."""
+    return tuple(_loop_version(fusion, symbols, guard, wide) for guard, wide in body_versions(fusion.space(), fusion.body))
+
+
+def _loop_version(fusion: Fusion, symbols: tuple[str, ...], guard: Guard, wide: bool) -> DeviceVersion:
+    body, space = fusion.body, fusion.space()
+    dims = max((root.dims for root in body.yields), key=lambda each: len([dim for dim in each if dim != ONE]))
+    nest = _loop_nest(space, body, dims)
+    count = space.env.product(dims)
+
+    def emit(e: Emitter, results: tuple[Buffer, ...]) -> None:
+        w = e.w
+        program = "tl.program_id(0).to(tl.int64)" if wide else "tl.program_id(0)"
+        begin = w.let(f"{program} * {FLAT}", "i")
+        place = w.let(f"{begin} + tl.arange(0, {FLAT})", "i")
+        flat = space.variable("flat", count)
+        for head, live in ((f"if {begin} + {FLAT} <= {w.number(count)}:", ""), ("else:", f"{place} < {w.number(count)}")):
+            with w.block(head) as scope:
+                mask = w.let(live, "m") if live else ""
+                w.bind("flat", Variable(place, scope, frozenset({0}), mask))
+                _bind(e, flat, nest.variables)
+                for root, result in zip(body.yields, results, strict=True):
+                    index = root_index(space, nest.index, dims, root)
+                    e.store(result, space.linear(index, root.dims), e.value(root, index))
+
+    return emit_version(body, space, symbols, f"[{FLAT}]", emit, ((count + (FLAT - 1)) // FLAT,), 4, guard=guard, wide=wide)
+
+
+def _loop_nest(space: IndexSpace, body: Body, dims: Sequence[Dim]) -> Nest:
+    def visit(probe: Probe, index: Index) -> None:
+        for root in body.yields:
+            at = root_index(probe.space, index, dims, root)
+            probe.offsets.append(probe.space.linear(at, root.dims))
+            probe.visit(root, at)
+
+    return choose_nest(space, dims, frozenset(), visit, "d")
+
+
+def _bind(e: Emitter, flat: Dim, variables: Sequence[LoopVariable]) -> None:
+    """Gives the variables of a nest their values at a position in all of it."""
+    w, (name,) = e.w, flat.symbols()
+    source = w.variables[name]
+    for variable, position in zip(variables, e.space.delinear(flat, [each.extent for each in variables]), strict=True):
+        w.bind(variable.name, Variable(w.number(position), source.scope, source.axes, source.live))
+
+
+# --- rows -----------------------------------------------------------------------------------------------------------------
+
+
+def row_versions(fusion: Fusion, symbols: tuple[str, ...], thresholds: Thresholds) -> tuple[DeviceVersion, ...]:
+    """The versions of a stitch kernel: by the length of its rows."""
+    space = fusion.space()
+    plan = plan_rows(space, fusion.body, frozenset(), thresholds)
+    length = space.env.product(plan.space[len(plan.group_dims) :])
+    found: list[DeviceVersion] = []
+    for block in (*WHOLE, LOOPED):
+        fits = AtMost(block.columns, length)
+        truth = Truth.NO if block is LOOPED else fits.implied_by(space.env)
+        if truth is Truth.NO and block is not LOOPED:
+            continue
+        for guard, wide in body_versions(space, fusion.body):
+            both = guard if truth is Truth.YES or block is LOOPED else all_of((fits, guard))
+            found.append(_row_version(fusion, symbols, thresholds, block, both, wide))
+        if truth is Truth.YES:
+            break
+    return tuple(found)
+
+
+def _row_version(
+    fusion: Fusion, symbols: tuple[str, ...], thresholds: Thresholds, block: RowBlock, guard: Guard, wide: bool
+) -> DeviceVersion:
+    space = fusion.space()
+    plan = plan_rows(space, fusion.body, frozenset(), thresholds)
+    rows = _Rows(fusion, space, plan, block, wide)
+    grid = ((rows.groups + (block.rows - 1)) // block.rows,)
+    shape = f"[{block.rows}, {block.columns}]"
+    return emit_version(fusion.body, space, symbols, shape, rows.emit, grid, block.warps, guard=guard, wide=wide)
+
+
+class _Rows:
+    """One version of a stitch kernel."""
+
+    def __init__(self, fusion: Fusion, space: IndexSpace, plan: RowPlan, block: RowBlock, wide: bool) -> None:
+        self.fusion, self.space, self.plan, self.block, self.wide = fusion, space, plan, block, wide
+        self.row_dims = plan.space[len(plan.group_dims) :]
+        self.length = space.env.product(self.row_dims)
+        self.groups = plan.groups(space)
+        self.tile = plan.tiles[0].variables if plan.tiles else (LoopVariable("p0", self.length),)
+        self.whole = block is not LOOPED
+        if not plan.tiles:
+            space.variable("p0", self.length)
+
+    def emit(self, e: Emitter, results: tuple[Buffer, ...]) -> None:
+        w, body = e.w, self.fusion.body
+        e.rules = {**RULES, "stablehlo.reduce": self._reduce}
+        program = "tl.program_id(0).to(tl.int64)" if self.wide else "tl.program_id(0)"
+        group = w.let(f"{program} * {self.block.rows} + tl.arange(0, {self.block.rows})[:, None]", "g")
+        live = w.let(f"{group} < {w.number(self.groups)}", "m")
+        w.bind("group", Variable(group, w.root, frozenset({0}), live))
+        _bind(e, self.space.variable("group", self.groups), self.plan.group)
+        stored = dict(zip(body.yields, results, strict=True))
+        if self.whole:
+            self._columns(e, "0")
+            self._store_rows(e, stored)
+        else:
+            for stage in self.plan.stages:
+                self._round(e, stage)
+            if self.plan.full_roots:
+                with self._pass(e):
+                    self._store_rows(e, stored)
+        for root in self.plan.group_roots:
+            index = root_index(self.space, self.plan.group_index, self.plan.group_dims, root)
+            e.store(stored[root], self.space.linear(index, root.dims), e.value(root, index))
+
+    def _store_rows(self, e: Emitter, stored: dict[Node, Buffer]) -> None:
+        for root in self.plan.full_roots:
+            index = root_index(self.space, self.plan.tiles[0].index, self.plan.space, root)
+            e.store(stored[root], self.space.linear(index, root.dims), e.value(root, index))
+
+    def _columns(self, e: Emitter, begin: str) -> None:
+        """Binds the position in the row to the lanes of a block that begins at `begin`."""
+        w = e.w
+        lanes = f"tl.arange(0, {self.block.columns})[None, :]"
+        place = w.let(lanes if begin == "0" else f"{begin} + {lanes}", "p")
+        live = w.let(f"{place} < {w.number(self.length)}", "m")
+        w.bind("place", Variable(place, w.scope, frozenset({1}), live))
+        _bind(e, self.space.variable("place", self.length), self.tile)
+
+    @contextmanager
+    def _pass(self, e: Emitter) -> Iterator[None]:
+        """Statements for all blocks of the rows, one after the other."""
+        begin = e.w.name("begin")
+        with e.w.block(f"for {begin} in range(0, {e.w.number(self.length)}, {self.block.columns}):"):
+            self._columns(e, begin)
+            yield
+
+    def _round(self, e: Emitter, stage: Sequence[Dominant]) -> None:
+        """Reductions of which none needs another, in one pass over the rows; `_reduce` then finds them."""
+        w = e.w
+        wanted = [(result, index) for node, index in stage if IN_ORDER not in node.attrs for result in node.siblings]
+        held = [w.name("sum") for _ in wanted]
+        starts = [e.value(node.operands[len(node.operands) // 2 + node.result], ()) for node, _ in wanted]
+        for name, start in zip(held, starts, strict=True):
+            w.statement(f"{name} = tl.broadcast_to({start}, {w.shape})")
+        with self._pass(e):
+            for (node, index), name, start in zip(wanted, held, starts, strict=True):
+                value = self._live(e, e.value(node.operands[node.result], self._source(node, index)), start)
+                w.statement(f"{name} = {combined(reduced_kind(node), node.element, name, value)}")
+        for (node, index), name in zip(wanted, held, strict=True):
+            with w.at(e.scope(index)):
+                w.scope.memo["value", node.id, index, ()] = reduced_along(e, node, name, 1)
+
+    def _reduce(self, e: Emitter, node: Node, index: Index, predicate: Predicate) -> str | Recursive[str]:
+        """The rule of reductions: of a row across the lanes, else in each lane by itself."""
+        w = e.w
+        names = [name for dim in index for name in dim.symbols()]
+        length = self.space.env.product([node.operands[0].dims[axis] for axis in node.ints("dimensions")])
+        if 1 in w.axes_of(names) or IN_ORDER in node.attrs or self.space.env.equal(length, self.length) is not Truth.YES:
+            return RULES["stablehlo.reduce"](e, node, index, predicate)
+        rows = tuple(each for each in predicate if 1 not in w.axes_of(each.symbols))
+        known = w.known(("value", node.id, index, rows))
+        if isinstance(known, str):
+            return known
+        return self._across(e, node, index, rows) if self.whole else RULES["stablehlo.reduce"](e, node, index, rows)
+
+    def _across(self, e: Emitter, node: Node, index: Index, predicate: Predicate) -> Recursive[str]:
+        count = len(node.operands) // 2
+        start: str = yield e.compute(node.operands[count + node.result], ())
+        value: str = yield e.compute(node.operands[node.result], self._source(node, index), predicate)
+        return reduced_along(e, node, self._live(e, value, start), 1)
+
+    def _source(self, node: Node, index: Index) -> Index:
+        """The index in what is reduced, of the row at `index` and the position of the lane."""
+        reduced, kept = node.ints("dimensions"), iter(index)
+        sizes = node.operands[0].dims
+        extents = [sizes[axis] for axis in sorted(reduced)]
+        if self.plan.tiles:
+            at = self.plan.tiles[0].index[len(self.plan.group_dims) :]
+        else:
+            at = self.space.delinear(Dim.symbol("p0"), self.row_dims)
+        same = [dim for dim in extents if dim != ONE] == [dim for dim in self.row_dims if dim != ONE]
+        if same:
+            present = iter([position for position, dim in zip(at, self.row_dims, strict=True) if dim != ONE])
+            positions = iter([next(present) if dim != ONE else Dim.of(0) for dim in extents])
+        else:
+            positions = iter(self.space.delinear(self.space.linear(at, self.row_dims), extents))
+        return tuple(next(positions) if axis in reduced else next(kept) for axis in range(len(sizes)))
+
+    def _live(self, e: Emitter, value: str, start: str) -> str:
+        """The value, in lanes past the end of the row what changes nothing."""
+        return e.w.let(f"tl.where({e.w.variables['place'].live}, {value}, {start})")

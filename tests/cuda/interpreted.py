@@ -1,0 +1,168 @@
+"""Launches of Triton texts in Triton's interpreter, as a checker: every address lies in a buffer of the launch, no two programs write one
+element, every element of a result is written, and bf16 computes as numbers.
+
+The variable TRITON_INTERPRET decides while Triton is imported, so a process interprets or compiles.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from triton.runtime import interpreter
+from triton.runtime.interpreter import TensorHandle, interpreter_builder
+
+from disc.codegen.cuda.kernel import NAME, DeviceVersion
+
+builder: Any = interpreter_builder  # its methods are replaced while a launch is checked
+_PLAIN = builder.create_dot, builder.create_masked_load, builder.create_masked_store
+
+
+class Misuse(AssertionError):
+    """A launch touched what is not its own, or left something undone."""
+
+
+class _Device:
+    """libdevice in NumPy: its functions run on the GPU alone."""
+
+    NAMES: Mapping[str, Callable[..., Any]] = {
+        "exp": np.exp, "log": np.log, "expm1": np.expm1, "log1p": np.log1p, "sin": np.sin, "cos": np.cos, "tan": np.tan, "tanh": np.tanh,
+        "cbrt": np.cbrt, "pow": np.power, "atan2": np.arctan2, "fmod": np.fmod, "rint": np.rint, "acos": np.arccos, "acosh": np.arccosh,
+        "asin": np.arcsin, "asinh": np.arcsinh, "atan": np.arctan, "atanh": np.arctanh, "cosh": np.cosh, "sinh": np.sinh,
+        "round": lambda x: np.copysign(np.trunc(np.abs(x.astype(np.float64)) + 0.5), x),
+        "erf": lambda x: torch.erf(torch.from_numpy(x)).numpy(),
+        "erfc": lambda x: torch.erfc(torch.from_numpy(x)).numpy(),
+        "erfinv": lambda x: torch.erfinv(torch.from_numpy(x)).numpy(),
+        "lgamma": lambda x: torch.lgamma(torch.from_numpy(x)).numpy(),
+    }  # fmt: skip
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = self.NAMES[name]
+
+        def call(*values: Any) -> Any:
+            arrays = np.broadcast_arrays(*(np.asarray(each.handle.data) for each in values))
+            with np.errstate(all="ignore"):
+                # f32 results of f64 arithmetic: what libdevice's last bit is, only a GPU can say.
+                found = function(*(each.astype(np.float64) for each in arrays)).astype(arrays[0].dtype)
+            scalar = values[0].dtype.scalar
+            shape = [int(size) for size in found.shape] if any(each.type.is_block() for each in values) else []
+            type_ = tl.block_type(scalar, shape) if shape else scalar
+            return tl.tensor(TensorHandle(found if shape else found.reshape(1), scalar), type_)
+
+        return call
+
+
+def _dot(a: Any, b: Any, d: Any, *rest: Any) -> Any:
+    """The interpreter keeps bf16 as its bits and would multiply those (triton#11584): widen first."""
+    wide = [builder.cast_impl(each, tl.float32) if each.dtype.scalar is tl.bfloat16 else each for each in (a, b)]
+    return _PLAIN[0](*wide, d, *rest)
+
+
+def _reduced(self: Any, values: Any) -> list[Any]:
+    """A reduction by a function of the text, half by half as on a GPU: the interpreter's own goes element by element."""
+    (value,) = values
+    found = value.handle.data
+    while found.shape[self.axis] > 1:
+        halves = (self.to_tensor(each, value.dtype) for each in np.split(found, 2, self.axis))
+        found = self.combine_fn.fn(*halves).handle.data
+    return [self.to_tensor(found if self.keep_dims else np.squeeze(found, self.axis), value.dtype)]
+
+
+setattr(interpreter.ReduceOps, "generic_reduce", _reduced)  # noqa: B010
+
+
+class Checked:
+    """The buffers of one launch, in which loads and stores must stay. results: those that the kernel writes; fault: the buffer where any
+    program may report, "" for none."""
+
+    def __init__(self, buffers: Mapping[str, torch.Tensor], results: Sequence[str], fault: str = "") -> None:
+        self.buffers = {name: (each.data_ptr(), each.element_size(), each.numel()) for name, each in buffers.items()}
+        self.writers = {name: np.full(buffers[name].numel(), -1) for name in results}
+        self.fault = fault
+
+    def __enter__(self) -> Checked:
+        builder.create_dot, builder.create_masked_load, builder.create_masked_store = _dot, self.load, self.store
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        builder.create_dot, builder.create_masked_load, builder.create_masked_store = _PLAIN
+
+    def visit(self, pointers: Any, mask: Any, stores: bool) -> None:
+        address, active = np.broadcast_arrays(pointers.data, mask.data)
+        address = address[active.astype(bool)].astype(np.int64)
+        if not address.size:
+            return
+        for name, (begin, size, count) in self.buffers.items():
+            place, rest = np.divmod(address - begin, size)
+            inside = (place >= 0) & (place < count)
+            if inside.any():
+                if not inside.all() or rest.any():
+                    raise Misuse(f"{'store' if stores else 'load'} at {name}[{place[~inside][:3]}] of {count}, or between elements")
+                if stores and name != self.fault:
+                    self._written(name, place)
+                return
+        raise Misuse(f"address {address[0]:#x} lies in no buffer of the launch")
+
+    def _written(self, name: str, place: Any) -> None:
+        if name not in self.writers:
+            raise Misuse(f"a store to {name}, which is an argument")
+        x, y, z = builder.grid_idx
+        program = (z * 65536 + y) * (1 << 31) + x
+        others = self.writers[name][place]
+        if ((others != -1) & (others != program)).any():
+            raise Misuse(f"programs {program} and {others.max()} both write {name}")
+        self.writers[name][place] = program
+
+    def load(self, pointers: Any, mask: Any, other: Any, *rest: Any) -> Any:
+        self.visit(pointers, mask, stores=False)
+        return _PLAIN[1](pointers, mask, other, *rest)
+
+    def store(self, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        self.visit(pointers, mask, stores=True)
+        return _PLAIN[2](pointers, value, mask, *rest)
+
+    def missed(self) -> dict[str, int]:
+        """Elements of each result that no program wrote."""
+        return {name: int((writers == -1).sum()) for name, writers in self.writers.items() if (writers == -1).any()}
+
+
+def load(text: str) -> Any:
+    """The kernel of a text. Triton reads its source by `inspect`."""
+    filename = f"<kernel {hashlib.sha256(text.encode()).hexdigest()[:12]}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
+    space: dict[str, Any] = {"tl": tl, "triton": triton, "libdevice": _Device(), "__name__": "kernels"}
+    exec(compile(text, filename, "exec"), space)
+    return space[NAME]
+
+
+def launch(
+    version: DeviceVersion, arguments: Mapping[str, torch.Tensor], results: Mapping[str, torch.Tensor], sizes: Mapping[str, int]
+) -> Any:
+    """Runs all programs of a version. Returns (flag, index, size) of a fault where it checks indices.
+
+    Raises Misuse, and what Triton raises for a text that it refuses."""
+    buffers = {**arguments, **results}
+    faults = torch.zeros(3, dtype=torch.int64)
+    checks = any(each.name == "fault" for each in version.parameters)
+    if checks:
+        buffers["fault"] = faults
+    values = [buffers[each.name] if each.name in buffers else sizes[each.name.removeprefix("n_")] for each in version.parameters]
+    grid = tuple(dim.evaluate(sizes) for dim in version.grid)
+    try:
+        with Checked(buffers, list(results), "fault" if checks else "") as checked:
+            if all(grid):
+                load(version.text)[grid](*values)
+    except interpreter.InterpreterError as error:
+        raise Misuse(f"{error.__cause__ or error}\n{version.text}") from error
+    if checked.missed():
+        raise Misuse(f"never written: {checked.missed()}\n{version.text}")
+    return tuple(faults.tolist())

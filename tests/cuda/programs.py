@@ -1,0 +1,187 @@
+"""Programs whose kernels for GPUs are checked in Triton's interpreter; run as a process of its own: `python programs.py NAME`.
+
+Prints how many versions of kernels gave what the interpreter of the IR gives.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from device_oracle import Checked
+from torch import nn
+
+from disc.ir.interp.values import Array, round_to_bf16
+
+DYNAMIC = torch.export.Dim.DYNAMIC
+FLOAT = "abs ceil exponential exponential_minus_one floor log log_plus_one logistic negate round_nearest_afz round_nearest_even rsqrt sign sine cosine sqrt tan tanh cbrt"
+CHLO = "acos acosh asin asinh atan atanh cosh sinh erf erfc erf_inv lgamma digamma square"
+TESTS = "is_inf is_pos_inf is_neg_inf"
+INTEGER = "abs negate sign not popcnt count_leading_zeros"
+PAIRS = "add subtract multiply divide maximum minimum remainder power"
+BITS = "and or xor shift_left shift_right_arithmetic shift_right_logical"
+TYPES = ("f32", "f64", "bf16", "f16", "i1", "i8", "i32", "i64", "ui8", "ui32")
+SPECIAL = (0.0, -0.0, 1, -1, 0.5, -0.5, 1.5, 2.5, np.inf, -np.inf, np.nan, 1e-30, 3e38, -100, 20, 0.25, 7, -7)
+
+
+def drawn(element: str, seed: int, count: int = 48) -> Array:
+    """Values of a type with those at which ops are special."""
+    random = np.random.default_rng(seed)
+    if element in ("f32", "f64", "bf16", "f16"):
+        with np.errstate(over="ignore"):
+            values = np.concatenate([random.permutation(np.array(SPECIAL)), random.normal(size=count - len(SPECIAL)) * 3])
+            return round_to_bf16(values.astype("f4")) if element == "bf16" else values.astype(f"f{int(element[1:]) // 8}")
+    if element == "i1":
+        return random.integers(0, 2, count).astype(bool)
+    dtype = np.dtype(("u" if element[0] == "u" else "") + "int" + element.lstrip("ui"))
+    limits = np.iinfo(dtype)
+    values = random.integers(-9 if limits.min < 0 else 0, 9, count).astype(dtype)
+    values[:4] = [limits.min, limits.max, 0, 1]
+    return random.permutation(values)
+
+
+def every_op(element: str) -> str:
+    """A program of all element-wise ops on a type."""
+    t, bools, lines = f"tensor<?x{element}>", "tensor<?xi1>", list[tuple[str, str]]()
+    floats = element in ("f32", "f64", "bf16", "f16")
+    signless = INTEGER if element[0] == "i" else " ".join(op for op in INTEGER.split() if op not in ("abs", "negate", "sign"))
+    unary = FLOAT if floats else "not" if element == "i1" else signless
+    pairs = PAIRS if floats else "and or xor" if element == "i1" else f"{PAIRS} {BITS}"
+    lines += [(f"stablehlo.{op} %a : {t}", t) for op in unary.split()]
+    lines += [(f"stablehlo.{op} %a, %b : {t}", t) for op in (f"{pairs} atan2" if floats else pairs).split()]
+    lines += [(f"stablehlo.compare {sign}, %a, %b : ({t}, {t}) -> {bools}", bools) for sign in ("EQ", "NE", "LT", "GE")]
+    lines += [(f"stablehlo.convert %a : ({t}) -> tensor<?x{to}>", f"tensor<?x{to}>") for to in TYPES if to != element]
+    if floats:
+        lines += [(f"chlo.{op} %a : {t} -> {t}", t) for op in CHLO.split()]
+        lines += [(f"chlo.{op} %a : {t} -> {bools}", bools) for op in TESTS.split()]
+        lines.append((f"stablehlo.is_finite %a : ({t}) -> {bools}", bools))
+    body = "\n  ".join(f"%r{number} = {text}" for number, (text, _) in enumerate(lines))
+    types = ", ".join(type_ for _, type_ in lines)
+    results = ", ".join(f"%r{number}" for number in range(len(lines)))
+    return f"func.func @main(%a: {t}, %b: {t}) -> ({types}) {{\n  {body}\n  return {results} : {types}\n}}"
+
+
+def elementwise() -> Iterator[int]:
+    """Every element-wise op on every type."""
+    for element in TYPES:
+        with tempfile.TemporaryDirectory() as folder:
+            program = Checked.of_text(every_op(element), Path(folder))
+        yield program.check([drawn(element, 0), drawn(element, 1)], 1e-6)
+
+
+def some_elementwise() -> Iterator[int]:
+    """A few ops on every type, in one kernel each."""
+    for element in TYPES:
+        t = f"tensor<?x{element}>"
+        steps = ["divide", "remainder", "power", "maximum"] if element != "i1" else ["and", "xor"]
+        lines = [f"%r{number} = stablehlo.{op} {'%a' if not number else f'%r{number - 1}'}, %b : {t}" for number, op in enumerate(steps)]
+        body = "\n  ".join(lines)
+        text = f"func.func @main(%a: {t}, %b: {t}) -> {t} {{\n  {body}\n  return %r{len(steps) - 1} : {t}\n}}"
+        with tempfile.TemporaryDirectory() as folder:
+            program = Checked.of_text(text, Path(folder))
+        yield program.check([drawn(element, 0), drawn(element, 1)], 1e-5)
+
+
+class Layer(nn.Module):
+    """A product with an epilogue, rows with two rounds of reductions, columns, parts of a concatenation, a pool, indices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm, self.table = nn.Linear(24, 40), nn.LayerNorm(40), nn.Embedding(11, 7)
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = self.norm(torch.nn.functional.gelu(self.linear(x)))
+        joined = torch.cat([y[:, :3] * 2, x.exp(), x.flip(1)[:, ::5]], -1)
+        pooled = torch.nn.functional.max_pool1d(y, 3, 2, 1)
+        return torch.softmax(y, -1), joined, y.sum(0), pooled, self.table(ids) + 1, x.argmax(1)
+
+
+def layer() -> Iterator[int]:
+    """Several sizes of one program: no row, one, a prime, a block and one more."""
+    torch.manual_seed(0)
+    model = Layer().eval()
+    program = Checked.of_model(model, (torch.randn(5, 24), torch.zeros(5, dtype=torch.int64)), ({0: DYNAMIC}, {0: DYNAMIC}))
+    random = np.random.default_rng(0)
+    for rows in (0, 1, 7, 64, 65):
+        yield program.check([random.normal(size=(rows, 24)).astype("f4"), random.integers(0, 11, rows)])
+
+
+class Rows(nn.Module):
+    """Rows of any length: a softmax and a norm."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.softmax(x, -1), (x - x.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
+
+
+def rows() -> Iterator[int]:
+    """Versions of a row kernel on both sides of their guards."""
+    yield from _rows((0, 5), (3, 1), (17, 33), (2, 129))
+
+
+def long_rows() -> Iterator[int]:
+    """Those of the longest rows, and of rows that are gone through in parts."""
+    yield from _rows((1, 1025), (1, 4097), (1, 16385))
+
+
+def _rows(*sizes: tuple[int, int]) -> Iterator[int]:
+    program = Checked.of_model(Rows(), (torch.randn(3, 5),), ({0: DYNAMIC, 1: DYNAMIC},))
+    random = np.random.default_rng(0)
+    for count, length in sizes:
+        yield program.check([random.normal(size=(count, length)).astype("f4")])
+
+
+class Products(nn.Module):
+    """Products with batches, a transposed side and an epilogue that reads a bias; a convolution with padding and strides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 5, 3, 2, 1)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return torch.relu(x @ y.mT), (x.double() @ y.double().mT), torch.tanh(self.convolution(image))
+
+
+def products() -> Iterator[int]:
+    """Sizes around those of a block."""
+    torch.manual_seed(0)
+    example = (torch.randn(2, 5, 7), torch.randn(2, 3, 7), torch.randn(2, 3, 9, 8))
+    dims = ({0: DYNAMIC, 1: DYNAMIC, 2: DYNAMIC}, {0: DYNAMIC, 1: DYNAMIC, 2: DYNAMIC}, {2: DYNAMIC, 3: DYNAMIC})
+    program = Checked.of_model(Products().eval(), example, dims)
+    random = np.random.default_rng(0)
+    for m, n, k in ((1, 1, 1), (65, 3, 33), (7, 65, 0)):
+        shapes = ((2, m, k), (2, n, k), (2, 3, 9, 8))
+        yield program.check([random.normal(size=shape).astype("f4") for shape in shapes])
+
+
+class Attention(nn.Module):
+    """With a mask, and causal with fewer queries than keys."""
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return attend(q, k, v, attn_mask=mask), attend(k, k, v, is_causal=True)
+
+
+def attention() -> Iterator[int]:
+    """Queries and keys around a block of each, in f32 and bf16."""
+    random = np.random.default_rng(0)
+    for dtype in (torch.float32, torch.bfloat16):
+        example = [torch.randn(2, 3, 5, 20, dtype=dtype), *(torch.randn(2, 3, 6, 20, dtype=dtype) for _ in range(2))]
+        dims = ({0: DYNAMIC, 2: DYNAMIC}, {0: DYNAMIC, 2: DYNAMIC}, {0: DYNAMIC, 2: DYNAMIC}, {2: DYNAMIC, 3: DYNAMIC})
+        program = Checked.of_model(Attention(), (*example, torch.zeros(1, 1, 5, 6, dtype=dtype)), dims)
+        for queries, keys in ((1, 1), (65, 3), (7, 130)):
+            shapes = ((1, 3, queries, 20), (1, 3, keys, 20), (1, 3, keys, 20), (1, 1, queries, keys))
+            inputs = [random.normal(size=shape).astype("f4") for shape in shapes]
+            yield program.check([round_to_bf16(each) for each in inputs] if dtype is torch.bfloat16 else inputs)
+
+
+PROGRAMS: dict[str, Callable[[], Iterator[int]]] = {
+    "elementwise": elementwise, "some_elementwise": some_elementwise, "layer": layer, "rows": rows, "long_rows": long_rows, "products": products, "attention": attention,
+}  # fmt: skip
+
+if __name__ == "__main__":
+    print(sum(itertools.chain.from_iterable(PROGRAMS[name]() for name in sys.argv[1:])))

@@ -1,0 +1,40 @@
+"""Kernels for GPUs without one: the text of every version in Triton's interpreter, and as code for each kind of GPU.
+
+Each in a process of its own: Triton interprets or compiles, and which is decided while it is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent
+PROGRAMS = ("layer", "rows", "products", "attention", "some_elementwise")
+LONG = ("elementwise", "long_rows")
+
+
+def _run(program: str, *arguments: str) -> str:
+    environment = {**os.environ, "DISC_CACHE": "0"}
+    done = subprocess.run([sys.executable, str(FOLDER / program), *arguments], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr[-6000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", [*PROGRAMS, *(pytest.param(each, marks=pytest.mark.long) for each in LONG)])
+def test_values(name: str) -> None:
+    assert int(_run("programs.py", name)) > 0
+
+
+def test_the_checker_finds_what_is_wrong() -> None:
+    """A missing mask, two programs that write one element, an element that none writes, a store to an argument."""
+    assert _run("wrong_kernels.py").split() == ["4", "found"]
+
+
+@pytest.mark.parametrize("versions", ["first", pytest.param("all", marks=pytest.mark.long)])
+def test_code(versions: str) -> None:
+    """Kernels of every kind compile for GPUs of three generations, with the parameters that a launch gives them, and without spills."""
+    assert _run("compiled_kernels.py", versions).strip().endswith("compiled")
