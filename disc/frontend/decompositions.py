@@ -384,6 +384,8 @@ def find_decomposition(op: torch._ops.OpOverload) -> Decomposition | None:
 
 # AOTAutograd makes a literal (`torch.tensor([1.0])`) a fake tensor in `lift_fresh`; PyTorch's decomposition would pass it on as it is.
 LIFTING = (aten.lift_fresh.default, aten.lift.default)
+# PyTorch's decomposition writes into memory that it has made, which AOTAutograd does not take; complex numbers have forms of ours.
+WRITING = (aten.complex.default,)
 # Training leaves these to PyTorch's own kernels, against which their decompositions have not been measured.
 LEFT_TO_PYTORCH = (aten.convolution_backward.default,)
 
@@ -406,7 +408,7 @@ def training_table(eager_random: bool = False) -> dict[torch._ops.OperatorBase, 
     kept = {
         op: decomposition
         for op, decomposition in table.items()
-        if op not in (*LIFTING, *LEFT_TO_PYTORCH) and (not is_random(op) or (op in OURS and not eager_random))
+        if op not in (*LIFTING, *WRITING, *LEFT_TO_PYTORCH) and (not is_random(op) or (op in OURS and not eager_random))
     }
     kept |= registered_table()
     return {op: keep_strides(op, each) if isinstance(op, torch._ops.OpOverload) else each for op, each in kept.items()}

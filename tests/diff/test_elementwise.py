@@ -211,7 +211,7 @@ def torch_integers(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.long)])
 def test_torch_floats(dtype: torch.dtype) -> None:
     program = module_program(torch_floats, randn(5, dtype=dtype), randn(5, dtype=dtype))
     for size in (0, 1, 9, 17, 33):

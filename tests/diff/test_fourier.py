@@ -78,6 +78,7 @@ def spectral_layer(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return fft.irfft(modes, n=x.shape[-1])
 
 
+@pytest.mark.long
 def test_torch_compile_trains() -> None:
     dynamo.reset_statistics()
     torch._dynamo.reset()
@@ -106,6 +107,20 @@ def spectrograms(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     )  # fmt: skip
 
 
+def test_a_spectrogram_and_back() -> None:
+    def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        window = torch.hann_window(16, dtype=x.dtype)
+        found = torch.stft(x, 16, window=window, return_complex=True)
+        return found, torch.istft(found, 16, window=window)
+
+    executable = disc.compile(Wrapped(both).eval(), (numbers(2, 64, dtype=torch.float32),))
+    for rows, length in ((1, 17), (3, 101)):
+        x = numbers(rows, length, dtype=torch.float32)
+        for ours, theirs in zip(run(executable, x), both(x), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.long
 def test_spectrograms() -> None:
     executable = disc.compile(Wrapped(spectrograms).eval(), (numbers(2, 64, dtype=torch.float32),))
     for rows, length in ((2, 64), (1, 17), (3, 101), (2, 80)):

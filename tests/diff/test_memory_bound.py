@@ -162,7 +162,7 @@ def kept_rows(x: torch.Tensor, bias: torch.Tensor) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("forward", [shifted_rows, kept_rows])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.long)])
 def test_rows_that_end_within_a_line_beyond_the_cache(dtype: torch.dtype, forward: Callable[..., list[torch.Tensor]]) -> None:
     """Rows from 64 elements on begin anywhere in a line; what goes past the caches is whole lines, the ends are masked."""
     program = module_program(forward, randn(3, 32, dtype=dtype), randn(32, dtype=dtype))

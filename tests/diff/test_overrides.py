@@ -6,7 +6,11 @@ Where a new torch-mlir does better, this fails, and the rule can go.
 from __future__ import annotations
 
 import multiprocessing
+import resource
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -162,11 +166,24 @@ def is_wrong(graph: CallGraph, each: SingleCall, theirs: LoweredGraph, own: Lowe
     return False
 
 
+@contextmanager
+def limited_memory(size: int) -> Iterator[None]:
+    """At most so many bytes more: some forms would take all that there is before they fail."""
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
 def faults(each: SingleCall, monkeypatch: pytest.MonkeyPatch) -> set[Fault]:
     """What is wrong with torch-mlir's form of the call."""
     try:
-        graph, program = lowered(each, monkeypatch, Form())
-        state = named(program.module, program.weights)
+        with limited_memory(2 << 30):
+            graph, program = lowered(each, monkeypatch, Form())
+            state = named(program.module, program.weights)
     except (DiscError, MemoryError):  # a CompilerBug: ops that are not legal at stage `named`
         return {Fault.REFUSED}
     _, own = lowered(each, monkeypatch, None)

@@ -190,7 +190,9 @@ def outputs(result: object) -> list[torch.Tensor]:
 
 
 # f16 takes the same passes and kernels as bf16 to other micro-kernels: two models have all of these.
-@pytest.mark.parametrize(("dtype", "name"), [*(("bf16", name) for name in TRANSFORMERS), ("f16", "bert"), ("f16", "t5")])
+@pytest.mark.parametrize(
+    ("dtype", "name"), [*(("bf16", name) for name in TRANSFORMERS), ("f16", "bert"), pytest.param("f16", "t5", marks=pytest.mark.long)]
+)
 def test_models_in_mixed_precision(dtype: str, name: str) -> None:
     """Close to f32 in the mean, with mostly the same greatest element; the attention is still one kernel.
 

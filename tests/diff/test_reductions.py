@@ -118,7 +118,7 @@ def softmaxes(x: torch.Tensor) -> list[torch.Tensor]:
     ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.long)])
 def test_softmaxes(dtype: torch.dtype) -> None:
     program = module_program(softmaxes, randn(2, 3, 4, dtype=dtype))
     for shape in CUBES:

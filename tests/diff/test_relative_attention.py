@@ -69,10 +69,10 @@ def kernels(program: ModuleProgram, kind: str) -> list[dict[str, object]]:
     ("build", "options", "terms"),
     [
         (first, {"pos_att_type": ["c2p", "p2c"]}, 2),
-        (first, {"pos_att_type": ["p2c"]}, 1),
+        pytest.param(first, {"pos_att_type": ["p2c"]}, 1, marks=pytest.mark.long),
         (second, {"pos_att_type": ["p2c", "c2p"], "position_buckets": 8}, 2),
-        (second, {"pos_att_type": ["c2p"], "position_buckets": 8, "share_att_key": True}, 1),
-        (second, {"pos_att_type": ["c2p", "p2c"], "share_att_key": True}, 2),
+        pytest.param(second, {"pos_att_type": ["c2p"], "position_buckets": 8, "share_att_key": True}, 1, marks=pytest.mark.long),
+        pytest.param(second, {"pos_att_type": ["c2p", "p2c"], "share_att_key": True}, 2, marks=pytest.mark.long),
     ],
 )
 def test_every_layer_is_one_attention_kernel(build: Callable[..., nn.Module], options: dict[str, object], terms: int) -> None:

@@ -82,7 +82,7 @@ FUNCTIONS: dict[str, Case] = {
     "selected": (lambda x: x[x.sum(1) > 0] * 2, VECTOR), "triangle": (lambda x: (x @ x.t()).tril() + torch.eye(x.shape[0]), VECTOR),
     "repeat": (lambda x: (x.repeat(2, 1), x.repeat_interleave(3, 0), x.tile(2)), VECTOR), "pad": (lambda x: F.pad(x, (1, 2, 0, 3), value=2.0), VECTOR),
     "where": (lambda x: torch.where(x > 0, x, -x).clamp(0.1, 0.9), VECTOR), "types": (lambda x: (x.half() + 1, x.double() * 2, x.long() // 2, x.bool() | True), VECTOR),
-    "linspace": (lambda x: x + torch.linspace(0, 1, 8) * torch.arange(x.shape[0])[:, None], VECTOR), "complex": (lambda x: torch.fft.rfft(x).abs() + 1, VECTOR),
+    "linspace": (lambda x: x + torch.linspace(0, 1, 8) * torch.arange(x.shape[0])[:, None], VECTOR), "complex": (lambda x: torch.complex(x, x * 2).conj().angle() + 1, VECTOR),
     "sizes": (lambda x: x.new_full((x.shape[0] * 2, 3), 0.5) * x.shape[0] / (x.shape[1] + 1), VECTOR), "squeeze": (lambda x: (x.squeeze(), x[:, :1].squeeze(-1) + 1), VECTOR),
     "losses": (lambda a, b: (F.mse_loss(a, b), F.l1_loss(a, b, reduction="none"), F.smooth_l1_loss(a, b), F.huber_loss(a, b)), pairs(8)),
     "entropy": (lambda a, b: (F.cross_entropy(a, b.softmax(1)), F.kl_div(a.log_softmax(1), b.softmax(1), reduction="sum")), pairs(8)),

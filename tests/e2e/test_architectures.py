@@ -15,7 +15,7 @@ from tiny_models import architectures
 EVERY = architectures()
 
 
-@pytest.mark.parametrize("name", ["bridgetower", "codegen", "beit", "mixtral"])
+@pytest.mark.parametrize("name", [pytest.param("bridgetower", marks=pytest.mark.long), "codegen", "beit", "mixtral"])
 def test_it_is_right_at_sizes_that_it_has_not_seen(name: str) -> None:
     found = judge(name, EVERY[name])
     assert found["outcome"] == "right" and found["sizes"] >= 3, found
@@ -25,6 +25,6 @@ def test_there_are_many() -> None:
     assert len(EVERY) > 400
 
 
-def test_what_cannot_be_compiled_is_refused_by_name() -> None:
+def test_fourier_transforms_in_the_place_of_attention() -> None:
     found = judge("fnet", EVERY["fnet"])
-    assert found["outcome"] == "refused" and "aten._fft" in found["detail"], found
+    assert found["outcome"] == "right", found

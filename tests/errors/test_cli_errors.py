@@ -163,7 +163,10 @@ def test_unsupported_ops_with_their_lines(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_compile_something_else() -> None:
-    with pytest.raises(errors.UnsupportedFormatError, match=r"cannot compile a int: give a torch.nn.Module, an ExportedProgram or a path"):
+    with pytest.raises(
+        errors.UnsupportedFormatError,
+        match=r"cannot compile a int: give a torch.nn.Module, an ExportedProgram, an exported JAX function or a path",
+    ):
         disc.compile(42)
 
 

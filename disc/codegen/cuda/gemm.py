@@ -27,8 +27,8 @@ TENSOR = ("f32", "f16", "bf16")  # elements whose products tensor cores sum in f
 
 @dataclass(frozen=True)
 class Block:
-    """A schedule: rows and columns of the result in a block, values of k of a step, warps, stages of the pipeline, and how many blocks of
-    rows go one after the other over the same columns, so that these stay in L2."""
+    """A schedule. rows, columns: of the result in a block; depth: values of k of a step; warps; stages: of the pipeline; group: blocks of
+    rows that go one after the other over the same columns, so that these stay in L2."""
 
     rows: int
     columns: int

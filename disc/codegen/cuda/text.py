@@ -49,7 +49,7 @@ class Writer:
     functions: dict[str, str] = field(default_factory=dict)  # further ones that it calls, by name
     _open: list[Scope] = field(default_factory=list)
     _current: Scope | None = None
-    _names: int = 0
+    _names: int = 0  # given so far
 
     @property
     def scope(self) -> Scope:

@@ -27,7 +27,7 @@ NARROW = ("bf16", "f16")
 
 @dataclass(frozen=True)
 class Window:
-    """Along each dim; padding: (low, high)."""
+    """Along each dim: strides, in elements; dilations, elements from one that is seen to the next; padding: (low, high)."""
 
     sizes: tuple[Dim, ...]
     strides: tuple[int, ...]

@@ -236,6 +236,7 @@ def test_unsigned_integers_of_64_bits(tmp_path: Path) -> None:
         np.testing.assert_array_equal(have, want)
 
 
+@pytest.mark.long
 def test_an_average_of_places_in_an_image(tmp_path: Path) -> None:
     """RoiAlign and DeformConv at dynamic sizes."""
     text = """regions (float[b, c, h, w] x, float[r, 4] at, int64[r] which, float[b, 8, p, q] off) => (float[r, c, 2, 3] y, float[b, 2, p, q] z) {
