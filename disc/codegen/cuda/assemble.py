@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from disc.codegen.cuda.kernel import NAME, DeviceVersion
-from disc.errors import CompilerBug, TargetError
+from disc.errors import CompilerBug, TargetError, how_to_install
 
 ARCHITECTURES = (80, 86, 89, 90, 100, 120)  # of `sm_...`
 
@@ -63,7 +63,7 @@ def _triton() -> Any:
     try:
         import triton
     except ImportError as error:
-        raise TargetError("code for GPUs needs Triton: pip install 'disc-compiler[cuda]'") from error
+        raise TargetError(f"code for GPUs needs Triton; install it with: {how_to_install('cuda')}") from error
     from triton import knobs
 
     knobs.compilation.disable_line_info = True  # a third of the size

@@ -26,6 +26,12 @@ LAYOUT, SEARCH, COMPILING, MEASURING, VALUES, LEGAL = (
 )  # fmt: skip
 WHOLE = {"codegen/host/abi.py": LAYOUT, "codegen/x86/math/": "coefficients of series and tables of functions"}
 ALLOWED = {
+    "codegen/cuda/assemble.py:ARCHITECTURES": "names of GPUs",
+    "codegen/cuda/attention.py:MOST_WIDE": LEGAL,
+    "codegen/cuda/gemm.py:Block.group": "a field of the family of schedules",
+    "codegen/cuda/kernel.py:DeviceVersion.stages": "Triton's own default",
+    "codegen/cuda/rows.py:FLAT": "a block of one element for each lane of a few warps, whatever the GPU",
+    "codegen/cuda/rows.py:MOST_NARROW": LAYOUT,
     "codegen/host/buffers.py:LINE": LAYOUT,
     "codegen/host/buffers.py:SAMPLE": SEARCH,
     "codegen/host/flow.py:MOST_BYTES": LAYOUT,
