@@ -15,6 +15,7 @@ from torch_mlir import ir
 
 from disc.artifact.cache import cache_key, file_view, open_cache
 from disc.artifact.manifest import Manifest, TargetRecord
+from disc.artifact.structure import with_names
 from disc.codegen.build import Built, build
 from disc.codegen.compiles import thread_compiles
 from disc.codegen.manifest import manifest_tables, state_table, target_tables
@@ -157,12 +158,15 @@ def compile_imported(
         module, packed = _fused(imported.module, state, session.tree)
         step("generate-code", 0.5)
         built = generate(module, state, session)
+        outputs = imported.outputs
         more = {
-            **packed,
+            **_with_names(packed, outputs.shown),
             **({"fixed": [_fixed_record(each) for each in imported.fixed]} if imported.fixed else {}),
-            "single": imported.outputs.is_single(),
+            "single": outputs.is_single(),
+            **({"structure": outputs.structure} if outputs.structure is not None else {}),
         }
-        return executable_of(module, built, session, more, stablehlo=stablehlo, compiles=thread_compiles() - before)
+        compiles = thread_compiles() - before
+        return executable_of(module, built, session, more, stablehlo=stablehlo, compiles=compiles, names=outputs.shown)
 
 
 def compile_state(weights: WeightTable, session: Session, on_pass: Callable[[str, int], None] = lambda name, ran: None) -> CompileState:
@@ -216,13 +220,17 @@ def executable_of(
     stablehlo: bytes | None = None,
     compiles: int = 1,
     isa: str | None = None,
+    names: Mapping[int, str] | None = None,
 ) -> Executable:
-    """Loads generated code. more: what else its manifest says. The others: as of `Executable.from_parts`."""
+    """Loads generated code. more: what else its manifest says. names: of results that have some, by number. The others: as of
+    `Executable.from_parts`."""
     with module.context, ir.Location.unknown():
         tables = manifest_tables(next(iter(built.targets.values())).program, module, load_env(module))
+    outputs = with_names(cast("Sequence[Mapping[str, object]]", tables["outputs"]), names or {})
     manifest: dict[str, object] = {
         "compiler": f"disc {VERSION}",
         **tables,
+        "outputs": outputs,
         **state_table(module, built.weights, built.first),
         **more,
         "options": {"threads": session.options.threads, "isas": list(built.targets)},
@@ -233,6 +241,15 @@ def executable_of(
     return Executable.from_parts(
         cast("Manifest", manifest), code, weights, stablehlo, targets, threads=session.options.threads, isa=isa, compiles=compiles
     )
+
+
+def _with_names(packed: Mapping[str, object], names: Mapping[int, str]) -> Mapping[str, object]:
+    """What the manifest says of packing, with the names of results."""
+    if "packed" not in packed:
+        return packed
+    record = cast("dict[str, object]", packed["packed"])
+    results = cast("Sequence[Mapping[str, object]]", record["results"])
+    return {"packed": {**record, "results": with_names(results, names)}}
 
 
 def _fixed_record(argument: FixedArgument) -> dict[str, object]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 
 from disc.artifact.records import mismatch
+from disc.artifact.structure import malformed
 
 if TYPE_CHECKING:
     from disc.artifact.manifest import BatchRecord, InputRecord, Manifest, OutputRecord, StoredManifest, SymbolRecord, WeightRecord
@@ -99,6 +100,9 @@ def contradiction(manifest: Manifest) -> str | None:
     results = len(outputs) - (len(state["buffers"]) + len(state["written"]) if (state := manifest.get("state")) is not None else 0)
     if found is None and manifest["single"] and results != 1:
         found = f"manifest.single: a program with {results} outputs cannot return its one output"
+    if found is None and "structure" in manifest:
+        problem = "is there beside manifest.single" if manifest["single"] else malformed(manifest["structure"], results)
+        found = None if problem is None else f"manifest.structure: {problem}"
     return found
 
 

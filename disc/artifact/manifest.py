@@ -171,6 +171,7 @@ class Manifest(TypedDict):
     inputs: list[InputRecord]
     outputs: list[OutputRecord]
     single: bool  # a call returns its one output itself, not a tuple
+    structure: NotRequired[object]  # how the results stand in the model's value (disc/artifact/structure.py); absent: a plain tuple
     symbols: list[SymbolRecord]
     checks: list[CheckRecord]
     kernels: list[dict[str, object]]  # "name", and whatever else `explain` shows
@@ -197,6 +198,7 @@ class StoredManifest(TypedDict):
     inputs: list[InputRecord]
     outputs: list[OutputRecord]
     single: bool
+    structure: NotRequired[object]
     symbols: list[SymbolRecord]
     options: dict[str, object]
     fixed: NotRequired[list[FixedRecord]]

@@ -62,8 +62,7 @@ def run_command(
 
 
 def _results(executable: Executable, arrays: Sequence[Array]) -> list[Array]:
-    result = executable(*arrays)
-    return [np.asarray(each) for each in (result if isinstance(result, tuple | list) else [result])]
+    return [np.asarray(each) for each in executable.flat(*arrays)]
 
 
 def _output_files(outputs: Sequence[str], results: int) -> list[str]:

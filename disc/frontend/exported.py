@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._sympy.value_ranges import ValueRanges
 from torch_mlir import ir
 
+from disc.artifact.structure import result_names
 from disc.errors import CompilerBug, DiscError, UnsupportedFormatError, UnsupportedOp, UnsupportedOpError, warn
 from disc.frontend.archive import check_archive
 from disc.frontend.call import arguments_by_name
@@ -36,10 +37,10 @@ from disc.frontend.decompositions import export_table
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.examples import bind_examples, check_examples, check_specs
 from disc.frontend.export_errors import DATA_DEPENDENT, error_line, export_error, quiet, shortened
-from disc.frontend.imported import Constant, FixedArgument, Imported, OutputSpec
+from disc.frontend.imported import Constant, FixedArgument, Imported, OutputSpec, structure_of
 from disc.frontend.in_place import RetraceError
 from disc.frontend.locations import line_text
-from disc.frontend.lowering import GraphInput, GraphSource, lower_graph, warn_of_assertions
+from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, warn_of_assertions
 from disc.frontend.needed_sizes import DrySession, contradictions, inputs_of, refused_sizes
 from disc.frontend.program_decisions import RECORDED, decisions_of, stored_guards
 from disc.frontend.size_checks import size_checks
@@ -64,6 +65,7 @@ TRAINING: dict[object, Callable[[Mapping[str, object]], bool]] = {
 }  # fmt: skip
 DynamicShapes = Mapping[str, object] | Sequence[object] | None
 INPUT_NAMES = "disc_input_names"  # metadata of a program's graph module: what its inputs are called in the file that it came from
+OUTPUT_NAMES = "disc_output_names"  # likewise, its results
 
 
 def import_exported(program: ExportedProgram, context: ir.Context) -> Imported:
@@ -128,16 +130,23 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
     )
     lowered = lower_graph(source, context)
     _note_on_module(lowered.module, fixed_dims)
-    hidden = len(next_buffers) + len(next_inputs)
     return Imported(
         lowered.module,
         lowered.weights,
         tuple(argument.name for argument in inputs),
-        OutputSpec(lowered.result_names[: len(lowered.result_names) - hidden], lowered.constants, program.call_spec.out_spec),
+        _output_spec(program, lowered, len(next_buffers) + len(next_inputs)),
         program.call_spec.in_spec,
         tuple(i for i, is_argument in enumerate(leaves) if is_argument),
         tuple(fixed),
     )
+
+
+def _output_spec(program: ExportedProgram, lowered: LoweredGraph, hidden: int) -> OutputSpec:
+    """hidden: how many results, the last, the caller does not get."""
+    tree = program.call_spec.out_spec
+    structure = structure_of(tree, lowered.constants) if tree is not None else None
+    shown = {**result_names(structure), **dict(enumerate(program.graph_module.meta.get(OUTPUT_NAMES, ())))}
+    return OutputSpec(lowered.result_names[: len(lowered.result_names) - hidden], lowered.constants, tree, structure, shown)
 
 
 def _note_on_module(module: ir.Module, fixed_dims: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch.export import ExportedProgram
 
 from disc.frontend.decisions import decision_text
-from disc.frontend.exported import INPUT_NAMES
+from disc.frontend.exported import INPUT_NAMES, OUTPUT_NAMES
 from disc.frontend.program_decisions import RECORDED
 from disc.frontend.symbols import shape_environment
 
@@ -26,6 +26,7 @@ def program_facts(program: ExportedProgram) -> dict[str, str]:
         "decisions": "\n".join(map(decision_text, program.graph_module.meta.get(RECORDED, ()))),
         "call": str(program.call_spec),
         "inputs": str(program.graph_module.meta.get(INPUT_NAMES)),
+        "outputs": str(program.graph_module.meta.get(OUTPUT_NAMES)),
         "tensors": "\n".join(f"{name}: {value.dtype} {tuple(value.shape)}" for name, value in _tensors(program)),
     }
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import itertools
+from collections import OrderedDict, namedtuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass
 
 from torch.utils import _pytree as pytree
 from torch_mlir import ir
@@ -18,12 +20,15 @@ class OutputSpec:
     """How the flat results become the user's value.
 
     constants: flat position → value, for outputs that no tensor computes (None, numbers); tree: the pytree of all flat outputs
-    (None: a flat list); names: one per result of the function.
+    (None: a flat list); names: one per result of the function. structure: as of `structure_of`;
+    shown: what users know the results by, by number, where the model or its file has names for them.
     """
 
     names: tuple[str, ...]
     constants: dict[int, Constant] = field(default_factory=dict)
     tree: pytree.TreeSpec | None = None
+    structure: object = None
+    shown: Mapping[int, str] = field(default_factory=dict)
 
     def is_single(self) -> bool:
         """True when the user's value is one tensor, not a tuple or another structure: so is the result of a function with just one."""
@@ -35,6 +40,38 @@ class OutputSpec:
         count = len(self.names) + len(self.constants)
         flat = [self.constants[i] if i in self.constants else next(remaining) for i in range(count)]
         return flat if self.tree is None else pytree.tree_unflatten(flat, self.tree)
+
+
+def structure_of(tree: pytree.TreeSpec, constants: Mapping[int, Constant]) -> object:
+    """How the results stand within the user's value (`disc.artifact.structure`); None for one tensor, for a plain tuple of tensors, and for
+    values of classes that have no such form: a call returns a tuple there. constants: as of `OutputSpec`."""
+    numbers = itertools.count()
+    leaves = [{"value": constants[place]} if place in constants else next(numbers) for place in range(tree.num_leaves)]
+    found = _structure(tree, iter(leaves))
+    return None if isinstance(found, int) or found == {"tuple": list(range(tree.num_leaves))} else found
+
+
+def _structure(tree: pytree.TreeSpec, leaves: Iterator[object]) -> object:
+    """None where a part is of a class that has no form."""
+    if tree.is_leaf():
+        return next(leaves)
+    parts = [_structure(child, leaves) for child in tree.children()]
+    kind, context = tree.type, tree.context
+    if any(part is None for part in parts):
+        return None
+    if kind in (tuple, list):
+        return {kind.__name__: parts}
+    if kind in (dict, OrderedDict) and all(isinstance(key, int | str) for key in context):
+        return {"dict" if kind is dict else "ordered": [list(each) for each in zip(context, parts, strict=True)]}
+    if kind is namedtuple:  # so PyTorch marks all of them; the class is the context
+        return _record("named_tuple", context, context._fields, parts)
+    if is_dataclass(kind) and issubclass(kind, OrderedDict):  # transformers' ModelOutput
+        return _record("record", kind, context, parts)
+    return None
+
+
+def _record(form: str, kind: type, names: Sequence[str], parts: Sequence[object]) -> object:
+    return {form: f"{kind.__module__}:{kind.__qualname__}", "fields": [list(each) for each in zip(names, parts, strict=True)]}
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 from safetensors import SafetensorError, TensorSpec, deserialize, serialize_file
 from torch.utils import _pytree as pytree
 from torch_mlir import ir
 
+from disc.artifact.bounds import unbounded
+from disc.artifact.records import mismatch
+from disc.artifact.structure import malformed
 from disc.errors import UnsupportedFormatError
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.imported import Imported, OutputSpec
@@ -25,7 +29,15 @@ DTYPES = {
     "ui8": ("uint8", "U8"), "ui16": ("uint16", "U16"), "ui32": ("uint32", "U32"), "ui64": ("uint64", "U64"),
 }  # fmt: skip
 ELEMENTS = {read: element for element, (_, read) in DTYPES.items()}
+_RESULTS = "disc.results"  # attribute of the module: a `_Results` as JSON
 _SAME_AS = "same as "  # metadata: name → this and the name of the weight whose storage it shares
+
+
+class _Results(TypedDict):
+    """structure: as `disc.artifact.structure` has it; names: by number."""
+
+    structure: object
+    names: dict[str, str]
 
 
 def write_portable(imported: Imported, weights: Path) -> bytes:
@@ -47,6 +59,9 @@ def write_portable(imported: Imported, weights: Path) -> bytes:
         tensors[name] = TensorSpec(dtype=DTYPES[weight.dtype][0], shape=list(data.shape), data_ptr=address, data_len=data.nbytes)
     serialize_file(tensors, str(weights), shared or None)
     del held
+    outputs = imported.outputs
+    text = json.dumps({"structure": outputs.structure, "names": {str(number): name for number, name in outputs.shown.items()}})
+    imported.module.operation.attributes[_RESULTS] = ir.StringAttr.get(text, imported.module.context)
     bytecode = io.BytesIO()
     imported.module.operation.write_bytecode(bytecode)
     return bytecode.getvalue()
@@ -69,7 +84,25 @@ def read_portable(program: bytes, weights: bytes, *, single: bool, context: ir.C
         state = read_state(module) or State()
     results = results[: len(results) - len(state.buffers) - len(state.written)]
     tree = None if single and len(results) == 1 else pytree.tree_structure(tuple(results))
-    return Imported(module, table, names, OutputSpec(results, tree=tree))
+    structure, shown = _shown(module.operation, len(results))
+    return Imported(module, table, names, OutputSpec(results, {}, tree, structure, shown))
+
+
+def _shown(op: ir.Operation, results: int) -> tuple[object, dict[int, str]]:
+    """How so many results stand in the user's value, and their names. Raises UnsupportedFormatError."""
+    if _RESULTS not in op.attributes:
+        return None, {}
+    try:
+        found = json.loads(ir.StringAttr(op.attributes[_RESULTS]).value)
+    except ValueError as error:
+        raise UnsupportedFormatError(f"the program's {_RESULTS} is no JSON") from error
+    del op.attributes[_RESULTS]
+    problem = unbounded(found) or mismatch(found, _Results, _RESULTS)
+    if problem is None and found["structure"] is not None:
+        problem = malformed(found["structure"], results)
+    if problem is not None:
+        raise UnsupportedFormatError(f"the program's {_RESULTS}: {problem}")
+    return found["structure"], {int(number): name for number, name in found["names"].items() if number.isdecimal()}
 
 
 def _weight_table(content: bytes) -> WeightTable:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from disc.config import check_threads, read_environment
 from disc.errors import ArtifactError, DiscError, InputRankError, InputTypeError
 from disc.ral import _ral
 from disc.ral import torch_functions as torch_functions  # registers itself with the runtime
+from disc.ral.results import builder
 from disc.ral.state import Array, HiddenValues, Seed, State
 
 if TYPE_CHECKING:
@@ -96,6 +97,9 @@ class Executable:
         if "state" in manifest:
             self._hidden = HiddenValues(context, manifest["state"], first or {})
             self._call = self._hidden.call
+        self._flat_call = self._call
+        if "structure" in manifest:
+            self._call = _structured(self._call, manifest["structure"])
 
     @classmethod
     def from_parts(
@@ -141,6 +145,9 @@ class Executable:
     def __call__(self, *inputs: object, out: object = None, **named: object) -> object:
         """Runs the model. `named`: inputs by name. `out`: a tensor or a tuple of tensors to write results to; returned as it is.
 
+        Returns what the model does: one tensor, or its tuple, list, dict, named tuple or transformers' output of tensors and constants. A
+        class of these that is not loaded in this process is replaced by one like it; for any other class comes a tuple of all tensors.
+
         `seed=` (an int), where the model draws random numbers and has no input of that name: the same seed and inputs give the same
         results, on any machine with any number of threads. Without it, each call draws other numbers.
 
@@ -161,6 +168,11 @@ class Executable:
             if tensors is None:
                 raise
         return self._call(tensors, out)
+
+    def flat(self, *inputs: object) -> list[object]:
+        """The results of a call one after the other, as `outputs` lists them. Raises as a call."""
+        results = self._flat_call(inputs, None)
+        return [results] if self._manifest["single"] else list(cast("tuple[object, ...]", results))
 
     def _without_fixed(self, inputs: tuple[object, ...]) -> tuple[object, ...] | None:
         """The inputs of a call that gives what was fixed at compile time too; None where this is no such call."""
@@ -341,6 +353,17 @@ def load(
     except ArtifactError as error:
         raise ArtifactError(f"'{artifact.shown_path(path)}': {error}") from None
     return Executable(context, manifest, None, 0, artifact.stored_first_values(context.file_view()) if "state" in manifest else None)
+
+
+def _structured(call: Callable[[tuple[object, ...], object], object], structure: object) -> Callable[[tuple[object, ...], object], object]:
+    """The call with its results within the model's value."""
+    build = builder(structure)
+
+    def run(inputs: tuple[object, ...], out: object) -> object:
+        results = call(inputs, out)
+        return build(cast("tuple[object, ...]", results)) if out is None else results
+
+    return run
 
 
 def _check_fixed(record: FixedRecord, value: object) -> None:

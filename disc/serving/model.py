@@ -130,13 +130,7 @@ def for_clients(text: str) -> str:
 
 def _runner(executable: Executable) -> Callable[[Inputs], list[Array]]:
     """A call of the executable that gives a list of arrays."""
-    single = executable.manifest["single"]
-
-    def run(inputs: Inputs) -> list[Array]:
-        results = executable(*inputs)
-        return [cast("Array", results)] if single else [np.asarray(each) for each in cast("tuple[Array, ...]", results)]
-
-    return run
+    return lambda inputs: [np.asarray(each) for each in executable.flat(*inputs)]
 
 
 def _reason(error: ServingError) -> str:

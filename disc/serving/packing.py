@@ -94,6 +94,4 @@ def call_packed(executable: Executable, requests: Sequence[Sequence[Array]]) -> 
         reason = executable.manifest.get("packed_refusal", "it was not compiled with Options(packed=True)")
         raise ArtifactError(f"this program is not packed: {reason}")
     shapes = [layout.shape(inputs) for inputs in requests]
-    results = executable(*layout.join(requests))
-    outputs = [results] if executable.manifest["single"] else list(cast("tuple[Array, ...]", results))
-    return layout.split(cast("list[Array]", outputs), shapes)
+    return layout.split(cast("list[Array]", executable.flat(*layout.join(requests))), shapes)

@@ -10,7 +10,7 @@ from torch.export import Dim, ExportedProgram
 
 from disc.errors import DiscError, ExportError, InputRankError, InputTypeError
 from disc.frontend.examples import examples_of
-from disc.frontend.exported import INPUT_NAMES, export_module
+from disc.frontend.exported import INPUT_NAMES, OUTPUT_NAMES, export_module
 from disc.frontend.onnx.dims import Input, example_sizes, graph_inputs
 from disc.frontend.onnx.file import read_model
 from disc.frontend.onnx.graph import OnnxModule
@@ -36,6 +36,8 @@ def export_onnx(path: Path, examples: object = None) -> ExportedProgram:
             first = first or error
             continue
         program.graph_module.meta[INPUT_NAMES] = tuple(each.name for each in inputs)
+        if len(module.graph.outputs) == len(program.graph_signature.user_outputs):  # an output that is a sequence becomes several
+            program.graph_module.meta[OUTPUT_NAMES] = module.graph.outputs
         return program
     assert first is not None
     raise first
