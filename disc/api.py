@@ -78,7 +78,7 @@ def compile(
 ) -> Executable:
     """Compiles `model` once for every shape of its inputs.
 
-    model: a module, an exported program, a function exported by `jax.export` (its arguments are the leaves of those of JAX that the
+    model: a module, a function of tensors, an exported program, a function exported by `jax.export` (its arguments are the leaves of those of JAX that the
     function reads), or the path of a `.pt2`, `.onnx`, `.mlir` or `.mlirbc` file. example_inputs: one valid set of
     inputs (a tuple, a dict by name, or one tensor for one input), needed for a module; their sizes do not matter, and what is no tensor is
     fixed to its value. An ONNX file needs none: its dims with a name, or without a size, are dynamic; where no sizes are found that can be

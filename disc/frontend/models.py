@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Examples = torch.Tensor | np.ndarray[Any, Any] | Sequence[object] | Mapping[str, object] | None
     from disc.frontend.jax_export import Exported
 
-    Model = torch.nn.Module | torch.export.ExportedProgram | Exported | str | os.PathLike[str]
+    Model = torch.nn.Module | Callable[..., object] | torch.export.ExportedProgram | Exported | str | os.PathLike[str]
     Program = torch.export.ExportedProgram | JaxProgram | Path
 
 DynamicShapes = Mapping[str, object] | Sequence[object] | None
@@ -50,16 +50,18 @@ def program_of(model: Model, example_inputs: Examples, dynamic_shapes: DynamicSh
         return path if path.suffix != ".onnx" or example_inputs is None else _export_onnx(path, example_inputs)
     from disc.frontend.examples import examples_of
     from disc.frontend.exported import export_module, with_plain_weights
+    from disc.frontend.functions import as_module
 
     if isinstance(model, torch.export.ExportedProgram):
         return with_plain_weights(model)
-    if not isinstance(model, torch.nn.Module):
-        expected = "give a torch.nn.Module, an ExportedProgram, an exported JAX function or a path"
+    module = model if isinstance(model, torch.nn.Module) else as_module(model)
+    if module is None:
+        expected = "give a torch.nn.Module, a function of tensors, an ExportedProgram, an exported JAX function or a path"
         raise UnsupportedFormatError(f"cannot compile a {type(model).__name__}: {expected}")
     if example_inputs is None:
-        raise UnsupportedFormatError("compiling a module needs example_inputs: one tuple of valid inputs of any size")
+        raise UnsupportedFormatError("compiling a module or function needs example_inputs: one tuple of valid inputs of any size")
     args, kwargs = examples_of(example_inputs)
-    return export_module(model, args, dynamic_shapes, kwargs)
+    return export_module(module, args, dynamic_shapes, kwargs)
 
 
 def import_program(program: Program, context: ir.Context) -> Imported:

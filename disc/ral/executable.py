@@ -18,6 +18,7 @@ from disc.ral import _ral
 from disc.ral import torch_functions as torch_functions  # registers itself with the runtime
 from disc.ral.results import builder
 from disc.ral.state import Array, HiddenValues, Seed, State
+from disc.ral.widen import widened
 
 if TYPE_CHECKING:
     from disc.explain.report import Explanation
@@ -142,8 +143,12 @@ class Executable:
         inputs, outputs = ", ".join(f"{each.name}: {each}" for each in self.inputs), ", ".join(map(str, self.outputs))
         return f"<disc.Executable ({inputs}) -> ({outputs}), {self.isa}, {self.threads} threads>"
 
-    def __call__(self, *inputs: object, out: object = None, **named: object) -> object:
-        """Runs the model. `named`: inputs by name. `out`: a tensor or a tuple of tensors to write results to; returned as it is.
+    def __call__(self, *inputs: object, out: object = None, cast: bool = False, **named: object) -> object:
+        """Runs the model. `named`: inputs by name; one mapping of them by name, such as a tokenizer gives, does as well. `out`: a tensor
+        or a tuple of tensors to write results to; returned as it is.
+
+        cast: inputs of a narrower dtype are brought to the model's where no value changes (int32 to int64, bool to float32, bf16 to
+        float32), by a copy. Other dtypes are an InputTypeError, as all are without it.
 
         Returns what the model does: one tensor, or its tuple, list, dict, named tuple or transformers' output of tensors and constants. A
         class of these that is not loaded in this process is replaced by one like it; for any other class comes a tuple of all tensors.
@@ -161,12 +166,14 @@ class Executable:
         """
         if named:
             inputs = self._arrange(inputs, named)
+        if cast:
+            inputs = widened(self._without_fixed(self._by_position(inputs)), arguments_of(self._manifest))
         try:
             return self._call(inputs, out)
-        except (InputRankError, InputTypeError):
-            tensors = self._without_fixed(inputs)
-            if tensors is None:
-                raise
+        except (InputRankError, InputTypeError) as error:
+            tensors = self._without_fixed(self._by_position(inputs))
+            if tensors is inputs:
+                raise self._with_hint(error, inputs) from error.__cause__
         return self._call(tensors, out)
 
     def flat(self, *inputs: object) -> list[object]:
@@ -174,15 +181,31 @@ class Executable:
         results = self._flat_call(inputs, None)
         return [results] if self._manifest["single"] else list(cast("tuple[object, ...]", results))
 
-    def _without_fixed(self, inputs: tuple[object, ...]) -> tuple[object, ...] | None:
-        """The inputs of a call that gives what was fixed at compile time too; None where this is no such call."""
+    def _by_position(self, inputs: tuple[object, ...]) -> tuple[object, ...]:
+        """The inputs of a call whose only argument is a mapping of them by name; others as they are."""
+        if len(inputs) != 1 or not isinstance(inputs[0], Mapping):
+            return inputs
+        wrong = [name for name in inputs[0] if not isinstance(name, str)]
+        if wrong:
+            raise InputTypeError(f"a mapping as the only argument has the inputs by name; {wrong[0]!r} is no name")
+        return self._arrange((), dict(inputs[0]))
+
+    def _without_fixed(self, inputs: tuple[object, ...]) -> tuple[object, ...]:
+        """The inputs without what was fixed at compile time, where this is a call that gives that, too; else the same object."""
         fixed = self._manifest.get("fixed", [])
         places = {record["position"] for record in fixed}
         if not fixed or len(inputs) != len(self._names) + len(fixed) or max(places) >= len(inputs):
-            return None
+            return inputs
         for record in fixed:
             _check_fixed(record, inputs[record["position"]])
         return tuple(value for place, value in enumerate(inputs) if place not in places)
+
+    def _with_hint(self, error: DiscError, inputs: tuple[object, ...]) -> DiscError:
+        """The error of a call; where a dtype can be widened, it says how."""
+        tensors = widened(inputs, arguments_of(self._manifest))
+        if not isinstance(error, InputTypeError) or all(new is old for new, old in zip(tensors, inputs, strict=True)):
+            return error
+        return InputTypeError(f"{error}; with cast=True the call widens it")
 
     def _arrange(self, inputs: tuple[object, ...], named: dict[str, object]) -> tuple[object, ...]:
         """All inputs by position, and behind them the seed where one is given."""
@@ -310,7 +333,7 @@ class Executable:
         before = self._context.kernels()
         self._context.set_profile(True)
         try:
-            self(*inputs, **named)
+            self(*(self._arrange(inputs, named) if named else inputs))
         finally:
             self._context.set_profile(False)
         after = self._context.kernels()
