@@ -78,10 +78,11 @@ def compile(
 ) -> Executable:
     """Compiles `model` once for every shape of its inputs.
 
-    model: a module, a function of tensors, an exported program, a function exported by `jax.export` (its arguments are the leaves of those of JAX that the
-    function reads), or the path of a `.pt2`, `.onnx`, `.mlir` or `.mlirbc` file. example_inputs: one valid set of
-    inputs (a tuple, a dict by name, or one tensor for one input), needed for a module; their sizes do not matter, and what is no tensor is
-    fixed to its value. An ONNX file needs none: its dims with a name, or without a size, are dynamic; where no sizes are found that can be
+    model: a module, a function of tensors, an exported program, a function exported by `jax.export` (its arguments are the leaves of
+    those of JAX that the function reads), or the path of a `.pt2`, `.onnx`, `.mlir` or `.mlirbc` file. example_inputs: one valid set of
+    inputs (a tuple, a dict by name, or one tensor for one input), needed for a module or function; their sizes do not matter, and what is
+    no tensor is fixed to its value.
+    An ONNX file needs none: its dims with a name, or without a size, are dynamic; where no sizes are found that can be
     traced, examples give them. dynamic_shapes: as `torch.export` takes them; None = every dim of every tensor input is dynamic. target:
     "native" (this CPU, with its bf16 and int8 instructions where the program computes in these), or ISA names such as ["x86-64-v3",
     "x86-64-v4", "x86-64-v4+avx512bf16"] (`disc.targets.x86.ISAS` lists them). The result comes from the compile cache where the same
