@@ -1,7 +1,7 @@
 """The steps of a host program, of the functions of a module of stage `fused`.
 
 A function that is the body of control flow becomes a block wherever it runs. A loop runs its condition before it and at the end of its
-body, each time with a kernel that writes an i64, which the host reads:
+body, each time with a kernel that writes an i64, which the host reads; one that runs a known number of times is counted by the host:
 
     launch condition(%a) -> %c
     read N0 = %c
@@ -10,6 +10,10 @@ body, each time with a kernel that writes an i64, which the host reads:
       launch condition(%n) -> %d
       read N3 = %d
       return %n, N3
+    }
+    while N4 < S0 with N4 = 0 -> N5, %b = %a -> %r {
+      launch body(%b) -> %n
+      return %n, N4 + 1
     }
 """
 
@@ -79,17 +83,24 @@ class StepMaker:
         return tuple(map(value_of, nodes))
 
     def _while(self, node: Node, value_of: ValueOf) -> list[Step]:
-        condition, body = (str(node.attrs[name]).removeprefix("@") for name in ("condition", "body"))
         operands = self._given(node.operands, value_of)
         count = node.integer("carried")
         initial, captured = operands[:count], operands[count:]
         results = [value_of(each) for each in node.siblings]
         arguments = [Value(f"carried {result.name}", result.element, result.dims) for result in results]
+        carried = tuple(Carried(*each) for each in zip(arguments, initial, results, strict=True))
+        body = str(node.attrs["body"]).removeprefix("@")
+        if "trips" in node.attrs:
+            again, last = self._symbol(), self._symbol()
+            inner = self.block(body, (*arguments, *captured))
+            block = Block(inner.steps, inner.values, (Dim.symbol(again) + 1,))
+            trips = self.env.simplify(self.env.parse(str(node.attrs["trips"])))
+            return [While(Condition.of("<", Dim.symbol(again), trips), carried, (CarriedSize(again, ZERO, last),), block)]
+        condition = str(node.attrs["condition"]).removeprefix("@")
         first, last, again, after = (self._symbol() for _ in range(4))
         before = self._read(condition, operands, first)
         inner = self.block(body, (*arguments, *captured))
         steps = (*inner.steps, *self._read(condition, (*inner.values, *captured), after))
-        carried = tuple(Carried(*each) for each in zip(arguments, initial, results, strict=True))
         size = CarriedSize(again, Dim.symbol(first), last)
         block = Block(steps, inner.values, (Dim.symbol(after),))
         return [*before, While(Condition.of("!=", Dim.symbol(again), ZERO), carried, (size,), block)]

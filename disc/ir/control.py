@@ -4,7 +4,8 @@
     %z = "control.case"(%index, %a, %w) {branches = [@main_case_1_0, @main_case_1_1]}
 
 A `control.while` carries its first `carried` operands: as long as the condition, called with them and with the other operands, returns
-an i64 that is not 0, the body makes the next ones, of the same types. A `control.case` calls the branch of the i64 number `%index`, the
+an i64 that is not 0, the body makes the next ones, of the same types. With `trips`, an expression, in the place of a condition the body
+runs so many times. A `control.case` calls the branch of the i64 number `%index`, the
 last one for a number that none has, with all other operands. The functions are private, each is the body of one op, and they see
 nothing but their arguments, the weights and the symbols of the module. Both ops are unregistered, as `kernel.fusion` is, since IRDL
 demands one type of all variadic operands.
@@ -23,9 +24,9 @@ REGION_OPS = frozenset(name for name, op in IMPORTED.items() if op.kind is Kind.
 
 
 def callees(op: ir.Operation) -> list[str]:
-    """The names of the functions that a control op runs, () for any other op."""
+    """The names of the functions that a control op runs, () for any other op; of a loop its condition, where it has one, and its body."""
     if op.name == WHILE:
-        return [ir.FlatSymbolRefAttr(op.attributes[name]).value for name in ("condition", "body")]
+        return [ir.FlatSymbolRefAttr(op.attributes[name]).value for name in ("condition", "body") if name in op.attributes]
     if op.name == CASE:
         return [ir.FlatSymbolRefAttr(each).value for each in ir.ArrayAttr(op.attributes["branches"])]
     return []
@@ -88,6 +89,9 @@ def _fault(op: ir.Operation) -> str | None:
     word = "tensor<i64>"
     if op.name == CASE:
         return "its branches return something else" if str(operands[0]) != word or any(each != results for each in returned) else None
-    if operands[: int_attr(op, "carried")] != results or list(map(str, returned[0])) != [word] or returned[1] != results:
+    if ("condition" in op.attributes) == ("trips" in op.attributes):
+        return "it has a condition and a number of trips, or neither"
+    asked = returned[:-1]
+    if operands[: int_attr(op, "carried")] != results or any(list(map(str, each)) != [word] for each in asked) or returned[-1] != results:
         return "it does not carry what its functions return"
     return None

@@ -286,7 +286,7 @@ _COMBINING = (
     Op("stablehlo.scatter", Kind.SEQUENTIAL, imported=("stablehlo.scatter", "stablehlo.select_and_scatter")),
     Op("disc.size_of", Kind.SIZE, 0, needs=("symbol",), operands=("value",), imported=("disc.size_of",), sizes=Sizes.FIRST,
        reads=_reads_elementwise, mixing="its size depends on data: it makes one of"),
-    Op("control.while", Kind.CONTROL, needs=("carried", "condition", "body"), imported=("stablehlo.while",), mixing="it loops over"),
+    Op("control.while", Kind.CONTROL, needs=("carried", "body"), imported=("stablehlo.while",), mixing="it loops over"),
     Op("control.case", Kind.CONTROL, needs=("branches",), imported=("stablehlo.case", "stablehlo.if"), mixing="it branches on"),
     Op("func.return", Kind.END),
 )  # fmt: skip

@@ -16,11 +16,13 @@ from disc.passes.fusion.stitch import Stitch
 from disc.passes.fusion.tabulate_distances import TabulateDistances
 from disc.passes.graph.channels_last import ChannelsLast
 from disc.passes.graph.convert_dots import ConvertDots
+from disc.passes.graph.count_loops import CountLoops
 from disc.passes.graph.find_batch_dim import FindBatchDim
 from disc.passes.graph.fold_batch_norm import FoldBatchNorm
 from disc.passes.graph.fold_constants import FoldConstants
 from disc.passes.graph.fold_pads import FoldPads
 from disc.passes.graph.fold_transposes import FoldTransposes
+from disc.passes.graph.hoist_invariants import HoistInvariants
 from disc.passes.graph.merge_dots import MergeDots
 from disc.passes.graph.merge_slices import MergeSlices
 from disc.passes.graph.pack_sequences import PackSequences
@@ -54,6 +56,8 @@ GRAPH: tuple[Pass, ...] = (
     ChannelsLast(),
     FoldConstants(),
     Simplify(),
+    CountLoops(),
+    HoistInvariants(),
     StoreConstants(),
 )
 
@@ -115,6 +119,8 @@ REGISTRY: dict[str, type[Pass]] = {
         QuantizeDots,
         ConvertDots,
         FoldConstants,
+        CountLoops,
+        HoistInvariants,
         StoreConstants,
         PackSequences,
         TabulateDistances,

@@ -8,13 +8,18 @@ from torch_mlir import ir
 
 from disc.ir.control import CASE, WHILE, body_blocks
 from disc.ir.interp.values import Array, Rule, Scope
-from disc.ir.ops import int_attr
+from disc.ir.ops import int_attr, string_attr
 
 
 def _while(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
-    condition, body = body_blocks(op)
+    *conditions, body = body_blocks(op)
     count = int_attr(op, "carried")
     carried, captured = operands[:count], operands[count:]
+    if not conditions:
+        for _ in range(scope.evaluate(string_attr(op, "trips"))):
+            carried = scope.run_function(body, [*carried, *captured])
+        return carried
+    (condition,) = conditions
     while scope.run_function(condition, [*carried, *captured])[0]:
         carried = scope.run_function(body, [*carried, *captured])
     return carried
