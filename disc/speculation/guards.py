@@ -1,6 +1,6 @@
 """Guards: the conditions on a call's sizes under which a version of a kernel may run.
 
-    "divides(16, S1)"      "equal(S0, S2) and at_least(64, S1)"      "beyond_cache(S0 * S1 * 4)"      ""
+    "divides(16, S1)"      "equal(S0, S2) and at_least(64, S1)"      "beyond_cache(S0 * S1 * 4)"      "aligned(16)"      ""
 
 The text stands in the IR (`versions` of a fusion) and in the manifest; it is written by `str` and read by `parse`, here alone. The host
 entry evaluates guards by `codegen/host/guards.py`, which `holds` is the reference for.
@@ -121,7 +121,32 @@ class BeyondCache:
         return Truth.NO if most is not None and most <= CPU.smallest_cache else Truth.UNKNOWN
 
 
-Single = Divides | Equal | AtMost | AtLeast | BeyondCache
+@dataclass(frozen=True)
+class Aligned:
+    """Every argument and result of the kernel that is no weight begins at a multiple of `bytes`, a power of two. Weights always do, up to
+    the 64 bytes at which they lie in memory."""
+
+    spelling: ClassVar[str] = "aligned"
+    bytes: int
+
+    def __post_init__(self) -> None:
+        if self.bytes not in (2, 4, 8, 16, 32, 64):
+            raise ValueError(f"a guard compares addresses with powers of two up to 64, not with {self.bytes}")
+
+    def __str__(self) -> str:
+        return f"{self.spelling}({self.bytes})"
+
+    def holds(self, sizes: Mapping[str, int], cache_bytes: int, aligned: bool = True) -> bool:
+        del sizes, cache_bytes
+        return aligned
+
+    def implied_by(self, env: ShapeEnv) -> Truth:
+        """Addresses are not known before the call."""
+        del env
+        return Truth.UNKNOWN
+
+
+Single = Divides | Equal | AtMost | AtLeast | BeyondCache | Aligned
 
 
 @dataclass(frozen=True)
@@ -151,12 +176,13 @@ Guard = Single | All
 """Each has, besides its text:
 
 holds(sizes, cache_bytes, aligned): whether it holds in a call with these values of the symbols, on a machine whose last-level cache has so
-many bytes. aligned: whether all results of the kernel begin on a cache line. Raises KeyError and ZeroDivisionError as `Dim.evaluate`.
+many bytes. aligned: whether all results of the kernel begin on a cache line, and its arguments as `Aligned` asks for. Raises KeyError and
+ZeroDivisionError as `Dim.evaluate`.
 implied_by(env): whether it holds in every call, in none, or in some.
 """
 
 ALWAYS = All()
-_Kind = TypeVar("_Kind", Divides, Equal, AtMost, AtLeast, BeyondCache)
+_Kind = TypeVar("_Kind", Divides, Equal, AtMost, AtLeast, BeyondCache, Aligned)
 _LIMITS: dict[str, Callable[[int, Dim], Single]] = {each.spelling: each for each in (Divides, AtMost, AtLeast)}
 
 
@@ -195,6 +221,8 @@ def _single(text: str, dim: Callable[[str], Dim]) -> Single:
         return Equal(*operands)
     if name == BeyondCache.spelling and len(operands) == 1:
         return BeyondCache(*operands)
+    if name == Aligned.spelling and len(operands) == 1 and operands[0].is_const:
+        return Aligned(operands[0].const)
     raise ValueError(f"{text!r} is no guard that is known here")
 
 

@@ -9,23 +9,25 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
+from typing import Generic, Self, TypeVar
 
 from disc.speculation.schedules import FAMILY, FEATURES, Schedule
 
 PACKAGED = Path(__file__).parent / "data" / "x86.json"  # the tree that comes with disc
 LEAF = -1  # in the place of a feature: the node's threshold is then the number of a schedule
+_Schedule = TypeVar("_Schedule")
 
 
 @dataclass(frozen=True)
-class Tree:
+class DecisionTree(Generic[_Schedule]):
     """A decision tree as rows (nodes) of (feature, threshold, left, right): left when features[feature] <= threshold. The root is row 0.
 
     schedules: what the leaves number.
     """
 
-    schedules: tuple[Schedule, ...]
+    schedules: tuple[_Schedule, ...]
     nodes: tuple[tuple[int, int, int, int], ...]
 
     def choose(self, features: Sequence[int]) -> int:
@@ -35,7 +37,7 @@ class Tree:
             node = self.nodes[node[2] if features[node[0]] <= node[1] else node[3]]
         return node[1]
 
-    def prune(self, known: Mapping[int, int]) -> Tree:
+    def prune(self, known: Mapping[int, int]) -> Self:
         """The tree for features of which those in `known` (number → value) have that value; schedules out of reach are dropped."""
         nodes: list[tuple[int, int, int, int]] = []
         schedules: dict[int, int] = {}
@@ -60,7 +62,12 @@ class Tree:
             return place
 
         visit(0)
-        return Tree(tuple(self.schedules[number] for number in schedules), tuple(nodes))
+        return replace(self, schedules=tuple(self.schedules[number] for number in schedules), nodes=tuple(nodes))
+
+
+@dataclass(frozen=True)
+class Tree(DecisionTree[Schedule]):
+    """That of the CPU."""
 
     def with_above(self, feature: int, threshold: int, schedule: Schedule) -> Tree:
         """The tree that chooses `schedule` where features[feature] > threshold, and elsewhere as this one does."""

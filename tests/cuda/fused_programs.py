@@ -10,7 +10,7 @@ from torch import nn
 from torch_mlir import ir
 
 from disc.api import compile_state, open_session
-from disc.codegen.cuda.emission import emit_device
+from disc.codegen.cuda.emission import ANY_SIZE, emit_device
 from disc.codegen.fusions import read_functions, read_fusions
 from disc.config import Options
 from disc.frontend.imported import Imported
@@ -20,14 +20,15 @@ from disc.ir.graph import Snapshot
 from disc.ir.passes import run_passes
 from disc.ir.stages import load_env
 from disc.passes.pipelines import fusion_passes, to_named
+from disc.speculation.block_trees import BlockTree
 
 NUMBER = "test.number"  # of a fusion, in the order of the program
 
 
 class Fused:
-    """A program at stage `fused`, and its kernels."""
+    """A program at stage `fused`, and its kernels. tree: of the schedules of products."""
 
-    def __init__(self, imported: Imported, options: Options | None = None) -> None:
+    def __init__(self, imported: Imported, options: Options | None = None, tree: BlockTree = ANY_SIZE) -> None:
         session = open_session("x86-64-v3", options or Options(cache=False))
         state = compile_state(imported.weights, session)
         run_passes(imported.module, to_named(session.options.dtype), state)
@@ -36,14 +37,14 @@ class Fused:
         env = load_env(self.module)
         snapshot = Snapshot(env)
         self.places = read_fusions(self.module, env, read_functions(self.module, snapshot))
-        self.kernels = [emit_device(place.work, self.target.thresholds) for place in self.places]
+        self.kernels = [emit_device(place.work, self.target.thresholds, tree) for place in self.places]
         with self.module.context:
             for number, place in enumerate(self.places):  # names are not unique
                 snapshot.ops[place.node.id].attributes[NUMBER] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
 
     @classmethod
-    def of_model(cls, model: nn.Module, inputs: tuple[torch.Tensor, ...], dims: Any) -> Self:
-        return cls(import_model(model, inputs, dims, make_context()))
+    def of_model(cls, model: nn.Module, inputs: tuple[torch.Tensor, ...], dims: Any, tree: BlockTree = ANY_SIZE) -> Self:
+        return cls(import_model(model, inputs, dims, make_context()), tree=tree)
 
     @classmethod
     def of_text(cls, text: str, folder: Path) -> Self:

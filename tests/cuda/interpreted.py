@@ -21,10 +21,11 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle, interpreter_builder
 
-from disc.codegen.cuda.kernel import NAME, DeviceVersion
+from disc.codegen.cuda.kernel import NAME, SCRATCH, DeviceVersion
 
 builder: Any = interpreter_builder  # its methods are replaced while a launch is checked
-_PLAIN = builder.create_dot, builder.create_masked_load, builder.create_masked_store
+_NAMES = ("create_dot", "create_masked_load", "create_masked_store", "create_atomic_rmw")
+_PLAIN = tuple(getattr(builder, name) for name in _NAMES)
 
 
 class Misuse(AssertionError):
@@ -81,20 +82,22 @@ setattr(interpreter.ReduceOps, "generic_reduce", _reduced)  # noqa: B010
 
 
 class Checked:
-    """The buffers of one launch, in which loads and stores must stay. results: those that the kernel writes; fault: the buffer where any
-    program may report, "" for none."""
+    """The buffers of one launch, in which loads and stores must stay. results: those that the kernel writes; shared: those
+    that any of its programs may write."""
 
-    def __init__(self, buffers: Mapping[str, torch.Tensor], results: Sequence[str], fault: str = "") -> None:
+    def __init__(self, buffers: Mapping[str, torch.Tensor], results: Sequence[str], shared: Sequence[str] = ()) -> None:
         self.buffers = {name: (each.data_ptr(), each.element_size(), each.numel()) for name, each in buffers.items()}
         self.writers = {name: np.full(buffers[name].numel(), -1) for name in results}
-        self.fault = fault
+        self.shared = shared
 
     def __enter__(self) -> Checked:
-        builder.create_dot, builder.create_masked_load, builder.create_masked_store = _dot, self.load, self.store
+        for name, method in zip(_NAMES, (_dot, self.load, self.store, self.atomic), strict=True):
+            setattr(builder, name, method)
         return self
 
     def __exit__(self, *error: object) -> None:
-        builder.create_dot, builder.create_masked_load, builder.create_masked_store = _PLAIN
+        for name, method in zip(_NAMES, _PLAIN, strict=True):
+            setattr(builder, name, method)
 
     def visit(self, pointers: Any, mask: Any, stores: bool) -> None:
         address, active = np.broadcast_arrays(pointers.data, mask.data)
@@ -107,7 +110,7 @@ class Checked:
             if inside.any():
                 if not inside.all() or rest.any():
                     raise Misuse(f"{'store' if stores else 'load'} at {name}[{place[~inside][:3]}] of {count}, or between elements")
-                if stores and name != self.fault:
+                if stores and name not in self.shared:
                     self._written(name, place)
                 return
         raise Misuse(f"address {address[0]:#x} lies in no buffer of the launch")
@@ -129,6 +132,10 @@ class Checked:
     def store(self, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
         self.visit(pointers, mask, stores=True)
         return _PLAIN[2](pointers, value, mask, *rest)
+
+    def atomic(self, op: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        self.visit(pointers, mask, stores=True)
+        return _PLAIN[3](op, pointers, value, mask, *rest)
 
     def missed(self) -> dict[str, int]:
         """Elements of each result that no program wrote."""
@@ -152,13 +159,22 @@ def launch(
     Raises Misuse, and what Triton raises for a text that it refuses."""
     buffers = {**arguments, **results}
     faults = torch.zeros(3, dtype=torch.int64)
+    if version.scratch is not None:
+        size, zeroed = (dim.evaluate(sizes) // 4 for dim in (version.scratch.bytes, version.scratch.zeroed))
+        buffers[SCRATCH] = torch.full((size,), 0x7FC00000, dtype=torch.int32)  # NaN as f32
+        buffers[SCRATCH][:zeroed] = 0
     checks = any(each.name == "fault" for each in version.parameters)
     if checks:
         buffers["fault"] = faults
+    for name, number in version.hints:
+        value = buffers[name].data_ptr() if name in buffers else sizes[name.removeprefix("n_")]
+        if value % number:
+            raise Misuse(f"{name} is {value}, which {number} does not divide, as it is promised to")
     values = [buffers[each.name] if each.name in buffers else sizes[each.name.removeprefix("n_")] for each in version.parameters]
     grid = tuple(dim.evaluate(sizes) for dim in version.grid)
     try:
-        with Checked(buffers, list(results), "fault" if checks else "") as checked:
+        shared = [name for name, is_there in (("fault", checks), (SCRATCH, version.scratch is not None)) if is_there]
+        with Checked(buffers, list(results), shared) as checked:
             if all(grid):
                 load(version.text)[grid](*values)
     except interpreter.InterpreterError as error:

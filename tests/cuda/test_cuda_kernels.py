@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent
-PROGRAMS = ("layer", "rows", "products", "attention", "some_elementwise")
-LONG = ("elementwise", "long_rows")
+PROGRAMS = ("layer", "rows", "products", "attention", "schedules few_queries", "some_elementwise")
+LONG = ("elementwise", "long_rows", "every_schedule")
 
 
 def _run(program: str, *arguments: str) -> str:
@@ -26,7 +26,7 @@ def _run(program: str, *arguments: str) -> str:
 
 @pytest.mark.parametrize("name", [*PROGRAMS, *(pytest.param(each, marks=pytest.mark.long) for each in LONG)])
 def test_values(name: str) -> None:
-    assert int(_run("programs.py", name)) > 0
+    assert int(_run("programs.py", *name.split())) > 0
 
 
 def test_the_checker_finds_what_is_wrong() -> None:

@@ -47,8 +47,10 @@ def assemble(version: DeviceVersion, architecture: int) -> Cubin:
         "enable_fp_fusion": True,
         "enable_reflect_ftz": False,  # the default flushes denormals in libdevice's functions
     }
+    places = {each.name: number for number, each in enumerate(version.parameters)}
+    attributes = {(places[name],): [["tt.divisibility", number]] for name, number in version.hints}
     try:
-        built = triton.compile(ASTSource(function, signature, {}, {}), target=GPUTarget("cuda", architecture, 32), options=options)
+        built = triton.compile(ASTSource(function, signature, {}, attributes), target=GPUTarget("cuda", architecture, 32), options=options)
     except Exception as error:  # Triton raises anything
         raise CompilerBug(f"Triton refuses a kernel for sm_{architecture}: {error}\n{version.text}") from error
     code = built.asm["cubin"]

@@ -1,55 +1,68 @@
 """Attention on a GPU: a dot, a softmax over its rows and a dot, with no buffer of scores.
 
 A program goes over the keys in blocks for one block of rows, and keeps the maximum, the sum and the unfinished results of each row (the
-online softmax): when a larger score comes, what was added up is scaled down.
+online softmax; FlashAttention, Dao et al. 2022, algorithm 1): when a larger score comes, what was added up is scaled down. Keys beyond a
+causal bound are not read, as in PyTorch's own kernels for GPUs: values there that are infinite or NaN do not reach rows that do not see
+them. Where there are few rows, several programs share the keys of a block of rows, and the one that comes last joins what they found, in
+the order of the keys.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from disc.codegen.cuda.emit import Buffer, Emitter
-from disc.codegen.cuda.gemm import TENSOR, factor, only_at
+from disc.codegen.cuda.factors import TENSOR, bind_lanes, common_element, factor, only_at
+from disc.codegen.cuda.joins import Join
 from disc.codegen.cuda.kernel import DeviceVersion, emit_version
 from disc.codegen.cuda.rows import body_versions
 from disc.codegen.cuda.text import Scope, Variable
 from disc.codegen.cuda.types import in_memory, rounded
+from disc.codegen.cuda.vectors import vector_guards
 from disc.codegen.plan.attention import read_attention
-from disc.codegen.plan.contraction import Operand, declare, forward_indices, read_contraction
+from disc.codegen.plan.contraction import declare, forward_indices, read_contraction
 from disc.codegen.plan.fusion import Fusion
-from disc.codegen.plan.softmax import read_softmax
-from disc.errors import CompilerBug
-from disc.shapes import Dim
-from disc.speculation.guards import Guard
+from disc.codegen.plan.index import ONE
+from disc.codegen.plan.softmax import read_causal, read_segments, read_softmax
+from disc.errors import CompilerBug, TargetError
+from disc.shapes import Dim, Truth
+from disc.speculation.block_schedules import AttentionBlock
+from disc.speculation.guards import ALWAYS, Aligned, AtLeast, AtMost, Divides, Guard, all_of
 
-MOST_WIDE = 256  # elements of a query, and columns of the result, which lie in registers
-
-
-@dataclass(frozen=True)
-class AttentionBlock:
-    """A schedule: rows and keys of a block, warps, stages of the pipeline."""
-
-    rows: int
-    keys: int
-    warps: int
-    stages: int
+MOST_HELD = 256  # elements of a query, and columns of the result, that lie in registers
+CHUNK = 64  # elements of longer queries at a time
+WIDE = 128  # columns of a wider result of a program
+SPLIT_KEYS = 512  # at least, for programs to share them: fewer take less time than joining the parts
 
 
-DEFAULT = AttentionBlock(64, 64, 4, 3)
+def attention_versions(
+    fusion: Fusion, symbols: tuple[str, ...], blocks: tuple[AttentionBlock, ...], precision: str
+) -> tuple[DeviceVersion, ...]:
+    """The versions of an attention kernel: by the number of rows, the schedule for any number last.
 
-
-def attention_versions(fusion: Fusion, symbols: tuple[str, ...], block: AttentionBlock = DEFAULT) -> tuple[DeviceVersion, ...]:
-    """The versions of an attention kernel by one schedule. Raises CompilerBug for one that is no softmax of rows that fit."""
-    return tuple(_Attention(fusion, block, wide).version(symbols, guard) for guard, wide in body_versions(fusion.space(), fusion.body))
+    precision: of products of f32, as Triton's dot takes it. Raises TargetError for one that is no softmax, or of other elements than
+    tensor cores multiply.
+    """
+    space = fusion.space()
+    narrow, *wide = body_versions(space, fusion.body)
+    divides = _Attention(fusion, blocks[-1], precision, False).divides()
+    found: list[DeviceVersion] = []
+    for block in blocks:
+        attention = _Attention(fusion, block, precision, False)
+        guard = attention.fits(blocks[-1].rows)
+        if guard is not None:
+            found.append(attention.version(symbols, all_of((narrow[0], guard, *divides, Aligned(16)))))
+    if divides and wide:
+        found.append(_Attention(fusion, blocks[-1], precision, False).version(symbols, narrow[0]))
+    found.append(_Attention(fusion, blocks[-1], precision, bool(wide)).version(symbols, ALWAYS))
+    return tuple(found)
 
 
 class _Attention:
-    def __init__(self, fusion: Fusion, block: AttentionBlock, wide: bool) -> None:
-        self.fusion, self.block, self.wide, self.space = fusion, block, wide, fusion.space()
+    def __init__(self, fusion: Fusion, block: AttentionBlock, precision: str, wide: bool) -> None:
+        self.fusion, self.block, self.precision, self.wide, self.space = fusion, block, precision, wide, fusion.space()
         self.dot, self.last, self.scores, self.probability = read_attention(fusion.body)
         softmax = read_softmax(self.scores, self.probability)
         if softmax is None:
-            raise CompilerBug(f"no CUDA kernel for attention that is no softmax (line {self.dot.line})")
+            raise TargetError(f"no kernel for GPUs of attention that is no softmax (line {self.dot.line})")
         self.safe = softmax.safe
         self.one, self.two = read_contraction(self.space, self.dot), read_contraction(self.space, self.last)
         declare(self.space, self.one)
@@ -57,82 +70,226 @@ class _Attention:
         self.space.variable("key", self.two.k)
         factors = (self.one.left, self.one.right, self.two.right)
         if any(each.node.element not in TENSOR for each in factors):
-            raise CompilerBug(f"no CUDA attention kernel for {', '.join(each.node.element for each in factors)} (line {self.dot.line})")
-        self.depth, self.width = (_power(size, self.dot.line) for size in (self.one.k, self.two.n))
+            elements = ", ".join(each.node.element for each in factors)
+            raise TargetError(f"no kernel for GPUs of attention on {elements} (line {self.dot.line})")
+        self.segments = read_segments(self.space, self.one, self.scores)
+        self.causal = None if self.segments is not None else read_causal(self.space, fusion.body, self.one, self.scores)
+        self.depth, self.width = _held(self.one.k) or CHUNK, _held(self.two.n) or WIDE
+        self.row_blocks, self.column_blocks = _ceil(self.one.m, block.rows), _ceil(self.two.n, self.width)
+        tiles = self.row_blocks * self.column_blocks * self.one.batch
+        self.tiles, self.join = tiles, Join(block.parts, block.rows * (self.width + 2), tiles)
 
     def version(self, symbols: tuple[str, ...], guard: Guard) -> DeviceVersion:
-        rows = (self.one.m + (self.block.rows - 1)) // self.block.rows
+        block = self.block
         return emit_version(
-            self.fusion.body, self.space, symbols, f"[{self.block.rows}, {self.width}]", self._emit, (rows, self.one.batch),
-            self.block.warps, guard=guard, wide=self.wide, stages=self.block.stages,
+            self.fusion.body, self.space, symbols, f"[{block.rows}, {self.width}]", self._emit, (self.tiles * block.parts,), block.warps,
+            guard=guard, wide=self.wide, stages=block.stages, scratch=self.join.scratch() if block.parts > 1 else None,
         )  # fmt: skip
 
-    def _emit(self, e: Emitter, results: tuple[Buffer, ...]) -> None:
-        w, block, widened = e.w, self.block, ".to(tl.int64)" if self.wide else ""
-        w.bind("gb", Variable(w.let(f"tl.program_id(1){widened}", "b"), w.root))
-        rows = w.let(f"tl.program_id(0){widened} * {block.rows} + tl.arange(0, {block.rows})[:, None]", "i")
-        self._lanes(e, "gm", rows, w.root, 0, self.one.m)
-        self._lanes(e, "gk", w.let(f"tl.arange(0, {self.depth})[None, :]", "k"), w.root, 1, self.one.k)
-        query = factor(e, self.one.left, "gm", "gk", _element(self.one.left, self.one.right), (block.rows, self.depth))
-        for name, start, shape in (("most", "float('-inf')", [block.rows, 1]), ("total", "0.0", [block.rows, 1])):
-            w.statement(f"{name} = tl.full({shape}, {start}, tl.float32)")
-        w.statement(f"sums = tl.zeros([{block.rows}, {self.width}], tl.float32)")
-        with w.block(f"for step in range(0, {w.number(self.one.n)}, {block.keys}):") as scope:
-            self._step(e, query, scope)
-        columns = w.let(f"tl.arange(0, {self.width})[None, :]", "i")
-        self._lanes(e, "column", columns, w.root, 1, self.two.n)
-        # Without keys, the product has no terms; where all scores are -inf, an ordinary softmax is NaN and a safe one 0.
-        empty = f"{w.number(self.one.n)} == 0" if not self.safe else "total == 0.0"
-        finished = w.let(f"tl.where({empty}, 0.0, tl.div_rn(sums, tl.broadcast_to(total, sums.shape)))")
-        at = self.two.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("column"))
-        e.leaves[self.last] = only_at(self.last, at, w.let(rounded(finished, self.last.element)))
-        indices = forward_indices(self.space, self.fusion.body, self.last, at)
-        for root, result in zip(self.fusion.body.yields, results, strict=True):
-            if root not in indices:
-                raise CompilerBug(f"{root.op} (line {root.line}) is not reached from the second product of its fusion")
-            e.store(result, self.space.linear(indices[root], root.dims), e.value(root, indices[root]))
+    def fits(self, rows: int) -> Guard | None:
+        """Where the schedule is worth its code beside one with so many rows; None where no call is such."""
+        block, parts = self.block, list[Guard]()
+        if block.parts > 1:
+            parts = [self.join.fits, AtLeast(SPLIT_KEYS, self.one.n)]
+        elif block.rows < rows:
+            parts = [AtMost(block.rows, self.one.m)]
+        truths = [each.implied_by(self.space.env) for each in parts]
+        if Truth.NO in truths:
+            return None
+        return all_of(each for each, truth in zip(parts, truths, strict=True) if truth is not Truth.YES)
 
-    def _step(self, e: Emitter, query: str, scope: Scope) -> None:
+    def divides(self) -> tuple[Divides, ...]:
+        """Conditions for loads of 16 bytes."""
+        return vector_guards(self.space, self.fusion.body, self.two, self.one)  # the loops of the first one are declared last
+
+    # --- the program ----------------------------------------------------------------------------------------------------
+
+    def _emit(self, e: Emitter, results: tuple[Buffer, ...]) -> None:
+        w, block = e.w, self.block
+        program = w.let(f"tl.program_id(0){'.to(tl.int64)' if self.wide else ''}", "i")
+        part = w.let(f"{program} % {block.parts}", "i") if block.parts > 1 else ""
+        tile = w.let(f"{program} // {block.parts}", "i") if part else program
+        blocks = w.number(self.row_blocks)
+        number, rest = w.let(f"{tile} % {blocks}", "i"), w.let(f"{tile} // {blocks}", "i")
+        if self.causal is not None:  # those with the most keys first
+            number = w.let(f"{blocks} - 1 - {number}", "i")
+        row, column, batch = w.let(f"{number} * {block.rows}", "i"), "0", rest
+        if self.column_blocks != ONE:
+            across = w.number(self.column_blocks)
+            column, batch = w.let(f"{rest} % {across} * {self.width}", "i"), w.let(f"{rest} // {across}", "b")
+        w.bind("gb", Variable(batch if self.one.batch != ONE else "0", w.root))
+        self.columns = w.let(f"{column} + tl.arange(0, {self.width})[None, :]", "i")
+        if self.segments is not None:
+            self._each_segment(e, results, row)
+            return
+        self._lanes(e, "gm", f"{row} + tl.arange(0, {block.rows})[:, None]", 0, self.one.m, block.rows, w.root)
+        begin, end = self._keys(e, row, part)
+        self._attend(e, begin, end, w.number(self.one.n))
+        if not part:
+            self._finish(e, results)
+            return
+        self._leave(e, tile, part)
+        with w.block(f"if {self.join.is_last(e, tile)}:"):
+            self._join(e, tile)
+            self._finish(e, results)
+
+    def _each_segment(self, e: Emitter, results: tuple[Buffer, ...], row: str) -> None:
+        """The rows of a block sequence by sequence, each with its own keys alone: what another one holds, NaN too, does not reach it."""
+        w, block, segments = e.w, self.block, self.segments
+        assert segments is not None
+        first, past = (e.leaves[node] for node in (segments.first, segments.past))
+        assert isinstance(first, Buffer) and isinstance(past, Buffer)
+        stop = w.let(f"tl.minimum({row} + {block.rows}, {w.number(self.one.m)})", "i")
+        w.statement(f"place = {row}")
+        with w.block(f"while place < {stop}:") as scope:
+            integer = "tl.int64" if self.wide else "tl.int32"
+            begin = w.let(f"tl.load({first.pointer} + place).to({integer})", "i")
+            end = w.let(f"tl.load({past.pointer} + place).to({integer})", "i")
+            rows = w.let(f"{row} + tl.arange(0, {block.rows})[:, None]", "i")
+            live = w.let(f"({rows} >= place) & ({rows} < tl.minimum({end}, {stop}))", "m")
+            w.bind("gm", Variable(rows, scope, frozenset({0}), live))
+            self._attend(e, begin, end, end)
+            self._finish(e, results)
+            w.statement(f"place = tl.maximum({end}, place + 1)")
+
+    def _keys(self, e: Emitter, row: str, part: str) -> tuple[str, str]:
+        """The keys of a block of rows, or those of them that are the part's."""
+        w, keys = e.w, self.block.keys
+        end = w.number(self.one.n)
+        if self.causal is not None:
+            lanes = w.variables["gm"]
+            last = w.let(f"tl.minimum({row} + {self.block.rows}, {w.number(self.one.m)}) - 1", "i")
+            w.bind("gm", Variable(last, w.root))
+            end = w.let(f"tl.minimum(tl.maximum({w.number(self.causal.columns)}, 0), {end})", "i")
+            w.bind("gm", lanes)
+        if not part:
+            return "0", end
+        span = w.let(f"tl.cdiv(tl.cdiv({end}, {keys}), {self.block.parts}) * {keys}", "i")
+        return w.let(f"{part} * {span}", "i"), w.let(f"tl.minimum({part} * {span} + {span}, {end})", "i")
+
+    def _attend(self, e: Emitter, begin: str, end: str, last: str) -> None:
+        """Leaves `most`, `total` and `sums` of the rows over the keys [begin, end), which end at `last` at the latest."""
+        w, block = e.w, self.block
+        query = ""
+        if _held(self.one.k):
+            self._lanes(e, "gk", f"tl.arange(0, {self.depth})[None, :]", 1, self.one.k, self.depth, w.scope)
+            query = factor(e, self.one.left, "gm", "gk", common_element(self.one.left, self.one.right), (block.rows, self.depth))
+        w.statement(f"most = tl.full([{block.rows}, 1], float('-inf'), tl.float32)")
+        w.statement(f"total = tl.zeros([{block.rows}, 1], tl.float32)")
+        w.statement(f"sums = tl.zeros([{block.rows}, {self.width}], tl.float32)")
+        with w.block(f"for step in range({begin}, {end}, {block.keys}):") as scope:
+            self._step(e, query, scope, last)
+
+    def _step(self, e: Emitter, query: str, scope: Scope, last: str) -> None:
         """One block of keys."""
         w, block = e.w, self.block
-        self._lanes(e, "gn", w.let(f"step + tl.arange(0, {block.keys})[None, :]", "i"), scope, 1, self.one.n)
-        self._lanes(e, "gk1", w.let(f"tl.arange(0, {self.depth})[:, None]", "k"), scope, 0, self.one.k)
-        narrow = _element(self.one.left, self.one.right)
-        keys = factor(e, self.one.right, "gn", "gk1", narrow, (self.depth, block.keys))
-        precision = "tf32x3" if narrow == "tl.float32" else "ieee"
-        product = w.let(f'tl.dot({query}, {keys}, input_precision="{precision}")')
+        self._keys_lanes(e, "gn", "[None, :]", 1, scope, last)
+        product = self._scores(e, query, scope)
         at = self.one.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("gn"))
         e.leaves[self.dot] = only_at(self.dot, at, w.let(rounded(product, self.dot.element)))
         index = forward_indices(self.space, self.fusion.body, self.dot, at)[self.scores]
         with w.shaped(block.rows, block.keys):
             score = e.value(self.scores, index)
-        live = w.let(f"tl.where({w.variables['gn'].live}, {score}, float('-inf'))")
-        w.statement(f"larger = tl.maximum(most, tl.max({live}, 1, keep_dims=True))")
+        live = w.variables["gn"].live
+        seen = w.let(f"tl.where({live}, {score}, float('-inf'))") if live else score
+        w.statement(f"larger = tl.maximum(most, tl.max({seen}, 1, keep_dims=True))")
         # Of a row that has seen nothing but -inf, differences would be NaN.
         w.statement("base = tl.where(larger == float('-inf'), 0.0, larger)")
-        share = w.let(f"libdevice.exp({live} - base)")
-        scale = w.let("libdevice.exp(most - base)")
+        share = w.let(f"tl.exp({seen} - base)")
+        scale = w.let("tl.exp(most - base)")
         w.statement(f"total = total * {scale} + tl.sum({share}, 1, keep_dims=True)")
         w.statement("most = larger")
-        self._lanes(e, "key", w.let(f"step + tl.arange(0, {block.keys})[:, None]", "i"), scope, 0, self.two.k)
-        self._lanes(e, "column", w.let(f"tl.arange(0, {self.width})[None, :]", "i"), scope, 1, self.two.n)
+        self._keys_lanes(e, "key", "[:, None]", 0, scope, last)
+        self._lanes(e, "column", self.columns, 1, self.two.n, self.width, scope)
         own = in_memory(self.two.right.node.element)
         values = factor(e, self.two.right, "column", "key", own, (block.keys, self.width))
-        precision = "tf32x3" if own == "tl.float32" else "ieee"
-        w.statement(f'sums = tl.dot({share}.to({own}), {values}, sums * {scale}, input_precision="{precision}")')
+        w.statement(f'sums = tl.dot({share}.to({own}), {values}, sums * {scale}, input_precision="{self._precise(own)}")')
 
-    def _lanes(self, e: Emitter, name: str, text: str, scope: Scope, axis: int, extent: Dim) -> None:
+    def _scores(self, e: Emitter, query: str, scope: Scope) -> str:
+        """The product of the rows and a block of keys."""
+        w, block = e.w, self.block
+        narrow = common_element(self.one.left, self.one.right)
+        if query:
+            self._lanes(e, "gk1", f"tl.arange(0, {self.depth})[:, None]", 0, self.one.k, self.depth, scope)
+            keys = factor(e, self.one.right, "gn", "gk1", narrow, (self.depth, block.keys))
+            return w.let(f'tl.dot({query}, {keys}, input_precision="{self._precise(narrow)}")')
+        w.statement(f"scores = tl.zeros([{block.rows}, {block.keys}], tl.float32)")
+        with w.block(f"for chunk in range(0, {w.number(self.one.k)}, {self.depth}):") as inner:
+            self._lanes(e, "gk", f"chunk + tl.arange(0, {self.depth})[None, :]", 1, self.one.k, self.depth, inner)
+            self._lanes(e, "gk1", f"chunk + tl.arange(0, {self.depth})[:, None]", 0, self.one.k, self.depth, inner)
+            left = factor(e, self.one.left, "gm", "gk", narrow, (block.rows, self.depth))
+            right = factor(e, self.one.right, "gn", "gk1", narrow, (self.depth, block.keys))
+            w.statement(f'scores = tl.dot({left}, {right}, scores, input_precision="{self._precise(narrow)}")')
+        return "scores"
+
+    def _finish(self, e: Emitter, results: tuple[Buffer, ...]) -> None:
+        """What follows the division by the sums of the rows, and the results."""
         w = e.w
-        e.w.bind(name, Variable(text, scope, frozenset({axis}), w.let(f"{text} < {w.number(extent)}", "m")))
+        with w.part() as scope:
+            self._lanes(e, "column", self.columns, 1, self.two.n, self.width, scope)
+            # Without keys, the product has no terms; where all scores are -inf, an ordinary softmax is NaN and a safe one 0.
+            empty = f"{w.number(self.one.n)} == 0" if not self.safe else "total == 0.0"
+            finished = w.let(f"tl.where({empty}, 0.0, tl.div_rn(sums, tl.broadcast_to(total, sums.shape)))")
+            at = self.two.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("column"))
+            e.leaves[self.last] = only_at(self.last, at, w.let(rounded(finished, self.last.element)))
+            indices = forward_indices(self.space, self.fusion.body, self.last, at)
+            for root, result in zip(self.fusion.body.yields, results, strict=True):
+                if root not in indices:
+                    raise CompilerBug(f"{root.op} (line {root.line}) is not reached from the second product of its fusion")
+                e.store(result, self.space.linear(indices[root], root.dims), e.value(root, indices[root]))
+
+    # --- parts of the keys ----------------------------------------------------------------------------------------------
+
+    def _places(self, e: Emitter) -> tuple[str, str, str]:
+        """Where a part's maxima, sums of shares and results lie in its words."""
+        w, rows = e.w, self.block.rows
+        with w.at(w.root):
+            first = w.let(f"tl.arange(0, {rows})[:, None]", "i")
+            second = w.let(f"{rows} + tl.arange(0, {rows})[:, None]", "i")
+            third = f"{2 * rows} + tl.arange(0, {rows})[:, None] * {self.width} + tl.arange(0, {self.width})[None, :]"
+            return first, second, w.let(third, "i")
+
+    def _leave(self, e: Emitter, tile: str, part: str) -> None:
+        for place, name in zip(self._places(e), ("most", "total", "sums"), strict=True):
+            self.join.leave(e, tile, part, place, name)
+
+    def _join(self, e: Emitter, tile: str) -> None:
+        """`total` and `sums` of all parts, scaled to the largest score of any."""
+        w, block = e.w, self.block
+        first, second, third = self._places(e)
+        w.statement(f"top = tl.full([{block.rows}, 1], float('-inf'), tl.float32)")
+        with w.block(f"for part in range(0, {block.parts}):"):
+            w.statement(f"top = tl.maximum(top, {self.join.found(e, tile, 'part', first)})")
+        w.statement("top = tl.where(top == float('-inf'), 0.0, top)")
+        w.statement(f"total = tl.zeros([{block.rows}, 1], tl.float32)")
+        w.statement(f"sums = tl.zeros([{block.rows}, {self.width}], tl.float32)")
+        with w.block(f"for part in range(0, {block.parts}):"):
+            w.statement(f"scale = tl.exp({self.join.found(e, tile, 'part', first)} - top)")
+            w.statement(f"total += {self.join.found(e, tile, 'part', second)} * scale")
+            w.statement(f"sums += {self.join.found(e, tile, 'part', third)} * scale")
+
+    # --- lanes ----------------------------------------------------------------------------------------------------------
+
+    def _keys_lanes(self, e: Emitter, name: str, lanes: str, axis: int, scope: Scope, last: str) -> None:
+        """Binds the keys of a block; those from `last` on do not count."""
+        w, keys = e.w, self.block.keys
+        place = w.let(f"step + tl.arange(0, {keys}){lanes}", "i")
+        whole = self.segments is None and self.space.env.divides(keys, self.one.n) is Truth.YES
+        w.bind(name, Variable(place, scope, frozenset({axis}), "" if whole else w.let(f"{place} < {last}", "m")))
+
+    def _lanes(self, e: Emitter, name: str, text: str, axis: int, extent: Dim, size: int, scope: Scope) -> None:
+        bind_lanes(e, self.space, name, text, axis, extent, size, scope)
+
+    def _precise(self, element: str) -> str:
+        return self.precision if element == "tl.float32" else "ieee"
 
 
-def _power(size: Dim, line: str) -> int:
-    """The least power of two that holds a static size; at least 16, which tensor cores take."""
-    if not size.is_const or size.const > MOST_WIDE:
-        raise CompilerBug(f"no CUDA attention kernel for heads of {size} (line {line})")
+def _held(size: Dim) -> int:
+    """The least power of two, 16 at least, that holds a static size, where registers do; else 0."""
+    if not size.is_const or size.const > MOST_HELD:
+        return 0
     return max(16, 1 << max(size.const - 1, 0).bit_length())
 
 
-def _element(left: Operand, right: Operand) -> str:
-    elements = {left.node.element, right.node.element}
-    return in_memory(elements.pop()) if len(elements) == 1 else "tl.float32"
+def _ceil(size: Dim, by: int) -> Dim:
+    return (size + (by - 1)) // by

@@ -102,10 +102,14 @@ class Emitter:
 
     def load(self, buffer: Buffer, offset: Dim, predicate: Predicate = ()) -> str:
         """The elements at `offset`, in register form."""
+        found = self.load_stored(buffer, offset, predicate)
+        return self.w.let(f"{found}.to(tl.float32)") if buffer.element in NARROW else found
+
+    def load_stored(self, buffer: Buffer, offset: Dim, predicate: Predicate = ()) -> str:
+        """The same as they lie in memory; 0 in lanes that do not count."""
         place, mask = self._place(buffer, offset, predicate)
         masked = f", mask={mask}, other=0" if mask else ""
-        found = self.w.let(f"tl.load({place}{masked})")
-        return self.w.let(f"{found}.to(tl.float32)") if buffer.element in NARROW else found
+        return self.w.let(f"tl.load({place}{masked})")
 
     def store(self, buffer: Buffer, offset: Dim, value: str, predicate: Predicate = ()) -> None:
         """Stores register values. Where they are the same in all lanes, so is what is stored."""

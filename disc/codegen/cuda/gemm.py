@@ -5,84 +5,158 @@ A convolution is the same product, its operand the patches of the image, which a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from disc.codegen.cuda.emit import Buffer, Emitter, Override, Predicate
-from disc.codegen.cuda.kernel import DeviceVersion, emit_version
+from disc.codegen.cuda.emit import Buffer, Emitter, Predicate
+from disc.codegen.cuda.factors import TENSOR, bind_lanes, common_element, factor, only_at, zero
+from disc.codegen.cuda.joins import Join
+from disc.codegen.cuda.kernel import DeviceChoice, DeviceVersion, emit_version
 from disc.codegen.cuda.rows import body_versions
-from disc.codegen.cuda.text import Variable
+from disc.codegen.cuda.text import Scope, Variable
 from disc.codegen.cuda.types import in_memory, rounded
-from disc.codegen.plan.contraction import Contraction, Operand, declare, forward_indices, read_contraction
+from disc.codegen.cuda.vectors import vector_guards
+from disc.codegen.plan.contraction import Contraction, declare, forward_indices, read_contraction
 from disc.codegen.plan.fusion import Fusion
-from disc.codegen.plan.index import Index
+from disc.codegen.plan.index import ONE
 from disc.codegen.plan.rows import check_single_dot
 from disc.errors import CompilerBug
-from disc.ir.graph import Node
-from disc.shapes import Dim
-from disc.speculation.guards import Guard
-
-TENSOR = ("f32", "f16", "bf16")  # elements whose products tensor cores sum in f32
-
-
-@dataclass(frozen=True)
-class Block:
-    """A schedule. rows, columns: of the result in a block; depth: values of k of a step; warps; stages: of the pipeline; group: blocks of
-    rows that go one after the other over the same columns, so that these stay in L2."""
-
-    rows: int
-    columns: int
-    depth: int
-    warps: int
-    stages: int
-    group: int = 8
+from disc.shapes import Dim, Truth
+from disc.speculation.block_schedules import BlockSchedule
+from disc.speculation.block_trees import BlockTree
+from disc.speculation.guards import ALWAYS, Aligned, Guard, all_of
 
 
-DEFAULT = Block(64, 64, 32, 4, 3)
+def product_versions(
+    fusion: Fusion, symbols: tuple[str, ...], tree: BlockTree, precision: str
+) -> tuple[tuple[DeviceVersion, ...], DeviceChoice | None]:
+    """The versions of a compute kernel, and what chooses among those that have a schedule.
+
+    tree: pruned to what is known of the product; precision: of products of f32, as Triton's dot takes it. The schedules are those of the
+    versions that load 16 bytes at a time, where sizes and addresses allow it; other calls, and tensors that need positions of 64 bits, have
+    one version each.
+    """
+    space = fusion.space()
+    c = read_contraction(space, check_single_dot(fusion.body))
+    declare(space, c)
+    plain = _without_parts(tree)
+    narrow, *wide = body_versions(space, fusion.body)
+    if not on_tensor_cores(c):
+        versions = [_Product(fusion, plain, precision, far).version(symbols, guard) for guard, far in (narrow, *wide)]
+        return tuple(versions), None
+    divides = vector_guards(space, fusion.body, c)
+    versions: list[DeviceVersion] = []
+    for number, schedule in enumerate(tree.schedules):
+        product = _Product(fusion, schedule, precision, False)
+        few = product.join.fits
+        truth = few.implied_by(space.env) if schedule.parts > 1 else Truth.YES
+        if truth is Truth.NO:
+            continue
+        guard = all_of((narrow[0], *([] if truth is Truth.YES else [few]), *divides, Aligned(16)))
+        versions.append(replace(product.version(symbols, guard), schedule=number))
+    if divides and wide:
+        versions.append(_Product(fusion, plain, precision, False).version(symbols, narrow[0]))
+    versions.append(_Product(fusion, plain, precision, bool(wide)).version(symbols, ALWAYS))
+    return tuple(versions), DeviceChoice(tree, (c.m, c.n, c.k, c.batch))
 
 
-def product_versions(fusion: Fusion, symbols: tuple[str, ...], block: Block = DEFAULT) -> tuple[DeviceVersion, ...]:
-    """The versions of a compute kernel by one schedule."""
-    return tuple(_Product(fusion, block, wide).version(symbols, guard) for guard, wide in body_versions(fusion.space(), fusion.body))
+def _without_parts(tree: BlockTree) -> BlockSchedule:
+    """The schedule of a version for any size."""
+    found = next((each for each in tree.schedules if each.parts == 1 and each.rows >= 64), tree.schedules[0])
+    return replace(found, parts=1)
+
+
+def on_tensor_cores(c: Contraction) -> bool:
+    """Whether tensor cores sum the product."""
+    return all(each.element in TENSOR for each in (c.node, c.left.node, c.right.node))
 
 
 class _Product:
-    def __init__(self, fusion: Fusion, block: Block, wide: bool) -> None:
-        self.fusion, self.block, self.wide, self.space = fusion, block, wide, fusion.space()
+    """The version of a compute kernel by one schedule."""
+
+    def __init__(self, fusion: Fusion, schedule: BlockSchedule, precision: str, wide: bool) -> None:
+        self.fusion, self.block, self.precision, self.wide, self.space = fusion, schedule, precision, wide, fusion.space()
         self.node = check_single_dot(fusion.body)
         if self.node.op == "disc.scaled_dot":
             raise CompilerBug(f"no CUDA kernel for products of int8 (line {self.node.line})")
         self.c: Contraction = read_contraction(self.space, self.node)
         declare(self.space, self.c)
+        if schedule.halves > 1:
+            self.space.variable("gh", self.c.n)
+        tiles = _ceil(self.c.m, schedule.rows) * _ceil(self.c.n, schedule.columns) * self.c.batch
+        self.tiles, self.join = tiles, Join(schedule.parts, schedule.rows * schedule.columns, tiles)
 
     def version(self, symbols: tuple[str, ...], guard: Guard) -> DeviceVersion:
-        block, c = self.block, self.c
-        blocks = ((c.m + (block.rows - 1)) // block.rows) * ((c.n + (block.columns - 1)) // block.columns)
+        block = self.block
         return emit_version(
-            self.fusion.body, self.space, symbols, f"[{block.rows}, {block.columns}]", self._emit, (blocks, c.batch), block.warps,
-            guard=guard, wide=self.wide, stages=block.stages,
+            self.fusion.body, self.space, symbols, f"[{block.rows}, {block.columns}]", self._emit, (self.tiles * block.parts,),
+            block.warps, guard=guard, wide=self.wide, stages=block.stages, scratch=self.join.scratch() if block.parts > 1 else None,
         )  # fmt: skip
 
     def _emit(self, e: Emitter, results: tuple[Buffer, ...]) -> None:
         w, block, c = e.w, self.block, self.c
-        widened = ".to(tl.int64)" if self.wide else ""
-        w.bind("gb", Variable(w.let(f"tl.program_id(1){widened}", "b"), w.root))
         m, n = w.number(c.m), w.number(c.n)
         down, across = w.let(f"tl.cdiv({m}, {block.rows})", "i"), w.let(f"tl.cdiv({n}, {block.columns})", "i")
+        program = w.let(f"tl.program_id(0){'.to(tl.int64)' if self.wide else ''}", "i")
+        part = w.let(f"{program} % {block.parts}", "i") if block.parts > 1 else ""
+        tile = w.let(f"{program} // {block.parts}", "i") if part else program
+        place, batch = tile, "0"
+        if c.batch != ONE:
+            batch, place = w.let(f"{tile} // ({down} * {across})", "b"), w.let(f"{tile} % ({down} * {across})", "i")
+        w.bind("gb", Variable(batch, w.root))
         # Neighboring programs work on `group` blocks of rows by one of columns: what these read stays in L2.
-        program = w.let(f"tl.program_id(0){widened}", "i")
         width = w.let(f"{across} * {block.group}", "i")
-        first = w.let(f"{program} // {width} * {block.group}", "i")
+        first = w.let(f"{place} // {width} * {block.group}", "i")
         height = w.let(f"tl.minimum({down} - {first}, {block.group})", "i")
-        row = w.let(f"({first} + {program} % {width} % {height}) * {block.rows}", "i")
-        column = w.let(f"{program} % {width} // {height} * {block.columns}", "i")
-        rows = w.let(f"{row} + tl.arange(0, {block.rows})[:, None]", "i")
-        columns = w.let(f"{column} + tl.arange(0, {block.columns})[None, :]", "i")
-        w.bind("gm", Variable(rows, w.root, frozenset({0}), w.let(f"{rows} < {m}", "m")))
-        w.bind("gn", Variable(columns, w.root, frozenset({1}), w.let(f"{columns} < {n}", "m")))
-        sums = self._tensor(e) if self._on_tensor_cores() else self._outer(e)
-        at = c.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol("gn"))
-        value = w.let(rounded(sums, self.node.element))
+        row = w.let(f"({first} + {place} % {width} % {height}) * {block.rows}", "i")
+        column = w.let(f"{place} % {width} // {height} * {block.columns}", "i")
+        self._lanes(e, "gm", f"{row} + tl.arange(0, {block.rows})[:, None]", 0, c.m, block.rows, w.root)
+        self._lanes(e, "gn", f"{column} + tl.arange(0, {block.columns})[None, :]", 1, c.n, block.columns, w.root)
+        if not on_tensor_cores(c):
+            self._store(e, results, self._outer(e), column)
+            return
+        begin, end = self._span(e, part)
+        self._tensor(e, begin, end)
+        if not part:
+            self._store(e, results, "sums", column)
+            return
+        lanes = w.let(f"tl.arange(0, {block.rows})[:, None] * {block.columns} + tl.arange(0, {block.columns})[None, :]", "i")
+        self.join.leave(e, tile, part, lanes, "sums")
+        with w.block(f"if {self.join.is_last(e, tile)}:") as scope:
+            for name in ("gm", "gn"):  # what follows the product is computed here, once there are sums
+                w.bind(name, replace(w.variables[name], scope=scope))
+            w.statement(f"sums = tl.zeros([{block.rows}, {block.columns}], tl.float32)")
+            with w.block(f"for part in range(0, {block.parts}):"):
+                w.statement(f"sums += {self.join.found(e, tile, 'part', lanes)}")
+            self._store(e, results, "sums", column)
+
+    def _lanes(self, e: Emitter, name: str, text: str, axis: int, extent: Dim, size: int, scope: Scope) -> None:
+        bind_lanes(e, self.space, name, text, axis, extent, size, scope)
+
+    def _span(self, e: Emitter, part: str) -> tuple[str, str]:
+        """The values of k of this program: whole steps, but for the last."""
+        w, k = e.w, e.w.number(self.c.k)
+        if not part:
+            return "0", k
+        span = w.let(f"tl.cdiv(tl.cdiv({k}, {self.block.depth}), {self.block.parts}) * {self.block.depth}", "i")
+        return w.let(f"{part} * {span}", "i"), w.let(f"tl.minimum({part} * {span} + {span}, {k})", "i")
+
+    def _store(self, e: Emitter, results: tuple[Buffer, ...], sums: str, column: str) -> None:
+        """What follows the product, and the results."""
+        w, block = e.w, self.block
+        if block.halves == 1:
+            self._store_columns(e, results, sums, "gn")
+            return
+        width = block.columns // 2
+        halves = [w.name("half"), w.name("half")]
+        w.statement(f"{', '.join(halves)} = tl.split(tl.permute(tl.reshape({sums}, [{block.rows}, 2, {width}]), [0, 2, 1]))")
+        for number, half in enumerate(halves):
+            with w.part() as scope, w.shaped(block.rows, width):
+                self._lanes(e, "gh", f"{column} + {number * width} + tl.arange(0, {width})[None, :]", 1, self.c.n, block.columns, scope)
+                self._store_columns(e, results, half, "gh")
+
+    def _store_columns(self, e: Emitter, results: tuple[Buffer, ...], sums: str, columns: str) -> None:
+        at = self.c.result(Dim.symbol("gb"), Dim.symbol("gm"), Dim.symbol(columns))
+        value = e.w.let(rounded(sums, self.node.element))
         e.leaves[self.node] = only_at(self.node, at, value)
         indices = forward_indices(self.space, self.fusion.body, self.node, at)
         for root, result in zip(self.fusion.body.yields, results, strict=True):
@@ -90,33 +164,22 @@ class _Product:
                 raise CompilerBug(f"{root.op} (line {root.line}) is not reached from the product of its fusion")
             e.store(result, self.space.linear(indices[root], root.dims), e.value(root, indices[root]))
 
-    def _on_tensor_cores(self) -> bool:
-        return self.node.element in TENSOR and all(each.node.element in TENSOR for each in (self.c.left, self.c.right))
-
-    def _tensor(self, e: Emitter) -> str:
-        """Sums of products of whole blocks. f32 is multiplied as three products of tf32."""
+    def _tensor(self, e: Emitter, begin: str, end: str) -> None:
+        """Sums of products of whole blocks, in `sums`."""
         w, block = e.w, self.block
         w.statement(f"sums = tl.zeros([{block.rows}, {block.columns}], tl.float32)")
-        with w.block(f"for step in range(0, {w.number(self.c.k)}, {block.depth}):") as scope:
+        with w.block(f"for step in range({begin}, {end}, {block.depth}):") as scope:
             factors: list[str] = []
-            narrow = self._narrow()
+            narrow = common_element(self.c.left, self.c.right)
             for operand, symbol, free, lanes, axis in (
                 (self.c.left, "gk", "gm", "[None, :]", 1),
                 (self.c.right, "gk1", "gn", "[:, None]", 0),
             ):
-                place = w.let(f"step + tl.arange(0, {block.depth}){lanes}", "k")
-                live = w.let(f"{place} < {w.number(self.c.k)}", "m")
-                w.bind(symbol, Variable(place, scope, frozenset({axis}), live))
+                self._lanes(e, symbol, f"step + tl.arange(0, {block.depth}){lanes}", axis, self.c.k, block.depth, scope)
                 shape = (block.rows, block.depth) if axis else (block.depth, block.columns)
                 factors.append(factor(e, operand, free, symbol, narrow, shape))
-            precision = "tf32x3" if narrow == "tl.float32" else "ieee"
+            precision = self.precision if narrow == "tl.float32" else "ieee"
             w.statement(f'sums = tl.dot({factors[0]}, {factors[1]}, sums, input_precision="{precision}")')
-        return "sums"
-
-    def _narrow(self) -> str:
-        """The type in which both factors are held exactly."""
-        elements = {self.c.left.node.element, self.c.right.node.element}
-        return in_memory(elements.pop()) if len(elements) == 1 else "tl.float32"
 
     def _outer(self, e: Emitter) -> str:
         """A column by a row at a time, for elements that tensor cores do not sum exactly."""
@@ -131,43 +194,12 @@ class _Product:
                 for position, low, high in bounds:
                     predicate = e.within(position, low, high, predicate)
                 value = e.value(operand.node, index, predicate)
-                kept = f"tl.where({e.mask(predicate)}, {value}, {_zero(operand.node)})" if predicate else value
+                kept = f"tl.where({e.mask(predicate)}, {value}, {zero(operand.node)})" if predicate else value
                 factors.append(w.let(f"{kept}.to({in_memory(element)})"))
             product = f"{factors[0]} {'&' if element == 'i1' else '*'} {factors[1]}"
             w.statement(f"sums = sums {'|' if element == 'i1' else '+'} {product}")
         return "sums"
 
 
-def factor(e: Emitter, operand: Operand, free: str, symbol: str, element: str, shape: tuple[int, int]) -> str:
-    """A block of a factor, whose lanes run over the symbols of its rows or columns and of k; 0 where it has no element."""
-    w = e.w
-    index, bounds = operand.locate(Dim.symbol("gb"), Dim.symbol(free), Dim.symbol(symbol))
-    predicate: Predicate = ()
-    with w.shaped(*shape):
-        for position, low, high in bounds:
-            predicate = e.within(position, low, high, predicate)
-        value = e.value(operand.node, index, predicate)
-    live = " & ".join([w.variables[symbol].live, *(each.text for each in predicate)])
-    kept = w.let(f"tl.where({live}, {value}, {_zero(operand.node)})")
-    return w.let(f"tl.broadcast_to({kept}.to({element}), [{shape[0]}, {shape[1]}])")
-
-
-def only_at(node: Node, at: Index, value: str) -> Override:
-    """The value of a product, which is known at one index alone."""
-
-    def leaf(index: Index, predicate: Predicate) -> str:
-        if tuple(index) != tuple(at):
-            raise CompilerBug(f"the product of line {node.line} is read at another index than it is computed at")
-        return value
-
-    return leaf
-
-
-def _zero(node: Node) -> str:
-    return "0.0" if node.element in ("f64", "f32", "f16", "bf16") else "0"
-
-
-def blocks_of(sizes: Sequence[int]) -> Block:
-    """A schedule whose blocks are no larger than (rows, columns, k) need, at least 16 each, as tensor cores take them."""
-    rows, columns, depth = (max(16, min(most, 1 << (size - 1).bit_length())) for size, most in zip(sizes, (64, 64, 32), strict=True))
-    return Block(rows, columns, depth, 4, 3)
+def _ceil(size: Dim, by: int) -> Dim:
+    return (size + (by - 1)) // by

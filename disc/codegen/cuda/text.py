@@ -104,6 +104,19 @@ class Writer:
         outer.lines.extend(INDENT + line for line in inner.lines or ["pass"])
 
     @contextmanager
+    def part(self) -> Iterator[Scope]:
+        """A scope of its own for statements that follow: what it remembers ends with it."""
+        outer = self.scope
+        inner = Scope(outer.depth + 1)
+        self._open.append(inner)
+        try:
+            with self.at(inner):
+                yield inner
+        finally:
+            self._open.pop()
+        outer.lines.extend(inner.lines)
+
+    @contextmanager
     def shaped(self, rows: int, columns: int) -> Iterator[None]:
         """Values are blocks of another shape."""
         before, self.shape = self.shape, f"[{rows}, {columns}]"

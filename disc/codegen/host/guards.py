@@ -7,20 +7,22 @@ from functools import reduce
 from typing import assert_never
 
 from disc.codegen.mlir.builder import Builder
-from disc.speculation.guards import ALWAYS, AtLeast, AtMost, BeyondCache, Divides, Equal, Guard, Single, parts_of
+from disc.speculation.guards import ALWAYS, Aligned, AtLeast, AtMost, BeyondCache, Divides, Equal, Guard, Single, parts_of
 
 
-def lower_guard(b: Builder, guard: Guard, streams: Callable[[str], str]) -> str:
+def lower_guard(b: Builder, guard: Guard, streams: Callable[[str], str], aligned: Callable[[int], str]) -> str:
     """The i1 of a guard over the sizes that are variables of `b`. Right where 64 bits hold all of its sizes, none of which is negative.
 
     streams: of results of so many bytes, an i64, the i1 that is true where they are beyond the caches and begin on cache lines.
+    aligned: the i1 that is true where arguments and results begin at multiples of so many bytes.
     """
     if guard == ALWAYS:
         return b.constant("arith.constant true")
-    return reduce(lambda left, right: b.op(f"arith.andi {left}, {right} : i1"), [_single(b, each, streams) for each in parts_of(guard)])
+    parts = [_single(b, each, streams, aligned) for each in parts_of(guard)]
+    return reduce(lambda left, right: b.op(f"arith.andi {left}, {right} : i1"), parts)
 
 
-def _single(b: Builder, guard: Single, streams: Callable[[str], str]) -> str:
+def _single(b: Builder, guard: Single, streams: Callable[[str], str], aligned: Callable[[int], str]) -> str:
     match guard:
         case Divides(number, size):
             divisor = b.index(number)
@@ -34,6 +36,8 @@ def _single(b: Builder, guard: Single, streams: Callable[[str], str]) -> str:
             return _compare(b, "sle", b.index(number), b.scalar(size))
         case BeyondCache(size):
             return streams(b.scalar(size))
+        case Aligned(number):
+            return aligned(number)
         case _:
             assert_never(guard)
 

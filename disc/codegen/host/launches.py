@@ -156,7 +156,7 @@ class Launcher:
         return b.op(f"builtin.unrealized_conversion_cast {value} : {type_} to !llvm.ptr")
 
     def _guard(self, guard: Guard, launch: Launch) -> str:
-        return lower_guard(self.b, guard, lambda size: self._streams(size, launch))
+        return lower_guard(self.b, guard, lambda size: self._streams(size, launch), lambda number: self._aligned(number, launch))
 
     def _streams(self, size: str, launch: Launch) -> str:
         """The results, of `size` bytes, are larger than the last-level cache and all begin on a cache line."""
@@ -168,6 +168,15 @@ class Launcher:
             aligned = b.op(f"arith.cmpi eq, {b.op(f'arith.andi {address}, {b.index(63)} : i64')}, {b.index(0)} : i64")
             good = b.op(f"arith.andi {good}, {aligned} : i1")
         return good
+
+    def _aligned(self, number: int, launch: Launch) -> str:
+        """All arguments and results that are no weights begin at multiples of `number` bytes, a power of two."""
+        b = self.b
+        bits = b.index(0)
+        for value in dict.fromkeys(each for each in (*launch.reads, *launch.results) if each not in self.program.weight_slots):
+            bits = b.op(f"arith.ori {bits}, {b.op(f'llvm.ptrtoint {self.pointers[value]} : !llvm.ptr to i64')} : i64")
+        rest = b.op(f"arith.andi {bits}, {b.index(number - 1)} : i64")
+        return b.op(f"arith.cmpi eq, {rest}, {b.index(0)} : i64")
 
     # --- split kernels and schedules ------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import assert_never
 from disc.codegen.plan.index import IndexSpace
 from disc.ir.graph import Body
 from disc.shapes import Dim, Truth
-from disc.speculation.guards import ALWAYS, AtLeast, AtMost, BeyondCache, Divides, Equal, Guard, parts_of
+from disc.speculation.guards import ALWAYS, Aligned, AtLeast, AtMost, BeyondCache, Divides, Equal, Guard, parts_of
 from disc.speculation.versions import broadcast_guard
 
 
@@ -50,7 +50,7 @@ def read_version(guard: Guard, body: Body) -> RowVersion:
                 most_rows = part
             case BeyondCache():
                 streams = True
-            case AtLeast():  # of how long rows it pays for
+            case AtLeast() | Aligned():  # of how long rows it pays for; how wide loads may be
                 pass
             case _:
                 assert_never(part)

@@ -22,6 +22,7 @@ from disc.codegen.mlir.lower import compile_objects, link_shared
 from disc.shapes import Dim, ShapeEnv, Truth, dim_max, dim_min
 from disc.speculation.guards import (
     ALWAYS,
+    Aligned,
     All,
     AtLeast,
     AtMost,
@@ -64,7 +65,7 @@ def singles() -> SearchStrategy[Single]:
     number = st.sampled_from([1, 2, 4, 7, 16, 64, 131072]) | st.integers(1, LARGEST)
     return st.one_of(
         st.builds(Divides, number, dims()), st.builds(AtMost, number, dims()), st.builds(AtLeast, number, dims()),
-        st.builds(Equal, dims(), dims()), st.builds(BeyondCache, dims()),
+        st.builds(Equal, dims(), dims()), st.builds(BeyondCache, dims()), st.builds(Aligned, st.sampled_from([2, 16, 64])),
     )  # fmt: skip
 
 
@@ -105,6 +106,13 @@ def test_results_off_cache_lines_do_not_go_past_the_caches() -> None:
     assert not BeyondCache(Dim.symbol("S0")).holds({"S0": LARGEST}, 4096, aligned=False)
 
 
+def test_alignment_is_asked_of_addresses() -> None:
+    assert Aligned(16).holds({}, 0) and not Aligned(16).holds({}, 0, aligned=False)
+    assert parse("aligned(16) and divides(8, S0)") == all_of((Aligned(16), Divides(8, Dim.symbol("S0"))))
+    with pytest.raises(ValueError, match="powers of two"):
+        Aligned(24)
+
+
 # --- proofs ---------------------------------------------------------------------------------------------------------------
 
 
@@ -129,7 +137,7 @@ def test_what_symbols_say() -> None:
         Divides(16, size): Truth.YES, Divides(16, size + 1): Truth.NO, Divides(16, other): Truth.UNKNOWN, AtMost(128, size): Truth.YES,
         AtMost(63, size): Truth.NO, AtLeast(64, size): Truth.YES, AtLeast(129, size): Truth.NO, Equal(size, size): Truth.YES,
         Equal(size, other): Truth.UNKNOWN, Equal(size, Dim.of(1)): Truth.NO, BeyondCache(size * 4): Truth.NO,
-        BeyondCache(other): Truth.UNKNOWN, ALWAYS: Truth.YES,
+        BeyondCache(other): Truth.UNKNOWN, Aligned(16): Truth.UNKNOWN, ALWAYS: Truth.YES,
         all_of((AtLeast(64, size), Divides(16, other))): Truth.UNKNOWN, all_of((AtMost(63, size), Divides(16, other))): Truth.NO,
         all_of((AtLeast(64, size), Divides(16, size))): Truth.YES,
     }  # fmt: skip
@@ -142,7 +150,8 @@ def test_what_symbols_say() -> None:
 @pytest.mark.parametrize(
     "text",
     ["divides", "divides(16)", "divides(S0, S1)", "divides(0, S0)", "divides(16, S0) or equal(S0, S1)", "odd(S0)", "equal(S0, S1, S2)",
-     "at_most(4, S0) and ", "beyond_cache()", "beyond_cache(S0, S1)", " ", "divides(16, S0", "divides(16, S0) and odd(S1)"],
+     "at_most(4, S0) and ", "beyond_cache()", "beyond_cache(S0, S1)", " ", "divides(16, S0", "divides(16, S0) and odd(S1)",
+     "aligned(S0)", "aligned(16, S0)", "aligned(24)"],
 )  # fmt: skip
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"guard|dim expression"):
@@ -178,6 +187,7 @@ def sample(seed: int) -> Iterator[Guard]:
             yield kind(pick.choice([1, 3, 4, 16, 64, 131072, LARGEST]), _size(pick))
         yield Equal(_size(pick), _size(pick))
         yield BeyondCache(_size(pick))
+    yield Aligned(16)
     for _ in range(12):
         yield all_of(pick.sample(list(sample_singles(pick)), pick.randint(2, 4)))
     yield ALWAYS
@@ -189,6 +199,7 @@ def sample_singles(pick: random.Random) -> Iterator[Single]:
     yield AtLeast(pick.choice([1, 64]), _size(pick))
     yield Equal(*pick.choices(SYMBOLS, k=2))
     yield BeyondCache(_size(pick))
+    yield Aligned(pick.choice([2, 64]))
 
 
 def _size(pick: random.Random) -> Dim:
@@ -219,9 +230,14 @@ def source() -> str:
         aligned = b.op(f"arith.cmpi ne, %aligned, {b.index(0)} : i64")
         return b.op(f"arith.andi {b.op(f'arith.cmpi sgt, {size}, %cache : i64')}, {aligned} : i1")
 
+    def aligned(number: int) -> str:
+        assert number in (2, 16, 64)
+        return b.op(f"arith.cmpi ne, %aligned, {b.index(0)} : i64")
+
     for number, guard in enumerate(GUARDS):
         slot = b.op(f"llvm.getelementptr %answers[{number}] : (!llvm.ptr) -> !llvm.ptr, i64")
-        b.statement(f"llvm.store {b.op(f'arith.extui {lower_guard(b, guard, streams)} : i1 to i64')}, {slot} : i64, !llvm.ptr")
+        holds = b.op(f"arith.extui {lower_guard(b, guard, streams, aligned)} : i1 to i64")
+        b.statement(f"llvm.store {holds}, {slot} : i64, !llvm.ptr")
     arguments = ", ".join(f"%{name}: i64" for name in (*NAMES, "cache", "aligned"))
     head = f"func.func @disc_entry({arguments}, %answers: !llvm.ptr) {{"
     return "\n".join([head, *b.globals, *b.root.lines, "return", "}"]) + "\n"
@@ -254,12 +270,16 @@ def test_the_host_answers_at_the_ends(sizes: tuple[int, int, int]) -> None:
 
 def fits(guard: Guard, values: dict[str, int]) -> bool:
     """Whether 64 bits hold all sizes of a guard."""
-    sides = [each for part in parts_of(guard) for each in ([part.left, part.right] if isinstance(part, Equal) else [_side(part)])]
+    sides = [each for part in parts_of(guard) for each in _sides(part)]
     return all(side.evaluate(values) < 1 << 63 for side in sides)
 
 
-def _side(part: Divides | AtMost | AtLeast | BeyondCache) -> Dim:
-    return part.bytes if isinstance(part, BeyondCache) else part.size
+def _sides(part: Single) -> list[Dim]:
+    if isinstance(part, Equal):
+        return [part.left, part.right]
+    if isinstance(part, BeyondCache):
+        return [part.bytes]
+    return [] if isinstance(part, Aligned) else [part.size]
 
 
 # --- nothing else knows the text ------------------------------------------------------------------------------------------
@@ -267,7 +287,7 @@ def _side(part: Divides | AtMost | AtLeast | BeyondCache) -> Dim:
 
 def test_no_other_file_spells_guards() -> None:
     """In strings that are no docstrings: neither made, nor taken apart, nor looked for."""
-    spelled = re.compile(r"\b(divides|equal|at_most|at_least)\(|beyond_cache")
+    spelled = re.compile(r"\b(divides|equal|at_most|at_least|aligned)\(|beyond_cache")
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in sorted((ROOT / "disc").rglob("*.py"))

@@ -1,0 +1,78 @@
+"""Which sizes must be multiples for tensors to be loaded and stored 16 bytes at a time (paper 002, §5.2.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from disc.codegen.plan.contraction import Contraction, declare, forward_indices, trace_views
+from disc.codegen.plan.index import ONE, IndexSpace, split_linear, terms_of
+from disc.ir.graph import Body
+from disc.ir.weights import ELEMENT_BYTES
+from disc.shapes import Dim, Truth
+from disc.shapes.algebra import Symbol
+from disc.speculation.guards import Divides
+
+BYTES = 16  # of the widest load of a thread
+
+
+def vector_guards(space: IndexSpace, body: Body, *products: Contraction) -> tuple[Divides, ...]:
+    """Conditions under which rows of the operands and of the results, where these lie in memory, begin at multiples of 16 bytes from where
+    their tensor does. A tensor whose sizes say that its rows do not, or leave it open in another way than by a symbol, asks for nothing.
+
+    Afterwards the loops of the last product are declared."""
+    return guards_of(space, (each for c in products for each in _tensors(space, body, c)))
+
+
+def guards_of(space: IndexSpace, tensors: Iterable[tuple[Dim, str]]) -> tuple[Divides, ...]:
+    """The same of any tensors: (offset of the element at the loops' position, element) of each."""
+    found: dict[Divides, None] = {}
+    for offset, element in tensors:
+        found.update(dict.fromkeys(_needed(space, offset, BYTES // ELEMENT_BYTES[element]) or ()))
+    return tuple(sorted(found, key=str))
+
+
+def _tensors(space: IndexSpace, body: Body, c: Contraction) -> Iterator[tuple[Dim, str]]:
+    """(offset of the element at the loops' position, element) of each tensor that the loops of a product go over, which are declared."""
+    declare(space, c)
+    batch, row, column, depth = (Dim.symbol(name) for name in ("gb", "gm", "gn", "gk"))
+    for operand, free in ((c.left, row), (c.right, column)):
+        found = trace_views(space, operand.node, operand.locate(batch, free, depth)[0])
+        if found is not None:
+            yield found[1], found[0].element
+    at = c.result(batch, row, column)
+    indices = forward_indices(space, body, c.node, at)
+    for root in body.yields:
+        if root in indices:
+            yield space.linear(indices[root], root.dims), root.element
+
+
+def _needed(space: IndexSpace, offset: Dim, number: int) -> list[Divides] | None:
+    """What makes `offset` go on by one along a loop variable and by multiples of `number` along the others; None where nothing does."""
+    if number < 2:
+        return None
+    loops = [name for name in offset.symbols() if name in space.extents]
+    inner = next((name for name in loops if (split_linear(offset, name) or (None,))[0] == ONE), None)
+    if inner is None:
+        return None
+    steps = [term for term in terms_of(offset) if term != Dim.symbol(inner)]
+    return _all_divide(space, [space.extents[inner], *steps], number)
+
+
+def _all_divide(space: IndexSpace, sizes: Iterable[Dim], number: int) -> list[Divides] | None:
+    found: list[Divides] = []
+    for size in sizes:
+        if space.env.divides(number, size) is Truth.YES:
+            continue
+        symbol = _factor(space, size)
+        if symbol is None:
+            return None
+        found.append(Divides(number, symbol))
+    return found
+
+
+def _factor(space: IndexSpace, size: Dim) -> Dim | None:
+    """A base symbol that `size` is a multiple of; the last one of several, which is that of the inner dim."""
+    if len(size.monomials) != 1:
+        return None
+    names = [atom.name for atom, _ in size.monomials[0][1] if isinstance(atom, Symbol) and atom.name not in space.extents]
+    return Dim.symbol(names[-1]) if names else None

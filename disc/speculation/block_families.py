@@ -1,0 +1,50 @@
+"""The families of schedules of products on GPUs: those that are worth compiling on each kind of GPU, of which the model keeps some.
+
+All stay within the registers and the shared memory of their GPU with a bias and GELU behind the product, as was seen by compiling them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from disc.speculation.block_schedules import AttentionBlock
+from disc.speculation.block_schedules import BlockSchedule as B
+from disc.speculation.block_trees import FAST, HALF, SINGLE
+
+_PARTS = (2, 4, 8, 16)
+
+ANY_PRODUCT = B(64, 64, 32, 4, 3)  # compiles for every GPU without spills, and is right for any size
+# Of attention: for so few rows that programs share the keys of a block, for few rows, for any number.
+ATTENTION = (AttentionBlock(16, 64, 4, 3, parts=8), AttentionBlock(16, 64, 4, 3), AttentionBlock(64, 64, 4, 3))
+
+
+def _split(*schedules: B) -> tuple[B, ...]:
+    """These, and with parts of k."""
+    return (*schedules, *(replace(each, parts=parts) for each in schedules for parts in _PARTS))
+
+
+_SMALL_HALF = _split(B(16, 64, 128, 4, 4), B(32, 64, 64, 4, 4), B(64, 64, 64, 4, 4))
+_AMPERE_HALF = (*_SMALL_HALF, B(64, 128, 32, 4, 4), B(128, 64, 32, 4, 4), B(128, 128, 32, 8, 4), B(128, 256, 32, 8, 3, halves=2))
+_SMALL_SINGLE = _split(B(16, 64, 64, 4, 3), B(32, 64, 32, 4, 3))
+_AMPERE_SINGLE = (*_SMALL_SINGLE, B(64, 64, 32, 8, 3), B(64, 128, 32, 8, 3), B(128, 128, 32, 16, 3))
+
+FAMILIES: Mapping[int, Mapping[str, Sequence[B]]] = {
+    80: {HALF: (*_AMPERE_HALF, B(128, 128, 64, 8, 3)), SINGLE: _AMPERE_SINGLE, FAST: _AMPERE_SINGLE},
+    86: {HALF: _AMPERE_HALF, SINGLE: _AMPERE_SINGLE, FAST: _AMPERE_SINGLE},
+    89: {HALF: _AMPERE_HALF, SINGLE: _AMPERE_SINGLE, FAST: _AMPERE_SINGLE},
+    90: {
+        HALF: (
+            *_SMALL_HALF, *_split(B(16, 128, 128, 4, 4), B(64, 128, 64, 4, 4)), B(64, 256, 64, 8, 3), B(128, 128, 64, 8, 4),
+            B(128, 256, 64, 8, 3, halves=2),
+        ),
+        SINGLE: (*_SMALL_SINGLE, B(64, 64, 32, 4, 3), B(64, 128, 32, 8, 3), B(128, 128, 32, 8, 3)),
+        FAST: (*_SMALL_SINGLE, B(64, 64, 32, 4, 4), B(64, 128, 32, 8, 4), B(128, 128, 32, 8, 4)),
+    },
+    100: {
+        HALF: (*_SMALL_HALF, *_split(B(64, 128, 64, 4, 4)), B(128, 128, 64, 4, 4), B(128, 256, 64, 8, 3, halves=2)),
+        SINGLE: (*_SMALL_SINGLE, B(64, 64, 32, 4, 3), B(64, 128, 32, 8, 3), B(128, 128, 32, 8, 3)),
+        FAST: (*_SMALL_SINGLE, B(64, 64, 32, 4, 4), B(64, 128, 32, 8, 4), B(128, 128, 32, 8, 4)),
+    },
+    120: {HALF: _AMPERE_HALF, SINGLE: _AMPERE_SINGLE, FAST: _AMPERE_SINGLE},
+}  # fmt: skip

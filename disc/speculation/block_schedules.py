@@ -1,0 +1,75 @@
+"""The schedules of products on a GPU: each is a kernel of its own, of which the tree of a product chooses one in every call.
+
+A text is "128x256x64+w8+s3+g8", with "/4" behind it for parts of k and "+h2" for halves.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+# Programs of a launch that share blocks of a result, at most: scratch for what each leaves is set aside. More than a few for each SM of the
+# largest GPU gain nothing.
+SPLIT_PROGRAMS = 1024
+_TEXT = re.compile(r"(\d+)x(\d+)x(\d+)\+w(\d+)\+s(\d+)\+g(\d+)(?:\+h(\d+))?(?:/(\d+))?")
+
+
+@dataclass(frozen=True)
+class BlockSchedule:
+    """A program computes a block of the result.
+
+    rows, columns: of a block; depth: values of k of a step: powers of two, 16 at least. warps: of a program. stages: steps whose operands
+    are in shared memory at a time. group: blocks of rows that go one after the other over the same columns, so that these stay in L2.
+    halves: parts of a block's columns that are stored one after the other, so that what follows the product has registers. parts: of k,
+    each a program of its own; their sums are added in their order by the program that comes last.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+    group: int = 8
+    halves: int = 1
+    parts: int = 1
+
+    def __post_init__(self) -> None:
+        for size in (self.rows, self.columns, self.depth):
+            if size < 16 or size & (size - 1):
+                raise ValueError(f"{self}: blocks are powers of two, 16 at least")
+        if min(self.warps, self.stages, self.group, self.halves, self.parts) < 1 or self.warps & (self.warps - 1):
+            raise ValueError(f"{self}: warps are a power of two, and all numbers positive")
+        if self.columns % (self.halves * 16) or self.halves not in (1, 2):
+            raise ValueError(f"{self}: a block has one or two halves of at least 16 columns")
+
+    def __str__(self) -> str:
+        halves = f"+h{self.halves}" if self.halves > 1 else ""
+        parts = f"/{self.parts}" if self.parts > 1 else ""
+        return f"{self.rows}x{self.columns}x{self.depth}+w{self.warps}+s{self.stages}+g{self.group}{halves}{parts}"
+
+    def describe(self) -> str:
+        """The text that `explain` shows."""
+        halves = ", stored in halves" if self.halves > 1 else ""
+        parts = f", k split into {self.parts} parts" if self.parts > 1 else ""
+        return f"blocks of {self.rows} x {self.columns}, {self.depth} of k, {self.warps} warps, {self.stages} stages{halves}{parts}"
+
+
+def read_schedule(text: str) -> BlockSchedule:
+    """The schedule of a text. Raises ValueError for a text that is none."""
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no schedule of a GPU")
+    rows, columns, depth, warps, stages, group, halves, parts = (int(each or 1) for each in match.groups())
+    return BlockSchedule(rows, columns, depth, warps, stages, group, halves, parts)
+
+
+@dataclass(frozen=True)
+class AttentionBlock:
+    """A schedule of attention: rows and keys of a block, warps, stages of the pipeline; parts: programs that share the keys of a block of
+    rows."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+    parts: int = 1
