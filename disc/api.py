@@ -31,6 +31,7 @@ from disc.ir.passes import CompileState, bug_with_reproducer, run_passes
 from disc.ir.progress import OnStep, Steps
 from disc.ir.stages import dot_elements, load_env
 from disc.ir.weights import WeightTable
+from disc.passes.graph.map_rows import has_rows, mark_rows
 from disc.passes.graph.pack_sequences import PackSequences
 from disc.passes.pipelines import FUSION, fusion_passes, to_named
 from disc.ral import _ral
@@ -114,6 +115,29 @@ def compile_with_tree(
     return compile_imported(import_model(model, example_inputs, dynamic_shapes, make_context()), open_session(tree=tree))
 
 
+def compile_block(
+    module: torch.nn.Module, example_inputs: tuple[torch.Tensor, ...], tables: Sequence[int | None], options: Options | None = None
+) -> Executable:
+    """Compiles a module that computes one instance into a program for any number of them, for `disc.ral.schedule`.
+
+    example_inputs: of one instance; their sizes are those of all instances. The module's weights are shared. tables: for each input the
+    number of the table whose rows it is, None for an input that every call gives for all instances, [count, ...]. The program takes the
+    tables, [rows, ...], in order of first use, then for each input that is a row a vector of row numbers, i64 [count], then the other
+    inputs; its results are [count, ...]. Row numbers are not checked, but moved into the table.
+
+    Raises what `compile` does; UnsupportedOpError for an op that cannot be computed for several instances at once; DiscError for a module
+    that keeps state or draws random numbers.
+    """
+    from disc.frontend.exported import export_instance
+
+    session = open_session(options=options)
+    with _stack_named():
+        imported = import_program(export_instance(module, example_inputs), make_context())
+        with imported.module.context:
+            mark_rows(imported.module, tables)
+        return _through_cache(session, lambda: _graph_key(imported, session), lambda: compile_imported(imported, session))
+
+
 def compile_graph(imported: Imported, options: Options) -> Executable:
     """`compile_imported` for this CPU through the compile cache, for a front end whose graphs are cheap to import and have no other
     identity.
@@ -122,6 +146,12 @@ def compile_graph(imported: Imported, options: Options) -> Executable:
     programs, source lines do not count.
     """
     session = open_session(options=options)
+    with _stack_named():
+        return _through_cache(session, lambda: _graph_key(imported, session), lambda: compile_imported(imported, session))
+
+
+def _graph_key(imported: Imported, session: Session) -> str:
+    """The key of a program that is imported already."""
     weights = {name: imported.weights[name] for name in imported.weights}
     facts = {
         **_settings(session),
@@ -129,9 +159,7 @@ def compile_graph(imported: Imported, options: Options) -> Executable:
         "single": str(imported.outputs.is_single()),
         "weights": "\n".join(f"{name}: {weight.dtype} {weight.array.shape}" for name, weight in weights.items()),
     }
-    data = [(name, weight.bytes()) for name, weight in weights.items()]
-    with _stack_named():
-        return _through_cache(session, lambda: cache_key(facts, data), lambda: compile_imported(imported, session))
+    return cache_key(facts, [(name, weight.bytes()) for name, weight in weights.items()])
 
 
 def compile_program(program: Program, session: Session, on_step: OnStep = lambda name, share: None) -> Executable:
@@ -152,7 +180,7 @@ def compile_imported(
     """
     with Steps(on_step) as step:
         before = thread_compiles()
-        first = to_named(session.options.dtype)
+        first = to_named(session.options.dtype, has_rows(imported.module))
         count = 2 * (len(first) + len(FUSION))  # passes take about half of the time
         state = compile_state(imported.weights, session, lambda name, ran: step(name, min(ran / count, 0.5)))
         run_passes(imported.module, first, state)

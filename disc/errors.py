@@ -82,6 +82,10 @@ class SingularMatrixError(InputValueError):
     """A matrix that has no inverse, or no factors of the kind that the model asks for."""
 
 
+class StructureError(InputValueError):
+    """A tree or graph that cannot be computed: a cycle, a child that is missing or of no known kind; the message names where."""
+
+
 class CustomOpError(DiscError):
     """A custom op failed, or did not keep what its fake implementation says. What the op raised is the cause (`__cause__`)."""
 

@@ -310,6 +310,12 @@ def export_module(
             widening.keep(key, need)
 
 
+def export_instance(model: torch.nn.Module, example: tuple[torch.Tensor, ...]) -> ExportedProgram:
+    """`export_module` with every dim as it is in the example. Raises as that does."""
+    bound = inspect.signature(model.forward).bind(*example)
+    return export_module(model, example, {name: pytree.tree_map(lambda _: {}, value) for name, value in bound.arguments.items()})
+
+
 def _needed_to_export(model: torch.nn.Module, widening: Widening, error: Exception) -> dict[Key, Need]:
     """The dims that have to stay as they are where an export fails; {} where that is no help."""
     if isinstance(error, (*DATA_DEPENDENT, DiscError)) or not widening.sizes:

@@ -25,6 +25,7 @@ R = TypeVar("R")
 ZERO = Dim.of(0)
 ONE = Dim.of(1)
 EXTERNAL = "external.call"  # of no dialect that is registered: an IRDL op with variadic operands demands one type of all of them
+IN_RANGE = "disc.in_range"  # of a gather: whoever calls the program sees to it that its indices are in range; they are not reported
 
 
 class Kind(Enum):

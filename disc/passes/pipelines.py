@@ -23,6 +23,8 @@ from disc.passes.graph.fold_constants import FoldConstants
 from disc.passes.graph.fold_pads import FoldPads
 from disc.passes.graph.fold_transposes import FoldTransposes
 from disc.passes.graph.hoist_invariants import HoistInvariants
+from disc.passes.graph.lift_batch import LiftBatch
+from disc.passes.graph.map_rows import MapRows
 from disc.passes.graph.merge_dots import MergeDots
 from disc.passes.graph.merge_slices import MergeSlices
 from disc.passes.graph.pack_sequences import PackSequences
@@ -42,6 +44,9 @@ FRONT: tuple[Pass, ...] = (
     NameDims(),
     ResolveBroadcasts(),
 )
+
+# named → named, of what is computed for many instances: before the others, which see products over all of them
+BLOCK: tuple[Pass, ...] = (LiftBatch(), MapRows())
 
 # named → named
 GRAPH: tuple[Pass, ...] = (
@@ -91,9 +96,9 @@ def fusion_passes(tree: Tree | None) -> tuple[Pass, ...]:
     return (*FUSION[:-1], ChooseKernels(tree))
 
 
-def to_named(dtype: str = "f32") -> tuple[Pass, ...]:
-    """imported → named, for computing dots in `dtype`."""
-    return (*FRONT, *graph_passes(dtype))
+def to_named(dtype: str = "f32", block: bool = False) -> tuple[Pass, ...]:
+    """imported → named, for computing dots in `dtype`. block: for what is computed for many instances."""
+    return (*FRONT, *(BLOCK if block else ()), *graph_passes(dtype))
 
 
 def pipeline(dtype: str = "f32", stage: str = "imported", tree: Tree | None = None) -> tuple[Pass, ...]:
@@ -107,6 +112,8 @@ REGISTRY: dict[str, type[Pass]] = {
         NormalizeReductions,
         NameDims,
         ResolveBroadcasts,
+        LiftBatch,
+        MapRows,
         FindBatchDim,
         Simplify,
         SplitBatch,

@@ -245,6 +245,11 @@ class Executable:
         self._context.remap(descriptor)
 
     @property
+    def context(self) -> _ral.Context:
+        """The loaded program, for the other parts of the runtime."""
+        return self._context
+
+    @property
     def manifest(self) -> Manifest:
         """The manifest of the artifact (docs/artifact.md)."""
         return self._manifest

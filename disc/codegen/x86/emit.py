@@ -288,15 +288,16 @@ class Emitter(Lanes):
         both = b.op(f"arith.andi {mask}, {predicate.uniform.mask} : {b.vec('i1')}")
         return Predicate(whole, scope, Predicate(both, scope), True)
 
-    def data_variable(self, node: Node, index: Index, predicate: Predicate | None, high: Dim) -> Recursive[Dim]:
-        """An integer read from data as a position, clamped to [0, high]: a new variable."""
+    def data_variable(self, node: Node, index: Index, predicate: Predicate | None, high: Dim, reported: bool = True) -> Recursive[Dim]:
+        """An integer read from data as a position, clamped to [0, high]: a new variable. reported: where it had to be clamped."""
         b = self.b
         name = self.name("data")
         raw: str = yield self.compute(node, index, predicate)
         with b.at(self.scope(index, predicate)):
             wide = convert(b, raw, node.element, "i64")
             limit = self.lane_vector(high)
-            self.report_fault(wide, limit, index, predicate)
+            if reported:
+                self.report_fault(wide, limit, index, predicate)
             capped = b.op(f"arith.minsi {wide}, {limit} : {b.vec('i64')}")
             capped = b.op(f"arith.maxsi {capped}, {b.const(0, 'i64')} : {b.vec('i64')}")
             lane = any(b.lane_variable(dim) is not None for dim in index)

@@ -8,7 +8,7 @@ from disc.codegen.x86.elementwise import constant_splat, convert
 from disc.codegen.x86.emit import Emitter, Predicate, Rule
 from disc.codegen.x86.reductions import reduce_at
 from disc.ir.graph import Node
-from disc.ir.op_table import rules_by_op
+from disc.ir.op_table import IN_RANGE, rules_by_op
 from disc.shapes import Dim
 from disc.shapes.recursion import Recursive
 
@@ -95,7 +95,7 @@ def _gather(e: Emitter, node: Node, index: Index, predicate: Predicate | None) -
         at = list(batch)
         if vector_dim < len(indices.dims):
             at.insert(vector_dim, Dim.of(number))
-        first = yield from e.data_variable(indices, tuple(at), predicate, source.dims[axis] - sizes[axis])
+        first = yield from e.data_variable(indices, tuple(at), predicate, source.dims[axis] - sizes[axis], IN_RANGE not in node.attrs)
         positions[axis] = positions[axis] + first
     without_vector = [axis for axis in range(len(indices.dims)) if axis != vector_dim]
     for axis, indices_axis in zip(operand_batch, indices_batch, strict=True):

@@ -53,7 +53,7 @@ class NotIndependent(Exception):
 
 @dataclass(frozen=True)
 class Proof:
-    """The batch dim: its axis in each of the inputs and outputs."""
+    """The batch dim: its axis in each of the inputs that are not shared, and of the outputs."""
 
     symbol: str
     inputs: tuple[int, ...]
@@ -89,24 +89,27 @@ def _attribute(proof: Proof) -> ir.Attribute:
     return ir.DictAttr.get({"symbol": ir.StringAttr.get(proof.symbol), **axes})
 
 
-def prove(module: ir.Module) -> Proof:
-    """The batch dim of a module of stage `named`. Raises NotIndependent."""
+def prove(module: ir.Module, shared: frozenset[int] = frozenset()) -> Proof:
+    """The batch dim of a module of stage `named`. shared: arguments that all rows have in common. Raises NotIndependent."""
     _check_sizes(module)
-    env, symbol = _with_equal_first_dims(module)
+    env, symbol = _with_equal_first_dims(module, shared)
     _check_facts(env, symbol)
     body = Snapshot(env).block(main_block(module))
     analysis = _Analysis(env, symbol)
-    inputs = [analysis.input_axis(number, node) for number, node in enumerate(body.arguments)]
+    inputs = [analysis.input_axis(number, node) for number, node in enumerate(body.arguments) if number not in shared]
+    for number in shared:
+        analysis.shared_input(number, body.arguments[number])
     for node in body.nodes:
         if node.op != "input":
             analysis.visit(node)
     return Proof(symbol, tuple(inputs), tuple(analysis.output_axis(number, node) for number, node in enumerate(body.yields)))
 
 
-def _with_equal_first_dims(module: ir.Module) -> tuple[ModuleEnv, str]:
-    """The facts of the module, and that the first dims of its inputs are equal; and the symbol of them all."""
+def _with_equal_first_dims(module: ir.Module, shared: frozenset[int]) -> tuple[ModuleEnv, str]:
+    """The facts of the module, and that the first dims of its inputs, but the shared ones, are equal; and the symbol of them all."""
     env = load_env(module)
-    firsts = [Dim.symbol(name) for name, source in env.sources.items() if source.endswith(".0")]
+    common = {f"arg{number}.0" for number in shared}
+    firsts = [Dim.symbol(name) for name, source in env.sources.items() if source.endswith(".0") and source not in common]
     if not firsts:
         raise NotIndependent("no input has a dynamic first dim")
     try:
@@ -159,6 +162,11 @@ class _Analysis:
             raise NotIndependent(f"input {number} does not have it as the size of its first dim, and of no other")
         self.states[node] = Carried(0)
         return 0
+
+    def shared_input(self, number: int, node: Node) -> None:
+        if any(self.mentions(dim) for dim in node.dims):
+            raise NotIndependent(f"input {number}, which all rows share, has it as a size")
+        self.states[node] = None
 
     def output_axis(self, number: int, node: Node) -> int:
         state = self.states[node]
@@ -360,10 +368,20 @@ def _own_row(numbers: dict[str, Attribute], table: State, indices: Numbered, vec
     return mapped[indices.position] == table.axis and mapped.count(table.axis) == 1 and table.axis in dims_in(numbers, "collapsed")
 
 
+def _update_slice(analysis: _Analysis, node: Node) -> State:
+    """Rows are written as a whole: along them the start is moved to 0, since nothing else fits."""
+    source, update, *starts = (analysis.states[operand] for operand in node.operands)
+    if any(starts):
+        raise NotIndependent("each row is written at a place of its own")
+    if source != update or isinstance(source, Numbered):
+        raise NotIndependent("its operands have their rows along different dims")
+    return source
+
+
 RULES: dict[str, Rule] = rules_by_op(
     "find-batch-dim",
     {"disc.dim_value": _dim_value, "disc.iota": _iota, "disc.reshape": _reshape, "stablehlo.concatenate": _concatenate,
-     "disc.gather": _gather},
+     "disc.gather": _gather, "stablehlo.dynamic_update_slice": _update_slice},
     {**dict.fromkeys(Kind, _by_reads), Kind.CONTROL: _control},
 )  # fmt: skip
 OF_NUMBERS = VIEWS | {"stablehlo.concatenate", "disc.gather"}

@@ -48,7 +48,8 @@ typedef enum ral_status {
   RAL_ERROR_CANCELLED, /* what ral_set_stop was given asked for an end of the call */
   RAL_ERROR_VALUE,    /* numbers in the inputs that the program cannot compute with */
   RAL_ERROR_SINGULAR, /* of these, a matrix that has no inverse or factors */
-  RAL_ERROR_FUNCTION  /* a custom function failed */
+  RAL_ERROR_FUNCTION, /* a custom function failed */
+  RAL_ERROR_STRUCTURE /* a tree or graph that cannot be computed: a cycle, a child that is missing */
 } ral_status;
 
 #define RAL_CPU 0 /* the device whose memory is this process's; ral_register_device gives the numbers of others */
@@ -273,6 +274,72 @@ RAL_API ral_status ral_call(ral_context* context, const ral_tensor* inputs, int3
  * than 0 ends the call with RAL_ERROR_CANCELLED, and what it held is freed. NULL: nobody is asked. `stop` is called by this thread. */
 RAL_API void ral_set_stop(int32_t (*stop)(void* state), void* state);
 RAL_API void ral_release(ral_tensor* output); /* frees a tensor made by ral_call and clears it */
+
+/* ---- Many calls as one ----------------------------------------------------------------------------------------------------- */
+
+/* A program in a schedule, which reads rows of tables and writes rows behind the used ones. Its inputs are, in this order: `table_count`
+ * tables [rows, ...], the used part of each; `row_count` vectors of numbers of rows, i64 [count]; `value_count` vectors of other numbers,
+ * i64 [count]. Its results are [count, ...] each. */
+typedef struct ral_block {
+  ral_context* program;
+  const int32_t* tables;  /* which tables it reads */
+  const int32_t* rows;    /* the table that each vector of rows is about */
+  const int32_t* results; /* the table that each result is added to */
+  int32_t table_count;
+  int32_t row_count;
+  int32_t value_count;
+  int32_t result_count;
+} ral_block;
+
+/* One call: a block for `count` instances, at least 1. Its vectors lie one behind the other, in order, in the numbers of the schedule. */
+typedef struct ral_batch {
+  int64_t block;
+  int64_t count;
+  int64_t offset;
+} ral_batch;
+
+/* Runs the batches in order. tables: row-major, in memory of this process; used: how many rows of each hold something, and do in the end:
+ * each result of a batch, in order, takes the next `count` rows of its table. That rows lie in the used part is checked once for each
+ * batch: the code of a block may rely on it. What tables hold after a failure is undefined. */
+RAL_API ral_status ral_run_batches(const ral_block* blocks, int32_t block_count, const ral_tensor* tables, int64_t* used,
+                                   int32_t table_count, const ral_batch* batches, int64_t batch_count, const int64_t* indices,
+                                   int64_t index_count);
+
+/* A vector of rows of a block: result `result` of the children in field `field`. */
+typedef struct ral_node_row {
+  int32_t field;
+  int32_t result;
+} ral_node_row;
+
+/* What is computed for nodes of one kind. */
+typedef struct ral_node_kind {
+  int64_t block;
+  const ral_node_row* rows;
+  const int32_t* columns; /* the column that each vector of other numbers is taken from */
+  int32_t row_count;
+  int32_t value_count;
+} ral_node_kind;
+
+/* A structure: trees, or graphs without cycles, as flat arrays with an element for each node, in any order. */
+typedef struct ral_structure {
+  int64_t node_count;
+  const int64_t* kinds;                /* the kind of each node */
+  const int64_t* const* children;      /* for each field: the number of the child there; -1 = none */
+  const int64_t* const* columns;       /* other numbers */
+  const ral_node_kind* kinds_of;       /* the kinds */
+  const uint8_t* present;              /* [kind_count][field_count]: 1 where nodes of the kind have a child in the field */
+  const char* const* field_names;      /* for messages */
+  int32_t kind_count;
+  int32_t field_count;
+  int32_t result_count; /* of the block of every kind */
+} ral_structure;
+
+/* The schedule of a structure: children before their parents, all nodes of a height and a kind in one batch. batches: room for as many as
+ * there are nodes; indices: room for a number for each node and vector of its kind; rows: [node_count][result_count], where the results of
+ * each node will be; used: as of ral_run_batches, before and after. RAL_ERROR_STRUCTURE for a cycle, and for children that are no nodes,
+ * missing, or not to be there. */
+RAL_API ral_status ral_linearize(const ral_structure* structure, const ral_block* blocks, int32_t block_count, int64_t* used,
+                                 int32_t table_count, ral_batch* batches, int64_t* batch_count, int64_t* indices, int64_t* rows);
 
 /* ---- What is inside -------------------------------------------------------------------------------------------------------- */
 

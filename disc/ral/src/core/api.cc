@@ -7,6 +7,7 @@
 #include "core/devices.h"
 #include "core/exec.h"
 #include "core/functions.h"
+#include "core/schedule.h"
 #include "cpu/core_limits.h"
 #include "cpu/cores.h"
 
@@ -136,6 +137,20 @@ ral_status ral_call(ral_context* context, const ral_tensor* inputs, int32_t inpu
 void ral_set_stop(int32_t (*stop)(void* state), void* state) { ral::thread_stop() = {stop, state}; }
 
 void ral_release(ral_tensor* output) { ral::release_output(output); }
+
+ral_status ral_run_batches(const ral_block* blocks, int32_t block_count, const ral_tensor* tables, int64_t* used, int32_t table_count,
+                           const ral_batch* batches, int64_t batch_count, const int64_t* indices, int64_t index_count) {
+  return guarded("ral_run_batches", [&] {
+    return ral::run_batches(blocks, block_count, tables, used, table_count, batches, batch_count, indices, index_count);
+  });
+}
+
+ral_status ral_linearize(const ral_structure* structure, const ral_block* blocks, int32_t block_count, int64_t* used, int32_t table_count,
+                         ral_batch* batches, int64_t* batch_count, int64_t* indices, int64_t* rows) {
+  return guarded("ral_linearize", [&] {
+    return ral::linearize(*structure, blocks, block_count, used, table_count, batches, batch_count, indices, rows);
+  });
+}
 
 int32_t ral_input_count(const ral_context* context) { return static_cast<int32_t>(context->signature.inputs.size()); }
 int32_t ral_output_count(const ral_context* context) { return static_cast<int32_t>(context->signature.outputs.size()); }

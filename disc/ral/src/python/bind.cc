@@ -12,6 +12,7 @@
 
 #include "python/host_functions.h"
 #include "python/python_tensor.h"
+#include "python/schedule.h"
 #include "ral.h"
 
 namespace nb = nanobind;
@@ -260,6 +261,7 @@ NB_MODULE(_ral, module) {
   module.def("measure_limits", &measure_limits);
   module.def("set_stop", &ral::python::set_stop, nb::arg("function").none());
   module.def("find_cores", &find_cores, nb::arg("root"));
+  ral::python::bind_schedules(module);
   nb::class_<Context>(module, "Context")
       .def("call", &call, nb::arg("inputs"), nb::arg("out").none())
       .def("call_keeping", &call_keeping, nb::arg("inputs"))
@@ -271,6 +273,7 @@ NB_MODULE(_ral, module) {
       .def("set_profile", [](const Context& context, bool on) { ral_set_profile(context.get(), on); })
       .def("force_choice", [](const Context& context, int64_t number) { ral_force_choice(context.get(), number); })
       .def("file_view", &file_view)
+      .def("handle", [](const Context& context) { return nb::capsule(context.get(), "ral_context"); })  // valid as long as the object
       .def("isa", [](const Context& context) { return ral_isa(context.get()); })
       .def_rw("single", &Context::single)
       .def_rw("kept", &Context::kept)

@@ -16,9 +16,10 @@ namespace ral::python {
 
 namespace {
 
-constexpr std::array<const char*, 14> kErrorNames{
+constexpr std::array<const char*, 15> kErrorNames{
     nullptr,         "InputRankError", "InputTypeError", "DeviceError",    "ShapeConstraintError", "AliasError",          "OutOfMemoryError",
-    "ArtifactError", "TargetError",    "CompilerBug",    "CancelledError", "InputValueError",      "SingularMatrixError", "CustomOpError"};
+    "ArtifactError", "TargetError",    "CompilerBug",    "CancelledError", "InputValueError",      "SingularMatrixError", "CustomOpError",
+    "StructureError"};
 
 // What `set_stop` was given for this thread, a reference that it owns: null = nothing.
 thread_local PyObject* python_stop = nullptr;
