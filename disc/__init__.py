@@ -15,14 +15,14 @@ from disc.ral.custom_functions import register_op
 from disc.ral.executable import Executable, Explainer, load, set_explainer
 
 if TYPE_CHECKING:
-    from disc.api import compile
+    from disc.api import batched, compile
     from disc.frontend.imported import Imported
     from disc.frontend.user_lowerings import register_lowering
 
-__all__ = ["DiscError", "Executable", "Options", "__version__", "compile", "load", "register_lowering", "register_op"]
+__all__ = ["DiscError", "Executable", "Options", "__version__", "batched", "compile", "load", "register_lowering", "register_op"]
 
 
-_COMPILER = ("compile", "register_lowering")  # what needs torch and MLIR
+_COMPILER = ("batched", "compile", "register_lowering")  # what needs torch and MLIR
 
 
 def __getattr__(name: str) -> object:
@@ -32,6 +32,8 @@ def __getattr__(name: str) -> object:
     try:
         if name == "compile":
             from disc.api import compile as found
+        elif name == "batched":
+            from disc.api import batched as found
         else:
             from disc.frontend.user_lowerings import register_lowering as found
     except ModuleNotFoundError as error:

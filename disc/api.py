@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_stack
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from torch_mlir import ir
 
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     import torch
 
     from disc.frontend.models import Examples, Model, Program
+
+Instances = TypeVar("Instances")  # a model of one instance: a module, a class of modules or a function
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,19 @@ def compile_block(
         with imported.module.context:
             mark_rows(imported.module, tables)
         return _through_cache(session, lambda: _graph_key(imported, session), lambda: compile_imported(imported, session))
+
+
+def batched(model: Instances, *, options: Options | None = None) -> Instances:
+    """`model` for batches of instances, any Python objects: `batched(module)` and `@batched` on a function give a
+    `disc.frontend.batched.public.Batched`, with `batch(instances)`, `explain` and `stats`; `@batched` on a class of modules gives each of
+    its modules these, and calls of one instance run as batches of one. `batch` returns what single calls would, without gradients.
+
+    Blocks, straight-line tensor code between calls, branches and reads of values, are found while instances run, and compiled when they
+    were called some times. Raises UnsupportedFormatError for what is neither a module, a class of modules nor a function.
+    """
+    from disc.frontend.batched.public import make_batched
+
+    return make_batched(model, lambda module, example, tables: compile_block(module, example, tables, options))
 
 
 def compile_graph(imported: Imported, options: Options) -> Executable:

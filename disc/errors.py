@@ -86,6 +86,17 @@ class StructureError(InputValueError):
     """A tree or graph that cannot be computed: a cycle, a child that is missing or of no known kind; the message names where."""
 
 
+class InstanceError(DiscError):
+    """Instances of a batch that failed; the message names the first and its line.
+
+    results: of all instances, in place of a failed one its error. failures: number of the instance → error.
+    """
+
+    def __init__(self, message: str, results: list[object], failures: dict[int, Exception]) -> None:
+        super().__init__(message)
+        self.results, self.failures = results, failures
+
+
 class CustomOpError(DiscError):
     """A custom op failed, or did not keep what its fake implementation says. What the op raised is the cause (`__cause__`)."""
 
@@ -103,7 +114,7 @@ class DeviceError(DiscError):
 
 
 class AliasError(DiscError):
-    """A given output buffer overlaps an input or another output."""
+    """A given output buffer overlaps an input or another output; a tensor that others see is changed in place."""
 
 
 class ArtifactError(DiscError):

@@ -1,0 +1,1 @@
+"""Models over trees, graphs, lists and decisions: from ordinary Python to batches of compiled blocks."""

@@ -1,0 +1,236 @@
+"""A model whose instances run as a batch: its functions, what was learnt of them, and the blocks that they became."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+
+from disc.errors import DiscError, InstanceError
+from disc.frontend.batched.blocks import Block, Lifted
+from disc.frontend.batched.cycles import line_of
+from disc.frontend.batched.driver import Driver, Instance, run_plain
+from disc.frontend.batched.functions import Function
+from disc.frontend.batched.recorder import Recorder, too_many
+from disc.frontend.batched.regions import STRUCTURES, Kind, Region
+from disc.frontend.batched.rows import Row, settled
+from disc.frontend.batched.steps import Seen
+from disc.frontend.batched.values import CONSTANTS, category_of
+
+
+@dataclass
+class Counts:
+    """Since the model was made. launches: of compiled blocks; rows: block calls in them; eager: block calls that ran in PyTorch one by one;
+    immediate: results that were wanted as tensors before the instance could wait for them."""
+
+    batches: int = 0
+    instances: int = 0
+    launches: int = 0
+    compiles: int = 0
+    recaptures: int = 0
+    immediate: int = 0
+    in_python: dict[str, str] = field(default_factory=dict)
+
+
+class Model:
+    """target: a module with `forward` of one instance, or a function. lift: compiles a block."""
+
+    def __init__(self, target: torch.nn.Module | FunctionType, lift: Callable[[Block], Lifted]) -> None:
+        self.target = target
+        self.counts = Counts()
+        self._lift = lift
+        self._functions: dict[FunctionType, Function] = {}
+        self._seen_changes = -1
+        self._ordered: str | None = None
+        self._in_python: str | None = None
+        self._facts: tuple[object, ...] = ()
+        self._lock = threading.RLock()
+        self.running = threading.local()
+        root = type(target).forward if isinstance(target, torch.nn.Module) else target
+        self.root = self._function(root)
+
+    # --- running ----------------------------------------------------------------------------------------------------------------
+
+    def batch(self, instances: Sequence[object]) -> list[object]:
+        """`[target(each) for each in instances]`, computed together. Raises InstanceError where some instances fail."""
+        with self._lock, torch.no_grad():
+            self.running.active = True
+            try:
+                return self._batch([self._arguments(each) for each in instances])
+            finally:
+                self.running.active = False
+
+    def _arguments(self, instance: object) -> tuple[object, ...]:
+        return (self.target, instance) if isinstance(self.target, torch.nn.Module) else (instance,)
+
+    def _batch(self, arguments: Sequence[tuple[object, ...]]) -> list[object]:
+        self.check_facts()
+        recorder = Recorder(self._lower)
+        instances = [Instance(number, each) for number, each in enumerate(arguments)]
+        if self._in_python is None:
+            driver = Driver(recorder, self, self.root, ordered=self._ordered is not None)
+            why, self._in_python = driver.run(instances)
+            self._ordered = self._ordered or why
+        else:
+            for each in instances:
+                run_plain(each, self.root)
+        self.counts.batches += 1
+        self.counts.instances += len(instances)
+        results = _results(recorder, instances)
+        self.counts.launches += recorder.launches
+        self.counts.immediate += sum(recorder.immediate.values())
+        self._facts = self._gathered_facts()
+        failures = {each.number: each.error for each in instances if each.error is not None}
+        if failures:
+            raise InstanceError(self._failure_text(failures), results, failures)
+        return results
+
+    def _failure_text(self, failures: dict[int, Exception]) -> str:
+        number, error = next(iter(failures.items()))
+        line = line_of(error, {each.file for each in self._functions.values()})
+        where = f" at {line}" if line else ""
+        more = f"; {len(failures) - 1} others failed too: {', '.join(map(str, list(failures)[1:9]))}" if len(failures) > 1 else ""
+        return f"instance {number} failed{where}: {type(error).__name__}: {error}{more}; the results of the others are in `.results`"
+
+    # --- functions --------------------------------------------------------------------------------------------------------------
+
+    def find(self, callee: Any) -> Function | None:
+        """The user's function that a call of `callee` runs; None for others."""
+        callee = getattr(callee, "__disc_target__", callee)
+        if isinstance(callee, torch.nn.Module):
+            return self._function(type(callee).forward) if category_of(callee) == "function" else None
+        function = callee.__func__ if isinstance(callee, MethodType) else callee
+        if not isinstance(function, FunctionType):
+            return None
+        known = self._functions.get(function)
+        return known if known is not None else self._function(function) if category_of(callee) == "function" else None
+
+    def _function(self, original: Any) -> Function:
+        while hasattr(original, "__wrapped__") and original.__globals__.get("__name__") == "torch.utils._contextlib":
+            original = original.__wrapped__  # `@torch.no_grad()`: results carry no gradients anyway
+        found = self._functions.get(original)
+        if found is None:
+            found = self._functions[original] = Function(original, self.find)
+            found.refresh()
+        return found
+
+    def refresh(self) -> None:
+        """Writes functions anew where more was learnt."""
+        while self._seen_changes != Seen.changes:
+            self._seen_changes = Seen.changes
+            for function in list(self._functions.values()):
+                function.refresh()
+
+    def note(self, reason: str, line: str) -> None:
+        self.counts.in_python[reason] = line
+
+    # --- blocks -----------------------------------------------------------------------------------------------------------------
+
+    def _lower(self, kind: Kind) -> None:
+        if too_many(kind.region):
+            kind.refusal = f"{STRUCTURES} blocks of this place are compiled already, for other constants and shapes"
+            return
+        try:
+            kind.lifted = self._lift(kind.block)
+            self.counts.compiles += 1
+        except DiscError as error:
+            kind.refusal = f"{type(error).__name__}: {error}"
+
+    def regions(self) -> Iterator[Region]:
+        for function in self._functions.values():
+            yield from function.regions.values()
+
+    def functions(self) -> list[Function]:
+        return list(self._functions.values())
+
+    @property
+    def ordered(self) -> str | None:
+        """Why instances run one after another; None where they run side by side."""
+        return self._ordered
+
+    @property
+    def in_python(self) -> str | None:
+        """Why all runs in Python, instance by instance; None where blocks run."""
+        return self._in_python
+
+    # --- what was assumed -------------------------------------------------------------------------------------------------------
+
+    def check_facts(self) -> None:
+        """Forgets all blocks where a weight, an attribute or a global that they were made with has changed."""
+        facts = self._gathered_facts()
+        changed = facts != self._facts
+        self._facts = facts
+        if changed or any(kind.stale() for region in self.regions() for kind in region.kinds.values()):
+            made = [region for region in self.regions() if region.kinds]
+            self.counts.recaptures += bool(made)
+            for region in made:
+                region.kinds.clear()
+
+    def is_weight(self, tensor: torch.Tensor) -> bool:
+        """Whether blocks were made with a tensor of the same memory."""
+        memory = tensor.untyped_storage()._cdata
+        kinds = (kind for region in self.regions() for kind in region.kinds.values())
+        return any(each.untyped_storage()._cdata == memory for kind in kinds for each, _ in kind.weights)
+
+    def _gathered_facts(self) -> tuple[object, ...]:
+        """What blocks were made with: globals and closures of the functions, settings, weights and attributes of the modules."""
+        facts: list[object] = []
+        attributes: set[str] = set()
+        for function in list(self._functions.values()):
+            attributes |= function.attributes
+            facts += [_fact(value, 2) for value in function.globals_now()]
+        if isinstance(self.target, torch.nn.Module):
+            for module in self.target.modules():
+                facts += [id(module), module.training, len(module._forward_hooks), len(module._forward_pre_hooks)]
+                facts += [(name, id(each)) for table in (module._parameters, module._buffers) for name, each in table.items()]
+                facts += [(name, id(each)) for name, each in module._modules.items()]
+                facts += [(name, _fact(value, 3)) for name, value in module.__dict__.items() if name in attributes]
+        return tuple(facts)
+
+
+def _fact(value: Any, depth: int) -> object:
+    """What tells whether a value is still the same."""
+    if isinstance(value, torch.Tensor):
+        return id(value), value._version
+    if isinstance(value, CONSTANTS):
+        return type(value), repr(value) if isinstance(value, float) else value
+    if depth and isinstance(value, list | tuple):
+        return (type(value), *(_fact(each, depth - 1) for each in value))
+    if depth and isinstance(value, dict):
+        return (type(value), *((id(key), _fact(each, depth - 1)) for key, each in value.items()))
+    if depth and hasattr(value, "__dict__") and not callable(value) and not isinstance(value, ModuleType):
+        return id(value), *((name, _fact(each, depth - 1)) for name, each in vars(value).items())
+    return id(value)
+
+
+def _results(recorder: Recorder, instances: Sequence[Instance]) -> list[object]:
+    """The results with tensors in the place of rows; the error of an instance that failed in its place."""
+    for instance in instances:
+        wanted: list[Row] = []
+
+        def collect(row: Row, wanted: list[Row] = wanted) -> Row:
+            wanted.append(row)
+            return row
+
+        if instance.error is None:
+            settled(instance.result, collect)
+            instance.error = next((row.launch.error for row in wanted if row.launch is not None and row.launch.error is not None), None)
+        instance.sent = wanted
+    recorder.fetch([row for each in instances if each.error is None for row in each.sent])  # pyright: ignore
+    handed: set[int] = set()
+    return [each.error if each.error is not None else settled(each.result, lambda row: _own_tensor(row, handed)) for each in instances]
+
+
+def _own_tensor(row: Row, handed: set[int]) -> torch.Tensor:
+    """The row's tensor; a copy where another result has it already, unless it is the user's own."""
+    value = row.tensor()
+    if row.launch is None:
+        return value
+    if id(value) in handed:
+        return value.clone()
+    handed.add(id(value))
+    return value

@@ -1,0 +1,135 @@
+"""What `disc.batched` gives: an ordinary Python model over trees, graphs, lists and decisions, run as batches of compiled blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+import torch
+
+from disc.errors import InstanceError, UnsupportedFormatError
+from disc.frontend.batched.blocks import Block, Lift
+from disc.frontend.batched.explain import explained
+from disc.frontend.batched.model import Model
+
+if TYPE_CHECKING:
+    from disc.ral.executable import Executable
+
+Target = TypeVar("Target")
+CompileBlock = Callable[[torch.nn.Module, tuple[torch.Tensor, ...], Sequence[int | None]], "Executable"]  # as `disc.api.compile_block`
+
+
+class LiftedBlock:
+    """A block for B instances as one compiled program."""
+
+    def __init__(self, block: Block, compile_block: CompileBlock) -> None:
+        numbers = [torch.zeros((), dtype=torch.int64) for _ in range(block.values)]
+        example = (*(torch.zeros(each.shape, dtype=each.dtype) for each in block.rows), *numbers)
+        tables = block.tables()
+        self.executable = compile_block(block.module, example, [*map(tables.index, block.rows), *(None for _ in numbers)])
+
+    def __call__(
+        self,
+        tables: Sequence[torch.Tensor],
+        rows: Sequence[torch.Tensor],
+        values: Sequence[torch.Tensor],
+        out: Sequence[torch.Tensor],
+    ) -> None:
+        """As `Lifted`."""
+        self.executable(*tables, *rows, *values, out=out[0] if len(out) == 1 else tuple(out))
+
+
+class Batched:
+    """A model that takes one instance, and many together. Attributes of the module are found through it.
+
+    Results carry no gradients. Calls of several threads take turns.
+    """
+
+    def __init__(self, target: torch.nn.Module | FunctionType, lift: Lift) -> None:
+        self.__disc_target__ = target
+        self._model = Model(target, lift)
+
+    def __call__(self, instance: object) -> Any:
+        """The result of one instance. Raises what the model raises."""
+        if getattr(self._model.running, "active", False):  # the model calls itself from what runs in Python
+            return self.__disc_target__(instance)
+        try:
+            return self._model.batch([instance])[0]
+        except InstanceError as error:
+            raise error.failures[0] from error
+
+    def batch(self, instances: Sequence[object]) -> list[Any]:
+        """`[model(each) for each in instances]`, computed together. Raises InstanceError where instances fail, with the other results."""
+        return self._model.batch(instances)
+
+    def explain(self, instances: Sequence[object] | None = None) -> str:
+        """The blocks, how often and with how many rows each was launched since the model was made, and what did not batch, with its line.
+        instances: a batch to run first."""
+        if instances is not None:
+            self._model.batch(instances)
+        return explained(self._model)
+
+    def stats(self) -> dict[str, int]:
+        """Counts since the model was made: batches, instances, launches of compiled blocks and the rows in them, block calls that PyTorch
+        ran one by one (eager), results that were wanted before others could wait (immediate), blocks compiled (compiles), and how often all
+        was forgotten as a weight or a setting had changed (recaptures)."""
+        counts, kinds = self._model.counts, [kind for region in self._model.regions() for kind in region.kinds.values()]
+        return {
+            "batches": counts.batches,
+            "instances": counts.instances,
+            "launches": counts.launches,
+            "rows": sum(size * times for kind in kinds for size, times in kind.sizes.items()),
+            "eager": sum(kind.eager for kind in kinds),
+            "immediate": counts.immediate,
+            "compiles": counts.compiles,
+            "recaptures": counts.recaptures,
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.__disc_target__, name)
+
+
+def make_batched(model: Target, compile_block: CompileBlock) -> Target:
+    """As `disc.api.batched`, which says how blocks are compiled."""
+
+    def lift(block: Block) -> LiftedBlock:
+        return LiftedBlock(block, compile_block)
+
+    if isinstance(model, type) and issubclass(model, torch.nn.Module):
+        return cast("Target", _batched_class(model, lift))
+    if not isinstance(model, torch.nn.Module | FunctionType):
+        raise UnsupportedFormatError(f"cannot batch a {type(model).__name__}: give a torch.nn.Module, a class of modules, or a function")
+    return cast("Target", Batched(model, lift))
+
+
+def _batched_class(cls: type[torch.nn.Module], lift: Lift) -> type[torch.nn.Module]:
+    """The class itself, with the methods of `Batched`."""
+    runners: WeakKeyDictionary[torch.nn.Module, Batched] = WeakKeyDictionary()
+    eager = cls.__call__
+
+    def runner(module: torch.nn.Module) -> Batched:
+        found = runners.get(module)
+        if found is None:
+            found = runners[module] = Batched(module, lift)
+        return found
+
+    def call(self: torch.nn.Module, *arguments: object, **named: object) -> object:
+        if len(arguments) != 1 or named or getattr(runner(self)._model.running, "active", False):
+            return eager(self, *arguments, **named)
+        return runner(self)(arguments[0])
+
+    def method(name: str) -> Callable[..., object]:
+        def forwarded(self: torch.nn.Module, *arguments: object) -> object:
+            return getattr(runner(self), name)(*arguments)
+
+        forwarded.__name__, forwarded.__doc__ = name, getattr(Batched, name).__doc__
+        return forwarded
+
+    cls.__call__ = call
+    for name in ("batch", "explain", "stats"):
+        setattr(cls, name, method(name))
+    return cls

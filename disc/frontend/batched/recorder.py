@@ -1,0 +1,357 @@
+"""What a batch of instances asks for, and in which order it is computed: by depth and kind (ACROBAT 4.1), only what a read needs, and last
+what no block reads (its program phases)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+
+from disc.errors import AliasError
+from disc.frontend.batched.regions import ENOUGH, STRUCTURES, Kind, NotRegular, Region, make_kind
+from disc.frontend.batched.rows import Row, RowClass, settled
+
+Lower = Callable[[Kind], None]  # gives a kind its `lifted`, or the reason why it has none
+
+
+_numbers = itertools.count()
+
+
+class Launch:
+    """One call of a block by one instance. results: rows to compute. error: what computing them raised."""
+
+    __slots__ = ("depth", "done", "error", "instance", "kind", "recorder", "results", "rows", "values")
+
+    def __init__(self, recorder: Recorder, kind: Kind, rows: list[Row], values: list[int], depth: int, instance: int) -> None:
+        self.recorder = recorder
+        self.kind = kind
+        self.rows = rows
+        self.values = values
+        self.depth = depth
+        self.instance = instance
+        self.done = False
+        self.error: Exception | None = None
+        self.results = [Row(each, self, depth) for each in kind.results]
+
+
+class Table:
+    """Rows of one kind; grows by doubling."""
+
+    def __init__(self, kind: RowClass) -> None:
+        self.kind = kind
+        self.used = 0
+        self.data = torch.empty((0, *kind.shape), dtype=kind.dtype)
+
+    def reserve(self, count: int) -> None:
+        if self.used + count > self.data.shape[0]:
+            data = torch.empty((max(2 * self.data.shape[0], self.used + count), *self.kind.shape), dtype=self.kind.dtype)
+            data[: self.used] = self.data[: self.used]
+            self.data = data
+
+    def take(self, count: int) -> torch.Tensor:
+        """The next rows, to be written."""
+        self.reserve(count)
+        self.used += count
+        return self.data[self.used - count : self.used]
+
+
+class Recorder:
+    """One call of `batch`. launches: how many compiled blocks ran. instance: the one that records now. before_change: called before a
+    tensor is changed in place, with its row."""
+
+    def __init__(self, lower: Lower) -> None:
+        self.before_change: Callable[[Row], None] = lambda row: None
+        self.instance = 0
+        self.launches = 0
+        self.immediate: dict[str, int] = {}
+        self._lower = lower
+        self._pending: list[Launch] = []
+        self._tables: dict[RowClass, Table] = {}
+        self._constants: dict[Kind, tuple[int, ...]] = {}  # their places in the tables
+        self._placed: dict[tuple[int, int], tuple[torch.Tensor, int]] = {}  # by identity and version: the tensor and its row
+        self._given: dict[int, Row] = {}  # by the tensor's identity; the row holds the tensor
+
+    # --- recording --------------------------------------------------------------------------------------------------------------
+
+    def region(self, region: Region, arguments: tuple[object, ...]) -> tuple[object, ...]:
+        """Records a call of the region. Raises NotRegular."""
+        rows: list[object] = []
+        values: list[int] = []
+        key = region.describe(arguments, rows, values)
+        kind = region.kinds.get(key)
+        if kind is None:
+            kind = self._new_kind(region, arguments, rows, values)
+            if kind is None:
+                return self.region(region, arguments)
+            region.kinds[key] = kind
+        given = [self._row(each) for each in rows]
+        depth = 0
+        for row in given:
+            if row.depth > depth:
+                depth = row.depth
+            if row.launch is not None:
+                row.launch.kind.consumed = True
+        launch = Launch(self, kind, given, values, depth + 1, self.instance)
+        if not given and not values:
+            self._constant(launch)
+        else:
+            self._pending.append(launch)
+        if kind.views is not None:
+            for place in kind.views.given:
+                given[place].shared = True
+            for place in kind.views.made:
+                launch.results[place].shared = True
+        return kind.outputs(launch.results, given, arguments)
+
+    @staticmethod
+    def _new_kind(region: Region, arguments: tuple[object, ...], rows: list[object], values: list[int]) -> Kind | None:
+        """None where the region can be a block only with its numbers as constants, which it has from then on."""
+        try:
+            kind = make_kind(region, arguments, rows, len(values))
+        except NotRegular:
+            if not values:
+                raise
+            region.indices = frozenset()
+            return None
+        kind.number = next(_numbers)
+        return kind
+
+    def _row(self, value: object) -> Row:
+        """The row of this call for a row or a given tensor; a row of another call, which someone has kept, is a given tensor, and one whose
+        tensor was changed."""
+        if type(value) is Row and self._holds(value):
+            return value
+        tensor = settled(value)
+        assert isinstance(tensor, torch.Tensor)
+        row = self._given.get(id(tensor))
+        if row is None or row.version != tensor._version:
+            row = Row(RowClass(tuple(tensor.shape), tensor.dtype), None, 0, tensor)
+            self._given[id(tensor)] = row
+        return row
+
+    def _holds(self, row: Row) -> bool:
+        """Whether the row is of this call, and nobody has changed its tensor."""
+        if row.launch is None or row.launch.recorder is not self:
+            return False
+        return row.value is None or row.value._version == row.version
+
+    def _constant(self, launch: Launch) -> None:
+        """What depends on weights alone is computed once."""
+        places = self._constants.get(launch.kind)
+        if places is None:
+            with torch.no_grad():
+                places = self._constants[launch.kind] = tuple(self._placed_value(each) for each in launch.kind.run())
+        launch.done = True
+        for row, place in zip(launch.results, places, strict=True):
+            row.place, row.depth = place, 0
+
+    def _placed_value(self, value: torch.Tensor) -> int:
+        table = self._table(RowClass(tuple(value.shape), value.dtype))
+        table.take(1)[0] = value
+        return table.used - 1
+
+    def shares(self, tensor: torch.Tensor) -> bool:
+        """Whether a row is a view of a given tensor's memory."""
+        memory = tensor.untyped_storage()._cdata
+        return any(row.shared and row.tensor().untyped_storage()._cdata == memory for row in self._given.values())
+
+    # --- computing --------------------------------------------------------------------------------------------------------------
+
+    def compute(self, row: Row) -> None:
+        """Computes what a row needs, and gives it its value. Raises what computing it raised."""
+        launch = row.launch
+        assert launch is not None
+        if not launch.done:
+            self.immediate[launch.kind.region.name] = self.immediate.get(launch.kind.region.name, 0) + 1
+            self.flush([row])
+        if launch.error is not None:
+            raise launch.error
+        if row.value is None:
+            row.value = self._tables[row.kind].data[row.place].clone()
+            row.version = row.value._version
+
+    def flush(self, needed: Iterable[Row] | None = None) -> None:
+        """Computes what waits: all of it, or what `needed` needs."""
+        if needed is None:
+            chosen, self._pending = self._pending, []
+        else:
+            marked = _ancestors(needed)
+            chosen = [each for each in self._pending if each in marked]
+            self._pending = [each for each in self._pending if each not in marked]
+        levels: dict[tuple[int, int], list[Launch]] = {}
+        last: dict[int, list[Launch]] = {}
+        for each in chosen:
+            if each.kind.consumed:
+                levels.setdefault((each.depth, each.kind.number), []).append(each)
+            else:
+                last.setdefault(each.kind.number, []).append(each)
+        for key in sorted(levels):
+            self._execute(levels[key])
+        for key in sorted(last):
+            self._execute(last[key])
+
+    def values(self, rows: Sequence[Row]) -> list[object]:
+        """The values of rows that are computed, as `tolist` gives them; for those that failed, the exception."""
+        found: list[object] = [None] * len(rows)
+        groups: dict[RowClass, list[int]] = {}
+        for number, row in enumerate(rows):
+            if row.launch is not None and row.launch.error is not None:
+                found[number] = row.launch.error
+            elif row.value is not None:
+                found[number] = row.value.tolist()
+            else:
+                groups.setdefault(row.kind, []).append(number)
+        for kind, numbers in groups.items():
+            data = self._tables[kind].data[torch.tensor([rows[each].place for each in numbers])].tolist()
+            for number, value in zip(numbers, data, strict=True):
+                found[number] = value
+        return found
+
+    def fetch(self, rows: Sequence[Row]) -> None:
+        """Gives each of the computed rows a tensor of its own."""
+        groups: dict[RowClass, list[Row]] = {}
+        for row in rows:
+            if row.value is None and row.launch is not None and row.launch.error is None:
+                groups.setdefault(row.kind, []).append(row)
+        for kind, members in groups.items():
+            data = self._tables[kind].data[torch.tensor([each.place for each in members])]
+            for row, value in zip(members, data.unbind(0), strict=True):
+                own = value.data  # no view, which PyTorch lets nobody change where gradients are recorded
+                row.value, row.version = own, own._version
+
+    def _execute(self, group: list[Launch]) -> None:
+        """Launches of one kind that depend on nothing that waits."""
+        ready: list[Launch] = []
+        for each in group:
+            each.done = True
+            each.error = next((row.launch.error for row in each.rows if row.launch is not None and row.launch.error is not None), None)
+            if each.error is None:
+                ready.append(each)
+        if not ready:
+            return
+        kind = ready[0].kind
+        kind.calls += len(ready)
+        if kind.lifted is None and kind.refusal is None and kind.calls >= ENOUGH:
+            self._lower(kind)
+        if kind.lifted is None:
+            self._run_each(ready)
+            return
+        try:
+            self._run_lifted(kind, ready)
+        except Exception as error:
+            self._isolate(ready, error)
+
+    def _isolate(self, group: list[Launch], error: Exception) -> None:
+        """Finds out whose fault an error is."""
+        if len(group) == 1:
+            group[0].error = error
+            return
+        for each in group:
+            try:
+                self._run_lifted(each.kind, [each])
+            except Exception as own:
+                each.error = own
+
+    def _run_each(self, group: list[Launch]) -> None:
+        """Runs launches one by one in PyTorch: kinds that are too rare to be compiled, or cannot be."""
+        kind = group[0].kind
+        kind.eager += len(group)
+        for each in group:
+            try:
+                with torch.no_grad():
+                    results = kind.run(*(row.tensor() for row in each.rows), *map(torch.tensor, each.values))
+            except Exception as error:
+                each.error = error
+                continue
+            for row, value in zip(each.results, results, strict=True):
+                row.value = value
+                row.version = value._version
+
+    def _run_lifted(self, kind: Kind, group: list[Launch]) -> None:
+        self._place_given(group)
+        count = len(group)
+        rows = [torch.tensor([each.rows[place].place for each in group]) for place in range(len(kind.rows))]
+        values = [torch.tensor([each.values[place] for each in group]) for place in range(kind.values)]
+        tables = [self._table(each) for each in kind.block.tables()]
+        wanted: dict[RowClass, int] = {}
+        for each in kind.results:
+            wanted[each] = wanted.get(each, 0) + count
+        for each, rows_wanted in wanted.items():
+            self._table(each).reserve(rows_wanted)
+        views = [table.data[: table.used] for table in tables]
+        before = {each: self._table(each).used for each in wanted}
+        places, out = [], []
+        for each in kind.results:
+            table = self._table(each)
+            places.append(table.used)
+            out.append(table.take(count))
+        try:
+            assert kind.lifted is not None
+            kind.lifted(views, rows, values, out)
+        except Exception:
+            for each, used in before.items():
+                self._table(each).used = used
+            raise
+        self.launches += 1
+        kind.sizes[count] = kind.sizes.get(count, 0) + 1
+        for number, each in enumerate(group):
+            for row, first in zip(each.results, places, strict=True):
+                row.place = first + number
+
+    def _copy(self, kind: RowClass, rows: list[Row]) -> None:
+        """Puts values into the table, each tensor once."""
+        new: dict[tuple[int, int], torch.Tensor] = {}
+        for row in rows:
+            assert row.value is not None
+            if row.version != row.value._version:
+                raise AliasError(f"a tensor {kind} was changed in place after a block was to read it")
+            if (id(row.value), row.value._version) not in self._placed:
+                new[id(row.value), row.value._version] = row.value
+        table = self._table(kind)
+        first = table.used
+        if new:
+            torch.stack([each.detach() for each in new.values()], out=table.take(len(new)))
+        for number, (name, value) in enumerate(new.items()):
+            self._placed[name] = (value, first + number)
+        for row in rows:
+            assert row.value is not None
+            row.place = self._placed[id(row.value), row.value._version][1]
+
+    def _table(self, kind: RowClass) -> Table:
+        table = self._tables.get(kind)
+        if table is None:
+            table = self._tables[kind] = Table(kind)
+        return table
+
+    def _place_given(self, group: list[Launch]) -> None:
+        """Copies the values that no table holds yet: given tensors, and what PyTorch computed."""
+        missing: dict[RowClass, dict[int, Row]] = {}
+        for each in group:
+            for row in each.rows:
+                if row.place < 0:
+                    missing.setdefault(row.kind, {})[id(row)] = row
+        for kind, found in missing.items():
+            self._copy(kind, list(found.values()))
+
+
+def _ancestors(rows: Iterable[Row]) -> set[Launch]:
+    """The launches that rows need and that have not run."""
+    found: set[Launch] = set()
+    waiting = [row.launch for row in rows]
+    while waiting:
+        launch = waiting.pop()
+        if launch is None or launch.done or launch in found:
+            continue
+        found.add(launch)
+        waiting += [row.launch for row in launch.rows]
+    return found
+
+
+def compiled_kinds(region: Region) -> int:
+    return sum(kind.lifted is not None for kind in region.kinds.values())
+
+
+def too_many(region: Region) -> bool:
+    """Whether the region takes too many constants or shapes to be compiled for each."""
+    return compiled_kinds(region) >= STRUCTURES

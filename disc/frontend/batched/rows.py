@@ -1,0 +1,153 @@
+"""Results that are not computed yet: a `Row` stands for the row of a table that a block will write, and is a tensor to whoever looks
+closer."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from disc.frontend.batched.recorder import Launch
+
+
+PLAIN = frozenset({int, float, str, bool, type(None), torch.Tensor, torch.nn.Parameter})
+
+
+@dataclass(frozen=True)
+class RowClass:
+    """What lies in one table: rows of one shape and dtype, whoever computed them. shape: of one instance."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')}[{', '.join(map(str, self.shape))}]"
+
+
+class Row:
+    """One result of a launch, or a tensor that the program was given.
+
+    kind: shape and dtype. launch: what computes it; None for a given tensor. depth: launches between it and what is given. place: its row
+    in the table of its kind; -1 before it has one. value: the tensor, where there is one; version: of this tensor then. shared: another row
+    is a view of its memory in PyTorch. Used as a tensor it is computed at once, with what it needs: right, but alone; `explain` counts it.
+    """
+
+    __slots__ = ("__weakref__", "depth", "kind", "launch", "place", "shared", "value", "version")
+
+    def __init__(self, kind: RowClass, launch: Launch | None, depth: int, value: torch.Tensor | None = None) -> None:
+        self.kind = kind
+        self.launch = launch
+        self.depth = depth
+        self.place = -1
+        self.value = value
+        self.version = value._version if value is not None else 0
+        self.shared = False
+
+    def tensor(self) -> torch.Tensor:
+        """The value; computes it, and raises what computing it raised."""
+        if self.value is None:
+            assert self.launch is not None
+            self.launch.recorder.compute(self)
+        assert self.value is not None
+        return self.value
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> object:
+        del types
+        return func(*settled(args), **settled(dict(kwargs or {})))
+
+    def __getattr__(self, name: str) -> Any:
+        in_place = name.endswith("_") and not name.startswith("_")
+        return getattr(self.own() if in_place else self.tensor(), name)
+
+    def __repr__(self) -> str:
+        return repr(self.tensor())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.tensor(), spec)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __setitem__(self, index: object, value: object) -> None:
+        self.own()[settled(index)] = settled(value)
+
+    def own(self) -> torch.Tensor:
+        """The value as a tensor that may be changed in place, after all that was to read the old one."""
+        assert self.launch is not None
+        self.launch.recorder.before_change(self)
+        return self.tensor()
+
+
+def _forward(name: str) -> Callable[..., object]:
+    def method(self: Row, *args: object) -> object:
+        return getattr(self.tensor(), name)(*settled(args))
+
+    method.__name__ = name
+    return method
+
+
+def _in_place(name: str) -> Callable[..., object]:
+    def method(self: Row, *args: object) -> object:
+        getattr(self.own(), name)(*settled(args))
+        return self
+
+    method.__name__ = name
+    return method
+
+
+_OPERATORS = """
+    add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul and rand or ror xor rxor
+    lshift rlshift rshift rrshift neg pos abs invert eq ne lt le gt ge getitem len iter bool float int complex index
+    contains array
+"""
+for _name in _OPERATORS.split():
+    setattr(Row, f"__{_name}__", _forward(f"__{_name}__"))
+for _name in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "ilshift", "irshift"):
+    setattr(Row, f"__{_name}__", _in_place(f"__{_name}__"))
+
+
+def is_record(value: object) -> bool:
+    """Whether it is an instance of a dataclass, whose fields are what it was made of."""
+    return hasattr(type(value), "__dataclass_fields__") and not isinstance(value, type)
+
+
+def settled(value: Any, change: Callable[[Row], object] = Row.tensor) -> Any:
+    """The value with every row in its lists, tuples, dicts and dataclasses replaced, by tensors unless `change` says otherwise.
+
+    Lists, dicts and dataclasses stay the same objects: who else holds them sees the same.
+    """
+    return _settled(value, change, set())
+
+
+def _settled(value: Any, change: Callable[[Row], object], seen: set[int]) -> Any:
+    kind = type(value)
+    if kind is Row:
+        return change(value)
+    if kind in PLAIN or id(value) in seen:
+        return value
+    if isinstance(value, tuple):
+        made = [_settled(each, change, seen) for each in value]
+        if all(new is old for new, old in zip(made, value, strict=True)):
+            return value
+        return kind(*made) if hasattr(kind, "_fields") else kind(made)
+    if isinstance(value, list | dict | deque):
+        seen.add(id(value))
+        for place, each in list(value.items() if isinstance(value, dict) else enumerate(value)):
+            new = _settled(each, change, seen)
+            if new is not each:
+                value[place] = new
+    elif is_record(value):
+        seen.add(id(value))
+        for name in kind.__dataclass_fields__:
+            each = getattr(value, name, None)
+            new = _settled(each, change, seen)
+            if new is not each:
+                object.__setattr__(value, name, new)
+    return value

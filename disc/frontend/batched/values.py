@@ -1,0 +1,129 @@
+"""What kind a value is, and what a call of a function would be: decides which steps of a function are tensor code."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections import defaultdict, deque
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+
+import torch
+
+from disc.frontend.batched.rows import Row, is_record
+
+CONSTANTS = (type(None), bool, int, float, str, bytes, complex, slice, type(...), torch.dtype, torch.device, torch.Size, torch.layout,
+             torch.memory_format, range)  # fmt: skip
+CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+# Functions of Python without effects, which take rows as they are.
+PURE = frozenset({len, range, enumerate, zip, reversed, list, tuple, dict, set, frozenset, deque, defaultdict, str, repr, id, type, hash,
+                  callable, hasattr, getattr, isinstance, issubclass, slice, map, filter, any, all, abs, min, max, round, divmod, pow,
+                  sorted, ord, chr, object, super, int, float, bool, complex, bytes, property, vars,
+                  torch.is_tensor, torch.device, torch.Size})  # fmt: skip
+GIVEN = frozenset({torch.tensor, torch.as_tensor, torch.from_numpy, torch.asarray, torch.scalar_tensor})  # make a tensor of data
+CHANGING = frozenset({"append", "extend", "insert", "pop", "remove", "clear", "update", "add", "setdefault", "sort", "reverse", "discard",
+                      "popitem", "appendleft", "popleft", "extendleft", "rotate", "__setitem__", "__delitem__"})  # fmt: skip
+READS = {"item": "item", "tolist": "tolist", "__bool__": "bool", "__float__": "float", "__int__": "int", "__index__": "int"}
+CASTS = {bool: "bool", float: "float", int: "int"}
+
+
+def kind_of(value: object) -> str:
+    """ "tensor", "module", "namespace" (a Python module or class), "constant", "tensors" (a container that holds some), "container",
+    "callable" or "object"."""
+    if isinstance(value, Row | torch.Tensor):
+        return "tensor"
+    if isinstance(value, torch.nn.Module):
+        return "module"
+    if isinstance(value, CONSTANTS):
+        return "constant"
+    if isinstance(value, CONTAINERS):
+        return "tensors" if holds_tensors(value) else "container"
+    if isinstance(value, ModuleType | type):
+        return "namespace"
+    if is_record(value) and holds_tensors(value):
+        return "tensors"
+    return "callable" if callable(value) else "object"
+
+
+def holds_tensors(value: object, depth: int = 4) -> bool:
+    """Whether it is a tensor or a row, or holds one in lists, tuples, dicts or dataclasses."""
+    if isinstance(value, Row | torch.Tensor):
+        return True
+    if depth == 0 or isinstance(value, (*CONSTANTS, torch.nn.Module)):
+        return False
+    if isinstance(value, dict):
+        return any(holds_tensors(each, depth - 1) for each in value.values())
+    if isinstance(value, CONTAINERS):
+        return any(holds_tensors(each, depth - 1) for each in value)
+    if is_record(value):
+        return any(holds_tensors(getattr(value, name, None), depth - 1) for name in type(value).__dataclass_fields__)  # pyright: ignore
+    return False
+
+
+def category_of(callee: object) -> str:
+    """What a call would be: "torch" (PyTorch computes a tensor), "read" (a tensor's value on the host), "cast" (of `float(x)`: a read where
+    x is a tensor), "given" (a tensor made of data), "pure", "changing" (of a container), "maker" (a record of its arguments), "function"
+    (the user's), or "unknown"."""
+    if isinstance(callee, BuiltinFunctionType):
+        return _builtin_category(callee)
+    if isinstance(callee, type):
+        return _class_category(callee)
+    if isinstance(callee, torch.nn.Module):
+        return _module_category(callee)
+    function = callee.__func__ if isinstance(callee, MethodType) else callee
+    if _hashed_in(function, GIVEN):
+        return "given"
+    if _hashed_in(function, PURE):
+        return "pure"
+    if isinstance(function, FunctionType):
+        if isinstance(callee, MethodType) and isinstance(callee.__self__, torch.Tensor):
+            return "torch"
+        return "torch" if _is_torch(function.__module__) else "function"
+    return "torch" if _is_torch(getattr(type(callee), "__module__", None)) else "unknown"
+
+
+def _builtin_category(callee: BuiltinFunctionType) -> str:
+    owner = callee.__self__
+    if isinstance(owner, torch.Tensor):
+        return "read" if callee.__name__ in READS else "torch"
+    if isinstance(owner, (*CONTAINERS, str, bytes)):
+        return "changing" if callee.__name__ in CHANGING else "pure"
+    if callee in GIVEN:
+        return "given"
+    if callee in (iter, next):
+        return "changing"
+    if callee is sum:
+        return "sum"
+    if getattr(torch, callee.__name__, None) is callee:  # their owner and module are None
+        return "torch"
+    if callee in PURE or owner in (math, operator) or (isinstance(owner, CONSTANTS) and owner is not None):
+        return "pure"
+    return "torch" if _is_torch(getattr(owner, "__module__", None) or getattr(owner, "__name__", None)) else "unknown"
+
+
+def _class_category(callee: type) -> str:
+    if callee in CASTS:
+        return "cast"
+    if callee in PURE or issubclass(callee, BaseException):
+        return "pure"
+    if issubclass(callee, tuple) and hasattr(callee, "_fields"):
+        return "maker"
+    if "__dataclass_params__" in vars(callee) and callee.__dataclass_params__.init and not hasattr(callee, "__post_init__"):  # pyright: ignore
+        return "maker"
+    return "unknown"
+
+
+def _module_category(module: torch.nn.Module) -> str:
+    if module._forward_hooks or module._forward_pre_hooks:
+        return "unknown"
+    return "torch" if _is_torch(type(module).__module__) else "function"
+
+
+def _is_torch(name: str | None) -> bool:
+    return name is not None and (name == "torch" or name.startswith("torch."))
+
+
+def _hashed_in(value: object, table: frozenset[object]) -> bool:
+    try:
+        return value in table
+    except TypeError:
+        return False

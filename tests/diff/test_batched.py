@@ -1,0 +1,269 @@
+"""`disc.batched` against the model run instance by instance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from dynamic_models import CASES, WORDS, Node, Tree, TreeFC, TreeLSTM, sentences, trees
+from torch import nn
+
+import disc
+from disc.errors import InstanceError, StructureError
+from disc.frontend.batched.blocks import Block
+from disc.frontend.batched.public import Batched
+
+HIDDEN = 8
+COMPILED = ("TreeLSTM", "GraphRNN")
+
+
+class OneByOne:
+    """A block for B instances, by PyTorch: what is tested without a compiler."""
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+
+    def __call__(self, tables: Any, rows: Any, values: Any, out: Any) -> None:
+        which = [self._block.tables().index(each) for each in self._block.rows]
+        for number in range(out[0].shape[0]):
+            given = [tables[table][index[number]] for table, index in zip(which, rows, strict=True)]
+            results = self._block.module(*given, *(each[number] for each in values))
+            for target, result in zip(out, results, strict=True):
+                target[number] = result
+
+
+def by_pytorch(model: nn.Module) -> Batched:
+    return Batched(model, OneByOne)
+
+
+def same(found: Any, expected: Any) -> None:
+    if isinstance(expected, torch.Tensor):
+        assert isinstance(found, torch.Tensor)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    elif isinstance(expected, list | tuple):
+        assert type(found) is type(expected)
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            same(one, other)
+    else:
+        assert found == expected
+
+
+def check(model: nn.Module, batched: Any, instances: list[Any]) -> None:
+    with torch.no_grad():
+        expected = [model(each) for each in instances]
+    same(batched.batch(instances), expected)
+
+
+def check_model(name: str, batch: Callable[[nn.Module], Any]) -> None:
+    """Batches of 0, 1, 8 and 10, the same blocks for all; nothing but what is rare runs one by one."""
+    torch.manual_seed(0)
+    make, instances = CASES[name]
+    model = make(HIDDEN).eval()
+    batched = batch(model)
+    for count in (0, 1, 8, 10):
+        check(model, batched, instances(count))
+    stats = batched.stats()
+    assert stats["launches"] > 0, batched.explain()
+    assert stats["recaptures"] == 0
+    before = stats["compiles"]
+    check(model, batched, instances(10)[::-1])
+    assert batched.stats()["compiles"] == before
+    assert batched.stats()["eager"] == stats["eager"], batched.explain()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_models(name: str) -> None:
+    check_model(name, by_pytorch)
+
+
+@pytest.mark.parametrize("name", [each if each in COMPILED else pytest.param(each, marks=pytest.mark.long) for each in CASES])
+def test_compiled_models(name: str) -> None:
+    check_model(name, disc.batched)
+
+
+def test_launches() -> None:
+    """A batch of trees takes a launch for each depth and block, not for each node."""
+    model = TreeLSTM(HIDDEN)
+    batched = by_pytorch(model)
+    many = trees(16)
+    batched.batch(many)
+    before = batched.stats()
+    batched.batch(many)
+    after = batched.stats()
+    assert after["rows"] - before["rows"] > 3 * (after["launches"] - before["launches"])
+    assert "side by side" in batched.explain(many)
+
+
+def test_a_class() -> None:
+    """`@disc.batched` on a class: its modules stay modules."""
+
+    @disc.batched
+    class Model(TreeFC):
+        pass
+
+    model = Model(HIDDEN)
+    tree = trees(1, most=4)[0]
+    found = model.batch([tree, tree])  # pyright: ignore[reportAttributeAccessIssue]
+    same(found[0], model(tree))
+    assert len(list(model.parameters())) == 3
+
+
+def test_shared_nodes_are_computed_once() -> None:
+    shared = Node(1)
+    for _ in range(60):  # 2 ** 60 paths
+        shared = Node(2, [shared, shared])
+    make, _ = CASES["GraphRNN"]
+    batched = by_pytorch(make(HIDDEN))
+    batched.batch([Node(1), Node(2, [Node(1)])])
+    batched.batch([Node(2, [Node(1), Node(3)])])
+    assert batched.batch([shared])[0].shape == (HIDDEN,)
+
+
+def test_a_comb() -> None:
+    """5,000 nodes below each other; eager ends at Python's limit."""
+    comb = Tree(0)
+    for _ in range(2500):
+        comb = Tree(0, Tree(1), comb)
+    batched = by_pytorch(TreeFC(HIDDEN))
+    batched.batch(trees(4))
+    assert bool(batched.batch([comb])[0].isfinite().all())
+
+
+def test_a_cycle() -> None:
+    tree = Tree(0, Tree(1))
+    tree.right = Tree(0, Tree(2), tree)
+    batched = by_pytorch(TreeFC(HIDDEN))
+    with pytest.raises(StructureError, match=r"Tree\.right\.right"):
+        batched(tree)
+
+
+def test_an_instance_that_fails() -> None:
+    """The others have results; the line is the user's."""
+    model = TreeFC(HIDDEN)
+    batched = by_pytorch(model)
+    good = trees(8)
+    batched.batch(good)
+    for bad in (Tree(0, Tree(1), None), Tree(WORDS + 5)):
+        with pytest.raises(InstanceError, match="instance 3 failed") as caught:
+            batched.batch([*good[:3], bad, *good[3:]])
+        assert list(caught.value.failures) == [3]
+        with torch.no_grad():
+            same(caught.value.results[:3] + caught.value.results[4:], [model(each) for each in good])
+    with pytest.raises(InstanceError, match=r"dynamic_models\.py:\d+"):
+        batched.batch([Tree(0, Tree(1), None)])
+
+
+class Counting(nn.Module):
+    """Does what a batch may not reorder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.seen = nn.Linear(HIDDEN, HIDDEN), []
+
+    def note(self, word):
+        self.seen.append(word)
+        return len(self.seen)
+
+    def forward(self, words):
+        h = torch.ones(HIDDEN)
+        for word in words:
+            h = torch.tanh(self.w(h) + self.note(word))
+        return h
+
+
+def test_side_effects_keep_their_order() -> None:
+    model, other = Counting(), Counting()
+    other.load_state_dict(model.state_dict())
+    batched = by_pytorch(model)
+    words = sentences(6)
+    for _ in range(2):
+        found = batched.batch(words)
+        with torch.no_grad():
+            same(found, [other(each) for each in words])
+    assert model.seen == other.seen
+    assert "self.seen.append" in batched.explain()
+
+
+class Noise(nn.Module):
+    def forward(self, words):
+        h = torch.zeros(HIDDEN)
+        for _ in words:
+            h = torch.tanh(h + torch.randn(HIDDEN))
+        return h
+
+
+def test_random_numbers_are_those_of_eager() -> None:
+    model = Noise()
+    batched = by_pytorch(model)
+    words = sentences(4)
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        found = batched.batch(words)
+        torch.manual_seed(seed)
+        same(found, [model(each) for each in words])
+    assert "random" in batched.explain()
+
+
+SCALE = 1.0
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.shift = nn.Linear(HIDDEN, HIDDEN), 0.5
+
+    def step(self, h):
+        return self.w(h) * SCALE + self.shift
+
+    def forward(self, words):
+        h = torch.ones(HIDDEN)
+        for _ in words:
+            h = self.step(h) * SCALE
+        return h
+
+
+def test_what_blocks_were_made_with_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A global, an attribute and a weight that change between batches."""
+    model = Scaled()
+    batched = by_pytorch(model)
+    words = sentences(6)
+    check(model, batched, words)
+    monkeypatch.setitem(globals(), "SCALE", 0.5)
+    check(model, batched, words)
+    model.shift = 0.25
+    check(model, batched, words)
+    with torch.no_grad():
+        model.w.weight.mul_(0.5)
+    check(model, batched, words)
+    assert batched.stats()["recaptures"] == 3
+
+
+class Accumulating(nn.Module):
+    """Changes tensors in place: one of its own, and one that a list holds too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Linear(HIDDEN, HIDDEN)
+
+    def forward(self, words):
+        total, kept = torch.zeros(HIDDEN), []
+        h = torch.ones(HIDDEN)
+        for word in words:
+            h = torch.tanh(self.w(h) * word)
+            kept.append(h)
+            total += h
+        if kept:
+            first = kept[0]
+            first += total
+        return total, kept
+
+
+def test_changes_in_place() -> None:
+    torch.manual_seed(0)
+    model = Accumulating()
+    batched = by_pytorch(model)
+    for seed in (0, 1, 2):
+        check(model, batched, sentences(6, seed))
