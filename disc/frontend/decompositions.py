@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._decomp import core_aten_decompositions, global_decomposition_table
 
-from disc.frontend import composites, encoder_layers, order_statistics, special_functions, windows
+from disc.frontend import composites, encoder_layers, matrix_functions, multinomials, order_statistics, special_functions, windows
 from disc.frontend.allow_list import has_lowering
 from disc.frontend.eager_strides import Decomposition, keep_strides
 from disc.frontend.user_lowerings import lowering_of, registered_table
@@ -307,20 +307,6 @@ def _alpha_dropout(per_feature: bool) -> Decomposition:
     return decomposition
 
 
-def multinomial(weights: Tensor, num_samples: int, replacement: bool = False, generator: None = None) -> Tensor:
-    """Indices drawn by weight: a place in the cumulative sums, or, without replacement, the first of exponential races."""
-    if generator is not None:
-        return NotImplemented
-    values = wide(weights)
-    if not replacement and num_samples != 1:
-        times = torch.empty_like(values).exponential_()
-        return torch.topk(values / times, num_samples).indices
-    ends = values.cumsum(-1)
-    places = torch.rand([*values.shape[:-1], num_samples], dtype=values.dtype, device=values.device) * ends[..., -1:]
-    index = (ends.unsqueeze(-2) <= places.unsqueeze(-1)).sum(-1)
-    return torch.minimum(index, torch.full_like(index, weights.shape[-1] - 1))
-
-
 def randperm(n: int, *, dtype: torch.dtype = torch.int64, layout: None = None, device: None = None, pin_memory: None = None) -> Tensor:
     """The order of random keys, which are 63 bits long."""
     return torch.argsort(torch.randint(0, (1 << 63) - 1, [n], dtype=torch.int64), stable=True).to(dtype)
@@ -353,12 +339,13 @@ OURS: dict[torch._ops.OperatorBase, Decomposition] = {
     aten.feature_dropout.default: feature_dropout,
     aten.alpha_dropout.default: _alpha_dropout(False),
     aten.feature_alpha_dropout.default: _alpha_dropout(True),
-    aten.multinomial.default: multinomial,
     aten.randperm.default: randperm,
     **order_statistics.DECOMPOSITIONS,
     **windows.TABLE,
     **composites.TABLE,
     **encoder_layers.TABLE,
+    **matrix_functions.TABLE,
+    **multinomials.TABLE,
     **special_functions.TABLE,
 }
 

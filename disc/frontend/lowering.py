@@ -43,7 +43,7 @@ from disc.frontend.op_builder import (
     is_static,
     tensor_type,
 )
-from disc.frontend.rules import complex_views, data_sizes, override_of
+from disc.frontend.rules import complex_views, data_sizes, factorizations, override_of
 from disc.frontend.rules.random import RANDOM
 from disc.frontend.symbol_names import explained, symbol_places
 from disc.frontend.symbols import (
@@ -403,6 +403,8 @@ class _Lowering:
             self._emit_getitem(node)
             return
         if meta is None and not node.users:
+            if node.target in factorizations.CHECKS:
+                self._emit_check(emitter, node)
             return
         if node in self.refused:
             self.values[node] = self._stand_ins(meta)
@@ -430,6 +432,13 @@ class _Lowering:
                 if isinstance(node.meta["val"], torch.SymBool):  # what takes a number takes the tensor; no size is computed from it
                     self.values[node] = emitter.reshape(call.tensor("self"), ())
             except (RuleError, SymbolError) as error:
+                self._refuse(node, str(error))
+
+    def _emit_check(self, emitter: OpBuilder, node: fx.Node) -> None:
+        with location(node):
+            try:
+                factorizations.check_errors(emitter, Call(node, self._bind(node)))
+            except RuleError as error:
                 self._refuse(node, str(error))
 
     def _check_kind(self, node: fx.Node) -> None:

@@ -12,6 +12,7 @@ from torch_mlir.passmanager import PassManager
 
 from disc.errors import UnsupportedFormatError, UnsupportedOp, UnsupportedOpError
 from disc.frontend.dialects import load_frontend_dialects
+from disc.frontend.hlo.complex_parts import split_complex
 from disc.frontend.hlo.forms import rewrite_forms, upstream_passes
 from disc.frontend.hlo.names import Names, names_of
 from disc.frontend.imported import Imported, OutputSpec
@@ -72,6 +73,7 @@ def import_stablehlo(source: bytes | str, context: ir.Context, name: str = "modu
             PassManager.parse(f"builtin.module({upstream_passes(module)}inline,symbol-dce)").run(module.operation)
             _refuse_calls(module)
             function = _only_function(module, name)
+            split_complex(module, function)
             rewrite_forms(module, function)
         except ir.MLIRError as error:  # an op whose operands contradict each other, which folding a constant or its form has shown
             raise UnsupportedFormatError(f"{name} is not valid StableHLO: {_with_line(str(error), name)}") from error

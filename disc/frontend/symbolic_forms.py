@@ -28,6 +28,7 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from disc.frontend.associative_scans import sequential_scans
 from disc.frontend.locations import user_line
+from disc.frontend.matrix_functions import FORMS as MATRIX_FORMS
 from disc.frontend.packed_sequences import FORMS as PACKED_FORMS
 from disc.frontend.packed_sequences import sizes_of_packed_batches
 from disc.frontend.recurrent_forms import RECURRENT_FORMS
@@ -321,6 +322,7 @@ FORMS: dict[Callable[..., object], Form] = {
     **RECURRENT_FORMS,
     **PACKED_FORMS,
     **SPECTROGRAMS,
+    **MATRIX_FORMS,
     F.max_pool1d: max_pool_1d,
     torch.max_pool1d: max_pool_1d,
     torch.take_along_dim: take_along_dim,

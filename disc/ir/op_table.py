@@ -307,6 +307,8 @@ _LIBRARY = (
        sizes=Sizes.GIVEN),
     # Of matrices [..., n, n]: the lower factor L of L * L^T; x of a * x = b, of a triangle or all of a; (determinant, sign, logarithm).
     Op("disc.cholesky", Kind.LIBRARY, 64, operands=("source",), imported=("disc.cholesky",), sizes=Sizes.FIRST),
+    # With numbers of what failed: 0, or the order of a minor that is not positive-definite, [...].
+    Op("disc.cholesky_ex", Kind.LIBRARY, 64, operands=("source",), results=2, imported=("disc.dynamic_cholesky_ex",), sizes=Sizes.GIVEN),
     Op("disc.triangular_solve", Kind.LIBRARY, 64, needs=("upper", "unit"), operands=("right", "matrix"),
        imported=("disc.triangular_solve",), sizes=Sizes.FIRST),
     Op("disc.solve", Kind.LIBRARY, 64, operands=("right", "matrix"), imported=("disc.solve",), sizes=Sizes.FIRST),
@@ -320,6 +322,26 @@ _LIBRARY = (
     Op("disc.irfft", Kind.LIBRARY, 32, needs=("dim", "norm"), operands=("source",), imported=("disc.dynamic_irfft",), sizes=Sizes.GIVEN,
        mixing="it transforms along"),
     Op("disc.determinant", Kind.LIBRARY, 64, operands=("source",), results=3, imported=("disc.dynamic_determinant",), sizes=Sizes.GIVEN),
+    # Of matrices [..., m, n], k = min(m, n): (L and U in one, pivots from 1 [..., k], the order of rows [..., m], the first zero of U, from 1, or 0);
+    # the order of rows that pivots make; (R and below it reflections, their factors [..., k]); the first columns of the product of reflections;
+    # of a symmetric one, by its lower triangle, (eigenvalues, ascending, eigenvectors); (U, singular values, V^T); the exponential.
+    Op("disc.lu", Kind.LIBRARY, 64, operands=("source",), results=4, imported=("disc.dynamic_lu",), sizes=Sizes.GIVEN),
+    Op("disc.permutation", Kind.LIBRARY, 8, operands=("pivots",), imported=("disc.dynamic_permutation",), sizes=Sizes.GIVEN),
+    Op("disc.householder", Kind.LIBRARY, 64, operands=("source",), results=2, imported=("disc.dynamic_householder",), sizes=Sizes.GIVEN),
+    Op("disc.householder_product", Kind.LIBRARY, 64, operands=("reflections", "factors"), imported=("disc.dynamic_householder_product",),
+       sizes=Sizes.GIVEN),
+    Op("disc.eigh", Kind.LIBRARY, 256, operands=("source",), results=2, imported=("disc.dynamic_eigh",), sizes=Sizes.GIVEN),
+    Op("disc.svd", Kind.LIBRARY, 512, operands=("source",), results=3, imported=("disc.dynamic_svd",), sizes=Sizes.GIVEN),
+    Op("disc.matrix_exp", Kind.LIBRARY, 256, operands=("source",), imported=("disc.matrix_exp",), sizes=Sizes.FIRST),
+    # Of the rows of a matrix their places in lexicographic order; weights, as they are, where they are none the call fails; the logarithms of the
+    # sums of exp(x) up to each element; elementwise functions of two numbers that take iterations.
+    Op("disc.order_rows", Kind.LIBRARY, 64, operands=("rows",), imported=("disc.dynamic_order_rows",), sizes=Sizes.GIVEN),
+    Op("disc.check_weights", Kind.LIBRARY, 4, operands=("weights",), imported=("disc.check_weights",), sizes=Sizes.FIRST),
+    Op("disc.logcumsumexp", Kind.LIBRARY, 64, needs=("dim",), operands=("source",), imported=("disc.logcumsumexp",), sizes=Sizes.FIRST,
+       reads=_reads_along_dim, mixing="it adds along"),
+    Op("disc.zeta", Kind.LIBRARY, 512, operands=("x", "q"), imported=("disc.zeta",), sizes=Sizes.FIRST),
+    Op("disc.igamma", Kind.LIBRARY, 512, operands=("a", "x"), imported=("disc.igamma",), sizes=Sizes.FIRST),
+    Op("disc.igammac", Kind.LIBRARY, 512, operands=("a", "x"), imported=("disc.igammac",), sizes=Sizes.FIRST),
     # A custom op: the function `target`, which is none of the runtime's; `function` is its name for people. Any operands and results.
     Op(EXTERNAL, Kind.LIBRARY, 64, needs=("function", "target", "numbers"), imported=(EXTERNAL,), mixing="its custom op may mix"),
 )  # fmt: skip

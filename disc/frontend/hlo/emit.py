@@ -135,13 +135,15 @@ class Emitter:
         position = self.one("arith.constant", [], ir.IndexType.get(), {"value": ir.IntegerAttr.get(ir.IndexType.get(), dim)})
         return self.one("tensor.dim", [x, position], ir.IndexType.get())
 
+    def index(self, part: ir.Value | int) -> ir.Value:
+        """A number as an index; an index as it is."""
+        index = ir.IndexType.get()
+        return self.one("arith.constant", [], index, {"value": ir.IntegerAttr.get(index, part)}) if isinstance(part, int) else part
+
     def sizes(self, parts: Sequence[ir.Value | int]) -> ir.Value:
         """A shape operand; each part is an index or a number."""
         index = ir.IndexType.get()
-        values = [
-            self.one("arith.constant", [], index, {"value": ir.IntegerAttr.get(index, each)}) if isinstance(each, int) else each
-            for each in parts
-        ]
+        values = [self.index(each) for each in parts]
         return self.one("tensor.from_elements", values, ir.RankedTensorType.get([len(values)], index))
 
     def iota(self, full: ir.Value, dim: int, element: ir.Type) -> ir.Value:

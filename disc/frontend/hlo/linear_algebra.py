@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from torch_mlir import ir
 
-from disc.frontend.hlo.emit import Emitter, FormError, Values, is_float, kind_of, width_of
+from disc.frontend.hlo.emit import Emitter, FormError, Values, is_float, kind_of, signless, width_of
 from disc.ir.ops import element_of, rank_of
 
-CHARACTERS = {ord(each): each for each in "LURNTC"}
+CHARACTERS = {ord(each): each for each in "LURNTCASV"}
 
 
 def _check_real(x: ir.Value) -> None:
@@ -58,17 +60,45 @@ def _options(op: ir.Operation) -> dict[str, str]:
     return {name: CHARACTERS.get(number, "") for name, number in found.items()}
 
 
+def _made(e: Emitter, name: str, operands: Values, results: Sequence[tuple[Sequence[ir.Value | int], ir.Type]]) -> Values:
+    """A library op whose results have these sizes, each an index or a number, and element types."""
+    dynamic = ir.ShapedType.get_dynamic_size()
+    kinds = [ir.RankedTensorType.get([size if isinstance(size, int) else dynamic for size in sizes], kind) for sizes, kind in results]
+    return e.make(name, [*operands, *(e.sizes(sizes) for sizes, _ in results)], kinds)
+
+
+def _sizes(e: Emitter, x: ir.Value) -> list[ir.Value | int]:
+    return [size if size >= 0 else e.size(x, dim) for dim, size in enumerate(kind_of(x).shape)]
+
+
+def _least(e: Emitter, rows: ir.Value | int, columns: ir.Value | int) -> ir.Value | int:
+    if isinstance(rows, int) and isinstance(columns, int):
+        return min(rows, columns)
+    return e.one("arith.minsi", [e.index(rows), e.index(columns)], ir.IndexType.get())
+
+
+def _matrices(e: Emitter, x: ir.Value) -> tuple[list[ir.Value | int], ir.Value | int, ir.Value | int]:
+    """(batch, rows, columns) of matrices of f32 or f64."""
+    if rank_of(x) < 2 or not is_float(element_of(x)) or width_of(element_of(x)) < 32:
+        raise FormError(f"linear algebra of {x.type}")
+    *batch, rows, columns = _sizes(e, x)
+    return batch, rows, columns
+
+
+def _no_faults(e: Emitter, batch: Sequence[ir.Value | int], like: ir.Value) -> ir.Value:
+    """0 for each matrix: where there is no result, the call fails."""
+    kind = ir.RankedTensorType.get(kind_of(like).shape, element_of(like))
+    if kind.has_static_shape:
+        return e.array(np.zeros(kind.shape, np.int32), kind)
+    zero = e.constant(0, element_of(like))
+    return e.one("stablehlo.dynamic_broadcast_in_dim", [zero, e.sizes(batch)], kind, {"broadcast_dimensions": []})
+
+
 def potrf(op: ir.Operation) -> Values:
-    """(factor, 0): where there is none, the call fails."""
+    """(factor, 0)."""
     e, options = Emitter(op), _options(op)
     factor = _factor(e, op.operands[0], options["uplo"] == "L")
-    rank = rank_of(factor)
-    kind = ir.RankedTensorType.get(kind_of(factor).shape[: rank - 2], element_of(op.results[1]))
-    if kind.has_static_shape:
-        return [factor, e.array(np.zeros(kind.shape, np.int32), kind)]
-    sizes = e.sizes([e.size(factor, dim) for dim in range(rank - 2)])
-    zero = e.constant(0, element_of(op.results[1]))
-    return [factor, e.one("stablehlo.dynamic_broadcast_in_dim", [zero, sizes], kind, {"broadcast_dimensions": []})]
+    return [factor, _no_faults(e, _sizes(e, factor)[:-2], op.results[1])]
 
 
 def trsm(op: ir.Operation) -> Values:
@@ -81,7 +111,59 @@ def trsm(op: ir.Operation) -> Values:
     ]  # fmt: skip
 
 
-CALLS = {
-    **{f"lapack_{element}potrf_ffi": potrf for element in "sd"},
-    **{f"lapack_{element}trsm_ffi": trsm for element in "sd"},
-}
+def getrf(op: ir.Operation) -> Values:
+    """(L and U in one, pivots from 1, the place of the first zero on the diagonal of U, from 1, or 0)."""
+    e, x = Emitter(op), op.operands[0]
+    batch, rows, columns = _matrices(e, x)
+    whole = signless(32)
+    results = [([*batch, rows, columns], element_of(x)), ([*batch, _least(e, rows, columns)], whole), ([*batch, rows], whole), (batch, whole)]
+    factors, pivots, _, zeros = _made(e, "disc.dynamic_lu", [x], results)
+    return [factors, pivots, zeros]
+
+
+def geqrf(op: ir.Operation) -> Values:
+    """(R and reflections, their factors)."""
+    e, x = Emitter(op), op.operands[0]
+    batch, rows, columns = _matrices(e, x)
+    return _made(e, "disc.dynamic_householder", [x], [([*batch, rows, columns], element_of(x)), ([*batch, _least(e, rows, columns)], element_of(x))])
+
+
+def orgqr(op: ir.Operation) -> Values:
+    """The columns of the product of reflections, as many as there were."""
+    e, (x, factors) = Emitter(op), op.operands[:2]
+    batch, rows, columns = _matrices(e, x)
+    return _made(e, "disc.dynamic_householder_product", [x, factors], [([*batch, rows, columns], element_of(x))])
+
+
+def syevd(op: ir.Operation) -> Values:
+    """(eigenvectors, eigenvalues, 0)."""
+    e, x, options = Emitter(op), op.operands[0], _options(op)
+    _check_real(x)
+    source = x if options["uplo"] == "L" else e.turned(x)
+    batch, rows, columns = _matrices(e, x)
+    values, vectors = _made(e, "disc.dynamic_eigh", [source], [([*batch, rows], element_of(x)), ([*batch, rows, columns], element_of(x))])
+    return [vectors, values, _no_faults(e, batch, op.results[2])]
+
+
+def _is_square(x: ir.Value) -> bool:
+    return kind_of(x).shape[-1] == kind_of(x).shape[-2]
+
+
+def gesdd(op: ir.Operation) -> Values:
+    """(what was there, singular values, U, V^T, 0)."""
+    e, x, mode = Emitter(op), op.operands[0], _options(op)["mode"]
+    if mode not in ("A", "S", "N"):
+        raise FormError(f"a singular value decomposition of mode {mode!r}")
+    batch, rows, columns = _matrices(e, x)
+    least = _least(e, rows, columns)
+    full = mode == "A" or (mode == "N" and _is_square(op.results[2]) and _is_square(op.results[3]))  # what N makes of them is not read
+    left, right = (rows, columns) if full else (least, least)
+    shapes = ([*batch, rows, left], [*batch, least], [*batch, right, columns])
+    found = _made(e, "disc.dynamic_svd", [x], [(shape, element_of(x)) for shape in shapes])
+    return [x, found[1], found[0], found[2], _no_faults(e, batch, op.results[4])]
+
+
+_TARGETS = {
+    "potrf": potrf, "trsm": trsm, "getrf": getrf, "geqrf": geqrf, "orgqr": orgqr, "syevd": syevd, "gesdd": gesdd, "gesvd": gesdd,
+}  # fmt: skip
+CALLS = {f"lapack_{element}{name}_ffi": form for name, form in _TARGETS.items() for element in "sd"}

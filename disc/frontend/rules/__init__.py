@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from disc.frontend.rules import contractions, elementwise, fourier, indexing, linalg, pooling, random, reductions, signs, sorting, views
+from disc.frontend.rules import (
+    contractions,
+    elementwise,
+    factorizations,
+    fourier,
+    indexing,
+    linalg,
+    pooling,
+    random,
+    reductions,
+    signs,
+    sorting,
+    special,
+    views,
+)
 from disc.frontend.rules.overrides import Override
 from disc.frontend.rules.sorting import OF_PACKAGES
 
 
 def _merged() -> dict[object, Override]:
     table: dict[object, Override] = {}
-    for module in (elementwise, signs, views, reductions, contractions, indexing, pooling, random, sorting, linalg):
+    for module in (elementwise, signs, views, reductions, contractions, indexing, pooling, random, sorting, linalg, factorizations, special):
         for op, override in module.OVERRIDES.items():
             if op in table:
                 raise ValueError(f"two rules for {op}")
@@ -22,4 +36,4 @@ OVERRIDES = _merged()
 
 def override_of(op: object) -> Override | None:
     """What replaces torch-mlir's form of an op; ops of other packages are known by their names."""
-    return OVERRIDES.get(op) or OF_PACKAGES.get(str(op)) or fourier.OF_PACKAGES.get(str(op))
+    return OVERRIDES.get(op) or OF_PACKAGES.get(str(op)) or fourier.OF_PACKAGES.get(str(op)) or random.OF_PACKAGES.get(str(op))

@@ -13,7 +13,7 @@ from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, wrap_dim
 from disc.frontend.rules.overrides import Rule
 from disc.frontend.rules.places import INDEX, as_mask, coordinates, number, positions, scatter_at, take, with_room, without_last
 from disc.frontend.rules.reductions import cumulative
-from disc.frontend.rules.sorting import sort_along
+from disc.frontend.rules.sorting import sized_library, sort_along
 from disc.frontend.rules.views import clamped, slice_along
 from disc.frontend.symbols import Size, product, to_shape, to_size
 
@@ -156,6 +156,19 @@ def unique(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
     return _asked_for(e, call, e.convert(values, x.dtype), e.reshape(back, x.shape), counts)
 
 
+def unique_rows(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
+    """The runs of the slices along a dim in lexicographic order."""
+    x = call.tensor("self")
+    dim = wrap_dim(call.integer("dim"), x.rank)
+    slices = e.transpose(x, [dim, *(i for i in range(x.rank) if i != dim)])
+    flat = e.reshape(slices, (slices.shape[0], product(slices.shape[1:])))
+    flat = e.convert(flat, torch.uint8) if x.dtype == torch.bool else flat
+    order = sized_library(e, "disc.dynamic_order_rows", [flat], [((slices.shape[0],), INDEX)])[0]
+    values, inverse, counts = runs(e, take(e, slices, order, [0], vector=False), call.shape[dim], _words(call))
+    back = scatter_at(e, e.full(0, inverse.shape, INDEX), order, inverse, [0], False, None)
+    return _asked_for(e, call, e.transpose(values, [*range(1, dim + 1), 0, *range(dim + 1, values.rank)]), back, counts)
+
+
 def tensor_split(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
     """Parts between places that are data, each read as a size; as everywhere, a negative place counts from the end."""
     x, places = call.tensor("self"), call.tensor("tensor_indices_or_sections")
@@ -181,7 +194,7 @@ RULES: dict[object, Rule] = {
     aten.masked_select.default: masked_select,
     aten.repeat_interleave.Tensor: repeat_interleave, aten.repeat_interleave.self_Tensor: repeat_interleave_self,
     aten.bincount.default: bincount, aten.unique_consecutive.default: unique_consecutive,
-    aten._unique2.default: unique, aten.tensor_split.tensor_indices_or_sections: tensor_split,
+    aten._unique2.default: unique, aten.unique_dim.default: unique_rows, aten.tensor_split.tensor_indices_or_sections: tensor_split,
 }  # fmt: skip
 # Results that are no tensors.
 NUMBERS: dict[object, Callable[[OpBuilder, Call], None]] = {aten.item.default: item, aten._local_scalar_dense.default: item}

@@ -12,7 +12,7 @@ from disc.frontend.rules.sorting import library, sized_library
 aten = torch.ops.aten
 
 
-def _real(x: Tensor) -> Tensor:
+def real(x: Tensor) -> Tensor:
     if x.dtype not in (torch.float32, torch.float64):
         raise RuleError(f"linear algebra of {x.dtype}")
     return x
@@ -25,7 +25,7 @@ def transposed(e: OpBuilder, x: Tensor) -> Tensor:
 
 def factor(e: OpBuilder, x: Tensor, upper: bool) -> Tensor:
     """L of L * L^T, or its transpose, from the triangle where it is put."""
-    x = transposed(e, _real(x)) if upper else _real(x)
+    x = transposed(e, real(x)) if upper else real(x)
     found = library("disc.cholesky", [x], [(x.shape, x.dtype)])[0]
     return transposed(e, found) if upper else found
 
@@ -42,7 +42,7 @@ def _both(e: OpBuilder, matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
 
 def triangular(e: OpBuilder, matrix: Tensor, right: Tensor, upper: bool, unit: bool) -> Tensor:
     """X of matrix * X = right."""
-    matrix, right = _both(e, _real(matrix), right)
+    matrix, right = _both(e, real(matrix), right)
     return library("disc.triangular_solve", [right, matrix], [(right.shape, right.dtype)], upper=upper, unit=unit)[0]
 
 
@@ -60,9 +60,14 @@ def cholesky_solve(e: OpBuilder, call: Call) -> Tensor:
     return triangular(e, transposed(e, lower), half, upper=True, unit=False)
 
 
+def is_vector_of(right: Tensor, matrix: Tensor) -> bool:
+    """Whether a right side is one vector for each matrix."""
+    return right.rank == 1 or (right.rank == matrix.rank - 1 and right.shape == matrix.shape[:-1])
+
+
 def solve(e: OpBuilder, call: Call) -> Tensor:
-    matrix, right, left = _real(call.tensor("A")), call.tensor("B"), call.flag("left")
-    is_vector = right.rank == 1 or (right.rank == matrix.rank - 1 and right.shape == matrix.shape[:-1])
+    matrix, right, left = real(call.tensor("A")), call.tensor("B"), call.flag("left")
+    is_vector = is_vector_of(right, matrix)
     if is_vector:
         right = e.unsqueeze(right, right.rank)
     elif not left:
@@ -73,12 +78,12 @@ def solve(e: OpBuilder, call: Call) -> Tensor:
 
 
 def inverse(e: OpBuilder, call: Call) -> Tensor:
-    x = _real(call.tensor("A" if "A" in call.arguments else "self"))
+    x = real(call.tensor("A" if "A" in call.arguments else "self"))
     return library("disc.inverse", [x], [(x.shape, x.dtype)])[0]
 
 
 def _determinants(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
-    x = _real(call.tensor("A" if "A" in call.arguments else "self"))
+    x = real(call.tensor("A" if "A" in call.arguments else "self"))
     return sized_library(e, "disc.dynamic_determinant", [x], [(x.shape[:-2], x.dtype)] * 3)
 
 

@@ -17,6 +17,7 @@ from disc.frontend.call import Call
 from disc.frontend.op_builder import OpBuilder, RuleError, Tensor
 from disc.frontend.rules.elementwise import as_tensor
 from disc.frontend.rules.overrides import Fault, Override, Rule, overrides
+from disc.frontend.rules.sorting import library
 from disc.frontend.symbols import Shape, Size, to_size
 
 aten = torch.ops.aten
@@ -230,3 +231,13 @@ _RULES: Mapping[object, Rule] = {
 }  # fmt: skip
 RANDOM = frozenset(_RULES)
 OVERRIDES: dict[object, Override] = overrides(Fault.REFUSED, "random numbers", _RULES)
+
+
+def check_weights(e: OpBuilder, call: Call) -> Tensor:
+    x = call.tensor("weights")
+    return library("disc.check_weights", [x], [(x.shape, x.dtype)])[0]
+
+
+OF_PACKAGES: dict[str, Override] = {
+    "disc.check_weights.default": Override(check_weights, Fault.REFUSED, "an op of this compiler (frontend/multinomials.py)"),
+}

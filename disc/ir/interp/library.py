@@ -8,6 +8,7 @@ import numpy as np
 from torch_mlir import ir
 
 from disc.errors import InputValueError, ShapeConstraintError, SingularMatrixError
+from disc.ir.interp import special
 from disc.ir.interp.values import Array, Rule, Scope, element_name, held_dtype
 from disc.ir.ops import int_attr
 
@@ -78,6 +79,24 @@ def _cholesky(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Arr
     return [_solved(np.linalg.cholesky, operands[0])]
 
 
+def _cholesky_ex(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    factors, failed = np.zeros_like(operands[0]), np.zeros(operands[0].shape[:-2], np.int32)
+    for place in np.ndindex(*failed.shape):
+        size = operands[0].shape[-1]
+        failed[place] = next((k for k in range(1, size + 1) if not _is_positive(operands[0][place][:k, :k])), 0)
+        if not failed[place]:
+            factors[place] = np.linalg.cholesky(operands[0][place])
+    return [factors, failed]
+
+
+def _is_positive(matrix: Array) -> bool:
+    try:
+        np.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:
+        return False
+    return True
+
+
 def _triangular_solve(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
     right, matrix = operands
     triangle = np.triu(matrix) if bool_attr(op, "upper") else np.tril(matrix)
@@ -99,6 +118,112 @@ def _determinant(op: ir.Operation, operands: list[Array], scope: Scope) -> list[
     sign, logarithm = np.linalg.slogdet(operands[0])
     found = (np.linalg.det(operands[0]), sign, logarithm)
     return [np.asarray(each, operands[0].dtype) for each in found]
+
+
+def _lu(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    """Partial pivoting: of the largest magnitudes in a column the first."""
+    factors = operands[0].copy()
+    *batch, rows, columns = factors.shape
+    pivots = np.zeros((*batch, min(rows, columns)), np.int32)
+    order, zeros = np.broadcast_to(np.arange(rows, dtype=np.int32), (*batch, rows)).copy(), np.zeros(batch, np.int32)
+    for place in np.ndindex(*batch):
+        own = factors[place]
+        for step in range(min(rows, columns)):
+            best = step + int(np.argmax(np.abs(own[step:, step])))
+            pivots[(*place, step)] = best + 1
+            own[[step, best]], order[place][[step, best]] = own[[best, step]], order[place][[best, step]]
+            if own[step, step] == 0:
+                zeros[place] = zeros[place] or step + 1
+                continue
+            own[step + 1 :, step] /= own[step, step]
+            own[step + 1 :, step + 1 :] -= np.outer(own[step + 1 :, step], own[step, step + 1 :])
+    return [factors, pivots, order, zeros]
+
+
+def _permutation(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    (pivots,), shape = operands, scope.shape(op.results[0].type)
+    order = np.broadcast_to(np.arange(shape[-1], dtype=np.int32), shape).copy()
+    for place in np.ndindex(*shape[:-1]):
+        for step, pivot in enumerate(pivots[place].tolist()):
+            if not step < pivot <= shape[-1]:
+                raise InputValueError(f"permutation: exchange {step} is with row {pivot}, which must be from {step + 1} to {shape[-1]}")
+            order[place][[step, pivot - 1]] = order[place][[pivot - 1, step]]
+    return [order]
+
+
+def _householder(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    (x,) = operands
+    packed, factors = np.linalg.qr(x, mode="raw") if x.size else (x.swapaxes(-1, -2), np.zeros(scope.shape(op.results[1].type)))
+    return [packed.swapaxes(-1, -2).astype(x.dtype), factors.astype(x.dtype)]
+
+
+def _householder_product(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    packed, factors = operands
+    shape = scope.shape(op.results[0].type)
+    found = np.broadcast_to(np.eye(*shape[-2:], dtype=packed.dtype), shape).copy()
+    for step in reversed(range(factors.shape[-1])):
+        v = packed[..., :, step].copy()
+        v[..., : step + 1] = 0
+        v[..., step] = 1
+        found -= factors[..., step, None, None] * v[..., :, None] * (v[..., None, :] @ found)
+    return [found]
+
+
+def _eigh(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    return [np.asarray(each, operands[0].dtype) for each in np.linalg.eigh(_finite(operands[0]))]
+
+
+def _svd(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    left, right = (scope.shape(op.results[place].type) for place in (0, 2))
+    full = left[-1] == left[-2] and right[-1] == right[-2]
+    return [np.asarray(each, operands[0].dtype) for each in np.linalg.svd(_finite(operands[0]), full_matrices=full)]
+
+
+def _finite(x: Array) -> Array:
+    if not np.isfinite(x).all():
+        raise InputValueError("the matrix has elements that are infinite or NaN")
+    return x
+
+
+def _matrix_exp(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    """Scaling, the Taylor series in f64, squaring."""
+    x = operands[0].astype(np.float64)
+    size = np.abs(x).sum(-2, initial=0).max(initial=0)
+    squarings = max(0, int(np.ceil(np.log2(size))) + 1) if np.isfinite(size) and size > 0 else 0
+    found = term = np.broadcast_to(np.eye(x.shape[-1]), x.shape).copy()
+    for k in range(1, 30):
+        term = term @ (x / 2.0**squarings) / k
+        found = found + term
+    for _ in range(squarings):
+        found = found @ found
+    return [found.astype(operands[0].dtype)]
+
+
+def _order_rows(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    (rows,) = operands
+    if not rows.shape[1]:
+        return [np.arange(len(rows), dtype=np.int64)]
+    return [np.lexsort(rows.T[::-1] + 0).astype(np.int64)]
+
+
+def _check_weights(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    (weights,) = operands
+    if not np.isfinite(weights).all() or (weights < 0).any() or (weights.sum(-1) == 0).any():
+        raise InputValueError("check_weights: weights must be finite, none negative, and not all 0")
+    return [weights]
+
+
+def _logcumsumexp(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    with np.errstate(invalid="ignore"):
+        return [np.logaddexp.accumulate(operands[0], int_attr(op, "dim"), dtype=operands[0].dtype)]
+
+
+def _special(function: Callable[[float, float], float]) -> Rule:
+    def rule(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+        pairs = zip(*(each.ravel().tolist() for each in operands), strict=True)
+        return [np.array([function(*pair) for pair in pairs], operands[0].dtype).reshape(operands[0].shape)]
+
+    return rule
 
 
 def _scaled(x: Array, count: int, norm: int) -> Array:
@@ -141,7 +266,11 @@ def _solved(function: Callable[..., Array], *operands: Array) -> Array:
 
 
 RULES: dict[str, Rule] = {
-    "disc.cholesky": _cholesky, "disc.triangular_solve": _triangular_solve, "disc.solve": _solve, "disc.inverse": _inverse,
-    "disc.determinant": _determinant, "disc.fft": _fft, "disc.rfft": _rfft, "disc.irfft": _irfft,
+    "disc.cholesky": _cholesky, "disc.cholesky_ex": _cholesky_ex, "disc.triangular_solve": _triangular_solve, "disc.solve": _solve, "disc.inverse": _inverse,
+    "disc.determinant": _determinant, "disc.lu": _lu, "disc.permutation": _permutation, "disc.householder": _householder,
+    "disc.householder_product": _householder_product, "disc.eigh": _eigh, "disc.svd": _svd, "disc.matrix_exp": _matrix_exp, "disc.order_rows": _order_rows, "disc.check_weights": _check_weights,
+    "disc.logcumsumexp": _logcumsumexp, "disc.zeta": _special(special.zeta), "disc.igamma": _special(special.igamma),
+    "disc.igammac": _special(special.igammac),
+    "disc.fft": _fft, "disc.rfft": _rfft, "disc.irfft": _irfft,
     "disc.count": _count, "disc.grouped_dot": _grouped_dot, "disc.search": _search, "disc.sort": _sort, "disc.topk": _topk,
 }  # fmt: skip

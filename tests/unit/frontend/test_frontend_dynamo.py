@@ -112,7 +112,7 @@ def test_training_attention_and_embedding() -> None:
 
 def test_unsupported_op_runs_in_pytorch() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
-        values = torch.logcumsumexp(x.relu() + 1, dim=1)
+        values = torch.special.airy_ai(x.relu() + 1)
         return values.exp() * x.shape[0]
 
     compiled = torch.compile(function, backend=dynamo.backend, dynamic=True)
@@ -123,8 +123,8 @@ def test_unsupported_op_runs_in_pytorch() -> None:
             torch.testing.assert_close(compiled(x), function(x))
     messages = [str(warning.message) for warning in caught if "disc leaves" in str(warning.message)]
     assert len(messages) == 1
-    assert "aten.logcumsumexp.default" in messages[0] and "test_frontend_dynamo.py:" in messages[0]
-    assert dynamo.statistics().eager == {"aten.logcumsumexp.default": 1}
+    assert "aten.special_airy_ai.default" in messages[0] and "test_frontend_dynamo.py:" in messages[0]
+    assert dynamo.statistics().eager == {"aten.special_airy_ai.default": 1}
     assert dynamo.statistics().compiled == 2
 
 
@@ -246,7 +246,7 @@ def test_a_second_process_finds_the_graphs_of_the_first(own_cache: Path) -> None
     assert found == ["2 0\n", "2 2\n"]
 
 
-@pytest.mark.parametrize(("function", "times"), [(lambda x: x * 2 + 1, 1), (lambda x: torch.logcumsumexp(x * 2, 0) + 1, 3)])
+@pytest.mark.parametrize(("function", "times"), [(lambda x: x * 2 + 1, 1), (lambda x: torch.special.airy_ai(x * 2) + 1, 3)])
 def test_a_graph_is_lowered_once(monkeypatch: pytest.MonkeyPatch, function: Callable[..., object], times: int) -> None:
     """The lowering that finds nothing to refuse is the one that is compiled; around an op of PyTorch's, each part has one of its own."""
     seen: list[object] = []

@@ -16,6 +16,7 @@
 #include "core/fork.h"
 #include "core/sha256.h"
 #include "core/signature.h"
+#include "cpu/cpu.h"
 #include "cpu/shared_object.h"
 
 namespace ral {
@@ -140,7 +141,10 @@ bool are_valid(const LibraryCall& call) {
 
 Status Function::find(const std::string& name) {
   own_ = find_function(name);
-  if (own_) return {};
+  if (own_) {
+    const std::string feature = missing_feature("x86-64-v3");  // for which they are compiled
+    return feature.empty() ? Status{} : error(RAL_ERROR_TARGET, "the library function '" + name + "' needs the CPU feature '" + feature + "'");
+  }
   CustomName custom;
   if (read_name(name, &custom)) {
     custom_.run = registry->find(name);

@@ -184,8 +184,12 @@ void inverse_real_transform(LibraryCall& call) {
 bool is_transform(LibraryCall& call, int32_t least, int32_t rank) {
   const ral_tensor &x = call.operands[0], &y = call.results[0];
   const int64_t dims = std::min(x.rank, y.rank) - (x.rank == y.rank ? 1 : 0);
-  const bool fits = x.rank >= least && y.rank == rank && call.numbers[0] >= 0 && call.numbers[0] < dims && x.dtype == y.dtype &&
-                    (x.dtype == RAL_F32 || x.dtype == RAL_F64);
+  const int64_t dim = call.numbers[0];
+  bool fits = x.rank >= least && y.rank == rank && dim >= 0 && dim < dims && x.dtype == y.dtype && (x.dtype == RAL_F32 || x.dtype == RAL_F64);
+  for (int64_t i = 0; fits && i < dims; ++i) fits = i == dim || x.dims[i] == y.dims[i];
+  for (const ral_tensor* each : {&x, &y}) fits = fits && (each->rank == dims || each->dims[dims] == 2);
+  if (fits && x.rank == y.rank) fits = x.dims[dim] == y.dims[dim];
+  if (fits && x.rank < y.rank) fits = y.dims[dim] == x.dims[dim] / 2 + 1;
   if (!fits) call.fail("operand, result and dim are none of a Fourier transform", RAL_ERROR_SHAPE);
   return fits && y.data;
 }

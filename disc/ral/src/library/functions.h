@@ -26,6 +26,8 @@ void grouped_dot(LibraryCall& call);
 // Of matrices [..., n, n] in f32 or f64:
 // (a) → the lower factor of a positive-definite one, of which the lower triangle is read.
 void cholesky(LibraryCall& call);
+// The same, and 0 for each matrix, or the order of its leading minor that is not positive-definite, i32 [...]: then its factor is undefined.
+void cholesky_ex(LibraryCall& call);
 // (b [..., n, m], a) → x of a * x = b for a triangular a; numbers: whether the upper triangle is it, and whether its diagonal is 1.
 void triangular_solve(LibraryCall& call);
 // (b [..., n, m], a) → x of a * x = b. Fails where a is singular.
@@ -34,6 +36,37 @@ void solve(LibraryCall& call);
 void inverse(LibraryCall& call);
 // (a) → determinant, its sign, the logarithm of its magnitude.
 void determinant(LibraryCall& call);
+
+// Of matrices [..., m, n] in f32 or f64, k = min(m, n):
+// (a) → L, whose diagonal is 1, and U in one matrix; row i was exchanged with row pivots[i] - 1, i32 [..., k]; row i of L * U is row order[i] of
+// a, i32 [..., m]; the first zero on the diagonal of U, from 1, or 0 where there is none, i32 [...].
+void lu(LibraryCall& call);
+// (pivots i32 [..., k]) → the order [..., m] that these exchanges make.
+void permutation(LibraryCall& call);
+// (a) → its QR factorization: R on and above the diagonal, below it reflections, with their factors [..., k].
+void householder(LibraryCall& call);
+// (reflections [..., m, n], factors [..., k]) → the first columns of their product, [..., m, c], k <= c <= m.
+void householder_product(LibraryCall& call);
+// (a), square and symmetric, of which the lower triangle is read → eigenvalues [..., n], ascending; eigenvectors in columns.
+void eigh(LibraryCall& call);
+// (a) → U, singular values [..., k], descending, V^T: either [..., m, k] and [..., k, n], or [..., m, m] and [..., n, n].
+void svd(LibraryCall& call);
+// (a), square → its exponential.
+void matrix_exp(LibraryCall& call);
+
+// (x) → the logarithms of the sums of exp(x) up to each element along a dim, f32 or f64; numbers: dim.
+void logcumsumexp(LibraryCall& call);
+
+// Element by element, f32 or f64: (x, q) → Hurwitz' zeta function; (a, x) → the regularized incomplete gamma functions, lower and upper.
+void zeta(LibraryCall& call);
+void igamma(LibraryCall& call);
+void igammac(LibraryCall& call);
+
+// (x [n, k]) → the places of its rows, i64 [n], in lexicographic order, equal ones in theirs.
+void order_rows(LibraryCall& call);
+
+// (weights [..., n], f32 or f64) → the same. Fails where one is negative or not finite, or all of a line are 0.
+void check_weights(LibraryCall& call);
 
 // Fourier transforms along a dim, f32 or f64, the parts of complex numbers in the last dim; numbers: dim, for the first whether it is inverse,
 // norm (the sums times 1, the root of 1 / n, or 1 / n).

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "cpu/cpu.h"
+#include "library/checks.h"
 #include "library/elements.h"
 #include "library/functions.h"
 #include "library/tiles.h"
@@ -182,6 +183,10 @@ void grouped_dot(LibraryCall& call) {
   const ral_tensor &left = call.operands[0], &right = call.operands[1], &ends = call.operands[2];
   if (left.rank != 2 || right.rank != 3 || ends.rank != 1 || left.dtype != right.dtype) {
     return call.fail("rows, matrices and ends of groups need 2, 3 and 1 dims, the first two elements of one type", RAL_ERROR_SHAPE);
+  }
+  if (!demand(call, is_integer(ends.dtype) && call.results[0].dtype == left.dtype && call.results[0].rank == 2 && call.results[0].dims[0] == left.dims[0] &&
+                        call.results[0].dims[1] == right.dims[2])) {
+    return;
   }
   if (left.dims[1] != right.dims[1] || ends.dims[0] != right.dims[0]) {
     return call.fail("rows of " + std::to_string(left.dims[1]) + " in " + std::to_string(ends.dims[0]) + " groups do not fit " +

@@ -8,13 +8,13 @@
 
 #include "library/elements.h"
 #include "library/functions.h"
+#include "library/matrices.h"
 #include "library/tiles.h"
 
 namespace ral {
 
 namespace {
 
-constexpr int64_t kMacsPerNanosecond = 8;
 constexpr int64_t kBlock = 32;  // rows of a panel that are solved before those behind them are updated
 
 // Columns of a matrix side by side, rows of kPanel<T> elements.
@@ -154,29 +154,28 @@ struct Cholesky {
   }
 };
 
-// P * A = L * U with partial pivoting: L, whose diagonal is 1, and U in `factors`; row i of P * A is row order[i] of A. Returns the place of
-// the first zero on the diagonal of U, from 1, or 0 where there is none; *odd: whether the number of exchanges is.
+// P * A = L * U with partial pivoting of a matrix [rows, n]: L, whose diagonal is 1, and U in `factors`; row i of P * A is row order[i] of A,
+// and step i exchanged rows i and pivots[i]. Returns the place of the first zero on the diagonal of U, from 1, or 0 where there is none.
 template <typename T>
-int64_t factor_lu(const T* source, T* factors, int64_t n, int64_t* order, bool* odd, char* memory) {
-  const Panel<T> panel(memory, n);
+int64_t factor_lu(const T* source, T* factors, int64_t rows, int64_t n, int64_t* order, int64_t* pivots, char* memory) {
+  const Panel<T> panel(memory, rows);
   int64_t zero = 0;
-  *odd = false;
-  std::iota(order, order + n, int64_t{0});
+  std::iota(order, order + rows, int64_t{0});
   for (int64_t column = 0; column < n; column += panel.kWidth) {
     const int64_t width = std::min(panel.kWidth, n - column);
-    panel.load(source + column, n, n, width, order);
-    panel.solve_lower(factors, n, n, column, true);
-    for (int64_t j = 0; j < width; ++j) {
+    panel.load(source + column, n, rows, width, order);
+    panel.solve_lower(factors, n, rows, std::min(column, rows), true);
+    for (int64_t j = 0; j < width && column + j < rows; ++j) {
       const int64_t at = column + j;
       int64_t best = at;
-      for (int64_t i = at; i < n; ++i) {
+      for (int64_t i = at; i < rows; ++i) {
         if (std::abs(panel.row(i)[j]) > std::abs(panel.row(best)[j])) best = i;
       }
+      pivots[at] = best;
       if (best != at) {
         std::swap_ranges(panel.row(at), panel.row(at) + panel.kWidth, panel.row(best));
         std::swap_ranges(factors + at * n, factors + at * n + column, factors + best * n);
         std::swap(order[at], order[best]);
-        *odd = !*odd;
       }
       const T pivot = panel.row(at)[j];
       if (pivot == 0) {
@@ -184,76 +183,44 @@ int64_t factor_lu(const T* source, T* factors, int64_t n, int64_t* order, bool* 
         continue;
       }
       const T* above = panel.row(at);
-      for (int64_t i = at + 1; i < n; ++i) {
+      for (int64_t i = at + 1; i < rows; ++i) {
         T* own = panel.row(i);
         const T factor = own[j] /= pivot;
         for (int64_t k = j + 1; k < panel.kWidth; ++k) own[k] -= factor * above[k];
       }
     }
-    panel.store(factors + column, n, n, width);
+    panel.store(factors + column, n, rows, width);
   }
   return zero;
 }
-
-// A batch of matrices [..., n, n].
-struct Batch {
-  int64_t count = 1, n = 0;
-
-  explicit Batch(const ral_tensor& matrix) : n(matrix.dims[matrix.rank - 1]) {
-    for (int32_t i = 0; i + 2 < matrix.rank; ++i) count *= matrix.dims[i];
-  }
-  int64_t cost() const { return (n * n * n / kMacsPerNanosecond + 100) * RAL_COST_PER_NANOSECOND; }
-};
 
 bool is_square(LibraryCall& call, const ral_tensor& matrix, const ral_tensor* right) {
   bool good = matrix.rank >= 2 && matrix.dims[matrix.rank - 1] == matrix.dims[matrix.rank - 2];
   if (good && right) good = right->rank == matrix.rank && std::equal(matrix.dims, matrix.dims + matrix.rank - 1, right->dims);
   if (!good) call.fail("needs square matrices, and right sides of as many rows and the same batch", RAL_ERROR_SHAPE);
-  return good;
+  return good && (!right || demand(call, right->dtype == matrix.dtype && is_like(call.results[0], *right, right->dtype)));
 }
 
-template <typename Body>
-void with_real(LibraryCall& call, const Body& body) {
-  if (call.operands[0].dtype == RAL_F32) return body(float{});
-  if (call.operands[0].dtype == RAL_F64) return body(double{});
-  call.fail("is computed in f32 and f64 alone", RAL_ERROR_DTYPE);
-}
-
-// Fails the call for the first matrix with a number other than 0; says which, where there are several.
-bool check(LibraryCall& call, const int64_t* numbers, int64_t count, const std::string& before, const std::string& after) {
-  for (int64_t i = 0; i < count; ++i) {
-    if (!numbers[i]) continue;
-    call.fail((count > 1 ? "(batch element " + std::to_string(i) + ") " : "") + before + std::to_string(numbers[i]) + after,
-              RAL_ERROR_SINGULAR);
-    return false;
-  }
-  return true;
-}
-
-int64_t* integers(LibraryCall& call, int64_t count) {
-  return reinterpret_cast<int64_t*>(call.memory((count + 1) * static_cast<int64_t>(sizeof(int64_t))));
-}
-
-// The factors of every matrix of a batch, [count, n, n], with their orders [count, n], the places of zeros, and the signs of the permutations.
+// The factors of every matrix of a batch, [count, rows, n], with their orders [count, rows], exchanges [count, least] and the places of zeros.
 template <typename T>
 struct Factors {
   T* factors = nullptr;
-  int64_t *orders = nullptr, *zeros = nullptr, *odd = nullptr;
+  int64_t *orders = nullptr, *pivots = nullptr, *zeros = nullptr;
 
-  bool make(LibraryCall& call, const ral_tensor& matrix) {
+  // to: where the factors are put; null: in memory of the call.
+  bool make(LibraryCall& call, const ral_tensor& matrix, void* to = nullptr) {
     const Batch batch(matrix);
-    const int64_t size = batch.n * batch.n;
-    factors = reinterpret_cast<T*>(call.memory(batch.count * size * static_cast<int64_t>(sizeof(T)) + 64));
-    orders = integers(call, batch.count * batch.n);
+    const int64_t size = batch.size(), rows = batch.rows, least = batch.least();
+    factors = static_cast<T*>(to ? to : call.memory(batch.count * size * static_cast<int64_t>(sizeof(T)) + 64));
+    orders = integers(call, batch.count * rows);
+    pivots = integers(call, batch.count * least);
     zeros = integers(call, batch.count);
-    odd = integers(call, batch.count);
     if (call.failed()) return false;
     const auto* source = static_cast<const T*>(matrix.data);
-    return call.parallel(batch.count, batch.cost() / 3, Panel<T>::bytes(batch.n), [&](int64_t begin, int64_t end, char* memory) {
+    const int64_t cost = (rows * batch.n * least / 3 / kMacsPerNanosecond + 100) * RAL_COST_PER_NANOSECOND;
+    return call.parallel(batch.count, cost, Panel<T>::bytes(rows), [&](int64_t begin, int64_t end, char* memory) {
       for (int64_t i = begin; i < end; ++i) {
-        bool exchanged = false;
-        zeros[i] = factor_lu(source + i * size, factors + i * size, batch.n, orders + i * batch.n, &exchanged, memory);
-        odd[i] = exchanged;
+        zeros[i] = factor_lu(source + i * size, factors + i * size, rows, batch.n, orders + i * rows, pivots + i * least, memory);
       }
     });
   }
@@ -296,22 +263,39 @@ void solve_all(LibraryCall& call, const ral_tensor& matrix, const T* right, int6
   });
 }
 
-}  // namespace
-
-void cholesky(LibraryCall& call) {
-  if (!is_square(call, call.operands[0], nullptr)) return;
+// The lower factors; `finish(minors, count)` gets for each matrix the order of its leading minor that is not positive-definite, or 0.
+template <typename Finish>
+void factor_all(LibraryCall& call, const Finish& finish) {
+  const ral_tensor& matrix = call.operands[0];
+  if (!is_square(call, matrix, nullptr) || !demand(call, is_like(call.results[0], matrix, matrix.dtype))) return;
   with_real(call, [&](auto zero) {
     using T = decltype(zero);
     const Batch batch(call.operands[0]);
     const int64_t size = batch.n * batch.n;
     int64_t* minors = integers(call, batch.count);
-    if (!minors) return;
+    auto* result = static_cast<T*>(call.results[0].data ? call.results[0].data : call.memory(batch.count * size * static_cast<int64_t>(sizeof(T))));
+    if (!minors || !result) return;
     const auto* source = static_cast<const T*>(call.operands[0].data);
-    auto* result = static_cast<T*>(call.results[0].data);
-    call.parallel(batch.count, batch.cost() / 6, Cholesky<T>::bytes(batch.n), [&](int64_t begin, int64_t end, char* memory) {
+    const bool done = call.parallel(batch.count, batch.cost() / 6, Cholesky<T>::bytes(batch.n), [&](int64_t begin, int64_t end, char* memory) {
       for (int64_t i = begin; i < end; ++i) minors[i] = Cholesky<T>(source + i * size, result + i * size, batch.n, memory).factor();
     });
-    check(call, minors, batch.count, "the input is not positive-definite (the leading minor of order ", " is not positive-definite)");
+    if (done) finish(minors, batch.count);
+  });
+}
+
+}  // namespace
+
+void cholesky(LibraryCall& call) {
+  factor_all(call, [&](const int64_t* minors, int64_t count) {
+    check(call, minors, count, "the input is not positive-definite (the leading minor of order ", " is not positive-definite)");
+  });
+}
+
+void cholesky_ex(LibraryCall& call) {
+  const ral_tensor& orders = call.results[1];
+  if (!is_square(call, call.operands[0], nullptr) || !has_sizes(call, orders, call.operands[0], RAL_I32, {})) return;
+  factor_all(call, [&](const int64_t* minors, int64_t count) {
+    for (int64_t i = 0; orders.data && i < count; ++i) static_cast<int32_t*>(orders.data)[i] = static_cast<int32_t>(minors[i]);
   });
 }
 
@@ -348,21 +332,65 @@ void solve(LibraryCall& call) {
 
 void inverse(LibraryCall& call) {
   const ral_tensor& matrix = call.operands[0];
-  if (!is_square(call, matrix, nullptr)) return;
+  if (!is_square(call, matrix, nullptr) || !demand(call, is_like(call.results[0], matrix, matrix.dtype))) return;
   with_real(call, [&](auto zero) { solve_all<decltype(zero)>(call, matrix, nullptr, matrix.dims[matrix.rank - 1]); });
+}
+
+void lu(LibraryCall& call) {
+  const ral_tensor& matrix = call.operands[0];
+  if (!is_matrix(call, matrix)) return;
+  const Batch batch(matrix);
+  const int64_t rows = batch.rows, least = batch.least();
+  const ral_tensor &pivots = call.results[1], &order = call.results[2], &zeros = call.results[3];
+  if (!has_sizes(call, call.results[0], matrix, matrix.dtype, {rows, batch.n}) || !has_sizes(call, pivots, matrix, RAL_I32, {least})) return;
+  if (!has_sizes(call, order, matrix, RAL_I32, {rows}) || !has_sizes(call, zeros, matrix, RAL_I32, {})) return;
+  with_real(call, [&](auto zero) {
+    Factors<decltype(zero)> made;
+    if (!made.make(call, matrix, call.results[0].data)) return;
+    const auto put = [](const ral_tensor& to, const int64_t* numbers, int64_t count, int32_t offset) {
+      for (int64_t i = 0; to.data && i < count; ++i) static_cast<int32_t*>(to.data)[i] = static_cast<int32_t>(numbers[i]) + offset;
+    };
+    put(pivots, made.pivots, batch.count * least, 1);
+    put(order, made.orders, batch.count * rows, 0);
+    put(zeros, made.zeros, batch.count, 0);
+  });
+}
+
+void permutation(LibraryCall& call) {
+  const ral_tensor &pivots = call.operands[0], &order = call.results[0];
+  const bool fits = pivots.rank > 0 && order.rank == pivots.rank && pivots.dtype == RAL_I32 && order.dtype == RAL_I32 &&
+                    std::equal(pivots.dims, pivots.dims + pivots.rank - 1, order.dims);
+  if (!fits) return call.fail("exchanges and the order that they make have sizes that do not belong together", RAL_ERROR_SHAPE);
+  const int64_t steps = pivots.dims[pivots.rank - 1], rows = order.dims[order.rank - 1], count = rows ? element_count(order) / rows : 0;
+  for (int64_t i = 0; i < count; ++i) {
+    int32_t* own = static_cast<int32_t*>(order.data) + i * rows;
+    std::iota(own, own + rows, 0);
+    for (int64_t step = 0; step < steps; ++step) {
+      const int64_t with = static_cast<const int32_t*>(pivots.data)[i * steps + step] - 1;
+      if (with < step || with >= rows) {
+        return call.fail("exchange " + std::to_string(step) + " is with row " + std::to_string(with + 1) + ", which must be from " +
+                         std::to_string(step + 1) + " to " + std::to_string(rows));
+      }
+      std::swap(own[step], own[with]);
+    }
+  }
 }
 
 void determinant(LibraryCall& call) {
   const ral_tensor& matrix = call.operands[0];
   if (!is_square(call, matrix, nullptr)) return;
+  for (const ral_tensor& result : call.results) {
+    if (!has_sizes(call, result, matrix, matrix.dtype, {})) return;
+  }
   with_real(call, [&](auto zero) {
     using T = decltype(zero);
     const Batch batch(matrix);
     Factors<T> made;
     if (!made.make(call, matrix)) return;
     for (int64_t number = 0; number < batch.count; ++number) {
-      T product = made.odd[number] ? T{-1} : T{1}, sign = product, logarithm = 0;
+      T product = 1, sign = 1, logarithm = 0;
       for (int64_t i = 0; i < batch.n; ++i) {
+        if (made.pivots[number * batch.n + i] != i) product = -product, sign = -sign;
         const T own = made.factors[(number * batch.n + i) * batch.n + i];
         product *= own;
         sign *= own < 0 ? T{-1} : own > 0 ? T{1} : own;

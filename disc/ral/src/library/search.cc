@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "library/checks.h"
 #include "library/elements.h"
 #include "library/functions.h"
 
@@ -32,6 +33,7 @@ int64_t position(const typename Element::Stored* line, int64_t size, typename El
 
 void search(LibraryCall& call) {
   const ral_tensor &values = call.operands[0], &lines = call.operands[1], &result = call.results[0];
+  if (!demand(call, lines.dtype == values.dtype && is_integer(result.dtype) && is_like(result, values, result.dtype))) return;
   const bool right = call.numbers[0] != 0;
   const int64_t size = lines.rank ? lines.dims[lines.rank - 1] : 1, count = element_count(values);
   if (count == 0) return;
@@ -61,6 +63,7 @@ void search(LibraryCall& call) {
 
 void count(LibraryCall& call) {
   const ral_tensor &places = call.operands[0], &result = call.results[0];
+  if (!demand(call, is_integer(places.dtype) && result.dtype == RAL_I64)) return;
   const int64_t bins = element_count(result), total = element_count(places);
   const int64_t parts = std::clamp(total / std::max(kLeastPart, bins), int64_t{1}, int64_t{call.threads()});
   auto* counts = static_cast<int64_t*>(result.data);

@@ -8,9 +8,11 @@ namespace ral {
 namespace {
 
 constexpr std::pair<std::string_view, LibraryFunction> kFunctions[] = {
-    {"cholesky", cholesky}, {"count", count},   {"determinant", determinant}, {"fft", fft},
-    {"grouped_dot", grouped_dot}, {"inverse", inverse}, {"irfft", irfft}, {"rfft", rfft},
-    {"search", search},     {"solve", solve},   {"sort", sort},               {"topk", topk},               {"triangular_solve", triangular_solve},
+    {"check_weights", check_weights}, {"cholesky", cholesky}, {"cholesky_ex", cholesky_ex}, {"count", count}, {"determinant", determinant},
+    {"eigh", eigh}, {"fft", fft}, {"grouped_dot", grouped_dot}, {"householder", householder}, {"householder_product", householder_product},
+    {"igamma", igamma}, {"igammac", igammac}, {"inverse", inverse}, {"irfft", irfft}, {"logcumsumexp", logcumsumexp}, {"lu", lu},
+    {"matrix_exp", matrix_exp}, {"order_rows", order_rows}, {"permutation", permutation}, {"rfft", rfft}, {"search", search},
+    {"solve", solve}, {"sort", sort}, {"svd", svd}, {"topk", topk}, {"triangular_solve", triangular_solve}, {"zeta", zeta},
 };
 
 }  // namespace

@@ -23,6 +23,15 @@ using UpperFactor = int64_t (*)(T* rows, int64_t size);
 template <typename T>
 using Stream = void (*)(int64_t rows, const T* a, int64_t a_step, const T* b, int64_t b_step, int64_t k, T* c, int64_t c_step, int64_t columns);
 
+// On rows of n elements. dot: the sum of products, in as many partial sums on every kind of processor; add: y += factor * x; rotate: (x, y) =
+// (cosine * x + sine * y, cosine * y - sine * x). x and y do not overlap, but in a dot.
+template <typename T>
+struct RowFunctions {
+  T (*dot)(int64_t n, const T* x, const T* y);
+  void (*add)(int64_t n, T factor, const T* x, T* y);
+  void (*rotate)(int64_t n, T cosine, T sine, T* x, T* y);
+};
+
 struct Tiles {
   Tile<float> f32;
   Tile<double> f64;
@@ -30,6 +39,8 @@ struct Tiles {
   UpperFactor<double> upper_f64;
   Stream<float> stream_f32;
   Stream<double> stream_f64;
+  RowFunctions<float> rows_f32;
+  RowFunctions<double> rows_f64;
 };
 
 extern const Tiles kTilesAvx2, kTilesAvx512;  // for a processor that has x86-64-v3, x86-64-v4
@@ -57,6 +68,17 @@ inline Stream<float> stream<float>() {
 template <>
 inline Stream<double> stream<double>() {
   return tiles().stream_f64;
+}
+
+template <typename T>
+const RowFunctions<T>& on_rows();
+template <>
+inline const RowFunctions<float>& on_rows<float>() {
+  return tiles().rows_f32;
+}
+template <>
+inline const RowFunctions<double>& on_rows<double>() {
+  return tiles().rows_f64;
 }
 
 template <typename T>

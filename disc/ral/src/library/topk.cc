@@ -3,6 +3,7 @@
 // which there are several, eight at once.
 #include <algorithm>
 
+#include "library/checks.h"
 #include "library/functions.h"
 #include "library/keys.h"
 #include "library/lanes.h"
@@ -136,6 +137,8 @@ struct Selection {
 void topk(LibraryCall& call) {
   const ral_tensor& source = call.operands[0];
   const int64_t dim = call.numbers[0];
+  const bool fits = is_dim(source, dim) && is_like_but(call.results[0], source, source.dtype, dim) && is_like_but(call.results[1], call.results[0], RAL_I64, -1);
+  if (!demand(call, fits)) return;
   const Lines lines(source, dim), result(call.results[0], dim);
   if (result.size > lines.size) {
     return call.fail("k = " + std::to_string(result.size) + " is above the size " + std::to_string(lines.size) + " of dim " +

@@ -1,0 +1,295 @@
+"""A StableHLO function with complex tensors as one of real tensors alone.
+
+    %z = stablehlo.multiply %x, %y : tensor<?xcomplex<f32>>   ─►   a * c - b * d and a * d + b * c of the parts
+
+A value is two real ones. What is given to the function, and what it returns, is a real tensor with one more dim of size 2, the last, as it
+lies in memory; the attribute `disc.complex` says so. Fourier transforms become ops of the library. Requires that calls are inlined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from torch_mlir import ir
+
+from disc.errors import UnsupportedOp, UnsupportedOpError
+from disc.frontend.hlo import complex_arithmetic as arithmetic
+from disc.frontend.hlo.complex_arithmetic import Parts
+from disc.frontend.hlo.emit import Emitter, FormError, Values, kind_of, like
+from disc.ir.ops import Attribute, block_ops, build, element_of, ints_attr, location_text, rank_of
+from disc.ir.state import COMPLEX
+
+Value = ir.Value | Parts
+
+
+def is_complex(value: ir.Value) -> bool:
+    return isinstance(value.type, ir.RankedTensorType) and isinstance(element_of(value), ir.ComplexType)
+
+
+def has_complex(op: ir.Operation) -> bool:
+    """Whether it takes or makes a complex tensor, or an op in it does."""
+    if any(map(is_complex, (*op.operands, *op.results))):
+        return True
+    return any(has_complex(inner.operation) for region in op.regions for block in region.blocks for inner in block.operations)
+
+
+def split_complex(module: ir.Module, function: ir.Operation) -> None:
+    """Rewrites the body of `function`, where it has complex tensors.
+
+    Raises: UnsupportedOpError naming every op on complex tensors that has no form.
+    """
+    block = function.regions[0].blocks[0]
+    if not any(map(is_complex, block.arguments)) and not any(map(has_complex, block_ops(block))):
+        return
+    rewriter = _Rewriter()
+    rewriter.arguments(function, block)
+    rewriter.ops(block)
+    if rewriter.refused:
+        raise UnsupportedOpError(rewriter.refused)
+    kinds = [value.type for value in block.arguments]
+    results = [operand.type for operand in block_ops(block)[-1].operands]
+    function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(kinds, results))
+    if rewriter.returned:
+        module.operation.attributes[COMPLEX] = ir.DenseI64ArrayAttr.get(rewriter.returned)
+
+
+def _real(kind: ir.Type) -> ir.RankedTensorType:
+    """Of one part."""
+    tensor = ir.RankedTensorType(kind)
+    return ir.RankedTensorType.get(tensor.shape, ir.ComplexType(tensor.element_type).element_type)
+
+
+def joined(e: Emitter, parts: Parts) -> ir.Value:
+    """As complex numbers lie in memory."""
+    rank, shape = rank_of(parts.re), list(kind_of(parts.re).shape)
+    kind = ir.RankedTensorType.get([*shape, 1], element_of(parts.re))
+    sizes = [size if size >= 0 else e.size(parts.re, dim) for dim, size in enumerate(shape)]
+    columns = [
+        e.one("stablehlo.reshape", [each], kind) if kind.has_static_shape else e.one("stablehlo.dynamic_reshape", [each, e.sizes([*sizes, 1])], kind)
+        for each in (parts.re, parts.im)
+    ]
+    return e.one("stablehlo.concatenate", columns, ir.RankedTensorType.get([*shape, 2], element_of(parts.re)), {"dimension": rank})
+
+
+def parted(e: Emitter, x: ir.Value) -> Parts:
+    return Parts(_part(e, x, 0), _part(e, x, 1))
+
+
+def _part(e: Emitter, x: ir.Value, place: int) -> ir.Value:
+    rank, shape = rank_of(x) - 1, list(kind_of(x).shape)[:-1]
+    column, flat = (ir.RankedTensorType.get(each, element_of(x)) for each in ([*shape, 1], shape))
+    if flat.has_static_shape:
+        box: dict[str, Attribute] = {"start_indices": [0] * rank + [place], "limit_indices": [*shape, place + 1], "strides": [1] * (rank + 1)}
+        return e.one("stablehlo.reshape", [e.one("stablehlo.slice", [x], column, box)], flat)
+    sizes = [size if size >= 0 else e.size(x, dim) for dim, size in enumerate(shape)]
+    bounds = [e.sizes([0] * rank + [place]), e.sizes([*sizes, place + 1]), e.sizes([1] * (rank + 1))]
+    return e.one("stablehlo.dynamic_reshape", [e.one("stablehlo.real_dynamic_slice", [x, *bounds], column), e.sizes(sizes)], flat)
+
+
+class _Rewriter:
+    """One function. returned: the numbers of its complex results."""
+
+    def __init__(self) -> None:
+        self.parts: dict[ir.Value, Parts] = {}
+        self.refused: list[UnsupportedOp] = []
+        self.returned: list[int] = []
+
+    def arguments(self, function: ir.Operation, block: ir.Block) -> None:
+        attributes = list(ir.ArrayAttr(function.attributes["arg_attrs"])) if "arg_attrs" in function.attributes else []
+        described = [{entry.name: entry.attr for entry in ir.DictAttr(each)} for each in attributes] or [{} for _ in block.arguments]
+        e = Emitter(block_ops(block)[0])
+        for number, argument in enumerate(block.arguments):
+            if not is_complex(argument):
+                continue
+            kind = _real(argument.type)
+            argument.set_type(ir.RankedTensorType.get([*kind.shape, 2], kind.element_type))
+            self.parts[argument] = parted(e, argument)
+            described[number][COMPLEX] = ir.UnitAttr.get()
+        function.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(each) for each in described])
+
+    def ops(self, block: ir.Block) -> None:
+        old = [op for op in block_ops(block) if self._touches(op)]
+        for op in old:
+            self._rewrite(op)
+        if not self.refused:
+            for op in reversed(old):
+                if op.name != "func.return":
+                    op.erase()
+
+    def _touches(self, op: ir.Operation) -> bool:
+        return any(operand in self.parts for operand in op.operands) or has_complex(op)
+
+    def _rewrite(self, op: ir.Operation) -> None:
+        if op.name == "func.return":
+            return self._return(op)
+        given: list[Value] = [self.parts.get(operand, operand) for operand in op.operands]
+        try:
+            if any(is_complex(each) for each in given if isinstance(each, ir.Value)):
+                return  # of an op that is refused
+            form = FORMS.get(op.name)
+            if form is None:
+                raise FormError("it has no form for complex numbers here")
+            found = form(Emitter(op), op, given)
+        except FormError as error:
+            self.refused.append(UnsupportedOp(op.name, str(error), location_text(op)))
+            return
+        for result, value in zip(op.results, found, strict=True):
+            if isinstance(value, Parts):
+                self.parts[result] = value
+            else:
+                result.replace_all_uses_with(value)
+
+    def _return(self, op: ir.Operation) -> None:
+        e = Emitter(op)
+        for number, operand in enumerate(op.operands):
+            if operand in self.parts:
+                self.returned.append(number)
+                op.operands[number] = joined(e, self.parts[operand])
+
+
+# --- forms ----------------------------------------------------------------------------------------------------------------------
+
+Form = Callable[[Emitter, ir.Operation, Sequence[Value]], Sequence[Value]]
+
+
+def _parts_of(e: Emitter, value: Value) -> Parts:
+    """A real tensor has an imaginary part of 0."""
+    return value if isinstance(value, Parts) else Parts(value, e.number("multiply", value, 0))
+
+
+def _each_part(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
+    """Ops that move elements, or are linear: the same on the real parts, and on the imaginary ones."""
+    if op.regions:
+        raise FormError("its region computes with complex numbers")
+    made: list[Values] = []
+    for part in ("re", "im"):
+        operands = [getattr(each, part) if isinstance(each, Parts) else each for each in given]
+        kinds = [_real(result.type) if is_complex(result) else result.type for result in op.results]
+        made.append(e.make(op.name, operands, kinds, {name: op.attributes[name] for name in op.attributes}))
+    return [Parts(re, im) for re, im in zip(*made, strict=True)]
+
+
+def _unary(function: Callable[[Emitter, Parts], Value]) -> Form:
+    return lambda e, op, given: [function(e, _parts_of(e, given[0]))]
+
+
+def _binary(function: Callable[[Emitter, Parts, Parts], Value]) -> Form:
+    return lambda e, op, given: [function(e, _parts_of(e, given[0]), _parts_of(e, given[1]))]
+
+
+def _constant(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
+    kind = _real(op.results[0].type)
+    values = np.array(ir.DenseElementsAttr(op.attributes["value"]))
+    values = np.broadcast_to(values, kind.shape)
+    return [Parts(*(e.array(np.ascontiguousarray(part), kind) for part in (values.real, values.imag)))]
+
+
+def _complex(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
+    re, im = given
+    assert isinstance(re, ir.Value) and isinstance(im, ir.Value)
+    return [Parts(re, im)]
+
+
+def _convert(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
+    result = op.results[0]
+    if not is_complex(result):
+        raise FormError("a complex number as a real one: take its real part")
+    element = ir.ComplexType(element_of(result)).element_type
+    if isinstance(given[0], Parts):
+        return [Parts(e.convert(given[0].re, element), e.convert(given[0].im, element))]
+    return [_parts_of(e, e.convert(given[0], element))]
+
+
+def _compare(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
+    direction = str(op.attributes["comparison_direction"]).rstrip(">").split()[-1]
+    x, y = (_parts_of(e, each) for each in given)
+    if direction not in ("EQ", "NE"):
+        raise FormError("complex numbers have no order")
+    both = e.compare(direction, x.re, y.re), e.compare(direction, x.im, y.im)
+    return [e.binary("and" if direction == "EQ" else "or", *both)]
+
+
+def _is_finite(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
+    x = _parts_of(e, given[0])
+    parts = [e.one("stablehlo.is_finite", [each], op.results[0].type) for each in (x.re, x.im)]
+    return [e.binary("and", *parts)]
+
+
+def _product(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
+    """An op that is linear in its first two operands: four real ones."""
+    x, y = (_parts_of(e, each) for each in given[:2])
+    kind, attributes = _real(op.results[0].type), {name: op.attributes[name] for name in op.attributes}
+    rest = [each for each in given[2:] if isinstance(each, ir.Value)]
+
+    def of(left: ir.Value, right: ir.Value) -> ir.Value:
+        return e.one(op.name, [left, right, *rest], kind, attributes)
+
+    return [Parts(e.binary("subtract", of(x.re, y.re), of(x.im, y.im)), e.binary("add", of(x.re, y.im), of(x.im, y.re)))]
+
+
+def _reduce(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
+    """Sums."""
+    inside = block_ops(op.regions[0].blocks[0])
+    if len(given) != 2 or [each.name for each in inside] != ["stablehlo.add", "stablehlo.return"]:
+        raise FormError("it is no sum")
+    x, start = (_parts_of(e, each) for each in given)
+    dims = ints_attr(op, "dimensions")
+
+    def total(part: ir.Value, first: ir.Value) -> ir.Value:
+        return e.binary("add", e.reduce("add", part, dims), first)
+
+    return [Parts(total(x.re, start.re), total(x.im, start.im))]
+
+
+def _fft(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
+    kind, lengths = str(op.attributes["fft_type"]).rstrip(">").split()[-1], ints_attr(op, "fft_length")
+    source = given[0]
+    dims = list(range(rank_of(source.re if isinstance(source, Parts) else source) - len(lengths), rank_of(op.results[0])))
+    if kind in ("FFT", "IFFT"):
+        return [parted(e, _transformed(e, joined(e, _parts_of(e, source)), dims, kind == "IFFT"))]
+    result = op.results[0]
+    if kind == "RFFT":
+        assert isinstance(source, ir.Value)
+        shape = [*_real(result.type).shape, 2]
+        sizes = [size if size >= 0 else e.size(source, dim) for dim, size in enumerate(shape)]
+        attributes: dict[str, Attribute] = {"dim": dims[-1], "norm": 0}
+        half = e.one("disc.dynamic_rfft", [source, e.sizes(sizes)], ir.RankedTensorType.get(shape, element_of(source)), attributes)
+        return [parted(e, _transformed(e, half, dims[:-1], inverse=False))]
+    assert isinstance(source, Parts)
+    whole = _transformed(e, joined(e, source), dims[:-1], inverse=True)
+    sizes = [size if size >= 0 else e.size(whole, dim) for dim, size in enumerate(kind_of(result).shape)]
+    return [e.one("disc.dynamic_irfft", [whole, e.sizes(sizes)], result.type, {"dim": dims[-1], "norm": 2})]
+
+
+def _transformed(e: Emitter, x: ir.Value, dims: Sequence[int], inverse: bool) -> ir.Value:
+    """x: parts in the last dim."""
+    for dim in dims:
+        x = e.one("disc.fft", [x], x.type, {"dim": dim, "inverse": inverse, "norm": 2 if inverse else 0})
+    return x
+
+
+_MOVING = """
+    add subtract negate reshape dynamic_reshape transpose broadcast_in_dim dynamic_broadcast_in_dim slice dynamic_slice real_dynamic_slice
+    dynamic_update_slice concatenate pad dynamic_pad reverse gather dynamic_gather select optimization_barrier
+"""
+FORMS: Mapping[str, Form] = {
+    **{f"stablehlo.{name}": _each_part for name in _MOVING.split()},
+    **{f"chlo.broadcast_{name}": _each_part for name in ("add", "subtract", "select")},
+    "tensor.cast": _each_part,
+    "stablehlo.constant": _constant, "stablehlo.complex": _complex, "chlo.broadcast_complex": _complex, "stablehlo.convert": _convert,
+    "stablehlo.real": _unary(lambda e, x: x.re), "stablehlo.imag": _unary(lambda e, x: x.im),
+    "chlo.conj": _unary(lambda e, x: Parts(x.re, e.unary("negate", x.im))),
+    "stablehlo.compare": _compare, "chlo.broadcast_compare": _compare, "stablehlo.is_finite": _is_finite,
+    "stablehlo.abs": _unary(arithmetic.magnitude), "stablehlo.exponential": _unary(arithmetic.exponential),
+    "stablehlo.log": _unary(arithmetic.logarithm), "stablehlo.sqrt": _unary(arithmetic.square_root),
+    "stablehlo.rsqrt": _unary(arithmetic.one_over_root), "stablehlo.sine": _unary(arithmetic.sine),
+    "stablehlo.cosine": _unary(arithmetic.cosine), "stablehlo.sign": _unary(arithmetic.sign),
+    "stablehlo.tan": _unary(lambda e, x: arithmetic.tangent(e, x, turned=False)),
+    "stablehlo.tanh": _unary(lambda e, x: arithmetic.tangent(e, x, turned=True)), "stablehlo.logistic": _unary(arithmetic.logistic),
+    "stablehlo.multiply": _binary(arithmetic.multiply), "chlo.broadcast_multiply": _binary(arithmetic.multiply),
+    "stablehlo.divide": _binary(arithmetic.divide), "chlo.broadcast_divide": _binary(arithmetic.divide),
+    "stablehlo.power": _binary(arithmetic.power), "chlo.broadcast_power": _binary(arithmetic.power),
+    "stablehlo.dot_general": _product, "stablehlo.dot": _product, "stablehlo.convolution": _product, "stablehlo.reduce": _reduce,
+    "stablehlo.fft": _fft,
+}  # fmt: skip

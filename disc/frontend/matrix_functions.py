@@ -1,0 +1,103 @@
+"""Functions of matrices that are made of factorizations: decompositions, and forms of functions whose results PyTorch cannot trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from disc.frontend.eager_strides import Decomposition
+
+aten = torch.ops.aten
+
+
+def _default_limit(x: Tensor) -> float:
+    """By which a singular value is small, as a part of the largest: machine precision times the larger size."""
+    return torch.finfo(x.dtype).eps * torch.sym_max(x.shape[-2], x.shape[-1])
+
+
+def _limit(x: Tensor, sizes: Tensor, atol: Tensor | None, rtol: Tensor | None) -> Tensor:
+    """[..., 1]: what is no larger counts as 0. sizes: magnitudes [..., k]."""
+    largest = sizes.amax(-1, keepdim=True)
+    if rtol is not None:
+        relative = largest * rtol.unsqueeze(-1)
+    elif atol is None:
+        relative = largest * _default_limit(x)
+    else:
+        relative = torch.where(atol.unsqueeze(-1) > 0, torch.zeros_like(largest), largest * _default_limit(x))
+    return relative if atol is None else torch.maximum(relative, atol.unsqueeze(-1).to(relative.dtype))
+
+
+def pinv(x: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = None, hermitian: bool = False) -> Tensor:
+    if x.is_complex():
+        return NotImplemented
+    if hermitian:
+        values, vectors = torch.linalg.eigh(x)
+        sizes, left, right = values.abs(), vectors, vectors.transpose(-2, -1)
+    else:
+        left, values, right = torch.linalg.svd(x, full_matrices=False)
+        sizes = values
+    kept = torch.where(sizes > _limit(x, sizes, atol, rtol), 1 / values, torch.zeros_like(values))
+    return (right.transpose(-2, -1) * kept.unsqueeze(-2)) @ left.transpose(-2, -1)
+
+
+def cholesky_inverse(factor: Tensor, upper: bool = False) -> Tensor:
+    lower = factor.transpose(-2, -1) if upper else factor
+    half = torch.linalg.solve_triangular(lower, torch.eye(factor.shape[-1], dtype=factor.dtype).expand(factor.shape), upper=False)
+    return half.transpose(-2, -1) @ half
+
+
+def ormqr(reflections: Tensor, tau: Tensor, other: Tensor, left: bool = True, transpose: bool = False) -> Tensor:
+    """With the whole orthogonal matrix, whose columns are as many as its rows."""
+    rows, columns = reflections.shape[-2:]
+    room = reflections.new_zeros([*reflections.shape[:-1], rows])
+    whole = torch.cat([reflections, room], -1).narrow(-1, 0, rows) if rows != columns else reflections
+    q = torch.linalg.householder_product(whole, tau)
+    q = q.transpose(-2, -1) if transpose else q
+    return q @ other if left else other @ q
+
+
+class LeastSquares(NamedTuple):
+    """As `torch.return_types.linalg_lstsq`."""
+
+    solution: Tensor
+    residuals: Tensor
+    rank: Tensor
+    singular_values: Tensor
+
+
+DRIVERS = ("gelsy", "gels", "gelsd", "gelss")
+
+
+def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> LeastSquares:
+    """The solution of least norm, by singular values, for any driver. PyTorch's own has results whose sizes depend on data.
+
+    Residuals are there where eager's LAPACK driver gives them whatever the rank: for "gels" and more rows than columns.
+    """
+    wanted = "gelsy" if driver is None else driver
+    known = isinstance(A.shape[-2], int) and isinstance(A.shape[-1], int)
+    if A.is_complex() or wanted not in DRIVERS or (wanted != "gelsy" and not (known and (wanted == "gels" or A.shape[-2] <= A.shape[-1]))):
+        return torch.linalg.lstsq(A, B, rcond, driver=driver)  # pyright: ignore[reportReturnType]  # which says what is wrong, or is refused
+    is_vector = B.dim() == 1 or (A.dim() - 1 == B.dim() and A.shape[:-1] == B.shape)
+    right = B.unsqueeze(-1) if is_vector else B
+    left, values, turned = torch.linalg.svd(A, full_matrices=False)
+    kept = values > values.amax(-1, keepdim=True) * (_default_limit(A) if rcond is None else rcond)
+    kept = torch.ones_like(kept) if wanted == "gels" else kept
+    inverse = torch.where(kept, 1 / values, torch.zeros_like(values))
+    solution = turned.transpose(-2, -1) @ (inverse.unsqueeze(-1) * (left.transpose(-2, -1) @ right))
+    residuals = A.new_empty([0])
+    if wanted == "gels" and A.shape[-2] > A.shape[-1]:
+        residuals = (A @ solution - right).square().sum(-2)
+    rank = kept.sum(-1) if wanted != "gels" else torch.empty([0], dtype=torch.int64)
+    singular = values if wanted in ("gelsd", "gelss") else A.new_empty([0])
+    return LeastSquares(solution.squeeze(-1) if is_vector else solution, residuals, rank, singular)
+
+
+TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
+    aten.linalg_pinv.atol_rtol_tensor: pinv,
+    aten.cholesky_inverse.default: cholesky_inverse,
+    aten.ormqr.default: ormqr,
+}
+FORMS: dict[Callable[..., object], Callable[..., object]] = {torch.linalg.lstsq: lstsq}
