@@ -43,6 +43,23 @@ def pinv(x: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = None, h
     return (right.transpose(-2, -1) * kept.unsqueeze(-2)) @ left.transpose(-2, -1)
 
 
+def matrix_rank(x: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = None, hermitian: bool = False) -> Tensor:
+    sizes = torch.linalg.eigvalsh(x).abs() if hermitian else torch.linalg.svdvals(x)
+    return (sizes > _limit(x, sizes, atol, rtol)).sum(-1)
+
+
+def by_limits(original: Callable[..., Tensor], function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`function`, with limits that may be numbers; PyTorch's own C++ code decides by the example which of two sizes is the larger."""
+
+    def form(A: Tensor, *args: object, atol: object = None, rtol: object = None, hermitian: bool = False, **others: object) -> Tensor:
+        if args or others or A.is_complex() or A.dim() < 2 or not A.is_floating_point():
+            return original(A, *args, atol=atol, rtol=rtol, hermitian=hermitian, **others)
+        atol, rtol = (torch.tensor(each, dtype=A.dtype) if isinstance(each, int | float) else each for each in (atol, rtol))
+        return function(A, atol=atol, rtol=rtol, hermitian=hermitian)
+
+    return form
+
+
 def cholesky_inverse(factor: Tensor, upper: bool = False) -> Tensor:
     lower = factor.transpose(-2, -1) if upper else factor
     half = torch.linalg.solve_triangular(lower, torch.eye(factor.shape[-1], dtype=factor.dtype).expand(factor.shape), upper=False)
@@ -100,4 +117,8 @@ TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
     aten.cholesky_inverse.default: cholesky_inverse,
     aten.ormqr.default: ormqr,
 }
-FORMS: dict[Callable[..., object], Callable[..., object]] = {torch.linalg.lstsq: lstsq}
+FORMS: dict[Callable[..., object], Callable[..., object]] = {
+    torch.linalg.lstsq: lstsq,
+    torch.linalg.pinv: by_limits(torch.linalg.pinv, pinv),
+    torch.linalg.matrix_rank: by_limits(torch.linalg.matrix_rank, matrix_rank),
+}

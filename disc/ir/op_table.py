@@ -322,8 +322,10 @@ _LIBRARY = (
     Op("disc.irfft", Kind.LIBRARY, 32, needs=("dim", "norm"), operands=("source",), imported=("disc.dynamic_irfft",), sizes=Sizes.GIVEN,
        mixing="it transforms along"),
     Op("disc.determinant", Kind.LIBRARY, 64, operands=("source",), results=3, imported=("disc.dynamic_determinant",), sizes=Sizes.GIVEN),
-    # Of matrices [..., m, n], k = min(m, n): (L and U in one, pivots from 1 [..., k], the order of rows [..., m], the first zero of U, from 1, or 0);
-    # the order of rows that pivots make; (R and below it reflections, their factors [..., k]); the first columns of the product of reflections;
+    # Of matrices [..., m, n], k = min(m, n): (L and U in one, pivots from 1 [..., k], the order of rows [..., m],
+    # the first zero of U, from 1, or 0);
+    # the order of rows that pivots make; (R and below it reflections, their factors [..., k]); the first columns
+    # of the product of reflections;
     # of a symmetric one, by its lower triangle, (eigenvalues, ascending, eigenvectors); (U, singular values, V^T); the exponential.
     Op("disc.lu", Kind.LIBRARY, 64, operands=("source",), results=4, imported=("disc.dynamic_lu",), sizes=Sizes.GIVEN),
     Op("disc.permutation", Kind.LIBRARY, 8, operands=("pivots",), imported=("disc.dynamic_permutation",), sizes=Sizes.GIVEN),
@@ -333,8 +335,8 @@ _LIBRARY = (
     Op("disc.eigh", Kind.LIBRARY, 256, operands=("source",), results=2, imported=("disc.dynamic_eigh",), sizes=Sizes.GIVEN),
     Op("disc.svd", Kind.LIBRARY, 512, operands=("source",), results=3, imported=("disc.dynamic_svd",), sizes=Sizes.GIVEN),
     Op("disc.matrix_exp", Kind.LIBRARY, 256, operands=("source",), imported=("disc.matrix_exp",), sizes=Sizes.FIRST),
-    # Of the rows of a matrix their places in lexicographic order; weights, as they are, where they are none the call fails; the logarithms of the
-    # sums of exp(x) up to each element; elementwise functions of two numbers that take iterations.
+    # Of the rows of a matrix their places in lexicographic order; weights, as they are, where they are none the call fails; the
+    # logarithms of the sums of exp(x) up to each element; elementwise functions of two numbers that take iterations.
     Op("disc.order_rows", Kind.LIBRARY, 64, operands=("rows",), imported=("disc.dynamic_order_rows",), sizes=Sizes.GIVEN),
     Op("disc.check_weights", Kind.LIBRARY, 4, operands=("weights",), imported=("disc.check_weights",), sizes=Sizes.FIRST),
     Op("disc.logcumsumexp", Kind.LIBRARY, 64, needs=("dim",), operands=("source",), imported=("disc.logcumsumexp",), sizes=Sizes.FIRST,

@@ -127,7 +127,7 @@ WITNESSES: tuple[SingleCall, ...] = (
     call(aten.cholesky_solve.default, In("4 b"), In("4 4", values=finite)), call(aten.linalg_solve.default, In("4 4", values=finite), In("4 b")),
     call(aten.linalg_solve_triangular.default, In("4 4", values=finite), In("4 b"), upper=True),
     *(call(packet.default, In("a 4 4", values=finite)) for packet in (
-        aten.linalg_qr, aten.geqrf, aten.linalg_lu_factor_ex, aten.linalg_lu, aten._linalg_eigh, aten._linalg_svd, aten.linalg_matrix_exp,
+        aten.linalg_qr, aten.linalg_lu_factor_ex, aten.linalg_lu, aten._linalg_eigh, aten._linalg_svd, aten.linalg_matrix_exp,
         aten.linalg_cholesky_ex, aten.linalg_inv_ex, aten._linalg_det, aten._linalg_slogdet)),
     call(aten.linalg_householder_product.default, In("a 4 4"), In("a 4")), call(aten._linalg_solve_ex.default, In("a 4 4", values=finite), In("a 4 b")),
     call(aten.lu_unpack.default, In("a 4 4"), In("a 4", torch.int32, positive)), call(aten.linalg_lu_solve.default, In("a 4 4"), In("a 4", torch.int32, positive), In("a 4 b")),

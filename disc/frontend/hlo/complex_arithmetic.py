@@ -127,8 +127,9 @@ def cosine(e: Emitter, x: Parts) -> Parts:
 
 
 def tangent(e: Emitter, x: Parts, turned: bool) -> Parts:
-    """tan, or with `turned` tanh (tanh z = -i tan iz), in which nothing overflows: with t = tan of the part that turns, h = tanh of the other,
-    (h (1 + t²), t (1 - h²)) / (1 + (h t)²)."""
+    """tan, or with `turned` tanh (tanh z = -i tan iz), in which nothing overflows.
+
+    With t = tan of the part that turns, h = tanh of the other: (h (1 + t²), t (1 - h²)) / (1 + (h t)²)."""
     straight, turn = (x.re, x.im) if turned else (x.im, x.re)
     t, h = e.one("chlo.tan", [turn], turn.type), e.unary("tanh", straight)
     squares = [e.binary("multiply", each, each) for each in (t, h)]

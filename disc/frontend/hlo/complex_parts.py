@@ -16,8 +16,8 @@ from torch_mlir import ir
 from disc.errors import UnsupportedOp, UnsupportedOpError
 from disc.frontend.hlo import complex_arithmetic as arithmetic
 from disc.frontend.hlo.complex_arithmetic import Parts
-from disc.frontend.hlo.emit import Emitter, FormError, Values, kind_of, like
-from disc.ir.ops import Attribute, block_ops, build, element_of, ints_attr, location_text, rank_of
+from disc.frontend.hlo.emit import Emitter, FormError, Values, kind_of
+from disc.ir.ops import Attribute, block_ops, element_of, ints_attr, location_text, rank_of
 from disc.ir.state import COMPLEX
 
 Value = ir.Value | Parts
@@ -66,7 +66,9 @@ def joined(e: Emitter, parts: Parts) -> ir.Value:
     kind = ir.RankedTensorType.get([*shape, 1], element_of(parts.re))
     sizes = [size if size >= 0 else e.size(parts.re, dim) for dim, size in enumerate(shape)]
     columns = [
-        e.one("stablehlo.reshape", [each], kind) if kind.has_static_shape else e.one("stablehlo.dynamic_reshape", [each, e.sizes([*sizes, 1])], kind)
+        e.one("stablehlo.reshape", [each], kind)
+        if kind.has_static_shape
+        else e.one("stablehlo.dynamic_reshape", [each, e.sizes([*sizes, 1])], kind)
         for each in (parts.re, parts.im)
     ]
     return e.one("stablehlo.concatenate", columns, ir.RankedTensorType.get([*shape, 2], element_of(parts.re)), {"dimension": rank})
@@ -80,7 +82,11 @@ def _part(e: Emitter, x: ir.Value, place: int) -> ir.Value:
     rank, shape = rank_of(x) - 1, list(kind_of(x).shape)[:-1]
     column, flat = (ir.RankedTensorType.get(each, element_of(x)) for each in ([*shape, 1], shape))
     if flat.has_static_shape:
-        box: dict[str, Attribute] = {"start_indices": [0] * rank + [place], "limit_indices": [*shape, place + 1], "strides": [1] * (rank + 1)}
+        box: dict[str, Attribute] = {
+            "start_indices": [0] * rank + [place],
+            "limit_indices": [*shape, place + 1],
+            "strides": [1] * (rank + 1),
+        }
         return e.one("stablehlo.reshape", [e.one("stablehlo.slice", [x], column, box)], flat)
     sizes = [size if size >= 0 else e.size(x, dim) for dim, size in enumerate(shape)]
     bounds = [e.sizes([0] * rank + [place]), e.sizes([*sizes, place + 1]), e.sizes([1] * (rank + 1))]
@@ -180,9 +186,8 @@ def _binary(function: Callable[[Emitter, Parts, Parts], Value]) -> Form:
 
 def _constant(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
     kind = _real(op.results[0].type)
-    values = np.array(ir.DenseElementsAttr(op.attributes["value"]))
-    values = np.broadcast_to(values, kind.shape)
-    return [Parts(*(e.array(np.ascontiguousarray(part), kind) for part in (values.real, values.imag)))]
+    values = np.broadcast_to(np.array(ir.DenseElementsAttr(op.attributes["value"])), kind.shape)
+    return [Parts(*(e.array(np.ascontiguousarray(part), kind) for part in (np.real(values), np.imag(values))))]
 
 
 def _complex(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:

@@ -116,7 +116,12 @@ def getrf(op: ir.Operation) -> Values:
     e, x = Emitter(op), op.operands[0]
     batch, rows, columns = _matrices(e, x)
     whole = signless(32)
-    results = [([*batch, rows, columns], element_of(x)), ([*batch, _least(e, rows, columns)], whole), ([*batch, rows], whole), (batch, whole)]
+    results = [
+        ([*batch, rows, columns], element_of(x)),
+        ([*batch, _least(e, rows, columns)], whole),
+        ([*batch, rows], whole),
+        (batch, whole),
+    ]
     factors, pivots, _, zeros = _made(e, "disc.dynamic_lu", [x], results)
     return [factors, pivots, zeros]
 
@@ -125,7 +130,9 @@ def geqrf(op: ir.Operation) -> Values:
     """(R and reflections, their factors)."""
     e, x = Emitter(op), op.operands[0]
     batch, rows, columns = _matrices(e, x)
-    return _made(e, "disc.dynamic_householder", [x], [([*batch, rows, columns], element_of(x)), ([*batch, _least(e, rows, columns)], element_of(x))])
+    return _made(
+        e, "disc.dynamic_householder", [x], [([*batch, rows, columns], element_of(x)), ([*batch, _least(e, rows, columns)], element_of(x))]
+    )
 
 
 def orgqr(op: ir.Operation) -> Values:

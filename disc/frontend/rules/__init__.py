@@ -23,7 +23,20 @@ from disc.frontend.rules.sorting import OF_PACKAGES
 
 def _merged() -> dict[object, Override]:
     table: dict[object, Override] = {}
-    for module in (elementwise, signs, views, reductions, contractions, indexing, pooling, random, sorting, linalg, factorizations, special):
+    for module in (
+        elementwise,
+        signs,
+        views,
+        reductions,
+        contractions,
+        indexing,
+        pooling,
+        random,
+        sorting,
+        linalg,
+        factorizations,
+        special,
+    ):
         for op, override in module.OVERRIDES.items():
             if op in table:
                 raise ValueError(f"two rules for {op}")

@@ -15,7 +15,7 @@ from disc.frontend.rules.overrides import Fault, Override, overrides
 from disc.frontend.rules.places import INDEX
 from disc.frontend.rules.sorting import library, sized_library, sort_along
 from disc.frontend.rules.views import slice_along
-from disc.frontend.symbols import Shape, Size, to_shape, to_size
+from disc.frontend.symbols import Shape, Size, to_size
 
 aten = torch.ops.aten
 # What composite functions of PyTorch check themselves, after ops that return numbers of what failed.
@@ -71,10 +71,6 @@ def qr(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
     if mode == "r":
         return e.full(0, (0,), x.dtype), r
     return _product(e, packed, factors, r.shape[-2]), r
-
-
-def geqrf(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
-    return _reflections(e, call.tensor("self"))
 
 
 def householder_product(e: OpBuilder, call: Call) -> Tensor:
@@ -253,7 +249,7 @@ def matrix_exp(e: OpBuilder, call: Call) -> Tensor:
 
 OVERRIDES: dict[object, Override] = {
     **overrides(Fault.REFUSED, "no lowering to ops that disc has", {
-        aten.linalg_qr.default: qr, aten.geqrf.default: geqrf, aten.linalg_householder_product.default: householder_product,
+        aten.linalg_qr.default: qr, aten.linalg_householder_product.default: householder_product,
         aten.linalg_lu_factor_ex.default: lu_factor, aten.linalg_lu.default: lu, aten.lu_unpack.default: lu_unpack,
         aten.linalg_lu_solve.default: lu_solve, aten._linalg_eigh.default: eigh, aten._linalg_svd.default: svd,
         aten.linalg_matrix_exp.default: matrix_exp, aten.linalg_cholesky_ex.default: cholesky_ex, aten.linalg_inv_ex.default: inverse_ex,

@@ -266,9 +266,11 @@ def _solved(function: Callable[..., Array], *operands: Array) -> Array:
 
 
 RULES: dict[str, Rule] = {
-    "disc.cholesky": _cholesky, "disc.cholesky_ex": _cholesky_ex, "disc.triangular_solve": _triangular_solve, "disc.solve": _solve, "disc.inverse": _inverse,
+    "disc.cholesky": _cholesky, "disc.cholesky_ex": _cholesky_ex,
+    "disc.triangular_solve": _triangular_solve, "disc.solve": _solve, "disc.inverse": _inverse,
     "disc.determinant": _determinant, "disc.lu": _lu, "disc.permutation": _permutation, "disc.householder": _householder,
-    "disc.householder_product": _householder_product, "disc.eigh": _eigh, "disc.svd": _svd, "disc.matrix_exp": _matrix_exp, "disc.order_rows": _order_rows, "disc.check_weights": _check_weights,
+    "disc.householder_product": _householder_product, "disc.eigh": _eigh, "disc.svd": _svd, "disc.matrix_exp": _matrix_exp,
+    "disc.order_rows": _order_rows, "disc.check_weights": _check_weights,
     "disc.logcumsumexp": _logcumsumexp, "disc.zeta": _special(special.zeta), "disc.igamma": _special(special.igamma),
     "disc.igammac": _special(special.igammac),
     "disc.fft": _fft, "disc.rfft": _rfft, "disc.irfft": _irfft,

@@ -132,7 +132,11 @@ class ThreeMissing(nn.Module):
 
 def test_every_unsupported_op_is_listed_with_its_line() -> None:
     error = refusal(ThreeMissing(), torch.randn(4, 5))
-    assert [op.op for op in error.ops] == ["aten.special_airy_ai.default", "aten.special_hermite_polynomial_h.default", "aten.special_laguerre_polynomial_l.default"]
+    assert [op.op for op in error.ops] == [
+        "aten.special_airy_ai.default",
+        "aten.special_hermite_polynomial_h.default",
+        "aten.special_laguerre_polynomial_l.default",
+    ]
     assert all(re.search(r"test_frontend\.py:\d+$", op.location) for op in error.ops)
 
 

@@ -50,8 +50,9 @@ struct Symmetric {
       set_identity(vectors, n, n);
       if (n > 2) apply_reflections(matrix, n - 2, 1, tau, vectors, n, n, true);
     }
+    const T negligible = negligible_beside();
     for (int64_t first = 0; first < n; ++first) {
-      if (!settle(first, results != nullptr)) return Found::kNoConvergence;
+      if (!settle(first, negligible, results != nullptr)) return Found::kNoConvergence;
     }
     std::iota(order, order + n, int64_t{0});
     std::sort(order, order + n, [&](int64_t a, int64_t b) { return diagonal[a] < diagonal[b] || (diagonal[a] == diagonal[b] && a < b); });
@@ -85,20 +86,25 @@ struct Symmetric {
     if (n > 0) beside[n - 1] = 0;
   }
 
+  // What moves no eigenvalue by more than rounding errors of the whole matrix do. A limit by the two elements around would keep steps going
+  // among the rounding errors of a matrix of low rank.
+  T negligible_beside() const {
+    T largest = 0;
+    for (int64_t i = 0; i < n; ++i) largest = std::max({largest, std::abs(diagonal[i]), std::abs(beside[i])});
+    return std::numeric_limits<T>::epsilon() * largest;
+  }
+
   // The first place from `first` on that has nothing beside it.
-  int64_t end_of_block(int64_t first) const {
+  int64_t end_of_block(int64_t first, T negligible) const {
     int64_t last = first;
-    for (; last + 1 < n; ++last) {
-      const T around = std::abs(diagonal[last]) + std::abs(diagonal[last + 1]);
-      if (std::abs(beside[last]) <= std::numeric_limits<T>::epsilon() * around) break;
-    }
+    while (last + 1 < n && std::abs(beside[last]) > negligible) ++last;
     return last;
   }
 
   // Steps until diagonal[first] is an eigenvalue.
-  bool settle(int64_t first, bool with_vectors) const {
+  bool settle(int64_t first, T negligible, bool with_vectors) const {
     for (int step = 0; step < kMostSteps; ++step) {
-      const int64_t last = end_of_block(first);
+      const int64_t last = end_of_block(first, negligible);
       if (last == first) return true;
       T g = (diagonal[first + 1] - diagonal[first]) / (2 * beside[first]);
       g = diagonal[last] - diagonal[first] + beside[first] / (g + std::copysign(std::hypot(g, T{1}), g));

@@ -20,9 +20,10 @@ T norm_of(int64_t n, const T* x) {
   if (squares > Limits::min() / Limits::epsilon() && squares < Limits::max()) return std::sqrt(squares);
   T largest = 0;
   for (int64_t i = 0; i < n; ++i) {
-    if (!(std::abs(x[i]) <= largest)) largest = std::abs(x[i]);  // NaN, too
+    if (!std::isfinite(x[i])) return std::abs(x[i]);
+    largest = std::max(largest, std::abs(x[i]));
   }
-  if (largest == 0 || !std::isfinite(largest)) return largest;
+  if (largest == 0) return 0;
   T sum = 0;
   for (int64_t i = 0; i < n; ++i) sum += x[i] / largest * (x[i] / largest);
   return largest * std::sqrt(sum);
@@ -106,10 +107,11 @@ void set_identity(T* columns, int64_t count, int64_t length) {
 template <typename T>
 int scale_elements(T* x, int64_t n, bool* finite) {
   T largest = 0;
+  *finite = true;
   for (int64_t i = 0; i < n; ++i) {
-    if (!(std::abs(x[i]) <= largest)) largest = std::abs(x[i]);
+    *finite &= std::isfinite(x[i]);
+    largest = std::max(largest, std::abs(x[i]));
   }
-  *finite = std::isfinite(largest);
   if (largest == 0 || !*finite) return 0;
   const int exponent = std::ilogb(largest);
   if (exponent == 0) return 0;
