@@ -26,7 +26,7 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 def qr_and_lu(a: Tensor) -> tuple[Tensor, ...]:
-    factors, pivots = linalg.lu_factor(a)
+    factors, pivots, _ = linalg.lu_factor_ex(a)
     return (
         *linalg.qr(a), *linalg.qr(a, mode="complete"), linalg.qr(a, mode="r").R, factors, pivots, *linalg.lu(a),
         *torch.lu_unpack(factors, pivots),
@@ -92,7 +92,7 @@ def test_symmetric_matrices(dtype: torch.dtype) -> None:
 
 
 def solutions(a: Tensor, b: Tensor, packed: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
-    factors, pivots = linalg.lu_factor(a)
+    factors, pivots, _ = linalg.lu_factor_ex(a)
     lower, failed = linalg.cholesky_ex(a @ a.mT)
     inverse, zeros = linalg.inv_ex(a)
     return (

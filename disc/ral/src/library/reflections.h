@@ -34,6 +34,13 @@ template <typename T>
 T make_reflection(int64_t n, T* x) {
   const T alpha = x[0], rest = norm_of(n - 1, x + 1);
   if (rest == 0) return 0;
+  constexpr T kTiny = std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon();
+  if (std::hypot(alpha, rest) < kTiny) {  // as in xLARFG: what is near underflow has too few digits for an orthogonal reflection
+    for (int64_t i = 0; i < n; ++i) x[i] /= kTiny;
+    const T tau = make_reflection(n, x);
+    x[0] *= kTiny;
+    return tau;
+  }
   const T beta = -std::copysign(std::hypot(alpha, rest), alpha), divisor = alpha - beta;
   for (int64_t i = 1; i < n; ++i) x[i] /= divisor;
   x[0] = beta;
