@@ -186,7 +186,10 @@ def _binary(function: Callable[[Emitter, Parts, Parts], Value]) -> Form:
 
 def _constant(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
     kind = _real(op.results[0].type)
-    values = np.broadcast_to(np.array(ir.DenseElementsAttr(op.attributes["value"])), kind.shape)
+    try:
+        values = np.broadcast_to(np.array(ir.DenseElementsAttr(op.attributes["value"])), kind.shape)
+    except TypeError as error:
+        raise FormError("MLIR's bindings do not read this constant of complex numbers") from error
     return [Parts(*(e.array(np.ascontiguousarray(part), kind) for part in (np.real(values), np.imag(values))))]
 
 
