@@ -36,6 +36,8 @@ def drawn(random: np.random.Generator, aval: Any, sizes: Mapping[str, int]) -> A
     dtype = np.dtype(aval.dtype)
     if dtype.kind == "f":
         return random.normal(size=shape).astype(dtype)
+    if dtype.kind == "c":
+        return (random.normal(size=shape) + 1j * random.normal(size=shape)).astype(dtype)
     return np.asarray(random.integers(0, 2, shape)).astype(dtype)
 
 
@@ -91,6 +93,25 @@ def solved(a: Any, y: Any) -> Any:
     return jnp.linalg.cholesky(a), jax.scipy.linalg.solve_triangular(a, y, lower=True), jax.scipy.linalg.solve_triangular(a, y, trans=1)
 
 
+def factored(a: Any) -> Any:
+    """Up to signs: products of the factors, and what has none."""
+    symmetric = a @ a.mT + 3 * jnp.eye(4)
+    q, r = jnp.linalg.qr(a)
+    values, vectors = jnp.linalg.eigh(symmetric)
+    u, s, v = jnp.linalg.svd(a, full_matrices=False)
+    rebuilt = q @ r, (vectors * values[:, None, :]) @ vectors.mT, (u * s[:, None, :]) @ v
+    return *rebuilt, values, s, jnp.linalg.det(symmetric), jnp.linalg.inv(symmetric), jnp.linalg.slogdet(symmetric)
+
+
+def waves(z: Any, x: Any) -> Any:
+    """Complex numbers: constants, what moves them, arithmetic, functions, products and transforms."""
+    y = z * np.array([1 + 2j, 3j, 1, -1j], np.complex64) + (2 + 1j)
+    moved = jnp.where(y.real > 0, y, 0j).T.reshape(-1)[::2], jnp.concatenate([y, jnp.conj(z)]), y == z
+    functions = jnp.exp(z), jnp.sqrt(y), jnp.log(y), jnp.tanh(z), jnp.sin(z), z**2, y ** (0.5j), z / (1 + 1j), jnp.sign(y)
+    spectrum = jnp.fft.fft(y), jnp.fft.ifft(y), jnp.fft.rfft(x), jnp.fft.irfft(jnp.fft.rfft(x), n=5), jnp.fft.fft2(x[None, :1])
+    return *moved, *functions, *spectrum, y @ jnp.ones((4, 3), np.complex64), y.sum(), jnp.abs(y), jnp.angle(y), jnp.zeros(0, np.complex64)
+
+
 def strided(w: Any, d: Any, x: Any) -> Any:
     """Padding that depends on sizes, and the gradient of groups of features, which are groups of the batch."""
     numbers = ("NHWC", "HWIO", "NHWC")
@@ -120,6 +141,8 @@ PROGRAMS: dict[str, tuple[Any, ...]] = {
     "branches": (branches, ((), jnp.int32), (("b", "t"), F)),
     "image": (image, (("b", "2*t", "2*t", 3), F), ((3, 3, 3, 8), F)),
     "strided": (strided, ((3, 3, 3, 8), F), ((3, 3, 1, 3), F), (("b", "t + 3", "t + 3", 3), F)),
+    "factored": (factored, (("b", 4, 4), F)),
+    "waves": (waves, (("b", 4), jnp.complex64), (("b", 5), F)),
     "solved": (solved, (("b", 4, 4), F), (("b", 4, 2), F)),
 }
 
@@ -173,5 +196,5 @@ def test_what_is_refused() -> None:
         disc.compile(tpu)
     with pytest.raises(UnsupportedFormatError, match="has its shapes"):
         disc.compile(export.export(jax.jit(jnp.sin), platforms=["cpu"])(struct), (np.ones(4),))
-    with pytest.raises(UnsupportedOpError, match="there is no rule for the target 'lapack_sgeev'"):
+    with pytest.raises(UnsupportedOpError, match="there is no rule for the target 'lapack_sgeev_ffi' with complex numbers"):
         disc.compile(export.export(jax.jit(jnp.linalg.eigvals), platforms=["cpu"])(jax.ShapeDtypeStruct((4, 4), F)))

@@ -8,6 +8,7 @@ lies in memory; the attribute `disc.complex` says so. Fourier transforms become 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -16,8 +17,9 @@ from torch_mlir import ir
 from disc.errors import UnsupportedOp, UnsupportedOpError
 from disc.frontend.hlo import complex_arithmetic as arithmetic
 from disc.frontend.hlo.complex_arithmetic import Parts
+from disc.frontend.hlo.custom_calls import PASSED_ON
 from disc.frontend.hlo.emit import Emitter, FormError, Values, kind_of
-from disc.ir.ops import Attribute, block_ops, element_of, ints_attr, location_text, rank_of
+from disc.ir.ops import Attribute, block_ops, element_of, ints_attr, location_text, rank_of, string_attr
 from disc.ir.state import COMPLEX
 
 Value = ir.Value | Parts
@@ -43,8 +45,9 @@ def split_complex(module: ir.Module, function: ir.Operation) -> None:
     if not any(map(is_complex, block.arguments)) and not any(map(has_complex, block_ops(block))):
         return
     rewriter = _Rewriter()
+    ops = block_ops(block)
     rewriter.arguments(function, block)
-    rewriter.ops(block)
+    rewriter.ops(ops)
     if rewriter.refused:
         raise UnsupportedOpError(rewriter.refused)
     kinds = [value.type for value in block.arguments]
@@ -114,8 +117,9 @@ class _Rewriter:
             described[number][COMPLEX] = ir.UnitAttr.get()
         function.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(each) for each in described])
 
-    def ops(self, block: ir.Block) -> None:
-        old = [op for op in block_ops(block) if self._touches(op)]
+    def ops(self, ops: Sequence[ir.Operation]) -> None:
+        """ops: the function's own, without those that make parts of its arguments."""
+        old = [op for op in ops if self._touches(op)]
         for op in old:
             self._rewrite(op)
         if not self.refused:
@@ -176,6 +180,19 @@ def _each_part(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence
     return [Parts(re, im) for re, im in zip(*made, strict=True)]
 
 
+def _size(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
+    """A shape, which both parts have."""
+    operands = [each.re if isinstance(each, Parts) else each for each in given]
+    return e.make(op.name, operands, [each.type for each in op.results], {name: op.attributes[name] for name in op.attributes})
+
+
+def _custom_call(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
+    target = string_attr(op, "call_target_name")
+    if target not in PASSED_ON:
+        raise FormError(f"there is no rule for the target {target!r} with complex numbers")
+    return given
+
+
 def _unary(function: Callable[[Emitter, Parts], Value]) -> Form:
     return lambda e, op, given: [function(e, _parts_of(e, given[0]))]
 
@@ -185,12 +202,16 @@ def _binary(function: Callable[[Emitter, Parts, Parts], Value]) -> Form:
 
 
 def _constant(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
+    """Read from its text, as a real constant with one more dim: MLIR's bindings have no class for complex elements."""
     kind = _real(op.results[0].type)
-    try:
-        values = np.broadcast_to(np.array(ir.DenseElementsAttr(op.attributes["value"])), kind.shape)
-    except TypeError as error:
-        raise FormError("MLIR's bindings do not read this constant of complex numbers") from error
-    return [Parts(*(e.array(np.ascontiguousarray(part), kind) for part in (np.real(values), np.imag(values))))]
+    found = re.search("value = dense<(.*?)> : tensor<", str(op.get_asm(print_generic_op_form=True)), re.DOTALL)
+    if found is None:
+        raise FormError("its values are not in the file")
+    text = found[1].replace("(", "[").replace(")", "]")
+    splat = found[1].startswith("(")
+    whole = ir.RankedTensorType.get([*([] if splat else kind.shape), 2], kind.element_type)
+    values = np.array(ir.DenseElementsAttr(ir.Attribute.parse(f"dense<{text}> : {whole}")))
+    return [Parts(*(e.array(np.ascontiguousarray(np.broadcast_to(values[..., part], kind.shape)), kind) for part in (0, 1)))]
 
 
 def _complex(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
@@ -284,7 +305,7 @@ _MOVING = """
 FORMS: Mapping[str, Form] = {
     **{f"stablehlo.{name}": _each_part for name in _MOVING.split()},
     **{f"chlo.broadcast_{name}": _each_part for name in ("add", "subtract", "select")},
-    "tensor.cast": _each_part,
+    "tensor.cast": _each_part, "tensor.dim": _size, "shape.shape_of": _size, "stablehlo.get_dimension_size": _size,
     "stablehlo.constant": _constant, "stablehlo.complex": _complex, "chlo.broadcast_complex": _complex, "stablehlo.convert": _convert,
     "stablehlo.real": _unary(lambda e, x: x.re), "stablehlo.imag": _unary(lambda e, x: x.im),
     "chlo.conj": _unary(lambda e, x: Parts(x.re, e.unary("negate", x.im))),
@@ -299,5 +320,5 @@ FORMS: Mapping[str, Form] = {
     "stablehlo.divide": _binary(arithmetic.divide), "chlo.broadcast_divide": _binary(arithmetic.divide),
     "stablehlo.power": _binary(arithmetic.power), "chlo.broadcast_power": _binary(arithmetic.power),
     "stablehlo.dot_general": _product, "stablehlo.dot": _product, "stablehlo.convolution": _product, "stablehlo.reduce": _reduce,
-    "stablehlo.fft": _fft,
+    "stablehlo.fft": _fft, "stablehlo.custom_call": _custom_call,
 }  # fmt: skip

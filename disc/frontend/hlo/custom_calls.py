@@ -18,9 +18,10 @@ def _passed_on(op: ir.Operation) -> Values:
     return list(op.operands)
 
 
+PASSED_ON = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement")
 CALLS: Mapping[str, Callable[[ir.Operation], Values | None]] = {
     CHECKED: lambda op: None,
-    **{name: _passed_on for name in ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement")},
+    **dict.fromkeys(PASSED_ON, _passed_on),
     "stablehlo.dynamic_reduce_window": slices.dynamic_reduce_window,
     "stablehlo.dynamic_top_k": sorting.dynamic_top_k,
     **linear_algebra.CALLS,
