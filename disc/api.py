@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from torch_mlir import ir
 
-from disc.artifact.cache import cache_key, file_view, open_cache
+from disc.artifact.cache import cache_key, file_view, open_cache, open_kernels
 from disc.artifact.manifest import Manifest, TargetRecord
 from disc.artifact.structure import with_names
-from disc.codegen.build import Built, build
+from disc.codegen.build import Built, Part, build
 from disc.codegen.compiles import thread_compiles
 from disc.codegen.manifest import manifest_tables, state_table, target_tables
 from disc.codegen.packed import obstacle, packed_entry, packed_refusal, plain_tables
+from disc.codegen.plan.listing import Means
 from disc.config import VERSION, Environment, Options, read_environment
 from disc.errors import DiscError, StackError, TargetError, UnsupportedFormatError, warn
 from disc.frontend.imported import FixedArgument, Imported
@@ -40,6 +41,7 @@ from disc.ral.executable import Executable, load
 from disc.speculation.tree import Tree, find_tree
 from disc.targets.select import for_program, select_targets
 from disc.targets.target import Target
+from disc.targets.thresholds import DeviceThresholds
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +70,16 @@ def open_session(target: str | Sequence[str] = "native", options: Options | None
     """Reads the environment and the machine. tree: None = the one of this machine. Raises TargetError; DiscError for the environment."""
     options, environment = options or Options(), read_environment()
     threads = options.threads or environment.threads or int(_ral.find_cores("")["threads"])
-    return Session(select_targets(target), options, environment, tree or find_tree(environment.cache_dir), threads)
+    targets = select_targets(target)
+    _check_options(targets, options)
+    return Session(targets, options, environment, tree or find_tree(environment.cache_dir), threads)
+
+
+def _check_options(targets: Sequence[Target], options: Options) -> None:
+    """Raises TargetError for an option that a target cannot have."""
+    gpus = [target.label for target in targets if target.gpu is not None]
+    if gpus and options.dtype == "int8":
+        raise TargetError(f'dtype="int8" is for CPUs, not for {", ".join(gpus)}: choose "bf16" or "f16", or leave the GPU out')
 
 
 def compile(
@@ -199,9 +210,9 @@ def compile_imported(
         count = 2 * (len(first) + len(FUSION))  # passes take about half of the time
         state = compile_state(imported.weights, session, lambda name, ran: step(name, min(ran / count, 0.5)))
         run_passes(imported.module, first, state)
-        module, packed = _fused(imported.module, state, session.tree)
+        parts, packed = _fused(imported.module, state, session)
         step("generate-code", 0.5)
-        built = generate(module, state, session)
+        built = generate_parts(parts, state, session)
         outputs = imported.outputs
         more = {
             **_with_names(packed, outputs.shown),
@@ -210,48 +221,69 @@ def compile_imported(
             **({"structure": outputs.structure} if outputs.structure is not None else {}),
         }
         compiles = thread_compiles() - before
-        return executable_of(module, built, session, more, stablehlo=stablehlo, compiles=compiles, names=outputs.shown)
+        return executable_of(parts[0].module, built, session, more, stablehlo=stablehlo, compiles=compiles, names=outputs.shown)
 
 
 def compile_state(weights: WeightTable, session: Session, on_pass: Callable[[str, int], None] = lambda name, ran: None) -> CompileState:
-    """What the passes of this compile share. Raises TargetError for targets of devices that decide differently, since passes run once."""
-    thresholds, *others = {target.thresholds.device for target in session.targets}
-    if others:
-        raise TargetError(f"the targets {', '.join(map(str, session.targets))} cannot share an artifact: their devices decide differently")
-    dump = session.environment.dump
+    """What the passes of this compile share. Those that run once for all targets decide by the table of the first one's device."""
+    dump, thresholds = session.environment.dump, session.targets[0].thresholds.device
     return CompileState(weights, session.options, thresholds, dump=dump, on_pass=on_pass, targets=session.targets)
 
 
-def _fused(module: ir.Module, state: CompileState, tree: Tree) -> tuple[ir.Module, Mapping[str, object]]:
-    """The module of stage `fused`, and what the manifest says of packing."""
+def _fused(module: ir.Module, state: CompileState, session: Session) -> tuple[list[Part], Mapping[str, object]]:
+    """The modules of stage `fused`, and what the manifest says of packing."""
     refusal: str | None = None
     if state.options.packed:
+        packed = _copy(module)
         with module.context, ir.Location.unknown():
-            packed, before = ir.Module.parse(module.operation.get_asm(enable_debug_info=True)), plain_tables(module)
+            before = plain_tables(module)
         run_passes(packed, [PackSequences()], state)
         refusal = packed_refusal(packed)
         if refusal is None:
-            run_passes(packed, fusion_passes(tree), state)
+            parts = _parts(packed, state, session)
             with packed.context, ir.Location.unknown():
-                refusal = obstacle(packed)
+                refusal = next(filter(None, (obstacle(part.module) for part in parts)), None)
                 if refusal is None:
-                    return packed, {"packed": {**packed_entry(packed), **before}}
-    run_passes(module, fusion_passes(tree), state)
-    return module, {} if refusal is None else {"packed_refusal": refusal}
+                    return parts, {"packed": {**packed_entry(parts[0].module), **before}}
+    return _parts(module, state, session), {} if refusal is None else {"packed_refusal": refusal}
+
+
+def _parts(module: ir.Module, state: CompileState, session: Session) -> list[Part]:
+    """A module of stage `named` as each device fuses it, by its own thresholds."""
+    groups: dict[tuple[str, DeviceThresholds], list[Target]] = {}
+    for target in session.targets:
+        groups.setdefault((target.device, target.thresholds.device), []).append(target)
+    copies = [module, *(_copy(module) for _ in range(1, len(groups)))]
+    for own, ((device, thresholds), targets) in zip(copies, groups.items(), strict=True):
+        run_passes(own, fusion_passes(session.tree, device), dataclasses.replace(state, thresholds=thresholds, targets=tuple(targets)))
+    return [Part(own, tuple(targets)) for own, targets in zip(copies, groups.values(), strict=True)]
+
+
+def _copy(module: ir.Module) -> ir.Module:
+    with module.context, ir.Location.unknown():
+        return ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
 
 
 def generate(module: ir.Module, state: CompileState, session: Session) -> Built:
-    """Code for a module of stage `fused`; a failure of ours leaves its IR and the command that repeats it."""
-    targets = for_program(session.targets, sorted(dot_elements(module)))
+    """Code for a module of stage `fused`, whose fusions have plans for all targets."""
+    return generate_parts([Part(module, session.targets)], state, session)
+
+
+def generate_parts(parts: Sequence[Part], state: CompileState, session: Session) -> Built:
+    """Code for the targets of all parts; a failure of ours leaves the IR of the part and the command that repeats it."""
+    own = [Part(part.module, for_program(part.targets, sorted(dot_elements(part.module)))) for part in parts]
+    kept = open_kernels(session.environment) if session.options.cache and session.environment.cache else None
+    at = [own[0]]
     try:
-        built = build(module, state.weights, targets, session.threads)
+        built = build(own, state.weights, Means(session.threads, kept), at.append)
     except (TargetError, UnsupportedFormatError, RecursionError):
         raise
     except Exception as error:
-        raise bug_with_reproducer("code generation", "codegen", f"--emit={targets[0]}", module.operation, error) from error
+        emit = f"--emit={at[-1].targets[0].label}"
+        raise bug_with_reproducer("code generation", "codegen", emit, at[-1].module.operation, error) from error
     if state.dump is not None:
         for name, made in built.targets.items():
-            (state.dump / f"{len(state.timings) + 1:03d}-kernels-{name}.mlir").write_text(made.source)
+            (state.dump / f"{len(state.timings) + 1:03d}-kernels-{name}.mlir").write_text(made.listing.text)
     return built
 
 
@@ -280,7 +312,9 @@ def executable_of(
         "options": {"threads": session.options.threads, "isas": list(built.targets)},
     }
     weights = [(name, weight.dtype, weight.array) for name, weight in built.weights]
-    targets = {name: cast("TargetRecord", target_tables(made.program, made.weights)) for name, made in built.targets.items()}
+    targets = {
+        name: cast("TargetRecord", target_tables(made.program, made.weights, made.assembled)) for name, made in built.targets.items()
+    }
     code = {name: made.code for name, made in built.targets.items()}
     return Executable.from_parts(
         cast("Manifest", manifest), code, weights, stablehlo, targets, threads=session.options.threads, isa=isa, compiles=compiles

@@ -36,6 +36,7 @@ from disc.codegen.host.steps import (
 )
 from disc.codegen.mlir.builder import Builder, Variable
 from disc.codegen.plan.kernel import Kernel, Version
+from disc.codegen.plan.listing import Listing, Means
 from disc.ral.executable import Executable
 from disc.shapes import Condition, Dim, ShapeEnv
 from disc.targets.x86 import read_target
@@ -345,7 +346,7 @@ class Written:
     @functools.cached_property
     def code(self) -> bytes:
         target = read_target(TARGET)
-        return backend_of(target).assemble(self.source, target, 1)
+        return backend_of(target).assemble(Listing((), (), self.source), target, Means()).code
 
     def manifest(self) -> Manifest:
         """To be made after the code, which adds checks."""

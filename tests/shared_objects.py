@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,10 +25,10 @@ _MICRO_KERNEL = re.compile(r"disc_micro_(\w+)_\d+x(\d+)x(\d+)")  # form, rows, v
 _cut, _object_file = lower.cut, lower._Compiler.object_file
 
 
-def _cut_apart(source: str) -> list[str]:
+def _cut_apart(source: str, external: Collection[str] = ()) -> list[str]:
     """As `parts.cut`: micro-kernels by families, every long function, and the rest."""
     functions = parts._functions(source)
-    declarations = {function.name: function.declaration for function in functions}
+    declarations = parts._declarations(functions, external)
     families: dict[object, list[parts._Function]] = {}
     for function in functions:
         micro = _MICRO_KERNEL.fullmatch(function.name)

@@ -28,6 +28,7 @@ from disc.codegen.mlir.lower import compile_objects, link_shared
 from disc.codegen.plan.fusion import Fusion, KernelPlan
 from disc.codegen.plan.index import Index, view_index
 from disc.codegen.plan.kernel import Kernel, Version
+from disc.codegen.plan.listing import Assembled, Listing, Means
 from disc.errors import CompilerBug, DeviceError
 from disc.ir.graph import Node
 from disc.shapes import Dim
@@ -148,8 +149,8 @@ class Stub:
     def shared(self, kernels: Sequence[Kernel], target: Target) -> Sequence[str]:
         return []
 
-    def assemble(self, source: str, target: Target, threads: int) -> bytes:
-        return link_shared(compile_objects(source, target, threads))
+    def assemble(self, listing: Listing, target: Target, means: Means) -> Assembled:
+        return Assembled(link_shared(compile_objects(listing.text, target, means.threads)))
 
 
 # --- calls of an artifact on the device -----------------------------------------------------------------------------------------

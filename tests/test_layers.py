@@ -28,7 +28,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 )
 WITHIN: dict[str, tuple[tuple[str, ...], ...]] = {
     "passes": (("shape", "graph", "fusion"), ("",)),
-    "codegen": (("plan",), ("mlir",), ("host", "x86"), ("",)),
+    "codegen": (("plan",), ("mlir",), ("host", "x86", "cuda"), ("",)),
     "codegen.x86": (("math",), ("",), ("gemm",), ("rows", "conv"), ("attention",), ("choose",), ("kernels",), ("backend",)),
     "ral": (("",),),
 }

@@ -52,7 +52,8 @@ def run(text: str, passes: str, stage: str | None, locations: bool, emit: str | 
         if stage:
             check_stage(module, stage)
         if emit:
-            return generate(module, state, session).targets[emit].source
+            (made,) = generate(module, state, session).targets.values()
+            return made.listing.text
         return module.operation.get_asm(enable_debug_info=locations)
 
 
@@ -61,7 +62,9 @@ def main() -> int:
     parser.add_argument("file", help="IR file, or - for standard input; lines `// -----` separate modules")
     parser.add_argument("--passes", default="", help="comma-separated names; mlir:NAME for a pass of MLIR")
     parser.add_argument("--stage", help="check that the result is legal at this stage: imported, named or fused")
-    parser.add_argument("--emit", metavar="ISA", help="generate code for a module of stage fused, and print it: x86-64-v3 or x86-64-v4")
+    parser.add_argument(
+        "--emit", metavar="ISA", help="generate code for a module of stage fused, and print it: x86-64-v3, x86-64-v4 or a GPU such as sm_90"
+    )
     parser.add_argument("--target", default=DEFAULT_TARGET, help="what kernels are chosen for, such as x86-64-v4 (default: %(default)s)")
     parser.add_argument("--locations", action="store_true", help="print locations")
     options = parser.parse_args()

@@ -21,8 +21,18 @@ _LARGEST = (1 << 63) - 1
 
 
 class _VersionRecord(TypedDict):
+    """From `grid` on: of a GPU's code. threads: of a block; registers, and bytes of stack, of a thread; shared: bytes, of a block; scratch:
+    bytes of global memory for each block; bytes: of the code."""
+
     function: str
     guard: str
+    grid: NotRequired[list[str]]
+    threads: NotRequired[int]
+    registers: NotRequired[int]
+    stack: NotRequired[int]
+    shared: NotRequired[int]
+    scratch: NotRequired[int]
+    bytes: NotRequired[int]
 
 
 class _KernelRecord(TypedDict):

@@ -81,7 +81,10 @@ def compiler_facts() -> Mapping[str, str]:
     sources = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         _update(sources, str(path.relative_to(folder)).encode(), path.read_bytes())
-    return {"compiler sources": sources.hexdigest(), **{f"version of {name}": _version(name) for name in ("torch", "torch-mlir", "numpy")}}
+    return {
+        "compiler sources": sources.hexdigest(),
+        **{f"version of {name}": _version(name) for name in ("torch", "torch-mlir", "numpy", "triton")},
+    }
 
 
 def _version(name: str) -> str:
@@ -211,6 +214,11 @@ class Cache:
 def open_cache(environment: Environment) -> Cache:
     """The cache that the environment names."""
     return Cache(environment.cache_dir, environment.cache_size)
+
+
+def open_kernels(environment: Environment) -> Cache:
+    """Beside the programs, kernels that a compiler of its own made for a GPU: they are many, small and shared by programs."""
+    return Cache(environment.cache_dir / "kernels", environment.cache_size // 8)
 
 
 def _warn_unusable(folder: Path, error: OSError) -> None:

@@ -6,6 +6,7 @@ docs/artifact.md describes both.
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from typing import NotRequired, TypedDict, cast
@@ -154,13 +155,14 @@ class StateRecord(TypedDict):
 
 class TargetRecord(TypedDict):
     """What belongs to the code for one target. weights: the numbers, in the manifest's table, of those that the code counts; functions:
-    the names of the library functions that it calls, absent where it calls none."""
+    the names of the library functions that it calls, absent where it calls none. tools: versions of what made a GPU's code, for display."""
 
     checks: list[CheckRecord]
     kernels: list[dict[str, object]]  # "name", and whatever else `explain` shows
     counters: list[str]
     weights: list[int]
     functions: NotRequired[list[str]]
+    tools: NotRequired[dict[str, object]]
 
 
 class Manifest(TypedDict):
@@ -185,6 +187,7 @@ class Manifest(TypedDict):
     packed: NotRequired[PackedRecord]
     packed_refusal: NotRequired[str]  # why there is none though it was requested, for display
     functions: NotRequired[list[str]]  # of the library, that the code calls
+    tools: NotRequired[dict[str, object]]  # that made a GPU's code, for display
     state: NotRequired[StateRecord]
     format: NotRequired[int]
     code: NotRequired[list[str]]
@@ -270,7 +273,12 @@ def manifest_bytes(manifest: Manifest | StoredManifest) -> bytes:
 
 def ordered_isas(code: Mapping[str, bytes]) -> list[str]:
     """The ISA names of `code`, best last: those of other devices than the CPU, then by level, then by the number of further features."""
-    return sorted(code, key=lambda isa: (":" not in isa, isa.split("+")[0], isa.count("+"), isa))
+    return sorted(code, key=lambda isa: (":" not in isa, isa.split("+")[0], isa.count("+"), _natural(isa)))
+
+
+def _natural(text: str) -> list[tuple[bool, int, str]]:
+    """In the order of people: sm_90 before sm_100."""
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"([0-9]+)", text)]
 
 
 class _SignatureWriter:

@@ -47,7 +47,9 @@ def compile_command(
     ] = None,
     dynamic: Annotated[list[str] | None, typer.Option(help="NAME=0,1: only these dims of this input of a factory are dynamic.")] = None,
     static: Annotated[list[str] | None, typer.Option(help="NAME=1 or NAME: these dims, or all, are fixed to the example's sizes.")] = None,
-    target: Annotated[list[str] | None, typer.Option(help="native (the default), x86-64-v3 or x86-64-v4; may be repeated.")] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help="native (the default), x86-64-v3, x86-64-v4, or a GPU such as sm_90; several by commas.")
+    ] = None,
     dtype: Annotated[str | None, typer.Option(help="Convert a factory's module and inputs first: f32, f64, f16 or bf16.")] = None,
     amp: Annotated[str | None, typer.Option(help="Compute f32 dots in this type: bf16, f16 or int8.")] = None,
     threads: Threads = None,
@@ -79,6 +81,7 @@ def compile_command(
         raise UnsupportedFormatError("--embed-stablehlo is for models that come as StableHLO (.mlir, .mlirbc)")
     if model.endswith(".pt2"):
         print(PT2_NOTE, file=sys.stderr)
+    targets = [name for names in target or ["native"] for name in names.split(",")]
     start = time.perf_counter()
     with progress(f"compiling {model}", verbose) as on_step:
         import disc
@@ -94,11 +97,11 @@ def compile_command(
             source = export_module(module, tuple(inputs), shapes)
         options = Options(threads=threads, dtype=amp or "f32", cache=not no_cache, embed_stablehlo=embed_stablehlo, packed=packed)
         if remote is not None:
-            cached = _compile_remote(source, path, remote, remote_ca, remote_token, target, options)
+            cached = _compile_remote(source, path, remote, remote_ca, remote_token, targets, options)
         else:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="not packed: ")  # printed below, for a remote compile too
-                executable = disc.compile(source, target=target or "native", options=options, on_step=on_step)
+                executable = disc.compile(source, target=targets, options=options, on_step=on_step)
             executable.save(path)
             cached = executable.stats()["compiles"] == 0
     seconds = time.perf_counter() - start
@@ -119,7 +122,7 @@ def compile_command(
 
 
 def _compile_remote(
-    source: Model, path: Path, address: str, ca: Path | None, token: Path | None, target: list[str] | None, options: Options
+    source: Model, path: Path, address: str, ca: Path | None, token: Path | None, targets: list[str], options: Options
 ) -> bool:
     """True if the server had the artifact already. Raises ConfigurationError when gRPC is not installed or a file cannot be read."""
     try:
@@ -128,7 +131,7 @@ def _compile_remote(
         raise ConfigurationError(f"--remote needs {error.name}; install it with: {how_to_install('remote')}") from error
     try:
         service = Service(address, ca=ca, token=token.read_text().strip() if token is not None else None)
-        return compile_remote(source, service, path, target=target or "native", options=options)
+        return compile_remote(source, service, path, target=targets, options=options)
     except FileNotFoundError as error:
         raise ConfigurationError(f"{error.filename}: there is no such file") from error
 

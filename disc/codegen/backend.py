@@ -11,6 +11,7 @@ from typing import Protocol
 
 from disc.codegen.plan.fusion import Fusion, KernelPlan
 from disc.codegen.plan.kernel import Kernel
+from disc.codegen.plan.listing import Assembled, Listing, Means
 from disc.errors import TargetError
 from disc.speculation.tree import Tree
 from disc.targets.target import Target
@@ -34,8 +35,8 @@ class Backend(Protocol):
         ...
 
     def emit(self, name: str, fusion: Fusion, plan: KernelPlan, target: Target) -> Kernel:
-        """The kernel `name` of a plan that is not refused: MLIR text that defines `Version.function` of all its versions
-        (`void f(i64* args, i64 begin, i64 end, void* scratch)` on a CPU: pointers of the arguments, of the results, then `symbols`), and
+        """The kernel `name` of a plan that is not refused: on a CPU MLIR text that defines `Version.function` of all its versions
+        (`void f(i64* args, i64 begin, i64 end, void* scratch)`: pointers of the arguments, of the results, then `symbols`), and
         what the host needs to call them. Its arguments are the fusion's; of one that joins its maker, the maker's, then its own but that
         one. `checks_indices`, and the notes of the fusion, are added by the caller."""
         ...
@@ -44,10 +45,9 @@ class Backend(Protocol):
         """The MLIR text of every function that these kernels call and do not define, each once."""
         ...
 
-    def assemble(self, source: str, target: Target, threads: int) -> bytes:
-        """The code section of the artifact for this text, of kernels, shared functions and host entry: what the runtime loads. Up to
-        `threads` threads compile, and the result does not depend on them. Raises CompilerBug for text that does not lower, TargetError
-        where the machine lacks a tool."""
+    def assemble(self, listing: Listing, target: Target, means: Means) -> Assembled:
+        """The code section of the artifact for this program: what the runtime loads. The result does not depend on the means. Raises
+        CompilerBug for text that does not lower, TargetError where the machine lacks a tool."""
         ...
 
 
@@ -57,7 +57,13 @@ def _x86() -> Backend:
     return X86
 
 
-_BACKENDS: dict[str, Callable[[], Backend]] = {"cpu": _x86}
+def _cuda() -> Backend:
+    from disc.codegen.cuda.backend import CUDA
+
+    return CUDA
+
+
+_BACKENDS: dict[str, Callable[[], Backend]] = {"cpu": _x86, "cuda": _cuda}
 
 
 def register_backend(device: str, load: Callable[[], Backend]) -> None:

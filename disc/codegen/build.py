@@ -6,7 +6,7 @@ different symbols.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch_mlir import ir
@@ -22,6 +22,7 @@ from disc.codegen.host.steps import Function, Launch, Parameter, Read, Value
 from disc.codegen.manifest import input_names, read_source, size_words
 from disc.codegen.plan.index import ONE, ZERO, checks_indices
 from disc.codegen.plan.kernel import Kernel
+from disc.codegen.plan.listing import Assembled, Listing, Means
 from disc.codegen.steps import StepMaker, ValueOf, weight_value
 from disc.codegen.weights import WeightSlots, WeightStore
 from disc.ir.graph import Node, Snapshot
@@ -36,12 +37,25 @@ from disc.targets.target import Target
 
 @dataclass(eq=False)
 class ForTarget:
-    """What was made for one target. source: MLIR text; weights: the numbers in `Built.weights` of those that the code counts."""
+    """What was made for one target. listing: its text; weights: the numbers in `Built.weights` of those that the code counts."""
 
     program: Program
-    source: str
-    code: bytes
+    listing: Listing
+    assembled: Assembled
     weights: list[int]
+
+    @property
+    def code(self) -> bytes:
+        """The section."""
+        return self.assembled.code
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A module of stage `fused`, whose fusions have plans for these targets."""
+
+    module: ir.Module
+    targets: tuple[Target, ...]
 
 
 @dataclass(eq=False)
@@ -56,20 +70,23 @@ class Built:
     first: list[int]
 
 
-def build(module: ir.Module, weights: WeightTable, targets: Sequence[Target], threads: int = 1) -> Built:
-    """Compiles a module of stage `fused`, whose fusions have plans for every target, for all of these. threads: that compile.
+def build(parts: Sequence[Part], weights: WeightTable, means: Means, on_part: Callable[[Part], None] = lambda part: None) -> Built:
+    """Compiles a program for the targets of its parts, which differ in how their ops are fused, and in nothing else. on_part: is called
+    before the work on each.
 
-    Raises CompilerBug when a fusion cannot be generated, TargetError without a linker.
+    Raises CompilerBug when a fusion cannot be generated, TargetError for what a target has no code for, and without a linker.
     """
     count_compile()
-    reader = _Reader(module, weights)
     store = WeightStore(weights)
     made: dict[str, ForTarget] = {}
-    for target in targets:
-        slots = WeightSlots(store)
-        program, source = reader.program(target, slots)
-        made[target.name] = ForTarget(program, source, backend_of(target).assemble(source, target, threads), slots.numbers)
-    state = read_state(module)
+    for part in parts:
+        on_part(part)
+        reader = _Reader(part.module, weights)
+        for target in part.targets:
+            slots = WeightSlots(store)
+            program, listing = reader.program(target, slots)
+            made[target.name] = ForTarget(program, listing, backend_of(target).assemble(listing, target, means), slots.numbers)
+    state = read_state(parts[0].module)
     return Built(made, store.entries, [store.plain(name) for name in state.buffers] if state is not None else [])
 
 
@@ -90,8 +107,8 @@ class _Reader:
         self.input_names = input_names(module)
         self._plans: Plans = {}  # targets whose launches hand on the same values share them
 
-    def program(self, target: Target, slots: WeightSlots) -> tuple[Program, str]:
-        """The program and the MLIR text of all its code for one target."""
+    def program(self, target: Target, slots: WeightSlots) -> tuple[Program, Listing]:
+        """The program and the text of all its code for one target."""
         made: dict[str, tuple[Place, Kernel]] = {}
         placed: dict[Node, tuple[Place, Place, Kernel]] = {}
         counters: dict[tuple[str, int, str], int] = {}
@@ -123,7 +140,7 @@ class _Reader:
         remote, gigahertz = target.device != "cpu", target.thresholds.device.rates.gigahertz
         program = Program(self.env, (entry,), self.sources, checks, read, index_checks, self._describe, remote, gigahertz)
         host = emit_host(program, plan_memory(program, self._plans))
-        return program, "\n".join([*(kernel.source for kernel in kernels), *backend.shared(kernels, target), host])
+        return program, Listing(tuple(kernels), tuple(backend.shared(kernels, target)), host)
 
     def _checked_reads(self, checks: Sequence[Check]) -> dict[str, tuple[int, ...]]:
         """By the size that kernels compute: the numbers of the checks that can be made once it is read, and not before."""

@@ -10,6 +10,8 @@ from disc.codegen.host.entry import counter_names
 from disc.codegen.host.flow import MOST_BYTES
 from disc.codegen.host.program import Check, Program, Source
 from disc.codegen.host.steps import Launch, Mode, Value, weight_name
+from disc.codegen.plan.kernel import Version
+from disc.codegen.plan.listing import Assembled
 from disc.ir.graph import Node, Snapshot, parse_attributes
 from disc.ir.op_table import BINDING
 from disc.ir.ops import block_ops, main_block, main_function
@@ -18,6 +20,7 @@ from disc.ir.symbols import KERNEL
 from disc.ir.weights import Weight
 from disc.shapes import Dim, ShapeEnv
 
+VersionFacts = Mapping[str, Mapping[str, object]]
 COMPLEX_OF = {"f32": "complex64", "f64": "complex128"}
 
 
@@ -78,14 +81,16 @@ def state_table(module: ir.Module, built_weights: Sequence[tuple[str, Weight]], 
     return {"state": {"buffers": buffers, "written": list(state.written), "seeded": state.seeded}}
 
 
-def target_tables(program: Program, weights: Sequence[int]) -> dict[str, object]:
-    """The part of one target: checks, kernels, counters, the numbers of the weights that its code counts, and the library functions."""
+def target_tables(program: Program, weights: Sequence[int], assembled: Assembled) -> dict[str, object]:
+    """The part of one target: checks, kernels, counters, the numbers of the weights that its code counts, the library functions, and what
+    made the kernels' code where that is another compiler."""
     return {
         "checks": [{"message": check.message} for check in program.checks],
-        "kernels": _kernel_entries(program),
+        "kernels": _kernel_entries(program, assembled.versions),
         "counters": counter_names(program.launches),
         "weights": list(weights),
         **({"functions": program.library} if program.library else {}),
+        **({"tools": dict(assembled.tools)} if assembled.tools else {}),
     }
 
 
@@ -172,21 +177,24 @@ def size_words(node: Node) -> str:
     return f"{node.attrs.get('what', 'the size')}{where}"
 
 
-def _kernel_entries(program: Program) -> list[dict[str, object]]:
+def _kernel_entries(program: Program, facts: VersionFacts) -> list[dict[str, object]]:
     made = {value: f"arg{number}" for number, value in enumerate(program.arguments)}
     for number, launch in enumerate(program.launches):
         made.update((value, f"kernel{number}") for value in launch.results)
     weight = weight_name("")
-    return [kernel_entry(launch, [made.get(value) or value.name.removeprefix(weight) for value in launch.inputs])
-            for launch in program.launches]  # fmt: skip
+    return [
+        kernel_entry(launch, [made.get(value) or value.name.removeprefix(weight) for value in launch.inputs], facts)
+        for launch in program.launches
+    ]
 
 
-def kernel_entry(launch: Launch, operands: Sequence[str]) -> dict[str, object]:
-    """What `explain` needs of one launch. operands: what made each input: "arg0", "kernel3", "constant" or the name of a weight."""
+def kernel_entry(launch: Launch, operands: Sequence[str], facts: VersionFacts) -> dict[str, object]:
+    """What `explain` needs of one launch. operands: what made each input: "arg0", "kernel3", "constant" or the name of a weight. facts: of
+    the code of versions."""
     kernel = launch.kernel
     return {
         "name": launch.name, "kernel": kernel.name, "kind": kernel.kind, "ops": list(kernel.ops), "lines": list(kernel.lines),
-        "versions": [{"function": version.function, "guard": version.describe()} for version in kernel.versions],
+        "versions": [_version_entry(version, facts) for version in kernel.versions],
         "counters": list(launch.counters), "notes": list(kernel.notes), "tasks": str(kernel.tasks),
         "plan": kernel.plan, "scratch": str(kernel.scratch),
         "flops": str(kernel.flops) if kernel.flops is not None else None, "bytes": str(kernel.bytes) if kernel.bytes is not None else None,
@@ -194,3 +202,8 @@ def kernel_entry(launch: Launch, operands: Sequence[str]) -> dict[str, object]:
         "results": [f"{value.element}[{', '.join(map(str, value.dims))}]" for value in launch.results],
         "operands": list(operands),
     }  # fmt: skip
+
+
+def _version_entry(version: Version, facts: VersionFacts) -> dict[str, object]:
+    grid = {"grid": [str(size) for size in version.blocks.grid]} if version.blocks is not None else {}
+    return {"function": version.function, "guard": version.describe(), **grid, **facts.get(version.function, {})}

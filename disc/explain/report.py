@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from disc.artifact.bounds import EXPLAINED, MADE
@@ -19,15 +19,19 @@ from disc.ral.executable import Executable
 from disc.shapes import parse_dim
 
 Record = Mapping[str, object]
+RESOURCES = ("threads", "registers", "stack", "shared", "scratch", "bytes")  # of a version on a GPU
 
 
 @dataclass(frozen=True)
 class VersionReport:
-    """One version of a kernel; `runs` counts the launches that took it."""
+    """One version of a kernel; `runs` counts the launches that took it. On a GPU: grid: blocks along x, y, z, expressions over the symbols;
+    resources: threads and bytes of shared memory of a block, registers and bytes of stack of a thread, bytes of code."""
 
     function: str
     guard: str
     runs: int
+    grid: tuple[str, ...] = ()
+    resources: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -293,10 +297,15 @@ def _versions(records: Sequence[Record], counters: Sequence[int]) -> tuple[Versi
     """Of all launches of a kernel: a counter is a version under one guard, in the order of the versions."""
     found: dict[int, tuple[int, VersionReport]] = {}
     for record in records:
-        versions, numbers = cast("list[dict[str, str]]", record["versions"]), cast("list[int]", record["counters"])
+        versions, numbers = cast("list[Record]", record["versions"]), cast("list[int]", record["counters"])
         for place, (each, number) in enumerate(zip(versions, numbers, strict=True)):
-            found.setdefault(number, (place, VersionReport(each["function"], each["guard"], counters[number])))
+            found.setdefault(number, (place, _version(each, counters[number])))
     return tuple(version for _, version in sorted(found.values(), key=lambda each: each[0]))
+
+
+def _version(record: Record, runs: int) -> VersionReport:
+    resources = {name: cast("int", record[name]) for name in RESOURCES if name in record}
+    return VersionReport(str(record["function"]), str(record["guard"]), runs, _texts(record, "grid"), resources)
 
 
 def _texts(record: Record, key: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from disc.explain.report import Explanation, KernelReport
+    from disc.explain.report import Explanation, KernelReport, VersionReport
 
 _COLUMNS = ("kernel", "kind", "runs", "time", "share", "GFLOP/s", "GB/s", "of limit")
 
@@ -65,7 +65,11 @@ def _details(kernel: KernelReport) -> list[str]:
     lines = [f"{kernel.name}: {kernel.kind}", f"  ops      {counted_names(kernel.ops)}"]
     lines += [f"  line     {short_line(line)}" for line in kernel.lines]
     lines += [f"  {word}{each}" for word, all_of in (("input    ", kernel.inputs), ("result   ", kernel.results)) for each in all_of]
-    lines += [f"  version  {version.guard or 'any shape'}: ran {version.runs} times" for version in kernel.versions]
+    for version in kernel.versions:
+        lines.append(f"  version  {version.guard or 'any shape'}: ran {version.runs} times")
+        lines += [
+            f"  {word}{each}" for word, each in (("grid     ", " x ".join(version.grid)), ("code     ", resources_text(version))) if each
+        ]
     lines += [f"  note     {note}" for note in kernel.notes]
     alike = {(each.inputs, each.results, each.flops, each.bytes, each.tasks): each for each in reversed(kernel.launches)}
     for number, launch in enumerate(reversed(alike.values())):  # over other symbols after the first
@@ -73,6 +77,15 @@ def _details(kernel: KernelReport) -> list[str]:
         if launch.flops is not None:
             lines.append(f"  work     {launch.flops} flops, {launch.bytes} bytes, {launch.tasks} tasks per launch")
     return lines
+
+
+def resources_text(version: VersionReport) -> str:
+    """ "128 threads, 96 registers, 36864 bytes of shared memory, 17368 bytes of code"; "" for a version on a CPU."""
+    words = {
+        "threads": "threads", "registers": "registers", "stack": "bytes of stack", "shared": "bytes of shared memory",
+        "scratch": "bytes of global memory for each block", "bytes": "bytes of code",
+    }  # fmt: skip
+    return ", ".join(f"{count} {words[name]}" for name, count in version.resources.items() if count)
 
 
 def counted_names(ops: Sequence[str]) -> str:

@@ -91,9 +91,11 @@ FUSION: tuple[Pass, ...] = (
 )
 
 
-def fusion_passes(tree: Tree | None) -> tuple[Pass, ...]:
-    """FUSION with schedules of GEMMs chosen by `tree`; None: by the tree that comes with disc."""
-    return (*FUSION[:-1], ChooseKernels(tree))
+def fusion_passes(tree: Tree | None, device: str = "cpu") -> tuple[Pass, ...]:
+    """FUSION for the targets of a device, with schedules of GEMMs on CPUs chosen by `tree`; None: by the tree that comes with disc. The
+    versions of kernels for GPUs are those of their emitters."""
+    chosen = [each for each in FUSION[:-1] if device != "cuda" or each.name != SpeculateVersions.name]
+    return (*chosen, ChooseKernels(tree))
 
 
 def to_named(dtype: str = "f32", block: bool = False) -> tuple[Pass, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 # largest GPU gain nothing.
 SPLIT_PROGRAMS = 1024
 _TEXT = re.compile(r"(\d+)x(\d+)x(\d+)\+w(\d+)\+s(\d+)\+g(\d+)(?:\+h(\d+))?(?:/(\d+))?")
+_ATTENTION = re.compile(r"(\d+)x(\d+)\+w(\d+)\+s(\d+)(?:/(\d+))?")
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,30 @@ def read_schedule(text: str) -> BlockSchedule:
 
 @dataclass(frozen=True)
 class AttentionBlock:
-    """A schedule of attention: rows and keys of a block, warps, stages of the pipeline; parts: programs that share the keys of a block of
-    rows."""
+    """A schedule of attention: rows and keys of a block, powers of two, 16 at least; warps, stages of the pipeline; parts: programs that
+    share the keys of a block of rows. A text is "16x64+w4+s3", with "/8" behind it for parts."""
 
     rows: int
     keys: int
     warps: int
     stages: int
     parts: int = 1
+
+    def __post_init__(self) -> None:
+        for size in (self.rows, self.keys):
+            if size < 16 or size & (size - 1):
+                raise ValueError(f"{self}: blocks are powers of two, 16 at least")
+        if min(self.warps, self.stages, self.parts) < 1 or self.warps & (self.warps - 1):
+            raise ValueError(f"{self}: warps are a power of two, and all numbers positive")
+
+    def __str__(self) -> str:
+        parts = f"/{self.parts}" if self.parts > 1 else ""
+        return f"{self.rows}x{self.keys}+w{self.warps}+s{self.stages}{parts}"
+
+
+def read_attention_block(text: str) -> AttentionBlock:
+    """The schedule of a text. Raises ValueError for a text that is none."""
+    match = _ATTENTION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no schedule of attention on a GPU")
+    return AttentionBlock(*(int(each or 1) for each in match.groups()))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from disc.errors import TargetError
+from disc.targets import cuda
 from disc.targets.target import Target
 from disc.targets.x86 import ISAS, USED, native_target, read_target
 
@@ -19,7 +20,10 @@ class Family:
     read: Callable[[str], Target]
 
 
-_FAMILIES: dict[str, Family] = {"cpu": Family("cpu", ISAS, read_target)}
+_FAMILIES: dict[str, Family] = {
+    "cpu": Family("cpu", ISAS, read_target),
+    cuda.DEVICE: Family(cuda.DEVICE, cuda.NAMES, cuda.read_target),
+}
 
 
 def register_family(family: Family) -> None:
@@ -49,8 +53,6 @@ def select_targets(names: str | Sequence[str]) -> tuple[Target, ...]:
             target = native_target()
         elif family is not None:
             target = family.read(name)
-        elif name.startswith("sm_"):
-            raise TargetError(f"target {name!r}: GPU code is not generated yet; use one of {', '.join(('native', *known))}")
         else:
             raise TargetError(f"there is no target {name!r}; the targets are native, {', '.join(known)}")
         place = known.index(name if family is not None else target.name)
@@ -71,4 +73,4 @@ def named_targets(names: str | Sequence[str], *, mixed: bool) -> list[str]:
     Raises TargetError.
     """
     narrow = [element for feature in USED for element in feature.elements] if mixed else []
-    return [target.name for target in for_program(select_targets(names), narrow)]
+    return [target.label for target in for_program(select_targets(names), narrow)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from disc.targets.thresholds import Caches, Thresholds
+from disc.targets.thresholds import Caches, Gpu, Thresholds
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Target:
     they have beyond it. native: this machine, of whose features a program keeps those that it needs. lanes: f32 in a vector register;
     registers: vector registers; macs: multiply-adds of a core per cycle, by element of the left operand as instructions
     take it ("f32", "f64", "bf16", "ui8": products of bytes summed in i32). thresholds: what its kernels decide by.
+    gpu: of a target whose kernels run on one; the rest, but for the thresholds of the device, is then of the CPU that runs the host code.
     """
 
     device: str
@@ -39,6 +40,7 @@ class Target:
     macs: tuple[tuple[str, int], ...]
     thresholds: Thresholds
     native: bool = False
+    gpu: Gpu | None = None
 
     @property
     def name(self) -> str:
@@ -46,6 +48,11 @@ class Target:
         what follows is of the CPU that runs its host code."""
         isa = "+".join([self.level, *self.feature_names])
         return isa if self.device == "cpu" else f"{self.device}:{isa}"
+
+    @property
+    def label(self) -> str:
+        """What a user writes for it: "sm_90", or the name."""
+        return self.name if self.gpu is None else f"sm_{self.gpu.architecture}"
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -65,3 +72,7 @@ class Target:
         if not self.native:
             return self
         return replace(self, features=tuple(each for each in self.features if set(each.elements) & set(elements)))
+
+    def host(self) -> Target:
+        """The CPU that runs the host code, as a target."""
+        return self if self.device == "cpu" else replace(self, device="cpu", features=(), gpu=None)

@@ -25,6 +25,32 @@ class Caches:
 
 
 @dataclass(frozen=True)
+class Gpu:
+    """What a generation of GPUs has, by the numbers of one product of it.
+
+    architecture: of `sm_...`; product: whose numbers these are. sms: streaming multiprocessors. Bytes: shared_block, shared_sm: of shared
+    memory that a block may have, and that the blocks of an SM share; l2: of the L2 cache. Of an SM: registers of 32 bits; threads.
+    bandwidth: of memory, in GB/s. tensor: dense multiply-adds on tensor cores, by element of the operands, in TFLOP/s (an add and a
+    multiply each).
+    """
+
+    architecture: int
+    product: str
+    sms: int
+    shared_block: int
+    shared_sm: int
+    l2: int
+    registers: int
+    threads: int
+    bandwidth: int
+    tensor: tuple[tuple[str, int], ...]
+
+    def tensor_rate(self, element: str) -> int:
+        """TFLOP/s for operands of this element; of "tf32" for f32, which is multiplied as such. Raises KeyError for others."""
+        return dict(self.tensor)[element]
+
+
+@dataclass(frozen=True)
 class Rates:
     """What a core takes, by which `disc/ir/costs.py` counts the cost of two ways to do something. A vector is one of the device's `lanes`.
 
@@ -296,3 +322,16 @@ class Thresholds:
     attention: AttentionThresholds
     task_cycles: int
     scan_cycles: int
+
+
+@dataclass(frozen=True)
+class GpuThresholds:
+    """What the kernels of a GPU are planned by, as tuples in the order of the fields of the plans (`codegen/cuda/plans.py`).
+
+    loop: elements and warps of a block of a loop kernel. rows: columns, rows and warps of the blocks in which rows lie whole, the shortest
+    first; looped: of that of longer rows.
+    """
+
+    loop: tuple[int, int]
+    rows: tuple[tuple[int, int, int], ...]
+    looped: tuple[int, int, int]

@@ -10,8 +10,10 @@ from torch import nn
 from torch_mlir import ir
 
 from disc.api import compile_state, open_session
-from disc.codegen.cuda.emission import ANY_SIZE, emit_device
+from disc.codegen.cuda.emission import emit_device
+from disc.codegen.cuda.plans import KINDS, ProductPlan, product_plan
 from disc.codegen.fusions import read_functions, read_fusions
+from disc.codegen.plan.text import Plan, read_plan
 from disc.config import Options
 from disc.frontend.imported import Imported
 from disc.frontend.models import import_model, import_program
@@ -26,24 +28,26 @@ NUMBER = "test.number"  # of a fusion, in the order of the program
 
 
 class Fused:
-    """A program at stage `fused`, and its kernels. tree: of the schedules of products."""
+    """A program at stage `fused`, and its kernels. tree: of the schedules of products, in place of the one that is chosen."""
 
-    def __init__(self, imported: Imported, options: Options | None = None, tree: BlockTree = ANY_SIZE) -> None:
-        session = open_session("x86-64-v3", options or Options(cache=False))
+    def __init__(self, imported: Imported, options: Options | None = None, tree: BlockTree | None = None) -> None:
+        session = open_session("sm_90", options or Options(cache=False))
         state = compile_state(imported.weights, session)
         run_passes(imported.module, to_named(session.options.dtype), state)
-        run_passes(imported.module, fusion_passes(session.tree), state)
+        run_passes(imported.module, fusion_passes(session.tree, "cuda"), state)
         self.module, self.weights, self.target = imported.module, imported.weights, session.targets[0]
         env = load_env(self.module)
         snapshot = Snapshot(env)
         self.places = read_fusions(self.module, env, read_functions(self.module, snapshot))
-        self.kernels = [emit_device(place.work, self.target.thresholds, tree) for place in self.places]
+        self.kernels = [
+            emit_device(place.work, _with(tree, read_plan(place.plans[self.target.name], KINDS)), self.target) for place in self.places
+        ]
         with self.module.context:
             for number, place in enumerate(self.places):  # names are not unique
                 snapshot.ops[place.node.id].attributes[NUMBER] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
 
     @classmethod
-    def of_model(cls, model: nn.Module, inputs: tuple[torch.Tensor, ...], dims: Any, tree: BlockTree = ANY_SIZE) -> Self:
+    def of_model(cls, model: nn.Module, inputs: tuple[torch.Tensor, ...], dims: Any, tree: BlockTree | None = None) -> Self:
         return cls(import_model(model, inputs, dims, make_context()), tree=tree)
 
     @classmethod
@@ -51,6 +55,10 @@ class Fused:
         path = folder / "program.mlir"
         path.write_text(text)
         return cls(import_program(path, make_context()))
+
+
+def _with(tree: BlockTree | None, plan: Plan) -> Plan:
+    return product_plan(tree, plan.precision) if tree is not None and isinstance(plan, ProductPlan) else plan
 
 
 class Kinds(nn.Module):

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.models import MODELS
+
 FOLDER = Path(__file__).parent
 PROGRAMS = ("layer", "rows", "products", "attention", "schedules few_queries", "some_elementwise")
 LONG = ("elementwise", "long_rows", "every_schedule")
@@ -38,3 +40,15 @@ def test_the_checker_finds_what_is_wrong() -> None:
 def test_code(versions: str) -> None:
     """Kernels of every kind compile for GPUs of three generations, with the parameters that a launch gives them, and without spills."""
     assert _run("compiled_kernels.py", versions).strip().endswith("compiled")
+
+
+def test_sections() -> None:
+    """One artifact for CPUs and GPUs: cubins, what describes them, grids, scratch, watched checks."""
+    assert int(_run("gpu_sections.py").split()[0]) > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", MODELS)
+def test_models(name: str) -> None:
+    """Every model is one artifact for a CPU and a GPU, whose host code launches all kernels for any shape."""
+    assert int(_run("gpu_sections.py", name).split()[0]) > 0

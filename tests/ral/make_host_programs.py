@@ -24,6 +24,7 @@ from host_trees import TREES, random_tree  # noqa: E402
 from disc.artifact.manifest import signature_bytes  # noqa: E402
 from disc.codegen.backend import backend_of  # noqa: E402
 from disc.codegen.host.steps import Launch, Mode, roots_of  # noqa: E402
+from disc.codegen.plan.listing import Listing, Means  # noqa: E402
 from disc.shapes import Dim  # noqa: E402
 from disc.targets.x86 import read_target  # noqa: E402
 
@@ -83,7 +84,7 @@ def write(folder: Path, name: str, written: Written) -> None:
     """The four files of a program."""
     target = read_target(TARGET)
     (folder / f"{name}.so").write_bytes(written.code)
-    (folder / f"{name}.fake.so").write_bytes(backend_of(target).assemble(recorded(written), target, 1))
+    (folder / f"{name}.fake.so").write_bytes(backend_of(target).assemble(Listing((), (), recorded(written)), target, Means()).code)
     manifest = written.manifest()
     (folder / f"{name}.signature").write_bytes(signature_bytes({**manifest, "weights": []}))
     lows = [written.program.env.range(Dim.symbol(symbol))[0] or 0 for symbol in written.program.sources]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from disc.codegen.cuda.text import Writer
 from disc.codegen.cuda.types import FLOATS, bits_of, in_memory, in_register, literal, rounded
-from disc.errors import CompilerBug
+from disc.errors import TargetError
 from disc.ir.graph import Node
 from disc.ir.op_table import rules_by_op
 
@@ -18,7 +18,7 @@ def emit_elementwise(w: Writer, node: Node, operands: Sequence[str]) -> str:
     """The name of `node`'s value, given its operands'."""
     rule = RULES.get(node.op)
     if rule is None:
-        raise CompilerBug(f"no CUDA rule for {node.op} (line {node.line or 'unknown'})")
+        raise TargetError(f"no CUDA rule for {node.op} (line {node.line or 'unknown'})")
     value = rule(w, node, operands)
     return w.let(rounded(f"({value})", node.element))
 

@@ -1,10 +1,20 @@
-"""The kernel of a fusion on a GPU."""
+"""Which kernel a fusion is on a GPU, and its versions."""
 
 from __future__ import annotations
 
 from disc.codegen.cuda.attention import attention_versions
 from disc.codegen.cuda.gemm import product_versions
 from disc.codegen.cuda.kernel import DeviceChoice, DeviceKernel
+from disc.codegen.cuda.plans import (
+    AttentionPlan,
+    LoopPlan,
+    ProductPlan,
+    RowBlock,
+    RowsPlan,
+    product_plan,
+    read_blocks,
+    read_tree,
+)
 from disc.codegen.cuda.rows import loop_versions, row_versions
 from disc.codegen.plan.attention import read_attention
 from disc.codegen.plan.contraction import read_contraction
@@ -12,14 +22,84 @@ from disc.codegen.plan.fusion import Fusion
 from disc.codegen.plan.index import checks_indices
 from disc.codegen.plan.rows import check_single_dot, plan_rows
 from disc.codegen.plan.symbols import body_symbols
-from disc.errors import CompilerBug
+from disc.codegen.plan.text import IllegalPlan, Plan
+from disc.errors import CompilerBug, TargetError
+from disc.ir.op_table import ALONE
 from disc.shapes import Dim
 from disc.speculation.block_families import ANY_PRODUCT, ATTENTION
-from disc.speculation.block_trees import SINGLE, BlockTree, one_schedule
-from disc.targets.thresholds import Thresholds
+from disc.speculation.block_trees import FAST, SINGLE, one_schedule
+from disc.targets.cuda_thresholds import KERNELS
+from disc.targets.target import Target
+
+MOST_ELEMENTS = 1 << 20  # of a block, in Triton
+_KINDS: dict[str, type[Plan]] = {"loop": LoopPlan, "stitch": RowsPlan, "compute": ProductPlan, "attention": AttentionPlan}
 
 
-def _extents(fusion: Fusion, thresholds: Thresholds) -> tuple[Dim, ...]:
+def choose_device(fusion: Fusion, target: Target) -> Plan:
+    """The plan of a fusion's kernel. Raises TargetError for ops that have no kernel on a GPU."""
+    kind = fusion.kind
+    if kind == "loop":
+        return LoopPlan(*KERNELS.loop)
+    if kind == "stitch":
+        return RowsPlan(tuple(RowBlock(*each) for each in KERNELS.rows), RowBlock(*KERNELS.looped))
+    if kind == "compute":
+        return product_plan(one_schedule(ANY_PRODUCT), SINGLE)
+    if kind == "attention":
+        return AttentionPlan(tuple(map(str, ATTENTION)), SINGLE)
+    if kind == "library":
+        raise _without_kernel(fusion, target)
+    raise CompilerBug(f"fusion {fusion.name} has the unknown kind {kind!r}")
+
+
+def _without_kernel(fusion: Fusion, target: Target) -> TargetError:
+    node = next((each for each in fusion.body.nodes if each.op in ALONE), fusion.body.yields[0])
+    name = node.attrs.get("function", node.op)
+    where = f" at {node.line}" if node.line else ""
+    return TargetError(f"{name}{where} has no kernel for GPUs yet (target {target.label}): compile the program for CPUs alone")
+
+
+def may_have(fusion: Fusion, plan: Plan) -> None:
+    """Raises IllegalPlan where the fusion cannot be the kernel of the plan."""
+    if fusion.kind not in _KINDS or not isinstance(plan, _KINDS[fusion.kind]):
+        raise IllegalPlan("", f"a fusion of kind {fusion.kind} cannot be a kernel {plan.name}")
+    match plan:
+        case LoopPlan():
+            _check_block("block", plan.warps, plan.block)
+        case RowsPlan():
+            for block in plan.blocks:
+                _check_block("blocks", block.warps, block.rows, block.columns)
+            _check_block("looped", plan.looped.warps, plan.looped.rows, plan.looped.columns)
+            lengths = [block.columns for block in plan.blocks]
+            if lengths != sorted(set(lengths)):
+                raise IllegalPlan("blocks", "must be for longer rows each")
+        case ProductPlan():
+            read_tree(plan)
+            _check_precision(plan.precision)
+        case AttentionPlan():
+            if read_blocks(plan)[-1].parts > 1:
+                raise IllegalPlan("schedules", "the last must be for any number of rows")
+            _check_precision(plan.precision)
+        case _:
+            raise CompilerBug(f"nothing checks a plan {plan.name}")
+
+
+def _check_block(field: str, warps: int, *sizes: int) -> None:
+    """Of blocks, Triton takes powers of two alone."""
+    for size in (warps, *sizes):
+        if size < 1 or size & (size - 1):
+            raise IllegalPlan(field, f"must have powers of two, not {size}")
+    if warps > 32:
+        raise IllegalPlan(field, f"may have 32 warps, not {warps}")
+    if sizes[0] * (sizes[1] if len(sizes) > 1 else 1) > MOST_ELEMENTS:
+        raise IllegalPlan(field, f"may have {MOST_ELEMENTS} elements")
+
+
+def _check_precision(name: str) -> None:
+    if name not in (SINGLE, FAST):
+        raise IllegalPlan("precision", f"is {SINGLE} or {FAST}, not {name}")
+
+
+def _extents(fusion: Fusion, target: Target) -> tuple[Dim, ...]:
     """What the kernel loops over."""
     space = fusion.space()
     if fusion.kind == "compute":
@@ -28,29 +108,25 @@ def _extents(fusion: Fusion, thresholds: Thresholds) -> tuple[Dim, ...]:
         products = read_attention(fusion.body)[:2]
         return tuple(extent for node in products for extent in read_contraction(space, node).extents)
     if fusion.kind == "stitch":
-        plan = plan_rows(space, fusion.body, frozenset(), thresholds)
+        plan = plan_rows(space, fusion.body, frozenset(), target.thresholds)
         return plan.groups(space), space.env.product(plan.space[len(plan.group_dims) :])
     return tuple(space.env.product(root.dims) for root in fusion.body.yields)
 
 
-ANY_SIZE = one_schedule(ANY_PRODUCT)
-
-
-def emit_device(fusion: Fusion, thresholds: Thresholds, tree: BlockTree = ANY_SIZE, precision: str = SINGLE) -> DeviceKernel:
-    """All versions of a fusion's kernel. tree: of the schedules of its product; precision: of products of f32, "tf32x3" or "tf32".
-
-    Raises CompilerBug for a fusion that it has no kernel for, TargetError for what a user may write and has none."""
+def emit_device(fusion: Fusion, plan: Plan, target: Target) -> DeviceKernel:
+    """All versions of a fusion's kernel by a plan that it may have. Raises CompilerBug for another one, TargetError for what its emitter
+    has no code for."""
     body = fusion.body
-    symbols = body_symbols(fusion.space(), body, *_extents(fusion, thresholds))
+    symbols = body_symbols(fusion.space(), body, *_extents(fusion, target))
     choice: DeviceChoice | None = None
-    if fusion.kind == "loop":
-        versions = loop_versions(fusion, symbols)
-    elif fusion.kind == "stitch":
-        versions = row_versions(fusion, symbols, thresholds)
-    elif fusion.kind == "compute":
-        versions, choice = product_versions(fusion, symbols, tree, precision)
-    elif fusion.kind == "attention":
-        versions = attention_versions(fusion, symbols, ATTENTION, precision)
+    if isinstance(plan, LoopPlan):
+        versions = loop_versions(fusion, symbols, plan)
+    elif isinstance(plan, RowsPlan):
+        versions = row_versions(fusion, symbols, plan, target.thresholds)
+    elif isinstance(plan, ProductPlan):
+        versions, choice = product_versions(fusion, symbols, read_tree(plan), plan.precision)
+    elif isinstance(plan, AttentionPlan):
+        versions = attention_versions(fusion, symbols, read_blocks(plan), plan.precision)
     else:
-        raise CompilerBug(f"fusion {fusion.name}: no CUDA kernel of kind {fusion.kind}")
+        raise CompilerBug(f"fusion {fusion.name} cannot be a kernel {plan.name}")
     return DeviceKernel(fusion.name, fusion.kind, symbols, versions, checks_indices(fusion.checked, body), choice)

@@ -13,7 +13,7 @@ from disc.codegen.cuda.elementwise import emit_elementwise
 from disc.codegen.cuda.text import Scope, Variable, Writer
 from disc.codegen.cuda.types import NARROW, in_memory
 from disc.codegen.plan.index import Index, IndexSpace, view_index
-from disc.errors import CompilerBug
+from disc.errors import TargetError
 from disc.ir.graph import Node
 from disc.ir.op_table import ELEMENTWISE
 from disc.shapes import Dim, Truth
@@ -94,7 +94,7 @@ class Emitter:
             return emit_elementwise(self.w, node, operands)
         rule = self.rules.get(node.op)
         if rule is None:
-            raise CompilerBug(f"no CUDA rule for {node.op} (line {node.line or 'unknown'})")
+            raise TargetError(f"no CUDA rule for {node.op} (line {node.line or 'unknown'})")
         found = rule(self, node, index, predicate)
         return found if isinstance(found, str) else (yield from found)
 

@@ -19,7 +19,7 @@ from disc.codegen.plan.contraction import Contraction, declare, forward_indices,
 from disc.codegen.plan.fusion import Fusion
 from disc.codegen.plan.index import ONE
 from disc.codegen.plan.rows import check_single_dot
-from disc.errors import CompilerBug
+from disc.errors import CompilerBug, TargetError
 from disc.shapes import Dim, Truth
 from disc.speculation.block_schedules import BlockSchedule
 from disc.speculation.block_trees import BlockTree
@@ -77,7 +77,7 @@ class _Product:
         self.fusion, self.block, self.precision, self.wide, self.space = fusion, schedule, precision, wide, fusion.space()
         self.node = check_single_dot(fusion.body)
         if self.node.op == "disc.scaled_dot":
-            raise CompilerBug(f"no CUDA kernel for products of int8 (line {self.node.line})")
+            raise TargetError(f"no kernel for GPUs of products of int8 (line {self.node.line})")
         self.c: Contraction = read_contraction(self.space, self.node)
         declare(self.space, self.c)
         if schedule.halves > 1:

@@ -29,6 +29,11 @@ class Parameter:
     name: str
     type: str
 
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return 4 if self.type == "i32" else 8
+
 
 @dataclass(frozen=True)
 class Scratch:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from disc.codegen.cuda.elementwise import combined
 from disc.codegen.cuda.emit import Buffer, Emitter, Predicate
 from disc.codegen.cuda.kernel import DeviceVersion, emit_version
+from disc.codegen.cuda.plans import LoopPlan, RowBlock, RowsPlan
 from disc.codegen.cuda.structural import RULES, reduced_along, reduced_kind
 from disc.codegen.cuda.text import Variable
 from disc.codegen.plan.fusion import Fusion
@@ -28,21 +28,6 @@ from disc.speculation.guards import ALWAYS, AtMost, Guard, all_of
 from disc.targets.thresholds import Thresholds
 
 MOST_NARROW = 2147483647  # elements of a tensor whose positions fit into 32 bits
-FLAT = 1024  # elements of a block of a loop kernel
-
-
-@dataclass(frozen=True)
-class RowBlock:
-    """columns: elements of a row in a block, a power of two; rows: rows of a block; warps."""
-
-    columns: int
-    rows: int
-    warps: int
-
-
-# Rows that lie whole in a block, the shortest first: one warp for a row of up to 1,024 elements, else one block.
-WHOLE = (RowBlock(32, 16, 4), RowBlock(128, 8, 4), RowBlock(1024, 4, 4), RowBlock(4096, 1, 8), RowBlock(16384, 1, 16))
-LOOPED = RowBlock(2048, 1, 8)
 
 
 def body_versions(space: IndexSpace, body: Body) -> list[tuple[Guard, bool]]:
@@ -59,24 +44,24 @@ def body_versions(space: IndexSpace, body: Body) -> list[tuple[Guard, bool]]:
 # --- loops ----------------------------------------------------------------------------------------------------------------
 
 
-def loop_versions(fusion: Fusion, symbols: tuple[str, ...]) -> tuple[DeviceVersion, ...]:
+def loop_versions(fusion: Fusion, symbols: tuple[str, ...], plan: LoopPlan) -> tuple[DeviceVersion, ...]:
     """The versions of a loop kernel. Full blocks need no masks; the last one is a branch of its own."""
-    return tuple(_loop_version(fusion, symbols, guard, wide) for guard, wide in body_versions(fusion.space(), fusion.body))
+    return tuple(_loop_version(fusion, symbols, plan, guard, wide) for guard, wide in body_versions(fusion.space(), fusion.body))
 
 
-def _loop_version(fusion: Fusion, symbols: tuple[str, ...], guard: Guard, wide: bool) -> DeviceVersion:
+def _loop_version(fusion: Fusion, symbols: tuple[str, ...], plan: LoopPlan, guard: Guard, wide: bool) -> DeviceVersion:
     body, space = fusion.body, fusion.space()
     dims = max((root.dims for root in body.yields), key=lambda each: len([dim for dim in each if dim != ONE]))
     nest = _loop_nest(space, body, dims)
-    count = space.env.product(dims)
+    count, block = space.env.product(dims), plan.block
 
     def emit(e: Emitter, results: tuple[Buffer, ...]) -> None:
         w = e.w
         program = "tl.program_id(0).to(tl.int64)" if wide else "tl.program_id(0)"
-        begin = w.let(f"{program} * {FLAT}", "i")
-        place = w.let(f"{begin} + tl.arange(0, {FLAT})", "i")
+        begin = w.let(f"{program} * {block}", "i")
+        place = w.let(f"{begin} + tl.arange(0, {block})", "i")
         flat = space.variable("flat", count)
-        for head, live in ((f"if {begin} + {FLAT} <= {w.number(count)}:", ""), ("else:", f"{place} < {w.number(count)}")):
+        for head, live in ((f"if {begin} + {block} <= {w.number(count)}:", ""), ("else:", f"{place} < {w.number(count)}")):
             with w.block(head) as scope:
                 mask = w.let(live, "m") if live else ""
                 w.bind("flat", Variable(place, scope, frozenset({0}), mask))
@@ -85,7 +70,7 @@ def _loop_version(fusion: Fusion, symbols: tuple[str, ...], guard: Guard, wide: 
                     index = root_index(space, nest.index, dims, root)
                     e.store(result, space.linear(index, root.dims), e.value(root, index))
 
-    return emit_version(body, space, symbols, f"[{FLAT}]", emit, ((count + (FLAT - 1)) // FLAT,), 4, guard=guard, wide=wide)
+    return emit_version(body, space, symbols, f"[{block}]", emit, ((count + (block - 1)) // block,), plan.warps, guard=guard, wide=wide)
 
 
 def _loop_nest(space: IndexSpace, body: Body, dims: Sequence[Dim]) -> Nest:
@@ -109,31 +94,32 @@ def _bind(e: Emitter, flat: Dim, variables: Sequence[LoopVariable]) -> None:
 # --- rows -----------------------------------------------------------------------------------------------------------------
 
 
-def row_versions(fusion: Fusion, symbols: tuple[str, ...], thresholds: Thresholds) -> tuple[DeviceVersion, ...]:
+def row_versions(fusion: Fusion, symbols: tuple[str, ...], planned: RowsPlan, thresholds: Thresholds) -> tuple[DeviceVersion, ...]:
     """The versions of a stitch kernel: by the length of its rows."""
     space = fusion.space()
     plan = plan_rows(space, fusion.body, frozenset(), thresholds)
     length = space.env.product(plan.space[len(plan.group_dims) :])
     found: list[DeviceVersion] = []
-    for block in (*WHOLE, LOOPED):
+    for block in (*planned.blocks, planned.looped):
         fits = AtMost(block.columns, length)
-        truth = Truth.NO if block is LOOPED else fits.implied_by(space.env)
-        if truth is Truth.NO and block is not LOOPED:
+        looped = block is planned.looped
+        truth = Truth.NO if looped else fits.implied_by(space.env)
+        if truth is Truth.NO and not looped:
             continue
         for guard, wide in body_versions(space, fusion.body):
-            both = guard if truth is Truth.YES or block is LOOPED else all_of((fits, guard))
-            found.append(_row_version(fusion, symbols, thresholds, block, both, wide))
+            both = guard if truth is Truth.YES or looped else all_of((fits, guard))
+            found.append(_row_version(fusion, symbols, thresholds, block, looped, both, wide))
         if truth is Truth.YES:
             break
     return tuple(found)
 
 
 def _row_version(
-    fusion: Fusion, symbols: tuple[str, ...], thresholds: Thresholds, block: RowBlock, guard: Guard, wide: bool
+    fusion: Fusion, symbols: tuple[str, ...], thresholds: Thresholds, block: RowBlock, looped: bool, guard: Guard, wide: bool
 ) -> DeviceVersion:
     space = fusion.space()
     plan = plan_rows(space, fusion.body, frozenset(), thresholds)
-    rows = _Rows(fusion, space, plan, block, wide)
+    rows = _Rows(fusion, space, plan, block, looped, wide)
     grid = ((rows.groups + (block.rows - 1)) // block.rows,)
     shape = f"[{block.rows}, {block.columns}]"
     return emit_version(fusion.body, space, symbols, shape, rows.emit, grid, block.warps, guard=guard, wide=wide)
@@ -142,13 +128,13 @@ def _row_version(
 class _Rows:
     """One version of a stitch kernel."""
 
-    def __init__(self, fusion: Fusion, space: IndexSpace, plan: RowPlan, block: RowBlock, wide: bool) -> None:
+    def __init__(self, fusion: Fusion, space: IndexSpace, plan: RowPlan, block: RowBlock, looped: bool, wide: bool) -> None:
         self.fusion, self.space, self.plan, self.block, self.wide = fusion, space, plan, block, wide
         self.row_dims = plan.space[len(plan.group_dims) :]
         self.length = space.env.product(self.row_dims)
         self.groups = plan.groups(space)
         self.tile = plan.tiles[0].variables if plan.tiles else (LoopVariable("p0", self.length),)
-        self.whole = block is not LOOPED
+        self.whole = not looped
         if not plan.tiles:
             space.variable("p0", self.length)
 

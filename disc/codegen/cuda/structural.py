@@ -9,7 +9,7 @@ from disc.codegen.cuda.emit import Emitter, Predicate, Rule
 from disc.codegen.cuda.text import Variable
 from disc.codegen.cuda.types import constant, in_register, rounded
 from disc.codegen.plan.index import ONE, ZERO, Index, part_at
-from disc.errors import CompilerBug
+from disc.errors import TargetError
 from disc.ir.graph import Body, Node
 from disc.ir.op_table import rules_by_op
 from disc.ir.reducers import IN_ORDER, KINDS
@@ -120,12 +120,12 @@ def _dynamic_update_slice(e: Emitter, node: Node, index: Index, predicate: Predi
 
 
 def reduced_kind(node: Node) -> str:
-    """How result `node` of a reduction combines elements, one of KINDS. Raises CompilerBug where it does by no single op."""
+    """How result `node` of a reduction combines elements, one of KINDS. Raises TargetError where it does by no single op."""
     body = node.body
     assert body is not None
     kind = body.yields[node.result].name
     if IN_ORDER in node.attrs or kind not in KINDS:
-        raise CompilerBug(f"the reduction of line {node.line} has a body of its own")
+        raise TargetError(f"no CUDA kernel for a reduction by a body of its own (line {node.line})")
     return kind
 
 

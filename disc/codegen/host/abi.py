@@ -16,5 +16,6 @@ API_OFFSETS = {  # bytes, in the ral_host_api
     "fill": 64,
     "read": 72,
     "library": 80,
+    "watch": 88,
 }
 FEATURES = ("m", "n", "k", "batch", "threads")  # the order of ral_feature

@@ -11,7 +11,7 @@ from functools import reduce
 
 from disc.codegen.host.blocks import Blocks, Wanted, replaced
 from disc.codegen.host.buffers import LINE, Plan
-from disc.codegen.host.flow import API, LIBRARY_API, POINTER, Typed
+from disc.codegen.host.flow import API, LIBRARY_API, POINTER, WATCH_API, Typed
 from disc.codegen.host.legality import verify
 from disc.codegen.host.lifetimes import places_of
 from disc.codegen.host.memory import Memory, Way, plan_memory
@@ -62,6 +62,8 @@ class _Function(Blocks):
             b.load_memory_api()
         if any(launch.kernel.library is not None for launch in self.launches):
             b.load_api(LIBRARY_API)
+        if any(launch.kernel.runs_in_blocks and launch.kernel.checks_indices for launch in self.launches):
+            b.load_api(WATCH_API)
         self._load()
         returned = self._run()
         ok = b.constant("arith.constant 0 : i32")
@@ -119,7 +121,8 @@ class _Function(Blocks):
         self.launcher.fault = base
         self.partials = b.offset(base, b.scalar(behind))
         if self.program.remote:
-            b.demand("fill", base, b.index(LINE), b.constant("arith.constant 0 : i32"))
+            if any(launch.kernel.checks_indices and not launch.kernel.runs_in_blocks for launch in self.launches):
+                b.demand("fill", base, b.index(LINE), b.constant("arith.constant 0 : i32"))
         else:
             b.statement(f"llvm.store {b.index(0)}, {base} : i64, !llvm.ptr")
         self.place(base, plan, LINE)

@@ -20,6 +20,7 @@ POINTER = "!llvm.ptr"
 API = ("alloc", "output", "launch", "fail", "choose")  # what every program may call of ral_host_api
 MEMORY_API = ("free", "copy", "fill", "read")  # what one with other steps than launches calls, too
 LIBRARY_API = ("library",)  # what one with library kernels calls, too
+WATCH_API = ("watch",)  # what one with kernels of a GPU that check indices calls, too
 TYPES = {
     "alloc": ((POINTER, "i64"), POINTER),
     "output": ((POINTER, "i64", POINTER), POINTER),
@@ -31,6 +32,7 @@ TYPES = {
     "fill": ((POINTER, POINTER, "i64", "i32"), "i32"),
     "read": ((POINTER, POINTER, POINTER), "i32"),
     "library": ((POINTER, "i64", "i64", "i64", POINTER, POINTER), "i32"),
+    "watch": ((POINTER, "i64"), "i32"),
 }
 POINTER_BYTES = 8  # also of any other entry of ral_host_api
 MOST_BYTES = 1 << 60  # of an arena: far more than there can be, far less than 64 bits hold

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, fields
+from functools import reduce
 
 from disc.artifact.manifest import DTYPES
 from disc.codegen.host.abi import FEATURES
-from disc.codegen.host.flow import HostBuilder
+from disc.codegen.host.flow import HostBuilder, Typed
 from disc.codegen.host.guards import lower_guard
 from disc.codegen.host.program import Program
 from disc.codegen.host.steps import Launch, Value
 from disc.codegen.mlir.builder import Variable
-from disc.codegen.plan.kernel import Choice, LibraryCall, Parts, Split
+from disc.codegen.plan.kernel import BlockChoice, Choice, LibraryCall, Parts, Split, Version
 from disc.errors import CompilerBug
 from disc.shapes import Dim
 from disc.speculation.guards import Guard
@@ -20,7 +21,8 @@ from disc.speculation.schedules import SCHEDULE_SYMBOLS, Schedule
 
 COST_UNITS = 16  # of the cost of a task, in a nanosecond (ral.h)
 FAULT = "fault"  # the argument where a kernel reports an index out of range
-ZERO = Dim.of(0)
+ZERO, ONE = Dim.of(0), Dim.of(1)
+GRID = 3  # axes of a grid, behind the arguments
 PARTIALS = "partials"  # the argument where the functions of a split kernel hand values on
 
 
@@ -43,7 +45,7 @@ class Launcher:
     def reserve(self, launches: Sequence[Launch]) -> None:
         """Memory on the stack for arguments and features: one launch is made at a time."""
         b = self.b
-        most = max((len(self._arguments(launch)) for launch in launches), default=1)
+        most = max((len(self._arguments(launch)) + (GRID + 1) * launch.kernel.runs_in_blocks for launch in launches), default=1)
         self._args = b.op(f"llvm.alloca {b.index(max(most, 1))} x i64 : (i64) -> !llvm.ptr")
         self._features = b.op(f"llvm.alloca {b.index(len(FEATURES))} x i64 : (i64) -> !llvm.ptr")
 
@@ -53,12 +55,14 @@ class Launcher:
         self._partials = partials
         choice = kernel.choice
         number_of_version = self._schedule(choice) if choice is not None else None
-        for position, item in enumerate(self._arguments(launch)):
-            value, type_ = self._argument_value(item)
-            slot = b.op(f"llvm.getelementptr {self._args}[{position}] : (!llvm.ptr) -> !llvm.ptr, i64")
-            b.statement(f"llvm.store {value}, {slot} : {type_}, !llvm.ptr")
+        arguments = self._arguments(launch)
+        for position, item in enumerate(arguments):
+            self._store(position, *self._argument_value(item))
         if kernel.library is not None:
             self._call_library(number, launch, kernel.library)
+            return
+        if kernel.runs_in_blocks:
+            self._launch_blocks(number, launch, len(arguments))
             return
         function = self._choose(launch) if number_of_version is None else self._count_schedule(launch, number_of_version)
         tasks, cost, scratch = (b.scalar(each) for each in (kernel.tasks, self._cost(kernel.cost), kernel.scratch))
@@ -67,6 +71,11 @@ class Launcher:
         b.demand("launch", b.index(number), function, self._args, tasks, cost, scratch)
         if number in self.program.index_checks:
             self._check_indices(number)
+
+    def _store(self, position: int, value: str, type_: str) -> None:
+        """Puts a value into a slot of the arguments."""
+        slot = self.b.op(f"llvm.getelementptr {self._args}[{position}] : (!llvm.ptr) -> !llvm.ptr, i64")
+        self.b.statement(f"llvm.store {value}, {slot} : {type_}, !llvm.ptr")
 
     def weight(self, slot: int) -> str:
         """The address of a weight."""
@@ -88,8 +97,8 @@ class Launcher:
         items: list[Value | str | int | Dim] = [launch.weights.get(number, value) for number, value in enumerate(launch.inputs)]
         if launch.kernel.library is not None:
             return _library_arguments([*items, *launch.results], launch.kernel.library)
-        fault = [FAULT] if launch.kernel.checks_indices else []
-        partials = [PARTIALS] if launch.kernel.partials is not None else []
+        fault: list[str | Dim] = [ZERO if launch.kernel.runs_in_blocks else FAULT] if launch.kernel.checks_indices else []
+        partials = [PARTIALS] if launch.kernel.partials is not None and not launch.kernel.runs_in_blocks else []
         return [*items, *launch.results, *launch.kernel.symbols, *fault, *partials]
 
     def _argument_value(self, item: Value | str | int | Dim) -> tuple[str, str]:
@@ -178,6 +187,49 @@ class Launcher:
         rest = b.op(f"arith.andi {bits}, {b.index(number - 1)} : i64")
         return b.op(f"arith.cmpi eq, {rest}, {b.index(0)} : i64")
 
+    # --- blocks of a GPU ------------------------------------------------------------------------------------------------
+
+    def _launch_blocks(self, number: int, launch: Launch, place: int) -> None:
+        """Launches the first version whose guard holds, of those for the schedule that is chosen. place: of the slot behind the arguments
+        that all of them take."""
+        b, versions = self.b, list(zip(launch.kernel.versions, launch.counters, strict=True))
+        chosen = self._chosen(launch.kernel.block_choice)
+        found = self._blocks(*versions[-1])
+        for version, counter in reversed(versions[:-1]):
+            good = self._guard(version.guard, launch)
+            if chosen and version.blocks is not None and version.blocks.schedule is not None:
+                same = b.op(f"arith.cmpi eq, {chosen}, {b.index(version.blocks.schedule)} : i64")
+                good = b.op(f"arith.andi {good}, {same} : i1")
+            found = [
+                own if own == other else (b.op(f"arith.select {good}, {own[0]}, {other[0]} : i1, {own[1]}"), own[1])
+                for own, other in zip(self._blocks(version, counter), found, strict=True)
+            ]
+        (function, _), (own_counter, _), (tasks, _), (zeroed, _), *slots = found
+        self._count(own_counter)
+        for offset, (slot, _) in enumerate(slots):
+            self._store(place + offset, slot, "i64")
+        if launch.kernel.partials is not None:
+            b.demand("fill", self._partials, zeroed, b.constant("arith.constant 0 : i32"))
+        if number in self.program.index_checks:
+            b.demand("watch", b.index(self.program.index_checks[number]))
+        b.demand("launch", b.index(number), function, self._args, tasks, b.index(0), b.index(0))
+
+    def _blocks(self, version: Version, counter: int) -> list[Typed]:
+        """What describes a version to the device, its counter, its blocks, bytes to zero, and the slots behind the arguments: where its
+        scratch lies if it takes any, blocks along x, y, z."""
+        b, blocks = self.b, version.blocks
+        assert blocks is not None
+        grid = [b.scalar(size) for size in (*blocks.grid, *[ONE] * (GRID - len(blocks.grid)))]
+        tasks = reduce(lambda product, size: b.op(f"arith.muli {product}, {size} : i64"), grid)
+        taken = [] if blocks.scratch is None else [b.op(f"llvm.ptrtoint {self._partials} : !llvm.ptr to i64")]
+        slots = [*taken, *grid, *[b.index(0)] * (1 - len(taken))]
+        numbers = [b.index(counter), tasks, b.scalar(ZERO if blocks.zeroed is None else blocks.zeroed), *slots]
+        return [(self._address(version.function), "!llvm.ptr"), *((each, "i64") for each in numbers)]
+
+    def _chosen(self, choice: BlockChoice | None) -> str:
+        """The number of the schedule for this call's sizes, "" where there is one at most."""
+        return self._ask(choice.nodes, choice.features, choice.schedules) if choice is not None and len(choice.nodes) > 1 else ""
+
     # --- split kernels and schedules ------------------------------------------------------------------------------------
 
     def _run_split(self, number: int, launch: Launch, split: Split, whole: tuple[str, str]) -> tuple[str, str]:
@@ -199,13 +251,8 @@ class Launcher:
     def _schedule(self, choice: Choice) -> str:
         """The number of the schedule for this call's sizes; binds the symbols that tell the kernel of it."""
         b = self.b
-        array = self._features
-        for position, size in enumerate(choice.features):
-            slot = b.op(f"llvm.getelementptr {array}[{position}] : (!llvm.ptr) -> !llvm.ptr, i64")
-            b.statement(f"llvm.store {b.scalar(size)}, {slot} : i64, !llvm.ptr")
         schedules, width = choice.tree.schedules, len(fields(Schedule))
-        nodes = self._table([value for node in choice.tree.nodes for value in node])
-        number = b.ask("choose", nodes, array, b.index(len(schedules)))
+        number = self._ask(choice.tree.nodes, choice.features, len(schedules))
         table = self._table([value for schedule in schedules for value in astuple(schedule)])
         first = b.op(f"arith.muli {number}, {b.index(width)} : i64")
         rows, depth, ahead, order, parts = (self._entry(table, first, place) for place in range(width))
@@ -217,6 +264,14 @@ class Launcher:
         for name, value in zip(SCHEDULE_SYMBOLS, (rows, blocks, depth, ahead, order, span, parts), strict=True):
             b.variables[name] = Variable(name, value, b.scope)
         return number
+
+    def _ask(self, nodes: Sequence[Sequence[int]], features: Sequence[Dim], schedules: int) -> str:
+        """The number of the schedule that a tree chooses."""
+        b, array = self.b, self._features
+        for position, size in enumerate(features):
+            slot = b.op(f"llvm.getelementptr {array}[{position}] : (!llvm.ptr) -> !llvm.ptr, i64")
+            b.statement(f"llvm.store {b.scalar(size)}, {slot} : i64, !llvm.ptr")
+        return b.ask("choose", self._table([value for node in nodes for value in node]), array, b.index(schedules))
 
     def _parts(self, parts: Parts, m: str, rows: str, wanted: str) -> tuple[str, str, str]:
         """(values of k in a part, number of parts, its share of `rows` of a panel) for `m` rows and at most `wanted` parts; zeroes the

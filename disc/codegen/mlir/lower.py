@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,12 +28,13 @@ PIPELINE = (
 _HIDDEN = 1  # as the dialect llvm numbers visibilities
 
 
-def compile_objects(source: str, target: Target, threads: int, opt_level: int = 3) -> list[bytes]:
-    """The object files of kernel and host text for one ISA level. `threads` compile them, or fewer where no more can be started.
+def compile_objects(source: str, target: Target, threads: int, opt_level: int = 3, external: Collection[str] = ()) -> list[bytes]:
+    """The object files of kernel and host text for one ISA level. `threads` compile them, or fewer where no more can be started. external:
+    names that another object file defines, as kernels to be launched.
 
     Raises CompilerBug for text that does not lower. Neither it nor the result depends on the threads.
     """
-    parts = cut(source)
+    parts = cut(source, external)
     waiting = deque(enumerate(parts))
     objects: dict[int, bytes] = {}
     errors: dict[int, Exception] = {}
@@ -58,6 +59,11 @@ def compile_objects(source: str, target: Target, threads: int, opt_level: int = 
     if errors:
         raise errors[min(errors)]
     return [objects[number] for number in range(len(parts))]
+
+
+def compile_object(source: str, target: Target, opt_level: int = 3) -> bytes:
+    """The object file of a text as a whole. Raises CompilerBug for text that does not lower."""
+    return _Compiler(target, opt_level).object_file(source)
 
 
 def _start(count: int, work: Callable[[], None]) -> list[threading.Thread]:

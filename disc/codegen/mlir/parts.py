@@ -6,6 +6,7 @@ How it is cut depends on the text alone, so an artifact is the same however many
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -34,10 +35,11 @@ class _Function:
         return self.text.count("\n") + LOOP * self.text.count("scf.")
 
 
-def cut(source: str) -> list[str]:
+def cut(source: str, external: Collection[str] = ()) -> list[str]:
     """The parts, the one that takes longest first. Each declares what it calls of the others.
 
-    source: MLIR text of functions, each behind the globals that it reads. No function may depend on being inlined into another.
+    source: MLIR text of functions, each behind the globals that it reads. No function may depend on being inlined into another. external:
+    names that the text takes the addresses of as if they were kernels, and that it does not define.
 
     Raises CompilerBug for a function whose head is longer than a line.
     """
@@ -49,9 +51,14 @@ def cut(source: str) -> list[str]:
         lightest = weights.index(min(weights))
         weights[lightest] += function.weight
         parts[lightest].append(function)
-    declarations = {function.name: function.declaration for function in functions}
+    declarations = _declarations(functions, external)
     order = sorted(range(count), key=lambda number: -weights[number])
     return [_text(parts[number], declarations) for number in order]
+
+
+def _declarations(functions: Sequence[_Function], external: Collection[str]) -> dict[str, str]:
+    kernels = {name: f"func.func private @{name}(!llvm.ptr, i64, i64, !llvm.ptr)\n" for name in external}
+    return kernels | {function.name: function.declaration for function in functions}
 
 
 def _functions(source: str) -> list[_Function]:

@@ -3,11 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
-from disc.shapes import Dim
+from disc.shapes import Dim, dim_max
 from disc.speculation.guards import ALWAYS, Guard
 from disc.speculation.schedules import Schedule
 from disc.speculation.tree import Tree
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How a version runs in blocks of a GPU.
+
+    grid: how many along x, y, z, up to three. schedule: the number of the one that it is compiled for, of a kernel with a `BlockChoice`;
+    None: it runs whatever is chosen; words: that schedule, for display. scratch: bytes of memory of the call in which blocks hand values
+    on, the first `zeroed` of which are 0 before the launch; where it lies is the last argument. None: it takes no such argument.
+    An index out of range is written where the device says, and the host does not wait for it.
+    """
+
+    grid: tuple[Dim, ...]
+    schedule: int | None = None
+    words: str = ""
+    scratch: Dim | None = None
+    zeroed: Dim | None = None
+
+
+@dataclass(frozen=True)
+class BlockChoice:
+    """Which schedule the versions of a kernel on a GPU are taken of, in every call. nodes: of the tree; features: those of the tree, except
+    for the number of SMs, which the runtime knows."""
+
+    nodes: tuple[tuple[int, int, int, int], ...]
+    schedules: int
+    features: tuple[Dim, Dim, Dim, Dim]
 
 
 @dataclass(frozen=True)
@@ -15,14 +43,18 @@ class Version:
     """One compiled version: its function name, and the guard that must hold for it.
 
     schedule: of a kernel with a `Choice`, how this version walks over its matrices; the tree chooses it, not the guard.
+    blocks: of a version for a GPU.
     """
 
     function: str
     guard: Guard = ALWAYS
     schedule: Schedule | None = None
+    blocks: Blocks | None = None
 
     def describe(self) -> str:
         """For display and the manifest: when it runs, or how; "" for the version without a condition."""
+        if self.blocks is not None:
+            return "; ".join(filter(None, (self.blocks.words, str(self.guard))))
         return str(self.guard) if self.schedule is None else self.schedule.describe()
 
 
@@ -146,6 +178,7 @@ class Kernel:
     functions: tuple[tuple[str, str], ...] = ()
     packed: tuple[PackedWeight, ...] = ()
     choice: Choice | None = None
+    block_choice: BlockChoice | None = None
     split: Split | None = None
     checks_indices: bool = False
     library: LibraryCall | None = None
@@ -153,7 +186,15 @@ class Kernel:
     plan: str = ""
 
     @property
+    def runs_in_blocks(self) -> bool:
+        """Whether it runs on a GPU."""
+        return self.versions[0].blocks is not None
+
+    @property
     def partials(self) -> Dim | None:
         """Bytes of memory of the call that tasks hand values on in, None for a kernel that takes no such argument."""
+        scratch = [version.blocks.scratch for version in self.versions if version.blocks is not None and version.blocks.scratch is not None]
+        if scratch:
+            return reduce(dim_max, scratch)
         parts = self.split or (self.choice.parts if self.choice is not None else None)
         return parts.partials if parts is not None else None

@@ -8,6 +8,7 @@ from typing import cast
 from disc.codegen.mlir.lower import compile_objects, link_shared
 from disc.codegen.plan.fusion import Fusion, KernelPlan
 from disc.codegen.plan.kernel import Kernel
+from disc.codegen.plan.listing import Assembled, Listing, Means
 from disc.codegen.plan.text import IllegalPlan, Plan, read_plan
 from disc.codegen.x86.choose import choose, may_have
 from disc.codegen.x86.gemm.micro import micro_source
@@ -46,9 +47,9 @@ class _X86:
         functions = dict(each for kernel in kernels for each in kernel.functions)
         return [*(micro_source(form, rows, vectors, target.lanes) for form, rows, vectors in micro), *functions.values()]
 
-    def assemble(self, source: str, target: Target, threads: int) -> bytes:
+    def assemble(self, listing: Listing, target: Target, means: Means) -> Assembled:
         """A shared object."""
-        return link_shared(compile_objects(source, target, threads))
+        return Assembled(link_shared(compile_objects(listing.text, target, means.threads)))
 
 
 X86 = _X86()

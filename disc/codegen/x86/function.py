@@ -12,7 +12,6 @@ from disc.codegen.x86.memory import Buffer
 from disc.codegen.x86.structural import RULES
 from disc.errors import CompilerBug
 from disc.ir.graph import Body, Node
-from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim, Truth
 from disc.targets.target import Target
 
@@ -95,11 +94,6 @@ def rounded_up(value: Dim, multiple: int) -> Dim:
     return (value + (multiple - 1)) // multiple * multiple
 
 
-def kernel_ops(body: Body) -> tuple[str, ...]:
-    """The ops in a kernel, in order."""
-    return tuple(node.op for node in body.nodes if node.op != "input")
-
-
 def product_cost(target: Target, *products: tuple[str, Dim]) -> Dim:
     """Cycles of a task of products, each (the element that its instructions take of the left operand, multiply-adds)."""
     totals: dict[int, Dim] = {}
@@ -107,12 +101,3 @@ def product_cost(target: Target, *products: tuple[str, Dim]) -> Dim:
         rate = target.macs_per_cycle(element)
         totals[rate] = totals.get(rate, ZERO) + macs
     return sum((macs // rate for rate, macs in totals.items()), Dim.of(target.thresholds.task_cycles))
-
-
-def traffic(space: IndexSpace, body: Body) -> Dim:
-    """Bytes that must move: every input and output once (a gathered table counts as its output)."""
-    total = ZERO
-    gathered = {node.operands[0] for node in body.nodes if node.op == "disc.gather"}
-    for node in (*(argument for argument in body.arguments if argument not in gathered), *body.yields):
-        total = total + space.env.product(node.dims) * ELEMENT_BYTES[node.element]
-    return total

@@ -13,8 +13,9 @@ from typing import ClassVar
 
 from disc.codegen.plan.library import LibraryPlan
 from disc.codegen.plan.text import IllegalPlan, Plan
-from disc.speculation.schedules import FEATURES, Schedule
-from disc.speculation.tree import LEAF, Tree
+from disc.codegen.plan.tree_text import node_texts, read_nodes
+from disc.speculation.schedules import Schedule
+from disc.speculation.tree import Tree
 
 # --- products of matrices ---------------------------------------------------------------------------------------------------
 
@@ -40,7 +41,7 @@ class TreePlan(Plan):
     """Which schedule a call takes: a tree over its sizes.
 
     schedules: ROWSxK, +ahead where the next part of B is prefetched, +panels where neighboring tasks share rows of A, /PARTS where k is
-    split. nodes: `m>37?2:1` goes on at node 2 for more than 37 rows, else at node 1; `@0` takes schedule 0. It begins at the first.
+    split. nodes: as of `plan/tree_text.py`.
     split_rows: with more rows than that k is never split; none: whatever their number.
     """
 
@@ -80,28 +81,16 @@ def schedule_text(schedule: Schedule) -> str:
 
 def tree_plan(tree: Tree, split_rows: int | None) -> TreePlan:
     """A tree as a plan."""
-    nodes = (
-        f"@{threshold}" if feature == LEAF else f"{FEATURES[feature]}>{threshold}?{above}:{below}"
-        for feature, threshold, below, above in tree.nodes
-    )
-    return TreePlan(tuple(map(schedule_text, tree.schedules)), tuple(nodes), split_rows)
+    return TreePlan(tuple(map(schedule_text, tree.schedules)), node_texts(tree.nodes), split_rows)
 
 
 def read_schedules(plan: TreePlan) -> Tree:
     """The tree of a plan. Raises IllegalPlan."""
     try:
-        nodes = tuple(map(_node, plan.nodes))
         schedules = tuple(map(_schedule, plan.schedules))
     except ValueError as error:
         raise IllegalPlan("tree", str(error)) from error
-    for place, (feature, threshold, left, right) in enumerate(nodes):
-        if feature == LEAF and not 0 <= threshold < len(schedules):
-            raise IllegalPlan("nodes", f"there is no schedule {threshold}")
-        if feature != LEAF and not (place < left < len(nodes) and place < right < len(nodes)):
-            raise IllegalPlan("nodes", f"node {place} must go on at later nodes")
-    if not nodes:
-        raise IllegalPlan("nodes", "there must be one")
-    return Tree(schedules, nodes)
+    return Tree(schedules, read_nodes(plan.nodes, len(schedules)))
 
 
 def _schedule(text: str) -> Schedule:
@@ -111,17 +100,6 @@ def _schedule(text: str) -> Schedule:
     if set(flags) - {"ahead", "panels"}:
         raise ValueError(f"{text!r} is no schedule")
     return Schedule(int(rows), int(k), int("ahead" in flags), int("panels" in flags), int(parts or "1"))
-
-
-def _node(text: str) -> tuple[int, int, int, int]:
-    if text.startswith("@"):
-        return (LEAF, int(text[1:]), 0, 0)
-    question, _, places = text.partition("?")
-    feature, _, threshold = question.partition(">")
-    above, _, below = places.partition(":")
-    if feature not in FEATURES:
-        raise ValueError(f"{text!r} asks for no size of a product")
-    return (FEATURES.index(feature), int(threshold), int(below), int(above))
 
 
 # --- convolutions and pools -------------------------------------------------------------------------------------------------

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from disc.codegen.build import Built, build
+from disc.codegen.build import Built, Part, build
 from disc.codegen.choose_kernels import ChooseKernels
 from disc.codegen.host.entry import counter_names
 from disc.codegen.kernel_keys import KernelKey, KernelKeys
+from disc.codegen.plan.listing import Means
 from disc.ir.dialect import disc_context
 from disc.ir.graph import Snapshot
 from disc.ir.ops import main_block
@@ -74,7 +75,7 @@ def built(text: str) -> Built:
     with disc_context():
         parsed, targets = parse_module(text), (read_target("x86-64-v3"),)
         run_passes(parsed, (ChooseKernels(every_schedule(FAMILY[:1])),), CompileState(targets=targets))
-        return build(parsed, WeightTable(), targets)
+        return build([Part(parsed, tuple(targets))], WeightTable(), Means())
 
 
 def test_other_symbols() -> None:
@@ -214,7 +215,7 @@ def test_launches_say_their_own_symbols() -> None:
     fusions = (fusion(*each, versions=versions.format(n=each[2], m=each[3])) for each in places)
     made = built(module(PLAIN, *fusions)).targets["x86-64-v3"]
     first, second = made.program.launches
-    assert made.source.count("func.func @loop_p_0_v") == 3 and "@loop_q" not in made.source
+    assert made.listing.text.count("func.func @loop_p_0_v") == 3 and "@loop_q" not in made.listing.text
     assert first.kernel.name == second.kernel.name and (first.name, second.name) == ("loop_p", "loop_q")
     assert (first.kernel.symbols, second.kernel.symbols) == (("S0", "S1"), ("S4", "S5"))
     assert [str(each.kernel.bytes) for each in (first, second)] == ["S0 * S1 * 12", "S4 * S5 * 12"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from disc.codegen.build import build
+from disc.codegen.build import Part, build
 from disc.codegen.choose_kernels import ChooseKernels
+from disc.codegen.plan.listing import Means
 from disc.codegen.x86.function import product_cost
 from disc.ir.dialect import disc_context
 from disc.ir.passes import CompileState, run_passes
@@ -60,7 +61,7 @@ def test_a_task_of_a_scan_costs_its_own_steps(name: str, lanes: int, dim: int) -
     with disc_context():
         module = parse_module(text)
         run_passes(module, (ChooseKernels(every_schedule(FAMILY[:1])),), CompileState(targets=(target,)))
-        (launch,) = build(module, WeightTable(), (target,)).targets[name].program.launches
+        (launch,) = build([Part(module, (target,))], WeightTable(), Means()).targets[name].program.launches
     rows, columns = Dim.symbol("S0"), Dim.symbol("S1")
     steps = columns if dim == 1 else rows * ((columns + (lanes - 1)) // lanes)
     assert launch.kernel.tasks == (rows if dim == 1 else Dim.of(1))

@@ -6,9 +6,10 @@ import re
 
 import pytest
 
-from disc.codegen.build import Built, build
+from disc.codegen.build import Built, Part, build
 from disc.codegen.choose_kernels import ChooseKernels
 from disc.codegen.host.entry import counter_names
+from disc.codegen.plan.listing import Means
 from disc.codegen.plan.versions import RowVersion, read_version
 from disc.errors import CompilerBug
 from disc.ir.dialect import disc_context
@@ -45,7 +46,7 @@ def compiled(*versions: str) -> Built:
         module = parse_module(FUSED.format(versions=", ".join(f'"{each}"' for each in versions)))
         targets = (read_target("x86-64-v3"),)
         run_passes(module, (ChooseKernels(every_schedule(FAMILY[:1])),), CompileState(targets=targets))
-        return build(module, WeightTable(), targets)
+        return build([Part(module, tuple(targets))], WeightTable(), Means())
 
 
 def fusion() -> Body:

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 import disc
+from disc.api import open_session
+from disc.artifact.manifest import ordered_isas
 from disc.errors import TargetError
+from disc.targets import cuda
 from disc.targets.select import for_program, named_targets, select_targets
 from disc.targets.x86 import FEATURES, ISAS, LEVELS, USED, cpu_flags, host_isa, level_features, native_target, read_target
 
@@ -40,6 +43,29 @@ def test_native_keeps_what_a_program_needs() -> None:
 def test_equal_targets_are_one() -> None:
     assert [each.name for each in select_targets(["x86-64-v4", "x86-64-v3", "x86-64-v4"])] == ["x86-64-v3", "x86-64-v4"]
     assert [each.name for each in for_program(select_targets(["native", host_isa()]), ())] == [host_isa()]
+
+
+def test_gpus_are_named_by_their_architecture() -> None:
+    for name in cuda.NAMES:
+        target = cuda.read_target(name)
+        assert target.name == f"cuda:x86-64-v3+{name}" and target.label == name
+        assert target.gpu is not None and f"sm_{target.gpu.architecture}" == name
+        assert target.for_elements(("bf16",)) is target
+        assert target.host().name == "x86-64-v3"
+    assert [each.label for each in select_targets(["sm_100", "sm_90", "x86-64-v4"])] == ["x86-64-v4", "sm_90", "sm_100"]
+    names = [each.name for each in select_targets(["sm_90", "sm_120", "sm_80"])]
+    assert ordered_isas(dict.fromkeys(["x86-64-v3", *reversed(names)], b"")) == [*names, "x86-64-v3"]
+
+
+@pytest.mark.parametrize("name", ["sm_75", "sm_90a", "cuda", "aarch64"])
+def test_no_such_gpu(name: str) -> None:
+    with pytest.raises(TargetError, match=re.escape(f"there is no target {name!r}") + ".*sm_80"):
+        select_targets(name)
+
+
+def test_bytes_are_for_cpus() -> None:
+    with pytest.raises(TargetError, match='dtype="int8" is for CPUs, not for sm_90'):
+        open_session(["x86-64-v3", "sm_90"], disc.Options(dtype="int8"))
 
 
 def test_rates_and_registers() -> None:

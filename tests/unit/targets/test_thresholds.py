@@ -9,11 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
-from disc.api import Session, compile_state, open_session
-from disc.errors import TargetError
+import disc
+from disc.api import Session, compile_imported, compile_state, open_session
+from disc.artifact.file import read_manifest
+from disc.frontend.models import import_model
+from disc.ir.dialect import make_context
 from disc.ir.weights import WeightTable
-from disc.targets import x86_thresholds
 from disc.targets.x86 import read_target
 
 DISC = Path(__file__).resolve().parents[3] / "disc"
@@ -26,22 +30,25 @@ LAYOUT, SEARCH, COMPILING, MEASURING, VALUES, LEGAL = (
 )  # fmt: skip
 WHOLE = {"codegen/host/abi.py": LAYOUT, "codegen/x86/math/": "coefficients of series and tables of functions"}
 ALLOWED = {
-    "codegen/cuda/assemble.py:ARCHITECTURES": "names of GPUs",
+    "codegen/cuda/assemble.py:PORTABLE": "the oldest GPUs that code is made for",
+    "codegen/cuda/assemble.py:PTX_VERSION": "what drivers read",
     "codegen/cuda/attention.py:CHUNK": "a size for which heads that registers do not hold have no measurements yet",
     "codegen/cuda/attention.py:MOST_HELD": "registers of a thread, whatever the GPU",
     "codegen/cuda/attention.py:SPLIT_KEYS": "chosen; no GPU has measured it",
     "codegen/cuda/attention.py:WIDE": "registers of a thread, whatever the GPU",
+    "codegen/cuda/descriptors.py:ALIGNMENT": LAYOUT,
+    "codegen/cuda/emission.py:MOST_ELEMENTS": LEGAL,
     "codegen/cuda/joins.py:PAGE": LAYOUT,
     "codegen/cuda/joins.py:WORD": LAYOUT,
     "codegen/cuda/kernel.py:DeviceVersion.stages": "Triton's own default",
-    "codegen/cuda/rows.py:FLAT": "a block of one element for each lane of a few warps, whatever the GPU",
-    "codegen/cuda/rows.py:MOST_NARROW": LAYOUT,
+    "codegen/cuda/rows.py:MOST_NARROW": "what 32 bits hold",
     "codegen/cuda/vectors.py:BYTES": "the widest load of every GPU",
     "codegen/host/buffers.py:LINE": LAYOUT,
     "codegen/host/buffers.py:SAMPLE": SEARCH,
     "codegen/host/flow.py:MOST_BYTES": LAYOUT,
     "codegen/host/flow.py:POINTER_BYTES": LAYOUT,
     "codegen/host/launches.py:COST_UNITS": LAYOUT,
+    "codegen/host/launches.py:GRID": LAYOUT,
     "codegen/mlir/mlir_c.py:_NOWHERE": "an address that is never called",
     "codegen/mlir/parts.py:LEAST": COMPILING,
     "codegen/mlir/parts.py:LOOP": COMPILING,
@@ -162,13 +169,13 @@ def test_the_rule_itself(text: str, names: list[str]) -> None:
     assert list(numbers_in(ast.parse(text).body)) == names
 
 
-def rows_of_the_table() -> list[tuple[str, str]]:
-    """(field, comment) of every number in the table of x86."""
-    source = Path(x86_thresholds.__file__).read_text()
+def rows_of_the_table(table: str) -> list[tuple[str, str]]:
+    """(field, comment) of every number in a table."""
+    source = (DISC / "targets" / table).read_text()
     lines = source.splitlines()
     rows: list[tuple[str, str]] = []
     for call in ast.walk(ast.parse(source)):
-        if not isinstance(call, ast.Call) or not re.fullmatch(r"\w+Thresholds|Rates", ast.unparse(call.func)):
+        if not isinstance(call, ast.Call) or not re.fullmatch(r"\w+Thresholds|Rates|Gpu", ast.unparse(call.func)):
             continue
         for field in call.keywords:
             line = field.value.lineno - 1
@@ -179,7 +186,8 @@ def rows_of_the_table() -> list[tuple[str, str]]:
     return rows
 
 
-def test_every_threshold_says_its_source() -> None:
+@pytest.mark.parametrize(("table", "least"), [("x86_thresholds.py", 60), ("cuda_thresholds.py", 55)])
+def test_every_threshold_says_its_source(table: str, least: int) -> None:
     groups = {
         "device",
         "rates",
@@ -194,10 +202,12 @@ def test_every_threshold_says_its_source() -> None:
         "winograd",
         "expansion",
         "attention",
+        "architecture",
+        "product",
     }
-    rows = [(name, text) for name, text in rows_of_the_table() if name.partition(".")[2] not in groups or "#" in text]
-    assert len(rows) > 60
-    assert [name for name, text in rows if not re.search(r"# (derived|measured|chosen)\b", text, re.IGNORECASE)] == []
+    rows = [(name, text) for name, text in rows_of_the_table(table) if name.partition(".")[2] not in groups or "#" in text]
+    assert len(rows) > least
+    assert [name for name, text in rows if not re.search(r"# (derived|measured|chosen|vendor)\b", text, re.IGNORECASE)] == []
 
 
 def test_levels_differ_where_registers_do() -> None:
@@ -206,11 +216,20 @@ def test_levels_differ_where_registers_do() -> None:
     assert narrow.device == wide.device, "passes run once for all targets of a device"
 
 
-def test_targets_that_decide_differently_share_no_passes() -> None:
+class Chain(nn.Module):
+    """Three element-wise ops, which are one kernel."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch.tanh(x) + 1)
+
+
+def test_targets_that_decide_differently_are_fused_apart(tmp_path: Path) -> None:
     session = open_session(["x86-64-v3", "x86-64-v4"])
-    assert compile_state(WeightTable(), session).thresholds == session.targets[0].thresholds.device
     own = session.targets[0].thresholds
-    other = replace(own, device=replace(own.device, fusion=replace(own.device.fusion, most_ops=2)))
-    mixed: Session = replace(session, targets=(replace(session.targets[0], thresholds=other), session.targets[1]))
-    with pytest.raises(TargetError, match="decide differently"):
-        compile_state(WeightTable(), mixed)
+    assert compile_state(WeightTable(), session).thresholds == own.device
+    alone = replace(session.targets[0], thresholds=replace(own, device=replace(own.device, fusion=replace(own.device.fusion, most_ops=1))))
+    mixed: Session = replace(session, targets=(alone, session.targets[1]), options=disc.Options(cache=False))
+    imported = import_model(Chain(), (torch.ones(5),), ({0: torch.export.Dim.DYNAMIC},), make_context())
+    compile_imported(imported, mixed).save(tmp_path / "chain.disc")
+    kernels = {name: len(read_manifest(tmp_path / "chain.disc", name)["kernels"]) for name in ("x86-64-v3", "x86-64-v4")}
+    assert kernels == {"x86-64-v3": 3, "x86-64-v4": 1}

@@ -15,9 +15,10 @@ from disc.codegen.plan.index import IndexSpace
 from disc.codegen.plan.kernel import Kernel, Version
 from disc.codegen.plan.rows import RowPlan, numbers_of, plan_rows
 from disc.codegen.plan.softmax import read_causal, read_segments, read_softmax
+from disc.codegen.plan.summary import kernel_ops, traffic
 from disc.codegen.plan.symbols import body_symbols
 from disc.codegen.x86.attention.blocks import Blocks, emit_blocks
-from disc.codegen.x86.function import Frame, emit_function, kernel_ops, product_cost, rounded_up, traffic
+from disc.codegen.x86.function import Frame, emit_function, product_cost, rounded_up
 from disc.codegen.x86.gemm.dots import may_dot
 from disc.codegen.x86.gemm.kernels import emit_columns
 from disc.codegen.x86.gemm.plan import PANEL, ROWS, Gemm, micro_kernels, plan_gemm, product_plan

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from disc.codegen.plan.contraction import trace_views
 from disc.codegen.plan.index import ONE, IndexSpace
 from disc.codegen.plan.kernel import Kernel, PackedWeight, Version
+from disc.codegen.plan.summary import kernel_ops, traffic
 from disc.codegen.plan.symbols import body_symbols
 from disc.codegen.x86.conv.window import POINT
 from disc.codegen.x86.conv.window_last import (
@@ -26,7 +27,7 @@ from disc.codegen.x86.conv.window_last import (
     span,
     store_vector,
 )
-from disc.codegen.x86.function import Frame, emit_function, kernel_ops, product_cost, rounded_up, traffic
+from disc.codegen.x86.function import Frame, emit_function, product_cost, rounded_up
 from disc.codegen.x86.gemm.kernels import divide, emit_panel_rows, read_product
 from disc.codegen.x86.gemm.plan import PANEL, Gemm, micro_kernels, panels, product_plan
 from disc.codegen.x86.memory import Buffer, address

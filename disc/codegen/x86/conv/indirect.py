@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from disc.codegen.mlir.builder import Builder
 from disc.codegen.plan.index import IndexSpace
 from disc.codegen.plan.kernel import Kernel, Version
+from disc.codegen.plan.summary import kernel_ops, traffic
 from disc.codegen.plan.symbols import body_symbols
 from disc.codegen.x86.conv.indirect_plan import Indirect
 from disc.codegen.x86.conv.taps import ENTRY, TABLE_ROWS
-from disc.codegen.x86.function import Frame, emit_function, kernel_ops, product_cost, traffic
+from disc.codegen.x86.function import Frame, emit_function, product_cost
 from disc.codegen.x86.gemm.epilogue import Epilogue
 from disc.codegen.x86.gemm.micro import call_of_size
 from disc.codegen.x86.gemm.plan import PANEL, share

@@ -12,10 +12,11 @@ from functools import reduce
 from disc.codegen.plan.contraction import forward_indices
 from disc.codegen.plan.index import Index, IndexSpace
 from disc.codegen.plan.kernel import Kernel, Version
+from disc.codegen.plan.summary import kernel_ops, traffic
 from disc.codegen.plan.symbols import body_symbols
 from disc.codegen.x86.conv.window import POINT, Window, bands, combine, emit_tasks, row_inside, rows_that_see
 from disc.codegen.x86.emit import Predicate
-from disc.codegen.x86.function import Frame, emit_function, kernel_ops, rounded_up, store_roots, traffic
+from disc.codegen.x86.function import Frame, emit_function, rounded_up, store_roots
 from disc.codegen.x86.memory import Buffer, load_contiguous, load_gather, prefetch, store_contiguous
 from disc.ir.graph import Body
 from disc.ir.weights import ELEMENT_BYTES

@@ -14,9 +14,10 @@ from disc.codegen.mlir.builder import register_element
 from disc.codegen.plan.contraction import WindowAxis, forward_indices, read_contraction
 from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace
 from disc.codegen.plan.kernel import Kernel, Version
+from disc.codegen.plan.summary import kernel_ops, traffic
 from disc.codegen.plan.symbols import body_symbols
 from disc.codegen.x86.emit import Predicate
-from disc.codegen.x86.function import Frame, emit_function, kernel_ops, traffic
+from disc.codegen.x86.function import Frame, emit_function
 from disc.codegen.x86.memory import Buffer, address, prefetch
 from disc.codegen.x86.plans import DepthwisePlan, PoolPlan, check
 from disc.ir.graph import Body, Node

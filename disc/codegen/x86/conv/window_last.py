@@ -12,10 +12,11 @@ from disc.codegen.mlir.builder import register_element
 from disc.codegen.plan.contraction import WindowAxis, forward_indices
 from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace
 from disc.codegen.plan.kernel import Kernel, Version
+from disc.codegen.plan.summary import kernel_ops, traffic
 from disc.codegen.plan.symbols import body_symbols
 from disc.codegen.x86.conv.window import ELEMENTS, POINT, combine, pool_axes
 from disc.codegen.x86.emit import Predicate
-from disc.codegen.x86.function import Frame, emit_function, kernel_ops, traffic
+from disc.codegen.x86.function import Frame, emit_function
 from disc.codegen.x86.memory import Buffer, address
 from disc.codegen.x86.plans import WindowLastPlan, check
 from disc.ir.graph import Body, Node

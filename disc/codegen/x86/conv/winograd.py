@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 from disc.codegen.plan.index import IndexSpace
 from disc.codegen.plan.kernel import Kernel, Version
+from disc.codegen.plan.summary import kernel_ops, traffic
 from disc.codegen.plan.symbols import body_symbols
 from disc.codegen.x86.conv.indirect import MASK_TYPE, ROWS_TYPE, clear_zeros, emit_tasks, epilogue_of, spread
 from disc.codegen.x86.conv.taps import ENTRY
 from disc.codegen.x86.conv.winograd_plan import Winograd
 from disc.codegen.x86.conv.winograd_transforms import result_name, source_name, transforms
-from disc.codegen.x86.function import Frame, emit_function, kernel_ops, product_cost, traffic
+from disc.codegen.x86.function import Frame, emit_function, product_cost
 from disc.codegen.x86.gemm.micro import call_micro
 from disc.codegen.x86.gemm.plan import PANEL, ROWS, share
 from disc.codegen.x86.memory import Buffer, address

@@ -14,8 +14,9 @@ from disc.codegen.plan.contraction import declare, read_contraction
 from disc.codegen.plan.index import ONE, IndexSpace, split_linear
 from disc.codegen.plan.kernel import Choice, Kernel, PackedWeight, Version
 from disc.codegen.plan.rows import check_single_dot
+from disc.codegen.plan.summary import kernel_ops, traffic
 from disc.codegen.plan.symbols import body_symbols
-from disc.codegen.x86.function import Frame, emit_function, kernel_ops, product_cost, traffic
+from disc.codegen.x86.function import Frame, emit_function, product_cost
 from disc.codegen.x86.gemm.epilogue import Epilogue
 from disc.codegen.x86.gemm.few_rows import (
     FEW,

@@ -12,10 +12,11 @@ from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace, split_linear
 from disc.codegen.plan.kernel import Kernel, Split, Version
 from disc.codegen.plan.probe import Probe
 from disc.codegen.plan.rows import RowPlan, Tile, numbers_of, plan_kernel, root_index
+from disc.codegen.plan.summary import kernel_ops, traffic
 from disc.codegen.plan.symbols import body_symbols
 from disc.codegen.plan.versions import RowVersion, read_version
 from disc.codegen.x86.emit import Ahead, Emitter, RowCache
-from disc.codegen.x86.function import Frame, emit_function, kernel_ops, rounded_up, traffic
+from disc.codegen.x86.function import Frame, emit_function, rounded_up
 from disc.codegen.x86.memory import Buffer, address, fence_streams, prefetch
 from disc.codegen.x86.plans import RegionPlan, RowsPlan, check, keep_equal
 from disc.codegen.x86.reductions import in_turns, reduce_columns_together, reduce_together

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from disc.codegen.mlir.builder import Variable, register_element
 from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace
 from disc.codegen.plan.kernel import Kernel, Version
+from disc.codegen.plan.summary import kernel_ops, traffic
 from disc.codegen.plan.symbols import body_symbols
 from disc.codegen.x86.elementwise import convert, emit_elementwise
-from disc.codegen.x86.function import Frame, emit_function, kernel_ops, traffic
+from disc.codegen.x86.function import Frame, emit_function
 from disc.codegen.x86.memory import Buffer
 from disc.codegen.x86.plans import ScanPlan, ScatterPlan, check
 from disc.errors import CompilerBug

@@ -10,8 +10,9 @@ from __future__ import annotations
 from disc.codegen.plan.fusion import Fusion
 from disc.codegen.plan.index import ZERO, IndexSpace
 from disc.codegen.plan.kernel import Kernel, Version
+from disc.codegen.plan.summary import kernel_ops
 from disc.codegen.plan.symbols import body_symbols
-from disc.codegen.x86.function import Frame, emit_function, kernel_ops
+from disc.codegen.x86.function import Frame, emit_function
 from disc.ir.costs import node_cost
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES

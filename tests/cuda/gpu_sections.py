@@ -1,0 +1,113 @@
+"""One artifact for CPUs and GPUs: what its sections hold, and what their host code launches. Prints how many launches were checked.
+
+Arguments: names of models of tests/models.py; without any: a program of all kinds of kernels, and one that checks indices.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from fused_programs import Kinds
+from section_calls import Section, Seen
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+import disc
+from disc.artifact.file import read_manifest, read_section
+from disc.codegen.cuda.cubin import parameters
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.models import MODELS, shapes
+
+GPUS = {80: "cuda:x86-64-v3+sm_80", 90: "cuda:x86-64-v3+sm_90"}
+
+
+class Table(nn.Module):
+    """Looks up rows by indices, which are checked, and writes a size that varies twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, 8)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.table(ids) * 2
+
+
+def check(section: Section, manifest: Mapping[str, Any], shapes: Sequence[Sequence[int]], ranks: Sequence[int], architecture: int) -> Seen:
+    """One call: every kernel is launched once, with code for this GPU, as the manifest says."""
+    status, seen = section.call(shapes, ranks, len(manifest["weights"]))
+    assert status == 0 and not seen.failed
+    assert [each.kernel for each in seen.launches] == list(range(len(manifest["kernels"])))
+    for launch in seen.launches:
+        assert launch.descriptor.abi == 1 and launch.descriptor.function == b"kernel"
+        (first, text, code), *others = launch.images
+        assert (first, text) == (architecture, 0)
+        assert [size for _, size in parameters(code)] == [*launch.sizes, 8, 8]
+        assert [(each[0], each[1]) for each in others] == ([(80, 1)] if architecture == 80 else [])
+        assert all(each[2].endswith(b"\0") and b".version 8.0" in each[2] for each in others)
+        x, y, z = launch.grid
+        assert launch.tasks == x * y * z
+        facts = [each for each in manifest["kernels"][launch.kernel]["versions"] if each["threads"] == launch.descriptor.threads]
+        assert any(each["shared"] == launch.descriptor.shared and each["bytes"] == len(code) for each in facts)
+    return seen
+
+
+def kinds(path: Path) -> int:
+    """The program of all kinds of kernels; how many launches there were."""
+    torch.manual_seed(0)
+    dims = {0: torch.export.Dim("rows", max=64), 1: torch.export.Dim("length", max=512)}  # so that positions need 32 bits: fewer versions
+    disc.compile(Kinds().eval(), Kinds.example(), (dims,), ["x86-64-v3", "sm_90"]).save(path)
+    manifest, section, checked = read_manifest(path, GPUS[90]), Section(read_section(path, f"code/{GPUS[90]}")), 0
+    assert manifest["tools"]["abi"] == 7, "drivers of CUDA 12 read it"
+    assert read_manifest(path)["kernels"][0]["versions"][0].get("grid") is None, "the file's own manifest is that of a CPU"
+    for rows, length in ((2, 5), (1, 1), (3, 70), (0, 5), (1, 512)):
+        seen = check(section, manifest, [(rows, length, 64)], [3, 3], 90)
+        assert set(seen.outputs.values()) == {(rows, length, 64)} and all((launch.tasks > 0) == (rows > 0) for launch in seen.launches)
+        # Where keys are many and rows are few, blocks share the keys: through zeroed memory, whose address they are given.
+        zeroed = [to for to, count in seen.filled if count > 0]
+        assert [launch.arguments[-1] for launch in seen.launches if launch.arguments[-1] in zeroed] == zeroed
+        assert len(zeroed) == (length == 512) and all(to % 64 == 0 for to in zeroed)
+        checked += len(seen.launches)
+    return checked
+
+
+def table(path: Path) -> int:
+    """For two GPUs. A launch that checks indices is watched; the slot for the place of faults is left to the device."""
+    targets, example = ["x86-64-v3", "sm_80", "sm_90"], (torch.zeros(5, dtype=torch.int64),)
+    disc.compile(Table().eval(), example, ({0: torch.export.Dim.DYNAMIC},), targets).save(path)
+    for architecture, isa in GPUS.items():
+        manifest = read_manifest(path, isa)
+        seen = check(Section(read_section(path, f"code/{isa}")), manifest, [(5,)], [2], architecture)
+        assert len(seen.watched) == 1 and not seen.filled
+        assert "is out of range" in manifest["checks"][seen.watched[0]]["message"]
+        (launch,) = (each for each in seen.launches if each.descriptor.fault >= 0)
+        assert launch.arguments[launch.descriptor.fault] == 0 and launch.sizes[launch.descriptor.fault] == 8
+    return len(seen.launches)
+
+
+def model(name: str, path: Path) -> int:
+    """A model of tests/models.py; how many launches calls of three shapes made."""
+    module, example, dims = MODELS[name]()
+    disc.compile(module.eval(), example, dims, ["x86-64-v4", "sm_90"]).save(path)
+    manifest, section, checked = read_manifest(path, GPUS[90]), Section(read_section(path, f"code/{GPUS[90]}")), 0
+    ranks = [len(each["dims"]) for each in manifest["outputs"]]
+    for inputs in shapes(name)[:3]:
+        seen = check(section, manifest, [tuple(each.shape) for each in inputs], ranks, 90)
+        assert all(launch.tasks > 0 for launch in seen.launches)
+        with torch.no_grad():
+            results = [each for each in tree_leaves(module(*inputs)) if isinstance(each, torch.Tensor)]
+        assert [seen.outputs[number] for number in range(len(ranks))] == [tuple(each.shape) for each in results]
+        checked += len(seen.launches)
+    return checked
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.disc"
+        print(sum(model(name, path) for name in sys.argv[1:]) if sys.argv[1:] else kinds(path) + table(path), "launches")
