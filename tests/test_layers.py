@@ -34,7 +34,7 @@ WITHIN: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 # These run the compiler; all else of serving needs neither torch nor MLIR.
 COMPILING = frozenset({"disc.serving.compile_service.client", "disc.serving.compile_service.job", "disc.serving.ray.cluster"})
-COMPUTED = frozenset({"module_name"})  # cli_compile: the user's own module, by name
+COMPUTED = frozenset({"module_name"})  # cli.factory: the user's own module, by name
 OUTSIDE = frozenset({"tools", "tests", "bench"})
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import os
 import sys
 import time
-import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +16,7 @@ import typer
 from disc.artifact import file as artifact
 from disc.artifact.manifest import arguments_of, results_of
 from disc.artifact.output import check_output
+from disc.cli.factory import from_factory
 from disc.cli.output import AsJson, Debug, Threads, byte_size, print_json, progress, type_text
 from disc.config import DTYPES as OPTION_DTYPES
 from disc.config import Options
@@ -26,9 +25,7 @@ from disc.errors import ConfigurationError, InputTypeError, ShapeConstraintError
 if TYPE_CHECKING:
     import torch
 
-    from disc.api import DynamicShapes, Model
-
-    Built = tuple[torch.nn.Module, Sequence[object], DynamicShapes]
+    from disc.api import Model
 
 MODEL_HELP = (
     "A .pt2, .onnx, .mlir or .mlirbc file, or package.module:factory, a function that returns (module, example_inputs[, dynamic_shapes])."
@@ -90,7 +87,7 @@ def compile_command(
         if not is_file:
             from disc.frontend.exported import export_module
 
-            module, inputs, shapes = _from_factory(model)
+            module, inputs, shapes = from_factory(model)
             module, inputs = _converted(module, inputs, dtype)
             shapes = _dynamic_shapes(module, inputs, dynamic or [], static or []) if dynamic or static else shapes
             on_step("export", 0.0)
@@ -134,55 +131,6 @@ def _compile_remote(
         return compile_remote(source, service, path, target=targets, options=options)
     except FileNotFoundError as error:
         raise ConfigurationError(f"{error.filename}: there is no such file") from error
-
-
-# ---- package.module:factory -------------------------------------------------------------------------------------------------------
-
-
-def _from_factory(name: str) -> Built:
-    """(module, example inputs, dynamic shapes or None) of `package.module:factory`.
-
-    Raises UnsupportedFormatError when it cannot be imported, fails, or returns something else.
-    """
-    module_name, _, attribute = name.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        raise UnsupportedFormatError(f"cannot import '{module_name}': {_user_error(error)}") from error
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
-        known = sorted(each for each, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == module.__name__)
-        raise UnsupportedFormatError(f"'{module_name}' has no function '{attribute}'; it has {', '.join(known) or 'none'}")
-    try:
-        built = factory()
-    except Exception as error:
-        raise UnsupportedFormatError(f"{name} failed: {_user_error(error)}") from error
-    return _checked(name, built)
-
-
-def _checked(name: str, built: object) -> Built:
-    import torch
-
-    if isinstance(built, tuple) and len(built) in (2, 3) and isinstance(built[0], torch.nn.Module):
-        inputs = (built[1],) if isinstance(built[1], torch.Tensor) else built[1]
-        if isinstance(inputs, tuple | list):
-            return built[0], tuple(inputs), built[2] if len(built) == 3 else None
-    raise UnsupportedFormatError(
-        f"{name} must return (module, example_inputs) or (module, example_inputs, dynamic_shapes), not {_kind(built)}"
-    )
-
-
-def _kind(value: object) -> str:
-    return f"({', '.join(type(each).__name__ for each in value)})" if isinstance(value, tuple) else type(value).__name__
-
-
-def _user_error(error: Exception) -> str:
-    """The error and the last line of a file that it passed through."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
-    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames and frames[-1].filename != __file__ else ""
-    return f"{type(error).__name__}: {error}{place}"
 
 
 def _converted(module: torch.nn.Module, inputs: Sequence[object], dtype: str | None) -> tuple[torch.nn.Module, Sequence[object]]:

@@ -18,6 +18,7 @@ except ModuleNotFoundError as error:
 
 from disc.cli.compile import compile_command
 from disc.cli.compile_server import compile_server_command
+from disc.cli.debug.command import debug_app
 from disc.cli.machine import cache_app, doctor_command
 from disc.cli.output import print_json
 from disc.cli.ray import ray_app
@@ -60,6 +61,7 @@ app.command("serve")(serve_command)
 app.command("tune")(tune_command)
 app.add_typer(cache_app, name="cache")
 app.add_typer(ray_app, name="ray")
+app.add_typer(debug_app, name="debug")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

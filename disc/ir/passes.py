@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +15,7 @@ from disc.config import Options
 from disc.errors import CompilerBug, DiscError
 from disc.ir.control import erase_unrun
 from disc.ir.ops import function_blocks
+from disc.ir.reports import Report, write_report
 from disc.ir.stages import check_stage, stage_of
 from disc.ir.weights import WeightTable
 from disc.targets.target import Target
@@ -143,11 +142,10 @@ def _with_reproducer(one: Pass, before: ir.Operation, error: Exception) -> Compi
 
 
 def bug_with_reproducer(where: str, hint: str, arguments: str, before: ir.Operation, error: Exception) -> CompilerBug:
-    """The error for a failure of ours in `where`; `arguments` make tools/disc_opt.py fail again on the saved IR."""
-    handle, path = tempfile.mkstemp(prefix=f"disc-{hint}-", suffix=".mlir")
-    with os.fdopen(handle, "w") as file:
-        file.write(before.get_asm(enable_debug_info=True))
+    """The error for a failure of ours in `where`; with `arguments`, `disc debug opt` fails again on the IR in the report."""
+    path = write_report(hint, Report(where, arguments, before.get_asm(enable_debug_info=True), error))
     return CompilerBug(
         f"compiler bug in {where}: {type(error).__name__}: {error}\n"
-        f"the IR before it is saved as {path}\nrun it again with: python tools/disc_opt.py {arguments} {path}"
+        f"{path} has the IR before it (without weights), the traceback and the versions: please attach it to a report\n"
+        f"run it again with: disc debug replay {path}"
     )

@@ -21,7 +21,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).res
 from graphs import random_module  # noqa: E402
 from oracle import Failure, check  # noqa: E402
 
-from tools.disc_reduce import shrink  # noqa: E402
+from disc.cli.debug.reduce import shrink  # noqa: E402
 
 SEEDS = 25
 LONG_SEEDS = 400

@@ -12,6 +12,7 @@ from disc.ir.dialect import disc_context
 from disc.ir.interp.oracle import interpret
 from disc.ir.ops import array_to_dense, dense_to_array, dims_of, location_text, main_block, tensor_type
 from disc.ir.passes import CompileState, Pass, run_passes
+from disc.ir.reports import read_report
 from disc.ir.stages import check_stage, load_env, parse_module, stage_of, store_env
 from disc.passes.pipelines import FRONT, parse_passes
 from disc.passes.shape.host_values import ONE, HostArithmetic, Ratio, broadcast_size, ratio_of
@@ -345,9 +346,10 @@ def test_a_failing_pass_leaves_a_reproducer(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(CompilerBug, match=r"pass failing: IndexError: oops") as caught:
         run_passes(module, [Failing()], CompileState())
     (file,) = tmp_path.iterdir()
-    assert f"python tools/disc_opt.py --passes=failing {file}" in str(caught.value)
-    assert "return" in file.read_text()
-    assert stage_of(parse_module(file.read_text())) == "named"
+    assert f"disc debug replay {file}" in str(caught.value)
+    report = read_report(file)
+    assert (report.where, report.arguments, report.error) == ("pass failing", "--passes=failing", "IndexError: oops")
+    assert stage_of(parse_module(report.module)) == "named"
 
 
 def test_dumps_are_numbered(tmp_path: Path):

@@ -1,25 +1,20 @@
 """Shrinks a module while a command keeps failing on it.
 
-    python tools/disc_reduce.py broken.mlir --check "python tools/disc_opt.py {} --passes=simplify" --match "CompilerBug"
+    disc debug reduce broken.mlir --check "disc debug opt {} --passes=simplify" --match "CompilerBug"
 
 The command fails when its exit status is not 0 and, with --match, its output holds that text; {} stands for the file that it shall read.
-Prints the smallest module found.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from torch_mlir import ir
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from disc.errors import DiscError
 from disc.ir.dialect import disc_context
@@ -307,23 +302,3 @@ def command_check(command: str, match: str) -> Callable[[str], bool]:
         return done.returncode != 0 and match in done.stdout + done.stderr
 
     return fails
-
-
-def main() -> int:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file")
-    parser.add_argument("--check", required=True, help="shell command; {} is the file, else it is appended")
-    parser.add_argument("--match", default="", help="text that the output of a failing command holds")
-    parser.add_argument("--seconds", type=float, default=600.0, help="when to stop")
-    options = parser.parse_args()
-    text, fails = Path(options.file).read_text(), command_check(options.check, options.match)
-    if not fails(text):
-        print(f"the command does not fail on {options.file}", file=sys.stderr)
-        return 1
-    print(shrink(text, fails, options.seconds))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,17 +1,17 @@
-#!/usr/bin/env python
-"""Runs passes on an IR file and prints the result: python tools/disc_opt.py FILE --passes=name-dims,resolve-broadcasts"""
+"""Runs passes on an IR file and prints the result: disc debug opt FILE --passes=name-dims,resolve-broadcasts
+
+`python -m disc.cli.debug.opt` is the same without the command line's libraries, for the many runs of golden tests.
+"""
 
 from __future__ import annotations
 
 import argparse
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from torch_mlir import ir
 
 from disc.api import compile_state, generate, open_session
@@ -57,8 +57,42 @@ def run(text: str, passes: str, stage: str | None, locations: bool, emit: str | 
         return module.operation.get_asm(enable_debug_info=locations)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns 1 where a module is refused, with the reason on standard error."""
+    options = _parser().parse_args(arguments)
+    text = sys.stdin.read() if options.file == "-" else _read(options.file)
+    failed = False
+    for part in re.split(r"^// -----.*$", text, flags=re.MULTILINE):
+        try:
+            print(_run(part, options), flush=True)
+        except DiscError as error:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            failed = True
+    return 1 if failed else 0
+
+
+def replay(text: str, arguments: Sequence[str]) -> DiscError | None:
+    """What the arguments of a report raise on its module; None: nothing."""
+    try:
+        _run(text, _parser().parse_args([*arguments, "-"]))
+    except DiscError as error:
+        return error
+    return None
+
+
+def _run(text: str, options: argparse.Namespace) -> str:
+    return run(text, options.passes, options.stage, options.locations, options.emit, options.target)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SystemExit(f"{path} cannot be read: {error}") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="disc debug opt", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("file", help="IR file, or - for standard input; lines `// -----` separate modules")
     parser.add_argument("--passes", default="", help="comma-separated names; mlir:NAME for a pass of MLIR")
     parser.add_argument("--stage", help="check that the result is legal at this stage: imported, named or fused")
@@ -67,16 +101,7 @@ def main() -> int:
     )
     parser.add_argument("--target", default=DEFAULT_TARGET, help="what kernels are chosen for, such as x86-64-v4 (default: %(default)s)")
     parser.add_argument("--locations", action="store_true", help="print locations")
-    options = parser.parse_args()
-    text = sys.stdin.read() if options.file == "-" else Path(options.file).read_text()
-    failed = False
-    for part in re.split(r"^// -----.*$", text, flags=re.MULTILINE):
-        try:
-            print(run(part, options.passes, options.stage, options.locations, options.emit, options.target), flush=True)
-        except DiscError as error:
-            print(f"error: {error}", file=sys.stderr, flush=True)
-            failed = True
-    return 1 if failed else 0
+    return parser
 
 
 if __name__ == "__main__":

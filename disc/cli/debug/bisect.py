@@ -1,26 +1,20 @@
 """Finds the kernel that computes wrong values: every fusion's results become outputs, and each is compared with the NumPy oracle.
 
-    python tools/disc_bisect.py tests.models:bert --sizes 5x31,5x31
-
-MODEL is `package.module:factory`, a callable that returns (module, example inputs[, dynamic shapes]).
+disc debug bisect encoder:block --sizes 5x31x256,5x31
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch_mlir import ir
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from disc.api import compile_state, executable_of, generate, open_session
-from disc.config import DTYPES, Options
+from disc.cli.factory import from_factory
+from disc.config import Options
+from disc.errors import InputTypeError, ShapeConstraintError
 from disc.frontend.imported import Imported
 from disc.frontend.models import import_model
 from disc.ir.dialect import make_context
@@ -69,21 +63,21 @@ def compare(imported: Imported, inputs: Sequence[torch.Tensor], options: Options
         print(f"{difference:10.3e} {name} {left.dtype}{list(left.shape)}{mark}")
 
 
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model")
-    parser.add_argument("--sizes", default="", help="sizes of every input, as 2x17,2x17 (default: the example inputs)")
-    parser.add_argument("--dtype", default="f32", choices=DTYPES, help="as of disc.Options")
-    options = parser.parse_args()
-    module_name, _, factory = options.model.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
-    model, inputs, *rest = getattr(importlib.import_module(module_name), factory)()
-    imported = import_model(model.eval(), inputs, rest[0] if rest else None, make_context())
-    if options.sizes:
-        wanted = [tuple(int(size) for size in text.split("x")) for text in options.sizes.split(",")]
-        inputs = [_resized(tensor, sizes) for tensor, sizes in zip(inputs, wanted, strict=True)]
-    compare(imported, inputs, Options(dtype=options.dtype))
+def bisect(model: str, sizes: str, dtype: str) -> None:
+    """model: `package.module:factory`, a callable that returns (module, example inputs[, dynamic shapes]). sizes: "2x17,2x17", of every
+    input; "" = those of the example. dtype: as of `disc.Options`. Raises DiscError where the model cannot be made or compiled."""
+    module, inputs, shapes = from_factory(model)
+    tensors = [each for each in inputs if isinstance(each, torch.Tensor)]
+    if len(tensors) != len(inputs):
+        raise InputTypeError("disc debug bisect takes models whose example inputs are tensors alone")
+    imported = import_model(module.eval(), tuple(tensors), shapes, make_context())
+    if sizes:
+        wanted = [_sizes(text) for text in sizes.split(",")]
+        if [len(each) for each in wanted] != [each.ndim for each in tensors]:
+            ranks = ", ".join(str(each.ndim) for each in tensors)
+            raise ShapeConstraintError(f"--sizes {sizes}: give one set of sizes per input, of ranks {ranks}, such as 2x17,2x17")
+        tensors = [_resized(tensor, each) for tensor, each in zip(tensors, wanted, strict=True)]
+    compare(imported, tensors, Options(dtype=dtype))
 
 
 def _resized(tensor: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
@@ -94,5 +88,9 @@ def _resized(tensor: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
     return torch.randint(0, int(tensor.max()) + 1, sizes, dtype=tensor.dtype)
 
 
-if __name__ == "__main__":
-    main()
+def _sizes(text: str) -> tuple[int, ...]:
+    """ "2x17" → (2, 17)."""
+    parts = text.split("x") if text else []
+    if not all(part.isdigit() for part in parts):
+        raise ShapeConstraintError(f"--sizes: {text!r} is no set of sizes such as 2x17")
+    return tuple(map(int, parts))

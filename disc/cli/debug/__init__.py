@@ -1,0 +1,1 @@
+"""`disc debug`: looks into the compiler."""

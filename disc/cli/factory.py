@@ -1,0 +1,66 @@
+"""Models by name: `package.module:factory`, a function of the user's."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from disc.errors import UnsupportedFormatError
+
+if TYPE_CHECKING:
+    import torch
+
+    from disc.frontend.models import DynamicShapes
+
+    Built = tuple[torch.nn.Module, Sequence[object], DynamicShapes]
+
+
+def from_factory(name: str) -> Built:
+    """(module, example inputs, dynamic shapes or None) of `package.module:factory`.
+
+    Raises UnsupportedFormatError when it cannot be imported, fails, or returns something else.
+    """
+    module_name, _, attribute = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise UnsupportedFormatError(f"cannot import '{module_name}': {_user_error(error)}") from error
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        known = sorted(each for each, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == module.__name__)
+        raise UnsupportedFormatError(f"'{module_name}' has no function '{attribute}'; it has {', '.join(known) or 'none'}")
+    try:
+        built = factory()
+    except Exception as error:
+        raise UnsupportedFormatError(f"{name} failed: {_user_error(error)}") from error
+    return _checked(name, built)
+
+
+def _checked(name: str, built: object) -> Built:
+    import torch
+
+    if isinstance(built, tuple) and len(built) in (2, 3) and isinstance(built[0], torch.nn.Module):
+        inputs = (built[1],) if isinstance(built[1], torch.Tensor) else built[1]
+        if isinstance(inputs, tuple | list):
+            return built[0], tuple(inputs), built[2] if len(built) == 3 else None
+    raise UnsupportedFormatError(
+        f"{name} must return (module, example_inputs) or (module, example_inputs, dynamic_shapes), not {_kind(built)}"
+    )
+
+
+def _kind(value: object) -> str:
+    return f"({', '.join(type(each).__name__ for each in value)})" if isinstance(value, tuple) else type(value).__name__
+
+
+def _user_error(error: Exception) -> str:
+    """The error and the last line of a file that it passed through."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames and frames[-1].filename != __file__ else ""
+    return f"{type(error).__name__}: {error}{place}"
