@@ -1,6 +1,8 @@
 /* Generated code as the compiler would make it for programs with control flow, for device_test.cc. Input 0: x, i64 [n]. Input 1: i64 [2],
  * what to do, and the step at which a check fails (-1: none). Everything that kernels write is read with `read`, and buffers are got and
- * given back in loops. With RECORDS a kernel is handed over as the record that the fake device expects, else as a function. */
+ * given back in loops.
+ * With RECORDS a kernel is handed over as the record that the fake device expects, with GPU as the description of one for the stand-in driver,
+ * else as a function. */
 #include "ral.h"
 
 #define WORDS(...) (int64_t[8]){__VA_ARGS__}
@@ -14,17 +16,34 @@ typedef struct kernel_record {
   int64_t words; /* arguments */
 } kernel_record;
 
+#ifdef GPU
+#include "fake_driver.h"
+#define KERNEL(name) ((ral_kernel)(uintptr_t)&name##_gpu)
+#define LAUNCHED(name, words, fault)                                                                              \
+  static void name##_run(const uint64_t* values, const uint32_t* grid) {                                          \
+    int64_t line = 0;                                                                                             \
+    name((const int64_t*)values, 0, grid[0], &line);                                                              \
+  }                                                                                                               \
+  static const fake_kernel name##_kernel = {"kernel", name##_run, (words) + 2, sizes};                            \
+  static const fake_image name##_image = {FAKE_MAGIC, 1, &name##_kernel};                                         \
+  static const ral_gpu_image name##_images[] = {{80, 0, NULL, 0}, {90, 0, &name##_image, sizeof name##_image}};   \
+  static const ral_gpu_kernel name##_gpu = {1, 32, 50000, 1, 16, fault, 2, words, "kernel", name##_images, sizes};
+static const uint8_t sizes[] = {8, 8, 8, 8, 8, 8, 8, 8};
+#else
+#define LAUNCHED(name, words, fault) static const kernel_record name##_record = {name, words};
 #ifdef RECORDS
 #define KERNEL(name) ((ral_kernel)(uintptr_t)&name##_record)
 #else
 #define KERNEL(name) (name##_record.function)
 #endif
-#define DEFINE(name, words)                                                                  \
-  static void name(const int64_t* args, int64_t begin, int64_t end, void* scratch);          \
-  static const kernel_record name##_record = {name, words};                                  \
+#endif
+#define DEFINE(name, words) DEFINE_CHECKED(name, words, -1)
+#define DEFINE_CHECKED(name, words, fault)                                          \
+  static void name(const int64_t* args, int64_t begin, int64_t end, void* scratch); \
+  LAUNCHED(name, words, fault)                                                      \
   static void name(const int64_t* args, int64_t begin, int64_t end, void* scratch)
 
-enum { kHalve, kAny, kSquare, kCount, kGather, kKernels };
+enum { kHalve, kAny, kSquare, kCount, kGather, kPick, kKernels };
 
 /* (from, to, steps): to = from / 2, and a step more where from > 1 */
 DEFINE(halve, 3) {
@@ -70,6 +89,18 @@ DEFINE(gather_nonzero, 3) {
   }
 }
 
+/* (x, n, to, fault): to[i] = x[x[i]]; an index out of range is reported, and 0 stands for it */
+DEFINE_CHECKED(pick, 4, 3) {
+  const int64_t* x = (const int64_t*)args[0];
+  int64_t* fault = (int64_t*)args[3];
+  (void)scratch;
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t index = x[i] >= 0 && x[i] < args[1] ? x[i] : 0;
+    if (index != x[i]) fault[1] = x[i], fault[2] = args[1], fault[0] = 1;
+    ((int64_t*)args[2])[i] = x[index];
+  }
+}
+
 /* What each program needs. */
 typedef struct call {
   ral_exec* exec;
@@ -87,6 +118,13 @@ static int32_t step(call* c) {
 }
 
 static int32_t run(call* c, int64_t id, ral_kernel kernel, const int64_t* args, int64_t tasks) {
+#ifdef GPU
+  const int64_t words = ((const ral_gpu_kernel*)(uintptr_t)kernel)->parameter_count;
+  int64_t slots[11] = {0};
+  for (int64_t i = 0; i < words; ++i) slots[i] = args[i];
+  slots[words] = tasks, slots[words + 1] = slots[words + 2] = 1;
+  args = slots;
+#endif
   return c->api->launch(c->exec, id, kernel, args, tasks, 1000 * RAL_COST_PER_NANOSECOND, id == kSquare ? sizeof(int64_t) : 0);
 }
 
@@ -169,6 +207,17 @@ static int32_t wait(call* c) {
   return y ? c->api->fill(c->exec, y, c->n * 8, 0) : 1;
 }
 
+/* y = x[x], with indices that are checked. */
+static int32_t picked(call* c) {
+  int64_t* y = c->api->output(c->exec, 0, &c->n);
+  int64_t* fault = c->api->alloc(c->exec, 3 * sizeof(int64_t));
+  if (!y || !fault) return 1;
+#ifdef GPU
+  CALL(c->api->watch(c->exec, 1));
+#endif
+  return run(c, kPick, KERNEL(pick), WORDS((int64_t)c->x, c->n, (int64_t)y, (int64_t)fault), c->n);
+}
+
 int32_t disc_entry(ral_exec* exec, const ral_host_api* api, const ral_tensor* inputs, const void* const* weights, int64_t* counters);
 
 int32_t disc_entry(ral_exec* exec, const ral_host_api* api, const ral_tensor* inputs, const void* const* weights, int64_t* counters) {
@@ -177,5 +226,5 @@ int32_t disc_entry(ral_exec* exec, const ral_host_api* api, const ral_tensor* in
   const int64_t* wanted = inputs[1].data;
   CALL(api->read(exec, wanted, &what));
   CALL(api->read(exec, wanted + 1, &c.stop));
-  return what == 0 ? loop(&c) : what == 1 ? grow(&c) : what == 2 ? gather(&c) : wait(&c);
+  return what == 0 ? loop(&c) : what == 1 ? grow(&c) : what == 2 ? gather(&c) : what == 3 ? wait(&c) : picked(&c);
 }

@@ -52,7 +52,8 @@ typedef enum ral_status {
   RAL_ERROR_STRUCTURE /* a tree or graph that cannot be computed: a cycle, a child that is missing */
 } ral_status;
 
-#define RAL_CPU 0 /* the device whose memory is this process's; ral_register_device gives the numbers of others */
+#define RAL_CPU 0    /* the device whose memory is this process's; ral_register_device gives the numbers of others */
+#define RAL_CUDA 255 /* NVIDIA GPUs: device "cuda" */
 
 /* A tensor in the memory of a device. Strides count elements and may be 0 or negative; NULL means row-major. Dims and strides are always
  * in memory of this process. */
@@ -63,7 +64,7 @@ typedef struct ral_tensor {
   int32_t rank;
   uint16_t dtype;    /* ral_dtype */
   uint8_t device;    /* RAL_CPU or another device's number */
-  uint8_t device_id; /* which of several devices of that number; 0, the only one that code runs on so far */
+  uint8_t device_id; /* which of several devices of that number */
 } ral_tensor;
 
 /* ---- What generated code sees ---------------------------------------------------------------------------------------------- */
@@ -122,6 +123,10 @@ typedef struct ral_host_api {
    * it reads, how many it makes, how many numbers it gets; then dtype and rank of each tensor. args: the addresses of the tensors, 0 for
    * one that is not wanted; the dims of all; the numbers. Where it fails, the message begins with that of check `check_id`. */
   int32_t (*library)(ral_exec* exec, int64_t kernel_id, int64_t check_id, int64_t function, const int64_t* layout, const int64_t* args);
+  /* Called right before the launch of a kernel that checks indices, for a GPU: what that launch finds is reported as run-time check
+   * `check_id`, with the index as {actual} and the size as {expected}, by this call where it waits for its results, else by a later one or by
+   * ral_synchronize. */
+  int32_t (*watch)(ral_exec* exec, int64_t check_id);
 } ral_host_api;
 
 /* The function `disc_entry` of each code section. Inputs are checked against the signature, contiguous (strides row-major), and on the
@@ -129,6 +134,34 @@ typedef struct ral_host_api {
  * Returns 0 when every output has been made. */
 typedef int32_t (*ral_entry)(ral_exec* exec, const ral_host_api* api, const ral_tensor* inputs, const void* const* weights,
                              int64_t* counters);
+
+/* ---- Kernels for NVIDIA GPUs ------------------------------------------------------------------------------------------------ */
+
+/* The code of kernels for one kind of GPU. */
+typedef struct ral_gpu_image {
+  int32_t architecture; /* 90 = compute capability 9.0; 80 for portable PTX */
+  int32_t ptx;          /* 1: NUL-terminated PTX text, 0: a cubin */
+  const void* data;
+  int64_t size;
+} ral_gpu_image;
+
+/* One version of a kernel, in the constant data of a code section of the device "cuda": `launch` gets its address as `kernel`. The arguments
+ * of the launch are one slot of 8 bytes for each parameter in order (pointers, numbers; at the place of faults 0), then the blocks of the grid
+ * along x (there in whole clusters), y and z. Behind the parameters the runtime hands over two pointers, as Triton's kernels take them: scratch
+ * memory, and null. */
+typedef struct ral_gpu_kernel {
+  int32_t abi;     /* 1 */
+  int32_t threads; /* of a block */
+  int32_t shared;  /* bytes of dynamic shared memory */
+  int32_t cluster; /* blocks of a cluster; the grid has as many times more blocks along x */
+  int32_t scratch; /* bytes of global scratch memory for each block; mostly 0 */
+  int32_t fault;   /* number of the parameter that points at the place of faults, three i64: flag, index, size; -1 = none */
+  int32_t image_count;
+  int32_t parameter_count;
+  const char* function;           /* its name in the image */
+  const ral_gpu_image* images;    /* best first; equal addresses of data are loaded once */
+  const uint8_t* parameter_sizes; /* 8, or 4: the low half of the slot */
+} ral_gpu_kernel;
 
 /* ---- Devices --------------------------------------------------------------------------------------------------------------- */
 
@@ -220,7 +253,8 @@ typedef struct ral_context ral_context; /* a loaded artifact */
 typedef struct ral_options {
   int32_t abi;     /* RAL_ABI_VERSION */
   int32_t threads; /* threads per call; 0 = as many as ral_get_cores says */
-  const char* isa; /* load this code section; NULL = the best one this CPU can run */
+  const char* isa; /* load this code section, or the best one of this device ("cpu", "cuda"); NULL = the best one this CPU can run, or a GPU
+                    * where there is none. "@1" behind it: for the second GPU */
 } ral_options;
 
 typedef struct ral_code {
@@ -265,6 +299,8 @@ RAL_API const char* ral_last_error(void);
 /* ---- Calling --------------------------------------------------------------------------------------------------------------- */
 
 /* Runs the program on inputs that lie on its device. On the CPU any strides are accepted (not row-major: copied and counted).
+ * On a GPU all tensors may lie in this process's memory instead, as its results do then, and numbers (rank 0) may in any case; else the call
+ * returns when it has asked for everything: it reads and writes in the order of the default stream, and ral_synchronize waits.
  * given_outputs == NULL: fills `outputs` with fresh tensors; free each with ral_release.
  * given_outputs != NULL: results go to these `output_count` buffers (right dtype, dims, row-major, no overlap with an input or each
  * other); `outputs` is not used. On failure nothing in `outputs` is to be released; given buffers may hold part of a result. */
@@ -274,6 +310,11 @@ RAL_API ral_status ral_call(ral_context* context, const ral_tensor* inputs, int3
  * than 0 ends the call with RAL_ERROR_CANCELLED, and what it held is freed. NULL: nobody is asked. `stop` is called by this thread. */
 RAL_API void ral_set_stop(int32_t (*stop)(void* state), void* state);
 RAL_API void ral_release(ral_tensor* output); /* frees a tensor made by ral_call and clears it */
+/* As ral_call, in the order of `stream`, a CUstream of the GPU where the tensors lie; it lives as long as the results. */
+RAL_API ral_status ral_call_on(ral_context* context, const ral_tensor* inputs, int32_t input_count, const ral_tensor* given_outputs,
+                               ral_tensor* outputs, int32_t output_count, void* stream);
+/* Waits until the device has done what calls asked for. Fails with what their launches reported. */
+RAL_API ral_status ral_synchronize(ral_context* context);
 
 /* ---- Many calls as one ----------------------------------------------------------------------------------------------------- */
 
@@ -362,6 +403,7 @@ RAL_API const char* ral_kernel_name(const ral_context* context, int32_t index);
 RAL_API const char* ral_counter_name(const ral_context* context, int32_t index);
 RAL_API const char* ral_isa(const ral_context* context);
 RAL_API int32_t ral_device_number(const ral_context* context); /* of ral_tensor.device: where inputs and outputs lie */
+RAL_API int32_t ral_device_id(const ral_context* context);     /* of ral_tensor.device_id */
 RAL_API const void* ral_manifest(const ral_context* context, size_t* size);
 /* The bytes of the loaded file; NULL for a program from memory. */
 RAL_API const void* ral_file_bytes(const ral_context* context, size_t* size);
@@ -397,6 +439,17 @@ typedef struct ral_cores {
 
 /* `root` stands for the root folder, below which proc and the control groups are read; NULL = this machine's. */
 RAL_API ral_status ral_get_cores(const char* root, ral_cores* cores);
+
+typedef struct ral_gpu {
+  char name[128];
+  int32_t architecture; /* 90 = compute capability 9.0 */
+  int32_t processors;   /* streaming multiprocessors */
+  int64_t memory;       /* bytes */
+} ral_gpu;
+
+/* How many GPUs there are, and for which version of CUDA the driver is (13000 = 13.0). RAL_ERROR_TARGET: none that could be used. */
+RAL_API ral_status ral_count_gpus(int32_t* count, int32_t* driver_version);
+RAL_API ral_status ral_get_gpu(int32_t id, ral_gpu* gpu);
 
 /* Measures what one core can do at best, in about 0.3 s of an idle machine: f32 operations per second (a multiply-add counts as two;
  * AVX-512 or AVX2 with FMA, in registers), and bytes per second, read plus written, of a copy between buffers larger than the caches. */

@@ -10,6 +10,7 @@
 #include "core/schedule.h"
 #include "cpu/core_limits.h"
 #include "cpu/cores.h"
+#include "cuda/gpu.h"
 
 using ral::error;
 using ral::Status;
@@ -131,7 +132,16 @@ const char* ral_last_error(void) { return last_error.c_str(); }
 
 ral_status ral_call(ral_context* context, const ral_tensor* inputs, int32_t input_count, const ral_tensor* given_outputs,
                     ral_tensor* outputs, int32_t output_count) {
-  return guarded("ral_call", [&] { return context->call(inputs, input_count, given_outputs, outputs, output_count); });
+  return guarded("ral_call", [&] { return context->call(inputs, input_count, given_outputs, outputs, output_count, nullptr); });
+}
+
+ral_status ral_call_on(ral_context* context, const ral_tensor* inputs, int32_t input_count, const ral_tensor* given_outputs,
+                       ral_tensor* outputs, int32_t output_count, void* stream) {
+  return guarded("ral_call_on", [&] { return context->call(inputs, input_count, given_outputs, outputs, output_count, stream); });
+}
+
+ral_status ral_synchronize(ral_context* context) {
+  return guarded("ral_synchronize", [&] { return context->synchronize(); });
 }
 
 void ral_set_stop(int32_t (*stop)(void* state), void* state) { ral::thread_stop() = {stop, state}; }
@@ -163,6 +173,7 @@ const char* ral_counter_name(const ral_context* context, int32_t index) { return
 const char* ral_isa(const ral_context* context) { return context->code.isa().c_str(); }
 
 int32_t ral_device_number(const ral_context* context) { return context->device->number(); }
+int32_t ral_device_id(const ral_context* context) { return context->device->id(); }
 
 const void* ral_manifest(const ral_context* context, size_t* size) {
   *size = context->manifest.size();
@@ -204,6 +215,19 @@ ral_status ral_get_cores(const char* root, ral_cores* cores) {
     *cores = {found.online, found.allowed, found.threads(), found.quota};
     return Status{};
   });
+}
+
+ral_status ral_count_gpus(int32_t* count, int32_t* driver_version) {
+  return guarded("ral_count_gpus", [&] {
+    const ral::cuda::Driver* driver = nullptr;
+    Status status = ral::cuda::driver(&driver);
+    if (status.ok()) *count = driver->devices, *driver_version = driver->version;
+    return status;
+  });
+}
+
+ral_status ral_get_gpu(int32_t id, ral_gpu* gpu) {
+  return guarded("ral_get_gpu", [&] { return ral::cuda::describe_gpu(id, gpu); });
 }
 
 ral_status ral_measure_limits(double* flops_per_second, double* bytes_per_second) {

@@ -18,10 +18,11 @@ std::string name_of(const char* kind, const std::string& name, size_t index, con
 // name: gives the start of a message.
 template <typename Name>
 Status ral_exec::check_device(const ral_tensor& tensor, Name name) const {
-  const uint8_t wanted = program_.device->number();
-  if (tensor.device == wanted && tensor.device_id == 0) return {};
-  return error(RAL_ERROR_DEVICE, name() + "is on " + ral::device_text(tensor.device, tensor.device_id) + ", the loaded code is for " +
-                                     ral::device_text(wanted, 0));
+  const ral::Device& wanted = *program_.device;
+  if (tensor.device == wanted.number() && tensor.device_id == wanted.id()) return {};
+  if (staged_) return {};
+  return error(RAL_ERROR_DEVICE,
+               name() + "is on " + ral::device_text(tensor.device, tensor.device_id) + ", the loaded code is for " + wanted.text());
 }
 
 Status ral_exec::check_inputs(const ral_tensor* inputs, int32_t count) const {
@@ -32,7 +33,9 @@ Status ral_exec::check_inputs(const ral_tensor* inputs, int32_t count) const {
   for (size_t i = 0; i < infos.size(); ++i) {
     const ral::ValueInfo& info = infos[i];
     const ral_tensor& input = inputs[i];
-    if (Status status = check_device(input, [&] { return name_of("input", info.name, i, "argument "); }); !status.ok()) return status;
+    const bool is_number = on_gpu_ && input.device == RAL_CPU && input.rank == 0 && info.rank == 0;  // beside tensors on the GPU
+    Status here = is_number ? Status{} : check_device(input, [&] { return name_of("input", info.name, i, "argument "); });
+    if (!here.ok()) return here;
     if (input.dtype != info.dtype) {
       return error(RAL_ERROR_DTYPE, name_of("input", info.name, i, "argument ") + "expected dtype " + ral::dtype_name(info.dtype) +
                                         ", got " + ral::dtype_name(input.dtype));

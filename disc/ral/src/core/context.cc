@@ -49,13 +49,20 @@ void ral_context::give_exec(ExecPointer exec, bool completed) {
 }
 
 Status ral_context::call(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs,
-                         int32_t output_count) {
+                         int32_t output_count, void* stream) {
   if (Status status = verify(); !status.ok()) return status;
   ExecPointer exec = take_exec();
-  Status status = exec->run(inputs, input_count, given, outputs, output_count);
+  Status status = exec->run(inputs, input_count, given, outputs, output_count, stream);
   const bool completed = status.ok();
   give_exec(std::move(exec), completed);
   return status;
+}
+
+Status ral_context::synchronize() {
+  Status status = device->synchronize();
+  ral::Fault fault;
+  if (!status.ok() || !on_device->take_fault(&fault)) return status;
+  return ral::failed_check(signature, fault.check, fault.index, fault.size);
 }
 
 ral::Counts ral_context::totals() {

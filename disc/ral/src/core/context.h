@@ -17,7 +17,10 @@ struct ral_context final : ral::Program, ral::ForkAware {
 
   ral::Status load_file(const char* path, const ral_options& options);
   ral::Status load_memory(const ral_program& program, const ral_options& options);
-  ral::Status call(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs, int32_t output_count);
+  ral::Status call(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs, int32_t output_count,
+                   void* stream);
+  // Waits for what calls asked for, and says what their launches reported.
+  ral::Status synchronize();
 
   ral::Counts totals();
   int64_t arena_bytes();

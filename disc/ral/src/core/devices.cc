@@ -6,9 +6,11 @@
 #include <mutex>
 #include <vector>
 
+#include "core/clock.h"
 #include "core/fork.h"
 #include "cpu/cpu_device.h"
 #include "cpu/memory.h"
+#include "cuda/gpu.h"
 
 namespace ral {
 
@@ -21,9 +23,9 @@ class RegisteredDevice final : public Device {
  public:
   RegisteredDevice(const ral_device& functions, uint8_t number) : Device(functions.name, number), functions_(functions) {}
 
-  std::unique_ptr<Stream> open() override { return std::make_unique<RegisteredStream>(*this); }
+  std::unique_ptr<DeviceProgram> open_program() override { return std::make_unique<RegisteredProgram>(*this); }
 
-  void* acquire(int64_t head, int64_t bytes, void** data, int64_t* capacity) noexcept override {
+  void* acquire(Stream&, int64_t head, int64_t bytes, void** data, int64_t* capacity) override {
     void* own = acquire_block(head, capacity);
     *data = own ? allocate(bytes) : nullptr;
     if (own && !*data) release_block(own, *capacity);
@@ -49,7 +51,7 @@ class RegisteredDevice final : public Device {
    public:
     explicit RegisteredStream(RegisteredDevice& device) : device_(device) {}
 
-    void* allocate(int64_t bytes) override {
+    void* allocate(int64_t bytes, Status*) override {
       blocks_.reserve(blocks_.size() + 1);  // now, so that no block is lost for want of a place
       void* block = device_.allocate(bytes);
       if (block) blocks_.push_back(block);
@@ -67,13 +69,18 @@ class RegisteredDevice final : public Device {
     bool fill(void* to, int64_t bytes, int32_t value, Status* failure) override {
       return device_.done(device_.functions_.fill(device_.functions_.state, to, bytes, value), "fill", "", failure);
     }
-    bool launch(const ral_launch& launch, int64_t, int32_t, Status* failure) override {
-      return device_.done(device_.functions_.launch(device_.functions_.state, &launch), "launch of ", launch.name, failure);
+    bool launch(const ral_launch& launch, int64_t, int32_t, int64_t* nanoseconds, Status* failure) override {
+      const int64_t start = now_nanoseconds();
+      bool done = device_.done(device_.functions_.launch(device_.functions_.state, &launch), "launch of ", launch.name, failure);
+      if (!nanoseconds) return done;
+      done = done && synchronize(failure);
+      *nanoseconds += now_nanoseconds() - start;
+      return done;
     }
     bool synchronize(Status* failure) override {
       return device_.done(device_.functions_.synchronize(device_.functions_.state), "synchronize", "", failure);
     }
-    bool finish(Status* failure) override {
+    bool finish(Status* failure, Fault*) override {
       for (void* block : blocks_) device_.free(block);
       blocks_.clear();
       return synchronize(failure);
@@ -82,6 +89,15 @@ class RegisteredDevice final : public Device {
    private:
     RegisteredDevice& device_;
     std::vector<void*> blocks_;  // that the call has
+  };
+
+  class RegisteredProgram final : public DeviceProgram {
+   public:
+    explicit RegisteredProgram(RegisteredDevice& device) : device_(device) {}
+    std::unique_ptr<Stream> open() override { return std::make_unique<RegisteredStream>(device_); }
+
+   private:
+    RegisteredDevice& device_;
   };
 
   void* allocate(int64_t bytes) noexcept { return functions_.allocate(functions_.state, std::max<int64_t>(bytes, 1)); }
@@ -117,8 +133,8 @@ class Registry final : ForkAware {
   Status add(const ral_device& device, int32_t* number) {
     const std::lock_guard lock(mutex_);
     const size_t next = count_.load(std::memory_order_relaxed);
-    if (find(device.name)) return misused("there is a device '" + std::string(device.name) + "' already");
-    if (next == devices_.size()) return misused("there are " + std::to_string(next) + " devices already");
+    if (find(device.name) || std::string_view(device.name) == "cuda") return misused("there is a device '" + std::string(device.name) + "' already");
+    if (next == RAL_CUDA) return misused("there are " + std::to_string(next) + " devices already");
     devices_[next] = new RegisteredDevice(device, static_cast<uint8_t>(next));
     *number = static_cast<int32_t>(next);
     count_.store(next + 1, std::memory_order_release);
@@ -132,7 +148,7 @@ class Registry final : ForkAware {
   void after_fork(bool) noexcept override { mutex_.unlock(); }
 
   std::mutex mutex_;  // of those who add
-  std::array<Device*, 256> devices_{};  // never freed: tensors of the caller belong to them
+  std::array<Device*, RAL_CUDA> devices_{};  // never freed: tensors of the caller belong to them
   std::atomic<size_t> count_{1};
   ForkRegistration registration_{*this};
 };
@@ -148,8 +164,21 @@ bool is_name(std::string_view name) {
 
 }  // namespace
 
-Device* find_device(std::string_view name) noexcept { return registry->find(name); }
-Device* device_at(int32_t number) noexcept { return number < 0 ? nullptr : registry->at(static_cast<size_t>(number)); }
+Status open_device(std::string_view name, int32_t id, Device** found) {
+  if (name == "cuda") {
+    cuda::Gpu* gpu = nullptr;
+    Status status = cuda::find_gpu(id, &gpu);
+    *found = gpu;
+    return status;
+  }
+  *found = id == 0 ? registry->find(name) : nullptr;
+  return *found ? Status{} : error(RAL_ERROR_TARGET, "there is no device '" + std::string(name) + ":" + std::to_string(id) + "'");
+}
+
+Device* device_at(int32_t number, int32_t id) noexcept {
+  if (number == RAL_CUDA) return cuda::opened_gpu(id);
+  return number < 0 ? nullptr : registry->at(static_cast<size_t>(number));
+}
 
 Status register_device(const ral_device& device, int32_t* number) {
   if (device.abi != RAL_ABI_VERSION) {
@@ -164,8 +193,9 @@ Status register_device(const ral_device& device, int32_t* number) {
 }
 
 std::string device_text(uint8_t number, uint8_t id) {
-  const Device* device = device_at(number);
-  return (device ? device->name() : "device " + std::to_string(number)) + ":" + std::to_string(id);
+  const Device* device = device_at(number, 0);
+  const std::string unknown = number == RAL_CUDA ? "cuda" : "device " + std::to_string(number);
+  return (device ? device->name() : unknown) + ":" + std::to_string(id);
 }
 
 }  // namespace ral

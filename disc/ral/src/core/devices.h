@@ -8,9 +8,10 @@
 
 namespace ral {
 
-// Null where there is none. Devices stay for the life of the process.
-Device* find_device(std::string_view name) noexcept;
-Device* device_at(int32_t number) noexcept;
+// Devices stay for the life of the process. id: which of several of that name.
+Status open_device(std::string_view name, int32_t id, Device** found);
+// Null where there is none; of GPUs those that were opened.
+Device* device_at(int32_t number, int32_t id) noexcept;
 
 Status register_device(const ral_device& device, int32_t* number);
 

@@ -3,9 +3,10 @@
 #include <time.h>
 
 #include <algorithm>
-#include <chrono>
+#include <cstring>
 
 #include "core/bytes.h"
+#include "core/clock.h"
 #include "core/devices.h"
 #include "core/layout.h"
 #include "cpu/pool.h"
@@ -26,10 +27,6 @@ int64_t coarse_nanoseconds() {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-int64_t now_nanoseconds() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 std::string with_value(std::string text, const std::string& placeholder, int64_t value) {
   const size_t place = text.find(placeholder);
   return place == std::string::npos ? text : text.replace(place, placeholder.size(), std::to_string(value));
@@ -43,17 +40,32 @@ Stop& thread_stop() {
   return stop;
 }
 
+Status failed_check(const Signature& signature, int64_t check_id, int64_t actual, int64_t expected) {
+  if (check_id < 0 || check_id >= static_cast<int64_t>(signature.checks.size())) {
+    return error(RAL_ERROR_INTERNAL, "fail: check " + std::to_string(check_id) + " is out of range (compiler bug)");
+  }
+  const std::string& text = signature.checks[static_cast<size_t>(check_id)];
+  const bool has_places = text.find("{actual}") != std::string::npos || text.find("{expected}") != std::string::npos;
+  const std::string whole = has_places ? text : text + ": got {actual}, expected {expected}";
+  return error(RAL_ERROR_SHAPE, with_value(with_value(whole, "{actual}", actual), "{expected}", expected));
+}
+
 // Dims, strides and the capacity of the block lie before the data, or in a block of their own: at `dims`, which is the start of it.
 void release_output(ral_tensor* output) {
   if (output->dims) {
-    device_at(output->device)->release(const_cast<int64_t*>(output->dims), output->data, output->dims[2 * output->rank]);
+    device_at(output->device, output->device_id)->release(const_cast<int64_t*>(output->dims), output->data, output->dims[2 * output->rank]);
   }
   *output = {};
 }
 }  // namespace ral
 
 ral_exec::ral_exec(const ral::Program& program)
-    : counts(program.signature), program_(program), stream_(program.device->open()), inputs_(program.signature.inputs.size()), outputs_(program.signature.outputs.size()) {
+    : counts(program.signature),
+      program_(program),
+      stream_(program.on_device->open()),
+      inputs_(program.signature.inputs.size()),
+      outputs_(program.signature.outputs.size()),
+      on_gpu_(program.device->number() == RAL_CUDA) {
   size_t ranks = 0;
   for (const ral::ValueInfo& info : program.signature.inputs) ranks += static_cast<size_t>(info.rank);
   strides_.resize(ranks);
@@ -66,7 +78,8 @@ int32_t ral_exec::record(ral_status code, std::string message) {
   return 1;
 }
 
-Status ral_exec::run(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs, int32_t output_count) {
+Status ral_exec::run(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs,
+                     int32_t output_count, void* stream) {
   const ral::CallInProgress here;
   counts.clear();
   status_ = {};
@@ -74,8 +87,10 @@ Status ral_exec::run(const ral_tensor* inputs, int32_t input_count, const ral_te
   asks_at_ = 0;
   profile_ = program_.profile.load(std::memory_order_relaxed);
   given_ = given;
+  staged_ = on_gpu_ && ral::are_here(inputs, input_count) && (!given || ral::are_here(given, output_count));
   std::fill(outputs_.begin(), outputs_.end(), Output{});
-  Status status = check_inputs(inputs, input_count);
+  Status status = on_gpu_ ? reported_fault() : Status{};
+  if (status.ok()) status = check_inputs(inputs, input_count);
   if (!status.ok()) return status;
   if (output_count != static_cast<int32_t>(outputs_.size())) {
     return error(RAL_ERROR_RANK, "expected " + std::to_string(outputs_.size()) + " outputs, got " + std::to_string(output_count));
@@ -83,7 +98,7 @@ Status ral_exec::run(const ral_tensor* inputs, int32_t input_count, const ral_te
   if (program_.signature.writes_inputs) status = check_written(inputs);
   if (given && status.ok()) status = check_given(inputs, given);
   if (status.ok()) status = prepare_inputs(inputs);
-  if (status.ok()) status = enter();
+  if (status.ok()) status = enter(stream);
   if (!status.ok()) release_outputs();
   if (!status.ok()) return status;
   for (size_t i = 0; !given && i < outputs_.size(); ++i) outputs[i] = outputs_[i].tensor;
@@ -129,9 +144,15 @@ Status ral_exec::prepare_inputs(const ral_tensor* inputs) {
   return {};
 }
 
-Status ral_exec::enter() {
-  const int32_t failed = program_.code.entry()(this, &ral::kHostApi, inputs_.data(), program_.weights.data(), counts.counters.data());
-  stream_->finish(failure());  // the device may still be at it, also when the entry failed
+Status ral_exec::enter(void* stream) {
+  const bool entered = !on_gpu_ || (stream_->begin(stream, staged_, failure()) && place_inputs());
+  const int32_t failed =
+      entered ? program_.code.entry()(this, &ral::kHostApi, inputs_.data(), program_.weights.data(), counts.counters.data()) : 1;
+  if (staged_ && !failed) return_results();
+  ral::Fault fault;
+  stream_->finish(failure(), &fault);  // the device may still be at it, also when the entry failed
+  if (fault.check >= 0) fail(fault.check, fault.index, fault.size);
+  if (on_gpu_ && status_.code == RAL_ERROR_DEVICE) name_inputs();
   if (!status_.ok()) return status_;
   if (failed) return error(RAL_ERROR_INTERNAL, "the generated entry failed without a reason (compiler bug)");
   for (size_t i = 0; i < outputs_.size(); ++i) {
@@ -162,7 +183,7 @@ void* ral_exec::alloc(int64_t bytes) {
     record(RAL_ERROR_INTERNAL, "alloc: " + std::to_string(bytes) + " bytes (compiler bug)");
     return nullptr;
   }
-  void* block = stream_->allocate(bytes);
+  void* block = stream_->allocate(bytes, failure());
   if (!block) record(RAL_ERROR_MEMORY, "cannot allocate " + std::to_string(bytes) + " bytes for these shapes");
   return block;
 }
@@ -204,7 +225,15 @@ int32_t ral_exec::read(const void* from, int64_t* value) {
   *value = 0;
   if (!from) return record(RAL_ERROR_INTERNAL, "read: from nothing (compiler bug)");
   if (is_cancelled()) return record(RAL_ERROR_CANCELLED, "the call was cancelled");
-  return stream_->copy(value, from, sizeof *value, failure()) ? 0 : 1;
+  for (const Placed& each : placed_) {
+    const auto* place = static_cast<const char*>(from);
+    const auto bytes = static_cast<int64_t>(sizeof *value);
+    if (place < each.there || place - each.there > each.bytes - bytes || program_.signature.inputs[each.input].written) continue;
+    std::memcpy(value, each.here + (place - each.there), sizeof *value);
+    return 0;
+  }
+  const bool copied = stream_->copy(value, from, sizeof *value, failure());
+  return copied && (!on_gpu_ || stream_->synchronize(failure())) ? 0 : 1;
 }
 
 void* ral_exec::output(int64_t index, const int64_t* dims) {
@@ -217,7 +246,7 @@ void* ral_exec::output(int64_t index, const int64_t* dims) {
     record(status.code, std::move(status.message));
     return nullptr;
   }
-  return outputs_[static_cast<size_t>(index)].tensor.data;
+  return outputs_[static_cast<size_t>(index)].place;
 }
 
 Status ral_exec::make_output(size_t index, const int64_t* dims) {
@@ -230,9 +259,8 @@ Status ral_exec::make_output(size_t index, const int64_t* dims) {
                                         ral::dims_text(given_[index].dims, info.rank));
     }
     static char nothing[ral::kAlignment];  // for size 0, where the caller's pointer may be null
-    outputs_[index] = {given_[index], true};
-    if (!outputs_[index].tensor.data) outputs_[index].tensor.data = nothing;
-    return {};
+    outputs_[index] = {given_[index], true, given_[index].data ? given_[index].data : nothing};
+    return staged_ ? stage_output(index) : Status{};
   }
   int64_t bytes = 0;
   if (!ral::tensor_bytes(dims, info.rank, ral::dtype_size(info.dtype), &bytes)) {
@@ -243,15 +271,16 @@ Status ral_exec::make_output(size_t index, const int64_t* dims) {
   const int64_t head = ral::round_up(static_cast<int64_t>((2 * rank + 1) * sizeof(int64_t)));
   int64_t capacity = 0;
   void* data = nullptr;
-  auto* own_dims = static_cast<int64_t*>(program_.device->acquire(head, bytes, &data, &capacity));
+  ral::Device& device = staged_ ? *ral::device_at(RAL_CPU, 0) : *program_.device;
+  auto* own_dims = static_cast<int64_t*>(device.acquire(*stream_, head, bytes, &data, &capacity));
   if (!own_dims)
     return error(RAL_ERROR_MEMORY, name() + "cannot allocate " + std::to_string(bytes) + " bytes for " + ral::dims_text(dims, info.rank));
   std::copy(dims, dims + rank, own_dims);
   ral::row_major_strides(dims, info.rank, own_dims + rank);
   own_dims[2 * rank] = capacity;
   const auto dtype = static_cast<uint16_t>(info.dtype);
-  outputs_[index] = {{data, own_dims, own_dims + rank, info.rank, dtype, program_.device->number(), 0}, true};
-  return {};
+  outputs_[index] = {{data, own_dims, own_dims + rank, info.rank, dtype, device.number(), device.id()}, true, data};
+  return staged_ ? stage_output(index) : Status{};
 }
 
 int32_t ral_exec::launch(int64_t id, ral_kernel kernel, const int64_t* args, int64_t tasks, int64_t cost, int64_t scratch_bytes) {
@@ -263,13 +292,8 @@ int32_t ral_exec::launch(int64_t id, ral_kernel kernel, const int64_t* args, int
   counts.launches[slot] += 1;
   if (tasks <= 0) return 0;
   const ral_launch launch{program_.signature.kernels[slot].c_str(), kernel, args, tasks, scratch_bytes};
-  const int64_t start = profile_ ? now_nanoseconds() : 0;
-  bool done = stream_->launch(launch, cost, program_.threads.load(std::memory_order_relaxed), failure());
-  if (profile_) {
-    done = done && stream_->synchronize(failure());
-    counts.nanoseconds[slot] += now_nanoseconds() - start;
-  }
-  return done ? 0 : 1;
+  int64_t* nanoseconds = profile_ ? &counts.nanoseconds[slot] : nullptr;
+  return stream_->launch(launch, cost, program_.threads.load(std::memory_order_relaxed), nanoseconds, failure()) ? 0 : 1;
 }
 
 int32_t ral_exec::library(int64_t id, int64_t check_id, int64_t function, const int64_t* layout, const int64_t* args) {
@@ -285,10 +309,10 @@ int32_t ral_exec::library(int64_t id, int64_t check_id, int64_t function, const 
                                         program_.signature.kernels[slot] + "'");
   }
   counts.launches[slot] += 1;
-  const int64_t start = profile_ ? now_nanoseconds() : 0;
+  const int64_t start = profile_ ? ral::now_nanoseconds() : 0;
   ral::LibraryCall call(this, slot, static_cast<size_t>(check_id), layout, args);
   program_.functions[static_cast<size_t>(function)].call(call);
-  if (profile_) counts.nanoseconds[slot] += now_nanoseconds() - start;
+  if (profile_) counts.nanoseconds[slot] += ral::now_nanoseconds() - start;
   return call.failed() ? 1 : 0;
 }
 
@@ -319,7 +343,7 @@ void LibraryCall::fail(const std::string& reason, ral_status code) {
 
 char* LibraryCall::memory(int64_t bytes) {
   blocks_.reserve(blocks_.size() + 1);
-  void* block = exec_->stream_->allocate(bytes);
+  void* block = exec_->stream_->allocate(bytes, exec_->failure());
   if (block) {
     blocks_.push_back(block);
   } else {
@@ -333,7 +357,7 @@ bool LibraryCall::launch(ral_kernel kernel, const int64_t* args, int64_t tasks, 
   if (tasks <= 0) return true;
   const ral_launch launch{exec_->program_.signature.kernels[kernel_].c_str(), kernel, args, tasks, scratch_bytes};
   const int32_t threads = exec_->program_.threads.load(std::memory_order_relaxed);
-  if (!exec_->stream_->launch(launch, cost, threads, exec_->failure())) failed_ = true;
+  if (!exec_->stream_->launch(launch, cost, threads, nullptr, exec_->failure())) failed_ = true;
   return !failed_;
 }
 
@@ -342,20 +366,15 @@ int32_t LibraryCall::threads() const { return exec_->program_.threads.load(std::
 }  // namespace ral
 
 int32_t ral_exec::fail(int64_t check_id, int64_t actual, int64_t expected) {
-  const auto& checks = program_.signature.checks;
-  if (check_id < 0 || check_id >= static_cast<int64_t>(checks.size())) {
-    return record(RAL_ERROR_INTERNAL, "fail: check " + std::to_string(check_id) + " is out of range (compiler bug)");
-  }
-  const std::string& text = checks[static_cast<size_t>(check_id)];
-  const bool has_places = text.find("{actual}") != std::string::npos || text.find("{expected}") != std::string::npos;
-  const std::string whole = has_places ? text : text + ": got {actual}, expected {expected}";
-  return record(RAL_ERROR_SHAPE, with_value(with_value(whole, "{actual}", actual), "{expected}", expected));
+  Status failed = ral::failed_check(program_.signature, check_id, actual, expected);
+  return record(failed.code, std::move(failed.message));
 }
 
 int64_t ral_exec::choose(const int64_t* nodes, int64_t* features, int64_t count) const {
   const int64_t forced = program_.forced_choice.load(std::memory_order_relaxed);
   if (forced >= 0) return std::min(forced, count - 1);
-  features[RAL_FEATURE_THREADS] = program_.threads.load(std::memory_order_relaxed);
+  const int32_t units = program_.device->units();
+  features[RAL_FEATURE_THREADS] = units ? units : program_.threads.load(std::memory_order_relaxed);
   const int64_t* node = nodes;
   while (node[0] >= 0) node = nodes + 4 * (features[node[0]] <= node[1] ? node[2] : node[3]);
   return node[1];

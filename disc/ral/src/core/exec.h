@@ -17,7 +17,9 @@ struct ral_exec {
   ral_exec& operator=(const ral_exec&) = delete;
   ~ral_exec();
 
-  ral::Status run(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs, int32_t output_count);
+  // stream: of a GPU, for tensors that lie there.
+  ral::Status run(const ral_tensor* inputs, int32_t input_count, const ral_tensor* given, ral_tensor* outputs, int32_t output_count,
+                  void* stream);
   int64_t held_bytes() const { return stream_->held_bytes() + copies_.used(); }
 
   // The host API; see ral_host_api.
@@ -30,6 +32,7 @@ struct ral_exec {
   int32_t copy(void* to, const void* from, int64_t bytes);
   int32_t fill(void* to, int64_t bytes, int32_t value);
   int32_t read(const void* from, int64_t* value);
+  int32_t watch(int64_t check_id);
   int32_t library(int64_t kernel_id, int64_t check_id, int64_t function, const int64_t* layout, const int64_t* args);
 
   // Keeps the first error of the call; returns what tells the entry that there is one.
@@ -38,9 +41,18 @@ struct ral_exec {
   ral::Counts counts;
 
  private:
+  // An input in this process's memory, copied to the device.
+  struct Placed {
+    const char* there;
+    const char* here;
+    int64_t bytes;
+    size_t input;
+  };
+
   struct Output {
     ral_tensor tensor;  // data == null until made
     bool made;
+    void* place;  // where the code writes it
   };
 
   template <typename Name>
@@ -51,7 +63,13 @@ struct ral_exec {
   ral::Status prepare_inputs(const ral_tensor* inputs);
   // Where an error of the device belongs: only the first of a call is heard of.
   ral::Status* failure() { return status_.ok() ? &status_ : &later_; }
-  ral::Status enter();
+  ral::Status enter(void* stream);
+  // Of calls of a GPU (gpu_calls.cc).
+  ral::Status reported_fault();
+  bool place_inputs();
+  ral::Status stage_output(size_t index);
+  bool return_results();
+  void name_inputs();
   bool is_cancelled();
   ral::Status make_output(size_t index, const int64_t* dims);
   void release_outputs();
@@ -68,6 +86,9 @@ struct ral_exec {
   std::vector<int64_t> strides_;    // of all inputs
   std::vector<Output> outputs_;
   const ral_tensor* given_ = nullptr;
+  const bool on_gpu_;
+  bool staged_ = false;  // all tensors of a call of a GPU lie in this process's memory
+  std::vector<Placed> placed_;
   int64_t asks_at_ = 0;  // nanoseconds of the coarse clock; 0: nothing was read yet
 };
 
@@ -80,5 +101,9 @@ struct Stop {
 Stop& thread_stop();
 
 extern const ral_host_api kHostApi;
+// What a call ends with when run-time check `check_id` has failed.
+Status failed_check(const Signature& signature, int64_t check_id, int64_t actual, int64_t expected);
+// Whether all of them lie in this process's memory.
+bool are_here(const ral_tensor* tensors, int32_t count);
 void release_output(ral_tensor* output);
 }  // namespace ral

@@ -50,6 +50,9 @@ int32_t host_fill(ral_exec* exec, void* to, int64_t bytes, int32_t value) {
 int32_t host_read(ral_exec* exec, const void* from, int64_t* value) {
   return guarded<int32_t>(exec, 1, [&] { return exec->read(from, value); });
 }
+int32_t host_watch(ral_exec* exec, int64_t check_id) {
+  return guarded<int32_t>(exec, 1, [&] { return exec->watch(check_id); });
+}
 int32_t host_library(ral_exec* exec, int64_t id, int64_t check_id, int64_t function, const int64_t* layout, const int64_t* args) {
   return guarded<int32_t>(exec, 1, [&] { return exec->library(id, check_id, function, layout, args); });
 }
@@ -58,5 +61,5 @@ int32_t host_library(ral_exec* exec, int64_t id, int64_t check_id, int64_t funct
 
 namespace ral {
 const ral_host_api kHostApi = {host_alloc,  host_output, host_launch, host_fail, host_choose, last_level_cache_bytes(),
-                               host_free,   host_copy,   host_fill,   host_read,   host_library};
+                               host_free,   host_copy,   host_fill,   host_read, host_library, host_watch};
 }  // namespace ral

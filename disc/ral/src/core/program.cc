@@ -1,10 +1,12 @@
 #include "core/program.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "core/devices.h"
 #include "cpu/cores.h"
 #include "cpu/cpu.h"
+#include "cuda/gpu.h"
 
 namespace ral {
 
@@ -15,6 +17,8 @@ struct HostIsa {
   std::string_view device;
   std::string_view isa;
 };
+
+constexpr int32_t kBestRank = 4;  // of code for the CPU, and for devices that were registered; of GPUs see cuda::suits
 
 HostIsa parse_isa(std::string_view name) {
   const size_t colon = name.find(':');
@@ -45,6 +49,7 @@ void Counts::add(const Counts& other) {
 }
 
 Program::~Program() {
+  if (!weights.empty()) static_cast<void>(device->synchronize());  // calls may have returned before they were done
   for (const void* weight : weights) device->drop_weight(weight);
 }
 
@@ -121,33 +126,80 @@ Status Program::finish_load(const ral_options& options, const std::string& isa, 
                             const std::vector<const void*>& found) {
   default_threads = find_cores("").threads();
   threads = options.threads > 0 ? options.threads : default_threads;
-  device = find_device(parse_isa(isa).device);
-  Status linked = find_functions();
-  if (!linked.ok()) return linked;
+  Status status = open_device(parse_isa(isa).device, parse_wanted(options.isa).id, &device);
+  if (status.ok()) status = find_functions();
+  if (!status.ok()) return status;
+  on_device = device->open_program();
   weights.reserve(found.size());
   for (size_t slot = 0; slot < found.size(); ++slot) {
     const void* placed = nullptr;
-    Status status = device->place_weight(found[slot], signature.weights[slot].size, &placed);
+    status = device->place_weight(found[slot], signature.weights[slot].size, &placed);
     if (placed || status.ok()) weights.push_back(placed);
     if (!status.ok()) return status;
   }
   return code.load(isa, shared_object);
 }
 
-Status choose_code(const std::vector<std::string>& isas, const char* wanted, size_t* chosen) {
-  std::string refused;
-  for (size_t i = isas.size(); i-- > 0;) {
-    if (wanted && isas[i] != wanted) continue;
-    const HostIsa own = parse_isa(isas[i]);
+namespace {
+
+// How well code suits this machine, 0 = not at all: `missing` says why. id: which GPU.
+int32_t suits(const HostIsa& own, int32_t id, std::string* missing) {
+  if (own.device != "cuda") {
     const std::string feature = missing_feature(own.isa);
-    *chosen = i;
-    const bool has_device = find_device(own.device) != nullptr;
-    if (has_device && feature.empty()) return {};
-    const std::string missing = has_device ? "CPU feature '" + feature + "'" : "device '" + std::string(own.device) + "'";
-    refused += (refused.empty() ? "" : "; ") + std::string("code for ") + isas[i] + " needs the " + missing;
+    Device* device = nullptr;
+    if (!open_device(own.device, id, &device).ok()) *missing = "the device '" + std::string(own.device) + "'";
+    else if (!feature.empty()) *missing = "the CPU feature '" + feature + "'";
+    return missing->empty() ? kBestRank : 0;
+  }
+  std::string_view host = own.isa;
+  const int32_t architecture = cuda::split_architecture(own.isa, &host);
+  const std::string feature = missing_feature(host);
+  cuda::Gpu* gpu = nullptr;
+  if (architecture == 0) {
+    *missing = "the device 'cuda', of a kind that it does not name";
+  } else if (!feature.empty()) {
+    *missing = "the CPU feature '" + feature + "'";
+  } else if (const Status status = cuda::find_gpu(id, &gpu); !status.ok()) {
+    *missing = "a GPU, but " + status.message;
+  } else if (const int32_t rank = cuda::suits(architecture, gpu->architecture())) {
+    return rank;
+  } else {
+    *missing = "another GPU than " + gpu->text() + ", which is sm_" + std::to_string(gpu->architecture());
+  }
+  return 0;
+}
+
+}  // namespace
+
+Wanted parse_wanted(const char* text) {
+  if (!text) return {};
+  const std::string_view all = text;
+  const size_t at = all.rfind('@');
+  if (at == std::string_view::npos) return {std::string(all), 0};
+  int32_t id = -1;
+  const char *first = text + at + 1, *last = text + all.size();
+  const auto [end, failed] = std::from_chars(first, last, id);
+  return {std::string(all.substr(0, at)), failed == std::errc() && end == last ? id : -1};
+}
+
+Status choose_code(const std::vector<std::string>& isas, const char* wanted, size_t* chosen) {
+  const Wanted what = parse_wanted(wanted);
+  std::string refused;
+  int32_t best = 0;
+  for (const bool gpus : {false, true}) {  // the driver is asked where nothing else runs
+    for (size_t i = isas.size(); i-- > 0 && best < kBestRank;) {
+      const HostIsa own = parse_isa(isas[i]);
+      if ((own.device == "cuda") != gpus || (wanted && isas[i] != what.name && own.device != what.name)) continue;
+      std::string missing;
+      const int32_t rank = suits(own, what.id, &missing);
+      if (rank > best) *chosen = i;
+      best = std::max(best, rank);
+      if (rank == 0) refused += (refused.empty() ? "" : "; ") + std::string("code for ") + isas[i] + " needs " + missing;
+    }
+    if (best > 0) return {};
   }
   if (!refused.empty()) return error(RAL_ERROR_TARGET, "this machine cannot run the artifact: " + refused);
-  return error(RAL_ERROR_TARGET, wanted ? "the artifact has no code for " + std::string(wanted) : "the artifact has no code");
+  return error(RAL_ERROR_TARGET, wanted ? "the artifact has no code for " + what.name : "the artifact has no code");
 }
 
 Status Program::verify() {

@@ -32,8 +32,15 @@ struct Counts {
   void add(const Counts& other);
 };
 
-// The last of these ISAs that this CPU and its devices can run, or the one that is wanted (null: any). The message of a failure names what
-// is missing.
+// What ral_options.isa asks for: code, or any of a device; id: which GPU, -1 = none that there is.
+struct Wanted {
+  std::string name;
+  int32_t id = 0;
+};
+Wanted parse_wanted(const char* text);
+
+// The last of these ISAs that this CPU and its devices can run, code for the CPU before that for GPUs, of which the best one; or what is
+// wanted (null: any). The message of a failure names what is missing.
 Status choose_code(const std::vector<std::string>& isas, const char* wanted, size_t* chosen);
 
 struct Program {
@@ -50,7 +57,8 @@ struct Program {
   std::string manifest;
   ArtifactFile file;
   Code code;
-  Device* device = nullptr;          // that the code makes launches on
+  Device* device = nullptr;                  // that the code makes launches on
+  std::unique_ptr<DeviceProgram> on_device;  // behind the code, in which its kernels lie
   std::vector<Function> functions;   // those of the signature
   std::vector<const void*> weights;  // where the device reads them
   int32_t default_threads = 1;

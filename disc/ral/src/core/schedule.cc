@@ -136,7 +136,7 @@ Status run_batches(const ral_block* blocks, int32_t block_count, const ral_tenso
       outputs.add_rows(block.results[j], used[block.results[j]], batch.count);
       used[block.results[j]] += batch.count;
     }
-    Status status = block.program->call(inputs.tensors(), inputs.count(), outputs.tensors(), nullptr, outputs.count());
+    Status status = block.program->call(inputs.tensors(), inputs.count(), outputs.tensors(), nullptr, outputs.count(), nullptr);
     if (!status.ok()) return status;
   }
   return {};

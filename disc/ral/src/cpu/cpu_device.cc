@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/bytes.h"
+#include "core/clock.h"
 #include "cpu/block_pool.h"
 #include "cpu/memory.h"
 #include "cpu/pool.h"
@@ -25,7 +26,7 @@ int32_t threads_for(int64_t tasks, int64_t total_cost, int32_t most) {
 
 class CpuStream final : public Stream {
  public:
-  void* allocate(int64_t bytes) override { return blocks_.take(bytes); }
+  void* allocate(int64_t bytes, Status*) override { return blocks_.take(bytes); }
   bool free(void* block) noexcept override { return blocks_.give(block); }
 
   bool copy(void* to, const void* from, int64_t bytes, Status*) override {
@@ -37,12 +38,13 @@ class CpuStream final : public Stream {
     return true;
   }
   bool synchronize(Status*) override { return true; }
-  bool finish(Status*) override {
+  bool finish(Status*, Fault*) override {
     blocks_.give_all();
     return true;
   }
 
-  bool launch(const ral_launch& launch, int64_t cost_per_task, int32_t most_threads, Status* failure) override {
+  bool launch(const ral_launch& launch, int64_t cost_per_task, int32_t most_threads, int64_t* nanoseconds, Status* failure) override {
+    const int64_t start = nanoseconds ? now_nanoseconds() : 0;
     int64_t total_cost = 0;
     if (__builtin_mul_overflow(launch.tasks, cost_per_task, &total_cost)) total_cost = INT64_MAX;
     const int32_t threads = threads_for(launch.tasks, total_cost, most_threads);
@@ -60,6 +62,7 @@ class CpuStream final : public Stream {
       unshared_cost_ += std::min(total_cost, kCostToWake);
       if (run_parallel(job, threads - 1, unshared_cost_ >= kCostToWake)) unshared_cost_ = 0;
     }
+    if (nanoseconds) *nanoseconds += now_nanoseconds() - start;
     return true;
   }
 
@@ -76,11 +79,16 @@ class CpuStream final : public Stream {
   int64_t unshared_cost_ = 0;  // of launches since the last one that a worker was offered
 };
 
+class CpuProgram final : public DeviceProgram {
+ public:
+  std::unique_ptr<Stream> open() override { return std::make_unique<CpuStream>(); }
+};
+
 }  // namespace
 
-std::unique_ptr<Stream> CpuDevice::open() { return std::make_unique<CpuStream>(); }
+std::unique_ptr<DeviceProgram> CpuDevice::open_program() { return std::make_unique<CpuProgram>(); }
 
-void* CpuDevice::acquire(int64_t head, int64_t bytes, void** data, int64_t* capacity) noexcept {
+void* CpuDevice::acquire(Stream&, int64_t head, int64_t bytes, void** data, int64_t* capacity) {
   char* block = static_cast<char*>(acquire_block(head + bytes, capacity));
   *data = block ? block + head : nullptr;
   return block;

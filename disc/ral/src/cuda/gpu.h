@@ -1,0 +1,93 @@
+// One GPU: its context, its memory, and what may be said of its errors.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/device.h"
+#include "core/status.h"
+#include "cuda/driver.h"
+
+namespace ral::cuda {
+
+// Makes the GPU's context the calling thread's, as long as it lives; the thread's own comes back then.
+class Current {
+ public:
+  Current(const Driver& driver, ContextHandle context) : driver_(driver), failed_(driver.push_context(context)) {}
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+  ~Current() {
+    ContextHandle popped = nullptr;
+    if (!failed_) driver_.pop_context(&popped);
+  }
+  int32_t failed() const { return failed_; }
+
+ private:
+  const Driver& driver_;
+  int32_t failed_;
+};
+
+class Gpu final : public Device {
+ public:
+  Gpu(const Driver& driver, int32_t id) : Device("cuda", RAL_CUDA, static_cast<uint8_t>(id)), driver(driver) {}
+
+  // Retains the primary context, which the process's other users of the GPU share. Once.
+  Status open();
+
+  std::unique_ptr<DeviceProgram> open_program() override;
+  void* acquire(Stream& stream, int64_t head, int64_t bytes, void** data, int64_t* capacity) override;
+  void release(void* head, void* data, int64_t capacity) noexcept override;
+  Status place_weight(const void* from, int64_t bytes, const void** placed) override;
+  void drop_weight(const void* placed) noexcept override;
+  Status synchronize() override;
+  int32_t units() const noexcept override { return processors_; }
+
+  Current current() const { return {driver, context_}; }
+  ContextHandle context() const { return context_; }
+  int32_t architecture() const { return architecture_; }  // 90 = compute capability 9.0
+  int32_t shared_per_block() const { return shared_; }
+
+  // Memory in the order of a stream; 0 where there is none. Memory that was freed before on any stream is waited for first.
+  int32_t allocate(int64_t bytes, StreamHandle stream, Address* place);
+
+  // Streams of our own, which outlive programs: memory of results is freed on them.
+  int32_t take_stream(StreamHandle* stream);
+  void give_stream(StreamHandle stream);
+
+  // The status of a failed call of the driver: "cuda:0: copy failed: ...". After a fatal one every later `check_alive` fails, too.
+  Status failure(const std::string& what, int32_t result);
+  Status check_alive();
+
+  const Driver& driver;
+
+ private:
+  std::mutex mutex_;  // guards what follows
+  ContextHandle context_ = nullptr;
+  PoolHandle pool_ = nullptr;
+  int32_t architecture_ = 0, processors_ = 0, shared_ = 0;  // constant once open
+  std::vector<StreamHandle> idle_streams_;
+  std::string lost_;
+  std::atomic<bool> is_lost_{false};
+};
+
+// The GPU of this number, opened; RAL_ERROR_TARGET where there is none.
+Status find_gpu(int32_t id, Gpu** found);
+
+// As ral_get_gpu. Opens no context.
+Status describe_gpu(int32_t id, ral_gpu* gpu);
+
+// As find_gpu, of one that was opened before: of tensors that lie on it. Null for others.
+Gpu* opened_gpu(int32_t id) noexcept;
+
+// How well code of an architecture ("sm_90") suits a GPU: 3 its own, 2 a lower one of its generation, 1 portable (PTX for sm_80), 0 not at
+// all.
+int32_t suits(int32_t code, int32_t gpu) noexcept;
+
+// The architecture of "x86-64-v3+sm_90", and the rest of it; 0 where there is none.
+int32_t split_architecture(std::string_view isa, std::string_view* host) noexcept;
+
+}  // namespace ral::cuda

@@ -1,0 +1,204 @@
+#include "cuda/stream.h"
+
+#include <algorithm>
+
+namespace ral::cuda {
+
+namespace {
+
+constexpr int64_t kMostAlong = 65535;  // blocks along y and z; along x it is INT32_MAX
+constexpr int32_t kMostParameters = 512;  // a pointer each fills the 4 KiB that the driver takes
+
+std::string grid_text(const std::array<uint32_t, 3>& grid) {
+  return std::to_string(grid[0]) + " x " + std::to_string(grid[1]) + " x " + std::to_string(grid[2]);
+}
+
+}  // namespace
+
+GpuStream::~GpuStream() {
+  if (own_) gpu_.give_stream(own_);
+}
+
+bool GpuStream::begin(void* caller, bool waits, Status* failure) {
+  if (Status status = gpu_.check_alive(); !status.ok()) {
+    *failure = std::move(status);
+    return false;
+  }
+  current_.emplace(gpu_.driver, gpu_.context());
+  if (!done(current_->failed(), "making its context current", failure)) return false;
+  check_ = -1;
+  waits_ = waits;
+  stream_ = caller;
+  if (waits) {
+    if (!own_ && !done(gpu_.take_stream(&own_), "making a stream", failure)) return false;
+    stream_ = own_;
+    return true;
+  }
+  ContextHandle context = nullptr;
+  const bool is_default = reinterpret_cast<uintptr_t>(caller) <= 2;  // the legacy one, or the thread's
+  if (is_default) return true;
+  if (!done(driver_.stream_context(caller, &context), "looking at the stream that was given", failure)) return false;
+  if (context == gpu_.context()) return true;
+  *failure = error(RAL_ERROR_DEVICE, "the stream that was given belongs to another device than " + gpu_.text() + ", where the tensors lie");
+  return false;
+}
+
+void* GpuStream::allocate(int64_t bytes, Status* failure) {
+  blocks_.reserve(blocks_.size() + 1);
+  Address place = 0;
+  const int32_t failed = gpu_.allocate(bytes, stream_, &place);
+  if (failed && failed != kOutOfMemory) check(failed, "allocating " + std::to_string(bytes) + " bytes", failure);
+  if (failed) return nullptr;
+  blocks_.push_back(reinterpret_cast<void*>(place));
+  return blocks_.back();
+}
+
+bool GpuStream::free(void* block) noexcept {
+  const auto place = std::find(blocks_.begin(), blocks_.end(), block);
+  if (place == blocks_.end()) return false;
+  *place = blocks_.back();
+  blocks_.pop_back();
+  driver_.free_async(reinterpret_cast<Address>(block), stream_);
+  return true;
+}
+
+// Memory of this process that is not pinned has been read when the driver returns.
+bool GpuStream::copy(void* to, const void* from, int64_t bytes, Status* failure) {
+  const int32_t failed =
+      driver_.copy_async(reinterpret_cast<Address>(to), reinterpret_cast<Address>(from), static_cast<size_t>(bytes), stream_);
+  return done(failed, "a copy", failure);
+}
+
+bool GpuStream::fill(void* to, int64_t bytes, int32_t value, Status* failure) {
+  return done(driver_.fill_async(reinterpret_cast<Address>(to), static_cast<uint8_t>(value), static_cast<size_t>(bytes), stream_), "a fill",
+              failure);
+}
+
+FunctionHandle GpuStream::find(const ral_gpu_kernel& kernel, const char* name, Status* failure) {
+  if (const auto found = functions_.find(&kernel); found != functions_.end()) return found->second;
+  FunctionHandle function = nullptr;
+  Status status = program_.load(kernel, name, &function);
+  if (!status.ok()) {
+    *failure = std::move(status);
+    return nullptr;
+  }
+  functions_[&kernel] = function;
+  return function;
+}
+
+bool GpuStream::launch(const ral_launch& launch, int64_t, int32_t, int64_t* nanoseconds, Status* failure) {
+  const auto& kernel = *reinterpret_cast<const ral_gpu_kernel*>(reinterpret_cast<uintptr_t>(launch.kernel));
+  const int64_t check = std::exchange(check_, -1);
+  const int64_t* grid = launch.args + kernel.parameter_count;
+  if (grid[0] <= 0 || grid[1] <= 0 || grid[2] <= 0) return true;
+  const FunctionHandle function = find(kernel, launch.name, failure);
+  if (!function) return false;
+  const std::string_view wrong = kernel.parameter_count > kMostParameters                                      ? "too many parameters"
+                                 : grid[0] > INT32_MAX / kernel.cluster || grid[1] > kMostAlong || grid[2] > kMostAlong ? "too large a grid"
+                                 : kernel.fault >= 0 && check < 0 ? "no check to report under"
+                                                                  : "";
+  if (!wrong.empty()) {
+    *failure = error(RAL_ERROR_INTERNAL, "kernel '" + std::string(launch.name) + "' has " + std::string(wrong) + ": grid " +
+                                             std::to_string(grid[0]) + " x " + std::to_string(grid[1]) + " x " + std::to_string(grid[2]) +
+                                             " (compiler bug)");
+    return false;
+  }
+  LaunchConfig config{{static_cast<uint32_t>(grid[0] * kernel.cluster), static_cast<uint32_t>(grid[1]), static_cast<uint32_t>(grid[2])},
+                      {static_cast<uint32_t>(kernel.threads), 1, 1},
+                      static_cast<uint32_t>(kernel.shared),
+                      stream_,
+                      nullptr,
+                      0};
+  LaunchAttribute cluster{kClusterDimension, {}, {{static_cast<uint32_t>(kernel.cluster), 1, 1}}};
+  if (kernel.cluster > 1) config.attributes = &cluster, config.attribute_count = 1;
+  Slot* slot = nullptr;
+  if (kernel.fault >= 0) {
+    watched_.reserve(watched_.size() + 1);
+    slot = program_.take_slot();
+    if (!slot) {
+      *failure = error(RAL_ERROR_MEMORY, "cannot allocate pinned memory for what kernel '" + std::string(launch.name) + "' reports");
+      return false;
+    }
+    watched_.push_back({slot, check});
+  }
+  recent_[recent_count_++ % recent_.size()] = {launch.name, {config.grid[0], config.grid[1], config.grid[2]}};
+  const int32_t failed = nanoseconds ? submit_timed(kernel, config, function, launch.args, slot, nanoseconds)
+                                     : submit(kernel, config, function, launch.args, slot);
+  if (!failed) return true;
+  return this->check(failed,
+                     "launch of kernel '" + std::string(launch.name) + "' (grid " + grid_text({config.grid[0], config.grid[1], config.grid[2]}) +
+                         ", " + std::to_string(kernel.threads) + " threads, " + std::to_string(kernel.shared) + " bytes of shared memory)",
+                     failure);
+}
+
+// The parameters are read before the driver returns.
+int32_t GpuStream::submit(const ral_gpu_kernel& kernel, const LaunchConfig& config, FunctionHandle function, const int64_t* args,
+                          Slot* slot) {
+  Address scratch = 0, no_profile = 0;
+  int32_t failed = kSuccess;
+  if (kernel.scratch > 0) {
+    const int64_t blocks = int64_t{config.grid[0]} * config.grid[1] * config.grid[2];
+    failed = gpu_.allocate(blocks * kernel.scratch, stream_, &scratch);
+  }
+  void* parameters[kMostParameters + 2];
+  const auto count = static_cast<size_t>(kernel.parameter_count);
+  for (size_t i = 0; i < count; ++i) parameters[i] = const_cast<int64_t*>(args + i);
+  if (slot) parameters[kernel.fault] = &slot;
+  parameters[count] = &scratch;
+  parameters[count + 1] = &no_profile;
+  if (!failed) failed = driver_.launch(&config, function, parameters, nullptr);
+  if (scratch) driver_.free_async(scratch, stream_);
+  return failed;
+}
+
+int32_t GpuStream::submit_timed(const ral_gpu_kernel& kernel, const LaunchConfig& config, FunctionHandle function, const int64_t* args,
+                                Slot* slot, int64_t* nanoseconds) {
+  EventHandle events[2] = {nullptr, nullptr};
+  float milliseconds = 0;
+  int32_t failed = driver_.create_event(&events[0], 0);
+  if (!failed) failed = driver_.create_event(&events[1], 0);
+  if (!failed) failed = driver_.record_event(events[0], stream_);
+  if (!failed) failed = submit(kernel, config, function, args, slot);
+  if (!failed) failed = driver_.record_event(events[1], stream_);
+  if (!failed) failed = driver_.synchronize_event(events[1]);
+  if (!failed) failed = driver_.elapsed(&milliseconds, events[0], events[1]);
+  for (EventHandle event : events) {
+    if (event) driver_.destroy_event(event);
+  }
+  *nanoseconds += static_cast<int64_t>(1e6 * static_cast<double>(milliseconds));
+  return failed;
+}
+
+bool GpuStream::synchronize(Status* failure) { return done(driver_.synchronize_stream(stream_), "waiting for kernels", failure); }
+
+bool GpuStream::finish(Status* failure, Fault* fault) {
+  if (!current_) return true;
+  for (void* block : blocks_) driver_.free_async(reinterpret_cast<Address>(block), stream_);
+  blocks_.clear();
+  bool good = true;
+  if (waits_) good = synchronize(failure);
+  if (!watched_.empty() && waits_ && good) program_.read_slots(&watched_, fault);
+  if (!watched_.empty() && !waits_) good = done(program_.post_slots(&watched_, stream_), "recording an event", failure);
+  watched_.clear();
+  current_.reset();
+  return good;
+}
+
+bool GpuStream::check(int32_t failed, const std::string& what, Status* failure) {
+  *failure = gpu_.failure(what, failed);
+  if (is_fatal(failed) && recent_count_ > 0) {
+    failure->message += "; the last launches, of which an earlier one may be to blame (CUDA_LAUNCH_BLOCKING=1 tells which): " + recent_text();
+  }
+  return false;
+}
+
+std::string GpuStream::recent_text() const {
+  std::string text;
+  for (size_t i = recent_count_ - std::min(recent_count_, recent_.size()); i < recent_count_; ++i) {
+    const Recent& each = recent_[i % recent_.size()];
+    text += (text.empty() ? "'" : ", '") + std::string(each.name) + "' (grid " + grid_text(each.grid) + ")";
+  }
+  return text;
+}
+
+}  // namespace ral::cuda

@@ -1,0 +1,62 @@
+// One call of a program on a GPU, as a sequence of requests to a stream of the driver.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/device.h"
+#include "cuda/gpu.h"
+#include "cuda/program.h"
+
+namespace ral::cuda {
+
+class GpuStream final : public Stream {
+ public:
+  explicit GpuStream(GpuProgram& program) : program_(program), gpu_(program.gpu()), driver_(gpu_.driver) {}
+  ~GpuStream() override;
+
+  bool begin(void* caller, bool waits, Status* failure) override;
+  void* allocate(int64_t bytes, Status* failure) override;
+  bool free(void* block) noexcept override;
+  bool copy(void* to, const void* from, int64_t bytes, Status* failure) override;
+  bool fill(void* to, int64_t bytes, int32_t value, Status* failure) override;
+  bool launch(const ral_launch& launch, int64_t cost_per_task, int32_t threads, int64_t* nanoseconds, Status* failure) override;
+  void watch(int64_t check) override { check_ = check; }
+  bool synchronize(Status* failure) override;
+  bool finish(Status* failure, Fault* fault) override;
+
+  StreamHandle handle() const { return stream_; }
+
+ private:
+  struct Recent {
+    const char* name;
+    std::array<uint32_t, 3> grid;
+  };
+
+  FunctionHandle find(const ral_gpu_kernel& kernel, const char* name, Status* failure);
+  int32_t submit(const ral_gpu_kernel& kernel, const LaunchConfig& config, FunctionHandle function, const int64_t* args, Slot* slot);
+  int32_t submit_timed(const ral_gpu_kernel& kernel, const LaunchConfig& config, FunctionHandle function, const int64_t* args, Slot* slot,
+                       int64_t* nanoseconds);
+  bool check(int32_t failed, const std::string& what, Status* failure);
+  bool done(int32_t failed, const char* what, Status* failure) { return !failed || check(failed, what, failure); }
+  std::string recent_text() const;
+
+  GpuProgram& program_;
+  Gpu& gpu_;
+  const Driver& driver_;
+  std::optional<Current> current_;
+  StreamHandle own_ = nullptr, stream_ = nullptr;
+  bool waits_ = false;
+  int64_t check_ = -1;
+  std::vector<void*> blocks_;
+  std::vector<Watched> watched_;
+  std::unordered_map<const ral_gpu_kernel*, FunctionHandle> functions_;
+  std::array<Recent, 4> recent_{};  // the last launches, the latest at count - 1
+  size_t recent_count_ = 0;
+};
+
+}  // namespace ral::cuda

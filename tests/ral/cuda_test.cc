@@ -1,0 +1,438 @@
+// Programs with control flow (loop_program.c) on GPUs of the stand-in driver: `cuda_test`. Exits with 1 at the first failure.
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda/driver.h"
+#include "fake_driver.h"
+#include "ral.h"
+#include "testing.h"
+
+namespace {
+
+using Numbers = std::vector<int64_t>;
+
+enum Program : int64_t { kLoop, kGrow, kGather, kWait, kPick };
+constexpr int64_t kWeight = 5;
+constexpr int64_t kMemory = 64 << 20;
+
+ral::cuda::Driver driver;  // the same stand-in, as another user of the GPUs has it
+ral::cuda::ContextHandle contexts[2];
+
+Bytes signature() {
+  Bytes bytes;
+  for (const uint32_t value : {1u, 2u}) put(bytes, value);  // version, inputs
+  put_value(bytes, "x", RAL_I64, 1, {-1});
+  put_value(bytes, "what", RAL_I64, 1, {2});
+  put<uint32_t>(bytes, 1);
+  put_value(bytes, "y", RAL_I64, 1, {});
+  put_texts(bytes, {"stopped at step {actual}", "index {actual} of {expected}"});
+  put_texts(bytes, {"halve", "any", "square", "count", "gather", "pick"});
+  put_texts(bytes, {"steps"});
+  put<uint32_t>(bytes, 1);
+  put_text(bytes, "weight");
+  put<int64_t>(bytes, 0);
+  put<int64_t>(bytes, sizeof kWeight);
+  return bytes;
+}
+
+const char* const kOwn = "cuda:x86-64+sm_90";
+
+ral_status load(const char* wanted, ral_context** context) {
+  static const Bytes plain = read_file(LOOP_PROGRAM), own = read_file(GPU_LOOP_PROGRAM), described = signature();
+  const ral_code sections[] = {{"x86-64", plain.data(), plain.size()},
+                               {"cuda:x86-64+sm_80", own.data(), own.size()},
+                               {kOwn, own.data(), own.size()},
+                               {"cuda:x86-64+sm_100", own.data(), own.size()}};
+  const void* weights[] = {&kWeight};
+  const ral_program program{nullptr, 0, described.data(), described.size(), sections, 4, weights, 1};
+  const ral_options options{RAL_ABI_VERSION, 2, wanted};
+  return ral_load_memory(&program, &options, context);
+}
+
+ral_context* loaded(const char* wanted) {
+  ral_context* context = nullptr;
+  CHECK(load(wanted, &context) == RAL_OK);
+  return context;
+}
+
+// The caller's thread with a GPU's context, as frameworks leave it.
+class Here {
+ public:
+  explicit Here(int32_t gpu) { CHECK(driver.push_context(contexts[gpu]) == 0); }
+  Here(const Here&) = delete;
+  Here& operator=(const Here&) = delete;
+  ~Here() {
+    ral::cuda::ContextHandle popped = nullptr;
+    driver.pop_context(&popped);
+  }
+};
+
+// A stream of the caller's.
+class Stream {
+ public:
+  explicit Stream(int32_t gpu) : here_(gpu) { CHECK(driver.create_stream(&handle, ral::cuda::kNonBlocking) == 0); }
+  ~Stream() { driver.destroy_stream(handle); }
+  ral::cuda::StreamHandle handle = nullptr;
+
+ private:
+  Here here_;
+};
+
+// Numbers in the memory of a GPU, written and freed in the order of a stream; without one, in this process's memory.
+class Tensor {
+ public:
+  Tensor(const Numbers& numbers, const Stream* stream, uint8_t gpu = 0) : numbers_(numbers), dims_{static_cast<int64_t>(numbers.size())}, stream_(stream), gpu_(gpu) {
+    if (!stream) return;
+    CHECK(driver.allocate(&place_, numbers_.size() * 8 + 1) == 0);
+    CHECK(driver.copy_async(place_, reinterpret_cast<uint64_t>(numbers_.data()), numbers_.size() * 8, stream->handle) == 0);
+  }
+  Tensor(const Tensor&) = delete;
+  Tensor& operator=(const Tensor&) = delete;
+  ~Tensor() {
+    if (stream_) driver.free_async(place_, stream_->handle);
+  }
+  ral_tensor tensor() {
+    if (stream_) return {reinterpret_cast<void*>(place_), dims_, nullptr, 1, RAL_I64, RAL_CUDA, gpu_};
+    return {numbers_.data(), dims_, nullptr, 1, RAL_I64, RAL_CPU, 0};
+  }
+
+ private:
+  Numbers numbers_;
+  int64_t dims_[1];
+  const Stream* stream_;
+  uint8_t gpu_;
+  uint64_t place_ = 0;
+};
+
+Numbers result(const ral_tensor& output, const Stream* stream) {
+  Numbers found(static_cast<size_t>(output.dims[0]), -7);
+  CHECK(output.device == (stream ? RAL_CUDA : RAL_CPU));
+  if (!stream) {
+    std::copy_n(static_cast<const int64_t*>(output.data), found.size(), found.data());
+  } else if (!found.empty()) {
+    CHECK(driver.copy_async(reinterpret_cast<uint64_t>(found.data()), reinterpret_cast<uint64_t>(output.data), found.size() * 8,
+                            stream->handle) == 0);
+  }
+  return found;
+}
+
+// One call on tensors that lie on the GPU, or with no stream in this process's memory.
+ral_status call(ral_context* context, Program program, const Numbers& x, int64_t stop, Numbers* found, const Stream* stream) {
+  const auto gpu = static_cast<uint8_t>(ral_device_id(context));
+  Tensor data(x, stream, gpu), what({program, stop}, stream, gpu);
+  const ral_tensor inputs[] = {data.tensor(), what.tensor()};
+  ral_tensor output{};
+  const ral_status status = ral_call_on(context, inputs, 2, nullptr, &output, 1, stream ? stream->handle : nullptr);
+  if (status != RAL_OK) return status;
+  *found = result(output, stream);
+  ral_release(&output);
+  return status;
+}
+
+Numbers expected(Program program, const Numbers& x) {
+  Numbers y;
+  if (program == kLoop) {
+    for (int64_t value : x) {
+      int64_t steps = 0;
+      for (; value > 1; value /= 2) ++steps;
+      y.push_back(steps);
+    }
+  } else if (program == kGrow) {
+    const int64_t wanted = std::accumulate(x.begin(), x.end(), int64_t{0});
+    for (int64_t i = 0; i < wanted; ++i) y.push_back(i * i + kWeight);
+  } else {
+    for (size_t i = 0; i < x.size(); ++i) {
+      if (x[i]) y.push_back(static_cast<int64_t>(i));
+    }
+    if (y.empty()) y.push_back(-1);
+  }
+  return y;
+}
+
+Numbers some_numbers(std::mt19937& generator, size_t count, Program program) {
+  Numbers x(count);
+  const bool nothing = generator() % 3 == 0;
+  for (int64_t& value : x) value = nothing ? 0 : static_cast<int64_t>(generator() % (program == kLoop ? 1000 : 3));
+  return x;
+}
+
+void test_results(ral_context* context, uint32_t seed, const Stream* stream) {
+  std::mt19937 generator(seed);
+  for (const Program program : {kLoop, kGrow, kGather}) {
+    for (const size_t size : {0, 1, 2, 7, 31, 64}) {
+      const Numbers x = some_numbers(generator, size, program);
+      Numbers found;
+      CHECK(call(context, program, x, -1, &found, stream) == RAL_OK);
+      CHECK(found == expected(program, x));
+    }
+  }
+}
+
+// Beside tensors on the GPU, only numbers come from this process's memory unasked.
+void test_rows_are_not_copied(ral_context* context) {
+  const Stream stream(0);
+  Tensor x({2, 0, 1}, &stream), what({kPick, -1}, nullptr);
+  const int64_t dims[] = {2}, program[] = {kPick, -1};
+  const ral_tensor inputs[] = {x.tensor(), {const_cast<int64_t*>(program), dims, nullptr, 1, RAL_I64, RAL_CPU, 0}};
+  ral_tensor output{};
+  CHECK(ral_call_on(context, inputs, 2, nullptr, &output, 1, stream.handle) == RAL_ERROR_DEVICE);
+  CHECK(!std::strcmp(ral_last_error(), "input 'what' (argument 1): is on cpu:0, the loaded code is for cuda:0"));
+}
+
+// Faults of a call that had returned are raised by the next one, or by ral_synchronize; of one that waits, at once.
+void test_faults(ral_context* context) {
+  const Stream stream(0);
+  Numbers found;
+  CHECK(call(context, kPick, {2, 0, 9}, -1, &found, nullptr) == RAL_ERROR_SHAPE);
+  CHECK(!std::strcmp(ral_last_error(), "index 9 of 3"));
+  CHECK(call(context, kPick, {2, 0, 1}, -1, &found, nullptr) == RAL_OK && found == (Numbers{1, 2, 0}));
+  CHECK(call(context, kPick, {2, -4, 1}, -1, &found, &stream) == RAL_OK);  // read, so that it has run
+  CHECK(call(context, kPick, {2, 0, 1}, -1, &found, &stream) == RAL_ERROR_SHAPE);
+  CHECK(!std::strcmp(ral_last_error(), "index -4 of 3 (in an earlier call, which is why this one did not run)"));
+  CHECK(call(context, kPick, {2, 0, 1}, -1, &found, &stream) == RAL_OK && found == (Numbers{1, 2, 0}));
+  for (int64_t bad : {7, 8}) CHECK(call(context, kPick, {bad}, -1, &found, &stream) == (bad == 7 ? RAL_OK : RAL_ERROR_SHAPE));
+  CHECK(ral_synchronize(context) == RAL_OK);
+  CHECK(call(context, kPick, {5}, -1, &found, &stream) == RAL_OK);
+  CHECK(ral_synchronize(context) == RAL_ERROR_SHAPE && !std::strcmp(ral_last_error(), "index 5 of 1"));
+  CHECK(ral_synchronize(context) == RAL_OK);
+}
+
+void test_stops(ral_context* context, const Stream* stream) {
+  std::mt19937 generator(7);
+  for (const Program program : {kLoop, kGrow, kGather}) {
+    Numbers x = some_numbers(generator, 31, program), found;
+    x[0] = 3;
+    for (int64_t stop = 0; stop < (program == kGather ? 1 : 2); ++stop) {
+      CHECK(call(context, program, x, stop, &found, stream) == RAL_ERROR_SHAPE);
+      CHECK(ral_last_error() == "stopped at step " + std::to_string(stop));
+    }
+    CHECK(call(context, program, x, -1, &found, stream) == RAL_OK && found == expected(program, x));
+  }
+}
+
+void test_threads(ral_context* first, ral_context* second) {
+  std::vector<std::thread> callers;
+  for (uint32_t seed = 0; seed < 6; ++seed) {
+    callers.emplace_back([=] {
+      ral_context* context = seed % 3 ? first : second;
+      const Stream stream(ral_device_id(context));
+      test_results(context, seed, seed % 2 ? &stream : nullptr);
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+}
+
+void test_cancelling(ral_context* context) {
+  const auto is_over = [](void* state) -> int32_t { return static_cast<std::atomic<bool>*>(state)->load(); };
+  std::atomic<bool> over = false;
+  std::thread stopper([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    over = true;
+  });
+  Numbers found;
+  ral_set_stop(is_over, &over);
+  CHECK(call(context, kWait, {2}, -1, &found, nullptr) == RAL_ERROR_CANCELLED);
+  CHECK(call(context, kWait, {1}, -1, &found, nullptr) == RAL_OK && found == Numbers{0});
+  ral_set_stop(nullptr, nullptr);
+  stopper.join();
+}
+
+// Every call of the driver fails once, and nothing is left over.
+void test_failures() {
+  std::mt19937 generator(3);
+  for (const bool staged : {true, false}) {
+    for (const Program program : {kLoop, kGrow, kPick}) {
+      const Numbers x = program == kPick ? Numbers{1, 0} : some_numbers(generator, 5, program);
+      bool done = false;
+      for (int64_t at = 0; !done; ++at) {
+        const fake_counts before = fake_get_counts();
+        {
+          const Stream stream(0);
+          Tensor data(x, staged ? nullptr : &stream), what({program, -1}, staged ? nullptr : &stream);
+          const ral_tensor inputs[] = {data.tensor(), what.tensor()};
+          fake_fail(at, at % 2 ? 2 : 999);
+          ral_context* context = nullptr;
+          ral_tensor output{};
+          ral_status status = load("cuda", &context);
+          if (status == RAL_OK) status = ral_call_on(context, inputs, 2, nullptr, &output, 1, stream.handle);
+          done = fake_get_counts().calls <= at;
+          fake_fail(-1, 0);
+          CHECK(!done || status == RAL_OK);
+          CHECK(status == RAL_OK || status == RAL_ERROR_DEVICE || status == RAL_ERROR_MEMORY);
+          CHECK(status == RAL_OK || std::strstr(ral_last_error(), "device cuda:0: ") || std::strstr(ral_last_error(), "cannot allocate"));
+          if (status == RAL_OK && program != kPick) CHECK(result(output, staged ? nullptr : &stream) == expected(program, x));
+          if (status == RAL_OK) ral_release(&output);
+          ral_unload(context);
+        }
+        const fake_counts after = fake_get_counts();
+        CHECK(after.live_blocks == before.live_blocks && after.live_modules == before.live_modules && after.live_host == before.live_host);
+        CHECK(after.live_events == before.live_events);
+      }
+    }
+  }
+}
+
+// A call that needs more than there is fails; the next one lives.
+void test_out_of_memory(ral_context* context) {
+  Numbers found;
+  for (const bool results_fit : {false, true}) {
+    const Numbers x(kMemory / 8 / (results_fit ? 2 : 1) - 4096, 1);
+    CHECK(call(context, kPick, x, -1, &found, nullptr) == RAL_ERROR_MEMORY);
+    CHECK(std::strstr(ral_last_error(), results_fit ? "launch of kernel 'pick'" : "cannot allocate"));
+  }
+  CHECK(call(context, kPick, {0}, -1, &found, nullptr) == RAL_OK);
+}
+
+void test_wrong_devices(ral_context* first, ral_context* second) {
+  const Stream one(0), other(1);
+  Tensor a({1, 2}, &one, 0), b({kGather, -1}, &other, 1);
+  ral_tensor output{};
+  const ral_tensor mixed[] = {a.tensor(), b.tensor()};
+  CHECK(ral_call_on(first, mixed, 2, nullptr, &output, 1, one.handle) == RAL_ERROR_DEVICE);
+  CHECK(!std::strcmp(ral_last_error(), "input 'what' (argument 1): is on cuda:1, the loaded code is for cuda:0"));
+  CHECK(ral_call_on(second, mixed, 2, nullptr, &output, 1, other.handle) == RAL_ERROR_DEVICE);
+  CHECK(!std::strcmp(ral_last_error(), "input 'x' (argument 0): is on cuda:0, the loaded code is for cuda:1"));
+  Tensor c({1, 2}, &other, 1);
+  const ral_tensor good[] = {c.tensor(), b.tensor()};
+  CHECK(ral_call_on(second, good, 2, nullptr, &output, 1, one.handle) == RAL_ERROR_DEVICE);
+  CHECK(std::strstr(ral_last_error(), "the stream that was given belongs to another device than cuda:1"));
+  const int64_t dims[] = {1}, strides[] = {2};
+  ral_tensor apart[] = {c.tensor(), b.tensor()};
+  apart[0].dims = dims, apart[0].strides = strides, apart[0].rank = 1;
+  const int64_t two[] = {2};
+  apart[0].dims = two;
+  CHECK(ral_call_on(second, apart, 2, nullptr, &output, 1, other.handle) == RAL_ERROR_DEVICE);
+  CHECK(std::strstr(ral_last_error(), "input 'x' is not contiguous"));
+}
+
+void test_choice() {
+  const auto chosen = [](std::vector<const char*> isas, const char* wanted) {
+    int32_t number = -1;
+    const ral_status status = ral_choose_code(isas.data(), static_cast<int32_t>(isas.size()), wanted, &number);
+    return status == RAL_OK ? number : -1;
+  };
+  const std::vector<const char*> all = {"x86-64", "cuda:x86-64+sm_80", "cuda:x86-64+sm_90", "cuda:x86-64+sm_100"};
+  CHECK(chosen(all, nullptr) == 0 && chosen(all, "cuda") == 2 && chosen(all, "cuda@1") == 2 && chosen(all, "cpu") == 0);
+  CHECK(chosen(all, "cuda@2") == -1 && std::strstr(ral_last_error(), "there is no GPU cuda:2: the NVIDIA driver finds 2 GPUs"));
+  CHECK(chosen(all, "cuda@x") == -1 && chosen(all, "cuda:x86-64+sm_80") == 1);
+  CHECK(chosen({"cuda:x86-64+sm_80", "cuda:x86-64+sm_100"}, nullptr) == 0);
+  CHECK(chosen({"cuda:x86-64+sm_86", "cuda:x86-64+sm_100"}, nullptr) == -1);
+  CHECK(std::strstr(ral_last_error(), "code for cuda:x86-64+sm_86 needs another GPU than cuda:0, which is sm_90"));
+  CHECK(chosen({"cuda:x86-64", "cuda:no-such+sm_90"}, nullptr) == -1);
+}
+
+// In a child, CUDA does not work; nothing else may break.
+void test_fork(ral_context* context) {
+  const Stream stream(0);
+  Numbers found;
+  Tensor x({1, 0}, &stream), what({kGather, -1}, &stream);
+  const ral_tensor inputs[] = {x.tensor(), what.tensor()};
+  ral_tensor output{};
+  CHECK(ral_call_on(context, inputs, 2, nullptr, &output, 1, stream.handle) == RAL_OK);
+  const pid_t child = fork();
+  if (child == 0) {
+    CHECK(call(context, kGather, {1}, -1, &found, nullptr) == RAL_ERROR_DEVICE);
+    CHECK(std::strstr(ral_last_error(), "this process was forked off after a GPU had been used"));
+    ral_context* other = nullptr;
+    CHECK(load("cuda", &other) == RAL_ERROR_TARGET && load("cpu", &other) == RAL_OK);
+    CHECK(call(other, kGather, {1}, -1, &found, nullptr) == RAL_OK && found == Numbers{0});
+    CHECK(ral_synchronize(context) == RAL_ERROR_DEVICE);
+    ral_unload(other);
+    ral_release(&output);
+    ral_unload(context);
+    std::_Exit(0);
+  }
+  int status = -1;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+  CHECK(result(output, &stream) == Numbers{0});
+  ral_release(&output);
+}
+
+// An illegal address ends the context: this call and all later ones say so.
+void test_crash(ral_context* context) {
+  Numbers found;
+  fake_crash(2);
+  CHECK(call(context, kGrow, {3, 4}, -1, &found, nullptr) == RAL_ERROR_DEVICE);
+  const std::string said = ral_last_error();
+  CHECK(said.find("device cuda:0: waiting for kernels failed: CUDA_ERROR_ILLEGAL_ADDRESS") == 0);
+  CHECK(said.find("'square' (grid 2 x 1 x 1)") != std::string::npos);
+  CHECK(said.find("; the inputs were x [2], what [2]") != std::string::npos);
+  CHECK(call(context, kGrow, {3}, -1, &found, nullptr) == RAL_ERROR_DEVICE);
+  CHECK(std::strstr(ral_last_error(), "the GPU is lost to this process since an earlier call"));
+  CHECK(ral_synchronize(context) == RAL_ERROR_DEVICE);
+}
+
+void start() {
+  fake_configure(2, 90, 13000, kMemory);
+#define FIND(member, symbol, parameters)                                                    \
+  driver.member = reinterpret_cast<decltype(driver.member)>(dlsym(RTLD_DEFAULT, symbol)); \
+  CHECK(driver.member);
+  RAL_CUDA_FUNCTIONS(FIND)
+#undef FIND
+  CHECK(driver.init(0) == 0);
+  for (int32_t gpu = 0; gpu < 2; ++gpu) CHECK(driver.retain_context(&contexts[gpu], gpu) == 0);
+}
+
+// Code for the CPU runs where there is no GPU that could be used.
+int refused(int32_t gpus, int32_t version, const char* message) {
+  fake_configure(gpus, 90, version, kMemory);
+  int32_t count = 0;
+  CHECK(ral_count_gpus(&count, &count) == RAL_ERROR_TARGET && std::strstr(ral_last_error(), message));
+  ral_context* context = nullptr;
+  CHECK(load("cuda", &context) == RAL_ERROR_TARGET && std::strstr(ral_last_error(), message));
+  CHECK(load(nullptr, &context) == RAL_OK && ral_device_number(context) == RAL_CPU);
+  ral_unload(context);
+  return 0;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const std::string what = count > 1 ? arguments[1] : "";
+  if (what == "none") return refused(0, 13000, "the NVIDIA driver finds no GPU");
+  if (what == "old") return refused(1, 11040, "the NVIDIA driver is one of CUDA 11.4, code for GPUs needs 12.0 or later");
+  start();
+  test_choice();
+  for (uint32_t seed = 0; seed < 3; ++seed) {
+    fake_set_seed(seed, seed == 0 ? 0 : 30);
+    fake_set_protection(seed == 1);
+    ral_context *first = loaded("cuda"), *second = loaded("cuda@1");
+    CHECK(ral_device_id(second) == 1 && ral_isa(second) == std::string(kOwn));
+    {
+      const Stream stream(0);
+      for (const Stream* each : {&stream, static_cast<const Stream*>(nullptr)}) {
+        test_results(first, seed, each);
+        test_stops(first, each);
+      }
+    }
+    test_rows_are_not_copied(first);
+    test_faults(first);
+    if (seed != 1) test_threads(first, second);  // protection is for one thread's work
+    test_cancelling(first);
+    test_out_of_memory(first);
+    test_wrong_devices(first, second);
+    test_fork(first);
+    ral_unload(first);
+    ral_unload(second);
+    driver.synchronize_context();
+    CHECK(fake_get_counts().live_modules == 0 && fake_get_counts().live_host == 0 && fake_get_counts().live_events == 0);
+  }
+  fake_set_protection(0);
+  test_failures();
+  ral_context* context = loaded("cuda");
+  test_crash(context);
+  ral_unload(context);
+  std::puts("cuda_test: all passed");
+  return 0;
+}
