@@ -31,6 +31,7 @@ from disc.ir.dialect import make_context
 from disc.ir.passes import CompileState, bug_with_reproducer, run_passes
 from disc.ir.progress import OnStep, Steps
 from disc.ir.stages import dot_elements, load_env
+from disc.ir.state import allow_in_place
 from disc.ir.weights import WeightTable
 from disc.passes.graph.map_rows import has_rows, mark_rows
 from disc.passes.graph.pack_sequences import PackSequences
@@ -253,6 +254,8 @@ def _parts(module: ir.Module, state: CompileState, session: Session) -> list[Par
     groups: dict[tuple[str, DeviceThresholds], list[Target]] = {}
     for target in session.targets:
         groups.setdefault((target.device, target.thresholds.device), []).append(target)
+    if [device for device, _ in groups] == ["cpu"]:  # what the code takes and gives is the same for all targets
+        allow_in_place(module)
     copies = [module, *(_copy(module) for _ in range(1, len(groups)))]
     for own, ((device, thresholds), targets) in zip(copies, groups.items(), strict=True):
         run_passes(own, fusion_passes(session.tree, device), dataclasses.replace(state, thresholds=thresholds, targets=tuple(targets)))
@@ -300,14 +303,15 @@ def executable_of(
 ) -> Executable:
     """Loads generated code. more: what else its manifest says. names: of results that have some, by number. The others: as of
     `Executable.from_parts`."""
+    program = next(iter(built.targets.values())).program  # the others take and give the same
     with module.context, ir.Location.unknown():
-        tables = manifest_tables(next(iter(built.targets.values())).program, module, load_env(module))
+        tables = manifest_tables(program, module, load_env(module))
     outputs = with_names(cast("Sequence[Mapping[str, object]]", tables["outputs"]), names or {})
     manifest: dict[str, object] = {
         "compiler": f"disc {VERSION}",
         **tables,
         "outputs": outputs,
-        **state_table(module, built.weights, built.first),
+        **state_table(module, program, built.weights, built.first),
         **more,
         "options": {"threads": session.options.threads, "isas": list(built.targets)},
     }

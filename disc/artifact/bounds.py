@@ -11,7 +11,16 @@ from disc.artifact.records import mismatch
 from disc.artifact.structure import malformed
 
 if TYPE_CHECKING:
-    from disc.artifact.manifest import BatchRecord, InputRecord, Manifest, OutputRecord, StoredManifest, SymbolRecord, WeightRecord
+    from disc.artifact.manifest import (
+        BatchRecord,
+        InputRecord,
+        Manifest,
+        OutputRecord,
+        StateRecord,
+        StoredManifest,
+        SymbolRecord,
+        WeightRecord,
+    )
 
 MAX_RANK = 64  # as in disc/ral/src/core/signature.cc
 _DEEPEST = 32  # lists and objects within each other
@@ -107,7 +116,7 @@ def contradiction(manifest: Manifest) -> str | None:
         found = _values(packed["inputs"], packed["results"], "manifest.packed")
         found = found or _symbols(packed["symbols"], packed["inputs"], "manifest.packed.symbols")
     found = found or _state(manifest)
-    results = len(outputs) - (len(state["buffers"]) + len(state["written"]) if (state := manifest.get("state")) is not None else 0)
+    results = len(outputs) - (hidden_outputs(state) if (state := manifest.get("state")) is not None else 0)
     if found is None and manifest["single"] and results != 1:
         found = f"manifest.single: a program with {results} outputs cannot return its one output"
     if found is None and "structure" in manifest:
@@ -116,15 +125,23 @@ def contradiction(manifest: Manifest) -> str | None:
     return found
 
 
+def hidden_outputs(state: StateRecord) -> int:
+    """How many of the last outputs are next values of inputs."""
+    return len(state["buffers"]) + len(state["written"]) - len(state.get("updated", []))
+
+
 def _state(manifest: Manifest) -> str | None:
     state, inputs, outputs = manifest.get("state"), manifest["inputs"], manifest["outputs"]
     if state is None:
         return None
     count = len(inputs) - len(state["buffers"]) - state["seeded"]
-    if count < 0 or len(outputs) < len(state["buffers"]) + len(state["written"]):
+    if count < 0 or not 0 <= hidden_outputs(state) <= len(outputs):
         return "manifest.state: more values than the program has inputs or outputs"
     if any(not 0 <= number < count for number in state["written"]) or len(set(state["written"])) < len(state["written"]):
         return "manifest.state.written: not inputs that a call gives, each once"
+    updated, buffers = state.get("updated", []), range(count, count + len(state["buffers"]))
+    if not set(updated) <= set(buffers) or len(set(updated)) < len(updated) or not all(inputs[number].get("written") for number in updated):
+        return "manifest.state.updated: not buffers that the code writes to, each once"
     for buffer, record in zip(state["buffers"], inputs[count:], strict=False):
         if (buffer["dtype"], buffer["dims"]) != (record["dtype"], record["dims"]):
             return f"manifest.state.buffers: {buffer['name']!r} is not of the type of its input"

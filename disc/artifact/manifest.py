@@ -14,7 +14,7 @@ from typing import NotRequired, TypedDict, cast
 import numpy as np
 import numpy.typing as npt
 
-from disc.artifact.bounds import contradiction, disagreement, unbounded
+from disc.artifact.bounds import contradiction, disagreement, hidden_outputs, unbounded
 from disc.artifact.records import mismatch
 from disc.errors import ArtifactError, printable
 
@@ -145,12 +145,14 @@ class StateRecord(TypedDict):
     """What the code takes and gives besides the arguments and results of a call.
 
     The last inputs are the buffers and, where `seeded`, an i64 scalar, the seed of the call's random numbers. The last outputs are the
-    next values of the buffers and of the inputs that the call writes. written: the numbers of these.
+    next values of the buffers and of the inputs that the call writes. written: the numbers of these. updated: the numbers of those inputs
+    that are buffers whose next values the code writes in place: no output has these.
     """
 
     buffers: list[BufferRecord]
     written: list[int]
     seeded: bool
+    updated: NotRequired[list[int]]
 
 
 class TargetRecord(TypedDict):
@@ -227,7 +229,7 @@ def arguments_of(manifest: Manifest | StoredManifest) -> list[InputRecord]:
 def results_of(manifest: Manifest | StoredManifest) -> list[OutputRecord]:
     """The outputs that a caller gets."""
     outputs, state = manifest["outputs"], manifest.get("state")
-    return outputs if state is None else outputs[: len(outputs) - len(state["buffers"]) - len(state["written"])]
+    return outputs if state is None else outputs[: len(outputs) - hidden_outputs(state)]
 
 
 def stored_manifest(

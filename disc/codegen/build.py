@@ -18,13 +18,14 @@ from disc.codegen.host.conditions import covered, report
 from disc.codegen.host.entry import ENTRY, emit_host
 from disc.codegen.host.memory import Plans, plan_memory
 from disc.codegen.host.program import Check, Program, Source
-from disc.codegen.host.steps import Function, Launch, Parameter, Read, Value
+from disc.codegen.host.steps import Function, Launch, Mode, Parameter, Read, Value, roots_of
 from disc.codegen.manifest import input_names, read_source, size_words
 from disc.codegen.plan.index import ONE, ZERO, checks_indices
 from disc.codegen.plan.kernel import Kernel
 from disc.codegen.plan.listing import Assembled, Listing, Means
 from disc.codegen.steps import StepMaker, ValueOf, weight_value
 from disc.codegen.weights import WeightSlots, WeightStore
+from disc.errors import CompilerBug
 from disc.ir.graph import Node, Snapshot
 from disc.ir.op_table import BINDING
 from disc.ir.stages import load_env
@@ -86,6 +87,8 @@ def build(parts: Sequence[Part], weights: WeightTable, means: Means, on_part: Ca
             slots = WeightSlots(store)
             program, listing = reader.program(target, slots)
             made[target.name] = ForTarget(program, listing, backend_of(target).assemble(listing, target, means), slots.numbers)
+    if len({each.program.updated for each in made.values()}) > 1:
+        raise CompilerBug("the targets of a program write other inputs in place")
     state = read_state(parts[0].module)
     return Built(made, store.entries, [store.plain(name) for name in state.buffers] if state is not None else [])
 
@@ -136,7 +139,9 @@ class _Reader:
         index_checks = {number: len(checks) + position for position, number in enumerate(reporting)}
         inputs = dict(zip(arguments, self.input_names, strict=True))
         checks += [_reported(launches[number], inputs) for number in reporting]
-        entry = Function(ENTRY, tuple(map(Parameter, arguments)), block)
+        written = set(roots_of(block).values())
+        parameters = tuple(Parameter(each, Mode.DONATED if each in written else Mode.READ) for each in arguments)
+        entry = Function(ENTRY, parameters, block)
         remote, gigahertz = target.device != "cpu", target.thresholds.device.rates.gigahertz
         program = Program(self.env, (entry,), self.sources, checks, read, index_checks, self._describe, remote, gigahertz)
         host = emit_host(program, plan_memory(program, self._plans))

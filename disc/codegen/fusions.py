@@ -9,10 +9,12 @@ from torch_mlir import ir
 
 from disc.codegen.kernel_keys import KernelKey, KernelKeys
 from disc.codegen.plan.fusion import PLAN, Fusion, KernelPlan
+from disc.codegen.plan.updates import updated_argument
 from disc.errors import CompilerBug
 from disc.ir.control import WHILE
 from disc.ir.graph import Body, Node, Snapshot
 from disc.ir.ops import functions_of, string_attr
+from disc.ir.state import IN_PLACE, read_state
 from disc.shapes import ShapeEnv
 from disc.speculation.guards import ALWAYS, Guard, parse
 
@@ -68,11 +70,12 @@ def read_fusions(module: ir.Module, env: ShapeEnv, functions: Mapping[str, Body]
     made: dict[Node, Place] = {}
     found: list[Place] = []
     carried = _carried(functions)
+    kept = _kept(module, functions["main"])
     for program, node in [(each, node) for each in functions.values() for node in each.nodes]:
         if node.op != "kernel.fusion" or node.result:
             continue
         makers = tuple(_maker(made.get(operand), node, program) for operand in node.operands)
-        place = _place(node, env, checked, makers, keys, _spare(node, program, carried))
+        place = _place(node, env, checked, makers, keys, _spare(node, program, carried, kept))
         made.update((result, place) for result in node.siblings)
         found.append(place)
     return found
@@ -93,14 +96,46 @@ def _carried(functions: Mapping[str, Body]) -> set[Node]:
     }
 
 
-def _spare(node: Node, program: Body, carried: Set[Node]) -> frozenset[Node]:
+def _kept(module: ir.Module, main: Body) -> dict[Node, Node]:
+    """The buffers of the program that it gives new values → these, where they may be written in place. Not inputs: a caller's may overlap
+    each other, and a call that fails leaves them."""
+    state = read_state(module)
+    if state is None or IN_PLACE not in module.operation.attributes:
+        return {}
+    pairs = state.pairs(len(main.arguments), len(main.yields))[: len(state.buffers)]
+    found = {main.arguments[argument]: main.yields[result] for argument, result in pairs}
+    return {argument: result for argument, result in found.items() if all(map(_is_fusion, argument.uses))}
+
+
+def _is_fusion(user: Node) -> bool:
+    """What control flow returns may lie in the memory of what it is given: no other use knows whether that is read afterwards."""
+    return user.op == "kernel.fusion"
+
+
+def _becomes(node: Node, argument: Node, wanted: Node | None, program: Body) -> bool:
+    """Whether a fusion only writes over `argument`, of its region, and what it makes is `wanted`, or is only written over until it is; no
+    other result of the program may lie in that memory."""
+    assert node.body is not None
+    if wanted is None or len(node.siblings) != 1 or updated_argument(node.body) is not argument:
+        return False
+    if not all(map(_is_fusion, node.uses)):
+        return False
+    if node is wanted:
+        return program.yields.count(node) == 1
+    last = node.uses[-1] if node.uses else None
+    if last is None or last.body is None or node in program.yields or last.operands.count(node) != 1:
+        return False
+    return _becomes(last.siblings[0], last.body.arguments[last.operands.index(node)], wanted, program)
+
+
+def _spare(node: Node, program: Body, carried: Set[Node], kept: Mapping[Node, Node]) -> frozenset[Node]:
     """The arguments whose memory is the program's own, and which it does not read after this fusion. Not the results of branches, which
     may lie in the memory of another value."""
     assert node.body is not None
     return frozenset(
         argument
         for argument, operand in zip(node.body.arguments, node.operands, strict=True)
-        if (operand in carried or operand.op in ("kernel.fusion", WHILE))
+        if (operand in carried or operand.op in ("kernel.fusion", WHILE) or _becomes(node, argument, kept.get(operand), program))
         and operand.uses[-1] is node
         and operand not in program.yields
         and node.operands.count(operand) == 1

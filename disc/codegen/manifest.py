@@ -68,7 +68,9 @@ def manifest_tables(program: Program, module: ir.Module, env: ShapeEnv) -> Mappi
     }
 
 
-def state_table(module: ir.Module, built_weights: Sequence[tuple[str, Weight]], first: Sequence[int]) -> dict[str, object]:
+def state_table(
+    module: ir.Module, program: Program, built_weights: Sequence[tuple[str, Weight]], first: Sequence[int]
+) -> dict[str, object]:
     """The manifest's `state`, where the program has any. first: the numbers of the first values among the weights."""
     state = read_state(module)
     if state is None:
@@ -78,7 +80,8 @@ def state_table(module: ir.Module, built_weights: Sequence[tuple[str, Weight]], 
         {"name": name, "dtype": value.dtype, "dims": list(value.array.shape), "weight": number}
         for name, value, number in zip(state.buffers, values, first, strict=True)
     ]
-    return {"state": {"buffers": buffers, "written": list(state.written), "seeded": state.seeded}}
+    table: dict[str, object] = {"buffers": buffers, "written": list(state.written), "seeded": state.seeded}
+    return {"state": {**table, "updated": list(program.updated)} if program.updated else table}
 
 
 def target_tables(program: Program, weights: Sequence[int], assembled: Assembled) -> dict[str, object]:

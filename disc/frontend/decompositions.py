@@ -20,7 +20,7 @@ aten = torch.ops.aten
 PYTORCH: dict[torch._ops.OperatorBase, Decomposition] = dict(global_decomposition_table["post_autograd"])
 
 # Composite ops that stay whole: each is lowered as it is, which is better than its decomposition.
-KEPT = (aten.linear.default, aten.matmul.default)
+KEPT = (aten.linear.default, aten.matmul.default, aten.select_scatter.default)
 
 
 def wide(x: Tensor) -> Tensor:

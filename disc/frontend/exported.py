@@ -32,7 +32,7 @@ from disc.frontend.complex_numbers import has_complex
 from disc.frontend.conditions import relation
 from disc.frontend.custom_ops import warn_of_effects
 from disc.frontend.decisions import Decision, Found, Recorder, located
-from disc.frontend.decompose import Decomposed, constants_by_attribute, decompose, without_bodies
+from disc.frontend.decompose import CONTROL, Decomposed, constants_by_attribute, decompose, without_bodies
 from disc.frontend.decompositions import export_table
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.examples import bind_examples, check_examples, check_specs
@@ -163,7 +163,8 @@ def _decomposed(program: ExportedProgram) -> tuple[ExportedProgram, Decomposed]:
             return program, decompose(program.graph_module)
         except RetraceError:
             pass
-        whole = has_complex(program.graph_module)  # decompositions are those of real numbers
+        # PyTorch's decompositions are those of real numbers, and leave what control flow runs as it is.
+        whole = has_complex(program.graph_module) or any(node.target in CONTROL for node in program.graph.nodes)
         try:
             program = without_bodies(program).run_decompositions({} if whole else export_table())
             if whole:

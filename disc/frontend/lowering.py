@@ -105,6 +105,11 @@ class GraphSource:
     written: Sequence[int] = ()
 
     @property
+    def kept(self) -> frozenset[fx.Node]:
+        """The inputs that are buffers, of which the program makes next values."""
+        return frozenset(each.node for each in self.inputs[len(self.inputs) - len(self.buffers) :])
+
+    @property
     def graphs(self) -> tuple[fx.Graph, ...]:
         """That of the program, and those that control flow runs."""
         return (self.graph, *self.bodies.values())
@@ -264,6 +269,7 @@ class _Lowering:
             if isinstance(meta, torch.Tensor):
                 self.values[argument.node] = Tensor(value, to_shape(meta.shape), meta.dtype)
         emitter = OpBuilder(arithmetic, self.weights, self.ranges)
+        emitter.kept = self.source.kept
         if seeded:
             emitter.seed = Tensor(block.arguments[len(taken)], (), torch.int64)
         return function, block, emitter

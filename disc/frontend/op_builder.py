@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import sympy
 import torch
+from torch import fx
 from torch.utils._sympy import functions as torch_sympy
 from torch.utils._sympy.value_ranges import ValueRanges
 from torch_mlir import ir
@@ -133,6 +134,7 @@ class OpBuilder:
         self._streams = 0
         self.reals: dict[sympy.Symbol, Tensor] = {}  # symbols of floats that the program reads out of tensors: f64, without dims
         self.least: dict[str, int] = {}  # of symbols that the program binds, where there is a least value
+        self.kept: frozenset[fx.Node] = frozenset()  # buffers whose next values the program returns
 
     def is_unknown(self, size: Size) -> bool:
         """Whether a size is a symbol that neither an input nor an op has bound."""

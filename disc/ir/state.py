@@ -1,4 +1,5 @@
-"""Module attributes about the arguments and results of @main: `disc.state`, what there is besides the user's, and `disc.complex`."""
+"""Module attributes about the arguments and results of @main: `disc.state`, what there is besides the user's, `disc.state_in_place`, and
+`disc.complex`."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from torch_mlir import ir
 from disc.ir.graph import parse_attributes
 
 STATE = "disc.state"
+IN_PLACE = "disc.state_in_place"  # the code may write the buffers in place
 # Of an argument: it is complex to the user, and has one more dim of size 2 in the IR. Of the module: the numbers of such results.
 COMPLEX = "disc.complex"
 
@@ -26,6 +28,12 @@ class State:
     written: tuple[int, ...] = ()
     seeded: bool = False
 
+    def pairs(self, arguments: int, results: int) -> list[tuple[int, int]]:
+        """(number of an argument, number of the result that is its next value), of those counts."""
+        last = arguments - self.seeded
+        changed = [*range(last - len(self.buffers), last), *self.written]
+        return list(zip(changed, range(results - len(changed), results), strict=True))
+
     def attribute(self) -> ir.Attribute:
         """For the current context."""
         names = ir.ArrayAttr.get([ir.StringAttr.get(name) for name in self.buffers])
@@ -39,6 +47,13 @@ def read_state(module: ir.Module) -> State | None:
     if not isinstance(found, dict):
         return None
     return State(_texts(found["buffers"]), _numbers(found["written"]), bool(found["seeded"]))
+
+
+def allow_in_place(module: ir.Module) -> None:
+    """Lets the code write buffers in place, of a program that has any."""
+    state = read_state(module)
+    if state is not None and state.buffers:
+        module.operation.attributes[IN_PLACE] = ir.UnitAttr.get(module.context)
 
 
 def complex_results(module: ir.Module) -> tuple[int, ...]:

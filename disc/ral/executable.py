@@ -96,7 +96,7 @@ class Executable:
         self._call: Callable[[tuple[object, ...], object], object] = context.call
         context.single = manifest["single"]
         if "state" in manifest:
-            self._hidden = HiddenValues(context, manifest["state"], first or {})
+            self._hidden = HiddenValues(context, manifest["state"], manifest["inputs"], first or {})
             self._call = self._hidden.call
         self._flat_call = self._call
         if "structure" in manifest:
@@ -268,7 +268,7 @@ class Executable:
     @property
     def state(self) -> State:
         """The tensors that the model keeps from call to call, by name; most models have none. `state.reset()` brings back the first."""
-        return self._hidden.state if self._hidden is not None else State([], [])
+        return self._hidden.state if self._hidden is not None else State([], [], ())
 
     def __reduce__(self) -> NoReturn:
         """Raises DiscError: it is neither pickled nor copied."""

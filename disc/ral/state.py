@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Container, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from disc.artifact.manifest import BufferRecord, StateRecord
+from disc.artifact.manifest import BufferRecord, InputRecord, StateRecord
 from disc.errors import DiscError, InputTypeError
 from disc.ral import _ral
 
@@ -51,15 +51,20 @@ class State(MutableMapping[str, Array]):
     uint16); setting one takes an array of the same dtype and sizes. `numpy.savez(file, **executable.state)` saves all of them, and
     `executable.state.update(numpy.load(file))` brings them back.
 
-    A call that fails leaves all of them as they were. Calls of several threads take turns.
+    Those that the program writes in place may be changed in part when a call fails behind the checks of its inputs; the exception has a
+    note that says so. A call that fails leaves all others as they were. Calls of several threads take turns.
     """
 
-    def __init__(self, records: list[BufferRecord], first: list[Array]) -> None:
-        """first: what `reset` goes back to; is not changed."""
+    def __init__(self, records: list[BufferRecord], first: list[Array], in_place: Container[int]) -> None:
+        """first: what `reset` goes back to; is not changed. in_place: the numbers of those that calls write to."""
         self._names = {record["name"]: place for place, record in enumerate(records)}
         self._first = first
+        self._in_place = in_place
         self.lock = threading.RLock()
-        self.tensors: list[Array] = list(first)
+        self.tensors = self._begin()
+
+    def _begin(self) -> list[Array]:
+        return [each.copy() if place in self._in_place else each for place, each in enumerate(self._first)]
 
     def __getitem__(self, name: str) -> Array:
         with self.lock:
@@ -89,19 +94,25 @@ class State(MutableMapping[str, Array]):
     def reset(self) -> None:
         """All tensors are as the model had them when it was compiled."""
         with self.lock:
-            self.tensors = list(self._first)
+            self.tensors = self._begin()
 
 
 class HiddenValues:
     """The calls of a program that has such values."""
 
-    def __init__(self, context: _ral.Context, record: StateRecord, first: Mapping[str, Array]) -> None:
-        """first: the first values of the buffers, by name."""
+    def __init__(self, context: _ral.Context, record: StateRecord, inputs: Sequence[InputRecord], first: Mapping[str, Array]) -> None:
+        """inputs: of the code; first: the first values of the buffers, by name."""
         self._context = context
         self._seeded = record["seeded"]
         self._writes = bool(record["buffers"] or record["written"])
-        self.state = State(record["buffers"], [first[each["name"]] for each in record["buffers"]])
-        context.kept, context.written = len(record["buffers"]), record["written"]
+        buffers, updated = record["buffers"], set(record.get("updated", []))
+        start = len(inputs) - self._seeded - len(buffers)
+        changed = [place for place in range(len(buffers)) if inputs[start + place].get("written")]
+        self.state = State(buffers, [first[each["name"]] for each in buffers], changed)
+        self._replaced = [place for place in range(len(buffers)) if start + place not in updated]
+        names = [each["name"] for number, each in enumerate(inputs) if number in updated]
+        self._note = f"what the call writes in place may be changed in part: {', '.join(map(repr, names))}" if names else ""
+        context.kept, context.written = len(self._replaced), record["written"]
 
     def call(self, inputs: tuple[object, ...], out: object) -> object:
         """inputs: a `Seed` may be the last. Raises as `Executable.__call__`; DiscError where `out` is given and the program writes."""
@@ -115,8 +126,14 @@ class HiddenValues:
         if out is not None:
             raise DiscError("out: results of a model that writes state or inputs are always fresh tensors")
         with self.state.lock:
-            results, kept = self._context.call_keeping((*arguments, *self.state.tensors, *seed))
-            self.state.tensors = list(kept)
+            try:
+                results, kept = self._context.call_keeping((*arguments, *self.state.tensors, *seed))
+            except Exception as error:
+                if self._note:
+                    error.add_note(self._note)
+                raise
+            for place, value in zip(self._replaced, kept, strict=True):
+                self.state.tensors[place] = value
         return results
 
 

@@ -183,3 +183,98 @@ def test_a_server_refuses_what_keeps_state(tmp_path: Path) -> None:
     compiled(Running(), torch.ones(3, 4, dtype=torch.bfloat16)).save(path)
     with pytest.raises(ConfigurationError, match="keeps tensors from call to call"):
         load_model("running", "1", path, ModelSettings(), Limits())
+
+
+# --- in place -------------------------------------------------------------------------------------------------------------------
+
+
+class Caches(nn.Module):
+    """Three caches: one is written by a slice from a place that data say, another at places that data say, and read as it was; the third
+    twice."""
+
+    slices: torch.Tensor
+    places: torch.Tensor
+    twice: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("slices", torch.zeros(16, 3, 4))
+        self.register_buffer("places", torch.zeros(16, 4))
+        self.register_buffer("twice", torch.zeros(16, 3, 4))
+
+    def forward(self, x: torch.Tensor, start: torch.Tensor, y: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first: int = start.item()  # pyright: ignore[reportAssignmentType]
+        torch._check(first >= 0)
+        torch._check(first + x.shape[0] <= 16)
+        self.slices.narrow(0, first, x.shape[0]).copy_(x)
+        self.twice.narrow(0, first, x.shape[0]).copy_(x)
+        self.twice[1] = 1
+        old = self.places.sum(0)
+        self.places.index_copy_(0, index, y)
+        return x * self.slices.sum(0) + self.twice.sum(0), self.places[index] + old
+
+
+def test_caches_are_written_in_place() -> None:
+    model = Caches()
+    executable = compiled(model, torch.randn(2, 3, 4), torch.tensor(3), torch.randn(3, 4), torch.arange(3))
+    assert executable.manifest["state"]["updated"] == [4, 5]  # pyright: ignore[reportTypedDictNotRequiredAccess]
+    for start, places in ((0, [3]), (5, [1, 2]), (14, []), (7, [15, 0, 7])):
+        inputs = (
+            torch.randn(2, 3, 4),
+            torch.tensor(start),
+            torch.randn(len(places), 4),
+            torch.tensor(places, dtype=torch.int64),
+        )
+        torch.testing.assert_close(executable(*inputs), model(*inputs))
+        for name, value in executable.state.items():
+            assert np.array_equal(value, model.state_dict()[name].numpy()), name
+    before = executable.state["places"]
+    with pytest.raises(ShapeConstraintError, match="index 16 is out of range") as caught:
+        executable(torch.randn(1, 3, 4), torch.tensor(2), torch.randn(2, 4), torch.tensor([1, 16]))
+    assert np.array_equal(executable.state["places"], before), "indices are checked before the first is written"
+    assert caught.value.__notes__ == ["what the call writes in place may be changed in part: 'slices', 'places'"]
+    executable.state.reset()
+    assert not executable.state["places"].any() and not executable.state["slices"].any()
+
+
+class Shown(nn.Module):
+    """Returns a cache itself, which is the caller's then; of two others the old value is read after they are written, of one of these
+    through a branch that may return it as it is. An input is written, too."""
+
+    shown: torch.Tensor
+    kept: torch.Tensor
+    chosen: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("shown", "kept", "chosen"):
+            self.register_buffer(name, torch.zeros(8, 4))
+
+    def forward(self, x: torch.Tensor, index: torch.Tensor, own: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        old = self.kept.clone()
+        self.kept.index_copy_(0, index, x)
+        self.shown.index_copy_(0, index, x)
+        chosen = torch.cond(x.sum() > 0, lambda a: a.clone(), lambda a: a * 2, (self.chosen,))
+        self.chosen.index_copy_(0, index, x)
+        own.index_copy_(0, index, x)
+        return self.shown, old + self.kept, chosen + own.sum()
+
+
+def test_a_value_that_is_returned_or_read_as_it_was_is_not_written_over() -> None:
+    model = Shown()
+    executable = compiled(model, torch.randn(3, 4), torch.arange(3), torch.zeros(6, 4))
+    assert "updated" not in executable.manifest["state"]  # pyright: ignore[reportTypedDictNotRequiredAccess]
+    results: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for places in ([0, 5], [5], [1, 2, 3]):
+        inputs = torch.randn(len(places), 4), torch.tensor(places)
+        own = torch.randn(6, 4)
+        theirs = own.clone()
+        expected = tuple(each.clone() for each in model(*inputs, theirs))
+        given = executable(*inputs, own)
+        assert isinstance(given, tuple)
+        torch.testing.assert_close(given, expected)
+        assert torch.equal(own, theirs)
+        results.append((given[0], expected[0]))
+        for name, value in executable.state.items():
+            assert np.array_equal(value, model.state_dict()[name].numpy()), name
+    assert all(torch.equal(have, want) for have, want in results), "later calls write over no result"

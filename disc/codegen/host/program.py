@@ -70,6 +70,11 @@ class Program:
         return tuple(value for number, value in enumerate(self.entry.block.values) if number not in ties)
 
     @property
+    def updated(self) -> tuple[int, ...]:
+        """The numbers of the inputs in whose memory a result lies."""
+        return tuple(sorted(set(self.entry.ties.values())))
+
+    @property
     def launches(self) -> list[Launch]:
         """In the order of the text, which numbers them."""
         return launches_of(self.functions)

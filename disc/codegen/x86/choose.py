@@ -51,7 +51,7 @@ def choose(fusion: Fusion, target: Target, tree: Tree) -> Plan:
             return choose_compute(fusion.space(), body, target, weights, tree)
         winograd = read_winograd(indirect)
         return winograd.plan if winograd is not None else indirect.plan
-    if kind == "loop" and may_update(fusion):
+    if kind in ("loop", "library") and may_update(fusion):
         return UpdatePlan()
     if kind in ("loop", "stitch"):
         return choose_rows(body, kind, space, target, fusion.guards)
@@ -93,7 +93,7 @@ def may_have(fusion: Fusion, plan: Plan, target: Target) -> None:
     if isinstance(plan, RowsPlan):
         may_be_rows(body, fusion.kind, fusion.space(), target, fusion.guards, plan)
     elif isinstance(plan, UpdatePlan):
-        check(may_update(fusion), "", "needs a slice written over that of an argument which nothing reads afterwards")
+        check(may_update(fusion), "", "needs a slice or a scatter over an argument which nothing reads afterwards")
     elif isinstance(plan, GemmPlan):
         may_compute(fusion.space(), body, target, weights, plan)
     elif isinstance(plan, IndirectPlan | WinogradPlan):
@@ -132,5 +132,5 @@ _KINDS: dict[str, tuple[type[Plan], ...]] = {
     "stitch": (RowsPlan,),
     "compute": (GemmPlan, IndirectPlan, WinogradPlan, DepthwisePlan, WindowLastPlan, ExpansionPlan),
     "attention": (AttentionBlocksPlan, AttentionRowsPlan),
-    "library": (LibraryPlan, ScanPlan, ScatterPlan),
+    "library": (LibraryPlan, ScanPlan, ScatterPlan, UpdatePlan),
 }

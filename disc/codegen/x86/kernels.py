@@ -51,7 +51,7 @@ def _emit(name: str, fusion: Fusion, plan: Plan, target: Target) -> Kernel:
     body = fusion.body
     if isinstance(plan, RowsPlan):
         return emit_rows(name, body, fusion.kind, fusion.space(), target, fusion.guards, plan)
-    if isinstance(plan, UpdatePlan):
+    if isinstance(plan, UpdatePlan) and fusion.kind == "loop":
         return emit_update(name, fusion, target)
     if isinstance(plan, GemmPlan):
         return emit_compute(name, body, fusion.space(), target, fusion.weights, plan)
@@ -59,7 +59,7 @@ def _emit(name: str, fusion: Fusion, plan: Plan, target: Target) -> Kernel:
         return emit_attention(name, body, fusion.space(), target, plan)
     if isinstance(plan, LibraryPlan):
         return emit_library(name, body, fusion.env, plan)
-    if isinstance(plan, ScanPlan | ScatterPlan):
+    if isinstance(plan, ScanPlan | ScatterPlan | UpdatePlan):
         return emit_sequential(name, body, fusion.space(), target, plan)
     if isinstance(plan, IndirectPlan | WinogradPlan):
         return _convolution(name, fusion, plan, target)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from disc.codegen.plan.library import LibraryPlan
 from disc.codegen.plan.text import Plan
+from disc.codegen.plan.updates import SCATTER
 from disc.codegen.x86.plans import (
     AttentionBlocksPlan,
     AttentionRowsPlan,
@@ -67,7 +68,8 @@ def _sentences(plan: Plan, body: Body, target: Target) -> Iterator[str]:
         custom = "::" in plan.function
         yield f"the custom op {plan.function}" if custom else f"the runtime's function {plan.function}, over as many threads as pay"
     elif isinstance(plan, UpdatePlan):
-        yield "the slice alone is written, into the memory of the value that it updates"
+        what = "updates alone are" if any(each.op == SCATTER for each in body.nodes) else "the slice alone is"
+        yield f"{what} written, into the memory of the value that it updates"
     elif isinstance(plan, ScatterPlan):
         yield "one task, updates in their order"
     else:

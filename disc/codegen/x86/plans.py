@@ -254,7 +254,7 @@ class RowsPlan(Plan):
 
 @dataclass(frozen=True)
 class UpdatePlan(Plan):
-    """A slice that is written into the memory of the argument that it updates."""
+    """A slice, or a scatter, that is written into the memory of the argument that it updates."""
 
     name: ClassVar[str] = "update"
 

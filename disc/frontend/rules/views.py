@@ -7,6 +7,7 @@ import sys
 
 import sympy
 import torch
+from torch import fx
 from torch.utils._sympy.functions import FloorDiv
 
 from disc.frontend.call import Call
@@ -14,7 +15,7 @@ from disc.frontend.locations import line_text
 from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, integers, is_static, wrap_dim
 from disc.frontend.rules.elementwise import as_tensor, operand, scalar_tensor
 from disc.frontend.rules.overrides import Fault, Override, Rule, overrides
-from disc.frontend.symbols import Shape, Size, same_size, to_shape, to_size
+from disc.frontend.symbols import Shape, Size, same_shape, same_size, to_shape, to_size
 
 aten = torch.ops.aten
 REFUSED, WRONG, WORSE = Fault.REFUSED, Fault.WRONG, Fault.WORSE
@@ -122,6 +123,33 @@ def slice_tensor(e: OpBuilder, call: Call) -> Tensor:
     return slice_along(e, x, dim, slice_start(e, start, x.shape[dim]), call.shape[dim], step)
 
 
+# Ops whose result is their first argument, changed in some places.
+CHANGING = frozenset((
+    aten.slice_scatter.default, aten.select_scatter.default, aten.index_copy.default, aten.index_put.default, aten.scatter.src,
+))  # fmt: skip
+
+
+def changes_kept(e: OpBuilder, call: Call) -> bool:
+    """Whether a call changes places of a buffer of which the program makes a next value: its result may then lie where that does, and an
+    op that writes these places alone is the better form."""
+    source = call.node.args[0]
+    while isinstance(source, fx.Node) and (source.target in CHANGING or _is_whole(source)):
+        source = source.args[0]
+    return source in e.kept
+
+
+def _is_whole(node: fx.Node) -> bool:
+    """Whether a node is a slice of all of its argument."""
+    source = node.args[0] if node.target == aten.slice.Tensor else None
+    return isinstance(source, fx.Node) and same_shape(*(to_shape(each.meta["val"].shape) for each in (node, source)))
+
+
+def _written_at(e: OpBuilder, x: Tensor, part: Tensor, dim: int, start: Size) -> Tensor:
+    """`x` with a part of it written from `start` on along a dim, where there is room for it."""
+    starts = [e.size_scalar(start if axis == dim else 0, torch.int64).value for axis in range(x.rank)]
+    return e.op("stablehlo.dynamic_update_slice", [x.value, part.value, *starts], x.shape, x.dtype)
+
+
 def slice_scatter(e: OpBuilder, call: Call) -> Tensor:
     x = call.tensor("self")
     source = e.convert(call.tensor("src"), x.dtype)
@@ -138,6 +166,8 @@ def slice_scatter(e: OpBuilder, call: Call) -> Tensor:
     for other, (size, wanted) in enumerate(zip(source.shape, x.shape, strict=True)):
         e.require("==", *((after, stop) if other == dim else (size, wanted)), why)
     e.require(">=", x.shape[dim], after, why)
+    if changes_kept(e, call) and not same_shape(source.shape, x.shape):
+        return _written_at(e, x, source, dim, start)
     rest = to_size(sympy.sympify(x.shape[dim]) - after)
     pieces = [slice_along(e, x, dim, 0, start), source, slice_along(e, x, dim, after, rest)]
     kept = [piece for piece in pieces if piece.shape[dim] != 0]
@@ -190,6 +220,9 @@ def select_scatter(e: OpBuilder, call: Call) -> Tensor:
     for size, wanted in zip(source.shape, rest, strict=True):
         e.require("==", size, wanted, f"{call.node.target} at {line_text(call.node)} writes all of what is selected")
     source = e.unsqueeze(source, dim)
+    if changes_kept(e, call) and e.non_negative(start):
+        e.require(">=", x.shape[dim], to_size(sympy.sympify(start) + 1), f"{call.node.target} at {line_text(call.node)} writes within")
+        return _written_at(e, x, source, dim, start)
     return e.select(e.broadcast(hit, x.shape), e.broadcast(source, x.shape), x)
 
 

@@ -12,10 +12,11 @@ from disc.codegen.plan.symbols import body_symbols
 from disc.codegen.x86.elementwise import convert, emit_elementwise
 from disc.codegen.x86.function import Frame, emit_function
 from disc.codegen.x86.memory import Buffer
-from disc.codegen.x86.plans import ScanPlan, ScatterPlan, check
+from disc.codegen.x86.plans import ScanPlan, ScatterPlan, UpdatePlan, check
 from disc.errors import CompilerBug
 from disc.ir.graph import Body, Node
 from disc.ir.op_table import SEQUENTIAL
+from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim
 from disc.targets.target import Target
 
@@ -46,9 +47,10 @@ def _may_be_across(node: Node) -> bool:
     return node.integer("dim") % len(node.dims) != len(node.dims) - 1
 
 
-def emit_sequential(name: str, body: Body, space: IndexSpace, target: Target, plan: ScanPlan | ScatterPlan) -> Kernel:
-    """The kernel of a `disc.cumulative` or `stablehlo.scatter` with the views and element-wise ops around its operands."""
-    node = _sequence(body)
+def emit_sequential(name: str, body: Body, space: IndexSpace, target: Target, plan: ScanPlan | ScatterPlan | UpdatePlan) -> Kernel:
+    """The kernel of a `disc.cumulative` or `stablehlo.scatter` with the views and element-wise ops around its operands. With an
+    `UpdatePlan` the result of a scatter lies where its operand does."""
+    node, in_place = _sequence(body), isinstance(plan, UpdatePlan)
     symbols = body_symbols(space, body)
     if isinstance(plan, ScanPlan):
         across = plan.lanes == "across"
@@ -56,14 +58,22 @@ def emit_sequential(name: str, body: Body, space: IndexSpace, target: Target, pl
         vectors = (node.dims[-1] + (target.lanes - 1)) // target.lanes if across else ONE
         steps = node.dims[node.integer("dim") % len(node.dims)] * vectors
     else:
-        tasks, emit, steps = Dim.of(1), lambda frame: _scatter(frame, node), space.env.product(node.operands[0].dims)
+        write, worked = (_scatter_in_place, node.operands[-1]) if in_place else (_scatter, node.operands[0])
+        tasks, emit, steps = Dim.of(1), lambda frame: write(frame, node), space.env.product(worked.dims)
     source = emit_function(f"{name}_v0", body, body.yields, symbols, space, target, emit)
     limits = target.thresholds
     cost = steps * limits.scan_cycles + limits.task_cycles
     return Kernel(
         name, "library", (Version(f"{name}_v0"),), symbols, tasks, cost, ZERO, source, body.lines(), kernel_ops(body),
-        bytes=traffic(space, body),
+        bytes=_traffic_in_place(space, body, node) if in_place else traffic(space, body),
+        updates=body.arguments.index(node.operands[0]) if in_place else None,
     )  # fmt: skip
+
+
+def _traffic_in_place(space: IndexSpace, body: Body, node: Node) -> Dim:
+    """Bytes that must move: the updates are read and written, the rest of what they are written over is not touched."""
+    read = [space.env.product(each.dims) * ELEMENT_BYTES[each.element] for each in body.arguments if each is not node.operands[0]]
+    return sum(read, space.env.product(node.operands[-1].dims) * ELEMENT_BYTES[node.element])
 
 
 # --- scans ----------------------------------------------------------------------------------------------------------------
@@ -148,6 +158,43 @@ def _scatter(frame: Frame, node: Node) -> None:
         _update_nest(frame, node, 0, [])
 
 
+def _scatter_in_place(frame: Frame, node: Node) -> None:
+    """Writes nothing where an index is out of range and that is an error: the call then fails, and what it was to change is as it was."""
+    b = frame.b
+    with b.loop(frame.begin, frame.end, b.index(1)):
+        good = b.constant("arith.constant true") if frame.emitter.fault is None else _indices_hold(frame, node, [])
+        with b.when(good):
+            _update_nest(frame, node, 0, [])
+
+
+def _indices_hold(frame: Frame, node: Node, index: list[Dim]) -> str:
+    """Whether all indices are within the dims that they index, as an i1; reports those that are not."""
+    b, e = frame.b, frame.emitter
+    updates, (window_dims, inserted) = node.operands[-1], _scatter_dims(node)
+    depth = len(index)
+    if depth == len(updates.dims):
+        source, good = node.operands[0], b.constant("arith.constant true")
+        positions = _target(frame, node, tuple(index))
+        for axis in inserted:
+            good = b.op(f"arith.andi {good}, {_within(frame, positions[axis], source.dims[axis])} : i1")
+        return good
+    if depth in window_dims:
+        return _indices_hold(frame, node, [*index, ZERO])
+    name = e.name("u")
+    variable, first = e.space.variable(name, updates.dims[depth]), b.constant("arith.constant true")
+    with b.loop(b.index(0), b.scalar(updates.dims[depth]), b.index(1), [(first, "i1")]) as loop, e.bind(name, loop.index):
+        inner = _indices_hold(frame, node, [*index, variable])
+        loop.yields = [b.op(f"arith.andi {loop.carried[0]}, {inner} : i1")]
+    return loop.results[0]
+
+
+def _scatter_dims(node: Node) -> tuple[Sequence[int], Sequence[int]]:
+    """(the dims of the updates that are a window, the dims of the operand that no window has)."""
+    numbers = node.attrs["scatter_dimension_numbers"]
+    assert isinstance(numbers, dict)
+    return _ints(numbers["window_dims"]), _ints(numbers["inserted"])
+
+
 def _copy_whole(frame: Frame, source: Node, target: Buffer) -> None:
     b, e = frame.b, frame.emitter
     count = e.space.env.product(source.dims)
@@ -181,9 +228,7 @@ def _update_one(frame: Frame, node: Node, index: Index) -> None:
     positions = _target(frame, node, index)
     inside = b.constant("arith.constant true")
     for position, size in zip(positions, source.dims, strict=True):
-        low = b.op(f"arith.cmpi sge, {b.scalar(position)}, {b.index(0)} : i64")
-        high = b.op(f"arith.cmpi slt, {b.scalar(position)}, {b.scalar(size)} : i64")
-        inside = b.op(f"arith.andi {inside}, {b.op(f'arith.andi {low}, {high} : i1')} : i1")
+        inside = b.op(f"arith.andi {inside}, {_within(frame, position, size)} : i1")
     with b.when(inside):
         offset = e.space.linear(positions, source.dims)
         current = [e.load(target, offset, None) for target in frame.outputs]
@@ -193,13 +238,20 @@ def _update_one(frame: Frame, node: Node, index: Index) -> None:
             e.store(target, offset, value)
 
 
+def _within(frame: Frame, position: Dim, size: Dim) -> str:
+    """The i1: position is that of an element of a dim."""
+    b = frame.b
+    low = b.op(f"arith.cmpi sge, {b.scalar(position)}, {b.index(0)} : i64")
+    high = b.op(f"arith.cmpi slt, {b.scalar(position)}, {b.scalar(size)} : i64")
+    return b.op(f"arith.andi {low}, {high} : i1")
+
+
 def _target(frame: Frame, node: Node, index: Index) -> list[Dim]:
     """Where in the operand the update at `index` goes: start position from the indices plus the place in the window."""
     e, b = frame.emitter, frame.b
     source, indices = node.operands[0], node.operands[len(node.siblings)]
-    numbers = node.attrs["scatter_dimension_numbers"]
+    numbers, (window_dims, inserted) = node.attrs["scatter_dimension_numbers"], _scatter_dims(node)
     assert isinstance(numbers, dict)
-    window_dims, inserted = _ints(numbers["window_dims"]), _ints(numbers["inserted"])
     operand_batch, indices_batch = _ints(numbers["operand_batch"]), _ints(numbers["indices_batch"])
     vector_dim = numbers["vector_dim"]
     assert isinstance(vector_dim, int)

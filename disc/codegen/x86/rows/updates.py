@@ -12,30 +12,23 @@ from disc.codegen.plan.index import ZERO, IndexSpace
 from disc.codegen.plan.kernel import Kernel, Version
 from disc.codegen.plan.summary import kernel_ops
 from disc.codegen.plan.symbols import body_symbols
+from disc.codegen.plan.updates import updated_argument
 from disc.codegen.x86.function import Frame, emit_function
 from disc.ir.costs import node_cost
-from disc.ir.graph import Body, Node
+from disc.ir.graph import Node
 from disc.ir.weights import ELEMENT_BYTES
 from disc.shapes import Dim, dim_min
 from disc.shapes.recursion import run_recursive
 from disc.targets.target import Target
 
-UPDATE = "stablehlo.dynamic_update_slice"
-
 
 def may_update(fusion: Fusion) -> bool:
-    """Whether a fusion is a slice of one of its arguments that is written anew, and may take the memory of that."""
-    node, source = fusion.body.yields[0], _updated(fusion.body)
-    return len(fusion.body.yields) == 1 and source in fusion.spare and source.uses == [node] and node.operands.count(source) == 1
-
-
-def _updated(body: Body) -> Node | None:
-    node = body.yields[0]
-    return node.operands[0] if node.op == UPDATE else None
+    """Whether a fusion is a slice, or a scatter, over one of its arguments, and may take the memory of that."""
+    return updated_argument(fusion.body) in fusion.spare
 
 
 def emit_update(name: str, fusion: Fusion, target: Target) -> Kernel:
-    """The kernel of a fusion that `may_update`. A task is up to a chunk of a run."""
+    """The kernel of a slice that `may_update`. A task is up to a chunk of a run."""
     body, space = fusion.body, fusion.space()
     (node,) = body.yields
     source, update, *_ = node.operands
