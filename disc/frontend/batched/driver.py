@@ -19,7 +19,7 @@ from disc.frontend.batched.recorder import Recorder
 from disc.frontend.batched.regions import NotRegular, Region
 from disc.frontend.batched.rows import Row, settled
 from disc.frontend.batched.steps import Seen
-from disc.frontend.batched.values import CONSTANTS, category_of, holds_tensors, kind_of
+from disc.frontend.batched.values import CONSTANTS, category_of, holds_tensors, kind_of, unwrapped
 
 SUSPICIOUS = 1 << 10  # calls inside of each other: at this depth and each time it doubles they are searched for a cycle
 DEEPEST = 1 << 20  # which only a structure without an end reaches
@@ -107,6 +107,7 @@ class Driver:
         self._current: Instance | None = None
         recorder.before_change = self._before_change
         self._memory: dict[Key, tuple[object, ...]] = {}
+        self._roles: dict[type, int] = {}
         self._kept: list[object] = []  # what keys name by identity lives as long as they
 
     def run(self, instances: Sequence[Instance]) -> tuple[str | None, str | None]:
@@ -243,7 +244,7 @@ class Driver:
     def _call(self, instance: Instance, callee: Any, arguments: tuple[Any, ...], named: dict[str, Any] | None) -> object:
         function = self._model.find(callee)
         if function is not None and function.source is not None:
-            return self._enter(instance, function, _with_owner(getattr(callee, "__disc_target__", callee), arguments), named or {})
+            return self._enter(instance, function, _with_owner(unwrapped(callee), arguments), named or {})
         category = category_of(callee)
         if category in ("unknown", "function"):
             return self._opaque(callee, function, arguments, named)
@@ -357,14 +358,16 @@ class Driver:
         structure = False
         parts: list[object] = [function]
         for each in arguments:
-            if type(each) is Row or isinstance(each, torch.Tensor | list | dict | set | tuple):
+            kind = type(each)
+            role = self._roles.get(kind)
+            if role is None:
+                role = self._roles[kind] = _role(kind)
+            if role == CHANGES:
                 return None
-            if isinstance(each, slice):
-                return None
-            if isinstance(each, CONSTANTS):
-                parts.append((type(each), each))
+            if role == CONSTANT:
+                parts.append((kind, each.hex() if kind is float else each))
             else:
-                structure = structure or not isinstance(each, torch.nn.Module)
+                structure = structure or role == STRUCTURE
                 parts.append(id(each))
         if not structure or function.changes_arguments():
             return None
@@ -481,11 +484,22 @@ def _calls(instance: Instance, function: Function) -> list[tuple[object, ...]]:
     return [frame.arguments for frame in instance.frames if frame.function is function]
 
 
+CHANGES, CONSTANT, MODULE, STRUCTURE = range(4)
+_FIXED = (Row, *CONSTANTS)
+
+
+def _role(kind: type) -> int:
+    """What an argument of this type is to the name of a call: it changes from call to call, is named by its value, or by its identity."""
+    if issubclass(kind, Row | torch.Tensor | list | dict | set | tuple | slice | complex):
+        return CHANGES
+    if issubclass(kind, CONSTANTS):
+        return CONSTANT
+    return MODULE if issubclass(kind, torch.nn.Module) else STRUCTURE
+
+
 def _is_fixed(value: object) -> bool:
     """Whether nobody can change the result of one caller for another."""
-    if isinstance(value, tuple):
-        return all(map(_is_fixed, value))
-    return isinstance(value, (Row, *CONSTANTS))
+    return isinstance(value, _FIXED) or (isinstance(value, tuple) and all(map(_is_fixed, value)))
 
 
 def _random_state() -> tuple[Any, ...]:

@@ -15,13 +15,16 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from disc.frontend.batched.blocks import Block, Lifted
-from disc.frontend.batched.rows import Row, RowClass, is_record
+from disc.frontend.batched.rows import Row, RowClass, is_record, row_class
 from disc.frontend.batched.values import CONSTANTS
 
 INDEX = "index"  # in a key: an int that indexes a tensor and may differ from instance to instance
 STRUCTURES = 8  # kinds of one region that are compiled, at most: others run in PyTorch
 ENOUGH = 4  # launches of a kind before it is compiled
 _tracing = threading.local()
+
+
+Describer = Callable[["Region", Any, list[object], list[object]], None]  # (region, value, key, rows)
 
 
 class NotRegular(Exception):
@@ -32,8 +35,7 @@ class NotRegular(Exception):
         self.reason, self.effects = reason, effects
 
 
-Source = Callable[[Sequence[Row], Sequence[Row], Sequence[object]], object]  # an output, of (results, rows given, arguments)
-Outputs = Callable[[Sequence[Row], Sequence[Row], Sequence[object]], tuple[object, ...]]
+Outputs = Callable[[Sequence[Row], Sequence[Row], Sequence[object]], tuple[object, ...]]  # of results, rows given, and arguments
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class Region:
     indices: frozenset[int]
     steps: int
     kinds: dict[tuple[object, ...], Kind] = field(default_factory=dict)
+    describers: dict[type, Describer] = field(default_factory=dict)
     irregular: dict[str, int] = field(default_factory=dict)
 
     def describe(self, arguments: Sequence[object], rows: list[object], values: list[int]) -> tuple[object, ...]:
@@ -103,42 +106,87 @@ class Region:
                 key.append(INDEX)
                 values.append(each)  # pyright: ignore[reportArgumentType]
             else:
-                _describe(each, key, rows, self.inputs[place])
+                self.describe_part(each, key, rows)
         return tuple(key)
 
+    def describe_part(self, value: object, key: list[object], rows: list[object]) -> None:
+        """Adds a value to the key, and the rows in it to `rows`. Raises NotRegular."""
+        kind = type(value)
+        describer = self.describers.get(kind)
+        if describer is None:
+            describer = self.describers[kind] = _describer(kind)
+        describer(self, value, key, rows)
 
-def _describe(value: Any, key: list[object], rows: list[object], name: str) -> None:
-    kind = type(value)
-    if kind is Row:
-        key.append(value.kind)
-        rows.append(value)
-    elif isinstance(value, torch.nn.Parameter):
-        key.append(("weight", id(value)))
-    elif kind is torch.Tensor:
-        key.append(RowClass(tuple(value.shape), value.dtype))
-        rows.append(value)
-    elif isinstance(value, float):
-        key.append(("float", value.hex()))
-    elif isinstance(value, CONSTANTS):
-        key.append((kind, repr(value) if kind in (slice, complex) else value))
-    elif isinstance(value, torch.nn.Module | FunctionType | BuiltinFunctionType | type):
-        key.append(("object", id(value)))
-    elif isinstance(value, MethodType):
-        key.append(("method", id(value.__func__), id(value.__self__)))
-    elif isinstance(value, list | tuple):
-        key.append((kind, len(value)))
-        for each in value:
-            _describe(each, key, rows, name)
-    elif isinstance(value, dict):
-        key.append((kind, tuple(value)))
-        for each in value.values():
-            _describe(each, key, rows, name)
-    elif is_record(value):
-        key.append((kind,))
-        for field_name in kind.__dataclass_fields__:
-            _describe(getattr(value, field_name), key, rows, name)
-    else:
-        raise NotRegular(f"`{name}` is a {kind.__name__}")
+
+# How a value of one type is described; which one it is depends on the type alone.
+
+
+def _describe_row(region: Region, value: Row, key: list[object], rows: list[object]) -> None:
+    key.append(value.kind)
+    rows.append(value)
+
+
+def _describe_tensor(region: Region, value: torch.Tensor, key: list[object], rows: list[object]) -> None:
+    key.append(row_class(value))
+    rows.append(value)
+
+
+def _describe_float(region: Region, value: float, key: list[object], rows: list[object]) -> None:
+    key.append(("float", value.hex()))
+
+
+def _describe_constant(region: Region, value: object, key: list[object], rows: list[object]) -> None:
+    key.append((type(value), value))
+
+
+def _describe_by_text(region: Region, value: object, key: list[object], rows: list[object]) -> None:
+    key.append((type(value), repr(value)))
+
+
+def _describe_object(region: Region, value: object, key: list[object], rows: list[object]) -> None:
+    key.append(("object", id(value)))
+
+
+def _describe_method(region: Region, value: MethodType, key: list[object], rows: list[object]) -> None:
+    key.append(("method", id(value.__func__), id(value.__self__)))
+
+
+def _describe_sequence(region: Region, value: Sequence[object], key: list[object], rows: list[object]) -> None:
+    key.append((type(value), len(value)))
+    for each in value:
+        region.describe_part(each, key, rows)
+
+
+def _describe_mapping(region: Region, value: dict[object, object], key: list[object], rows: list[object]) -> None:
+    key.append((type(value), tuple(value)))
+    for each in value.values():
+        region.describe_part(each, key, rows)
+
+
+def _describe_record(region: Region, value: Any, key: list[object], rows: list[object]) -> None:
+    key.append(type(value))
+    for name in type(value).__dataclass_fields__:
+        region.describe_part(getattr(value, name), key, rows)
+
+
+def _refuse_to_describe(region: Region, value: object, key: list[object], rows: list[object]) -> None:
+    raise NotRegular(f"it reads a {type(value).__name__}")
+
+
+_DESCRIBERS: tuple[tuple[tuple[type, ...], Describer], ...] = (
+    ((Row,), _describe_row), ((torch.nn.Parameter,), _describe_object), ((float,), _describe_float), ((slice, complex), _describe_by_text),
+    (CONSTANTS, _describe_constant), ((torch.nn.Module, FunctionType, BuiltinFunctionType, type), _describe_object),
+    ((MethodType,), _describe_method), ((list, tuple), _describe_sequence), ((dict,), _describe_mapping),
+)  # fmt: skip
+
+
+def _describer(kind: type) -> Describer:
+    if kind is torch.Tensor:
+        return _describe_tensor
+    found = next((each for kinds, each in _DESCRIBERS if issubclass(kind, kinds)), None)
+    if found is not None:
+        return found
+    return _describe_record if hasattr(kind, "__dataclass_fields__") else _refuse_to_describe
 
 
 def rebuilt(value: Any, leaves: Iterator[torch.Tensor]) -> Any:
@@ -230,7 +278,7 @@ def _is_number(entry: object) -> bool:
 
 def make_kind(region: Region, arguments: Sequence[object], rows: Sequence[object], values: int) -> Kind:
     """Runs the region once without data. Raises NotRegular for one that is no pure function of tensors."""
-    classes = tuple(each.kind if isinstance(each, Row) else RowClass(tuple(each.shape), each.dtype) for each in rows)  # pyright: ignore
+    classes = tuple(each.kind if isinstance(each, Row) else row_class(each) for each in rows)  # pyright: ignore
     arguments = tuple(_emptied(each) for each in arguments)
     counted = [(place in region.indices and type(each) is int) for place, each in enumerate(arguments)]
 
@@ -241,7 +289,7 @@ def make_kind(region: Region, arguments: Sequence[object], rows: Sequence[object
     traced = _traced(region.code, filled, classes, values)
     outputs, places = _outputs(traced)
     leaves = _leaves(traced.found, {})
-    results = tuple(RowClass(tuple(leaves[place].shape), leaves[place].dtype) for place in places)
+    results = tuple(row_class(leaves[place]) for place in places)
     if any(isinstance(size, torch.SymInt) for each in results for size in each.shape):
         raise NotRegular("a size depends on values")
 
@@ -368,59 +416,68 @@ def _leaves(value: Any, held: dict[int, int]) -> list[Any]:
     return [value] if parts is None else [leaf for each in parts for leaf in _leaves(each, held)]
 
 
-def _filled(value: Any, leaves: Iterator[object], held: dict[int, int]) -> Any:
-    """The container anew, with the next of `leaves` for each leaf."""
-    kind = type(value)
-    parts = None if id(value) in held else _parts(value)
-    if parts is None:
-        return next(leaves)
-    made = [_filled(each, leaves, held) for each in parts]
-    if isinstance(value, tuple):
-        return kind(*made) if hasattr(kind, "_fields") else kind(made)
-    if isinstance(value, list):
-        return made
-    if isinstance(value, dict):
-        return dict(zip(value, made, strict=True))
-    copy = object.__new__(kind)
-    for name, each in zip(kind.__dataclass_fields__, made, strict=True):
-        object.__setattr__(copy, name, each)
-    return copy
+def _remade(kind: type, values: Sequence[object]) -> object:
+    """A dataclass's instance with these values of its fields."""
+    made = object.__new__(kind)
+    for name, each in zip(kind.__dataclass_fields__, values, strict=True):  # pyright: ignore[reportAttributeAccessIssue]
+        object.__setattr__(made, name, each)
+    return made
 
 
 def _outputs(traced: _Traced) -> tuple[Outputs, list[int]]:
     """What makes the region's outputs of the results, and which of the tensors among the outputs are results."""
-    held = {id(each): number for number, each in enumerate(_containers(list(traced.arguments), [])[1:])}
-    places: list[int] = []
-    first: dict[int, int] = {}  # the result that a tensor is, by identity
-    sources: list[Source] = []
-    flat = 0
-    for leaf in _leaves(traced.found, held):
-        sources.append(_source(leaf, held, traced.inputs, places, first, flat))
-        flat += len(_leaves(leaf, {}))
-
-    def outputs(made: Sequence[Row], given: Sequence[Row], arguments: Sequence[object]) -> tuple[object, ...]:
-        values = iter([source(made, given, arguments) for source in sources])
-        return tuple(_filled(each, values, held) for each in traced.found)
-
-    return outputs, places
+    written = _Written(traced)
+    text = "".join(f"{written.value(each)}, " for each in traced.found)
+    return eval(f"lambda made, given, arguments: ({text})", written.environment), written.places
 
 
-def _source(leaf: Any, held: dict[int, int], inputs: Sequence[torch.Tensor], places: list[int], first: dict[int, int], flat: int) -> Source:
-    """Where an output comes from: a result, an argument or a part of one as it is, or a constant. flat: its place among all leaves."""
-    if id(leaf) in held:
-        number = held[id(leaf)]
-        return lambda made, given, arguments: _containers(list(arguments), [])[1 + number]
-    if not isinstance(leaf, torch.Tensor):
+class _Written:
+    """Outputs as expressions of `made` (rows of the results), `given` (rows) and `arguments`. places: of the results among all leaves."""
+
+    def __init__(self, traced: _Traced) -> None:
+        self.environment: dict[str, object] = {"remade": _remade, "containers": lambda arguments: _containers(list(arguments), [])[1:]}
+        self.places: list[int] = []
+        self._held = {id(each): number for number, each in enumerate(_containers(list(traced.arguments), [])[1:])}
+        self._inputs = traced.inputs
+        self._first: dict[int, int] = {}  # the result that a tensor is, by identity
+        self._leaves = 0
+
+    def value(self, value: Any) -> str:
+        """The container anew, unless it is an argument's; else where the value comes from."""
+        parts = None if id(value) in self._held else _parts(value)
+        if parts is None:
+            text = self._leaf(value)
+            self._leaves += len(_leaves(value, {}))
+            return text
+        inner = "".join(f"{self.value(each)}, " for each in parts)
+        kind = type(value)
+        if kind is tuple:
+            return f"({inner})"
+        if isinstance(value, tuple):
+            return f"{self._constant(kind)}({inner})" if hasattr(kind, "_fields") else f"{self._constant(kind)}(({inner}))"
+        if isinstance(value, list):
+            return f"[{inner}]"
+        if isinstance(value, dict):
+            return f"dict(zip({self._constant(tuple(value))}, ({inner})))"
+        return f"remade({self._constant(kind)}, ({inner}))"
+
+    def _constant(self, value: object) -> str:
+        name = f"constant{len(self.environment)}"
+        self.environment[name] = value
+        return name
+
+    def _leaf(self, leaf: Any) -> str:
+        """Where an output comes from: a result, an argument or a part of one as it is, or a constant."""
+        if id(leaf) in self._held:
+            return f"containers(arguments)[{self._held[id(leaf)]}]"
         if isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool):
             raise NotRegular("a number depends on values")
-        return lambda made, given, arguments: leaf
-    for place, each in enumerate(inputs):
-        if each is leaf:
-            return lambda made, given, arguments: given[place] if given[place].launch is not None else given[place].value
-    if not isinstance(leaf, FakeTensor):
-        return lambda made, given, arguments: leaf
-    if id(leaf) not in first:
-        first[id(leaf)] = len(places)
-        places.append(flat)
-    order = first[id(leaf)]
-    return lambda made, given, arguments: made[order]
+        place = next((place for place, each in enumerate(self._inputs) if each is leaf), None)
+        if place is not None:
+            return f"(given[{place}] if given[{place}].launch is not None else given[{place}].value)"
+        if not isinstance(leaf, FakeTensor):
+            return self._constant(leaf)
+        if id(leaf) not in self._first:
+            self._first[id(leaf)] = len(self.places)
+            self.places.append(self._leaves)
+        return f"made[{self._first[id(leaf)]}]"
