@@ -13,8 +13,9 @@ import torch
 from disc.errors import DiscError, InstanceError
 from disc.frontend.batched.blocks import Block, Lifted
 from disc.frontend.batched.cycles import line_of
-from disc.frontend.batched.driver import Driver, Instance, run_plain
+from disc.frontend.batched.driver import Driver
 from disc.frontend.batched.functions import Function
+from disc.frontend.batched.instances import Instance, run_plain
 from disc.frontend.batched.recorder import Recorder, too_many
 from disc.frontend.batched.regions import STRUCTURES, Kind, Region
 from disc.frontend.batched.rows import Row, settled

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from disc.errors import AliasError
-from disc.frontend.batched.regions import ENOUGH, STRUCTURES, Kind, NotRegular, Region, make_kind
+from disc.frontend.batched.regions import ENOUGH, STRUCTURES, Kind, NotRegular, Region
 from disc.frontend.batched.rows import Row, RowClass, row_class, settled
+from disc.frontend.batched.tracing import make_kind
 
 Lower = Callable[[Kind], None]  # gives a kind its `lifted`, or the reason why it has none
 
