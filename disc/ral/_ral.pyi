@@ -62,6 +62,7 @@ class Structures:
         kinds: Sequence[tuple[int, Sequence[tuple[int, str]], Sequence[tuple[int, str]], Sequence[tuple[int, int]], Sequence[int]]],
         questions: Sequence[tuple[str, bool, int, int]],
         results: int,
+        check: Callable[[type], None] | None,
     ) -> None: ...
     def linearize(
         self, schedule: Schedule, kinds: Numbers, children: Sequence[Numbers], columns: Sequence[Numbers], used: list[int]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -83,8 +83,16 @@ class Question:
 class Structures:
     """Makes schedules of trees and graphs without cycles, one batch for all nodes of a height and a kind."""
 
-    def __init__(self, schedule: Schedule, kinds: Sequence[NodeKind], results: int, kind: Question | int = 0) -> None:
-        """results: how many each block has. kind: how the kind of an object is found."""
+    def __init__(
+        self,
+        schedule: Schedule,
+        kinds: Sequence[NodeKind],
+        results: int,
+        kind: Question | int = 0,
+        check: Callable[[type], None] | None = None,
+    ) -> None:
+        """results: how many each block has. kind: how the kind of an object is found. check: called with the type of objects before their
+        attributes are read, and again after the type was changed; what it raises ends the walk."""
         self._schedule = schedule.native
         self.fields = tuple(dict.fromkeys(name for each in kinds for name in each.fields))
         self.columns = tuple(dict.fromkeys(name for each in kinds for name in each.columns))
@@ -106,6 +114,7 @@ class Structures:
             ],
             questions,
             results,
+            check,
         )
 
     def linearize(

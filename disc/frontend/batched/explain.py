@@ -18,6 +18,7 @@ def _lines(model: Model) -> Iterator[str]:
     order = f"one after another, as {model.ordered}" if model.ordered else "side by side"
     order = f"all in Python, as {model.in_python}" if model.in_python else order
     yield f"{counts.batches} batches, {counts.instances} instances, {order}; {counts.launches} launches of compiled blocks"
+    yield f"{counts.walked} of them by a native walk over the instances" + (f"; not others: {model.recursion}" if model.recursion else "")
     yield "blocks (straight-line tensor code; rows: block calls in one launch):"
     for region in model.regions():
         for kind in region.kinds.values():

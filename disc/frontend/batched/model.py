@@ -13,20 +13,20 @@ import torch
 from disc.errors import DiscError, InstanceError
 from disc.frontend.batched.blocks import Block, Lifted
 from disc.frontend.batched.cycles import line_of
-from disc.frontend.batched.driver import Driver
+from disc.frontend.batched.driver import Driver, Instance, run_plain
 from disc.frontend.batched.functions import Function
-from disc.frontend.batched.instances import Instance, run_plain
 from disc.frontend.batched.recorder import Recorder, too_many
 from disc.frontend.batched.regions import STRUCTURES, Kind, Region
 from disc.frontend.batched.rows import Row, settled
 from disc.frontend.batched.steps import Seen
-from disc.frontend.batched.values import CONSTANTS, category_of, unwrapped
+from disc.frontend.batched.structural import Recursion, find_recursion
+from disc.frontend.batched.values import CONSTANTS, category_of
 
 
 @dataclass
 class Counts:
     """Since the model was made. launches: of compiled blocks; rows: block calls in them; eager: block calls that ran in PyTorch one by one;
-    immediate: results that were wanted as tensors before the instance could wait for them."""
+    immediate: results that were wanted as tensors before the instance could wait for them; walked: batches by a native walk."""
 
     batches: int = 0
     instances: int = 0
@@ -34,6 +34,7 @@ class Counts:
     compiles: int = 0
     recaptures: int = 0
     immediate: int = 0
+    walked: int = 0
     in_python: dict[str, str] = field(default_factory=dict)
 
 
@@ -49,6 +50,8 @@ class Model:
         self._ordered: str | None = None
         self._in_python: str | None = None
         self._facts: tuple[object, ...] = ()
+        self._recursion: Recursion | str = "nothing has run yet"
+        self._searched: tuple[int, int] | None = None
         self._lock = threading.RLock()
         self.running = threading.local()
         root = type(target).forward if isinstance(target, torch.nn.Module) else target
@@ -70,6 +73,9 @@ class Model:
 
     def _batch(self, arguments: Sequence[tuple[object, ...]]) -> list[object]:
         self.check_facts()
+        found = self._walked(arguments)
+        if found is not None:
+            return found
         recorder = Recorder(self._lower)
         instances = [Instance(number, each) for number, each in enumerate(arguments)]
         if self._in_python is None:
@@ -90,6 +96,28 @@ class Model:
             raise InstanceError(self._failure_text(failures), results, failures)
         return results
 
+    def _walked(self, arguments: Sequence[tuple[object, ...]]) -> list[object] | None:
+        """The results by a native walk over the instances; None where the model's code has to run."""
+        recursion = self._recursion
+        if not isinstance(recursion, Recursion) or not recursion.holds():
+            searched = (Seen.changes, self.counts.compiles)
+            if searched == self._searched or self._ordered or self._in_python or not arguments:
+                return None
+            self.refresh()
+            self._searched = searched
+            recursion = self._recursion = find_recursion(self.root, arguments[0][:-1], self.find)
+            if isinstance(recursion, str):
+                return None
+        found = recursion.run([each[-1] for each in arguments])
+        if found is None:
+            return None
+        results, launches = found
+        self.counts.batches += 1
+        self.counts.walked += 1
+        self.counts.instances += len(arguments)
+        self.counts.launches += launches
+        return results
+
     def _failure_text(self, failures: dict[int, Exception]) -> str:
         number, error = next(iter(failures.items()))
         line = line_of(error, {each.file for each in self._functions.values()})
@@ -101,7 +129,7 @@ class Model:
 
     def find(self, callee: Any) -> Function | None:
         """The user's function that a call of `callee` runs; None for others."""
-        callee = unwrapped(callee)
+        callee = getattr(callee, "__disc_target__", callee)
         if isinstance(callee, torch.nn.Module):
             return self._function(type(callee).forward) if category_of(callee) == "function" else None
         function = callee.__func__ if isinstance(callee, MethodType) else callee
@@ -152,6 +180,11 @@ class Model:
     def ordered(self) -> str | None:
         """Why instances run one after another; None where they run side by side."""
         return self._ordered
+
+    @property
+    def recursion(self) -> str | None:
+        """Why the model's code runs for each instance; None where a native walk over instances is known to take its place."""
+        return self._recursion if isinstance(self._recursion, str) else None
 
     @property
     def in_python(self) -> str | None:

@@ -73,8 +73,8 @@ class Batched:
 
     def stats(self) -> dict[str, int]:
         """Counts since the model was made: batches, instances, launches of compiled blocks and the rows in them, block calls that PyTorch
-        ran one by one (eager), results that were wanted before others could wait (immediate), blocks compiled (compiles), and how often all
-        was forgotten as a weight or a setting had changed (recaptures)."""
+        ran one by one (eager), results that were wanted before others could wait (immediate), blocks compiled (compiles), batches by a
+        native walk over the instances (walked), and how often all was forgotten as a weight or a setting had changed (recaptures)."""
         counts, kinds = self._model.counts, [kind for region in self._model.regions() for kind in region.kinds.values()]
         return {
             "batches": counts.batches,
@@ -84,6 +84,7 @@ class Batched:
             "eager": sum(kind.eager for kind in kinds),
             "immediate": counts.immediate,
             "compiles": counts.compiles,
+            "walked": counts.walked,
             "recaptures": counts.recaptures,
         }
 

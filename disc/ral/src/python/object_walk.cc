@@ -64,8 +64,8 @@ std::string text(const nb::object& name) { return nb::str(name).c_str(); }
 
 class Walk {
  public:
-  Walk(const std::vector<Question>& questions, const std::vector<KindAttributes>& kinds, size_t fields, size_t columns)
-      : questions_(questions), kinds_(kinds) {
+  Walk(const std::vector<Question>& questions, const std::vector<KindAttributes>& kinds, size_t fields, size_t columns, TypeCheck& check)
+      : questions_(questions), kinds_(kinds), check_(check) {
     flat_.children.resize(fields);
     flat_.columns.resize(columns);
   }
@@ -120,6 +120,10 @@ class Walk {
   }
 
   void open(nb::object object) {
+    if (Py_TYPE(object.ptr()) != last_type_) {
+      check_(Py_TYPE(object.ptr()));
+      last_type_ = Py_TYPE(object.ptr());
+    }
     const int32_t kind = questions_.empty() ? 0 : kind_of(object.ptr());
     numbers_.at(object.ptr()) = kOpen;
     path_.push_back({object.ptr(), kind, 0});
@@ -151,7 +155,7 @@ class Walk {
 
   int64_t integer(const Frame& frame, const nb::object& name) {
     const nb::object value = attribute(frame.object, name);
-    if (!PyLong_Check(value.ptr())) fail(frame, name, std::string("it is a ") + Py_TYPE(value.ptr())->tp_name + ", not an integer");
+    if (!PyLong_CheckExact(value.ptr())) fail(frame, name, std::string("it is a ") + Py_TYPE(value.ptr())->tp_name + ", not an integer");
     int overflow = 0;
     const int64_t number = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
     if (overflow) fail(frame, name, "it does not fit 64 bits");
@@ -178,6 +182,8 @@ class Walk {
 
   const std::vector<Question>& questions_;
   const std::vector<KindAttributes>& kinds_;
+  TypeCheck& check_;
+  PyTypeObject* last_type_ = nullptr;  // of the last object that was opened: its check has passed
   Numbers numbers_;
   std::vector<Frame> path_;
   std::vector<int64_t> pending_;    // numbers of children, of all nodes on the path
@@ -187,9 +193,21 @@ class Walk {
 
 }  // namespace
 
+void TypeCheck::operator()(PyTypeObject* type) {
+  if (check_.is_none()) return;
+  auto known = std::find_if(known_.begin(), known_.end(), [&](const Known& each) { return each.type.ptr() == reinterpret_cast<PyObject*>(type); });
+  const unsigned int version = PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG) ? type->tp_version_tag : 0;
+  if (known != known_.end() && version != 0 && known->version == version) return;
+  const nb::object held = nb::borrow(reinterpret_cast<PyObject*>(type));
+  check_(held);
+  known = std::find_if(known_.begin(), known_.end(), [&](const Known& each) { return each.type.ptr() == held.ptr(); });
+  if (known == known_.end()) known = known_.insert(known_.end(), Known{held, 0});
+  known->version = version;
+}
+
 FlatStructure walk_objects(const nb::list& roots, const std::vector<Question>& questions, const std::vector<KindAttributes>& kinds,
-                           size_t fields, size_t columns) {
-  Walk walk(questions, kinds, fields, columns);
+                           size_t fields, size_t columns, TypeCheck& check) {
+  Walk walk(questions, kinds, fields, columns, check);
   std::vector<int64_t> numbers;
   for (const nb::handle root : roots) numbers.push_back(walk.node_of(nb::borrow(root)));
   FlatStructure flat = walk.take();

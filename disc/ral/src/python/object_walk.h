@@ -24,6 +24,23 @@ struct KindAttributes {
   std::vector<std::pair<int32_t, nb::object>> columns;
 };
 
+// Asks `check`, which raises, about the type of every object whose attributes are read: once for as long as the type is not changed.
+// Without `check` all types are taken.
+class TypeCheck {
+ public:
+  explicit TypeCheck(nb::object check) : check_(std::move(check)) {}
+  void operator()(PyTypeObject* type);
+
+ private:
+  struct Known {
+    nb::object type;
+    unsigned int version;  // CPython's tag of what the type holds
+  };
+
+  nb::object check_;
+  std::vector<Known> known_;
+};
+
 struct FlatStructure {
   std::vector<int64_t> kinds;
   std::vector<std::vector<int64_t>> children;  // of each field
@@ -32,8 +49,9 @@ struct FlatStructure {
 };
 
 // Walks from every root, with a stack of its own; an object that is reached twice is one node. Children come before their parents.
-// Raises StructureError for a cycle, with its path, and for an attribute that is no integer; what attributes raise goes on as it is.
+// Raises StructureError for a cycle, with its path, and for an attribute that is no integer; what attributes and `check` raise goes on as
+// it is.
 FlatStructure walk_objects(const nb::list& roots, const std::vector<Question>& questions, const std::vector<KindAttributes>& kinds,
-                           size_t fields, size_t columns);
+                           size_t fields, size_t columns, TypeCheck& check);
 
 }  // namespace ral::python

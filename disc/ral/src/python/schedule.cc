@@ -59,7 +59,7 @@ class Schedule {
       throw nb::value_error("batches are [n, 3], indices [m], and `used` has a number for each table");
     ask_python();
     Borrowed lent;
-    lent.add_all(tables, [](int32_t) { return ral_value_info{}; }, "table", false);
+    lent.add_all(tables, [](int32_t) { return ral_value_info{}; }, "table", true);
     static_assert(sizeof(ral_batch) == 3 * sizeof(int64_t));
     check(without_gil([&] {
       return ral_run_batches(blocks_.data(), size_of(blocks_), lent.tensors(), used.data(), size_of(used),
@@ -87,10 +87,10 @@ class Structures {
   using Kind = std::tuple<int64_t, Attributes, Attributes, Rows, Classes>;
 
   // fields, columns: how many. kinds: (block, attributes of fields, attributes of columns, rows (field, result) and columns that the block
-  // reads). questions: (attribute, whether it is asked for None, next question, next question), as Question.
+  // reads). questions: (attribute, whether it is asked for None, next question, next question), as Question. check: of TypeCheck, or None.
   Structures(std::vector<std::string> fields, size_t columns, const std::vector<Kind>& kinds,
-             const std::vector<std::tuple<std::string, bool, int32_t, int32_t>>& questions, int32_t results)
-      : field_names_(std::move(fields)), columns_(columns), results_(results) {
+             const std::vector<std::tuple<std::string, bool, int32_t, int32_t>>& questions, int32_t results, nb::object check)
+      : field_names_(std::move(fields)), columns_(columns), results_(results), check_(std::move(check)) {
     const auto name = [](const std::string& text) { return nb::steal(PyUnicode_InternFromString(text.c_str())); };
     for (const auto& [attribute, is_none, yes, no] : questions) questions_.push_back({name(attribute), is_none, yes, no});
     for (const auto& [block, own_fields, own_columns, rows, read] : kinds) {
@@ -130,8 +130,8 @@ class Structures {
   }
 
   // The same of Python objects: rows [roots, results].
-  nb::tuple walk(const Schedule& schedule, const nb::list& roots, std::vector<int64_t> used) const {
-    const FlatStructure flat = walk_objects(roots, questions_, attributes_, field_names_.size(), columns_);
+  nb::tuple walk(const Schedule& schedule, const nb::list& roots, std::vector<int64_t> used) {
+    const FlatStructure flat = walk_objects(roots, questions_, attributes_, field_names_.size(), columns_, check_);
     std::vector<const int64_t*> children, columns;
     for (const auto& each : flat.children) children.push_back(each.data());
     for (const auto& each : flat.columns) columns.push_back(each.data());
@@ -168,6 +168,7 @@ class Structures {
   std::vector<const char*> field_texts_;
   size_t columns_;
   int32_t results_;
+  TypeCheck check_;
   std::vector<Question> questions_;
   std::vector<KindAttributes> attributes_;
   std::vector<uint8_t> present_;
@@ -185,8 +186,8 @@ void bind_schedules(nb::module_& module) {
       .def(nb::init<const Blocks&>(), nb::arg("blocks"))
       .def("run", &Schedule::run, nb::arg("tables"), nb::arg("used"), nb::arg("batches"), nb::arg("indices"));
   nb::class_<Structures>(module, "Structures")
-      .def(nb::init<std::vector<std::string>, size_t, const std::vector<Structures::Kind>&, const Questions&, int32_t>(), nb::arg("fields"),
-           nb::arg("columns"), nb::arg("kinds"), nb::arg("questions"), nb::arg("results"))
+      .def(nb::init<std::vector<std::string>, size_t, const std::vector<Structures::Kind>&, const Questions&, int32_t, nb::object>(),
+           nb::arg("fields"), nb::arg("columns"), nb::arg("kinds"), nb::arg("questions"), nb::arg("results"), nb::arg("check").none())
       .def("linearize", &Structures::linearize, nb::arg("schedule"), nb::arg("kinds"), nb::arg("children"), nb::arg("columns"),
            nb::arg("used"))
       .def("walk", &Structures::walk, nb::arg("schedule"), nb::arg("roots"), nb::arg("used"));
