@@ -253,6 +253,21 @@ def test_products_of_equal_shapes_are_batched_where_none_needs_another() -> None
     assert count(large, "stablehlo.dot_general") == 4
 
 
+def test_products_of_one_weight_are_one_with_more_rows() -> None:
+    """The weight is read as it is, once; with a batch dim, or another number of rows, products stay apart."""
+    text = """
+    "disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
+    func.func @main(%x: tensor<?x4xf32, [@S0, 4]>, %y: tensor<?x4xf32, [@S0, 4]>) -> (tensor<?x5xf32, [@S0, 5]>, tensor<?x5xf32, [@S0, 5]>) {
+      %w = "disc.weight"() {name = "w"} : () -> tensor<5x4xf32, [5, 4]>
+      %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1] : (tensor<?x4xf32, [@S0, 4]>, tensor<5x4xf32, [5, 4]>) -> tensor<?x5xf32, [@S0, 5]>
+      %1 = stablehlo.dot_general %y, %w, contracting_dims = [1] x [1] : (tensor<?x4xf32, [@S0, 4]>, tensor<5x4xf32, [5, 4]>) -> tensor<?x5xf32, [@S0, 5]>
+      return %0, %1 : tensor<?x5xf32, [@S0, 5]>, tensor<?x5xf32, [@S0, 5]>
+    }"""
+    after = check(text, [MergeDots()], exact=False)
+    assert count(after, "stablehlo.dot_general") == 1 and count(after, "stablehlo.concatenate") == 1
+    assert "tensor<2x?x4xf32" in str(after)
+
+
 def test_a_transposed_weight_is_a_view() -> None:
     text = """
     func.func @main() -> (tensor<8x4xf32, [8, 4]>, tensor<8x4xbf16, [8, 4]>) {

@@ -7,8 +7,9 @@ Dots that share an operand become one dot on the concatenation of the others (Q,
                                                    %q = "disc.slice"(%y) {starts = ["0", "0"], ...}
                                                    %k = "disc.slice"(%y) {starts = ["0", "768"], ...}
 
-Dots of equal shapes with different operands become one batched dot on stacked operands. `fold-constants` concatenates weights at
-compile time. Requires and keeps stage `named`. Dots are merged only where none depends on another.
+Dots of equal shapes with different operands become one batched dot on stacked operands; those of one weight become one dot with more
+rows, which reads it once. `fold-constants` concatenates weights at compile time. Requires and keeps stage `named`. Dots are merged only
+where none depends on another.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from disc.shapes import Truth
 
 @dataclass(frozen=True)
 class MergeDots(FunctionPass):
-    """Merges dots that share an operand, then dots of equal shapes."""
+    """Merges dots that share an operand, then dots of equal shapes: first those of one weight."""
 
     name: ClassVar[str] = "merge-dots"
 
@@ -52,7 +53,10 @@ class MergeDots(FunctionPass):
         for side in (0, 1):
             for group in sharing_groups(block, env, side):
                 _merge_sharing(group, side)
-        for group in batching_groups(block, env, state.thresholds.graph.batch_bytes):
+        batch_bytes = state.thresholds.graph.batch_bytes
+        for group in batching_groups(block, env, batch_bytes, of_one_weight=True):
+            _merge_rows(group)
+        for group in batching_groups(block, env, batch_bytes):
             _merge_batched(group)
         erase_dead(block)
 
@@ -73,13 +77,15 @@ def sharing_groups(block: ir.Block, env: ModuleEnv, side: int) -> list[list[ir.O
     return [group for members in found for group in _independent(members, reach)]
 
 
-def batching_groups(block: ir.Block, env: ModuleEnv, batch_bytes: int) -> list[list[ir.Operation]]:
-    """The groups of dots of equal shapes that are worth a batched dot."""
+def batching_groups(block: ir.Block, env: ModuleEnv, batch_bytes: int, of_one_weight: bool = False) -> list[list[ir.Operation]]:
+    """The groups of dots of equal shapes that are worth one dot. of_one_weight: those without batch dims that share the right operand."""
     constants = constant_values(block)
     classes: dict[object, list[ir.Operation]] = {}
     for dot in _dots(block):
-        if should_batch(dot, constants, batch_bytes):
-            key = (DotNumbers.of(dot), _other_attributes(dot), tuple(element_name(value.type) for value in (*dot.operands, *dot.results)))
+        numbers = DotNumbers.of(dot)
+        if should_batch(dot, constants, batch_bytes) and not (of_one_weight and numbers.batching[0]):
+            elements = tuple(element_name(value.type) for value in (*dot.operands, *dot.results))
+            key = (numbers, _other_attributes(dot), elements, dot.operands[1] if of_one_weight else None)
             classes.setdefault(key, []).append(dot)
     found = [group for dots in classes.values() for group in _compatible(dots, lambda a, b: may_batch(a, b, env))]
     reach = _Reach(block)
@@ -238,23 +244,37 @@ def _merge_sharing(dots: Sequence[ir.Operation], side: int) -> None:
     _replace_all(dots, parts)
 
 
+def _merge_rows(dots: Sequence[ir.Operation]) -> None:
+    """The left operands become rows of one: [x, y] · w, a free dim in front."""
+    first = _gather_operands(dots)
+    rank = len(entries(first.operands[0].type))
+    operands = [_stacked(dots, 0, first), first.operands[1]]
+    _build_stacked(dots, DotNumbers.of(first).with_dims_of(0, range(1, rank + 1)), operands, first)
+
+
 def _merge_batched(dots: Sequence[ir.Operation]) -> None:
     first = _gather_operands(dots)
     numbers = DotNumbers.of(first)
-    count = static_entry(len(dots))
-    stacked: list[ir.Value] = []
-    for side in (0, 1):
-        layers: list[ir.Value] = []
-        for dot in dots:
-            type_ = dot.operands[side].type
-            layers.append(make_reshape(dot.operands[side], named_type(element_type(type_), [static_entry(1), *entries(type_)]), first))
-        stacked.append(_concatenate(layers, 0, len(dots), first))
     batched = DotNumbers(
         ((0, *(d + 1 for d in numbers.batching[0])), (0, *(d + 1 for d in numbers.batching[1]))),
         (tuple(d + 1 for d in numbers.contracting[0]), tuple(d + 1 for d in numbers.contracting[1])),
     )
+    _build_stacked(dots, batched, [_stacked(dots, side, first) for side in (0, 1)], first)
+
+
+def _stacked(dots: Sequence[ir.Operation], side: int, before: ir.Operation) -> ir.Value:
+    """The operands of all dots on one side, along a new dim in front."""
+    layers: list[ir.Value] = []
+    for dot in dots:
+        type_ = dot.operands[side].type
+        layers.append(make_reshape(dot.operands[side], named_type(element_type(type_), [static_entry(1), *entries(type_)]), before))
+    return _concatenate(layers, 0, len(dots), before)
+
+
+def _build_stacked(dots: Sequence[ir.Operation], numbers: DotNumbers, operands: Sequence[ir.Value], first: ir.Operation) -> None:
+    """One dot whose results are those of `dots`, along a new dim in front."""
     result = first.results[0].type
-    product = batched.build_dot(first, stacked, named_type(element_type(result), [count, *entries(result)])).results[0]
+    product = numbers.build_dot(first, operands, named_type(element_type(result), [static_entry(len(dots)), *entries(result)])).results[0]
     parts: list[ir.Value] = []
     for place, dot in enumerate(dots):
         layer = named_type(element_type(result), [static_entry(1), *entries(dot.results[0].type)])
