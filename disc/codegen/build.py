@@ -317,7 +317,7 @@ def _kernel(backend: Backend, planned: Planned, target: Target, number: int) -> 
     """The kernel of a place, the `number`-th of its program."""
     work = planned.place.work
     kernel = backend.emit(f"{work.name}_{number}".replace(".", "_"), work, planned.plan, target)
-    checks = checks_indices(work.checked, work.body)
+    checks = kernel.checks_indices or checks_indices(work.checked, work.body)
     notes = (*kernel.notes, *planned.place.node.texts("notes"))
     return replace(kernel, checks_indices=checks, notes=notes, plan=str(planned.plan))
 
@@ -342,5 +342,7 @@ def _index_check(launch: Launch, inputs: Mapping[Value, str]) -> Check:
     names = [f"input '{inputs[value]}': " for value in integers if value in inputs]
     where = f" at {', '.join(launch.kernel.lines[:3])}" if launch.kernel.lines else ""
     name = names[0] if len(integers) == len(names) == 1 else ""
+    if launch.kernel.reports:
+        return Check("index", Dim.of(0), Dim.of(0), f"{launch.kernel.reports}{where} ({launch.name})")
     message = f"{name}index {{actual}} is out of range for a dim of size {{expected}}{where} ({launch.name})"
     return Check("index", Dim.of(0), Dim.of(0), message)

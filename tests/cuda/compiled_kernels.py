@@ -12,8 +12,10 @@ from pathlib import Path
 import torch
 import triton
 from fused_programs import Fused, Kinds
+from library_models import GROUPS, Scans, Scatters, Sorts
 
 from disc.codegen.cuda.assemble import assemble
+from disc.codegen.cuda.kernel import DeviceKernel
 from disc.targets.cuda import read_target
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -28,13 +30,28 @@ def spilled(code: bytes) -> int:
     return sum(int(size) for size in re.findall(r"(?:LOCAL|STACK):(\d+)", text))
 
 
+def kernels(what: str) -> list[DeviceKernel]:
+    """Of a block of a transformer, or of library ops."""
+    if what != "library":
+        program = Fused.of_model(Kinds().eval(), Kinds.example(), Kinds.dims())
+        assert {kernel.kind for kernel in program.kernels} == {"loop", "stitch", "compute", "attention"}
+        return program.kernels
+    scatters = Scatters(130)
+    with tempfile.TemporaryDirectory() as folder:
+        programs = [
+            Fused.of_model(Scans(), Scans.example(), Scans.dims()),
+            Fused.of_model(scatters, scatters.example(), scatters.dims()),
+            Fused.of_model(Sorts(), Sorts.example(), Sorts.dims()),
+            Fused.of_text(GROUPS.format(element="bf16"), Path(folder)),
+        ]
+    return [kernel for program in programs for kernel in program.kernels if kernel.kind == "library"]
+
+
 if __name__ == "__main__":
     assert os.environ.get("TRITON_INTERPRET", "0") == "0"
     torch.manual_seed(0)
-    program = Fused.of_model(Kinds().eval(), Kinds.example(), Kinds.dims())
-    assert {kernel.kind for kernel in program.kernels} == {"loop", "stitch", "compute", "attention"}
-    count = {"first": 1, "all": None}[sys.argv[1]]
-    versions = {version.key: version for kernel in program.kernels for version in kernel.versions[:count]}
+    count = {"first": 1, "all": None, "library": None}[sys.argv[1]]
+    versions = {version.key: version for kernel in kernels(sys.argv[1]) for version in kernel.versions[:count]}
     done = 0
     for name in ("sm_80", "sm_90", "sm_100"):
         gpu = read_target(name).gpu

@@ -10,6 +10,7 @@ import hashlib
 import linecache
 import os
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"
@@ -22,10 +23,13 @@ from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle, interpreter_builder
 
 from disc.codegen.cuda.kernel import NAME, SCRATCH, DeviceVersion
+from disc.ir.interp.values import bf16_bits, round_to_bf16
 
 builder: Any = interpreter_builder  # its methods are replaced while a launch is checked
 _NAMES = ("create_dot", "create_masked_load", "create_masked_store", "create_atomic_rmw")
 _PLAIN = tuple(getattr(builder, name) for name in _NAMES)
+triton_itself: Any = interpreter
+_PATCH = triton_itself._patch_lang
 
 
 class Misuse(AssertionError):
@@ -81,6 +85,29 @@ def _reduced(self: Any, values: Any) -> list[Any]:
 setattr(interpreter.ReduceOps, "generic_reduce", _reduced)  # noqa: B010
 
 
+def _scanned(self: Any, values: Any) -> list[Any]:
+    """A scan by a function of the text, step by step, but all lines at once."""
+    (value,) = values
+    steps = np.split(value.handle.data, value.handle.data.shape[self.axis], self.axis)
+    for number in range(1, len(steps)):
+        steps[number] = self.combine_fn.fn(*(self.to_tensor(each, value.dtype) for each in steps[number - 1 : number + 1])).handle.data
+    return [self.to_tensor(np.concatenate(steps, self.axis), value.dtype)]
+
+
+setattr(interpreter.ScanOps, "generic_scan", _scanned)  # noqa: B010
+
+
+def _cast(self: Any, value: Any, type_: Any) -> Any:
+    """f32 becomes bf16 by rounding to nearest, ties to even, as on a GPU: the interpreter's own cuts bits off."""
+    if value.dtype.scalar is tl.float32 and type_.scalar is tl.bfloat16:
+        return TensorHandle(bf16_bits(round_to_bf16(value.data)), tl.bfloat16)
+    return _PLAIN_CAST(self, value, type_)
+
+
+_PLAIN_CAST = interpreter.InterpreterBuilder.cast_impl
+setattr(interpreter.InterpreterBuilder, "cast_impl", _cast)  # noqa: B010
+
+
 class Checked:
     """The buffers of one launch, in which loads and stores must stay. results: those that the kernel writes; shared: those
     that any of its programs may write."""
@@ -93,9 +120,14 @@ class Checked:
     def __enter__(self) -> Checked:
         for name, method in zip(_NAMES, (_dot, self.load, self.store, self.atomic), strict=True):
             setattr(builder, name, method)
+        # Triton patches its language anew at every call of a function of a text, which would take most of the time.
+        self._patches = _PATCH(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
+        triton_itself._patch_lang = lambda fn: type(self._patches)()  # pyright: ignore[reportUnknownLambdaType]
         return self
 
     def __exit__(self, *error: object) -> None:
+        triton_itself._patch_lang = _PATCH
+        self._patches.restore()
         for name, method in zip(_NAMES, _PLAIN, strict=True):
             setattr(builder, name, method)
 

@@ -5,7 +5,6 @@ Prints how many versions of kernels gave what the interpreter of the IR gives.
 
 from __future__ import annotations
 
-import itertools
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from device_oracle import Checked
+from library_programs import PROGRAMS as LIBRARY_PROGRAMS
 from torch import nn
 
 from disc.ir.interp.values import Array, round_to_bf16
@@ -247,7 +247,9 @@ def few_queries() -> Iterator[int]:
 PROGRAMS: dict[str, Callable[[], Iterator[int]]] = {
     "elementwise": elementwise, "some_elementwise": some_elementwise, "layer": layer, "rows": rows, "long_rows": long_rows, "products": products, "attention": attention,
     "schedules": schedules, "every_schedule": every_schedule, "few_queries": few_queries,
+    **LIBRARY_PROGRAMS,
 }  # fmt: skip
 
 if __name__ == "__main__":
-    print(sum(itertools.chain.from_iterable(PROGRAMS[name]() for name in sys.argv[1:])))
+    for program in sys.argv[1:]:
+        print(program, sum(PROGRAMS[program]()))

@@ -15,20 +15,28 @@ import pytest
 from tests.models import MODELS
 
 FOLDER = Path(__file__).parent
-PROGRAMS = ("layer", "rows", "products", "attention", "schedules few_queries", "some_elementwise")
-LONG = ("elementwise", "long_rows", "every_schedule")
+# What one process runs: starting one costs as much as a program.
+PROGRAMS = ("layer rows products attention schedules few_queries some_elementwise", "scans scatters sorts groups")
+FEW_MODELS = "mlp albert"  # the others are `long`
+LONG = ("elementwise", "long_rows", "every_schedule", "long_scans", "long_scatters", "long_sorts")
 
 
 def _run(program: str, *arguments: str) -> str:
-    environment = {**os.environ, "DISC_CACHE": "0"}
+    environment = {**os.environ, "DISC_CACHE": "0", "PYTHONPATH": str(FOLDER.parent.parent)}
     done = subprocess.run([sys.executable, str(FOLDER / program), *arguments], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-6000:]
     return done.stdout
 
 
-@pytest.mark.parametrize("name", [*PROGRAMS, *(pytest.param(each, marks=pytest.mark.long) for each in LONG)])
-def test_values(name: str) -> None:
-    assert int(_run("programs.py", *name.split())) > 0
+def _check_each(program: str, names: str) -> None:
+    lines = [line.split() for line in _run(program, *names.split()).splitlines()]
+    assert [name for name, _ in lines] == names.split()
+    assert all(int(launches) > 0 for _, launches in lines)
+
+
+@pytest.mark.parametrize("names", [*PROGRAMS, *(pytest.param(each, marks=pytest.mark.long) for each in LONG)])
+def test_values(names: str) -> None:
+    _check_each("programs.py", names)
 
 
 def test_the_checker_finds_what_is_wrong() -> None:
@@ -36,7 +44,9 @@ def test_the_checker_finds_what_is_wrong() -> None:
     assert _run("wrong_kernels.py").split() == ["4", "found"]
 
 
-@pytest.mark.parametrize("versions", ["first", pytest.param("all", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "versions", ["first", pytest.param("all", marks=pytest.mark.long), pytest.param("library", marks=pytest.mark.long)]
+)
 def test_code(versions: str) -> None:
     """Kernels of every kind compile for GPUs of three generations, with the parameters that a launch gives them, and without spills."""
     assert _run("compiled_kernels.py", versions).strip().endswith("compiled")
@@ -45,6 +55,14 @@ def test_code(versions: str) -> None:
 def test_sections() -> None:
     """One artifact for CPUs and GPUs: cubins, what describes them, grids, scratch, watched checks."""
     assert int(_run("gpu_sections.py").split()[0]) > 0
+
+
+@pytest.mark.parametrize(
+    "names", [FEW_MODELS, *(pytest.param(each, marks=pytest.mark.long) for each in MODELS if each not in FEW_MODELS.split())]
+)
+def test_values_of_models(names: str) -> None:
+    """Every kernel of a small model, every version that two of its sizes reach."""
+    _check_each("model_kernels.py", names)
 
 
 @pytest.mark.long

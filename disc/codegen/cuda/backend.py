@@ -11,7 +11,8 @@ from disc.codegen.cuda.cubin import Cubin
 from disc.codegen.cuda.descriptors import descriptor_source
 from disc.codegen.cuda.emission import choose_device, emit_device, may_have
 from disc.codegen.cuda.kernel import DeviceChoice, DeviceVersion
-from disc.codegen.cuda.plans import KINDS
+from disc.codegen.cuda.library import library_reports
+from disc.codegen.cuda.plans import KINDS, LibraryPlan
 from disc.codegen.mlir.lower import compile_object, compile_objects, link_shared
 from disc.codegen.plan.fusion import Fusion, KernelPlan
 from disc.codegen.plan.index import ZERO
@@ -64,6 +65,7 @@ class _Cuda:
         return CudaKernel(
             fusion.name, fusion.kind, versions, made.symbols, space.env.product(last), ZERO, ZERO, source, fusion.body.lines(),
             kernel_ops(fusion.body), bytes=traffic(space, fusion.body), block_choice=choice, device=made.versions,
+            checks_indices=made.checks_indices, reports=library_reports(plan.op) if isinstance(plan, LibraryPlan) else "",
         )  # fmt: skip
 
     def shared(self, kernels: Sequence[Kernel], target: Target) -> Sequence[str]:

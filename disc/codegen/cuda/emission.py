@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from disc.codegen.cuda.attention import attention_versions
 from disc.codegen.cuda.gemm import product_versions
-from disc.codegen.cuda.kernel import DeviceChoice, DeviceKernel
+from disc.codegen.cuda.kernel import FAULT, DeviceChoice, DeviceKernel
+from disc.codegen.cuda.library import OPS, library_extents, library_op, library_versions
 from disc.codegen.cuda.plans import (
     AttentionPlan,
+    LibraryPlan,
     LoopPlan,
     ProductPlan,
     RowBlock,
@@ -19,7 +21,6 @@ from disc.codegen.cuda.rows import loop_versions, row_versions
 from disc.codegen.plan.attention import read_attention
 from disc.codegen.plan.contraction import read_contraction
 from disc.codegen.plan.fusion import Fusion
-from disc.codegen.plan.index import checks_indices
 from disc.codegen.plan.rows import check_single_dot, plan_rows
 from disc.codegen.plan.symbols import body_symbols
 from disc.codegen.plan.text import IllegalPlan, Plan
@@ -32,7 +33,13 @@ from disc.targets.cuda_thresholds import KERNELS
 from disc.targets.target import Target
 
 MOST_ELEMENTS = 1 << 20  # of a block, in Triton
-_KINDS: dict[str, type[Plan]] = {"loop": LoopPlan, "stitch": RowsPlan, "compute": ProductPlan, "attention": AttentionPlan}
+_KINDS: dict[str, type[Plan]] = {
+    "loop": LoopPlan,
+    "stitch": RowsPlan,
+    "compute": ProductPlan,
+    "attention": AttentionPlan,
+    "library": LibraryPlan,
+}
 
 
 def choose_device(fusion: Fusion, target: Target) -> Plan:
@@ -47,7 +54,10 @@ def choose_device(fusion: Fusion, target: Target) -> Plan:
     if kind == "attention":
         return AttentionPlan(tuple(map(str, ATTENTION)), SINGLE)
     if kind == "library":
-        raise _without_kernel(fusion, target)
+        op = library_op(fusion).op
+        if op not in OPS:
+            raise _without_kernel(fusion, target)
+        return LibraryPlan(op, SINGLE)
     raise CompilerBug(f"fusion {fusion.name} has the unknown kind {kind!r}")
 
 
@@ -79,6 +89,10 @@ def may_have(fusion: Fusion, plan: Plan) -> None:
             if read_blocks(plan)[-1].parts > 1:
                 raise IllegalPlan("schedules", "the last must be for any number of rows")
             _check_precision(plan.precision)
+        case LibraryPlan():
+            if plan.op != library_op(fusion).op:
+                raise IllegalPlan("op", f"follows from the fusion and must be {library_op(fusion).op}")
+            _check_precision(plan.precision)
         case _:
             raise CompilerBug(f"nothing checks a plan {plan.name}")
 
@@ -102,6 +116,8 @@ def _check_precision(name: str) -> None:
 def _extents(fusion: Fusion, target: Target) -> tuple[Dim, ...]:
     """What the kernel loops over."""
     space = fusion.space()
+    if fusion.kind == "library":
+        return library_extents(fusion)
     if fusion.kind == "compute":
         return read_contraction(space, check_single_dot(fusion.body)).extents
     if fusion.kind == "attention":
@@ -127,6 +143,9 @@ def emit_device(fusion: Fusion, plan: Plan, target: Target) -> DeviceKernel:
         versions, choice = product_versions(fusion, symbols, read_tree(plan), plan.precision)
     elif isinstance(plan, AttentionPlan):
         versions = attention_versions(fusion, symbols, read_blocks(plan), plan.precision)
+    elif isinstance(plan, LibraryPlan):
+        versions = library_versions(fusion, symbols, plan.precision)
     else:
         raise CompilerBug(f"fusion {fusion.name} cannot be a kernel {plan.name}")
-    return DeviceKernel(fusion.name, fusion.kind, symbols, versions, checks_indices(fusion.checked, body), choice)
+    faults = any(each.name == FAULT for each in versions[0].parameters)
+    return DeviceKernel(fusion.name, fusion.kind, symbols, versions, faults, choice)

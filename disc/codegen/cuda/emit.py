@@ -6,13 +6,14 @@ same index, buffers are loaded. A value goes to the outermost scope that knows i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from disc.codegen.cuda.elementwise import emit_elementwise
 from disc.codegen.cuda.text import Scope, Variable, Writer
 from disc.codegen.cuda.types import NARROW, in_memory
 from disc.codegen.plan.index import Index, IndexSpace, view_index
+from disc.codegen.plan.nests import LoopVariable
 from disc.errors import TargetError
 from disc.ir.graph import Node
 from disc.ir.op_table import ELEMENTWISE
@@ -168,7 +169,8 @@ class Emitter:
             live = dict.fromkeys(w.variables[name].live for name in symbols)
             conditions = [*(each for each in live if each), *(each.text for each in predicate)]
             if self.fault:
-                self._report(wide, limit, conditions)
+                bad = w.let(" & ".join([f"(({wide} < 0) | ({wide} > {limit}))", *conditions]), "m")
+                self.report(bad, wide, f"{limit} + 1")
             clamped = w.let(f"tl.minimum(tl.maximum({wide}, 0), {limit})", "i")
             if not w.wide:
                 clamped = w.let(f"{clamped}.to(tl.int32)", "i")
@@ -177,11 +179,20 @@ class Emitter:
             w.bind(name, Variable(clamped, scope, axes, mask))
         return self.space.variable(name, high + 1)
 
-    def _report(self, wide: str, limit: str, conditions: list[str]) -> None:
+    def report(self, bad: str, index: str, size: str) -> None:
+        """Reports a fault where the mask `bad` holds: the largest such index, and the size that it does not fit."""
         w = self.w
-        bad = w.let(" & ".join([f"(({wide} < 0) | ({wide} > {limit}))", *conditions]), "m")
         everywhere = f"tl.broadcast_to({bad}, {w.shape})"
         with w.block(f"if tl.max({everywhere}.to(tl.int32)) > 0:"):
-            w.statement(f"tl.store({self.fault} + 1, tl.max(tl.where({everywhere}, {wide}, -0x7FFFFFFFFFFFFFFF)))")
-            w.statement(f"tl.store({self.fault} + 2, tl.zeros([], tl.int64) + {limit} + 1)")
+            w.statement(
+                f"tl.store({self.fault} + 1, tl.max(tl.where({everywhere}, tl.zeros([], tl.int64) + {index}, -0x7FFFFFFFFFFFFFFF)))"
+            )
+            w.statement(f"tl.store({self.fault} + 2, tl.zeros([], tl.int64) + {size})")
             w.statement(f"tl.store({self.fault}, tl.full([], 1, tl.int64))")
+
+    def bind_loops(self, flat: Dim, variables: Sequence[LoopVariable]) -> None:
+        """Gives the variables of a nest their values at a position in all of it, a bound symbol."""
+        w, (name,) = self.w, flat.symbols()
+        source = w.variables[name]
+        for variable, position in zip(variables, self.space.delinear(flat, [each.extent for each in variables]), strict=True):
+            w.bind(variable.name, Variable(w.number(position), source.scope, source.axes, source.live))

@@ -104,10 +104,12 @@ def emit_version(
     stages: int = 3,
     hints: Mapping[str, int] | None = None,
     scratch: Scratch | None = None,
+    faults: bool = False,
 ) -> DeviceVersion:
     """A version whose statements `emit` writes: it gets the emitter, with arguments as leaves and symbols as variables, and the results.
 
     hints: further ones than those that the guard, and what is known of symbols, give by themselves.
+    faults: `emit` reports faults of its own, also where the indices of the body are not checked.
     """
     w = Writer(shape, wide)
     integer, parameters = "i64" if wide else "i32", list[Parameter]()
@@ -128,7 +130,7 @@ def emit_version(
             found[f"n_{symbol}"] = math.lcm(found.get(f"n_{symbol}", 1), space.env.divisor(Dim.symbol(symbol)))
         parameters.append(Parameter(f"n_{symbol}", integer))
         w.bind(symbol, Variable(f"n_{symbol}", w.root, signed=signed))
-    if checks_indices(space.checked_indices, fusion_body):
+    if faults or checks_indices(space.checked_indices, fusion_body):
         parameters.append(Parameter(FAULT, "*i64"))
         e.fault = FAULT
     if scratch is not None:

@@ -59,6 +59,15 @@ class AttentionPlan(Plan):
     precision: str
 
 
+@dataclass(frozen=True)
+class LibraryPlan(Plan):
+    """A kernel around one op that is computed alone. op: its name; precision: of products of f32, as of `ProductPlan`."""
+
+    name: ClassVar[str] = "library"
+    op: str
+    precision: str
+
+
 def product_plan(tree: BlockTree, precision: str) -> ProductPlan:
     """A tree as a plan."""
     return ProductPlan(tuple(map(str, tree.schedules)), node_texts(tree.nodes), precision)
@@ -83,4 +92,4 @@ def read_blocks(plan: AttentionPlan) -> tuple[AttentionBlock, ...]:
         raise IllegalPlan("schedules", str(error)) from error
 
 
-KINDS: dict[str, type[Plan]] = {each.name: each for each in (LoopPlan, RowBlock, RowsPlan, ProductPlan, AttentionPlan)}
+KINDS: dict[str, type[Plan]] = {each.name: each for each in (LoopPlan, RowBlock, RowsPlan, ProductPlan, AttentionPlan, LibraryPlan)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from disc.codegen.cuda.columns import column_version, reduces_columns
 from disc.codegen.cuda.elementwise import combined
 from disc.codegen.cuda.emit import Buffer, Emitter, Predicate
 from disc.codegen.cuda.kernel import DeviceVersion, emit_version
@@ -53,6 +54,8 @@ def _loop_version(fusion: Fusion, symbols: tuple[str, ...], plan: LoopPlan, guar
     body, space = fusion.body, fusion.space()
     dims = max((root.dims for root in body.yields), key=lambda each: len([dim for dim in each if dim != ONE]))
     nest = _loop_nest(space, body, dims)
+    if reduces_columns(body):
+        return column_version(fusion, space, nest, dims, symbols, guard, wide)
     count, block = space.env.product(dims), plan.block
 
     def emit(e: Emitter, results: tuple[Buffer, ...]) -> None:
@@ -65,7 +68,7 @@ def _loop_version(fusion: Fusion, symbols: tuple[str, ...], plan: LoopPlan, guar
             with w.block(head) as scope:
                 mask = w.let(live, "m") if live else ""
                 w.bind("flat", Variable(place, scope, frozenset({0}), mask))
-                _bind(e, flat, nest.variables)
+                e.bind_loops(flat, nest.variables)
                 for root, result in zip(body.yields, results, strict=True):
                     index = root_index(space, nest.index, dims, root)
                     e.store(result, space.linear(index, root.dims), e.value(root, index))
@@ -81,14 +84,6 @@ def _loop_nest(space: IndexSpace, body: Body, dims: Sequence[Dim]) -> Nest:
             probe.visit(root, at)
 
     return choose_nest(space, dims, frozenset(), visit, "d")
-
-
-def _bind(e: Emitter, flat: Dim, variables: Sequence[LoopVariable]) -> None:
-    """Gives the variables of a nest their values at a position in all of it."""
-    w, (name,) = e.w, flat.symbols()
-    source = w.variables[name]
-    for variable, position in zip(variables, e.space.delinear(flat, [each.extent for each in variables]), strict=True):
-        w.bind(variable.name, Variable(w.number(position), source.scope, source.axes, source.live))
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------------
@@ -145,7 +140,7 @@ class _Rows:
         group = w.let(f"{program} * {self.block.rows} + tl.arange(0, {self.block.rows})[:, None]", "g")
         live = w.let(f"{group} < {w.number(self.groups)}", "m")
         w.bind("group", Variable(group, w.root, frozenset({0}), live))
-        _bind(e, self.space.variable("group", self.groups), self.plan.group)
+        e.bind_loops(self.space.variable("group", self.groups), self.plan.group)
         stored = dict(zip(body.yields, results, strict=True))
         if self.whole:
             self._columns(e, "0")
@@ -172,7 +167,7 @@ class _Rows:
         place = w.let(lanes if begin == "0" else f"{begin} + {lanes}", "p")
         live = w.let(f"{place} < {w.number(self.length)}", "m")
         w.bind("place", Variable(place, w.scope, frozenset({1}), live))
-        _bind(e, self.space.variable("place", self.length), self.tile)
+        e.bind_loops(self.space.variable("place", self.length), self.tile)
 
     @contextmanager
     def _pass(self, e: Emitter) -> Iterator[None]:

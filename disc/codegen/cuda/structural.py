@@ -179,7 +179,7 @@ def _looped(e: Emitter, node: Node, index: Index, predicate: Predicate, extents:
                 elements: list[str] = []
                 for source in sources:
                     elements.append((yield e.compute(source, place, inside)))
-                updated = _body(e, node, sums, elements)
+                updated = combined_by_body(e, node, sums, elements)
                 extra = e.mask(inside[len(predicate) :]) if inside != predicate else ""
                 for held, new in zip(sums, updated, strict=True):
                     kept = f"tl.where({extra}, {new}, {held})" if extra else new
@@ -202,8 +202,8 @@ def _looped(e: Emitter, node: Node, index: Index, predicate: Predicate, extents:
     return str(known[node.result])
 
 
-def _body(e: Emitter, node: Node, held: Sequence[str], elements: Sequence[str]) -> list[str]:
-    """What the body of a reduction makes of its arguments."""
+def combined_by_body(e: Emitter, node: Node, held: Sequence[str], elements: Sequence[str]) -> list[str]:
+    """What the body of a reduction or scatter makes of its arguments."""
     body = node.body
     assert isinstance(body, Body)
     values: dict[Node, str] = dict(zip(body.arguments, (*held, *elements), strict=True))
@@ -214,15 +214,19 @@ def _body(e: Emitter, node: Node, held: Sequence[str], elements: Sequence[str]) 
     return [values[each] for each in body.yields]
 
 
+def combiner(e: Emitter, kind: str, element: str) -> str:
+    """The name of the function of two values that a reduction of one of KINDS combines by."""
+    text = combined(kind, element, "left", "right")
+    return e.w.helper(f"{kind}_{'float' if 'propagate' in text else element}", lambda: f"(left, right):\n    return {text}\n")
+
+
 def reduced_along(e: Emitter, node: Node, value: str, axis: int) -> str:
     """A block reduced along one axis, which keeps length 1. Sums of f16 and bf16 are f32 until they are stored."""
     kind, element = reduced_kind(node), node.element
     if kind == "add" and element not in ("i1",):
         found = f"tl.sum({value}, {axis}, keep_dims=True)"
     else:
-        text = combined(kind, element, "left", "right")
-        function = e.w.helper(f"{kind}_{'float' if 'propagate' in text else element}", lambda: f"(left, right):\n    return {text}\n")
-        found = f"tl.reduce({value}, {axis}, {function}, keep_dims=True)"
+        found = f"tl.reduce({value}, {axis}, {combiner(e, kind, element)}, keep_dims=True)"
     return e.w.let(rounded(f"{found}.to({in_register(element)})", element))
 
 

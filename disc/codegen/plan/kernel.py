@@ -154,7 +154,8 @@ class Kernel:
     symbols passed after the pointers; tasks, cost (per task, in cycles), scratch (bytes per thread): expressions over symbols.
     micro_kernels: the shared (form, rows, vectors) functions that `source` calls; functions: further shared ones, as
     (name, MLIR text); packed: weights wanted in panels.
-    checks_indices: the last argument is where an index out of range is reported.
+    checks_indices: the last argument is where an index out of range is reported. reports: the words for that, with "{actual}" and
+    "{expected}", where it is no index of a gather.
     library: of a kernel that is a call of a library function, which has no `source` and divides its work into tasks itself.
     updates: the argument in whose memory the one result lies; None where results have memory of their own.
     plan: the text of what was decided.
@@ -181,6 +182,7 @@ class Kernel:
     block_choice: BlockChoice | None = None
     split: Split | None = None
     checks_indices: bool = False
+    reports: str = ""
     library: LibraryCall | None = None
     updates: int | None = None
     plan: str = ""
