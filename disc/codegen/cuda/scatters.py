@@ -49,7 +49,7 @@ class _Numbers:
 def _numbers(node: Node) -> _Numbers:
     numbers = node.attrs["scatter_dimension_numbers"]
     assert isinstance(numbers, dict)
-    read = {key: value for key, value in numbers.items() if isinstance(value, tuple)}
+    read = {key: tuple(each for each in value if isinstance(each, int)) for key, value in numbers.items() if isinstance(value, tuple)}
     vector_dim = numbers["vector_dim"]
     assert isinstance(vector_dim, int)
     source, updates = node.operands[0], node.operands[-1]
