@@ -1,6 +1,6 @@
 """One artifact for CPUs and GPUs: what its sections hold, and what their host code launches. Prints how many launches were checked.
 
-Arguments: names of models of tests/models.py; without any: a program of all kinds of kernels, and one that checks indices.
+Arguments: names of models of tests/models.py; without any: a program of all kinds of kernels, one that checks indices, and products of groups.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from fused_programs import Kinds
+from library_models import GROUPS
 from section_calls import Section, Seen
 from torch import nn
 from torch.utils._pytree import tree_leaves
@@ -91,6 +92,18 @@ def table(path: Path) -> int:
     return len(seen.launches)
 
 
+def groups(path: Path) -> int:
+    """A kernel around an op that is computed alone. Groups that are none are reported in words of its own."""
+    text = path.with_suffix(".mlir")
+    text.write_text(GROUPS.format(element="bf16"))
+    disc.compile(text, target=["x86-64-v3", "sm_90"]).save(path)
+    manifest = read_manifest(path, GPUS[90])
+    seen = check(Section(read_section(path, f"code/{GPUS[90]}")), manifest, [(5, 20), (3, 20, 70), (3,)], [2], 90)
+    assert [manifest["checks"][each]["message"].split(",")[0] for each in seen.watched] == ["groups end at {actual}"]
+    assert set(seen.outputs.values()) == {(5, 70)}
+    return len(seen.launches)
+
+
 def model(name: str, path: Path) -> int:
     """A model of tests/models.py; how many launches calls of three shapes made."""
     module, example, dims = MODELS[name]()
@@ -110,4 +123,4 @@ def model(name: str, path: Path) -> int:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.disc"
-        print(sum(model(name, path) for name in sys.argv[1:]) if sys.argv[1:] else kinds(path) + table(path), "launches")
+        print(sum(model(name, path) for name in sys.argv[1:]) if sys.argv[1:] else kinds(path) + table(path) + groups(path), "launches")

@@ -25,6 +25,7 @@ from disc.targets.thresholds import Gpu
 PORTABLE = 80  # the architecture whose text is kept for GPUs that are not known yet: later ones' are tied to their chips
 PTX_VERSION = 80  # 8.0, of CUDA 12: drivers refuse text that is newer than they are
 _LOCK = threading.Lock()  # Triton's settings are the process's
+_PARSING = threading.RLock()  # `ast.parse` of CPython 3.11 counts its depth for all threads together, and fails (python/cpython#106905)
 
 
 def assemble(versions: Sequence[DeviceVersion], gpu: Gpu, threads: int = 1, stored: Cache | None = None) -> Mapping[str, Cubin]:
@@ -105,7 +106,6 @@ def _settings() -> Iterator[None]:
 def _compile(version: DeviceVersion, gpu: Gpu) -> Cubin:
     import triton
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
 
     architecture, portable = gpu.architecture, gpu.architecture == PORTABLE
     options = {
@@ -120,8 +120,9 @@ def _compile(version: DeviceVersion, gpu: Gpu) -> Cubin:
     attributes = {(places[name],): [["tt.divisibility", number]] for name, number in version.hints}
     try:
         with _loaded(version) as function:
-            source = ASTSource(function, signature, {}, attributes)
-            built: Any = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
+            built: Any = triton.compile(
+                _source(function, signature, attributes), target=GPUTarget("cuda", architecture, 32), options=options
+            )
     except Exception as error:  # Triton raises anything
         raise CompilerBug(f"Triton refuses a kernel for sm_{architecture}: {error}\n{version.text}") from error
     code, facts = built.asm["cubin"], built.metadata
@@ -136,6 +137,22 @@ def _compile(version: DeviceVersion, gpu: Gpu) -> Cubin:
     if found.shared > gpu.shared_block:
         raise CompilerBug(f"a block needs {found.shared} bytes of shared memory, sm_{architecture} has {gpu.shared_block}\n{version.text}")
     return found
+
+
+def _source(function: Any, signature: dict[str, str], attributes: dict[tuple[int, ...], list[list[Any]]]) -> Any:
+    """What Triton compiles. One thread at a time parses."""
+    from triton.compiler import ASTSource
+
+    class Source(ASTSource):
+        def hash(self) -> str:
+            with _PARSING:
+                return str(super().hash())
+
+        def make_ir(self, *arguments: Any, **named: Any) -> Any:
+            with _PARSING:
+                return super().make_ir(*arguments, **named)
+
+    return Source(function, signature, {}, attributes)
 
 
 @contextmanager
