@@ -116,4 +116,10 @@ KERNELS = GpuThresholds(
     # 32 of each thread, and longer ones spilled (98 registers at 16,384, spills at 32,768).
     rows=((32, 16, 4), (128, 8, 4), (1024, 4, 4), (4096, 1, 8), (16384, 1, 16)),
     looped=(2048, 1, 8),  # chosen: 8 elements of a thread
+    columns=(64, 32, 4),  # chosen: 16 loads of a thread under way; neighboring lanes read neighboring columns
+    scans=((64, 8, 2), (1024, 1, 4), (1, 128, 4)),  # chosen: 8 elements of a thread; side by side, one line of a thread
+    scatter=(128, 4, 256),  # chosen: one element of a thread; two programs of each SM
+    ranks=(32, 64, 4),  # chosen: 16 comparisons of a thread; with 32 of 64-bit positions, code for sm_80 spilled
+    search=(256, 4),  # chosen: two searches of a thread, whose loads overlap
+    grouped=(32, 64, 32, 4),  # chosen: groups of few rows waste at most 31 rows of a block
 )

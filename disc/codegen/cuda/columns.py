@@ -24,6 +24,7 @@ from disc.ir.reducers import IN_ORDER
 from disc.shapes import Dim
 from disc.shapes.recursion import Recursive
 from disc.speculation.guards import Guard
+from disc.targets.cuda_thresholds import KERNELS
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class ColumnBlock:
     warps: int
 
 
-BLOCK = ColumnBlock(64, 32, 4)
+BLOCK = ColumnBlock(*KERNELS.columns)
 
 
 def reduces_columns(body: Body) -> bool:

@@ -17,9 +17,10 @@ from disc.errors import TargetError
 from disc.ir.graph import Node
 from disc.shapes import Dim
 from disc.speculation.guards import Guard
+from disc.targets.cuda_thresholds import KERNELS
 
 GROUPED = "disc.grouped_dot"
-ROWS, COLUMNS, DEPTH, WARPS = 32, 64, 32, 4
+ROWS, COLUMNS, DEPTH, WARPS = KERNELS.grouped
 
 
 def grouped_extents(node: Node) -> tuple[Dim, ...]:

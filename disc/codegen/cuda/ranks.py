@@ -20,12 +20,13 @@ from disc.codegen.plan.index import ONE, Index, IndexSpace
 from disc.ir.graph import Node
 from disc.shapes import Dim, Truth
 from disc.speculation.guards import Guard
+from disc.targets.cuda_thresholds import KERNELS
 
 TOPK = "disc.topk"
 SORTS = ("disc.sort", TOPK)
 SEARCH, COUNT = "disc.search", "disc.count"
-MINE, OTHERS, WARPS = 32, 64, 4  # elements of a program, and those that these are compared with at once
-FLAT = 256  # values of a program that searches
+MINE, OTHERS, WARPS = KERNELS.ranks  # elements of a program, and those that these are compared with at once
+FLAT, SEARCH_WARPS = KERNELS.search  # values of a program that searches
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ def _searched(fusion: Fusion, node: Node, symbols: tuple[str, ...], guard: Guard
         e.store(results[0], space.linear(index, node.dims), "begin")
 
     grid = ((count + (FLAT - 1)) // FLAT,)
-    return emit_version(fusion.body, space, symbols, f"[{FLAT}]", emit, grid, WARPS, guard=guard, wide=wide)
+    return emit_version(fusion.body, space, symbols, f"[{FLAT}]", emit, grid, SEARCH_WARPS, guard=guard, wide=wide)
 
 
 # --- count ----------------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from disc.ir.graph import Node
 from disc.ir.reducers import identity
 from disc.shapes import Dim, Truth
 from disc.speculation.guards import ALWAYS, AtMost, Guard, all_of
+from disc.targets.cuda_thresholds import KERNELS
 
 SCAN = "disc.cumulative"
 _KINDS = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}
@@ -35,9 +36,7 @@ class ScanBlock:
     warps: int
 
 
-SHORT = ScanBlock(64, 8, 2)
-LONG = ScanBlock(1024, 1, 4)
-ACROSS = ScanBlock(1, 128, 4)  # each lane a line
+SHORT, LONG, ACROSS = (ScanBlock(*each) for each in KERNELS.scans)  # across: each lane a line
 
 
 def scan_extents(fusion: Fusion) -> tuple[Dim, ...]:

@@ -23,10 +23,10 @@ from disc.errors import TargetError
 from disc.ir.graph import Node
 from disc.shapes import Dim, Truth, dim_min
 from disc.speculation.guards import Guard
+from disc.targets.cuda_thresholds import KERNELS
 
 SCATTER = "stablehlo.scatter"
-LANES, WARPS = 128, 4  # updates that are looked through at once; elements of a slot
-PARTS = 256  # programs among which slots are dealt out, at most
+LANES, WARPS, PARTS = KERNELS.scatter  # lanes: updates that are looked through at once, and elements of a slot
 NEVER = 0x7FFFFFFFFFFFFFFF  # the number of no update
 
 
