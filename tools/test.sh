@@ -25,14 +25,17 @@ step "ruff"
 ruff check .
 ruff format --check .
 
-step "pyright"
-pyright --pythonpath "$(command -v python)"
-
-step "lit"
+step "pyright, and lit beside it"
+mkdir -p build
+pyright --pythonpath "$(command -v python)" >build/pyright.txt 2>&1 &
+types=$!
 lit --quiet tests/ir tests/codegen
+wait "$types" || { cat build/pyright.txt; exit 1; }
+tail -n 1 build/pyright.txt
 
 step "pytest"
-python -m pytest -m "not gpu" -n 2 --dist worksteal "${long[@]}"
+# Three workers for two cores: tests of the server and of other processes wait a fifth of the time.
+python -m pytest -m "not gpu" -n 3 --dist worksteal "${long[@]}"
 
 if [ "$sanitize" = 1 ]; then
   step "host programs for the sanitizers"

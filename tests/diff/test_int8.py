@@ -298,7 +298,7 @@ def test_native_takes_the_instructions_that_are_used() -> None:
     assert disc.compile(linear(64, 64), (randn(2, 64),), options=Options(dtype="int8")).isa == VNNI_ISA
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "vit", pytest.param("t5", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["bert", "gpt2", *(pytest.param(each, marks=pytest.mark.long) for each in ("vit", "t5"))])
 def test_models(name: str) -> None:
     """Close to f32 in the mean; the attention is still one kernel. Without VNNI the layers above are what AVX-512 has of its own."""
     model, inputs, dims = MODELS[name]()

@@ -37,7 +37,7 @@ def long_kernels(x: torch.Tensor) -> list[torch.Tensor]:
     return [*results, (x > 3).any(-1), torch.logsumexp(x, 1), x.mean(), *x.max(1)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, pytest.param(torch.float64, marks=pytest.mark.long)])
 def test_few_long_rows(dtype: torch.dtype) -> None:
     """Guards both ways, the last part full, one element and one vector long; any number of threads gives the same bits."""
     program = module_program(long_kernels, randn(3, 4, dtype=dtype))

@@ -22,7 +22,7 @@ def change_programs(count: int, seed: int) -> None:
 
 
 def test_some_changed_programs() -> None:
-    change_programs(50, seed=7)
+    change_programs(25, seed=7)
 
 
 @pytest.mark.long

@@ -33,7 +33,7 @@ def check(report: dict[str, object], least: int) -> None:
 
 
 def test_random_calls(tmp_path: Path) -> None:
-    check(run(tmp_path, "--programs", "120", "--calls", "8", "--first", "1000000", "--workers", "2"), 120)
+    check(run(tmp_path, "--programs", "60", "--calls", "8", "--first", "1000000", "--workers", "2"), 60)
 
 
 @pytest.mark.long

@@ -3,29 +3,28 @@ for all that wait (ACROBAT 4.2, without fibers)."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
-from types import GeneratorType, MethodType
+from collections.abc import Sequence
+from types import MethodType
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from disc.errors import AliasError, StructureError
 from disc.frontend.batched.cycles import cycle
 from disc.frontend.batched.emit import CALL, READ
 from disc.frontend.batched.functions import Function
+from disc.frontend.batched.instances import CASTS, Frame, Instance, as_read, run_plain
+from disc.frontend.batched.keys import CHANGES, CONSTANT, STRUCTURE, Key, is_fixed, role_of
+from disc.frontend.batched.random_state import random_state, restore, same_state
 from disc.frontend.batched.recorder import Recorder
 from disc.frontend.batched.regions import NotRegular, Region
 from disc.frontend.batched.rows import Row, settled
 from disc.frontend.batched.steps import Seen
-from disc.frontend.batched.values import CONSTANTS, category_of, holds_tensors, kind_of
+from disc.frontend.batched.values import category_of, holds_tensors, kind_of, unwrapped
 
 SUSPICIOUS = 1 << 10  # calls inside of each other: at this depth and each time it doubles they are searched for a cycle
 DEEPEST = 1 << 20  # which only a structure without an end reaches
-Key = tuple[object, ...]  # of a call whose result may be used again
 _RUNNING = object()  # in the memory of results: the call has begun
-_CASTS: dict[str, Callable[[Any], object]] = {"bool": bool, "float": float, "int": int}
 
 
 class NeedsOrder(Exception):
@@ -38,38 +37,6 @@ class NeedsOrder(Exception):
 
 class NeedsPython(Exception):
     """An instance changes in place what blocks and PyTorch would see differently."""
-
-
-class _Frame:
-    """A call of one of the user's functions. key: of its result, where that may be kept."""
-
-    __slots__ = ("arguments", "function", "generator", "key")
-
-    def __init__(self, function: Function, generator: GeneratorType[Any, Any, Any], arguments: tuple[object, ...], key: Key | None) -> None:
-        self.function = function
-        self.generator = generator
-        self.arguments = arguments
-        self.key = key
-
-
-class Instance:
-    """One instance of a batch. asked: the value that it waits for and how it is read. done: it has a result or an error. touched: it may
-    have changed what is not its own."""
-
-    def __init__(self, number: int, arguments: tuple[object, ...]) -> None:
-        self.number = number
-        self.arguments = arguments
-        self.restart()
-
-    def restart(self) -> None:
-        self.frames: list[_Frame] = []
-        self.asked: tuple[str, Row] | None = None
-        self.sent: object = None
-        self.failure: Exception | None = None
-        self.result: object = None
-        self.error: Exception | None = None
-        self.done = False
-        self.touched = False
 
 
 class Owner(Protocol):
@@ -107,6 +74,7 @@ class Driver:
         self._current: Instance | None = None
         recorder.before_change = self._before_change
         self._memory: dict[Key, tuple[object, ...]] = {}
+        self._roles: dict[type, int] = {}
         self._kept: list[object] = []  # what keys name by identity lives as long as they
 
     def run(self, instances: Sequence[Instance]) -> tuple[str | None, str | None]:
@@ -163,7 +131,7 @@ class Driver:
                 instance.failure = value
                 continue
             try:
-                instance.sent = _as_read(how, value, row)
+                instance.sent = as_read(how, value, row)
             except Exception as error:
                 instance.failure = error
 
@@ -234,16 +202,16 @@ class Driver:
     def _read(self, instance: Instance, how: str, value: Any) -> object:
         """The value on the host; leaves `asked` set where it has to be computed."""
         if type(value) is not Row:
-            return _CASTS[how](value) if how in _CASTS else getattr(value, how)()
+            return CASTS[how](value) if how in CASTS else getattr(value, how)()
         if value.value is not None:
-            return _as_read(how, value.value.tolist(), value)
+            return as_read(how, value.value.tolist(), value)
         instance.asked = (how, value)
         return None
 
     def _call(self, instance: Instance, callee: Any, arguments: tuple[Any, ...], named: dict[str, Any] | None) -> object:
         function = self._model.find(callee)
         if function is not None and function.source is not None:
-            return self._enter(instance, function, _with_owner(getattr(callee, "__disc_target__", callee), arguments), named or {})
+            return self._enter(instance, function, _with_owner(unwrapped(callee), arguments), named or {})
         category = category_of(callee)
         if category in ("unknown", "function"):
             return self._opaque(callee, function, arguments, named)
@@ -344,7 +312,7 @@ class Driver:
                 found = cycle([*_calls(instance, function), arguments])
                 if found is not None or depth >= DEEPEST:
                     raise found or _endless(function, depth)
-            instance.frames.append(_Frame(function, made, arguments, key))
+            instance.frames.append(Frame(function, made, arguments, key))
             return None
         if key is not None:
             self._keep(key, made)
@@ -357,14 +325,16 @@ class Driver:
         structure = False
         parts: list[object] = [function]
         for each in arguments:
-            if type(each) is Row or isinstance(each, torch.Tensor | list | dict | set | tuple):
+            kind = type(each)
+            role = self._roles.get(kind)
+            if role is None:
+                role = self._roles[kind] = role_of(kind)
+            if role == CHANGES:
                 return None
-            if isinstance(each, slice):
-                return None
-            if isinstance(each, CONSTANTS):
-                parts.append((type(each), each))
+            if role == CONSTANT:
+                parts.append((kind, each.hex() if kind is float else each))
             else:
-                structure = structure or not isinstance(each, torch.nn.Module)
+                structure = structure or role == STRUCTURE
                 parts.append(id(each))
         if not structure or function.changes_arguments():
             return None
@@ -372,7 +342,7 @@ class Driver:
         return tuple(parts)
 
     def _keep(self, key: Key, value: object) -> None:
-        if _is_fixed(value):
+        if is_fixed(value):
             self._memory[key] = (value,)
         else:
             self._memory.pop(key, None)
@@ -429,11 +399,11 @@ class Driver:
             return self._alone(callee, arguments, named)
         if "out" in named:
             self._in_order("changes a tensor in place")
-        before = _random_state()
+        before = random_state()
         result = self._alone(callee, arguments, named)
-        if not _same_state(before, _random_state()):
+        if not same_state(before, random_state()):
             if not self._ordered:
-                _restore(before)
+                restore(before)
                 raise NeedsOrder(f"{getattr(callee, '__name__', type(callee).__name__)} draws random numbers")
             seen.note_call("unknown")
             self._model.note(f"{getattr(callee, '__name__', type(callee).__name__)} draws random numbers: it runs in Python", "")
@@ -445,31 +415,10 @@ class Driver:
         return result
 
 
-def run_plain(instance: Instance, function: Function) -> None:
-    """Runs an instance in PyTorch."""
-    instance.restart()
-    try:
-        instance.result = function.original(*instance.arguments)
-    except Exception as error:
-        instance.error = error
-    instance.done = True
-
-
 def _with_owner(callee: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     if isinstance(callee, MethodType):
         return (callee.__self__, *arguments)
     return (callee, *arguments) if isinstance(callee, torch.nn.Module) else arguments
-
-
-def _as_read(how: str, value: Any, row: Row) -> object:
-    """What PyTorch gives: `bool(x)`, `float(x)`, `x.item()`, `x.tolist()` of a value as `tolist` made it."""
-    if how == "tolist":
-        return value
-    while isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    if isinstance(value, list):
-        return _CASTS[how](row.tensor()) if how in _CASTS else row.tensor().item()  # raises what PyTorch raises
-    return _CASTS[how](value) if how in _CASTS else value
 
 
 def _endless(function: Function, depth: int) -> StructureError:
@@ -479,25 +428,3 @@ def _endless(function: Function, depth: int) -> StructureError:
 def _calls(instance: Instance, function: Function) -> list[tuple[object, ...]]:
     """The arguments of the calls of the function that the instance is inside of."""
     return [frame.arguments for frame in instance.frames if frame.function is function]
-
-
-def _is_fixed(value: object) -> bool:
-    """Whether nobody can change the result of one caller for another."""
-    if isinstance(value, tuple):
-        return all(map(_is_fixed, value))
-    return isinstance(value, (Row, *CONSTANTS))
-
-
-def _random_state() -> tuple[Any, ...]:
-    return torch.random.get_rng_state(), random.getstate(), np.random.get_state(legacy=True)
-
-
-def _same_state(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    same = one[2][2:] == other[2][2:] and bool((one[2][1] == other[2][1]).all())
-    return same and bool(torch.equal(one[0], other[0])) and one[1] == other[1]
-
-
-def _restore(state: tuple[Any, ...]) -> None:
-    torch.random.set_rng_state(state[0])
-    random.setstate(state[1])
-    np.random.set_state(state[2])

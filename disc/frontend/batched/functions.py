@@ -14,9 +14,10 @@ from disc.frontend.batched.classify import Classes
 from disc.frontend.batched.emit import RUNTIME, Emitted, Emitter
 from disc.frontend.batched.indices import only_index
 from disc.frontend.batched.normal_form import NotUnderstood, Source, read_source
-from disc.frontend.batched.regions import Region, straight
+from disc.frontend.batched.regions import Region
 from disc.frontend.batched.rows import Row
 from disc.frontend.batched.steps import Branch, Compute, Effect, Loop, Seen, Step, defines, names, uses, walk
+from disc.frontend.batched.tracing import straight
 from disc.frontend.batched.values import category_of, kind_of
 
 DATA = frozenset({"constant", "tensor", "tensors", "container"})  # globals that a region takes as inputs: they may change

@@ -13,14 +13,15 @@ import torch
 from disc.errors import DiscError, InstanceError
 from disc.frontend.batched.blocks import Block, Lifted
 from disc.frontend.batched.cycles import line_of
-from disc.frontend.batched.driver import Driver, Instance, run_plain
+from disc.frontend.batched.driver import Driver
 from disc.frontend.batched.functions import Function
+from disc.frontend.batched.instances import Instance, run_plain
 from disc.frontend.batched.recorder import Recorder, too_many
 from disc.frontend.batched.regions import STRUCTURES, Kind, Region
 from disc.frontend.batched.rows import Row, settled
 from disc.frontend.batched.steps import Seen
 from disc.frontend.batched.structural import Recursion, find_recursion
-from disc.frontend.batched.values import CONSTANTS, category_of
+from disc.frontend.batched.values import CONSTANTS, category_of, unwrapped
 
 
 @dataclass
@@ -129,7 +130,7 @@ class Model:
 
     def find(self, callee: Any) -> Function | None:
         """The user's function that a call of `callee` runs; None for others."""
-        callee = getattr(callee, "__disc_target__", callee)
+        callee = unwrapped(callee)
         if isinstance(callee, torch.nn.Module):
             return self._function(type(callee).forward) if category_of(callee) == "function" else None
         function = callee.__func__ if isinstance(callee, MethodType) else callee

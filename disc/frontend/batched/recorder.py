@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from disc.errors import AliasError
-from disc.frontend.batched.regions import ENOUGH, STRUCTURES, Kind, NotRegular, Region, make_kind
-from disc.frontend.batched.rows import Row, RowClass, settled
+from disc.frontend.batched.regions import ENOUGH, STRUCTURES, Kind, NotRegular, Region
+from disc.frontend.batched.rows import Row, RowClass, row_class, settled
+from disc.frontend.batched.tracing import make_kind
 
 Lower = Callable[[Kind], None]  # gives a kind its `lifted`, or the reason why it has none
 
@@ -126,7 +127,7 @@ class Recorder:
         assert isinstance(tensor, torch.Tensor)
         row = self._given.get(id(tensor))
         if row is None or row.version != tensor._version:
-            row = Row(RowClass(tuple(tensor.shape), tensor.dtype), None, 0, tensor)
+            row = Row(row_class(tensor), None, 0, tensor)
             self._given[id(tensor)] = row
         return row
 
@@ -147,7 +148,7 @@ class Recorder:
             row.place, row.depth = place, 0
 
     def _placed_value(self, value: torch.Tensor) -> int:
-        table = self._table(RowClass(tuple(value.shape), value.dtype))
+        table = self._table(row_class(value))
         table.take(1)[0] = value
         return table.used - 1
 

@@ -17,15 +17,26 @@ if TYPE_CHECKING:
 PLAIN = frozenset({int, float, str, bool, type(None), torch.Tensor, torch.nn.Parameter})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RowClass:
-    """What lies in one table: rows of one shape and dtype, whoever computed them. shape: of one instance."""
+    """What lies in one table: rows of one shape and dtype, whoever computed them. shape: of one instance. Made by `row_class` alone: equal
+    ones are the same object."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
     def __str__(self) -> str:
         return f"{str(self.dtype).removeprefix('torch.')}[{', '.join(map(str, self.shape))}]"
+
+
+_classes: dict[tuple[tuple[int, ...], torch.dtype], RowClass] = {}
+
+
+def row_class(tensor: torch.Tensor) -> RowClass:
+    """That of rows like the tensor."""
+    key = (tuple(tensor.shape), tensor.dtype)
+    found = _classes.get(key)
+    return found if found is not None else _classes.setdefault(key, RowClass(*key))
 
 
 class Row:

@@ -6,6 +6,7 @@ import math
 import operator
 from collections import defaultdict, deque
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
 
 import torch
 
@@ -19,11 +20,17 @@ PURE = frozenset({len, range, enumerate, zip, reversed, list, tuple, dict, set, 
                   callable, hasattr, getattr, isinstance, issubclass, slice, map, filter, any, all, abs, min, max, round, divmod, pow,
                   sorted, ord, chr, object, super, int, float, bool, complex, bytes, property, vars,
                   torch.is_tensor, torch.device, torch.Size})  # fmt: skip
+_BARE = (torch.nn.Module, FunctionType, MethodType, BuiltinFunctionType, type)
 GIVEN = frozenset({torch.tensor, torch.as_tensor, torch.from_numpy, torch.asarray, torch.scalar_tensor})  # make a tensor of data
 CHANGING = frozenset({"append", "extend", "insert", "pop", "remove", "clear", "update", "add", "setdefault", "sort", "reverse", "discard",
                       "popitem", "appendleft", "popleft", "extendleft", "rotate", "__setitem__", "__delitem__"})  # fmt: skip
 READS = {"item": "item", "tolist": "tolist", "__bool__": "bool", "__float__": "float", "__int__": "int", "__index__": "int"}
 CASTS = {bool: "bool", float: "float", int: "int"}
+
+
+def unwrapped(callee: Any) -> Any:
+    """What a `Batched` is around; other callees as they are."""
+    return callee if isinstance(callee, _BARE) else getattr(callee, "__disc_target__", callee)
 
 
 def kind_of(value: object) -> str:
