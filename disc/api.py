@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
     from disc.frontend.models import Examples, Model, Program
 
 Instances = TypeVar("Instances")  # a model of one instance: a module, a class of modules or a function
+
+_LOGGER = logging.getLogger("disc.cache")
 
 
 @dataclass(frozen=True)
@@ -363,8 +367,11 @@ def _through_cache(session: Session, key: Callable[[], str], produce: Callable[[
     cache, name = open_cache(environment), key()
     found = cache.lookup(name, lambda path: _load_checked(path, options))
     if found is not None:
+        _LOGGER.info("found in %s: %s", environment.cache_dir, name)
         return found
+    start = time.perf_counter()
     compiled = produce()
+    _LOGGER.info("compiled in %.2f s, kept in %s: %s", time.perf_counter() - start, environment.cache_dir, name)
     cache.store(name, compiled.save)
     return compiled
 

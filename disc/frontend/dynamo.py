@@ -7,10 +7,12 @@ PyTorch, are counted (`statistics`) and named in a `DiscWarning` once. Where PyT
 from __future__ import annotations
 
 import dataclasses
+import logging
 import operator
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -20,7 +22,9 @@ from functorch.compile import default_partition
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException
+from torch._logging._internal import trace_structured
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.autograd import profiler
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._sympy.value_ranges import ValueRanges
 from torch.utils.checkpoint import CheckpointPolicy
@@ -45,6 +49,7 @@ from disc.frontend.symbols import shape_environment
 from disc.ir.dialect import make_context
 
 Compiler = Callable[[Imported], Executable]
+_LOGGER = logging.getLogger("disc.torch_compile")
 
 
 @dataclass
@@ -176,8 +181,10 @@ def compile_graph(module: fx.GraphModule, settings: Settings) -> Executable:
         _failed(error, settings, module.graph)
         return _eager(module)
     if isinstance(whole, _Lowered):
+        _LOGGER.info("graph %s: one program", _place(module.graph))
         return _guarded(module, settings, lambda: _compiled(whole, settings))
     _report(whole)
+    _LOGGER.info("graph %s: compiled around %d calls that PyTorch runs", _place(module.graph), len(whole))
     try:
         return run_in_parts(module, whole, lambda part: compile_part(part, settings))
     except Exception as error:
@@ -317,7 +324,10 @@ def _compiled(lowered: _Lowered, settings: Settings) -> Executable:
     if program is None:
         return lambda inputs: cut.assemble(inputs, [])
     outputs, names = cut.outputs, tuple(argument.name for argument in cut.source().inputs)
-    run = _compile_step(Imported(program.module, program.weights, names, OutputSpec(program.result_names)), settings)
+    _trace("disc_module", lambda: program.module.operation.get_asm())
+    run = _compile_step(
+        Imported(program.module, program.weights, names, OutputSpec(program.result_names)), settings, _place(cut.module.graph)
+    )
     whole = [place for place, node in enumerate(outputs) if not isinstance(node.meta["val"], torch.Tensor)]
 
     def execute(inputs: list[object]) -> Sequence[object]:
@@ -329,12 +339,18 @@ def _compiled(lowered: _Lowered, settings: Settings) -> Executable:
     return execute
 
 
-def _compile_step(imported: Imported, settings: Settings) -> Executable:
+def _trace(name: str, text: Callable[[], str]) -> None:
+    """An artifact among those that PyTorch writes for TORCH_TRACE, beside its own of the same graph. Without it, text is not called."""
+    trace_structured("artifact", lambda: {"name": name, "encoding": "string"}, payload_fn=text)
+
+
+def _compile_step(imported: Imported, settings: Settings, place: str) -> Executable:
     _statistics.compiled += 1
-    return _compiler(imported) if _compiler else _native_compiler(imported, settings.options)
+    return _compiler(imported) if _compiler else _native_compiler(imported, settings.options, f"disc: {place}")
 
 
-def _native_compiler(imported: Imported, options: Options) -> Executable:
+def _native_compiler(imported: Imported, options: Options, label: str) -> Executable:
+    """label: of the range that a profiler of PyTorch shows for each call."""
     executable = graph_compiler()(imported, options)
     _statistics.cached += executable.stats()["compiles"] == 0
     executable.like = torch.empty(0)  # a graph of sizes alone takes no tensor
@@ -345,7 +361,8 @@ def _native_compiler(imported: Imported, options: Options) -> Executable:
     def run(inputs: list[object]) -> Sequence[object]:
         # Parameters come as they are; a tensor that requires gradients cannot be exported.
         given = (x.detach() if isinstance(x, torch.Tensor) else x for x in inputs)
-        results = executable(*given, seed=_drawn_seed()) if seeded else executable(*given)
+        with profiler.record_function(label) if profiler._is_profiler_enabled else nullcontext():  # pyright: ignore[reportPrivateUsage]
+            results = executable(*given, seed=_drawn_seed()) if seeded else executable(*given)
         return [results] if single else cast("Sequence[object]", results)
 
     return run

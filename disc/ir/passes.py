@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from disc.ir.weights import WeightTable
 from disc.targets.target import Target
 from disc.targets.thresholds import DeviceThresholds
 from disc.targets.x86_thresholds import CPU
+
+_LOGGER = logging.getLogger("disc.passes")
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ def run_passes(module: ir.Module, passes: Sequence[Pass], state: CompileState) -
             with module.context, ir.Location.unknown():
                 one.apply(module, state)
             state.timings.append(Timing(pass_label(one), time.perf_counter() - start))
+            _LOGGER.debug("pass %s: %.1f ms", pass_label(one), state.timings[-1].seconds * 1e3)
             stage = one.makes or stage
             _check(module, stage, state.options)
         except DiscError as error:
