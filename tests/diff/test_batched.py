@@ -241,6 +241,41 @@ def test_what_blocks_were_made_with_is_checked(monkeypatch: pytest.MonkeyPatch) 
     assert batched.stats()["recaptures"] == 3
 
 
+SEEN: list[torch.Tensor] = []
+
+
+class Keeping(nn.Module):
+    """Puts tensors into a list that is not the instance's own, and hands one of its own on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Linear(HIDDEN, HIDDEN)
+
+    def step(self, h, found):
+        found.append(torch.tanh(self.w(h)))
+        return found[-1]
+
+    def forward(self, words):
+        h, found = torch.ones(HIDDEN), []
+        for word in words:
+            h = self.step(h, found) * word
+        if SEEN is not None:
+            SEEN.append(h)
+        return found
+
+
+def test_lists_of_others_hold_tensors_in_the_order_of_instances() -> None:
+    torch.manual_seed(0)
+    model = Keeping()
+    batched = by_pytorch(model)
+    for seed in (0, 1):
+        SEEN.clear()
+        check(model, batched, sentences(6, seed))
+        assert all(type(each) is torch.Tensor for each in SEEN)
+        same(SEEN[6:], SEEN[:6])
+    assert "a list that it did not make" in batched.explain()
+
+
 class Accumulating(nn.Module):
     """Changes tensors in place: one of its own, and one that a list holds too."""
 

@@ -3,7 +3,6 @@ what it leaves behind (weights, lists)."""
 
 from __future__ import annotations
 
-import copy
 import linecache
 import random
 from types import SimpleNamespace
@@ -23,6 +22,8 @@ SIZE = 4
 class Net(nn.Module):
     """The parts of the random programs."""
 
+    kept: list[torch.Tensor]  # the program's global list
+
     def __init__(self) -> None:
         super().__init__()
         self.emb, self.w, self.u = nn.Embedding(6, SIZE), nn.Linear(SIZE, SIZE), nn.Linear(2 * SIZE, SIZE)
@@ -41,6 +42,14 @@ class Writer:
 
     def program(self) -> str:
         lines = ["def helper(self, node, x, n):", *self._body(["x"], 1, 2, calls=False), ""]
+        lines += [
+            "def gathered(self, xs, x):",
+            "    xs.append(torch.tanh(x))",
+            "    ys = xs",
+            "    ys += [x * 2]",
+            "    return sum(xs)",
+            "",
+        ]
         lines += ["def pair(self, x, n):", *self._straight(["x"], 1), "    return x, n", ""]
         return "\n".join(
             [*lines, "def forward(self, node):", "    x = self.emb.weight[node.word] * 1", *self._body(["x"], 1, 5, calls=True), ""]
@@ -106,7 +115,7 @@ class Writer:
         lines = [f"{xs} = [{a}]", f"{xs}.append({b} * 0.5)", *([f"{xs}.append({a})"] if self.draw.random() < 0.5 else [])]
         lines.append(self.draw.choice([
             f"{c} = sum({xs})", f"{c} = torch.stack({xs}).mean(0)", f"{c} = sum([torch.tanh(e) for e in {xs}])", f"{c} = {xs}[-1] + {xs}.pop()",
-            f"{c} = [e * 2 for e in {xs} if e is not None][-1]",
+            f"{c} = [e * 2 for e in {xs} if e is not None][-1]", f"{c} = gathered(self, {xs}, {a})", f"{c} = list({xs}).pop()",
         ]))  # fmt: skip
         names.append(c)
         return [space + line for line in lines]
@@ -183,17 +192,27 @@ class Writer:
 
     def _touched(self, names: list[str], depth: int) -> list[str]:
         space, a = "    " * depth, self._pick(names)
-        return [space + self.draw.choice(["self.log.append(node.word)", f"{a} = {a} + torch.rand(4)", f"{a} = {a} * len(self.log)"])]
+        return [
+            space
+            + self.draw.choice(
+                [
+                    "self.log.append(node.word)",
+                    f"{a} = {a} + torch.rand(4)",
+                    f"{a} = {a} * len(self.log)",
+                    f"KEPT.append({a})",
+                    f"kept = KEPT; kept[-1:] = [{a}, {a} * 2]; {a} = {a} + kept[0]",
+                ]
+            )
+        ]
 
 
 def made(source: str, seed: int) -> type[Net]:
     """The program as a module; its source can be read as that of any file."""
     name = f"<random {seed}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    scope: dict[str, Any] = {"torch": torch}
+    scope: dict[str, Any] = {"torch": torch, "KEPT": []}
     exec(compile(source, name, "exec"), scope)
-    scope["Net"] = Net
-    return type("Program", (Net,), {"forward": scope["forward"]})
+    return type("Program", (Net,), {"forward": scope["forward"], "kept": scope["KEPT"]})
 
 
 def structure(draw: random.Random, depth: int, known: list[Any]) -> Any:
@@ -216,8 +235,8 @@ def batches(seed: int) -> list[list[Any]]:
 def check(seed: int, wrap: Any = by_pytorch) -> Batched:
     source = Writer(seed).program()
     torch.manual_seed(seed)
-    model = made(source, seed)()
-    other = copy.deepcopy(model)
+    model, other = made(source, seed)(), made(source, seed)()
+    other.load_state_dict(model.state_dict())
     batched = wrap(other)
     for number, instances in enumerate(batches(seed)):
         torch.manual_seed(number)
@@ -231,7 +250,7 @@ def check(seed: int, wrap: Any = by_pytorch) -> Batched:
             return batched
         try:
             same(found, expected)
-            same(other.log, model.log)
+            same((other.log, other.kept), (model.log, model.kept))
             same(list(other.parameters()), list(model.parameters()))
         except AssertionError as error:
             raise AssertionError(f"seed {seed}, batch {number}\n{source}\n{batched.explain()}") from error

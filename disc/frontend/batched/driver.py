@@ -3,9 +3,10 @@ for all that wait (ACROBAT 4.2, without fibers)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from types import MethodType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -18,13 +19,17 @@ from disc.frontend.batched.keys import CHANGES, CONSTANT, STRUCTURE, Key, is_fix
 from disc.frontend.batched.random_state import random_state, restore, same_state
 from disc.frontend.batched.recorder import Recorder
 from disc.frontend.batched.regions import NotRegular, Region
-from disc.frontend.batched.rows import Row, settled
+from disc.frontend.batched.rows import Row, containers, settled
 from disc.frontend.batched.steps import Seen
-from disc.frontend.batched.values import category_of, holds_tensors, kind_of, unwrapped
+from disc.frontend.batched.values import FRESH, category_of, holds_tensors, kind_of, unwrapped
 
 SUSPICIOUS = 1 << 10  # calls inside of each other: at this depth and each time it doubles they are searched for a cycle
 DEEPEST = 1 << 20  # which only a structure without an end reaches
 _RUNNING = object()  # in the memory of results: the call has begun
+
+
+_CHANGEABLE = (list, dict, set, deque, bytearray, Iterator)
+Container = TypeVar("Container")
 
 
 class NeedsOrder(Exception):
@@ -72,6 +77,8 @@ class Driver:
         self._root = root
         self._ordered = ordered
         self._current: Instance | None = None
+        self._own: dict[int, object] = {}  # containers that the model made, by identity
+        self._foreign: dict[int, object] = {}  # and others that it changes
         recorder.before_change = self._before_change
         self._memory: dict[Key, tuple[object, ...]] = {}
         self._roles: dict[type, int] = {}
@@ -91,6 +98,7 @@ class Driver:
                 while not instance.done:
                     self._answer([instance])
                     self._advance(instance)
+                self._finish_foreign(instance)
             except NeedsPython as reason:
                 self._recorder.flush()
                 for each in instances[instance.number :]:
@@ -98,6 +106,13 @@ class Driver:
                 return why, str(reason)
         self._recorder.flush()
         return why, None
+
+    def _finish_foreign(self, instance: Instance) -> None:
+        try:
+            self._settle_foreign()
+        except Exception as error:
+            instance.error = instance.error or error
+        self._foreign.clear()
 
     def _together(self, instances: Sequence[Instance]) -> tuple[int, str | None]:
         """Runs the instances side by side; the first that has to wait for those before it, and why."""
@@ -215,6 +230,8 @@ class Driver:
         category = category_of(callee)
         if category in ("unknown", "function"):
             return self._opaque(callee, function, arguments, named)
+        if category == "changing":
+            self.changing(_changed_by(callee, arguments))
         if category in ("pure", "changing", "maker", "sum"):
             return callee(*arguments, **(named or {}))
         return self._alone(callee, arguments, named)
@@ -223,8 +240,8 @@ class Driver:
         """A call of what may do anything: in the order of the instances, after all that was recorded before it."""
         self._order(callee, function)
         self._recorder.flush()
-        assert self._current is not None
-        self._current.touched = True
+        self._touch()
+        self._settle_foreign()
         result = self._alone(callee, arguments, named)
         self._model.check_facts()
         return result
@@ -248,14 +265,34 @@ class Driver:
 
     # --- changes in place -------------------------------------------------------------------------------------------------------
 
+    def owned(self, container: Container) -> Container:
+        """Notes a container that the model made: changing it changes nothing that others see."""
+        self._own[id(container)] = container
+        return container
+
     def changing(self, value: object) -> None:
         """Called before the user's code changes a value in place."""
-        if isinstance(value, Row):
+        if isinstance(value, _CHANGEABLE):
+            if id(value) not in self._own:
+                if not self._ordered:
+                    raise NeedsOrder(f"the model changes a {type(value).__name__} that it did not make")
+                self._foreign[id(value)] = value
+                self._touch()
+        elif isinstance(value, Row):
             value.own()
         elif isinstance(value, torch.Tensor):
             self._in_order("changes a tensor in place")
             if self._recorder.shares(value) or self._model.is_weight(value):
                 self._refuse_change(f"a tensor {list(value.shape)}")
+
+    def _touch(self) -> None:
+        assert self._current is not None
+        self._current.touched = True
+
+    def _settle_foreign(self) -> None:
+        """Puts tensors in the place of rows in what is not the model's own."""
+        for each in self._foreign.values():
+            settled(each)
 
     def _before_change(self, row: Row) -> None:
         self._in_order("changes a tensor in place")
@@ -352,7 +389,11 @@ class Driver:
     def region(self, region: Region, arguments: tuple[object, ...]) -> tuple[object, ...]:
         """A call of a region: recorded, or run at once in PyTorch where it is no block."""
         try:
-            return self._recorder.region(region, arguments)
+            found = self._recorder.region(region, arguments)
+            for each in found:
+                if isinstance(each, list | dict):
+                    self._own_parts(each, arguments)
+            return found
         except NotRegular as refused:
             refused_effects = refused.effects
             region.irregular[refused.reason] = region.irregular.get(refused.reason, 0) + 1
@@ -363,13 +404,20 @@ class Driver:
             for each in arguments:
                 if isinstance(each, torch.Tensor) and self._recorder.shares(each):
                     self._refuse_change(f"a tensor {list(each.shape)}")
-            assert self._current is not None
-            self._current.touched = True
+            self._touch()
         with torch.no_grad():
             found = region.code(*(settled(each, Row.own if refused_effects else Row.tensor) for each in arguments))
         if refused_effects:
             self._model.check_facts()
+        self._own_parts(found, arguments)
         return found
+
+    def _own_parts(self, made: object, arguments: tuple[object, ...]) -> None:
+        """Notes the containers in an output of a region which are not those of its arguments."""
+        given = {id(each) for each in containers(arguments)}
+        for each in containers((made,)):
+            if id(each) not in given:
+                self._own[id(each)] = each
 
     # --- learning ---------------------------------------------------------------------------------------------------------------
 
@@ -389,10 +437,13 @@ class Driver:
         if category in ("unknown", "function"):
             seen.note_call("unknown")
             return self._call(instance, callee, arguments, named)
+        if category == "changing":
+            self.changing(_changed_by(callee, arguments))
         if category in ("pure", "changing", "maker", "sum", "given"):
             found = "path" if callee is getattr and isinstance(values[0], torch.nn.Module) else category
             seen.note_call(found, containers=category == "sum" and tensors)
-            return callee(*arguments, **named)
+            made = callee(*arguments, **named)
+            return self.owned(made) if category == "pure" and isinstance(made, _CHANGEABLE) and callee in FRESH else made
         if category == "cast":
             seen.note_call("cast")
             seen.note(*map(kind_of, values))
@@ -413,6 +464,11 @@ class Driver:
         found = "read" if category == "read" else "torch" if computes else "pure"
         seen.note_call(found, containers=any(kind_of(each) == "tensors" for each in values))
         return result
+
+
+def _changed_by(callee: Any, arguments: tuple[object, ...]) -> object:
+    """What `xs.append(x)` and `next(xs)` change."""
+    return arguments[0] if callee is next and arguments else callee.__self__
 
 
 def _with_owner(callee: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -28,6 +28,7 @@ from disc.frontend.batched.steps import (
     live_after,
     uses,
 )
+from disc.frontend.batched.values import FRESH
 
 Statement = TypeVar("Statement", bound=ast.stmt)
 CALL, READ, LEARN = 0, 1, 2  # what is asked of the driver
@@ -54,17 +55,20 @@ class _Open:
 
 
 class Emitter:
-    """make_region: (steps, inputs, outputs, indices, tensor steps) → the region of these, the same one for the same steps."""
+    """local: the function's own names; own: those of containers that it makes. make_region: (steps, inputs, outputs, indices, tensor steps)
+    → the region of these, the same one for the same steps."""
 
     def __init__(
         self,
         steps: Sequence[Step],
         classes: Classes,
         local: set[str],
+        own: set[str],
         make_region: Callable[[tuple[Step, ...], tuple[str, ...], tuple[str, ...], frozenset[int], int], Region],
     ) -> None:
         self._classes = classes
         self._local = local
+        self._own = own
         self._make_region = make_region
         self._live = live_after(steps)
         self._paths: dict[str, Compute] = {}
@@ -137,7 +141,7 @@ class Emitter:
             self._call_region(region, out, live, tensors)
         else:
             for step in region.steps:
-                out.append(_plain(step))
+                out += self._kept(step)
         for step in region.later:
             self._native(step, out)
         return _Open()
@@ -185,8 +189,8 @@ class Emitter:
             made = self._learning(step)
         elif kind == "read":
             made = self._read(step)
-        elif kind == "mutation":
-            made = [_before_change(step), _plain(step)]
+        elif kind in ("mutation", "change"):
+            made = self._changed(step)
         elif kind == "call":
             made = [self._asked(cast("Compute", step), CALL)]
         elif isinstance(step, Branch):
@@ -194,8 +198,23 @@ class Emitter:
         elif isinstance(step, Loop):
             made = [self._loop(step, step.items)]
         else:
-            made = [_plain(step)]
+            made = self._kept(step)
         out += [_located(each, step.line) for each in made]
+
+    def _changed(self, step: Step) -> list[ast.stmt]:
+        """A change of a container or of a tensor; said before, unless the container was made in this function."""
+        container = _container(step)
+        if container is None or (isinstance(container, ast.Name) and container.id in self._own) or step.seen.only("constant"):
+            return [_plain(step)]
+        return [_before_change(container), _plain(step)]
+
+    @staticmethod
+    def _kept(step: Step) -> list[ast.stmt]:
+        """The step as it is; a container that it makes may be changed from then on."""
+        if not isinstance(step, Compute) or not _makes_container(step):
+            return [_plain(step)]
+        made = _call(ast.Attribute(ast.Name(RUNTIME, ast.Load()), "owned", ast.Load()), step.value)
+        return [_located(ast.Assign([ast.Name(step.target, ast.Store())], made), step.line)]
 
     def _otherwise(self, steps: Sequence[Step]) -> list[ast.stmt]:
         return self._block(steps) if steps else []
@@ -245,7 +264,9 @@ class Emitter:
         if isinstance(step, Unpack):
             return [ast.Assign([step.targets], self._noted(seen, step.value))]
         if isinstance(step, Effect):
-            return [ast.Expr(self._noted(seen, _container(step.statement))), _before_change(step), step.statement]
+            container = _container(step)
+            noted = ast.Expr(self._noted(seen, container or ast.Constant(None)))
+            return [noted, *([_before_change(container)] if container is not None else []), step.statement]
         assert isinstance(step, Compute)
         target = ast.Name(step.target, ast.Store())
         if step.kind == "call":
@@ -253,7 +274,11 @@ class Emitter:
         if step.kind == "inplace":
             assert step.operator is not None
             changed = ast.AugAssign(target, step.operator, _forced(step.value))
-            return [_before_change(step), changed, ast.Expr(self._noted(seen, ast.Name(step.target, ast.Load())))]
+            return [
+                _before_change(ast.Name(step.target, ast.Load())),
+                changed,
+                ast.Expr(self._noted(seen, ast.Name(step.target, ast.Load()))),
+            ]
         return [ast.Assign([target], self._learnt_value(step))]
 
     def _learnt_value(self, step: Compute) -> ast.expr:
@@ -302,17 +327,31 @@ def _checked(step: Step) -> ast.stmt:
     return _plain(step)
 
 
-def _before_change(step: Step) -> ast.stmt:
-    """Says what the step is about to change."""
-    changed = ast.Name(step.target, ast.Load()) if isinstance(step, Compute) else _container(cast("Effect", step).statement)
+def _before_change(changed: ast.expr) -> ast.stmt:
+    """Says what is about to be changed."""
     return ast.Expr(_call(ast.Attribute(ast.Name(RUNTIME, ast.Load()), "changing", ast.Load()), changed))
 
 
-def _container(statement: ast.stmt) -> ast.expr:
-    """What `container[index] = value` changes."""
-    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Subscript):
-        return statement.targets[0].value
-    return ast.Constant(None)
+def _container(step: Step) -> ast.expr | None:
+    """What `container[index] = value`, `container.append(value)`, `container += value` and `next(container)` change."""
+    if isinstance(step, Effect):
+        target = step.statement.targets[0] if isinstance(step.statement, ast.Assign) else None
+        return target.value if isinstance(target, ast.Subscript) else None
+    if not isinstance(step, Compute) or not isinstance(step.value, ast.Call) or step.kind == "inplace":
+        return ast.Name(step.target, ast.Load()) if isinstance(step, Compute) else None
+    called = step.value
+    return called.func.value if isinstance(called.func, ast.Attribute) else called.args[0] if called.args else None
+
+
+def _makes_container(step: Compute) -> bool:
+    value = step.value
+    if step.kind == "display":
+        return not isinstance(value, ast.Tuple)
+    named = value.func.id if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) else ""
+    return named in _FRESH and step.seen.categories == {"pure"}
+
+
+_FRESH = {each.__name__ for each in FRESH}
 
 
 def _forced(value: ast.expr) -> ast.expr:

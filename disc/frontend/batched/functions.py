@@ -152,7 +152,7 @@ class Function:
         local = {each.arg for each in _parameters(source.arguments)}
         local |= {name for step in walk(source.steps) for name in defines(step)}
         local |= {name for name in self._names if kind_of(self.original.__globals__.get(name, self._find)) in DATA}
-        emitted = Emitter(source.steps, self._classes(), local, self._region).emitted
+        emitted = Emitter(source.steps, self._classes(), local, self._own_containers(source), self._region).emitted
         made = self._built(source, emitted)
         self.entry = made[0]
         for code, (region, _) in zip(made[1:], emitted.regions.values(), strict=True):

@@ -4,7 +4,7 @@ closer."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +127,27 @@ for _name in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "
 def is_record(value: object) -> bool:
     """Whether it is an instance of a dataclass, whose fields are what it was made of."""
     return hasattr(type(value), "__dataclass_fields__") and not isinstance(value, type)
+
+
+def containers(values: Sequence[object]) -> list[object]:
+    """The containers in the values that can be changed, those inside of others behind these."""
+    found: list[object] = []
+    for each in values:
+        if isinstance(each, list | dict) or is_record(each):
+            found.append(each)
+        found += containers(parts_of(each) or ())
+    return found
+
+
+def parts_of(value: Any) -> list[Any] | None:
+    """What a container holds; None for what is none."""
+    if isinstance(value, torch.Size):
+        return None
+    if isinstance(value, tuple | list):
+        return list(value)
+    if isinstance(value, dict):
+        return list(value.values())
+    return [getattr(value, name) for name in type(value).__dataclass_fields__] if is_record(value) else None
 
 
 def settled(value: Any, change: Callable[[Row], object] = Row.tensor) -> Any:

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from disc.frontend.batched.blocks import Block
 from disc.frontend.batched.regions import Kind, NotRegular, Outputs, Region, Views
-from disc.frontend.batched.rows import Row, RowClass, is_record, row_class
+from disc.frontend.batched.rows import Row, RowClass, containers, is_record, parts_of, row_class
 from disc.frontend.batched.values import CONSTANTS
 
 _tracing = threading.local()
@@ -224,29 +224,9 @@ def _emptied(value: Any) -> Any:
 _PLACE: torch.Tensor = torch.empty(0)
 
 
-def _containers(value: Any, found: list[object]) -> list[object]:
-    """The containers that can be changed, of an argument or of all, those inside of others behind these."""
-    if isinstance(value, list | dict) or is_record(value):
-        found.append(value)
-    for each in _parts(value) or ():
-        _containers(each, found)
-    return found
-
-
-def _parts(value: Any) -> list[Any] | None:
-    """What a container holds; None for what is none."""
-    if isinstance(value, torch.Size):
-        return None
-    if isinstance(value, tuple | list):
-        return list(value)
-    if isinstance(value, dict):
-        return list(value.values())
-    return [getattr(value, name) for name in type(value).__dataclass_fields__] if is_record(value) else None
-
-
 def _leaves(value: Any, held: dict[int, int]) -> list[Any]:
     """Tensors, containers named in `held`, and whatever is no container, in order."""
-    parts = None if id(value) in held else _parts(value)
+    parts = None if id(value) in held else parts_of(value)
     return [value] if parts is None else [leaf for each in parts for leaf in _leaves(each, held)]
 
 
@@ -269,16 +249,16 @@ class _Written:
     """Outputs as expressions of `made` (rows of the results), `given` (rows) and `arguments`. places: of the results among all leaves."""
 
     def __init__(self, traced: _Traced) -> None:
-        self.environment: dict[str, object] = {"remade": _remade, "containers": lambda arguments: _containers(list(arguments), [])[1:]}
+        self.environment: dict[str, object] = {"remade": _remade, "containers": containers}
         self.places: list[int] = []
-        self._held = {id(each): number for number, each in enumerate(_containers(list(traced.arguments), [])[1:])}
+        self._held = {id(each): number for number, each in enumerate(containers(traced.arguments))}
         self._inputs = traced.inputs
         self._first: dict[int, int] = {}  # the result that a tensor is, by identity
         self._leaves = 0
 
     def value(self, value: Any) -> str:
         """The container anew, unless it is an argument's; else where the value comes from."""
-        parts = None if id(value) in self._held else _parts(value)
+        parts = None if id(value) in self._held else parts_of(value)
         if parts is None:
             text = self._leaf(value)
             self._leaves += len(_leaves(value, {}))

@@ -16,10 +16,10 @@ CONSTANTS = (type(None), bool, int, float, str, bytes, complex, slice, type(...)
              torch.memory_format, range)  # fmt: skip
 CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 # Functions of Python without effects, which take rows as they are.
-PURE = frozenset({len, range, enumerate, zip, reversed, list, tuple, dict, set, frozenset, deque, defaultdict, str, repr, id, type, hash,
-                  callable, hasattr, getattr, isinstance, issubclass, slice, map, filter, any, all, abs, min, max, round, divmod, pow,
-                  sorted, ord, chr, object, super, int, float, bool, complex, bytes, property, vars,
-                  torch.is_tensor, torch.device, torch.Size})  # fmt: skip
+FRESH = frozenset({list, dict, set, deque, defaultdict, sorted, iter, enumerate, zip, reversed, map, filter})  # what they return is new
+PURE = FRESH | {len, range, tuple, frozenset, str, repr, id, type, hash, callable, hasattr, getattr, isinstance, issubclass, slice, any,
+                all, abs, min, max, round, divmod, pow, ord, chr, object, super, int, float, bool, complex, bytes, property, vars,
+                torch.is_tensor, torch.device, torch.Size}  # fmt: skip
 _BARE = (torch.nn.Module, FunctionType, MethodType, BuiltinFunctionType, type)
 GIVEN = frozenset({torch.tensor, torch.as_tensor, torch.from_numpy, torch.asarray, torch.scalar_tensor})  # make a tensor of data
 CHANGING = frozenset({"append", "extend", "insert", "pop", "remove", "clear", "update", "add", "setdefault", "sort", "reverse", "discard",
@@ -96,7 +96,7 @@ def _builtin_category(callee: BuiltinFunctionType) -> str:
         return "changing" if callee.__name__ in CHANGING else "pure"
     if callee in GIVEN:
         return "given"
-    if callee in (iter, next):
+    if callee is next:
         return "changing"
     if callee is sum:
         return "sum"
