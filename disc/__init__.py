@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from disc.config import VERSION as __version__
@@ -19,14 +20,29 @@ if TYPE_CHECKING:
     from disc.frontend.imported import Imported
     from disc.frontend.user_lowerings import register_lowering
 
-__all__ = ["DiscError", "Executable", "Options", "__version__", "batched", "compile", "load", "register_lowering", "register_op"]
+    cmake_prefix_path: str
+
+__all__ = [
+    "DiscError",
+    "Executable",
+    "Options",
+    "__version__",
+    "batched",
+    "cmake_prefix_path",
+    "compile",
+    "load",
+    "register_lowering",
+    "register_op",
+]
 
 
 _COMPILER = ("batched", "compile", "register_lowering")  # what needs torch and MLIR
 
 
 def __getattr__(name: str) -> object:
-    """Imports the compiler when what needs it is first used."""
+    """Imports the compiler when what needs it is first used. `cmake_prefix_path`: where CMake finds the package of the C interface."""
+    if name == "cmake_prefix_path":
+        return str(Path(__file__).parent / "ral" / "cmake")
     if name not in _COMPILER:
         raise AttributeError(f"module 'disc' has no attribute {name!r}")
     try:
