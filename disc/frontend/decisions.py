@@ -24,6 +24,7 @@ from torch._export import non_strict_utils
 from torch._guards import SLoc
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
+from torch.utils._sympy.functions import IsNonOverlappingAndDenseIndicator
 
 from disc.frontend import symbolic_forms as forms
 from disc.frontend.conditions import condition_of, condition_of_text, relation
@@ -268,6 +269,8 @@ def guards_of(env: ShapeEnv) -> list[Found]:
         frame = guard.sloc.framework_loc
         own = frame.filename.removeprefix(TORCH) if isinstance(frame, traceback.FrameSummary) else ""
         layout = isinstance(frame, traceback.FrameSummary) and (frame.name in LAYOUT.get(own, ()) or _counts_images(frame, guard.expr))
+        # PyTorch's C++ core asks that of every tensor that it makes.
+        layout = layout or (guard.sloc.maybe_user_loc is None and guard.expr.has(IsNonOverlappingAndDenseIndicator))
         found.append(_decision(guard.expr, _place(guard.sloc), layout))
     for asserts in env.deferred_runtime_asserts.values():
         found += [_decision(each.expr, "", layout=False) for each in asserts]

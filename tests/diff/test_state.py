@@ -200,18 +200,18 @@ class Caches(nn.Module):
         super().__init__()
         self.register_buffer("slices", torch.zeros(16, 3, 4))
         self.register_buffer("places", torch.zeros(16, 4))
-        self.register_buffer("twice", torch.zeros(16, 3, 4))
+        self.register_buffer("twice", torch.zeros(3, 16, 4))
 
     def forward(self, x: torch.Tensor, start: torch.Tensor, y: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         first: int = start.item()  # pyright: ignore[reportAssignmentType]
         torch._check(first >= 0)
         torch._check(first + x.shape[0] <= 16)
         self.slices.narrow(0, first, x.shape[0]).copy_(x)
-        self.twice.narrow(0, first, x.shape[0]).copy_(x)
-        self.twice[1] = 1
+        self.twice.narrow(1, first, x.shape[0]).copy_(x.transpose(0, 1))
+        self.twice[:, 1] = 1
         old = self.places.sum(0)
         self.places.index_copy_(0, index, y)
-        return x * self.slices.sum(0) + self.twice.sum(0), self.places[index] + old
+        return x * self.slices.sum(0) + self.twice.sum(1), self.places[index] + old
 
 
 def test_caches_are_written_in_place() -> None:
