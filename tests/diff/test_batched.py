@@ -11,7 +11,7 @@ from dynamic_models import CASES, WORDS, Node, Tree, TreeFC, TreeLSTM, sentences
 from torch import nn
 
 import disc
-from disc.errors import InstanceError, StructureError
+from disc.errors import InputTypeError, InstanceError, StructureError, UnsupportedFormatError
 from disc.frontend.batched.blocks import Block
 from disc.frontend.batched.public import Batched
 
@@ -154,6 +154,18 @@ def test_an_instance_that_fails() -> None:
             same(caught.value.results[:3] + caught.value.results[4:], [model(each) for each in good])
     with pytest.raises(InstanceError, match=r"dynamic_models\.py:\d+"):
         batched.batch([Tree(0, Tree(1), None)])
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(UnsupportedFormatError, match="cannot batch a int"):
+        disc.batched(3)
+    batched = by_pytorch(TreeFC(HIDDEN))
+    with pytest.raises(InputTypeError, match="a list of instances, not a Tree"):
+        batched.batch(trees(1)[0])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InstanceError, match="AttributeError: 'int' object has no attribute 'is_leaf'"):
+        batched.batch([3])
+    with pytest.raises(AttributeError, match="is_leaf"):
+        batched(None)
 
 
 class Counting(nn.Module):

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from disc.errors import InstanceError, UnsupportedFormatError
+from disc.errors import InputTypeError, InstanceError, UnsupportedFormatError
 from disc.frontend.batched.blocks import Block, Lift
 from disc.frontend.batched.explain import explained
 from disc.frontend.batched.model import Model
@@ -61,7 +61,10 @@ class Batched:
             raise error.failures[0] from error
 
     def batch(self, instances: Sequence[object]) -> list[Any]:
-        """`[model(each) for each in instances]`, computed together. Raises InstanceError where instances fail, with the other results."""
+        """`[model(each) for each in instances]`, computed together. Raises InstanceError where instances fail, with the other results;
+        InputTypeError for what is no sequence."""
+        if not isinstance(instances, Sequence):
+            raise InputTypeError(f"batch takes a list of instances, not a {type(instances).__name__}; for one instance call the model")
         return self._model.batch(instances)
 
     def explain(self, instances: Sequence[object] | None = None) -> str:
