@@ -40,7 +40,7 @@ from disc.passes.graph.pack_sequences import PackSequences
 from disc.passes.pipelines import FUSION, fusion_passes, to_named
 from disc.ral import _ral
 from disc.ral.custom_functions import registered_functions
-from disc.ral.executable import Executable, load
+from disc.ral.executable import Executable, describe, load
 from disc.speculation.tree import Tree, find_tree
 from disc.targets.select import for_program, select_targets
 from disc.targets.target import Target
@@ -325,7 +325,15 @@ def executable_of(
     }
     code = {name: made.code for name, made in built.targets.items()}
     return Executable.from_parts(
-        cast("Manifest", manifest), code, weights, stablehlo, targets, threads=session.options.threads, isa=isa, compiles=compiles
+        cast("Manifest", manifest),
+        code,
+        weights,
+        stablehlo,
+        targets,
+        threads=session.options.threads,
+        isa=isa,
+        compiles=compiles,
+        elsewhere=isa is None,
     )
 
 
@@ -402,6 +410,9 @@ def _settings(session: Session) -> dict[str, str]:
 
 def _load_checked(path: Path, options: Options) -> Executable:
     """An entry of the cache; waits for the check of its weights, so that a damaged one is found while it can still be replaced."""
-    found = load(path, threads=options.threads)
+    try:
+        found = load(path, threads=options.threads)
+    except TargetError as error:  # it is code for other machines alone
+        found = describe(path, reason=str(error))
     found.verify()
     return found

@@ -18,10 +18,10 @@ from disc.artifact.output import check_output, whole_file, writing
 from disc.artifact.signing import check_signature, sign
 from disc.cli.inputs import RANDOM_HELP, Array, given_inputs, random_inputs
 from disc.cli.output import AsJson, Debug, Ops, Threads, byte_size, duration, print_json, print_table, spinner, type_text
-from disc.errors import InputRankError, UnsupportedFormatError, printable
+from disc.errors import ConfigurationError, InputRankError, TargetError, UnsupportedFormatError, printable
 from disc.explain.report import check_text, decision_texts, symbol_text
 from disc.ral.custom_functions import register_ops
-from disc.ral.executable import Executable, load
+from disc.ral.executable import Executable, describe, load
 
 Artifact = Annotated[Path, typer.Argument(help="A .disc file.", metavar="MODEL.disc")]
 Inputs = Annotated[list[str] | None, typer.Option("--input", help="[NAME=]FILE.npy; repeat for each input.")]
@@ -149,6 +149,7 @@ def explain_command(
     inputs: Inputs = None,
     random: Random = None,
     html: Annotated[Path | None, typer.Option(help="Write the report as one HTML page.")] = None,
+    target: Annotated[str | None, typer.Option(help="Explain the code for this target, such as sm_90, without running it.")] = None,
     threads: Threads = None,
     ops: Ops = None,
     as_json: AsJson = False,
@@ -156,7 +157,9 @@ def explain_command(
 ) -> None:
     """Show every kernel: source lines, versions, guards; with inputs also times and the share of the machine's limit."""
     register_ops(ops or ())
-    executable = load(path, threads=threads)
+    if target is not None and (inputs or random is not None):
+        raise ConfigurationError("--target explains code that is not run: leave out the inputs")
+    executable = load(path, threads=threads) if target is None else describe(path, _section(path, target))
     with spinner("measuring"):
         if inputs or random is not None:
             report = executable.explain(*given_inputs(arguments_of(executable.manifest), inputs or [], random))
@@ -171,6 +174,15 @@ def explain_command(
         print(report)
     else:
         print(f"wrote {html}")
+
+
+def _section(path: Path, target: str) -> str:
+    """The code section for a target, by its name or what users call it. Raises TargetError."""
+    names = artifact.read_manifest(path).get("code", [])
+    found = [name for name in names if target in (name, name.rpartition("+")[2])]
+    if not found:
+        raise TargetError(f"{path} has no code for {target}: it has {', '.join(names)}")
+    return found[-1]
 
 
 def inspect_command(path: Artifact, as_json: AsJson = False, debug: Debug = False) -> None:

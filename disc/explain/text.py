@@ -15,8 +15,8 @@ _COLUMNS = ("kernel", "kind", "runs", "time", "share", "GFLOP/s", "GB/s", "of li
 
 def text_lines(report: Explanation) -> list[str]:
     """The explanation for a terminal."""
-    lines = [f"{len(report.kernels)} kernels, {sum(len(kernel.launches) for kernel in report.kernels)} launches, {report.isa}, "
-             f"{report.threads} thread{'' if report.threads == 1 else 's'}"]  # fmt: skip
+    threads = f", {report.threads} thread{'' if report.threads == 1 else 's'}" if report.threads else ""
+    lines = [f"{len(report.kernels)} kernels, {sum(len(kernel.launches) for kernel in report.kernels)} launches, {report.isa}{threads}"]
     lines += [f"input  {each}" for each in report.inputs] + [f"output {each}" for each in report.outputs]
     for text in report.symbols:
         size = report.sizes.get(text.split(" ")[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from disc.codegen.choose_kernels import ChooseKernels
+from disc.codegen.plan.attention import no_softmax
 from disc.errors import DiscError
 from disc.ir.passes import Pass, UpstreamPass
 from disc.passes.fusion.clone_producers import CloneProducers
@@ -93,9 +94,12 @@ FUSION: tuple[Pass, ...] = (
 
 def fusion_passes(tree: Tree | None, device: str = "cpu") -> tuple[Pass, ...]:
     """FUSION for the targets of a device, with schedules of GEMMs on CPUs chosen by `tree`; None: by the tree that comes with disc. The
-    versions of kernels for GPUs are those of their emitters."""
-    chosen = [each for each in FUSION[:-1] if device != "cuda" or each.name != SpeculateVersions.name]
-    return (*chosen, ChooseKernels(tree))
+    versions of kernels for GPUs are those of their emitters, and its attention is one with a softmax."""
+    first = FUSION[:-1]
+    if device == "cuda":
+        own = {FuseAttention.name: FuseAttention(no_softmax)}
+        first = tuple(own.get(each.name, each) for each in first if each.name != SpeculateVersions.name)
+    return (*first, ChooseKernels(tree))
 
 
 def to_named(dtype: str = "f32", block: bool = False) -> tuple[Pass, ...]:

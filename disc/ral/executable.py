@@ -6,16 +6,19 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 import numpy as np
 
 from disc.artifact import file as artifact
+from disc.artifact.cache import file_view
 from disc.artifact.manifest import FixedRecord, Manifest, NamedWeight, TargetRecord, arguments_of, results_of
 from disc.config import check_threads, read_environment
-from disc.errors import ArtifactError, DiscError, InputRankError, InputTypeError
+from disc.errors import ArtifactError, DiscError, InputRankError, InputTypeError, TargetError
 from disc.ral import _ral
 from disc.ral import torch_functions as torch_functions  # registers itself with the runtime
+from disc.ral.elsewhere import Elsewhere
 from disc.ral.results import builder
 from disc.ral.state import Array, HiddenValues, Seed, State
 from disc.ral.widen import widened
@@ -114,18 +117,29 @@ class Executable:
         threads: int | None = None,
         isa: str | None = None,
         compiles: int = 0,
+        elsewhere: bool = False,
     ) -> Executable:
         """Loads a program from memory; nothing is written to a file.
 
         manifest, code, weights, stablehlo, targets: as for `disc.artifact.file.write_artifact`. Contiguous weights are not copied and must
         not change.
         threads: per call; None = as `disc.Options` says. isa: the code to load; None = the best this CPU runs. compiles: how
-        often this process called the code generator for it, for `stats`.
+        often this process called the code generator for it, for `stats`. elsewhere: a program whose code this machine cannot run is no
+        error: it can be read and saved, and a call raises TargetError.
         """
         contiguous = [(name, dtype, np.ascontiguousarray(array).reshape(array.shape)) for name, dtype, array in weights]
         parts = _Parts(manifest, code, contiguous, stablehlo, targets)
         stored = artifact.stored_manifest(manifest, code, contiguous, targets)
-        chosen = _ral.choose_code(stored["code"], isa)
+        values = {name: array for name, _, array in contiguous}
+        first = artifact.first_values(stored, lambda record: values[record["name"]].copy())
+        try:
+            chosen = _ral.choose_code(stored["code"], isa)
+        except TargetError as error:
+            if not elsewhere:
+                raise
+            described = artifact.manifest_for(stored)
+            stand_in = Elsewhere(described, stored["code"][-1], str(error), _threads(threads))
+            return cls(cast("_ral.Context", stand_in), described, parts, compiles, first)
         described = artifact.manifest_for(stored, chosen)
         context = _ral.load_memory(
             artifact.manifest_bytes(stored),
@@ -135,8 +149,7 @@ class Executable:
             _threads(threads),
             chosen,
         )
-        values = {name: array for name, _, array in contiguous}
-        return cls(context, described, parts, compiles, artifact.first_values(stored, lambda record: values[record["name"]].copy()))
+        return cls(context, described, parts, compiles, first)
 
     def __repr__(self) -> str:
         """What it takes and gives, for which CPU, and with how many threads."""
@@ -381,6 +394,16 @@ def load(
     except ArtifactError as error:
         raise ArtifactError(f"'{artifact.shown_path(path)}': {error}") from None
     return Executable(context, manifest, None, 0, artifact.stored_first_values(context.file_view()) if "state" in manifest else None)
+
+
+def describe(path: str | os.PathLike[str], isa: str | None = None, reason: str = "it was opened to be read, not to be run") -> Executable:
+    """The program of a file without loading its code: it can be read, explained and saved, and a call raises TargetError for this reason.
+    isa: the code section that is described; None: the best. Raises ArtifactError for a damaged file, and for one without such code."""
+    manifest, view = artifact.read_manifest(path, isa), file_view(Path(path))
+    chosen = isa or manifest.get("code", [""])[-1]
+    stand_in = Elsewhere(manifest, chosen, reason, 0, view, lambda: artifact.verify(path))
+    first = artifact.stored_first_values(view) if "state" in manifest else None
+    return Executable(cast("_ral.Context", stand_in), manifest, None, 0, first)
 
 
 def _structured(call: Callable[[tuple[object, ...], object], object], structure: object) -> Callable[[tuple[object, ...], object], object]:

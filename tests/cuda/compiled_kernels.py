@@ -21,13 +21,15 @@ from disc.targets.cuda import read_target
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 
-def spilled(code: bytes) -> int:
-    """Bytes of a thread that lie in local memory."""
+def resources(code: bytes) -> tuple[int, int]:
+    """Registers of a thread, and its bytes that lie in local memory, as NVIDIA's own tool says."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(code)
         file.flush()
         text = subprocess.run([TOOLS / "cuobjdump", "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
-    return sum(int(size) for size in re.findall(r"(?:LOCAL|STACK):(\d+)", text))
+    registers = re.search(r"REG:(\d+)", text)
+    assert registers is not None
+    return int(registers[1]), sum(int(size) for size in re.findall(r"(?:LOCAL|STACK):(\d+)", text))
 
 
 def kernels(what: str) -> list[DeviceKernel]:
@@ -57,7 +59,9 @@ if __name__ == "__main__":
         gpu = read_target(name).gpu
         assert gpu is not None
         for key, cubin in assemble(list(versions.values()), gpu).items():
-            assert spilled(cubin.code) == cubin.stack == 0, f"{name} spills {cubin.stack} bytes\n{versions[key].text}"
+            assert (cubin.registers, cubin.stack) == resources(cubin.code) and cubin.stack == 0, (
+                f"{name} spills {cubin.stack} bytes\n{versions[key].text}"
+            )
             assert cubin.shared <= 99 << 10
             done += 1
     print(done, "compiled")

@@ -5,6 +5,7 @@ Arguments: names of models of tests/models.py; without any: a program of all kin
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -19,8 +20,10 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 import disc
-from disc.artifact.file import read_manifest, read_section
+from disc.artifact.file import read_manifest, read_section, verify
 from disc.codegen.cuda.cubin import parameters
+from disc.errors import TargetError
+from disc.ral.executable import describe
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -89,6 +92,7 @@ def table(path: Path) -> int:
         assert "is out of range" in manifest["checks"][seen.watched[0]]["message"]
         (launch,) = (each for each in seen.launches if each.descriptor.fault >= 0)
         assert launch.arguments[launch.descriptor.fault] == 0 and launch.sizes[launch.descriptor.fault] == 8
+    alone(path)
     return len(seen.launches)
 
 
@@ -102,6 +106,26 @@ def groups(path: Path) -> int:
     assert [manifest["checks"][each]["message"].split(",")[0] for each in seen.watched] == ["groups end at {actual}"]
     assert set(seen.outputs.values()) == {(5, 70)}
     return len(seen.launches)
+
+
+def alone(path: Path) -> None:
+    """A program for a GPU that this machine lacks, once compiled and once from the cache: it is read, explained and saved; a call says why not.
+    So is the GPU's code of a file that has a CPU's, too."""
+    os.environ.update(DISC_CACHE="1", DISC_CACHE_DIR=str(path.parent / "cache"))
+    assert "registers" in str(describe(path, GPUS[80]).explain())
+    module = Table().eval()
+    for number in range(2):
+        executable = disc.compile(module, (torch.zeros(5, dtype=torch.int64),), ({0: torch.export.Dim.DYNAMIC},), "sm_90")
+        assert executable.stats()["compiles"] == 1 - number
+        executable.save(path)
+        verify(path)
+        assert executable.isa == GPUS[90] and [each.name for each in executable.inputs] == ["ids"]
+        try:
+            executable(torch.zeros(3, dtype=torch.int64))
+        except TargetError as error:
+            assert "needs a GPU" in str(error)
+        else:
+            raise AssertionError("it ran")
 
 
 def model(name: str, path: Path) -> int:

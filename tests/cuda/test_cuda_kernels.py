@@ -11,6 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from fused_programs import Fused
+from torch import nn
 
 from tests.models import MODELS
 
@@ -50,6 +53,13 @@ def test_the_checker_finds_what_is_wrong() -> None:
 def test_code(versions: str) -> None:
     """Kernels of every kind compile for GPUs of three generations, with the parameters that a launch gives them, and without spills."""
     assert _run("compiled_kernels.py", versions).strip().endswith("compiled")
+
+
+@pytest.mark.parametrize(("rows", "kinds"), [(nn.LayerNorm(8), ["compute", "stitch", "compute"]), (nn.Softmax(-1), ["attention"])])
+def test_attention_is_that_with_a_softmax(rows: nn.Module, kinds: list[str]) -> None:
+    """On a GPU two products with other rows between them are three kernels; on a CPU they are one."""
+    model = nn.Sequential(nn.Linear(4, 8), rows, nn.Linear(8, 2))
+    assert [each.kind for each in Fused.of_model(model, (torch.ones(3, 4),), ({0: torch.export.Dim.DYNAMIC},)).kernels] == kinds
 
 
 def test_sections() -> None:

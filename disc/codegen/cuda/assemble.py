@@ -17,6 +17,7 @@ from typing import Any
 
 from disc.artifact.cache import Cache
 from disc.artifact.file import write_bytes
+from disc.codegen.cuda import cubin
 from disc.codegen.cuda.cubin import Cubin, from_bytes, parameters, resources, to_bytes
 from disc.codegen.cuda.kernel import NAME, DeviceVersion
 from disc.errors import CompilerBug, TargetError, how_to_install
@@ -63,8 +64,9 @@ def tool_facts() -> Mapping[str, str]:
     found = importlib.util.find_spec("triton")
     if found is None or found.origin is None:
         raise TargetError(f"code for GPUs needs Triton; install it with: {how_to_install('cuda')}")
-    own = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # how they are called
-    return {"triton": importlib.metadata.version("triton"), "ptxas": str(_tools(Path(found.origin).parent).stat().st_size), "disc": own}
+    own = hashlib.sha256(b"".join(Path(file).read_bytes() for file in (__file__, cubin.__file__)))  # how they are called, and what is kept
+    tools = str(_tools(Path(found.origin).parent).stat().st_size)
+    return {"triton": importlib.metadata.version("triton"), "ptxas": tools, "disc": own.hexdigest()}
 
 
 def _tools(package: Path) -> Path:
@@ -94,6 +96,7 @@ def _settings() -> Iterator[None]:
         knobs.compilation.scope(),
         knobs.cache.scope(),
         knobs.nvidia.scope(),
+        _one_parses(),
     ):
         knobs.compilation.disable_line_info = True  # a third of the size
         knobs.compilation.store_binary_only = False
@@ -101,6 +104,26 @@ def _settings() -> Iterator[None]:
         knobs.cache.dir = folder
         knobs.nvidia.ptxas = knobs.nvidia.ptxas_blackwell = str(tools)
         yield
+
+
+@contextmanager
+def _one_parses() -> Iterator[None]:
+    """One thread at a time parses Python: CPython counts the depth of syntax trees for all threads together, and raises SystemError where
+    that of another one ("AST constructor recursion depth mismatch", 3.11) has come in between."""
+    from triton.runtime.jit import JITCallable
+
+    kinds: Any = JITCallable
+    plain, lock = kinds.parse, threading.RLock()
+
+    def parse(function: Any) -> Any:
+        with lock:
+            return plain(function)
+
+    kinds.parse = parse
+    try:
+        yield
+    finally:
+        kinds.parse = plain
 
 
 def _compile(version: DeviceVersion, gpu: Gpu) -> Cubin:

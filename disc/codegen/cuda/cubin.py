@@ -43,7 +43,7 @@ class Cubin:
 def parameters(cubin: bytes) -> list[tuple[int, int]]:
     """(offset, size) of every parameter: attribute 0x17, KPARAM_INFO, of the section .nv.info.<function>."""
     found: dict[int, tuple[int, int]] = {}
-    for kind, value in _attributes(_sections(cubin)[f".nv.info.{NAME}"][1]):
+    for kind, value in _attributes(_sections(cubin)[f".nv.info.{NAME}"]):
         if kind == 0x17:
             _, ordinal, offset, word = struct.unpack_from("<IHHI", value)
             found[ordinal] = (offset, word >> 18)
@@ -51,10 +51,10 @@ def parameters(cubin: bytes) -> list[tuple[int, int]]:
 
 
 def resources(cubin: bytes) -> tuple[int, int]:
-    """(registers, bytes of stack) of a thread: of the head of the code's section, and attribute 0x11, FRAME_SIZE, of .nv.info."""
-    sections = _sections(cubin)
-    frames = [struct.unpack_from("<II", value)[1] for kind, value in _attributes(sections[".nv.info"][1]) if kind == 0x11]
-    return sections[f".text.{NAME}"][0] >> 24, max(frames, default=0)
+    """(registers, bytes of stack) of a thread: attributes 0x2f, REGCOUNT, and 0x11, FRAME_SIZE, of .nv.info, each (function, number)."""
+    found = _attributes(_sections(cubin)[".nv.info"])
+    registers, stack = ([struct.unpack_from("<II", value)[1] for kind, value in found if kind == wanted] for wanted in (0x2F, 0x11))
+    return max(registers, default=0), max(stack, default=0)
 
 
 def _attributes(info: bytes) -> list[tuple[int, bytes]]:
@@ -70,13 +70,13 @@ def _attributes(info: bytes) -> list[tuple[int, bytes]]:
     return found
 
 
-def _sections(elf: bytes) -> Mapping[str, tuple[int, bytes]]:
-    """The field `info` and the contents of the sections of an ELF file by name."""
+def _sections(elf: bytes) -> Mapping[str, bytes]:
+    """The contents of the sections of an ELF file by name."""
     (table,) = struct.unpack_from("<Q", elf, 40)
     size, count, names = struct.unpack_from("<HHH", elf, 58)
     heads = [struct.unpack_from("<IIQQQQIIQQ", elf, table + number * size) for number in range(count)]
     label = heads[names][4]
-    return {elf[label + head[0] :].split(b"\0", 1)[0].decode(): (head[7], elf[head[4] : head[4] + head[5]]) for head in heads}
+    return {elf[label + head[0] :].split(b"\0", 1)[0].decode(): elf[head[4] : head[4] + head[5]] for head in heads}
 
 
 # --- on disk --------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from disc.codegen.plan.contraction import declare, read_contraction
 from disc.codegen.plan.index import IndexSpace
@@ -17,7 +17,16 @@ def read_attention(body: Body) -> tuple[Node, Node, Node, Node]:
     if len(dots) != 2:
         raise CompilerBug(f"an attention fusion holds {len(dots)} dots")
     probability = dots[1].operands[0]
-    return dots[0], dots[1], _scores(body, dots[0], probability), probability
+    return dots[0], dots[1], _scores(body.nodes, dots[0], probability), probability
+
+
+def no_softmax(nodes: Sequence[Node], first: Node, second: Node) -> str | None:
+    """Why two dots are no attention for a device whose kernels keep the maximum and the sum of each row of scores; None where they are.
+    nodes: of the fusion, in order."""
+    probability = second.operands[0]
+    if read_softmax(_scores(nodes, first, probability), probability) is None:
+        return "what lies between the dots is no softmax"
+    return None
 
 
 def rows_between(body: Body, scores: Node, probability: Node) -> Body:
@@ -34,10 +43,10 @@ def rows_between(body: Body, scores: Node, probability: Node) -> Body:
     return Body(body.arguments, tuple(sorted(wanted, key=lambda node: order[node])), (probability,))
 
 
-def _scores(body: Body, dot: Node, probability: Node) -> Node:
+def _scores(nodes: Sequence[Node], dot: Node, probability: Node) -> Node:
     """The last value computed from the first dot one to one through which alone the rows read the dot."""
     reached: dict[Node, None] = {dot: None}
-    for node in body.nodes:
+    for node in nodes:
         if node is probability or node.op == "stablehlo.reduce":
             break
         if any(operand in reached for operand in node.operands):

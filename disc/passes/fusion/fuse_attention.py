@@ -10,6 +10,7 @@ epilogue. Requires groups by stitch; only writes attributes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,18 +21,29 @@ from disc.ir.op_table import ALONE, PRODUCTS, STRUCTURAL, VIEWS
 from disc.ir.passes import CompileState, FunctionPass
 from disc.passes.fusion.clusters import Cluster, Clusters, is_row_reduction
 
+Refusal = Callable[[Sequence[Node], Node, Node], str | None]
+
+
+def _nothing(nodes: Sequence[Node], first: Node, second: Node) -> str | None:
+    return None
+
 
 @dataclass(frozen=True)
 class FuseAttention(FunctionPass):
-    """Merges dot, stitch and dot wherever they fit; where a softmax between two dots does not, its second dot gets a note that says why."""
+    """Merges dot, stitch and dot wherever they fit; where a softmax between two dots does not, its second dot gets a note that says why.
+
+    refuses: what a device has against the nodes of a fusion (those of the block, without other kernels') whose scores come from the first
+    dot and whose second dot is the other; None: it has a kernel.
+    """
 
     name: ClassVar[str] = "fuse-attention"
+    refuses: Refusal = _nothing
 
     def apply_block(self, block: ir.Block, module: ir.Module, state: CompileState) -> None:
         clusters = Clusters(module, state.thresholds, block)
         for cluster in clusters.all():
             found = match_attention(clusters, cluster) if cluster.kind == "stitch" else None
-            if found is None:
+            if found is None or self.refuses(*_nodes(clusters, cluster, *found)) is not None:
                 continue
             first, last = found
             clusters.merge(first, last, "attention")
@@ -41,8 +53,22 @@ class FuseAttention(FunctionPass):
             if clusters.of[last].kind != "attention":
                 where = f" ({first.line})" if first.line else ""
                 clusters.note(
-                    last, f"no attention kernel with the dot of the scores{where}: {obstacle(clusters, first, probability, last)}"
+                    last, f"no attention kernel with the dot of the scores{where}: {self._obstacle(clusters, first, probability, last)}"
                 )
+
+    def _obstacle(self, clusters: Clusters, first: Node, probability: Node, last: Node) -> str:
+        middle = clusters.of[probability]
+        found = match_attention(clusters, middle) if middle.kind == "stitch" else None
+        own = self.refuses(*_nodes(clusters, middle, *found)) if found is not None else None
+        return own or obstacle(clusters, first, probability, last)
+
+
+def _nodes(clusters: Clusters, middle: Cluster, first: Cluster, last: Cluster) -> tuple[tuple[Node, ...], Node, Node]:
+    """What `FuseAttention.refuses` is asked about."""
+    scores, result = _dot(first), _dot(last)
+    assert scores is not None and result is not None
+    own = (first, middle, last)
+    return tuple(node for node in clusters.body.nodes if clusters.of.get(node, middle) in own), scores, result
 
 
 def match_attention(clusters: Clusters, middle: Cluster) -> tuple[Cluster, Cluster] | None:
