@@ -57,6 +57,19 @@ def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     return torch.where(mask, padded[torch.where(mask, number, 0)], x)
 
 
+def put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    return x.reshape(-1).index_put([index.reshape(-1)], source.reshape(-1), accumulate).reshape(x.shape)
+
+
+def index_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
+    """A scatter, whose index is that of the whole slice; only a mean of integers is rounded otherwise."""
+    if x.dim() == 0 or index.dim() != 1 or (reduce == "mean" and not x.is_floating_point()):
+        return NotImplemented
+    place = dim % x.dim()
+    spread = index.reshape([-1 if each == place else 1 for each in range(x.dim())]).expand(source.shape)
+    return x.scatter_reduce(place, spread, source, reduce, include_self=include_self)
+
+
 def embedding_bag(
     weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool = False, mode: int = 0, sparse: bool = False,
     per_sample_weights: Tensor | None = None, include_last_offset: bool = False, padding_idx: int = -1,
@@ -179,6 +192,8 @@ TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
     aten._cdist_forward.default: cdist,
     aten._pdist_forward.default: pdist,
     aten.masked_scatter.default: masked_scatter,
+    aten.put.default: put,
+    aten.index_reduce.default: index_reduce,
     aten._embedding_bag.default: embedding_bag,
     aten._embedding_bag_forward_only.default: embedding_bag,
     aten.convolution_backward.default: convolution_backward,

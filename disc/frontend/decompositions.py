@@ -9,7 +9,16 @@ import torch
 from torch import Tensor
 from torch._decomp import core_aten_decompositions, global_decomposition_table
 
-from disc.frontend import composites, encoder_layers, matrix_functions, multinomials, order_statistics, special_functions, windows
+from disc.frontend import (
+    composites,
+    encoder_layers,
+    matrix_functions,
+    multinomials,
+    order_statistics,
+    sized_forms,
+    special_functions,
+    windows,
+)
 from disc.frontend.allow_list import has_lowering
 from disc.frontend.eager_strides import Decomposition, keep_strides
 from disc.frontend.user_lowerings import lowering_of, registered_table
@@ -346,6 +355,7 @@ OURS: dict[torch._ops.OperatorBase, Decomposition] = {
     **encoder_layers.TABLE,
     **matrix_functions.TABLE,
     **multinomials.TABLE,
+    **sized_forms.TABLE,
     **special_functions.TABLE,
 }
 

@@ -53,8 +53,17 @@ REAL_FUNCTIONS = (
 )  # fmt: skip
 
 
-def _is_integral(number: sympy.Expr) -> bool:
-    return bool(number.is_integer) and not number.has(torch_sympy.IntTrueDiv, torch_sympy.FloatTrueDiv, torch_sympy.ToFloat, sympy.Float)
+def is_integral(number: sympy.Expr) -> bool:
+    """Whether it is computed in integers, or is a float's whole part that integers compute as exactly."""
+    if not number.is_integer:
+        return False
+    if not number.has(torch_sympy.IntTrueDiv, torch_sympy.FloatTrueDiv, torch_sympy.ToFloat, sympy.Float):
+        return True
+    try:
+        to_text(number)
+    except SymbolError:
+        return False
+    return True
 
 
 NO_RULE = "no lowering for this op"
@@ -231,7 +240,7 @@ class OpBuilder:
         """A size used as data."""
         if isinstance(size, int):
             return self.scalar(size, dtype)
-        if not _is_integral(size):
+        if not is_integral(size):
             return self.convert(self._real_scalar(size), dtype)
         data = self.op("tensor.from_elements", [self.integer(size)], (), torch.int64)
         return self.convert(data, dtype)
@@ -251,7 +260,7 @@ class OpBuilder:
             return self.scalar(float(number), double)
         if isinstance(number, sympy.Symbol) and number in self.reals:
             return self.reals[number]
-        if _is_integral(number):
+        if is_integral(number):
             return self.size_scalar(to_size(number), double)
         parts = [self._real_scalar(part) for part in number.args if isinstance(part, sympy.Expr)]
         if isinstance(number, torch_sympy.ToFloat):

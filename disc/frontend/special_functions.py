@@ -232,6 +232,19 @@ def frexp(x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(same, values, mantissa).to(x.dtype), torch.where(same, 0, exponent).to(torch.int32)
 
 
+def nextafter(x: Tensor, to: Tensor) -> Tensor:
+    """The neighbor's bits are one more or one less, as a number without its sign."""
+    if x.dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    x, to = torch.broadcast_tensors(x, to)
+    whole = torch.int32 if x.dtype == torch.float32 else torch.int64
+    bits = x.contiguous().view(whole)
+    away = torch.where((to > x) == (x > 0), bits + 1, bits - 1)
+    least = torch.where(to > 0, torch.ones_like(bits), torch.full_like(bits, torch.iinfo(whole).min + 1))
+    found = torch.where(x == 0, least, away).view(x.dtype)
+    return torch.where(torch.isnan(x) | torch.isnan(to), x + to, torch.where(x == to, to, found))
+
+
 TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
     prims.bessel_i0.default: i0,
     prims.bessel_i0e.default: i0e,
@@ -253,4 +266,5 @@ TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
     aten.special_scaled_modified_bessel_k0.default: scaled_k0,
     aten.special_scaled_modified_bessel_k1.default: scaled_k1,
     aten.polygamma.default: polygamma,
+    aten.nextafter.default: nextafter,
 }

@@ -32,6 +32,7 @@ from disc.frontend.matrix_functions import FORMS as MATRIX_FORMS
 from disc.frontend.packed_sequences import FORMS as PACKED_FORMS
 from disc.frontend.packed_sequences import sizes_of_packed_batches
 from disc.frontend.recurrent_forms import RECURRENT_FORMS
+from disc.frontend.sized_forms import FORMS as SIZED_FORMS
 from disc.frontend.spectrograms import SPECTROGRAMS
 
 Form = Callable[..., object]
@@ -323,6 +324,7 @@ FORMS: dict[Callable[..., object], Form] = {
     **PACKED_FORMS,
     **SPECTROGRAMS,
     **MATRIX_FORMS,
+    **SIZED_FORMS,
     F.max_pool1d: max_pool_1d,
     torch.max_pool1d: max_pool_1d,
     torch.take_along_dim: take_along_dim,

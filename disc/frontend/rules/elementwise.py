@@ -9,7 +9,7 @@ import sympy
 import torch
 
 from disc.frontend.call import Call
-from disc.frontend.op_builder import NO_RULE, OpBuilder, RuleError, Tensor
+from disc.frontend.op_builder import NO_RULE, OpBuilder, RuleError, Tensor, is_integral
 from disc.frontend.rules.overrides import Fault, Override, overrides
 from disc.frontend.symbols import to_size
 
@@ -53,7 +53,9 @@ def promoted(*values: Operand) -> torch.dtype:
     def sample(value: Operand) -> torch.Tensor | bool | int | float:
         if isinstance(value, Tensor):
             return torch.empty([1] * value.rank, dtype=value.dtype, device="meta")
-        return 1 if isinstance(value, sympy.Expr) else value
+        if isinstance(value, sympy.Expr):
+            return 1 if is_integral(value) else 1.0
+        return value
 
     samples = [sample(value) for value in values]
     result = torch.result_type(samples[0], samples[-1])

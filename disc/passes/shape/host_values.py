@@ -25,6 +25,8 @@ MAX_ELEMENTS = 64
 # Quotients of sizes are exact in f64 as long as constants stay short: see `Ratio`.
 MAX_DENOMINATOR = 1024
 
+WORD = (-(1 << 63), (1 << 63) - 1)  # the least and the largest i64
+
 ONE = Dim.of(1)
 ZERO = Dim.of(0)
 
@@ -176,7 +178,9 @@ class HostArithmetic:
         return result
 
     def less(self, a: Dim, b: Dim) -> Dim:
-        """1 if a < b else 0."""
+        """1 if a < b else 0. What depends on a size fits 64 bits: programs that compute another are refused."""
+        if b.is_const and not WORD[0] < b.const <= WORD[1] and not a.is_const:
+            return ONE if b.const > 0 else ZERO
         truth = self.env.lt(a, b)
         if truth is not Truth.UNKNOWN:
             return ONE if truth is Truth.YES else ZERO

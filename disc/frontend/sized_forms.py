@@ -1,0 +1,211 @@
+"""Forms of functions of sizes, and of products of matrices, that keep the sizes symbolic; with plain integers they are PyTorch's own."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from disc.frontend.eager_strides import Decomposition
+
+Size = int | torch.SymInt
+Form = Callable[..., object]
+
+
+def _is_symbolic(sizes: Sequence[object]) -> bool:
+    return any(isinstance(each, torch.SymInt) for each in sizes)
+
+
+def _is_plain(options: Mapping[str, object]) -> bool:
+    """Of a tensor that is made: on the CPU, dense, without a gradient."""
+    usual = {"device": (None, "cpu", torch.device("cpu")), "layout": (None, torch.strided)}
+    return all(value in usual[name] if name in usual else not value for name, value in options.items())
+
+
+def _at_least_one(size: Size) -> Size:
+    return torch.sym_max(size, 1)
+
+
+# --- points and windows ---------------------------------------------------------------------------------------------------------
+
+
+def points(start: float, end: float, count: Size, dtype: torch.dtype) -> Tensor:
+    """As eager's linspace: each half from its own end, so that both ends are exact."""
+    places = torch.arange(count)
+    step = (end - start) / _at_least_one(count - 1)
+    left, right = start + places.to(dtype) * step, end - (count - 1 - places).to(dtype) * step
+    return torch.where(places * 2 < count, left, right)
+
+
+def linspace(start: object, end: object, steps: Size, *, dtype: torch.dtype | None = None, **others: object) -> Tensor:
+    wanted = dtype or torch.get_default_dtype()
+    simple = isinstance(start, int | float) and isinstance(end, int | float) and wanted in (torch.float32, torch.float64)
+    if not simple or not _is_symbolic([steps]) or not _is_plain(others):
+        return torch.linspace(start, end, steps, dtype=dtype, **others)  # pyright: ignore
+    return points(start, end, steps, wanted)
+
+
+def _cosines(weights: Sequence[float]) -> Callable[[Tensor, Size], Tensor]:
+    """The sum of weights[k] * cos(2 * pi * k * i / last)."""
+
+    def window(i: Tensor, last: Size) -> Tensor:
+        turn = i * (2 * math.pi / last)
+        return sum((weight * torch.cos(turn * k) for k, weight in enumerate(weights) if k), torch.full_like(i, weights[0]))
+
+    return window
+
+
+def _triangle(i: Tensor, last: Size) -> Tensor:
+    rising = i * (2 / last)
+    return torch.where(rising <= 1, rising, 2 - rising)
+
+
+def _kaiser(beta: float) -> Callable[[Tensor, Size], Tensor]:
+    def window(i: Tensor, last: Size) -> Tensor:
+        place = i * (2 / last) - 1
+        return torch.special.i0(beta * torch.sqrt(1 - place * place)) / torch.special.i0(torch.full_like(place, beta))
+
+    return window
+
+
+def windowed(count: Size, periodic: bool, window: Callable[[Tensor, Size], Tensor], dtype: torch.dtype | None) -> Tensor:
+    """window: of places and the last one, which a periodic window leaves out. One element alone is 1."""
+    i = torch.arange(count, dtype=dtype or torch.get_default_dtype())
+    values = window(i, _at_least_one(count if periodic else count - 1))
+    return torch.where(torch.arange(count) + count == 1, 1.0, values)
+
+
+def _window(make: Callable[..., Callable[[Tensor, Size], Tensor]]) -> Decomposition:
+    """make: of the numbers that a window takes."""
+
+    def decomposition(
+        window_length: Size, periodic: bool = True, *numbers: float, dtype: torch.dtype | None = None, **others: object
+    ) -> Tensor:
+        shape = {name: others.pop(name) for name in ("alpha", "beta") if name in others}
+        if not _is_plain(others) or (dtype or torch.get_default_dtype()) not in (torch.float32, torch.float64):
+            return NotImplemented
+        return windowed(window_length, periodic, make(*numbers, **shape), dtype)
+
+    return decomposition
+
+
+def _hamming(alpha: float = 0.54, beta: float = 0.46) -> Callable[[Tensor, Size], Tensor]:
+    return _cosines([alpha, -beta])
+
+
+WINDOWS: dict[str, Decomposition] = {
+    "hann_window": _window(lambda: _cosines([0.5, -0.5])),
+    "hamming_window": _window(_hamming),
+    "blackman_window": _window(lambda: _cosines([0.42, -0.5, 0.08])),
+    "bartlett_window": _window(lambda: _triangle),
+    "kaiser_window": _window(lambda beta=12.0: _kaiser(beta)),
+}
+
+
+def _window_form(name: str) -> Form:
+    original = getattr(torch, name)
+
+    def form(window_length: Size, *args: object, **kwargs: object) -> object:
+        found = WINDOWS[name](window_length, *args, **kwargs) if _is_symbolic([window_length]) else NotImplemented
+        return original(window_length, *args, **kwargs) if found is NotImplemented else found
+
+    return form
+
+
+def affine_grid(theta: Tensor, size: Sequence[Size], align_corners: bool | None = None) -> Tensor:
+    dims = list(size)[2:]
+    if not _is_symbolic(size) or not theta.is_floating_point() or theta.dim() != 3 or tuple(theta.shape[1:]) != (len(dims), len(dims) + 1):
+        return F.affine_grid(theta, size, align_corners)  # pyright: ignore
+    columns: list[Tensor] = []
+    for number, count in enumerate(dims):
+        along = points(-1.0, 1.0, count, theta.dtype)
+        scale = torch.sym_min(count - 1, 1) if align_corners else (count - 1) / count
+        columns.insert(0, (along * scale).reshape([-1 if each == number else 1 for each in range(len(dims))]).expand(dims))
+    base = torch.stack([*columns, torch.ones_like(columns[0])], -1).reshape(1, -1, len(dims) + 1)
+    return (base @ theta.transpose(1, 2)).reshape([theta.shape[0], *dims, len(dims)])
+
+
+# --- products -------------------------------------------------------------------------------------------------------------------
+
+
+def kron(x: Tensor, y: Tensor) -> Tensor:
+    if not _is_symbolic([*x.shape, *y.shape]):
+        return torch.kron(x, y)
+    rank = max(x.dim(), y.dim())
+    left, right = ([*[1] * (rank - each.dim()), *each.shape] for each in (x, y))
+    outer = x.reshape([part for size in left for part in (size, 1)]) * y.reshape([part for size in right for part in (1, size)])
+    return outer.reshape([a * b for a, b in zip(left, right, strict=True)])
+
+
+def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
+    """From left to right: PyTorch's own order depends on the example's sizes, as its result does in its last digits."""
+    if not _is_symbolic([size for each in tensors for size in each.shape]):
+        return torch.linalg.multi_dot(tensors)
+    return functools.reduce(torch.matmul, tensors)
+
+
+def powers(x: Tensor, count: Size | None, increasing: bool) -> Tensor:
+    """x to the powers 0, 1, ..., in the last dim, by products as eager computes them."""
+    first = torch.arange(x.shape[-1] if count is None else count) == 0
+    rising = torch.where(first, 1, x.unsqueeze(-1)).cumprod(-1)
+    return rising if increasing else rising.flip(-1)
+
+
+def vander(x: Tensor, N: Size | None = None, increasing: bool = False) -> Tensor:
+    if x.dim() != 1 or x.is_complex() or not _is_symbolic([*x.shape, N]):
+        return torch.vander(x, N, increasing)  # pyright: ignore
+    return powers(x, N, increasing)
+
+
+def _norm(original: Callable[..., Tensor]) -> Form:
+    """Of a matrix by its largest or smallest singular value: PyTorch's own takes their number from the example."""
+
+    def norm(A: Tensor, ord: object = None, dim: object = None, keepdim: bool = False, **others: object) -> Tensor:
+        if A.dim() != 2 or A.is_complex() or ord not in (2, -2) or isinstance(ord, str) or dim is not None or any(others.values()):
+            return original(A, *([] if ord is None else [ord]), dim=dim, keepdim=keepdim, **others)
+        values = torch.linalg.svdvals(A)
+        found = values.amax(-1) if ord == 2 else values.amin(-1)
+        return found.reshape(1, 1) if keepdim else found
+
+    return norm
+
+
+# --- losses ---------------------------------------------------------------------------------------------------------------------
+
+
+def gaussian_nll_loss(
+    input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+) -> Tensor:
+    """Whether a variance is negative is asked in every call; PyTorch's own asks in Python."""
+    shapes = isinstance(var, Tensor) and (var.shape in (input.shape, input.shape[:-1]) or var.shape == (*input.shape[:-1], 1))
+    if not isinstance(var, Tensor) or not shapes or reduction not in ("none", "mean", "sum"):
+        return F.gaussian_nll_loss(input, target, var, full, eps, reduction)
+    torch._check((var < 0).sum().item() < 1, lambda: "var has negative entry/entries")
+    spread = (var.unsqueeze(-1) if input.shape[:-1] == var.shape else var).clamp(min=eps)
+    loss = 0.5 * (torch.log(spread) + (input - target) ** 2 / spread)
+    loss = loss + 0.5 * math.log(2 * math.pi) if full else loss
+    return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
+
+
+aten = torch.ops.aten
+TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
+    getattr(getattr(aten, name), overload): WINDOWS[name]
+    for name in ("hamming_window", "blackman_window", "bartlett_window", "kaiser_window")
+    for overload in getattr(aten, name).overloads()
+    if "out" not in overload
+}
+FORMS: dict[Callable[..., object], Form] = {
+    **{getattr(torch, name): _window_form(name) for name in WINDOWS},
+    torch.linspace: linspace,
+    torch.kron: kron,
+    torch.Tensor.kron: kron,
+    torch.linalg.multi_dot: multi_dot,
+    torch.vander: vander,
+    torch.linalg.norm: _norm(torch.linalg.norm),
+    F.affine_grid: affine_grid,
+    F.gaussian_nll_loss: gaussian_nll_loss,
+}
