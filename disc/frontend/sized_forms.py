@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from disc.frontend.eager_strides import Decomposition
 
-Size = int | torch.SymInt
+Size = int  # or torch.SymInt, which PyTorch's declarations leave out
 Form = Callable[..., object]
 
 
@@ -27,7 +28,7 @@ def _is_plain(options: Mapping[str, object]) -> bool:
 
 
 def _at_least_one(size: Size) -> Size:
-    return torch.sym_max(size, 1)
+    return cast(Size, torch.sym_max(size, 1))
 
 
 # --- points and windows ---------------------------------------------------------------------------------------------------------
@@ -41,7 +42,7 @@ def points(start: float, end: float, count: Size, dtype: torch.dtype) -> Tensor:
     return torch.where(places * 2 < count, left, right)
 
 
-def linspace(start: object, end: object, steps: Size, *, dtype: torch.dtype | None = None, **others: object) -> Tensor:
+def linspace(start: float, end: float, steps: Size, *, dtype: torch.dtype | None = None, **others: object) -> Tensor:
     wanted = dtype or torch.get_default_dtype()
     simple = isinstance(start, int | float) and isinstance(end, int | float) and wanted in (torch.float32, torch.float64)
     if not simple or not _is_symbolic([steps]) or not _is_plain(others):
@@ -67,7 +68,7 @@ def _triangle(i: Tensor, last: Size) -> Tensor:
 def _kaiser(beta: float) -> Callable[[Tensor, Size], Tensor]:
     def window(i: Tensor, last: Size) -> Tensor:
         place = i * (2 / last) - 1
-        return torch.special.i0(beta * torch.sqrt(1 - place * place)) / torch.special.i0(torch.full_like(place, beta))
+        return torch.special.i0(beta * torch.sqrt((1 - place * place).clamp(min=0))) / torch.special.i0(torch.full_like(place, beta))
 
     return window
 
