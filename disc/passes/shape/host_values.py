@@ -25,8 +25,6 @@ MAX_ELEMENTS = 64
 # Quotients of sizes are exact in f64 as long as constants stay short: see `Ratio`.
 MAX_DENOMINATOR = 1024
 
-WORD = (-(1 << 63), (1 << 63) - 1)  # the least and the largest i64
-
 ONE = Dim.of(1)
 ZERO = Dim.of(0)
 
@@ -179,7 +177,8 @@ class HostArithmetic:
 
     def less(self, a: Dim, b: Dim) -> Dim:
         """1 if a < b else 0. What depends on a size fits 64 bits: programs that compute another are refused."""
-        if b.is_const and not WORD[0] < b.const <= WORD[1] and not a.is_const:
+        word = np.iinfo(np.int64)
+        if b.is_const and not word.min < b.const <= word.max and not a.is_const:
             return ONE if b.const > 0 else ZERO
         truth = self.env.lt(a, b)
         if truth is not Truth.UNKNOWN:
