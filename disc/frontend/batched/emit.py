@@ -27,6 +27,7 @@ from disc.frontend.batched.steps import (
     defines,
     live_after,
     uses,
+    walk,
 )
 from disc.frontend.batched.values import FRESH
 
@@ -71,6 +72,10 @@ class Emitter:
         self._own = own
         self._make_region = make_region
         self._live = live_after(steps)
+        self._readers: dict[str, list[Step]] = {}
+        for step in walk(steps):
+            for name in uses(step):
+                self._readers.setdefault(name, []).append(step)
         self._paths: dict[str, Compute] = {}
         self.emitted = Emitted([], {}, {})
         self.emitted.body = self._block(steps)
@@ -208,10 +213,11 @@ class Emitter:
             return [_plain(step)]
         return [_before_change(container), _plain(step)]
 
-    @staticmethod
-    def _kept(step: Step) -> list[ast.stmt]:
-        """The step as it is; a container that it makes may be changed from then on."""
+    def _kept(self, step: Step) -> list[ast.stmt]:
+        """The step as it is; a container that it makes may be changed from then on, unless only tensor code reads it."""
         if not isinstance(step, Compute) or not _makes_container(step):
+            return [_plain(step)]
+        if all(self._classes.of(each) == "tensor" for each in self._readers.get(step.target, ())):
             return [_plain(step)]
         made = _call(ast.Attribute(ast.Name(RUNTIME, ast.Load()), "owned", ast.Load()), step.value)
         return [_located(ast.Assign([ast.Name(step.target, ast.Store())], made), step.line)]

@@ -223,12 +223,22 @@ class Recorder:
 
     def _execute(self, group: list[Launch]) -> None:
         """Launches of one kind that depend on nothing that waits."""
+        self._execute_ready(self._ready(group))
+        for each in group:
+            each.rows, each.results = [], []  # no circles of rows and launches are left to the collector
+
+    @staticmethod
+    def _ready(group: list[Launch]) -> list[Launch]:
+        """Those that do not read what could not be computed; the others have its error."""
         ready: list[Launch] = []
         for each in group:
             each.done = True
             each.error = next((row.launch.error for row in each.rows if row.launch is not None and row.launch.error is not None), None)
             if each.error is None:
                 ready.append(each)
+        return ready
+
+    def _execute_ready(self, ready: list[Launch]) -> None:
         if not ready:
             return
         kind = ready[0].kind
