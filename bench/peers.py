@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch._inductor import config as inductor_config
 
-from bench.cases import Case, Inputs, TrainingStep
+from bench.cases import Case, Inputs, Instances, TrainingStep, stacked
 from bench.checks import first_tensor
 from bench.dtypes import DTYPES, Dtype
 from bench.figures import peer_of
@@ -80,12 +80,50 @@ def _compiled(name: str, bench: Workbench, dtype: str) -> Peer:
     """Without the compile cache: the set-up is a whole compile."""
     import disc
 
+    if isinstance(bench.model, Instances):
+        return _batched(name, bench, bench.model, dtype)
     if isinstance(bench.model, TrainingStep):
         return _trained(name, bench, bench.model, "disc", {"threads": bench.threads, "cache": False})
     start = time.perf_counter()
     options = disc.Options(threads=bench.threads, cache=False, dtype=dtype)
     exe = disc.compile(bench.model, bench.case.inputs(bench.case.example), bench.case.dynamic_shapes, options=options)
     return Peer(name, lambda inputs: lambda: exe(*inputs), time.perf_counter() - start, exe)
+
+
+def _batched(name: str, bench: Workbench, model: Instances, dtype: str) -> Peer:
+    """`disc.batched` of a model for one instance, once it has run often enough that its blocks are compiled."""
+    import disc
+
+    start = time.perf_counter()
+    batched = disc.batched(model.model, options=disc.Options(threads=bench.threads, cache=False, dtype=dtype))
+
+    def bind(inputs: Inputs) -> Call:
+        instances = model.chosen(*inputs)
+        return lambda: stacked(batched.batch(instances))  # pyright: ignore[reportCallIssue]
+
+    call = bind(bench.case.inputs(bench.case.example))
+    for _ in range(4):
+        call()
+    return Peer(name, bind, time.perf_counter() - start)
+
+
+def build_by_hand(bench: Workbench) -> Peer:
+    """A model for one instance as PyTorch code that someone has batched level by level. Its structure is found in each call."""
+    model = bench.model
+    if not isinstance(model, Instances):
+        raise TypeError("only models for one instance are batched by hand")
+    return Peer("by-hand", lambda inputs: lambda: model.by_hand(*inputs), 0.0)
+
+
+def build_dynet(bench: Workbench, strategy: int) -> Peer:
+    """A model for one instance in DyNet, which batches the operators of all instances."""
+    from bench.dynet_models import bind, dynet_of
+
+    model = bench.model
+    if not isinstance(model, Instances):
+        raise TypeError("only models for one instance are written for DyNet")
+    dynet = dynet_of(strategy)
+    return Peer("dynet", lambda inputs: bind(dynet, model, model.chosen(*inputs)), 0.0)
 
 
 def build_disc_onnx(bench: Workbench) -> Peer:
@@ -241,11 +279,14 @@ _OPENVINO = (
 )
 # A peer's name, or "peer/variant" where it has several. The fastest variant of a peer that is right, shape by shape, is the peer.
 VARIANTS: dict[str, Variant] = {
-    "disc": Variant(build_disc, "disc.compile with the dtype and the threads of the run, without the compile cache"),
+    "disc": Variant(build_disc, "disc.compile, or disc.batched of instances, with the run's dtype and threads, without the compile cache"),
     "disc-bf16": Variant(build_disc_bf16, "disc in bf16"),
     "disc-fp32": Variant(build_disc_f32, "disc in f32"),
     "disc-onnx": Variant(build_disc_onnx, "disc.compile of the ONNX file of ort/plain", ("onnx",), "onnx"),
     "eager": Variant(build_eager, f"PyTorch's module, called under no_grad; {_TORCH}"),
+    "by-hand": Variant(build_by_hand, "models for one instance: PyTorch operators on all nodes of a level, found by Python in each call"),
+    "dynet/depth": Variant(partial(build_dynet, strategy=1), "the models in DyNet, autobatch 1; one thread", ("dynet",)),
+    "dynet/agenda": Variant(partial(build_dynet, strategy=2), "the models in DyNet, autobatch 2; one thread", ("dynet",)),
     "autocast": Variant(build_autocast, "the f32 module within torch.autocast, which keeps the weights it has cast"),
     "quantized": Variant(build_quantized, "torch.ao.quantization.quantize_dynamic of every nn.Linear, qint8"),
     "inductor/plain": Variant(build_inductor, f"torch.compile(dynamic=True); {_TORCH}"),

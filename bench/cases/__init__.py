@@ -5,6 +5,7 @@ from __future__ import annotations
 from bench.cases.breadth import BLOCK_CASES, LIBRARY_CASES, RECURRENT_CASES, TrainingStep
 from bench.cases.case import Case, Inputs, Shape, build, parse_shapes, shape_name
 from bench.cases.conv import CONV_CASES
+from bench.cases.dynamic import DYNAMIC_CASES, Instances, stacked
 from bench.cases.families import FAMILY_CASES
 from bench.cases.gemm import GEMM_CASES
 from bench.cases.memory import MEMORY_CASES
@@ -19,6 +20,7 @@ SUITE_CASES: dict[str, tuple[Case, ...]] = {
     "recurrent": RECURRENT_CASES,
     "library": LIBRARY_CASES,
     "blocks": BLOCK_CASES,
+    "dynamic": DYNAMIC_CASES,
     "forms": MODEL_CASES[:1],
     "overhead": (ADD_ONE,),
     "compile": MODEL_CASES[:1],
@@ -32,10 +34,12 @@ __all__ = [
     "Case",
     "ImageModel",
     "Inputs",
+    "Instances",
     "Shape",
     "TextModel",
     "TrainingStep",
     "build",
     "parse_shapes",
     "shape_name",
+    "stacked",
 ]

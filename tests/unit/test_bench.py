@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from bench import figures, peers, report, run
-from bench.cases import CASES, SUITE_CASES, Case, TrainingStep, build, parse_shapes
+from bench.cases import CASES, SUITE_CASES, Case, Instances, TrainingStep, build, parse_shapes
 from bench.cases.case import random_tensor
-from bench.checks import error_of, first_tensor, weight_elements, work_of
+from bench.checks import error_of, first_tensor, matrix_flops, weight_elements, work_of
 from bench.compare import comparison
 from bench.compare import figures as compared
 from bench.dtypes import DTYPES
@@ -145,6 +145,15 @@ def test_functions_and_recurrent_layers_run_on_their_example(case: Case) -> None
     first = result[0] if isinstance(result, tuple) else result
     assert torch.equal(first_tensor(result), first)
     assert torch.equal(peers.as_tensor(result), first.to(torch.float32) if first.is_floating_point() else first)
+
+
+@pytest.mark.parametrize("case", SUITE_CASES["dynamic"][::2], ids=lambda case: case.name)
+def test_models_batched_by_hand_are_the_models(case: Case) -> None:
+    with torch.no_grad():
+        model, inputs = build(case), case.inputs((2,))
+        assert isinstance(model, Instances)
+        assert error_of(model.by_hand(*inputs), model(*inputs)) < 1e-5
+        assert matrix_flops(model, inputs) > 0
 
 
 def test_a_training_step_makes_gradients_where_none_are_wanted() -> None:
