@@ -10,6 +10,7 @@ Interrupted, or stopped by --seconds, it goes on where it stopped.
     tools/profile_gemm.py --rows 7-66 --threads 1    # measures sizes with so many rows in another session
     tools/profile_gemm.py --rules                    # measures what the rules take that overrule the tree, where they decide
     tools/profile_gemm.py --report                   # judges the data that is there
+    tools/profile_gemm.py --model                    # the trees of GPUs, by a model of their times: writes disc/speculation/data/sm_*.json
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ import numpy.typing as npt
 from bench.machine import describe
 from disc.api import compile_with_tree
 from disc.speculation.bench import on_this_machine
+from disc.speculation.block_fit import fit_to_model
+from disc.speculation.block_trees import tree_file
 from disc.speculation.fit import LEAVES, fit, least_certain
 from disc.speculation.policy import ruled_points
 from disc.speculation.records import Record, read_record, read_records
@@ -37,6 +40,7 @@ from disc.speculation.schedules import Schedule
 from disc.speculation.sizes import Point, coarse_points, fine_points
 from disc.speculation.tree import PACKAGED, Tree
 from disc.speculation.tune import Round, measure_round, rules_round, tune
+from disc.targets.cuda_thresholds import GPUS
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "tools" / "data" / "gemm-schedules.json.gz"
@@ -54,7 +58,11 @@ def main() -> int:
     parser.add_argument("--rows", type=_range, help="LOW-HIGH: measure sizes with so many rows anew, and the new ones of the grid")
     parser.add_argument("--rules", action="store_true", help="measure the rules that overrule the tree anew, and nothing else")
     parser.add_argument("--report", action="store_true", help="measure nothing, write nothing")
+    parser.add_argument("--model", action="store_true", help="fit the trees of GPUs to the model of their times; measure nothing")
     arguments = parser.parse_args()
+    if arguments.model:
+        _fit_to_model()
+        return 0
     if arguments.report:
         _report(_kept(), arguments.leaves)
         return 0
@@ -73,6 +81,15 @@ def main() -> int:
         return UNFINISHED
     kept = Kept(list(tuned.schedules), tuned.records, tuned.ruled)
     return _store(replace(kept, records=_merged(kept)), arguments.leaves)
+
+
+def _fit_to_model() -> None:
+    """Writes the trees of all kinds of GPUs, and prints how good their choices are by the model that they are fitted to."""
+    for gpu in GPUS:
+        fitted = fit_to_model(gpu)
+        record = {kind: each.tree.to_record() for kind, each in fitted.items()}
+        tree_file(gpu.architecture).write_text(json.dumps(record, separators=(",", ":")) + "\n")
+        print(f"sm_{gpu.architecture}, {gpu.product}, by a model", *(each.describe() for each in fitted.values()), sep="\n")
 
 
 @dataclass(frozen=True)

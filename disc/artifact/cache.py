@@ -76,10 +76,11 @@ def _digests(views: list[memoryview]) -> list[bytes]:
 
 @functools.cache
 def compiler_facts() -> Mapping[str, str]:
-    """What of the compiler decides its output: its sources (so that a developer never sees a stale result) and the versions below it."""
+    """What of the compiler decides its output: its sources and data (so that a developer never sees a stale result) and the versions below
+    it."""
     folder = Path(__file__).parents[1]
     sources = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
+    for path in sorted([*folder.rglob("*.py"), *folder.rglob("data/*.json")]):
         _update(sources, str(path.relative_to(folder)).encode(), path.read_bytes())
     return {
         "compiler sources": sources.hexdigest(),

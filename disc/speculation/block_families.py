@@ -27,12 +27,13 @@ def _split(*schedules: B) -> tuple[B, ...]:
 _SMALL_HALF = _split(B(16, 64, 128, 4, 4), B(32, 64, 64, 4, 4), B(64, 64, 64, 4, 4))
 _AMPERE_HALF = (*_SMALL_HALF, B(64, 128, 32, 4, 4), B(128, 64, 32, 4, 4), B(128, 128, 32, 8, 4), B(128, 256, 32, 8, 3, halves=2))
 _SMALL_SINGLE = _split(B(16, 64, 64, 4, 3), B(32, 64, 32, 4, 3))
-_AMPERE_SINGLE = (*_SMALL_SINGLE, B(64, 64, 32, 8, 3), B(64, 128, 32, 8, 3), B(128, 128, 32, 16, 3))
+_AMPERE_SINGLE = (*_SMALL_SINGLE, B(64, 64, 32, 8, 3), B(64, 128, 32, 8, 3), B(128, 64, 32, 8, 3))
+_AMPERE_FAST = (*_SMALL_SINGLE, B(64, 64, 32, 8, 3), B(64, 128, 32, 8, 3), B(128, 128, 32, 16, 3))
 
 FAMILIES: Mapping[int, Mapping[str, Sequence[B]]] = {
-    80: {HALF: (*_AMPERE_HALF, B(128, 128, 64, 8, 3)), SINGLE: _AMPERE_SINGLE, FAST: _AMPERE_SINGLE},
-    86: {HALF: _AMPERE_HALF, SINGLE: _AMPERE_SINGLE, FAST: _AMPERE_SINGLE},
-    89: {HALF: _AMPERE_HALF, SINGLE: _AMPERE_SINGLE, FAST: _AMPERE_SINGLE},
+    80: {HALF: (*_AMPERE_HALF, B(128, 128, 64, 8, 3)), SINGLE: _AMPERE_SINGLE, FAST: _AMPERE_FAST},
+    86: {HALF: _AMPERE_HALF, SINGLE: _AMPERE_SINGLE, FAST: _AMPERE_FAST},
+    89: {HALF: _AMPERE_HALF, SINGLE: _AMPERE_SINGLE, FAST: _AMPERE_FAST},
     90: {
         HALF: (
             *_SMALL_HALF, *_split(B(16, 128, 128, 4, 4), B(64, 128, 64, 4, 4)), B(64, 256, 64, 8, 3), B(128, 128, 64, 8, 4),
@@ -42,9 +43,9 @@ FAMILIES: Mapping[int, Mapping[str, Sequence[B]]] = {
         FAST: (*_SMALL_SINGLE, B(64, 64, 32, 4, 4), B(64, 128, 32, 8, 4), B(128, 128, 32, 8, 4)),
     },
     100: {
-        HALF: (*_SMALL_HALF, *_split(B(64, 128, 64, 4, 4)), B(128, 128, 64, 4, 4), B(128, 256, 64, 8, 3, halves=2)),
+        HALF: (*_SMALL_HALF, *_split(B(64, 128, 64, 4, 4)), B(128, 128, 64, 8, 4), B(128, 256, 64, 8, 3, halves=2)),
         SINGLE: (*_SMALL_SINGLE, B(64, 64, 32, 4, 3), B(64, 128, 32, 8, 3), B(128, 128, 32, 8, 3)),
         FAST: (*_SMALL_SINGLE, B(64, 64, 32, 4, 4), B(64, 128, 32, 8, 4), B(128, 128, 32, 8, 4)),
     },
-    120: {HALF: _AMPERE_HALF, SINGLE: _AMPERE_SINGLE, FAST: _AMPERE_SINGLE},
+    120: {HALF: _AMPERE_HALF, SINGLE: _AMPERE_SINGLE, FAST: _AMPERE_FAST},
 }  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,9 +57,3 @@ def packaged_trees(architecture: int) -> Mapping[str, BlockTree]:
 def tree_file(architecture: int) -> Path:
     """Where those of an architecture are kept."""
     return DATA / f"sm_{architecture}.json"
-
-
-@cache
-def packaged_digest(architecture: int) -> str:
-    """A text that differs when the trees do: part of the key of the compile cache."""
-    return hashlib.sha256(tree_file(architecture).read_bytes()).hexdigest()[:16]

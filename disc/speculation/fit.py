@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from disc.speculation.quality import Quality, RuleQuality, judge, judge_rules, losses, quality, speeds
 from disc.speculation.records import Record
@@ -19,18 +20,22 @@ LEAVES = 48  # of a tree, at most
 
 
 def best_schedules(records: Iterable[Record], count: int, schedules: Sequence[Schedule] = FAMILY) -> tuple[Schedule, ...]:
-    """The `count` schedules of which the best one at each size is, on average, nearest to the best of all ("top-N", §5.2.2): greedily."""
-    table = losses(list(records), schedules)
+    """The `count` schedules of which the best one at each size is, on average, nearest to the best of all ("top-N", §5.2.2)."""
+    return tuple(schedules[number] for number in best_columns(losses(list(records), schedules), count))
+
+
+def best_columns(table: npt.NDArray[np.float64], count: int) -> list[int]:
+    """Of [size, schedule] losses: the `count` schedules of which the least loss at each size is least on average, found greedily."""
     chosen: list[int] = []
     current = np.full(len(table), np.inf)
-    while len(chosen) < min(count, len(schedules)):
-        gains = [float(np.minimum(current, table[:, number]).mean()) for number in range(len(schedules))]
+    while len(chosen) < min(count, table.shape[1]):
+        gains = [float(np.minimum(current, table[:, number]).mean()) for number in range(table.shape[1])]
         number = int(np.argmin(gains))
         if number in chosen:
             break
         chosen.append(number)
         current = np.minimum(current, table[:, number])
-    return tuple(schedules[number] for number in chosen)
+    return chosen
 
 
 @dataclass(frozen=True)
@@ -86,10 +91,15 @@ def _fold_trees(order: Sequence[Record], schedules: Sequence[Schedule], leaves: 
 
 
 def _fit_tree(records: Sequence[Record], schedules: Sequence[Schedule], leaves: int) -> Tree:
+    return Tree(tuple(schedules), grow([record.point for record in records], losses(records, schedules), leaves)).prune({})
+
+
+def grow(points: Sequence[Point], table: npt.NDArray[np.float64], leaves: int) -> tuple[tuple[int, int, int, int], ...]:
+    """The nodes of the tree that predicts the [size, schedule] losses at these sizes and takes the least."""
     from sklearn.tree import DecisionTreeRegressor
 
-    features = np.array([record.point.features for record in records])
-    model = DecisionTreeRegressor(max_leaf_nodes=leaves, min_samples_leaf=2, random_state=0).fit(features, losses(records, schedules))
+    features = np.array([point.features for point in points])
+    model = DecisionTreeRegressor(max_leaf_nodes=leaves, min_samples_leaf=2, random_state=0).fit(features, table)
     inner = model.tree_
     nodes: list[tuple[int, int, int, int]] = []
     for number in range(inner.node_count):
@@ -98,4 +108,4 @@ def _fit_tree(records: Sequence[Record], schedules: Sequence[Schedule], leaves: 
             nodes.append((LEAF, int(np.argmin(inner.value[number].reshape(-1))), 0, 0))
         else:
             nodes.append((int(inner.feature[number]), int(np.floor(inner.threshold[number])), left, right))
-    return Tree(tuple(schedules), tuple(nodes)).prune({})
+    return tuple(nodes)

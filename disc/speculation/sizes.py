@@ -16,12 +16,18 @@ ROWS = (*range(1, 10), 12, 13, 16, 18, 19, 24, 25, 30, 32, 37, 48, 60, 64, 66, 9
         384, 512, 1000, 2048)  # fmt: skip
 COARSE_ROWS = (1, 8, 24, 64, 130, 512)
 LARGEST = 12e9  # multiply-adds of one call: sizes beyond teach nothing and take seconds
+# Layers of larger models, which a GPU multiplies in as little time, and their rows.
+DEVICE_LINEAR = (*LINEAR, (1024, 1024), (3072, 1024), (1024, 4096), (2304, 768), (30522, 768), (4096, 4096), (6144, 4096), (11008, 4096),
+                 (4096, 11008), (14336, 4096), (4096, 14336), (32000, 4096), (8192, 8192), (1000, 2048), (64, 4096))  # fmt: skip
+DEVICE_BATCHED = (*BATCHED, (128, 64, 384), (64, 128, 384), (512, 64, 192), (64, 512, 192), (1024, 128, 32))
+DEVICE_ROWS = (1, 2, 4, 8, 12, 16, 17, 24, 32, 33, 48, 64, 65, 96, 128, 129, 192, 256, 257, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
+               6144, 8192, 16384)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Point:
     """One size of a GEMM: A is [batch, m, k], B [batch, k, n]. weights: B is a weight, packed ahead of time (batch is 1 then);
-    transposed: B lies as [batch, n, k] in memory. threads: that share the product."""
+    transposed: B lies as [batch, n, k] in memory. threads: that share the product; of a GPU, its SMs."""
 
     m: int
     n: int
@@ -47,6 +53,12 @@ def fine_points(threads: Sequence[int]) -> list[Point]:
     one, *more = threads
     transposed = [replace(point, transposed=True) for point in _points((), TRANSPOSED, threads, COARSE_ROWS)]
     return _points(LINEAR, BATCHED, [one], ROWS) + _points(LINEAR[::2], BATCHED[::2], more, ROWS[::2]) + transposed
+
+
+def device_points(sms: int) -> list[Point]:
+    """The sizes that the trees of a GPU are fitted to."""
+    linear = [Point(m, n, k, 1, sms, False) for n, k in DEVICE_LINEAR for m in DEVICE_ROWS]
+    return [*linear, *(Point(m, n, k, batch, sms, False) for n, k, batch in DEVICE_BATCHED for m in DEVICE_ROWS)]
 
 
 def _points(

@@ -1,4 +1,5 @@
-"""Kernels of every kind as code for GPUs of three generations; prints how many were compiled: of the versions of each kernel, the first or all."""
+"""Kernels as code for GPUs of three generations; prints how many were compiled. `first`, `all`: of the versions of kernels of every kind;
+`library`: of library ops; `schedules`: every schedule of products with a bias and GELU, with a line of each that says what it takes."""
 
 from __future__ import annotations
 
@@ -7,18 +8,25 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 import triton
-from fused_programs import Fused, Kinds
+from fused_programs import ANY_SIZE, Fused, Kinds, Layers, every_leaf
 from library_models import GROUPS, Scans, Scatters, Sorts
 
 from disc.codegen.cuda.assemble import assemble
-from disc.codegen.cuda.kernel import DeviceKernel
+from disc.codegen.cuda.emission import emit_device
+from disc.codegen.cuda.kernel import DeviceKernel, DeviceVersion
+from disc.codegen.cuda.plans import product_plan
+from disc.speculation.block_families import FAMILIES
+from disc.speculation.block_trees import FAST, HALF, KINDS, SINGLE, BlockTree
 from disc.targets.cuda import read_target
+from disc.targets.thresholds import Gpu
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+NAMES = ("sm_80", "sm_90", "sm_100")
 
 
 def resources(code: bytes) -> tuple[int, int]:
@@ -32,36 +40,63 @@ def resources(code: bytes) -> tuple[int, int]:
     return int(registers[1]), sum(int(size) for size in re.findall(r"(?:LOCAL|STACK):(\d+)", text))
 
 
-def kernels(what: str) -> list[DeviceKernel]:
-    """Of a block of a transformer, or of library ops."""
-    if what != "library":
-        program = Fused.of_model(Kinds().eval(), Kinds.example(), Kinds.dims())
-        assert {kernel.kind for kernel in program.kernels} == {"loop", "stitch", "compute", "attention"}
-        return program.kernels
+def versions(chosen: str, name: str, gpu: Gpu) -> Iterator[tuple[str, DeviceVersion]]:
+    """Those of a target, each with a name."""
+    if chosen == "schedules":
+        yield from schedules(name, gpu.architecture)
+        return
+    kernels = library(name) if chosen == "library" else kinds(name, None if chosen == "all" else ANY_SIZE)
+    for kernel in kernels:
+        for version in kernel.versions[: 1 if chosen == "first" else None]:
+            yield kernel.name, version
+
+
+def kinds(name: str, tree: BlockTree | None) -> list[DeviceKernel]:
+    """Of a block of a transformer."""
+    program = Fused.of_model(Kinds().eval(), Kinds.example(), Kinds.dims(), tree=tree, target=name)
+    assert {kernel.kind for kernel in program.kernels} == {"loop", "stitch", "compute", "attention"}
+    return program.kernels
+
+
+def library(name: str) -> list[DeviceKernel]:
+    """Of library ops."""
     scatters = Scatters(130)
     with tempfile.TemporaryDirectory() as folder:
         programs = [
-            Fused.of_model(Scans(), Scans.example(), Scans.dims()),
-            Fused.of_model(scatters, scatters.example(), scatters.dims()),
-            Fused.of_model(Sorts(), Sorts.example(), Sorts.dims()),
-            Fused.of_text(GROUPS.format(element="bf16"), Path(folder)),
+            Fused.of_model(Scans(), Scans.example(), Scans.dims(), target=name),
+            Fused.of_model(scatters, scatters.example(), scatters.dims(), target=name),
+            Fused.of_model(Sorts(), Sorts.example(), Sorts.dims(), target=name),
+            Fused.of_text(GROUPS.format(element="bf16"), Path(folder), target=name),
         ]
     return [kernel for program in programs for kernel in program.kernels if kernel.kind == "library"]
+
+
+def schedules(name: str, architecture: int) -> Iterator[tuple[str, DeviceVersion]]:
+    """Those of all products."""
+    model = Layers(1024, 256).eval()
+    program = Fused.of_model(model, model.example(), model.dims(), target=name)
+    for kind in KINDS:
+        family, element = FAMILIES[architecture][kind], "bf16" if kind == HALF else "f32"
+        plan = product_plan(every_leaf(family), FAST if kind == FAST else SINGLE)
+        (work,) = (each.work for each in program.places if each.work.kind == "compute" and each.work.body.yields[0].element == element)
+        for version in emit_device(work, plan, program.target).versions:
+            if version.schedule is not None:
+                yield f"{kind} {family[version.schedule]}", version
 
 
 if __name__ == "__main__":
     assert os.environ.get("TRITON_INTERPRET", "0") == "0"
     torch.manual_seed(0)
-    count = {"first": 1, "all": None, "library": None}[sys.argv[1]]
-    versions = {version.key: version for kernel in kernels(sys.argv[1]) for version in kernel.versions[:count]}
-    done = 0
-    for name in ("sm_80", "sm_90", "sm_100"):
+    done: set[tuple[str, str]] = set()
+    for name in NAMES:
         gpu = read_target(name).gpu
         assert gpu is not None
-        for key, cubin in assemble(list(versions.values()), gpu).items():
-            assert (cubin.registers, cubin.stack) == resources(cubin.code) and cubin.stack == 0, (
-                f"{name} spills {cubin.stack} bytes\n{versions[key].text}"
-            )
-            assert cubin.shared <= 99 << 10
-            done += 1
-    print(done, "compiled")
+        for what, version in versions(sys.argv[1], name, gpu):
+            if (name, version.key) in done:
+                continue
+            done.add((name, version.key))
+            (cubin,) = assemble([version], gpu).values()
+            print(f"{name} {what}: {cubin.registers} registers, {cubin.shared} bytes shared, {cubin.stack} spilled", flush=True)
+            assert (cubin.registers, cubin.stack) == resources(cubin.code) and cubin.stack == 0, version.text
+            assert cubin.shared <= gpu.shared_block
+    print(len(done), "compiled")

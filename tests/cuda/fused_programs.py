@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,16 +23,33 @@ from disc.ir.graph import Snapshot
 from disc.ir.passes import run_passes
 from disc.ir.stages import load_env
 from disc.passes.pipelines import fusion_passes, to_named
-from disc.speculation.block_trees import BlockTree
+from disc.speculation.block_families import ANY_PRODUCT
+from disc.speculation.block_schedules import BlockSchedule
+from disc.speculation.block_trees import BlockTree, one_schedule
+from disc.speculation.schedules import FEATURES
+from disc.speculation.tree import LEAF
 
 NUMBER = "test.number"  # of a fusion, in the order of the program
 
 
-class Fused:
-    """A program at stage `fused`, and its kernels. tree: of the schedules of products, in place of the one that is chosen."""
+ANY_SIZE = one_schedule(ANY_PRODUCT)
 
-    def __init__(self, imported: Imported, options: Options | None = None, tree: BlockTree | None = None) -> None:
-        session = open_session("sm_90", options or Options(cache=False))
+
+def every_leaf(schedules: Sequence[BlockSchedule]) -> BlockTree:
+    """A tree that reaches every schedule, by the number of SMs."""
+    sms, nodes = FEATURES.index("threads"), list[tuple[int, int, int, int]]()
+    for number in range(len(schedules) - 1):
+        nodes += [(sms, number, 2 * number + 1, 2 * number + 2), (LEAF, number, 0, 0)]
+    return BlockTree(tuple(schedules), (*nodes, (LEAF, len(schedules) - 1, 0, 0)))
+
+
+class Fused:
+    """A program at stage `fused`, and its kernels. tree: of the schedules of products; None: those that are chosen."""
+
+    def __init__(
+        self, imported: Imported, options: Options | None = None, tree: BlockTree | None = ANY_SIZE, target: str = "sm_90"
+    ) -> None:
+        session = open_session(target, options or Options(cache=False))
         state = compile_state(imported.weights, session)
         run_passes(imported.module, to_named(session.options.dtype), state)
         run_passes(imported.module, fusion_passes(session.tree, "cuda"), state)
@@ -47,18 +65,36 @@ class Fused:
                 snapshot.ops[place.node.id].attributes[NUMBER] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
 
     @classmethod
-    def of_model(cls, model: nn.Module, inputs: tuple[torch.Tensor, ...], dims: Any, tree: BlockTree | None = None) -> Self:
-        return cls(import_model(model, inputs, dims, make_context()), tree=tree)
+    def of_model(cls, model: nn.Module, inputs: tuple[torch.Tensor, ...], dims: Any, **how: Any) -> Self:
+        return cls(import_model(model, inputs, dims, make_context()), **how)
 
     @classmethod
-    def of_text(cls, text: str, folder: Path) -> Self:
+    def of_text(cls, text: str, folder: Path, **how: Any) -> Self:
         path = folder / "program.mlir"
         path.write_text(text)
-        return cls(import_program(path, make_context()))
+        return cls(import_program(path, make_context()), **how)
 
 
 def _with(tree: BlockTree | None, plan: Plan) -> Plan:
     return product_plan(tree, plan.precision) if tree is not None and isinstance(plan, ProductPlan) else plan
+
+
+class Layers(nn.Module):
+    """A layer with a bias and GELU, in f32 and bf16."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(inputs, outputs), nn.Linear(inputs, outputs, dtype=torch.bfloat16)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return nn.functional.gelu(self.one(x)), nn.functional.gelu(self.two(y))
+
+    def example(self) -> tuple[torch.Tensor, ...]:
+        return torch.randn(5, self.one.in_features), torch.randn(5, self.one.in_features, dtype=torch.bfloat16)
+
+    @staticmethod
+    def dims() -> Any:
+        return ({0: torch.export.Dim.DYNAMIC}, {0: torch.export.Dim.DYNAMIC})
 
 
 class Kinds(nn.Module):

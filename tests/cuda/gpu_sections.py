@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from fused_programs import Kinds
 from library_models import GROUPS
-from section_calls import Section, Seen
+from section_calls import SMS, Section, Seen
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
@@ -24,6 +24,7 @@ from disc.artifact.file import read_manifest, read_section, verify
 from disc.codegen.cuda.cubin import parameters
 from disc.errors import TargetError
 from disc.ral.executable import describe
+from disc.speculation.block_trees import SINGLE, packaged_trees
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -68,11 +69,15 @@ def kinds(path: Path) -> int:
     dims = {0: torch.export.Dim("rows", max=64), 1: torch.export.Dim("length", max=512)}  # so that positions need 32 bits: fewer versions
     disc.compile(Kinds().eval(), Kinds.example(), (dims,), ["x86-64-v3", "sm_90"]).save(path)
     manifest, section, checked = read_manifest(path, GPUS[90]), Section(read_section(path, f"code/{GPUS[90]}")), 0
+    trees = {columns: packaged_trees(90)[SINGLE].prune({1: columns, 2: 64, 3: 1}) for columns in (192, 64)}
     assert manifest["tools"]["abi"] == 7, "drivers of CUDA 12 read it"
     assert read_manifest(path)["kernels"][0]["versions"][0].get("grid") is None, "the file's own manifest is that of a CPU"
     for rows, length in ((2, 5), (1, 1), (3, 70), (0, 5), (1, 512)):
         seen = check(section, manifest, [(rows, length, 64)], [3, 3], 90)
         assert set(seen.outputs.values()) == {(rows, length, 64)} and all((launch.tasks > 0) == (rows > 0) for launch in seen.launches)
+        # The features of a product, of which the tree chooses a schedule: rows, columns, values of k, batches, SMs.
+        sizes = [(rows * length, 192, 64, 1, SMS), (rows * length, 64, 64, 1, SMS)]
+        assert seen.chosen == [(each, trees[each[1]].choose(each), len(trees[each[1]].schedules)) for each in sizes]
         # Where keys are many and rows are few, blocks share the keys: through zeroed memory, whose address they are given.
         zeroed = [to for to, count in seen.filled if count > 0]
         assert [launch.arguments[-1] for launch in seen.launches if launch.arguments[-1] in zeroed] == zeroed

@@ -13,15 +13,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from device_oracle import Checked
+from fused_programs import Layers, every_leaf
 from library_programs import PROGRAMS as LIBRARY_PROGRAMS
 from torch import nn
 
 from disc.ir.interp.values import Array, round_to_bf16
 from disc.speculation.block_families import FAMILIES
 from disc.speculation.block_schedules import BlockSchedule, read_schedule
-from disc.speculation.block_trees import BlockTree
-from disc.speculation.schedules import FEATURES
-from disc.speculation.tree import LEAF
 
 DYNAMIC = torch.export.Dim.DYNAMIC
 FLOAT = "abs ceil exponential exponential_minus_one floor log log_plus_one logistic negate round_nearest_afz round_nearest_even rsqrt sign sine cosine sqrt tan tanh cbrt"
@@ -184,46 +182,25 @@ def attention() -> Iterator[int]:
             yield program.check([round_to_bf16(each) for each in inputs] if dtype is torch.bfloat16 else inputs)
 
 
-class Layers(nn.Module):
-    """A layer with a bias and GELU, in f32 and bf16."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two = nn.Linear(200, 72), nn.Linear(200, 72, dtype=torch.bfloat16)
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return nn.functional.gelu(self.one(x)), nn.functional.gelu(self.two(y))
-
-
-def every_leaf(count: int) -> tuple[tuple[int, int, int, int], ...]:
-    """Nodes that reach every schedule, by the number of SMs."""
-    sms, nodes = FEATURES.index("threads"), list[tuple[int, int, int, int]]()
-    for number in range(count - 1):
-        nodes += [(sms, number, 2 * number + 1, 2 * number + 2), (LEAF, number, 0, 0)]
-    return (*nodes, (LEAF, count - 1, 0, 0))
-
-
 def schedules() -> Iterator[int]:
     """A schedule of each form: one block, several, with halves, with parts of k, of which some are empty."""
     forms = ("32x64x32+w4+s3+g2", "16x32x64+w4+s3+g8+h2", "16x32x32+w4+s3+g8/4", "16x64x128+w4+s4+g8/8")
-    yield from _scheduled(tuple(map(read_schedule, forms)), (33,))
+    yield from _scheduled(tuple(map(read_schedule, forms)), 33)
 
 
 def every_schedule() -> Iterator[int]:
     """All that are compiled for any GPU."""
     found = dict.fromkeys(each for kinds in FAMILIES.values() for family in kinds.values() for each in family)
-    yield from _scheduled(tuple(found), (17,))
+    yield from _scheduled(tuple(found), 17)
 
 
-def _scheduled(forms: tuple[BlockSchedule, ...], rows: tuple[int, ...]) -> Iterator[int]:
+def _scheduled(forms: tuple[BlockSchedule, ...], rows: int) -> Iterator[int]:
     torch.manual_seed(0)
-    example = (torch.randn(5, 200), torch.randn(5, 200, dtype=torch.bfloat16))
-    tree = BlockTree(forms, every_leaf(len(forms)))
-    program = Checked.of_model(Layers().eval(), example, ({0: DYNAMIC}, {0: DYNAMIC}), tree)
+    model = Layers(200, 72).eval()
+    program = Checked.of_model(model, model.example(), model.dims(), tree=every_leaf(forms))
     random = np.random.default_rng(0)
-    for count in rows:
-        x = random.normal(size=(count, 200)).astype("f4")
-        yield program.check([x, round_to_bf16(x)])
+    x = random.normal(size=(rows, 200)).astype("f4")
+    yield program.check([x, round_to_bf16(x)])
 
 
 class FewQueries(nn.Module):

@@ -9,6 +9,10 @@ from ctypes import CFUNCTYPE, POINTER, c_int32, c_int64, c_void_p
 from dataclasses import dataclass, field
 
 from disc.codegen.host.abi import API_OFFSETS
+from disc.speculation.schedules import FEATURES
+from disc.speculation.tree import LEAF
+
+SMS = 132
 
 
 class Image(ctypes.Structure):
@@ -60,9 +64,11 @@ class Launched:
 
 @dataclass
 class Seen:
-    """What a call asked for. filled: (address, bytes) of memory that was zeroed."""
+    """What a call asked for. chosen: (features, number of the schedule, how many there are) of each tree that was walked; filled: (address,
+    bytes) of memory that was zeroed."""
 
     launches: list[Launched] = field(default_factory=list)
+    chosen: list[tuple[tuple[int, ...], int, int]] = field(default_factory=list)
     watched: list[int] = field(default_factory=list)
     failed: list[tuple[int, int, int]] = field(default_factory=list)
     filled: list[tuple[int, int]] = field(default_factory=list)
@@ -99,6 +105,14 @@ class Section:
             seen.launches.append(Launched(kernel, descriptor, address, tuple(slots[:-3]), (x, y, z), tasks))
             return 0
 
+        def choose(_: int, nodes: int, features: int, count: int) -> int:
+            node, sizes = ctypes.cast(nodes, POINTER(c_int64)), ctypes.cast(features, POINTER(c_int64))
+            sizes[FEATURES.index("threads")], place = SMS, 0
+            while (feature := node[4 * place]) != LEAF:
+                place = node[4 * place + (2 if sizes[feature] <= node[4 * place + 1] else 3)]
+            seen.chosen.append((tuple(sizes[: len(FEATURES)]), node[4 * place + 1], count))
+            return node[4 * place + 1]
+
         def watch(_: int, check: int) -> int:
             seen.watched.append(check)
             return 0
@@ -116,6 +130,7 @@ class Section:
             "alloc": CFUNCTYPE(c_void_p, c_void_p, c_int64)(lambda _, count: memory(count)),
             "output": CFUNCTYPE(c_void_p, c_void_p, c_int64, c_void_p)(output),
             "launch": CFUNCTYPE(c_int32, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int64, c_int64)(launch),
+            "choose": CFUNCTYPE(c_int64, c_void_p, c_void_p, c_void_p, c_int64)(choose),
             "fail": CFUNCTYPE(c_int32, c_void_p, c_int64, c_int64, c_int64)(fail),
             "free": CFUNCTYPE(c_int32, c_void_p, c_void_p)(lambda _, block: 0),
             "copy": CFUNCTYPE(c_int32, c_void_p, c_void_p, c_void_p, c_int64)(lambda _, to, source, count: 0),

@@ -47,11 +47,10 @@ def test_the_checker_finds_what_is_wrong() -> None:
     assert _run("wrong_kernels.py").split() == ["4", "found"]
 
 
-@pytest.mark.parametrize(
-    "versions", ["first", pytest.param("all", marks=pytest.mark.long), pytest.param("library", marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("versions", ["first", *(pytest.param(each, marks=pytest.mark.long) for each in ("all", "library", "schedules"))])
 def test_code(versions: str) -> None:
-    """Kernels of every kind compile for GPUs of three generations, with the parameters that a launch gives them, and without spills."""
+    """Kernels of every kind, and by every schedule of products, compile for GPUs of three generations, with the parameters that a launch
+    gives them, without spills and within the shared memory of a block."""
     assert _run("compiled_kernels.py", versions).strip().endswith("compiled")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from disc.codegen.cuda.attention import attention_versions
-from disc.codegen.cuda.gemm import product_versions
+from disc.codegen.cuda.gemm import product_tree, product_versions
 from disc.codegen.cuda.kernel import FAULT, DeviceChoice, DeviceKernel
 from disc.codegen.cuda.library import OPS, library_extents, library_op, library_versions
 from disc.codegen.cuda.plans import (
@@ -27,8 +27,8 @@ from disc.codegen.plan.text import IllegalPlan, Plan
 from disc.errors import CompilerBug, TargetError
 from disc.ir.op_table import ALONE
 from disc.shapes import Dim
-from disc.speculation.block_families import ANY_PRODUCT, ATTENTION
-from disc.speculation.block_trees import FAST, SINGLE, one_schedule
+from disc.speculation.block_families import ATTENTION
+from disc.speculation.block_trees import FAST, SINGLE, packaged_trees
 from disc.targets.cuda_thresholds import KERNELS
 from disc.targets.target import Target
 
@@ -49,8 +49,8 @@ def choose_device(fusion: Fusion, target: Target) -> Plan:
         return LoopPlan(*KERNELS.loop)
     if kind == "stitch":
         return RowsPlan(tuple(RowBlock(*each) for each in KERNELS.rows), RowBlock(*KERNELS.looped))
-    if kind == "compute":
-        return product_plan(one_schedule(ANY_PRODUCT), SINGLE)
+    if kind == "compute" and target.gpu is not None:
+        return product_plan(product_tree(fusion, packaged_trees(target.gpu.architecture), SINGLE), SINGLE)
     if kind == "attention":
         return AttentionPlan(tuple(map(str, ATTENTION)), SINGLE)
     if kind == "library":

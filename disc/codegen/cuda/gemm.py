@@ -5,6 +5,7 @@ A convolution is the same product, its operand the patches of the image, which a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from disc.codegen.cuda.emit import Buffer, Emitter, Predicate
@@ -21,8 +22,9 @@ from disc.codegen.plan.index import ONE
 from disc.codegen.plan.rows import check_single_dot
 from disc.errors import CompilerBug, TargetError
 from disc.shapes import Dim, Truth
+from disc.speculation.block_families import ANY_PRODUCT
 from disc.speculation.block_schedules import BlockSchedule
-from disc.speculation.block_trees import BlockTree
+from disc.speculation.block_trees import HALF, BlockTree, one_schedule
 from disc.speculation.guards import ALWAYS, Aligned, Guard, all_of
 
 
@@ -31,32 +33,45 @@ def product_versions(
 ) -> tuple[tuple[DeviceVersion, ...], DeviceChoice | None]:
     """The versions of a compute kernel, and what chooses among those that have a schedule.
 
-    tree: pruned to what is known of the product; precision: of products of f32, as Triton's dot takes it. The schedules are those of the
-    versions that load 16 bytes at a time, where sizes and addresses allow it; other calls, and tensors that need positions of 64 bits, have
-    one version each.
+    tree: as `product_tree` gives it; precision: of products of f32, as Triton's dot takes it. The schedules are those of the versions that
+    load 16 bytes at a time, where sizes and addresses allow it; other calls, and tensors that need positions of 64 bits, have one version
+    each.
     """
     space = fusion.space()
     c = read_contraction(space, check_single_dot(fusion.body))
     declare(space, c)
-    plain = _without_parts(tree)
     narrow, *wide = body_versions(space, fusion.body)
-    if not on_tensor_cores(c):
-        versions = [_Product(fusion, plain, precision, far).version(symbols, guard) for guard, far in (narrow, *wide)]
+    if not _on_tensor_cores(c):
+        versions = [_Product(fusion, ANY_PRODUCT, precision, far).version(symbols, guard) for guard, far in (narrow, *wide)]
         return tuple(versions), None
+    plain = _without_parts(tree)
     divides = vector_guards(space, fusion.body, c)
-    versions: list[DeviceVersion] = []
+    wide_loads = (narrow[0], *divides, Aligned(16))
+    versions, sure = list[DeviceVersion](), True
     for number, schedule in enumerate(tree.schedules):
         product = _Product(fusion, schedule, precision, False)
         few = product.join.fits
         truth = few.implied_by(space.env) if schedule.parts > 1 else Truth.YES
+        sure = sure and truth is Truth.YES
         if truth is Truth.NO:
             continue
-        guard = all_of((narrow[0], *([] if truth is Truth.YES else [few]), *divides, Aligned(16)))
+        guard = all_of(wide_loads if truth is Truth.YES else (*wide_loads, few))
         versions.append(replace(product.version(symbols, guard), schedule=number))
+    if not sure:  # the tree may choose parts where there is no scratch for them
+        versions.append(_Product(fusion, plain, precision, False).version(symbols, all_of(wide_loads)))
     if divides and wide:
         versions.append(_Product(fusion, plain, precision, False).version(symbols, narrow[0]))
     versions.append(_Product(fusion, plain, precision, bool(wide)).version(symbols, ALWAYS))
     return tuple(versions), DeviceChoice(tree, (c.m, c.n, c.k, c.batch))
+
+
+def product_tree(fusion: Fusion, trees: Mapping[str, BlockTree], precision: str) -> BlockTree:
+    """The tree of a compute fusion's schedules, with what is known of its sizes decided. trees: by the kind of product."""
+    c = read_contraction(fusion.space(), check_single_dot(fusion.body))
+    if not _on_tensor_cores(c):
+        return one_schedule(ANY_PRODUCT)
+    tree = trees[precision if common_element(c.left, c.right) == "tl.float32" else HALF]
+    return tree.prune({number: size.const for number, size in enumerate((c.m, c.n, c.k, c.batch)) if size.is_const})
 
 
 def _without_parts(tree: BlockTree) -> BlockSchedule:
@@ -65,7 +80,7 @@ def _without_parts(tree: BlockTree) -> BlockSchedule:
     return replace(found, parts=1)
 
 
-def on_tensor_cores(c: Contraction) -> bool:
+def _on_tensor_cores(c: Contraction) -> bool:
     """Whether tensor cores sum the product."""
     return all(each.element in TENSOR for each in (c.node, c.left.node, c.right.node))
 
@@ -111,7 +126,7 @@ class _Product:
         column = w.let(f"{place} % {width} // {height} * {block.columns}", "i")
         self._lanes(e, "gm", f"{row} + tl.arange(0, {block.rows})[:, None]", 0, c.m, block.rows, w.root)
         self._lanes(e, "gn", f"{column} + tl.arange(0, {block.columns})[None, :]", 1, c.n, block.columns, w.root)
-        if not on_tensor_cores(c):
+        if not _on_tensor_cores(c):
             self._store(e, results, self._outer(e), column)
             return
         begin, end = self._span(e, part)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 
 from disc.speculation.block_families import FAMILIES
+from disc.speculation.block_fit import TOP, fit_to_model
 from disc.speculation.block_schedules import BlockSchedule, read_schedule
-from disc.speculation.block_trees import one_schedule, read_block_tree
+from disc.speculation.block_trees import HALF, one_schedule, packaged_trees, read_block_tree
+from disc.speculation.schedules import FEATURES
+from disc.targets.cuda_thresholds import GPUS
+from disc.targets.thresholds import Gpu
 
 ALL = tuple(dict.fromkeys(each for kinds in FAMILIES.values() for family in kinds.values() for each in family))
 
@@ -20,6 +24,21 @@ def test_texts_are_read_back() -> None:
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"schedule|blocks|warps|halves"):
         read_schedule(text)
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: f"sm_{gpu.architecture}")
+def test_the_trees_that_come_with_disc_choose_among_the_family(gpu: Gpu) -> None:
+    for kind, tree in packaged_trees(gpu.architecture).items():
+        assert set(tree.schedules) <= set(FAMILIES[gpu.architecture][kind])
+        assert tree.prune({}) == tree, "every schedule and node is reached"
+        assert len(tree.schedules) <= TOP
+        layer = tree.prune({FEATURES.index("n"): 4096, FEATURES.index("k"): 4096, FEATURES.index("batch"): 1})
+        assert layer.schedules[layer.choose((1, 4096, 4096, 1, gpu.sms))].rows <= 32
+
+
+def test_a_tree_that_comes_with_disc_is_that_of_the_model() -> None:
+    """`python tools/profile_gemm.py --model` makes them anew."""
+    assert fit_to_model(next(gpu for gpu in GPUS if gpu.architecture == 90), (HALF,))[HALF].tree == packaged_trees(90)[HALF]
 
 
 def test_a_tree_is_read_back() -> None:

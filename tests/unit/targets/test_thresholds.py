@@ -92,6 +92,10 @@ ALLOWED = {
     "speculation/bench.py:COLD_BYTES": MEASURING,
     "speculation/block_families.py:FAMILIES": "the family of schedules that is searched",
     "speculation/block_families.py:_PARTS": "the family of schedules that is searched",
+    "speculation/block_fit.py:IMPOSSIBLE": MEASURING,
+    "speculation/block_fit.py:LEAVES": MEASURING,
+    "speculation/block_fit.py:SHARES": MEASURING,
+    "speculation/block_fit.py:TOP": MEASURING,
     "speculation/block_schedules.py:SPLIT_PROGRAMS": "bounds scratch",
     "speculation/block_schedules.py:BlockSchedule.group": "a default; every family may say another",
     "speculation/fit.py:FOLDS": MEASURING,
@@ -103,6 +107,9 @@ ALLOWED = {
     "speculation/schedules.py:TILE_ROWS": LAYOUT,
     "speculation/sizes.py:BATCHED": MEASURING,
     "speculation/sizes.py:COARSE_ROWS": MEASURING,
+    "speculation/sizes.py:DEVICE_BATCHED": MEASURING,
+    "speculation/sizes.py:DEVICE_LINEAR": MEASURING,
+    "speculation/sizes.py:DEVICE_ROWS": MEASURING,
     "speculation/sizes.py:LARGEST": MEASURING,
     "speculation/sizes.py:LINEAR": MEASURING,
     "speculation/sizes.py:ROWS": MEASURING,
@@ -187,7 +194,7 @@ def rows_of_the_table(table: str) -> list[tuple[str, str]]:
     return rows
 
 
-@pytest.mark.parametrize(("table", "least"), [("x86_thresholds.py", 60), ("cuda_thresholds.py", 55)])
+@pytest.mark.parametrize(("table", "least"), [("x86_thresholds.py", 60), ("cuda_thresholds.py", 55), ("gpu_model_thresholds.py", 10)])
 def test_every_threshold_says_its_source(table: str, least: int) -> None:
     groups = {
         "device",

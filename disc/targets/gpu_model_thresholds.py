@@ -1,0 +1,56 @@
+"""What the model of a GPU's products reckons with besides the table of devices: one row per number, with where it comes from.
+
+The model ranks schedules (`speculation/block_model.py`); it does not predict times. Derived: the arithmetic is next to the number. Chosen:
+from what is published of these GPUs; none was measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ModelThresholds:
+    """launch_us: of a kernel, from the end of the one before. join_us: what zeroed counters and the last program's wait add where k is
+    split. memory_ns, l2_ns: until a load from memory, or from L2, comes. l2_rates: (architecture, GB/s that an SM loads from L2);
+    shared_rate: GB/s from its shared memory. full_block: results of the programs on an SM that keep its tensor cores busy; with fewer, the
+    rate falls by the power `idle_power` of the share. small_rows: of a block, below which Hopper's and later tensor cores are reached by
+    older instructions, at small_share of their rate. registers, single_registers: of a thread, besides its sums, for operands of 16 bits
+    and of f32. most_registers: of a thread. overlap: the share of computing, or of loading from memory, that
+    the longer one of them hides.
+    """
+
+    launch_us: float
+    join_us: float
+    memory_ns: float
+    l2_ns: float
+    l2_rates: tuple[tuple[int, float], ...]
+    shared_rate: float
+    full_block: int
+    idle_power: float
+    small_rows: int
+    small_share: float
+    registers: int
+    single_registers: int
+    most_registers: int
+    overlap: float
+
+
+MODEL = ModelThresholds(
+    launch_us=3,  # chosen: an empty kernel behind another one takes 2 to 4 us
+    join_us=2.5,  # chosen: a fill and an atomic addition are each about as long as the gap between two kernels
+    memory_ns=700,  # chosen: published latencies are 500 to 800 ns
+    l2_ns=250,  # chosen: published latencies are 200 to 300 ns
+    # Derived for 90: 5.5 TB/s, as published for an H100, over 132 SMs. Chosen: as much for the other GPUs of data centers, and less for
+    # those that have less shared memory, whose best schedules in the paper (§5.2.2, table 3: an A10) have blocks of 128 x 128 and more.
+    l2_rates=((80, 42), (86, 24), (89, 30), (90, 42), (100, 42), (120, 30)),
+    shared_rate=218,  # derived: 128 bytes a cycle at 1.7 GHz
+    full_block=128 * 128,  # chosen: kernels that reach the peak have blocks of that many results
+    idle_power=0.35,  # chosen: one block of 64 x 64 then has 0.6 of the peak
+    small_rows=64,  # derived: an instruction of a warp group multiplies 64 rows
+    small_share=0.6,  # chosen: published peaks of the older instructions on an H100
+    registers=64,  # derived: of kernels that were compiled: 250 for 128 x 128 by 4 warps, 182 by 8
+    single_registers=120,  # derived: of kernels that were compiled: 205 for 128 x 128 by 8 warps
+    most_registers=255,  # derived: the instruction set
+    overlap=0.9,  # chosen: of two schedules that wait for memory alike, the one that computes less is taken
+)
