@@ -16,6 +16,8 @@ from disc.ral.custom_functions import register_op
 from disc.ral.executable import Executable, Explainer, load, set_explainer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from disc.api import batched, compile
     from disc.frontend.imported import Imported
     from disc.frontend.user_lowerings import register_lowering
@@ -66,10 +68,10 @@ def _explainer() -> Explainer:
     return report
 
 
-def _compile_graph(imported: Imported, options: Options) -> Executable:
+def _compile_graph(imported: Imported, options: Options, targets: Sequence[str]) -> Executable:
     from disc.api import compile_graph
 
-    return compile_graph(imported, options)
+    return compile_graph(imported, options, targets)
 
 
 # What lower floors call upward is registered here, and loaded when it is first used.

@@ -169,14 +169,14 @@ def batched(model: Instances, *, options: Options | None = None) -> Instances:
     return make_batched(model, lambda module, example, tables: compile_block(module, example, tables, options))
 
 
-def compile_graph(imported: Imported, options: Options) -> Executable:
-    """`compile_imported` for this CPU through the compile cache, for a front end whose graphs are cheap to import and have no other
+def compile_graph(imported: Imported, options: Options, targets: Sequence[str]) -> Executable:
+    """`compile_imported` through the compile cache, for a front end whose graphs are cheap to import and have no other
     identity.
 
     The key is all that the later stages see: the module at stage `imported` with its symbols and relations, and the weights. As for other
     programs, source lines do not count.
     """
-    session = open_session(options=options)
+    session = open_session(targets, options)
     with _stack_named():
         return _through_cache(session, lambda: _graph_key(imported, session), lambda: compile_imported(imported, session))
 

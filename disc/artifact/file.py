@@ -253,7 +253,12 @@ def verify(path: str | os.PathLike[str]) -> None:
 
 def text_sections(file: memoryview) -> dict[str, memoryview]:
     """What `parse_manifest` reads, of a whole file that the runtime has mapped and checked."""
-    return {name: file[offset : offset + size] for name, offset, size in _places(file) if _is_text(name)}
+    return {name: section for name, section in sections(file).items() if _is_text(name)}
+
+
+def sections(file: memoryview) -> dict[str, memoryview]:
+    """All of such a file, by name; of these the runtime checks the weights later."""
+    return {name: file[offset : offset + size] for name, offset, size in _places(file)}
 
 
 def stored_first_values(file: memoryview) -> dict[str, npt.NDArray[np.generic]]:

@@ -17,8 +17,9 @@ from disc.artifact.cache import Cache, open_cache
 from disc.artifact.manifest import arguments_of
 from disc.cli.output import AsJson, Debug, byte_size, print_json, print_table, type_text
 from disc.config import VERSION, read_environment
-from disc.errors import ArtifactError, how_to_install
+from disc.errors import ArtifactError, TargetError, how_to_install
 from disc.ral import _ral
+from disc.targets import cuda
 from disc.targets.x86 import LEVELS, cpu_flags, further_flags, missing_flags
 
 cache_app = typer.Typer(no_args_is_help=True, help="The compile cache.")
@@ -35,7 +36,7 @@ class Finding:
 
 def doctor_command(as_json: AsJson = False, debug: Debug = False) -> None:
     """Check that this machine can compile and run. Exits with 1 when something is missing."""
-    findings = [*_cpu(), *_packages(), _linker(), _cache_folder(), _threads()]
+    findings = [*_cpu(), *_gpus(), *_packages(), _linker(), _cache_folder(), _threads()]
     healthy = not any(finding.problem for finding in findings)
     if as_json:
         print_json({"ok": healthy, "findings": [asdict(finding) for finding in findings]})
@@ -60,6 +61,28 @@ def _cpu() -> list[Finding]:
     lacking = f" (the next level lacks {', '.join(missing)})" if levels and missing else ""
     found.append(Finding("ISA levels", (", ".join(levels) or "none") + lacking, problem))
     return [*found, Finding("further features", ", ".join(further_flags(flags)) or "none")]
+
+
+def _gpus() -> list[Finding]:
+    """The driver and each GPU with the targets whose code runs there. Nothing is amiss without any."""
+    try:
+        found = _ral.find_gpus()
+    except TargetError as error:
+        return [Finding("GPUs", f"none: {error}")]
+    version = f"CUDA {found['driver'] // 1000}.{found['driver'] % 1000 // 10}"
+    rows = [Finding("NVIDIA driver", version)]
+    for number, (name, architecture, processors, memory) in enumerate(found["gpus"]):
+        code = [target for target in cuda.NAMES if _runs_on(number, target)]
+        what = f"{name}, sm_{architecture}, {processors} SMs, {byte_size(memory)}; runs code for {', '.join(code) or 'no target'}"
+        rows.append(Finding(f"cuda:{number}", what))
+    return rows
+
+
+def _runs_on(gpu: int, target: str) -> bool:
+    try:
+        return bool(_ral.choose_code([cuda.read_target(target).name], f"cuda@{gpu}"))
+    except TargetError:
+        return False
 
 
 def _packages() -> list[Finding]:

@@ -26,7 +26,18 @@ from disc.ral.executable import Executable, describe, load
 Artifact = Annotated[Path, typer.Argument(help="A .disc file.", metavar="MODEL.disc")]
 Inputs = Annotated[list[str] | None, typer.Option("--input", help="[NAME=]FILE.npy; repeat for each input.")]
 Random = Annotated[str | None, typer.Option("--random", help=RANDOM_HELP)]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, or cuda:N for one of several GPUs; by default what the file has code for.")]
 WARM_UP_CALLS = 3
+
+
+def code_of(device: str | None) -> str | None:
+    """What `load` takes as `isa` for a device. Raises TargetError for another name."""
+    if device is None:
+        return None
+    name, colon, number = device.partition(":")
+    if name not in ("cpu", "cuda") or (colon and not number.isdecimal()):
+        raise TargetError(f"--device {printable(device)}: there are cpu, cuda, and cuda:N for one of several GPUs")
+    return f"{name}@{number or 0}"
 
 
 def run_command(
@@ -37,13 +48,14 @@ def run_command(
         list[str] | None, typer.Option("--output", help="FILE.npy for each result in order, or one FILE.npz for all.")
     ] = None,
     threads: Threads = None,
+    device: Device = None,
     ops: Ops = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Run an artifact on given or random inputs."""
     register_ops(ops or ())
-    executable = load(path, threads=threads)
+    executable = load(path, threads=threads, isa=code_of(device))
     arrays = given_inputs(arguments_of(executable.manifest), inputs or [], random)
     targets = _output_files(outputs or [], len(results_of(executable.manifest)))
     start = time.perf_counter()
@@ -102,13 +114,14 @@ def bench_command(
     shapes: Annotated[list[str] | None, typer.Option("--shape", help=f"One set of sizes; may be repeated. {RANDOM_HELP}")] = None,
     seconds: Annotated[float, typer.Option(min=0.01, help="How long to run each set.")] = 1.0,
     threads: Threads = None,
+    device: Device = None,
     ops: Ops = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Time calls on random inputs, per set of sizes."""
+    """Time calls on random inputs, per set of sizes; on a GPU with the copies there and back."""
     register_ops(ops or ())
-    executable = load(path, threads=threads)
+    executable = load(path, threads=threads, isa=code_of(device))
     records = arguments_of(executable.manifest)
     if not shapes and any(isinstance(dim, str) for record in records for dim in record["dims"]):
         example = ",".join(f"{record['name']}={'x'.join('8' * len(record['dims']))}" for record in records)

@@ -11,7 +11,7 @@ import logging
 import operator
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import cast
@@ -47,6 +47,7 @@ from disc.frontend.recurrent_tracing import trace_recurrent_layers
 from disc.frontend.registered import graph_compiler
 from disc.frontend.symbols import shape_environment
 from disc.ir.dialect import make_context
+from disc.targets.cuda import target_for
 
 Compiler = Callable[[Imported], Executable]
 _LOGGER = logging.getLogger("disc.torch_compile")
@@ -72,10 +73,12 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of `torch.compile(options=...)`. strict: an error of ours is raised instead of running the part in PyTorch."""
+    """The options of `torch.compile(options=...)`. strict: an error of ours is raised instead of running the part in PyTorch. targets: of
+    the device where the tensors lie."""
 
     options: Options = field(default_factory=Options)
     strict: bool = False
+    targets: tuple[str, ...] = ("native",)
 
 
 _statistics = Statistics()
@@ -96,7 +99,7 @@ def reset_statistics() -> None:
 
 
 def set_compiler(compiler: Compiler | None) -> None:
-    """How an `Imported` becomes callable: `compiler(imported)(inputs)` → results. None: the public compile for this CPU."""
+    """How an `Imported` becomes callable: `compiler(imported)(inputs)` → results. None: the public compile for the tensors' device."""
     global _compiler
     _compiler = compiler
 
@@ -112,6 +115,11 @@ def backend(
     Raises: DiscError for options that are not there.
     """
     settings = _settings(options or {})
+    try:
+        settings = dataclasses.replace(settings, targets=targets_of([*example_inputs, *module.parameters(), *module.buffers()]))
+    except DiscError as error:
+        _failed(error, settings, module.graph)
+        return module.forward
     if mode is not None:
         _warn_once(f"torch.compile(mode={mode!r}): disc has no modes, this one is ignored")
 
@@ -144,6 +152,13 @@ def _partition(joint: fx.GraphModule, inputs: Sequence[object], **options: objec
             for kept in (node, *(user for user in node.users if user.target is operator.getitem)):
                 kept.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     return default_partition(joint, inputs, **options)  # pyright: ignore[reportArgumentType]
+
+
+def targets_of(values: Iterable[object]) -> tuple[str, ...]:
+    """Those of the GPUs where tensors of a graph lie; of this CPU where there is none. Raises TargetError for a GPU without code."""
+    gpus = {value.device for value in values if isinstance(value, torch.Tensor) and value.device.type == "cuda"}
+    capabilities = {torch.cuda.get_device_capability(gpu) for gpu in gpus}
+    return tuple(sorted({target_for(10 * major + minor) for major, minor in capabilities})) or ("native",)
 
 
 OPTIONS = ("threads", "dtype", "cache", "random")
@@ -346,12 +361,12 @@ def _trace(name: str, text: Callable[[], str]) -> None:
 
 def _compile_step(imported: Imported, settings: Settings, place: str) -> Executable:
     _statistics.compiled += 1
-    return _compiler(imported) if _compiler else _native_compiler(imported, settings.options, f"disc: {place}")
+    return _compiler(imported) if _compiler else _native_compiler(imported, settings, f"disc: {place}")
 
 
-def _native_compiler(imported: Imported, options: Options, label: str) -> Executable:
+def _native_compiler(imported: Imported, settings: Settings, label: str) -> Executable:
     """label: of the range that a profiler of PyTorch shows for each call."""
-    executable = graph_compiler()(imported, options)
+    executable = graph_compiler()(imported, settings.options, settings.targets)
     _statistics.cached += executable.stats()["compiles"] == 0
     executable.like = torch.empty(0)  # a graph of sizes alone takes no tensor
     single = imported.outputs.is_single()

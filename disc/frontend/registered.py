@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from disc.errors import DiscError
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from disc.frontend.imported import Imported
     from disc.ral.executable import Executable
 
-GraphCompiler = Callable[["Imported", "Options"], "Executable"]
+GraphCompiler = Callable[["Imported", "Options", Sequence[str]], "Executable"]
 _compiler: GraphCompiler | None = None
 
 
 def set_graph_compiler(compiler: GraphCompiler) -> None:
-    """From now on graphs of torch.compile become executables by `compiler(imported, options)`."""
+    """From now on graphs of torch.compile become executables by `compiler(imported, options, targets)`."""
     global _compiler
     _compiler = compiler
 

@@ -17,6 +17,7 @@ class Elsewhere:
 
     single = False
     like: object = None
+    open_gpu: object = None
     kept: int = 0
     written: Sequence[int] = ()
 
@@ -33,6 +34,9 @@ class Elsewhere:
         self._isa, self._reason, self._view = isa, reason, view
         self.threads = threads
         self.verify = verify
+
+    def synchronize(self) -> None:
+        """Nothing runs."""
 
     def isa(self) -> str:
         return self._isa

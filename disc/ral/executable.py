@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
@@ -19,6 +20,7 @@ from disc.errors import ArtifactError, DiscError, InputRankError, InputTypeError
 from disc.ral import _ral
 from disc.ral import torch_functions as torch_functions  # registers itself with the runtime
 from disc.ral.elsewhere import Elsewhere
+from disc.ral.gpu_programs import NONE, GpuPrograms, from_sections, programs_in, programs_of, stream_handle
 from disc.ral.results import builder
 from disc.ral.state import Array, HiddenValues, Seed, State
 from disc.ral.widen import widened
@@ -77,20 +79,34 @@ class Value:
 class Executable:
     """A compiled model. Call it with tensors of any accepted shape; the same kind comes back.
 
-    Inputs are torch tensors, NumPy arrays or anything with DLPack, on the CPU; Python ints are i64 scalars, floats for f64 scalars,
+    Inputs are torch tensors, NumPy arrays or anything with DLPack; Python ints are i64 scalars, floats for f64 scalars,
     bools for i1 scalars. The memory of inputs is read in place unless it is not contiguous (then it is copied and counted). Results are
     fresh tensors, never views of inputs, and carry no gradients, whether or not inputs require them. bf16 of NumPy arrays is given as its
     bits in uint16, or with the dtype of ml_dtypes, and returned as its bits.
+
+    Tensors on an NVIDIA GPU run the file's code for GPUs, which is loaded when the first come, in place and in the order of the framework's
+    current stream there (`stream=` gives another one; without a framework that tells its own, the default stream). Results lie on that GPU,
+    and the call does not wait for them, unless it has to read a size. An index out of range that a kernel finds is raised by the next call
+    or by `synchronize`. Loaded for a GPU (`isa="cuda"`, "cuda@1" for the second), a program takes tensors of the host, too: all of them,
+    copied there and back.
 
     Several threads may call one executable at once; the GIL is released in the meantime. Where a program keeps tensors from call to call
     (`state`), or writes inputs, such calls take turns.
     """
 
     def __init__(
-        self, context: _ral.Context, manifest: Manifest, parts: _Parts | None, compiles: int, first: Mapping[str, Array] | None = None
+        self,
+        context: _ral.Context,
+        manifest: Manifest,
+        parts: _Parts | None,
+        compiles: int,
+        gpus: GpuPrograms,
+        first: Mapping[str, Array] | None = None,
     ) -> None:
-        """Used by `from_parts` and `load`. first: the first values of the state, by name."""
+        """Used by `from_parts` and `load`. gpus: the same program for tensors there. first: the first values of the state, by name."""
         self._context = context
+        self._gpus = gpus
+        context.open_gpu = gpus if gpus.has_code else None
         self._manifest = manifest
         self._parts = parts
         self._compiles = compiles
@@ -123,33 +139,26 @@ class Executable:
 
         manifest, code, weights, stablehlo, targets: as for `disc.artifact.file.write_artifact`. Contiguous weights are not copied and must
         not change.
-        threads: per call; None = as `disc.Options` says. isa: the code to load; None = the best this CPU runs. compiles: how
-        often this process called the code generator for it, for `stats`. elsewhere: a program whose code this machine cannot run is no
-        error: it can be read and saved, and a call raises TargetError.
+        threads: per call; None = as `disc.Options` says. isa: the code to load, or the device ("cuda", "cuda@1" for the second GPU); None =
+        the best this CPU runs, or a GPU where there is no code for CPUs. compiles: how often this process called the code generator for it,
+        for `stats`. elsewhere: a program whose code this machine cannot run is no error: it can be read and saved, and a call raises
+        TargetError.
         """
         contiguous = [(name, dtype, np.ascontiguousarray(array).reshape(array.shape)) for name, dtype, array in weights]
         parts = _Parts(manifest, code, contiguous, stablehlo, targets)
         stored = artifact.stored_manifest(manifest, code, contiguous, targets)
         values = {name: array for name, _, array in contiguous}
         first = artifact.first_values(stored, lambda record: values[record["name"]].copy())
+        arrays = [array for _, _, array in contiguous]
         try:
-            chosen = _ral.choose_code(stored["code"], isa)
+            context, described = from_sections(stored, code, lambda number: arrays[number], _threads(threads), isa)
         except TargetError as error:
             if not elsewhere:
                 raise
             described = artifact.manifest_for(stored)
             stand_in = Elsewhere(described, stored["code"][-1], str(error), _threads(threads))
-            return cls(cast("_ral.Context", stand_in), described, parts, compiles, first)
-        described = artifact.manifest_for(stored, chosen)
-        context = _ral.load_memory(
-            artifact.manifest_bytes(stored),
-            artifact.signature_bytes(described),
-            [(chosen, code[chosen])],
-            [contiguous[number][2] for number in stored["targets"][chosen]["weights"]],
-            _threads(threads),
-            chosen,
-        )
-        return cls(context, described, parts, compiles, first)
+            return cls(cast("_ral.Context", stand_in), described, parts, compiles, NONE, first)
+        return cls(context, described, parts, compiles, programs_of(stored, code, arrays, _threads(threads)), first)
 
     def __repr__(self) -> str:
         """What it takes and gives, for which CPU, and with how many threads."""
@@ -169,6 +178,9 @@ class Executable:
         `seed=` (an int), where the model draws random numbers and has no input of that name: the same seed and inputs give the same
         results, on any machine with any number of threads. Without it, each call draws other numbers.
 
+        `stream=`, where the model has no input of that name: the CUDA stream (its handle, or a framework's object) that a call on tensors
+        of a GPU runs on, and that lives as long as the results.
+
         Arguments that were fixed at compile time, since they are no tensors, may be left out; another value is an InputTypeError.
 
         Ctrl+C ends a loop whose end depends on data; the call then raises KeyboardInterrupt.
@@ -178,6 +190,9 @@ class Executable:
         damaged.
         """
         if named:
+            if "stream" in named and "stream" not in self._names:
+                with _on_stream(stream_handle(named.pop("stream"))):
+                    return self(*inputs, out=out, cast=cast, **named)
             inputs = self._arrange(inputs, named)
         if cast:
             inputs = widened(self._without_fixed(self._by_position(inputs)), arguments_of(self._manifest))
@@ -188,6 +203,11 @@ class Executable:
             if tensors is inputs:
                 raise self._with_hint(error, inputs) from error.__cause__
         return self._call(tensors, out)
+
+    def synchronize(self) -> None:
+        """Waits until the GPUs have done what calls asked for. Raises what their kernels found: ShapeConstraintError, DeviceError."""
+        for context in (self._context, *(context for context, _ in self._gpus.opened())):
+            context.synchronize()
 
     def flat(self, *inputs: object) -> list[object]:
         """The results of a call one after the other, as `outputs` lists them. Raises as a call."""
@@ -318,13 +338,14 @@ class Executable:
         """Counts since loading: compiles (how often this process called the code generator for it: 0 for what was loaded or came out of the
         cache), calls, copied_inputs, copied_bytes, arena_bytes (held), launches (kernels run), "kernels" (launches by kernel name) and
         "counters" (by name: versions taken and the like)."""
-        launches, _ = self._context.kernels()
+        programs = [(self._context, self._manifest), *self._gpus.opened()]
+        launches = _summed(chain(*(zip(_kernel_names(about), own.kernels()[0], strict=True) for own, about in programs)))
         return {
             "compiles": self._compiles,
-            **self._context.stats(),
-            "launches": sum(launches),
-            "kernels": _summed(self._kernel_names(), launches),
-            "counters": _summed(self._manifest["counters"], self._context.counters()),
+            **_summed(chain(*(own.stats().items() for own, _ in programs))),
+            "launches": sum(launches.values()),
+            "kernels": launches,
+            "counters": _summed(chain(*(zip(about["counters"], own.counters(), strict=True) for own, about in programs))),
         }
 
     def profile(self, *inputs: object, **named: object) -> list[tuple[str, int, float]]:
@@ -332,7 +353,7 @@ class Executable:
 
         Calls that other threads make meanwhile are counted too.
         """
-        names = self._kernel_names()
+        names = _kernel_names(self._manifest)
         return [(name, runs, seconds) for name, (runs, seconds) in zip(names, self._profiled(inputs, named), strict=True) if runs]
 
     def explain(self, *inputs: object, **named: object) -> Explanation:
@@ -348,17 +369,25 @@ class Executable:
 
     def _profiled(self, inputs: tuple[object, ...], named: dict[str, object]) -> list[tuple[int, float]]:
         """Runs one call; (launches, seconds) of each kernel of the manifest."""
-        before = self._context.kernels()
+        calls, before = self._context.stats()["calls"], self._context.kernels()
         self._context.set_profile(True)
         try:
             self(*(self._arrange(inputs, named) if named else inputs))
         finally:
             self._context.set_profile(False)
         after = self._context.kernels()
+        if self._context.stats()["calls"] == calls:
+            raise DiscError("the call ran on a GPU: profile and explain what load(path, isa='cuda') gives")
         return [(runs - runs0, (time - time0) * 1e-9) for runs0, time0, runs, time in zip(*before, *after, strict=True)]
 
-    def _kernel_names(self) -> list[str]:
-        return [str(record["name"]) for record in self._manifest["kernels"]]
+
+@contextmanager
+def _on_stream(handle: int) -> Iterator[None]:
+    _ral.set_stream(handle)
+    try:
+        yield
+    finally:
+        _ral.set_stream(None)
 
 
 @contextmanager
@@ -389,11 +418,13 @@ def load(
 
         digest = check_signature(path, key)
     context = _ral.load_file(artifact.system_path(path), _threads(threads), isa, digest)
+    view = context.file_view()
     try:
-        manifest = artifact.parse_manifest(artifact.text_sections(context.file_view()), context.isa())
+        manifest = artifact.parse_manifest(artifact.text_sections(view), context.isa())
     except ArtifactError as error:
         raise ArtifactError(f"'{artifact.shown_path(path)}': {error}") from None
-    return Executable(context, manifest, None, 0, artifact.stored_first_values(context.file_view()) if "state" in manifest else None)
+    gpus = programs_in(view, _threads(threads))
+    return Executable(context, manifest, None, 0, gpus, artifact.stored_first_values(view) if "state" in manifest else None)
 
 
 def describe(path: str | os.PathLike[str], isa: str | None = None, reason: str = "it was opened to be read, not to be run") -> Executable:
@@ -403,7 +434,7 @@ def describe(path: str | os.PathLike[str], isa: str | None = None, reason: str =
     chosen = isa or manifest.get("code", [""])[-1]
     stand_in = Elsewhere(manifest, chosen, reason, 0, view, lambda: artifact.verify(path))
     first = artifact.stored_first_values(view) if "state" in manifest else None
-    return Executable(cast("_ral.Context", stand_in), manifest, None, 0, first)
+    return Executable(cast("_ral.Context", stand_in), manifest, None, 0, NONE, first)
 
 
 def _structured(call: Callable[[tuple[object, ...], object], object], structure: object) -> Callable[[tuple[object, ...], object], object]:
@@ -431,9 +462,13 @@ def _threads(threads: int | None) -> int:
     return threads or read_environment().threads or 0
 
 
-def _summed(names: Sequence[str], values: Sequence[int]) -> dict[str, int]:
+def _kernel_names(manifest: Manifest) -> list[str]:
+    return [str(record["name"]) for record in manifest["kernels"]]
+
+
+def _summed(values: Iterable[tuple[str, int]]) -> dict[str, int]:
     """Values by name; equal names are added up."""
     total: dict[str, int] = {}
-    for name, value in zip(names, values, strict=True):
+    for name, value in values:
         total[name] = total.get(name, 0) + value
     return total

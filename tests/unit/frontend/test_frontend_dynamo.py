@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch_mlir import ir
 
-from disc.errors import DiscError
+from disc.errors import DiscError, TargetError
 from disc.frontend import dynamo
 from disc.frontend import torch_mlir as long_tail
 from disc.frontend.imported import Imported
@@ -311,3 +312,13 @@ def test_other_backends_are_traced_as_before() -> None:
     torch._dynamo.reset()
     torch.compile(model, backend=keep)(torch.randn(2, 3, 3))  # pyright: ignore[reportArgumentType]
     assert not any("gru" in name for name in seen)
+
+
+def test_targets_are_those_of_the_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: ((9, 0), (8, 7), (7, 5))[device.index])
+    with FakeTensorMode():
+        first, second, old = (torch.empty(2, device=f"cuda:{gpu}") for gpu in range(3))
+    assert dynamo.targets_of([first, 3, second, torch.ones(2)]) == ("sm_86", "sm_90")
+    assert dynamo.targets_of([torch.ones(2), None]) == ("native",)
+    with pytest.raises(TargetError, match=r"compute capability 7\.5"):
+        dynamo.targets_of([old])

@@ -61,6 +61,8 @@ struct Context {
   bool single = false;           // a call gives its one output, not a tuple
   size_t kept = 0;               // outputs of `call_keeping` that the caller keeps as NumPy arrays, behind the results
   std::vector<int32_t> written;  // inputs that it writes: the last outputs are their new values
+  nb::object open_gpu = nb::none();  // gives the same program on the GPU of a number; None = it has no code for GPUs
+  mutable std::vector<nb::object> gpus;  // what `open_gpu` gave
   nb::object like = nb::none();  // a call without tensors gives results of the kind of this one; None = NumPy
 
   ral_context* get() const { return handle.get(); }
@@ -121,19 +123,49 @@ std::string choose_code(const std::vector<std::string>& isas, const std::optiona
   return isas[static_cast<size_t>(chosen)];
 }
 
-nb::object call(const Context& context, const nb::tuple& arguments, const nb::object& out) {
-  ral::python::ask_python();
+// The program where the tensors lie, which is on a GPU. Raises DeviceError where it has no code for that.
+const Context& on_gpu(const Context& context, const Borrowed& inputs) {
+  const ral_tensor& first = inputs.tensors()[inputs.on_gpu()];
+  const auto gpu = static_cast<size_t>(first.device_id);
   ral_context* handle = context.get();
+  if (ral_device_number(handle) == RAL_CUDA && ral_device_id(handle) == first.device_id) return context;
+  if (context.gpus.size() <= gpu) context.gpus.resize(gpu + 1);
+  if (!context.gpus[gpu].is_valid()) {
+    check(without_gil([&] { return ral_verify(handle); }));  // before its weights are copied
+    const nb::object opened = context.open_gpu(gpu);  // other threads may open others meanwhile
+    context.gpus[gpu] = opened;
+  }
+  return nb::cast<const Context&>(context.gpus[gpu]);
+}
+
+nb::object call_on_gpu(const Context& context, const Borrowed& inputs, const nb::object& out) {
+  ral_context* handle = context.get();
+  const ral::python::Kind kind = inputs.kind(context.like);
+  void* stream = ral::python::stream_of(kind, ral_device_id(handle));
+  std::vector<ral_tensor> outputs(static_cast<size_t>(ral_output_count(handle)));
+  Borrowed given;
+  if (!out.is_none()) given.add_all(out_tuple(out), [&](int32_t index) { return ral_output_info(handle, index); }, "index", true, true);
+  check(without_gil([&] {
+    return ral_call_on(handle, inputs.tensors(), inputs.count(), out.is_none() ? nullptr : given.tensors(), outputs.data(),
+                       out.is_none() ? static_cast<int32_t>(outputs.size()) : given.count(), stream);
+  }));
+  return out.is_none() ? ral::python::results(kind, outputs, context.single) : out;
+}
+
+nb::object call(const Context& loaded, const nb::tuple& arguments, const nb::object& out) {
+  ral::python::ask_python();
+  ral_context* handle = loaded.get();
   const int32_t output_count = ral_output_count(handle);
   Borrowed inputs, given;
-  inputs.add_all(arguments, [&](int32_t index) { return ral_input_info(handle, index); }, "argument", false);
+  inputs.add_all(arguments, [&](int32_t index) { return ral_input_info(handle, index); }, "argument", false, !loaded.open_gpu.is_none());
+  if (inputs.on_gpu() >= 0) return call_on_gpu(on_gpu(loaded, inputs), inputs, out);
   if (!out.is_none()) given.add_all(out_tuple(out), [&](int32_t index) { return ral_output_info(handle, index); }, "index", true);
   std::vector<ral_tensor> outputs(static_cast<size_t>(output_count));
   check(without_gil([&] {
     return ral_call(handle, inputs.tensors(), inputs.count(), out.is_none() ? nullptr : given.tensors(), outputs.data(),
                     out.is_none() ? output_count : given.count());
   }));
-  return out.is_none() ? ral::python::results(inputs.kind(context.like), outputs, context.single) : out;
+  return out.is_none() ? ral::python::results(inputs.kind(loaded.like), outputs, loaded.single) : out;
 }
 
 // The outputs of a call in groups, each handed to Python or released once.
@@ -167,7 +199,11 @@ nb::tuple call_keeping(const Context& context, const nb::tuple& arguments) {
   ral::python::ask_python();
   ral_context* handle = context.get();
   Borrowed inputs;
-  inputs.add_all(arguments, [&](int32_t index) { return ral_input_info(handle, index); }, "argument", false);
+  inputs.add_all(arguments, [&](int32_t index) { return ral_input_info(handle, index); }, "argument", false, !context.open_gpu.is_none());
+  if (inputs.on_gpu() >= 0) {
+    ral::python::raise(RAL_ERROR_DEVICE, "a model that keeps tensors from call to call, or writes inputs, takes tensors of the host: argument " +
+                                             std::to_string(inputs.on_gpu()) + " is on a GPU");
+  }
   Outputs outputs(static_cast<size_t>(ral_output_count(handle)));
   check(without_gil([&] { return ral_call(handle, inputs.tensors(), inputs.count(), nullptr, outputs.data(), outputs.count()); }));
   outputs.made();
@@ -239,6 +275,22 @@ std::string register_function(const std::string& op, const nb::bytes& library, c
   return digest;
 }
 
+// Raises TargetError where there is none that could be used.
+nb::dict find_gpus() {
+  int32_t count = 0, version = 0;
+  check(ral_count_gpus(&count, &version));
+  nb::list gpus;
+  for (int32_t id = 0; id < count; ++id) {
+    ral_gpu gpu;
+    check(ral_get_gpu(id, &gpu));
+    gpus.append(nb::make_tuple(nb::str(gpu.name), gpu.architecture, gpu.processors, gpu.memory));
+  }
+  nb::dict result;
+  result["driver"] = version;
+  result["gpus"] = gpus;
+  return result;
+}
+
 // (f32 operations per second, bytes copied per second) of one core.
 std::pair<double, double> measure_limits() {
   std::pair<double, double> limits;
@@ -260,12 +312,15 @@ NB_MODULE(_ral, module) {
   module.def("set_finder", &ral::python::set_finder, nb::arg("find"));
   module.def("measure_limits", &measure_limits);
   module.def("set_stop", &ral::python::set_stop, nb::arg("function").none());
+  module.def("set_stream", &ral::python::set_stream, nb::arg("stream").none());
+  module.def("find_gpus", &find_gpus);
   module.def("find_cores", &find_cores, nb::arg("root"));
   ral::python::bind_schedules(module);
   nb::class_<Context>(module, "Context")
       .def("call", &call, nb::arg("inputs"), nb::arg("out").none())
       .def("call_keeping", &call_keeping, nb::arg("inputs"))
       .def("verify", &verify)
+      .def("synchronize", [](const Context& context) { check(without_gil([&] { return ral_synchronize(context.get()); })); })
       .def("remap", &remap, nb::arg("descriptor"))
       .def("stats", &stats)
       .def("counters", &counters)
@@ -278,6 +333,7 @@ NB_MODULE(_ral, module) {
       .def_rw("single", &Context::single)
       .def_rw("kept", &Context::kept)
       .def_rw("written", &Context::written)
+      .def_rw("open_gpu", &Context::open_gpu, nb::for_setter(nb::arg().none()))
       .def_rw("like", &Context::like, nb::for_setter(nb::arg().none()))
       .def_prop_rw(
           "threads", [](const Context& context) { return ral_threads(context.get()); },

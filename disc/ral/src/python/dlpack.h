@@ -61,5 +61,5 @@ struct DLPackExchangeAPI {
   int (*managed_tensor_from_py_object_no_sync)(void* object, DLManagedTensorVersioned** out);
   int (*managed_tensor_to_py_object_no_sync)(DLManagedTensorVersioned* tensor, void** out);
   int (*dltensor_from_py_object_no_sync)(void* object, DLTensor* out);
-  void* current_work_stream;
+  int (*current_work_stream)(int32_t device_type, int32_t device_id, void** stream);  // may be null
 };

@@ -21,6 +21,9 @@ constexpr std::array<const char*, 15> kErrorNames{
     "ArtifactError", "TargetError",    "CompilerBug",    "CancelledError", "InputValueError",      "SingularMatrixError", "CustomOpError",
     "StructureError"};
 
+// What `set_stream` was given for this thread.
+thread_local std::optional<int64_t> python_stream;
+
 // What `set_stop` was given for this thread, a reference that it owns: null = nothing.
 thread_local PyObject* python_stop = nullptr;
 
@@ -173,18 +176,22 @@ int32_t dtype_of(std::string_view format, int64_t bytes) {
 }
 
 ral_tensor from_dl(const DLTensor& tensor, const Place& place) {
-  if (tensor.device.device_type != kDLCPU) {
-    const std::string device =
-        tensor.device.device_type == kDLCUDA ? "cuda" : "DLPack device type " + std::to_string(tensor.device.device_type);
+  const bool gpu = tensor.device.device_type == kDLCUDA && tensor.device.device_id >= 0 && tensor.device.device_id <= UINT8_MAX;
+  if (tensor.device.device_type != kDLCPU && !gpu) {
+    raise(RAL_ERROR_DEVICE, place.text() + "is on DLPack device type " + std::to_string(tensor.device.device_type) + ":" +
+                                std::to_string(tensor.device.device_id) + ", which disc makes no code for");
+  }
+  if (gpu && !place.gpus) {
     raise(RAL_ERROR_DEVICE,
-          place.text() + "is on " + device + ":" + std::to_string(tensor.device.device_id) + ", the artifact has code for the CPU only");
+          place.text() + "is on cuda:" + std::to_string(tensor.device.device_id) + ", the artifact has code for the CPU only");
   }
   const int32_t dtype = dtype_of(tensor.dtype);
   if (dtype < 0) raise(RAL_ERROR_DTYPE, place.text() + "has a dtype that disc does not support");
   const bool empty = std::find(tensor.shape, tensor.shape + tensor.ndim, 0) != tensor.shape + tensor.ndim;
   if (!tensor.data && !empty) raise(RAL_ERROR_DTYPE, place.text() + "has no memory of its own (a fake tensor, or one that wraps another)");
-  return {static_cast<char*>(tensor.data) + tensor.byte_offset, tensor.shape, tensor.strides, tensor.ndim,
-          static_cast<uint16_t>(dtype), RAL_CPU, 0};
+  const auto device = static_cast<uint8_t>(gpu ? RAL_CUDA : RAL_CPU), id = static_cast<uint8_t>(gpu ? tensor.device.device_id : 0);
+  return {static_cast<char*>(tensor.data) + tensor.byte_offset, tensor.shape, tensor.strides, tensor.ndim, static_cast<uint16_t>(dtype),
+          device, id};
 }
 
 constexpr Py_ssize_t no_dims = 0;  // of rank 0, but not null
@@ -271,24 +278,29 @@ auto reading(const Place& place, Body body) {
   }
 }
 
-nb::object dlpack_capsule(nb::handle object) {
+// On a GPU the producer makes the stream of the call wait for what it has asked for; a framework with the exchange interface need not, as
+// the call runs on its own stream.
+nb::object dlpack_capsule(nb::handle object, bool gpu) {
   const bool tracked = PyObject_IsTrue(nb::getattr(object, "requires_grad", nb::bool_(false)).ptr()) == 1;
   const nb::object plain = tracked ? call_method(object, "detach") : nb::borrow(object);
   nb::dict options;
+  if (gpu) options["stream"] = python_stream ? std::max<int64_t>(*python_stream, 1) : known_type(object).exchange ? -1 : 1;
+  nb::dict plain_options = nb::borrow<nb::dict>(options.attr("copy")());
   options["max_version"] = nb::make_tuple(1, 0);
   try {
     return call_python(attribute(plain, "__dlpack__"), nb::make_tuple(), options.ptr());
   } catch (nb::python_error& refused) {
     if (!refused.matches(PyExc_TypeError)) throw;  // a producer from before DLPack 1.0 does not know max_version
   }
-  return call_method(plain, "__dlpack__");
+  return call_python(attribute(plain, "__dlpack__"), nb::make_tuple(), plain_options.ptr());
 }
 
 // The slow path, for tensors without the C exchange interface. The capsule is kept, not consumed: the memory is only borrowed.
 ral_tensor from_dlpack(nb::handle object, const Place& place, Keeper& keeper) {
   const auto device = reading(place, [&] { return nb::cast<std::pair<int32_t, int32_t>>(call_method(object, "__dlpack_device__")); });
-  if (device.first != kDLCPU) return from_dl({nullptr, {device.first, device.second}, 0, {kDLInt, 8, 1}, nullptr, nullptr, 0}, place);
-  keeper.owner = reading(place, [&] { return dlpack_capsule(object); });
+  if (device.first != kDLCPU && (device.first != kDLCUDA || !place.gpus))  // refused before anything is asked of it
+    return from_dl({nullptr, {device.first, device.second}, 0, {kDLInt, 8, 1}, nullptr, nullptr, 0}, place);
+  keeper.owner = reading(place, [&] { return dlpack_capsule(object, device.first == kDLCUDA); });
   PyObject* capsule = keeper.owner.ptr();
   if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
     const auto* managed = static_cast<DLManagedTensorVersioned*>(PyCapsule_GetPointer(capsule, "dltensor_versioned"));
@@ -298,6 +310,11 @@ ral_tensor from_dlpack(nb::handle object, const Place& place, Keeper& keeper) {
   }
   if (!PyCapsule_IsValid(capsule, "dltensor")) raise(RAL_ERROR_DTYPE, place.text() + "its __dlpack__ returned something else");
   return from_dl(static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"))->dl_tensor, place);
+}
+
+DLDevice device_of(const ral_tensor& tensor) {
+  if (tensor.device == RAL_CUDA) return {kDLCUDA, tensor.device_id};
+  return {kDLCPU, 0};
 }
 
 // An output of ral_call that a framework owns through DLPack.
@@ -328,7 +345,7 @@ nb::object exchanged(const DLPackExchangeAPI* exchange, Owner* owner, const ral_
                     Owner::release,
                     0,
                     {tensor.data,
-                     {kDLCPU, 0},
+                     device_of(tensor),
                      tensor.rank,
                      dl_type(tensor.dtype),
                      const_cast<int64_t*>(tensor.dims),
@@ -358,15 +375,15 @@ nb::object through_nanobind(const ral_tensor& output) {
   const DLDataType type = dl_type(bits_only ? static_cast<int32_t>(RAL_UI16) : output.dtype);
   const nb::dlpack::dtype element{type.code, type.bits, type.lanes};
   const nb::ndarray<Framework> array(output.data, static_cast<size_t>(output.rank), reinterpret_cast<const size_t*>(output.dims), owner,
-                                     output.strides, element);
+                                     output.strides, element, device_of(output).device_type, device_of(output).device_id);
   return nb::cast(array);
 }
 
 nb::object to_python(const Kind& kind, const ral_tensor& output) {
   if (kind.exchange) return through_exchange(kind.exchange, output);
-  if (!kind.from_dlpack.is_valid()) return through_nanobind<nb::numpy>(output);
+  if (!kind.from_dlpack.is_valid() && output.device == RAL_CPU) return through_nanobind<nb::numpy>(output);
   const nb::object plain = through_nanobind<nb::array_api>(output);
-  return kind.from_dlpack.is_none() ? plain : call_python(kind.from_dlpack, nb::make_tuple(plain));
+  return !kind.from_dlpack.is_valid() || kind.from_dlpack.is_none() ? plain : call_python(kind.from_dlpack, nb::make_tuple(plain));
 }
 
 }  // namespace
@@ -380,6 +397,16 @@ void ask_python() {
 void set_stop(nb::handle function) {
   Py_XDECREF(python_stop);
   python_stop = function.is_none() ? nullptr : function.inc_ref().ptr();
+}
+
+void set_stream(const std::optional<int64_t>& stream) { python_stream = stream; }
+
+void* stream_of(const Kind& kind, int32_t gpu) {
+  if (python_stream) return reinterpret_cast<void*>(static_cast<uintptr_t>(*python_stream));
+  void* stream = nullptr;
+  if (!kind.exchange || !kind.exchange->current_work_stream) return stream;
+  if (kind.exchange->current_work_stream(kDLCUDA, gpu, &stream) != 0) nb::raise_python_error();
+  return stream;
 }
 
 void raise(ral_status status, const std::string& message) {
@@ -405,6 +432,9 @@ void Borrowed::add(nb::handle object, const Place& place) {
   const bool scalar = PyLong_Check(pointer) || PyFloat_Check(pointer);
   if (!scalar && !first_) first_ = pointer;
   tensors_.push_back(scalar && !place.writable ? from_scalar(object, place, keeper()) : read(object, place));
+  if (tensors_.back().device == RAL_CPU || on_gpu_ >= 0) return;
+  on_gpu_ = count() - 1;
+  first_ = pointer;
 }
 
 ral_tensor Borrowed::read(nb::handle object, const Place& place) {

@@ -6,6 +6,7 @@
 #include <cxxabi.h>
 #include <unistd.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,9 @@ void ask_python();
 // function: without arguments, says whether the calls of this thread are to end; None = they are not.
 void set_stop(nb::handle function);
 
+// The stream of a GPU that calls of this thread run on from now on; None = that of the tensors' framework, or the default one.
+void set_stream(const std::optional<int64_t>& stream);
+
 // How to make results of the kind that came in.
 struct Kind {
   const DLPackExchangeAPI* exchange = nullptr;  // a framework with the C exchange interface (torch)
@@ -58,6 +62,7 @@ struct Place {
   const char* kind;  // "argument"
   size_t index;
   bool writable;
+  bool gpus;  // whether there is code for where it may lie
 
   std::string text() const;  // "input 'x' (argument 0): "
 };
@@ -79,20 +84,22 @@ class Borrowed {
   Borrowed& operator=(const Borrowed&) = delete;
   ~Borrowed();
 
-  // Adds every object of the tuple, once per Borrowed. `info(index)` says what is expected; `kind` and `writable` as in Place.
+  // Adds every object of the tuple, once per Borrowed. `info(index)` says what is expected; the others as in Place.
   template <typename Info>
-  void add_all(const nb::tuple& objects, Info info, const char* kind, bool writable) {
+  void add_all(const nb::tuple& objects, Info info, const char* kind, bool writable, bool gpus = false) {
     tensors_.reserve(objects.size());
     for (size_t i = 0; i < objects.size(); ++i) {
       const ral_value_info expected = info(static_cast<int32_t>(i));
-      add(objects[i], {expected, kind, i, writable || expected.written});
+      add(objects[i], {expected, kind, i, writable || expected.written, gpus});
     }
   }
 
   const ral_tensor* tensors() const { return tensors_.data(); }
   int32_t count() const { return static_cast<int32_t>(tensors_.size()); }
-  // The kind of the first tensor that was added, of `otherwise` when there was none.
+  // The kind of the first tensor that was added, on a GPU if there is one; of `otherwise` when there was none.
   Kind kind(nb::handle otherwise) const;
+  // The place among the tensors of the first one that lies on a GPU; -1 = none.
+  int32_t on_gpu() const { return on_gpu_; }
 
  private:
   void add(nb::handle object, const Place& place);
@@ -106,8 +113,12 @@ class Borrowed {
   std::vector<ral_tensor> tensors_;
   std::vector<Keeper> keepers_;
   std::vector<nb::object> resolved_;  // copies of tensors with PyTorch's negative bit
-  PyObject* first_ = nullptr;  // borrowed: the caller's tuple holds it
+  PyObject* first_ = nullptr;  // that `kind` is of; borrowed: the caller's tuple holds it
+  int32_t on_gpu_ = -1;
 };
+
+// The stream that a call on tensors of this kind on this GPU runs on.
+void* stream_of(const Kind& kind, int32_t gpu);
 
 // A tensor over memory that is lent until the caller ends; for a kind with an exchange interface.
 nb::object lend(const Kind& kind, const ral_tensor& tensor);

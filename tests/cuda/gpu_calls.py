@@ -1,0 +1,248 @@
+"""Calls with arrays that lie on GPUs of the stand-in driver: `python gpu_calls.py LIBRARY`. Prints "passed".
+
+The module is its own framework: it has arrays with DLPack, and `from_dlpack`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+import tempfile
+from collections.abc import Callable
+from ctypes import c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import disc.errors
+from disc.errors import DiscError
+from disc.ral import _ral
+from disc.ral.executable import Executable, load
+from tests.ral.programs import ADD, add_manifest, build
+
+GPU = "cuda:x86-64-v3+sm_90"
+
+# ADD of programs.py for a GPU. A block of the grid is a row; kernels of the stand-in are functions.
+GPU_ADD = """
+#include "ral.h"
+#include "fake_driver.h"
+static void rows(const uint64_t* values, const uint32_t* grid) {
+  const float *a = (const float*)values[0], *b = (const float*)values[1], *bias = (const float*)values[3];
+  for (int64_t i = 0; i < (int64_t)grid[0] * 4; ++i) ((float*)values[2])[i] = a[i] + b[i] + *bias;
+}
+static const uint8_t sizes[] = {8, 8, 8, 8, 8, 8};
+static const fake_kernel own = {"kernel", rows, 6, sizes};
+static const fake_image image = {FAKE_MAGIC, 1, &own};
+static const ral_gpu_image images[] = {{90, 0, &image, sizeof image}};
+static const ral_gpu_kernel kernel = {1, 128, 0, 1, 0, -1, 1, 4, "kernel", images, sizes};
+int32_t disc_entry(ral_exec* exec, const ral_host_api* api, const ral_tensor* in, const void* const* weights, int64_t* counters) {
+  if (in[1].dims[0] != in[0].dims[0]) return api->fail(exec, 0, in[1].dims[0], in[0].dims[0]);
+  int64_t dims[2] = {in[0].dims[0], 4};
+  float* c = api->output(exec, 0, dims);
+  if (!c) return 1;
+  counters[dims[0] % 2 == 0] += 1;
+  int64_t args[7] = {(int64_t)in[0].data, (int64_t)in[1].data, (int64_t)c, (int64_t)weights[0], dims[0], 1, 1};
+  return api->launch(exec, 0, (ral_kernel)&kernel, args, dims[0], 0, 0);
+}
+"""
+
+
+class Counts(ctypes.Structure):
+    """`fake_counts`."""
+
+    NAMES = (
+        *("calls", "launches", "executed", "copies", "fills", "waits", "allocated", "live_blocks", "live_bytes", "live_host"),
+        *("live_modules", "live_streams", "live_events", "graphs", "graph_launches", "live_graphs"),
+    )
+    _fields_ = [(name, c_int64) for name in NAMES]
+
+
+class DlTensor(ctypes.Structure):
+    """`DLTensor`."""
+
+    _fields_ = [
+        ("data", c_void_p), ("device_type", c_int32), ("device_id", c_int32), ("ndim", c_int32), ("code", c_uint8), ("bits", c_uint8),
+        ("lanes", c_uint16), ("shape", ctypes.POINTER(c_int64)), ("strides", ctypes.POINTER(c_int64)), ("offset", c_uint64),
+    ]  # fmt: skip
+
+
+class Managed(ctypes.Structure):
+    """`DLManagedTensorVersioned`."""
+
+    _fields_ = [
+        ("major", c_uint32),
+        ("minor", c_uint32),
+        ("context", c_void_p),
+        ("deleter", c_void_p),
+        ("flags", c_uint64),
+        ("tensor", DlTensor),
+    ]
+
+
+driver = ctypes.CDLL(sys.argv[1])  # the runtime finds the library that is loaded already
+driver.fake_get_counts.restype = Counts
+driver.fake_configure(2, 90, 13000, c_int64(1 << 30))
+driver.cuInit(0)
+contexts = [c_void_p(), c_void_p()]
+for number, context in enumerate(contexts):
+    driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number)
+api = ctypes.pythonapi
+api.PyCapsule_New.restype, api.PyCapsule_New.argtypes = ctypes.py_object, [c_void_p, ctypes.c_char_p, c_void_p]
+api.PyCapsule_GetPointer.restype, api.PyCapsule_GetPointer.argtypes = c_void_p, [ctypes.py_object, ctypes.c_char_p]
+
+
+def counts() -> Counts:
+    return driver.fake_get_counts()
+
+
+def on(gpu: int, name: str, *arguments: object) -> None:
+    """Calls the driver with this GPU's context."""
+    driver.cuCtxPushCurrent_v2(contexts[gpu])
+    status = getattr(driver, name)(*arguments)
+    driver.cuCtxPopCurrent_v2(ctypes.byref(c_void_p()))
+    assert status == 0, (name, status)
+
+
+class Array:
+    """f32 numbers on a GPU. streams: for which consumers asked for it."""
+
+    def __init__(self, values: np.ndarray[Any, Any], gpu: int = 0) -> None:
+        self.shape, self.gpu, self.streams = values.shape, gpu, list[object]()
+        self.place, self.owner = c_uint64(), cast("object", None)
+        on(gpu, "cuMemAlloc_v2", ctypes.byref(self.place), ctypes.c_size_t(values.nbytes + 1))
+        on(gpu, "cuMemcpyAsync", self.place, c_uint64(values.ctypes.data), ctypes.c_size_t(values.nbytes), None)
+        on(gpu, "cuStreamSynchronize", None)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self.gpu
+
+    def __dlpack__(self, *, stream: object = None, max_version: object = None) -> object:
+        self.streams.append(stream)
+        self.dims = (c_int64 * len(self.shape))(*self.shape)
+        tensor = DlTensor(self.place.value, 2, self.gpu, len(self.shape), 2, 32, 1, self.dims, None, 0)
+        self.managed = Managed(1, 0, None, None, 0, tensor)
+        return api.PyCapsule_New(ctypes.addressof(self.managed), b"dltensor_versioned", None)
+
+    def numpy(self, stream: c_void_p | None = None) -> np.ndarray[Any, Any]:
+        """What the array holds once the stream is done."""
+        found = np.empty(self.shape, np.float32)
+        on(self.gpu, "cuMemcpyAsync", c_uint64(found.ctypes.data), self.place, ctypes.c_size_t(found.nbytes), stream)
+        on(self.gpu, "cuStreamSynchronize", stream)
+        return found
+
+    def __del__(self) -> None:
+        if self.owner is None:
+            on(self.gpu, "cuMemFree_v2", self.place)
+
+
+def from_dlpack(other: Any) -> Array:
+    """An array over the memory of another's."""
+    made, (kind, made_gpu) = object.__new__(Array), other.__dlpack_device__()
+    assert kind == 2
+    capsule = other.__dlpack__(max_version=(1, 0))
+    tensor = Managed.from_address(api.PyCapsule_GetPointer(capsule, b"dltensor_versioned")).tensor
+    made.shape, made.gpu, made.place = tuple(tensor.shape[: tensor.ndim]), made_gpu, c_uint64(tensor.data)
+    made.owner, made.streams = (capsule, other), []
+    return made
+
+
+def refused(error: type[DiscError], message: str, call: Callable[[], object]) -> None:
+    """The call raises this."""
+    try:
+        call()
+    except DiscError as found:
+        assert isinstance(found, error) and message in str(found), repr(found)
+    else:
+        raise AssertionError(f"was not refused: {message}")
+
+
+def compiled() -> Executable:
+    source = GPU_ADD.replace("fake_driver.h", str(Path(__file__).parent / "fake_driver.h"))
+    code = {"x86-64-v3": build(ADD), GPU: build(source)}
+    return Executable.from_parts(add_manifest(), code, [("bias", "f32", np.array(0.5, np.float32))])
+
+
+def check_calls(exe: Any) -> None:
+    """On two GPUs, on the default stream and on others, late, in place; and on the CPU."""
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    assert np.array_equal(exe(x, x), x + x + 0.5)
+    for gpu in (0, 1, 0):
+        stream = c_void_p()
+        on(gpu, "cuStreamCreate", ctypes.byref(stream), 1)
+        a, b = Array(x, gpu), Array(3 * x, gpu)
+        assert np.array_equal(exe(a, b).numpy(), 4 * x + 0.5) and a.streams == [1]
+        before = counts()
+        y = exe(a, b, stream=stream.value)
+        after = counts()
+        assert type(y) is Array and y.gpu == gpu and y.shape == (3, 4) and a.streams == [1, stream.value]
+        changed = [name for name in Counts.NAMES if getattr(after, name) != getattr(before, name)]
+        assert changed == ["calls", "launches", "allocated", "live_blocks", "live_bytes"], (
+            changed
+        )  # neither copied, nor waited for, nor run
+        assert np.array_equal(y.numpy(stream), 4 * x + 0.5)
+        into = Array(x, gpu)
+        assert exe(a, b, out=into) is into
+        exe.synchronize()
+        assert np.array_equal(into.numpy(), 4 * x + 0.5)
+        del y
+        on(gpu, "cuStreamSynchronize", stream)
+        on(gpu, "cuStreamDestroy_v2", stream)
+    empty = Array(x[:0])
+    assert exe(empty, empty).numpy().shape == (0, 4)
+
+
+def check_errors(exe: Executable) -> None:
+    x = np.ones((2, 4), np.float32)
+    a, b = Array(x), Array(x, 1)
+    refused(disc.errors.DeviceError, "input 'b' (argument 1): is on cuda:1, the loaded code is for cuda:0", lambda: exe(a, b))
+    refused(disc.errors.DeviceError, "input 'a' (argument 0): is on cpu:0, the loaded code is for cuda:1", lambda: exe(x, b))
+    refused(disc.errors.ShapeConstraintError, "3", lambda: exe(a, Array(np.ones((3, 4), np.float32))))
+    refused(disc.errors.InputTypeError, "give the handle of a CUDA stream", lambda: exe(a, a, stream="first"))
+    refused(DiscError, "the call ran on a GPU", lambda: exe.profile(a, a))
+    plain = Executable.from_parts(add_manifest(), {"x86-64-v3": build(ADD)}, [("bias", "f32", np.array(0.5, np.float32))])
+    refused(disc.errors.DeviceError, "input 'b' (argument 1): is on cuda:1, the artifact has code for the CPU only", lambda: plain(x, b))
+    for text in ("cuda@2", "cuda@x"):
+        refused(disc.errors.TargetError, "there is no GPU", lambda text=text: Executable.from_parts(add_manifest(), {GPU: b""}, isa=text))
+
+
+def check_staged(path: str) -> None:
+    """A program that was loaded for a GPU takes arrays of the host."""
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    for isa in ("cuda", "cuda@1", GPU):
+        exe = load(path, isa=isa)
+        assert exe.isa == GPU
+        y = exe(x, x[::-1])
+        assert isinstance(y, np.ndarray) and np.array_equal(y, x + x[::-1] + 0.5)
+        assert [launches for _, launches, _ in exe.profile(x, x)] == [1]
+
+
+def main() -> None:
+    found = _ral.find_gpus()
+    assert found["driver"] == 13000 and [each[:3] for each in found["gpus"]] == [("Stand-in 0", 90, 132), ("Stand-in 1", 90, 132)]
+    start = counts()
+    exe = compiled()
+    assert counts().live_modules == 0, "nothing of a GPU is opened before its tensors come"
+    check_calls(exe)
+    check_errors(exe)
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "add.disc")
+        exe.save(path)
+        loaded = load(path)
+        check_calls(loaded)
+        assert loaded.stats()["calls"] == loaded.stats()["launches"] == 11, loaded.stats()
+        check_staged(path)
+    del exe, loaded
+    gc.collect()
+    for gpu in (0, 1):
+        on(gpu, "cuCtxSynchronize")
+    end = counts()
+    assert (end.live_blocks, end.live_modules, end.live_host) == (start.live_blocks, 0, 0), (end.live_blocks, end.live_modules)
+    print("passed")
+
+
+if __name__ == "__main__":
+    main()
