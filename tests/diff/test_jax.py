@@ -71,7 +71,8 @@ def attention(q: Any, k: Any, v: Any) -> Any:
 
 
 def orders(x: Any, n: Any) -> Any:
-    return jnp.sort(x, 1), jnp.argsort(-x, 1), jnp.lexsort((x[:, 0], n)), jnp.median(x, 1), lax.top_k(x, 1), jnp.unique(n, size=2)
+    nearest = lax.approx_max_k(x, 1), lax.approx_min_k(x, 1, reduction_dimension=0), lax.approx_max_k(x, 1, aggregate_to_topk=True)
+    return jnp.sort(x, 1), jnp.argsort(-x, 1), jnp.lexsort((x[:, 0], n)), jnp.median(x, 1), lax.top_k(x, 1), jnp.unique(n, size=2), *nearest
 
 
 def windows(x: Any) -> Any:

@@ -24,6 +24,7 @@ CALLS: Mapping[str, Callable[[ir.Operation], Values | None]] = {
     **dict.fromkeys(PASSED_ON, _passed_on),
     "stablehlo.dynamic_reduce_window": slices.dynamic_reduce_window,
     "stablehlo.dynamic_top_k": sorting.dynamic_top_k,
+    "ApproxTopK": sorting.approximate_top_k,
     **linear_algebra.CALLS,
 }
 

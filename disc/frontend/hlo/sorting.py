@@ -15,7 +15,7 @@ from torch_mlir import ir
 
 from disc.frontend.hlo.comparators import Key, plain_key, sort_keys
 from disc.frontend.hlo.emit import Emitter, FormError, Values, is_float, kind_of, like, signless, width_of
-from disc.ir.ops import Attribute, element_of, int_attr, rank_of
+from disc.ir.ops import Attribute, block_ops, element_of, int_attr, rank_of
 from disc.ir.rewriting import defining, producer
 
 
@@ -132,14 +132,41 @@ def dynamic_top_k(op: ir.Operation) -> Values:
     return _first(op, e.one("arith.index_cast", [number], ir.IndexType.get()), largest=True)
 
 
-def _first(op: ir.Operation, k: int | ir.Value, largest: bool) -> Values:
-    """The k largest along the last dim, equal ones in their order. NaN is the largest number, as in a sort."""
+def approximate_top_k(op: ir.Operation) -> Values:
+    """JAX's `approx_max_k` and `approx_min_k`, exactly: any recall allows that."""
+    given = {entry.name: entry.attr for entry in ir.DictAttr(op.attributes["mhlo.backend_config"])}
+    dim, places = ir.IntegerAttr(given["reduction_dim"]).value, producer(op.operands[1])
+    if not ir.BoolAttr(given["aggregate_to_topk"]).value:
+        raise FormError("parts of which the largest are not taken yet (aggregate_to_topk=False)")
+    if places is None or places.name not in ("stablehlo.iota", "stablehlo.dynamic_iota") or int_attr(places, "iota_dimension") != dim:
+        raise FormError("its second operand is not the places along the dim")
+    return _first(op, ir.IntegerAttr(given["top_k"]).value, _takes_larger(op), dim)
+
+
+def _takes_larger(op: ir.Operation) -> bool:
+    """What the function says that the op compares by."""
+    name = ir.FlatSymbolRefAttr(ir.ArrayAttr(op.attributes["called_computations"])[0]).value
+    module = op
+    while module.name != "builtin.module":
+        module = module.parent.operation
+    block = ir.SymbolTable(module)[name].operation.regions[0].blocks[0]
+    first = block_ops(block)[0]
+    directions = {f"#stablehlo<comparison_direction {each}>": each == "GT" for each in ("GT", "LT")}
+    direction = str(first.attributes["comparison_direction"]) if first.name == "stablehlo.compare" else ""
+    if direction not in directions or list(first.operands) != list(block.arguments)[:2] or len(block_ops(block)) != 2:
+        raise FormError("it compares by something else than which number is larger")
+    return directions[direction]
+
+
+def _first(op: ir.Operation, k: int | ir.Value, largest: bool, dim: int | None = None) -> Values:
+    """The k largest along a dim, the last unless another is given, equal ones in their order. NaN is the largest number, as in a sort."""
     e, x = Emitter(op), op.operands[0]
-    rank, shape = rank_of(x), kind_of(x).shape
-    if isinstance(k, int) and 0 <= shape[-1] < k:
-        raise FormError(f"it takes {k} of {shape[-1]} elements")
+    shape = kind_of(x).shape
+    dim = rank_of(x) - 1 if dim is None else dim
+    if isinstance(k, int) and 0 <= shape[dim] < k:
+        raise FormError(f"it takes {k} of {shape[dim]} elements")
     count = k if isinstance(k, int) else ir.ShapedType.get_dynamic_size()
-    kinds = [ir.RankedTensorType.get([*shape[:-1], count], each) for each in (element_of(x), signless(64))]
-    sizes = e.sizes([*(e.size(x, dim) for dim in range(rank - 1)), k])
-    values, places = e.make("disc.dynamic_topk", [x, sizes, sizes], kinds, {"dim": rank - 1, "largest": largest})
+    kinds = [ir.RankedTensorType.get([*shape[:dim], count, *shape[dim + 1 :]], each) for each in (element_of(x), signless(64))]
+    sizes = e.sizes([k if each == dim else e.size(x, each) for each in range(rank_of(x))])
+    values, places = e.make("disc.dynamic_topk", [x, sizes, sizes], kinds, {"dim": dim, "largest": largest})
     return [values, e.convert(places, element_of(op.results[1]))]
