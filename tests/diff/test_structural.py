@@ -103,7 +103,7 @@ def test_a_weight_that_changes(lstm: Any) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["TreeFC", "TreeGRU", "MVRNN"])
+@pytest.mark.parametrize("name", ["TreeFC", "TreeGRU", "MV-RNN"])
 def test_models(name: str) -> None:
     torch.manual_seed(0)
     make, instances = CASES[name]
