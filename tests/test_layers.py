@@ -24,6 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("api",),
     ("serving.compile_service", "serving.ray"),  # they compile
     ("",),  # disc/__init__.py: the public names
+    ("hf",),
     ("cli",),
 )
 WITHIN: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -154,9 +155,9 @@ def test_imports_are_absolute() -> None:
 
 
 def test_the_house_has_few_doors() -> None:
-    """At most 17 entries in `disc/`: what a newcomer sees first."""
+    """At most 18 entries in `disc/`: what a newcomer sees first."""
     entries = {path.name for path in (ROOT / "disc").iterdir() if path.name != "__pycache__"}
-    assert len(entries) <= 17, sorted(entries)
+    assert len(entries) <= 18, sorted(entries)
 
 
 def test_plans_and_host_know_no_device() -> None:

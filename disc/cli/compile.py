@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from disc.api import Model
 
 MODEL_HELP = (
-    "A .pt2, .onnx, .mlir or .mlirbc file, or package.module:factory, a function that returns (module, example_inputs[, dynamic_shapes])."
+    "A .pt2, .onnx, .mlir or .mlirbc file, or package.module:factory, a function that returns (module, example_inputs[, dynamic_shapes]); "
+    "or hf:FOLDER of a Hugging Face model."
 )
 PT2_NOTE = (
     "note: PyTorch may run code that a .pt2 file brings along; for files of unknown origin use ONNX or StableHLO (.onnx, .mlir, .mlirbc)"
@@ -57,6 +58,7 @@ def compile_command(
     packed: Annotated[
         bool, typer.Option("--packed", help="For a server that joins requests of different lengths without padding, where that is proved.")
     ] = False,
+    task: Annotated[str | None, typer.Option(help="Of hf:FOLDER: feature-extraction, text-classification, fill-mask and so on.")] = None,
     remote: Annotated[str | None, typer.Option(help="HOST:PORT of a `disc compile-server` that compiles it.")] = None,
     remote_ca: Annotated[Path | None, typer.Option(help="Authority (PEM) that signed the server's certificate; none: no TLS.")] = None,
     remote_token: Annotated[Path | None, typer.Option(help="File with the bearer token that the server requires.")] = None,
@@ -67,8 +69,11 @@ def compile_command(
     """Compile a model into one artifact for every shape of its inputs."""
     path = output or Path(Path(model.rpartition(":")[2] or model).stem + ".disc")
     check_output(path)
+    folder = model.removeprefix("hf:") if model.startswith("hf:") else None
+    if (folder is None) != (task is None):
+        raise UnsupportedFormatError("--task is for hf:FOLDER, which needs it: disc compile hf:FOLDER --task feature-extraction")
     is_file = ":" not in model or os.path.exists(model)
-    if is_file and (dynamic or static or dtype):
+    if (is_file or folder is not None) and (dynamic or static or dtype):
         raise UnsupportedFormatError(
             "--dynamic, --static and --dtype are for package.module:factory; a file has its dims and types already"
         )
@@ -84,7 +89,14 @@ def compile_command(
         import disc
 
         source = model
-        if not is_file:
+        if folder is not None and task is not None:
+            from disc.frontend.exported import export_module
+            from disc.hf import load_folder
+
+            module, examples = load_folder(folder, task)
+            on_step("export", 0.0)
+            source = export_module(module, (), None, examples)
+        elif not is_file:
             from disc.frontend.exported import export_module
 
             module, inputs, shapes = from_factory(model)
