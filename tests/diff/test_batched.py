@@ -22,6 +22,8 @@ COMPILED = ("TreeLSTM", "GraphRNN")
 class OneByOne:
     """A block for B instances, by PyTorch: what is tested without a compiler."""
 
+    executable = None
+
     def __init__(self, block: Block) -> None:
         self._block = block
 

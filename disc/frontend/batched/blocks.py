@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from disc.frontend.batched.rows import RowClass
+
+if TYPE_CHECKING:
+    from disc.ral.executable import Executable
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,9 @@ class Block:
 
 
 class Lifted(Protocol):
-    """A block for B instances."""
+    """A block for B instances. executable: that of `compile_block`; None where it is no compiled program."""
+
+    executable: Executable | None
 
     def __call__(
         self,

@@ -28,7 +28,9 @@ class LiftedBlock:
         numbers = [torch.zeros((), dtype=torch.int64) for _ in range(block.values)]
         example = (*(torch.zeros(each.shape, dtype=each.dtype) for each in block.rows), *numbers)
         tables = block.tables()
-        self.executable = compile_block(block.module, example, [*map(tables.index, block.rows), *(None for _ in numbers)])
+        self.executable: Executable | None = compile_block(
+            block.module, example, [*map(tables.index, block.rows), *(None for _ in numbers)]
+        )
 
     def __call__(
         self,
@@ -38,6 +40,7 @@ class LiftedBlock:
         out: Sequence[torch.Tensor],
     ) -> None:
         """As `Lifted`."""
+        assert self.executable is not None
         self.executable(*tables, *rows, *values, out=out[0] if len(out) == 1 else tuple(out))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from disc.errors import AliasError
+from disc.frontend.batched.launches import Batches, Launch, Table, executable_of
 from disc.frontend.batched.regions import ENOUGH, STRUCTURES, Kind, NotRegular, Region
 from disc.frontend.batched.rows import Row, RowClass, row_class, settled
 from disc.frontend.batched.tracing import make_kind
@@ -17,44 +18,6 @@ Lower = Callable[[Kind], None]  # gives a kind its `lifted`, or the reason why i
 
 
 _numbers = itertools.count()
-
-
-class Launch:
-    """One call of a block by one instance. results: rows to compute. error: what computing them raised."""
-
-    __slots__ = ("depth", "done", "error", "instance", "kind", "recorder", "results", "rows", "values")
-
-    def __init__(self, recorder: Recorder, kind: Kind, rows: list[Row], values: list[int], depth: int, instance: int) -> None:
-        self.recorder = recorder
-        self.kind = kind
-        self.rows = rows
-        self.values = values
-        self.depth = depth
-        self.instance = instance
-        self.done = False
-        self.error: Exception | None = None
-        self.results = [Row(each, self, depth) for each in kind.results]
-
-
-class Table:
-    """Rows of one kind; grows by doubling."""
-
-    def __init__(self, kind: RowClass) -> None:
-        self.kind = kind
-        self.used = 0
-        self.data = torch.empty((0, *kind.shape), dtype=kind.dtype)
-
-    def reserve(self, count: int) -> None:
-        if self.used + count > self.data.shape[0]:
-            data = torch.empty((max(2 * self.data.shape[0], self.used + count), *self.kind.shape), dtype=self.kind.dtype)
-            data[: self.used] = self.data[: self.used]
-            self.data = data
-
-    def take(self, count: int) -> torch.Tensor:
-        """The next rows, to be written."""
-        self.reserve(count)
-        self.used += count
-        return self.data[self.used - count : self.used]
 
 
 class Recorder:
@@ -187,10 +150,7 @@ class Recorder:
                 levels.setdefault((each.depth, each.kind.number), []).append(each)
             else:
                 last.setdefault(each.kind.number, []).append(each)
-        for key in sorted(levels):
-            self._execute(levels[key])
-        for key in sorted(last):
-            self._execute(last[key])
+        self._execute([*(levels[key] for key in sorted(levels)), *(last[key] for key in sorted(last))])
 
     def values(self, rows: Sequence[Row]) -> list[object]:
         """The values of rows that are computed, as `tolist` gives them; for those that failed, the exception."""
@@ -221,30 +181,56 @@ class Recorder:
                 own = value.data  # no view, which PyTorch lets nobody change where gradients are recorded
                 row.value, row.version = own, own._version
 
-    def _execute(self, group: list[Launch]) -> None:
-        """Launches of one kind that depend on nothing that waits."""
-        self._execute_ready(self._ready(group))
-        for each in group:
-            each.rows, each.results = [], []  # no circles of rows and launches are left to the collector
+    def _execute(self, groups: Sequence[list[Launch]]) -> None:
+        """Launches, those of a group of one kind, which depend on nothing that waits but groups before theirs."""
+        native: list[list[Launch]] = []
+        for group in groups:
+            kind = group[0].kind
+            kind.calls += len(group)
+            if kind.lifted is None and kind.refusal is None and kind.calls >= ENOUGH:
+                self._lower(kind)
+            if executable_of(kind) is not None:
+                native.append(group)
+                continue
+            self._run_native(native)
+            native = []
+            self._run_group(group)
+        self._run_native(native)
+        for group in groups:
+            for each in group:
+                each.rows, each.results = [], []  # no circles of rows and launches are left to the collector
 
-    @staticmethod
-    def _ready(group: list[Launch]) -> list[Launch]:
-        """Those that do not read what could not be computed; the others have its error."""
-        ready: list[Launch] = []
+    def _run_native(self, groups: Sequence[list[Launch]]) -> None:
+        """Groups whose kinds are compiled: as one call, or one by one where something fails."""
+        if len(groups) < 2 or any(_failed(each) is not None for group in groups for each in group):
+            for group in groups:
+                self._run_group(group)
+            return
+        self._place_given([each for group in groups for each in group])
+        batches = Batches(groups, self._table)
+        batches.place()
+        try:
+            batches.run()
+        except Exception:
+            for group in groups:
+                for row in (row for each in group for row in each.results):
+                    row.place = -1
+            for group in groups:
+                self._run_group(group)
+            return
+        for group in groups:
+            self._count(group)
+            for each in group:
+                each.done = True
+
+    def _run_group(self, group: list[Launch]) -> None:
         for each in group:
             each.done = True
-            each.error = next((row.launch.error for row in each.rows if row.launch is not None and row.launch.error is not None), None)
-            if each.error is None:
-                ready.append(each)
-        return ready
-
-    def _execute_ready(self, ready: list[Launch]) -> None:
+            each.error = _failed(each)
+        ready = [each for each in group if each.error is None]
         if not ready:
             return
         kind = ready[0].kind
-        kind.calls += len(ready)
-        if kind.lifted is None and kind.refusal is None and kind.calls >= ENOUGH:
-            self._lower(kind)
         if kind.lifted is None:
             self._run_each(ready)
             return
@@ -252,6 +238,11 @@ class Recorder:
             self._run_lifted(kind, ready)
         except Exception as error:
             self._isolate(ready, error)
+
+    def _count(self, group: list[Launch]) -> None:
+        sizes = group[0].kind.sizes
+        sizes[len(group)] = sizes.get(len(group), 0) + 1
+        self.launches += 1
 
     def _isolate(self, group: list[Launch], error: Exception) -> None:
         """Finds out whose fault an error is."""
@@ -304,8 +295,7 @@ class Recorder:
             for each, used in before.items():
                 self._table(each).used = used
             raise
-        self.launches += 1
-        kind.sizes[count] = kind.sizes.get(count, 0) + 1
+        self._count(group)
         for number, each in enumerate(group):
             for row, first in zip(each.results, places, strict=True):
                 row.place = first + number
@@ -340,10 +330,15 @@ class Recorder:
         missing: dict[RowClass, dict[int, Row]] = {}
         for each in group:
             for row in each.rows:
-                if row.place < 0:
+                if row.place < 0 and (row.value is not None or row.launch is None or row.launch.done):
                     missing.setdefault(row.kind, {})[id(row)] = row
         for kind, found in missing.items():
             self._copy(kind, list(found.values()))
+
+
+def _failed(launch: Launch) -> Exception | None:
+    """Why a row that it reads could not be computed."""
+    return next((row.launch.error for row in launch.rows if row.launch is not None and row.launch.error is not None), None)
 
 
 def _ancestors(rows: Iterable[Row]) -> set[Launch]:

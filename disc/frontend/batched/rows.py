@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from disc.frontend.batched.recorder import Launch
+    from disc.frontend.batched.launches import Launch
 
 
 PLAIN = frozenset({int, float, str, bool, type(None), torch.Tensor, torch.nn.Parameter})
