@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from dynamic_models import CASES, WORDS, Node, Tree, TreeFC, TreeLSTM, sentences, trees
+from dynamic_models import CASES, WORDS, Node, Tree, TreeFC, TreeLSTM, sentences, shapes, trees
 from torch import nn
 
 import disc
@@ -59,7 +59,7 @@ def check(model: nn.Module, batched: Any, instances: list[Any]) -> None:
     same(batched.batch(instances), expected)
 
 
-def check_model(name: str, batch: Callable[[nn.Module], Any]) -> None:
+def check_model(name: str, batch: Callable[[nn.Module], Any]) -> tuple[nn.Module, Any]:
     """Batches of 0, 1, 8 and 10, the same blocks for all; nothing but what is rare runs one by one."""
     torch.manual_seed(0)
     make, instances = CASES[name]
@@ -74,6 +74,7 @@ def check_model(name: str, batch: Callable[[nn.Module], Any]) -> None:
     check(model, batched, instances(10)[::-1])
     assert batched.stats()["compiles"] == before
     assert batched.stats()["eager"] == stats["eager"], batched.explain()
+    return model, batched
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -83,7 +84,14 @@ def test_models(name: str) -> None:
 
 @pytest.mark.parametrize("name", [each if each in COMPILED else pytest.param(each, marks=pytest.mark.long) for each in CASES])
 def test_compiled_models(name: str) -> None:
-    check_model(name, disc.batched)
+    model, batched = check_model(name, disc.batched)
+    if name == "GraphRNN":  # many launches in one call, one of which fails
+        good = shapes(6)
+        with pytest.raises(InstanceError, match="instance 2 failed") as caught:
+            batched.batch([*good[:2], Node(1, [Node(2), Node(WORDS + 5)]), *good[2:]])
+        assert list(caught.value.failures) == [2]
+        with torch.no_grad():
+            same(caught.value.results[:2] + caught.value.results[3:], [model(each) for each in good])
 
 
 def test_launches() -> None:

@@ -79,9 +79,7 @@ class Batches:
         """Computes the results, whose places are known. Raises what a block raises, with tables as they were."""
         kinds = list(dict.fromkeys(group[0].kind for group in self._groups))
         number = {each: place for place, each in enumerate(self._classes)}
-        blocks = [
-            ScheduledBlock(executable_of(each), _numbers(each.rows, number), each.values, _numbers(each.results, number)) for each in kinds
-        ]
+        blocks = [_scheduled(each, number) for each in kinds]
         block = {each: place for place, each in enumerate(kinds)}
         batches, indices = [], list[int]()
         for group in self._groups:
