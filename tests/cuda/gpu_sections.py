@@ -69,6 +69,8 @@ def kinds(path: Path) -> int:
     dims = {0: torch.export.Dim("rows", max=64), 1: torch.export.Dim("length", max=512)}  # so that positions need 32 bits: fewer versions
     disc.compile(Kinds().eval(), Kinds.example(), (dims,), ["x86-64-v3", "sm_90"]).save(path)
     manifest, section, checked = read_manifest(path, GPUS[90]), Section(read_section(path, f"code/{GPUS[90]}")), 0
+    said = [each["guard"] for kernel in manifest["kernels"] if kernel["kind"] == "compute" for each in kernel["versions"]]
+    assert any(each.startswith("blocks of 16 x 64, 64 of k, 4 warps, 3 stages, by a model") for each in said), said
     trees = {columns: packaged_trees(90)[SINGLE].prune({1: columns, 2: 64, 3: 1}) for columns in (192, 64)}
     assert manifest["tools"]["abi"] == 7, "drivers of CUDA 12 read it"
     assert read_manifest(path)["kernels"][0]["versions"][0].get("grid") is None, "the file's own manifest is that of a CPU"
