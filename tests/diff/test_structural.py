@@ -14,8 +14,9 @@ from torch import nn
 import disc
 from disc.config import Options
 from disc.errors import InstanceError, StructureError
+from disc.frontend.batched.public import Batched
 from disc.frontend.batched.structural import _NotPlain, check_plain
-from tests.diff.test_batched import by_pytorch, check
+from tests.diff.test_batched import OneByOne, by_pytorch, check
 
 HIDDEN = 8
 
@@ -181,6 +182,24 @@ class Nothing(Base):
         if tree.left is None:
             return torch.tanh(self.emb.weight[tree.word])
         return self(tree.left)
+
+
+TABLE, LAYER = torch.randn(WORDS, HIDDEN), nn.Linear(2 * HIDDEN, HIDDEN)
+
+
+def embedded(tree: Tree) -> torch.Tensor:
+    if tree.left is not None and tree.right is not None:
+        return torch.tanh(LAYER(torch.cat([embedded(tree.left), embedded(tree.right)])))
+    return torch.tanh(TABLE[tree.word])
+
+
+def test_a_function_that_calls_itself() -> None:
+    """By its name, which is the user's function."""
+    batched = Batched(embedded, OneByOne)
+    for seed in range(3):
+        check(embedded, batched, trees(8, seed))  # pyright: ignore[reportArgumentType]
+    assert batched.stats()["launches"] > 0
+    assert "takes more than results" in batched.explain(), batched.explain()  # the table is a tensor that may change
 
 
 LOOKS = "does more than to look at attributes"

@@ -175,7 +175,8 @@ class Function:
         original = self.original
         helpers: dict[str, object] = {**_HELPERS, "_disc_straight": straight(self._callable_in_region), **emitted.environment}
         cells = dict(zip(original.__code__.co_freevars, original.__closure__ or (), strict=True))
-        definition = ast.FunctionDef(original.__name__, _with_runtime(source.arguments), emitted.body, [], None)
+        # not by the user's name, which inside is the user's function: it may call itself
+        definition = ast.FunctionDef("_disc_entry", _with_runtime(source.arguments), emitted.body, [], None)
         functions = [definition, *(function for _, function in emitted.regions.values())]
         returned = ast.Return(ast.Tuple([ast.Name(each.name, ast.Load()) for each in functions], ast.Load()))
         parameters = [ast.arg(name) for name in (*helpers, *cells)]
@@ -194,7 +195,8 @@ class Function:
         """The function with the user's own closure cells, whose values may change, and its defaults."""
         own = dict(zip(made.__code__.co_freevars, made.__closure__ or (), strict=True))
         closure = tuple(cells.get(name, cell) for name, cell in own.items())
-        built = FunctionType(made.__code__, self.original.__globals__, made.__name__, None, closure)
+        code = made.__code__.replace(co_name=self.original.__name__) if itself else made.__code__
+        built = FunctionType(code, self.original.__globals__, code.co_name, None, closure)
         if itself:
             built.__defaults__, built.__kwdefaults__ = self.original.__defaults__, self.original.__kwdefaults__
         return built
