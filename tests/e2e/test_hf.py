@@ -27,6 +27,7 @@ from disc.hf import DiscModelForFeatureExtraction, DiscModelForImageClassificati
 
 WORDS = ["[PAD]", "[UNK]", "a", "good", "bad", "film", "not", "very"]
 SMALL: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 8}
+LABELED: dict[str, Any] = {**SMALL, "num_labels": 3}
 TEXTS = ["a good film", "not very good", "bad", "a a a a a a film"]
 
 
@@ -35,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A text classifier with its tokenizer, as save_pretrained writes them."""
     path = tmp_path_factory.mktemp("classifier")
     torch.manual_seed(0)
-    BertForSequenceClassification(BertConfig(**SMALL, num_labels=3)).save_pretrained(path)
+    BertForSequenceClassification(BertConfig(**LABELED)).save_pretrained(path)
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
     names = ["input_ids", "token_type_ids", "attention_mask"]
