@@ -75,7 +75,7 @@ def open_session(target: str | Sequence[str] = "native", options: Options | None
     """Reads the environment and the machine. tree: None = the one of this machine. Raises TargetError; DiscError for the environment."""
     options, environment = options or Options(), read_environment()
     threads = options.threads or environment.threads or int(_ral.find_cores("")["threads"])
-    targets = select_targets(target)
+    targets = tuple(dataclasses.replace(each, tf32=options.tf32 and each.gpu is not None) for each in select_targets(target))
     _check_options(targets, options)
     return Session(targets, options, environment, tree or find_tree(environment.cache_dir), threads)
 

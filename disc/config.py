@@ -97,6 +97,8 @@ class Options:
     other, without padding; where that cannot be proved, the artifact is an ordinary one and says why. debug_checks: legality check
     after every pass (on by default). random: "philox" draws random numbers with a counter-based generator, the same for any number of
     threads; "eager" (for torch.compile alone) leaves them to PyTorch, which then draws what it draws without torch.compile.
+    tf32: on GPUs, products of f32 round their operands to tf32, 10 bits behind the point, instead of splitting them into parts that
+    together are as exact as f32. CPUs multiply f32 as it is.
     """
 
     threads: int | None = None
@@ -106,6 +108,7 @@ class Options:
     packed: bool = False
     debug_checks: bool = True
     random: str = "philox"
+    tf32: bool = False
 
     def __post_init__(self) -> None:
         check_threads(self.threads)

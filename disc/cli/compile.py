@@ -50,6 +50,7 @@ def compile_command(
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="Convert a factory's module and inputs first: f32, f64, f16 or bf16.")] = None,
     amp: Annotated[str | None, typer.Option(help="Compute f32 dots in this type: bf16, f16 or int8.")] = None,
+    tf32: Annotated[bool, typer.Option("--tf32", help="On GPUs, round the operands of f32 products to tf32: faster.")] = False,
     threads: Threads = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not use the compile cache.")] = False,
     embed_stablehlo: Annotated[
@@ -104,7 +105,9 @@ def compile_command(
             shapes = _dynamic_shapes(module, inputs, dynamic or [], static or []) if dynamic or static else shapes
             on_step("export", 0.0)
             source = export_module(module, tuple(inputs), shapes)
-        options = Options(threads=threads, dtype=amp or "f32", cache=not no_cache, embed_stablehlo=embed_stablehlo, packed=packed)
+        options = Options(
+            threads=threads, dtype=amp or "f32", cache=not no_cache, embed_stablehlo=embed_stablehlo, packed=packed, tf32=tf32
+        )
         if remote is not None:
             cached = _compile_remote(source, path, remote, remote_ca, remote_token, targets, options)
         else:

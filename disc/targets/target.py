@@ -28,6 +28,7 @@ class Target:
     registers: vector registers; macs: multiply-adds of a core per cycle, by element of the left operand as instructions
     take it ("f32", "f64", "bf16", "ui8": products of bytes summed in i32). thresholds: what its kernels decide by.
     gpu: of a target whose kernels run on one; the rest, but for the thresholds of the device, is then of the CPU that runs the host code.
+    tf32: its products of f32 round their operands to tf32.
     """
 
     device: str
@@ -41,6 +42,7 @@ class Target:
     thresholds: Thresholds
     native: bool = False
     gpu: Gpu | None = None
+    tf32: bool = False
 
     @property
     def name(self) -> str:

@@ -15,6 +15,9 @@ import torch
 from fused_programs import Fused
 from torch import nn
 
+import disc
+from disc.frontend.models import import_model
+from disc.ir.dialect import make_context
 from tests.models import MODELS
 
 FOLDER = Path(__file__).parent
@@ -59,6 +62,14 @@ def test_attention_is_that_with_a_softmax(rows: nn.Module, kinds: list[str]) -> 
     """On a GPU two products with other rows between them are three kernels; on a CPU they are one."""
     model = nn.Sequential(nn.Linear(4, 8), rows, nn.Linear(8, 2))
     assert [each.kind for each in Fused.of_model(model, (torch.ones(3, 4),), ({0: torch.export.Dim.DYNAMIC},)).kernels] == kinds
+
+
+@pytest.mark.parametrize(("tf32", "precision"), [(False, "tf32x3"), (True, "tf32")])
+def test_products_of_f32_are_as_exact_as_is_asked_for(tf32: bool, precision: str) -> None:
+    model, dims = nn.Linear(4, 8), ({0: torch.export.Dim.DYNAMIC},)
+    imported = import_model(model, (torch.ones(3, 4),), dims, make_context())
+    (kernel,) = Fused(imported, disc.Options(cache=False, tf32=tf32)).kernels
+    assert all(f'input_precision="{precision}"' in version.text for version in kernel.versions)
 
 
 def test_sections() -> None:

@@ -44,20 +44,20 @@ _KINDS: dict[str, type[Plan]] = {
 
 def choose_device(fusion: Fusion, target: Target) -> Plan:
     """The plan of a fusion's kernel. Raises TargetError for ops that have no kernel on a GPU."""
-    kind = fusion.kind
+    kind, precision = fusion.kind, FAST if target.tf32 else SINGLE
     if kind == "loop":
         return LoopPlan(*KERNELS.loop)
     if kind == "stitch":
         return RowsPlan(tuple(RowBlock(*each) for each in KERNELS.rows), RowBlock(*KERNELS.looped))
     if kind == "compute" and target.gpu is not None:
-        return product_plan(product_tree(fusion, packaged_trees(target.gpu.architecture), SINGLE), SINGLE)
+        return product_plan(product_tree(fusion, packaged_trees(target.gpu.architecture), precision), precision)
     if kind == "attention":
-        return AttentionPlan(tuple(map(str, ATTENTION)), SINGLE)
+        return AttentionPlan(tuple(map(str, ATTENTION)), precision)
     if kind == "library":
         op = library_op(fusion).op
         if op not in OPS:
             raise _without_kernel(fusion, target)
-        return LibraryPlan(op, SINGLE)
+        return LibraryPlan(op, precision)
     raise CompilerBug(f"fusion {fusion.name} has the unknown kind {kind!r}")
 
 

@@ -73,8 +73,9 @@ def compile_remote(
     ArtifactError for an artifact that is not the one announced.
     """
     options = options or Options()
-    if options.packed:
-        raise UnsupportedFormatError("packed: a compile service does not take this option; compile the model here")
+    for name, given in (("packed", options.packed), ("tf32", options.tf32)):
+        if given:
+            raise UnsupportedFormatError(f"{name}: a compile service does not take this option; compile the model here")
     with tempfile.TemporaryDirectory(prefix="disc-remote-") as folder:
         job, files = _described(model, example_inputs, dynamic_shapes, Path(folder), options)
         job.targets.extend(named_targets(target, mixed=options.dtype != "f32"))
