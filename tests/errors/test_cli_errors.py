@@ -168,7 +168,7 @@ def test_unsupported_ops_with_their_lines(capsys: pytest.CaptureFixture[str]) ->
 def test_compile_something_else() -> None:
     with pytest.raises(
         errors.UnsupportedFormatError,
-        match=r"cannot compile a int: give a torch.nn.Module, an ExportedProgram, an exported JAX function or a path",
+        match=r"cannot compile a int: give a torch.nn.Module, a function of tensors, an ExportedProgram, an exported JAX function or a path",
     ):
         disc.compile(42)
 
