@@ -22,6 +22,7 @@ from disc.codegen.cuda.kernel import DeviceKernel, DeviceVersion
 from disc.codegen.cuda.plans import product_plan
 from disc.speculation.block_families import FAMILIES
 from disc.speculation.block_trees import FAST, HALF, KINDS, SINGLE, BlockTree
+from disc.speculation.guards import Aligned, parts_of
 from disc.targets.cuda import read_target
 from disc.targets.thresholds import Gpu
 
@@ -99,4 +100,6 @@ if __name__ == "__main__":
             print(f"{name} {what}: {cubin.registers} registers, {cubin.shared} bytes shared, {cubin.stack} spilled", flush=True)
             assert (cubin.registers, cubin.stack) == resources(cubin.code) and cubin.stack == 0, version.text
             assert cubin.shared <= gpu.shared_block
+            wide = Aligned(16) in parts_of(version.guard)
+            assert not (wide and cubin.ptx) or "ld.global.v4" in cubin.ptx or "cp.async" in cubin.ptx, version.text
     print(len(done), "compiled")

@@ -6,7 +6,7 @@ reductions (`RowPlan.stages`), and once to store.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from disc.codegen.cuda.columns import column_version, reduces_columns
@@ -16,6 +16,7 @@ from disc.codegen.cuda.kernel import DeviceVersion, emit_version
 from disc.codegen.cuda.plans import LoopPlan, RowBlock, RowsPlan
 from disc.codegen.cuda.structural import RULES, reduced_along, reduced_kind
 from disc.codegen.cuda.text import Variable
+from disc.codegen.cuda.vectors import BYTES, guards_of
 from disc.codegen.plan.fusion import Fusion
 from disc.codegen.plan.index import ONE, Index, IndexSpace
 from disc.codegen.plan.nests import LoopVariable, Nest, choose_nest
@@ -25,7 +26,7 @@ from disc.ir.graph import Body, Node
 from disc.ir.reducers import IN_ORDER
 from disc.shapes import Dim, Truth
 from disc.shapes.recursion import Recursive
-from disc.speculation.guards import ALWAYS, AtMost, Guard, all_of
+from disc.speculation.guards import ALWAYS, Aligned, AtMost, Divides, Guard, all_of
 from disc.targets.thresholds import Thresholds
 
 MOST_NARROW = 2147483647  # elements of a tensor whose positions fit into 32 bits
@@ -42,17 +43,42 @@ def body_versions(space: IndexSpace, body: Body) -> list[tuple[Guard, bool]]:
     return [(narrow, False), (ALWAYS, True)]
 
 
+def _vectored(space: IndexSpace, body: Body, divides: tuple[Divides, ...]) -> list[tuple[Guard, bool]]:
+    """`body_versions`, and before them one whose tensors are loaded and stored 16 bytes at a time, as far as `divides` says."""
+    versions = body_versions(space, body)
+    return [(all_of((versions[0][0], *divides, Aligned(BYTES))), False), *versions]
+
+
+def _guards_at(space: IndexSpace, places: Iterable[tuple[Node, Index]], rows: frozenset[str] = frozenset()) -> tuple[Divides, ...]:
+    """What makes rows of all tensors in memory that these results, each at an index, are made of begin at multiples of 16 bytes. rows: the
+    variables that number rows; tensors that vary along no other have one element of a row."""
+    probe, tensors = Probe(space, frozenset()), list[tuple[Dim, str]]()
+    for root, index in places:
+        tensors.append((space.linear(index, root.dims), root.element))
+        probe.visit(root, index)
+    tensors += [(offset, node.element) for node, offset in probe.reads]
+    return guards_of(space, [each for each in tensors if not rows.issuperset(space.extents.keys() & set(each[0].symbols()))])
+
+
 # --- loops ----------------------------------------------------------------------------------------------------------------
 
 
 def loop_versions(fusion: Fusion, symbols: tuple[str, ...], plan: LoopPlan) -> tuple[DeviceVersion, ...]:
     """The versions of a loop kernel. Full blocks need no masks; the last one is a branch of its own."""
-    return tuple(_loop_version(fusion, symbols, plan, guard, wide) for guard, wide in body_versions(fusion.space(), fusion.body))
+    body, space = fusion.body, fusion.space()
+    dims = _loop_dims(body)
+    nest = _loop_nest(space, body, dims)
+    divides = _guards_at(space, [(root, root_index(space, nest.index, dims, root)) for root in body.yields])
+    return tuple(_loop_version(fusion, symbols, plan, guard, wide) for guard, wide in _vectored(space, body, divides))
+
+
+def _loop_dims(body: Body) -> tuple[Dim, ...]:
+    """Of the largest result."""
+    return max((root.dims for root in body.yields), key=lambda each: len([dim for dim in each if dim != ONE]))
 
 
 def _loop_version(fusion: Fusion, symbols: tuple[str, ...], plan: LoopPlan, guard: Guard, wide: bool) -> DeviceVersion:
-    body, space = fusion.body, fusion.space()
-    dims = max((root.dims for root in body.yields), key=lambda each: len([dim for dim in each if dim != ONE]))
+    body, space, dims = fusion.body, fusion.space(), _loop_dims(fusion.body)
     nest = _loop_nest(space, body, dims)
     if reduces_columns(body):
         return column_version(fusion, space, nest, dims, symbols, guard, wide)
@@ -94,6 +120,9 @@ def row_versions(fusion: Fusion, symbols: tuple[str, ...], planned: RowsPlan, th
     space = fusion.space()
     plan = plan_rows(space, fusion.body, frozenset(), thresholds)
     length = space.env.product(plan.space[len(plan.group_dims) :])
+    places = [(root, root_index(space, plan.tiles[0].index, plan.space, root)) for root in plan.full_roots]
+    places += [(root, root_index(space, plan.group_index, plan.group_dims, root)) for root in plan.group_roots]
+    versions = _vectored(space, fusion.body, _guards_at(space, places, frozenset(each.name for each in plan.group)))
     found: list[DeviceVersion] = []
     for block in (*planned.blocks, planned.looped):
         fits = AtMost(block.columns, length)
@@ -101,7 +130,7 @@ def row_versions(fusion: Fusion, symbols: tuple[str, ...], planned: RowsPlan, th
         truth = Truth.NO if looped else fits.implied_by(space.env)
         if truth is Truth.NO and not looped:
             continue
-        for guard, wide in body_versions(space, fusion.body):
+        for guard, wide in versions:
             both = guard if truth is Truth.YES or looped else all_of((fits, guard))
             found.append(_row_version(fusion, symbols, thresholds, block, looped, both, wide))
         if truth is Truth.YES:
