@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Relative to the norm of what is wanted: f32 goes through three products of tf32, sums in another order, and libdevice's functions.
 BOUNDS = {"bf16": 1e-2, "f16": 2e-3, "f32": 1e-4, "f64": 1e-6}
 GUARD, POISON = 256, 0xA5  # bytes on both sides of a buffer, and what they hold
-MAJOR, MINOR, SHARED = 75, 76, 8  # numbers of attributes in cuda.h
+MAJOR, MINOR, SHARED = 75, 76, 8  # numbers of device attributes in the driver's interface
 Array = npt.NDArray[Any]
 
 
