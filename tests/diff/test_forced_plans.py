@@ -416,7 +416,7 @@ def test_a_library_function() -> None:
         (Forced(SORT, [(9, 24)]), "library{function = search}", "function follows from the fusion and must be sort"),
         (Forced(FLAT, [(2, 24)]), "rows{regions = [region{form = blocks, tiles = 1, rows = 1, columns = 1, stages = [], cached = []}], versions = [0], parts = 0}",
          "form must be groups or flat"),
-        (Forced(FLAT, [(2, 24)]), "update{}", "needs a slice written over that of an argument which nothing reads afterwards"),
+        (Forced(FLAT, [(2, 24)]), "update{}", "needs a slice or a scatter over an argument which nothing reads afterwards"),
         (Forced(POOL, [(2, 13, 11, 16)]), "pool{band = 7, rows = 3}", "band must be a multiple of rows"),
     ],
 )  # fmt: skip

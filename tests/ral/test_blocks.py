@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,15 @@ def test_a_result_whose_size_a_kernel_wrote(loops: Executable, size: int) -> Non
     np.testing.assert_array_equal(run(loops, 2, x), np.flatnonzero(x) if x.any() else [-1])
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Ctrl+C raises KeyboardInterrupt also where the tests were started with SIGINT ignored, as shells start what runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_a_loop_without_an_end_is_cancelled(loops: Executable) -> None:
     endless = np.full(3, 2)
     end = time.monotonic() + 0.05

@@ -73,9 +73,9 @@ def test_a_size_in_a_tensor_is_a_bound() -> None:
     [
         (lambda x: x.unflatten(1, (3, 2)), "dim 1 of input 'x' is fixed to 6 by unflatten .*test_fixed_dims.py:"),
         (lambda x: x + 1 if x.shape[1] == 6 else x, "dim 1 of input 'x' is fixed to 6 by a condition in Python"),
-        (lambda x: torch.linalg.multi_dot([x, x.t()]), "dim 0 of input 'x' is fixed to 4 by linalg_multi_dot"),
+        (lambda x: (x @ x.t()).unflatten(1, (2, 2)), "dim 0 of input 'x' is fixed to 4 by unflatten"),
         # Both dims have one size, and each is fixed by another op; a weight of that size fixes neither.
-        (lambda x: torch.linalg.multi_dot([x, WEIGHT]), "dim 0 of input 'x' is fixed to 4 by linalg_multi_dot"),
+        (lambda x: (x @ WEIGHT).unflatten(0, (2, 2)), "dim 0 of input 'x' is fixed to 4 by unflatten"),
         (lambda x: F.relu(x.unflatten(1, (3, 2))) + x[:, 0].unflatten(0, (2, 2)).sum(), "dim 0 of input 'x' is fixed to 4 by unflatten"),
     ],
 )

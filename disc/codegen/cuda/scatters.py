@@ -32,8 +32,10 @@ NEVER = 0x7FFFFFFFFFFFFFFF  # the number of no update
 
 @dataclass(frozen=True)
 class _Numbers:
-    """The dimension numbers of a scatter. batch: the dims of the updates that number them, in order; windows: the dims of the operand that
-    a window covers; slots: its others."""
+    """The dimension numbers of a scatter. scatter_map, inserted, operand_batch, indices_batch, vector_dim, window_dims: as
+    StableHLO has them (scatter_dims_to_operand_dims, inserted_window_dims, input_batching_dims, scatter_indices_batching_dims,
+    index_vector_dim, update_window_dims). batch: the dims of the updates that number them, in order; windows: the dims of the
+    operand that a window covers; slots: its others."""
 
     scatter_map: tuple[int, ...]
     inserted: tuple[int, ...]

@@ -30,8 +30,8 @@ class Blocks:
 
 @dataclass(frozen=True)
 class BlockChoice:
-    """Which schedule the versions of a kernel on a GPU are taken of, in every call. nodes: of the tree; features: those of the tree, except
-    for the number of SMs, which the runtime knows."""
+    """Which schedule the versions of a kernel on a GPU are taken of, in every call. nodes: of the tree; schedules: how many there are to
+    choose among; features: those of the tree, except for the number of SMs, which the runtime knows."""
 
     nodes: tuple[tuple[int, int, int, int], ...]
     schedules: int

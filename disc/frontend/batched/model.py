@@ -26,8 +26,10 @@ from disc.frontend.batched.values import CONSTANTS, category_of, unwrapped
 
 @dataclass
 class Counts:
-    """Since the model was made. launches: of compiled blocks; rows: block calls in them; eager: block calls that ran in PyTorch one by one;
-    immediate: results that were wanted as tensors before the instance could wait for them; walked: batches by a native walk."""
+    """Since the model was made. batches: calls of `batch`; instances: of all of them; launches: of compiled blocks; rows: block
+    calls in them; compiles: blocks compiled; recaptures: times that all was forgotten as a weight or a setting had changed; eager:
+    block calls that ran in PyTorch one by one; immediate: results that were wanted as tensors before the instance could wait for
+    them; walked: batches by a native walk."""
 
     batches: int = 0
     instances: int = 0

@@ -47,7 +47,8 @@ class Kind:
     run: flat tensors of one instance → results. outputs: makes what the region returns of the rows of the results, of those that it was
     given and of its arguments. views: the rows that it is given and its results that are views of each other or of weights; None where
     there are none. weights: the tensors that it read, which all instances share, and their versions. consumed: another block has read a
-    result. sizes: how many rows its launches had: size → launches.
+    result. sizes: how many rows its launches had: size → launches. number: of the kinds made so far; calls: how often it was called;
+    eager: how many of these ran in PyTorch.
     """
 
     region: Region
@@ -74,8 +75,8 @@ class Kind:
 
 @dataclass(eq=False)
 class Region:
-    """name: "TreeLSTM.forward:12". code: the steps as a function of `inputs`, which returns a tuple. indices: the places of inputs that
-    only index tensors. steps: how many operations it has."""
+    """name: "TreeLSTM.forward:12". line, file: where it begins. code: the steps as a function of `inputs`, which returns a tuple.
+    indices: the places of inputs that only index tensors. steps: how many operations it has."""
 
     name: str
     line: int
