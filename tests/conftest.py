@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,9 +31,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--long"):
         return
+    seen: Counter[str] = Counter()
     for item in items:
         if item.get_closest_marker("long"):
             item.add_marker(pytest.mark.skip(reason="takes minutes: run with --long"))
+        sampled = item.get_closest_marker("sampled")
+        if sampled is not None and "[" in item.nodeid:
+            number = seen[item.nodeid.partition("[")[0]]
+            seen[item.nodeid.partition("[")[0]] += 1
+            if number % sampled.args[0]:
+                item.add_marker(pytest.mark.skip(reason=f"one case of {sampled.args[0]} runs: all with --long"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -34,8 +34,7 @@ wait "$types" || { cat build/pyright.txt; exit 1; }
 tail -n 1 build/pyright.txt
 
 step "pytest"
-# Three workers for two cores: tests of the server and of other processes wait a fifth of the time.
-python -m pytest -m "not gpu" -n 3 --dist worksteal "${long[@]}"
+python -m pytest -m "not gpu" -n 2 --dist worksteal "${long[@]}"
 
 if [ "$sanitize" = 1 ]; then
   step "host programs for the sanitizers"

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from disc.codegen.x86.plans import AttentionBlocksPlan, AttentionRowsPlan
 
+pytestmark = pytest.mark.sampled(2)
+
 # 0, 1, primes, around a vector (8, 16), a panel (64), a block of rows (96) and a block of keys (512), and more than two blocks.
 LENGTHS = (0, 1, 2, 5, 7, 16, 17, 63, 64, 65, 95, 96, 97, 131, 193, 511, 512, 513, 1025)
 

@@ -11,6 +11,8 @@ from torch import nn
 
 import disc
 
+pytestmark = pytest.mark.sampled(2)
+
 PLANES = ((1, 1, 1), (2, 2, 3), (3, 7, 7), (1, 16, 15), (2, 13, 17), (1, 33, 31), (1, 5, 67), (0, 9, 9), (2, 29, 57))
 
 

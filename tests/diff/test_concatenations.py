@@ -14,6 +14,8 @@ from compiled import ModuleProgram, module_program, plans_of, randn
 
 from disc.codegen.x86.plans import RegionPlan, RowsPlan
 
+pytestmark = pytest.mark.sampled(2)
+
 PARTS = ((0, 0), (0, 5), (5, 0), (1, 1), (2, 13), (15, 17), (16, 16), (17, 31), (64, 65), (3, 1031))
 DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
 

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from compiled import module_program, randn, text_program
 from torch import nn
 
+pytestmark = pytest.mark.sampled(2)
+
 # (m, k, n): ones, primes, around the tile (6 rows, 16 or 64 columns) and the row block (120).
 SIZES = [(1, 1, 1), (1, 7, 16), (5, 1, 17), (6, 16, 64), (7, 17, 1), (13, 31, 63), (2, 64, 65), (121, 5, 15), (3, 130, 129)]
 EMPTY = [(0, 3, 5), (3, 0, 5), (3, 5, 0)]

@@ -17,6 +17,8 @@ from torch import nn
 
 import disc
 
+pytestmark = pytest.mark.sampled(3)
+
 PLANES = ((1, 1), (2, 3), (7, 7), (16, 15), (13, 17), (32, 33), (5, 67), (40, 9), (1, 65), (17, 5), (33, 7))
 BATCHES = (1, 2, 3)
 

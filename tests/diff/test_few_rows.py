@@ -12,6 +12,8 @@ from torch import nn
 
 import disc
 
+pytestmark = pytest.mark.sampled(2)
+
 # (k, n): nothing, ones, primes, around a vector (8, 16), two of them, a panel (64), the columns of a call (64, 128, 256)
 SIZES = [(0, 3), (3, 0), (1, 1), (1, 17), (2, 15), (13, 31), (15, 16), (16, 64), (17, 65), (31, 7), (32, 63), (33, 127), (34, 129), (64, 257),
          (100, 256), (257, 600), (5, 255)]  # fmt: skip

@@ -13,6 +13,8 @@ from torch import nn
 
 from disc.ral.executable import Executable
 
+pytestmark = pytest.mark.sampled(2)
+
 LENGTHS = (1, 15, 16, 17, 64, 100, 255, 256, 257, 300)  # of rows; up to 256 f32 four of them go together
 
 

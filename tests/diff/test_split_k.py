@@ -14,6 +14,8 @@ import disc
 from disc.ral.executable import Executable
 from disc.targets.x86_thresholds import CPU
 
+pytestmark = pytest.mark.sampled(2)
+
 AUTO = torch.export.Dim.AUTO
 LEAST_DEPTH, MOST_PARTS = CPU.rules.split_depth, CPU.rules.split_parts
 MOST = dict(CPU.rules.split_rows)[1]

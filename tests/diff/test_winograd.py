@@ -14,6 +14,8 @@ from torch import nn
 import disc
 from disc.codegen.x86.plans import WinogradPlan
 
+pytestmark = pytest.mark.sampled(2)
+
 # Around a tile of 2 and of 4, one tile and several, more tiles than a task takes, few outputs in many images.
 PLANES = (
     (1, 1, 1),

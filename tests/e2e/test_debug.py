@@ -62,6 +62,7 @@ def test_replay_says_whether_it_fails_still(report: Path, capsys: pytest.Capture
     assert capsys.readouterr().out.endswith("now: no error\n")
 
 
+@pytest.mark.long
 def test_reduce_needs_nothing_but_a_report(report: Path) -> None:
     command = [sys.executable, "-m", "disc.cli", "debug", "reduce", str(report), "--match", "at stage fused", "--seconds", "60"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)

@@ -22,6 +22,7 @@ from disc.frontend.imported import Imported
 from tests.models import FULL, MODELS, shapes
 
 TOLERANCE = 1e-4
+TWINS = ("roberta", "distilbert", "clip-vision", "deberta-v1")  # of bert, vit and deberta: the same kernels
 UNCACHED = disc.Options(cache=False)
 
 
@@ -67,7 +68,7 @@ def assert_clean(text: str) -> None:
 
 
 @pytest.mark.usefixtures("own_objects")
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long) if name in TWINS else name for name in MODELS])
 def test_one_compile_serves_every_shape(name: str, tmp_path: Path, imported: list[str]) -> None:
     model, example, dynamic_shapes = MODELS[name]()
     model.eval()

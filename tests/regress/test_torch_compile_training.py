@@ -97,6 +97,7 @@ def test_convolutional_network() -> None:
     compare(SmallCnn, images((2, 14, 14), (3, 15, 14), (4, 16, 17), (3, 21, 18), (2, 14, 14)))
 
 
+@pytest.mark.long
 def test_transformer() -> None:
     """A batch of one, which is a graph of its own, has the LSTM below."""
     ids = [torch.randint(0, 20, size) for size in ((2, 5), (3, 7), (3, 1))]
