@@ -165,12 +165,12 @@ class Executable:
         inputs, outputs = ", ".join(f"{each.name}: {each}" for each in self.inputs), ", ".join(map(str, self.outputs))
         return f"<disc.Executable ({inputs}) -> ({outputs}), {self.isa}, {self.threads} threads>"
 
-    def __call__(self, *inputs: object, out: object = None, cast: bool = False, **named: object) -> object:
+    def __call__(self, *inputs: object, out: object = None, **named: object) -> object:
         """Runs the model. `named`: inputs by name; one mapping of them by name, such as a tokenizer gives, does as well. `out`: a tensor
         or a tuple of tensors to write results to; returned as it is.
 
-        cast: inputs of a narrower dtype are brought to the model's where no value changes (int32 to int64, bool to float32, bf16 to
-        float32), by a copy. Other dtypes are an InputTypeError, as all are without it.
+        `cast=True`, where the model has no input of that name: inputs of a narrower dtype are brought to the model's where no value changes
+        (int32 to int64, bool to float32, bf16 to float32), by a copy. Other dtypes are an InputTypeError, as all are without it.
 
         Returns what the model does: one tensor, or its tuple, list, dict, named tuple or transformers' output of tensors and constants. A
         class of these that is not loaded in this process is replaced by one like it; for any other class comes a tuple of all tensors.
@@ -192,10 +192,11 @@ class Executable:
         if named:
             if "stream" in named and "stream" not in self._names:
                 with _on_stream(stream_handle(named.pop("stream"))):
-                    return self(*inputs, out=out, cast=cast, **named)
-            inputs = self._arrange(inputs, named)
-        if cast:
-            inputs = widened(self._without_fixed(self._by_position(inputs)), arguments_of(self._manifest))
+                    return self(*inputs, out=out, **named)
+            widen = "cast" in named and "cast" not in self._names and named.pop("cast")
+            inputs = self._arrange(inputs, named) if named else inputs
+            if widen:
+                inputs = widened(self._without_fixed(self._by_position(inputs)), arguments_of(self._manifest))
         try:
             return self._call(inputs, out)
         except (InputRankError, InputTypeError) as error:
