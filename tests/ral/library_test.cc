@@ -118,7 +118,8 @@ void check_other_results(const std::string& name) {
                                 {const_cast<int64_t*>(&zero), nullptr, nullptr, 0, RAL_I64, RAL_CPU, 0}};
   ral_tensor outputs[2];
   CHECK(ral_call(context, inputs, 3, nullptr, outputs, 2) == RAL_ERROR_SHAPE);
-  CHECK(std::string(ral_last_error()).find("do not belong together") != std::string::npos);
+  const std::string said = ral_last_error();
+  CHECK(said.find("do not belong together") != std::string::npos || said.find("needs square matrices") != std::string::npos);
   ral_unload(context);
 }
 
