@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -14,7 +16,7 @@ from bench.limits import Work
 
 def first_tensor(result: object) -> torch.Tensor:
     """What is compared of a result, which may be of several tensors."""
-    first = result[0] if isinstance(result, list | tuple) else result
+    first = next(iter(result.values())) if isinstance(result, Mapping) else result[0] if isinstance(result, list | tuple) else result
     return torch.as_tensor(first)
 
 

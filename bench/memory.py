@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.machine import PAGE, ROOT
-from bench.runtimes import OPEN
+from disc.cli.bench.runtimes import OPEN
 
 
 def resident_bytes() -> int:

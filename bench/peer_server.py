@@ -1,15 +1,11 @@
 """One peer in a process of its own: `python -m bench.peer_server ANSWERS`, started by `bench.peer_process`.
 
-Reads one JSON command per line from its standard input and writes one JSON answer per line to the file descriptor ANSWERS; what
-libraries print goes to standard error. An answer with "reason" says why there is no other.
+It answers commands as `disc.cli.bench.process` says; what libraries print goes to standard error.
 """
 
 from __future__ import annotations
 
-import ctypes
-import json
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -21,10 +17,8 @@ from bench.cases import CASES, build
 from bench.dtypes import DTYPES
 from bench.memory import peak_of
 from bench.peers import Call, Peer, Skipped, Workbench, as_tensor, build_peer
-from bench.timing import calls_per_turn, time_turn
-
-Message = dict[str, object]
-PR_SET_PDEATHSIG = 1  # prctl(2)
+from disc.cli.bench.process import Message, answer_commands
+from disc.cli.bench.timing import calls_per_turn, time_turn
 
 
 class Server:
@@ -78,20 +72,12 @@ class Server:
 
 
 def main(answers: str) -> None:
-    """Serves until the input ends; dies with its parent, stopped or not."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     torch.set_num_interop_threads(1)
     server = Server()
     commands = {"open": server.open, "bind": server.bind, "turn": server.turn, "peak": server.peak, "save": server.save}
-    with os.fdopen(int(answers), "w") as out, torch.no_grad():
-        for line in sys.stdin:
-            command = json.loads(line)
-            try:
-                answer = commands[command.pop("do")](**command)
-            except Exception as error:
-                answer = {"reason": f"{type(error).__name__}: {str(error).strip()[:300]}"}
-            print(json.dumps(answer), file=out, flush=True)
+    with torch.no_grad():
+        answer_commands(answers, commands)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from bench.checks import first_tensor
 from bench.dtypes import DTYPES, Dtype
 from bench.figures import peer_of
 from bench.files import OPSET, OPTIMIZER_TYPES, make_file
-from bench.runtimes import OPEN, OPENVINO
+from disc.cli.bench.runtimes import OPEN, OPENVINO
 
 if TYPE_CHECKING:
     from disc import Executable

@@ -40,6 +40,11 @@ def silence_grpc() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
+def child_environment(more: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that we start: ours, and these variables over it."""
+    return {**os.environ, **more}
+
+
 def read_environment() -> Environment:
     """Reads the process environment anew (cheap; tests change it)."""
     dump = os.environ.get("DISC_DUMP")

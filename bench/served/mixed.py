@@ -25,8 +25,8 @@ from transformers import BertConfig, BertModel
 import disc
 from bench.machine import wait_until_idle
 from bench.report import head, table
-from bench.runtimes import open_ort
 from bench.store import RESULTS, busy, command_line, keep, new_record
+from disc.cli.bench.runtimes import open_ort
 from disc.config import Options
 from disc.ral.executable import load
 from disc.serving.batcher import Batcher, BatchRecord, Job
@@ -97,7 +97,7 @@ def ways(folder: Path, threads: int) -> dict[str, Way]:
         return lambda inputs: [cast("Array", executable(*inputs))]
 
     def peer(inputs: list[Array]) -> list[Array]:
-        return [np.asarray(bind(inputs)())]
+        return cast("list[Array]", bind(inputs)())
 
     return {
         "packed": Way(ours(packed), joining_of(Signature(packed.manifest), ModelSettings())),

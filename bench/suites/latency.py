@@ -25,10 +25,11 @@ from bench.files import file_path
 from bench.job import Job, Result
 from bench.limits import HOW, Limits, Work, bound, higher, measure_limits
 from bench.memory import runtime_memory
-from bench.peer_process import PeerFailed, PeerProcess
+from bench.peer_process import PeerProcess
 from bench.peers import VARIANTS, file_kind
-from bench.runtimes import OPEN
-from bench.timing import interleave
+from disc.cli.bench.process import PeerFailed
+from disc.cli.bench.runtimes import OPEN
+from disc.cli.bench.timing import interleave
 
 
 @dataclass

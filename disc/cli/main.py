@@ -16,13 +16,14 @@ try:
 except ModuleNotFoundError as error:
     raise SystemExit(f"the disc command needs {error.name}; install it with: {how_to_install('cli')}") from error
 
+from disc.cli.bench.command import bench_command
 from disc.cli.compile import compile_command
 from disc.cli.compile_server import compile_server_command
 from disc.cli.debug.command import debug_app
 from disc.cli.machine import cache_app, doctor_command
 from disc.cli.output import print_json
 from disc.cli.ray import ray_app
-from disc.cli.run import bench_command, explain_command, inspect_command, run_command, sign_command, verify_command
+from disc.cli.run import explain_command, inspect_command, run_command, sign_command, verify_command
 from disc.cli.serve import serve_command
 from disc.cli.tune import tune_command
 from disc.config import VERSION

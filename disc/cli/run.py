@@ -1,8 +1,7 @@
-"""The commands that read an artifact: run, bench, explain, inspect, verify."""
+"""The commands that read an artifact: run, explain, inspect, verify, sign."""
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,12 +12,12 @@ import numpy as np
 import typer
 
 from disc.artifact import file as artifact
-from disc.artifact.manifest import InputRecord, Manifest, arguments_of, results_of
+from disc.artifact.manifest import Manifest, arguments_of, results_of
 from disc.artifact.output import check_output, whole_file, writing
 from disc.artifact.signing import check_signature, sign
-from disc.cli.inputs import RANDOM_HELP, Array, given_inputs, random_inputs
+from disc.cli.inputs import RANDOM_HELP, Array, given_inputs
 from disc.cli.output import AsJson, Debug, Ops, Threads, byte_size, duration, print_json, print_table, spinner, type_text
-from disc.errors import ConfigurationError, InputRankError, TargetError, UnsupportedFormatError, printable
+from disc.errors import ConfigurationError, TargetError, UnsupportedFormatError, printable
 from disc.explain.report import check_text, decision_texts, symbol_text
 from disc.ral.custom_functions import register_ops
 from disc.ral.executable import Executable, describe, load
@@ -27,7 +26,6 @@ Artifact = Annotated[Path, typer.Argument(help="A .disc file.", metavar="MODEL.d
 Inputs = Annotated[list[str] | None, typer.Option("--input", help="[NAME=]FILE.npy; repeat for each input.")]
 Random = Annotated[str | None, typer.Option("--random", help=RANDOM_HELP)]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, or cuda:N for one of several GPUs; by default what the file has code for.")]
-WARM_UP_CALLS = 3
 
 
 def code_of(device: str | None) -> str | None:
@@ -107,54 +105,6 @@ def _summary(name: str, dtype: str, array: Array) -> dict[str, object]:
     least, mean, greatest = (float(each) for each in (finite.min(), finite.mean(), finite.max())) if finite.size else (None, None, None)
     missing = int(numbers.size - finite.size)
     return {"name": name, "type": type_text(dtype, array.shape), "min": least, "mean": mean, "max": greatest, "not_finite": missing}
-
-
-def bench_command(
-    path: Artifact,
-    shapes: Annotated[list[str] | None, typer.Option("--shape", help=f"One set of sizes; may be repeated. {RANDOM_HELP}")] = None,
-    seconds: Annotated[float, typer.Option(min=0.01, help="How long to run each set.")] = 1.0,
-    threads: Threads = None,
-    device: Device = None,
-    ops: Ops = None,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """Time calls on random inputs, per set of sizes; on a GPU with the copies there and back."""
-    register_ops(ops or ())
-    executable = load(path, threads=threads, isa=code_of(device))
-    records = arguments_of(executable.manifest)
-    if not shapes and any(isinstance(dim, str) for record in records for dim in record["dims"]):
-        example = ",".join(f"{record['name']}={'x'.join('8' * len(record['dims']))}" for record in records)
-        raise InputRankError(f"which sizes? give --shape once or more, such as --shape {example}")
-    rows: list[dict[str, object]] = []
-    for text in shapes or [""]:
-        with spinner(f"timing {text}"):
-            rows.append({"shape": text, **_timing(executable, records, text, seconds)})
-    if as_json:
-        print_json({"threads": executable.threads, "isa": executable.isa, "shapes": rows})
-        return
-    columns = ("shape", "calls", "median", "p10", "p90", "first")
-    table = [(row["shape"], row["calls"], *(duration(cast("float", row[name])) for name in columns[2:])) for row in rows]
-    print_table(columns, table)
-
-
-def _timing(executable: Executable, records: Sequence[InputRecord], text: str, seconds: float) -> dict[str, object]:
-    """Median and spread of single calls. first: the very first call of these sizes."""
-    made = random_inputs(records, text)
-    arrays = [made[record["name"]] for record in records]
-    start = time.perf_counter()
-    executable(*arrays)
-    first = time.perf_counter() - start
-    for _ in range(WARM_UP_CALLS):
-        executable(*arrays)
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(times) < 5 or time.perf_counter() < end:
-        start = time.perf_counter()
-        executable(*arrays)
-        times.append(time.perf_counter() - start)
-    tenths = statistics.quantiles(times, n=10)
-    return {"calls": len(times), "median": statistics.median(times), "p10": tenths[0], "p90": tenths[-1], "first": first}
 
 
 def explain_command(

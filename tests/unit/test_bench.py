@@ -20,12 +20,13 @@ from bench.compare import figures as compared
 from bench.dtypes import DTYPES
 from bench.job import Job
 from bench.limits import Limits, Work, bound, higher
-from bench.peer_process import PeerFailed, PeerProcess
+from bench.peer_process import PeerProcess
 from bench.plot import plot
 from bench.suites.latency import peer_names
 from bench.suites.stream import Visit, quantiles, stream_shapes
 from bench.suites.stream import summary as stream_summary
-from bench.timing import calls_per_turn, interleave, summarize, time_turn
+from disc.cli.bench.process import PeerFailed
+from disc.cli.bench.timing import calls_per_turn, interleave, summarize, time_turn
 from tests.unit.bench_records import compile_record, record, row, stream_record, timing
 
 TINY = Case("tiny", "tiny", nn.Identity, lambda shape: (torch.ones(shape),), ((2,),), (0,), (3,))

@@ -15,7 +15,7 @@ from bench.checks import error_of
 from bench.dtypes import DTYPES
 from bench.files import OPTIMIZER_TYPES, make_file
 from bench.peers import VARIANTS, Workbench, as_tensor
-from bench.runtimes import openvino_model, ort_session
+from disc.cli.bench.runtimes import openvino_model, ort_session
 
 
 def layer() -> torch.nn.Module:

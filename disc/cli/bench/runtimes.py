@@ -46,23 +46,29 @@ def open_ort(path: Path, threads: int, precision: str) -> Callable[[Arrays], Cal
 
     def bind(arrays: Arrays) -> Callable[[], object]:
         feeds = dict(zip(names, arrays, strict=True))
-        return lambda: session.run(None, feeds)[0]
+        return lambda: session.run(None, feeds)
 
     return bind
 
 
-def openvino_model(path: Path, threads: int, precision: str) -> Session:
-    """OpenVINO's compiled model of a file. precision: its INFERENCE_PRECISION_HINT; left alone, it computes in bf16 where the CPU can."""
+def openvino_model(path: Path, threads: int, precision: str, callers: int = 1) -> Session:
+    """OpenVINO's compiled model of a file. precision: its INFERENCE_PRECISION_HINT; left alone, it computes in bf16 where the CPU can.
+    callers: who call at the same time, each with `threads`."""
     import openvino  # pyright: ignore[reportMissingImports]
 
-    return openvino.Core().compile_model(
-        str(path), "CPU", {**OPENVINO, "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": precision}
-    )
+    streams = {"NUM_STREAMS": callers, "INFERENCE_NUM_THREADS": threads * callers, "INFERENCE_PRECISION_HINT": precision}
+    return openvino.Core().compile_model(str(path), "CPU", {**OPENVINO, **streams})
 
 
-def open_openvino(path: Path, threads: int, precision: str) -> Callable[[Arrays], Callable[[], object]]:
-    compiled = openvino_model(path, threads, precision)
-    return lambda arrays: lambda: compiled(list(arrays), share_inputs=True, share_outputs=True)[0]
+def open_openvino(path: Path, threads: int, precision: str, callers: int = 1) -> Callable[[Arrays], Callable[[], object]]:
+    """Every binding has an infer request of its own: callers may call theirs at the same time."""
+    compiled = openvino_model(path, threads, precision, callers)
+
+    def bind(arrays: Arrays) -> Callable[[], object]:
+        request, inputs = compiled.create_infer_request(), list(arrays)
+        return lambda: request.infer(inputs, share_inputs=True, share_outputs=True)
+
+    return bind
 
 
 OPEN: dict[str, Open] = {"disc": open_disc, "ort": open_ort, "openvino": open_openvino}

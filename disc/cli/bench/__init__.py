@@ -1,0 +1,1 @@
+"""`disc bench`: times an artifact, and the same model elsewhere, in turns."""
