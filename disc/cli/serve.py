@@ -22,6 +22,10 @@ def serve_command(
     host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="gRPC port; default 8001, 0: any free one.")] = None,
     http_port: Annotated[int | None, typer.Option(min=0, max=65535, help="HTTP port; default 8000, 0: any free one.")] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="A port for /metrics alone; default: it is on the HTTP port.")
+    ] = None,
+    log_requests: Annotated[bool, typer.Option("--log-requests", help="A line of the log for every request.")] = False,
     admin: Annotated[bool, typer.Option("--admin", help="Let clients load and unload models.")] = False,
     allow_failed_models: Annotated[
         bool, typer.Option("--allow-failed-models", help="Serve the others where a model cannot be loaded.")
@@ -43,8 +47,13 @@ def serve_command(
         raise ConfigurationError(f"{path}: there is no such file or folder")
     settings = read_settings(config) if config is not None else ServerSettings()
     given = {key: value for key, value in {"host": host, "port": port, "http_port": http_port}.items() if value is not None}
-    flags = {"admin": admin or settings.admin, "allow_failed_models": allow_failed_models or settings.allow_failed_models}
-    settings = dataclasses.replace(settings, **given, **flags)
+    flags = {
+        "admin": admin or settings.admin,
+        "allow_failed_models": allow_failed_models or settings.allow_failed_models,
+        "request_log": log_requests or settings.request_log,
+    }
+    metrics = settings.metrics if metrics_port is None else dataclasses.replace(settings.metrics, port=metrics_port)
+    settings = dataclasses.replace(settings, **given, **flags, metrics=metrics)
     register_ops(ops or ())
     log_to_stderr()
     few_arenas()
@@ -54,7 +63,8 @@ def serve_command(
     with termination() as wait:  # before the message: a reader of it may send SIGTERM
         models = [f"{model.name}:{model.version}" for model in server.core.repository.models()]
         if as_json:
-            print_json({"host": settings.host, "port": server.port, "http_port": server.http_port, "models": models})
+            ports = {"port": server.port, "http_port": server.http_port, "metrics_port": server.metrics_port}
+            print_json({"host": settings.host, **ports, "models": models})
         else:
             page = (
                 ""

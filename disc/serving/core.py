@@ -8,15 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from disc.config import VERSION
-from disc.errors import NotReadyError, OverloadedError, UnsupportedRequestError
+from disc.errors import NotReadyError, OverloadedError, ServingError, UnsupportedRequestError
 from disc.serving.description import Fields, model_metadata
+from disc.serving.logs import log
 from disc.serving.model import Cancellation
+from disc.serving.recent import Usage
 from disc.serving.repository import Repository
 from disc.serving.request import Answer, Request
 from disc.serving.settings import ServerSettings
 from disc.serving.tracing import Spans, Trace
 
 NAME = "disc"
+NAME_SHOWN, INPUTS_SHOWN = 100, 16  # of what clients send, in the log: characters of a name, inputs
 
 
 class Core:
@@ -27,6 +30,7 @@ class Core:
         self.settings = settings
         self.spans: Spans | None = None
         self.started = time.time()
+        self.usage = Usage()
         self._changed = threading.Condition()
         self._active = 0
         self._answered = 0
@@ -95,8 +99,22 @@ class Core:
 
     def infer(self, request: Request, cancellation: Cancellation | None = None, trace: Trace | None = None) -> Answer:
         """Answers one request; `trace` gets the times of its parts. Raises ServingError."""
-        with self._admitted():
-            return self.repository.find(request.model, request.version).infer(request, cancellation, trace)
+        start = time.perf_counter()
+        try:
+            with self._admitted():
+                answer = self.repository.find(request.model, request.version).infer(request, cancellation, trace)
+        except ServingError as error:
+            self._log_request(request, start, type(error).__name__)
+            raise
+        self._log_request(request, start, None)
+        return answer
+
+    def _log_request(self, request: Request, start: float, error: str | None) -> None:
+        """One line for each, where the settings ask: never its tensors."""
+        if self.settings.request_log:
+            shapes = {given.name[:NAME_SHOWN]: list(given.shape) for given in request.inputs[:INPUTS_SHOWN]}
+            names = {"model": request.model[:NAME_SHOWN], "version": request.version[:NAME_SHOWN], "id": request.id[:NAME_SHOWN]}
+            log("request", **names, shapes=shapes, ms=round((time.perf_counter() - start) * 1e3, 3), error=error)
 
     def check_admin(self) -> None:
         """Raises UnsupportedRequestError on a server that was not started for administration."""

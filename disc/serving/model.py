@@ -77,7 +77,7 @@ class LoadedModel:
         try:
             answer, shape = self._infer(request, cancellation, trace, start)
         except ServingError as error:
-            self.statistics.failure(time.perf_counter_ns() - start, _reason(error))
+            self.statistics.failure(time.perf_counter_ns() - start, _reason(error), str(error))
             raise
         self.statistics.success(time.perf_counter_ns() - start, shape)
         return answer

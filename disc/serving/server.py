@@ -117,6 +117,11 @@ class Server:
     def http_port(self) -> int | None:
         return self.http.port if self.http is not None else None
 
+    @property
+    def metrics_port(self) -> int | None:
+        """Where `/metrics` is; None: on the HTTP port."""
+        return self.http.metrics_port if self.http is not None else None
+
     def stop(self) -> None:
         """Drains: health says NOT_SERVING at once, then new requests are refused, then what was accepted is answered."""
         self.core.start_drain()

@@ -138,11 +138,20 @@ class Tracing:
 
 
 @dataclass(frozen=True)
+class Metrics:
+    """Prometheus metrics. port: of their own, instead of `/metrics` on the HTTP port; 0 lets the system choose. detail: also by sizes of
+    requests and by versions of kernels, which are hundreds of series a model."""
+
+    port: int | None = None
+    detail: bool = False
+
+
+@dataclass(frozen=True)
 class ServerSettings:
     """All of a server. port, http_port: 0 lets the system choose; http_port None: no HTTP. drain_delay_s: after SIGTERM, how long
     requests are still accepted while health says NOT_SERVING. drain_timeout_s: how long accepted requests may take then.
     memory_bytes: what the loaded models may need together; 0: no bound. allow_failed_models: models that cannot be loaded are left out;
-    otherwise the server does not start without them, or, with `admin`, is not ready."""
+    otherwise the server does not start without them, or, with `admin`, is not ready. request_log: a line of the log for every request."""
 
     host: str = "127.0.0.1"
     port: int = 8001
@@ -157,8 +166,15 @@ class ServerSettings:
     tls: Tls | None = None
     access: Access = field(default_factory=Access)
     tracing: Tracing | None = None
+    metrics: Metrics = field(default_factory=Metrics)
+    request_log: bool = False
     defaults: ModelSettings = field(default_factory=ModelSettings)
     models: Mapping[str, ModelSettings] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError."""
+        if self.metrics.port is not None and self.http_port is None:
+            raise ConfigurationError("metrics.port needs HTTP: http_port must be set, too")
 
     def for_model(self, name: str) -> ModelSettings:
         return self.models.get(name, self.defaults)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from disc.serving.batcher import BatchRecord
+from disc.serving.recent import ERRORS_KEPT, TEXT_KEPT, Recent
 
 View = TypeVar("View")
 SHAPES_KEPT = 256  # distinct sets of sizes; those after are counted as one
@@ -42,7 +43,8 @@ class BatchDurations:
 @dataclass
 class Totals:
     """success, queue, join, run, split: per request (of a joined call, each counts the whole of it). rows, calls: executed.
-    buckets: requests by time, upper ends BUCKETS_MS and one more. last_ms: of the last request, since 1970."""
+    buckets: requests by time, upper ends BUCKETS_MS and one more. last_ms: of the last request, since 1970. errors: the last ones, each
+    with seconds since 1970, its reason, and what the client was told."""
 
     success: Duration = field(default_factory=Duration)
     queue: Duration = field(default_factory=Duration)
@@ -57,19 +59,11 @@ class Totals:
     jobs: Counter[int] = field(default_factory=Counter)
     shapes: Counter[str] = field(default_factory=Counter)
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_MS) + 1))
+    errors: deque[tuple[float, str, str]] = field(default_factory=lambda: deque(maxlen=ERRORS_KEPT))
 
     @property
     def fail(self) -> Duration:
         return Duration(sum(each.count for each in self.failures.values()), sum(each.ns for each in self.failures.values()))
-
-    def quantile_ms(self, share: float) -> float | None:
-        """An upper bound of the time that this share of the requests took."""
-        wanted, seen = share * self.success.count, 0
-        for end, count in zip((*BUCKETS_MS, float("inf")), self.buckets, strict=True):
-            seen += count
-            if seen >= wanted and seen:
-                return end
-        return None
 
 
 class Statistics:
@@ -78,6 +72,7 @@ class Statistics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._totals = Totals()
+        self._recent = Recent()
 
     def batch(self, record: BatchRecord) -> None:
         with self._lock:
@@ -102,10 +97,17 @@ class Statistics:
             known = shape in total.shapes or len(total.shapes) < SHAPES_KEPT
             total.shapes[shape if known else "others"] += 1
             total.last_ms = int(time.time() * 1000)
+            self._recent.add(ns)
 
-    def failure(self, ns: int, reason: str) -> None:
+    def failure(self, ns: int, reason: str, text: str) -> None:
         with self._lock:
             self._totals.failures[reason].add(ns)
+            self._totals.errors.append((time.time(), reason, text[:TEXT_KEPT]))
+
+    def recent(self) -> dict[str, object]:
+        """As of `Recent.figures`."""
+        with self._lock:
+            return self._recent.figures()
 
     def read(self, view: Callable[[Totals], View]) -> View:
         """What `view` makes of the totals; nothing is added meanwhile."""

@@ -102,7 +102,8 @@ def test_joined_requests_agree_with_eager(client: Client, model: BertModel) -> N
     statistics = client.call("ModelStatistics", name="bert").model_stats[0]
     assert statistics.inference_stats.success.count == 96
     packed = client.server.core.repository.find("bert").signature.packed is not None
-    assert ('disc_packed_requests{model="bert",version="1"} 96' in metrics_text(client.server.core)) == packed
+    text = metrics_text(client.server.core)[0].decode()
+    assert ('disc_packed_requests_total{model="bert",version="1"} 96.0' in text) == packed
     if packed or client.server.settings.models["bert"].sequence is not None:
         assert statistics.execution_count < 90  # lengths were joined; how many is up to chance
 

@@ -66,17 +66,29 @@ def seen(http_port: int, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 def test_the_page_shows_each_model_and_what_it_did(seen: dict[str, dict[str, Any]]) -> None:
     page = seen["light"]
-    assert page["title"].startswith("disc ") and re.match(r"ready, up \d+ s, [\d,]+ requests answered$", page["state"][1])
+    state = r"ready, up \d+ s, [\d,]+ requests answered, \d+\.\d cores busy, [\d.,]+ MiB of memory$"
+    assert page["title"].startswith("disc ") and re.match(state, page["state"][1])
     sections = {text.splitlines()[0]: text for text in page["sections"]}
     assert list(sections) == [f"{LONG_NAME}, version 20261121", "add, version 1", "twice, version 1", "twice, version 2"]
     idle, add, twice = sections["twice, version 1"], sections["add, version 1"], sections["twice, version 2"]
-    assert "Sizes seen" not in idle and "p50" not in idle
+    assert "Sizes seen" not in idle and re.search(r"p50\s+–", idle)
     assert "joined along x.0" in twice and "x86-64-v3" in twice
-    assert re.search(r"p50\s+≤ [\d.,]+ ms", twice) and re.search(r"mean, model\s+[\d.,]+ ms", twice)
-    assert re.search(r"Requests in one call\s+1\s+[\d,]+", twice) and re.search(r"Kernel versions that ran\s+rows\s+[\d,]+", twice)
+    assert re.search(r"requests per second\s+[\d.]+\s+p50\s+[\d.,]+ ms", twice) and re.search(r"mean, model\s+[\d.,]+ ms", twice)
+    assert re.search(r"Requests in one call\s+1\s+[\d,]+", twice) and "rows" not in twice and "Kernel versions" in twice
     assert re.search(r"Sizes seen \(S0 = x\.0, S1 = x\.1\)\s+S0=\d+,S1=\d+\s+\d+", twice) and re.search(r"\d+ more\s+[\d,]+", twice)
-    assert re.search(r"Failures\s+OTHER\s+\d+", twice)
+    assert re.search(r"Failures\s+OTHER\s+\d+", twice) and re.search(
+        r"Last errors\s+\d+:\d+:\d+\s+OTHER\s+every value must not be -7", twice
+    )
     assert "no batch dim is proved" in add and "Failures" not in add and re.search(r"failed\s+0", add)
+
+
+def test_a_request_by_the_form(seen: dict[str, dict[str, Any]]) -> None:
+    """It stays as it is while figures change, and its answer is the model's."""
+    for screen in ("light", "narrow"):
+        asked, answer = seen[screen]["tried"]
+        assert json.loads(asked) == {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [[1]]}]}
+        time, _, text = answer.partition("\n")
+        assert time.endswith(" ms") and json.loads(text)["outputs"][0]["data"] == [2.0]
 
 
 def test_the_page_follows_the_server(seen: dict[str, dict[str, Any]]) -> None:
@@ -89,7 +101,11 @@ def test_no_complaint_no_foreign_resource_readable_and_not_too_wide(seen: dict[s
     page = seen[screen]
     assert page["said"] == []
     own = f"http://127.0.0.1:{http_port}/"
-    assert {url for url in page["asked"] if not url.startswith("data:")} == {own, f"{own}status.json"}
+    assert {url for url in page["asked"] if not url.startswith("data:")} == {
+        own,
+        f"{own}status.json",
+        f"{own}v2/models/twice/versions/2/infer",
+    }
     assert page["widths"][0] <= page["widths"][1]
     assert page["contrast"] >= 4.5  # what WCAG 2 asks of text of this size
 

@@ -21,6 +21,7 @@ from disc.serving.description import model_config, model_statistics
 from disc.serving.holding import Holding
 from disc.serving.http.connections import Connection, Connections, read_body
 from disc.serving.http.json_form import HEADER_LENGTH, read_request, write_answer
+from disc.serving.http.openapi import description
 from disc.serving.http.status import status
 from disc.serving.logs import log, log_seldom
 from disc.serving.metrics import metrics_text
@@ -52,9 +53,11 @@ class HttpServer:
         self._loop.set_exception_handler(_log_loop)
         self._thread = threading.Thread(target=self._loop.run_forever, name="disc-http-loop", daemon=True)
         self._runner: web.AppRunner | None = None
-        self._listener: asyncio.Server | None = None
+        self._metrics_runner: web.AppRunner | None = None
+        self._listeners: list[asyncio.Server] = []
         self._watch: asyncio.Task[None] | None = None
         self.port = 0
+        self.metrics_port: int | None = None
 
     def start(self, host: str, port: int, tls: Tls | None) -> None:
         """Binds and answers. Raises ConfigurationError."""
@@ -66,20 +69,29 @@ class HttpServer:
             raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}") from error
 
     async def _start(self, host: str, port: int, context: ssl.SSLContext | None) -> None:
-        limits = self._core.settings.limits
+        metrics = self._core.settings.metrics.port
+        routes = self._routes() + (self._metrics_routes() if metrics is None else [])
+        self._runner, self.port = await self._listen(routes, host, port, context)
+        if metrics is not None:
+            self._metrics_runner, self.metrics_port = await self._listen(self._metrics_routes(), host, metrics, context)
+        self._watch = self._loop.create_task(self._connections.watch())
+
+    async def _listen(self, routes: list[web.RouteDef], host: str, port: int, context: ssl.SSLContext | None) -> tuple[web.AppRunner, int]:
+        """Answers on one port; returns which."""
+        limits, loop = self._core.settings.limits, self._loop
         application = web.Application(client_max_size=limits.message_bytes, middlewares=[self._guarded])
-        application.add_routes(self._routes())
+        application.add_routes(routes)
         # A handler whose client has gone is cancelled, and withdraws its request.
-        self._runner = web.AppRunner(application, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
-        await self._runner.setup()
-        server, loop = self._runner.server, self._loop
+        runner = web.AppRunner(application, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        server = runner.server
         assert server is not None
         patience = limits.arrival_s if context is not None else None
-        self._listener = await loop.create_server(
+        listener = await loop.create_server(
             lambda: Connection(server, self._connections, loop), host, port, ssl=context, backlog=128, ssl_handshake_timeout=patience
         )
-        self._watch = loop.create_task(self._connections.watch())
-        self.port = self._listener.sockets[0].getsockname()[1]
+        self._listeners.append(listener)
+        return runner, listener.sockets[0].getsockname()[1]
 
     def stop(self) -> None:
         """Closes the port and the connections."""
@@ -90,12 +102,13 @@ class HttpServer:
         self._pool.shutdown()
 
     async def _close(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         if self._watch is not None:
             self._watch.cancel()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        for runner in (self._runner, self._metrics_runner):
+            if runner is not None:
+                await runner.cleanup()
 
     def _wait(self, work: Awaitable[None]) -> None:
         async def run() -> None:
@@ -107,7 +120,7 @@ class HttpServer:
     def _routes(self) -> list[web.RouteDef]:
         routes = [
             web.get("/v2", self._metadata), web.get("/v2/health/live", self._live), web.get("/v2/health/ready", self._ready),
-            web.get("/metrics", self._metrics), web.get("/", self._page), web.get("/status.json", self._status),
+            web.get("/", self._page), web.get("/status.json", self._status), web.get("/openapi.json", self._openapi),
             web.get("/v2/models/stats", self._all_statistics),
             web.post("/v2/repository/index", self._index), web.post("/v2/repository/models/{model}/load", self._load),
             web.post("/v2/repository/models/{model}/unload", self._unload),
@@ -119,6 +132,9 @@ class HttpServer:
                 web.post(f"{prefix}/infer", self._infer),
             ]  # fmt: skip
         return routes
+
+    def _metrics_routes(self) -> list[web.RouteDef]:
+        return [web.get("/metrics", self._metrics)]
 
     @web.middleware
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -202,8 +218,12 @@ class HttpServer:
     async def _all_statistics(self, _: web.Request) -> web.Response:
         return _json({"model_stats": [model_statistics(model) for model in self._core.repository.models()]})
 
-    async def _metrics(self, _: web.Request) -> web.Response:
-        return web.Response(text=metrics_text(self._core), content_type="text/plain", charset="utf-8")
+    async def _metrics(self, request: web.Request) -> web.Response:
+        text, kind = metrics_text(self._core, request.headers.get("Accept", ""))
+        return web.Response(body=text, headers={"Content-Type": kind})
+
+    async def _openapi(self, _: web.Request) -> web.Response:
+        return _json(description())
 
     async def _status(self, _: web.Request) -> web.Response:
         return _json(status(self._core))

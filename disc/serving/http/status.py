@@ -18,6 +18,8 @@ def status(core: Core) -> dict[str, object]:
         "ready": core.ready,
         "seconds": round(time.time() - core.started),
         "answered": core.answered,
+        "usage": core.usage.figures(),
+        "metrics_here": core.settings.metrics.port is None,
         "models": [_model(model) for model in core.repository.models()],
     }
 
@@ -44,7 +46,9 @@ def _model(model: LoadedModel) -> dict[str, object]:
             "queue": total.queue.ns / max(total.queue.count, 1) / 1e6,
             "model": total.run.ns / max(total.run.count, 1) / 1e6,
         },
-        "at_most_ms": {f"p{share}": _finite(total.quantile_ms(share / 100)) for share in (50, 90, 99)},
+        "recent": model.statistics.recent(),
+        "errors": [{"time": when, "reason": reason, "text": text} for when, reason, text in reversed(total.errors)],
+        "example": _example(model),
         "calls": total.calls,
         "rows": total.rows,
         "requests_per_call": {str(jobs): count for jobs, count in sorted(total.jobs.items())},
@@ -53,5 +57,10 @@ def _model(model: LoadedModel) -> dict[str, object]:
     }
 
 
-def _finite(value: float | None) -> float | None:
-    return None if value is None or value == float("inf") else value
+def _example(model: LoadedModel) -> dict[str, object]:
+    """A request to start from: ones, every open dim 1."""
+    inputs = [
+        {"name": spec.name, "shape": [max(dim, 1) if dim else 0 for dim in spec.shape], "datatype": spec.datatype.name}
+        for spec in model.signature.inputs
+    ]
+    return {"inputs": inputs}
