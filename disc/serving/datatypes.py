@@ -40,5 +40,7 @@ DATATYPES: dict[str, Datatype] = {
         _datatype("BF16", "bf16", np.uint16, None),
     )
 }
-BYTES = "BYTES"  # strings of any length; no compiled model has one
+BYTES = "BYTES"  # strings of any length; no compiled model has one, but the step before it may
+# The field of InferTensorContents that has typed elements, by datatype; None: raw bytes only.
+CONTENTS: dict[str, str | None] = {**{name: each.contents for name, each in DATATYPES.items()}, BYTES: "bytes_contents"}
 OF_DTYPE: dict[str, Datatype] = {each.dtype: each for each in DATATYPES.values()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from disc.serving.datatypes import BYTES
 from disc.serving.model import PLATFORM, LoadedModel
 from disc.serving.statistics import Duration, Totals
 
@@ -14,8 +15,8 @@ CPU = "KIND_CPU"  # of ModelInstanceGroup.Kind
 def model_metadata(model: LoadedModel, versions: Sequence[str]) -> Fields:
     """ModelMetadata: -1 is a dim that may change."""
     tensors = {
-        kind: [{"name": spec.name, "datatype": spec.datatype.name, "shape": spec.shape} for spec in specs]
-        for kind, specs in (("inputs", model.signature.inputs), ("outputs", model.signature.outputs))
+        kind: [{"name": name, "datatype": datatype, "shape": shape} for name, datatype, shape in described]
+        for kind, described in (("inputs", model.inputs), ("outputs", model.outputs))
     }
     return {"name": model.name, "versions": versions, "platform": PLATFORM, **tensors}
 
@@ -29,8 +30,8 @@ def model_config(model: LoadedModel) -> Fields:
         "backend": PLATFORM,
         "version_policy": {"latest": {"num_versions": settings.versions}},
         "max_batch_size": 0,
-        "input": [{"name": spec.name, "data_type": f"TYPE_{spec.datatype.name}", "dims": spec.shape} for spec in signature.inputs],
-        "output": [{"name": spec.name, "data_type": f"TYPE_{spec.datatype.name}", "dims": spec.shape} for spec in signature.outputs],
+        "input": [{"name": name, "data_type": _kind(datatype), "dims": shape} for name, datatype, shape in model.inputs],
+        "output": [{"name": name, "data_type": _kind(datatype), "dims": shape} for name, datatype, shape in model.outputs],
         "instance_group": [{"name": model.name, "count": settings.concurrency, "kind": CPU}],
     }
     if settings.batching and (signature.batch is not None or signature.packed is not None):
@@ -45,6 +46,11 @@ def model_config(model: LoadedModel) -> Fields:
             "default_queue_policy": policy,
         }
     return config
+
+
+def _kind(datatype: str) -> str:
+    """Triton's name of it."""
+    return "TYPE_STRING" if datatype == BYTES else f"TYPE_{datatype}"
 
 
 def model_statistics(model: LoadedModel) -> Fields:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -28,14 +28,15 @@ from disc.errors import (
 from disc.ral.executable import Executable, load
 from disc.serving.artifact_source import Source
 from disc.serving.batcher import Batcher, Job
-from disc.serving.datatypes import OF_DTYPE
+from disc.serving.datatypes import BYTES, OF_DTYPE
 from disc.serving.joining import Inputs, joining_of
 from disc.serving.logs import log
 from disc.serving.request import Answer, Request, arrays_of, output_positions, schedule_of
 from disc.serving.settings import Limits, ModelSettings
-from disc.serving.signature import Signature
+from disc.serving.signature import Signature, TensorSpec
 from disc.serving.statistics import Statistics
 from disc.serving.tensors import Array
+from disc.serving.text import IDS, MASK, Described, TextStep
 from disc.serving.tracing import Trace
 
 PLATFORM = "disc"
@@ -49,8 +50,10 @@ Cancellation = Callable[[Callable[[], object]], bool]  # registers what to do wh
 class LoadedModel:
     """A version that answers requests. Dropping the last reference unloads it: requests under way keep it alive."""
 
-    def __init__(self, name: str, version: str, executable: Executable, settings: ModelSettings, limits: Limits, source: Source) -> None:
-        """Raises ConfigurationError where the settings do not fit the model."""
+    def __init__(
+        self, name: str, version: str, executable: Executable, settings: ModelSettings, limits: Limits, source: Source, folder: Path
+    ) -> None:
+        """folder: of the artifact. Raises ConfigurationError where the settings do not fit the model."""
         self.name = name
         self.version = version
         self.executable = executable
@@ -62,6 +65,8 @@ class LoadedModel:
         if unknown:
             raise ConfigurationError(f"the protocol has no complex numbers: {', '.join(unknown)}; torch.view_as_real makes pairs of them")
         self.signature = Signature(executable.manifest)
+        self._own_outputs = _described(self.signature.outputs)
+        self.text = TextStep(folder, settings.text, self.signature) if settings.text is not None else None
         self.statistics = Statistics()
         self.source = source
         self._limits = limits
@@ -83,8 +88,10 @@ class LoadedModel:
         return answer
 
     def _infer(self, request: Request, cancellation: Cancellation | None, trace: Trace | None, start: int) -> tuple[Answer, str]:
-        arrays = arrays_of(request, self.signature, self._limits)
-        wanted = output_positions(request, self.signature, self._limits)
+        text = self.text if any(given.datatype == BYTES for given in request.inputs) else None
+        arrays = arrays_of(request, self.signature, self._limits) if text is None else text.arrays(request.inputs, self._limits)
+        described = self._own_outputs + ([] if text is None else text.outputs)
+        wanted = output_positions(request, [name for name, _, _ in described], self._limits)
         schedule = schedule_of(request, self.settings)
         sizes = self.signature.sizes([array.shape for array in arrays])
         if self.signature.output_elements(sizes) > self._limits.elements:
@@ -99,8 +106,9 @@ class LoadedModel:
         finally:
             if trace is not None:
                 trace.model(self.name, self.version, start, job)
-        specs = self.signature.outputs
-        results = [(specs[position].name, specs[position].datatype.name, outputs[position]) for position in wanted]
+        if text is not None and max(wanted, default=-1) >= len(outputs):
+            outputs = [*outputs, *text.more(arrays, outputs)]
+        results = [(*described[position][:2], outputs[position]) for position in wanted]
         return Answer(self.name, self.version, request.id, results), ",".join(f"{name}={size}" for name, size in sizes.items())
 
     def _submit(self, job: Job, request: Request) -> list[Array]:
@@ -118,6 +126,18 @@ class LoadedModel:
             raise ModelFailedError("the model failed; the server's log has the reason") from error
 
     @property
+    def inputs(self) -> list[Described]:
+        """Name, datatype and shape of what clients send."""
+        return (
+            self.text.inputs if self.text is not None else [(each.name, each.datatype.name, each.shape) for each in self.signature.inputs]
+        )
+
+    @property
+    def outputs(self) -> list[Described]:
+        """Name, datatype and shape of what they get."""
+        return self._own_outputs + (self.text.outputs if self.text is not None else [])
+
+    @property
     def bytes(self) -> int:
         """What it holds in memory: its file, mapped or copied, and the buffers of its calls."""
         return self.source.stamp.size + cast("int", self.executable.stats()["arena_bytes"])
@@ -126,6 +146,10 @@ class LoadedModel:
 def for_clients(text: str) -> str:
     """A message without source lines and folders."""
     return _FOLDERS.sub("", _SOURCE_LINE.sub("", text))
+
+
+def _described(specs: Sequence[TensorSpec]) -> list[Described]:
+    return [(each.name, each.datatype.name, each.shape) for each in specs]
 
 
 def _runner(executable: Executable) -> Callable[[Inputs], list[Array]]:
@@ -150,12 +174,27 @@ def load_model(name: str, version: str, path: Path, settings: ModelSettings, lim
         executable.verify()
     except ArtifactError as error:
         raise ArtifactError(str(error).replace(source.readable, str(path))) from error
-    model = LoadedModel(name, version, executable, settings, limits, source)
+    model = LoadedModel(name, version, executable, settings, limits, source, path.parent)
+    if model.text is not None:
+        _check_vocabulary(executable, model.signature, model.text)
     for text in settings.warm_up:
         inputs = _zeros(model.signature, text)
         packed = model.signature.packed
         executable(*(inputs if packed is None else packed.join([inputs])))
     return model
+
+
+def _check_vocabulary(executable: Executable, signature: Signature, text: TextStep) -> None:
+    """Calls the model with the largest token that the tokenizer may give. Raises ConfigurationError where it has no such token."""
+    arrays = [
+        np.full((1, 1), text.largest_id if spec.name == IDS else int(spec.name == MASK), spec.datatype.storage) for spec in signature.inputs
+    ]
+    try:
+        executable.flat(*(arrays if signature.packed is None else signature.packed.join([arrays])))
+    except (InputValueError, ShapeConstraintError) as error:
+        raise ConfigurationError(
+            f"text: the tokenizer is not the model's: it has tokens up to number {text.largest_id} ({for_clients(str(error))})"
+        ) from error
 
 
 def _zeros(signature: Signature, text: str) -> Inputs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from disc.errors import RequestError, UnsupportedRequestError
@@ -70,18 +70,18 @@ def arrays_of(request: Request, signature: Signature, limits: Limits) -> list[Ar
     return [array_of(found[position], spec) for position, spec in enumerate(signature.inputs)]
 
 
-def output_positions(request: Request, signature: Signature, limits: Limits) -> list[int]:
-    """Which outputs are requested. Raises RequestError."""
+def output_positions(request: Request, names: Sequence[str], limits: Limits) -> list[int]:
+    """Which outputs are requested, of those with these names. Raises RequestError."""
     if len(request.outputs) > limits.outputs:
         raise RequestError(f"the request names {len(request.outputs)} outputs; at most {limits.outputs} are accepted")
     if not request.outputs:
-        return list(range(len(signature.outputs)))
+        return list(range(len(names)))
+    places = {name: position for position, name in enumerate(names)}
     positions: list[int] = []
     for name in request.outputs:
-        position = signature.output_positions.get(name)
+        position = places.get(name)
         if position is None:
-            names = ", ".join(f"'{spec.name}'" for spec in signature.outputs)
-            raise RequestError(f"the model has no output {name[:100]!r}; its outputs are {names}")
+            raise RequestError(f"the model has no output {name[:100]!r}; its outputs are {', '.join(map(repr, names))}")
         if position in positions:
             raise RequestError(f"output '{name}' is requested twice")
         positions.append(position)

@@ -17,6 +17,7 @@ from disc.errors import ConfigurationError
 Settings = TypeVar("Settings")
 MIB = 1 << 20
 COPY = ("when_needed", "always", "never")
+POOLING = ("", "mean", "first")
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,32 @@ class Sequence:
 
 
 @dataclass(frozen=True)
+class Text:
+    """A tokenizer before a model that takes token ids: clients send texts, as the input "text" of BYTES.
+
+    tokenizer: the file of the `tokenizers` library, in the folder of the model's file. max_tokens: of a text, 0: what the model takes;
+    longer texts are refused, or cut with `truncate`. max_bytes, max_texts: of one text and of one request. labels: an output of scores;
+    "label" (its best class, as id2label in the folder's config.json names it) and "score" come beside it. pooling: "mean" over the tokens
+    or the "first" one of the first output [texts, tokens, features], as the output "embedding"; "": none.
+    """
+
+    tokenizer: str = "tokenizer.json"
+    max_tokens: int = 0
+    truncate: bool = False
+    max_bytes: int = 64 << 10
+    max_texts: int = 256
+    labels: str | None = None
+    pooling: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError."""
+        if self.pooling not in POOLING:
+            raise ConfigurationError(f"text.pooling must be one of {', '.join(map(repr, POOLING))}, not {self.pooling!r}")
+        if Path(self.tokenizer).name != self.tokenizer:
+            raise ConfigurationError(f"text.tokenizer must be the name of a file in the model's folder, not {self.tokenizer!r}")
+
+
+@dataclass(frozen=True)
 class ModelSettings:
     """How one model is served.
 
@@ -84,7 +111,7 @@ class ModelSettings:
     concurrency: calls at the same time. threads: per call; 0: as the executable was loaded. priority_levels: 1 (first) to this number;
     default_priority: of a request that names none.
     default_timeout_us: how long a request without a timeout may wait; 0: for ever. versions: how many of the newest versions of a
-    folder are served. warm_up: sets of sizes to run after loading, each such as "ids=1x16,mask=1x16".
+    folder are served. text: a tokenizer before the model. warm_up: sets of sizes to run after loading, each such as "ids=1x16,mask=1x16".
     copy: when the file is copied to memory, so that writers to it do not reach the model: "when_needed" (the kernel does not let this
     process hold writers back, or another process is about to write), "always", or "never" (files are only ever replaced by rename).
     """
@@ -102,6 +129,7 @@ class ModelSettings:
     versions: int = 1
     warm_up: tuple[str, ...] = ()
     sequence: Sequence | None = None
+    text: Text | None = None
     copy: str = "when_needed"
 
     def __post_init__(self) -> None:

@@ -64,7 +64,6 @@ class Signature:
             _spec(record["name"], record["dtype"], record.get("dims", ["?"] * record["rank"])) for record in results_of(manifest)
         )
         self.positions = {spec.name: position for position, spec in enumerate(self.inputs)}
-        self.output_positions = {spec.name: position for position, spec in enumerate(self.outputs)}
         self._ranges = {each["name"]: _Range(each["min"] or 0, each.get("max"), each["divisor"]) for each in manifest["symbols"]}
         self._first = self._first_places()
         self.batch = self._batch(manifest)
@@ -77,6 +76,12 @@ class Signature:
                 if isinstance(dim, Dim) and str(dim) == next(iter(dim.symbols()), None):
                     found.setdefault(str(dim), (position, axis))
         return found
+
+    def most(self, name: str, axis: int) -> int | None:
+        """The largest size of a dim of an input; None: there is no bound."""
+        dim = self.inputs[self.positions[name]].dims[axis]
+        bounds = self._ranges.get(str(dim))
+        return dim if isinstance(dim, int) else bounds.most if bounds is not None else None
 
     def places(self) -> dict[str, str]:
         """Where each symbol is first seen, as INPUT.AXIS."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from disc.errors import RequestError, UnsupportedRequestError
-from disc.serving.datatypes import DATATYPES
+from disc.serving.datatypes import CONTENTS
 from disc.serving.grpc.wire_fields import INPUTS, LENGTH_DELIMITED, OUTPUTS, PARAMETERS, RAW_INPUTS, Budget, Field, check_tensors, fields_of
 from disc.serving.messages import DecodeError, Message, message
 from disc.serving.request import Answer, Parameter, Request
@@ -101,16 +101,16 @@ def _region(parameters: dict[str, Parameter], regions: Regions) -> SharedBytes:
 
 def _typed(given: Message) -> Sequence[object]:
     """The elements of `contents`: of the field for this datatype, and of no other."""
-    datatype = DATATYPES.get(given.datatype)
     name = given.name[:100]
-    if datatype is None:  # refused later, with what the model takes
+    if given.datatype not in CONTENTS:  # refused later, with what the model takes
         return ()
-    if datatype.contents is None:
-        raise RequestError(f"input {name!r}: {datatype.name} has no typed contents; send it as raw contents")
+    contents = CONTENTS[given.datatype]
+    if contents is None:
+        raise RequestError(f"input {name!r}: {given.datatype} has no typed contents; send it as raw contents")
     filled = [field.name for field, _ in given.contents.ListFields()]
-    if any(field != datatype.contents for field in filled):
-        raise RequestError(f"input {name!r}: elements of {datatype.name} belong in {datatype.contents}, not in {', '.join(filled)}")
-    return getattr(given.contents, datatype.contents)
+    if any(field != contents for field in filled):
+        raise RequestError(f"input {name!r}: elements of {given.datatype} belong in {contents}, not in {', '.join(filled)}")
+    return getattr(given.contents, contents)
 
 
 def _with_raw(fields: Sequence[Message], tensors: Sequence[GivenTensor], raw: Sequence[memoryview]) -> list[GivenTensor]:
@@ -148,21 +148,24 @@ def write_answer(answer: Answer, typed: bool, parameters: dict[str, Parameter] |
     response = _RESPONSE(model_name=answer.model, model_version=answer.version, id=answer.id)
     for name, value in (parameters or {}).items():
         response.parameters[name].bool_param = bool(value)
-    typed = typed and all(DATATYPES[datatype].contents is not None for _, datatype, _ in answer.outputs)
+    typed = typed and all(CONTENTS[datatype] is not None for _, datatype, _ in answer.outputs)
     pieces: list[bytes | memoryview] = [b""]
     for name, datatype, array in answer.outputs:
         output = response.outputs.add(name=name, datatype=datatype, shape=array.shape)
-        contents = DATATYPES[datatype].contents
+        contents = CONTENTS[datatype]
         if typed and contents is not None:
             getattr(output.contents, contents).extend(array.reshape(-1).tolist())
         else:
-            pieces += [_RAW_OUTPUT_TAG, _encoded(array.nbytes), raw_bytes(array)]
+            raw = raw_bytes(array)
+            pieces += [_RAW_OUTPUT_TAG, _encoded(len(raw)), raw]
     pieces[0] = response.SerializeToString()
     return b"".join(pieces)
 
 
 def raw_bytes(array: Array) -> memoryview:
-    """The bytes of an array, row-major and little-endian."""
+    """The bytes of an array, row-major and little-endian; of one of BYTES, each after its length in four."""
+    if array.dtype == object:
+        return memoryview(b"".join(len(each).to_bytes(4, "little") + each for each in array.reshape(-1).tolist()))
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 

@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 
 from disc.errors import RequestError, UnsupportedRequestError
-from disc.serving.datatypes import DATATYPES
+from disc.serving.datatypes import BYTES, CONTENTS, DATATYPES
 from disc.serving.grpc.wire import raw_bytes
 from disc.serving.request import Answer, Parameter, Request
 from disc.serving.settings import Limits
@@ -151,13 +151,12 @@ def _input(fields: Mapping[str, object], binary: memoryview, regions: Regions) -
 
 def _elements(name: str, datatype: str, data: object) -> Sequence[object]:
     """The elements of flat or nested lists, all of the JSON type that this datatype has."""
-    if datatype not in DATATYPES:
+    if datatype not in CONTENTS:
         return ()  # refused later, with what the model takes
-    kind = DATATYPES[datatype]
-    if kind.contents is None:
+    if CONTENTS[datatype] is None:
         raise RequestError(f"input {name[:100]!r}: {datatype} has no JSON form; send it as binary data")
     flat = list(_flat(_list(data, "data")))
-    allowed = _ELEMENTS[kind.storage.kind]
+    allowed = (str,) if datatype == BYTES else _ELEMENTS[DATATYPES[datatype].storage.kind]
     if any(each not in allowed for each in set(map(type, flat))):
         raise RequestError(f"input {name[:100]!r} has an element that is no {datatype}")
     return flat
@@ -183,18 +182,20 @@ def write_answer(answer: Answer, wanted: Wanted) -> tuple[bytes, int | None]:
     for name, datatype, array in answer.outputs:
         output: dict[str, object] = {"name": name, "datatype": datatype, "shape": list(array.shape)}
         if wanted.named.get(name, False) or wanted.others:
-            output["parameters"] = {"binary_data_size": array.nbytes}
             pieces.append(raw_bytes(array))
+            output["parameters"] = {"binary_data_size": len(pieces[-1])}
         else:
-            output["data"] = _numbers(name, datatype, array)
+            output["data"] = _data(name, datatype, array)
         outputs.append(output)
     header = {"model_name": answer.model, "model_version": answer.version, "id": answer.id, "outputs": outputs}
     pieces[0] = json.dumps(header, separators=(",", ":")).encode()
     return b"".join(pieces), len(pieces[0]) if len(pieces) > 1 else None
 
 
-def _numbers(name: str, datatype: str, array: Array) -> list[object]:
-    if DATATYPES[datatype].contents is None:
+def _data(name: str, datatype: str, array: Array) -> list[object]:
+    if datatype == BYTES:
+        return [each.decode() for each in array.reshape(-1).tolist()]
+    if CONTENTS[datatype] is None:
         raise RequestError(f"output '{name}' is of {datatype}, which has no JSON form; request binary data")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise RequestError(f"output '{name}' has values that are infinite or no number, which JSON does not have; request binary data")

@@ -60,7 +60,7 @@ def _model(model: LoadedModel) -> dict[str, object]:
 def _example(model: LoadedModel) -> dict[str, object]:
     """A request to start from: ones, every open dim 1."""
     inputs = [
-        {"name": spec.name, "shape": [max(dim, 1) if dim else 0 for dim in spec.shape], "datatype": spec.datatype.name}
-        for spec in model.signature.inputs
+        {"name": name, "shape": [max(dim, 1) if dim else 0 for dim in shape], "datatype": datatype}
+        for name, datatype, shape in model.inputs
     ]
     return {"inputs": inputs}
