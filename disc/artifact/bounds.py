@@ -52,6 +52,7 @@ class _KernelRecord(TypedDict):
     kind: NotRequired[str]
     ops: NotRequired[list[str]]
     lines: NotRequired[list[str]]
+    modules: NotRequired[list[str]]
     versions: NotRequired[list[_VersionRecord]]
     counters: NotRequired[list[int]]
     notes: NotRequired[list[str]]
@@ -65,7 +66,7 @@ class _KernelRecord(TypedDict):
     operands: NotRequired[list[str]]
 
 
-EXPLAINED = frozenset(_KernelRecord.__annotations__) - {"name", "plan", "scratch"}  # older artifacts lack these two
+EXPLAINED = frozenset(_KernelRecord.__annotations__) - {"name", "plan", "scratch", "modules"}  # older artifacts lack the last three
 
 
 def unbounded(value: object) -> str | None:

@@ -168,7 +168,7 @@ class _Reader:
     ) -> Launch:
         """made: the place that the kernel was made for. counters: the numbers of those that launches before have, by kernel, number of the
         version and its words, which tell the symbols; those that are not there yet are added."""
-        kernel = replace(place.key.kernel_of(made.key, kernel), lines=place.lines)
+        kernel = replace(place.key.kernel_of(made.key, kernel), lines=place.lines, modules=place.modules)
         operands = place.key.operands_of(made.key, made.arguments)
         names = {number: str(operand.attrs["name"]) for number, operand in enumerate(operands) if operand.op == "disc.weight"}
         weights: dict[int, int] = {}

@@ -24,7 +24,8 @@ class Place:
     """A fusion in the program. work: what a device sees of it; results: in the program; key: what equal ones share; joined: by argument
     that another fusion makes for this one alone, the key of both as one kernel; plans: by the name of the target.
 
-    arguments: of the region, in the order in which a kernel that is made for this place takes them; lines: the user's.
+    arguments: of the region, in the order in which a kernel that is made for this place takes them; lines: the user's;
+    modules: the paths of those that its ops belong to.
     """
 
     work: Fusion
@@ -34,6 +35,7 @@ class Place:
     plans: Mapping[str, str]
     arguments: tuple[Node, ...]
     lines: tuple[str, ...]
+    modules: tuple[str, ...]
 
     @property
     def node(self) -> Node:
@@ -153,7 +155,7 @@ def _place(node: Node, env: ShapeEnv, checked: bool, makers: Sequence[Place | No
     plans = node.attrs.get(PLAN, {})
     assert isinstance(plans, dict)
     texts = {target: str(text) for target, text in plans.items()}
-    return Place(work, node.siblings, keys.key(node), joined, texts, body.arguments, body.lines())
+    return Place(work, node.siblings, keys.key(node), joined, texts, body.arguments, body.lines(), body.modules())
 
 
 def _guards(name: str, node: Node, env: ShapeEnv) -> tuple[Guard, ...]:
@@ -200,4 +202,5 @@ def _join(maker: Place, user: Place, argument: Node) -> Place:
     work = replace(user.work, name=f"{maker.work.name}_{user.work.name.removeprefix('compute_')}")
     arguments = (*maker.arguments, *(each for each in user.arguments if each is not argument))
     lines = tuple(dict.fromkeys((*maker.lines, *user.lines)))
-    return replace(user, work=work, key=user.joined[argument], arguments=arguments, lines=lines)
+    modules = tuple(dict.fromkeys((*maker.modules, *user.modules)))
+    return replace(user, work=work, key=user.joined[argument], arguments=arguments, lines=lines, modules=modules)

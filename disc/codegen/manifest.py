@@ -197,6 +197,7 @@ def kernel_entry(launch: Launch, operands: Sequence[str], facts: VersionFacts) -
     kernel = launch.kernel
     return {
         "name": launch.name, "kernel": kernel.name, "kind": kernel.kind, "ops": list(kernel.ops), "lines": list(kernel.lines),
+        "modules": list(kernel.modules),
         "versions": [_version_entry(version, facts) for version in kernel.versions],
         "counters": list(launch.counters), "notes": list(kernel.notes), "tasks": str(kernel.tasks),
         "plan": kernel.plan, "scratch": str(kernel.scratch),

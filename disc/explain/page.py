@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import html
 import json
+import re
 import textwrap
 from importlib import resources
 from typing import TYPE_CHECKING
 
 from disc.errors import printable
-from disc.explain.text import counted_names
+from disc.explain.text import counted_names, module_text
 
 if TYPE_CHECKING:
     from disc.explain.report import Explanation, KernelReport
 
 BOX_WIDTH, BOX_HEIGHT, BOX_GAP = 430, 34, 10  # pixels
+COLORS = {
+    "loop": "#3b82f6", "stitch": "#10b981", "compute": "#f59e0b", "attention": "#ef4444", "library": "#a855f7", "reduce": "#06b6d4",
+    "other": "#ec4899", "another": "#84cc16",
+}  # fmt: skip
 ARC_SPACE = 170  # pixels left of the boxes, for edges that pass over other boxes
 
 
@@ -22,7 +27,18 @@ def page(report: Explanation) -> str:
     """The whole page. Names out of the user's files are escaped; nothing is loaded from elsewhere."""
     frame = resources.files("disc.explain").joinpath("page.html").read_text()
     data = json.dumps(_shown(json.loads(report.to_json()))).replace("<", "\\u003c")  # valid JSON that cannot close its script element
-    return frame.replace("<!--HEADER-->", _header(report)).replace("<!--GRAPH-->", _graph(report)).replace("/*DATA*/", data)
+    colors, legend = _kinds(report)
+    filled = frame.replace("<!--HEADER-->", _header(report)).replace("<!--LEGEND-->", legend).replace("/*KINDS*/", colors)
+    return filled.replace("<!--GRAPH-->", _graph(report)).replace("/*DATA*/", data)
+
+
+def _kinds(report: Explanation) -> tuple[str, str]:
+    """Style and legend of the kinds that the report has. A kind that is no plain word, as in a file of unknown origin, has no color."""
+    kinds = sorted({kernel.kind for kernel in report.kernels if re.fullmatch(r"[a-z]+", kernel.kind)})
+    rest = iter(COLORS[kind] for kind in COLORS if kind not in kinds)
+    colors = {kind: COLORS.get(kind) or next(rest, "#888") for kind in kinds}
+    style = "\n".join(f".{kind} {{ --kind: {color}; }}" for kind, color in colors.items())
+    return style, "".join(f'<span class="{kind}"><i></i>{kind}</span>' for kind in kinds)
 
 
 def _escaped(text: str) -> str:
@@ -97,7 +113,8 @@ def _edge(source: int, target: int) -> str:
 def _box(kernel: KernelReport, group: int, number: int, row: int, longest: float) -> str:
     top, seconds = _top(row), _seconds(kernel, number)
     bar = round(BOX_WIDTH * seconds / longest) if longest else 0
-    title = _escaped(textwrap.shorten(f"{number} {counted_names(kernel.ops)}", 52, placeholder=" …"))
+    module = module_text(next(launch.modules for launch in kernel.launches if launch.number == number))
+    title = _escaped(textwrap.shorten(f"{number} {module} {counted_names(kernel.ops)}", 52, placeholder=" …"))
     time = f"{seconds * 1e6:.1f} µs" if kernel.measured is not None else ""
     return (
         f'<g class="box {_escaped(kernel.kind)}" data-kernel="{group}" data-launch="{number}" data-row="{row}" tabindex="0">'

@@ -39,7 +39,8 @@ class LaunchReport:
     """One place in the program that runs a kernel. number: of the place, from 0; operands: what made each input ("arg0", "kernel3", a
     weight's name); runs: how often, in the profiled call or since loading; seconds: of the profiled call.
 
-    lines: the user's; inputs, results: types; flops, bytes and tasks: expressions over the symbols, None where nobody counted.
+    lines: the user's; modules: the paths of those that it belongs to; inputs, results: types; flops, bytes and tasks: expressions over the
+    symbols, None where nobody counted.
     """
 
     number: int
@@ -53,6 +54,7 @@ class LaunchReport:
     bytes: str | None
     runs: int
     seconds: float | None
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -290,6 +292,7 @@ def _launch(number: int, record: Record, runs: int, seconds: float | None) -> La
         bytes=cast("str | None", record["bytes"]),
         runs=runs,
         seconds=seconds,
+        modules=_texts(record, "modules"),
     )
 
 

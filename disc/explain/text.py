@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from disc.explain.report import Explanation, KernelReport, VersionReport
 
+MODULES_SHOWN = 4
 _COLUMNS = ("kernel", "kind", "runs", "time", "share", "GFLOP/s", "GB/s", "of limit")
 
 
@@ -63,6 +64,9 @@ def limit_text(share: float, bound: str | None) -> str:
 
 def _details(kernel: KernelReport) -> list[str]:
     lines = [f"{kernel.name}: {kernel.kind}", f"  ops      {counted_names(kernel.ops)}"]
+    modules = list(dict.fromkeys(filter(None, (module_text(launch.modules) for launch in kernel.launches))))
+    more = f" and {len(modules) - MODULES_SHOWN} more" if len(modules) > MODULES_SHOWN else ""
+    lines += [f"  module   {', '.join(modules[:MODULES_SHOWN])}{more}"] if modules else []
     lines += [f"  line     {short_line(line)}" for line in kernel.lines]
     lines += [f"  {word}{each}" for word, all_of in (("input    ", kernel.inputs), ("result   ", kernel.results)) for each in all_of]
     for version in kernel.versions:
@@ -92,6 +96,16 @@ def counted_names(ops: Sequence[str]) -> str:
     """ "add x2, multiply": op names without their dialects, in order of first use; constants are left out."""
     counts = Counter(op.split(".", 1)[-1] for op in ops if op != "stablehlo.constant")
     return ", ".join(name if count == 1 else f"{name} x{count}" for name, count in counts.items())
+
+
+def module_text(modules: Sequence[str]) -> str:
+    """ "encoder.layer.3.attention": the module that all of these belong to, or ""."""
+    shared: list[str] = []
+    for parts in zip(*(module.split(".") for module in modules), strict=False):
+        if len(set(parts)) > 1:
+            break
+        shared.append(parts[0])
+    return ".".join(shared)
 
 
 def short_line(line: str) -> str:

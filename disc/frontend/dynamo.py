@@ -31,7 +31,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from torch_mlir import ir
 
 from disc.config import Options
-from disc.errors import CustomOpError, DiscError, UnsupportedOp, UnsupportedOpError, warn
+from disc.errors import CustomOpError, DiscError, TargetError, UnsupportedOp, UnsupportedOpError, warn
 from disc.frontend.complex_numbers import has_complex, without_complex
 from disc.frontend.control_flow import constants_and_bodies
 from disc.frontend.decompose import fake_mode
@@ -48,6 +48,7 @@ from disc.frontend.registered import graph_compiler
 from disc.frontend.symbols import shape_environment
 from disc.ir.dialect import make_context
 from disc.targets.cuda import target_for
+from disc.targets.select import select_targets
 
 Compiler = Callable[[Imported], Executable]
 _LOGGER = logging.getLogger("disc.torch_compile")
@@ -74,11 +75,11 @@ class Statistics:
 @dataclass(frozen=True)
 class Settings:
     """The options of `torch.compile(options=...)`. strict: an error of ours is raised instead of running the part in PyTorch. targets: of
-    the device where the tensors lie."""
+    the device where the tensors lie, or those asked for, which must be of it; () before that is known."""
 
     options: Options = field(default_factory=Options)
     strict: bool = False
-    targets: tuple[str, ...] = ("native",)
+    targets: tuple[str, ...] = ()
 
 
 _statistics = Statistics()
@@ -109,17 +110,19 @@ def backend(
 ) -> Callable[..., object]:
     """`torch.compile(model, backend="disc", options={"threads": 2})`.
 
-    options: fields of `disc.Options` that make sense here (threads, dtype, cache, random), and strict (default False): raise what
-    otherwise makes a graph, or a part of it, run in PyTorch. mode: ignored, with a warning; there is one way to compile.
+    options: fields of `disc.Options` that make sense here (threads, dtype, cache, random, tf32); target, as of `disc.compile` (default:
+    that of the device where the tensors lie); strict (default False): raise what otherwise makes a graph, or a part, run in PyTorch.
+    mode: ignored, with a warning; there is one way to compile.
 
     Raises: DiscError for options that are not there.
     """
     settings = _settings(options or {})
     try:
-        settings = dataclasses.replace(settings, targets=targets_of([*example_inputs, *module.parameters(), *module.buffers()]))
+        here = targets_of([*example_inputs, *module.parameters(), *module.buffers()])
     except DiscError as error:
         _failed(error, settings, module.graph)
         return module.forward
+    settings = dataclasses.replace(settings, targets=_checked_targets(settings.targets, here) or here)
     if mode is not None:
         _warn_once(f"torch.compile(mode={mode!r}): disc has no modes, this one is ignored")
 
@@ -161,15 +164,35 @@ def targets_of(values: Iterable[object]) -> tuple[str, ...]:
     return tuple(sorted({target_for(10 * major + minor) for major, minor in capabilities})) or ("native",)
 
 
-OPTIONS = ("threads", "dtype", "cache", "random")
+OPTIONS = ("threads", "dtype", "cache", "random", "tf32")
+WORDS = (*OPTIONS, "target", "strict")
 
 
 def _settings(given: Mapping[str, object]) -> Settings:
-    unknown = sorted(set(given) - {*OPTIONS, "strict"})
+    """Raises DiscError for an option that is not there, or makes no sense here."""
+    if "packed" in given:
+        raise DiscError(
+            "torch.compile(options=...): packed is for artifacts, whose inputs it changes for a server: "
+            "disc.compile(model, example_inputs, options=disc.Options(packed=True))"
+        )
+    unknown = sorted(set(given) - set(WORDS))
     if unknown:
-        raise DiscError(f"torch.compile(options=...): disc has no option {', '.join(unknown)}; there are {', '.join((*OPTIONS, 'strict'))}")
+        raise DiscError(f"torch.compile(options=...): disc has no option {', '.join(unknown)}; there are {', '.join(WORDS)}")
     fields = {name: value for name, value in given.items() if name in OPTIONS}
-    return Settings(dataclasses.replace(Options(), **fields), bool(given.get("strict", False)))  # pyright: ignore[reportArgumentType]
+    asked = given.get("target")
+    names = () if asked is None else (asked,) if isinstance(asked, str) else tuple(cast("Sequence[str]", asked))
+    if names:
+        select_targets(names)
+    return Settings(dataclasses.replace(Options(), **fields), bool(given.get("strict", False)), names)  # pyright: ignore[reportArgumentType]
+
+
+def _checked_targets(asked: tuple[str, ...], here: tuple[str, ...]) -> tuple[str, ...]:
+    """Raises TargetError where a target asked for is of another device than the tensors."""
+    device = select_targets(here)[0].device
+    wrong = [name for name in asked if select_targets(name)[0].device != device]
+    if wrong:
+        raise TargetError(f"torch.compile(options=...): the tensors lie on the {device}, target {wrong[0]} is none of its")
+    return asked
 
 
 def _boxed(module: fx.GraphModule, settings: Settings) -> Callable[..., object]:

@@ -6,6 +6,7 @@ MLIR bindings each time. It is made from IR and never edited: decisions are writ
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ from disc.ir.source_lines import source_name
 from disc.ir.weights import STORAGE
 from disc.shapes import Dim, ShapeEnv
 
+_NAMED = re.compile(r'"([\w.]+)"\(')  # a location with a name: "name"(where)
 Attribute = int | str | bool | tuple["Attribute", ...] | npt.NDArray[np.generic] | dict[str, "Attribute"]
 
 
@@ -29,7 +31,7 @@ class Node:
 
     op: the full op name, or "input" for a block argument; operands: the values it reads; dims: canonical dims (rank 0: ());
     element: MLIR element type text ("f32", "ui8"); attrs: parsed attributes; result: which result of its op; body: the
-    region of a reduction-like op; line: the user's line.
+    region of a reduction-like op; line: the user's line; module: the path of the nn.Module that it belongs to.
     """
 
     id: int  # its place among all nodes read
@@ -42,6 +44,7 @@ class Node:
     siblings: tuple[Node, ...] = ()
     body: Body | None = None
     line: str = ""
+    module: str = ""
     uses: list[Node] = field(default_factory=list)
 
     @property
@@ -81,12 +84,20 @@ class Body:
 
         Equal constants of a program are one op, with the line of the first: they count where nothing else has a line.
         """
+        of_values = tuple(dict.fromkeys(node.line for node in self._varying() if node.line))
+        return of_values or tuple(dict.fromkeys(node.line for node in self.nodes if node.line))
+
+    def modules(self) -> tuple[str, ...]:
+        """The paths of the modules that its ops belong to, each once; constants belong to all that share them, and say nothing."""
+        return tuple(dict.fromkeys(node.module for node in self._varying() if node.module))
+
+    def _varying(self) -> list[Node]:
+        """The nodes that are not made of constants alone."""
         fixed: set[Node] = set()
         for node in self.nodes:
             if node.op != "input" and fixed.issuperset(node.operands):
                 fixed.add(node)
-        of_values = tuple(dict.fromkeys(node.line for node in self.nodes if node.line and node not in fixed))
-        return of_values or tuple(dict.fromkeys(node.line for node in self.nodes if node.line))
+        return [node for node in self.nodes if node not in fixed]
 
 
 class Snapshot:
@@ -120,10 +131,11 @@ class Snapshot:
     def _op_nodes(self, op: ir.Operation, operands: tuple[Node, ...]) -> tuple[Node, ...]:
         attrs = parse_attributes(op)
         body = self.block(op.regions[0].blocks[0]) if len(op.regions) == 1 and len(op.regions[0].blocks) else None
-        line = location_line(op.location)
+        place = str(op.location)
+        line, module = location_line(place), location_module(place)
         results = tuple(self._node(op.name, operands, value, attrs, number) for number, value in enumerate(op.results))
         for node in results:
-            node.body, node.line, node.siblings = body, line, results
+            node.body, node.line, node.module, node.siblings = body, line, module, results
             self.ops[node.id] = op
         for operand in operands:
             operand.uses.extend(results[:1])
@@ -173,9 +185,14 @@ def is_row_reduction(node: Node) -> bool:
     return bool(taken) and (not kept or max(kept) < min(taken))
 
 
-def location_line(location: ir.Location) -> str:
-    """ "file.py:12" of the innermost file location, its file by `source_name`, or ""."""
-    text = str(location)
+def location_module(text: str) -> str:
+    """ "encoder.layer.3" of the text of a location, as `disc.frontend.locations` names it, or ""."""
+    found = _NAMED.search(text)
+    return found[1] if found else ""
+
+
+def location_line(text: str) -> str:
+    """ "file.py:12" of the innermost file of the text of a location, the file by `source_name`, or ""."""
     if '"' not in text or ":" not in text:
         return ""
     for piece in text.split('"')[1:]:

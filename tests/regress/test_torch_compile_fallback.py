@@ -162,8 +162,35 @@ def test_options_and_mode() -> None:
     difference = (rounded(x) - x @ x).abs().max()
     assert 1e-4 < difference < 1
     torch._dynamo.reset()
-    with pytest.raises(Exception, match="disc has no option fast; there are threads, dtype, cache, random, strict"):
+    with pytest.raises(Exception, match="disc has no option fast; there are threads, dtype, cache, random, tf32, target, strict"):
         torch.compile(lambda x: x + 1, backend="disc", options={"fast": True})(x)
     torch._dynamo.reset()
     with pytest.raises(Exception, match="dtype='f8'"):
         torch.compile(lambda x: x + 1, backend="disc", options={"dtype": "f8"})(x)
+
+
+def test_targets_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Sequence[str]] = []
+    known = dynamo.graph_compiler()
+    monkeypatch.setattr(dynamo, "graph_compiler", lambda: lambda *rest: (asked.append(rest[2]), known(*rest))[1])
+    torch._dynamo.reset()
+    x = torch.ones(3)
+    for target in ("x86-64-v3", ["x86-64-v3"], None):
+        torch._dynamo.reset()
+        options = {} if target is None else {"target": target}
+        assert torch.equal(torch.compile(lambda x: x + 1, backend="disc", options=options)(x), x + 1)
+    assert asked == [("x86-64-v3",), ("x86-64-v3",), ("native",)]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"target": "sm_90"}, "the tensors lie on the cpu, target sm_90 is none of its"),
+        ({"target": "x86-64-v9"}, "there is no target 'x86-64-v9'"),
+        ({"packed": True}, "packed is for artifacts"),
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, object], says: str) -> None:
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=says):
+        torch.compile(lambda x: x + 1, backend="disc", options=options)(torch.ones(3))

@@ -159,7 +159,8 @@ class Kernel:
     library: of a kernel that is a call of a library function, which has no `source` and divides its work into tasks itself.
     updates: the argument in whose memory the one result lies; None where results have memory of their own.
     plan: the text of what was decided.
-    source: MLIR text of all versions; lines: the user's source lines; ops: the op names fused; notes: why it is as it is.
+    source: MLIR text of all versions; lines: the user's source lines; ops: the op names fused; notes: why it is as it is;
+    modules: the paths of the modules that its ops belong to.
     """
 
     name: str
@@ -186,6 +187,7 @@ class Kernel:
     library: LibraryCall | None = None
     updates: int | None = None
     plan: str = ""
+    modules: tuple[str, ...] = ()
 
     @property
     def runs_in_blocks(self) -> bool:

@@ -1,5 +1,6 @@
 """`Executable.explain`: what it counts, its text, JSON and HTML."""
 
+import dataclasses
 import html
 import json
 import re
@@ -13,7 +14,8 @@ import disc
 from disc.errors import InputRankError
 from disc.explain.machine import MachineLimits, machine_limits
 from disc.explain.report import check_text
-from disc.explain.text import counted_names, limit_text, short_line
+from disc.explain.text import counted_names, limit_text, module_text, short_line
+from disc.ir.graph import location_module
 
 
 class Weighted(nn.Module):
@@ -66,6 +68,46 @@ def test_operands_name_their_producers(executable: disc.Executable) -> None:
     launches = sorted((each for kernel in executable.explain().kernels for each in kernel.launches), key=lambda each: each.number)
     assert launches[0].operands == ("arg0", "linear.weight")
     assert any(operand.startswith("kernel") for launch in launches[1:] for operand in launch.operands)
+
+
+class Nested(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def test_launches_name_their_modules(tmp_path: Path) -> None:
+    """Equal blocks share a kernel, and each launch has a module of its own; files keep it."""
+    disc.compile(Nested().eval(), (torch.randn(2, 3, 8),)).save(tmp_path / "nested.disc")
+    report = disc.load(tmp_path / "nested.disc").explain()
+    modules = {module for kernel in report.kernels for launch in kernel.launches for module in launch.modules}
+    assert {"blocks.0.0", "blocks.0.1", "blocks.1.0", "blocks.1.1"} <= modules
+    assert any(len({launch.modules for launch in kernel.launches}) == 2 for kernel in report.kernels)
+    page = report.to_html()
+    assert re.search(r">\d+ blocks\.1\.\d ", page) and re.search(r"  module   blocks\.0", str(report))
+    assert {kernel.kind for kernel in report.kernels} == set(re.findall(r'<span class="(\w+)"><i></i>', page)), "the legend has every kind"
+
+
+def test_the_module_of_several() -> None:
+    assert module_text(["a.b.c", "a.b.d", "a.b"]) == "a.b"
+    assert module_text(["a.b"]) == "a.b" and module_text([]) == "" and module_text(["a", "b"]) == "" and module_text(["ab.c", "a.c"]) == ""
+
+
+def test_the_module_of_a_location() -> None:
+    assert location_module('loc("encoder.layer.3"("model.py":12:0))') == "encoder.layer.3"
+    assert location_module('loc(fused["a.b"("x.py":1:2), "c"("x.py":3:4)])') == "a.b"
+    assert location_module('loc("model.py":12:0)') == "" == location_module("loc(unknown)")
+
+
+def test_a_kind_of_a_hostile_file_is_no_style(executable: disc.Executable) -> None:
+    report = executable.explain()
+    hostile = dataclasses.replace(report, kernels=(dataclasses.replace(report.kernels[0], kind="x} body{display:none"),))
+    assert "x} body" not in hostile.to_html().partition("<body>")[0]
 
 
 def test_wrong_inputs(executable: disc.Executable) -> None:
