@@ -62,6 +62,7 @@ def write_counts(folder: Path, masked: bool = True) -> None:
     )
     made["symbols"] = [{"name": f"S{axis}", "min": 0, "divisor": 1, "source": f"arg0.{axis}"} for axis in (0, 1)]
     made["symbols"][1]["max"] = 6
+    made["single"] = False
     made["batch"] = {"symbol": "S0", "inputs": [0] * len(names), "outputs": [0, 0]}
     write_artifact(folder / "model.disc", made, {"x86-64-v3": programs.build(COUNTS, f"MASKED={int(masked)}")})
     write_tokenizer(folder / "tokenizer.json", VOCABULARY)
