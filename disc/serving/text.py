@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from disc.errors import ConfigurationError, RequestError
 from disc.serving.datatypes import BYTES
@@ -135,7 +136,7 @@ class TextStep:
         names = np.array([text.encode() for text in self._labels], object)[best]
         return [np.asarray(names, object), np.asarray((powers / powers.sum(-1, keepdims=True)).max(-1), np.float32)]
 
-    def _pooling(self, inputs: Sequence[Array], states: Array) -> Array:
+    def _pooling(self, inputs: Sequence[Array], states: npt.NDArray[np.float32]) -> Array:
         """[texts, tokens, features] → [texts, features]."""
         if self._settings.pooling == "first":
             return states[:, 0]

@@ -61,7 +61,7 @@ def texts_of(given: GivenTensor, most: int) -> Sequence[bytes | str]:
     content = given.content
     if isinstance(content, SharedBytes):
         raise RequestError(f"input '{TEXT}': texts are not taken from shared memory")
-    found = _prefixed(content) if isinstance(content, memoryview) else cast("Sequence[bytes | str]", content)
+    found = _prefixed(cast("memoryview", content)) if isinstance(content, memoryview) else cast("Sequence[bytes | str]", content)
     if len(found) != given.shape[0]:
         raise RequestError(f"input '{TEXT}' has {len(found)} texts, its shape [{given.shape[0]}] needs {given.shape[0]}")
     return found

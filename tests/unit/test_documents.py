@@ -27,6 +27,8 @@ FOREIGN = {
     "DeploymentHandle": "of Ray",
     "round_robin": "of gRPC",
     "/srv/disc/serve.toml": "in the image that deploy/Containerfile makes",
+    "/openapi.json": "a route of the server",
+    "/status.json": "a route of the server",
     "sequence_starts": "put together by `pack-sequences`",
     "sequence_ends": "put together by `pack-sequences`",
 }
@@ -51,6 +53,8 @@ ELSEWHERE = {
     "after.json",
     "RESULT.json",
     "FILE.json",
+    "config.json",
+    "tokenizer.json",
     "JOB.json",
 }
 # Files that only a user has, or that a command writes.

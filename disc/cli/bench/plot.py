@@ -29,7 +29,7 @@ def save_plot(path: Path, rows: Sequence[Figures], callers: int) -> None:
 
     shapes = list(dict.fromkeys(row.shape for row in rows))
     figure = Figure(figsize=(max(5.0, 1.2 * len(shapes) + 3), 4 if callers == 1 else 7), layout="constrained")
-    panels = figure.subplots(1 if callers == 1 else 2, 1, sharex=True, squeeze=False)[:, 0]
+    panels = figure.subplots(1 if callers == 1 else 2, 1, sharex=True, squeeze=False)[:, 0].tolist()
     for name in dict.fromkeys(row.model for row in rows):
         _lines(panels, [row for row in rows if row.model == name], shapes)
     panels[0].set(ylabel="ms per call: median, p10 to p90", yscale="log")

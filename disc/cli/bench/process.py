@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import cast
+from typing import Self, cast
 
 from disc.config import child_environment
 
@@ -75,7 +75,7 @@ class StoppedProcess:
         if self._process.poll() is None:
             self._process.send_signal(number)
 
-    def __enter__(self) -> StoppedProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
