@@ -39,7 +39,7 @@ TITLES = {
     "core": ("Core ATen", "the ops with the tag `torch.Tag.core`"),
     "prims": ("Prims", "`torch.ops.prims`"),
     "functional": ("torch.nn.functional", "the functions of `torch.nn.functional`"),
-    "stablehlo": ("StableHLO", "the ops of the specification"),
+    "stablehlo": ("StableHLO", "the ops of the specification, and of the dialect besides"),
 }
 WHOLE = ("core", "stablehlo")  # families of which every member must have a row; of the others some may not have been run yet
 HEAD = """# Operators

@@ -61,7 +61,7 @@ from disc.frontend.symbols import (
 )
 from disc.frontend.torch_mlir import Kind, Lowerings
 from disc.frontend.torch_mlir_calls import Plan, emit, plan
-from disc.ir.state import COMPLEX, STATE, State
+from disc.ir.state import COMPLEX, SEED, STATE, State
 from disc.ir.weights import STORAGE, Weight, WeightTable
 
 aten = torch.ops.aten
@@ -70,8 +70,6 @@ aten = torch.ops.aten
 DROPPED = ("aten._assert_tensor_metadata", "aten._assert_async", "aten._assert_scalar", "aten.sym_constrain_range",
            "aten._functional_assert_async", "aten._make_dep_token")  # fmt: skip
 ASSERTS = ("aten._assert_async", "aten._functional_assert_async")  # dropped too, with a warning
-
-SEED = "seed"  # the name of the argument that no user gives as one
 
 
 @dataclass(frozen=True)

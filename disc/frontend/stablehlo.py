@@ -20,6 +20,7 @@ from disc.frontend.program_bounds import check_nesting, check_numbers, check_siz
 from disc.ir.op_table import EXTERNAL
 from disc.ir.ops import location_text
 from disc.ir.stages import IMPORTED_DIALECTS
+from disc.ir.state import SEED
 from disc.ir.weights import STORAGE, Weight, WeightTable
 
 # Larger dense constants become weights; smaller ones stay in the module.
@@ -214,7 +215,7 @@ def _described(module: ir.Module, function: ir.Operation, weights: WeightTable, 
         else [ir.DictAttr.get({})] * len(block.arguments)
     )
     names, described = [], []
-    for attributes, name in zip(given, found.inputs, strict=True):
+    for attributes, name in zip(given, (*found.inputs, SEED), strict=False):  # the seed is the last argument of a program that draws
         entries = {entry.name: entry.attr for entry in ir.DictAttr(attributes)}
         entries.setdefault("disc.name", ir.StringAttr.get(name))
         names.append(ir.StringAttr(entries["disc.name"]).value)
@@ -223,4 +224,4 @@ def _described(module: ir.Module, function: ir.Operation, weights: WeightTable, 
     module.operation.attributes["disc.result_names"] = ir.ArrayAttr.get([ir.StringAttr.get(name) for name in found.results])
     if "disc.symbols" not in module.operation.attributes:
         module.operation.attributes["disc.symbols"] = ir.DictAttr.get({})
-    return Imported(module, weights, tuple(names), OutputSpec(found.results))
+    return Imported(module, weights, tuple(names[: len(found.inputs)]), OutputSpec(found.results))

@@ -70,6 +70,18 @@ def attention(q: Any, k: Any, v: Any) -> Any:
     return jax.nn.softmax(jnp.where(positions[:, None] >= positions, scores, -1e30)) @ v
 
 
+def transformer(tokens: Any, table: Any, projection: Any, out: Any, up: Any, down: Any) -> Any:
+    """Two layers of two causal heads over an embedding, which is also the last product."""
+    x, places = table[tokens], jnp.arange(tokens.shape[1])
+    for _ in range(2):
+        h = (x - x.mean(-1, keepdims=True)) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
+        q, k, v = (each.reshape(*each.shape[:2], 2, 4) for each in jnp.split(h @ projection, 3, -1))
+        scores = jnp.where(places[:, None] >= places, jnp.einsum("bqhd,bkhd->bhqk", q, k) / 2, -jnp.inf)
+        x = x + jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), v).reshape(x.shape) @ out
+        x = x + jax.nn.gelu(x @ up) @ down
+    return x @ table.T
+
+
 def orders(x: Any, n: Any) -> Any:
     nearest = lax.approx_max_k(x, 1), lax.approx_min_k(x, 1, reduction_dimension=0), lax.approx_max_k(x, 1, aggregate_to_topk=True)
     return jnp.sort(x, 1), jnp.argsort(-x, 1), jnp.lexsort((x[:, 0], n)), jnp.median(x, 1), lax.top_k(x, 1), jnp.unique(n, size=2), *nearest
@@ -137,6 +149,7 @@ def bits(key: Any) -> Any:
 PROGRAMS: dict[str, tuple[Any, ...]] = {
     "scan": (rnn, (("b", "t", 8), F), ((8, 16), F), ((16, 16), F), (("t", 16), F)),
     "attention": (attention, *[(("b", "t", 8), F)] * 3),
+    "transformer": (transformer, (("b", "t"), jnp.int32), *[(shape, F) for shape in ((17, 8), (8, 24), (8, 8), (8, 32), (32, 8))]),
     "orders": (orders, (("b", "t"), F), (("b",), jnp.int32)),
     "windows": (windows, (("b", "t"), F)),
     "branches": (branches, ((), jnp.int32), (("b", "t"), F)),
@@ -162,6 +175,18 @@ def test_random_numbers_are_those_of_jax() -> None:
         return jax.random.uniform(first, x.shape), jax.random.bernoulli(second, 0.3, x.shape)
 
     check(draws, WORDS, (("b", "t"), F), exact=True)
+
+
+@pytest.mark.long
+def test_distributions_of_jax() -> None:
+    """Near those of JAX: they go through functions that round in another way."""
+
+    def draws(key: Any, x: Any) -> Any:
+        first, second, third, fourth = jax.random.split(key, 4)
+        dropped = jnp.where(jax.random.bernoulli(second, 0.5, x.shape), x, 0)
+        return jax.random.normal(first, x.shape), dropped, jax.random.randint(third, x.shape, 0, 10), jax.random.categorical(fourth, x)
+
+    check(draws, WORDS, (("b", "t"), F))
 
 
 @pytest.mark.long

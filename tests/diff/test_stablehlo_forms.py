@@ -12,6 +12,8 @@ from compiled import Array
 from stablehlo_oracle import OracleProgram
 
 import disc
+from disc.errors import UnsupportedOpError
+from disc.ir.philox import words_at
 from disc.ral.executable import Executable
 
 SIZES = (3, 1, 0, 17)
@@ -232,3 +234,108 @@ def test_functions_of_chlo(tmp_path: Path) -> None:
         return [torch.special.i1e(torch.from_numpy(x)).numpy(), np.nextafter(x, y), np.array(polygamma), zeta]
 
     check(compiled(tmp_path, CHLO), oracle, [(-1,), (-1,)])
+
+
+DRAWS = """func.func @main(%x: tensor<?x3xf32>, %a: tensor<f32>, %b: tensor<f32>, %i: tensor<i32>, %j: tensor<i32>, %d: tensor<f64>)
+    -> (tensor<?x3xf32>, tensor<2x3xf32>, tensor<5xi32>, tensor<1000xf32>, tensor<3xf64>, tensor<bf16>) {
+  %n = stablehlo.get_dimension_size %x, dim = 0 : (tensor<?x3xf32>) -> tensor<i32>
+  %m = stablehlo.reshape %n : (tensor<i32>) -> tensor<1xi32>
+  %three = stablehlo.constant dense<3> : tensor<1xi32>
+  %s = stablehlo.concatenate %m, %three, dim = 0 : (tensor<1xi32>, tensor<1xi32>) -> tensor<2xi32>
+  %u = stablehlo.rng %a, %b, %s, distribution = UNIFORM : (tensor<f32>, tensor<f32>, tensor<2xi32>) -> tensor<?x3xf32>
+  %t = stablehlo.constant dense<[2, 3]> : tensor<2xi64>
+  %v = stablehlo.rng %a, %b, %t, distribution = UNIFORM : (tensor<f32>, tensor<f32>, tensor<2xi64>) -> tensor<2x3xf32>
+  %five = stablehlo.constant dense<5> : tensor<1xi64>
+  %w = stablehlo.rng %i, %j, %five, distribution = UNIFORM : (tensor<i32>, tensor<i32>, tensor<1xi64>) -> tensor<5xi32>
+  %many = stablehlo.constant dense<1000> : tensor<1xi64>
+  %g = stablehlo.rng %a, %b, %many, distribution = NORMAL : (tensor<f32>, tensor<f32>, tensor<1xi64>) -> tensor<1000xf32>
+  %two = stablehlo.constant dense<3> : tensor<1xi64>
+  %h = stablehlo.rng %d, %d, %two, distribution = NORMAL : (tensor<f64>, tensor<f64>, tensor<1xi64>) -> tensor<3xf64>
+  %none = stablehlo.constant dense<> : tensor<0xi64>
+  %p = stablehlo.constant dense<1.0> : tensor<bf16>
+  %q = stablehlo.constant dense<2.0> : tensor<bf16>
+  %k = stablehlo.rng %p, %q, %none, distribution = UNIFORM : (tensor<bf16>, tensor<bf16>, tensor<0xi64>) -> tensor<bf16>
+  return %u, %v, %w, %g, %h, %k : tensor<?x3xf32>, tensor<2x3xf32>, tensor<5xi32>, tensor<1000xf32>, tensor<3xf64>, tensor<bf16>
+}"""
+
+
+def test_random_numbers_of_the_seed_of_a_call(tmp_path: Path) -> None:
+    exe = compiled(tmp_path, DRAWS)
+    scalars = [np.array(each) for each in (np.float32(2), np.float32(6), np.int32(-3), np.int32(4), np.float64(0.5))]
+
+    def drawn(rows: int, seed: int) -> list[Array]:
+        return [np.asarray(each) for each in exe(np.zeros((rows, 3), np.float32), *scalars, seed=seed)]  # pyright: ignore
+
+    def words(stream: int, count: int, word: int = 0) -> Array:
+        return words_at(np.arange(count), np.asarray(7, np.int64), stream, word)
+
+    for rows in (0, 1, 17):
+        uniform, other, integers, normal, wide, half = drawn(rows, 7)
+        np.testing.assert_allclose(uniform.reshape(-1), 2 + 4 * ((words(0, rows * 3) >> 8) * 2.0**-24), rtol=1e-6)
+        np.testing.assert_allclose(other.reshape(-1), 2 + 4 * ((words(1, 6) >> 8) * 2.0**-24), rtol=1e-6)
+        long = words(2, 5).astype(np.uint64) | words(2, 5, 1).astype(np.uint64) << np.uint64(32)
+        assert np.array_equal(integers, (long % 7).astype(np.int64) - 3)
+        radius, turn = (((words(3, 1000, word) >> 9) + 0.5) * 2.0**-23 for word in (0, 2))
+        np.testing.assert_allclose(normal, 2 + 6 * np.sqrt(-2 * np.log(radius)) * np.cos(2 * np.pi * turn), rtol=1e-4, atol=1e-4)
+        assert abs(normal.mean() - 2) < 0.8 and abs(normal.std() - 6) < 0.6 and len(set(wide.tolist())) == 3
+        assert half.shape == ()
+    assert not np.array_equal(drawn(17, 7)[0], drawn(17, 8)[0])
+
+
+LOOP = """func.func @main(%x: tensor<4xf32>, %n: tensor<i32>) -> tensor<4xf32> {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %a = stablehlo.constant dense<0.0> : tensor<f32>
+  %b = stablehlo.constant dense<1.0> : tensor<f32>
+  %s = stablehlo.constant dense<4> : tensor<1xi64>
+  %r:2 = stablehlo.while(%i = %zero, %y = %x) : tensor<i32>, tensor<4xf32>
+  cond {
+    %c = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %c : tensor<i1>
+  } do {
+    %u = stablehlo.rng %a, %b, %s, distribution = UNIFORM : (tensor<f32>, tensor<f32>, tensor<1xi64>) -> tensor<4xf32>
+    %z = stablehlo.add %y, %u : tensor<4xf32>
+    %j = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %j, %z : tensor<i32>, tensor<4xf32>
+  }
+  return %r#1 : tensor<4xf32>
+}"""
+
+
+def of_devices(line: str, count: int = 1) -> str:
+    return f"""module attributes {{mhlo.num_partitions = {count} : i32, mhlo.num_replicas = 1 : i32}} {{
+func.func @main(%x: tensor<?x4xf32>) -> tensor<?x4xf32> {{
+  {line} : (tensor<?x4xf32>) -> tensor<?x4xf32>
+  return %r : tensor<?x4xf32>
+}} }}"""
+
+
+GATHER = '%r = "stablehlo.all_gather"(%x) {all_gather_dim = 0 : i64, replica_groups = dense<GROUPS>}'
+PERMUTE = '%r = "stablehlo.collective_permute"(%x) {source_target_pairs = dense<GROUPS>}'
+PART = "%r = stablehlo.custom_call @SPMDFullToShardShape(%x)"
+
+
+def test_exchanges_with_no_other_device(tmp_path: Path) -> None:
+    x = np.ones((3, 4), np.float32)
+    for line, wanted in (
+        (GATHER.replace("GROUPS", "0> : tensor<1x1xi64"), x),
+        (PERMUTE.replace("GROUPS", "0> : tensor<1x2xi64"), x),
+        (PERMUTE.replace("GROUPS", "> : tensor<0x2xi64"), 0 * x),
+        (PART, x),
+    ):
+        assert np.array_equal(np.asarray(compiled(tmp_path, of_devices(line))(x)), wanted), line
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (LOOP, "stablehlo.rng at .*random numbers are not drawn in a loop"),
+        (of_devices(GATHER.replace("GROUPS", "[[0, 1]]> : tensor<1x2xi64")), "all_gather at .* it exchanges data with other devices"),
+        (of_devices(PERMUTE.replace("GROUPS", "[[0, 1]]> : tensor<1x2xi64")), "collective_permute at .* it exchanges data"),
+        (of_devices(GATHER.replace("GROUPS", "0> : tensor<1x1xi64"), 8), "all_gather at .* it exchanges data with other devices"),
+        (of_devices(PART, 8), "custom_call at .* it exchanges data with other devices"),
+    ],
+)
+def test_what_one_call_on_one_device_cannot_do(text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedOpError, match=words):
+        compiled(tmp_path, text)

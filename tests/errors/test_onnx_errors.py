@@ -15,9 +15,9 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 import disc
 from disc.errors import ConfigurationError, DiscError, ExportError, UnsupportedFormatError, UnsupportedOpError
-from disc.frontend.onnx.dims import graph_inputs
 from disc.frontend.onnx.file import read_model
-from disc.frontend.onnx.graph import OnnxModule
+from disc.frontend.onnx.inputs import graph_inputs
+from disc.frontend.onnx.module import OnnxModule
 from disc.frontend.onnx.ops import RULES, rule_for
 
 HEADER = '<ir_version: 9, opset_import: ["" : 17]>\n'

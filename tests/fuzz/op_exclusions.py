@@ -60,6 +60,12 @@ KNOWN: tuple[Known, ...] = (
     Known("local_response_norm", "wrong", "dtype", "eager returns an input without elements as it is, integers too"),
     Known(r"aten\.normal", "wrong", "dtype", "for a mean or deviation of integers PyTorch's trace says float32, and eager gives integers"),
     Known(r"\bmode\b", "wrong", "result 1", "where the mode stands is any of its places, and in eager hangs on a sort that is not stable"),
+    Known(
+        "unpool",
+        "answers",
+        "invalid output_size",
+        "a size of the result that eager refuses for an input of size 1, which PyTorch's trace takes to be 2",
+    ),
     Known("pin_memory=True", "answers", "pin_memory", "eager cannot pin memory without another device"),
 )
 

@@ -44,6 +44,7 @@ WORDS = (
     "",
 )
 MOST_ELEMENTS = 20_000
+OF_SAMPLES = 0.65  # of the programs; the others are made from schemas
 
 
 @dataclass(frozen=True)
@@ -108,13 +109,20 @@ def make_program(number: int) -> Program:
         seed(rng.randrange(2**31))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = (_from_samples if rng.random() < 0.65 else _from_schema)(number, rng)
+            found = (_from_samples if rng.random() < OF_SAMPLES else _from_schema)(number, rng)
         if found is None or is_excluded(found.name) or sum(x.numel() for x in found.tensors()) > MOST_ELEMENTS:
             continue
         if any(x.requires_grad for x in found.tensors()):
             args, kwargs = pytree.tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, (found.args, found.kwargs))
             found = replace(found, args=args, kwargs=kwargs)
         return _changed(found, rng) if rng.random() < 0.2 else found
+
+
+def first_name(number: int) -> str:
+    """The name of the op that is drawn first for this number; nearly always the program's, and far cheaper to know."""
+    rng = random.Random(number)
+    rng.randrange(2**31)
+    return rng.choice(samples_table()).full_name if rng.random() < OF_SAMPLES else str(rng.choice(overloads()))
 
 
 # --- samples of PyTorch's tests -------------------------------------------------------------------------------------------------

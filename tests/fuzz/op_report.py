@@ -17,7 +17,8 @@ SHOWN = 1500  # characters of a failure's text that are kept
 
 @dataclass
 class Chunk:
-    """Some of the programs `first` to `last` at one revision: all of them with one worker. outcomes: kind → calls."""
+    """Some of the programs `first` to `last` at one revision: all of them with one worker. named: only those whose op's name this regular
+    expression finds (`op_programs.first_name`). outcomes: kind → calls."""
 
     revision: str
     first: int
@@ -26,6 +27,7 @@ class Chunk:
     compiled: int = 0
     cpu_seconds: float = 0.0
     outcomes: Counter[str] = field(default_factory=Counter)
+    named: str = ""
 
     def calls(self) -> int:
         return sum(self.outcomes.values())

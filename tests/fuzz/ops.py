@@ -1,6 +1,7 @@
 """Random calls of PyTorch's ops through `disc.compile` and through `torch.compile`: a right result or a `DiscError`, nothing else.
 
     python -m tests.fuzz.ops --programs 100000 --out FILE     # stopped and begun again, it goes on where FILE ends
+    python -m tests.fuzz.ops --programs 100000 --out FILE --named 'linalg|special'
     python -m tests.fuzz.ops --again --out FILE               # what failed, once more, after it was mended
     python -m tests.fuzz.ops --only 4711                      # one program, with all that is known of it
 
@@ -14,11 +15,13 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib
+import itertools
 import json
 import mmap
 import multiprocessing
 import os
 import pkgutil
+import re
 import resource
 import sys
 import time
@@ -190,6 +193,7 @@ def main() -> None:
     parser.add_argument("--programs", type=int, default=1000, help="stop when the file holds this many calls")
     parser.add_argument("--first", type=int, default=None, help="number of the first program to compile (where the file ends)")
     parser.add_argument("--calls", type=int, default=100, help="calls per compiled program")
+    parser.add_argument("--named", default="", help="only ops whose name this regular expression finds: 'linalg|special|window'")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=None, help="stop after this time, too")
     parser.add_argument("--out", type=Path, required="--only" not in sys.argv)
@@ -210,9 +214,9 @@ def main() -> None:
 
 def _run_more(report: Report, given: argparse.Namespace) -> None:
     first = report.next_number() if given.first is None else given.first
-    chunk, begun, saved = Chunk(revision(), first, given.calls), time.monotonic(), time.monotonic()
+    chunk, begun, saved = Chunk(revision(), first, given.calls, named=given.named), time.monotonic(), time.monotonic()
     report.chunks.append(chunk)
-    found = records(list(range(first, first + given.programs)), given.calls, given.workers)
+    found = records(_numbers(first, given.programs, given.named), given.calls, given.workers)
     for record in found:
         print(show(report.add(record)), end="\n" * bool(failures_of(record, "")), file=sys.stderr, flush=True)
         chunk.cpu_seconds = round(_cpu_seconds_of_children(), 1)
@@ -222,6 +226,14 @@ def _run_more(report: Report, given: argparse.Namespace) -> None:
         if report.calls() >= given.programs or (given.seconds is not None and time.monotonic() - begun > given.seconds):
             break
     found.close()
+
+
+def _numbers(first: int, count: int, named: str) -> list[int]:
+    """The first so many from `first` on whose programs have such a name."""
+    from tests.fuzz.op_programs import first_name
+
+    numbers = itertools.count(first)
+    return list(itertools.islice((each for each in numbers if not named or re.search(named, first_name(each))), count))
 
 
 def _run_again(report: Report, given: argparse.Namespace) -> None:

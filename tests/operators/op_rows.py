@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from disc.frontend.allow_list import FORMS, has_lowering
 from disc.frontend.decompositions import OURS, find_decomposition
+from disc.frontend.hlo import complex_parts, forms
 from disc.passes.shape import shape_rules
 from tests.fuzz.op_check import FINE, Outcome, check, comparable_sets
 from tests.fuzz.op_programs import Program, seed
@@ -67,9 +68,9 @@ def write_record(rows: Iterable[Row]) -> None:
 
 
 def route(name: str) -> str:
-    """How calls of the op become StableHLO, or that an op of StableHLO has a rule; "" where they do not, or it has none."""
+    """How calls of the op become StableHLO, or what an op of StableHLO has; "" where they do not, or it has nothing."""
     if name.startswith("stablehlo."):
-        return "rule" if name in shape_rules.RULES else ""
+        return _route_of_stablehlo(name)
     try:
         op = overload(name if name.count(".") == 2 else f"{name}.default")
     except (AttributeError, ValueError):
@@ -79,6 +80,14 @@ def route(name: str) -> str:
     if op in OURS:
         return "decomposition of ours"
     return "decomposition" if find_decomposition(op) is not None else ""
+
+
+def _route_of_stablehlo(name: str) -> str:
+    if name in shape_rules.RULES:
+        return "rule"
+    if name in forms.DEPRECATED | forms.DROPPED:
+        return "rewritten"
+    return "form" if name in forms.FORMS else "complex" if name in complex_parts.FORMS else ""
 
 
 def verified(family: str, name: str, cases: Cases, mark: Callable[[str], None] = lambda stage: None) -> Row:

@@ -16,8 +16,9 @@ from torch_mlir import ir
 
 from disc.errors import UnsupportedOp, UnsupportedOpError
 from disc.frontend.hlo import complex_arithmetic as arithmetic
+from disc.frontend.hlo import devices
 from disc.frontend.hlo.complex_arithmetic import Parts
-from disc.frontend.hlo.custom_calls import PASSED_ON
+from disc.frontend.hlo.custom_calls import PARTS, PASSED_ON
 from disc.frontend.hlo.emit import Emitter, FormError, Values, kind_of
 from disc.ir.ops import Attribute, block_ops, element_of, ints_attr, location_text, rank_of, string_attr
 from disc.ir.state import COMPLEX
@@ -188,7 +189,9 @@ def _size(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Valu
 
 def _custom_call(e: Emitter, op: ir.Operation, given: Sequence[Value]) -> Sequence[Value]:
     target = string_attr(op, "call_target_name")
-    if target not in PASSED_ON:
+    if target in PARTS:
+        devices.whole(op)
+    elif target not in PASSED_ON:
         raise FormError(f"there is no rule for the target {target!r} with complex numbers")
     return given
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from torch_mlir import ir
 
-from disc.frontend.hlo import linear_algebra, slices, sorting
+from disc.frontend.hlo import devices, linear_algebra, slices, sorting
 from disc.frontend.hlo.emit import FormError, Values, named_form
 from disc.ir.ops import string_attr
 
@@ -18,10 +18,12 @@ def _passed_on(op: ir.Operation) -> Values:
     return list(op.operands)
 
 
-PASSED_ON = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement")
+PASSED_ON = ("Sharding", "annotate_device_placement")
+PARTS = ("SPMDFullToShardShape", "SPMDShardToFullShape")
 CALLS: Mapping[str, Callable[[ir.Operation], Values | None]] = {
     CHECKED: lambda op: None,
     **dict.fromkeys(PASSED_ON, _passed_on),
+    **dict.fromkeys(PARTS, devices.whole),
     "stablehlo.dynamic_reduce_window": slices.dynamic_reduce_window,
     "stablehlo.dynamic_top_k": sorting.dynamic_top_k,
     "ApproxTopK": sorting.approximate_top_k,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import numpy as np
 from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 from torch_mlir.passmanager import PassManager
 
 from disc.errors import UnsupportedOp, UnsupportedOpError
-from disc.frontend.hlo import bits, linear_algebra, norms, random_bits, slices, sorting
+from disc.frontend.hlo import bits, devices, draws, linear_algebra, norms, random_bits, slices, sorting
 from disc.frontend.hlo.convolutions import convolution
 from disc.frontend.hlo.custom_calls import call_form
 from disc.frontend.hlo.emit import Emitter, FormError, Values, kind_of, named_form
@@ -25,14 +24,9 @@ Form = Callable[[ir.Operation], Values | None]  # what takes the place of the re
 KEPT_COMPOSITES: Mapping[str, Form] = {"chlo.top_k": sorting.top_k_composite}
 DEPRECATED = frozenset(f"stablehlo.{name}" for name in ("broadcast", "cross-replica-sum", "einsum", "unary_einsum", "torch_index_select"))
 QUANTIZED = frozenset({"stablehlo.uniform_quantize", "stablehlo.uniform_dequantize"})  # by StableHLO's passes, as all ops on such types
-SEVERAL = "it exchanges data with other devices, and a compiled program runs on one"
 OUTSIDE = "it exchanges data with the host while the program runs: make it an input or a result"
-REFUSED: Mapping[str, str] = {
-    **{f"stablehlo.{name}": SEVERAL for name in (
-        "all_gather", "all_reduce", "all_to_all", "collective_broadcast", "collective_permute", "cross-replica-sum", "reduce_scatter")},
-    **{f"stablehlo.{name}": OUTSIDE for name in ("infeed", "outfeed", "recv", "send")},
-    "stablehlo.rng": "nothing says which numbers it draws: give a state to rng_bit_generator",
-}  # fmt: skip
+REFUSED: Mapping[str, str] = {f"stablehlo.{name}": OUTSIDE for name in ("infeed", "outfeed", "recv", "send")}
+COLLECTIVES = ("all_gather", "all_reduce", "all_to_all", "collective_broadcast", "reduce_scatter")
 
 
 def _passed_on(op: ir.Operation) -> Values:
@@ -44,11 +38,6 @@ def _element_of_tuple(op: ir.Operation) -> Values:
     if made is None:
         raise FormError("tuples are not taken as arguments: give their elements")
     return [made.operands[int_attr(op, "index")]]
-
-
-def _number_of_device(op: ir.Operation) -> Values:
-    """There is one, whose number is 0."""
-    return [Emitter(op).array(np.zeros((), np.uint32), kind_of(op.results[0]))]
 
 
 def _map(op: ir.Operation) -> Values:
@@ -74,18 +63,20 @@ def _composite(op: ir.Operation) -> Values | None:
 
 
 FORMS: Mapping[str, Form] = {
-    **{f"chlo.{name}": legalized for name in LEGALIZED},
+    **{f"chlo.{name}": legalized for name in LEGALIZED}, **{f"stablehlo.{name}": devices.collective for name in COLLECTIVES},
     "chlo.top_k": sorting.top_k, "stablehlo.batch_norm_grad": norms.gradient, "stablehlo.batch_norm_inference": norms.inference,
     "stablehlo.batch_norm_training": norms.training, "stablehlo.bitcast_convert": bits.bitcast_convert,
     "stablehlo.cholesky": linear_algebra.cholesky, "stablehlo.composite": _composite, "stablehlo.convolution": convolution,
     "stablehlo.custom_call": call_form,
     "stablehlo.get_tuple_element": _element_of_tuple, "stablehlo.map": _map, "stablehlo.optimization_barrier": _passed_on,
-    "stablehlo.partition_id": _number_of_device, "stablehlo.real_dynamic_slice": slices.real_dynamic_slice,
-    "stablehlo.reduce_precision": bits.reduce_precision, "stablehlo.replica_id": _number_of_device,
+    "stablehlo.async_done": devices.awaited, "stablehlo.collective_permute": devices.permute,
+    "stablehlo.partition_id": devices.number_of_device, "stablehlo.real_dynamic_slice": slices.real_dynamic_slice,
+    "stablehlo.reduce_precision": bits.reduce_precision, "stablehlo.replica_id": devices.number_of_device, "stablehlo.rng": draws.rng,
     "stablehlo.rng_bit_generator": random_bits.rng_bit_generator, "stablehlo.set_dimension_size": _resized, "stablehlo.sort": sorting.sort,
     "stablehlo.triangular_solve": linear_algebra.triangular_solve,
 }  # fmt: skip
-DROPPED = frozenset({"stablehlo.after_all", "stablehlo.create_token", "stablehlo.tuple"})  # where nothing reads them
+# Where nothing reads them.
+DROPPED = frozenset(f"stablehlo.{name}" for name in ("after_all", "async_start", "create_token", "tuple"))
 
 
 def upstream_passes(module: ir.Module) -> str:

@@ -9,70 +9,14 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
-import onnx
-import torch
-
-from disc.errors import UnsupportedOp, UnsupportedOpError, printable
-from disc.frontend.onnx.tensors import DTYPES, NARROW
+from disc.frontend.onnx.inputs import Input
 
 SMALL = (2, 3, 5, 7, 4, 6, 8, 9, 10, 11, 12, 13)
 ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
 }  # fmt: skip
 LONGEST_NAME = 200
-
-
-@dataclass(frozen=True)
-class Input:
-    """An input of a graph. dims: a size, the name of a dim, or "" for one without a name. kind: of a type without arithmetic, which comes
-    stored in `dtype`."""
-
-    name: str
-    dtype: torch.dtype
-    dims: tuple[int | str, ...]
-    kind: int = 0
-
-
-def graph_inputs(graph: onnx.GraphProto, weights: Mapping[str, object]) -> list[Input]:
-    """Those that are no weights. Raises: UnsupportedOpError for inputs that are no tensors of a supported type, or have no rank."""
-    found: list[Input] = []
-    refused: list[UnsupportedOp] = []
-    for each in graph.input:
-        if each.name in weights:
-            continue
-        kind = tensor_type(each.type)
-        reason = _problem(each, kind)
-        if kind is None or reason is not None:
-            refused.append(UnsupportedOp(f"input '{printable(each.name)}'", reason or "", "the graph's inputs"))
-            continue
-        dims = tuple(dim.dim_value if dim.HasField("dim_value") else printable(dim.dim_param) for dim in kind.shape.dim)
-        narrow = NARROW.get(kind.elem_type)
-        found.append(Input(each.name, narrow or DTYPES[kind.elem_type], dims, kind.elem_type if narrow else 0))
-    if refused:
-        raise UnsupportedOpError(refused)
-    return found
-
-
-def tensor_type(kind: onnx.TypeProto) -> onnx.TypeProto.Tensor | None:
-    """Of a tensor, and of an optional one, which is always there: a program has the inputs that it was compiled with."""
-    if kind.HasField("optional_type"):
-        return tensor_type(kind.optional_type.elem_type)
-    return kind.tensor_type if kind.HasField("tensor_type") else None
-
-
-def _problem(value: onnx.ValueInfoProto, kind: onnx.TypeProto.Tensor | None) -> str | None:
-    if kind is None:
-        return f"it is a {str(value.type.WhichOneof('value')).removesuffix('_type')}; inputs are tensors"
-    if kind.elem_type not in DTYPES and kind.elem_type not in NARROW:
-        known = kind.elem_type in onnx.TensorProto.DataType.values()
-        return f"tensors of {onnx.TensorProto.DataType.Name(kind.elem_type) if known else kind.elem_type} are not supported"
-    if not kind.HasField("shape"):
-        return "the file does not say its rank"
-    if any(dim.HasField("dim_value") and dim.dim_value < 0 for dim in kind.shape.dim):
-        return "it has a dim of negative size"
-    return None
 
 
 def example_sizes(inputs: Sequence[Input]) -> Iterator[list[tuple[int, ...]]]:

@@ -5,7 +5,6 @@ bytes ─► ModelProto ─► initializers out, as `StoredTensor`s ─► names
 
 from __future__ import annotations
 
-import math
 import os
 import stat
 from collections.abc import Callable, Sequence
@@ -19,9 +18,11 @@ from onnx import checker, defs, version_converter
 
 from disc.errors import UnsupportedFormatError, printable
 from disc.frontend.onnx.functions import DEFAULT_DOMAINS, check_functions, every_node, first_line, inlined, node_name, refuse_unknown
+from disc.frontend.onnx.slopes import broadcast_slopes
 from disc.frontend.onnx.tensors import StoredTensor, external_path, is_external, stored_tensor
 
 OLDEST = 13  # of the default operator set; models of older ones are converted where an operator changed since (Softmax, Squeeze)
+BATCHED_SCANS, ALIGNED_SLOPES = 9, 7  # before these sets Scan had a dim of a batch, and slopes of PRelu lay along the channels
 NEWEST = 28  # that the operators were written and tested for
 INITIALIZERS_ALONE = 4  # since this version of the format, initializers need not be inputs
 MAX_BYTES = 2**31 - 1  # of a protobuf message; larger models have their weights in files beside it
@@ -131,8 +132,10 @@ def _converted(model: onnx.ModelProto, name: str, opset: int, old: Sequence[str]
     changed = f"{name}: of operator set {opset}, whose {', '.join(map(printable, old))} changed since"
     if model.functions or any(is_external(each) for each in model.graph.initializer):
         raise UnsupportedFormatError(f"{changed}, with weights in other files or functions, cannot be converted; export it anew")
-    if any(_is_left_by_converter(node, opset, model.graph) for node in model.graph.node):
+    if any(node.op_type == "Scan" for node in model.graph.node) and opset < BATCHED_SCANS:
         raise UnsupportedFormatError(f"{changed}, cannot be converted; export it anew")
+    if opset < ALIGNED_SLOPES and not broadcast_slopes(model):
+        raise UnsupportedFormatError(f"{changed}, with slopes along a dim that is not known, cannot be converted; export it anew")
     try:
         checker.check_model(model)
         converted = version_converter.convert_version(model, OLDEST)
@@ -140,14 +143,6 @@ def _converted(model: onnx.ModelProto, name: str, opset: int, old: Sequence[str]
         raise UnsupportedFormatError(f"{changed}, cannot be converted to set {OLDEST}: {first_line(error)}") from error
     converted.ir_version = max(converted.ir_version, INITIALIZERS_ALONE)  # the converter adds initializers that are no inputs
     return converted
-
-
-def _is_left_by_converter(node: onnx.NodeProto, opset: int, graph: onnx.GraphProto) -> bool:
-    """Scan, which had a dim of a batch before set 9, and PRelu, whose slopes lay along the channels before set 7."""
-    if node.op_type == "PRelu" and opset < 7:
-        slope = next((each for each in graph.initializer if each.name == node.input[1]), None)
-        return slope is None or math.prod(slope.dims) != 1
-    return node.op_type == "Scan" and opset < 9
 
 
 def _weights(model: onnx.ModelProto, folder: Path, name: str) -> dict[str, StoredTensor]:

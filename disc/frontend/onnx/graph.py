@@ -1,10 +1,7 @@
-"""A module of PyTorch that runs an ONNX graph, node by node, with torch functions: what torch.export traces."""
+"""An ONNX graph that is run, node by node, with torch functions."""
 
 from __future__ import annotations
 
-import inspect
-import keyword
-import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +12,10 @@ from onnx import defs
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from disc.errors import CompilerBug, DiscError, ExportError, UnsupportedFormatError, UnsupportedOp, UnsupportedOpError, printable
+from disc.errors import CompilerBug, DiscError, ExportError, UnsupportedFormatError, UnsupportedOp, UnsupportedOpError
 from disc.frontend.export_errors import NO_STATIC_ANSWER, shortened
-from disc.frontend.onnx.dims import Input
 from disc.frontend.onnx.file import ModelFile
 from disc.frontend.onnx.functions import DEFAULT_DOMAINS, full_name, node_name, place
-from disc.frontend.onnx.narrow import arrived
 from disc.frontend.onnx.node import Attribute, Node, Subgraph, Traced, check_inputs, expected_type
 from disc.frontend.onnx.ops import EXPANDING, NARROW_TYPES, RANDOM, Rule, rule_for
 from disc.frontend.onnx.tensors import StoredTensor, stored_tensor
@@ -30,7 +25,6 @@ from disc.frontend.onnx.values import (
     Narrow,
     NodeError,
     Result,
-    Sizes,
     Value,
     distinct,
     is_constant,
@@ -38,10 +32,8 @@ from disc.frontend.onnx.values import (
     rebuilt,
     type_name,
 )
-from disc.frontend.onnx.values import Sequence as ValueSequence
 
 Values = dict[str, Value]
-Results = torch.Tensor | tuple[torch.Tensor, ...]
 LARGEST_FOLDED = 2**26  # bytes: what is computed when compiling out of much less, such as a mask of ones
 
 
@@ -226,98 +218,3 @@ def _constant(part: Value) -> Value:
     if isinstance(part, Narrow) and isinstance(part.stored, torch.Tensor):
         return Narrow(Constant(part.stored.contiguous()), part.kind)
     return part
-
-
-class OnnxModule(torch.nn.Module):
-    """The model as a module: inputs are parameters of `forward`, in the order of the graph, as are the results; a single one is no tuple.
-
-    names: parameter → the input's name in the file.
-    """
-
-    def __init__(self, model: ModelFile, inputs: Sequence[Input]) -> None:
-        super().__init__()
-        self.graph = Graph(model.graph, model)
-        self._opset = model.opset
-        parameters = identifiers(each.name for each in inputs)
-        self.names = {name: each.name for name, each in zip(parameters, inputs, strict=True)}
-        self._kinds = {name: each.kind for name, each in zip(parameters, inputs, strict=True)}
-        self._dims = {name: each.dims for name, each in zip(parameters, inputs, strict=True)}
-        known: Values = {**self.graph.constants, **{name: each.value() for name, each in model.weights.items()}}
-        self._steps = self._folded(known)
-        read = set(self.graph.outputs).union(*(step.reads() for step in self._steps))
-        self._known = self._registered({name: value for name, value in known.items() if name in read})
-        signature = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in self.names]
-        self.forward = self._forward(inspect.Signature(signature))
-
-    def _folded(self, known: Values) -> list[Step]:
-        """The steps that remain; the results of the others are added to `known`."""
-        runner = Runner(self._opset, lambda constant: constant.data)
-        return [step for step in self.graph.steps if not runner.fold(step, known)]
-
-    def _registered(self, known: Values) -> Values:
-        """The same constants, as buffers of this module."""
-        names, kept = identifiers(known), {}
-        for name, (original, value) in zip(names, known.items(), strict=True):
-            data = value.stored if isinstance(value, Narrow) else value
-            if isinstance(data, Constant):
-                self.register_buffer(f"w_{name}", data.data)
-                data = Constant(data.data, f"w_{name}")
-                value = Narrow(data, value.kind) if isinstance(value, Narrow) else data
-            kept[original] = value
-        return kept
-
-    def _forward(self, signature: inspect.Signature) -> Callable[..., Results]:
-        def forward(*args: torch.Tensor, **named: torch.Tensor) -> Results:
-            given = signature.bind(*args, **named).arguments
-            self._require_equal(given)
-            values: Values = {**self._known, **{self.names[name]: self._arrived(name, value) for name, value in given.items()}}
-            runner = Runner(self._opset, self._materialized)
-            for step in self._steps:
-                if not runner.fold(step, values):
-                    runner.run([step], values)
-            results = tuple(each for name in self.graph.outputs for each in self._results(name, values[name]))
-            return results if len(results) != 1 else results[0]
-
-        forward.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
-        return forward
-
-    def _arrived(self, name: str, value: torch.Tensor) -> Value:
-        kind = self._kinds[name]
-        return Narrow(arrived(value, kind), kind) if kind else value
-
-    def _require_equal(self, given: Mapping[str, torch.Tensor]) -> None:
-        """Dims of one name have one size."""
-        first: dict[str, int] = {}
-        for name, tensor in given.items():
-            for size, dim in zip(tensor.shape, self._dims[name], strict=True):
-                if isinstance(dim, str) and dim:
-                    torch._check(first.setdefault(dim, size) == size)
-
-    def _materialized(self, constant: Constant) -> torch.Tensor:
-        return getattr(self, constant.buffer) if constant.buffer is not None else constant.data
-
-    def _results(self, name: str, value: Value) -> list[torch.Tensor]:
-        """A sequence is as many results as it has items."""
-        if isinstance(value, ValueSequence):
-            return [each for item in value.items for each in self._results(name, item)]
-        if isinstance(value, Narrow):
-            return self._results(name, value.stored)
-        if isinstance(value, torch.Tensor):
-            return [value]
-        if isinstance(value, Constant):
-            return [self._materialized(value)]
-        if isinstance(value, Sizes):
-            return [value.tensor()]
-        raise UnsupportedOpError([UnsupportedOp(f"output '{printable(name)}'", "it is an empty optional; results are tensors")])
-
-
-def identifiers(names: Iterable[str]) -> list[str]:
-    """A name of Python for each, all of them different: the name itself where it is one."""
-    found: dict[str, None] = {}
-    for name in names:
-        plain = re.sub(r"\W", "_", name, flags=re.ASCII)
-        plain = f"_{plain}" if not plain or plain[0].isdigit() or keyword.iskeyword(plain) or hasattr(torch.nn.Module, plain) else plain
-        while plain in found:
-            plain += "_"
-        found[plain] = None
-    return list(found)

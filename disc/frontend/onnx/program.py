@@ -9,11 +9,11 @@ import torch
 from torch.export import Dim, ExportedProgram
 
 from disc.errors import DiscError, ExportError, InputRankError, InputTypeError
-from disc.frontend.examples import examples_of
 from disc.frontend.exported import INPUT_NAMES, OUTPUT_NAMES, export_module
-from disc.frontend.onnx.dims import Input, example_sizes, graph_inputs
+from disc.frontend.onnx.dims import example_sizes
 from disc.frontend.onnx.file import read_model
-from disc.frontend.onnx.graph import OnnxModule
+from disc.frontend.onnx.inputs import Examples, Input, empty_inputs, flat_examples, graph_inputs, named_examples
+from disc.frontend.onnx.module import OnnxModule
 from disc.frontend.onnx.ops import rule_for
 
 
@@ -24,11 +24,12 @@ def export_onnx(path: Path, examples: object = None) -> ExportedProgram:
     or computed, which the message names; ShapeConstraintError.
     """
     model = read_model(path, lambda domain, op: rule_for(domain, op) is not None)
-    inputs = graph_inputs(model.graph, model.weights)
-    module = OnnxModule(model, inputs).eval()
+    given = named_examples(model.graph, model.weights, examples) if examples is not None else None
+    inputs = graph_inputs(model.graph, model.weights, given)
+    module = OnnxModule(model, inputs, empty_inputs(model.graph, model.weights, given)).eval()
     dynamic = tuple({place: Dim.AUTO for place, dim in enumerate(each.dims) if isinstance(dim, str)} for each in inputs)
     first: DiscError | None = None
-    for sizes in [_given(inputs, examples)] if examples is not None else example_sizes(inputs):
+    for sizes in [_given_sizes(inputs, given)] if given is not None else example_sizes(inputs):
         tensors = tuple(torch.ones(size, dtype=each.dtype) for each, size in zip(inputs, sizes, strict=True))
         try:
             program = export_module(module, tensors, dynamic)
@@ -43,18 +44,9 @@ def export_onnx(path: Path, examples: object = None) -> ExportedProgram:
     raise first
 
 
-def _given(inputs: Sequence[Input], given: object) -> list[tuple[int, ...]]:
-    """The sizes of the user's examples. Raises: InputTypeError, InputRankError for examples that do not fit the file."""
-    positional, named = examples_of(given)
-    wrong = [name for name in named if name not in {each.name for each in inputs}]
-    examples = [*positional, *(named[each.name] for each in inputs if each.name in named)]
-    if wrong:
-        raise InputRankError(
-            f"example_inputs: the model has no input '{wrong[0]}'; its inputs are {', '.join(each.name for each in inputs)}"
-        )
-    if len(inputs) != len(examples):
-        raise InputRankError(f"example_inputs: the model has {len(inputs)} inputs, not {len(examples)}")
-    return [_example_size(each, example) for each, example in zip(inputs, examples, strict=True)]
+def _given_sizes(inputs: Sequence[Input], examples: Examples) -> list[tuple[int, ...]]:
+    """Raises: InputTypeError, InputRankError for examples that do not fit the file."""
+    return [_example_size(each, example) for each, example in zip(inputs, flat_examples(examples), strict=True)]
 
 
 def _example_size(each: Input, example: object) -> tuple[int, ...]:

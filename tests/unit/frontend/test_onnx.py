@@ -14,8 +14,9 @@ from onnx.reference import ReferenceEvaluator
 
 import disc
 from disc.config import Options
-from disc.errors import InputRankError, ShapeConstraintError
-from disc.frontend.onnx.dims import Input, example_sizes
+from disc.errors import DiscError, InputRankError, ShapeConstraintError
+from disc.frontend.onnx.dims import example_sizes
+from disc.frontend.onnx.inputs import Input
 
 HEADER = '<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>\n'
 RANDOM = np.random.default_rng(0)
@@ -210,3 +211,31 @@ def test_examples_choose_the_sizes(tmp_path: Path) -> None:
     check(compiled, model, normal(3, 3))
     with pytest.raises(InputRankError, match=r"input 'x' is float32\['n', 3\], not \[3, 4\]"):
         disc.compile(tmp_path / "f.onnx", (torch.ones(3, 4),))
+
+
+ITEMS = """
+items (seq(float[n, 3]) xs, float[m, 3] y, optional(float[m, 3]) z) => (float[a, 3] y0, bool there) {
+  more = SequenceInsert (xs, y)
+  y0 = ConcatFromSequence <axis: int = 0> (more)
+  there = OptionalHasElement (z)
+}"""
+
+
+def test_sequences_are_as_long_as_their_examples(tmp_path: Path) -> None:
+    save(ITEMS, tmp_path / "items.onnx", header='<ir_version: 9, opset_import: ["" : 18]>\n')
+    one, two, y = torch.randn(2, 3), torch.randn(4, 3), torch.randn(5, 3)
+    exe = disc.compile(tmp_path / "items.onnx", ([one, two], y, None), options=Options(cache=False))
+    assert [each["name"] for each in exe.manifest["inputs"]] == ["xs[0]", "xs[1]", "y"]
+    for rows in (1, 7):
+        first = torch.randn(rows, 3)
+        joined, there = exe(first, two, y)  # pyright: ignore[reportGeneralTypeIssues]
+        torch.testing.assert_close(joined, torch.cat([first, two, y]))
+        assert not there
+    empty = disc.compile(tmp_path / "items.onnx", ([], y, y), options=Options(cache=False))
+    joined, there = empty(y, y)  # pyright: ignore[reportGeneralTypeIssues]
+    assert torch.equal(joined, y) and there
+    for given, words in ((None, "input 'xs'.*whose length the file does not say: give example_inputs"), ((one, y, y), "'xs' is a sequence: give a list"),
+                         (([one], [y], y), "'y' is a tensor, not a list"), (([one], None, y), "'y' is a tensor, not a NoneType"),
+                         (([one], torch.ones(2), y), r"input 'y' is float32")):  # fmt: skip
+        with pytest.raises(DiscError, match=words):
+            disc.compile(tmp_path / "items.onnx", given)

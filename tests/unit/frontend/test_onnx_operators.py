@@ -158,6 +158,17 @@ def test_models_of_old_operator_sets(tmp_path: Path) -> None:
     np.testing.assert_allclose(compiled(tmp_path / "m.onnx")(x)[0], expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("dims", "slope"), [("n, 3", (3,)), ("n, 3, m", (3,)), ("n, 3, m, m", (1,))])
+def test_slopes_along_the_channels(dims: str, slope: tuple[int, ...], tmp_path: Path) -> None:
+    """PRelu before set 7, of which two nodes share their slopes."""
+    text = f"f (float[{dims}] x, float[{','.join(map(str, slope))}] s) => (float[{dims}] y) {{ h = PRelu (x, s) g = Neg (h) y = PRelu (g, s) }}"
+    slopes = normal(*slope)
+    save(text, tmp_path / "m.onnx", {"s": slopes}, header='<ir_version: 3, opset_import: ["" : 6]>\n')
+    x = normal(*[{"n": 5, "3": 3, "m": 2}[each] for each in dims.split(", ")])
+    h = torch.nn.functional.prelu(torch.from_numpy(x), torch.from_numpy(slopes))
+    np.testing.assert_allclose(compiled(tmp_path / "m.onnx")(x)[0], torch.nn.functional.prelu(-h, torch.from_numpy(slopes)), rtol=1e-5)
+
+
 BOXES = """
 boxes (float[b, n, 4] at, float[b, c, n] scores, float[k] x) => (int64[s, 3] kept, float[u] values, int64[u] first, int64[k] which, int64[u] count) {
   most = Constant <value: tensor = int64 {3}> ()
@@ -302,3 +313,43 @@ def test_attention_of_onnx_runtime(tmp_path: Path) -> None:
         expected = session.run(None, dict(zip(names, inputs, strict=True)))
         for have, want in zip(run(*inputs), expected, strict=True):
             np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-4)
+
+
+QUANTIZED = """
+quantized (uint8[b, 3, m] x, uint8[b, 3, m] y, float[b, 8] a) =>
+    (uint8[b, 3, m] sum, uint8[b, 3, m] product, uint8[b, 3, m] share, uint8[b, 3, m] leaky, uint8[b, 3, m] soft, uint8[b, 3, 1] mean,
+     uint8[b, 6, m] both, uint8[b, 5] gemm, float[b, 5] plain, float[b, 5] dynamic, uint8[b, 8] stored) {
+  sum = com.microsoft.QLinearAdd (x, s, z, y, t, u, r, q)
+  product = com.microsoft.QLinearMul (x, s, z, y, t, u, r, q)
+  share = com.microsoft.QLinearSigmoid (x, s, z, r, q)
+  leaky = com.microsoft.QLinearLeakyRelu <alpha: float = 0.2> (x, s, z, r, q)
+  soft = com.microsoft.QLinearSoftmax <axis: int = -1, opset: int = 13> (x, s, z, fine, none)
+  mean = com.microsoft.QLinearGlobalAveragePool <channels_last: int = 0> (x, s, z, r, q)
+  both = com.microsoft.QLinearConcat <axis: int = 1> (r, q, x, s, z, y, t, u)
+  stored = com.microsoft.QuantizeLinear (a, s, z)
+  gemm = com.microsoft.QGemm (stored, s, z, w, v, wz, bias, r, q)
+  plain = com.microsoft.MatMulIntegerToFloat (stored, w, s, v, z, wz, shift)
+  dynamic = com.microsoft.DynamicQuantizeMatMul (a, w, v, wz, shift)
+}"""
+
+
+def test_quantized_operators_of_onnx_runtime(tmp_path: Path) -> None:
+    """To one step, by which roundings of other orders differ."""
+    runtime = pytest.importorskip("onnxruntime")
+    scales = {"s": 0.05, "t": 0.04, "r": 0.07, "fine": 1 / 128, "v": 0.03}
+    zeros = {"z": 120, "u": 100, "q": 90, "none": 0}
+    weights = {
+        **{name: np.array(each, np.float32) for name, each in scales.items()}, **{name: np.array(each, np.uint8) for name, each in zeros.items()},
+        "w": RANDOM.integers(-127, 128, (8, 5)).astype(np.int8), "wz": np.array(0, np.int8), "shift": normal(5),
+        "bias": RANDOM.integers(-99, 99, 5).astype(np.int32),
+    }  # fmt: skip
+    save(QUANTIZED, tmp_path / "q.onnx", weights)
+    session = runtime.InferenceSession(str(tmp_path / "q.onnx"), providers=["CPUExecutionProvider"])
+    run = compiled(tmp_path / "q.onnx")
+    for batch, length in ((1, 1), (3, 17)):
+        inputs = [RANDOM.integers(0, 256, (batch, 3, length)).astype(np.uint8) for _ in range(2)]
+        inputs.append(normal(batch, 8))
+        expected = session.run(None, dict(zip(("x", "y", "a"), inputs, strict=True)))
+        for have, want in zip(run(*inputs), expected, strict=True):
+            assert have.dtype == want.dtype
+            np.testing.assert_allclose(have.astype(np.float64), want, atol=1e-4 if want.dtype == np.float32 else 1)

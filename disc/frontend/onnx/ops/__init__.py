@@ -13,6 +13,7 @@ from disc.frontend.onnx.ops import (
     indexing,
     microsoft,
     microsoft_attention,
+    microsoft_quantized,
     ngrams,
     quantized,
     recurrent,
@@ -54,7 +55,7 @@ def _merged() -> dict[tuple[str, str], Rule]:
             draws,
             ngrams,
         ),
-        "com.microsoft": (microsoft, microsoft_attention),
+        "com.microsoft": (microsoft, microsoft_attention, microsoft_quantized),
     }.items():
         for module in modules:
             for op, rule in module.RULES.items():
