@@ -131,10 +131,29 @@ def dag_rnn(dynet: Any, weights: Weights) -> Cell:
     return of
 
 
+def bi_rnn(dynet: Any, weights: Weights) -> Cell:
+    """The first word's scores: DyNet computes whatever was recorded before what is asked for, so those of all words."""
+
+    def states(words: Sequence[int], name: str) -> list[Any]:
+        h, found = dynet.zeros(weights[f"u_{name}.weight"].shape()[0]), []
+        for word in words:
+            h = dynet.logistic(weights.linear(dynet, f"w_{name}", weights["emb.weight"][word]) + weights[f"u_{name}.weight"] * h)
+            found.append(h)
+        return found
+
+    def of(words: Sequence[int]) -> Any:
+        both = zip(states(words, "forth"), states(words[::-1], "back")[::-1], strict=True)
+        scores = [weights.linear(dynet, "out", dynet.concatenate([f, b])) for f, b in both]
+        return scores[0]
+
+    return of
+
+
 BUILDERS: dict[str, Callable[[Any, Weights], Cell]] = {
     "TreeFC": tree_fc,
     "TreeLSTM": tree_lstm,
     "TreeGRU": tree_gru,
     "MVRNN": mv_rnn,
     "DAGRNN": dag_rnn,
+    "BiRNN": bi_rnn,
 }

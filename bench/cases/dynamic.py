@@ -1,7 +1,8 @@
-"""Models over trees and grids, written for one instance: Cortex's (Fegade et al., MLSys 2021, table 2), as a user would write them.
+"""Models over trees, grids and sentences, written for one instance: Cortex's (Fegade et al., MLSys 2021, table 2) and a tagger that reads
+both ways (ACROBAT, Fegade et al., MLSys 2023, table 3), as a user would write them.
 
 The input of a case is the numbers of the instances of a batch, the same instances in every run: parse trees with 2 to 52 words (19 in the
-mean, as in the Stanford treebank), perfect trees with 128 leaves, grids of 10 x 10.
+mean, as in the Stanford treebank), perfect trees with 128 leaves, grids of 10 x 10, sentences of 2 to 52 words.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from bench.cases.case import Case
 
-WORDS, MATRICES, SIDE, LEAVES, COUNT = 1000, 200, 10, 128, 64
+WORDS, MATRICES, SIDE, LEAVES, COUNT, CLASSES = 1000, 200, 10, 128, 64, 16
 BATCHES = ((1,), (10,), (64,))
 
 
@@ -61,6 +62,13 @@ def trees_of_few_words() -> list[Tree]:
         return Tree(tree.word % MATRICES, left, right)
 
     return [renamed(tree) for tree in parse_trees()]
+
+
+@cache
+def sentences() -> list[list[int]]:
+    """As long as the parse trees' sentences."""
+    draw = random.Random(0)
+    return [[draw.randrange(WORDS) for _ in range(min(52, max(2, round(draw.gammavariate(4.22, 4.53)))))] for _ in range(COUNT)]
 
 
 @cache
@@ -219,6 +227,51 @@ class DAGRNN(nn.Module):
         return states[:, SIDE, SIDE]
 
 
+class BiRNN(nn.Module):
+    """The scores of the classes of each word; the first result is that of the first word."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.hidden, self.emb = hidden, nn.Embedding(WORDS, hidden)
+        self.w_forth, self.u_forth = nn.Linear(hidden, hidden), nn.Linear(hidden, hidden, bias=False)
+        self.w_back, self.u_back = nn.Linear(hidden, hidden), nn.Linear(hidden, hidden, bias=False)
+        self.out = nn.Linear(2 * hidden, CLASSES)
+
+    def forward(self, words: list[int]) -> tuple[Tensor, ...]:
+        forth = self.states(words, self.w_forth, self.u_forth)
+        back = self.states(words[::-1], self.w_back, self.u_back)[::-1]
+        return tuple([self.out(torch.cat([f, b])) for f, b in zip(forth, back, strict=True)])
+
+    def states(self, words: list[int], w: nn.Linear, u: nn.Linear) -> list[Tensor]:
+        h, found = torch.zeros(self.hidden), []
+        for word in words:
+            h = torch.sigmoid(w(self.emb.weight[word]) + u(h))
+            found.append(h)
+        return found
+
+    def by_hand(self, sentences: Sequence[list[int]]) -> Tensor:
+        """Sentences in order of their length, a step for all that are long enough."""
+        order = sorted(range(len(sentences)), key=lambda each: -len(sentences[each]))
+        longest = [sentences[each] for each in order]
+        states = [self._steps(longest, self.w_forth, self.u_forth), self._steps([each[::-1] for each in longest], self.w_back, self.u_back)]
+        lengths = torch.tensor([len(each) for each in longest])
+        at = torch.arange(int(lengths.max()))
+        mirrored = (lengths.unsqueeze(1) - 1 - at).clamp(min=0)
+        back = states[1].gather(1, mirrored.unsqueeze(-1).expand(-1, -1, self.hidden))
+        scores = self.out(torch.cat([states[0], back], -1))[at < lengths.unsqueeze(1)]
+        starts = torch.cumsum(lengths, 0) - lengths
+        return scores[starts[torch.argsort(torch.tensor(order))]]
+
+    def _steps(self, longest: Sequence[Sequence[int]], w: nn.Linear, u: nn.Linear) -> Tensor:
+        states = torch.zeros(len(longest), len(longest[0]), self.hidden)
+        h = torch.zeros(len(longest), self.hidden)
+        for at in range(len(longest[0])):
+            words = torch.tensor([each[at] for each in longest if at < len(each)])
+            h = torch.sigmoid(w(self.emb.weight[words]) + u(h[: len(words)]))
+            states[: len(words), at] = h
+        return states
+
+
 class Instances(nn.Module):
     """A model for one instance, called with numbers of instances. Of several results the first counts."""
 
@@ -261,4 +314,5 @@ DYNAMIC_CASES: tuple[Case, ...] = (
     *(_case("TreeGRU", TreeGRU, parse_trees, hidden) for hidden in (256, 512)),
     *(_case("MV-RNN", MVRNN, trees_of_few_words, hidden) for hidden in (64, 128)),
     *(_case("DAG-RNN", DAGRNN, grids, hidden) for hidden in (256, 512)),
+    *(_case("BiRNN", BiRNN, sentences, hidden) for hidden in (256, 512)),
 )

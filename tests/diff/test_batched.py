@@ -7,37 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from batched_blocks import by_pytorch
 from dynamic_models import CASES, WORDS, Node, Tree, TreeFC, TreeLSTM, sentences, shapes, trees
 from torch import nn
 
 import disc
 from disc.errors import InputTypeError, InstanceError, StructureError, UnsupportedFormatError
-from disc.frontend.batched.blocks import Block
-from disc.frontend.batched.public import Batched
+from disc.frontend.batched.recorder import Recorder
 
 HIDDEN = 8
 COMPILED = ("TreeLSTM", "GraphRNN")
-
-
-class OneByOne:
-    """A block for B instances, by PyTorch: what is tested without a compiler."""
-
-    executable = None
-
-    def __init__(self, block: Block) -> None:
-        self._block = block
-
-    def __call__(self, tables: Any, rows: Any, values: Any, out: Any) -> None:
-        which = [self._block.tables().index(each) for each in self._block.rows]
-        for number in range(out[0].shape[0]):
-            given = [tables[table][index[number]] for table, index in zip(which, rows, strict=True)]
-            results = self._block.module(*given, *(each[number] for each in values))
-            for target, result in zip(out, results, strict=True):
-                target[number] = result
-
-
-def by_pytorch(model: nn.Module) -> Batched:
-    return Batched(model, OneByOne)
 
 
 def same(found: Any, expected: Any) -> None:
@@ -324,3 +303,50 @@ def test_changes_in_place() -> None:
     batched = by_pytorch(model)
     for seed in (0, 1, 2):
         check(model, batched, sentences(6, seed))
+
+
+def test_calls_that_are_known_are_recorded_in_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python describes a call only where none like it was seen; other constants, lengths of lists and modules are other calls."""
+    described: list[str] = []
+    record = Recorder.record
+
+    def counted(self: Recorder, region: Any, arguments: tuple[object, ...]) -> tuple[object, ...]:
+        described.append(region.name)
+        return record(self, region, arguments)
+
+    monkeypatch.setattr(Recorder, "record", counted)
+    for name in ("BiRNN", "GraphRNN", "StackRNN", "TreeGRU"):
+        make, instances = CASES[name]
+        model = make(HIDDEN).eval()
+        batched = by_pytorch(model)
+        for _ in range(2):
+            check(model, batched, instances(10))
+        described.clear()
+        check(model, batched, instances(10))
+        assert not described, batched.explain()
+
+
+class Constants(nn.Module):
+    """A region that is called with constants and lists of several kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb = nn.Embedding(WORDS, HIDDEN)
+        self.layers = nn.ModuleList(nn.Linear(HIDDEN, HIDDEN) for _ in range(2))
+
+    def forward(self, node):
+        x = self.emb.weight[node.word]
+        for step, scale in enumerate((1, 1.0, True, 2, -0.0, 0.0)):
+            x = self.mixed(x, [x] * (1 + step % 2), scale, self.layers[step % 2])
+        return x
+
+    def mixed(self, x, many, scale, layer):
+        return layer(sum(many) * scale) + torch.full((HIDDEN,), scale) / 8 + x
+
+
+def test_calls_with_constants() -> None:
+    torch.manual_seed(0)
+    model = Constants()
+    batched = by_pytorch(model)
+    for seed in range(4):
+        check(model, batched, shapes(6, seed))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from batched_blocks import OneByOne, by_pytorch
 from dynamic_models import CASES, WORDS, Tree, TreeLSTM, trees
 from torch import nn
 
@@ -16,7 +17,7 @@ from disc.config import Options
 from disc.errors import InstanceError, StructureError
 from disc.frontend.batched.public import Batched
 from disc.frontend.batched.structural import _NotPlain, check_plain
-from tests.diff.test_batched import OneByOne, by_pytorch, check
+from tests.diff.test_batched import check
 
 HIDDEN = 8
 

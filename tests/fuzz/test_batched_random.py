@@ -1,5 +1,6 @@
-"""Random recursive programs over random structures: `disc.batched` gives what the program gives instance by instance, and leaves behind
-what it leaves behind (weights, lists)."""
+"""Random recursive programs over random structures: `disc.batched` gives what the program gives instance by instance, with and without each
+technique, and leaves behind what it leaves behind (weights, lists). Blocks are computed by PyTorch, as launches of native schedules or one
+by one."""
 
 from __future__ import annotations
 
@@ -10,11 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from test_batched import by_pytorch, same
+from batched_blocks import PythonSchedule, by_pytorch, scheduled
+from test_batched import same
 from torch import nn
 
 from disc.errors import AliasError, InstanceError
+from disc.frontend.batched import launches, structural
 from disc.frontend.batched.public import Batched
+from disc.frontend.batched.techniques import AGENDA, ALL, DEPTH, MOST, Techniques
 
 SIZE = 4
 
@@ -257,12 +261,123 @@ def check(seed: int, wrap: Any = by_pytorch) -> Batched:
     return batched
 
 
-@pytest.mark.parametrize("seed", range(12))
+# --- trees that instances alone decide -------------------------------------------------------------------------------------------
+
+
+class TreeWriter(Writer):
+    """Writes a program for the native walk: what it calls depends on attributes of the node, and each way through it is one block. chains:
+    nodes may have one child."""
+
+    chains = False
+
+    def program(self) -> str:
+        pair = self.draw.random() < 0.5
+        leaf = self.draw.choice(["node.left is None", "node.is_leaf", "not node.left"])
+        lines = ["def forward(self, node):", f"    if {leaf}:", *self._computing(["self.emb.weight[node.word]"], pair, "        ")]
+        self.chains = self.draw.random() < 0.4
+        if self.chains:
+            lines += ["    if node.right is None:", *self._computing([self._child("left", pair)], pair, "        ")]
+        if self.draw.random() < 0.5:
+            lines += ["    if node.flag:", *self._node(pair, "        ")]
+        return "\n".join([*lines, *self._node(pair, "    "), ""])
+
+    def _node(self, pair: bool, space: str) -> list[str]:
+        children = [
+            self._child(side, pair) for side in self.draw.choice([("left", "right"), ("right", "left"), ("left", "left"), ("left",)])
+        ]
+        return self._computing(children, pair, space)
+
+    def _child(self, side: str, pair: bool) -> str:
+        return f"self(node.{side})" + (self.draw.choice(["[0]", "[1]"]) if pair else "")
+
+    def _computing(self, given: list[str], pair: bool, space: str) -> list[str]:
+        """Binds what is given to names, computes, and returns a result or two."""
+        names = [self._new() for _ in given]
+        lines = [f"{space}{name} = {value}" for name, value in zip(names, given, strict=True)]
+        if self.draw.random() < 0.4:
+            names.append(self._new())
+            lines.append(f"{space}{names[-1]} = self.emb.weight[node.word] * 2")
+        for _ in range(self.draw.randint(0, 3)):
+            target = self._new()
+            lines.append(f"{space}{target} = {self._expression(names)}")
+            names.append(target)
+        a, b = self._pick(names), self._pick(names)
+        return [*lines, f"{space}return torch.tanh({a} + {b}), {b} * 0.5" if pair else f"{space}return torch.tanh({a}) - {b} * 0.5"]
+
+
+def tree(draw: random.Random, depth: int, known: list[Any], chains: bool) -> Any:
+    """A tree, some of whose nodes are shared; every inner node has two children, or with `chains` one."""
+    if known and draw.random() < 0.2:
+        return draw.choice(known)
+    node = SimpleNamespace(word=draw.randrange(6), left=None, right=None, is_leaf=True, flag=draw.random() < 0.3)
+    if depth and draw.random() < 0.8:
+        node.is_leaf = False
+        node.left = tree(draw, depth - 1, known, chains)
+        node.right = None if chains and draw.random() < 0.3 else tree(draw, depth - 1, known, chains)
+    known.append(node)
+    return node
+
+
+def check_trees(seed: int, techniques: Techniques) -> Batched:
+    writer = TreeWriter(seed)
+    source = writer.program()
+    torch.manual_seed(seed)
+    model = made(source, seed)().eval()
+    draw = random.Random(seed)
+    batched = scheduled(model, techniques)
+    for count in (6, 6, 1, 0, 9):
+        known: list[Any] = []
+        instances = [tree(draw, 4, known, writer.chains) for _ in range(count)]
+        with torch.no_grad():
+            expected = [model(each) for each in instances]
+        try:
+            same(batched.batch(instances), expected)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}, {count} trees\n{source}\n{batched.explain()}") from error
+    return batched
+
+
+# --- tests ------------------------------------------------------------------------------------------------------------------------
+
+WITHOUT = [
+    ALL, Techniques(native_walk=False), Techniques(native_recorder=False), Techniques(native_schedule=False), Techniques(order=DEPTH),
+    Techniques(order=AGENDA), Techniques(order=MOST),
+]  # fmt: skip
+
+
+@pytest.fixture
+def by_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Native schedules of blocks that PyTorch computes."""
+    for module in (launches, structural):
+        monkeypatch.setattr(module, "Schedule", PythonSchedule)
+
+
+@pytest.mark.parametrize("seed", range(6))
 def test_programs(seed: int) -> None:
     check(seed)
 
 
+def test_programs_in_schedules(by_schedules: None) -> None:
+    for seed in range(12):
+        check(seed, lambda model, seed=seed: scheduled(model, WITHOUT[seed % len(WITHOUT)]))
+
+
+def test_trees(by_schedules: None) -> None:
+    walked = sum(check_trees(seed, ALL).stats()["walked"] > 0 for seed in range(12))
+    assert walked > 3
+    for seed, techniques in enumerate(WITHOUT[1:]):
+        found = check_trees(seed, techniques).stats()["walked"]
+        assert techniques.native_walk or not found
+
+
 @pytest.mark.long
-def test_more_programs() -> None:
+def test_more_programs(by_schedules: None) -> None:
     for seed in range(100, 600):
         check(seed)
+        check(seed, lambda model, seed=seed: scheduled(model, WITHOUT[seed % len(WITHOUT)]))
+
+
+@pytest.mark.long
+def test_more_trees(by_schedules: None) -> None:
+    for seed in range(100, 500):
+        check_trees(seed, WITHOUT[seed % len(WITHOUT)])

@@ -80,12 +80,20 @@ class Driver:
         self._own: dict[int, object] = {}  # containers that the model made, by identity
         self._foreign: dict[int, object] = {}  # and others that it changes
         recorder.before_change = self._before_change
+        recorder.missed, recorder.kept = self._region, self._own_parts
+        self.region = recorder.region  # called by the users' functions, as they are rewritten
         self._memory: dict[Key, tuple[object, ...]] = {}
         self._roles: dict[type, int] = {}
         self._kept: list[object] = []  # what keys name by identity lives as long as they
 
     def run(self, instances: Sequence[Instance]) -> tuple[str | None, str | None]:
         """Runs all. Returns why they had to be ordered, and why Python has to run the model, where that was found out."""
+        try:
+            return self._run(instances)
+        finally:
+            self._recorder.close()
+
+    def _run(self, instances: Sequence[Instance]) -> tuple[str | None, str | None]:
         first, why = 0, None
         if not self._ordered:
             first, why = self._together(instances)
@@ -154,7 +162,7 @@ class Driver:
 
     def _begin(self, instance: Instance) -> None:
         self._model.refresh()
-        self._recorder.instance, self._current = instance.number, instance
+        self._current = instance
         try:
             value = self._enter(instance, self._root, instance.arguments, {})
         except (NeedsOrder, NeedsPython):
@@ -169,7 +177,7 @@ class Driver:
 
     def _advance(self, instance: Instance, value: object = None) -> None:
         """Runs the instance until it waits for a value or is done."""
-        self._recorder.instance, self._current = instance.number, instance
+        self._current = instance
         frames = instance.frames
         if value is None:
             value, instance.sent = instance.sent, None
@@ -386,10 +394,10 @@ class Driver:
 
     # --- regions ----------------------------------------------------------------------------------------------------------------
 
-    def region(self, region: Region, arguments: tuple[object, ...]) -> tuple[object, ...]:
-        """A call of a region: recorded, or run at once in PyTorch where it is no block."""
+    def _region(self, region: Region, arguments: tuple[object, ...]) -> tuple[object, ...]:
+        """A call of a region that is not known yet: recorded, or run at once in PyTorch where it is no block."""
         try:
-            found = self._recorder.region(region, arguments)
+            found = self._recorder.record(region, arguments)
             for each in found:
                 if isinstance(each, list | dict):
                     self._own_parts(each, arguments)

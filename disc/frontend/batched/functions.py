@@ -26,8 +26,7 @@ DATA = frozenset({"constant", "tensor", "tensors", "container"})  # globals that
 class Function:
     """One function of the model. source: None where it is not understood; refusal: then why, and the line.
 
-    entry: its present code, called with the runtime before its own arguments. asks: whether that is a generator. attributes: names that
-    it reads of anything.
+    entry: its present code, called with the runtime before its own arguments. asks: whether that is a generator.
     """
 
     def __init__(self, original: FunctionType, find: Callable[[object], Function | None]) -> None:
@@ -43,7 +42,6 @@ class Function:
         self._names = self.original.__code__.co_names
         self._deciding = False
         self._changes: bool | None = None
-        self.attributes = frozenset(self._names)
         try:
             self.source = read_source(original)
         except NotUnderstood as error:
@@ -142,11 +140,6 @@ class Function:
         self._changes = None
         if self.source is not None:
             self._write(self.source)
-
-    def globals_now(self) -> list[object]:
-        """The values of the globals and of the closure that the code names."""
-        found = [self.original.__globals__[name] for name in self._names if name in self.original.__globals__]
-        return found + [cell.cell_contents for cell in self.original.__closure__ or () if cell != CellType()]
 
     def _write(self, source: Source) -> None:
         local = {each.arg for each in _parameters(source.arguments)}

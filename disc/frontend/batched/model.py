@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -14,14 +14,18 @@ from disc.errors import DiscError, InstanceError
 from disc.frontend.batched.blocks import Block, Lifted
 from disc.frontend.batched.cycles import line_of
 from disc.frontend.batched.driver import Driver
+from disc.frontend.batched.facts import gathered, watched
 from disc.frontend.batched.functions import Function
 from disc.frontend.batched.instances import Instance, run_plain
+from disc.frontend.batched.launches import Programs
 from disc.frontend.batched.recorder import Recorder, too_many
 from disc.frontend.batched.regions import STRUCTURES, Kind, Region
 from disc.frontend.batched.rows import Row, settled
 from disc.frontend.batched.steps import Seen
 from disc.frontend.batched.structural import Recursion, find_recursion
-from disc.frontend.batched.values import CONSTANTS, category_of, unwrapped
+from disc.frontend.batched.techniques import Techniques
+from disc.frontend.batched.values import category_of, unwrapped
+from disc.ral._ral import Facts
 
 
 @dataclass
@@ -44,8 +48,9 @@ class Counts:
 class Model:
     """target: a module with `forward` of one instance, or a function. lift: compiles a block."""
 
-    def __init__(self, target: torch.nn.Module | FunctionType, lift: Callable[[Block], Lifted]) -> None:
+    def __init__(self, target: torch.nn.Module | FunctionType, lift: Callable[[Block], Lifted], techniques: Techniques) -> None:
         self.target = target
+        self.techniques = techniques
         self.counts = Counts()
         self._lift = lift
         self._functions: dict[FunctionType, Function] = {}
@@ -53,6 +58,10 @@ class Model:
         self._ordered: str | None = None
         self._in_python: str | None = None
         self._facts: tuple[object, ...] = ()
+        self._watched: Facts | None = None
+        self._known = (0, 0)  # functions and kinds, when `_watched` was made
+        self._programs = Programs()
+        self._dropped = False  # kinds whose blocks are in `_programs`
         self._recursion: Recursion | str = "nothing has run yet"
         self._searched: tuple[int, int] | None = None
         self._lock = threading.RLock()
@@ -79,7 +88,7 @@ class Model:
         found = self._walked(arguments)
         if found is not None:
             return found
-        recorder = Recorder(self._lower)
+        recorder = Recorder(self._lower, self._programs_now(), self.techniques)
         instances = [Instance(number, each) for number, each in enumerate(arguments)]
         if self._in_python is None:
             driver = Driver(recorder, self, self.root, ordered=self._ordered is not None)
@@ -93,14 +102,26 @@ class Model:
         results = _results(recorder, instances)
         self.counts.launches += recorder.launches
         self.counts.immediate += sum(recorder.immediate.values())
-        self._facts = self._gathered_facts()
+        if not self._holds():
+            self._watch(self._gathered_facts())
         failures = {each.number: each.error for each in instances if each.error is not None}
         if failures:
             raise InstanceError(self._failure_text(failures), results, failures)
         return results
 
+    def _programs_now(self) -> Programs:
+        """The compiled blocks as one schedule, without those of blocks that were forgotten."""
+        if self._dropped:
+            self._programs, self._dropped = Programs(), False
+            for kind in self._kinds():
+                kind.slot = -1
+                self._programs.admit(kind)
+        return self._programs
+
     def _walked(self, arguments: Sequence[tuple[object, ...]]) -> list[object] | None:
         """The results by a native walk over the instances; None where the model's code has to run."""
+        if not self.techniques.native_walk:
+            return None
         recursion = self._recursion
         if not isinstance(recursion, Recursion) or not recursion.holds():
             searched = (Seen.changes, self.counts.compiles)
@@ -168,6 +189,7 @@ class Model:
             return
         try:
             kind.lifted = self._lift(kind.block)
+            self._programs.admit(kind)
             self.counts.compiles += 1
         except DiscError as error:
             kind.refusal = f"{type(error).__name__}: {error}"
@@ -198,50 +220,41 @@ class Model:
 
     def check_facts(self) -> None:
         """Forgets all blocks where a weight, an attribute or a global that they were made with has changed."""
+        if self._holds():
+            return
         facts = self._gathered_facts()
-        changed = facts != self._facts
-        self._facts = facts
-        if changed or any(kind.stale() for region in self.regions() for kind in region.kinds.values()):
+        if facts != self._facts or any(kind.stale() for kind in self._kinds()):
             made = [region for region in self.regions() if region.kinds]
             self.counts.recaptures += bool(made)
             for region in made:
-                region.kinds.clear()
+                region.forget()
+            self._dropped = True
+        self._watch(facts)
+
+    def _holds(self) -> bool:
+        """Whether all is as it was, the objects themselves, and no more of the model is known than then."""
+        return self._watched is not None and self._known == (len(self._functions), Kind.made) and self._watched.hold()
+
+    def _watch(self, facts: tuple[object, ...]) -> None:
+        self._facts = facts
+        self._known = (len(self._functions), Kind.made)
+        functions = [each.original for each in self._functions.values()]
+        self._watched = watched(functions, self._modules(), {id(each): each for kind in self._kinds() for each, _ in kind.weights}.values())
+
+    def _kinds(self) -> Iterator[Kind]:
+        for region in self.regions():
+            yield from region.kinds.values()
+
+    def _modules(self) -> list[torch.nn.Module]:
+        return list(self.target.modules()) if isinstance(self.target, torch.nn.Module) else []
+
+    def _gathered_facts(self) -> tuple[object, ...]:
+        return gathered([each.original for each in self._functions.values()], self._modules())
 
     def is_weight(self, tensor: torch.Tensor) -> bool:
         """Whether blocks were made with a tensor of the same memory."""
         memory = tensor.untyped_storage()._cdata
-        kinds = (kind for region in self.regions() for kind in region.kinds.values())
-        return any(each.untyped_storage()._cdata == memory for kind in kinds for each, _ in kind.weights)
-
-    def _gathered_facts(self) -> tuple[object, ...]:
-        """What blocks were made with: globals and closures of the functions, settings, weights and attributes of the modules."""
-        facts: list[object] = []
-        attributes: set[str] = set()
-        for function in list(self._functions.values()):
-            attributes |= function.attributes
-            facts += [_fact(value, 2) for value in function.globals_now()]
-        if isinstance(self.target, torch.nn.Module):
-            for module in self.target.modules():
-                facts += [id(module), module.training, len(module._forward_hooks), len(module._forward_pre_hooks)]
-                facts += [(name, id(each)) for table in (module._parameters, module._buffers) for name, each in table.items()]
-                facts += [(name, id(each)) for name, each in module._modules.items()]
-                facts += [(name, _fact(value, 3)) for name, value in module.__dict__.items() if name in attributes]
-        return tuple(facts)
-
-
-def _fact(value: Any, depth: int) -> object:
-    """What tells whether a value is still the same."""
-    if isinstance(value, torch.Tensor):
-        return id(value), value._version
-    if isinstance(value, CONSTANTS):
-        return type(value), repr(value) if isinstance(value, float) else value
-    if depth and isinstance(value, list | tuple):
-        return (type(value), *(_fact(each, depth - 1) for each in value))
-    if depth and isinstance(value, dict):
-        return (type(value), *((id(key), _fact(each, depth - 1)) for key, each in value.items()))
-    if depth and hasattr(value, "__dict__") and not callable(value) and not isinstance(value, ModuleType):
-        return id(value), *((name, _fact(each, depth - 1)) for name, each in vars(value).items())
-    return id(value)
+        return any(each.untyped_storage()._cdata == memory for kind in self._kinds() for each, _ in kind.weights)
 
 
 def _results(recorder: Recorder, instances: Sequence[Instance]) -> list[object]:

@@ -13,6 +13,7 @@ from disc.errors import InputTypeError, InstanceError, UnsupportedFormatError
 from disc.frontend.batched.blocks import Block, Lift
 from disc.frontend.batched.explain import explained
 from disc.frontend.batched.model import Model
+from disc.frontend.batched.techniques import ALL, Techniques
 
 if TYPE_CHECKING:
     from disc.ral.executable import Executable
@@ -50,9 +51,9 @@ class Batched:
     Results carry no gradients. Calls of several threads take turns.
     """
 
-    def __init__(self, target: torch.nn.Module | FunctionType, lift: Lift) -> None:
+    def __init__(self, target: torch.nn.Module | FunctionType, lift: Lift, techniques: Techniques = ALL) -> None:
         self.__disc_target__ = target
-        self._model = Model(target, lift)
+        self._model = Model(target, lift, techniques)
 
     def __call__(self, instance: object) -> Any:
         """The result of one instance. Raises what the model raises."""

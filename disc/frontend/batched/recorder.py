@@ -1,44 +1,51 @@
-"""What a batch of instances asks for, and in which order it is computed: by depth and kind (ACROBAT 4.1), only what a read needs, and last
-what no block reads (its program phases)."""
+"""What a batch of instances asks for, and in which order it is computed: by depth and kind (ACROBAT 4.1), or from an agenda where that
+takes less; only what a read needs, and last what no block reads (its program phases). Calls are recorded and ordered in C++."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from disc.errors import AliasError
-from disc.frontend.batched.launches import Batches, Launch, Table, executable_of
+from disc.frontend.batched.launches import Programs, Table
 from disc.frontend.batched.regions import ENOUGH, STRUCTURES, Kind, NotRegular, Region
 from disc.frontend.batched.rows import Row, RowClass, row_class, settled
+from disc.frontend.batched.techniques import Techniques
 from disc.frontend.batched.tracing import make_kind
+from disc.ral import _ral
+from disc.ral._ral import Launch
 
 Lower = Callable[[Kind], None]  # gives a kind its `lifted`, or the reason why it has none
 
 
-_numbers = itertools.count()
+class Recorder(_ral.Tape):
+    """One call of `batch`. launches: how many compiled blocks ran. before_change: called before a tensor is changed in place, with its row.
 
+    `region(region, arguments)`, in C++, records a call like one that was recorded before; `missed` is asked to record others. kept: called
+    with lists and dicts that a region returns, and its arguments.
+    """
 
-class Recorder:
-    """One call of `batch`. launches: how many compiled blocks ran. instance: the one that records now. before_change: called before a
-    tensor is changed in place, with its row."""
-
-    def __init__(self, lower: Lower) -> None:
-        self.before_change: Callable[[Row], None] = lambda row: None
-        self.instance = 0
+    def __init__(self, lower: Lower, programs: Programs, techniques: Techniques) -> None:
+        super().__init__(Row)
+        self.before_change = _nothing
         self.launches = 0
         self.immediate: dict[str, int] = {}
         self._lower = lower
-        self._pending: list[Launch] = []
+        self._programs = programs
+        self._techniques = techniques
         self._tables: dict[RowClass, Table] = {}
         self._constants: dict[Kind, tuple[int, ...]] = {}  # their places in the tables
         self._placed: dict[tuple[int, int], tuple[torch.Tensor, int]] = {}  # by identity and version: the tensor and its row
         self._given: dict[int, Row] = {}  # by the tensor's identity; the row holds the tensor
 
+    def close(self) -> None:
+        """Nothing is recorded from now on; rows that somebody keeps can still be computed."""
+        self.before_change, self.missed, self.kept = _nothing, None, None
+
     # --- recording --------------------------------------------------------------------------------------------------------------
 
-    def region(self, region: Region, arguments: tuple[object, ...]) -> tuple[object, ...]:
+    def record(self, region: Region, arguments: tuple[object, ...]) -> tuple[object, ...]:
         """Records a call of the region. Raises NotRegular."""
         rows: list[object] = []
         values: list[int] = []
@@ -47,26 +54,12 @@ class Recorder:
         if kind is None:
             kind = self._new_kind(region, arguments, rows, values)
             if kind is None:
-                return self.region(region, arguments)
+                return self.record(region, arguments)
             region.kinds[key] = kind
+        if self._techniques.native_recorder:
+            region.learn(arguments, kind)
         given = [self._row(each) for each in rows]
-        depth = 0
-        for row in given:
-            if row.depth > depth:
-                depth = row.depth
-            if row.launch is not None:
-                row.launch.kind.consumed = True
-        launch = Launch(self, kind, given, values, depth + 1, self.instance)
-        if not given and not values:
-            self._constant(launch)
-        else:
-            self._pending.append(launch)
-        if kind.views is not None:
-            for place in kind.views.given:
-                given[place].shared = True
-            for place in kind.views.made:
-                launch.results[place].shared = True
-        return kind.outputs(launch.results, given, arguments)
+        return kind.outputs(self.note(kind, given, values).results, given, arguments)
 
     @staticmethod
     def _new_kind(region: Region, arguments: tuple[object, ...], rows: list[object], values: list[int]) -> Kind | None:
@@ -78,7 +71,6 @@ class Recorder:
                 raise
             region.indices = frozenset()
             return None
-        kind.number = next(_numbers)
         return kind
 
     def _row(self, value: object) -> Row:
@@ -100,7 +92,7 @@ class Recorder:
             return False
         return row.value is None or row.value._version == row.version
 
-    def _constant(self, launch: Launch) -> None:
+    def constant(self, launch: Launch) -> None:
         """What depends on weights alone is computed once."""
         places = self._constants.get(launch.kind)
         if places is None:
@@ -135,22 +127,9 @@ class Recorder:
             row.value = self._tables[row.kind].data[row.place].clone()
             row.version = row.value._version
 
-    def flush(self, needed: Iterable[Row] | None = None) -> None:
+    def flush(self, needed: Sequence[Row] | None = None) -> None:
         """Computes what waits: all of it, or what `needed` needs."""
-        if needed is None:
-            chosen, self._pending = self._pending, []
-        else:
-            marked = _ancestors(needed)
-            chosen = [each for each in self._pending if each in marked]
-            self._pending = [each for each in self._pending if each not in marked]
-        levels: dict[tuple[int, int], list[Launch]] = {}
-        last: dict[int, list[Launch]] = {}
-        for each in chosen:
-            if each.kind.consumed:
-                levels.setdefault((each.depth, each.kind.number), []).append(each)
-            else:
-                last.setdefault(each.kind.number, []).append(each)
-        self._execute([*(levels[key] for key in sorted(levels)), *(last[key] for key in sorted(last))])
+        self._execute(_ral.choose(self, needed, self._techniques.order))
 
     def values(self, rows: Sequence[Row]) -> list[object]:
         """The values of rows that are computed, as `tolist` gives them; for those that failed, the exception."""
@@ -181,47 +160,56 @@ class Recorder:
                 own = value.data  # no view, which PyTorch lets nobody change where gradients are recorded
                 row.value, row.version = own, own._version
 
-    def _execute(self, groups: Sequence[list[Launch]]) -> None:
+    def _execute(self, groups: list[list[Launch]]) -> None:
         """Launches, those of a group of one kind, which depend on nothing that waits but groups before theirs."""
-        native: list[list[Launch]] = []
+        if _ral.all_compiled(groups):
+            self._run_compiled(groups)
+            return
+        compiled: list[list[Launch]] = []
         for group in groups:
-            kind = group[0].kind
-            kind.calls += len(group)
-            if kind.lifted is None and kind.refusal is None and kind.calls >= ENOUGH:
-                self._lower(kind)
-            if executable_of(kind) is not None:
-                native.append(group)
+            if self._is_compiled(group[0].kind):
+                compiled.append(group)
                 continue
-            self._run_native(native)
-            native = []
+            self._run_compiled(compiled)
+            compiled = []
             self._run_group(group)
-        self._run_native(native)
-        for group in groups:
-            for each in group:
-                each.rows, each.results = [], []  # no circles of rows and launches are left to the collector
+        self._run_compiled(compiled)
+        _ral.finish(groups)
 
-    def _run_native(self, groups: Sequence[list[Launch]]) -> None:
-        """Groups whose kinds are compiled: as one call, or one by one where something fails."""
-        if len(groups) < 2 or any(_failed(each) is not None for group in groups for each in group):
+    def _is_compiled(self, kind: Kind) -> bool:
+        """Compiles it first where it is called often enough."""
+        if kind.lifted is None and kind.refusal is None and kind.calls >= ENOUGH:
+            self._lower(kind)
+        return kind.slot >= 0
+
+    def _run_compiled(self, groups: list[list[Launch]]) -> None:
+        """Groups of compiled blocks: as one native call, or one by one where something fails."""
+        if not groups:
+            return
+        given = _ral.unplaced(groups)
+        if given is None or not self._techniques.native_schedule or not self._run_together(groups, given):
             for group in groups:
                 self._run_group(group)
-            return
-        self._place_given([each for group in groups for each in group])
-        batches = Batches(groups, self._table)
-        batches.place()
+        _ral.finish(groups)
+
+    def _run_together(self, groups: list[list[Launch]], given: list[Row]) -> bool:
+        """Whether all could be computed. given: rows that lie in no table yet."""
+        self._place(given)
+        tables = [self._table(each) for each in self._programs.classes]
+        batches, indices, used = _ral.arrange(groups, [each.used for each in tables])
+        for table, rows in zip(tables, used, strict=True):
+            table.reserve(rows - table.used)
         try:
-            batches.run()
+            self._programs.run(tables, batches, indices)
         except Exception:
-            for group in groups:
-                for row in (row for each in group for row in each.results):
-                    row.place = -1
-            for group in groups:
-                self._run_group(group)
-            return
+            _ral.displace(groups)
+            return False
+        for table, rows in zip(tables, used, strict=True):
+            table.used = rows
+            self._programs.rows[table.kind] = rows
         for group in groups:
             self._count(group)
-            for each in group:
-                each.done = True
+        return True
 
     def _run_group(self, group: list[Launch]) -> None:
         for each in group:
@@ -271,7 +259,9 @@ class Recorder:
                 row.version = value._version
 
     def _run_lifted(self, kind: Kind, group: list[Launch]) -> None:
-        self._place_given(group)
+        given = _ral.unplaced([group])
+        assert given is not None  # none of the group failed
+        self._place(given)
         count = len(group)
         rows = [torch.tensor([each.rows[place].place for each in group]) for place in range(len(kind.rows))]
         values = [torch.tensor([each.values[place] for each in group]) for place in range(kind.values)]
@@ -322,36 +312,25 @@ class Recorder:
     def _table(self, kind: RowClass) -> Table:
         table = self._tables.get(kind)
         if table is None:
-            table = self._tables[kind] = Table(kind)
+            table = self._tables[kind] = Table(kind, self._programs.rows.get(kind, 0))
         return table
 
-    def _place_given(self, group: list[Launch]) -> None:
+    def _place(self, given: list[Row]) -> None:
         """Copies the values that no table holds yet: given tensors, and what PyTorch computed."""
         missing: dict[RowClass, dict[int, Row]] = {}
-        for each in group:
-            for row in each.rows:
-                if row.place < 0 and (row.value is not None or row.launch is None or row.launch.done):
-                    missing.setdefault(row.kind, {})[id(row)] = row
+        for row in given:
+            missing.setdefault(row.kind, {})[id(row)] = row
         for kind, found in missing.items():
             self._copy(kind, list(found.values()))
+
+
+def _nothing(row: Row) -> None:
+    del row
 
 
 def _failed(launch: Launch) -> Exception | None:
     """Why a row that it reads could not be computed."""
     return next((row.launch.error for row in launch.rows if row.launch is not None and row.launch.error is not None), None)
-
-
-def _ancestors(rows: Iterable[Row]) -> set[Launch]:
-    """The launches that rows need and that have not run."""
-    found: set[Launch] = set()
-    waiting = [row.launch for row in rows]
-    while waiting:
-        launch = waiting.pop()
-        if launch is None or launch.done or launch in found:
-            continue
-        found.add(launch)
-        waiting += [row.launch for row in launch.rows]
-    return found
 
 
 def compiled_kinds(region: Region) -> int:

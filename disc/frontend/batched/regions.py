@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from disc.frontend.batched.blocks import Block, Lifted
 from disc.frontend.batched.rows import Row, RowClass, row_class
 from disc.frontend.batched.values import CONSTANTS
+from disc.ral import _ral
 
 INDEX = "index"  # in a key: an int that indexes a tensor and may differ from instance to instance
 STRUCTURES = 8  # kinds of one region that are compiled, at most: others run in PyTorch
+INDICES = 64  # arguments that only index, of calls that are recorded without being described
 ENOUGH = 4  # launches of a kind before it is compiled
 
 
@@ -41,14 +43,17 @@ class Views:
 
 
 @dataclass(eq=False)
-class Kind:
+class Kind(_ral.Kind):
     """A region with given constants: what is one block. rows, values, results: as of `Block`.
 
     run: flat tensors of one instance → results. outputs: makes what the region returns of the rows of the results, of those that it was
-    given and of its arguments. views: the rows that it is given and its results that are views of each other or of weights; None where
-    there are none. weights: the tensors that it read, which all instances share, and their versions. consumed: another block has read a
-    result. sizes: how many rows its launches had: size → launches. number: of the kinds made so far; calls: how often it was called;
-    eager: how many of these ran in PyTorch.
+    given and of its arguments; plain: that is the results alone. views: the rows that it is given and its results that are views of each
+    other or of weights; None where there are none. weights: the tensors that it read, which all instances share, and their versions. cost:
+    of a launch, however many rows it has, in microseconds. sizes: how many rows its launches had: size → launches. eager: how many calls
+    ran in PyTorch.
+
+    What the recorder writes lies in C++. number: of the kinds made so far; calls: how often it was called; consumed: another block has read
+    a result; slot: its block in the schedule of compiled blocks, -1 where it is none; targets: the numbers of the tables of its results.
     """
 
     region: Region
@@ -57,24 +62,28 @@ class Kind:
     results: tuple[RowClass, ...]
     run: Callable[..., tuple[torch.Tensor, ...]]
     outputs: Outputs
+    plain: bool
     views: Views | None
     block: Block
     weights: tuple[tuple[torch.Tensor, int], ...]
+    cost: float
     kept: object
-    number: int = 0
     lifted: Lifted | None = None
     refusal: str | None = None
-    consumed: bool = False
-    calls: int = 0
     sizes: dict[int, int] = field(default_factory=dict)
     eager: int = 0
+    made: ClassVar[int] = 0  # kinds, of all models
+
+    def __post_init__(self) -> None:
+        Kind.made += 1
+        self.number = Kind.made
 
     def stale(self) -> bool:
         return any(tensor._version != version for tensor, version in self.weights)
 
 
 @dataclass(eq=False)
-class Region:
+class Region(_ral.Site):
     """name: "TreeLSTM.forward:12". line, file: where it begins. code: the steps as a function of `inputs`, which returns a tuple.
     indices: the places of inputs that only index tensors. steps: how many operations it has."""
 
@@ -103,6 +112,16 @@ class Region:
             else:
                 self.describe_part(each, key, rows)
         return tuple(key)
+
+    def learn(self, arguments: tuple[object, ...], kind: Kind) -> None:
+        """From now on calls like this one are recorded without being described, where objects that do not change make their key."""
+        if max(self.indices, default=0) < INDICES:
+            _ral.learn_call(self, Row, arguments, kind, sum(1 << place for place in self.indices), _is_named_by_identity)
+
+    def forget(self) -> None:
+        """Drops its kinds."""
+        self.kinds.clear()
+        _ral.forget_calls(self)
 
     def describe_part(self, value: object, key: list[object], rows: list[object]) -> None:
         """Adds a value to the key, and the rows in it to `rows`. Raises NotRegular."""
@@ -182,3 +201,8 @@ def _describer(kind: type) -> Describer:
     if found is not None:
         return found
     return _describe_record if hasattr(kind, "__dataclass_fields__") else _refuse_to_describe
+
+
+def _is_named_by_identity(kind: type) -> bool:
+    """Whether objects of a type are described by their identity, or by a value that they keep."""
+    return kind is not torch.Tensor and _describer(kind) in (_describe_object, _describe_constant, _describe_float)

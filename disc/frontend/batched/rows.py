@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from disc.ral import _ral
+
 if TYPE_CHECKING:
-    from disc.frontend.batched.launches import Launch
+    from disc.ral._ral import Launch
 
 
 PLAIN = frozenset({int, float, str, bool, type(None), torch.Tensor, torch.nn.Parameter})
@@ -39,7 +41,7 @@ def row_class(tensor: torch.Tensor) -> RowClass:
     return found if found is not None else _classes.setdefault(key, RowClass(*key))
 
 
-class Row:
+class Row(_ral.Row):
     """One result of a launch, or a tensor that the program was given.
 
     kind: shape and dtype. launch: what computes it; None for a given tensor. depth: launches between it and what is given. place: its row
@@ -47,7 +49,10 @@ class Row:
     is a view of its memory in PyTorch. Used as a tensor it is computed at once, with what it needs: right, but alone; `explain` counts it.
     """
 
-    __slots__ = ("__weakref__", "depth", "kind", "launch", "place", "shared", "value", "version")
+    __slots__ = ()
+    kind: RowClass
+    launch: Launch | None
+    value: torch.Tensor | None
 
     def __init__(self, kind: RowClass, launch: Launch | None, depth: int, value: torch.Tensor | None = None) -> None:
         self.kind = kind
@@ -56,7 +61,6 @@ class Row:
         self.place = -1
         self.value = value
         self.version = value._version if value is not None else 0
-        self.shared = False
 
     def tensor(self) -> torch.Tensor:
         """The value; computes it, and raises what computing it raised."""

@@ -18,6 +18,8 @@ from disc.frontend.batched.regions import Kind, NotRegular, Outputs, Region, Vie
 from disc.frontend.batched.rows import Row, RowClass, containers, is_record, parts_of, row_class
 from disc.frontend.batched.values import CONSTANTS
 
+STREAM = 4e4  # bytes of weights that a launch reads in a microsecond
+
 _tracing = threading.local()
 
 
@@ -50,6 +52,7 @@ class _Watch(TorchDispatchMode):
     def __init__(self, mode: FakeTensorMode, inputs: Sequence[torch.Tensor]) -> None:
         super().__init__()
         self.weights: dict[int, torch.Tensor] = {}
+        self.indexed: set[int] = set()
         self._stand_ins: list[torch.Tensor] = []  # of weights: as long as they live, no other tensor has their memory's address
         self.held = {_memory(each) for each in inputs}
         self._mode = mode
@@ -58,6 +61,7 @@ class _Watch(TorchDispatchMode):
         del types
         if torch.Tag.nondeterministic_seeded in func.tags and not _without_dropout(func, args, kwargs or {}):
             raise NotRegular(f"{func} draws random numbers", effects=True)
+        self.indexed |= _indexed(func, args) - self.weights.keys()
         args, kwargs = pytree.tree_map(self._without_data, (args, kwargs or {}))
         for number, argument in enumerate(func._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
@@ -77,6 +81,12 @@ class _Watch(TorchDispatchMode):
         for each in value if isinstance(value, list | tuple) else [value]:
             if isinstance(each, torch.Tensor) and _memory(each) in self.held:
                 raise NotRegular(f"{func} changes in place what another name may hold", effects=True)
+
+
+def _indexed(func: Any, args: Sequence[Any]) -> set[int]:
+    """The identity of the tensor of which an op reads some rows."""
+    reads_rows = func in (torch.ops.aten.index.Tensor, torch.ops.aten.embedding.default, torch.ops.aten.select.int)
+    return {id(args[0])} if reads_rows else set()
 
 
 def _without_dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -121,7 +131,7 @@ def make_kind(region: Region, arguments: Sequence[object], rows: Sequence[object
         return [next(numbers) if index else rebuilt(each, leaves) for each, index in zip(arguments, counted, strict=True)]
 
     traced = _traced(region.code, filled, classes, values)
-    outputs, places = _outputs(traced)
+    outputs, places, plain = _outputs(traced)
     leaves = _leaves(traced.found, {})
     results = tuple(row_class(leaves[place]) for place in places)
     if any(isinstance(size, torch.SymInt) for each in results for size in each.shape):
@@ -134,7 +144,12 @@ def make_kind(region: Region, arguments: Sequence[object], rows: Sequence[object
     region_code = region.code
     block = Block(region.name, BlockModule(run, arguments, [each for each, _ in traced.weights]), classes, values, results)
     views = _views(traced, [leaves[place] for place in places])
-    return Kind(region, classes, values, results, run, outputs, views, block, traced.weights, arguments)
+    return Kind(region, classes, values, results, run, outputs, plain, views, block, traced.weights, _cost(traced), arguments)
+
+
+def _cost(traced: _Traced) -> float:
+    """What a launch takes however many rows it has, in microseconds, roughly: a start, and the weights that it reads whole."""
+    return 1.0 + sum(each.nbytes for each, _ in traced.weights if id(each) not in traced.indexed) / STREAM
 
 
 def _views(traced: _Traced, results: Sequence[torch.Tensor]) -> Views | None:
@@ -171,12 +186,13 @@ class BlockModule(torch.nn.Module):
 @dataclass(frozen=True)
 class _Traced:
     """found: what a region returned for `arguments` with `inputs` in the place of rows. weights: what it read besides, and their versions.
-    held: the memory of both."""
+    indexed: identities of weights of which it read rows alone. held: the memory of both."""
 
     found: tuple[object, ...]
     arguments: Sequence[object]
     inputs: Sequence[torch.Tensor]
     weights: tuple[tuple[torch.Tensor, int], ...]
+    indexed: set[int]
     held: set[int]
 
 
@@ -202,7 +218,7 @@ def _traced(
             raise NotRegular(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from error
         finally:
             _tracing.active = False
-    return _Traced(found, arguments, inputs, tuple((each, each._version) for each in watch.weights.values()), watch.held)
+    return _Traced(found, arguments, inputs, tuple((each, each._version) for each in watch.weights.values()), watch.indexed, watch.held)
 
 
 def straight(classified: Callable[[object], bool]) -> Callable[[Any], Any]:
@@ -238,11 +254,13 @@ def _remade(kind: type, values: Sequence[object]) -> object:
     return made
 
 
-def _outputs(traced: _Traced) -> tuple[Outputs, list[int]]:
-    """What makes the region's outputs of the results, and which of the tensors among the outputs are results."""
+def _outputs(traced: _Traced) -> tuple[Outputs, list[int], bool]:
+    """What makes the region's outputs of the results, which of the tensors among the outputs are results, and whether the outputs are the
+    results, in order."""
     written = _Written(traced)
     text = "".join(f"{written.value(each)}, " for each in traced.found)
-    return eval(f"lambda made, given, arguments: ({text})", written.environment), written.places
+    plain = text == "".join(f"made[{number}], " for number in range(len(written.places)))
+    return eval(f"lambda made, given, arguments: ({text})", written.environment), written.places, plain
 
 
 class _Written:

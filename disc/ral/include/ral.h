@@ -382,6 +382,25 @@ typedef struct ral_structure {
 RAL_API ral_status ral_linearize(const ral_structure* structure, const ral_block* blocks, int32_t block_count, int64_t* used,
                                  int32_t table_count, ral_batch* batches, int64_t* batch_count, int64_t* indices, int64_t* rows);
 
+/* Calls of blocks that wait to be run, in the order in which they were made. */
+typedef struct ral_calls {
+  int64_t call_count;
+  const int32_t* kinds;      /* of each call: what may run as one launch */
+  const int32_t* depths;     /* of each call: more than that of every call that it reads */
+  const int64_t* first_read; /* [call_count + 1]: where the calls that each one reads begin in `reads` */
+  const int64_t* reads;      /* numbers of earlier calls; a number may come twice */
+  const double* costs;       /* of each kind: what a launch costs, however many calls it runs */
+  const uint8_t* last;       /* of each kind: 1 where no call reads its results, so that all of its calls run at the end */
+  int32_t kind_count;
+} ral_calls;
+
+/* How calls are ordered: as it costs least; by depth; from an agenda, first the kind with the lowest mean depth; or with most calls ready. */
+enum { RAL_ORDER_CHEAPEST = 0, RAL_ORDER_DEPTH = 1, RAL_ORDER_AGENDA = 2, RAL_ORDER_MOST = 3 };
+
+/* Orders the calls into batches of one kind: batch i is order[ends[i - 1]] to order[ends[i] - 1]. A call comes behind those that it reads,
+ * in a later batch. order, ends: room for call_count numbers. */
+RAL_API ral_status ral_order_calls(const ral_calls* calls, int32_t policy, int64_t* order, int64_t* ends, int64_t* batch_count);
+
 /* ---- What is inside -------------------------------------------------------------------------------------------------------- */
 
 typedef struct ral_value_info {

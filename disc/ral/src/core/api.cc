@@ -3,6 +3,7 @@
 #include <memory>
 #include <new>
 
+#include "core/agenda.h"
 #include "core/context.h"
 #include "core/devices.h"
 #include "core/exec.h"
@@ -160,6 +161,10 @@ ral_status ral_linearize(const ral_structure* structure, const ral_block* blocks
   return guarded("ral_linearize", [&] {
     return ral::linearize(*structure, blocks, block_count, used, table_count, batches, batch_count, indices, rows);
   });
+}
+
+ral_status ral_order_calls(const ral_calls* calls, int32_t policy, int64_t* order, int64_t* ends, int64_t* batch_count) {
+  return guarded("ral_order_calls", [&] { return ral::order_calls(*calls, policy, order, ends, batch_count); });
 }
 
 int32_t ral_input_count(const ral_context* context) { return static_cast<int32_t>(context->signature.inputs.size()); }

@@ -10,8 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "python/facts.h"
 #include "python/host_functions.h"
 #include "python/python_tensor.h"
+#include "python/recorder.h"
 #include "python/schedule.h"
 #include "ral.h"
 
@@ -315,6 +317,8 @@ NB_MODULE(_ral, module) {
   module.def("set_stream", &ral::python::set_stream, nb::arg("stream").none());
   module.def("find_gpus", &find_gpus);
   module.def("find_cores", &find_cores, nb::arg("root"));
+  ral::python::bind_facts(module);
+  ral::python::bind_recorder(module);
   ral::python::bind_schedules(module);
   nb::class_<Context>(module, "Context")
       .def("call", &call, nb::arg("inputs"), nb::arg("out").none())

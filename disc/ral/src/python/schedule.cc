@@ -30,13 +30,6 @@ void check(ral_status status) {
 
 int32_t size_of(const auto& list) { return static_cast<int32_t>(list.size()); }
 
-// The numbers as a NumPy array that owns them.
-nb::object owned(std::vector<int64_t>&& numbers, std::initializer_list<size_t> shape) {
-  auto* kept = new std::vector<int64_t>(std::move(numbers));
-  const nb::capsule owner(kept, [](void* pointer) noexcept { delete static_cast<std::vector<int64_t>*>(pointer); });
-  return nb::cast(nb::ndarray<nb::numpy, int64_t>(kept->data(), shape, owner));
-}
-
 // The programs of a schedule, and which tables each of them reads and writes.
 class Schedule {
  public:
@@ -178,6 +171,12 @@ class Structures {
 };
 
 }  // namespace
+
+nb::object owned(std::vector<int64_t>&& numbers, std::initializer_list<size_t> shape) {
+  auto* kept = new std::vector<int64_t>(std::move(numbers));
+  const nb::capsule owner(kept, [](void* pointer) noexcept { delete static_cast<std::vector<int64_t>*>(pointer); });
+  return nb::cast(nb::ndarray<nb::numpy, int64_t>(kept->data(), shape, owner));
+}
 
 void bind_schedules(nb::module_& module) {
   using Blocks = std::vector<std::tuple<nb::object, Classes, Classes, int32_t, Classes>>;

@@ -1,0 +1,105 @@
+"""What the blocks of a model were made with, and whether it is still so: globals and closures of its functions, settings, weights and
+attributes of its modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import CellType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from disc.frontend.batched.values import CONSTANTS
+from disc.ral._ral import Facts
+
+TABLES = ("_parameters", "_buffers", "_modules")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+GLOBALS, ATTRIBUTES = 2, 3  # how deep their values are looked at
+
+
+def globals_of(function: FunctionType) -> list[object]:
+    """The values of the globals and of the closure that the code names."""
+    names, known = function.__code__.co_names, function.__globals__
+    return [known[name] for name in names if name in known] + [cell.cell_contents for cell in _cells(function)]
+
+
+def _cells(function: FunctionType) -> list[CellType]:
+    """Those that hold something."""
+    return [cell for cell in function.__closure__ or () if cell != CellType()]
+
+
+def gathered(functions: Iterable[FunctionType], modules: Sequence[torch.nn.Module]) -> tuple[object, ...]:
+    """Equal as long as everything is as it was: compared in full, some 100 us."""
+    facts: list[object] = []
+    attributes: set[str] = set()
+    for function in functions:
+        attributes |= set(function.__code__.co_names)
+        facts += [_fact(value, GLOBALS) for value in globals_of(function)]
+    for module in modules:
+        facts += [id(module), module.training, *(len(getattr(module, name)) for name in HOOKS)]
+        facts += [(name, id(each)) for table in TABLES for name, each in getattr(module, table).items()]
+        facts += [(name, _fact(value, ATTRIBUTES)) for name, value in module.__dict__.items() if name in attributes]
+    return tuple(facts)
+
+
+def _fact(value: Any, depth: int) -> object:
+    """What tells whether a value is still the same."""
+    if isinstance(value, torch.Tensor):
+        return id(value), value._version
+    if isinstance(value, CONSTANTS):
+        return type(value), repr(value) if isinstance(value, float) else value
+    if depth and isinstance(value, list | tuple):
+        return (type(value), *(_fact(each, depth - 1) for each in value))
+    if depth and isinstance(value, dict):
+        return (type(value), *((id(key), _fact(each, depth - 1)) for key, each in value.items()))
+    if depth and _has_attributes(value):
+        return id(value), *((name, _fact(each, depth - 1)) for name, each in vars(value).items())
+    return id(value)
+
+
+def _has_attributes(value: object) -> bool:
+    return hasattr(value, "__dict__") and not callable(value) and not isinstance(value, ModuleType)
+
+
+def watched(functions: Iterable[FunctionType], modules: Sequence[torch.nn.Module], weights: Iterable[torch.Tensor]) -> Facts:
+    """The same by identity, and the versions of weights, for a quick look: where that finds a difference, what is equal may have taken the
+    place of something."""
+    facts = Facts()
+    attributes: set[str] = set()
+    for function in functions:
+        attributes |= set(function.__code__.co_names)
+        for name in function.__code__.co_names:
+            facts.add_item(function.__globals__, name)
+        for cell in function.__closure__ or ():
+            facts.add_cell(cell)
+        for value in globals_of(function):
+            _watch(facts, value, GLOBALS)
+    for module in modules:
+        held = module.__dict__
+        facts.add_dict(held, {"training", *TABLES, *HOOKS, *attributes})
+        for name in TABLES:
+            facts.add_dict(held[name], set(held[name]))
+        for name in HOOKS:
+            facts.add_dict(held[name], set())
+        for name in attributes & held.keys():
+            _watch(facts, held[name], ATTRIBUTES)
+    for each in weights:
+        facts.add_tensor(each)
+    return facts
+
+
+def _watch(facts: Facts, value: Any, depth: int) -> None:
+    """As `_fact` of what the value holds; the value itself is watched where it is held."""
+    if isinstance(value, torch.Tensor):
+        facts.add_tensor(value)
+    elif isinstance(value, CONSTANTS) or not depth:
+        return
+    elif isinstance(value, list | tuple):
+        facts.add_sequence(value)
+        for each in value:
+            _watch(facts, each, depth - 1)
+    elif isinstance(value, dict) or _has_attributes(value):
+        held = value if isinstance(value, dict) else vars(value)
+        facts.add_dict(held, set(held))
+        for each in held.values():
+            _watch(facts, each, depth - 1)

@@ -1,0 +1,142 @@
+"""What the blocks of a batched model were made with: every change is seen, by the quick look and by the full one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from disc.frontend.batched.facts import gathered, watched
+
+SCALE, SIZES, TABLE = 2.5, [1, [2, 3]], {"a": 1, "b": [4]}
+BIAS = torch.zeros(3)
+
+
+class Setting:
+    def __init__(self) -> None:
+        self.depth, self.names = 3, ["x"]
+
+
+SETTING = Setting()
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.scale, self.sizes, self.setting = nn.Linear(3, 3), 2, [1, 2], Setting()
+        self.register_buffer("kept", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return (
+            self.layer(x) * self.scale * self.sizes[0] * self.setting.depth * SCALE
+            + SIZES[0]
+            + TABLE["a"]
+            + BIAS
+            + SETTING.depth
+            + self.absent
+        )
+
+
+def closure() -> tuple[FunctionType, Callable[[Any], None]]:
+    held: Any = 1
+
+    def read() -> Any:
+        return held
+
+    def change(value: Any) -> None:
+        nonlocal held
+        held = value
+
+    return read, change  # pyright: ignore[reportReturnType]
+
+
+def remove_and_add(model: Net) -> None:
+    """As many attributes as before."""
+    del model.unread
+    model.absent = 1.0  # pyright: ignore[reportArgumentType]
+
+
+CHANGES: dict[str, Callable[[Net], Any]] = {
+    "attribute": lambda model: setattr(model, "scale", 3),
+    "attribute added": remove_and_add,
+    "element": lambda model: model.sizes.__setitem__(1, 7),
+    "element added": lambda model: model.sizes.append(7),
+    "object": lambda model: setattr(model.setting, "depth", 4),
+    "object's list": lambda model: model.setting.names.append("y"),
+    "mode": lambda model: model.layer.eval(),
+    "weight": lambda model: setattr(model.layer, "bias", nn.Parameter(torch.ones(3))),
+    "weight in place": lambda model: model.layer.weight.detach().add_(1),
+    "buffer": lambda model: setattr(model, "kept", torch.ones(3)),
+    "module": lambda model: setattr(model, "layer", nn.Linear(3, 3)),
+    "module added": lambda model: setattr(model, "other", nn.Linear(3, 3)),
+    "hook": lambda model: model.layer.register_forward_hook(lambda *_: None),
+    "hook before": lambda model: model.register_forward_pre_hook(lambda *_: None),
+    "global": lambda model: globals().update(SCALE=3.5),
+    "global's element": lambda model: SIZES.__setitem__(1, [2, 4]),
+    "global's inner element": lambda model: SIZES[1].append(5),  # pyright: ignore[reportAttributeAccessIssue]
+    "global's key": lambda model: TABLE.update(c=1),
+    "global's value": lambda model: TABLE.update(a=2),
+    "global tensor": lambda model: BIAS.add_(1),
+    "global object": lambda model: setattr(SETTING, "depth", 4),
+    "global of the name of a builtin": lambda model: globals().update(property=3),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_changes_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, value in {
+        "SCALE": 2.5,
+        "SIZES": [1, [2, 3]],
+        "TABLE": {"a": 1, "b": [4]},
+        "BIAS": torch.zeros(3),
+        "SETTING": Setting(),
+    }.items():
+        monkeypatch.setitem(globals(), key, value)
+    monkeypatch.setitem(globals(), "property", property)
+    del globals()["property"]
+    model = Net()
+    model.unread = 1.0  # pyright: ignore[reportArgumentType]
+    functions = [Net.forward, lambda: property]
+    modules = list(model.modules())
+
+    def weights() -> list[torch.Tensor]:
+        return [*model.parameters(), *model.buffers()]
+
+    before, quick = gathered(functions, modules), watched(functions, modules, weights())
+    versions = [each._version for each in weights()]
+    assert quick.hold()
+    CHANGES[name](model)
+    assert not quick.hold()
+    seen_by_weights = [each._version for each in weights()] != versions
+    assert gathered(functions, list(model.modules())) != before or seen_by_weights
+    assert watched(functions, list(model.modules()), weights()).hold()
+
+
+def test_what_no_function_reads_may_change() -> None:
+    model = Net()
+    model.unread = 1.0  # pyright: ignore[reportArgumentType]
+    quick = watched([Net.forward], list(model.modules()), model.parameters())
+    model.unread = 2.0  # pyright: ignore[reportArgumentType]
+    assert quick.hold()
+
+
+def test_closures() -> None:
+    read, change = closure()
+    quick = watched([read], [], [])
+    assert quick.hold()
+    change(2)
+    assert not quick.hold()
+
+
+def test_equal_values() -> None:
+    """What is equal may take another's place: the full look says so."""
+    model = Net()
+    model.scale = 1000
+    before, quick = gathered([Net.forward], list(model.modules())), watched([Net.forward], list(model.modules()), [])
+    model.scale = int("1000")
+    assert not quick.hold()
+    assert gathered([Net.forward], list(model.modules())) == before
