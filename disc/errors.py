@@ -83,7 +83,27 @@ class SingularMatrixError(InputValueError):
 
 
 class StructureError(InputValueError):
-    """A tree or graph that cannot be computed: a cycle, a child that is missing or of no known kind; the message names where."""
+    """A tree or graph that cannot be computed; the message names where. Those below say why."""
+
+
+class CycleError(StructureError):
+    """A node that is below itself; the message has the path."""
+
+
+class MissingFieldError(StructureError):
+    """A node lacks a child or a number that nodes of its kind have."""
+
+
+class NodeIndexError(StructureError):
+    """The number of a child, or of a root, is that of no node."""
+
+
+class NodeKindError(StructureError):
+    """A node is of no known kind, or has what nodes of its kind have not: a child that is no node, a word that is no integer."""
+
+
+class TooManyNodesError(StructureError):
+    """A structure has more nodes than the program accepts."""
 
 
 class InstanceError(DiscError):
@@ -95,6 +115,10 @@ class InstanceError(DiscError):
     def __init__(self, message: str, results: list[object], failures: dict[int, Exception]) -> None:
         super().__init__(message)
         self.results, self.failures = results, failures
+
+
+class SaveError(DiscError):
+    """A model over structures that needs Python, and so cannot be saved; the message names the line."""
 
 
 class CustomOpError(DiscError):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 
 from disc.artifact.records import mismatch
 from disc.artifact.structure import malformed
+from disc.artifact.structures import malformed_structures
 
 if TYPE_CHECKING:
     from disc.artifact.manifest import (
@@ -123,6 +124,8 @@ def contradiction(manifest: Manifest) -> str | None:
     if found is None and "structure" in manifest:
         problem = "is there beside manifest.single" if manifest["single"] else malformed(manifest["structure"], results)
         found = None if problem is None else f"manifest.structure: {problem}"
+    if found is None and "structures" in manifest:
+        found = malformed_structures(manifest["structures"], inputs, outputs)
     return found
 
 

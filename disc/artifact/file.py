@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
+import mmap
 import os
 import stat
 import struct
@@ -25,6 +27,7 @@ from disc.artifact.manifest import (
     TargetRecord,
     WeightRecord,
     aligned,
+    block_manifest,
     manifest_bytes,
     manifest_for,
     parse_manifest,
@@ -44,6 +47,7 @@ WEIGHTS_CHUNK = 16 << 20  # bytes: the hash of the weights is the hash of the ha
 _HEADER = struct.Struct("<8sIIQQ")  # magic, version, section count, file size, reserved 0
 _ENTRY = struct.Struct("<64sQQ32s")  # name, offset, size, SHA-256
 _DIGEST_SIZE = 32
+_Bytes = BinaryIO | mmap.mmap
 _MAX_SECTIONS = 64
 # Bytes of what is read into memory as a whole; of the largest models, manifests have some megabytes. Code is copied to memory, too.
 _MAX_TEXT_SIZE = 32 << 20
@@ -58,6 +62,15 @@ class Section:
     offset: int
     size: int
     digest: bytes
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A whole program: what `write_artifact` writes. weights: by their numbers in the manifest's table."""
+
+    manifest: StoredManifest
+    code: Mapping[str, bytes | memoryview]
+    weights: Sequence[NamedWeight]
 
 
 # ---- Writing ----------------------------------------------------------------------------------------------------------------------
@@ -83,6 +96,22 @@ def write_artifact(
         sections += [(signature_name(isa), signature_bytes(manifest_for(stored, isa))), (f"code/{isa}", code[isa])]
     if stablehlo is not None:
         sections.append(("stablehlo", stablehlo))
+    with whole_file(path) as file:
+        _write_sections(file, sections, _weight_pieces(weights))
+
+
+def write_structures(path: str | os.PathLike[str], manifest: Manifest, blocks: Sequence[Contents]) -> None:
+    """Writes a model over structures: `manifest`, with `structures`, and a program for each of its kinds. Weights that blocks share in
+    memory are written once. In one step, as `write_artifact`. Raises OutputError; ArtifactError for more sections than a file has."""
+    weights = [weight for block in blocks for weight in block.weights]
+    offsets = iter(weight_offsets(weights))
+    sections = [("manifest", manifest_bytes(stored_manifest(manifest, {}, ())))]
+    for number, block in enumerate(blocks):
+        table = [{**record, "offset": next(offsets)} for record in block.manifest["weights"]]
+        sections.append((f"block/{number}/manifest", manifest_bytes(cast("StoredManifest", {**block.manifest, "weights": table}))))
+        sections += [(f"block/{number}/code/{isa}", bytes(code)) for isa, code in block.code.items()]
+    if len(sections) >= _MAX_SECTIONS:
+        raise ArtifactError(f"{len(blocks)} kinds of nodes for {len(blocks[0].code)} targets are more than a file has sections for")
     with whole_file(path) as file:
         _write_sections(file, sections, _weight_pieces(weights))
 
@@ -248,7 +277,63 @@ def verify(path: str | os.PathLike[str]) -> None:
             else:
                 _check_hash(file, section)
         stored, _ = stored_manifests(content)
-        _check_places(stored, next(section.size for section in table if section.name == "weights"))
+        size = next(section.size for section in table if section.name == "weights")
+        _check_places(stored, size)
+        number = 0
+        while (block := content.get(f"block/{number}/manifest")) is not None:
+            _check_places(block_manifest(block, number), size)
+            number += 1
+
+
+def read_whole(path: str | os.PathLike[str], expected: bytes | None = None) -> memoryview:
+    """The whole file in memory of this process, so that nobody can change it, every byte checked. expected: the hash of its header, where
+    that must be a certain one. Raises ArtifactError, OutOfMemoryError."""
+    with _reading(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        memory = mmap.mmap(-1, max(size, 1))  # on a page, as the weights are
+        if file.readinto(memory) != size:  # pyright: ignore[reportAttributeAccessIssue] - it is a BufferedReader
+            raise ArtifactError("it was changed while it was read")
+        found = _read_table(memory, size)[1]
+        digest = memory[_HEADER.size + len(found) * _ENTRY.size :][:_DIGEST_SIZE] if expected else None
+        if digest != expected:
+            raise ArtifactError("it is not the file whose signature was checked")
+        for section in found:
+            (_check_weights if section.name == "weights" else _check_hash)(memory, section)
+    return memoryview(memory)[:size]
+
+
+def contents_of(file: memoryview) -> Contents:
+    """A program of a whole file that was checked; nothing is copied. Raises ArtifactError."""
+    found = sections(file)
+    stored = cast("StoredManifest", stored_manifests(text_sections(file))[0])
+    code = {name.removeprefix("code/"): section for name, section in found.items() if name.startswith("code/")}
+    return Contents(stored, code, _named_weights(stored, found["weights"]))
+
+
+def block_contents(file: memoryview) -> list[Contents]:
+    """The programs of a model over structures, of such a file. Raises ArtifactError."""
+    found = sections(file)
+    blocks: list[Contents] = []
+    while f"block/{len(blocks)}/manifest" in found:
+        number = len(blocks)
+        stored, before = block_manifest(found[f"block/{number}/manifest"], number), f"block/{number}/code/"
+        code = {name.removeprefix(before): section for name, section in found.items() if name.startswith(before)}
+        if sorted(code) != sorted(stored["code"]):
+            raise ArtifactError(f"section 'block/{number}/manifest': its code is missing")
+        _check_places(stored, found["weights"].nbytes)
+        blocks.append(Contents(stored, code, _named_weights(stored, found["weights"])))
+    return blocks
+
+
+def _named_weights(stored: StoredManifest, section: memoryview) -> list[NamedWeight]:
+    """Views of the weights. Raises ArtifactError for one whose bytes are not those of its shape."""
+    weights: list[NamedWeight] = []
+    for record in stored["weights"]:
+        piece, storage = section[record["offset"] : record["offset"] + record["size"]], np.dtype(STORAGE.get(record["dtype"], np.void))
+        if not storage.itemsize or math.prod(record["shape"]) * storage.itemsize != piece.nbytes:
+            raise ArtifactError(f"weight '{printable(record['name'])}' has not the bytes of its shape")
+        weights.append((record["name"], record["dtype"], np.ndarray(record["shape"], storage, piece)))
+    return weights
 
 
 def text_sections(file: memoryview) -> dict[str, memoryview]:
@@ -288,7 +373,7 @@ def _places(file: memoryview) -> list[tuple[str, int, int]]:
 
 
 def _is_text(name: str) -> bool:
-    return name in ("manifest", "signature") or name.startswith("signature/")
+    return name in ("manifest", "signature") or name.startswith("signature/") or (name.startswith("block/") and name.endswith("/manifest"))
 
 
 def read_header(path: str | os.PathLike[str], name: str) -> tuple[int, list[Section], bytes, bytes | None]:
@@ -322,9 +407,9 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise ArtifactError(f"'{shown_path(path)}': {error}") from None
 
 
-def _read_table(file: BinaryIO) -> tuple[int, list[Section]]:
-    """The format version and the sections."""
-    size = os.fstat(file.fileno()).st_size
+def _read_table(file: _Bytes, size: int | None = None) -> tuple[int, list[Section]]:
+    """The format version and the sections. size: of the file, where it is in memory."""
+    size = os.fstat(cast("BinaryIO", file).fileno()).st_size if size is None else size
     head = file.read(_HEADER.size)
     if len(head) < _HEADER.size:
         raise ArtifactError(f"header: the file has {size} bytes, too few for an artifact")
@@ -355,7 +440,7 @@ def _read_table(file: BinaryIO) -> tuple[int, list[Section]]:
     return version, sections
 
 
-def _checked_places(file: BinaryIO, table: bytes, size: int) -> list[Section]:
+def _checked_places(file: _Bytes, table: bytes, size: int) -> list[Section]:
     """The entries of the table: in order, without overlap, with nothing but zeros between."""
     sections: list[Section] = []
     end = _HEADER.size + len(table) + _DIGEST_SIZE
@@ -393,7 +478,7 @@ def _read_checked(file: BinaryIO, section: Section) -> bytes:
     return content
 
 
-def _check_hash(file: BinaryIO, section: Section) -> None:
+def _check_hash(file: _Bytes, section: Section) -> None:
     """As `_read_checked`, of a section that need not fit into memory."""
     hashed = hashlib.sha256()
     for piece in _pieces(file, section):
@@ -402,7 +487,7 @@ def _check_hash(file: BinaryIO, section: Section) -> None:
         raise _damaged(section)
 
 
-def _check_weights(file: BinaryIO, section: Section) -> None:
+def _check_weights(file: _Bytes, section: Section) -> None:
     hashed = _ChunkedHash()
     for piece in _pieces(file, section):
         hashed.update(memoryview(piece))
@@ -410,7 +495,7 @@ def _check_weights(file: BinaryIO, section: Section) -> None:
         raise _damaged(section)
 
 
-def _pieces(file: BinaryIO, section: Section) -> Iterator[bytes]:
+def _pieces(file: _Bytes, section: Section) -> Iterator[bytes]:
     file.seek(section.offset)
     rest = section.size
     while rest:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from disc.artifact.bounds import contradiction, disagreement, hidden_outputs, unbounded
 from disc.artifact.records import mismatch
+from disc.artifact.structures import StructuresRecord
 from disc.errors import ArtifactError, printable
 
 FORMAT_VERSION = 2  # written; those from OLDEST_VERSION on are read
@@ -191,6 +192,7 @@ class Manifest(TypedDict):
     functions: NotRequired[list[str]]  # of the library, that the code calls
     tools: NotRequired[dict[str, object]]  # that made a GPU's code, for display
     state: NotRequired[StateRecord]
+    structures: NotRequired[StructuresRecord]  # of a model over structures: sections "block/..." have its programs
     format: NotRequired[int]
     code: NotRequired[list[str]]
     weights: NotRequired[list[WeightRecord]]
@@ -214,6 +216,7 @@ class StoredManifest(TypedDict):
     packed: NotRequired[PackedRecord]
     packed_refusal: NotRequired[str]
     state: NotRequired[StateRecord]
+    structures: NotRequired[StructuresRecord]
     format: int
     code: list[str]
     weights: list[WeightRecord]
@@ -384,12 +387,28 @@ def stored_manifests(sections: Mapping[str, bytes | memoryview]) -> tuple[Stored
     found = cast("StoredManifest", value)
     problem = problem or (disagreement(found) if stored else None)
     manifests = _manifests(found) if problem is None else {}
-    problem = problem or next(filter(None, map(contradiction, manifests.values())), None)
+    described = [*manifests.values()] or ([manifest_for(found)] if problem is None and "structures" in found else [])
+    problem = problem or next(filter(None, map(contradiction, described)), None)
     if problem is not None:
         raise ArtifactError(f"section 'manifest' is malformed: {printable(problem)}")
     for name, manifest in manifests.items():
         _check_signature(manifest, name, sections.get(name))
     return found, manifests
+
+
+def block_manifest(section: bytes | memoryview, number: int) -> StoredManifest:
+    """The manifest of one program of a model over structures. Raises ArtifactError."""
+    try:
+        value = json.loads(bytes(section))
+    except (ValueError, RecursionError):
+        raise ArtifactError(f"section 'block/{number}/manifest' is not JSON") from None
+    problem = unbounded(value) or mismatch(value, StoredManifest, "manifest") or disagreement(cast("StoredManifest", value))
+    stored = cast("StoredManifest", value)
+    described = [manifest_for(stored, isa) for isa in stored["code"]] if problem is None else []
+    problem = problem or next(filter(None, map(contradiction, described)), None)
+    if problem is not None or not described:
+        raise ArtifactError(f"section 'block/{number}/manifest' is malformed: {printable(problem or 'it has no code')}")
+    return stored
 
 
 def _manifests(value: StoredManifest | Manifest) -> dict[str, Manifest]:

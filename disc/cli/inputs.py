@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from disc.artifact.manifest import InputRecord
+from disc.artifact.manifest import InputRecord, Manifest, arguments_of
 from disc.cli.output import type_text
 from disc.errors import InputRankError, InputTypeError, ShapeConstraintError
 from disc.ir.weights import STORAGE
+from disc.ral.nested import flat_arrays
+from disc.ral.structured import MOST_NODES
 
 Array = npt.NDArray[np.generic]
 
@@ -21,6 +25,31 @@ RANDOM_HELP = (
     "(the end is left out). Inputs of static sizes may be left out; without names the entries are taken in order."
 )
 _RANDOM = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<sizes>\d+(?:x\d+)*)?(?::(?P<low>-?\d+)\.\.(?P<high>-?\d+))?")
+
+
+def inputs_of(manifest: Manifest, files: Sequence[str], random: str | None) -> list[Array]:
+    """As `given_inputs`; a model over structures also takes one JSON file with a structure, or a list of some."""
+    record = manifest.get("structures")
+    nested = [each.rpartition("=")[2] for each in files if each.endswith(".json")]
+    if record is None or not nested:
+        return given_inputs(arguments_of(manifest), files, random)
+    if len(files) > 1 or random is not None:
+        raise InputRankError("a JSON file has whole structures: give one, and no other inputs")
+    return list(flat_arrays(record, _instances(nested[0]), MOST_NODES))
+
+
+def _instances(path: str) -> list[Mapping[str, object]]:
+    """Raises InputTypeError."""
+    try:
+        found = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputTypeError(f"{path} cannot be read as JSON: {error}") from error
+    except RecursionError as error:
+        raise InputTypeError(f"{path} nests deeper than JSON is read: give the structure as .npy files") from error
+    instances = found if isinstance(found, list) else [found]
+    if not all(isinstance(each, dict) for each in instances):
+        raise InputTypeError(f"{path} is neither a JSON object nor a list of objects")
+    return instances
 
 
 @dataclass(frozen=True)

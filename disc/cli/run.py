@@ -15,15 +15,18 @@ from disc.artifact import file as artifact
 from disc.artifact.manifest import Manifest, arguments_of, results_of
 from disc.artifact.output import check_output, whole_file, writing
 from disc.artifact.signing import check_signature, sign
-from disc.cli.inputs import RANDOM_HELP, Array, given_inputs
+from disc.cli.inputs import RANDOM_HELP, Array, inputs_of
 from disc.cli.output import AsJson, Debug, Ops, Threads, byte_size, duration, print_json, print_table, spinner, type_text
 from disc.errors import ConfigurationError, TargetError, UnsupportedFormatError, printable
 from disc.explain.report import check_text, decision_texts, symbol_text
 from disc.ral.custom_functions import register_ops
 from disc.ral.executable import Executable, describe, load
+from disc.ral.structured import read_described, structure_lines
 
 Artifact = Annotated[Path, typer.Argument(help="A .disc file.", metavar="MODEL.disc")]
-Inputs = Annotated[list[str] | None, typer.Option("--input", help="[NAME=]FILE.npy; repeat for each input.")]
+Inputs = Annotated[
+    list[str] | None, typer.Option("--input", help="[NAME=]FILE.npy; repeat for each input. Of a model over structures: one FILE.json.")
+]
 Random = Annotated[str | None, typer.Option("--random", help=RANDOM_HELP)]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, or cuda:N for one of several GPUs; by default what the file has code for.")]
 
@@ -54,7 +57,7 @@ def run_command(
     """Run an artifact on given or random inputs."""
     register_ops(ops or ())
     executable = load(path, threads=threads, isa=code_of(device))
-    arrays = given_inputs(arguments_of(executable.manifest), inputs or [], random)
+    arrays = inputs_of(executable.manifest, inputs or [], random)
     targets = _output_files(outputs or [], len(results_of(executable.manifest)))
     start = time.perf_counter()
     results = _results(executable, arrays)
@@ -125,7 +128,7 @@ def explain_command(
     executable = load(path, threads=threads) if target is None else describe(path, _section(path, target))
     with spinner("measuring"):
         if inputs or random is not None:
-            report = executable.explain(*given_inputs(arguments_of(executable.manifest), inputs or [], random))
+            report = executable.explain(*inputs_of(executable.manifest, inputs or [], random))
         else:
             report = executable.explain()
     if html is not None:
@@ -151,7 +154,7 @@ def _section(path: Path, target: str) -> str:
 def inspect_command(path: Artifact, as_json: AsJson = False, debug: Debug = False) -> None:
     """Show what an artifact is: inputs, outputs, sections, kernels, weights. Runs nothing of it."""
     sections = artifact.read_sections(path)
-    manifest = artifact.read_manifest(path)
+    manifest = read_described(path)
     if as_json:
         print_json({**manifest, "sections": [{"name": each.name, "offset": each.offset, "bytes": each.size} for each in sections]})
         return
@@ -168,6 +171,9 @@ def _description(path: Path, manifest: Manifest, sections: Sequence[artifact.Sec
         yield f"fixed  {fixed['name']} = {fixed['value']}"
     for record in results_of(manifest):
         yield f"output {record['name']}: {type_text(record['dtype'], record.get('dims', ['?'] * record['rank']))}"
+    structures = manifest.get("structures")
+    if structures is not None:
+        yield from structure_lines(structures)
     state = manifest.get("state")
     if state is not None:
         yield from (f"state  {each['name']}: {type_text(each['dtype'], each['dims'])}" for each in state["buffers"])
@@ -177,7 +183,10 @@ def _description(path: Path, manifest: Manifest, sections: Sequence[artifact.Sec
     for symbol in manifest["symbols"]:
         yield f"symbol {symbol_text(cast('Mapping[str, object]', symbol), manifest)}"
     batch = manifest.get("batch")
-    yield f"batch  {batch['symbol']}" if batch is not None else f"batch  none: {manifest.get('batch_refusal', 'not looked for')}"
+    if structures is not None:
+        yield "batch  structures of several requests"
+    else:
+        yield f"batch  {batch['symbol']}" if batch is not None else f"batch  none: {manifest.get('batch_refusal', 'not looked for')}"
     packed = manifest.get("packed")
     if packed is not None:
         yield f"packed rows {packed['rows']} of {packed['length']} tokens, {', '.join(packed['outputs'])}"

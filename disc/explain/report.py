@@ -16,6 +16,7 @@ from disc.explain.machine import MachineLimits, machine_limits
 from disc.explain.page import page
 from disc.explain.text import text_lines
 from disc.ral.executable import Executable
+from disc.ral.structured import structure_lines
 from disc.shapes import parse_dim
 
 Record = Mapping[str, object]
@@ -112,7 +113,7 @@ class Explanation:
     sizes: symbol → its value in the profiled call, {} without one; symbols: what each one is; checks: the conditions that are checked.
     threads: per call; copied_inputs: how many were not contiguous and were copied, since loading.
     decisions: what became of the conditions on sizes under which the program was exported: their numbers, then those among the checks.
-    fixed_dims: who fixed a dim that could have been dynamic.
+    fixed_dims: who fixed a dim that could have been dynamic. structures: the kinds of nodes of a model over structures.
     """
 
     isa: str
@@ -128,6 +129,7 @@ class Explanation:
     seconds: float | None
     copied_inputs: int
     limits: MachineLimits | None
+    structures: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(map(printable, text_lines(self)))
@@ -214,6 +216,7 @@ def _explanation(
         seconds=total,
         copied_inputs=cast("int", executable.stats()["copied_inputs"]),
         limits=limits,
+        structures=tuple(structure_lines(manifest["structures"])) if "structures" in manifest else (),
     )
 
 

@@ -19,6 +19,7 @@ def text_lines(report: Explanation) -> list[str]:
     threads = f", {report.threads} thread{'' if report.threads == 1 else 's'}" if report.threads else ""
     lines = [f"{len(report.kernels)} kernels, {sum(len(kernel.launches) for kernel in report.kernels)} launches, {report.isa}{threads}"]
     lines += [f"input  {each}" for each in report.inputs] + [f"output {each}" for each in report.outputs]
+    lines += report.structures
     for text in report.symbols:
         size = report.sizes.get(text.split(" ")[0])
         lines.append(f"symbol {text}" + (f" (here {size})" if size is not None else ""))

@@ -12,7 +12,8 @@ from torch_mlir import ir
 
 from disc.ir.source_lines import source_name
 
-ONNX = os.path.join(os.path.dirname(__file__), "onnx") + os.sep  # its frames stand for nodes of a file, which have frames of their own
+OURS = os.path.dirname(__file__) + os.sep  # its frames run the user's code, or stand for nodes of a file
+ONNX = os.path.join(OURS, "onnx") + os.sep  # such nodes have frames of their own
 TORCH = os.path.dirname(torch.__file__) + os.sep
 GENERATED = "<eval_with_key>"  # code that PyTorch made of a graph
 FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
@@ -21,7 +22,7 @@ FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
 @functools.lru_cache(maxsize=4096)  # a decomposition's ops share one trace
 def user_line(trace: str | None) -> tuple[str, int] | None:
     """The innermost frame outside PyTorch itself (the innermost of all when there is none outside), its file by `source_name`."""
-    frames = [(path, int(line)) for path, line in FRAME.findall(trace or "") if not path.startswith((ONNX, GENERATED))]
+    frames = [(path, int(line)) for path, line in FRAME.findall(trace or "") if not path.startswith((OURS, GENERATED))]
     outside = [frame for frame in frames if not frame[0].startswith(TORCH)]
     path, line = outside[-1] if outside else frames[-1] if frames else ("", 0)
     return (source_name(path), line) if path else None

@@ -130,13 +130,17 @@ class Structures:
     def __init__(
         self,
         fields: list[str],
-        columns: int,
+        columns: list[str],
         kinds: Sequence[tuple[int, Sequence[tuple[int, str]], Sequence[tuple[int, str]], Sequence[tuple[int, int]], Sequence[int]]],
         questions: Sequence[tuple[str, bool, int, int]],
         results: int,
         check: Callable[[type], None] | None,
+        array_questions: Sequence[tuple[int, bool, int, int]],
     ) -> None: ...
     def linearize(
         self, schedule: Schedule, kinds: Numbers, children: Sequence[Numbers], columns: Sequence[Numbers], used: list[int]
+    ) -> tuple[Numbers, Numbers, Numbers, list[int]]: ...
+    def arrange(
+        self, schedule: Schedule, children: Sequence[Numbers], columns: Sequence[Numbers], count: int, roots: Numbers, used: list[int]
     ) -> tuple[Numbers, Numbers, Numbers, list[int]]: ...
     def walk(self, schedule: Schedule, roots: list[object], used: list[int]) -> tuple[Numbers, Numbers, Numbers, list[int]]: ...

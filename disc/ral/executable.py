@@ -23,6 +23,7 @@ from disc.ral.elsewhere import Elsewhere
 from disc.ral.gpu_programs import NONE, GpuPrograms, from_sections, programs_in, programs_of, stream_handle
 from disc.ral.results import builder
 from disc.ral.state import Array, HiddenValues, Seed, State
+from disc.ral.structured import StructuredProgram, load_structured
 from disc.ral.widen import widened
 
 if TYPE_CHECKING:
@@ -215,6 +216,32 @@ class Executable:
         results = self._flat_call(inputs, None)
         return [results] if self._manifest["single"] else list(cast("tuple[object, ...]", results))
 
+    def batch(self, instances: Sequence[object]) -> list[object]:
+        """The result of each instance, for a model over structures (`disc.batched`): all computed together.
+
+        instances: mappings ({"word": 3}, {"left": {...}, "right": {...}}), or objects with such attributes. Results are NumPy arrays, or of
+        the kind of `like`. Raises InputTypeError; CycleError, MissingFieldError, NodeIndexError, NodeKindError, TooManyNodesError.
+        """
+        results = self._structured().batch(instances)
+        build = builder(self._manifest["structure"]) if "structure" in self._manifest else None
+        return [each[0] if build is None else build(each) for each in results]
+
+    @property
+    def most_nodes(self) -> int:
+        """How many nodes a call of a model over structures may have; more are a TooManyNodesError. May be set."""
+        return self._structured().most_nodes
+
+    @most_nodes.setter
+    def most_nodes(self, count: int) -> None:
+        self._structured().most_nodes = count
+
+    def _structured(self) -> StructuredProgram:
+        """Raises InputTypeError for a model of tensors."""
+        context = cast("object", self._context)
+        if not isinstance(context, StructuredProgram):
+            raise InputTypeError("this model takes tensors, not structures: call it with them")
+        return context
+
     def _by_position(self, inputs: tuple[object, ...]) -> tuple[object, ...]:
         """The inputs of a call whose only argument is a mapping of them by name; others as they are."""
         if len(inputs) != 1 or not isinstance(inputs[0], Mapping):
@@ -267,6 +294,15 @@ class Executable:
             return
         parts = self._parts
         artifact.write_artifact(path, parts.manifest, parts.code, parts.weights, parts.stablehlo, parts.targets)
+
+    def contents(self) -> artifact.Contents:
+        """What a file of it holds; for what is put into other files."""
+        if self._parts is None:
+            self._context.verify()
+            return artifact.contents_of(self._context.file_view())
+        parts = self._parts
+        stored = artifact.stored_manifest(parts.manifest, parts.code, parts.weights, parts.targets)
+        return artifact.Contents(stored, parts.code, parts.weights)
 
     def verify(self) -> None:
         """Waits for the check of a loaded file's weights. Raises ArtifactError."""
@@ -418,7 +454,13 @@ def load(
         from disc.artifact.signing import check_signature  # needs the package `cryptography`, which only signed artifacts do
 
         digest = check_signature(path, key)
-    context = _ral.load_file(artifact.system_path(path), _threads(threads), isa, digest)
+    try:
+        context = _ral.load_file(artifact.system_path(path), _threads(threads), isa, digest)
+    except TargetError:
+        if "structures" not in artifact.read_manifest(path):
+            raise
+        program, manifest = load_structured(path, _threads(threads), isa, digest)
+        return Executable(cast("_ral.Context", program), manifest, None, 0, NONE)
     view = context.file_view()
     try:
         manifest = artifact.parse_manifest(artifact.text_sections(view), context.isa())

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from disc.ral import _ral
 
-if TYPE_CHECKING:
-    from disc.ral.executable import Executable
-
 Numbers = npt.NDArray[np.int64]
+
+
+class Program(Protocol):
+    """What a schedule needs of a program; an `Executable` has it."""
+
+    @property
+    def context(self) -> _ral.Context: ...
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class ScheduledBlock:
     rows, results: the numbers of tables among those of the schedule.
     """
 
-    executable: Executable
+    executable: Program
     rows: tuple[int, ...]
     values: int
     results: tuple[int, ...]
@@ -90,18 +94,24 @@ class Structures:
         results: int,
         kind: Question | int = 0,
         check: Callable[[type], None] | None = None,
+        array_kind: Question | int = 0,
     ) -> None:
-        """results: how many each block has. kind: how the kind of an object is found. check: called with the type of objects before their
+        """results: how many each block has. kind: how the kind of an object is found; array_kind: how that of a node of flat arrays is, by
+        questions about fields, columns, and further columns that no kind reads. check: called with the type of objects before their
         attributes are read, and again after the type was changed; what it raises ends the walk."""
         self._schedule = schedule.native
         self.fields = tuple(dict.fromkeys(name for each in kinds for name in each.fields))
-        self.columns = tuple(dict.fromkeys(name for each in kinds for name in each.columns))
+        asked = [name for name in _attributes(array_kind) if name not in self.fields]
+        self.columns = tuple(dict.fromkeys([*(name for each in kinds for name in each.columns), *asked]))
         field, column = ({name: number for number, name in enumerate(names)} for names in (self.fields, self.columns))
         questions: list[tuple[str, bool, int, int]] = []
         _number(kind, questions)
+        array_questions: list[tuple[str, bool, int, int]] = []
+        _number(array_kind, array_questions)
+        place = {name: number for number, name in enumerate((*self.fields, *self.columns))}
         self.native = _ral.Structures(
             list(self.fields),
-            len(self.columns),
+            list(self.columns),
             [
                 (
                     each.block,
@@ -115,6 +125,7 @@ class Structures:
             questions,
             results,
             check,
+            [(place[name], is_none, yes, no) for name, is_none, yes, no in array_questions],
         )
 
     def linearize(
@@ -124,10 +135,19 @@ class Structures:
         field, the numbers of nodes, -1 where there is none. rows: i64 [nodes, results], where the results of each node will be. used: how
         many rows of each table are in use before, and after the schedule ran.
 
-        Raises StructureError for a cycle, and for children that are no nodes, missing, or where the kind has none.
+        Raises CycleError; NodeIndexError, MissingFieldError and NodeKindError for children that are no nodes, missing, or where the kind
+        has none.
         """
         own = [children[name] for name in self.fields], [columns[name] for name in self.columns]
         return self.native.linearize(self._schedule, kinds, *own, list(used))
+
+    def arrange(
+        self, count: int, children: dict[str, Numbers], columns: dict[str, Numbers], roots: Numbers, used: Sequence[int]
+    ) -> tuple[Numbers, Numbers, Numbers, list[int]]:
+        """The same of `count` nodes whose arrays say of which kind each is (`array_kind`), where -1 in a column is no number. roots:
+        numbers of nodes, i64 [roots]; rows: i64 [roots, results]. Raises as `linearize`."""
+        own = [children[name] for name in self.fields], [columns[name] for name in self.columns]
+        return self.native.arrange(self._schedule, *own, count, roots, list(used))
 
     def walk(self, roots: Sequence[object], used: Sequence[int]) -> tuple[Numbers, Numbers, Numbers, list[int]]:
         """The same of Python objects; rows: i64 [roots, results]. An object that is reached twice is computed once.
@@ -135,6 +155,11 @@ class Structures:
         Raises StructureError; whatever attributes of the objects raise.
         """
         return self.native.walk(self._schedule, list(roots), list(used))
+
+
+def _attributes(node: Question | int) -> list[str]:
+    """What the questions are about."""
+    return [] if isinstance(node, int) else [node.attribute, *_attributes(node.yes), *_attributes(node.no)]
 
 
 def _number(node: Question | int, questions: list[tuple[str, bool, int, int]]) -> int:

@@ -43,4 +43,5 @@ DATATYPES: dict[str, Datatype] = {
 BYTES = "BYTES"  # strings of any length; no compiled model has one, but the step before it may
 # The field of InferTensorContents that has typed elements, by datatype; None: raw bytes only.
 CONTENTS: dict[str, str | None] = {**{name: each.contents for name, each in DATATYPES.items()}, BYTES: "bytes_contents"}
+NESTED = "JSON"  # over HTTP alone: structures as nested objects, for a model over structures
 OF_DTYPE: dict[str, Datatype] = {each.dtype: each for each in DATATYPES.values()}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
+import numpy.typing as npt
 
-from disc.errors import ConfigurationError, InputRankError, RequestError, ShapeConstraintError
+from disc.artifact.structures import ROOT, StructuresRecord
+from disc.errors import ConfigurationError, InputRankError, NodeIndexError, RequestError, ShapeConstraintError
 from disc.serving.cost import CallCost
 from disc.serving.packing import PackedLayout
 from disc.serving.settings import ModelSettings
@@ -119,6 +121,60 @@ class _Lengths:
     pads: tuple[float, ...]
 
 
+class JoinStructures:
+    """Structures of several requests as those of one, by numbers of nodes that count on. No number may lead to another's nodes: each
+    request's are checked before."""
+
+    def __init__(self, record: StructuresRecord, batching: bool, most_nodes: int) -> None:
+        self._record = record
+        self._batching = batching
+        self._most_nodes = most_nodes
+
+    def rows(self, member: Member) -> int:
+        return len(member.inputs[-1])
+
+    def key(self, member: Member) -> Hashable | None:
+        """Raises NodeIndexError."""
+        nodes = self._nodes(member)
+        for name, each in zip(self._names(), self._numbers(member.inputs), strict=True):
+            least = 0 if name == ROOT else -1
+            wrong = np.flatnonzero((each < least) | (each >= nodes))
+            if len(wrong):
+                raise NodeIndexError(f"{self._record['name']}.{name}[{wrong[0]}]: {each[wrong[0]]} is no node; there are {nodes}")
+        return "structures" if self._batching else None
+
+    def _nodes(self, member: Member) -> int:
+        return len(member.inputs[0])
+
+    def _names(self) -> list[str]:
+        return [*self._record["fields"], ROOT]
+
+    def _numbers(self, inputs: Inputs) -> list[npt.NDArray[np.int64]]:
+        """Of these, what holds numbers of nodes."""
+        return cast("list[npt.NDArray[np.int64]]", inputs[len(self._record["columns"]) :])
+
+    def admits(self, members: Sequence[Member], candidate: Member) -> bool:
+        return sum(map(self._nodes, (*members, candidate))) <= self._most_nodes
+
+    def join(self, members: Sequence[Member]) -> Inputs:
+        if len(members) == 1:
+            return members[0].inputs
+        first = np.cumsum([0, *map(self._nodes, members)])
+        moved = [self._moved(member.inputs, start) for member, start in zip(members, first[:-1].tolist(), strict=True)]
+        return [np.concatenate(column) for column in zip(*moved, strict=True)]
+
+    def _moved(self, inputs: Inputs, start: int) -> Inputs:
+        numbers = [np.where(each < 0, each, each + start) for each in self._numbers(inputs)]
+        return [*inputs[: len(inputs) - len(numbers)], *numbers]
+
+    def split(self, outputs: Sequence[Array], members: Sequence[Member]) -> list[list[Array]]:
+        ends = np.cumsum([self.rows(member) for member in members])[:-1]
+        return [list(part) for part in zip(*(np.split(output, ends) for output in outputs), strict=True)]
+
+    def learn(self, members: Sequence[Member], seconds: float) -> None:
+        return None
+
+
 class PadToLongest(Concatenate):
     """Requests of different lengths too: padded to the longest, the mask with zeros, when the measured times say that it pays.
 
@@ -221,6 +277,10 @@ class Pack:
 def joining_of(signature: Signature, settings: ModelSettings) -> Joining:
     """The way to join for one model. Raises ConfigurationError for a `sequence` table that does not fit it."""
     batching, sequence = settings.batching, settings.sequence
+    if signature.structures is not None:
+        if sequence is not None:
+            raise ConfigurationError("sequence: this model takes structures, which have no padding; leave the table out")
+        return JoinStructures(signature.structures, batching, settings.max_tokens)
     if signature.packed is not None:
         if sequence is not None:
             raise ConfigurationError("sequence: this program is packed, so that requests need no padding; leave the table out")

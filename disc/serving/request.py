@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
-from disc.errors import RequestError, UnsupportedRequestError
+from disc.errors import RequestError, StructureError, UnsupportedRequestError
+from disc.ral.nested import flat_arrays
+from disc.serving.datatypes import NESTED
 from disc.serving.settings import Limits, ModelSettings
+from disc.serving.shared_memory import SharedBytes
 from disc.serving.signature import Signature
 from disc.serving.tensors import Array, GivenTensor, array_of, bytes_of
 
@@ -51,6 +55,8 @@ def arrays_of(request: Request, signature: Signature, limits: Limits) -> list[Ar
     """The inputs in the order of the model; all sizes are checked before any is made. Raises RequestError, OverloadedError."""
     if len(request.inputs) > limits.inputs:
         raise RequestError(f"the request has {len(request.inputs)} inputs; at most {limits.inputs} are accepted")
+    if any(each.datatype == NESTED for each in request.inputs):
+        return _nested(request.inputs, signature, limits)
     found: dict[int, GivenTensor] = {}
     size = 0
     for given in request.inputs:
@@ -68,6 +74,23 @@ def arrays_of(request: Request, signature: Signature, limits: Limits) -> list[Ar
     if missing:
         raise RequestError(f"the request lacks the input {', '.join(missing)}")
     return [array_of(found[position], spec) for position, spec in enumerate(signature.inputs)]
+
+
+def _nested(inputs: list[GivenTensor], signature: Signature, limits: Limits) -> list[Array]:
+    """The arrays of structures that are given as JSON. Raises RequestError."""
+    record = signature.structures
+    if record is None:
+        raise RequestError(f"datatype {NESTED} is for models over structures; this one takes tensors")
+    (given, *others), name = inputs, record["name"]
+    instances = given.content
+    if others or given.name != name or isinstance(instances, memoryview | SharedBytes):
+        raise RequestError(f"structures as {NESTED} are the one input '{name}'")
+    if given.shape != (len(instances),) or not all(isinstance(each, dict) for each in instances):
+        raise RequestError(f"input '{name}' must be a list of JSON objects, and its shape their number")
+    try:
+        return list(flat_arrays(record, cast("list[Mapping[str, object]]", instances), limits.elements))
+    except StructureError as error:
+        raise RequestError(str(error)) from error
 
 
 def output_positions(request: Request, names: Sequence[str], limits: Limits) -> list[int]:

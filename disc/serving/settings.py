@@ -105,9 +105,10 @@ class Text:
 class ModelSettings:
     """How one model is served.
 
-    batching: requests are joined where the artifact has a proved batch dim, or is packed. max_batch: rows of a joined call. max_tokens: of
-    a joined call of a packed program (a single request may have more). queue_delay_us: how long the first request of a batch waits for
-    more; 0: a batch takes what is waiting. max_queue: requests that may wait; more are refused.
+    batching: requests are joined where the artifact has a proved batch dim, is packed, or takes structures. max_batch: rows of a joined
+    call. max_tokens: of a joined call of a packed program, or nodes of one over structures (a single request may have more).
+    queue_delay_us: how long the first request of a batch waits for more; 0: a batch takes what is waiting. max_queue: requests that may
+    wait; more are refused.
     concurrency: calls at the same time. threads: per call; 0: as the executable was loaded. priority_levels: 1 (first) to this number;
     default_priority: of a request that names none.
     default_timeout_us: how long a request without a timeout may wait; 0: for ever. versions: how many of the newest versions of a

@@ -151,6 +151,10 @@ def test_what_is_refused() -> None:
     batched = by_pytorch(TreeFC(HIDDEN))
     with pytest.raises(InputTypeError, match="a list of instances, not a Tree"):
         batched.batch(trees(1)[0])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputTypeError, match="a list of instances, not a str"):
+        batched.batch("text")
+    with pytest.raises(InputTypeError, match="a list of instances, not a int"):
+        batched.explain(3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(InstanceError, match="AttributeError: 'int' object has no attribute 'is_leaf'"):
         batched.batch([3])
     with pytest.raises(AttributeError, match="is_leaf"):

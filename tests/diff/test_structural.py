@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ import disc
 from disc.config import Options
 from disc.errors import InstanceError, StructureError
 from disc.frontend.batched.public import Batched
-from disc.frontend.batched.structural import _NotPlain, check_plain
+from disc.ral.plain_objects import NotPlain, check_plain
 from tests.diff.test_batched import check
 
 HIDDEN = 8
@@ -242,10 +243,10 @@ def test_attributes_that_only_hold() -> None:
         is_leaf: bool = True
 
     names = {"is_leaf", "left", "right", "word"}
-    for kind in (Tree, Slots):
+    for kind in (Tree, Slots, SimpleNamespace):
         check_plain(kind, names)
     for kind in (Calls, Chain, Finds):
-        with pytest.raises(_NotPlain):
+        with pytest.raises(NotPlain):
             check_plain(kind, names)
-    with pytest.raises(_NotPlain):
+    with pytest.raises(NotPlain):
         check_plain(Tree, {"__repr__"})

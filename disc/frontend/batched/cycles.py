@@ -8,14 +8,14 @@ from itertools import pairwise
 
 import torch
 
-from disc.errors import StructureError
+from disc.errors import CycleError
 from disc.frontend.batched.rows import Row
 from disc.frontend.batched.values import CONSTANTS
 
 _PLAIN = (*CONSTANTS, torch.nn.Module, torch.Tensor, Row)
 
 
-def cycle(calls: Sequence[tuple[object, ...]]) -> StructureError | None:
+def cycle(calls: Sequence[tuple[object, ...]]) -> CycleError | None:
     """The error for calls of one function inside of each other, two of which have the same structure; None where there are none.
 
     calls: their arguments, outermost first.
@@ -25,7 +25,7 @@ def cycle(calls: Sequence[tuple[object, ...]]) -> StructureError | None:
     for number, each in enumerate(structures):
         first = last.get(id(each))
         if each is not None and first is not None:
-            return StructureError(f"a cycle: {_edges(structures[first : number + 1])} is where it began")
+            return CycleError(f"a cycle: {_edges(structures[first : number + 1])} is where it began")
         last[id(each)] = number
     return None
 

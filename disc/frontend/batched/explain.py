@@ -17,14 +17,15 @@ def _lines(model: Model) -> Iterator[str]:
     counts = model.counts
     order = f"one after another, as {model.ordered}" if model.ordered else "side by side"
     order = f"all in Python, as {model.in_python}" if model.in_python else order
-    yield f"{counts.batches} batches, {counts.instances} instances, {order}; {counts.launches} launches of compiled blocks"
+    ran = f"{counted(counts.batches, 'batch')}, {counted(counts.instances, 'instance')}, {order}"
+    yield f"{ran}; {counted(counts.launches, 'launch')} of compiled blocks"
     yield f"{counts.walked} of them by a native walk over the instances" + (f"; not others: {model.recursion}" if model.recursion else "")
     yield "blocks (straight-line tensor code; rows: block calls in one launch):"
     for region in model.regions():
         for kind in region.kinds.values():
             yield f"  {_kind_text(kind)}"
         for reason, times in region.irregular.items():
-            yield f"  {region.name} ({region.file}:{region.line}): ran {times} times in PyTorch: {reason}"
+            yield f"  {region.name} ({region.file}:{region.line}): ran {counted(times, 'time')} in PyTorch: {reason}"
     yield "in Python:"
     for function in model.functions():
         if function.refusal is not None:
@@ -33,15 +34,21 @@ def _lines(model: Model) -> Iterator[str]:
     for reason, line in counts.in_python.items():
         yield f"  {reason}{f' ({line})' if line else ''}"
     if counts.immediate:
-        yield f"  {counts.immediate} results were computed at once, as they were used as tensors outside of blocks"
+        were = "was" if counts.immediate == 1 else "were"
+        yield f"  {counted(counts.immediate, 'result')} {were} computed at once, used as tensors outside of blocks"
+
+
+def counted(count: int, what: str) -> str:
+    """ "1 launch", "2 launches"."""
+    return f"{count} {what}" + ("" if count == 1 else "es" if what.endswith("ch") else "s")
 
 
 def _kind_text(kind: Kind) -> str:
     region = kind.region
     rows = sum(size * times for size, times in kind.sizes.items())
     launches = sum(kind.sizes.values())
-    text = f"{region.name} ({region.file}:{region.line}), {region.steps} operations: "
-    parts = [f"{rows} rows in {launches} launches, at most {max(kind.sizes)}" for _ in [0] if launches]
+    text = f"{region.name} ({region.file}:{region.line}), {counted(region.steps, 'operation')}: "
+    parts = [f"{counted(rows, 'row')} in {counted(launches, 'launch')}, at most {max(kind.sizes)}" for _ in [0] if launches]
     if kind.eager:
         why = kind.refusal or "it was not called often enough to be compiled"
         parts.append(f"{kind.eager} one by one in PyTorch: {why}")

@@ -97,6 +97,12 @@ class Function:
         found = [*self.source.arguments.posonlyargs, *self.source.arguments.args][bound:]
         return found[place].arg if place < len(found) else None
 
+    def parameters(self) -> list[str]:
+        """The names of those that a call gives by position."""
+        if self.source is None:
+            return []
+        return [each.arg for each in (*self.source.arguments.posonlyargs, *self.source.arguments.args)]
+
     def _changes_more(self) -> bool:
         """Whether a call may change a container that is not its own; then its results are not kept for other callers."""
         if self._deciding:
@@ -188,7 +194,8 @@ class Function:
         """The function with the user's own closure cells, whose values may change, and its defaults."""
         own = dict(zip(made.__code__.co_freevars, made.__closure__ or (), strict=True))
         closure = tuple(cells.get(name, cell) for name, cell in own.items())
-        code = made.__code__.replace(co_name=self.original.__name__) if itself else made.__code__
+        # PyTorch notes lines of functions called `forward` alone
+        code = made.__code__.replace(co_name=self.original.__name__ if itself else "forward")
         built = FunctionType(code, self.original.__globals__, code.co_name, None, closure)
         if itself:
             built.__defaults__, built.__kwdefaults__ = self.original.__defaults__, self.original.__kwdefaults__

@@ -22,7 +22,7 @@ from disc.frontend.batched.recorder import Recorder, too_many
 from disc.frontend.batched.regions import STRUCTURES, Kind, Region
 from disc.frontend.batched.rows import Row, settled
 from disc.frontend.batched.steps import Seen
-from disc.frontend.batched.structural import Recursion, find_recursion
+from disc.frontend.batched.structural import Recursion, find_recursion, may_be_structural
 from disc.frontend.batched.techniques import Techniques
 from disc.frontend.batched.values import category_of, unwrapped
 from disc.ral._ral import Facts
@@ -141,6 +141,18 @@ class Model:
         self.counts.instances += len(arguments)
         self.counts.launches += launches
         return results
+
+    def recursion_to_save(self) -> Recursion | str:
+        """The recursion with all of its blocks compiled; or why it is not known to be one that instances decide."""
+        with self._lock, torch.no_grad():
+            self.check_facts()
+            self.refresh()
+            if may_be_structural(self.root) is not None:
+                for kind in list(self._kinds()):
+                    if kind.lifted is None and kind.refusal is None:
+                        self._lower(kind)
+            owner = (self.target,) if isinstance(self.target, torch.nn.Module) else ()
+            return find_recursion(self.root, owner, self.find)
 
     def _failure_text(self, failures: dict[int, Exception]) -> str:
         number, error = next(iter(failures.items()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -13,6 +14,7 @@ from disc.errors import InputTypeError, InstanceError, UnsupportedFormatError
 from disc.frontend.batched.blocks import Block, Lift
 from disc.frontend.batched.explain import explained
 from disc.frontend.batched.model import Model
+from disc.frontend.batched.saving import save_model
 from disc.frontend.batched.techniques import ALL, Techniques
 
 if TYPE_CHECKING:
@@ -67,15 +69,23 @@ class Batched:
     def batch(self, instances: Sequence[object]) -> list[Any]:
         """`[model(each) for each in instances]`, computed together. Raises InstanceError where instances fail, with the other results;
         InputTypeError for what is no sequence."""
-        if not isinstance(instances, Sequence):
+        if not isinstance(instances, Sequence) or isinstance(instances, str | bytes):
             raise InputTypeError(f"batch takes a list of instances, not a {type(instances).__name__}; for one instance call the model")
         return self._model.batch(instances)
+
+    def save(self, path: str | os.PathLike[str], instances: Sequence[object] | None = None) -> None:
+        """Writes an artifact that `disc.load` runs without PyTorch and without the model's code: docs/batched.md says of which models.
+        instances: a batch to run first, where none has run that shows all that the model does. Raises SaveError, which names the line that
+        needs Python; OutputError."""
+        if instances is not None:
+            self.batch(instances)
+        save_model(self._model, path)
 
     def explain(self, instances: Sequence[object] | None = None) -> str:
         """The blocks, how often and with how many rows each was launched since the model was made, and what did not batch, with its line.
         instances: a batch to run first."""
         if instances is not None:
-            self._model.batch(instances)
+            self.batch(instances)
         return explained(self._model)
 
     def stats(self) -> dict[str, int]:
@@ -131,13 +141,13 @@ def _batched_class(cls: type[torch.nn.Module], lift: Lift) -> type[torch.nn.Modu
         return runner(self)(arguments[0])
 
     def method(name: str) -> Callable[..., object]:
-        def forwarded(self: torch.nn.Module, *arguments: object) -> object:
-            return getattr(runner(self), name)(*arguments)
+        def forwarded(self: torch.nn.Module, *arguments: object, **named: object) -> object:
+            return getattr(runner(self), name)(*arguments, **named)
 
         forwarded.__name__, forwarded.__doc__ = name, getattr(Batched, name).__doc__
         return forwarded
 
     cls.__call__ = call
-    for name in ("batch", "explain", "stats"):
+    for name in ("batch", "explain", "save", "stats"):
         setattr(cls, name, method(name))
     return cls

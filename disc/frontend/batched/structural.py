@@ -12,12 +12,9 @@ are questions that are answered both ways. `may_be_structural` says of which cod
 from __future__ import annotations
 
 import ast
-import dis
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -29,11 +26,16 @@ from disc.frontend.batched.functions import Function
 from disc.frontend.batched.regions import INDEX, Kind, Region
 from disc.frontend.batched.rows import Row, RowClass
 from disc.frontend.batched.steps import Branch, Compute, Return, Seen, Step, Unpack, defines, walk
+from disc.ral.plain_objects import NotPlain, check_plain
 from disc.ral.schedule import NodeKind, Question, Schedule, ScheduledBlock, Structures
+
+if TYPE_CHECKING:
+    from disc.ral.executable import Executable
 
 MOST_PATHS = 16
 LONGEST = 16  # questions on a path
 Find = Callable[[Any], Function | None]
+Asked = Sequence[tuple[str, bool, bool]]  # (attribute, whether for None, answer)
 
 
 class NotStructural(Exception):
@@ -44,16 +46,26 @@ class _NotYet(NotStructural):
     """What a path needs was not found yet: the structure of results, or a compiled block."""
 
 
-class _NotPlain(Exception):
-    """Objects of a type do more than hold the attributes that are read."""
-
-
 # --- which code ---------------------------------------------------------------------------------------------------------------
 
 
 def may_be_structural(function: Function) -> frozenset[str] | None:
     """The attributes of the instance that are compared with None; None where the code does more than ask for attributes of its last
     parameter, call itself and compute tensors, so that a stand-in for the parameter would not show what it does."""
+    code = _code_of(function)
+    return frozenset(code.none) if code is not None and all(map(code.allows, code.steps)) else None
+
+
+def refused_line(function: Function) -> tuple[int, bool]:
+    """The line of the first step that is not followed, and whether it only has not run yet; 0 where it is no step."""
+    if function.refusal is not None:
+        return function.refusal.line, False
+    code = _code_of(function)
+    refused = next((each for each in code.steps if not code.allows(each)), None) if code is not None else None
+    return (0, False) if code is None or refused is None else (refused.line, code.classes.of(refused) == "new")
+
+
+def _code_of(function: Function) -> _Code | None:
     if function.source is None:
         return None
     arguments = function.source.arguments
@@ -61,8 +73,8 @@ def may_be_structural(function: Function) -> frozenset[str] | None:
     if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.defaults or not given:
         return None
     steps = list(walk(function.source.steps))
-    code = _Code(given[-1].arg, Classes(function.source.steps, lambda each: isinstance(each, Function) and each.is_straight()), function)
-    return frozenset(code.none) if all(map(code.allows, steps)) else None
+    classes = Classes(function.source.steps, lambda each: isinstance(each, Function) and each.is_straight())
+    return _Code(given[-1].arg, classes, function, steps)
 
 
 @dataclass
@@ -73,6 +85,7 @@ class _Code:
     parameter: str
     classes: Classes
     function: Function
+    steps: list[Step]
     attributes: dict[str, set[str]] = field(default_factory=dict)
     answers: set[str] = field(default_factory=set)
     none: set[str] = field(default_factory=set)
@@ -208,6 +221,10 @@ class _Path:
             self.asked.append((name, is_none, known))
         return known
 
+    def others(self, given: int) -> list[list[bool]]:
+        """The answers of paths that part from this one behind the first `given` questions."""
+        return [[*(each for _, _, each in self.asked[:place]), False] for place in range(given, len(self.asked))]
+
     def attribute(self, name: str) -> object:
         if name in self._search.none and self.answer(name, is_none=True):
             return None
@@ -240,7 +257,7 @@ class _Path:
     def region(self, region: Region, arguments: tuple[object, ...]) -> tuple[object, ...]:
         """Called by the code: straight-line tensor code."""
         if self._call is not None:
-            raise NotStructural("a path has more than one block")
+            raise NotStructural(f"a node computes more than one block: {region.name}")
         columns = tuple(each._disc_name for each in arguments if type(each) is _Attribute)
         given = [0 if type(each) is _Attribute else each for each in arguments]
         rows: list[Any] = []
@@ -298,9 +315,10 @@ class _Search:
             except _NotYet:
                 if self.result is not None:
                     raise
-                later.append(answers)
+                waiting += path.others(len(answers))
+                later.append([each for _, _, each in path.asked])
                 continue
-            waiting += [[*(each for _, _, each in path.asked[:place]), False] for place in range(len(answers), len(path.asked))]
+            waiting += path.others(len(answers))
             self._agree(call)
             found.append((path.asked, call))
             if len(found) > MOST_PATHS:
@@ -330,14 +348,15 @@ class Recursion:
     """A model whose recursion instances alone decide, with a compiled block for each kind of node."""
 
     def __init__(self, search: _Search, paths: Sequence[tuple[list[tuple[str, bool, bool]], _Call]]) -> None:
+        self.paths = paths
+        self.result, self.results = search.result, search.classes
         self._changes = Seen.changes
         self._calls = [call for _, call in paths]
-        self._result, self._results = search.result, search.classes
         self._kinds = [call.kind for call in self._calls]
         self._classes = list(dict.fromkeys(each for kind in self._kinds for each in (*kind.rows, *kind.results)))
         self._tables = [torch.empty((0, *each.shape), dtype=each.dtype) for each in self._classes]
         number = {each: place for place, each in enumerate(self._classes)}
-        self._places = [number[each] for each in self._results]
+        self._places = [number[each] for each in self.results]
         blocks = [ScheduledBlock(_executable(kind), _numbers(kind.rows, number), kind.values, tuple(self._places)) for kind in self._kinds]
         nodes = [
             NodeKind(place, {name: name for name, _ in call.rows}, {name: name for name in call.columns}, call.rows, call.columns)
@@ -345,8 +364,13 @@ class Recursion:
         ]
         read = {name for asked, _ in paths for name, _, _ in asked} | {name for each in nodes for name in (*each.fields, *each.columns)}
         self._schedule = Schedule(blocks)
-        question = _question([(asked, place) for place, (asked, _) in enumerate(paths)])
-        self._structures = Structures(self._schedule, nodes, len(self._results), question, lambda kind: check_plain(kind, read))
+        self.question = _question([(asked, place) for place, (asked, _) in enumerate(paths)])
+        self._structures = Structures(self._schedule, nodes, len(self.results), self.question, lambda kind: check_plain(kind, read))
+
+    @property
+    def executables(self) -> list[Executable]:
+        """The program of each path."""
+        return [_executable(kind) for kind in self._kinds]
 
     def holds(self) -> bool:
         """Whether what it was made of is still so."""
@@ -359,13 +383,13 @@ class Recursion:
             batches, indices, rows, used = self._structures.walk(instances, [0] * len(self._classes))
             self._reserve(used)
             self._schedule.run(self._tables, [0] * len(self._classes), batches, indices)
-        except (DiscError, _NotPlain, AttributeError, TypeError, ValueError, RecursionError):
+        except (DiscError, NotPlain, AttributeError, TypeError, ValueError, RecursionError):
             return None
         for block, count in zip(batches[:, 0].tolist(), batches[:, 1].tolist(), strict=True):
             sizes = self._kinds[block].sizes
             sizes[count] = sizes.get(count, 0) + 1
         columns = [self._rows(place, rows[:, number]) for number, place in enumerate(self._places)]
-        return [_filled(self._result, each) for each in zip(*columns, strict=True)], len(batches)
+        return [_filled(self.result, each) for each in zip(*columns, strict=True)], len(batches)
 
     def _reserve(self, used: Sequence[int]) -> None:
         """Tables are kept from batch to batch: what is handed out is copied."""
@@ -396,7 +420,7 @@ def _numbers(classes: Sequence[RowClass], number: dict[RowClass, int]) -> tuple[
     return tuple(number[each] for each in classes)
 
 
-def _executable(kind: Kind) -> Any:
+def _executable(kind: Kind) -> Executable:
     found = getattr(kind.lifted, "executable", None)
     if found is None:
         raise NotStructural("a block is no compiled program")
@@ -417,40 +441,3 @@ def _filled(result: object, values: Sequence[torch.Tensor]) -> object:
     if isinstance(result, tuple):
         return tuple(_filled(each, values) for each in cast("tuple[object, ...]", result))
     return values[cast("int", result)]
-
-
-# --- attributes ---------------------------------------------------------------------------------------------------------------
-
-_HARMLESS = frozenset({"RESUME", "COPY_FREE_VARS", "LOAD_FAST", "LOAD_ATTR", "LOAD_CONST", "IS_OP", "UNARY_NOT", "RETURN_VALUE", "NOP",
-                       "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_FORWARD_IF_FALSE",
-                       "JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "POP_TOP", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE",
-                       "POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "RETURN_CONST", "COPY"})  # fmt: skip
-
-
-def check_plain(kind: type, names: set[str]) -> None:
-    """Raises _NotPlain where reading these attributes of objects of a type runs code that may do more than tell what they hold."""
-    if kind.__getattribute__ is not object.__getattribute__ or hasattr(kind, "__getattr__"):
-        raise _NotPlain(f"{kind.__name__} finds its attributes by code of its own")
-    for name in names:
-        held = inspect.getattr_static(kind, name, None)
-        if isinstance(held, property):
-            _check_getter(kind, held.fget)
-        elif hasattr(type(held), "__get__") and not inspect.ismemberdescriptor(held):
-            raise _NotPlain(f"{kind.__name__}.{name} runs code")
-
-
-def _check_getter(kind: type, getter: object) -> None:
-    """A property may tell something of attributes that objects hold."""
-    if not isinstance(getter, FunctionType) or getter.__code__.co_argcount != 1:
-        raise _NotPlain(f"a property of {kind.__name__} runs code")
-    before = ""
-    for each in dis.get_instructions(getter):
-        if each.opname not in _HARMLESS:
-            raise _NotPlain(f"{getter.__qualname__} does more than to look at attributes")
-        if each.opname == "LOAD_ATTR" and before != "LOAD_FAST":
-            raise _NotPlain(f"{getter.__qualname__} looks at attributes of others")
-        before = each.opname
-    names = set(getter.__code__.co_names)
-    if any(isinstance(inspect.getattr_static(kind, name, None), property) for name in names):
-        raise _NotPlain(f"{getter.__qualname__} asks another property")
-    check_plain(kind, names)

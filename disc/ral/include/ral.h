@@ -49,7 +49,11 @@ typedef enum ral_status {
   RAL_ERROR_VALUE,    /* numbers in the inputs that the program cannot compute with */
   RAL_ERROR_SINGULAR, /* of these, a matrix that has no inverse or factors */
   RAL_ERROR_FUNCTION, /* a custom function failed */
-  RAL_ERROR_STRUCTURE /* a tree or graph that cannot be computed: a cycle, a child that is missing */
+  RAL_ERROR_STRUCTURE, /* a tree or graph that cannot be computed; the four below say why */
+  RAL_ERROR_CYCLE,     /* a node that is below itself */
+  RAL_ERROR_MISSING,   /* a node lacks a child or a number that its kind needs */
+  RAL_ERROR_NODE_INDEX, /* a child that is no node of the structure */
+  RAL_ERROR_NODE_KIND  /* a node is of no known kind, or has what its kind has not */
 } ral_status;
 
 #define RAL_CPU 0    /* the device whose memory is this process's; ral_register_device gives the numbers of others */
@@ -377,8 +381,8 @@ typedef struct ral_structure {
 
 /* The schedule of a structure: children before their parents, all nodes of a height and a kind in one batch. batches: room for as many as
  * there are nodes; indices: room for a number for each node and vector of its kind; rows: [node_count][result_count], where the results of
- * each node will be; used: as of ral_run_batches, before and after. RAL_ERROR_STRUCTURE for a cycle, and for children that are no nodes,
- * missing, or not to be there. */
+ * each node will be; used: as of ral_run_batches, before and after. RAL_ERROR_CYCLE, RAL_ERROR_NODE_INDEX, RAL_ERROR_MISSING and
+ * RAL_ERROR_NODE_KIND for structures that cannot be computed. */
 RAL_API ral_status ral_linearize(const ral_structure* structure, const ral_block* blocks, int32_t block_count, int64_t* used,
                                  int32_t table_count, ral_batch* batches, int64_t* batch_count, int64_t* indices, int64_t* rows);
 
@@ -400,6 +404,21 @@ enum { RAL_ORDER_CHEAPEST = 0, RAL_ORDER_DEPTH = 1, RAL_ORDER_AGENDA = 2, RAL_OR
 /* Orders the calls into batches of one kind: batch i is order[ends[i - 1]] to order[ends[i] - 1]. A call comes behind those that it reads,
  * in a later batch. order, ends: room for call_count numbers. */
 RAL_API ral_status ral_order_calls(const ral_calls* calls, int32_t policy, int64_t* order, int64_t* ends, int64_t* batch_count);
+
+/* A question about a node of flat arrays. array: a field, or `field_count` and the number of a column. is_none: whether the array has -1
+ * there; else whether it has a child, or a number that is neither -1 nor 0. yes, no: the next question, or ~kind. */
+typedef struct ral_node_question {
+  int32_t array;
+  int32_t is_none;
+  int32_t yes;
+  int32_t no;
+} ral_node_question;
+
+/* The kind of each node, of which `kinds` has room for `node_count`; of the structure all but `kinds` is read. The first question is asked
+ * first; without any all nodes are of kind 0. RAL_ERROR_MISSING for a node without a number that its kind reads (-1), RAL_ERROR_INTERNAL
+ * for questions that do not lead to a kind. */
+RAL_API ral_status ral_find_kinds(const ral_structure* structure, const ral_node_question* questions, int32_t question_count,
+                                  const char* const* column_names, int64_t* kinds);
 
 /* ---- What is inside -------------------------------------------------------------------------------------------------------- */
 

@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 
 from disc.errors import RequestError, UnsupportedRequestError
-from disc.serving.datatypes import BYTES, CONTENTS, DATATYPES
+from disc.serving.datatypes import BYTES, CONTENTS, DATATYPES, NESTED
 from disc.serving.grpc.wire import raw_bytes
 from disc.serving.request import Answer, Parameter, Request
 from disc.serving.settings import Limits
@@ -151,6 +151,8 @@ def _input(fields: Mapping[str, object], binary: memoryview, regions: Regions) -
 
 def _elements(name: str, datatype: str, data: object) -> Sequence[object]:
     """The elements of flat or nested lists, all of the JSON type that this datatype has."""
+    if datatype == NESTED:
+        return _list(data, "data")
     if datatype not in CONTENTS:
         return ()  # refused later, with what the model takes
     if CONTENTS[datatype] is None:

@@ -33,6 +33,7 @@ def _model(model: LoadedModel) -> dict[str, object]:
         "name": model.name,
         "version": model.version,
         "batch_dim": batch.symbol if batch else None,
+        "structures": model.signature.structures is not None,
         "packed": model.signature.packed is not None,
         "symbols": model.signature.places(),
         "isa": executable.isa,

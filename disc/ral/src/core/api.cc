@@ -167,6 +167,11 @@ ral_status ral_order_calls(const ral_calls* calls, int32_t policy, int64_t* orde
   return guarded("ral_order_calls", [&] { return ral::order_calls(*calls, policy, order, ends, batch_count); });
 }
 
+ral_status ral_find_kinds(const ral_structure* structure, const ral_node_question* questions, int32_t question_count,
+                          const char* const* column_names, int64_t* kinds) {
+  return guarded("ral_find_kinds", [&] { return ral::find_kinds(*structure, questions, question_count, column_names, kinds); });
+}
+
 int32_t ral_input_count(const ral_context* context) { return static_cast<int32_t>(context->signature.inputs.size()); }
 int32_t ral_output_count(const ral_context* context) { return static_cast<int32_t>(context->signature.outputs.size()); }
 int32_t ral_kernel_count(const ral_context* context) { return static_cast<int32_t>(context->signature.kernels.size()); }

@@ -10,83 +10,83 @@ namespace ral {
 
 namespace {
 
-Status refuse(const std::string& what) { return error(RAL_ERROR_STRUCTURE, what); }
-
 class Linearizer {
  public:
   explicit Linearizer(const ral_structure& structure)
-      : structure_(structure), count_(static_cast<size_t>(structure.node_count)), height_(count_, 0) {}
+      : structure_(structure), count_(static_cast<size_t>(structure.node_count)), height_(count_ + 1, -1) {}
 
-  Status check_kinds() const {
-    for (size_t i = 0; i < count_; ++i) {
-      const int64_t kind = structure_.kinds[i];
-      if (kind < 0 || kind >= structure_.kind_count)
-        return refuse(node(i) + " is of kind " + std::to_string(kind) + "; there are " + std::to_string(structure_.kind_count));
-    }
-    return {};
-  }
-
-  // Which fields hold a child follows from the kind.
-  Status check_children() const {
+  // Each node is of a kind, and has those children that its kind has. Without branches that depend on nodes: of random trees half of them
+  // would be guessed wrong.
+  Status check() {
+    const auto kinds = static_cast<uint64_t>(structure_.kind_count);
+    uint64_t bad = 0;
+    for (size_t i = 0; i < count_; ++i) bad |= static_cast<uint64_t>(structure_.kinds[i]) >= kinds;
+    if (bad) return wrong_kind();
     for (int32_t field = 0; field < structure_.field_count; ++field) {
       const int64_t* children = structure_.children[field];
+      const uint64_t most[] = {1, static_cast<uint64_t>(count_)};
+      uint64_t later = 0, earlier = 0;
       for (size_t i = 0; i < count_; ++i) {
-        const bool wanted = has(structure_.kinds[i], field);
         const int64_t child = children[i];
-        if (wanted ? child >= 0 && child < structure_.node_count : child == -1) continue;
-        const std::string where = node(i) + ", " + structure_.field_names[field] + ": ";
-        if (!wanted) return refuse(where + "a node of this kind has no child there, but it is " + std::to_string(child));
-        if (child == -1) return refuse(where + "a node of this kind needs a child there");
-        return refuse(where + std::to_string(child) + " is no node; there are " + std::to_string(count_));
+        const size_t wanted = has(structure_.kinds[i], field);
+        bad |= static_cast<uint64_t>(child) + 1 - wanted >= most[wanted];  // 0 <= child < count, or child == -1
+        later |= child >= static_cast<int64_t>(i);
+        earlier |= (child <= static_cast<int64_t>(i)) & (child >= 0);
       }
+      forward_ &= !later;
+      backward_ &= !earlier;
     }
-    return {};
+    return bad ? wrong_child() : Status{};
   }
 
   // The height of each node: 0 without children, else one more than the highest child.
   Status find_heights() {
-    if (forward() || backward()) return {};
+    if (forward_) {
+      for (size_t i = 0; i < count_; ++i) height_[i + 1] = above_children(i);
+      return {};
+    }
+    if (backward_) {
+      for (size_t i = count_; i-- > 0;) height_[i + 1] = above_children(i);
+      return {};
+    }
     return search();
   }
 
-  const std::vector<int32_t>& heights() const { return height_; }
+  const int32_t* heights() const { return height_.data() + 1; }
   bool has(int64_t kind, int32_t field) const { return structure_.present[kind * structure_.field_count + field] != 0; }
 
  private:
   static std::string node(size_t i) { return "node " + std::to_string(i); }
 
+  Status wrong_kind() const {
+    size_t i = 0;
+    while (structure_.kinds[i] >= 0 && structure_.kinds[i] < structure_.kind_count) ++i;
+    const std::string what = node(i) + " is of kind " + std::to_string(structure_.kinds[i]);
+    return error(RAL_ERROR_NODE_KIND, what + "; there are " + std::to_string(structure_.kind_count));
+  }
+
+  // Which fields hold a child follows from the kind.
+  Status wrong_child() const {
+    for (int32_t field = 0; field < structure_.field_count; ++field) {
+      for (size_t i = 0; i < count_; ++i) {
+        const int64_t child = structure_.children[field][i];
+        const bool wanted = has(structure_.kinds[i], field);
+        if (wanted ? child >= 0 && child < structure_.node_count : child == -1) continue;
+        const std::string where = node(i) + ", " + structure_.field_names[field] + ": ";
+        if (!wanted)
+          return error(RAL_ERROR_NODE_KIND, where + "a node of this kind has no child there, but it is " + std::to_string(child));
+        if (child == -1) return error(RAL_ERROR_MISSING, where + "a node of this kind needs a child there");
+        return error(RAL_ERROR_NODE_INDEX, where + std::to_string(child) + " is no node; there are " + std::to_string(count_));
+      }
+    }
+    return error(RAL_ERROR_INTERNAL, "ral_linearize: a structure that changes");
+  }
+
   int32_t above_children(size_t i) const {
     int32_t height = -1;
-    for (int32_t field = 0; field < structure_.field_count; ++field) {
-      const int64_t child = structure_.children[field][i];
-      if (child >= 0) height = std::max(height, height_[static_cast<size_t>(child)]);
-    }
+    for (int32_t field = 0; field < structure_.field_count; ++field)
+      height = std::max(height, height_[static_cast<size_t>(structure_.children[field][i] + 1)]);
     return height + 1;
-  }
-
-  template <typename Before>
-  bool ordered(Before before) const {
-    for (int32_t field = 0; field < structure_.field_count; ++field) {
-      const int64_t* children = structure_.children[field];
-      bool good = true;
-      for (size_t i = 0; i < count_; ++i) good &= children[i] < 0 || before(children[i], static_cast<int64_t>(i));
-      if (!good) return false;
-    }
-    return true;
-  }
-
-  // Children come first, as a walk that leaves a node behind its children writes them.
-  bool forward() {
-    if (!ordered([](int64_t child, int64_t parent) { return child < parent; })) return false;
-    for (size_t i = 0; i < count_; ++i) height_[i] = above_children(i);
-    return true;
-  }
-
-  // Parents come first.
-  bool backward() {
-    if (!ordered([](int64_t child, int64_t parent) { return child > parent; })) return false;
-    for (size_t i = count_; i-- > 0;) height_[i] = above_children(i);
-    return true;
   }
 
   // Any order: with a stack of its own, since structures are as deep as their makers like. A node that is met while it is on the path
@@ -102,7 +102,7 @@ class Linearizer {
       while (!path.empty()) {
         auto& [at, field] = path.back();
         if (field == structure_.field_count) {
-          height_[static_cast<size_t>(at)] = above_children(static_cast<size_t>(at));
+          height_[static_cast<size_t>(at) + 1] = above_children(static_cast<size_t>(at));
           state[static_cast<size_t>(at)] = kDone;
           path.pop_back();
           continue;
@@ -124,24 +124,14 @@ class Linearizer {
     auto at = std::find_if(path.begin(), path.end(), [&](const auto& each) { return each.first == end; });
     for (; at != path.end() && shown < kShown; ++at, ++shown) text += std::to_string(at->first) + " -> ";
     if (at != path.end()) text += "... -> ";
-    return refuse("a cycle: nodes " + text + std::to_string(end));
+    return error(RAL_ERROR_CYCLE, "a cycle: nodes " + text + std::to_string(end));
   }
 
   const ral_structure& structure_;
   size_t count_;
-  std::vector<int32_t> height_;
-};
-
-// Where the rows of a batch begin, for each result of its block.
-class Rows {
- public:
-  Rows(size_t batches, size_t results) : results_(results), first_(batches * results) {}
-  int64_t* of(size_t batch) { return &first_[batch * results_]; }
-
- private:
-  size_t results_;
-  std::vector<int64_t> first_;
-};
+  std::vector<int32_t> height_;              // of node i at i + 1; -1 of no node at 0
+  bool forward_ = true, backward_ = true;  // children come before their parents, as a walk that leaves a node behind its children writes
+};                                         // them; parents come first
 
 }  // namespace
 
@@ -149,8 +139,7 @@ Status linearize(const ral_structure& structure, const ral_block* blocks, int32_
                  ral_batch* batches, int64_t* batch_count, int64_t* indices, int64_t* rows) {
   *batch_count = 0;
   Linearizer found(structure);
-  if (Status status = found.check_kinds(); !status.ok()) return status;
-  if (Status status = found.check_children(); !status.ok()) return status;
+  if (Status status = found.check(); !status.ok()) return status;
   if (Status status = found.find_heights(); !status.ok()) return status;
   const auto count = static_cast<size_t>(structure.node_count);
   const auto kinds = static_cast<size_t>(structure.kind_count), results = static_cast<size_t>(structure.result_count);
@@ -169,47 +158,44 @@ Status linearize(const ral_structure& structure, const ral_block* blocks, int32_
         return error(RAL_ERROR_INTERNAL, "ral_linearize: a kind reads a child that it does not have");
     }
   }
-  // Batches by height, then by kind.
-  const std::vector<int32_t>& height = found.heights();
-  const int32_t highest = count == 0 ? -1 : *std::max_element(height.begin(), height.end());
-  std::vector<int64_t> slot(static_cast<size_t>(highest + 1) * kinds, 0);
-  for (size_t i = 0; i < count; ++i) ++slot[static_cast<size_t>(height[i]) * kinds + static_cast<size_t>(structure.kinds[i])];
+  // Batches by height, then by kind: the batch of each node, and its place there.
+  const int32_t* height = found.heights();
+  const int32_t highest = count == 0 ? -1 : *std::max_element(height, height + count);
+  std::vector<int64_t> nodes_of(static_cast<size_t>(highest + 1) * kinds, 0);
+  std::vector<size_t> slot(count);
+  for (size_t i = 0; i < count; ++i) ++nodes_of[slot[i] = static_cast<size_t>(height[i]) * kinds + static_cast<size_t>(structure.kinds[i])];
+  std::vector<int64_t> next(nodes_of.size());
+  for (size_t place = 1; place < next.size(); ++place) next[place] = next[place - 1] + nodes_of[place - 1];
+  std::vector<int64_t> sorted(count);
+  for (size_t i = 0; i < count; ++i) sorted[static_cast<size_t>(next[slot[i]]++)] = static_cast<int64_t>(i);
+  // Batch by batch, so that the rows of children are known: where its results lie, and what its nodes read.
   size_t made = 0;
   int64_t offset = 0;
-  Rows first(count == 0 ? 0 : static_cast<size_t>(std::count_if(slot.begin(), slot.end(), [](int64_t n) { return n > 0; })), results);
-  for (size_t place = 0; place < slot.size(); ++place) {
-    const int64_t nodes = slot[place];
+  const int64_t* own = sorted.data();
+  for (size_t place = 0; place < nodes_of.size(); ++place) {
+    const int64_t nodes = nodes_of[place];
     if (nodes == 0) continue;
     const ral_node_kind& kind = structure.kinds_of[place % kinds];
-    batches[made] = {kind.block, nodes, offset};
-    offset += nodes * (kind.row_count + kind.value_count);
+    batches[made++] = {kind.block, nodes, offset};
     for (size_t j = 0; j < results; ++j) {
-      int64_t& next = used[blocks[kind.block].results[j]];
-      first.of(made)[j] = next;
-      next += nodes;
+      int64_t& free = used[blocks[kind.block].results[j]];
+      for (int64_t k = 0; k < nodes; ++k) rows[static_cast<size_t>(own[k]) * results + j] = free + k;
+      free += nodes;
     }
-    slot[place] = static_cast<int64_t>(made++);
+    int64_t* to = indices + offset;
+    for (int32_t j = 0; j < kind.row_count; ++j, to += nodes) {
+      const int64_t* children = structure.children[kind.rows[j].field];
+      const int64_t* results_of = rows + kind.rows[j].result;
+      for (int64_t k = 0; k < nodes; ++k) to[k] = results_of[children[own[k]] * structure.result_count];
+    }
+    for (int32_t j = 0; j < kind.value_count; ++j, to += nodes) {
+      const int64_t* column = structure.columns[kind.columns[j]];
+      for (int64_t k = 0; k < nodes; ++k) to[k] = column[own[k]];
+    }
+    offset += nodes * (kind.row_count + kind.value_count);
+    own += nodes;
   }
   *batch_count = static_cast<int64_t>(made);
-  // Rows in the order of the nodes within a batch; then what each node reads.
-  std::vector<int64_t> filled(made, 0);
-  std::vector<int64_t> place(count);
-  for (size_t i = 0; i < count; ++i) {
-    const auto batch = static_cast<size_t>(slot[static_cast<size_t>(height[i]) * kinds + static_cast<size_t>(structure.kinds[i])]);
-    place[i] = filled[batch]++;
-    const int64_t* start = first.of(batch);
-    for (size_t j = 0; j < results; ++j) rows[i * results + j] = start[j] + place[i];
-  }
-  for (size_t i = 0; i < count; ++i) {
-    const ral_node_kind& kind = structure.kinds_of[structure.kinds[i]];
-    const ral_batch& batch = batches[slot[static_cast<size_t>(height[i]) * kinds + static_cast<size_t>(structure.kinds[i])]];
-    int64_t* to = indices + batch.offset + place[i];
-    for (int32_t j = 0; j < kind.row_count; ++j, to += batch.count) {
-      const auto child = static_cast<size_t>(structure.children[kind.rows[j].field][i]);
-      *to = rows[child * results + static_cast<size_t>(kind.rows[j].result)];
-    }
-    for (int32_t j = 0; j < kind.value_count; ++j, to += batch.count) *to = structure.columns[kind.columns[j]][i];
-  }
   return {};
 }
 

@@ -84,7 +84,7 @@ class Walk {
         continue;
       }
       nb::object child = attribute(frame.object, kind.fields[frame.next].second);
-      if (child.is_none()) fail(frame, kind.fields[frame.next].second, "it is None; a node of this kind needs a child there");
+      if (child.is_none()) fail(frame, kind.fields[frame.next].second, "it is None; a node of this kind needs a child there", RAL_ERROR_MISSING);
       const int64_t number = numbers_.at(child.ptr());
       if (number == kOpen) cycle(child.ptr());
       if (number == kNew)
@@ -162,8 +162,8 @@ class Walk {
     return number;
   }
 
-  [[noreturn]] void fail(const Frame& frame, const nb::object& name, const std::string& what) {
-    raise(RAL_ERROR_STRUCTURE, std::string(Py_TYPE(frame.object)->tp_name) + "." + text(name) + ": " + what);
+  [[noreturn]] void fail(const Frame& frame, const nb::object& name, const std::string& what, ral_status status = RAL_ERROR_NODE_KIND) {
+    raise(status, std::string(Py_TYPE(frame.object)->tp_name) + "." + text(name) + ": " + what);
   }
 
   [[noreturn]] void cycle(PyObject* end) {
@@ -177,7 +177,7 @@ class Walk {
       }
       path += "." + text(kinds_[static_cast<size_t>(at->kind)].fields[at->next].second);
     }
-    raise(RAL_ERROR_STRUCTURE, "a cycle: " + path + " is the object itself");
+    raise(RAL_ERROR_CYCLE, "a cycle: " + path + " is the object itself");
   }
 
   const std::vector<Question>& questions_;

@@ -16,10 +16,10 @@ namespace ral::python {
 
 namespace {
 
-constexpr std::array<const char*, 15> kErrorNames{
+constexpr std::array<const char*, 19> kErrorNames{
     nullptr,         "InputRankError", "InputTypeError", "DeviceError",    "ShapeConstraintError", "AliasError",          "OutOfMemoryError",
     "ArtifactError", "TargetError",    "CompilerBug",    "CancelledError", "InputValueError",      "SingularMatrixError", "CustomOpError",
-    "StructureError"};
+    "StructureError", "CycleError",     "MissingFieldError", "NodeIndexError", "NodeKindError"};
 
 // What `set_stream` was given for this thread.
 thread_local std::optional<int64_t> python_stream;

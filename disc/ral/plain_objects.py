@@ -1,0 +1,48 @@
+"""Whether attributes of Python objects may be read by a walk: objects that do more than hold them would see the difference."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from types import FunctionType, SimpleNamespace
+
+
+class NotPlain(Exception):
+    """Objects of a type do more than hold the attributes that are read."""
+
+
+_HARMLESS = frozenset({"RESUME", "COPY_FREE_VARS", "LOAD_FAST", "LOAD_ATTR", "LOAD_CONST", "IS_OP", "UNARY_NOT", "RETURN_VALUE", "NOP",
+                       "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_FORWARD_IF_FALSE",
+                       "JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "POP_TOP", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE",
+                       "POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "RETURN_CONST", "COPY"})  # fmt: skip
+
+_FINDERS = (object.__getattribute__, SimpleNamespace.__getattribute__)  # the same code under two names
+
+
+def check_plain(kind: type, names: set[str]) -> None:
+    """Raises NotPlain where reading these attributes of objects of a type runs code that may do more than tell what they hold."""
+    if kind.__getattribute__ not in _FINDERS or hasattr(kind, "__getattr__"):
+        raise NotPlain(f"{kind.__name__} finds its attributes by code of its own")
+    for name in names:
+        held = inspect.getattr_static(kind, name, None)
+        if isinstance(held, property):
+            _check_getter(kind, held.fget)
+        elif hasattr(type(held), "__get__") and not inspect.ismemberdescriptor(held):
+            raise NotPlain(f"{kind.__name__}.{name} runs code")
+
+
+def _check_getter(kind: type, getter: object) -> None:
+    """A property may tell something of attributes that objects hold."""
+    if not isinstance(getter, FunctionType) or getter.__code__.co_argcount != 1:
+        raise NotPlain(f"a property of {kind.__name__} runs code")
+    before = ""
+    for each in dis.get_instructions(getter):
+        if each.opname not in _HARMLESS:
+            raise NotPlain(f"{getter.__qualname__} does more than to look at attributes")
+        if each.opname == "LOAD_ATTR" and before != "LOAD_FAST":
+            raise NotPlain(f"{getter.__qualname__} looks at attributes of others")
+        before = each.opname
+    names = set(getter.__code__.co_names)
+    if any(isinstance(inspect.getattr_static(kind, name, None), property) for name in names):
+        raise NotPlain(f"{getter.__qualname__} asks another property")
+    check_plain(kind, names)
