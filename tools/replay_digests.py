@@ -28,7 +28,7 @@ TARGETS = ("x86-64-v3", "x86-64-v4")
 _HEADER = struct.Struct("<8sIIQQ")  # as docs/artifact.md has it: magic, version, section count, file size, reserved
 _ENTRY = struct.Struct("<64sQQ32s")  # name, offset, size, SHA-256
 _PLACES = re.compile(r",? [\w./-]+\.py:\d+")  # source lines in messages; they move with every edit of a model
-_UNSTABLE = ("lines", "compiler")  # of kernels: source lines; the version of disc
+_UNSTABLE = ("lines", "modules", "compiler")  # of kernels: source lines and paths of modules; the version of disc
 
 # Notes for every file that is linked: its digest, and that of its objects. (Linkers arrange the same objects in different ways.)
 _LINKER = """#!/bin/sh

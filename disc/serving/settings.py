@@ -24,14 +24,14 @@ POOLING = ("", "mean", "first")
 class Limits:
     """Limits of one request. Checked before anything is allocated for it.
 
-    message_bytes: of one gRPC message or HTTP body. json_bytes: of the JSON of an HTTP request, which binary tensors may follow.
-    fields: of one gRPC message, elements of packed or raw tensors aside; objects in one JSON. inputs, outputs: tensors. elements: of one
-    tensor, given or computed. input_bytes: of all inputs of one request, be they in shared memory. held_bytes: of all HTTP bodies and
-    inputs from shared memory at a time. requests: answered at the same time by the whole server; one more is refused.
+    message_bytes: of one gRPC message or HTTP body. json_bytes: of the JSON of an HTTP request, which binary tensors may follow. fields: of
+    one gRPC message, elements of packed or raw tensors aside; objects in one JSON. inputs, outputs: tensors. elements: of one tensor, given
+    or computed. input_bytes: of all inputs of one request, be they in shared memory. held_bytes: of all HTTP bodies and inputs from shared
+    memory at a time. requests: answered at the same time by the whole server; one more is refused.
 
     connections: of each of gRPC and HTTP; fewer where the process may open few files. arrival_s: seconds in which the head of a request
-    must arrive; its body has as many, and one more for each `arrival_rate` bytes of it. idle_s: how long a connection may be open
-    without a request. stream_idle_s: how long an open gRPC stream may be without a request.
+    must arrive; its body has as many, and one more for each `arrival_rate` bytes of it. arrival_rate: bytes per second. idle_s: how long a
+    connection may be open without a request. stream_idle_s: how long an open gRPC stream may be without a request.
     """
 
     message_bytes: int = 64 * MIB
@@ -66,7 +66,7 @@ class Limits:
 class Sequence:
     """Which dims of a model are lengths that may be padded, by the user's word that `mask` makes the model ignore the padding.
 
-    symbol: of the length, by an input and its axis, such as "input_ids.1". mask: an input that is padded with zeros. pad: the value by
+    length: the symbol, by an input and its axis, such as "input_ids.1". mask: an input that is padded with zeros. pad: the value by
     which each other input is padded; 0 where an input is not named.
     """
 
@@ -80,9 +80,9 @@ class Text:
     """A tokenizer before a model that takes token ids: clients send texts, as the input "text" of BYTES.
 
     tokenizer: the file of the `tokenizers` library, in the folder of the model's file. max_tokens: of a text, 0: what the model takes;
-    longer texts are refused, or cut with `truncate`. max_bytes, max_texts: of one text and of one request. labels: an output of scores;
-    "label" (its best class, as id2label in the folder's config.json names it) and "score" come beside it. pooling: "mean" over the tokens
-    or the "first" one of the first output [texts, tokens, features], as the output "embedding"; "": none.
+    longer texts are refused. truncate: they are cut instead. max_bytes, max_texts: of one text and of one request. labels: an output of
+    scores; "label" (its best class, as id2label in the folder's config.json names it) and "score" come beside it. pooling: "mean" over the
+    tokens or the "first" one of the first output [texts, tokens, features], as the output "embedding"; "": none.
     """
 
     tokenizer: str = "tokenizer.json"
@@ -112,8 +112,8 @@ class ModelSettings:
     concurrency: calls at the same time. threads: per call; 0: as the executable was loaded. priority_levels: 1 (first) to this number;
     default_priority: of a request that names none.
     default_timeout_us: how long a request without a timeout may wait; 0: for ever. versions: how many of the newest versions of a
-    folder are served. text: a tokenizer before the model. warm_up: sets of sizes to run after loading, each such as "ids=1x16,mask=1x16".
-    copy: when the file is copied to memory, so that writers to it do not reach the model: "when_needed" (the kernel does not let this
+    folder are served. sequence: which lengths may be padded. text: a tokenizer before the model. warm_up: sets of sizes to run after
+    loading, each such as "ids=1x16,mask=1x16". copy: when the file is copied to memory, so that writers to it do not reach the model: "when_needed" (the kernel does not let this
     process hold writers back, or another process is about to write), "always", or "never" (files are only ever replaced by rename).
     """
 
@@ -141,7 +141,7 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class Tls:
-    """PEM files. client_ca: clients must show a certificate that it signed."""
+    """certificate, key: PEM files of the server. client_ca: clients must show a certificate that it signed."""
 
     certificate: str
     key: str
@@ -150,8 +150,8 @@ class Tls:
 
 @dataclass(frozen=True)
 class Access:
-    """Bearer tokens, one per line of a file. With neither file everybody may infer. Administration always needs `--admin`, and a token
-    if there is a file for it."""
+    """Bearer tokens. inference_tokens: a file with one per line; with neither file everybody may infer. admin_tokens: a file of those that
+    may administrate, too, which always needs `--admin`."""
 
     inference_tokens: str | None = None
     admin_tokens: str | None = None
@@ -177,10 +177,12 @@ class Metrics:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """All of a server. port, http_port: 0 lets the system choose; http_port None: no HTTP. drain_delay_s: after SIGTERM, how long
-    requests are still accepted while health says NOT_SERVING. drain_timeout_s: how long accepted requests may take then.
-    memory_bytes: what the loaded models may need together; 0: no bound. allow_failed_models: models that cannot be loaded are left out;
-    otherwise the server does not start without them, or, with `admin`, is not ready. request_log: a line of the log for every request."""
+    """All of a server. host: the address to listen on. port, http_port: 0 lets the system choose; http_port None: no HTTP. drain_delay_s:
+    after SIGTERM, how long requests are still accepted while health says NOT_SERVING. drain_timeout_s: how long accepted requests may take
+    then. admin: clients may load and unload models. shared_memory: inputs may come in shared memory. memory_bytes: what the loaded models
+    may need together; 0: no bound. allow_failed_models: models that cannot be loaded are left out; otherwise the server does not start
+    without them, or, with `admin`, is not ready. request_log: a line of the log for every request. limits, tls, access, tracing, metrics:
+    tables of their own. defaults: of every model. models: a table for each by its name, which starts from `defaults`."""
 
     host: str = "127.0.0.1"
     port: int = 8001

@@ -50,7 +50,9 @@ def test_people_get_ranges_and_the_tests_what_was_tested() -> None:
     constraints = dict(
         line.split("==") for line in (ROOT / "tools" / "constraints.txt").read_text().splitlines() if not line.startswith("#")
     )
-    ranged = {name: each for name, each in PROJECT["optional-dependencies"].items() if name not in ("compile", "bench", "test", "all")}
+    ranged = {
+        name: each for name, each in PROJECT["optional-dependencies"].items() if name not in ("compile", "bench", "docs", "test", "all")
+    }
     for requirements in ranged.values():
         for text in requirements:
             if text.startswith(DISTRIBUTION):
