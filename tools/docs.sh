@@ -9,5 +9,5 @@ export NO_MKDOCS_2_WARNING=1
 if [ "${1:-}" = serve ]; then
   exec python -m mkdocs serve --config-file tools/mkdocs.yml --dev-addr 127.0.0.1:8002
 fi
-python -m mkdocs build --quiet --strict --config-file tools/mkdocs.yml
+python -m mkdocs build --strict --config-file tools/mkdocs.yml
 echo "build/site/index.html"
