@@ -19,6 +19,7 @@ from disc.cli.inputs import RANDOM_HELP, Array, inputs_of
 from disc.cli.output import AsJson, Debug, Ops, Threads, byte_size, duration, print_json, print_table, spinner, type_text
 from disc.errors import ConfigurationError, TargetError, UnsupportedFormatError, printable
 from disc.explain.report import check_text, decision_texts, symbol_text
+from disc.explain.timeline import timeline
 from disc.ral.custom_functions import register_ops
 from disc.ral.executable import Executable, describe, load
 from disc.ral.structured import read_described, structure_lines
@@ -115,6 +116,7 @@ def explain_command(
     inputs: Inputs = None,
     random: Random = None,
     html: Annotated[Path | None, typer.Option(help="Write the report as one HTML page.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write a timeline of threads and launches of one call, for Perfetto.")] = None,
     target: Annotated[str | None, typer.Option(help="Explain the code for this target, such as sm_90, without running it.")] = None,
     threads: Threads = None,
     ops: Ops = None,
@@ -125,10 +127,16 @@ def explain_command(
     register_ops(ops or ())
     if target is not None and (inputs or random is not None):
         raise ConfigurationError("--target explains code that is not run: leave out the inputs")
+    if trace is not None and not inputs and random is None:
+        raise ConfigurationError("--trace is of one call: give --input NAME=FILE.npy for each input, or --random")
     executable = load(path, threads=threads) if target is None else describe(path, _section(path, target))
     with spinner("measuring"):
         if inputs or random is not None:
-            report = executable.explain(*inputs_of(executable.manifest, inputs or [], random))
+            arrays = inputs_of(executable.manifest, inputs or [], random)
+            report = executable.explain(*arrays)
+            if trace is not None:
+                with writing(trace):
+                    trace.write_text(timeline(executable.trace(*arrays), executable.manifest), encoding="utf-8")
         else:
             report = executable.explain()
     if html is not None:
@@ -136,10 +144,10 @@ def explain_command(
             html.write_text(report.to_html(), encoding="utf-8")
     if as_json:
         print(report.to_json())
-    elif html is None:
+    elif html is None and trace is None:
         print(report)
     else:
-        print(f"wrote {html}")
+        print(f"wrote {' and '.join(str(each) for each in (html, trace) if each is not None)}")
 
 
 def _section(path: Path, target: str) -> str:

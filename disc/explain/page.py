@@ -114,7 +114,8 @@ def _box(kernel: KernelReport, group: int, number: int, row: int, longest: float
     top, seconds = _top(row), _seconds(kernel, number)
     bar = round(BOX_WIDTH * seconds / longest) if longest else 0
     module = module_text(next(launch.modules for launch in kernel.launches if launch.number == number))
-    title = _escaped(textwrap.shorten(f"{number} {module} {counted_names(kernel.ops)}", 52, placeholder=" …"))
+    named = f"{module}: " if module else ""
+    title = _escaped(textwrap.shorten(f"{number} {named}{counted_names(kernel.ops)}", 52, placeholder=" …"))
     time = f"{seconds * 1e6:.1f} µs" if kernel.measured is not None else ""
     return (
         f'<g class="box {_escaped(kernel.kind)}" data-kernel="{group}" data-launch="{number}" data-row="{row}" tabindex="0">'

@@ -61,8 +61,11 @@ class Elsewhere:
     def call_keeping(self, inputs: tuple[object, ...]) -> NoReturn:
         raise TargetError(self._reason)
 
-    def set_profile(self, on: bool) -> None:
+    def set_profile(self, on: int) -> None:
         """Nothing runs."""
+
+    def take_trace(self) -> list[list[int]]:
+        return []
 
     def handle(self) -> NoReturn:
         raise TargetError(self._reason)

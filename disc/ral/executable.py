@@ -44,6 +44,7 @@ class Explainer(Protocol):
         ...
 
 
+TIMES, TRACE = 1, 2  # of `set_profile`
 _find_explainer: Callable[[], Explainer] | None = None
 
 
@@ -62,6 +63,19 @@ class _Parts:
     weights: Sequence[NamedWeight]
     stablehlo: bytes | None
     targets: Mapping[str, TargetRecord] | None
+
+
+@dataclass(frozen=True)
+class TraceEvent:
+    """A part of a launch that one thread did. kernel: the number of the launch in the manifest; thread: the system's number of it;
+    start_ns, end_ns: of the monotonic clock; first, end: which tasks, -1 and -1 for a library function."""
+
+    kernel: int
+    thread: int
+    start_ns: int
+    end_ns: int
+    first: int
+    end: int
 
 
 @dataclass(frozen=True)
@@ -393,6 +407,17 @@ class Executable:
         names = _kernel_names(self._manifest)
         return [(name, runs, seconds) for name, (runs, seconds) in zip(names, self._profiled(inputs, named), strict=True) if runs]
 
+    def trace(self, *inputs: object, **named: object) -> list[TraceEvent]:
+        """Runs one call, after one to warm up; returns which thread did which tasks of which launch, and when. On CPUs.
+
+        Calls that other threads make meanwhile are in it, too.
+        """
+        arranged = self._arrange(inputs, named)
+        self(*arranged)
+        self._context.take_trace()  # what an earlier trace left
+        self._profiled(arranged, {}, TRACE)
+        return sorted((TraceEvent(*event) for event in self._context.take_trace()), key=lambda event: event.start_ns)
+
     def explain(self, *inputs: object, **named: object) -> Explanation:
         """Per kernel: source ops and lines, versions, guards, the version that ran. With inputs, of one profiled call on them (after one
         to warm up), with times and the share of the machine's limit; without, of the calls since loading."""
@@ -404,14 +429,14 @@ class Executable:
         arranged = self._arrange(inputs, named)
         return explainer.explain_call(self, arranged, lambda: self._profiled(arranged, {}))
 
-    def _profiled(self, inputs: tuple[object, ...], named: dict[str, object]) -> list[tuple[int, float]]:
+    def _profiled(self, inputs: tuple[object, ...], named: dict[str, object], how: int = TIMES) -> list[tuple[int, float]]:
         """Runs one call; (launches, seconds) of each kernel of the manifest."""
         calls, before = self._context.stats()["calls"], self._context.kernels()
-        self._context.set_profile(True)
+        self._context.set_profile(how)
         try:
             self(*(self._arrange(inputs, named) if named else inputs))
         finally:
-            self._context.set_profile(False)
+            self._context.set_profile(0)
         after = self._context.kernels()
         if self._context.stats()["calls"] == calls:
             raise DiscError("the call ran on a GPU: profile and explain what load(path, isa='cuda') gives")

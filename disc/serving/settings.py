@@ -113,7 +113,8 @@ class ModelSettings:
     default_priority: of a request that names none.
     default_timeout_us: how long a request without a timeout may wait; 0: for ever. versions: how many of the newest versions of a
     folder are served. sequence: which lengths may be padded. text: a tokenizer before the model. warm_up: sets of sizes to run after
-    loading, each such as "ids=1x16,mask=1x16". copy: when the file is copied to memory, so that writers to it do not reach the model: "when_needed" (the kernel does not let this
+    loading, each such as "ids=1x16,mask=1x16".
+    copy: when the file is copied to memory, so that writers to it do not reach the model: "when_needed" (the kernel does not let this
     process hold writers back, or another process is about to write), "always", or "never" (files are only ever replaced by rename).
     """
 

@@ -152,7 +152,9 @@ void test_threads() {
   for (int i = 0; i < 100; ++i) {
     ral_stats stats;
     ral_get_stats(context, &stats);
-    ral_set_profile(context, i % 2);
+    ral_set_profile(context, i % 3);
+    ral_trace_event event;
+    ral_take_trace(context, &event, 1);
   }
   for (std::thread& caller : callers) caller.join();
   ral_stats stats;

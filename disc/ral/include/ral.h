@@ -460,7 +460,18 @@ typedef struct ral_stats {
 RAL_API void ral_get_stats(ral_context* context, ral_stats* stats);
 RAL_API void ral_get_counters(ral_context* context, int64_t* values);                        /* ral_counter_count values */
 RAL_API void ral_get_kernels(ral_context* context, int64_t* launches, int64_t* nanoseconds); /* ral_kernel_count values each */
-RAL_API void ral_set_profile(ral_context* context, int32_t on);                              /* kernel times are taken while on */
+RAL_API void ral_set_profile(ral_context* context, int32_t on); /* kernel times are taken while on; 2: events, too (ral_take_trace) */
+
+/* A part of a launch that one thread did: tasks [begin, end), from `start` to `stop` nanoseconds of the monotonic clock. */
+typedef struct ral_trace_event {
+  int64_t kernel; /* its number */
+  int64_t thread; /* the system's number of it */
+  int64_t start, stop;
+  int64_t begin, end; /* -1, -1: a call of a library function */
+} ral_trace_event;
+
+/* Moves up to `capacity` of the oldest events out, and returns how many there were; a million is kept. On CPUs. */
+RAL_API int64_t ral_take_trace(ral_context* context, ral_trace_event* events, int64_t capacity);
 RAL_API void ral_set_threads(ral_context* context, int32_t threads);                         /* as ral_options.threads */
 RAL_API int32_t ral_threads(const ral_context* context);
 /* From now on every choice among schedules takes this number, or the last one where there are fewer; -1 = the tree decides. For measuring. */

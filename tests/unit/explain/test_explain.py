@@ -4,6 +4,7 @@ import dataclasses
 import html
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,12 @@ import torch
 from torch import nn
 
 import disc
+from disc.cli.main import main
 from disc.errors import InputRankError
 from disc.explain.machine import MachineLimits, machine_limits
 from disc.explain.report import check_text
 from disc.explain.text import counted_names, limit_text, module_text, short_line
+from disc.explain.timeline import timeline
 from disc.ir.graph import location_module
 
 
@@ -89,7 +92,7 @@ def test_launches_name_their_modules(tmp_path: Path) -> None:
     assert {"blocks.0.0", "blocks.0.1", "blocks.1.0", "blocks.1.1"} <= modules
     assert any(len({launch.modules for launch in kernel.launches}) == 2 for kernel in report.kernels)
     page = report.to_html()
-    assert re.search(r">\d+ blocks\.1\.\d ", page) and re.search(r"  module   blocks\.0", str(report))
+    assert re.search(r">\d+ blocks\.1\.\d: ", page) and re.search(r"  module   blocks\.0", str(report))
     assert {kernel.kind for kernel in report.kernels} == set(re.findall(r'<span class="(\w+)"><i></i>', page)), "the legend has every kind"
 
 
@@ -113,6 +116,44 @@ def test_a_kind_of_a_hostile_file_is_no_style(executable: disc.Executable) -> No
 def test_wrong_inputs(executable: disc.Executable) -> None:
     with pytest.raises(InputRankError, match="unknown or given twice 'y'"):
         executable.explain(y=torch.randn(1, 2, 8))
+
+
+class Wide(nn.Module):
+    """Enough work for several threads, then a library function."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sort(torch.tanh(x).exp().sin()).values
+
+
+def test_timeline() -> None:
+    """Every task of every launch is in it once, and what one thread does is one after the other."""
+    executable = disc.compile(Wide(), (torch.randn(4, 8),), options=disc.Options(threads=2))
+    x = torch.randn(512, 4096)
+    expected = executable(x)
+    events = executable.trace(x)
+    assert torch.equal(executable(x), expected) and executable.context.take_trace() == [], "a call behind it is not traced"
+    launches: dict[int, list[tuple[int, int]]] = {}
+    for event in events:
+        launches.setdefault(event.kernel, []).append((event.first, event.end))
+        assert event.start_ns <= event.end_ns
+    for parts in launches.values():
+        ordered = sorted(parts)
+        assert ordered == [(-1, -1)] or (ordered[0][0] == 0 and all(one[1] == other[0] for one, other in pairwise(ordered)))
+    for thread in {event.thread for event in events}:
+        own = sorted((event.start_ns, event.end_ns) for event in events if event.thread == thread)
+        assert all(one[1] <= other[0] for one, other in pairwise(own))
+    rows = json.loads(timeline(events, executable.manifest))["traceEvents"]
+    drawn = [row for row in rows if row["ph"] == "X"]
+    assert len(drawn) == len(events) + len(launches) and min(row["ts"] for row in drawn) == 0
+    assert {row["args"]["name"] for row in rows if row["ph"] == "M"} == {"launches", *(f"thread {event.thread}" for event in events)}
+
+
+def test_a_timeline_without_a_call_is_refused(executable: disc.Executable, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    executable.save(tmp_path / "model.disc")
+    command = ["explain", str(tmp_path / "model.disc"), "--trace", str(tmp_path / "trace.json")]
+    assert main(command) == 1 and "--trace is of one call" in capsys.readouterr().err
+    assert main([*command, "--random", "x=4x3x8"]) == 0 and "trace.json" in capsys.readouterr().out
+    assert {row["ph"] for row in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]} == {"M", "X"}
 
 
 def test_text(executable: disc.Executable) -> None:

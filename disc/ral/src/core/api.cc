@@ -214,7 +214,9 @@ void ral_get_kernels(ral_context* context, int64_t* launches, int64_t* nanosecon
   std::copy(totals.nanoseconds.begin(), totals.nanoseconds.end(), nanoseconds);
 }
 
-void ral_set_profile(ral_context* context, int32_t on) { context->profile = on != 0; }
+void ral_set_profile(ral_context* context, int32_t on) { context->profile = on; }
+
+int64_t ral_take_trace(ral_context* context, ral_trace_event* events, int64_t capacity) { return context->trace.take(events, capacity); }
 void ral_set_threads(ral_context* context, int32_t threads) { context->threads = threads > 0 ? threads : context->default_threads; }
 int32_t ral_threads(const ral_context* context) { return context->threads; }
 void ral_force_choice(ral_context* context, int64_t number) { context->forced_choice = number; }

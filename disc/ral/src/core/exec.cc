@@ -18,6 +18,8 @@ namespace {
 
 constexpr int32_t kCallsPerTrim = 64;  // what a call needed is given back after as many to twice as many that need less than half of it
 
+constexpr int32_t kTraced = 2;  // of ral_set_profile
+
 constexpr int64_t kAskNanoseconds = 20'000'000;  // how often a call asks whether it is to go on
 
 // To the tick of the system (1 to 4 ms), for a fifth of the price of the exact clock: it is read in every iteration of a loop.
@@ -291,7 +293,12 @@ int32_t ral_exec::launch(int64_t id, ral_kernel kernel, const int64_t* args, int
   const auto slot = static_cast<size_t>(id);
   counts.launches[slot] += 1;
   if (tasks <= 0) return 0;
-  const ral_launch launch{program_.signature.kernels[slot].c_str(), kernel, args, tasks, scratch_bytes};
+  const ral::TracedKernel traced{kernel, args, &program_.trace, id};
+  ral_launch launch{program_.signature.kernels[slot].c_str(), kernel, args, tasks, scratch_bytes};
+  if (profile_ == kTraced && program_.device->number() == RAL_CPU) {
+    launch.kernel = ral::TracedKernel::run;
+    launch.args = traced.arguments();
+  }
   int64_t* nanoseconds = profile_ ? &counts.nanoseconds[slot] : nullptr;
   return stream_->launch(launch, cost, program_.threads.load(std::memory_order_relaxed), nanoseconds, failure()) ? 0 : 1;
 }
@@ -312,7 +319,11 @@ int32_t ral_exec::library(int64_t id, int64_t check_id, int64_t function, const 
   const int64_t start = profile_ ? ral::now_nanoseconds() : 0;
   ral::LibraryCall call(this, slot, static_cast<size_t>(check_id), layout, args);
   program_.functions[static_cast<size_t>(function)].call(call);
-  if (profile_) counts.nanoseconds[slot] += ral::now_nanoseconds() - start;
+  if (profile_) {
+    const int64_t stop = ral::now_nanoseconds();
+    counts.nanoseconds[slot] += stop - start;
+    if (profile_ == kTraced) program_.trace.add({id, ral::thread_number(), start, stop, -1, -1});
+  }
   return call.failed() ? 1 : 0;
 }
 

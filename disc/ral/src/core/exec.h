@@ -81,7 +81,7 @@ struct ral_exec {
   std::unique_ptr<ral::Stream> stream_;
   ral::Block copies_;  // of inputs that are not row-major
   int32_t calls_until_trim_ = 0;
-  bool profile_ = false;
+  int32_t profile_ = 0;  // as ral_set_profile has it
   std::vector<ral_tensor> inputs_;  // as the entry sees them
   std::vector<int64_t> strides_;    // of all inputs
   std::vector<Output> outputs_;

@@ -12,6 +12,7 @@
 #include "core/functions.h"
 #include "core/signature.h"
 #include "core/status.h"
+#include "core/trace.h"
 #include "core/weights_check.h"
 #include "cpu/code.h"
 #include "ral.h"
@@ -64,7 +65,8 @@ struct Program {
   int32_t default_threads = 1;
 
   std::atomic<int32_t> threads{1};
-  std::atomic<bool> profile{false};
+  std::atomic<int32_t> profile{0};  // as ral_set_profile has it
+  mutable Trace trace;
   std::atomic<int64_t> forced_choice{-1};
 
  protected:

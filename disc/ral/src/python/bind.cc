@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -233,6 +234,15 @@ std::pair<std::vector<int64_t>, std::vector<int64_t>> kernels(const Context& con
   return {launches, nanoseconds};
 }
 
+std::vector<std::vector<int64_t>> take_trace(const Context& context) {
+  std::vector<ral_trace_event> events(static_cast<size_t>(ral_take_trace(context.get(), nullptr, 0)));
+  events.resize(static_cast<size_t>(std::min<int64_t>(
+      ral_take_trace(context.get(), events.data(), static_cast<int64_t>(events.size())), static_cast<int64_t>(events.size()))));
+  std::vector<std::vector<int64_t>> result;
+  for (const ral_trace_event& e : events) result.push_back({e.kernel, e.thread, e.start, e.stop, e.begin, e.end});
+  return result;
+}
+
 nb::dict stats(const Context& context) {
   ral_stats values;
   ral_get_stats(context.get(), &values);
@@ -329,7 +339,8 @@ NB_MODULE(_ral, module) {
       .def("stats", &stats)
       .def("counters", &counters)
       .def("kernels", &kernels)
-      .def("set_profile", [](const Context& context, bool on) { ral_set_profile(context.get(), on); })
+      .def("set_profile", [](const Context& context, int32_t on) { ral_set_profile(context.get(), on); })
+      .def("take_trace", &take_trace)
       .def("force_choice", [](const Context& context, int64_t number) { ral_force_choice(context.get(), number); })
       .def("file_view", &file_view)
       .def("handle", [](const Context& context) { return nb::capsule(context.get(), "ral_context"); })  // valid as long as the object
