@@ -26,13 +26,12 @@ from disc.frontend.symbols import Size, to_shape
 from disc.ral import custom_functions
 
 FUNCTIONALIZED = (auto_functionalized, auto_functionalized_v2)  # what PyTorch makes of an op that writes its arguments
-PYTORCHS = ("aten", "prims", "prim", "profiler", "c10d", "_c10d_functional", "higher_order", "inductor", "rngprims")
 Arguments = Mapping[str, object]  # by schema name: Tensor, size, literal, list of those, or None
 
 
 def is_custom(op: object) -> bool:
     """Whether it is an op of somebody else than PyTorch."""
-    return isinstance(op, torch._ops.OpOverload) and op.namespace not in PYTORCHS
+    return isinstance(op, torch._ops.OpOverload) and op.namespace not in custom_functions.PYTORCHS
 
 
 def op_name(op: torch._ops.OpOverload) -> str:

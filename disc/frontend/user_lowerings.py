@@ -110,9 +110,30 @@ def check_promise(found: object, wanted: object) -> None:
 
 
 def check_trace(op: object, graph: fx.Graph) -> None:
-    """Raises an exception for `failed_lowering` where what a lowering of `op` was traced to calls the op."""
+    """Raises an exception for `failed_lowering` where what a lowering of `op` was traced to calls the op, or writes what it is given."""
     if any(node.target is op for node in graph.nodes):
         raise _Promise("it calls the op itself")
+    if any(source.op == "placeholder" for node in graph.nodes for source in map(_source, _written(node))):
+        raise _Promise("it writes an argument, and the op does not")
+
+
+def _written(node: fx.Node) -> list[fx.Node]:
+    """The tensors that a call of an op writes."""
+    if not isinstance(node.target, Op) or not node.target._schema.is_mutable:
+        return []
+    arguments = zip(node.target._schema.arguments, node.args, strict=False)  # what is written stands first, never by keyword but for `out`
+    given = [value for each, value in arguments if each.alias_info is not None and each.alias_info.is_write]
+    return [each for each in given if isinstance(each, fx.Node)]
+
+
+def _source(node: fx.Node) -> fx.Node:
+    """The tensor that a view is of; the node itself where it is none."""
+    while isinstance(node.target, Op) and any(each.alias_info is not None for each in node.target._schema.returns):
+        first = node.args[0] if node.args else None
+        if not isinstance(first, fx.Node):
+            break
+        node = first
+    return node
 
 
 _active = threading.local()  # ops: whose lowerings this thread traces

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,19 @@ class BoundFunction:
         return f"op:{self.op}@{self.digest}:{self.symbol}"
 
 
+PYTORCHS = (
+    "aten",
+    "prims",
+    "prim",
+    "profiler",
+    "c10d",
+    "_c10d_functional",
+    "higher_order",
+    "inductor",
+    "rngprims",
+)  # namespaces of PyTorch's
+_NAME = re.compile(r"\w+::\w+(\.\w+)?", re.ASCII)
+
 _registered: dict[str, BoundFunction] = {}
 _lock = threading.Lock()
 
@@ -38,11 +52,18 @@ def register_op(op: str, *, library: str | os.PathLike[str], symbol: str) -> str
     function as `ral_function` of the installed header `ral.h` describes (docs/custom-ops.md has an example). An artifact names the op, the
     symbol and the hash, and is refused where they differ from what is registered: what it was compiled for is what runs.
 
-    Raises ArtifactError for a library that cannot be loaded or lacks the symbol, or a name that is no op's.
+    Raises ArtifactError for a library that cannot be loaded or lacks the symbol, or a name that is no custom op's.
     """
-    namespace, _, name = op.partition("::")
-    if not namespace or not name or any(each in op for each in "@ \0") or not symbol.isidentifier():
-        raise ArtifactError(f"disc.register_op: {op!r} is no name of a custom op such as 'mylib::scale', or {symbol!r} no symbol")
+    if not isinstance(op, str) or _NAME.fullmatch(op) is None:
+        raise ArtifactError(f"disc.register_op: {op!r} is no name of a custom op such as 'mylib::scale'")
+    if op.partition("::")[0] in PYTORCHS:
+        raise ArtifactError(
+            f"disc.register_op: {op} is an op of PyTorch's, which disc compiles itself: give disc.register_lowering another way"
+        )
+    if not isinstance(symbol, str) or not symbol.isidentifier():
+        raise ArtifactError(f"disc.register_op: {symbol!r} is no name of a C function")
+    if not isinstance(library, str | os.PathLike):
+        raise ArtifactError(f"disc.register_op: library is a {type(library).__name__}, not the path of a shared library")
     op = op.removesuffix(".default")
     path = Path(library).resolve()
     digest = _ral.register_function(op, os.fsencode(path), symbol)

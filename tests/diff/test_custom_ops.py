@@ -307,9 +307,13 @@ def test_c_functions(library: Path, tmp_path: Path, nothing_registered: None) ->
 def test_c_functions_that_are_refused(library: Path, nothing_registered: None) -> None:
     for op, path, symbol, words in (("disctest::scale", "none.so", "scale", "cannot be read"), ("scale", library, "scale", "no name of a custom op"),
                                     ("disctest::scale", library, "skale", "has no symbol 'skale'"),
-                                    ("disctest::scale", __file__, "scale", "cannot be loaded")):  # fmt: skip
+                                    ("disctest::scale", __file__, "scale", "cannot be loaded"), (3, library, "scale", "3 is no name of a custom op"),
+                                    ("disctest::scale", library.parent, "scale", "cannot be read: Is a directory"),
+                                    ("a::b::c", library, "scale", "no name of a custom op"), ("disctest::scale", None, "scale", "library is a NoneType"),
+                                    ("aten::add", library, "scale", "aten::add is an op of PyTorch's.*disc.register_lowering"),
+                                    ("disctest::scale", library, 3, "3 is no name of a C function")):  # fmt: skip
         with pytest.raises(ArtifactError, match=words):
-            disc.register_op(op, library=path, symbol=symbol)
+            disc.register_op(op, library=path, symbol=symbol)  # pyright: ignore[reportArgumentType]
     for op in ("scale", "two"):
         disc.register_op(f"disctest::{op}", library=library, symbol="scale")
     run = disc.compile(Calls(lambda model, x: scale(x, 1.0, 2)), (torch.randn(2).double(),))
@@ -339,6 +343,8 @@ LOWERINGS = (
     (lambda x, k, n: x.double(), "value 0 is torch.float64"),
     (lambda x, k, n: (x, x), "it returns 2 values, the op 1"),
     (lambda x, k, n: 3, "value 0 is a int, that of the op a tensor"),
+    (lambda x, k, n: x.mul_(k), "it writes an argument, and the op does not"),
+    (lambda x, k, n: (x[1:].add_(1), x)[1], "it writes an argument, and the op does not"),
     (scale, "it calls the op itself"),
 )
 

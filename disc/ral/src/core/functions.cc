@@ -5,11 +5,13 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <vector>
 
 #include "core/bytes.h"
@@ -48,6 +50,18 @@ std::string hex(const Digest& digest) {
     text += digits;
   }
   return text;
+}
+
+// False, with errno, where the file cannot be read. A folder opens as a file does, and throws when it is read.
+bool read_bytes(const std::string& path, std::vector<uint8_t>* bytes) {
+  std::error_code unknown;
+  if (std::filesystem::is_directory(path, unknown)) {
+    errno = EISDIR;
+    return false;
+  }
+  std::ifstream file(path, std::ios::binary);
+  bytes->assign(std::istreambuf_iterator<char>(file), {});
+  return file.is_open() && !file.bad();
 }
 
 class Registry final : ForkAware {
@@ -177,9 +191,8 @@ Status register_function(const std::string& op, const std::string& library, cons
   if (op.find("::") == std::string::npos || op.find('@') != std::string::npos) {
     return error(RAL_ERROR_INTERNAL, "'" + op + "' is no name of a custom op, such as mylib::scale");
   }
-  std::ifstream file(library, std::ios::binary);
-  const std::vector<uint8_t> bytes{std::istreambuf_iterator<char>(file), {}};
-  if (!file.is_open() || file.bad()) return error(RAL_ERROR_ARTIFACT, what + ": cannot be read: " + strerror(errno));
+  std::vector<uint8_t> bytes;
+  if (!read_bytes(library, &bytes)) return error(RAL_ERROR_ARTIFACT, what + ": cannot be read: " + strerror(errno));
   auto loaded = std::make_unique<SharedObject>();
   Status status = loaded->load(what, bytes);
   if (!status.ok()) return status;
