@@ -7,7 +7,7 @@ import torch
 from compiled import Wrapped, assert_close
 
 import disc
-from disc.errors import SingularMatrixError
+from disc.errors import SingularMatrixError, UnsupportedOpError
 
 SIZES = ((2, 5, 3), (1, 1, 1), (3, 31, 33), (1, 64, 65), (2, 65, 1), (1, 130, 64), (0, 3, 2), (2, 3, 0))
 
@@ -57,6 +57,11 @@ def test_pivots() -> None:
     exchange[0, 0, 0] = float("nan")
     found = executable(exchange)
     assert torch.equal(found[1], exchange[1].mT) and found[0].isnan().any()
+
+
+def test_pivots_of_other_factors() -> None:
+    with pytest.raises(UnsupportedOpError, match=r"lu_unpack.* pivots of rank 3 for factors of rank 3: they have a dim less"):
+        disc.compile(Wrapped(torch.lu_unpack).eval(), (torch.randn(2, 4, 4), torch.ones(2, 4, 1, dtype=torch.int32)))
 
 
 def test_without_a_solution() -> None:

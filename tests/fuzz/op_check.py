@@ -42,6 +42,7 @@ NO_KERNEL = (
     "INTERNAL ASSERT",
     "view size is not compatible",
     "to be true, but got false",
+    "MKL FFT error",  # of inputs without elements
 )
 NEW_SIZES = (0, 1, 2, 3, 5, 8, 9, 16, 19)
 
@@ -292,14 +293,20 @@ def _number(value: object) -> float:
 def _close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
     tolerance = TOLERANCES.get(theirs.dtype)
     if tolerance is None:
-        return torch.equal(mine, theirs) if not theirs.dtype.is_complex else torch.allclose(mine, theirs, 1e-3, 1e-4, equal_nan=True)
+        return _close_complex(mine, theirs) if theirs.dtype.is_complex else torch.equal(mine, theirs)
     scale = 1.0 if theirs.dtype != torch.float64 else 1e-1
     return torch.allclose(mine.double(), theirs.double(), tolerance, tolerance * scale, equal_nan=True)
 
 
+def _close_complex(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
+    """A transform rounds each of its results as it does the largest."""
+    size = theirs.abs().nan_to_num(0, 0, 0)
+    return torch.allclose(mine, theirs, 1e-3, 1e-4 * max(1.0, float(size.mean())) if size.numel() else 1e-4, equal_nan=True)
+
+
 def _sample(mine: torch.Tensor, theirs: torch.Tensor) -> str:
     a, b = mine.reshape(-1), theirs.reshape(-1)
-    wrong = [place for place in range(b.numel()) if not _close(a[place], b[place])]
+    wrong = [place for place in range(b.numel()) if not _close(a[place], b[place])] or [0]  # all near, beside each alone
     return f"{len(wrong)} of {b.numel()} differ, at {wrong[0]} {a[wrong[0]].item()} for {b[wrong[0]].item()}"
 
 

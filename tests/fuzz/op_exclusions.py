@@ -36,7 +36,7 @@ class Known:
 EMPTY = (
     r"does not have an identity|too small|Expected .*batch mode|to have positive length|Only zero batch or zero channel|[Nn]on-(empty|zero)|"
     r"can't be greater than actual|invalid output_size|optional|must have at least one element|index 0 out of range|greater than 0|"
-    r"at least \d+ at dimension|smaller than kernel|is ambiguous|wrapping around more than once|with size 0|length must be non-negative|a primitive descriptor|divisible by"
+    r"at least \d+ at dimension|smaller than kernel|is ambiguous|wrapping around more than once|with size 0|number of data points|length must be non-negative|a primitive descriptor|divisible by"
 )
 
 KNOWN: tuple[Known, ...] = (
@@ -59,6 +59,7 @@ KNOWN: tuple[Known, ...] = (
     Known(r"norm.*nan", "wrong", "nan for", "a norm of the order NaN is NaN, and 0 or 1 in eager where there is little to take it of"),
     Known("local_response_norm", "wrong", "dtype", "eager returns an input without elements as it is, integers too"),
     Known(r"aten\.normal", "wrong", "dtype", "for a mean or deviation of integers PyTorch's trace says float32, and eager gives integers"),
+    Known(r"\b(svd|qr|eigh?|svd_lowrank|pca_lowrank)\b", "wrong", "values", "a matrix of less than full rank has many such factors"),
     Known(r"\bmode\b", "wrong", "result 1", "where the mode stands is any of its places, and in eager hangs on a sort that is not stable"),
     Known(
         "unpool",

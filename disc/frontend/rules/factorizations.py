@@ -121,6 +121,8 @@ def _order(e: OpBuilder, pivots: Tensor, rows: Size) -> Tensor:
 
 def lu_unpack(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
     factors, pivots = real(call.tensor("LU_data")), call.tensor("LU_pivots")
+    if pivots.rank != factors.rank - 1:
+        raise RuleError(f"pivots of rank {pivots.rank} for factors of rank {factors.rank}: they have a dim less")
     exchange, lower, upper = _unpacked(e, factors, _order(e, pivots, factors.shape[-2]))
     nothing = e.full(0, (0,), factors.dtype)
     data, order = call.flag("unpack_data"), call.flag("unpack_pivots")
