@@ -1,5 +1,6 @@
 """Options and fixtures of all tests."""
 
+import gc
 import os
 import sys
 import tempfile
@@ -16,7 +17,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 OBJECTS = "DISC_TEST_OBJECTS"  # the folder of `_shared_objects`: one for all workers
 
 
+EVERY_LEVEL = "DISC_TEST_EVERY_LEVEL"  # as in tests/diff/levels.py
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--long"):
+        os.environ[EVERY_LEVEL] = "1"
     if "PYTEST_XDIST_WORKER" not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="disc-objects-")
         os.environ[OBJECTS] = folder.name
@@ -26,6 +32,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run the tests marked `long`, which take minutes")
     parser.addoption("--update-golden", action="store_true", help="write what the tests get into their golden files")
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays to the end: the collector need not look at it again and again (a tenth of the time of all tests was its)."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -62,6 +75,12 @@ def _shared_objects() -> Iterator[None]:
 
     with shared_objects(Path(os.environ[OBJECTS])):
         yield
+
+
+@pytest.fixture
+def every_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what differs between ISA levels: they compile for all."""
+    monkeypatch.setenv(EVERY_LEVEL, "1")
 
 
 @pytest.fixture

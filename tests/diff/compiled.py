@@ -1,4 +1,4 @@
-"""Compiled code against an oracle: one compile for both ISA levels, then many shapes.
+"""Compiled code against an oracle: one compile for an ISA level (for all with --long), then many shapes.
 
 `text_program` compiles StableHLO text and holds the interpreter as oracle; `module_program` compiles a torch function and holds eager torch.
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from levels import levels_of_this_test
 from torch import nn
 from torch_mlir import ir
 
@@ -45,12 +46,13 @@ def plans_of(executable: Executable) -> list[Plan]:
 
 
 def both_targets(model: object, *arguments: object, **options: object) -> list[Executable]:
-    """One compile, loaded once per ISA level that this machine runs."""
-    compiled = disc.compile(model, *arguments, target=ISAS, **options)  # pyright: ignore[reportArgumentType]
+    """One compile for levels of this machine, loaded once for each."""
+    isas = levels_of_this_test(ISAS)
+    compiled = disc.compile(model, *arguments, target=isas, **options)  # pyright: ignore[reportArgumentType]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.disc"
         compiled.save(path)
-        return [load(path, isa=isa) for isa in ISAS]
+        return [load(path, isa=isa) for isa in isas]
 
 
 # --- StableHLO text against the interpreter ---------------------------------------------------------------------------------

@@ -337,6 +337,7 @@ def test_explain_says_nothing_of_dots_without_a_softmax_between_them() -> None:
     assert not any("attention" in note for kernel in compiled.executables[0].explain().kernels for note in kernel.notes)
 
 
+@pytest.mark.usefixtures("every_level")
 @pytest.mark.parametrize("width", [16, 24, 64, 80, 256, 272])
 def test_few_rows(width: int) -> None:
     """One row is what decoding asks for; around the number of rows that are worth packing the keys, and around 16 and 64 keys."""
@@ -347,6 +348,7 @@ def test_few_rows(width: int) -> None:
             program.check(*qkv(rows, keys, width=width))
 
 
+@pytest.mark.usefixtures("every_level")
 @pytest.mark.parametrize("rows", [1, 4, 5])
 def test_few_rows_of_grouped_heads_behind_a_mask(rows: int) -> None:
     """A known number of rows; keys of one head lie far apart, and some rows have none."""

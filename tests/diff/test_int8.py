@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from compiled import plans_of, randn
+from levels import levels_of_this_test
 from models import MODELS, shapes
 from torch import nn
 from torch.export import Dim
@@ -53,7 +54,8 @@ def compiled(
 def on_every_isa(
     model: nn.Module | Path, inputs: Sequence[torch.Tensor] | None = None, dims: object = None, isas: Sequence[str] = ISAS
 ) -> list[Executable]:
-    """One compile with int8, loaded once per ISA level."""
+    """One compile with int8 for levels of this machine, loaded once for each."""
+    isas = levels_of_this_test(isas)
     program = compiled(model, inputs, dims, isas)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.disc"

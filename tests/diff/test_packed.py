@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 from compiled import ISAS
+from levels import levels_of_this_test
 from torch import nn
 
 import disc
@@ -64,10 +65,11 @@ def packed(model: nn.Module, example: tuple[torch.Tensor, ...], **options: Any) 
 
 
 def compiled(model: nn.Module, example: tuple[torch.Tensor, ...], tmp_path: Any) -> list[Executable]:
-    made = disc.compile(model, example, target=ISAS, options=Options(packed=True, cache=False))
+    isas = levels_of_this_test(ISAS)
+    made = disc.compile(model, example, target=isas, options=Options(packed=True, cache=False))
     assert "packed" in made.manifest, made.manifest.get("packed_refusal")
     made.save(tmp_path / "packed.disc")
-    return [load(tmp_path / "packed.disc", isa=isa) for isa in ISAS]
+    return [load(tmp_path / "packed.disc", isa=isa) for isa in isas]
 
 
 def compare(executable: Executable, model: nn.Module, requests: list[tuple[Array, ...]], tolerance: float = 2e-5) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from compiled import plans_of, randn
+from levels import levels_of_this_test
 from models import MODELS, shapes
 from torch import nn
 from torch.nn import functional
@@ -36,8 +37,8 @@ SUM_ULPS = 16
 def on_every_isa(
     model: nn.Module, inputs: Sequence[torch.Tensor], dims: object, dtype: str, isas: Sequence[str] | None = None
 ) -> list[Executable]:
-    """One compile in mixed precision, loaded once per ISA level: those in `isas`, or all whose code differs in this type."""
-    isas = isas or ISAS[dtype]
+    """One compile in mixed precision for levels in `isas`, or in all whose code differs in this type, loaded once for each."""
+    isas = levels_of_this_test(isas or ISAS[dtype])
     compiled = disc.compile(model.eval(), tuple(inputs), dims, target=isas, options=Options(dtype=dtype))  # pyright: ignore[reportArgumentType]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.disc"
