@@ -1,3 +1,3 @@
 #!/bin/sh
-# Checks kernels on this machine's NVIDIA GPU with what tools/gpu_prepare.sh left in build/gpu. See gpu_check.py for its options.
+# Checks disc on this machine's NVIDIA GPU with what tools/gpu_prepare.sh left in build/gpu. See gpu_check.py for its options.
 cd "$(dirname "$0")/.." && exec python3 tools/gpu_check.py "$@"

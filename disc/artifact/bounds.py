@@ -65,9 +65,11 @@ class _KernelRecord(TypedDict):
     inputs: NotRequired[list[str]]
     results: NotRequired[list[str]]
     operands: NotRequired[list[str]]
+    arithmetic: NotRequired[str]  # of products that a GPU's tensor cores do
 
 
-EXPLAINED = frozenset(_KernelRecord.__annotations__) - {"name", "plan", "scratch", "modules"}  # older artifacts lack the last three
+# Older artifacts lack a plan, scratch and modules; few kernels have an arithmetic.
+EXPLAINED = frozenset(_KernelRecord.__annotations__) - {"name", "plan", "scratch", "modules", "arithmetic"}
 
 
 def unbounded(value: object) -> str | None:

@@ -204,7 +204,7 @@ def kernel_entry(launch: Launch, operands: Sequence[str], facts: VersionFacts) -
         "flops": str(kernel.flops) if kernel.flops is not None else None, "bytes": str(kernel.bytes) if kernel.bytes is not None else None,
         "inputs": [f"{value.element}[{', '.join(map(str, value.dims))}]" for value in launch.inputs],
         "results": [f"{value.element}[{', '.join(map(str, value.dims))}]" for value in launch.results],
-        "operands": list(operands),
+        "operands": list(operands), **({"arithmetic": kernel.arithmetic} if kernel.arithmetic else {}),
     }  # fmt: skip
 
 

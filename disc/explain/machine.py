@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from disc.ral import _ral
 
 
 @dataclass(frozen=True)
 class MachineLimits:
-    """gflops: f32 multiply-adds counted as two, 1e9 per second; gbytes: bytes read and written, 1e9 per second; source: how measured."""
+    """gflops: f32 multiply-adds counted as two, 1e9 per second; gbytes: bytes read and written, 1e9 per second; source: how measured.
+    products: the former of products on a GPU's tensor cores, by their arithmetic ("bf16", "tf32x3")."""
 
     gflops: float
     gbytes: float
     source: str
+    products: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, arithmetic: object) -> MachineLimits:
+        """The limits of a kernel whose products have this arithmetic, as its record says; "": without any on tensor cores."""
+        rate = self.products.get(str(arithmetic))
+        return self if rate is None else replace(self, gflops=rate)
 
     def least_seconds(self, flops: int, moved: int) -> float:
         """The time that neither limit lets a kernel beat."""

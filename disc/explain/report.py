@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +13,11 @@ from typing import cast
 from disc.artifact.bounds import EXPLAINED, MADE
 from disc.artifact.manifest import Manifest, arguments_of, results_of
 from disc.errors import ArtifactError, printable
+from disc.explain.gpus import gpu_limits, gpu_of, resident_blocks
 from disc.explain.machine import MachineLimits, machine_limits
 from disc.explain.page import page
 from disc.explain.text import text_lines
-from disc.ral.executable import Executable
+from disc.ral.executable import Executable, Profiled
 from disc.ral.structured import structure_lines
 from disc.shapes import parse_dim
 
@@ -26,13 +28,18 @@ RESOURCES = ("threads", "registers", "stack", "shared", "scratch", "bytes")  # o
 @dataclass(frozen=True)
 class VersionReport:
     """One version of a kernel; `runs` counts the launches that took it. On a GPU: grid: blocks along x, y, z, expressions over the symbols;
-    resources: threads and bytes of shared memory of a block, registers and bytes of stack of a thread, bytes of code."""
+    resources: threads and bytes of shared memory of a block, registers and bytes of stack (what spills lies there) of a thread, bytes of
+    code; blocks: of a launch in the profiled call, where it ran there; resident: blocks that an SM runs at a time; occupancy: the share of
+    the SM's threads that these have."""
 
     function: str
     guard: str
     runs: int
     grid: tuple[str, ...] = ()
     resources: Mapping[str, int] = field(default_factory=dict)
+    blocks: int | None = None
+    resident: int | None = None
+    occupancy: float | None = None
 
 
 @dataclass(frozen=True)
@@ -151,19 +158,32 @@ def explain(executable: Executable) -> Explanation:
     names = Counter(str(record["name"]) for record in manifest["kernels"])
     # Launches of one name are only counted together; each gets its part (every call runs all of them).
     times = [(launches[str(record["name"])] // names[str(record["name"])], None) for record in manifest["kernels"]]
-    return _explanation(executable, counters, times, {}, None)
+    threads = 0 if executable.isa.startswith("cuda:") else executable.threads
+    return _explanation(
+        _Ran(executable, manifest, executable.isa, threads, [counters[name] for name in manifest["counters"]]), times, {}, None
+    )
 
 
-def explain_call(executable: Executable, inputs: Sequence[object], profiled: Callable[[], list[tuple[int, float]]]) -> Explanation:
-    """What the program does on these inputs. profiled: runs them; launches and seconds per kernel of the manifest."""
+def explain_call(executable: Executable, inputs: Sequence[object], profiled: Callable[[], Profiled]) -> Explanation:
+    """What the program does on these inputs. profiled: runs them."""
     _check_records(executable.manifest)
     profiled()  # the first call allocates and touches its memory
-    before = cast("dict[str, int]", executable.stats()["counters"])
-    times = profiled()
-    after = cast("dict[str, int]", executable.stats()["counters"])
-    counters = {name: after[name] - before[name] for name in after}
-    limits = machine_limits(executable.threads)
-    return _explanation(executable, counters, times, _sizes(executable.manifest, inputs), limits)
+    call = profiled()
+    _check_records(call.manifest)
+    limits = machine_limits(executable.threads) if call.gpu is None else gpu_limits(call.gpu)
+    ran = _Ran(executable, call.manifest, call.isa, executable.threads if call.gpu is None else 0, call.counters)
+    return _explanation(ran, call.kernels, _sizes(call.manifest, inputs), limits)
+
+
+@dataclass(frozen=True)
+class _Ran:
+    """Which program is explained. isa, manifest: of its code; threads: of a call, 0 on a GPU; counters: in the manifest's order."""
+
+    executable: Executable
+    manifest: Manifest
+    isa: str
+    threads: int
+    counters: Sequence[int]
 
 
 def _check_records(manifest: Manifest) -> None:
@@ -186,22 +206,17 @@ def _sizes(manifest: Manifest, inputs: Sequence[object]) -> dict[str, int]:
 
 
 def _explanation(
-    executable: Executable,
-    counters: Mapping[str, int],
-    times: Sequence[tuple[int, float | None]],
-    sizes: Mapping[str, int],
-    limits: MachineLimits | None,
+    ran: _Ran, times: Sequence[tuple[int, float | None]], sizes: Mapping[str, int], limits: MachineLimits | None
 ) -> Explanation:
-    manifest = executable.manifest
+    manifest = ran.manifest
     total = sum(seconds or 0.0 for _, seconds in times) if limits is not None else None
     groups: dict[str, list[int]] = {}
     for number, record in enumerate(manifest["kernels"]):
         groups.setdefault(str(record["kernel"]), []).append(number)
-    values = [counters[name] for name in manifest["counters"]]
-    kernels = [_kernel(manifest["kernels"], numbers, values, times, sizes, limits, total) for numbers in groups.values()]
+    kernels = [_kernel(ran, numbers, times, sizes, limits, total) for numbers in groups.values()]
     return Explanation(
-        isa=executable.isa,
-        threads=executable.threads,
+        isa=ran.isa,
+        threads=ran.threads,
         inputs=tuple(f"{record['name']}: {record['dtype']}[{', '.join(map(str, record['dims']))}]" for record in arguments_of(manifest)),
         outputs=tuple(
             f"{record['name']}: {record['dtype']}[{', '.join(map(str, record.get('dims', ['?'] * record['rank'])))}]"
@@ -214,7 +229,7 @@ def _explanation(
         sizes=sizes,
         kernels=tuple(kernels),
         seconds=total,
-        copied_inputs=cast("int", executable.stats()["copied_inputs"]),
+        copied_inputs=cast("int", ran.executable.stats()["copied_inputs"]),
         limits=limits,
         structures=tuple(structure_lines(manifest["structures"])) if "structures" in manifest else (),
     )
@@ -252,17 +267,20 @@ def symbol_text(record: Record, manifest: Manifest) -> str:
 
 
 def _kernel(
-    records: Sequence[Record],
+    ran: _Ran,
     numbers: Sequence[int],
-    counters: Sequence[int],
     times: Sequence[tuple[int, float | None]],
     sizes: Mapping[str, int],
     limits: MachineLimits | None,
     total: float | None,
 ) -> KernelReport:
     """All launches of one kernel; each of their records describes the kernel."""
+    records: Sequence[Record] = ran.manifest["kernels"]
     record = records[numbers[0]]
     launches = tuple(_launch(number, records[number], *times[number]) for number in numbers)
+    measured = None
+    if limits is not None and total is not None:
+        measured = _measured(launches, sizes, limits.of(record.get("arithmetic", "")), total)
     return KernelReport(
         name=str(record["kernel"]),
         kind=str(record["kind"]),
@@ -276,9 +294,9 @@ def _kernel(
         tasks=launches[0].tasks,
         flops=launches[0].flops,
         bytes=launches[0].bytes,
-        versions=_versions([records[number] for number in numbers], counters),
+        versions=_versions([records[number] for number in numbers], ran, sizes),
         launches=launches,
-        measured=_measured(launches, sizes, limits, total) if limits is not None and total is not None else None,
+        measured=measured,
     )
 
 
@@ -299,19 +317,27 @@ def _launch(number: int, record: Record, runs: int, seconds: float | None) -> La
     )
 
 
-def _versions(records: Sequence[Record], counters: Sequence[int]) -> tuple[VersionReport, ...]:
+def _versions(records: Sequence[Record], ran: _Ran, sizes: Mapping[str, int]) -> tuple[VersionReport, ...]:
     """Of all launches of a kernel: a counter is a version under one guard, in the order of the versions."""
     found: dict[int, tuple[int, VersionReport]] = {}
     for record in records:
         versions, numbers = cast("list[Record]", record["versions"]), cast("list[int]", record["counters"])
         for place, (each, number) in enumerate(zip(versions, numbers, strict=True)):
-            found.setdefault(number, (place, _version(each, counters[number])))
+            found.setdefault(number, (place, _version(each, ran, ran.counters[number], sizes)))
     return tuple(version for _, version in sorted(found.values(), key=lambda each: each[0]))
 
 
-def _version(record: Record, runs: int) -> VersionReport:
+def _version(record: Record, ran: _Ran, runs: int, sizes: Mapping[str, int]) -> VersionReport:
     resources = {name: cast("int", record[name]) for name in RESOURCES if name in record}
-    return VersionReport(str(record["function"]), str(record["guard"]), runs, _texts(record, "grid"), resources)
+    grid = _texts(record, "grid")
+    plain = VersionReport(str(record["function"]), str(record["guard"]), runs, grid, resources)
+    gpu = gpu_of(ran.isa)
+    if gpu is None or not resources.keys() >= {"threads", "registers", "shared"}:
+        return plain
+    resident = resident_blocks(gpu, resources["threads"], resources["registers"], resources["shared"])
+    known = runs > 0 and all(set(parse_dim(each).symbols()) <= sizes.keys() for each in grid)
+    blocks = math.prod(parse_dim(each).evaluate(sizes) for each in grid) if known else None
+    return dataclasses.replace(plain, blocks=blocks, resident=resident, occupancy=resident * resources["threads"] / gpu.threads)
 
 
 def _texts(record: Record, key: str) -> tuple[str, ...]:

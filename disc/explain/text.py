@@ -72,9 +72,7 @@ def _details(kernel: KernelReport) -> list[str]:
     lines += [f"  {word}{each}" for word, all_of in (("input    ", kernel.inputs), ("result   ", kernel.results)) for each in all_of]
     for version in kernel.versions:
         lines.append(f"  version  {version.guard or 'any shape'}: ran {version.runs} times")
-        lines += [
-            f"  {word}{each}" for word, each in (("grid     ", " x ".join(version.grid)), ("code     ", resources_text(version))) if each
-        ]
+        lines += [f"  {word}{each}" for word, each in (("grid     ", grid_text(version)), ("code     ", resources_text(version))) if each]
     lines += [f"  note     {note}" for note in kernel.notes]
     alike = {(each.inputs, each.results, each.flops, each.bytes, each.tasks): each for each in reversed(kernel.launches)}
     for number, launch in enumerate(reversed(alike.values())):  # over other symbols after the first
@@ -82,6 +80,14 @@ def _details(kernel: KernelReport) -> list[str]:
         if launch.flops is not None:
             lines.append(f"  work     {launch.flops} flops, {launch.bytes} bytes, {launch.tasks} tasks per launch")
     return lines
+
+
+def grid_text(version: VersionReport) -> str:
+    """ "S0 x 4: 128 blocks, 8 of them on an SM at a time, 50% of its threads"; "" for a version on a CPU."""
+    words = [f"{version.blocks} blocks"] if version.blocks is not None else []
+    if version.resident is not None and version.occupancy is not None:
+        words.append(f"{version.resident} on an SM at a time, {version.occupancy:.0%} of its threads")
+    return " x ".join(version.grid) + (f": {', '.join(words)}" if words else "")
 
 
 def resources_text(version: VersionReport) -> str:

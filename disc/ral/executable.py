@@ -16,11 +16,11 @@ from disc.artifact import file as artifact
 from disc.artifact.cache import file_view
 from disc.artifact.manifest import FixedRecord, Manifest, NamedWeight, TargetRecord, arguments_of, results_of
 from disc.config import check_threads, read_environment
-from disc.errors import ArtifactError, DiscError, InputRankError, InputTypeError, TargetError
+from disc.errors import ArtifactError, CompilerBug, DiscError, InputRankError, InputTypeError, TargetError
 from disc.ral import _ral
 from disc.ral import torch_functions as torch_functions  # registers itself with the runtime
 from disc.ral.elsewhere import Elsewhere
-from disc.ral.gpu_programs import NONE, GpuPrograms, from_sections, programs_in, programs_of, stream_handle
+from disc.ral.gpu_programs import NONE, GpuPrograms, from_sections, gpu_number, programs_in, programs_of, stream_handle
 from disc.ral.results import builder
 from disc.ral.state import Array, HiddenValues, Seed, State
 from disc.ral.structured import StructuredProgram, load_structured
@@ -37,11 +37,21 @@ class Explainer(Protocol):
         """What the program is, and which versions ran since loading."""
         ...
 
-    def explain_call(
-        self, executable: Executable, inputs: Sequence[object], profiled: Callable[[], list[tuple[int, float]]]
-    ) -> Explanation:
-        """What the program does on these inputs. profiled: runs them; launches and seconds per kernel of the manifest."""
+    def explain_call(self, executable: Executable, inputs: Sequence[object], profiled: Callable[[], Profiled]) -> Explanation:
+        """What the program does on these inputs. profiled: runs them."""
         ...
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """One call. manifest, isa: of the code that ran: a GPU's where the tensors lay on one; gpu: its number, None on a CPU. kernels:
+    launches and seconds of each, in the order of the manifest; counters: by how much each of the manifest's went up."""
+
+    manifest: Manifest
+    isa: str
+    gpu: int | None
+    kernels: Sequence[tuple[int, float]]
+    counters: Sequence[int]
 
 
 TIMES, TRACE = 1, 2  # of `set_profile`
@@ -117,8 +127,11 @@ class Executable:
         compiles: int,
         gpus: GpuPrograms,
         first: Mapping[str, Array] | None = None,
+        gpu: int = 0,
     ) -> None:
-        """Used by `from_parts` and `load`. gpus: the same program for tensors there. first: the first values of the state, by name."""
+        """Used by `from_parts` and `load`. gpus: the same program for tensors there. first: the first values of the state, by name. gpu:
+        the number of the one that `context` runs on, if it does."""
+        self._gpu = gpu
         self._context = context
         self._gpus = gpus
         context.open_gpu = gpus if gpus.has_code else None
@@ -173,7 +186,7 @@ class Executable:
             described = artifact.manifest_for(stored)
             stand_in = Elsewhere(described, stored["code"][-1], str(error), _threads(threads))
             return cls(cast("_ral.Context", stand_in), described, parts, compiles, NONE, first)
-        return cls(context, described, parts, compiles, programs_of(stored, code, arrays, _threads(threads)), first)
+        return cls(context, described, parts, compiles, programs_of(stored, code, arrays, _threads(threads)), first, gpu_number(isa))
 
     def __repr__(self) -> str:
         """What it takes and gives, for which CPU, and with how many threads."""
@@ -222,7 +235,7 @@ class Executable:
 
     def synchronize(self) -> None:
         """Waits until the GPUs have done what calls asked for. Raises what their kernels found: ShapeConstraintError, DeviceError."""
-        for context in (self._context, *(context for context, _ in self._gpus.opened())):
+        for context in (self._context, *(context for context, _ in self._gpus.opened().values())):
             context.synchronize()
 
     def flat(self, *inputs: object) -> list[object]:
@@ -389,7 +402,7 @@ class Executable:
         """Counts since loading: compiles (how often this process called the code generator for it: 0 for what was loaded or came out of the
         cache), calls, copied_inputs, copied_bytes, arena_bytes (held), launches (kernels run), "kernels" (launches by kernel name) and
         "counters" (by name: versions taken and the like)."""
-        programs = [(self._context, self._manifest), *self._gpus.opened()]
+        programs = [(self._context, self._manifest), *self._gpus.opened().values()]
         launches = _summed(chain(*(zip(_kernel_names(about), own.kernels()[0], strict=True) for own, about in programs)))
         return {
             "compiles": self._compiles,
@@ -400,12 +413,13 @@ class Executable:
         }
 
     def profile(self, *inputs: object, **named: object) -> list[tuple[str, int, float]]:
-        """Runs one call; returns (kernel name, launches, seconds) of the kernels it ran, in the order of the manifest.
+        """Runs one call; returns (kernel name, launches, seconds) of the kernels it ran, in the order of the manifest. On a GPU the seconds
+        are those between events around each launch.
 
         Calls that other threads make meanwhile are counted too.
         """
-        names = _kernel_names(self._manifest)
-        return [(name, runs, seconds) for name, (runs, seconds) in zip(names, self._profiled(inputs, named), strict=True) if runs]
+        found = self._profiled(inputs, named)
+        return [(name, runs, seconds) for name, (runs, seconds) in zip(_kernel_names(found.manifest), found.kernels, strict=True) if runs]
 
     def trace(self, *inputs: object, **named: object) -> list[TraceEvent]:
         """Runs one call, after one to warm up; returns which thread did which tasks of which launch, and when. On CPUs.
@@ -415,7 +429,8 @@ class Executable:
         arranged = self._arrange(inputs, named)
         self(*arranged)
         self._context.take_trace()  # what an earlier trace left
-        self._profiled(arranged, {}, TRACE)
+        if self._profiled(arranged, {}, TRACE).gpu is not None:
+            raise DiscError("the call ran on a GPU, of whose launches there is no trace: explain has their times")
         return sorted((TraceEvent(*event) for event in self._context.take_trace()), key=lambda event: event.start_ns)
 
     def explain(self, *inputs: object, **named: object) -> Explanation:
@@ -429,18 +444,39 @@ class Executable:
         arranged = self._arrange(inputs, named)
         return explainer.explain_call(self, arranged, lambda: self._profiled(arranged, {}))
 
-    def _profiled(self, inputs: tuple[object, ...], named: dict[str, object], how: int = TIMES) -> list[tuple[int, float]]:
-        """Runs one call; (launches, seconds) of each kernel of the manifest."""
-        calls, before = self._context.stats()["calls"], self._context.kernels()
-        self._context.set_profile(how)
-        try:
-            self(*(self._arrange(inputs, named) if named else inputs))
-        finally:
-            self._context.set_profile(0)
-        after = self._context.kernels()
-        if self._context.stats()["calls"] == calls:
-            raise DiscError("the call ran on a GPU: profile and explain what load(path, isa='cuda') gives")
-        return [(runs - runs0, (time - time0) * 1e-9) for runs0, time0, runs, time in zip(*before, *after, strict=True)]
+    def _profiled(self, inputs: tuple[object, ...], named: dict[str, object], how: int = TIMES) -> Profiled:
+        """Runs one call. Where it is the first on a GPU, which opens the program there, another one."""
+        arranged = self._arrange(inputs, named) if named else inputs
+        for _ in range(2):
+            watched = [_Watched(self._context, self._manifest, self._gpu if self.isa.startswith("cuda:") else None, how)]
+            watched += [_Watched(context, about, number, how) for number, (context, about) in self._gpus.opened().items()]
+            try:
+                self(*arranged)
+            finally:
+                found = [each.stop() for each in watched]
+            for each in found:
+                if each is not None:
+                    return each
+        raise CompilerBug("a profiled call ran no program")
+
+
+class _Watched:
+    """A program while it is profiled."""
+
+    def __init__(self, context: _ral.Context, manifest: Manifest, gpu: int | None, how: int) -> None:
+        self._context, self._manifest, self._gpu = context, manifest, gpu
+        self._calls, self._kernels, self._counters = context.stats()["calls"], context.kernels(), context.counters()
+        context.set_profile(how)
+
+    def stop(self) -> Profiled | None:
+        """What it did since; None where no call ran it."""
+        self._context.set_profile(0)
+        if self._context.stats()["calls"] == self._calls:
+            return None
+        times = zip(*self._kernels, *self._context.kernels(), strict=True)
+        kernels = [(runs - runs0, (time - time0) * 1e-9) for runs0, time0, runs, time in times]
+        counters = [now - before for before, now in zip(self._counters, self._context.counters(), strict=True)]
+        return Profiled(self._manifest, self._context.isa(), self._gpu, kernels, counters)
 
 
 @contextmanager
@@ -492,7 +528,8 @@ def load(
     except ArtifactError as error:
         raise ArtifactError(f"'{artifact.shown_path(path)}': {error}") from None
     gpus = programs_in(view, _threads(threads))
-    return Executable(context, manifest, None, 0, gpus, artifact.stored_first_values(view) if "state" in manifest else None)
+    first = artifact.stored_first_values(view) if "state" in manifest else None
+    return Executable(context, manifest, None, 0, gpus, first, gpu_number(isa))
 
 
 def describe(path: str | os.PathLike[str], isa: str | None = None, reason: str = "it was opened to be read, not to be run") -> Executable:

@@ -34,10 +34,10 @@ class GpuPrograms:
                 self._opened[gpu] = self._open(f"cuda@{gpu}")
             return self._opened[gpu][0]
 
-    def opened(self) -> list[Program]:
-        """Those that calls needed so far."""
+    def opened(self) -> dict[int, Program]:
+        """Those that calls needed so far, by the number of the GPU."""
         with self._lock:
-            return list(self._opened.values())
+            return dict(self._opened)
 
 
 def _no_program(_: str) -> Program:
@@ -91,6 +91,12 @@ def programs_in(file: memoryview, threads: int) -> GpuPrograms:
 
 def _for_gpus(stored: StoredManifest) -> bool:
     return any(name.startswith("cuda:") for name in stored["code"])
+
+
+def gpu_number(wanted: str | None) -> int:
+    """Of an `isa` as `disc.load` takes it: "cuda@1" is the second GPU."""
+    _, _, number = (wanted or "").partition("@")
+    return int(number or 0)
 
 
 def stream_handle(stream: object) -> int:

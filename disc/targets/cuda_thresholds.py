@@ -23,6 +23,7 @@ GPUS = (
         l2=40 * MIB,  # vendor
         registers=1 << 16,  # vendor
         threads=2048,  # vendor
+        blocks=32,  # vendor
         bandwidth=2039,  # vendor
         tensor=(("bf16", 312), ("f16", 312), ("tf32", 156)),  # vendor
     ),
@@ -35,6 +36,7 @@ GPUS = (
         l2=6 * MIB,  # vendor
         registers=1 << 16,  # vendor
         threads=1536,  # vendor
+        blocks=16,  # vendor
         bandwidth=600,  # vendor
         tensor=(("bf16", 125), ("f16", 125), ("tf32", 62)),  # vendor
     ),
@@ -47,6 +49,7 @@ GPUS = (
         l2=96 * MIB,  # vendor
         registers=1 << 16,  # vendor
         threads=1536,  # vendor
+        blocks=24,  # vendor
         bandwidth=864,  # vendor
         tensor=(("bf16", 362), ("f16", 362), ("tf32", 183)),  # vendor
     ),
@@ -59,6 +62,7 @@ GPUS = (
         l2=50 * MIB,  # vendor
         registers=1 << 16,  # vendor
         threads=2048,  # vendor
+        blocks=32,  # vendor
         bandwidth=3350,  # vendor
         tensor=(("bf16", 989), ("f16", 989), ("tf32", 495)),  # vendor
     ),
@@ -71,6 +75,7 @@ GPUS = (
         l2=126 * MIB,  # vendor
         registers=1 << 16,  # vendor
         threads=2048,  # vendor
+        blocks=32,  # vendor
         bandwidth=8000,  # vendor
         tensor=(("bf16", 2250), ("f16", 2250), ("tf32", 1125)),  # vendor
     ),
@@ -83,9 +88,17 @@ GPUS = (
         l2=96 * MIB,  # vendor
         registers=1 << 16,  # vendor
         threads=1536,  # vendor
+        blocks=24,  # vendor
         bandwidth=1792,  # vendor
         tensor=(("bf16", 210), ("f16", 210), ("tf32", 105)),  # vendor
     ),
+)
+
+# Memory of other products than those of the table, in GB/s, by a part of the name that the driver has for them.
+BANDWIDTHS = (
+    ("H200", 4800),  # vendor
+    ("H100 PCIe", 2000),  # vendor
+    ("A100-SXM4-40GB", 1555),  # vendor
 )
 
 # A core is an SM of an H100, a vector what a warp computes with one instruction: 32 elements, 128 bytes of f32.
@@ -116,7 +129,10 @@ KERNELS = GpuThresholds(
     # 32 of each thread, and longer ones spilled (98 registers at 16,384, spills at 32,768).
     rows=((32, 16, 4), (128, 8, 4), (1024, 4, 4), (4096, 1, 8), (16384, 1, 16)),
     looped=(2048, 1, 8),  # chosen: 8 elements of a thread
+    row_parts=(128, 16),  # chosen: about a program of each SM of an H100 for one row; for up to 64 rows, several
     columns=(64, 32, 4),  # chosen: 16 loads of a thread under way; neighboring lanes read neighboring columns
+    column_parts=(32, 8),  # chosen: 2,048 columns of 32 parts, 8,192 of 8, are all the programs that may share: some 8 of each SM
+    column_steps=4,  # chosen: rounds of a part, at least, so that joining takes less than reducing
     scans=((64, 8, 2), (1024, 1, 4), (1, 128, 4)),  # chosen: 8 elements of a thread; side by side, one line of a thread
     scatter=(128, 4, 256),  # chosen: one element of a thread; two programs of each SM
     ranks=(32, 64, 4),  # chosen: 16 comparisons of a thread; with 32 of 64-bit positions, code for sm_80 spilled

@@ -29,9 +29,9 @@ class Gpu:
     """What a generation of GPUs has, by the numbers of one product of it.
 
     architecture: of `sm_...`; product: whose numbers these are. sms: streaming multiprocessors. Bytes: shared_block, shared_sm: of shared
-    memory that a block may have, and that the blocks of an SM share; l2: of the L2 cache. Of an SM: registers of 32 bits; threads.
-    bandwidth: of memory, in GB/s. tensor: dense multiply-adds on tensor cores, by element of the operands, in TFLOP/s (an add and a
-    multiply each).
+    memory that a block may have, and that the blocks of an SM share; l2: of the L2 cache. Of an SM: registers of 32 bits; threads, and
+    blocks, at a time. bandwidth: of memory, in GB/s. tensor: dense multiply-adds on tensor cores, by element of the operands, in TFLOP/s
+    (an add and a multiply each).
     """
 
     architecture: int
@@ -42,6 +42,7 @@ class Gpu:
     l2: int
     registers: int
     threads: int
+    blocks: int
     bandwidth: int
     tensor: tuple[tuple[str, int], ...]
 
@@ -329,9 +330,10 @@ class GpuThresholds:
     """What the kernels of a GPU are planned by, as tuples in the order of the fields of the plans (`codegen/cuda/plans.py`).
 
     loop: elements and warps of a block of a loop kernel. rows: columns, rows and warps of the blocks in which rows lie whole, the shortest
-    first; looped: of that of longer rows. columns: columns of a result in a block of a loop kernel that reduces columns, elements of each
-    that are loaded at once, warps. scans: columns, rows and warps of a block of short lines, of long ones, and of lines side by side.
-    scatter: updates that a program looks through at once, warps, programs among which what is updated is dealt out, at most. ranks:
+    first; looped: of that of longer rows; row_parts: programs that share one of those. columns: columns of a result in a block of a loop
+    kernel that reduces columns, elements of each that are loaded at once, warps; column_parts: programs that share those; column_steps:
+    blocks of rows of each part, at least. scans: columns, rows and warps of a block of short lines, of long ones, and of lines side by
+    side. scatter: updates that a program looks through at once, warps, programs among which what is updated is dealt out, at most. ranks:
     elements of a program that sorts or counts, those that they are compared with at once, warps. search: values of a program, warps.
     grouped: rows, columns, steps of k and warps of a block of a product of groups.
     """
@@ -339,7 +341,10 @@ class GpuThresholds:
     loop: tuple[int, int]
     rows: tuple[tuple[int, int, int], ...]
     looped: tuple[int, int, int]
+    row_parts: tuple[int, ...]
     columns: tuple[int, int, int]
+    column_parts: tuple[int, ...]
+    column_steps: int
     scans: tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int]]
     scatter: tuple[int, int, int]
     ranks: tuple[int, int, int]

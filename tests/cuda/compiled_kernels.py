@@ -1,5 +1,6 @@
 """Kernels as code for GPUs of three generations; prints how many were compiled. `first`, `all`: of the versions of kernels of every kind;
-`library`: of library ops; `schedules`: every schedule of products with a bias and GELU, with a line of each that says what it takes."""
+`library`: of library ops; `schedules`: every schedule of products with a bias and GELU, with a line of each that says what it takes.
+Further arguments: the GPUs, in place of those of three generations."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from pathlib import Path
 
 import torch
 import triton
-from fused_programs import ANY_SIZE, Fused, Kinds, Layers, every_leaf
+from fused_programs import ANY_SIZE, Fused, Kinds, Layers, Rows, Sums, every_leaf
 from library_models import GROUPS, Scans, Scatters, Sorts
+from torch import nn
 
 from disc.codegen.cuda.assemble import assemble
 from disc.codegen.cuda.emission import emit_device
@@ -27,7 +29,7 @@ from disc.targets.cuda import read_target
 from disc.targets.thresholds import Gpu
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-NAMES = ("sm_80", "sm_90", "sm_100")
+NAMES = ("sm_80", "sm_90", "sm_100")  # others as further arguments
 
 
 def resources(code: bytes) -> tuple[int, int]:
@@ -53,10 +55,18 @@ def versions(chosen: str, name: str, gpu: Gpu) -> Iterator[tuple[str, DeviceVers
 
 
 def kinds(name: str, tree: BlockTree | None) -> list[DeviceKernel]:
-    """Of a block of a transformer."""
+    """Of a block of a transformer; with the schedules that are chosen (tree: None), also of rows and columns of any length, and of a convolution."""
     program = Fused.of_model(Kinds().eval(), Kinds.example(), Kinds.dims(), tree=tree, target=name)
     assert {kernel.kind for kernel in program.kernels} == {"loop", "stitch", "compute", "attention"}
-    return program.kernels
+    if tree is not None:
+        return program.kernels
+    length, image = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}, {0: torch.export.Dim.DYNAMIC, 2: torch.export.Dim.DYNAMIC}
+    others = [
+        Fused.of_model(Rows(), (torch.randn(3, 5),), (length,), tree=tree, target=name),
+        Fused.of_model(Sums(), (torch.randn(3, 5), torch.randn(4, 6)), (length, length), tree=tree, target=name),
+        Fused.of_model(nn.Conv2d(64, 64, 3, 1, 1).eval(), (torch.randn(2, 64, 9, 8),), (image,), tree=tree, target=name),
+    ]
+    return [*program.kernels, *(kernel for each in others for kernel in each.kernels)]
 
 
 def library(name: str) -> list[DeviceKernel]:
@@ -89,7 +99,7 @@ if __name__ == "__main__":
     assert os.environ.get("TRITON_INTERPRET", "0") == "0"
     torch.manual_seed(0)
     done: set[tuple[str, str]] = set()
-    for name in NAMES:
+    for name in sys.argv[2:] or NAMES:
         gpu = read_target(name).gpu
         assert gpu is not None
         for what, version in versions(sys.argv[1], name, gpu):

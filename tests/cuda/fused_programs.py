@@ -117,3 +117,17 @@ class Kinds(nn.Module):
     def dims() -> Any:
         dynamic = torch.export.Dim.DYNAMIC
         return ({0: dynamic, 1: dynamic},)
+
+
+class Rows(nn.Module):
+    """Rows of any length: a softmax and a norm."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.softmax(x, -1), (x - x.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
+
+
+class Sums(nn.Module):
+    """Of few long rows, of everything, and of few long columns."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.sum(-1).abs(), torch.relu(x.mean()), x.amax(-1), y.sum(0) * 2, (y * y).sum(0) - y.amin(0)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from device_oracle import Checked
-from fused_programs import Layers, every_leaf
+from fused_programs import Layers, Rows, Sums, every_leaf
 from library_programs import PROGRAMS as LIBRARY_PROGRAMS
 from torch import nn
 
@@ -114,13 +114,6 @@ def layer() -> Iterator[int]:
         yield program.check([random.normal(size=(rows, 24)).astype("f4"), random.integers(0, 11, rows)])
 
 
-class Rows(nn.Module):
-    """Rows of any length: a softmax and a norm."""
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.softmax(x, -1), (x - x.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
-
-
 def rows() -> Iterator[int]:
     """Versions of a row kernel on both sides of their guards."""
     yield from _rows((0, 5), (3, 1), (17, 33), (2, 129))
@@ -136,6 +129,23 @@ def _rows(*sizes: tuple[int, int]) -> Iterator[int]:
     random = np.random.default_rng(0)
     for count, length in sizes:
         yield program.check([random.normal(size=(count, length)).astype("f4")])
+
+
+def sums() -> Iterator[int]:
+    """So few that programs share them, by the least lengths of both, and more."""
+    yield from _sums(((1, 32768), (1024, 5)), ((3, 32771), (4099, 65)))
+
+
+def long_sums() -> Iterator[int]:
+    yield from _sums(((1, 262145), (4096, 130)), ((65, 32768), (1023, 2049)))
+
+
+def _sums(*sizes: tuple[tuple[int, int], tuple[int, int]]) -> Iterator[int]:
+    dims = ({0: DYNAMIC, 1: DYNAMIC}, {0: DYNAMIC, 1: DYNAMIC})
+    program = Checked.of_model(Sums(), (torch.randn(3, 5), torch.randn(4, 6)), dims)
+    random = np.random.default_rng(0)
+    for shapes in sizes:
+        yield program.check([random.normal(size=shape).astype("f4") for shape in shapes])
 
 
 class Products(nn.Module):
@@ -222,7 +232,7 @@ def few_queries() -> Iterator[int]:
 
 
 PROGRAMS: dict[str, Callable[[], Iterator[int]]] = {
-    "elementwise": elementwise, "some_elementwise": some_elementwise, "layer": layer, "rows": rows, "long_rows": long_rows, "products": products, "attention": attention,
+    "elementwise": elementwise, "some_elementwise": some_elementwise, "layer": layer, "rows": rows, "long_rows": long_rows, "sums": sums, "long_sums": long_sums, "products": products, "attention": attention,
     "schedules": schedules, "every_schedule": every_schedule, "few_queries": few_queries,
     **LIBRARY_PROGRAMS,
 }  # fmt: skip

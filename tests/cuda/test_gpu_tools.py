@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 TOOLS = Path(__file__).parents[2] / "tools"
+SMALL = ("--programs", "groups", "--recorded", "--models", "--timed", "add-one", "--big", "--tiny")
+SOME_OF_ALL = (
+    *("--programs", "schedules", "--recorded", "mlp", "--models", "mlp", "mlp:tf32", "bert:bf16"),
+    *("--timed", "gemm-tf32", "softmax-f32", "causal-bf16", "bias-bf16", "--big", "gpt2-bf16", "--tiny"),
+)
 
 
 def _run(tool: str, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -20,19 +27,52 @@ def _run(tool: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_kernels_are_checked(tmp_path: Path) -> None:
-    """All is right at first. A wrong result is found."""
-    library, folder = tmp_path / "libcuda.so.1", tmp_path / "gpu"
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in for the driver."""
+    library = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
     options = ["-O1", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-pthread"]
     subprocess.run(["gcc", *options, str(Path(__file__).parent / "fake_driver.c"), "-o", str(library)], check=True)
-    made = _run("gpu_prepare.py", "--folder", folder, "--programs", "groups", "--models")
-    assert made.returncode == 0 and "12 launches, 4 versions" in made.stdout, made.stderr
-    right = _run("gpu_check.py", "--folder", folder, "--fake", library, "--out", tmp_path)
-    assert right.returncode == 0 and right.stdout == (tmp_path / "gpu_check.txt").read_text(), right.stderr
-    assert right.stdout.splitlines()[-1].split()[:3] == ["groups", "12", "0"]
+    return library
+
+
+def test_a_wrong_result_is_found(library: Path, tmp_path: Path) -> None:
+    """All is right at first. Then an expected result is another one, and one part fails alone."""
+    folder, out = tmp_path / "gpu", tmp_path / "out"
+    out.mkdir()
+    made = _run("gpu_prepare.py", "--folder", folder, *SMALL)
+    assert made.returncode == 0 and "12 launches of 4 versions" in made.stdout, made.stderr
+    parts = ("--fake", library, "--folder", folder, "--only", "build", "kernels", "times", "tune")
+    right = _run("gpu_check.py", *parts, "--out", out)
+    assert right.returncode == 0 and right.stdout == (out / "gpu_check.txt").read_text(), right.stdout + (out / "gpu_check.log").read_text()
+    rows = [line.split() for line in right.stdout.splitlines()[2:]]
+    assert [row[:2] for row in rows] == [["build", "runtime"], ["kernels", "groups"], ["times", "add-one"], ["tune", "schedules"]]
+    assert rows[1][2:4] == ["12", "0"]
+    (point,) = json.loads((out / "gemm_times.json").read_text())["points"]
+    assert len(point["times"]) == 2 and min(point["times"].values()) > 0
     arrays = dict(np.load(folder / "groups.npz"))
     changed = max(name for name, array in arrays.items() if ".r" in name and array.size)
     arrays[changed] = arrays[changed] * 2 + 1
     np.savez(folder / "groups.npz", **arrays)
-    wrong = _run("gpu_check.py", "--folder", folder, "--fake", library)
-    assert wrong.returncode == 1 and f"{changed}: differs by" in wrong.stdout, wrong.stderr
+    (folder / "tuning.json").write_text("{")
+    wrong = _run("gpu_check.py", *parts, "--out", out)
+    assert wrong.returncode == 1 and f"{changed}: differs by" in wrong.stdout and "tune: JSONDecodeError" in wrong.stdout, wrong.stdout
+    assert wrong.stdout.splitlines()[-2].split()[:3] == ["times", "add-one", "5"]
+
+
+@pytest.mark.long
+def test_all_parts(library: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "gpu"
+    made = _run("gpu_prepare.py", "--folder", folder, *SOME_OF_ALL)
+    assert made.returncode == 0, made.stderr
+    found = _run("gpu_check.py", "--fake", library, "--folder", folder, "--out", tmp_path, "--minutes", 60)
+    assert found.returncode == 0, found.stdout + (tmp_path / "gpu_check.log").read_text()
+    assert {line.split()[0] for line in found.stdout.splitlines()[2:]} >= {"kernels", "models", "times", "big", "shapes", "tune"}
+    assert "on an SM at a time" in (tmp_path / "explain.txt").read_text()
+    files = [each for each in tmp_path.iterdir() if each.is_file()]
+    assert len(files) <= 8, files
+
+
+def test_nothing_to_check_with(tmp_path: Path) -> None:
+    found = _run("gpu_check.py", "--folder", tmp_path)
+    assert found.returncode == 2 and "run gpu_prepare.py" in found.stderr

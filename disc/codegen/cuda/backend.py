@@ -65,7 +65,8 @@ class _Cuda:
         return CudaKernel(
             fusion.name, fusion.kind, versions, made.symbols, space.env.product(last), ZERO, ZERO, source, fusion.body.lines(),
             kernel_ops(fusion.body), bytes=traffic(space, fusion.body), block_choice=choice, device=made.versions,
-            checks_indices=made.checks_indices, reports=library_reports(plan.op) if isinstance(plan, LibraryPlan) else "",
+            arithmetic=made.arithmetic, flops=made.flops, checks_indices=made.checks_indices,
+            reports=library_reports(plan.op) if isinstance(plan, LibraryPlan) else "",
         )  # fmt: skip
 
     def shared(self, kernels: Sequence[Kernel], target: Target) -> Sequence[str]:

@@ -3,15 +3,19 @@
     %s = stablehlo.reduce(%x) over dims that are not the last ones        a block of `rows` x `columns` of %x at a time, summed in registers
 
 A loop kernel whose lanes go down their columns alone waits for memory at every step; here `rows` loads of a lane's column are under way
-together, and what the rows of the block have is reduced at the end.
+together, and what the rows of the block have is reduced at the end. Where columns are few and long, several programs share them: each
+leaves what its part of the rows gives, and the one that comes last combines the parts in their order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from disc.codegen.cuda.elementwise import combined
 from disc.codegen.cuda.emit import Buffer, Emitter, Predicate
+from disc.codegen.cuda.factors import only_at
+from disc.codegen.cuda.joins import Join
 from disc.codegen.cuda.kernel import DeviceVersion, emit_version
 from disc.codegen.cuda.structural import RULES, reduced_along, reduced_kind
 from disc.codegen.cuda.text import Variable
@@ -20,10 +24,11 @@ from disc.codegen.plan.index import Index, IndexSpace
 from disc.codegen.plan.nests import Nest
 from disc.codegen.plan.rows import root_index
 from disc.ir.graph import Body, Node
+from disc.ir.op_table import ELEMENTWISE
 from disc.ir.reducers import IN_ORDER
-from disc.shapes import Dim
-from disc.shapes.recursion import Recursive
-from disc.speculation.guards import Guard
+from disc.shapes import Dim, Truth
+from disc.shapes.recursion import Recursive, run_recursive
+from disc.speculation.guards import AtLeast, Guard, all_of
 from disc.targets.cuda_thresholds import KERNELS
 
 
@@ -88,10 +93,20 @@ def _alone(e: Emitter, node: Node, index: Index, predicate: Predicate) -> Recurs
 
 
 def _reduced(e: Emitter, node: Node, index: Index, predicate: Predicate) -> Recursive[tuple[str, ...]]:
+    """Over all rows."""
+    return (yield from _reduced_between(e, node, index, predicate, "0", e.w.number(_length(e.space, node))))
+
+
+def _length(space: IndexSpace, node: Node) -> Dim:
+    """Elements of a column."""
+    return space.env.product([node.operands[0].dims[axis] for axis in sorted(node.ints("dimensions"))])
+
+
+def _reduced_between(e: Emitter, node: Node, index: Index, predicate: Predicate, first: str, past: str) -> Recursive[tuple[str, ...]]:
+    """All results of a reduction over the rows from `first` to `past`."""
     w, space, siblings = e.w, e.space, node.siblings
     sizes, reduced = node.operands[0].dims, node.ints("dimensions")
     extents = [sizes[axis] for axis in sorted(reduced)]
-    length = space.env.product(extents)
     sums, starts = list[str](), list[str]()
     for each in siblings:
         start: str = yield e.compute(node.operands[len(siblings) + each.result], ())
@@ -99,14 +114,94 @@ def _reduced(e: Emitter, node: Node, index: Index, predicate: Predicate) -> Recu
         sums.append(w.name("sum"))
         w.statement(f"{sums[-1]} = tl.broadcast_to({start}, {w.shape})")
     begin, name = w.name("begin"), w.name("down")
-    with w.block(f"for {begin} in range(0, {w.number(length)}, {BLOCK.rows}):") as scope:
+    with w.block(f"for {begin} in range({first}, {past}, {BLOCK.rows}):") as scope:
         place = w.let(f"{begin} + tl.arange(0, {BLOCK.rows})[:, None]", "p")
-        live = w.let(f"{place} < {w.number(length)}", "m")
+        live = w.let(f"{place} < {past}", "m")
         w.bind(name, Variable(place, scope, frozenset({0}), live))
-        positions, kept = iter(space.delinear(space.variable(name, length), extents)), iter(index)
+        positions, kept = iter(space.delinear(space.variable(name, _length(space, node)), extents)), iter(index)
         at = tuple(next(positions) if axis in reduced else next(kept) for axis in range(len(sizes)))
         for each, held, start in zip(siblings, sums, starts, strict=True):
             value: str = yield e.compute(node.operands[each.result], at, predicate)
             counted = w.let(f"tl.where({live}, {value}, {start})")
             w.statement(f"{held} = tl.broadcast_to({combined(reduced_kind(each), each.element, held, counted)}, {w.shape})")
     return tuple(reduced_along(e, each, held, 0) for each, held in zip(siblings, sums, strict=True))
+
+
+# --- columns that programs share --------------------------------------------------------------------------------------------
+
+
+def shared_versions(
+    fusion: Fusion, nest_of: Callable[[IndexSpace], Nest], dims: tuple[Dim, ...], symbols: tuple[str, ...], guard: Guard
+) -> Iterator[DeviceVersion]:
+    """Versions for so few columns that programs share them; none where reductions are not of the result's dims, need each other, or have
+    values of another size than a word. nest_of: the loops over `dims`, those of the largest result, declared in a space."""
+    for parts in KERNELS.column_parts:
+        space = fusion.space()
+        shared = _Shared(fusion, space, nest_of(space), dims, parts)
+        if not shared.reductions:
+            return
+        conditions = (shared.join.fits, AtLeast(parts * BLOCK.rows * KERNELS.column_steps, shared.length))
+        truths = [each.implied_by(space.env) for each in conditions]
+        if Truth.NO in truths:
+            continue
+        asked = [each for each, truth in zip(conditions, truths, strict=True) if truth is not Truth.YES]
+        yield emit_version(
+            fusion.body, space, symbols, f"[{BLOCK.rows}, {BLOCK.columns}]", shared.emit, (shared.tiles * parts,), BLOCK.warps,
+            guard=all_of((*asked, guard)), scratch=shared.join.scratch(),
+        )  # fmt: skip
+
+
+class _Shared:
+    """A version whose columns `parts` programs share."""
+
+    def __init__(self, fusion: Fusion, space: IndexSpace, nest: Nest, dims: tuple[Dim, ...], parts: int) -> None:
+        self.body, self.space, self.nest, self.dims, self.parts = fusion.body, space, nest, dims, parts
+        self.count = space.env.product(dims)
+        self.reductions = _independent(self.body, space, dims)
+        self.length = _length(space, self.reductions[0]) if self.reductions else Dim.of(0)
+        self.tiles = (self.count + (BLOCK.columns - 1)) // BLOCK.columns
+        self.join = Join(parts, BLOCK.columns * sum(len(node.siblings) for node in self.reductions), self.tiles)
+
+    def emit(self, e: Emitter, results: tuple[Buffer, ...]) -> None:
+        w, parts = e.w, self.parts
+        tile, part = w.let(f"tl.program_id(0) // {parts}", "i"), w.let(f"tl.program_id(0) % {parts}", "i")
+        place = w.let(f"{tile} * {BLOCK.columns} + tl.arange(0, {BLOCK.columns})[None, :]", "i")
+        w.bind("flat", Variable(place, w.root, frozenset({1}), w.let(f"{place} < {w.number(self.count)}", "m")))
+        e.bind_loops(self.space.variable("flat", self.count), self.nest.variables)
+        span = w.let(f"tl.cdiv(tl.cdiv({w.number(self.length)}, {BLOCK.rows}), {parts}) * {BLOCK.rows}", "i")
+        begin, end = w.let(f"{part} * {span}", "i"), w.let(f"tl.minimum({part} * {span} + {span}, {w.number(self.length)})", "i")
+        found: list[tuple[Node, Index, str]] = []
+        for node in self.reductions:
+            index = root_index(self.space, self.nest.index, self.dims, node)
+            values = run_recursive(_reduced_between(e, node, index, (), begin, end))
+            found += [(each, index, value) for each, value in zip(node.siblings, values, strict=True)]
+        lanes = [w.let(f"tl.arange(0, {BLOCK.columns})[None, :] + {number * BLOCK.columns}", "i") for number in range(len(found))]
+        for (_, _, value), places in zip(found, lanes, strict=True):
+            self.join.leave(e, tile, part, places, value)
+        starts = [e.value(node.operands[len(node.siblings) + node.result], ()) for node, _, _ in found]
+        with w.block(f"if {self.join.is_last(e, tile)}:") as scope, w.not_before(scope):
+            for (node, index, _), start, places in zip(found, starts, lanes, strict=True):
+                total = w.name("total")
+                w.statement(f"{total} = tl.broadcast_to({start}, [1, {BLOCK.columns}])")
+                with w.block(f"for part in range(0, {parts}):"):
+                    w.statement(f"{total} = {combined(reduced_kind(node), node.element, total, self.join.found(e, tile, 'part', places))}")
+                e.leaves[node] = only_at(node, index, total)
+            for root, result in zip(self.body.yields, results, strict=True):
+                index = root_index(self.space, self.nest.index, self.dims, root)
+                e.store(result, self.space.linear(index, root.dims), e.value(root, index))
+
+
+def _independent(body: Body, space: IndexSpace, dims: tuple[Dim, ...]) -> tuple[Node, ...]:
+    """The reductions of a body, the first of each group of siblings, where all go over as many elements, none needs another, and what is
+    made of them has their dims and is element-wise; () where that is not so."""
+    every = [node for node in body.nodes if node.op == "stablehlo.reduce"]
+    plain = all(IN_ORDER not in node.attrs and node.element == "f32" and node.dims == dims for node in every)
+    above = set[Node]()  # what needs a reduction
+    for node in body.nodes:
+        if any(operand in above or operand in every for operand in node.operands):
+            above.add(node)
+    if not plain or not all(node.op in ELEMENTWISE and node.dims == dims for node in above):
+        return ()
+    firsts = tuple(dict.fromkeys(node.siblings[0] for node in every))
+    same = all(space.env.equal(_length(space, node), _length(space, firsts[0])) is Truth.YES for node in firsts)
+    return firsts if same else ()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from disc.codegen.cuda.attention import attention_versions
+from disc.codegen.cuda.factors import TENSOR
 from disc.codegen.cuda.gemm import product_tree, product_versions
+from disc.codegen.cuda.grouped import GROUPED
 from disc.codegen.cuda.kernel import FAULT, DeviceChoice, DeviceKernel
 from disc.codegen.cuda.library import OPS, library_extents, library_op, library_versions
 from disc.codegen.cuda.plans import (
@@ -22,10 +24,11 @@ from disc.codegen.plan.attention import read_attention
 from disc.codegen.plan.contraction import read_contraction
 from disc.codegen.plan.fusion import Fusion
 from disc.codegen.plan.rows import check_single_dot, plan_rows
+from disc.codegen.plan.softmax import read_segments
 from disc.codegen.plan.symbols import body_symbols
 from disc.codegen.plan.text import IllegalPlan, Plan
 from disc.errors import CompilerBug, TargetError
-from disc.ir.op_table import ALONE
+from disc.ir.op_table import ALONE, ELEMENTWISE
 from disc.shapes import Dim
 from disc.speculation.block_families import ATTENTION
 from disc.speculation.block_trees import FAST, SINGLE, packaged_trees
@@ -148,4 +151,38 @@ def emit_device(fusion: Fusion, plan: Plan, target: Target) -> DeviceKernel:
     else:
         raise CompilerBug(f"fusion {fusion.name} cannot be a kernel {plan.name}")
     faults = any(each.name == FAULT for each in versions[0].parameters)
-    return DeviceKernel(fusion.name, fusion.kind, symbols, versions, faults, choice)
+    return DeviceKernel(fusion.name, fusion.kind, symbols, versions, faults, choice, _arithmetic(fusion, plan), _flops(fusion, plan))
+
+
+def _flops(fusion: Fusion, plan: Plan) -> Dim | None:
+    """As `DeviceKernel` has it: of products without what follows them; elsewhere one for each element of an op. A product of a causal
+    softmax counts whole."""
+    space, body = fusion.space(), fusion.body
+    if isinstance(plan, ProductPlan):
+        c = read_contraction(space, check_single_dot(body))
+        return c.batch * c.m * c.n * c.k * 2
+    if isinstance(plan, AttentionPlan):
+        one, two = (read_contraction(space, node) for node in read_attention(body)[:2])
+        return None if read_segments(space, one, read_attention(body)[2]) is not None else one.batch * one.m * one.n * (one.k + two.n) * 2
+    if isinstance(plan, LibraryPlan):
+        return None
+    worked = [
+        node.operands[0] if node.op == "stablehlo.reduce" else node for node in body.nodes if node.op in {*ELEMENTWISE, "stablehlo.reduce"}
+    ]
+    return sum((space.env.product(node.dims) for node in worked), Dim.of(0))
+
+
+def _arithmetic(fusion: Fusion, plan: Plan) -> str:
+    """As `DeviceKernel` has it."""
+    if isinstance(plan, ProductPlan):
+        factors = check_single_dot(fusion.body).operands
+    elif isinstance(plan, AttentionPlan):
+        factors = read_attention(fusion.body)[0].operands
+    elif isinstance(plan, LibraryPlan) and plan.op == GROUPED:
+        factors = library_op(fusion).operands
+    else:
+        return ""
+    elements = {each.element for each in factors[:2]}
+    if not elements <= set(TENSOR):
+        return ""
+    return elements.pop() if len(elements) == 1 and "f32" not in elements else plan.precision

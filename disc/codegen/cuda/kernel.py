@@ -80,7 +80,9 @@ class DeviceChoice:
 @dataclass(frozen=True)
 class DeviceKernel:
     """A kernel of a GPU's program. symbols: the base symbols among its parameters; versions: tried in order, the last always runs. choice:
-    of the schedule, where versions have one: a version then runs where its guard holds and its schedule is the one that is chosen."""
+    of the schedule, where versions have one: a version then runs where its guard holds and its schedule is the one that is chosen.
+    arithmetic: of products on tensor cores: "bf16", "f16", "tf32x3", "tf32"; "" without any. flops: of a launch, an add and a multiply
+    being two; None where nobody counted."""
 
     name: str
     kind: str
@@ -88,6 +90,8 @@ class DeviceKernel:
     versions: tuple[DeviceVersion, ...]
     checks_indices: bool
     choice: DeviceChoice | None = None
+    arithmetic: str = ""
+    flops: Dim | None = None
 
 
 def emit_version(

@@ -1,7 +1,8 @@
 """Loop and stitch kernels on a GPU: flat blocks of elements, and blocks of rows that stay on chip between the stages of a row.
 
 A row up to the largest block lies whole in registers, so that no stage loads it again. A longer one is gone through once per round of its
-reductions (`RowPlan.stages`), and once to store.
+reductions (`RowPlan.stages`), and once to store. Where such rows are few, and one round of reductions is all that is done with them,
+several programs share a row: each leaves what its part gives, and the one that comes last combines the parts in their order.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from disc.codegen.cuda.columns import column_version, reduces_columns
+from disc.codegen.cuda.columns import column_version, reduces_columns, shared_versions
 from disc.codegen.cuda.elementwise import combined
 from disc.codegen.cuda.emit import Buffer, Emitter, Predicate
+from disc.codegen.cuda.joins import Join
 from disc.codegen.cuda.kernel import DeviceVersion, emit_version
 from disc.codegen.cuda.plans import LoopPlan, RowBlock, RowsPlan
 from disc.codegen.cuda.structural import RULES, reduced_along, reduced_kind
@@ -26,10 +28,12 @@ from disc.ir.graph import Body, Node
 from disc.ir.reducers import IN_ORDER
 from disc.shapes import Dim, Truth
 from disc.shapes.recursion import Recursive
-from disc.speculation.guards import ALWAYS, Aligned, AtMost, Divides, Guard, all_of
+from disc.speculation.guards import ALWAYS, Aligned, AtLeast, AtMost, Divides, Guard, all_of
+from disc.targets.cuda_thresholds import KERNELS
 from disc.targets.thresholds import Thresholds
 
 MOST_NARROW = 2147483647  # elements of a tensor whose positions fit into 32 bits
+Reduced = tuple[Node, Index, str]  # a reduction, its index, and the name of its value
 
 
 def body_versions(space: IndexSpace, body: Body) -> list[tuple[Guard, bool]]:
@@ -69,7 +73,10 @@ def loop_versions(fusion: Fusion, symbols: tuple[str, ...], plan: LoopPlan) -> t
     dims = _loop_dims(body)
     nest = _loop_nest(space, body, dims)
     divides = _guards_at(space, [(root, root_index(space, nest.index, dims, root)) for root in body.yields])
-    return tuple(_loop_version(fusion, symbols, plan, guard, wide) for guard, wide in _vectored(space, body, divides))
+    versions, shared = _vectored(space, body, divides), tuple[DeviceVersion, ...]()
+    if reduces_columns(body):
+        shared = tuple(shared_versions(fusion, lambda own: _loop_nest(own, body, dims), dims, symbols, versions[0][0]))
+    return (*shared, *(_loop_version(fusion, symbols, plan, guard, wide) for guard, wide in versions))
 
 
 def _loop_dims(body: Body) -> tuple[Dim, ...]:
@@ -127,6 +134,8 @@ def row_versions(fusion: Fusion, symbols: tuple[str, ...], planned: RowsPlan, th
     for block in (*planned.blocks, planned.looped):
         fits = AtMost(block.columns, length)
         looped = block is planned.looped
+        if looped:
+            found += _shared_versions(fusion, symbols, thresholds, block, versions[0][0])
         truth = Truth.NO if looped else fits.implied_by(space.env)
         if truth is Truth.NO and not looped:
             continue
@@ -149,10 +158,28 @@ def _row_version(
     return emit_version(fusion.body, space, symbols, shape, rows.emit, grid, block.warps, guard=guard, wide=wide)
 
 
-class _Rows:
-    """One version of a stitch kernel."""
+def _shared_versions(
+    fusion: Fusion, symbols: tuple[str, ...], thresholds: Thresholds, block: RowBlock, guard: Guard
+) -> Iterator[DeviceVersion]:
+    """Those for rows that several programs share. Every part has a block of its row at least."""
+    for parts in KERNELS.row_parts:
+        space = fusion.space()
+        rows = _Rows(fusion, space, plan_rows(space, fusion.body, frozenset(), thresholds), block, True, False, parts)
+        conditions = (rows.join.fits, AtLeast(parts * block.columns, rows.length))
+        truths = [each.implied_by(space.env) for each in conditions]
+        if not rows.may_share or Truth.NO in truths:
+            continue
+        asked = [each for each, truth in zip(conditions, truths, strict=True) if truth is not Truth.YES]
+        yield emit_version(
+            fusion.body, space, symbols, f"[{block.rows}, {block.columns}]", rows.emit, (rows.tiles * parts,), block.warps,
+            guard=all_of((*asked, guard)), scratch=rows.join.scratch(),
+        )  # fmt: skip
 
-    def __init__(self, fusion: Fusion, space: IndexSpace, plan: RowPlan, block: RowBlock, looped: bool, wide: bool) -> None:
+
+class _Rows:
+    """One version of a stitch kernel. parts: programs that share a row."""
+
+    def __init__(self, fusion: Fusion, space: IndexSpace, plan: RowPlan, block: RowBlock, looped: bool, wide: bool, parts: int = 1) -> None:
         self.fusion, self.space, self.plan, self.block, self.wide = fusion, space, plan, block, wide
         self.row_dims = plan.space[len(plan.group_dims) :]
         self.length = space.env.product(self.row_dims)
@@ -161,25 +188,64 @@ class _Rows:
         self.whole = not looped
         if not plan.tiles:
             space.variable("p0", self.length)
+        self.parts, self.tiles = parts, (self.groups + (block.rows - 1)) // block.rows
+        self.join = Join(parts, block.rows * sum(len(node.siblings) for stage in plan.stages for node, _ in stage), self.tiles)
+
+    @property
+    def may_share(self) -> bool:
+        """Whether programs may share a row: all that is asked of it is one round of reductions, whose values have the size of a word."""
+        dominants = [node for stage in self.plan.stages for node, _ in stage]
+        plain = all(IN_ORDER not in node.attrs and {each.element for each in node.siblings} == {"f32"} for node in dominants)
+        return len(self.plan.stages) == 1 and not self.plan.full_roots and plain
 
     def emit(self, e: Emitter, results: tuple[Buffer, ...]) -> None:
         w, body = e.w, self.fusion.body
         e.rules = {**RULES, "stablehlo.reduce": self._reduce}
         program = "tl.program_id(0).to(tl.int64)" if self.wide else "tl.program_id(0)"
-        group = w.let(f"{program} * {self.block.rows} + tl.arange(0, {self.block.rows})[:, None]", "g")
+        tile, part = program, ""
+        if self.parts > 1:
+            tile, part = w.let(f"{program} // {self.parts}", "i"), w.let(f"{program} % {self.parts}", "i")
+        group = w.let(f"{tile} * {self.block.rows} + tl.arange(0, {self.block.rows})[:, None]", "g")
         live = w.let(f"{group} < {w.number(self.groups)}", "m")
         w.bind("group", Variable(group, w.root, frozenset({0}), live))
         e.bind_loops(self.space.variable("group", self.groups), self.plan.group)
         stored = dict(zip(body.yields, results, strict=True))
+        if part:
+            self._share(e, tile, part, stored)
+            return
         if self.whole:
             self._columns(e, "0")
             self._store_rows(e, stored)
         else:
             for stage in self.plan.stages:
-                self._round(e, stage)
+                self._remember(e, self._round(e, stage, "0", w.number(self.length)))
             if self.plan.full_roots:
-                with self._pass(e):
+                with self._pass(e, "0", w.number(self.length)):
                     self._store_rows(e, stored)
+        self._store_groups(e, stored)
+
+    def _share(self, e: Emitter, tile: str, part: str, stored: dict[Node, Buffer]) -> None:
+        """Reduces this program's part of a row. The program that comes last combines the parts, and computes what follows."""
+        w, block, length = e.w, self.block, e.w.number(self.length)
+        span = w.let(f"tl.cdiv(tl.cdiv({length}, {block.columns}), {self.parts}) * {block.columns}", "i")
+        begin, end = w.let(f"{part} * {span}", "i"), w.let(f"tl.minimum({part} * {span} + {span}, {length})", "i")
+        (stage,) = self.plan.stages
+        found = self._round(e, stage, begin, end)
+        lanes = [w.let(f"tl.arange(0, {block.rows})[:, None] + {number * block.rows}", "i") for number in range(len(found))]
+        for (_, _, value), places in zip(found, lanes, strict=True):
+            self.join.leave(e, tile, part, places, value)
+        starts = [self._start(e, node) for node, _, _ in found]
+        with w.block(f"if {self.join.is_last(e, tile)}:") as scope, w.not_before(scope):
+            totals = [w.name("total") for _ in found]
+            for name, start in zip(totals, starts, strict=True):
+                w.statement(f"{name} = tl.broadcast_to({start}, [{block.rows}, 1])")
+            with w.block(f"for part in range(0, {self.parts}):"):
+                for (node, _, _), name, places in zip(found, totals, lanes, strict=True):
+                    w.statement(f"{name} = {combined(reduced_kind(node), node.element, name, self.join.found(e, tile, 'part', places))}")
+            self._remember(e, [(node, index, name) for (node, index, _), name in zip(found, totals, strict=True)])
+            self._store_groups(e, stored)
+
+    def _store_groups(self, e: Emitter, stored: dict[Node, Buffer]) -> None:
         for root in self.plan.group_roots:
             index = root_index(self.space, self.plan.group_index, self.plan.group_dims, root)
             e.store(stored[root], self.space.linear(index, root.dims), e.value(root, index))
@@ -199,28 +265,40 @@ class _Rows:
         e.bind_loops(self.space.variable("place", self.length), self.tile)
 
     @contextmanager
-    def _pass(self, e: Emitter) -> Iterator[None]:
-        """Statements for all blocks of the rows, one after the other."""
+    def _pass(self, e: Emitter, first: str, past: str) -> Iterator[None]:
+        """Statements for all blocks of the rows between two positions, one after the other."""
         begin = e.w.name("begin")
-        with e.w.block(f"for {begin} in range(0, {e.w.number(self.length)}, {self.block.columns}):"):
+        with e.w.block(f"for {begin} in range({first}, {past}, {self.block.columns}):"):
             self._columns(e, begin)
             yield
 
-    def _round(self, e: Emitter, stage: Sequence[Dominant]) -> None:
-        """Reductions of which none needs another, in one pass over the rows; `_reduce` then finds them."""
+    def _start(self, e: Emitter, node: Node) -> str:
+        """What a reduction begins with."""
+        return e.value(node.operands[len(node.operands) // 2 + node.result], ())
+
+    def _remember(self, e: Emitter, found: Sequence[Reduced]) -> None:
+        """From now on `_reduce` finds these values."""
+        for node, index, value in found:
+            with e.w.at(e.scope(index)):
+                e.w.scope.memo["value", node.id, index, ()] = value
+
+    def _round(self, e: Emitter, stage: Sequence[Dominant], first: str, past: str) -> list[Reduced]:
+        """Reductions of which none needs another, in one pass over the rows between two positions."""
         w = e.w
         wanted = [(result, index) for node, index in stage if IN_ORDER not in node.attrs for result in node.siblings]
         held = [w.name("sum") for _ in wanted]
-        starts = [e.value(node.operands[len(node.operands) // 2 + node.result], ()) for node, _ in wanted]
+        starts = [self._start(e, node) for node, _ in wanted]
         for name, start in zip(held, starts, strict=True):
             w.statement(f"{name} = tl.broadcast_to({start}, {w.shape})")
-        with self._pass(e):
+        with self._pass(e, first, past):
             for (node, index), name, start in zip(wanted, held, starts, strict=True):
                 value = self._live(e, e.value(node.operands[node.result], self._source(node, index)), start)
                 w.statement(f"{name} = {combined(reduced_kind(node), node.element, name, value)}")
+        found: list[Reduced] = []
         for (node, index), name in zip(wanted, held, strict=True):
             with w.at(e.scope(index)):
-                w.scope.memo["value", node.id, index, ()] = reduced_along(e, node, name, 1)
+                found.append((node, index, reduced_along(e, node, name, 1)))
+        return found
 
     def _reduce(self, e: Emitter, node: Node, index: Index, predicate: Predicate) -> str | Recursive[str]:
         """The rule of reductions: of a row across the lanes, else in each lane by itself."""

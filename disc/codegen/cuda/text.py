@@ -49,6 +49,7 @@ class Writer:
     functions: dict[str, str] = field(default_factory=dict)  # further ones that it calls, by name
     _open: list[Scope] = field(default_factory=list)
     _current: Scope | None = None
+    _least: Scope | None = None
     _names: int = 0  # given so far
 
     @property
@@ -125,14 +126,24 @@ class Writer:
         finally:
             self.shape = before
 
+    @contextmanager
+    def not_before(self, scope: Scope) -> Iterator[None]:
+        """What is computed meanwhile is computed in this open scope or within it, whatever knows its index further out."""
+        before, self._least = self._least, scope
+        try:
+            yield
+        finally:
+            self._least = before
+
     def bind(self, symbol: str, variable: Variable) -> Dim:
         """Gives a symbol its value."""
         self.variables[symbol] = variable
         return Dim.symbol(symbol)
 
     def scope_of(self, symbols: Collection[str]) -> Scope:
-        """The outermost scope that knows all of them."""
-        return max((self._variable(name).scope for name in symbols), key=lambda scope: scope.depth, default=self.root)
+        """The outermost scope that knows all of them, and that is not further out than `not_before` says."""
+        scopes = [self._least or self.root, *(self._variable(name).scope for name in symbols)]
+        return max(scopes, key=lambda scope: scope.depth)
 
     def axes_of(self, symbols: Collection[str]) -> frozenset[int]:
         """The axes along which an expression of them varies."""

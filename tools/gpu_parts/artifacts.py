@@ -1,0 +1,182 @@
+"""What the parts `models`, `shapes`, `times` and `big` load: artifacts for GPUs, made on a machine without one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_leaves
+
+import disc
+from disc.artifact import file as artifact
+from disc.artifact.manifest import STORAGE, StoredManifest
+from disc.codegen.cuda import backend
+from disc.ral.executable import Executable
+from gpu_parts.recorded import Texts, enter_text
+from gpu_parts.report import BOUNDS, TF32
+from gpu_parts.timed import TIMED
+from gpu_parts.weights import SMALL, Recipes, seed_module
+from tests import models
+
+CPU = "x86-64-v3"  # the reference of random shapes
+ARITHMETIC = {"f32": ({}, BOUNDS["f32"]), "bf16": ({"dtype": "bf16"}, BOUNDS["bf16"]), "tf32": ({"tf32": True}, TF32)}
+CALLS = (0, 4, 9)  # of `models.shapes`
+BATCH, LENGTH, IMAGE = (1, 6), (1, 96), (32, 96)  # sizes of random calls, by the dim
+
+
+@dataclass(frozen=True)
+class Big:
+    """A model of full size. factory: of tests/models.py; inputs: the function there that makes them; sizes: its arguments."""
+
+    factory: str
+    arithmetic: str
+    inputs: str
+    sizes: tuple[tuple[int, ...], ...]
+
+
+_TEXTS = ((1, 64), (16, 64), (1, 384), (8, 384), (13, 101))
+BIG = {
+    "bert-base-bf16": Big("bert", "bf16", "text_inputs", _TEXTS),
+    "bert-base-f32": Big("bert", "f32", "text_inputs", _TEXTS[:3]),
+    "gpt2-bf16": Big("gpt2", "bf16", "text_inputs", _TEXTS),
+    "t5-encoder-bf16": Big("t5-encoder", "bf16", "text_inputs", _TEXTS[:3]),
+    "vit-base-bf16": Big("vit", "bf16", "image_inputs", ((1, 224, 224), (16, 224, 224))),
+}
+
+
+@contextmanager
+def noted(texts: Texts) -> Iterator[None]:
+    """What is compiled meanwhile is entered into texts."""
+    plain = backend.assemble
+
+    def assemble(versions: Sequence[Any], *rest: Any) -> Mapping[str, Any]:
+        found = plain(versions, *rest)
+        for each in versions:
+            enter_text(texts, found[each.key].code, each)
+        return found
+
+    backend.assemble = assemble
+    try:
+        yield
+    finally:
+        backend.assemble = plain
+
+
+def _compile(module: Any, inputs: Any, dims: Any, targets: Sequence[str], texts: Texts, **options: Any) -> Executable:
+    with noted(texts):
+        return disc.compile(module, inputs, dims, list(targets), disc.Options(cache=False, **options))
+
+
+# --- small models ----------------------------------------------------------------------------------------------------------
+
+
+def prepare_models(folder: Path, names: Sequence[str], gpus: Sequence[str], texts: Texts) -> None:
+    """names: "bert", or "bert:bf16" for another arithmetic. Writes models.json, and for each an artifact and arrays."""
+    (folder / "models").mkdir(exist_ok=True)
+    listing = [_model(folder, *_split(name), gpus, texts) for name in names]
+    (folder / "models.json").write_text(json.dumps(listing))
+
+
+def _split(name: str) -> tuple[str, str]:
+    model, _, arithmetic = name.partition(":")
+    return model, arithmetic or "f32"
+
+
+def _model(folder: Path, name: str, arithmetic: str, gpus: Sequence[str], texts: Texts) -> dict[str, Any]:
+    module, example, dims = models.MODELS[name]()
+    options, bound = ARITHMETIC[arithmetic]
+    made = _compile(module, example, dims, [CPU, *gpus], texts, **options)
+    file, stem = f"models/{name}-{arithmetic}.disc", f"models/{name}-{arithmetic}.npz"
+    made.save(folder / file)
+    arrays = dict[str, Any]()
+    calls = [models.shapes(name)[number] for number in CALLS]
+    for call, inputs in enumerate(calls):
+        with torch.inference_mode():
+            results = [each for each in tree_leaves(module(*inputs)) if isinstance(each, torch.Tensor)]
+        arrays |= {f"{call}.i{number}": each.numpy() for number, each in enumerate(inputs)}
+        arrays |= {f"{call}.o{number}": each.numpy() for number, each in enumerate(results)}
+    np.savez_compressed(folder / stem, **arrays)
+    print(f"{name}, {arithmetic}: an artifact", flush=True)
+    about = {"name": f"{name}-{arithmetic}", "file": file, "arrays": stem, "calls": len(calls), "bound": bound, "cpu": CPU}
+    return {**about, "sizes": _ranges(made, name in ("resnet", "convnext")), "high": models.VOCABULARY}
+
+
+def _ranges(made: Executable, images: bool) -> dict[str, tuple[int, int]]:
+    """Of each symbol, sizes that random calls may have."""
+    ranges: dict[str, tuple[int, int]] = {}
+    for record in made.manifest["symbols"]:
+        _, _, dim = record.get("source", "").removeprefix("arg").partition(".")
+        if dim:
+            ranges[record["name"]] = BATCH if dim == "0" else IMAGE if images else LENGTH
+    return ranges
+
+
+# --- programs that are timed -----------------------------------------------------------------------------------------------
+
+
+def prepare_timed(folder: Path, names: Sequence[str], gpus: Sequence[str], texts: Texts) -> None:
+    """The programs of timed.py."""
+    (folder / "timed").mkdir(exist_ok=True)
+    dtypes = {"f32": torch.float32, "bf16": torch.bfloat16}
+    for name in names:
+        timed = TIMED[name]
+        example = tuple(torch.zeros(shape, dtype=dtypes[timed.element]) for shape in timed.tiny)
+        dims = tuple(dict.fromkeys(each, torch.export.Dim.AUTO) for each in timed.dims)
+        _compile(timed.build().eval(), example, dims, gpus, texts, tf32=timed.tf32).save(folder / "timed" / f"{name}.disc")
+        print(f"{name}: an artifact", flush=True)
+
+
+# --- models of full size ---------------------------------------------------------------------------------------------------
+
+
+def prepare_big(folder: Path, names: Sequence[str], full: bool, gpus: Sequence[str], texts: Texts) -> None:
+    """Artifacts without the weights that seeds make. full: the published sizes; else small ones, for the stand-in."""
+    (folder / "big").mkdir(exist_ok=True)
+    (folder / "big.json").write_text(json.dumps([_big(folder, name, BIG[name], full, gpus, texts) for name in names]))
+
+
+def _big(folder: Path, name: str, big: Big, full: bool, gpus: Sequence[str], texts: Texts) -> dict[str, Any]:
+    build: Callable[..., Any] = models.MODELS[big.factory]
+    module, example, dims = build(full=full)
+    parameters = seed_module(module)
+    path = folder / "big" / f"{name}.disc"
+    _compile(module, example, dims, gpus, texts, **ARITHMETIC[big.arithmetic][0]).save(path)
+    content = path.read_bytes()
+    path.unlink()
+    begin = len(content) - len(artifact.sections(memoryview(content))["weights"])
+    head, stem = f"big/{name}.head", f"big/{name}.npz"
+    (folder / head).write_bytes(content[:begin])
+    weights, plain = _weights(content, begin, Recipes(parameters))
+    np.savez_compressed(folder / stem, **plain)
+    made = len(weights) - len(plain)
+    print(f"{name}: {made} of {len(weights)} weights from seeds, {sum(each.nbytes for each in plain.values()) / 2**20:.1f} MiB as they are")
+    about = {"name": name, "factory": big.factory, "full": full, "arithmetic": big.arithmetic, "inputs": big.inputs}
+    sizes = big.sizes if full else [_small(big)]
+    return {**about, "sizes": sizes, "head": head, "arrays": stem, "size": len(content), "weights": weights}
+
+
+def _small(big: Big) -> tuple[int, ...]:
+    return (2, 5) if big.inputs == "text_inputs" else (2, 32, 32)
+
+
+def _weights(content: bytes, begin: int, recipes: Recipes) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Where each weight lies in the file and how it is made; those that are stored, by number."""
+    stored = cast("StoredManifest", artifact.stored_manifests(artifact.text_sections(memoryview(content)))[0])
+    weights, plain, seen = list[dict[str, Any]](), dict[str, Any](), set[int]()
+    for record in stored["weights"]:
+        if record["offset"] in seen:  # two names for the same values
+            continue
+        seen.add(record["offset"])
+        place = begin + record["offset"]
+        array = np.frombuffer(content[place : place + record["size"]], STORAGE[record["dtype"]]).reshape(record["shape"])
+        recipe = recipes.find(array) if record["size"] > SMALL else None
+        if recipe is None:
+            plain[f"w{len(weights)}"] = array
+        weights.append({"offset": place, "recipe": recipe})
+    return weights, plain

@@ -1,0 +1,88 @@
+"""Part `big`: models of full size, whose weights come from seeds, against eager PyTorch on the same GPU. Needs transformers."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import tempfile
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpu_parts.devices import Host
+from gpu_parts.job import Job
+from gpu_parts.report import BOUNDS, TF32, Report, Row, difference
+from gpu_parts.weights import follow_recipe, seed_module
+
+LISTING = "big.json"
+BOUND = {"f32": BOUNDS["f32"], "bf16": BOUNDS["bf16"], "tf32": TF32}
+
+
+def check(job: Job, report: Report) -> None:
+    """Each model: values, and times beside eager PyTorch with the same arithmetic (bf16: autocast)."""
+    device = job.device()
+    for model in json.loads((job.folder / LISTING).read_text()):
+        if not job.wants(model["name"]):
+            continue
+        try:
+            _check(device, job, model, report)
+        except Exception as error:  # the other models may still run
+            traceback.print_exc()
+            report.row(Row(model["name"], wrong=1))
+            report.wrong(f"{model['name']}: {type(error).__name__}: {error}")
+
+
+def restore(folder: Path, model: Mapping[str, Any], parameters: Mapping[str, Any], target: Path) -> None:
+    """Writes the artifact with its weights, byte by byte what it was: loading it checks its hashes."""
+    head, stored = (folder / model["head"]).read_bytes(), np.load(folder / model["arrays"])
+    with target.open("wb") as file:
+        file.truncate(model["size"])
+        file.write(head)
+        for number, each in enumerate(model["weights"]):
+            file.seek(each["offset"])
+            file.write(stored[f"w{number}"].tobytes() if each["recipe"] is None else follow_recipe(each["recipe"], parameters).tobytes())
+
+
+def _check(device: Host, job: Job, model: Mapping[str, Any], report: Report) -> None:
+    import torch
+
+    models: Any = importlib.import_module("tests.models")
+    module = models.MODELS[model["factory"]](full=model["full"])[0]
+    parameters = seed_module(module)
+    eager = module.cuda().eval() if device.peers else module.eval()
+    with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
+        path = Path(folder) / "model.disc"
+        restore(job.folder, model, parameters, path)
+        program = device.load(path)
+        for sizes in model["sizes"]:
+            if job.left < 0:
+                report.wrong(f"time is up: {model['name']} at {sizes} and what follows were not run")
+                return
+            report.row(_row(device, model, eager, program, getattr(models, model["inputs"])(*sizes), report))
+
+
+def _row(device: Host, model: Mapping[str, Any], eager: Any, program: Any, inputs: tuple[Any, ...], report: Report) -> Row:
+    """One size."""
+    import torch
+
+    row = Row(f"{model['name']} {'x'.join(map(str, inputs[0].shape))}", 1)
+    placed = [each.cuda() for each in inputs] if device.peers else list(inputs)
+    given = placed if device.peers else [each.numpy() for each in inputs]
+    wanted = eager(*placed)
+    found = program.flat(*given)[0]
+    share = difference(device.read(found), wanted.float().cpu().numpy(), "f32") / BOUND[model["arithmetic"]]
+    row.worst, row.wrong = share, int(not share <= 1)
+    if row.wrong:
+        report.wrong(f"{row.name}: differs by {share:.3g} of what is allowed")
+    row.microseconds = device.microseconds(lambda: program.flat(*given))
+    if device.peers:
+        torch.backends.cuda.matmul.allow_tf32 = model["arithmetic"] == "tf32"
+        with torch.autocast("cuda", torch.bfloat16, enabled=model["arithmetic"] == "bf16"):
+            row.peer = device.microseconds(lambda: eager(*placed))
+        torch.backends.cuda.matmul.allow_tf32 = False
+    kernels = sum(seconds for _, _, seconds in program.profile(*given)) * 1e6
+    row.note = f"kernels {kernels:.0f} us"
+    return row

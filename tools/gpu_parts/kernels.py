@@ -1,0 +1,86 @@
+"""Part `kernels`: every launch of the recorded programs, with memory that is poisoned before and guarded on both sides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from ctypes import c_uint32, c_uint64
+from typing import Any
+
+import numpy as np
+
+from gpu_parts.driver import POISON, Array, Buffer, DriverError, Gpu
+from gpu_parts.job import Job
+from gpu_parts.report import Report, Row, judge
+
+
+def check(job: Job, report: Report) -> None:
+    """Runs the cases, program by program. Nothing runs after the GPU has refused to go on."""
+    gpu = Gpu(job.driver())
+    listing = json.loads((job.folder / "cases.json").read_text())
+    names = dict.fromkeys(each["program"] for each in listing["cases"])
+    for number, program in enumerate(name for name in names if job.wants(name)):
+        if job.left < 0:
+            report.wrong(f"time is up: {program} and what follows were not run")
+            return
+        row, arrays = Row(program), dict(np.load(job.folder / f"{program}.npz"))
+        for case in (each for each in listing["cases"] if each["program"] == program):
+            name = f"{program} {case['launch']} {case['kernel']} {case['key'][:24]}"
+            try:
+                wrong = _run(gpu, job, case, listing["kernels"][case["key"]], arrays, row)
+            except DriverError as error:
+                row.wrong += 1
+                report.row(row)
+                report.wrong(f"{name}: {error}; the cases behind it were not run ({len(names) - number - 1} programs)")
+                return
+            for each in wrong:
+                report.wrong(f"{name}: {each}")
+        report.row(row)
+
+
+def _run(gpu: Gpu, job: Job, case: Mapping[str, Any], code: Mapping[str, Any], arrays: Mapping[str, Array], row: Row) -> list[str]:
+    """Launches a case once. Returns what is wrong with it."""
+    function, facts = gpu.load(case["key"], code, job.folder)
+    values, results, buffers = list[Any](), list[tuple[Mapping[str, Any], Buffer]](), list[Buffer]()
+    fault: Buffer | None = None
+
+    def place(content: Array | None, size: int) -> Buffer:
+        buffers.append(Buffer(gpu, content, size))
+        values.append(c_uint64(buffers[-1].address))
+        return buffers[-1]
+
+    for each in case["parameters"]:
+        if each["kind"] == "argument":
+            place(arrays[each["array"]], arrays[each["array"]].nbytes)
+        elif each["kind"] == "result":
+            results.append((each, place(None, arrays[each["array"]].nbytes)))
+        elif each["kind"] == "fault":
+            fault = place(np.zeros(3, np.int64), 24)
+        elif each["kind"] == "scratch":
+            content = np.full(each["bytes"], POISON, np.uint8)
+            content[: each["zeroed"]] = 0
+            place(content, each["bytes"])
+        else:
+            values.append((c_uint64 if each["bytes"] == 8 else c_uint32)(each["value"] % (1 << 8 * each["bytes"])))
+    if facts["scratch"]:
+        place(None, facts["scratch"] * int(np.prod(case["grid"])))
+        values.append(c_uint64(0))
+    else:
+        values += [c_uint64(0), c_uint64(0)]
+    if all(case["grid"]):
+        row.microseconds = (row.microseconds or 0.0) + gpu.launch(function, facts, case["grid"], values)
+    wrong = [f"{each['array']}: {text}" for each, buffer in results if (text := _compared(each, buffer, arrays, row))]
+    if fault is not None and any(fault.read()[0]):
+        wrong.append(f"reports a fault {np.frombuffer(fault.read()[0], np.int64)}")
+    wrong += ["a buffer was left" for buffer in buffers if not buffer.read()[1]]
+    for buffer in buffers:
+        buffer.free()
+    row.count += 1
+    row.wrong += bool(wrong)
+    return wrong
+
+
+def _compared(parameter: Mapping[str, Any], buffer: Buffer, arrays: Mapping[str, Array], row: Row) -> str:
+    wanted = arrays[parameter["array"]]
+    found = np.frombuffer(buffer.read()[0], wanted.dtype).reshape(wanted.shape)
+    return judge(row, found, wanted, parameter["element"])

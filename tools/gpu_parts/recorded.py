@@ -1,0 +1,132 @@
+"""What part `kernels` runs: launches of programs of tests/cuda and of small models, with what the interpreter of the IR got and gave."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpu_parts.driver import Array
+from gpu_parts.job import ROOT
+from gpu_parts.stand_in import code_name
+
+Texts = dict[str, dict[str, object]]  # as `write_texts` takes them
+
+
+@dataclass
+class Recorded:
+    """What one program's launches need. arrays: by name, as they lie in memory (bf16 as its bits); versions: by key, as `DeviceVersion`."""
+
+    arrays: dict[str, Array] = field(default_factory=dict)
+    cases: list[dict[str, Any]] = field(default_factory=list)
+    versions: dict[str, Any] = field(default_factory=dict)
+
+
+# --- in a process where Triton interprets, as the programs of tests/cuda expect --------------------------------------------
+
+
+def record(kind: str, name: str, file: Path) -> None:
+    """Writes the `Recorded` of a program, or of a model, as a pickle."""
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "cuda")]
+    device_oracle, model_kernels, programs = map(importlib.import_module, ("device_oracle", "model_kernels", "programs"))
+    made = Recorded()
+    device_oracle.Checked.launched = staticmethod(lambda place, kernel, seen, tolerance: _launches(made, name, place, kernel, seen))
+    count = model_kernels.check(name) if kind == "model" else sum(programs.PROGRAMS[name]())
+    assert count == len(made.cases)
+    file.write_bytes(pickle.dumps((made.arrays, made.cases, made.versions)))
+
+
+def _launches(made: Recorded, program: str, place: Any, kernel: Any, seen: Any) -> int:
+    """A case for every version whose guard holds."""
+    body, before = place.work.body, len(made.cases)
+    number = len({case["launch"] for case in made.cases})
+    kinds = {f"a{at}": ("argument", node.element) for at, node in enumerate(body.arguments)}
+    kinds |= {f"r{at}": ("result", node.element) for at, node in enumerate(body.yields)}
+    arrays = {f"a{at}": x for at, x in enumerate(seen.operands)} | {f"r{at}": x for at, x in enumerate(seen.results)}
+    for version in kernel.versions:
+        if not version.guard.holds(seen.sizes, 1 << 30):
+            continue
+        made.versions[version.key] = version
+        parameters = [_parameter(version, each, kinds, f"{number}.", seen.sizes) for each in version.parameters]
+        grid = [dim.evaluate(seen.sizes) for dim in version.grid]
+        made.cases.append(
+            {"program": program, "launch": number, "kernel": place.work.name, "key": version.key, "grid": grid, "parameters": parameters}
+        )
+    for each, (_, element) in kinds.items():
+        made.arrays[f"{number}.{each}"] = stored(arrays[each], element)
+    return len(made.cases) - before
+
+
+def _parameter(version: Any, parameter: Any, kinds: dict[str, tuple[str, str]], prefix: str, sizes: Any) -> dict[str, Any]:
+    if parameter.name in kinds:
+        kind, element = kinds[parameter.name]
+        return {"kind": kind, "array": prefix + parameter.name, "element": element}
+    if parameter.name == "scratch":
+        return {"kind": "scratch", "bytes": version.scratch.bytes.evaluate(sizes), "zeroed": version.scratch.zeroed.evaluate(sizes)}
+    if parameter.name == "fault":
+        return {"kind": "fault"}
+    return {"kind": "size", "value": sizes[parameter.name.removeprefix("n_")], "bytes": parameter.size}
+
+
+def stored(array: Array, element: str) -> Array:
+    """As the array lies in memory."""
+    from disc.ir.interp.values import bf16_bits
+
+    plain = np.ascontiguousarray(array).reshape(np.shape(array))
+    return bf16_bits(plain) if element == "bf16" else plain
+
+
+# --- in one where it compiles ----------------------------------------------------------------------------------------------
+
+
+def prepare_kernels(folder: Path, wanted: Mapping[str, Sequence[str]], architectures: Sequence[int], texts: Texts) -> int:
+    """Writes cases.json, the arrays of each program and the code of all versions. wanted: names by "program" and "model". Returns how many
+    launches there are."""
+    cases, versions = list[dict[str, Any]](), dict[str, Any]()
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}", "DISC_CACHE": "0"}
+    for kind, names in wanted.items():
+        for name in names:
+            file = folder / "recorded"
+            command = [sys.executable, str(ROOT / "tools" / "gpu_prepare.py"), "--record", kind, name, str(file)]
+            subprocess.run(command, check=True, env=environment)
+            arrays, found, kernels = pickle.loads(file.read_bytes())  # that this file wrote just now
+            file.unlink()
+            np.savez_compressed(folder / f"{name}.npz", **arrays)
+            cases += found
+            versions |= kernels
+            print(f"{name}: {len(found)} launches of {len(kernels)} versions", flush=True)
+    kernels = assembled(folder, versions, architectures, texts)
+    (folder / "cases.json").write_text(json.dumps({"cases": cases, "kernels": kernels}))
+    return len(cases)
+
+
+def assembled(folder: Path, versions: Mapping[str, Any], architectures: Sequence[int], texts: Texts) -> dict[str, Any]:
+    """Writes the code of versions by their keys, and enters their texts. Returns what a launch of each needs, by architecture."""
+    from disc.codegen.cuda.assemble import assemble
+    from disc.targets.cuda import read_target
+
+    kernels: dict[str, Any] = {key: {} for key in versions}
+    for architecture in architectures:
+        gpu = read_target(f"sm_{architecture}").gpu
+        assert gpu is not None
+        for key, cubin in assemble(list(versions.values()), gpu, os.cpu_count() or 1).items():
+            file = f"kernels/{key[:24]}.{architecture}"
+            (folder / file).write_bytes(cubin.code)
+            facts = {"threads": cubin.threads, "shared": cubin.shared, "cluster": cubin.cluster, "scratch": cubin.scratch}
+            kernels[key][str(architecture)] = {"file": file, **facts}
+            enter_text(texts, cubin.code, versions[key])
+    return kernels
+
+
+def enter_text(texts: Texts, code: bytes, version: Any) -> None:
+    """What the stand-in executes for a cubin."""
+    texts[code_name(code)] = {"text": version.text, "types": [each.type for each in version.parameters]}

@@ -1,0 +1,93 @@
+"""What part `tune` measures: the code of every schedule of a GPU's families of products, and its launches at many sizes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import disc
+from disc.speculation.block_families import FAMILIES
+from disc.speculation.block_trees import FAST, HALF, KINDS, packaged_trees
+from disc.targets.cuda import read_target
+from gpu_parts.job import ROOT
+from gpu_parts.recorded import Texts, assembled
+from gpu_parts.timed import Product
+from gpu_parts.tune import LISTING
+
+ROWS = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096)
+MATRICES = ((768, 768), (3072, 768), (768, 3072), (1024, 1024), (4096, 1024), (1024, 4096), (4096, 4096), (4096, 11008))  # N, K
+SIZES = tuple((m, n, k) for (n, k), m in product(MATRICES, ROWS))
+TINY, TINY_FAMILY = ((16, 32, 64),), 2
+CACHE = 1 << 30  # bytes: what guards may ask of one
+
+
+def prepare_tuning(folder: Path, architecture: int, tiny: bool, texts: Texts) -> None:
+    """Writes tuning.json and the schedules' code, all kinds of products, or one on the stand-in."""
+    sizes = TINY if tiny else SIZES
+    versions, points = dict[str, Any](), list[dict[str, Any]]()
+    most = {"a0": 0, "a1": 0, "r0": 0, "scratch": 64}
+    for kind in KINDS[:1] if tiny else KINDS:
+        kernel = _kernel(kind, architecture, TINY_FAMILY if tiny else None)
+        own = {each.key: each for each in kernel.versions if each.schedule is not None}
+        versions |= own
+        for m, n, k in sizes:
+            points.append(_point(kernel, own, kind, architecture, (m, n, k), most))
+    made = assembled(folder, versions, [architecture], texts)
+    kernels = {
+        key: {"code": code, "parameters": [[each.name, each.size] for each in versions[key].parameters]} for key, code in made.items()
+    }
+    (folder / LISTING).write_text(json.dumps({"bytes": most, "points": points, "kernels": kernels}))
+    print(f"{len(kernels)} schedules at {len(sizes)} sizes")
+
+
+def _kernel(kind: str, architecture: int, most: int | None) -> Any:
+    """A product of two inputs by every schedule of a family, or the first so many of each."""
+    sys.path[:0] = [str(ROOT / "tests" / "cuda")]
+    fused_programs: Any = importlib.import_module("fused_programs")
+    element = torch.bfloat16 if kind == HALF else torch.float32
+    dims = tuple({0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC} for _ in range(2))
+    program = fused_programs.Fused.of_model(
+        Product(), (torch.zeros(5, 16, dtype=element), torch.zeros(16, 24, dtype=element)), dims,
+        options=disc.Options(cache=False, tf32=kind == FAST), tree=fused_programs.every_leaf(FAMILIES[architecture][kind][:most]),
+        target=f"sm_{architecture}",
+    )  # fmt: skip
+    (kernel,) = program.kernels
+    return kernel
+
+
+def _point(
+    kernel: Any, own: dict[str, Any], kind: str, architecture: int, size: tuple[int, int, int], most: dict[str, int]
+) -> dict[str, Any]:
+    """The launches of a size; `most`: bytes of the largest of each buffer so far."""
+    m, n, k = size
+    sizes = {feature.symbols()[0]: number for feature, number in zip(kernel.choice.features, size, strict=False)}
+    bytes_ = 2 if kind == HALF else 4
+    for name, count in (("a0", m * k), ("a1", k * n), ("r0", m * n)):
+        most[name] = max(most[name], bytes_ * count)
+    gpu = read_target(f"sm_{architecture}").gpu
+    assert gpu is not None
+    tree = packaged_trees(architecture)[kind]
+    chosen = str(tree.schedules[tree.choose((m, n, k, 1, gpu.sms))])
+    launches = list(_launches(kernel, own, sizes, most))
+    return {"kind": kind, "m": m, "n": n, "k": k, "chosen": chosen, "launches": launches}
+
+
+def _launches(kernel: Any, own: dict[str, Any], sizes: dict[str, int], most: dict[str, int]) -> Iterator[dict[str, Any]]:
+    schedules: Sequence[Any] = kernel.choice.tree.schedules
+    for key, version in own.items():
+        if not version.guard.holds(sizes, CACHE):
+            continue
+        zeroed = 0
+        if version.scratch is not None:
+            most["scratch"] = max(most["scratch"], version.scratch.bytes.evaluate(sizes))
+            zeroed = version.scratch.zeroed.evaluate(sizes)
+        grid = [dim.evaluate(sizes) for dim in version.grid]
+        numbers = {f"n_{name}": number for name, number in sizes.items()}
+        yield {"schedule": str(schedules[version.schedule]), "key": key, "grid": grid, "sizes": numbers, "zeroed": zeroed}
