@@ -125,9 +125,11 @@ GPU = DeviceThresholds(
 )
 KERNELS = GpuThresholds(
     loop=(1024, 4),  # chosen: 8 elements of a thread, which are two loads of 16 bytes of f32
-    # Chosen: the rows of a short block fill the threads of four warps; a row of up to 16,384 elements lies in the registers of 16 warps,
-    # 32 of each thread, and longer ones spilled (98 registers at 16,384, spills at 32,768).
-    rows=((32, 16, 4), (128, 8, 4), (1024, 4, 4), (4096, 1, 8), (16384, 1, 16)),
+    # Chosen: the rows of a short block fill the threads of four warps, with at most 16 elements of each: with four rows of 1,024, a softmax
+    # beside a norm spilled. A row of up to 16,384 elements lies in the registers of 16 warps, 32 of each thread, and longer ones spilled
+    # (98 registers at 16,384, spills at 32,768).
+    rows=((32, 16, 4), (128, 8, 4), (1024, 2, 4), (4096, 1, 8), (16384, 1, 16)),
+    wide_row=4096,  # derived: with 16,384 elements of a row in registers, code for positions of 64 bits spilled
     looped=(2048, 1, 8),  # chosen: 8 elements of a thread
     row_parts=(128, 16),  # chosen: about a program of each SM of an H100 for one row; for up to 64 rows, several
     columns=(64, 32, 4),  # chosen: 16 loads of a thread under way; neighboring lanes read neighboring columns

@@ -330,16 +330,18 @@ class GpuThresholds:
     """What the kernels of a GPU are planned by, as tuples in the order of the fields of the plans (`codegen/cuda/plans.py`).
 
     loop: elements and warps of a block of a loop kernel. rows: columns, rows and warps of the blocks in which rows lie whole, the shortest
-    first; looped: of that of longer rows; row_parts: programs that share one of those. columns: columns of a result in a block of a loop
-    kernel that reduces columns, elements of each that are loaded at once, warps; column_parts: programs that share those; column_steps:
-    blocks of rows of each part, at least. scans: columns, rows and warps of a block of short lines, of long ones, and of lines side by
-    side. scatter: updates that a program looks through at once, warps, programs among which what is updated is dealt out, at most. ranks:
-    elements of a program that sorts or counts, those that they are compared with at once, warps. search: values of a program, warps.
-    grouped: rows, columns, steps of k and warps of a block of a product of groups.
+    first; wide_row: the columns of the longest of these where positions have 64 bits; looped: of that of longer rows; row_parts: programs
+    that share one of those. columns: columns of a result in a block of a loop kernel that reduces columns, elements of each that are loaded
+    at once, warps; column_parts: programs that share those; column_steps: blocks of rows of each part, at least. scans: columns, rows and
+    warps of a block of short lines, of long ones, and of lines side by side. scatter: updates that a program looks through at once, warps,
+    programs among which what is updated is dealt out, at most. ranks: elements of a program that sorts or counts, those that they are
+    compared with at once, warps. search: values of a program, warps. grouped: rows, columns, steps of k and warps of a block of a product
+    of groups.
     """
 
     loop: tuple[int, int]
     rows: tuple[tuple[int, int, int], ...]
+    wide_row: int
     looped: tuple[int, int, int]
     row_parts: tuple[int, ...]
     columns: tuple[int, int, int]

@@ -24,7 +24,7 @@ func.func @main(%x: tensor<?x256xf32, [@S0, 256]>) -> tensor<?x512xf32, [@S0, 51
 // -----
 // Rows of up to 16,384 elements lie whole in registers, in blocks by their length; longer ones are gone through.
 // CHECK-LABEL: func.func @main
-// CHECK: "cuda:x86-64-v3+sm_90" = "rows{blocks = [row_block{columns = 32, rows = 16, warps = 4}, row_block{columns = 128, rows = 8, warps = 4}, row_block{columns = 1024, rows = 4, warps = 4}, row_block{columns = 4096, rows = 1, warps = 8}, row_block{columns = 16384, rows = 1, warps = 16}], looped = row_block{columns = 2048, rows = 1, warps = 8}}"
+// CHECK: "cuda:x86-64-v3+sm_90" = "rows{blocks = [row_block{columns = 32, rows = 16, warps = 4}, row_block{columns = 128, rows = 8, warps = 4}, row_block{columns = 1024, rows = 2, warps = 4}, row_block{columns = 4096, rows = 1, warps = 8}, row_block{columns = 16384, rows = 1, warps = 16}], looped = row_block{columns = 2048, rows = 1, warps = 8}}"
 "disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
 "disc.symbolic_dim"() {sym_name = "S1", min = 0 : i64, divisor = 1 : i64, source = "arg0.1"} : () -> ()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 import triton
-from fused_programs import ANY_SIZE, Fused, Kinds, Layers, Rows, Sums, every_leaf
+from fused_programs import ANY_SIZE, CONVOLUTION, Fused, Kinds, Layers, Rows, Sums, every_leaf
 from library_models import GROUPS, Scans, Scatters, Sorts
 from torch import nn
 
@@ -66,6 +66,8 @@ def kinds(name: str, tree: BlockTree | None) -> list[DeviceKernel]:
         Fused.of_model(Sums(), (torch.randn(3, 5), torch.randn(4, 6)), (length, length), tree=tree, target=name),
         Fused.of_model(nn.Conv2d(64, 64, 3, 1, 1).eval(), (torch.randn(2, 64, 9, 8),), (image,), tree=tree, target=name),
     ]
+    with tempfile.TemporaryDirectory() as folder:
+        others.append(Fused.of_text(CONVOLUTION.format(groups=1, channels=32), Path(folder), target=name))
     return [*program.kernels, *(kernel for each in others for kernel in each.kernels)]
 
 
@@ -112,4 +114,6 @@ if __name__ == "__main__":
             assert cubin.shared <= gpu.shared_block
             wide = Aligned(16) in parts_of(version.guard)
             assert not (wide and cubin.ptx) or "ld.global.v4" in cubin.ptx or "cp.async" in cubin.ptx, version.text
+            if wide and what == "compute_convolution":  # over channels-last values: both factors go to shared memory 16 bytes at a time
+                assert not cubin.ptx or set(re.findall(r"cp\.async\.c[ag]\.shared\.global [^;]*?, (0x\w+)", cubin.ptx)) == {"0x10"}
     print(len(done), "compiled")

@@ -30,6 +30,11 @@ from disc.speculation.schedules import FEATURES
 from disc.speculation.tree import LEAF
 
 NUMBER = "test.number"  # of a fusion, in the order of the program
+# Over channels-last values. groups, and the channels of each: of the source.
+CONVOLUTION = """func.func @main(%x: tensor<?x?x?x32xf32>, %w: tensor<3x3x{channels}x24xf32>) -> tensor<?x?x?x24xf32> {{
+  %r = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], window = {{stride = [2, 1], pad = [[1, 1], [0, 2]]}} {{batch_group_count = 1 : i64, feature_group_count = {groups} : i64}} : (tensor<?x?x?x32xf32>, tensor<3x3x{channels}x24xf32>) -> tensor<?x?x?x24xf32>
+  return %r : tensor<?x?x?x24xf32>
+}}"""
 
 
 ANY_SIZE = one_schedule(ANY_PRODUCT)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from device_oracle import Checked
-from fused_programs import Layers, Rows, Sums, every_leaf
+from fused_programs import CONVOLUTION, Layers, Rows, Sums, every_leaf
 from library_programs import PROGRAMS as LIBRARY_PROGRAMS
 from torch import nn
 
@@ -171,6 +171,17 @@ def products() -> Iterator[int]:
         yield program.check([random.normal(size=shape).astype("f4") for shape in shapes])
 
 
+def convolutions() -> Iterator[int]:
+    """Channels-last, one group and two, with strides and padding."""
+    random = np.random.default_rng(0)
+    for groups in (1, 2):
+        with tempfile.TemporaryDirectory() as folder:
+            program = Checked.of_text(CONVOLUTION.format(groups=groups, channels=32 // groups), Path(folder))
+        for sizes in ((1, 1, 1), (2, 5, 9)):
+            shapes = (*sizes, 32), (3, 3, 32 // groups, 24)
+            yield program.check([random.normal(size=shape).astype("f4") for shape in shapes])
+
+
 class Attention(nn.Module):
     """With a mask, and causal with fewer queries than keys."""
 
@@ -232,7 +243,7 @@ def few_queries() -> Iterator[int]:
 
 
 PROGRAMS: dict[str, Callable[[], Iterator[int]]] = {
-    "elementwise": elementwise, "some_elementwise": some_elementwise, "layer": layer, "rows": rows, "long_rows": long_rows, "sums": sums, "long_sums": long_sums, "products": products, "attention": attention,
+    "elementwise": elementwise, "some_elementwise": some_elementwise, "layer": layer, "rows": rows, "long_rows": long_rows, "sums": sums, "long_sums": long_sums, "products": products, "convolutions": convolutions, "attention": attention,
     "schedules": schedules, "every_schedule": every_schedule, "few_queries": few_queries,
     **LIBRARY_PROGRAMS,
 }  # fmt: skip

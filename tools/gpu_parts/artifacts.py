@@ -77,7 +77,7 @@ def _compile(module: Any, inputs: Any, dims: Any, targets: Sequence[str], texts:
 
 
 def prepare_models(folder: Path, names: Sequence[str], gpus: Sequence[str], texts: Texts) -> None:
-    """names: "bert", or "bert:bf16" for another arithmetic. Writes models.json, and for each an artifact and arrays."""
+    """names: "bert", or "bert:bf16" for another arithmetic. Writes their listing, and for each an artifact and arrays."""
     (folder / "models").mkdir(exist_ok=True)
     listing = [_model(folder, *_split(name), gpus, texts) for name in names]
     (folder / "models.json").write_text(json.dumps(listing))

@@ -89,8 +89,8 @@ def stored(array: Array, element: str) -> Array:
 
 
 def prepare_kernels(folder: Path, wanted: Mapping[str, Sequence[str]], architectures: Sequence[int], texts: Texts) -> int:
-    """Writes cases.json, the arrays of each program and the code of all versions. wanted: names by "program" and "model". Returns how many
-    launches there are."""
+    """Writes the listing of launches, the arrays of each program and the code of all versions. wanted: names by "program" and "model".
+    Returns how many launches there are."""
     cases, versions = list[dict[str, Any]](), dict[str, Any]()
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}", "DISC_CACHE": "0"}
     for kind, names in wanted.items():

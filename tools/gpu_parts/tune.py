@@ -22,7 +22,7 @@ LEAST = 0.1  # microseconds: events tell no less
 
 
 def check(job: Job, report: Report) -> None:
-    """Writes gemm_times.json: microseconds of each schedule that may run at a size. The table has how the tree's choices compare."""
+    """Writes a file of results: microseconds of each schedule that may run at a size. The table has how the tree's choices compare."""
     device = job.device()
     listing = json.loads((job.folder / LISTING).read_text())
     gpu, points = device.gpu, list[dict[str, Any]]()

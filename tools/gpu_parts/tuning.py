@@ -29,7 +29,7 @@ CACHE = 1 << 30  # bytes: what guards may ask of one
 
 
 def prepare_tuning(folder: Path, architecture: int, tiny: bool, texts: Texts) -> None:
-    """Writes tuning.json and the schedules' code, all kinds of products, or one on the stand-in."""
+    """Writes the listing of launches and the schedules' code, all kinds of products, or one on the stand-in."""
     sizes = TINY if tiny else SIZES
     versions, points = dict[str, Any](), list[dict[str, Any]]()
     most = {"a0": 0, "a1": 0, "r0": 0, "scratch": 64}

@@ -38,7 +38,7 @@ def product_versions(
     each.
     """
     space = fusion.space()
-    c = read_contraction(space, check_single_dot(fusion.body))
+    c = read_contraction(space, check_single_dot(fusion.body), channels_inside=True)
     declare(space, c)
     narrow, *wide = body_versions(space, fusion.body)
     if not _on_tensor_cores(c):
@@ -67,7 +67,7 @@ def product_versions(
 
 def product_tree(fusion: Fusion, trees: Mapping[str, BlockTree], precision: str) -> BlockTree:
     """The tree of a compute fusion's schedules, with what is known of its sizes decided. trees: by the kind of product."""
-    c = read_contraction(fusion.space(), check_single_dot(fusion.body))
+    c = read_contraction(fusion.space(), check_single_dot(fusion.body), channels_inside=True)
     if not _on_tensor_cores(c):
         return one_schedule(ANY_PRODUCT)
     tree = trees[precision if common_element(c.left, c.right) == "tl.float32" else HALF]
@@ -93,7 +93,7 @@ class _Product:
         self.node = check_single_dot(fusion.body)
         if self.node.op == "disc.scaled_dot":
             raise TargetError(f"no kernel for GPUs of products of int8 (line {self.node.line})")
-        self.c: Contraction = read_contraction(self.space, self.node)
+        self.c: Contraction = read_contraction(self.space, self.node, channels_inside=True)
         declare(self.space, self.c)
         if schedule.halves > 1:
             self.space.variable("gh", self.c.n)

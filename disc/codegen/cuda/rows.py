@@ -141,6 +141,10 @@ def row_versions(fusion: Fusion, symbols: tuple[str, ...], planned: RowsPlan, th
             continue
         for guard, wide in versions:
             both = guard if truth is Truth.YES or looped else all_of((fits, guard))
+            if wide and block.columns > KERNELS.wide_row:
+                if truth is Truth.YES:
+                    found.append(_row_version(fusion, symbols, thresholds, planned.looped, True, guard, True))
+                continue  # the last version is for those, too
             found.append(_row_version(fusion, symbols, thresholds, block, looped, both, wide))
         if truth is Truth.YES:
             break

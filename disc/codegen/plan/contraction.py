@@ -76,11 +76,13 @@ class Contraction:
         return self.batch, self.m, self.n, self.k
 
 
-def read_contraction(space: IndexSpace, node: Node) -> Contraction:
-    """The contraction form of a `stablehlo.dot_general`, `disc.scaled_dot` or `stablehlo.convolution`."""
+def read_contraction(space: IndexSpace, node: Node, *, channels_inside: bool = False) -> Contraction:
+    """The contraction form of a `stablehlo.dot_general`, `disc.scaled_dot` or `stablehlo.convolution`. channels_inside: k of a convolution
+    over channels-last values runs over the channels of a window position before it goes on to the next, so that neighbors along k are
+    neighbors in memory; else, and of others, over all positions of a channel."""
     if node.op in DOTS:
         return _read_dot(space, node)
-    return _read_convolution(space, node)
+    return _read_convolution(space, node, channels_inside)
 
 
 def _read_dot(space: IndexSpace, node: Node) -> Contraction:
@@ -120,7 +122,7 @@ def _pick(dims: Sequence[Dim], axes: Sequence[int]) -> tuple[Dim, ...]:
     return tuple(dims[axis] for axis in axes)
 
 
-def _read_convolution(space: IndexSpace, node: Node) -> Contraction:
+def _read_convolution(space: IndexSpace, node: Node, channels_inside: bool) -> Contraction:
     """Implicit GEMM: m = output channel of a group, n = output position, k = (input channel, kernel position)."""
     numbers = node.attrs["dimension_numbers"]
     assert isinstance(numbers, dict)
@@ -140,7 +142,8 @@ def _read_convolution(space: IndexSpace, node: Node) -> Contraction:
     assert group_outputs is not None
     image_count = source.dims[_axis(numbers["input_batch"])]
     window_dims = _pick(kernel.dims, kernel_spatial)
-    k_dims = (kernel.dims[kernel_input], *window_dims)
+    inside = channels_inside and _axis(numbers["input_feature"]) == len(source.dims) - 1
+    k_dims = (*window_dims, kernel.dims[kernel_input]) if inside else (kernel.dims[kernel_input], *window_dims)
     out_dims = _pick(node.dims, output_spatial)
     reversal = node.attrs.get("window_reversal")
 
@@ -154,8 +157,13 @@ def _read_convolution(space: IndexSpace, node: Node) -> Contraction:
             index[place] = position
         return tuple(index)
 
+    def taken(k: Dim) -> tuple[Dim, Sequence[Dim]]:
+        """The channel and the window position."""
+        places = space.delinear(k, k_dims)
+        return (places[-1], places[:-1]) if inside else (places[0], places[1:])
+
     def kernel_at(b: Dim, m: Dim, k: Dim) -> tuple[Index, Sequence[Bound]]:
-        channel, *window = space.delinear(k, k_dims)
+        channel, window = taken(k)
         index = [ZERO] * len(kernel.dims)
         group = b - space.divide(b, groups) * groups if groups != ONE else ZERO
         index[kernel_output], index[kernel_input] = group * group_outputs + m, channel
@@ -165,7 +173,7 @@ def _read_convolution(space: IndexSpace, node: Node) -> Contraction:
         return tuple(index), ()
 
     def source_at(b: Dim, n: Dim, k: Dim) -> tuple[Index, Sequence[Bound]]:
-        channel, *window = space.delinear(k, k_dims)
+        channel, window = taken(k)
         bounds: list[Bound] = []
         positions: list[Dim] = []
         for axis, (place, out, position) in enumerate(zip(input_spatial, space.delinear(n, out_dims), window, strict=True)):
