@@ -105,18 +105,37 @@ def condition_of(expression: sympy.Basic) -> Condition:
         if isinstance(expression, kind):
             left, right = expression.args
             assert isinstance(left, sympy.Expr) and isinstance(right, sympy.Expr)
-            return _of_whole_root(sign, left, right) or relation(sign, left, right)
+            return _of_cases(sign, left, right) or _of_whole_root(sign, left, right) or relation(sign, left, right)
     raise SymbolError(f"{expression} is no comparison")
 
 
+def _of_cases(sign: str, left: sympy.Expr, right: sympy.Expr) -> Condition | None:
+    """A number that depends on conditions, as a bool among the data is written, against another. None for other comparisons."""
+    if isinstance(right, sympy.Piecewise):
+        left, right, sign = right, left, _TURNED.get(sign, sign)
+    if not isinstance(left, sympy.Piecewise):
+        return None
+    met: list[Condition] = []
+    before = ALWAYS
+    for case in left.args:
+        value, when = case.args
+        assert isinstance(value, sympy.Expr)
+        condition = condition_of(when)
+        met.append(all_of([before, condition, relation(sign, value, right)]))
+        before = all_of([before, condition.negated()])
+    return any_of(met)
+
+
 def _of_whole_root(sign: str, left: sympy.Expr, right: sympy.Expr) -> Condition | None:
-    """`int(n ** 0.5)` compared with a number, by squares: with n below 2**52 the root is rounded right. None for other comparisons."""
+    """`int(n ** 0.5)`, or of `math.sqrt(n)`, compared with a number, by squares: with n below 2**52 the root is rounded right. None for
+    other comparisons."""
     if left.is_Integer:
         left, right, sign = right, left, _TURNED.get(sign, sign)
-    power = left.args[0] if isinstance(left, _WHOLE_PARTS) else None
-    if not isinstance(power, torch_sympy.FloatPow) or power.args[1] != 0.5 or not right.is_Integer or right < 0:
+    root_of = left.args[0] if isinstance(left, _WHOLE_PARTS) else None
+    is_root = isinstance(root_of, torch_sympy.OpaqueUnaryFn_sqrt) or (isinstance(root_of, torch_sympy.FloatPow) and root_of.args[1] == 0.5)
+    if root_of is None or not is_root or not right.is_Integer or right < 0:
         return None
-    (radicand,) = power.args[0].args if isinstance(power.args[0], torch_sympy.ToFloat) else (power.args[0],)
+    (radicand,) = root_of.args[0].args if isinstance(root_of.args[0], torch_sympy.ToFloat) else (root_of.args[0],)
     assert isinstance(radicand, sympy.Expr)
     root = int(right)
     at_least, above = relation(">=", radicand, root * root), relation(">=", radicand, (root + 1) ** 2)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
+from torch._higher_order_ops.effects import with_effects
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -24,8 +25,10 @@ from disc.frontend.call import NOT_DECOMPOSED, TAKES_NOTHING
 from disc.frontend.complex_numbers import has_complex, without_complex
 from disc.frontend.custom_ops import FUNCTIONALIZED
 from disc.frontend.decompositions import PARTLY_LOWERED, Decomposition, find_decomposition
+from disc.frontend.effect_tokens import CHECKS, PRINTS
 from disc.frontend.in_place import RetraceError, Write, local_writes
 from disc.frontend.locations import line_text
+from disc.frontend.rules.max_pooling import looks_in_large_windows
 from disc.frontend.symbols import to_shape, to_size
 from disc.frontend.user_lowerings import check_promise, check_trace, failed_lowering, lowering_of
 
@@ -166,6 +169,10 @@ class _Writer:
         if node.target is SET_GRAD:
             body = getattr(module, node.args[1].target)  # pyright: ignore
             return self._inline(body, _mapped(node.args[2:], values), origin)
+        if node.target is with_effects:
+            return [self._without_token(node, values)]
+        if node.target in PRINTS:
+            return None
         if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target not in (*CONTROL, *FUNCTIONALIZED):
             raise RetraceError(str(node.target))
         op = node.target if write is None else write.op
@@ -183,6 +190,20 @@ class _Writer:
         if trace:
             copy.meta[NOT_DECOMPOSED] = trace
         return copy
+
+    def _without_token(self, node: fx.Node, values: Values) -> object:
+        """Adds a check that PyTorch strings on a token; what the program prints is left out. Returns the token, which is the next, too.
+
+        Raises: RetraceError for another effect.
+        """
+        token, op, *arguments = node.args
+        assert isinstance(token, fx.Node)
+        if op in CHECKS:
+            call = self.graph.call_function(op, *_mapped((tuple(arguments), node.kwargs), values))  # pyright: ignore[reportArgumentType]
+            call.meta = {name: node.meta[name] for name in ORIGIN if name in node.meta}
+        elif op not in PRINTS:
+            raise RetraceError(str(op))
+        return values[token]
 
     def _body(self, module: fx.GraphModule) -> fx.Graph:
         """The graph that control flow runs, with placeholders of its own."""
@@ -257,10 +278,10 @@ def _as_promised(result: object, value: object) -> object:
 
 
 def is_lowered(node: fx.Node, op: torch._ops.OpOverload) -> bool:
-    """Whether a rule takes the call: those of maxima give no places. A lowering of the user's comes before it."""
+    """Whether a rule takes the call: those of maxima find no places in large windows. A lowering of the user's comes before it."""
     if lowering_of(op) is not None:
         return False
-    return has_lowering(op) and not (op in PARTLY_LOWERED and any(user.args[1] == 1 and user.users for user in node.users))
+    return has_lowering(op) and not (op in PARTLY_LOWERED and looks_in_large_windows(node))
 
 
 def _makes_tensors(node: fx.Node) -> bool:

@@ -37,6 +37,7 @@ from disc.frontend.control_flow import constants_and_bodies
 from disc.frontend.decompose import fake_mode
 from disc.frontend.decompositions import is_random, training_table
 from disc.frontend.dialects import load_frontend_dialects
+from disc.frontend.effect_tokens import with_tokens, without_tokens
 from disc.frontend.graph_parts import Executable, run_in_parts, untold_symbols
 from disc.frontend.imported import Imported, OutputSpec
 from disc.frontend.locations import line_text
@@ -212,12 +213,16 @@ def _boxed(module: fx.GraphModule, settings: Settings) -> Callable[..., object]:
 def compile_graph(module: fx.GraphModule, settings: Settings) -> Executable:
     """The graph as one compiled module, or as compiled parts around the ops that only PyTorch can run."""
     try:
-        module = _real(module, settings)
+        module, tokens = without_tokens(_real(module, settings))
         warn_of_assertions(module.graph)
         whole = _lowered_or_refused(module, settings)
     except Exception as error:
         _failed(error, settings, module.graph)
         return _eager(module)
+    return with_tokens(_whole_or_in_parts(module, whole, settings), tokens)
+
+
+def _whole_or_in_parts(module: fx.GraphModule, whole: _Lowered | dict[fx.Node, UnsupportedOp], settings: Settings) -> Executable:
     if isinstance(whole, _Lowered):
         _LOGGER.info("graph %s: one program", _place(module.graph))
         return _guarded(module, settings, lambda: _compiled(whole, settings))

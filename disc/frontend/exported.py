@@ -35,6 +35,7 @@ from disc.frontend.decisions import Decision, Found, Recorder, located
 from disc.frontend.decompose import CONTROL, Decomposed, constants_by_attribute, decompose, without_bodies
 from disc.frontend.decompositions import export_table
 from disc.frontend.dialects import load_frontend_dialects
+from disc.frontend.effect_tokens import warn_of_prints
 from disc.frontend.examples import bind_examples, check_examples, check_specs
 from disc.frontend.export_errors import DATA_DEPENDENT, error_line, export_error, quiet, shortened
 from disc.frontend.imported import Constant, FixedArgument, Imported, OutputSpec, structure_of
@@ -43,6 +44,7 @@ from disc.frontend.locations import line_text
 from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, warn_of_assertions
 from disc.frontend.needed_sizes import DrySession, contradictions, inputs_of, refused_sizes
 from disc.frontend.program_decisions import RECORDED, decisions_of, stored_guards
+from disc.frontend.python_numbers import roots_of_sizes
 from disc.frontend.size_checks import size_checks
 from disc.frontend.symbolic_forms import SymbolicForms, graphs_of_control_flow
 from disc.frontend.symbols import shape_environment, to_size
@@ -90,6 +92,7 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
     fixed_dims = program.graph_module.meta.get(FIXED_DIMS, ())
     warn_of_assertions(program.graph)
     warn_of_effects(program.graph)
+    warn_of_prints(program.graph)
     stored += size_checks(program.graph_module, arguments_by_name)
     names: Sequence[str] | None = program.graph_module.meta.get(INPUT_NAMES)
     program, decomposed = _decomposed(program)
@@ -248,7 +251,7 @@ def _outputs(program: ExportedProgram, decomposed: Decomposed) -> list[tuple[str
     nodes = {node.name: node for node in program.graph.nodes}
     outputs: list[tuple[str, fx.Node | Constant]] = []
     for spec in program.graph_signature.output_specs:
-        if spec.kind in WRITTEN:
+        if spec.kind in (*WRITTEN, OutputKind.TOKEN):
             continue
         if spec.kind != OutputKind.USER_OUTPUT:
             raise UnsupportedOpError([UnsupportedOp(f"output {spec.target}", f"outputs of kind {spec.kind.name} are not supported")])
@@ -365,6 +368,7 @@ def _export(model: torch.nn.Module, widening: Widening) -> tuple[ExportedProgram
         _without_fake_cache(),
         quiet(),
         graphs_of_control_flow(),
+        roots_of_sizes(),
         Recorder() as recorder,
         SymbolicForms() as forms,
     ):

@@ -27,6 +27,7 @@ from disc.frontend.call import NOT_DECOMPOSED, Call, arguments_by_name
 from disc.frontend.control_flow import CONTROL_FLOW, ControlCall
 from disc.frontend.custom_ops import FUNCTIONALIZED, custom_call, functionalized_call, is_custom
 from disc.frontend.decisions import Decision, Found, Settled, Undecided, asserted, guarded_facts, settle
+from disc.frontend.effect_tokens import CHECKS
 from disc.frontend.examples import weight_problem
 from disc.frontend.imported import Constant
 from disc.frontend.locations import line_text, location, user_line
@@ -407,7 +408,7 @@ class _Lowering:
             self._emit_getitem(node)
             return
         if meta is None and not node.users:
-            if node.target in factorizations.CHECKS:
+            if node.target in CHECKS:
                 self._emit_check(emitter, node)
             return
         if node in self.refused:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from disc.frontend.finite import finite
+
+LEAST_WEIGHT = 1e-11  # of the squared windows at a place, in eager
 
 
 def _window(window: Tensor | None, length: int, n_fft: int, like: Tensor) -> Tensor:
@@ -41,7 +47,7 @@ def istft(
     input: Tensor, n_fft: int, hop_length: int | None = None, win_length: int | None = None, window: Tensor | None = None,
     center: bool = True, normalized: bool = False, onesided: bool | None = None, length: int | None = None, return_complex: bool = False,
 ) -> Tensor:  # fmt: skip
-    """The frames added where they overlap, over the squares of the window there: NaN in a gap, where eager refuses the window."""
+    """The frames added where they overlap, over the squares of the window there. A gap between windows fails the call, as in eager."""
     hop, width = n_fft // 4 if hop_length is None else hop_length, n_fft if win_length is None else win_length
     whole = onesided is False or return_complex or input.dim() not in (2, 3) or hop <= 0 or not 0 < width <= n_fft
     if whole or not input.is_complex() or (window is not None and tuple(window.shape) != (width,)):
@@ -54,12 +60,13 @@ def istft(
     places = (torch.arange(count).unsqueeze(1) * hop + torch.arange(n_fft)).reshape(-1)
     sums = frames.new_zeros(batch, total).index_add(1, places, (frames * taper).reshape(batch, -1))
     weights = frames.new_zeros(total).index_add(0, places, (taper * taper).expand(count, n_fft).reshape(-1))
-    found = sums / weights
     start = n_fft // 2 if center else 0
     if length is None:
-        found = found.narrow(1, start, total - 2 * start)
+        found, weights = (each.narrow(-1, start, total - 2 * start) for each in (sums, weights))
     else:
-        found = torch.cat([found[:, start:], found.new_zeros(batch, length)], 1).narrow(1, 0, length)
+        found, weights = (torch.cat([each[..., start:], each.new_full((*each.shape[:-1], length), rest)], -1).narrow(-1, 0, length)
+                          for each, rest in ((sums, 0.0), (weights, 1.0)))  # fmt: skip
+    found = found / finite(torch.where(weights.abs() > LEAST_WEIGHT, weights, math.inf))
     return found.squeeze(0) if input.dim() == 2 else found
 
 

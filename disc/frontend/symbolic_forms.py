@@ -27,6 +27,8 @@ from torch.utils._sympy.functions import Mod, PythonMod
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from disc.frontend.associative_scans import sequential_scans
+from disc.frontend.grouped_products import FORMS as GROUPED_FORMS
+from disc.frontend.histograms import FORMS as HISTOGRAMS
 from disc.frontend.locations import user_line
 from disc.frontend.matrix_functions import FORMS as MATRIX_FORMS
 from disc.frontend.packed_sequences import FORMS as PACKED_FORMS
@@ -323,6 +325,8 @@ FORMS: dict[Callable[..., object], Form] = {
     **RECURRENT_FORMS,
     **PACKED_FORMS,
     **SPECTROGRAMS,
+    **HISTOGRAMS,
+    **GROUPED_FORMS,
     **MATRIX_FORMS,
     **SIZED_FORMS,
     F.max_pool1d: max_pool_1d,

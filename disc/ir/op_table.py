@@ -328,6 +328,8 @@ _LIBRARY = (
     # of the product of reflections;
     # of a symmetric one, by its lower triangle, (eigenvalues, ascending, eigenvectors); (U, singular values, V^T); the exponential.
     Op("disc.lu", Kind.LIBRARY, 64, operands=("source",), results=4, imported=("disc.dynamic_lu",), sizes=Sizes.GIVEN),
+    # The same; a zero on the diagonal of U fails the call.
+    Op("disc.lu_checked", Kind.LIBRARY, 64, operands=("source",), results=4, imported=("disc.dynamic_lu_checked",), sizes=Sizes.GIVEN),
     Op("disc.permutation", Kind.LIBRARY, 8, operands=("pivots",), imported=("disc.dynamic_permutation",), sizes=Sizes.GIVEN),
     Op("disc.householder", Kind.LIBRARY, 64, operands=("source",), results=2, imported=("disc.dynamic_householder",), sizes=Sizes.GIVEN),
     Op("disc.householder_product", Kind.LIBRARY, 64, operands=("reflections", "factors"), imported=("disc.dynamic_householder_product",),
@@ -335,15 +337,18 @@ _LIBRARY = (
     Op("disc.eigh", Kind.LIBRARY, 256, operands=("source",), results=2, imported=("disc.dynamic_eigh",), sizes=Sizes.GIVEN),
     Op("disc.svd", Kind.LIBRARY, 512, operands=("source",), results=3, imported=("disc.dynamic_svd",), sizes=Sizes.GIVEN),
     Op("disc.matrix_exp", Kind.LIBRARY, 256, operands=("source",), imported=("disc.matrix_exp",), sizes=Sizes.FIRST),
-    # Of the rows of a matrix their places in lexicographic order; weights, as they are, where they are none the call fails; the
-    # logarithms of the sums of exp(x) up to each element; elementwise functions of two numbers that take iterations.
+    # Of the rows of a matrix their places in lexicographic order; weights, or finite numbers, as they are, where they are none the call
+    # fails; the logarithms of the sums of exp(x) up to each element; elementwise functions of two numbers that take iterations.
     Op("disc.order_rows", Kind.LIBRARY, 64, operands=("rows",), imported=("disc.dynamic_order_rows",), sizes=Sizes.GIVEN),
     Op("disc.check_weights", Kind.LIBRARY, 4, operands=("weights",), imported=("disc.check_weights",), sizes=Sizes.FIRST),
+    Op("disc.check_finite", Kind.LIBRARY, 4, operands=("numbers",), imported=("disc.check_finite",), sizes=Sizes.FIRST),
     Op("disc.logcumsumexp", Kind.LIBRARY, 64, needs=("dim",), operands=("source",), imported=("disc.logcumsumexp",), sizes=Sizes.FIRST,
        reads=_reads_along_dim, mixing="it adds along"),
     Op("disc.zeta", Kind.LIBRARY, 512, operands=("x", "q"), imported=("disc.zeta",), sizes=Sizes.FIRST),
     Op("disc.igamma", Kind.LIBRARY, 512, operands=("a", "x"), imported=("disc.igamma",), sizes=Sizes.FIRST),
     Op("disc.igammac", Kind.LIBRARY, 512, operands=("a", "x"), imported=("disc.igammac",), sizes=Sizes.FIRST),
+    Op("disc.gcd", Kind.LIBRARY, 64, operands=("left", "right"), imported=("disc.gcd",), sizes=Sizes.FIRST),
+    Op("disc.lcm", Kind.LIBRARY, 64, operands=("left", "right"), imported=("disc.lcm",), sizes=Sizes.FIRST),
     # A custom op: the function `target`, which is none of the runtime's; `function` is its name for people. Any operands and results.
     Op(EXTERNAL, Kind.LIBRARY, 64, needs=("function", "target", "numbers"), imported=(EXTERNAL,), mixing="its custom op may mix"),
 )  # fmt: skip

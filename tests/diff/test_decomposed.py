@@ -37,6 +37,8 @@ class PooledInAllWays(torch.nn.Module):
             *F.max_pool2d(x, 3, 2, 1, return_indices=True),
             *F.max_pool2d(x, 2, 2, 0, 2, ceil_mode=True, return_indices=True),
             *F.adaptive_max_pool2d(x, (3, 2), return_indices=True),
+            *F.max_pool2d(x, 9, 5, 4, return_indices=True),
+            *F.max_pool3d(x, (2, 3, 2), 1, (1, 1, 0), ceil_mode=True, return_indices=True),
         )
 
 
@@ -53,6 +55,27 @@ def test_places_of_extremes_of_windows(kind: type[torch.nn.Module]) -> None:
     pooled = module_program(kind(), ties(2, 3, 7, 8))
     for shape in ((1, 1, 5, 5), (2, 1, 9, 6), (3, 2, 16, 17)):
         pooled.check(ties(*shape))
+
+
+class Resampled(torch.nn.Module):
+    """Without aliasing, to sizes and by factors; `wanted` has the size."""
+
+    def forward(self, x: torch.Tensor, wanted: torch.Tensor) -> Pools:
+        size = wanted.shape
+        return (
+            F.interpolate(x, size, mode="bilinear", antialias=True), F.interpolate(x, size, mode="bicubic", antialias=True, align_corners=True),
+            F.interpolate(x, (3, 5), mode="lanczos", antialias=True), F.interpolate(x, scale_factor=(0.5, 1.5), mode="bicubic", antialias=True),
+        )  # fmt: skip
+
+
+def test_resampling_without_aliasing() -> None:
+    """Smaller and larger images, rows and columns apart; NaN and infinities reach what has them in its window, and nothing else."""
+    program = module_program(Resampled(), randn(2, 3, 8, 12), torch.ones(4, 6))
+    for shape, size in (((1, 1, 5, 7), (5, 7)), ((2, 2, 23, 4), (3, 9)), ((1, 3, 4, 40), (9, 1)), ((2, 1, 64, 33), (31, 32))):
+        program.check(randn(*shape), torch.ones(*size))
+    x = randn(1, 1, 16, 16)
+    x[0, 0, 3, 4], x[0, 0, 12, 9] = math.nan, math.inf
+    program.check(x, torch.ones(5, 6))
 
 
 def test_distances_and_average_pools() -> None:

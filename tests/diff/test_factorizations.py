@@ -10,7 +10,7 @@ from compiled import Wrapped, assert_close
 from torch import Tensor
 
 import disc
-from disc.errors import InputValueError
+from disc.errors import InputValueError, SingularMatrixError
 
 linalg = torch.linalg
 RECTANGLES = ((2, 5, 3), (1, 1, 1), (3, 3, 5), (2, 33, 33), (1, 70, 9), (1, 9, 70), (0, 3, 2), (1, 2, 40), (1, 40, 1))
@@ -127,6 +127,19 @@ def test_least_squares_of_deficient_matrices() -> None:
     a[1, 2] = 0
     for ours, theirs in zip(executable(a, b), function(a, b), strict=True):
         assert_close(ours, theirs, 1e-10, "deficient")
+
+
+def test_factors_with_a_zero_on_the_diagonal_are_refused() -> None:
+    """Where `lu_factor_ex` has its place."""
+    executable = disc.compile(
+        Wrapped(lambda a: (*linalg.lu_factor(a), *linalg.lu_factor_ex(a))).eval(), (matrices(3, 4, 4, torch.float32),)
+    )
+    a = matrices(2, 5, 5, torch.float32)
+    for ours, theirs in zip(executable(a), (*linalg.lu_factor(a), *linalg.lu_factor_ex(a)), strict=True):
+        assert_close(ours, theirs, tolerance(torch.float32), "factors")
+    a[1, :, 2] = 0
+    with pytest.raises(SingularMatrixError, match=r"lu_checked.*\(batch element 1\) diagonal element 3 of U is zero"):
+        executable(a)
 
 
 @pytest.mark.parametrize("function", [linalg.svdvals, linalg.eigvalsh])

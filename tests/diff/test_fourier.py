@@ -10,7 +10,7 @@ import torch
 from compiled import Wrapped
 
 import disc
-from disc.errors import ShapeConstraintError
+from disc.errors import InputValueError, ShapeConstraintError
 from disc.frontend import dynamo
 from disc.ral.executable import Executable
 
@@ -118,6 +118,18 @@ def test_a_spectrogram_and_back() -> None:
         x = numbers(rows, length, dtype=torch.float32)
         for ours, theirs in zip(run(executable, x), both(x), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_a_gap_between_windows_is_refused() -> None:
+    """As in eager: there the sum of the windows is 0, by which the frames would be divided."""
+    window = torch.tensor([0.0] + [1.0] * 6 + [0.0])
+    model = Wrapped(lambda z: torch.istft(torch.view_as_complex(z), 8, 8, window=window, center=False)).eval()
+    spectrum = torch.ones(5, 3, 2)
+    executable = disc.compile(model, (spectrum,))
+    with pytest.raises(RuntimeError, match="window overlap add min"):
+        model(spectrum)
+    with pytest.raises(InputValueError, match=r"check_finite.*a number is inf"):
+        executable(spectrum)
 
 
 @pytest.mark.long

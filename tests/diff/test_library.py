@@ -132,6 +132,46 @@ def test_histograms() -> None:
         program.check(special(randn(*shape).mul(4).round().div(4)))
 
 
+def test_histograms_from_the_least_to_the_largest() -> None:
+    """Limits of the data; borders given; weights; densities; elements that are all equal; nothing. What is not finite has no limits."""
+
+    def histograms(x: torch.Tensor, weight: torch.Tensor, borders: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            torch.histc(x, 5), torch.histc(x, 7, 2, 2), *torch.histogram(x, 6), *x.histogram(4, range=(-1.0, 1.5), weight=weight),
+            *torch.histogram(x, borders), *torch.histogram(x, borders, weight=weight, density=True),
+        ]  # fmt: skip
+
+    program = module_program(histograms, randn(3, 5), randn(3, 5), torch.linspace(-1, 1, 4))
+    for shape, count in (((3, 5), 3), ((0, 4), 2), ((1, 1), 9), ((40, 31), 17)):
+        program.check(randn(*shape), randn(*shape), randn(count).sort().values)
+    program.check(torch.ones(2, 3), randn(2, 3), torch.tensor([0.0, 1.0]))
+    for executable in program.executables:
+        with pytest.raises(InputValueError, match=r"check_finite at .*: a number is (nan|inf|-inf): it must be finite"):
+            executable(special(randn(3, 5)), randn(3, 5), torch.tensor([0.0, 1.0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.uint8, torch.int32])
+def test_divisors_and_multiples(dtype: torch.dtype) -> None:
+    """Zeros, negative numbers, the highest, whose multiples wrap as eager's do. (With the lowest one eager divides by -1 and ends.)"""
+    program = module_program(lambda x, y: (torch.gcd(x, y), torch.lcm(x, y)), *(torch.ones(3, 5, dtype=dtype) for _ in range(2)))
+    limits = torch.iinfo(dtype)
+    some = torch.tensor([0, 1, 2, 12, 18, 97, limits.max, limits.min + 1, limits.max - 1, limits.max // 2 + 1], dtype=torch.int64)
+    every = torch.cat([some, -some] if dtype.is_signed else [some]).to(dtype)
+    x, y = torch.meshgrid(every, every, indexing="ij")
+    program.check(x, y)
+    for shape in ((0, 3), (1, 1), (300, 7)):
+        program.check(*(torch.randint(limits.min // 2, limits.max // 2, shape, dtype=dtype) for _ in range(2)))
+
+
+def test_groups_in_the_types_for_which_pytorch_tells_no_sizes() -> None:
+    def product(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.grouped_mm(rows, matrices, offs=ends)
+
+    program = module_program(product, randn(6, 16), randn(3, 16, 8), torch.tensor([2, 2, 6], dtype=torch.int32))
+    rows, matrices = randn(41, 32), randn(3, 32, 24)
+    program.check(rows, matrices, torch.tensor([0, 17, 41], dtype=torch.int32))
+
+
 def grouped_reference(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     found, begin = torch.zeros(len(rows), matrices.shape[2], dtype=rows.dtype), 0
     for matrix, end in zip(matrices, ends.tolist(), strict=True):

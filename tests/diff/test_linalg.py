@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from compiled import Wrapped, assert_close
 
 import disc
-from disc.errors import SingularMatrixError, UnsupportedOpError
+from disc.errors import DiscWarning, SingularMatrixError, UnsupportedOpError
+from disc.frontend import dynamo
 
 SIZES = ((2, 5, 3), (1, 1, 1), (3, 31, 33), (1, 64, 65), (2, 65, 1), (1, 130, 64), (0, 3, 2), (2, 3, 0))
 
@@ -84,3 +87,27 @@ def test_determinants_of_singular_matrices() -> None:
     for x in (torch.zeros(2, 3, 3, dtype=torch.float64), torch.eye(4, dtype=torch.float64).flip(0).expand(1, 4, 4).contiguous()):
         for ours, theirs in zip(executable(x), (torch.linalg.det(x), *torch.linalg.slogdet(x)), strict=True):
             assert torch.equal(ours, theirs)
+
+
+class Checked(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch._higher_order_ops.print("rows: {n}", n=3)
+        return torch.linalg.cholesky(x).sum(-1) + torch.linalg.lu_factor(x)[0].sum(-1)
+
+
+def test_checks_on_tokens_are_made_by_the_program() -> None:
+    """As torch.compile and decomposed programs have them. What a program prints is left out, with a warning."""
+    x, singular = torch.eye(4).expand(3, 4, 4) * 2, -torch.eye(4).expand(2, 4, 4)
+    rows = {0: torch.export.Dim.DYNAMIC}
+    exported = torch.export.export(Checked().eval(), (x,), dynamic_shapes=(rows,))
+    dynamo.reset_statistics()
+    compiled = torch.compile(lambda x: torch.linalg.cholesky(x) + 1, backend="disc", dynamic=True, options={"strict": True})
+    programs: list[Callable[..., object]] = [compiled]
+    for program in (exported, exported.run_decompositions()):
+        with pytest.warns(DiscWarning, match="does not print"):
+            programs.append(disc.compile(program))
+    for program, wanted in zip(programs, (torch.linalg.cholesky(x) + 1, Checked()(x), Checked()(x)), strict=True):
+        torch.testing.assert_close(program(x), wanted)
+        with pytest.raises(SingularMatrixError, match="not positive-definite"):
+            program(singular)
+    assert dynamo.statistics().compiled == 1 and not dynamo.statistics().eager

@@ -132,7 +132,7 @@ WITNESSES: tuple[SingleCall, ...] = (
     call(aten.linalg_householder_product.default, In("a 4 4"), In("a 4")), call(aten._linalg_solve_ex.default, In("a 4 4", values=finite), In("a 4 b")),
     call(aten.lu_unpack.default, In("a 4 4"), In("a 4", torch.int32, positive)), call(aten.linalg_lu_solve.default, In("a 4 4"), In("a 4", torch.int32, positive), In("a 4 b")),
     call(aten.special_zeta.default, X, X), call(aten.special_zeta.self_scalar, 2.0, X), call(aten.special_zeta.other_scalar, X, 2.0),
-    call(aten.igamma.default, X, X), call(aten.igammac.default, X, X), call(aten.logcumsumexp.default, X, 1),
+    call(aten.gcd.default, INTEGERS, INTEGERS), call(aten.lcm.default, INTEGERS, INTEGERS), call(aten.igamma.default, X, X), call(aten.igammac.default, X, X), call(aten.logcumsumexp.default, X, 1),
     call(aten._grouped_mm.default, In("a 16", torch.bfloat16), In("3 16 8", torch.bfloat16), In("3", torch.int32, places)),
     call(aten.avg_pool1d.default, *pool(1)), call(aten.avg_pool2d.default, *pool(2)), call(aten.avg_pool3d.default, *pool(3)),
 )  # fmt: skip

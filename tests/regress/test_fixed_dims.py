@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from torch import nn
 from torch.export import Dim
 
 import disc
+from disc.errors import ShapeConstraintError
 from disc.frontend.exported import export_module
 
 WEIGHT = torch.randn(6, 4)
@@ -66,6 +68,32 @@ def test_a_size_in_a_tensor_is_a_bound() -> None:
     for length in (1, 2, 5, 6, 7, 20):
         x = torch.arange(length) - length // 2
         torch.testing.assert_close(executable(x, table), Spans()(x, table))
+
+
+def test_roots_of_sizes_fix_none() -> None:
+    """Python's own `math.sqrt` reads a size as the example's; the roots here are those of each call."""
+
+    def function(x: torch.Tensor) -> tuple[object, ...]:
+        rows, columns = x.shape
+        side = int(math.sqrt(columns))
+        return (
+            x / math.sqrt(columns) + math.sqrt(rows * columns + 1),
+            x * rows**0.5,
+            math.sqrt(2) * x,
+            x.sum() if side == 3 else x.sum() + 1,
+        )
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        executable = disc.compile(Calls(function), (torch.randn(4, 10),), options=disc.Options(cache=False))
+    for shape in ((4, 10), (1, 9), (7, 15), (30, 12)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(executable(x), function(x))
+    with pytest.raises(ShapeConstraintError):
+        executable(torch.randn(4, 16))  # whose root is 4
+    assert math.sqrt.__module__ == "math"
+    with pytest.warns(UserWarning, match="dim 1 of input 'x' is fixed to 10"):
+        export_module(Calls(lambda x: x * math.log(x.shape[1])), (torch.randn(4, 10),))
 
 
 @pytest.mark.parametrize(

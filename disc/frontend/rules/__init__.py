@@ -7,8 +7,10 @@ from disc.frontend.rules import (
     elementwise,
     factorizations,
     fourier,
+    histograms,
     indexing,
     linalg,
+    max_pooling,
     pooling,
     random,
     reductions,
@@ -18,7 +20,6 @@ from disc.frontend.rules import (
     views,
 )
 from disc.frontend.rules.overrides import Override
-from disc.frontend.rules.sorting import OF_PACKAGES
 
 
 def _merged() -> dict[object, Override]:
@@ -36,6 +37,8 @@ def _merged() -> dict[object, Override]:
         linalg,
         factorizations,
         special,
+        histograms,
+        max_pooling,
     ):
         for op, override in module.OVERRIDES.items():
             if op in table:
@@ -45,8 +48,9 @@ def _merged() -> dict[object, Override]:
 
 
 OVERRIDES = _merged()
+_OF_PACKAGES: dict[str, Override] = {**sorting.OF_PACKAGES, **fourier.OF_PACKAGES, **random.OF_PACKAGES, **special.OF_PACKAGES}
 
 
 def override_of(op: object) -> Override | None:
     """What replaces torch-mlir's form of an op; ops of other packages are known by their names."""
-    return OVERRIDES.get(op) or OF_PACKAGES.get(str(op)) or fourier.OF_PACKAGES.get(str(op)) or random.OF_PACKAGES.get(str(op))
+    return OVERRIDES.get(op) or _OF_PACKAGES.get(str(op))

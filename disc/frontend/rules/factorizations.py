@@ -8,6 +8,7 @@ import sympy
 import torch
 
 from disc.frontend.call import Call
+from disc.frontend.effect_tokens import CHECKS
 from disc.frontend.op_builder import OpBuilder, RuleError, Tensor
 from disc.frontend.rules.indexing import gathered
 from disc.frontend.rules.linalg import determinant, factor, inverse, is_vector_of, real, sign_and_logarithm, solve, transposed, triangular
@@ -18,9 +19,10 @@ from disc.frontend.rules.views import slice_along
 from disc.frontend.symbols import Shape, Size, to_size
 
 aten = torch.ops.aten
-# What composite functions of PyTorch check themselves, after ops that return numbers of what failed.
-CHECKS = (aten._linalg_check_errors.default,)
-CHECKED = (aten.linalg_cholesky_ex.default, aten.linalg_inv_ex.default, aten._linalg_solve_ex.default)
+# Ops that return numbers of what failed, which composite functions of PyTorch check themselves afterwards.
+CHECKED = (
+    aten.linalg_cholesky_ex.default, aten.linalg_inv_ex.default, aten._linalg_solve_ex.default, aten.linalg_lu_factor_ex.default,
+)  # fmt: skip
 
 
 def _least(x: Tensor) -> Size:
@@ -81,19 +83,17 @@ def householder_product(e: OpBuilder, call: Call) -> Tensor:
 # --- LU -------------------------------------------------------------------------------------------------------------------------
 
 
-def factored(e: OpBuilder, x: Tensor) -> tuple[Tensor, ...]:
-    """(L and U in one, pivots, order of the rows, first zeros on the diagonal of U)."""
+def factored(e: OpBuilder, x: Tensor, checked: bool = False) -> tuple[Tensor, ...]:
+    """(L and U in one, pivots, order of the rows, first zeros on the diagonal of U). checked: a zero there fails the call."""
     batch, whole = x.shape[:-2], torch.int32
     results = [(x.shape, x.dtype), ((*batch, _least(x)), whole), (x.shape[:-1], whole), (batch, whole)]
-    return sized_library(e, "disc.dynamic_lu", [real(x)], results)
+    return sized_library(e, "disc.dynamic_lu_checked" if checked else "disc.dynamic_lu", [real(x)], results)
 
 
 def lu_factor(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
     if call.arguments["pivot"] is False:
         raise RuleError("an LU factorization without pivots, which eager refuses on a CPU, too")
-    if call.flag("check_errors"):
-        raise RuleError("check_errors=True")
-    factors, pivots, _, zeros = factored(e, call.tensor("A"))
+    factors, pivots, _, zeros = factored(e, call.tensor("A"), _is_checked(call))
     return factors, pivots, zeros
 
 

@@ -1,4 +1,4 @@
-"""Max and average pooling as `reduce_window`."""
+"""Pooling as `reduce_window`: windows, and averages over them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import fx
 from torch.utils._sympy.functions import FloorDiv
 from torch_mlir import ir
 
 from disc.frontend.call import Call
-from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, integers, tensor_type
+from disc.frontend.op_builder import OpBuilder, Tensor, integers, tensor_type
 from disc.frontend.rules.contractions import repeated
 from disc.frontend.rules.overrides import Fault, Override, overrides
-from disc.frontend.rules.reductions import lowest
 from disc.frontend.symbols import Shape, Size, to_size
 
 aten = torch.ops.aten
@@ -73,22 +73,13 @@ def ceil_count(size: Size, i: int, window: PoolingWindow, padding: Sequence[int]
     return to_size(windows + 1)
 
 
-def max_pool(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
-    if any(user.args[1] == 1 and user.users for user in call.node.users):
-        raise RuleError("the indices of max pooling are not supported")
-    return (max_values(e, call),)
-
-
-def max_values(e: OpBuilder, call: Call) -> Tensor:
-    x = call.tensor("self")
-    window = window_of(call, len(call.integers("kernel_size")) if len(call.integers("kernel_size")) > 1 else spatial(call))
-    return reduce_window(e, x, window, "maximum", lowest(x.dtype), window.padding, call.shape)
-
-
 def spatial(call: Call) -> int:
+    return spatial_dims(call.node)
+
+
+def spatial_dims(node: fx.Node) -> int:
     """How many dims an ATen pooling op slides over, from its name: max_pool2d → 2."""
-    name = str(call.node.target)
-    return next(count for count in (1, 2, 3) if f"{count}d" in name)
+    return next(count for count in (1, 2, 3) if f"{count}d" in str(node.target))
 
 
 def average_pool(e: OpBuilder, call: Call) -> Tensor:
@@ -110,9 +101,6 @@ def average_pool(e: OpBuilder, call: Call) -> Tensor:
 
 
 OVERRIDES: dict[object, Override] = {
-    **overrides(Fault.REFUSED, "a reduction whose body is several ops", {
-        aten.max_pool2d_with_indices.default: max_pool, aten.max_pool3d_with_indices.default: max_pool,
-    }),
     **overrides(Fault.REFUSED, "windows that hang over the end", {
         aten.avg_pool1d.default: average_pool, aten.avg_pool2d.default: average_pool, aten.avg_pool3d.default: average_pool,
     }),

@@ -9,7 +9,7 @@ from torch_mlir import ir
 
 from disc.frontend.call import Call
 from disc.frontend.locations import line_text
-from disc.frontend.op_builder import REDUCED_PRECISION, OpBuilder, RuleError, Tensor, tensor_type, wrap_dim
+from disc.frontend.op_builder import OpBuilder, RuleError, Tensor, tensor_type, wrap_dim
 from disc.frontend.rules.elementwise import as_tensor, operand
 from disc.frontend.rules.indexing import gathered
 from disc.frontend.rules.overrides import Fault, Override, overrides
@@ -98,27 +98,6 @@ def searched(e: OpBuilder, call: Call, lines: Tensor) -> Tensor:
     return as_tensor(e, value, torch.float32 if isinstance(value, float) and not lines.dtype.is_floating_point else lines.dtype)
 
 
-def histc(e: OpBuilder, call: Call) -> Tensor:
-    """Equal bins from min to max, by the formula of eager's kernel."""
-    x, bins, low, high = call.tensor("self"), call.integer("bins"), call.scalar("min"), call.scalar("max")
-    if low == high:
-        raise RuleError("a histogram from the least to the largest of its elements")
-    if not x.dtype.is_floating_point:
-        raise RuleError(f"a histogram of {x.dtype}")
-
-    def numbers(wide: Tensor) -> Tensor:
-        least, most = e.scalar(low, wide.dtype), e.scalar(high, wide.dtype)
-        scaled = e.binary("multiply", e.binary("subtract", wide, least), e.scalar(bins, wide.dtype))
-        whole = e.convert(e.binary("divide", scaled, e.binary("subtract", most, least)), torch.int64)
-        whole = e.binary("minimum", whole, e.scalar(bins - 1, torch.int64))
-        inside = e.binary("and", e.compare("ge", wide, least), e.compare("le", wide, most))
-        return e.select(inside, whole, e.scalar(-1, torch.int64))
-
-    places = numbers(e.convert(x, torch.float32) if x.dtype in REDUCED_PRECISION else x)
-    counts = sized_library(e, "disc.dynamic_count", [places], [((bins,), torch.int64)])[0]
-    return e.convert(counts, x.dtype)
-
-
 def grouped(e: OpBuilder, rows: Tensor, matrices: Tensor, ends: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Rows in groups, each group times a matrix of its own."""
     if ends is None or (rows.rank, matrices.rank, ends.rank) != (2, 3, 1):
@@ -134,6 +113,10 @@ def grouped_mm(e: OpBuilder, call: Call) -> Tensor:
     return grouped(e, call.tensor("self"), call.tensor("mat2"), call.optional_tensor("offs"), call.dtype)
 
 
+def grouped_dot(e: OpBuilder, call: Call) -> Tensor:
+    return grouped(e, call.tensor("rows"), call.tensor("matrices"), call.tensor("ends"), call.dtype)
+
+
 def grouped_mm_fallback(e: OpBuilder, call: Call) -> Tensor:
     return grouped(e, call.tensor("input"), call.tensor("weight"), call.tensor("offs"), call.dtype)
 
@@ -142,13 +125,14 @@ OVERRIDES: dict[object, Override] = {
     **overrides(Fault.REFUSED, "no lowering to ops that disc has", {
         aten.sort.default: sort, aten.sort.stable: sort, aten.topk.default: topk,
         aten.searchsorted.Tensor: search_sorted, aten.searchsorted.Scalar: search_sorted, aten.bucketize.Scalar: bucketize,
-        aten.histc.default: histc, aten._grouped_mm.default: grouped_mm,
+        aten._grouped_mm.default: grouped_mm,
     }),
     **overrides(Fault.WRONG, "other places of NaN, and a comparison of every value with every boundary", {
         aten.bucketize.Tensor: bucketize,
     }),
 }  # fmt: skip
-# Ops that other packages register when they are imported, by name.
+# Ops that other packages, or this compiler, register when they are imported, by name.
 OF_PACKAGES: dict[str, Override] = {
+    "disc.grouped_dot.default": Override(grouped_dot, Fault.REFUSED, "an op of this compiler (frontend/grouped_products.py)"),
     "transformers.grouped_mm_fallback.default": Override(grouped_mm_fallback, Fault.REFUSED, "an op of the package transformers"),
 }

@@ -140,6 +140,13 @@ def _lu(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
     return [factors, pivots, order, zeros]
 
 
+def _lu_checked(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    results = _lu(op, operands, scope)
+    if results[3].any():
+        raise SingularMatrixError("a diagonal element of U is zero: the factors solve no system")
+    return results
+
+
 def _permutation(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
     (pivots,), shape = operands, scope.shape(op.results[0].type)
     order = np.broadcast_to(np.arange(shape[-1], dtype=np.int32), shape).copy()
@@ -213,6 +220,12 @@ def _check_weights(op: ir.Operation, operands: list[Array], scope: Scope) -> lis
     return [weights]
 
 
+def _check_finite(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    if not np.isfinite(operands[0]).all():
+        raise InputValueError("check_finite: a number is not finite")
+    return [operands[0]]
+
+
 def _logcumsumexp(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
     with np.errstate(invalid="ignore"):
         return [np.logaddexp.accumulate(operands[0], int_attr(op, "dim"), dtype=operands[0].dtype)]
@@ -224,6 +237,10 @@ def _special(function: Callable[[float, float], float]) -> Rule:
         return [np.array([function(*pair) for pair in pairs], operands[0].dtype).reshape(operands[0].shape)]
 
     return rule
+
+
+def _of_integers(function: Callable[[Array, Array], Array]) -> Rule:
+    return lambda op, operands, scope: [function(*operands)]
 
 
 def _scaled(x: Array, count: int, norm: int) -> Array:
@@ -268,11 +285,12 @@ def _solved(function: Callable[..., Array], *operands: Array) -> Array:
 RULES: dict[str, Rule] = {
     "disc.cholesky": _cholesky, "disc.cholesky_ex": _cholesky_ex,
     "disc.triangular_solve": _triangular_solve, "disc.solve": _solve, "disc.inverse": _inverse,
-    "disc.determinant": _determinant, "disc.lu": _lu, "disc.permutation": _permutation, "disc.householder": _householder,
+    "disc.determinant": _determinant, "disc.lu": _lu, "disc.lu_checked": _lu_checked,
+    "disc.permutation": _permutation, "disc.householder": _householder,
     "disc.householder_product": _householder_product, "disc.eigh": _eigh, "disc.svd": _svd, "disc.matrix_exp": _matrix_exp,
-    "disc.order_rows": _order_rows, "disc.check_weights": _check_weights,
+    "disc.order_rows": _order_rows, "disc.check_weights": _check_weights, "disc.check_finite": _check_finite,
     "disc.logcumsumexp": _logcumsumexp, "disc.zeta": _special(special.zeta), "disc.igamma": _special(special.igamma),
-    "disc.igammac": _special(special.igammac),
+    "disc.igammac": _special(special.igammac), "disc.gcd": _of_integers(np.gcd), "disc.lcm": _of_integers(np.lcm),
     "disc.fft": _fft, "disc.rfft": _rfft, "disc.irfft": _irfft,
     "disc.count": _count, "disc.grouped_dot": _grouped_dot, "disc.search": _search, "disc.sort": _sort, "disc.topk": _topk,
 }  # fmt: skip

@@ -41,6 +41,8 @@ void determinant(LibraryCall& call);
 // (a) → L, whose diagonal is 1, and U in one matrix; row i was exchanged with row pivots[i] - 1, i32 [..., k]; row i of L * U is row order[i] of
 // a, i32 [..., m]; the first zero on the diagonal of U, from 1, or 0 where there is none, i32 [...].
 void lu(LibraryCall& call);
+// The same. Fails where there is a zero.
+void lu_checked(LibraryCall& call);
 // (pivots i32 [..., k]) → the order [..., m] that these exchanges make.
 void permutation(LibraryCall& call);
 // (a) → its QR factorization: R on and above the diagonal, below it reflections, with their factors [..., k].
@@ -62,11 +64,17 @@ void zeta(LibraryCall& call);
 void igamma(LibraryCall& call);
 void igammac(LibraryCall& call);
 
+// Element by element, of integers of one type: the greatest common divisor and the least common multiple, wrapped as eager's.
+void gcd(LibraryCall& call);
+void lcm(LibraryCall& call);
+
 // (x [n, k]) → the places of its rows, i64 [n], in lexicographic order, equal ones in theirs.
 void order_rows(LibraryCall& call);
 
 // (weights [..., n], f32 or f64) → the same. Fails where one is negative or not finite, or all of a line are 0.
 void check_weights(LibraryCall& call);
+// (x, f32 or f64) → the same. Fails where an element is not finite.
+void check_finite(LibraryCall& call);
 
 // Fourier transforms along a dim, f32 or f64, the parts of complex numbers in the last dim; numbers: dim, for the first whether it is inverse,
 // norm (the sums times 1, the root of 1 / n, or 1 / n).

@@ -283,6 +283,28 @@ void factor_all(LibraryCall& call, const Finish& finish) {
   });
 }
 
+// The factors, where `accept(zeros, count)` takes the places of the zeros on the diagonals of U.
+template <typename Accept>
+void factor_by_rows(LibraryCall& call, const Accept& accept) {
+  const ral_tensor& matrix = call.operands[0];
+  if (!is_matrix(call, matrix)) return;
+  const Batch batch(matrix);
+  const int64_t rows = batch.rows, least = batch.least();
+  const ral_tensor &pivots = call.results[1], &order = call.results[2], &zeros = call.results[3];
+  if (!has_sizes(call, call.results[0], matrix, matrix.dtype, {rows, batch.n}) || !has_sizes(call, pivots, matrix, RAL_I32, {least})) return;
+  if (!has_sizes(call, order, matrix, RAL_I32, {rows}) || !has_sizes(call, zeros, matrix, RAL_I32, {})) return;
+  with_real(call, [&](auto zero) {
+    Factors<decltype(zero)> made;
+    if (!made.make(call, matrix, call.results[0].data) || !accept(made.zeros, batch.count)) return;
+    const auto put = [](const ral_tensor& to, const int64_t* numbers, int64_t count, int32_t offset) {
+      for (int64_t i = 0; to.data && i < count; ++i) static_cast<int32_t*>(to.data)[i] = static_cast<int32_t>(numbers[i]) + offset;
+    };
+    put(pivots, made.pivots, batch.count * least, 1);
+    put(order, made.orders, batch.count * rows, 0);
+    put(zeros, made.zeros, batch.count, 0);
+  });
+}
+
 }  // namespace
 
 void cholesky(LibraryCall& call) {
@@ -337,22 +359,12 @@ void inverse(LibraryCall& call) {
 }
 
 void lu(LibraryCall& call) {
-  const ral_tensor& matrix = call.operands[0];
-  if (!is_matrix(call, matrix)) return;
-  const Batch batch(matrix);
-  const int64_t rows = batch.rows, least = batch.least();
-  const ral_tensor &pivots = call.results[1], &order = call.results[2], &zeros = call.results[3];
-  if (!has_sizes(call, call.results[0], matrix, matrix.dtype, {rows, batch.n}) || !has_sizes(call, pivots, matrix, RAL_I32, {least})) return;
-  if (!has_sizes(call, order, matrix, RAL_I32, {rows}) || !has_sizes(call, zeros, matrix, RAL_I32, {})) return;
-  with_real(call, [&](auto zero) {
-    Factors<decltype(zero)> made;
-    if (!made.make(call, matrix, call.results[0].data)) return;
-    const auto put = [](const ral_tensor& to, const int64_t* numbers, int64_t count, int32_t offset) {
-      for (int64_t i = 0; to.data && i < count; ++i) static_cast<int32_t*>(to.data)[i] = static_cast<int32_t>(numbers[i]) + offset;
-    };
-    put(pivots, made.pivots, batch.count * least, 1);
-    put(order, made.orders, batch.count * rows, 0);
-    put(zeros, made.zeros, batch.count, 0);
+  factor_by_rows(call, [](const int64_t*, int64_t) { return true; });
+}
+
+void lu_checked(LibraryCall& call) {
+  factor_by_rows(call, [&](const int64_t* zeros, int64_t count) {
+    return check(call, zeros, count, "diagonal element ", " of U is zero: the factors solve no system");
   });
 }
 

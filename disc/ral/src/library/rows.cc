@@ -1,4 +1,4 @@
-// Functions of rows as wholes: their order, and whether they are weights.
+// Functions of rows as wholes: their order, and whether they are weights, or finite.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -48,6 +48,21 @@ void check_weights(LibraryCall& call) {
       if (!(sum > 0)) return call.fail("all weights of a distribution are 0");
     }
     std::copy(weights, weights + total, static_cast<T*>(result.data));
+  };
+  if (source.dtype == RAL_F32) return run(float{});
+  if (source.dtype == RAL_F64) return run(double{});
+  call.fail("is computed in f32 and f64 alone", RAL_ERROR_DTYPE);
+}
+
+void check_finite(LibraryCall& call) {
+  const ral_tensor &source = call.operands[0], &result = call.results[0];
+  if (!demand(call, is_like(result, source, source.dtype))) return;
+  const auto run = [&](auto zero) {
+    using T = decltype(zero);
+    const auto *begin = static_cast<const T*>(source.data), *end = begin + element_count(source);
+    const auto* found = std::find_if(begin, end, [](T value) { return !std::isfinite(value); });
+    if (found != end) return call.fail("a number is " + std::to_string(*found) + ": it must be finite");
+    std::copy(begin, end, static_cast<T*>(result.data));
   };
   if (source.dtype == RAL_F32) return run(float{});
   if (source.dtype == RAL_F64) return run(double{});

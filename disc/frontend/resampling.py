@@ -1,0 +1,97 @@
+"""Decompositions of resampling without aliasing: each element is a weighted mean of a window whose width grows as the image shrinks.
+
+Dim by dim, the last one first. Shapes stay symbolic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from disc.frontend.eager_strides import Decomposition
+
+aten = torch.ops.aten
+Number = float  # or torch.SymFloat, which PyTorch's declarations leave out
+
+
+@dataclass(frozen=True)
+class Filter:
+    """weight: of distances in elements of the smaller image; reach: beyond which it is 0."""
+
+    weight: Callable[[Tensor], Tensor]
+    reach: int
+
+
+def triangle(x: Tensor) -> Tensor:
+    return (1 - x.abs()).clamp(min=0)
+
+
+def cubic(x: Tensor) -> Tensor:
+    """R. G. Keys, "Cubic Convolution Interpolation for Digital Image Processing", 1981, with a = -1/2."""
+    size = x.abs()
+    near = (1.5 * size - 2.5) * size * size + 1
+    far = -0.5 * (((size - 5) * size + 8) * size - 4)
+    return torch.where(size < 1, near, torch.where(size < 2, far, 0.0))
+
+
+def lanczos(x: Tensor) -> Tensor:
+    """C. E. Duchon, "Lanczos Filtering in One and Two Dimensions", 1979, with three lobes."""
+    return torch.where(x.abs() < 3, torch.sinc(x) * torch.sinc(x / 3), 0.0)
+
+
+def _ratio(size: int, count: int, align_corners: bool, scale: float | None) -> Number:
+    """Elements of the source for each of the result."""
+    if align_corners:
+        return (size - 1) / torch.sym_max(count - 1, 1) * torch.sym_min(count - 1, 1)
+    return 1 / scale if scale is not None and scale > 0 else size / count
+
+
+def _taps(size: int, count: int, align_corners: bool, scale: float | None, reach: int) -> int:
+    """How many elements a window has at most."""
+    if not align_corners and scale is not None and scale > 0:
+        return 2 * math.ceil(reach * max(1 / scale, 1.0)) + 1
+    if align_corners:
+        size, count = size - 1, torch.sym_max(count - 1, 1)  # pyright: ignore[reportAssignmentType]
+    return (reach * torch.sym_max(size, count) + count - 1) // count * 2 + 1  # pyright: ignore
+
+
+def _resampled(x: Tensor, dim: int, count: int, align_corners: bool, scale: float | None, kernel: Filter) -> Tensor:
+    """x with `count` elements along `dim`, which counts from the end."""
+    size, ratio = x.shape[dim], _ratio(x.shape[dim], count, align_corners, scale)
+    widened = torch.sym_max(ratio, 1.0)
+    center = (torch.arange(count).to(x.dtype) + 0.5) * ratio
+    first = (center - kernel.reach * widened + 0.5).to(torch.int64).clamp(min=0)
+    end = (center + kernel.reach * widened + 0.5).to(torch.int64).clamp(max=size)
+    index = first.unsqueeze(-1) + torch.arange(_taps(size, count, align_corners, scale, kernel.reach))
+    inside = index < end.unsqueeze(-1)
+    weight = torch.where(inside, kernel.weight((index.to(x.dtype) - center.unsqueeze(-1) + 0.5) / widened), 0.0)
+    total = weight.sum(-1, keepdim=True)
+    weight = weight / torch.where(total == 0, 1.0, total)
+    values = x.index_select(dim, index.clamp(max=size - 1).flatten()).unflatten(dim, index.shape)
+    shape = [*index.shape, *[1] * (-dim - 1)]
+    return torch.where(inside.reshape(shape), values * weight.reshape(shape), 0.0).sum(dim)
+
+
+def _without_aliasing(kernel: Filter) -> Decomposition:
+    def decomposition(
+        x: Tensor, output_size: Sequence[int], align_corners: bool, scales_h: float | None = None, scales_w: float | None = None
+    ) -> Tensor:
+        if x.dtype not in (torch.float32, torch.float64):
+            return NotImplemented  # eager computes bytes in a fixed-point arithmetic that depends on the CPU, and has no 16-bit floats
+        result = x
+        for dim, count, scale in ((-1, output_size[1], scales_w), (-2, output_size[0], scales_h)):
+            result = _resampled(result, dim, count, align_corners, scale, kernel)
+        return result
+
+    return decomposition
+
+
+TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
+    aten._upsample_bilinear2d_aa.default: _without_aliasing(Filter(triangle, 1)),
+    aten._upsample_bicubic2d_aa.default: _without_aliasing(Filter(cubic, 2)),
+    aten._upsample_lanczos2d_aa.default: _without_aliasing(Filter(lanczos, 3)),
+}
