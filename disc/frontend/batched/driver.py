@@ -15,19 +15,21 @@ from disc.frontend.batched.cycles import cycle
 from disc.frontend.batched.emit import CALL, READ
 from disc.frontend.batched.functions import Function
 from disc.frontend.batched.instances import CASTS, Frame, Instance, as_read, run_plain
-from disc.frontend.batched.keys import CHANGES, CONSTANT, STRUCTURE, Key, is_fixed, role_of
+from disc.frontend.batched.keys import Key, is_fixed, role_of
 from disc.frontend.batched.random_state import random_state, restore, same_state
 from disc.frontend.batched.recorder import Recorder
 from disc.frontend.batched.regions import NotRegular, Region
 from disc.frontend.batched.rows import Row, containers, settled
 from disc.frontend.batched.steps import Seen
 from disc.frontend.batched.values import FRESH, category_of, holds_tensors, kind_of, unwrapped
+from disc.ral import _ral
 
 SUSPICIOUS = 1 << 10  # calls inside of each other: at this depth and each time it doubles they are searched for a cycle
 DEEPEST = 1 << 20  # which only a structure without an end reaches
 _RUNNING = object()  # in the memory of results: the call has begun
 
 
+_Callee = tuple[Function, tuple[object, ...], object]  # the function, its arguments before those of the call, and who is called
 _CHANGEABLE = (list, dict, set, deque, bytearray, Iterator)
 Container = TypeVar("Container")
 
@@ -83,6 +85,7 @@ class Driver:
         recorder.missed, recorder.kept = self._region, self._own_parts
         self.region = recorder.region  # called by the users' functions, as they are rewritten
         self._memory: dict[Key, tuple[object, ...]] = {}
+        self._callees: dict[object, _Callee] = {}  # by identity, of the function and of what it is bound to
         self._roles: dict[type, int] = {}
         self._kept: list[object] = []  # what keys name by identity lives as long as they
 
@@ -232,10 +235,10 @@ class Driver:
         return None
 
     def _call(self, instance: Instance, callee: Any, arguments: tuple[Any, ...], named: dict[str, Any] | None) -> object:
-        function = self._model.find(callee)
-        if function is not None and function.source is not None:
-            return self._enter(instance, function, _with_owner(unwrapped(callee), arguments), named or {})
-        category = category_of(callee)
+        known = self._callees.get((id(callee.__func__), id(callee.__self__)) if type(callee) is MethodType else id(callee))
+        if known is not None or (known := self._known_callee(callee)) is not None:
+            return self._enter(instance, known[0], known[1] + arguments, named or {})
+        function, category = self._model.find(callee), category_of(callee)
         if category in ("unknown", "function"):
             return self._opaque(callee, function, arguments, named)
         if category == "changing":
@@ -244,6 +247,20 @@ class Driver:
             return callee(*arguments, **(named or {}))
         return self._alone(callee, arguments, named)
 
+    def _known_callee(self, callee: Any) -> _Callee | None:
+        """The user's function that a call runs, which is known to the end of the batch, or until something may have changed more."""
+        function = self._model.find(callee)
+        if function is None or function.source is None:
+            return None
+        found = (function, _with_owner(unwrapped(callee), ()), callee)
+        self._callees[(id(callee.__func__), id(callee.__self__)) if type(callee) is MethodType else id(callee)] = found
+        return found
+
+    def _check_facts(self) -> None:
+        """Something ran that may have changed what is known."""
+        self._callees.clear()
+        self._model.check_facts()
+
     def _opaque(self, callee: Any, function: Function | None, arguments: tuple[Any, ...], named: dict[str, Any] | None) -> object:
         """A call of what may do anything: in the order of the instances, after all that was recorded before it."""
         self._order(callee, function)
@@ -251,7 +268,7 @@ class Driver:
         self._touch()
         self._settle_foreign()
         result = self._alone(callee, arguments, named)
-        self._model.check_facts()
+        self._check_facts()
         return result
 
     @staticmethod
@@ -365,29 +382,15 @@ class Driver:
 
     def _key(self, function: Function, arguments: tuple[Any, ...], named: dict[str, Any]) -> Key | None:
         """What names a call whose result may be used again: structures by identity, constants by value; None where results differ."""
-        if self._ordered or named or not arguments:
+        if self._ordered or named or function.changes_arguments():
             return None
-        structure = False
-        parts: list[object] = [function]
-        for each in arguments:
-            kind = type(each)
-            role = self._roles.get(kind)
-            if role is None:
-                role = self._roles[kind] = role_of(kind)
-            if role == CHANGES:
-                return None
-            if role == CONSTANT:
-                parts.append((kind, each.hex() if kind is float else each))
-            else:
-                structure = structure or role == STRUCTURE
-                parts.append(id(each))
-        if not structure or function.changes_arguments():
-            return None
-        self._kept.append(arguments)
-        return tuple(parts)
+        key = _ral.call_key(function, arguments, self._roles, role_of)
+        if key is not None:
+            self._kept.append(arguments)
+        return key
 
     def _keep(self, key: Key, value: object) -> None:
-        if is_fixed(value):
+        if type(value) is Row or is_fixed(value):
             self._memory[key] = (value,)
         else:
             self._memory.pop(key, None)
@@ -416,7 +419,7 @@ class Driver:
         with torch.no_grad():
             found = region.code(*(settled(each, Row.own if refused_effects else Row.tensor) for each in arguments))
         if refused_effects:
-            self._model.check_facts()
+            self._check_facts()
         self._own_parts(found, arguments)
         return found
 

@@ -8,7 +8,7 @@ from disc.frontend.batched.rows import Row
 from disc.frontend.batched.values import CONSTANTS
 
 Key = tuple[object, ...]
-CHANGES, CONSTANT, MODULE, STRUCTURE = range(4)
+CHANGES, CONSTANT, MODULE, STRUCTURE = range(4)  # as in ral/src/python/call_key.cc
 _FIXED = (Row, *CONSTANTS)
 
 

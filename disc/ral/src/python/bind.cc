@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "python/call_key.h"
 #include "python/facts.h"
 #include "python/host_functions.h"
 #include "python/python_tensor.h"
@@ -327,6 +328,7 @@ NB_MODULE(_ral, module) {
   module.def("set_stream", &ral::python::set_stream, nb::arg("stream").none());
   module.def("find_gpus", &find_gpus);
   module.def("find_cores", &find_cores, nb::arg("root"));
+  ral::python::bind_call_keys(module);
   ral::python::bind_facts(module);
   ral::python::bind_recorder(module);
   ral::python::bind_schedules(module);
