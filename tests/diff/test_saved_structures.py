@@ -35,7 +35,7 @@ from disc.ral.executable import Executable
 
 HIDDEN = 8
 OPTIONS = Options(cache=False, threads=1)
-STRUCTURAL = ["TreeFC", "TreeGRU", "MVRNN"]
+STRUCTURAL = ["TreeFC", "TreeGRU", "MV-RNN"]
 
 
 def flat(instances: list[Any], columns: tuple[str, ...], fields: tuple[str, ...]) -> list[np.ndarray]:
