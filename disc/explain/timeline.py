@@ -23,7 +23,7 @@ def timeline(events: Sequence[TraceEvent], manifest: Manifest) -> str:
         {"ph": "M", "pid": PROCESS, "tid": number, "name": "thread_name", "args": {"name": name}} for number, name in names.items()
     ]
     records = cast("Sequence[Mapping[str, object]]", manifest["kernels"])
-    for number, (start, end) in _spans(events).items():
+    for number, start, end in _spans(events):
         rows.append(_row(LAUNCHES, start - begin, end - start, records[number], {}))
     for event in events:
         tasks = {} if event.first < 0 else {"tasks": f"{event.first} to {event.end}"}
@@ -31,13 +31,16 @@ def timeline(events: Sequence[TraceEvent], manifest: Manifest) -> str:
     return json.dumps({"displayTimeUnit": "ns", "traceEvents": rows})
 
 
-def _spans(events: Sequence[TraceEvent]) -> dict[int, tuple[int, int]]:
-    """By launch that ran: from its first start to its last end."""
-    found: dict[int, tuple[int, int]] = {}
-    for event in events:
-        start, end = found.get(event.kernel, (event.start_ns, event.end_ns))
-        found[event.kernel] = min(start, event.start_ns), max(end, event.end_ns)
-    return dict(sorted(found.items(), key=lambda item: item[1]))
+def _spans(events: Sequence[TraceEvent]) -> list[tuple[int, int, int]]:
+    """Launches one after the other, as they ran: the number, first start and last end of each. Loops make several of one number."""
+    found: list[tuple[int, int, int]] = []
+    for event in sorted(events, key=lambda event: event.start_ns):
+        if found and found[-1][0] == event.kernel:
+            number, start, end = found.pop()
+            found.append((number, start, max(end, event.end_ns)))
+        else:
+            found.append((event.kernel, event.start_ns, event.end_ns))
+    return found
 
 
 def _row(thread: int, start_ns: int, ns: int, record: Mapping[str, object], more: Mapping[str, object]) -> dict[str, object]:

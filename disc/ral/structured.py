@@ -216,9 +216,18 @@ class StructuredProgram:
         found = [each.kernels() for each in self._contexts]
         return [each for launches, _ in found for each in launches], [each for _, times in found for each in times]
 
-    def set_profile(self, on: bool) -> None:
+    def set_profile(self, on: int) -> None:
         for each in self._contexts:
             each.set_profile(on)
+
+    def take_trace(self) -> list[list[int]]:
+        """As of `_ral.Context`, kernels numbered through all blocks."""
+        found: list[list[int]] = []
+        first = 0
+        for each in self._contexts:
+            found += [[event[0] + first, *event[1:]] for event in each.take_trace()]
+            first += len(each.kernels()[0])
+        return found
 
     def force_choice(self, number: int) -> None:
         for each in self._contexts:
