@@ -334,6 +334,7 @@ def executable_of(
         isa=isa,
         compiles=compiles,
         elsewhere=isa is None,
+        graphs=session.options.graphs,
     )
 
 
@@ -402,7 +403,7 @@ def _key(program: Program, session: Session) -> str:
 def _settings(session: Session) -> dict[str, str]:
     """What of the session enters the key."""
     settings = dataclasses.asdict(session.options)
-    del settings["cache"], settings["debug_checks"]  # neither changes the output
+    del settings["cache"], settings["debug_checks"], settings["graphs"]  # none of them changes the output
     custom = "\n".join([lowerings_digest() or "", *sorted(each.target for each in registered_functions().values())])
     own = {"custom": custom} if custom else {}
     return {"options": repr(settings), "targets": repr(session.targets), "schedules": session.tree.digest(), **own}
@@ -411,7 +412,7 @@ def _settings(session: Session) -> dict[str, str]:
 def _load_checked(path: Path, options: Options) -> Executable:
     """An entry of the cache; waits for the check of its weights, so that a damaged one is found while it can still be replaced."""
     try:
-        found = load(path, threads=options.threads)
+        found = load(path, threads=options.threads, graphs=options.graphs)
     except TargetError as error:  # it is code for other machines alone
         found = describe(path, reason=str(error))
     found.verify()

@@ -13,6 +13,7 @@ VERSION = "0.1.0"  # of disc, as pyproject.toml has it
 RANDOM = ("philox", "eager")
 DTYPES = ("f32", "bf16", "f16", "int8")
 MAX_THREADS = 1024  # per call; the pool of a process has fewer
+MAX_GRAPHS = 1 << 16  # of a program on one GPU
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -74,6 +75,12 @@ def check_threads(threads: object) -> None:
         raise DiscError(f"threads={threads!r}: give a number from 1 to {MAX_THREADS}, or None for the default")
 
 
+def check_graphs(graphs: object) -> None:
+    """Raises DiscError for what is no number of CUDA graphs."""
+    if isinstance(graphs, bool) or not isinstance(graphs, int) or not 0 <= graphs <= MAX_GRAPHS:
+        raise DiscError(f"graphs={graphs!r}: give how many CUDA graphs to keep, from 0 to {MAX_GRAPHS}")
+
+
 def _traces(environment: Mapping[str, str]) -> bool:
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true" or environment.get("OTEL_TRACES_EXPORTER") == "none":
         return False
@@ -103,7 +110,8 @@ class Options:
     after every pass (on by default). random: "philox" draws random numbers with a counter-based generator, the same for any number of
     threads; "eager" (for torch.compile alone) leaves them to PyTorch, which then draws what it draws without torch.compile.
     tf32: on GPUs, products of f32 round their operands to tf32, 10 bits behind the point, instead of splitting them into parts that
-    together are as exact as f32. CPUs multiply f32 as it is.
+    together are as exact as f32. CPUs multiply f32 as it is. graphs: how many CUDA graphs the program keeps on each GPU
+    (`Executable.graphs`); the file says nothing of it, `disc.load(..., graphs=8)` does.
     """
 
     threads: int | None = None
@@ -114,9 +122,11 @@ class Options:
     debug_checks: bool = True
     random: str = "philox"
     tf32: bool = False
+    graphs: int = 0
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
+        check_graphs(self.graphs)
         if self.dtype not in DTYPES:
             raise DiscError(f"dtype={self.dtype!r}: choose one of {', '.join(DTYPES)}")
         if self.random not in RANDOM:

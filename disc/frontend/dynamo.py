@@ -111,8 +111,8 @@ def backend(
 ) -> Callable[..., object]:
     """`torch.compile(model, backend="disc", options={"threads": 2})`.
 
-    options: fields of `disc.Options` that make sense here (threads, dtype, cache, random, tf32); target, as of `disc.compile` (default:
-    that of the device where the tensors lie); strict (default False): raise what otherwise makes a graph, or a part, run in PyTorch.
+    options: fields of `disc.Options` that make sense here (threads, dtype, cache, random, tf32, graphs); target, as of `disc.compile`
+    (default: that of the device where the tensors lie); strict (default False): raise what otherwise makes a graph, or a part, run in PyTorch.
     mode: ignored, with a warning; there is one way to compile.
 
     Raises: DiscError for options that are not there.
@@ -165,7 +165,7 @@ def targets_of(values: Iterable[object]) -> tuple[str, ...]:
     return tuple(sorted({target_for(10 * major + minor) for major, minor in capabilities})) or ("native",)
 
 
-OPTIONS = ("threads", "dtype", "cache", "random", "tf32")
+OPTIONS = ("threads", "dtype", "cache", "random", "tf32", "graphs")
 WORDS = (*OPTIONS, "target", "strict")
 
 

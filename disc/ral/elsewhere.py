@@ -19,6 +19,7 @@ class Elsewhere:
     like: object = None
     open_gpu: object = None
     kept: int = 0
+    graphs: int = 0
     written: Sequence[int] = ()
 
     def __init__(
@@ -48,6 +49,9 @@ class Elsewhere:
 
     def stats(self) -> dict[str, int]:
         return dict.fromkeys(("calls", "copied_inputs", "copied_bytes", "arena_bytes"), 0)
+
+    def graph_stats(self) -> dict[str, int]:
+        return dict.fromkeys(("records", "replays", "evictions", "refusals"), 0)
 
     def counters(self) -> list[int]:
         return [0] * self._counters

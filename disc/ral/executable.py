@@ -15,7 +15,7 @@ import numpy as np
 from disc.artifact import file as artifact
 from disc.artifact.cache import file_view
 from disc.artifact.manifest import FixedRecord, Manifest, NamedWeight, TargetRecord, arguments_of, results_of
-from disc.config import check_threads, read_environment
+from disc.config import check_graphs, check_threads, read_environment
 from disc.errors import ArtifactError, CompilerBug, DiscError, InputRankError, InputTypeError, TargetError
 from disc.ral import _ral
 from disc.ral import torch_functions as torch_functions  # registers itself with the runtime
@@ -162,6 +162,7 @@ class Executable:
         isa: str | None = None,
         compiles: int = 0,
         elsewhere: bool = False,
+        graphs: int = 0,
     ) -> Executable:
         """Loads a program from memory; nothing is written to a file.
 
@@ -170,7 +171,7 @@ class Executable:
         threads: per call; None = as `disc.Options` says. isa: the code to load, or the device ("cuda", "cuda@1" for the second GPU); None =
         the best this CPU runs, or a GPU where there is no code for CPUs. compiles: how often this process called the code generator for it,
         for `stats`. elsewhere: a program whose code this machine cannot run is no error: it can be read and saved, and a call raises
-        TargetError.
+        TargetError. graphs: see `graphs`.
         """
         contiguous = [(name, dtype, np.ascontiguousarray(array).reshape(array.shape)) for name, dtype, array in weights]
         parts = _Parts(manifest, code, contiguous, stablehlo, targets)
@@ -186,7 +187,9 @@ class Executable:
             described = artifact.manifest_for(stored)
             stand_in = Elsewhere(described, stored["code"][-1], str(error), _threads(threads))
             return cls(cast("_ral.Context", stand_in), described, parts, compiles, NONE, first)
-        return cls(context, described, parts, compiles, programs_of(stored, code, arrays, _threads(threads)), first, gpu_number(isa))
+        made = cls(context, described, parts, compiles, programs_of(stored, code, arrays, _threads(threads)), first, gpu_number(isa))
+        made.graphs = graphs
+        return made
 
     def __repr__(self) -> str:
         """What it takes and gives, for which CPU, and with how many threads."""
@@ -386,6 +389,23 @@ class Executable:
         self._context.threads = _threads(count)
 
     @property
+    def graphs(self) -> int:
+        """How many CUDA graphs are kept for each GPU; may be set. 0, the default: none.
+
+        The second call with the same sizes is recorded; later ones are one launch of the graph, whose addresses of inputs and results are
+        set before. A graph keeps the memory that its call needs besides. Calls that read sizes from the GPU are not recorded. What was
+        recorded, replayed, given up for others (which waits for the GPU) and refused is counted in `stats()["graphs"]`. Raises DiscError
+        for what is no such number.
+        """
+        return self._context.graphs
+
+    @graphs.setter
+    def graphs(self, most: int) -> None:
+        check_graphs(most)
+        self._context.graphs = most
+        self._gpus.keep_graphs(most)
+
+    @property
     def like(self) -> object:
         """A tensor whose kind the results of a call *without tensors* have (Python scalars only, or no input); None = NumPy. May be set."""
         return self._context.like
@@ -400,8 +420,8 @@ class Executable:
 
     def stats(self) -> dict[str, int | dict[str, int]]:
         """Counts since loading: compiles (how often this process called the code generator for it: 0 for what was loaded or came out of the
-        cache), calls, copied_inputs, copied_bytes, arena_bytes (held), launches (kernels run), "kernels" (launches by kernel name) and
-        "counters" (by name: versions taken and the like)."""
+        cache), calls, copied_inputs, copied_bytes, arena_bytes (held), launches (kernels run), "kernels" (launches by kernel name),
+        "counters" (by name: versions taken and the like) and "graphs" (calls as CUDA graphs: records, replays, evictions, refusals)."""
         programs = [(self._context, self._manifest), *self._gpus.opened().values()]
         launches = _summed(chain(*(zip(_kernel_names(about), own.kernels()[0], strict=True) for own, about in programs)))
         return {
@@ -410,6 +430,7 @@ class Executable:
             "launches": sum(launches.values()),
             "kernels": launches,
             "counters": _summed(chain(*(zip(about["counters"], own.counters(), strict=True) for own, about in programs))),
+            "graphs": _summed(chain(*(own.graph_stats().items() for own, _ in programs))),
         }
 
     def profile(self, *inputs: object, **named: object) -> list[tuple[str, int, float]]:
@@ -500,9 +521,15 @@ def stopping(when: Callable[[], bool]) -> Iterator[None]:
 
 
 def load(
-    path: str | os.PathLike[str], *, threads: int | None = None, isa: str | None = None, key: str | os.PathLike[str] | bytes | None = None
+    path: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    isa: str | None = None,
+    key: str | os.PathLike[str] | bytes | None = None,
+    graphs: int = 0,
 ) -> Executable:
-    """Loads an artifact; neither torch nor MLIR is needed. `threads` and `isa` as in `Executable.from_parts`.
+    """Loads an artifact; neither torch nor MLIR is needed. `threads` and `isa` as in `Executable.from_parts`; graphs: how many CUDA graphs
+    are kept (`Executable.graphs`).
 
     key: the ed25519 public key whose owner must have signed the file (a PEM file or 32 bytes), checked before any of its code is mapped;
     None = anyone may have made it. Weights are mapped, and checked in the background; the first call waits for that.
@@ -529,7 +556,9 @@ def load(
         raise ArtifactError(f"'{artifact.shown_path(path)}': {error}") from None
     gpus = programs_in(view, _threads(threads))
     first = artifact.stored_first_values(view) if "state" in manifest else None
-    return Executable(context, manifest, None, 0, gpus, first, gpu_number(isa))
+    loaded = Executable(context, manifest, None, 0, gpus, first, gpu_number(isa))
+    loaded.graphs = graphs
+    return loaded
 
 
 def describe(path: str | os.PathLike[str], isa: str | None = None, reason: str = "it was opened to be read, not to be run") -> Executable:

@@ -26,13 +26,22 @@ class GpuPrograms:
         self._open = open_program
         self._lock = threading.Lock()
         self._opened: dict[int, Program] = {}
+        self._graphs = 0
 
     def __call__(self, gpu: int) -> _ral.Context:
         """The program on a GPU. Raises TargetError and what loading raises."""
         with self._lock:
             if gpu not in self._opened:
                 self._opened[gpu] = self._open(f"cuda@{gpu}")
+                self._opened[gpu][0].graphs = self._graphs
             return self._opened[gpu][0]
+
+    def keep_graphs(self, most: int) -> None:
+        """How many CUDA graphs each program keeps, now and when it is opened later."""
+        with self._lock:
+            self._graphs = most
+            for context, _ in self._opened.values():
+                context.graphs = most
 
     def opened(self) -> dict[int, Program]:
         """Those that calls needed so far, by the number of the GPU."""

@@ -42,7 +42,7 @@ typedef struct block {
   int32_t gpu, live, host;
 } block;
 
-typedef enum { LAUNCH, COPY, FILL, FREE, RECORD } kind;
+typedef enum { LAUNCH, COPY, FILL, FREE, RECORD, GRAPH } kind;
 
 typedef struct op {
   struct op* next;
@@ -54,7 +54,31 @@ typedef struct op {
   size_t bytes;
   int32_t value, width;
   struct event* event;
+  struct exec* exec;  /* of a graph */
+  struct op* items;   /* its nodes, as they were when it was launched */
+  int64_t ticket;     /* how many launches of it come before */
 } op;
+
+typedef struct node {
+  struct node* next;
+  struct graph* owner;
+  int32_t number, behind; /* behind: the node that it comes after, -1 = none */
+  op item;
+} node;
+
+typedef struct graph {
+  node* nodes; /* the last one first */
+  int32_t count;
+} graph;
+
+typedef struct exec {
+  graph* from;
+  struct context* context;
+  int32_t count;
+  op* items;
+  int32_t* behind;
+  int64_t asked, done; /* launches */
+} exec;
 
 typedef struct stream {
   struct stream* next;
@@ -238,6 +262,41 @@ static void check(const op* o) {
   }
 }
 
+/* Does one thing. The lock is held, and given up meanwhile. */
+static void work_on(op* o) {
+  if (lost) return;
+  if (o->kind == LAUNCH && crash_at >= 0 && crash_at-- == 0) {
+    lost = ILLEGAL_ADDRESS;
+    return;
+  }
+  check(o);
+  if (protects && working++ == 0) protect(PROT_READ | PROT_WRITE);
+  pthread_mutex_unlock(&mutex);
+  const int32_t failed = execute(o);
+  lock();
+  if (protects && --working == 0) protect(PROT_NONE);
+  if (failed) lost = failed;
+  counts.executed += o->kind == LAUNCH;
+}
+
+/* Nodes in any order that their dependencies allow. */
+static void work_on_graph(op* o) {
+  exec* e = o->exec;
+  uint8_t* done = calloc((size_t)e->count + 1, 1);
+  for (int32_t left = e->count; left > 0; --left) {
+    int32_t ready = 0, chosen = -1;
+    for (int32_t i = 0; i < e->count; ++i) {
+      if (!done[i] && (e->behind[i] < 0 || done[e->behind[i]]) && drawn((uint32_t)++ready) == 0) chosen = i;
+    }
+    done[chosen] = 1;
+    work_on(&o->items[chosen]);
+  }
+  for (int32_t i = 0; i < e->count; ++i) free(o->items[i].values);
+  free(o->items);
+  free(done);
+  e->done += 1;
+}
+
 /* Runs the first request of a stream. The lock is held, and given up meanwhile. */
 static void step(stream* s) {
   op* o = s->first;
@@ -253,17 +312,10 @@ static void step(stream* s) {
     clock_gettime(CLOCK_MONOTONIC, &now);
     o->event->time = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
     if (--o->event->pending < 0) misused("an event was destroyed", NULL);
-  } else if (!lost && o->kind == LAUNCH && crash_at >= 0 && crash_at-- == 0) {
-    lost = ILLEGAL_ADDRESS;
-  } else if (!lost) {
-    check(o);
-    if (protects && working++ == 0) protect(PROT_READ | PROT_WRITE);
-    pthread_mutex_unlock(&mutex);
-    const int32_t failed = execute(o);
-    lock();
-    if (protects && --working == 0) protect(PROT_NONE);
-    if (failed) lost = failed;
-    counts.executed += o->kind == LAUNCH;
+  } else if (o->kind == GRAPH) {
+    work_on_graph(o);
+  } else if (o->kind != FREE) {
+    work_on(o);
   }
   s->running = 0;
   pthread_cond_broadcast(&changed);
@@ -271,14 +323,19 @@ static void step(stream* s) {
   free(o);
 }
 
+/* Launches of one graph run one after the other, whatever their streams. */
+static int32_t is_ready(const stream* s) {
+  return s->first && !s->running && !(s->first->kind == GRAPH && s->first->ticket != s->first->exec->done);
+}
+
 static stream* any_ready(void) {
   stream* ready[1024];
   uint32_t count = 0;
   for (int32_t i = 0; i < gpus; ++i) {
-    if (contexts[i].legacy.first && !contexts[i].legacy.running) ready[count++] = &contexts[i].legacy;
+    if (is_ready(&contexts[i].legacy)) ready[count++] = &contexts[i].legacy;
   }
   for (stream* each = streams; each && count < 1024; each = each->next) {
-    if (each->first && !each->running) ready[count++] = each;
+    if (is_ready(each)) ready[count++] = each;
   }
   return count ? ready[drawn(count)] : NULL;
 }
@@ -294,9 +351,9 @@ static void progress(void) {
 static void wait_for(stream* s) {
   counts.waits += 1;
   while (s->first || s->running) {
-    stream* other = drawn(3) == 0 ? any_ready() : NULL;
+    stream* other = !is_ready(s) || drawn(3) == 0 ? any_ready() : NULL;
     if (other) step(other);
-    else if (s->first && !s->running) step(s);
+    else if (is_ready(s)) step(s);
     else pthread_cond_wait(&changed, &mutex);
   }
 }
@@ -765,3 +822,186 @@ static int32_t fill(address to, int32_t value, size_t bytes, int32_t width, void
 }
 int32_t cuMemsetD8Async(address to, uint8_t value, size_t count, void* handle) { return fill(to, value, count, 1, handle); }
 int32_t cuMemsetD32Async(address to, uint32_t value, size_t count, void* handle) { return fill(to, (int32_t)value, 4 * count, 4, handle); }
+
+/* --- graphs ---------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct kernel_parameters {
+  function* function;
+  uint32_t grid[3], block[3], shared;
+  void** parameters;
+  void** extra;
+  void* kernel;
+  void* context;
+} kernel_parameters;
+
+typedef struct side {
+  size_t x, y, z, level;
+  int32_t kind;
+  void* host;
+  address place;
+  void *array, *reserved;
+  size_t pitch, height;
+} side;
+
+typedef struct copy_parameters {
+  side from, to;
+  size_t width, height, depth;
+} copy_parameters;
+
+typedef struct fill_parameters {
+  address to;
+  size_t pitch;
+  uint32_t value, element;
+  size_t width, height;
+} fill_parameters;
+
+int32_t cuGraphCreate(graph** found, uint32_t flags) {
+  const int32_t failed = begin();
+  if (failed || flags) return unlock(failed ? failed : INVALID_VALUE);
+  *found = calloc(1, sizeof **found);
+  counts.live_graphs += 1;
+  return unlock(SUCCESS);
+}
+int32_t cuGraphDestroy(graph* g) {
+  lock();
+  for (node* each = g->nodes; each;) {
+    node* next = each->next;
+    free(each->item.values);
+    free(each);
+    each = next;
+  }
+  free(g);
+  counts.live_graphs -= 1;
+  return unlock(SUCCESS);
+}
+
+static int32_t add_node(node** found, graph* g, node* const* behind, size_t count, const op* item) {
+  if (count > 1 || (count && behind[0]->owner != g)) return INVALID_VALUE;
+  node* n = calloc(1, sizeof *n);
+  *n = (node){g->nodes, g, g->count++, count ? behind[0]->number : -1, *item};
+  g->nodes = *found = n;
+  return SUCCESS;
+}
+
+/* The request of a kernel node: its values are read now. */
+static int32_t launch_item(op* item, const kernel_parameters* p) {
+  const function* f = p->function;
+  const uint32_t threads = p->block[0] * p->block[1] * p->block[2];
+  if (!p->grid[0] || !p->grid[1] || !p->grid[2] || p->grid[1] > 65535 || p->grid[2] > 65535 || !threads || threads > 1024 ||
+      p->shared > (uint32_t)f->shared || p->kernel) {
+    return INVALID_VALUE;
+  }
+  *item = (op){.kind = LAUNCH, .function = p->function, .grid = {p->grid[0], p->grid[1], p->grid[2]}};
+  item->values = calloc((size_t)f->count + 1, sizeof *item->values);
+  for (int32_t i = 0; i < f->count; ++i) memcpy(&item->values[i], p->parameters[i], f->sizes[i]);
+  return SUCCESS;
+}
+static int32_t copy_item(op* item, const copy_parameters* p) {
+  if (p->from.kind != 2 || p->to.kind != 2 || !p->width || p->height != 1 || p->depth != 1) return INVALID_VALUE;
+  if (!find(p->from.place, 1) || !find(p->to.place, 1)) return INVALID_VALUE;
+  *item = (op){.kind = COPY, .to = p->to.place, .from = p->from.place, .bytes = p->width};
+  return SUCCESS;
+}
+static int32_t fill_item(op* item, const fill_parameters* p) {
+  if (p->element != 1 || !p->width || p->height != 1 || p->value > 255 || !find(p->to, 1)) return INVALID_VALUE;
+  *item = (op){.kind = FILL, .to = p->to, .value = (int32_t)p->value, .bytes = p->width, .width = 1};
+  return SUCCESS;
+}
+
+int32_t cuGraphAddKernelNode_v2(node** found, graph* g, node* const* behind, size_t count, const kernel_parameters* p) {
+  int32_t failed = begin();
+  op item;
+  if (!failed) failed = launch_item(&item, p);
+  return unlock(failed ? failed : add_node(found, g, behind, count, &item));
+}
+int32_t cuGraphAddMemcpyNode(node** found, graph* g, node* const* behind, size_t count, const copy_parameters* p, void* own) {
+  int32_t failed = begin();
+  op item;
+  if (!failed) failed = own == here() ? copy_item(&item, p) : INVALID_CONTEXT;
+  return unlock(failed ? failed : add_node(found, g, behind, count, &item));
+}
+int32_t cuGraphAddMemsetNode(node** found, graph* g, node* const* behind, size_t count, const fill_parameters* p, void* own) {
+  int32_t failed = begin();
+  op item;
+  if (!failed) failed = own == here() ? fill_item(&item, p) : INVALID_CONTEXT;
+  return unlock(failed ? failed : add_node(found, g, behind, count, &item));
+}
+
+/* A request with values of its own. */
+static op copied(const op* item) {
+  op own = *item;
+  if (item->values) {
+    const size_t bytes = ((size_t)item->function->count + 1) * sizeof *own.values;
+    own.values = malloc(bytes);
+    memcpy(own.values, item->values, bytes);
+  }
+  return own;
+}
+
+int32_t cuGraphInstantiateWithFlags(exec** found, graph* g, unsigned long long flags) {
+  const int32_t failed = begin();
+  if (failed || flags) return unlock(failed ? failed : INVALID_VALUE);
+  exec* e = calloc(1, sizeof *e);
+  *e = (exec){g, here(), g->count, calloc((size_t)g->count + 1, sizeof(op)), calloc((size_t)g->count + 1, sizeof(int32_t)), 0, 0};
+  for (const node* each = g->nodes; each; each = each->next) {
+    e->items[each->number] = copied(&each->item);
+    e->behind[each->number] = each->behind;
+  }
+  counts.graphs += 1, counts.live_graphs += 1;
+  *found = e;
+  return unlock(SUCCESS);
+}
+int32_t cuGraphExecDestroy(exec* e) {
+  lock();
+  if (e->asked != e->done) misused("a graph is destroyed before a launch of it has run", NULL);
+  for (int32_t i = 0; i < e->count; ++i) free(e->items[i].values);
+  free(e->items);
+  free(e->behind);
+  free(e);
+  counts.live_graphs -= 1;
+  return unlock(SUCCESS);
+}
+
+/* From the next launch on. */
+static int32_t set_item(exec* e, const node* n, int32_t failed, op* item) {
+  if (!failed && (n->owner != e->from || n->item.kind != item->kind || n->item.function != item->function)) failed = INVALID_VALUE;
+  if (failed) return unlock(failed);
+  free(e->items[n->number].values);
+  e->items[n->number] = *item;
+  return unlock(SUCCESS);
+}
+int32_t cuGraphExecKernelNodeSetParams_v2(exec* e, const node* n, const kernel_parameters* p) {
+  int32_t failed = begin();
+  op item = {0};
+  if (!failed) failed = launch_item(&item, p);
+  return set_item(e, n, failed, &item);
+}
+int32_t cuGraphExecMemcpyNodeSetParams(exec* e, const node* n, const copy_parameters* p, void* own) {
+  int32_t failed = begin();
+  op item = {0};
+  if (!failed) failed = own == here() ? copy_item(&item, p) : INVALID_CONTEXT;
+  return set_item(e, n, failed, &item);
+}
+int32_t cuGraphExecMemsetNodeSetParams(exec* e, const node* n, const fill_parameters* p, void* own) {
+  int32_t failed = begin();
+  op item = {0};
+  if (!failed) failed = own == here() ? fill_item(&item, p) : INVALID_CONTEXT;
+  return set_item(e, n, failed, &item);
+}
+
+int32_t cuGraphLaunch(exec* e, void* handle) {
+  const int32_t failed = begin();
+  if (failed) return unlock(failed);
+  stream* s = stream_of(handle);
+  if (!is_stream(s) || s->context != e->context) return unlock(INVALID_HANDLE);
+  op* o = ask(s, GRAPH);
+  o->exec = e, o->ticket = e->asked++;
+  o->items = calloc((size_t)e->count + 1, sizeof *o->items);
+  for (int32_t i = 0; i < e->count; ++i) {
+    o->items[i] = copied(&e->items[i]);
+    counts.launches += o->items[i].kind == LAUNCH;
+  }
+  counts.graph_launches += 1;
+  progress();
+  return unlock(SUCCESS);
+}

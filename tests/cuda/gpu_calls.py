@@ -1,6 +1,6 @@
 """Calls with arrays that lie on GPUs of the stand-in driver: `python gpu_calls.py LIBRARY`. Prints "passed".
 
-The module is its own framework: it has arrays with DLPack, and `from_dlpack`.
+The arrays are those of gpu_arrays.py, a framework with `from_dlpack`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import gc
 import sys
 import tempfile
 from collections.abc import Callable
-from ctypes import c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from ctypes import c_void_p
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
+from gpu_arrays import Array, Counts, counts, on, start, wait
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -38,7 +39,8 @@ static const uint8_t sizes[] = {8, 8, 8, 8, 8, 8};
 static const fake_kernel own = {"kernel", rows, 6, sizes};
 static const fake_image image = {FAKE_MAGIC, 1, &own};
 static const ral_gpu_image images[] = {{90, 0, &image, sizeof image}};
-static const ral_gpu_kernel kernel = {1, 128, 0, 1, 0, -1, 1, 4, "kernel", images, sizes};
+static const uint8_t kinds[] = {8 + RAL_GPU_ADDRESS, 8 + RAL_GPU_ADDRESS, 8 + RAL_GPU_ADDRESS, 8 + RAL_GPU_ADDRESS};
+static const ral_gpu_kernel kernel = {2, 128, 0, 1, 0, -1, 1, 4, "kernel", images, kinds};
 int32_t disc_entry(ral_exec* exec, const ral_host_api* api, const ral_tensor* in, const void* const* weights, int64_t* counters) {
   if (in[1].dims[0] != in[0].dims[0]) return api->fail(exec, 0, in[1].dims[0], in[0].dims[0]);
   int64_t dims[2] = {in[0].dims[0], 4};
@@ -49,105 +51,6 @@ int32_t disc_entry(ral_exec* exec, const ral_host_api* api, const ral_tensor* in
   return api->launch(exec, 0, (ral_kernel)&kernel, args, dims[0], 0, 0);
 }
 """
-
-
-class Counts(ctypes.Structure):
-    """`fake_counts`."""
-
-    NAMES = (
-        *("calls", "launches", "executed", "copies", "fills", "waits", "allocated", "live_blocks", "live_bytes", "live_host"),
-        *("live_modules", "live_streams", "live_events", "graphs", "graph_launches", "live_graphs"),
-    )
-    _fields_ = [(name, c_int64) for name in NAMES]
-
-
-class DlTensor(ctypes.Structure):
-    """`DLTensor`."""
-
-    _fields_ = [
-        ("data", c_void_p), ("device_type", c_int32), ("device_id", c_int32), ("ndim", c_int32), ("code", c_uint8), ("bits", c_uint8),
-        ("lanes", c_uint16), ("shape", ctypes.POINTER(c_int64)), ("strides", ctypes.POINTER(c_int64)), ("offset", c_uint64),
-    ]  # fmt: skip
-
-
-class Managed(ctypes.Structure):
-    """`DLManagedTensorVersioned`."""
-
-    _fields_ = [
-        ("major", c_uint32),
-        ("minor", c_uint32),
-        ("context", c_void_p),
-        ("deleter", c_void_p),
-        ("flags", c_uint64),
-        ("tensor", DlTensor),
-    ]
-
-
-driver = ctypes.CDLL(sys.argv[1])  # the runtime finds the library that is loaded already
-driver.fake_get_counts.restype = Counts
-driver.fake_configure(2, 90, 13000, c_int64(1 << 30))
-driver.cuInit(0)
-contexts = [c_void_p(), c_void_p()]
-for number, context in enumerate(contexts):
-    driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number)
-api = ctypes.pythonapi
-api.PyCapsule_New.restype, api.PyCapsule_New.argtypes = ctypes.py_object, [c_void_p, ctypes.c_char_p, c_void_p]
-api.PyCapsule_GetPointer.restype, api.PyCapsule_GetPointer.argtypes = c_void_p, [ctypes.py_object, ctypes.c_char_p]
-
-
-def counts() -> Counts:
-    return driver.fake_get_counts()
-
-
-def on(gpu: int, name: str, *arguments: object) -> None:
-    """Calls the driver with this GPU's context."""
-    driver.cuCtxPushCurrent_v2(contexts[gpu])
-    status = getattr(driver, name)(*arguments)
-    driver.cuCtxPopCurrent_v2(ctypes.byref(c_void_p()))
-    assert status == 0, (name, status)
-
-
-class Array:
-    """f32 numbers on a GPU. streams: for which consumers asked for it."""
-
-    def __init__(self, values: np.ndarray[Any, Any], gpu: int = 0) -> None:
-        self.shape, self.gpu, self.streams = values.shape, gpu, list[object]()
-        self.place, self.owner = c_uint64(), cast("object", None)
-        on(gpu, "cuMemAlloc_v2", ctypes.byref(self.place), ctypes.c_size_t(values.nbytes + 1))
-        on(gpu, "cuMemcpyAsync", self.place, c_uint64(values.ctypes.data), ctypes.c_size_t(values.nbytes), None)
-        on(gpu, "cuStreamSynchronize", None)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return 2, self.gpu
-
-    def __dlpack__(self, *, stream: object = None, max_version: object = None) -> object:
-        self.streams.append(stream)
-        self.dims = (c_int64 * len(self.shape))(*self.shape)
-        tensor = DlTensor(self.place.value, 2, self.gpu, len(self.shape), 2, 32, 1, self.dims, None, 0)
-        self.managed = Managed(1, 0, None, None, 0, tensor)
-        return api.PyCapsule_New(ctypes.addressof(self.managed), b"dltensor_versioned", None)
-
-    def numpy(self, stream: c_void_p | None = None) -> np.ndarray[Any, Any]:
-        """What the array holds once the stream is done."""
-        found = np.empty(self.shape, np.float32)
-        on(self.gpu, "cuMemcpyAsync", c_uint64(found.ctypes.data), self.place, ctypes.c_size_t(found.nbytes), stream)
-        on(self.gpu, "cuStreamSynchronize", stream)
-        return found
-
-    def __del__(self) -> None:
-        if self.owner is None:
-            on(self.gpu, "cuMemFree_v2", self.place)
-
-
-def from_dlpack(other: Any) -> Array:
-    """An array over the memory of another's."""
-    made, (kind, made_gpu) = object.__new__(Array), other.__dlpack_device__()
-    assert kind == 2
-    capsule = other.__dlpack__(max_version=(1, 0))
-    tensor = Managed.from_address(api.PyCapsule_GetPointer(capsule, b"dltensor_versioned")).tensor
-    made.shape, made.gpu, made.place = tuple(tensor.shape[: tensor.ndim]), made_gpu, c_uint64(tensor.data)
-    made.owner, made.streams = (capsule, other), []
-    return made
 
 
 def refused(error: type[DiscError], message: str, call: Callable[[], object]) -> None:
@@ -222,9 +125,10 @@ def check_staged(path: str) -> None:
 
 
 def main() -> None:
+    start(sys.argv[1])
     found = _ral.find_gpus()
     assert found["driver"] == 13000 and [each[:3] for each in found["gpus"]] == [("Stand-in 0", 90, 132), ("Stand-in 1", 90, 132)]
-    start = counts()
+    before = counts()
     exe = compiled()
     assert counts().live_modules == 0, "nothing of a GPU is opened before its tensors come"
     check_calls(exe)
@@ -238,10 +142,9 @@ def main() -> None:
         check_staged(path)
     del exe, loaded
     gc.collect()
-    for gpu in (0, 1):
-        on(gpu, "cuCtxSynchronize")
+    wait()
     end = counts()
-    assert (end.live_blocks, end.live_modules, end.live_host) == (start.live_blocks, 0, 0), (end.live_blocks, end.live_modules)
+    assert (end.live_blocks, end.live_modules, end.live_host) == (before.live_blocks, 0, 0), (end.live_blocks, end.live_modules)
     print("passed")
 
 

@@ -50,7 +50,7 @@ def check(section: Section, manifest: Mapping[str, Any], shapes: Sequence[Sequen
     assert status == 0 and not seen.failed
     assert [each.kernel for each in seen.launches] == list(range(len(manifest["kernels"])))
     for launch in seen.launches:
-        assert launch.descriptor.abi == 1 and launch.descriptor.function == b"kernel"
+        assert launch.descriptor.abi == 2 and launch.descriptor.function == b"kernel"
         (first, text, code), *others = launch.images
         assert (first, text) == (architecture, 0)
         assert [size for _, size in parameters(code)] == [*launch.sizes, 8, 8]

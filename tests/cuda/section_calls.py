@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ctypes import CFUNCTYPE, POINTER, c_int32, c_int64, c_void_p
 from dataclasses import dataclass, field
 
+from disc.codegen.cuda.descriptors import ADDRESS
 from disc.codegen.host.abi import API_OFFSETS
 from disc.speculation.schedules import FEATURES
 from disc.speculation.tree import LEAF
@@ -59,7 +60,7 @@ class Launched:
     @property
     def sizes(self) -> list[int]:
         """Bytes of each parameter."""
-        return self.descriptor.parameter_sizes[: self.descriptor.parameter_count]
+        return [each & ~ADDRESS for each in self.descriptor.parameter_sizes[: self.descriptor.parameter_count]]
 
 
 @dataclass

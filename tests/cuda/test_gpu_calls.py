@@ -1,15 +1,41 @@
-"""The binding and `Executable` on the stand-in driver, in a process of its own: a process has one driver."""
+"""The binding, `Executable` and models on the stand-in driver, in processes of their own: a process has one driver."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.models import MODELS
+
 HERE = Path(__file__).parent
+MODELS_AT_ONCE = "mlp rows chosen state"
+LONG = ("layer", "image", *(each for each in MODELS if each not in MODELS_AT_ONCE.split()))
 
 
-def test_arrays_on_gpus(tmp_path: Path) -> None:
-    library = tmp_path / "libcuda.so.1"
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in."""
+    library = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
     options = ["-O1", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-pthread"]
     subprocess.run(["gcc", *options, str(HERE / "fake_driver.c"), "-o", str(library)], check=True)
-    run = subprocess.run([sys.executable, str(HERE / "gpu_calls.py"), str(library)], capture_output=True, text=True, check=False)
-    assert (run.returncode, run.stdout) == (0, "passed\n"), run.stderr
+    return library
+
+
+def _run(program: str, *arguments: object) -> str:
+    environment = {**os.environ, "DISC_CACHE": "0", "PYTHONPATH": str(HERE.parent.parent)}
+    command = [sys.executable, str(HERE / program), *map(str, arguments)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert run.returncode == 0, run.stderr[-6000:]
+    return run.stdout
+
+
+def test_arrays_on_gpus(library: Path) -> None:
+    assert _run("gpu_calls.py", library) == "passed\n"
+
+
+@pytest.mark.parametrize("names", [MODELS_AT_ONCE, *(pytest.param(each, marks=pytest.mark.long) for each in LONG)])
+def test_models_on_gpus(library: Path, names: str) -> None:
+    """Compiled, loaded and called, with every launch executed: results are eager's, and nothing is left behind."""
+    assert [line.split()[0] for line in _run("gpu_models.py", library, *names.split()).splitlines()] == names.split()

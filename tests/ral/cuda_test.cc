@@ -1,5 +1,4 @@
 // Programs with control flow (loop_program.c) on GPUs of the stand-in driver: `cuda_test`. Exits with 1 at the first failure.
-#include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,22 +12,14 @@
 #include <thread>
 #include <vector>
 
-#include "cuda/driver.h"
-#include "fake_driver.h"
+#include "gpu_testing.h"
 #include "ral.h"
 #include "testing.h"
 
 namespace {
 
-using Numbers = std::vector<int64_t>;
-
 enum Program : int64_t { kLoop, kGrow, kGather, kWait, kPick };
 constexpr int64_t kWeight = 5;
-constexpr int64_t kMemory = 64 << 20;
-
-ral::cuda::Driver driver;  // the same stand-in, as another user of the GPUs has it
-ral::cuda::ContextHandle contexts[2];
-
 Bytes signature() {
   Bytes bytes;
   for (const uint32_t value : {1u, 2u}) put(bytes, value);  // version, inputs
@@ -64,67 +55,6 @@ ral_context* loaded(const char* wanted) {
   ral_context* context = nullptr;
   CHECK(load(wanted, &context) == RAL_OK);
   return context;
-}
-
-// The caller's thread with a GPU's context, as frameworks leave it.
-class Here {
- public:
-  explicit Here(int32_t gpu) { CHECK(driver.push_context(contexts[gpu]) == 0); }
-  Here(const Here&) = delete;
-  Here& operator=(const Here&) = delete;
-  ~Here() {
-    ral::cuda::ContextHandle popped = nullptr;
-    driver.pop_context(&popped);
-  }
-};
-
-// A stream of the caller's.
-class Stream {
- public:
-  explicit Stream(int32_t gpu) : here_(gpu) { CHECK(driver.create_stream(&handle, ral::cuda::kNonBlocking) == 0); }
-  ~Stream() { driver.destroy_stream(handle); }
-  ral::cuda::StreamHandle handle = nullptr;
-
- private:
-  Here here_;
-};
-
-// Numbers in the memory of a GPU, written and freed in the order of a stream; without one, in this process's memory.
-class Tensor {
- public:
-  Tensor(const Numbers& numbers, const Stream* stream, uint8_t gpu = 0) : numbers_(numbers), dims_{static_cast<int64_t>(numbers.size())}, stream_(stream), gpu_(gpu) {
-    if (!stream) return;
-    CHECK(driver.allocate(&place_, numbers_.size() * 8 + 1) == 0);
-    CHECK(driver.copy_async(place_, reinterpret_cast<uint64_t>(numbers_.data()), numbers_.size() * 8, stream->handle) == 0);
-  }
-  Tensor(const Tensor&) = delete;
-  Tensor& operator=(const Tensor&) = delete;
-  ~Tensor() {
-    if (stream_) driver.free_async(place_, stream_->handle);
-  }
-  ral_tensor tensor() {
-    if (stream_) return {reinterpret_cast<void*>(place_), dims_, nullptr, 1, RAL_I64, RAL_CUDA, gpu_};
-    return {numbers_.data(), dims_, nullptr, 1, RAL_I64, RAL_CPU, 0};
-  }
-
- private:
-  Numbers numbers_;
-  int64_t dims_[1];
-  const Stream* stream_;
-  uint8_t gpu_;
-  uint64_t place_ = 0;
-};
-
-Numbers result(const ral_tensor& output, const Stream* stream) {
-  Numbers found(static_cast<size_t>(output.dims[0]), -7);
-  CHECK(output.device == (stream ? RAL_CUDA : RAL_CPU));
-  if (!stream) {
-    std::copy_n(static_cast<const int64_t*>(output.data), found.size(), found.data());
-  } else if (!found.empty()) {
-    CHECK(driver.copy_async(reinterpret_cast<uint64_t>(found.data()), reinterpret_cast<uint64_t>(output.data), found.size() * 8,
-                            stream->handle) == 0);
-  }
-  return found;
 }
 
 // One call on tensors that lie on the GPU, or with no stream in this process's memory.
@@ -307,13 +237,65 @@ void test_wrong_devices(ral_context* first, ral_context* second) {
   const ral_tensor good[] = {c.tensor(), b.tensor()};
   CHECK(ral_call_on(second, good, 2, nullptr, &output, 1, one.handle) == RAL_ERROR_DEVICE);
   CHECK(std::strstr(ral_last_error(), "the stream that was given belongs to another device than cuda:1"));
-  const int64_t dims[] = {1}, strides[] = {2};
-  ral_tensor apart[] = {c.tensor(), b.tensor()};
-  apart[0].dims = dims, apart[0].strides = strides, apart[0].rank = 1;
-  const int64_t two[] = {2};
-  apart[0].dims = two;
-  CHECK(ral_call_on(second, apart, 2, nullptr, &output, 1, other.handle) == RAL_ERROR_DEVICE);
-  CHECK(std::strstr(ral_last_error(), "input 'x' is not contiguous"));
+}
+
+// Does what the text of a copy kernel says (strided_copy.cc): source, target, elements, the sizes of all axes but the first, strides.
+int32_t copy_elements(const void* image, int64_t, const char* name, const uint32_t* grid, const uint64_t* values, int32_t count) {
+  const std::string text = static_cast<const char*>(image);
+  CHECK(text.find(".version 8.0") != std::string::npos && !std::strcmp(name, "kernel") && count == 16);
+  size_t bytes = 0;
+  for (size_t size : {1, 2, 4, 8}) {
+    if (text.find("st.global.b" + std::to_string(8 * size) + " ") != std::string::npos) bytes = size;
+  }
+  CHECK(bytes > 0 && (values[0] | values[1]) % bytes == 0 && grid[0] == (values[2] + 127) / 128);
+  for (int64_t place = 0; place < static_cast<int64_t>(values[2]); ++place) {
+    int64_t rest = place, at = 0;
+    for (size_t axis = 5; axis > 0; --axis) {
+      at += rest % static_cast<int64_t>(values[2 + axis]) * static_cast<int64_t>(values[8 + axis]);
+      rest /= static_cast<int64_t>(values[2 + axis]);
+    }
+    at += rest * static_cast<int64_t>(values[8]);
+    std::memcpy(reinterpret_cast<char*>(values[1]) + place * static_cast<int64_t>(bytes),
+                reinterpret_cast<const char*>(values[0]) + at * static_cast<int64_t>(bytes), bytes);
+  }
+  return 0;
+}
+
+// Inputs on the GPU whose numbers lie apart, backward, at one place, or between the addresses of numbers.
+void test_strided(ral_context* context) {
+  fake_set_executor(copy_elements);
+  const Stream stream(0);
+  const Numbers numbers = {0, 1, 0, 0, 1, 1, 0, 1, 1, 0, 1, 0, 1, 0, 0, 1};
+  Tensor data(numbers, &stream), what({kGather, -1}, &stream);
+  ral_stats before, after;
+  ral_get_stats(context, &before);
+  int64_t copies = 0;
+  for (const int64_t step : {1, 2, 3, -1, -2, 0}) {
+    for (const int64_t size : {0, 1, 2, 4}) {
+      const int64_t first = 6;
+      Numbers picked;
+      for (int64_t i = 0; i < size; ++i) picked.push_back(numbers[static_cast<size_t>(first + i * step)]);
+      ral_tensor x = data.tensor(), output{};
+      x.data = static_cast<int64_t*>(x.data) + first;
+      x.dims = &size;
+      x.strides = &step;
+      const ral_tensor inputs[] = {x, what.tensor()};
+      CHECK(ral_call_on(context, inputs, 2, nullptr, &output, 1, stream.handle) == RAL_OK);
+      CHECK(result(output, &stream) == expected(kGather, picked));
+      ral_release(&output);
+      copies += size > 1 && step != 1;
+    }
+  }
+  ral_tensor between = data.tensor(), output{};
+  const int64_t dims[] = {5};
+  between.data = static_cast<char*>(between.data) + 4;  // halves of two numbers each
+  between.dims = dims;
+  const ral_tensor inputs[] = {between, what.tensor()};
+  CHECK(ral_call_on(context, inputs, 2, nullptr, &output, 1, stream.handle) == RAL_OK);
+  CHECK(result(output, &stream) == (Numbers{0, 3, 4}));
+  ral_release(&output);
+  ral_get_stats(context, &after);
+  CHECK(after.copied_inputs - before.copied_inputs == copies + 1);
 }
 
 void test_choice() {
@@ -373,17 +355,6 @@ void test_crash(ral_context* context) {
   CHECK(ral_synchronize(context) == RAL_ERROR_DEVICE);
 }
 
-void start() {
-  fake_configure(2, 90, 13000, kMemory);
-#define FIND(member, symbol, parameters)                                                    \
-  driver.member = reinterpret_cast<decltype(driver.member)>(dlsym(RTLD_DEFAULT, symbol)); \
-  CHECK(driver.member);
-  RAL_CUDA_FUNCTIONS(FIND)
-#undef FIND
-  CHECK(driver.init(0) == 0);
-  for (int32_t gpu = 0; gpu < 2; ++gpu) CHECK(driver.retain_context(&contexts[gpu], gpu) == 0);
-}
-
 // Code for the CPU runs where there is no GPU that could be used.
 int refused(int32_t gpus, int32_t version, const char* message) {
   fake_configure(gpus, 90, version, kMemory);
@@ -402,7 +373,7 @@ int main(int count, char** arguments) {
   const std::string what = count > 1 ? arguments[1] : "";
   if (what == "none") return refused(0, 13000, "the NVIDIA driver finds no GPU");
   if (what == "old") return refused(1, 11040, "the NVIDIA driver is one of CUDA 11.4, code for GPUs needs 12.0 or later");
-  start();
+  start_gpus();
   test_choice();
   for (uint32_t seed = 0; seed < 3; ++seed) {
     fake_set_seed(seed, seed == 0 ? 0 : 30);
@@ -422,6 +393,7 @@ int main(int count, char** arguments) {
     test_cancelling(first);
     test_out_of_memory(first);
     test_wrong_devices(first, second);
+    test_strided(first);
     test_fork(first);
     ral_unload(first);
     ral_unload(second);

@@ -19,7 +19,7 @@ typedef struct kernel_record {
 #ifdef GPU
 #include "fake_driver.h"
 #define KERNEL(name) ((ral_kernel)(uintptr_t)&name##_gpu)
-#define LAUNCHED(name, words, fault)                                                                              \
+#define LAUNCHED(name, words, fault, ...)                                                                         \
   static void name##_run(const uint64_t* values, const uint32_t* grid) {                                          \
     int64_t line = 0;                                                                                             \
     name((const int64_t*)values, 0, grid[0], &line);                                                              \
@@ -27,26 +27,28 @@ typedef struct kernel_record {
   static const fake_kernel name##_kernel = {"kernel", name##_run, (words) + 2, sizes};                            \
   static const fake_image name##_image = {FAKE_MAGIC, 1, &name##_kernel};                                         \
   static const ral_gpu_image name##_images[] = {{80, 0, NULL, 0}, {90, 0, &name##_image, sizeof name##_image}};   \
-  static const ral_gpu_kernel name##_gpu = {1, 32, 50000, 1, 16, fault, 2, words, "kernel", name##_images, sizes};
+  static const uint8_t name##_kinds[] = {__VA_ARGS__};                                                            \
+  static const ral_gpu_kernel name##_gpu = {2, 32, 50000, 1, 16, fault, 2, words, "kernel", name##_images, name##_kinds};
 static const uint8_t sizes[] = {8, 8, 8, 8, 8, 8, 8, 8};
 #else
-#define LAUNCHED(name, words, fault) static const kernel_record name##_record = {name, words};
+#define LAUNCHED(name, words, fault, ...) static const kernel_record name##_record = {name, words};
 #ifdef RECORDS
 #define KERNEL(name) ((ral_kernel)(uintptr_t)&name##_record)
 #else
 #define KERNEL(name) (name##_record.function)
 #endif
 #endif
-#define DEFINE(name, words) DEFINE_CHECKED(name, words, -1)
-#define DEFINE_CHECKED(name, words, fault)                                          \
+#define PLACE (8 + RAL_GPU_ADDRESS) /* of memory */
+#define DEFINE(name, words, ...) DEFINE_CHECKED(name, words, -1, __VA_ARGS__)
+#define DEFINE_CHECKED(name, words, fault, ...)                                     \
   static void name(const int64_t* args, int64_t begin, int64_t end, void* scratch); \
-  LAUNCHED(name, words, fault)                                                      \
+  LAUNCHED(name, words, fault, __VA_ARGS__)                                         \
   static void name(const int64_t* args, int64_t begin, int64_t end, void* scratch)
 
 enum { kHalve, kAny, kSquare, kCount, kGather, kPick, kKernels };
 
 /* (from, to, steps): to = from / 2, and a step more where from > 1 */
-DEFINE(halve, 3) {
+DEFINE(halve, 3, PLACE, PLACE, PLACE) {
   const int64_t* from = (const int64_t*)args[0];
   (void)scratch;
   for (int64_t i = begin; i < end; ++i) {
@@ -56,7 +58,7 @@ DEFINE(halve, 3) {
 }
 
 /* (from, n, flag): whether any is above 1; one task */
-DEFINE(any_above_one, 3) {
+DEFINE(any_above_one, 3, PLACE, 8, PLACE) {
   int64_t found = 0;
   (void)begin, (void)end, (void)scratch;
   for (int64_t i = 0; i < args[1]; ++i) found |= ((const int64_t*)args[0])[i] > 1;
@@ -64,7 +66,7 @@ DEFINE(any_above_one, 3) {
 }
 
 /* (to, first, weight): to[first + i] = (first + i)^2 + weight */
-DEFINE(square, 3) {
+DEFINE(square, 3, PLACE, 8, PLACE) {
   int64_t* line = (int64_t*)scratch;
   for (int64_t i = begin; i < end; ++i) {
     *line = args[1] + i;
@@ -73,7 +75,7 @@ DEFINE(square, 3) {
 }
 
 /* (x, n, count): how many are not 0; one task */
-DEFINE(count_nonzero, 3) {
+DEFINE(count_nonzero, 3, PLACE, 8, PLACE) {
   int64_t count = 0;
   (void)begin, (void)end, (void)scratch;
   for (int64_t i = 0; i < args[1]; ++i) count += ((const int64_t*)args[0])[i] != 0;
@@ -81,7 +83,7 @@ DEFINE(count_nonzero, 3) {
 }
 
 /* (x, n, to): the places of those that are not 0; one task */
-DEFINE(gather_nonzero, 3) {
+DEFINE(gather_nonzero, 3, PLACE, 8, PLACE) {
   int64_t* to = (int64_t*)args[2];
   (void)begin, (void)end, (void)scratch;
   for (int64_t i = 0; i < args[1]; ++i) {
@@ -90,7 +92,7 @@ DEFINE(gather_nonzero, 3) {
 }
 
 /* (x, n, to, fault): to[i] = x[x[i]]; an index out of range is reported, and 0 stands for it */
-DEFINE_CHECKED(pick, 4, 3) {
+DEFINE_CHECKED(pick, 4, 3, PLACE, 8, PLACE, PLACE) {
   const int64_t* x = (const int64_t*)args[0];
   int64_t* fault = (int64_t*)args[3];
   (void)scratch;

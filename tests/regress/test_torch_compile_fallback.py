@@ -162,7 +162,7 @@ def test_options_and_mode() -> None:
     difference = (rounded(x) - x @ x).abs().max()
     assert 1e-4 < difference < 1
     torch._dynamo.reset()
-    with pytest.raises(Exception, match="disc has no option fast; there are threads, dtype, cache, random, tf32, target, strict"):
+    with pytest.raises(Exception, match="disc has no option fast; there are threads, dtype, cache, random, tf32, graphs, target, strict"):
         torch.compile(lambda x: x + 1, backend="disc", options={"fast": True})(x)
     torch._dynamo.reset()
     with pytest.raises(Exception, match="dtype='f8'"):

@@ -13,7 +13,8 @@ from disc.codegen.cuda.assemble import PORTABLE
 from disc.codegen.cuda.cubin import Cubin
 from disc.codegen.cuda.kernel import NAME, DeviceVersion
 
-ABI = 1  # of ral_gpu_kernel
+ABI = 2  # of ral_gpu_kernel
+ADDRESS = 128  # RAL_GPU_ADDRESS
 ALIGNMENT = 64  # bytes: of images
 _IMAGE = "!llvm.struct<(i32, i32, ptr, i64)>"  # ral_gpu_image
 _KERNEL = "!llvm.struct<(i32, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr)>"  # ral_gpu_kernel
@@ -36,7 +37,7 @@ class _Writer:
 
     def kernel(self, name: str, version: DeviceVersion, cubin: Cubin) -> None:
         """The description of a version."""
-        sizes = [each.size for each in version.parameters]
+        sizes = [each.size + (ADDRESS if each.type[0] == "*" else 0) for each in version.parameters]
         names = [each.name for each in version.parameters]
         fault = names.index("fault") if "fault" in names else -1
         images = [(self.architecture, 0, cubin.code)]

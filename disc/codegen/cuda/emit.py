@@ -119,8 +119,8 @@ class Emitter:
         axes = self.w.axes_of(offset.symbols())
         if axes:  # a value that varies along fewer axes
             stored = f"tl.broadcast_to({stored}, ({place}).shape)"
-        elif not mask:  # one element, whose value is a scalar or, where lanes were reduced, a block of one
-            place, stored = f"{place} + tl.zeros([1, 1], tl.int32)", f"tl.broadcast_to({stored}, [1, 1])"
+        elif not mask:  # one element, whose value is a scalar or, where lanes were reduced, a block of equal ones
+            place = f"{place} + tl.zeros({stored}.shape, tl.int32)"
         self.w.statement(f"tl.store({place}, {stored}{f', mask={mask}' if mask else ''})")
 
     def _place(self, buffer: Buffer, offset: Dim, predicate: Predicate) -> tuple[str, str]:

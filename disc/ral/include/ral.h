@@ -154,7 +154,7 @@ typedef struct ral_gpu_image {
  * along x (there in whole clusters), y and z. Behind the parameters the runtime hands over two pointers, as Triton's kernels take them: scratch
  * memory, and null. */
 typedef struct ral_gpu_kernel {
-  int32_t abi;     /* 1 */
+  int32_t abi;     /* 2 */
   int32_t threads; /* of a block */
   int32_t shared;  /* bytes of dynamic shared memory */
   int32_t cluster; /* blocks of a cluster; the grid has as many times more blocks along x */
@@ -164,8 +164,10 @@ typedef struct ral_gpu_kernel {
   int32_t parameter_count;
   const char* function;           /* its name in the image */
   const ral_gpu_image* images;    /* best first; equal addresses of data are loaded once */
-  const uint8_t* parameter_sizes; /* 8, or 4: the low half of the slot */
+  const uint8_t* parameter_sizes; /* 8, or 4: the low half of the slot; of an address of memory 8 + RAL_GPU_ADDRESS */
 } ral_gpu_kernel;
+
+#define RAL_GPU_ADDRESS 128
 
 /* ---- Devices --------------------------------------------------------------------------------------------------------------- */
 
@@ -472,6 +474,20 @@ typedef struct ral_trace_event {
 
 /* Moves up to `capacity` of the oldest events out, and returns how many there were; a million is kept. On CPUs. */
 RAL_API int64_t ral_take_trace(ral_context* context, ral_trace_event* events, int64_t capacity);
+
+typedef struct ral_graph_stats {
+  int64_t records;   /* calls that were recorded as a graph */
+  int64_t replays;   /* calls that were one launch of a graph */
+  int64_t evictions; /* graphs that were given up for others */
+  int64_t refusals;  /* calls that could not be recorded: they read numbers from the GPU, or the driver refused */
+} ral_graph_stats;
+
+/* From now on calls of a GPU are recorded as CUDA graphs when they come with the same sizes for the second time; later ones then are one
+ * launch. At most `most` graphs are kept, those that were used last; 0: none, as at first. A graph keeps the memory that its call needs
+ * beside inputs and results. Giving one up waits for the GPU. */
+RAL_API void ral_set_graphs(ral_context* context, int32_t most);
+RAL_API int32_t ral_graphs(const ral_context* context);
+RAL_API void ral_get_graph_stats(ral_context* context, ral_graph_stats* stats);
 RAL_API void ral_set_threads(ral_context* context, int32_t threads);                         /* as ral_options.threads */
 RAL_API int32_t ral_threads(const ral_context* context);
 /* From now on every choice among schedules takes this number, or the last one where there are fewer; -1 = the tree decides. For measuring. */

@@ -171,7 +171,7 @@ def test_size_results_are_integers() -> None:
 
 
 def test_options_that_are_not_there_are_refused() -> None:
-    with pytest.raises(DiscError, match="no option speed; there are threads, dtype, cache, random, strict"):
+    with pytest.raises(DiscError, match="no option speed; there are threads, dtype, cache, random, tf32, graphs, target, strict"):
         dynamo.backend(torch.fx.symbolic_trace(nn.Linear(2, 2)), [torch.ones(1, 2)], options={"speed": 3})
 
 

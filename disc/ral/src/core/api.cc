@@ -219,6 +219,17 @@ void ral_set_profile(ral_context* context, int32_t on) { context->profile = on; 
 int64_t ral_take_trace(ral_context* context, ral_trace_event* events, int64_t capacity) { return context->trace.take(events, capacity); }
 void ral_set_threads(ral_context* context, int32_t threads) { context->threads = threads > 0 ? threads : context->default_threads; }
 int32_t ral_threads(const ral_context* context) { return context->threads; }
+void ral_set_graphs(ral_context* context, int32_t most) {
+  guarded("ral_set_graphs", [&] {
+    context->graphs->set_most(most);
+    return Status{};
+  });
+}
+int32_t ral_graphs(const ral_context* context) { return context->graphs->most(); }
+void ral_get_graph_stats(ral_context* context, ral_graph_stats* stats) {
+  const ral::Counts totals = context->totals();
+  *stats = {totals.graph_records, totals.graph_replays, totals.graph_evictions, totals.graph_refusals};
+}
 void ral_force_choice(ral_context* context, int64_t number) { context->forced_choice = number; }
 
 ral_status ral_get_cores(const char* root, ral_cores* cores) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -16,6 +17,15 @@ namespace ral {
 struct Fault {
   int64_t check = -1;  // in the signature; -1 = none
   int64_t index = 0, size = 0;
+};
+
+// What a call asked of a device, to be asked for again as one request. Belongs to the program of the stream that made it.
+class Recording {
+ public:
+  Recording() = default;
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+  virtual ~Recording() = default;
 };
 
 // What one call asks of a device, in order. Kept by the call's `ral_exec`, and used by one thread at a time. Functions with a `failure` return
@@ -36,6 +46,8 @@ class Stream {
   // One of both may be memory of this process: what is read there has been read on return, what is written is there after `synchronize`.
   virtual bool copy(void* to, const void* from, int64_t bytes, Status* failure) = 0;
   virtual bool fill(void* to, int64_t bytes, int32_t value, Status* failure) = 0;
+  // Of a GPU: writes the elements of a tensor there, of any strides and alignment, to `to`, row-major.
+  virtual bool gather(void*, const ral_tensor&, Status*) { return false; }
   // cost_per_task, threads: what the CPU may split the launch by, into so many parts at most. nanoseconds: where not null, waits for the
   // launch and adds the time that it took.
   virtual bool launch(const ral_launch& launch, int64_t cost_per_task, int32_t threads, int64_t* nanoseconds, Status* failure) = 0;
@@ -44,6 +56,14 @@ class Stream {
   virtual bool synchronize(Status* failure) = 0;
   // Ends a call: frees the blocks that it still has, and waits, unless the call's stream is the caller's. fault: of a launch of this call.
   virtual bool finish(Status* failure, Fault* fault) = 0;
+
+  // From now on requests are noted and not made, until `end_recording`: where tensors lie, `moving_address` (moving.h) stands for it. What
+  // cannot be noted fails, without a failure to tell. False: the device has no recordings.
+  virtual bool begin_recording() { return false; }
+  // complete: all was noted. places: where the tensors lie in the call that was noted. Null where it was not, or where the device refuses.
+  virtual std::unique_ptr<Recording> end_recording(bool, std::span<void* const>) { return nullptr; }
+  // Makes the requests of a recording. places: where the tensors lie now.
+  virtual bool replay(const Recording&, std::span<void* const>, Status*) { return false; }
 
   // Called every so many calls: gives back memory that only calls of the past needed.
   virtual void trim() noexcept {}

@@ -108,11 +108,12 @@ Status ral_exec::run(const ral_tensor* inputs, int32_t input_count, const ral_te
   return {};
 }
 
-// Makes every input row-major: those that are not get a copy in the arena of copies.
+// Makes every input row-major: those that are not get a copy in the arena of copies, or on the GPU (place_strided).
 Status ral_exec::prepare_inputs(const ral_tensor* inputs) {
   const auto& infos = program_.signature.inputs;
   int64_t total = 0;
   int64_t* strides = strides_.data();
+  strided_.clear();
   for (size_t i = 0; i < infos.size(); ++i) {
     const int64_t element = ral::dtype_size(infos[i].dtype);
     inputs_[i] = inputs[i];
@@ -120,23 +121,24 @@ Status ral_exec::prepare_inputs(const ral_tensor* inputs) {
     ral::row_major_strides(inputs[i].dims, inputs[i].rank, strides);
     strides += inputs[i].rank;
     if (ral::is_row_major(inputs[i], element)) continue;
-    if (inputs[i].device != RAL_CPU)
-      return error(RAL_ERROR_DEVICE, "input '" + infos[i].name + "' is not contiguous, and is copied on the CPU only");
+    if (inputs[i].device != RAL_CPU && !on_gpu_)
+      return error(RAL_ERROR_DEVICE, "input '" + infos[i].name + "' is not contiguous, and is copied on CPUs and GPUs only");
     int64_t bytes = 0;
     if (!ral::tensor_bytes(inputs[i].dims, inputs[i].rank, element, &bytes) ||
-        __builtin_add_overflow(total, ral::round_up(bytes), &total)) {
+        (inputs[i].device == RAL_CPU && __builtin_add_overflow(total, ral::round_up(bytes), &total))) {
       return error(RAL_ERROR_MEMORY,
                    "copying input '" + infos[i].name + "': size " + ral::dims_text(inputs[i].dims, inputs[i].rank) + " is too large");
     }
     counts.copied_inputs += 1;
     counts.copied_bytes += bytes;
+    if (inputs[i].device != RAL_CPU) strided_.emplace_back(i, inputs[i]);
   }
   if (total == 0) return {};
   char* copy = static_cast<char*>(copies_.reserve(total));
   if (!copy) return error(RAL_ERROR_MEMORY, "cannot allocate " + std::to_string(total) + " bytes to copy inputs that are not contiguous");
   for (size_t i = 0; i < infos.size(); ++i) {
     const int64_t element = ral::dtype_size(infos[i].dtype);
-    if (ral::is_row_major(inputs[i], element)) continue;
+    if (inputs[i].device != RAL_CPU || ral::is_row_major(inputs[i], element)) continue;
     ral::copy_row_major(inputs[i], element, copy);
     inputs_[i].data = copy;
     int64_t bytes = 0;
@@ -147,9 +149,9 @@ Status ral_exec::prepare_inputs(const ral_tensor* inputs) {
 }
 
 Status ral_exec::enter(void* stream) {
-  const bool entered = !on_gpu_ || (stream_->begin(stream, staged_, failure()) && place_inputs());
-  const int32_t failed =
-      entered ? program_.code.entry()(this, &ral::kHostApi, inputs_.data(), program_.weights.data(), counts.counters.data()) : 1;
+  const bool entered = !on_gpu_ || (stream_->begin(stream, staged_, failure()) && place_inputs() && place_strided());
+  const bool graphs = on_gpu_ && !profile_ && program_.graphs->most() > 0;
+  const int32_t failed = !entered ? 1 : graphs ? run_or_replay() : run_entry();
   if (staged_ && !failed) return_results();
   ral::Fault fault;
   stream_->finish(failure(), &fault);  // the device may still be at it, also when the entry failed
@@ -162,6 +164,10 @@ Status ral_exec::enter(void* stream) {
     return error(RAL_ERROR_INTERNAL, "the generated entry did not make output " + std::to_string(i) + " (compiler bug)");
   }
   return {};
+}
+
+int32_t ral_exec::run_entry() {
+  return program_.code.entry()(this, &ral::kHostApi, inputs_.data(), program_.weights.data(), counts.counters.data());
 }
 
 // Gives back memory that only calls of the past needed.
@@ -226,6 +232,7 @@ bool ral_exec::is_cancelled() {
 int32_t ral_exec::read(const void* from, int64_t* value) {
   *value = 0;
   if (!from) return record(RAL_ERROR_INTERNAL, "read: from nothing (compiler bug)");
+  if (recording_) return 1;  // other numbers would make other requests
   if (is_cancelled()) return record(RAL_ERROR_CANCELLED, "the call was cancelled");
   for (const Placed& each : placed_) {
     const auto* place = static_cast<const char*>(from);
@@ -243,6 +250,7 @@ void* ral_exec::output(int64_t index, const int64_t* dims) {
     record(RAL_ERROR_INTERNAL, "output: index " + std::to_string(index) + " is out of range or was made before (compiler bug)");
     return nullptr;
   }
+  if (recording_) return note_output(static_cast<size_t>(index), dims);
   Status status = make_output(static_cast<size_t>(index), dims);
   if (!status.ok()) {
     record(status.code, std::move(status.message));

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/device.h"
@@ -67,6 +68,7 @@ struct ral_exec {
   // Of calls of a GPU (gpu_calls.cc).
   ral::Status reported_fault();
   bool place_inputs();
+  bool place_strided();
   ral::Status stage_output(size_t index);
   bool return_results();
   void name_inputs();
@@ -74,6 +76,15 @@ struct ral_exec {
   ral::Status make_output(size_t index, const int64_t* dims);
   void release_outputs();
   void trim();
+  int32_t run_entry();
+  // Of calls that may be recorded (graph_calls.cc).
+  class Attempt;
+  int32_t run_or_replay();
+  int32_t find_and_run();
+  void write_key();
+  bool replay(const ral::Graph& graph);
+  std::shared_ptr<ral::Graph> record_call();
+  void* note_output(size_t index, const int64_t* dims);
   friend class ral::LibraryCall;
 
   const ral::Program& program_;
@@ -89,6 +100,10 @@ struct ral_exec {
   const bool on_gpu_;
   bool staged_ = false;  // all tensors of a call of a GPU lie in this process's memory
   std::vector<Placed> placed_;
+  std::vector<std::pair<size_t, ral_tensor>> strided_;  // inputs on the GPU that are copied there, with their numbers
+  std::string key_;                        // of the call, among those that are recorded
+  const ral::Graph* recording_ = nullptr;  // of the call, as long as its requests are noted
+  std::vector<void*> places_;
   int64_t asks_at_ = 0;  // nanoseconds of the coarse clock; 0: nothing was read yet
 };
 

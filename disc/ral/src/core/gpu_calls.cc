@@ -50,6 +50,14 @@ bool ral_exec::place_inputs() {
   return true;
 }
 
+bool ral_exec::place_strided() {
+  for (const auto& [number, tensor] : strided_) {
+    inputs_[number].data = alloc(bytes_of(tensor));
+    if (!inputs_[number].data || !stream_->gather(inputs_[number].data, tensor, failure())) return false;
+  }
+  return true;
+}
+
 // Gives an output whose tensor lies in this process's memory a place on the device, where the code writes it.
 Status ral_exec::stage_output(size_t index) {
   Output& output = outputs_[index];

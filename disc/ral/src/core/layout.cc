@@ -4,23 +4,24 @@
 #include <cstring>
 #include <vector>
 
+#include "core/bytes.h"
+
 namespace ral {
 
 namespace {
 
-struct Axis {
-  int64_t size;
-  int64_t stride;  // bytes, in the source
-};
-
 bool is_empty(const ral_tensor& tensor) { return std::find(tensor.dims, tensor.dims + tensor.rank, 0) != tensor.dims + tensor.rank; }
 
-// The axes that matter: size-1 axes dropped, neighbours that lie as one joined. At least one axis remains.
+}  // namespace
+
 std::vector<Axis> joined_axes(const ral_tensor& tensor, int64_t element) {
   std::vector<Axis> axes;
+  std::vector<int64_t> strides(static_cast<size_t>(tensor.rank));
+  if (tensor.strides) std::copy_n(tensor.strides, tensor.rank, strides.begin());
+  else row_major_strides(tensor.dims, tensor.rank, strides.data());
   for (int32_t i = 0; i < tensor.rank; ++i) {
     if (tensor.dims[i] == 1) continue;
-    const Axis axis{tensor.dims[i], tensor.strides[i] * element};
+    const Axis axis{tensor.dims[i], strides[static_cast<size_t>(i)] * element};
     if (!axes.empty() && axes.back().stride == axis.size * axis.stride) {
       axes.back() = {axes.back().size * axis.size, axis.stride};
     } else {
@@ -30,6 +31,8 @@ std::vector<Axis> joined_axes(const ral_tensor& tensor, int64_t element) {
   if (axes.empty()) axes.push_back({1, element});
   return axes;
 }
+
+namespace {
 
 // The innermost axis. `Size` is the element size, so that memcpy becomes one load and one store of any alignment.
 template <int64_t Size>
@@ -75,17 +78,7 @@ bool is_row_major(const ral_tensor& tensor, int64_t element) {
 
 void copy_row_major(const ral_tensor& from, int64_t element, void* to) {
   if (is_empty(from)) return;
-  std::vector<int64_t> strides(static_cast<size_t>(from.rank));
-  ral_tensor source = from;
-  if (!from.strides) {
-    int64_t stride = 1;
-    for (int32_t i = from.rank - 1; i >= 0; --i) {
-      strides[static_cast<size_t>(i)] = stride;
-      stride *= from.dims[i];
-    }
-    source.strides = strides.data();
-  }
-  const std::vector<Axis> axes = joined_axes(source, element);
+  const std::vector<Axis> axes = joined_axes(from, element);
   const char* data = static_cast<const char*>(from.data);
   char* target = static_cast<char*>(to);
   switch (element) {

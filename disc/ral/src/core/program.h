@@ -10,6 +10,7 @@
 #include "core/device.h"
 #include "core/file.h"
 #include "core/functions.h"
+#include "core/graphs.h"
 #include "core/signature.h"
 #include "core/status.h"
 #include "core/trace.h"
@@ -24,6 +25,7 @@ struct Counts {
   int64_t calls = 0;
   int64_t copied_inputs = 0;
   int64_t copied_bytes = 0;
+  int64_t graph_records = 0, graph_replays = 0, graph_evictions = 0, graph_refusals = 0;
   std::vector<int64_t> counters;
   std::vector<int64_t> launches;     // per kernel
   std::vector<int64_t> nanoseconds;  // per kernel, while profiling
@@ -68,6 +70,8 @@ struct Program {
   std::atomic<int32_t> profile{0};  // as ral_set_profile has it
   mutable Trace trace;
   std::atomic<int64_t> forced_choice{-1};
+
+  const std::unique_ptr<Graphs> graphs = std::make_unique<Graphs>();  // before the device's program, to which they belong
 
  protected:
   ~Program();

@@ -16,6 +16,9 @@ using FunctionHandle = void*;
 using ModuleHandle = void*;
 using ContextHandle = void*;
 using PoolHandle = void*;
+using GraphHandle = void*;
+using GraphExecHandle = void*;
+using NodeHandle = void*;
 
 // CUresult.
 enum Result : int32_t {
@@ -78,7 +81,38 @@ struct PoolProperties {  // CUmemPoolProps
   unsigned char reserved[56];
 };
 
+// What nodes of graphs hold.
+struct KernelParameters {  // CUDA_KERNEL_NODE_PARAMS_v2
+  FunctionHandle function;
+  uint32_t grid[3], block[3], shared;
+  void** parameters;
+  void** extra;
+  void* kernel;  // instead of a function
+  ContextHandle context;
+};
+
+struct CopyParameters {  // CUDA_MEMCPY3D
+  struct Side {
+    size_t x, y, z, level;
+    int32_t kind;  // CUmemorytype
+    void* host;
+    Address place;
+    void* array;
+    void* reserved;
+    size_t pitch, height;
+  } from, to;
+  size_t width, height, depth;  // bytes, rows, planes
+};
+
+struct FillParameters {  // CUDA_MEMSET_NODE_PARAMS
+  Address to;
+  size_t pitch;
+  uint32_t value, element;
+  size_t width, height;
+};
+
 static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfig) == 56 && sizeof(PoolProperties) == 88);
+static_assert(sizeof(KernelParameters) == 72 && sizeof(CopyParameters) == 200 && sizeof(FillParameters) == 40);
 
 // (member, symbol, parameters): every function returns a Result.
 #define RAL_CUDA_FUNCTIONS(F)                                                                                             \
@@ -123,7 +157,26 @@ static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfig) == 56 && siz
   F(free_host, "cuMemFreeHost", (void* place))                                                                            \
   F(copy_async, "cuMemcpyAsync", (Address to, Address from, size_t bytes, StreamHandle stream))                           \
   F(fill_async, "cuMemsetD8Async", (Address to, uint8_t value, size_t count, StreamHandle stream))                        \
-  F(fill_words_async, "cuMemsetD32Async", (Address to, uint32_t value, size_t count, StreamHandle stream))
+  F(fill_words_async, "cuMemsetD32Async", (Address to, uint32_t value, size_t count, StreamHandle stream))                \
+  F(create_graph, "cuGraphCreate", (GraphHandle * graph, uint32_t flags))                                                 \
+  F(destroy_graph, "cuGraphDestroy", (GraphHandle graph))                                                                 \
+  F(add_kernel_node, "cuGraphAddKernelNode_v2",                                                                           \
+    (NodeHandle * node, GraphHandle graph, const NodeHandle* behind, size_t count, const KernelParameters* parameters))   \
+  F(add_copy_node, "cuGraphAddMemcpyNode",                                                                                \
+    (NodeHandle * node, GraphHandle graph, const NodeHandle* behind, size_t count, const CopyParameters* parameters,      \
+     ContextHandle context))                                                                                              \
+  F(add_fill_node, "cuGraphAddMemsetNode",                                                                                \
+    (NodeHandle * node, GraphHandle graph, const NodeHandle* behind, size_t count, const FillParameters* parameters,      \
+     ContextHandle context))                                                                                              \
+  F(instantiate_graph, "cuGraphInstantiateWithFlags", (GraphExecHandle * exec, GraphHandle graph, unsigned long long flags)) \
+  F(destroy_graph_exec, "cuGraphExecDestroy", (GraphExecHandle exec))                                                     \
+  F(set_kernel_node, "cuGraphExecKernelNodeSetParams_v2",                                                                 \
+    (GraphExecHandle exec, NodeHandle node, const KernelParameters* parameters))                                          \
+  F(set_copy_node, "cuGraphExecMemcpyNodeSetParams",                                                                      \
+    (GraphExecHandle exec, NodeHandle node, const CopyParameters* parameters, ContextHandle context))                     \
+  F(set_fill_node, "cuGraphExecMemsetNodeSetParams",                                                                      \
+    (GraphExecHandle exec, NodeHandle node, const FillParameters* parameters, ContextHandle context))                     \
+  F(launch_graph, "cuGraphLaunch", (GraphExecHandle exec, StreamHandle stream))
 
 struct Driver {
 #define RAL_CUDA_MEMBER(member, symbol, parameters) int32_t(*member) parameters = nullptr;

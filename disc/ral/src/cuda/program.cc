@@ -8,7 +8,7 @@ namespace ral::cuda {
 
 namespace {
 
-constexpr int32_t kDescriptionVersion = 1;  // of ral_gpu_kernel
+constexpr int32_t kDescriptionVersion = 2;  // of ral_gpu_kernel
 constexpr size_t kSlotsPerBlock = 128;      // one page
 constexpr int32_t kPlainShared = 48 << 10;  // bytes of shared memory that a kernel has without asking
 

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "core/signature.h"
+#include "cuda/strided_copy.h"
+
 namespace ral::cuda {
 
 namespace {
@@ -44,6 +47,7 @@ bool GpuStream::begin(void* caller, bool waits, Status* failure) {
 }
 
 void* GpuStream::allocate(int64_t bytes, Status* failure) {
+  if (recorder_) return recorder_->allocate(bytes);
   blocks_.reserve(blocks_.size() + 1);
   Address place = 0;
   const int32_t failed = gpu_.allocate(bytes, stream_, &place);
@@ -54,6 +58,7 @@ void* GpuStream::allocate(int64_t bytes, Status* failure) {
 }
 
 bool GpuStream::free(void* block) noexcept {
+  if (recorder_) return recorder_->free(block);
   const auto place = std::find(blocks_.begin(), blocks_.end(), block);
   if (place == blocks_.end()) return false;
   *place = blocks_.back();
@@ -64,14 +69,32 @@ bool GpuStream::free(void* block) noexcept {
 
 // Memory of this process that is not pinned has been read when the driver returns.
 bool GpuStream::copy(void* to, const void* from, int64_t bytes, Status* failure) {
+  if (recorder_) return recorder_->copy(to, from, bytes);
   const int32_t failed =
       driver_.copy_async(reinterpret_cast<Address>(to), reinterpret_cast<Address>(from), static_cast<size_t>(bytes), stream_);
   return done(failed, "a copy", failure);
 }
 
 bool GpuStream::fill(void* to, int64_t bytes, int32_t value, Status* failure) {
+  if (recorder_) return recorder_->fill(to, bytes, value);
   return done(driver_.fill_async(reinterpret_cast<Address>(to), static_cast<uint8_t>(value), static_cast<size_t>(bytes), stream_), "a fill",
               failure);
+}
+
+bool GpuStream::gather(void* to, const ral_tensor& from, Status* failure) {
+  return copy_strided(from, dtype_size(from.dtype), to, [&](const ral_gpu_kernel& kernel, const int64_t* slots) {
+    const auto address = reinterpret_cast<ral_kernel>(reinterpret_cast<uintptr_t>(&kernel));
+    return launch({"copy of an input that is not contiguous", address, slots, 1, 0}, 0, 1, nullptr, failure);
+  });
+}
+
+// A place for what a launch reports under a check; null where there is no memory.
+Slot* GpuStream::watch_launch(int64_t check, const char* name, Status* failure) {
+  watched_.reserve(watched_.size() + 1);
+  Slot* slot = program_.take_slot();
+  if (slot) watched_.push_back({slot, check});
+  else *failure = error(RAL_ERROR_MEMORY, "cannot allocate pinned memory for what '" + std::string(name) + "' reports");
+  return slot;
 }
 
 FunctionHandle GpuStream::find(const ral_gpu_kernel& kernel, const char* name, Status* failure) {
@@ -111,16 +134,9 @@ bool GpuStream::launch(const ral_launch& launch, int64_t, int32_t, int64_t* nano
                       0};
   LaunchAttribute cluster{kClusterDimension, {}, {{static_cast<uint32_t>(kernel.cluster), 1, 1}}};
   if (kernel.cluster > 1) config.attributes = &cluster, config.attribute_count = 1;
-  Slot* slot = nullptr;
-  if (kernel.fault >= 0) {
-    watched_.reserve(watched_.size() + 1);
-    slot = program_.take_slot();
-    if (!slot) {
-      *failure = error(RAL_ERROR_MEMORY, "cannot allocate pinned memory for what kernel '" + std::string(launch.name) + "' reports");
-      return false;
-    }
-    watched_.push_back({slot, check});
-  }
+  if (recorder_) return recorder_->launch(kernel, launch.name, config, function, launch.args, check);
+  Slot* slot = kernel.fault >= 0 ? watch_launch(check, launch.name, failure) : nullptr;
+  if (kernel.fault >= 0 && !slot) return false;
   recent_[recent_count_++ % recent_.size()] = {launch.name, {config.grid[0], config.grid[1], config.grid[2]}};
   const int32_t failed = nanoseconds ? submit_timed(kernel, config, function, launch.args, slot, nanoseconds)
                                      : submit(kernel, config, function, launch.args, slot);
@@ -182,6 +198,35 @@ bool GpuStream::finish(Status* failure, Fault* fault) {
   watched_.clear();
   current_.reset();
   return good;
+}
+
+bool GpuStream::begin_recording() {
+  recorder_ = std::make_unique<GpuGraph>(gpu_);
+  return true;
+}
+
+std::unique_ptr<Recording> GpuStream::end_recording(bool complete, std::span<void* const> places) {
+  auto graph = std::move(recorder_);
+  check_ = -1;
+  if (!complete) return nullptr;
+  const int32_t failed = graph->build(places);
+  if (is_fatal(failed)) static_cast<void>(gpu_.failure("making a graph", failed));
+  if (failed) return nullptr;
+  return graph;
+}
+
+bool GpuStream::replay(const Recording& recording, std::span<void* const> places, Status* failure) {
+  const auto& graph = static_cast<const GpuGraph&>(recording);
+  slots_.clear();
+  for (const int64_t check : graph.checks()) {
+    Slot* slot = watch_launch(check, "graph", failure);
+    if (!slot) return false;
+    slots_.push_back(slot);
+  }
+  for (const GpuGraph::Launched& each : graph.last_launches(recent_.size())) {
+    recent_[recent_count_++ % recent_.size()] = {each.name, {each.grid[0], each.grid[1], each.grid[2]}};
+  }
+  return done(graph.launch(stream_, places, slots_), "launching a graph", failure);
 }
 
 bool GpuStream::check(int32_t failed, const std::string& what, Status* failure) {

@@ -10,6 +10,7 @@
 
 #include "core/device.h"
 #include "cuda/gpu.h"
+#include "cuda/graph.h"
 #include "cuda/program.h"
 
 namespace ral::cuda {
@@ -24,10 +25,14 @@ class GpuStream final : public Stream {
   bool free(void* block) noexcept override;
   bool copy(void* to, const void* from, int64_t bytes, Status* failure) override;
   bool fill(void* to, int64_t bytes, int32_t value, Status* failure) override;
+  bool gather(void* to, const ral_tensor& from, Status* failure) override;
   bool launch(const ral_launch& launch, int64_t cost_per_task, int32_t threads, int64_t* nanoseconds, Status* failure) override;
   void watch(int64_t check) override { check_ = check; }
   bool synchronize(Status* failure) override;
   bool finish(Status* failure, Fault* fault) override;
+  bool begin_recording() override;
+  std::unique_ptr<Recording> end_recording(bool complete, std::span<void* const> places) override;
+  bool replay(const Recording& recording, std::span<void* const> places, Status* failure) override;
 
   StreamHandle handle() const { return stream_; }
 
@@ -37,6 +42,7 @@ class GpuStream final : public Stream {
     std::array<uint32_t, 3> grid;
   };
 
+  Slot* watch_launch(int64_t check, const char* name, Status* failure);
   FunctionHandle find(const ral_gpu_kernel& kernel, const char* name, Status* failure);
   int32_t submit(const ral_gpu_kernel& kernel, const LaunchConfig& config, FunctionHandle function, const int64_t* args, Slot* slot);
   int32_t submit_timed(const ral_gpu_kernel& kernel, const LaunchConfig& config, FunctionHandle function, const int64_t* args, Slot* slot,
@@ -54,7 +60,9 @@ class GpuStream final : public Stream {
   int64_t check_ = -1;
   std::vector<void*> blocks_;
   std::vector<Watched> watched_;
+  std::vector<Slot*> slots_;  // of a graph's launches
   std::unordered_map<const ral_gpu_kernel*, FunctionHandle> functions_;
+  std::unique_ptr<GpuGraph> recorder_;  // while requests are noted
   std::array<Recent, 4> recent_{};  // the last launches, the latest at count - 1
   size_t recent_count_ = 0;
 };

@@ -255,6 +255,17 @@ nb::dict stats(const Context& context) {
   return result;
 }
 
+nb::dict graph_stats(const Context& context) {
+  ral_graph_stats values;
+  ral_get_graph_stats(context.get(), &values);
+  nb::dict result;
+  result["records"] = values.records;
+  result["replays"] = values.replays;
+  result["evictions"] = values.evictions;
+  result["refusals"] = values.refusals;
+  return result;
+}
+
 void verify(const Context& context) {
   check(without_gil([&] { return ral_verify(context.get()); }));
 }
@@ -339,6 +350,7 @@ NB_MODULE(_ral, module) {
       .def("synchronize", [](const Context& context) { check(without_gil([&] { return ral_synchronize(context.get()); })); })
       .def("remap", &remap, nb::arg("descriptor"))
       .def("stats", &stats)
+      .def("graph_stats", &graph_stats)
       .def("counters", &counters)
       .def("kernels", &kernels)
       .def("set_profile", [](const Context& context, int32_t on) { ral_set_profile(context.get(), on); })
@@ -352,6 +364,9 @@ NB_MODULE(_ral, module) {
       .def_rw("written", &Context::written)
       .def_rw("open_gpu", &Context::open_gpu, nb::for_setter(nb::arg().none()))
       .def_rw("like", &Context::like, nb::for_setter(nb::arg().none()))
+      .def_prop_rw(
+          "graphs", [](const Context& context) { return ral_graphs(context.get()); },
+          [](const Context& context, int32_t most) { ral_set_graphs(context.get(), most); }, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_rw(
           "threads", [](const Context& context) { return ral_threads(context.get()); },
           [](const Context& context, int32_t threads) { ral_set_threads(context.get(), threads); });
