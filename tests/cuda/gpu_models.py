@@ -161,6 +161,38 @@ def check_calls(exe: Any, module: nn.Module, cases: Sequence[Tensors], waits: bo
     on(0, "cuStreamDestroy_v2", stream)
 
 
+def check_strided(exe: Any, module: nn.Module, inputs: Tensors) -> None:
+    """Inputs that are not contiguous: backward, transposed, with gaps."""
+    copied = exe.stats()["copied_inputs"]
+    given: list[Array] = []
+    for each in inputs:
+        whole = np.zeros([2 * size for size in each.shape[::-1]], each.numpy().dtype)
+        view = whole.T[tuple(slice(None, None, -2) for _ in each.shape)]
+        view[...] = each.numpy()
+        given.append(Array(whole).view(view, whole))
+    same([result.numpy() for result in exe.flat(*given)], eager(module, inputs))
+    assert exe.stats()["copied_inputs"] - copied == sum(each.numel() > 1 for each in inputs)
+
+
+def check_graphs(exe: Any, module: nn.Module, cases: Sequence[Tensors], reads: bool) -> None:
+    """As CUDA graphs: the second call of a size is recorded, the third is one launch."""
+    exe.graphs = len(cases)
+    before = counts()
+    for number in range(3):
+        for inputs in cases:
+            changed = tuple(each.flip(0) for each in inputs) if number == 2 else inputs
+            same([result.numpy() for result in exe.flat(*there(changed))], eager(module, changed))
+    found = exe.stats()["graphs"]
+    assert found == {
+        "records": (1 - reads) * len(cases),
+        "replays": (1 - reads) * len(cases),
+        "evictions": 0,
+        "refusals": reads * len(cases),
+    }
+    assert counts().graph_launches - before.graph_launches == found["replays"]
+    exe.graphs = 0
+
+
 def _on_stream(exe: Any, given: Sequence[Array], stream: c_void_p) -> list[Array]:
     results = exe(*given, stream=stream.value)
     return [each for each in tree_leaves(results) if isinstance(each, Array)]
@@ -177,6 +209,8 @@ def check(name: str, executor: Executor, folder: Path) -> int:
     for inputs in cases:
         same(staged.flat(*(each.numpy() for each in inputs)), eager(module, inputs))
     check_calls(exe, module, cases, name in READS)
+    check_strided(exe, module, cases[0])
+    check_graphs(exe, module, cases[:2], name in READS)
     del exe, staged
     settle(start_counts)
     return executor.launched - launched

@@ -7,12 +7,15 @@ is all that the driver reads of it. `noted` lets real code be made, and notes wh
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import c_char_p, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from disc.codegen.cuda import backend
@@ -20,6 +23,7 @@ from disc.codegen.cuda.assemble import assemble
 from disc.codegen.cuda.cubin import Cubin
 from disc.codegen.cuda.kernel import DeviceVersion
 
+ROOT = Path(__file__).resolve().parents[2]
 ILLEGAL_ADDRESS = 700
 WORDS = {"i1": "bool", "fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16"}  # torch's names; others are its own
 
@@ -48,6 +52,15 @@ class Kernel:
     def read(cls, code: bytes) -> Kernel:
         text, types, hints = json.loads(code.partition(b"\n")[2])
         return cls(text, tuple(types), tuple((place, number) for place, number in hints))
+
+
+@cache
+def copies() -> Mapping[bytes, Kernel]:
+    """The kernels that the runtime has as PTX, by that."""
+    sys.path.append(str(ROOT / "tools"))
+    tool: Any = importlib.import_module("make_copy_kernels")
+    made = [part.partition(')ptx"')[0].encode() for part in tool.TARGET.read_text().split('R"ptx(')[1:]]
+    return dict(zip(made, (Kernel.of(tool.version(bits)) for bits in tool.SIZES), strict=True))
 
 
 @contextmanager
@@ -114,6 +127,8 @@ class Executor:
         return 0
 
     def _kernel(self, code: bytes) -> Kernel:
+        if code in copies():
+            return copies()[code]
         if not code.startswith(b"\x7fELF"):
             return Kernel.read(code)
         return next(kernel for known, kernel in self.known if known[: len(code)] == code)

@@ -1,5 +1,6 @@
 """The binding, `Executable` and models on the stand-in driver, in processes of their own: a process has one driver."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -29,6 +30,19 @@ def _run(program: str, *arguments: object) -> str:
     run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert run.returncode == 0, run.stderr[-6000:]
     return run.stdout
+
+
+def test_declarations() -> None:
+    """What the runtime declares of the driver is what NVIDIA's header, which Triton brings along, says."""
+    package = Path(str(importlib.util.find_spec("triton").origin)).parent  # pyright: ignore[reportOptionalMemberAccess]
+    ral = HERE.parent.parent / "disc" / "ral"
+    folders = [f"-I{ral / 'src'}", f"-I{ral / 'include'}", "-isystem", str(package / "backends" / "nvidia" / "include")]
+    subprocess.run(["g++", "-std=c++20", "-fsyntax-only", *folders, str(HERE / "driver_layouts.cc")], check=True)
+
+
+@pytest.mark.long
+def test_copy_kernels_are_generated() -> None:
+    subprocess.run([sys.executable, str(HERE.parent.parent / "tools" / "make_copy_kernels.py"), "--check"], check=True)
 
 
 def test_arrays_on_gpus(library: Path) -> None:
