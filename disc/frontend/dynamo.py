@@ -112,8 +112,8 @@ def backend(
     """`torch.compile(model, backend="disc", options={"threads": 2})`.
 
     options: fields of `disc.Options` that make sense here (threads, dtype, cache, random, tf32, graphs); target, as of `disc.compile`
-    (default: that of the device where the tensors lie); strict (default False): raise what otherwise makes a graph, or a part, run in PyTorch.
-    mode: ignored, with a warning; there is one way to compile.
+    (default: that of the device where the tensors lie); strict (default False): raise what otherwise makes a graph, or a part, run in
+    PyTorch. mode: ignored, with a warning; there is one way to compile.
 
     Raises: DiscError for options that are not there.
     """

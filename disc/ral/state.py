@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Container, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from disc.errors import DiscError, InputTypeError
 from disc.ral import _ral
 
 _WORD = 1 << 64
+HOST = -1  # in place of the number of a GPU
 
 Array = npt.NDArray[Any]
 
@@ -53,6 +54,8 @@ class State(MutableMapping[str, Array]):
 
     Those that the program writes in place may be changed in part when a call fails behind the checks of its inputs; the exception has a
     note that says so. A call that fails leaves all others as they were. Calls of several threads take turns.
+
+    They lie where the tensors of the last call lay, and are copied when those of the next call lie elsewhere.
     """
 
     def __init__(self, records: list[BufferRecord], first: list[Array], in_place: Container[int]) -> None:
@@ -61,14 +64,32 @@ class State(MutableMapping[str, Array]):
         self._first = first
         self._in_place = in_place
         self.lock = threading.RLock()
-        self.tensors = self._begin()
+        self.tensors: list[Array | _ral.Stored] = self._begin()
+        self._gpu = HOST  # where all of them lie
 
-    def _begin(self) -> list[Array]:
+    def move(self, gpu: int, keep: Callable[[Array, int, int], _ral.Stored] | None = None) -> None:
+        """All of them lie on this GPU from now on, or in this process's memory (HOST). keep: copies an array there, by its number."""
+        if gpu == self._gpu:
+            return
+        arrays = [self._array(place) for place in range(len(self.tensors))]
+        self.tensors = list(arrays) if keep is None or gpu == HOST else [keep(each, gpu, place) for place, each in enumerate(arrays)]
+        self._gpu = gpu
+
+    def _array(self, place: int) -> Array:
+        """What it holds; its own memory where that is this process's."""
+        tensor = self.tensors[place]
+        if not isinstance(tensor, _ral.Stored):
+            return tensor
+        array = np.empty_like(self._first[place])
+        tensor.read(array)
+        return array
+
+    def _begin(self) -> list[Array | _ral.Stored]:
         return [each.copy() if place in self._in_place else each for place, each in enumerate(self._first)]
 
     def __getitem__(self, name: str) -> Array:
         with self.lock:
-            return self.tensors[self._names[name]].copy()
+            return self._array(self._names[name]).copy()
 
     def __setitem__(self, name: str, value: Array) -> None:
         """Raises DiscError for a name that there is not, and InputTypeError for another dtype or size."""
@@ -79,6 +100,7 @@ class State(MutableMapping[str, Array]):
         if (given.dtype, given.shape) != (first.dtype, first.shape):
             raise InputTypeError(f"state '{name}' is {first.dtype}{list(first.shape)}, got {given.dtype}{list(given.shape)}")
         with self.lock:
+            self.move(HOST)
             self.tensors[place] = given.copy()
 
     def __delitem__(self, name: str) -> None:
@@ -94,7 +116,7 @@ class State(MutableMapping[str, Array]):
     def reset(self) -> None:
         """All tensors are as the model had them when it was compiled."""
         with self.lock:
-            self.tensors = self._begin()
+            self.tensors, self._gpu = self._begin(), HOST
 
 
 class HiddenValues:
@@ -106,7 +128,7 @@ class HiddenValues:
         self._seeded = record["seeded"]
         self._writes = bool(record["buffers"] or record["written"])
         buffers, updated = record["buffers"], set(record.get("updated", []))
-        start = len(inputs) - self._seeded - len(buffers)
+        self._start = start = len(inputs) - self._seeded - len(buffers)
         changed = [place for place in range(len(buffers)) if inputs[start + place].get("written")]
         self.state = State(buffers, [first[each["name"]] for each in buffers], changed)
         self._replaced = [place for place in range(len(buffers)) if start + place not in updated]
@@ -126,6 +148,8 @@ class HiddenValues:
         if out is not None:
             raise DiscError("out: results of a model that writes state or inputs are always fresh tensors")
         with self.state.lock:
+            if self._context.open_gpu is not None:
+                self.state.move(_ral.place_of(arguments), self._keep)
             try:
                 results, kept = self._context.call_keeping((*arguments, *self.state.tensors, *seed))
             except Exception as error:
@@ -135,6 +159,9 @@ class HiddenValues:
             for place, value in zip(self._replaced, kept, strict=True):
                 self.state.tensors[place] = value
         return results
+
+    def _keep(self, array: Array, gpu: int, place: int) -> _ral.Stored:
+        return self._context.keep_on(np.ascontiguousarray(array).reshape(array.shape), gpu, self._start + place)
 
 
 def _signed(number: int) -> int:

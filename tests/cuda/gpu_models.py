@@ -227,7 +227,7 @@ def settle(before: Counts) -> None:
 
 
 def check_state(executor: Executor, folder: Path) -> int:
-    """A model that keeps tensors, with tensors of the host."""
+    """A model that keeps tensors, with tensors of the host and of GPUs in turn, on several streams, and as CUDA graphs."""
     before, launched = counts(), executor.launched
     module = Counting()
     with texts():
@@ -236,7 +236,30 @@ def check_state(executor: Executor, folder: Path) -> int:
     for size in (3, 1, 5):
         (x,) = _numbers(size, 4)
         same([np.asarray(exe(x.numpy()))], eager(module, (x,)))
-    same([exe.state["total"], exe.state["calls"]], [module.total.numpy(), module.calls.numpy()])  # pyright: ignore
+    kept: Any = module
+    same([exe.state["total"], exe.state["calls"]], [kept.total.numpy(), kept.calls.numpy()])
+    del exe
+    exe, stream = load(folder / "state.disc", graphs=2), c_void_p()
+    on(0, "cuStreamCreate", byref(stream), 1)
+    kept.total.zero_(), kept.calls.zero_()
+    for number, where in enumerate(("0", "0", "0 stream", "0 stream", "1", "host", "0", "set", "0", "0", "reset", "1", "0")):
+        (x,) = _numbers(3 + number % 2, 4)
+        if where == "set":
+            exe.state["total"] = np.full(4, 7, np.float32)
+            kept.total.fill_(7)
+        elif where == "reset":
+            exe.state.reset()
+            kept.total.zero_(), kept.calls.zero_()
+        elif where == "host":
+            same([np.asarray(exe(x.numpy()))], eager(module, (x,)))
+        else:
+            found = exe(*there((x,), int(where[0])), **({"stream": stream.value} if "stream" in where else {}))
+            same([found.numpy(stream if "stream" in where else None)], eager(module, (x,)))
+        if number % 3 == 1:
+            same([exe.state["total"], exe.state["calls"]], [kept.total.numpy(), kept.calls.numpy()])
+    found = None
+    on(0, "cuStreamSynchronize", stream)
+    on(0, "cuStreamDestroy_v2", stream)
     del exe
     settle(before)
     return executor.launched - launched

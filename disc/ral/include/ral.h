@@ -322,6 +322,13 @@ RAL_API ral_status ral_call_on(ral_context* context, const ral_tensor* inputs, i
 /* Waits until the device has done what calls asked for. Fails with what their launches reported. */
 RAL_API ral_status ral_synchronize(ral_context* context);
 
+/* Of a program on a GPU: a tensor there for calls on any stream, with the numbers of a row-major one that lies there or in this process's
+ * memory. Free it with ral_release, which waits for the GPU. */
+RAL_API ral_status ral_keep_tensor(ral_context* context, const ral_tensor* from, ral_tensor* made);
+/* Copies the numbers of a row-major tensor to another of the same size and dtype; each lies on the program's GPU or in this process's memory.
+ * In the order of `stream`, but where one lies in this process's memory: then at once, after what `ral_synchronize` waits for. */
+RAL_API ral_status ral_copy_numbers(ral_context* context, const ral_tensor* from, const ral_tensor* to, void* stream);
+
 /* ---- Many calls as one ----------------------------------------------------------------------------------------------------- */
 
 /* A program in a schedule, which reads rows of tables and writes rows behind the used ones. Its inputs are, in this order: `table_count`

@@ -145,6 +145,14 @@ ral_status ral_synchronize(ral_context* context) {
   return guarded("ral_synchronize", [&] { return context->synchronize(); });
 }
 
+ral_status ral_keep_tensor(ral_context* context, const ral_tensor* from, ral_tensor* made) {
+  return guarded("ral_keep_tensor", [&] { return context->keep_tensor(*from, made); });
+}
+
+ral_status ral_copy_numbers(ral_context* context, const ral_tensor* from, const ral_tensor* to, void* stream) {
+  return guarded("ral_copy_numbers", [&] { return context->copy_numbers(*from, *to, stream); });
+}
+
 void ral_set_stop(int32_t (*stop)(void* state), void* state) { ral::thread_stop() = {stop, state}; }
 
 void ral_release(ral_tensor* output) { ral::release_output(output); }

@@ -21,6 +21,7 @@ constexpr int32_t kPortableArchitecture = 80;
 struct Owned {
   int64_t capacity;  // of the head
   StreamHandle stream;
+  bool lasts;  // instead: waits for all streams
 };
 
 class Gpus final : ForkAware {
@@ -140,7 +141,7 @@ int32_t Gpu::allocate(int64_t bytes, StreamHandle stream, Address* place) {
 
 void* Gpu::acquire(Stream& stream, int64_t head, int64_t bytes, void** data, int64_t* capacity) {
   auto& own = static_cast<GpuStream&>(stream);
-  auto result = std::make_unique<Owned>(Owned{0, own.handle()});
+  auto result = std::make_unique<Owned>(Owned{0, own.handle(), false});
   void* block = acquire_block(head, &result->capacity);
   if (!block) return nullptr;
   Address place = 0;
@@ -153,11 +154,27 @@ void* Gpu::acquire(Stream& stream, int64_t head, int64_t bytes, void** data, int
   return block;
 }
 
+void* Gpu::acquire_lasting(int64_t head, int64_t bytes, void** data, int64_t* capacity) {
+  auto result = std::make_unique<Owned>(Owned{0, nullptr, true});
+  void* block = acquire_block(head, &result->capacity);
+  if (!block) return nullptr;
+  const Current here = current();
+  Address place = 0;
+  if (driver.allocate(&place, static_cast<size_t>(std::max<int64_t>(bytes, 1)))) {
+    release_block(block, result->capacity);
+    return nullptr;
+  }
+  *data = reinterpret_cast<void*>(place);
+  *capacity = reinterpret_cast<int64_t>(result.release());
+  return block;
+}
+
 void Gpu::release(void* head, void* data, int64_t capacity) noexcept {
   auto* result = reinterpret_cast<Owned*>(capacity);
   if (!forked()) {
     const Current here = current();
-    driver.free_async(reinterpret_cast<Address>(data), result->stream);
+    if (result->lasts) driver.free(reinterpret_cast<Address>(data));
+    else driver.free_async(reinterpret_cast<Address>(data), result->stream);
   }
   const int64_t own = result->capacity;
   delete result;

@@ -3,6 +3,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -21,6 +22,7 @@
 
 namespace nb = nanobind;
 using ral::python::Borrowed;
+using ral::python::Stored;
 using ral::python::without_gil;
 
 namespace {
@@ -67,6 +69,7 @@ struct Context {
   std::vector<int32_t> written;  // inputs that it writes: the last outputs are their new values
   nb::object open_gpu = nb::none();  // gives the same program on the GPU of a number; None = it has no code for GPUs
   mutable std::vector<nb::object> gpus;  // what `open_gpu` gave
+  mutable void* last_stream = nullptr;   // that a call which keeps tensors ran on
   nb::object like = nb::none();  // a call without tensors gives results of the kind of this one; None = NumPy
 
   ral_context* get() const { return handle.get(); }
@@ -127,19 +130,23 @@ std::string choose_code(const std::vector<std::string>& isas, const std::optiona
   return isas[static_cast<size_t>(chosen)];
 }
 
-// The program where the tensors lie, which is on a GPU. Raises DeviceError where it has no code for that.
-const Context& on_gpu(const Context& context, const Borrowed& inputs) {
-  const ral_tensor& first = inputs.tensors()[inputs.on_gpu()];
-  const auto gpu = static_cast<size_t>(first.device_id);
+// The program on the GPU of this number. Raises DeviceError where it has no code for that.
+nb::object program_on(const Context& context, size_t gpu) {
   ral_context* handle = context.get();
-  if (ral_device_number(handle) == RAL_CUDA && ral_device_id(handle) == first.device_id) return context;
+  if (ral_device_number(handle) == RAL_CUDA && ral_device_id(handle) == static_cast<int32_t>(gpu)) return nb::find(context);
   if (context.gpus.size() <= gpu) context.gpus.resize(gpu + 1);
   if (!context.gpus[gpu].is_valid()) {
     check(without_gil([&] { return ral_verify(handle); }));  // before its weights are copied
     const nb::object opened = context.open_gpu(gpu);  // other threads may open others meanwhile
     context.gpus[gpu] = opened;
   }
-  return nb::cast<const Context&>(context.gpus[gpu]);
+  return context.gpus[gpu];
+}
+
+// The program where the tensors lie, which is on a GPU.
+const Context& on_gpu(const Context& context, const Borrowed& inputs) {
+  const auto gpu = static_cast<size_t>(inputs.tensors()[inputs.on_gpu()].device_id);
+  return nb::cast<const Context&>(program_on(context, gpu));
 }
 
 nb::object call_on_gpu(const Context& context, const Borrowed& inputs, const nb::object& out) {
@@ -198,16 +205,66 @@ class Outputs {
   bool made_ = false;
 };
 
+// As call_keeping: what is kept stays on the GPU, as `Stored`. Calls on another stream than the one before wait for each other.
+nb::tuple call_keeping_on_gpu(const Context& loaded, const Borrowed& inputs) {
+  const nb::object program = program_on(loaded, inputs.tensors()[inputs.on_gpu()].device_id);
+  const Context& context = nb::cast<const Context&>(program);
+  ral_context* handle = context.get();
+  const ral::python::Kind kind = inputs.kind(loaded.like);
+  void* stream = ral::python::stream_of(kind, ral_device_id(handle));
+  const bool apart = context.last_stream != stream;
+  context.last_stream = stream;
+  Outputs outputs(static_cast<size_t>(ral_output_count(handle)));
+  if (apart) check(without_gil([&] { return ral_synchronize(handle); }));
+  check(without_gil([&] { return ral_call_on(handle, inputs.tensors(), inputs.count(), nullptr, outputs.data(), outputs.count(), stream); }));
+  outputs.made();
+  for (size_t i = 0; i < loaded.written.size(); ++i) {
+    const ral_tensor &from = outputs.back(loaded.written.size() - i), &to = inputs.tensors()[loaded.written[i]];
+    check(without_gil([&] { return ral_copy_numbers(handle, &from, &to, stream); }));
+  }
+  if (apart) check(without_gil([&] { return ral_synchronize(handle); }));
+  const size_t results = static_cast<size_t>(outputs.count()) - loaded.kept - loaded.written.size();
+  std::vector<ral_tensor> first = outputs.take(results);
+  nb::object result = ral::python::results(kind, first, loaded.single);
+  nb::list held;
+  for (size_t i = 0; i < loaded.kept; ++i) held.append(nb::cast(std::make_unique<Stored>(program, handle, outputs.take(1)[0])));
+  return nb::make_tuple(result, nb::tuple(held));
+}
+
+// Where the first of these tensors lies that is on a GPU: its number; -1 = none.
+int32_t place_of(const nb::tuple& arguments) {
+  for (const nb::handle each : arguments) {
+    if (const int32_t gpu = ral::python::gpu_of(each); gpu >= 0) return gpu;
+  }
+  return -1;
+}
+
+// A contiguous NumPy array's numbers on a GPU. like: what is known of the input that it is for.
+nb::object keep_on(const Context& context, const nb::object& array, int32_t gpu, int32_t input) {
+  const nb::object program = program_on(context, static_cast<size_t>(gpu));
+  ral_context* handle = nb::cast<const Context&>(program).get();
+  Borrowed from;
+  from.add_all(nb::make_tuple(array), [&](int32_t) { return ral_input_info(context.get(), input); }, "state", false);
+  ral_tensor made{};
+  check(without_gil([&] { return ral_keep_tensor(handle, from.tensors(), &made); }));
+  return nb::cast(std::make_unique<Stored>(program, handle, made));
+}
+
+// Writes its numbers to a contiguous NumPy array of the same dtype and size.
+void read_stored(const Stored& stored, const nb::object& array) {
+  Borrowed to;
+  to.add_all(nb::make_tuple(array), [&](int32_t) { return ral_value_info{nullptr, nullptr, 0, stored.tensor.dtype, 1}; }, "state", true);
+  check(without_gil([&] { return ral_synchronize(stored.handle); }));
+  check(without_gil([&] { return ral_copy_numbers(stored.handle, &stored.tensor, to.tensors(), nullptr); }));
+}
+
 // A call of a program that writes: (results, the kept outputs as a tuple of NumPy arrays). Inputs are written once nothing can fail.
 nb::tuple call_keeping(const Context& context, const nb::tuple& arguments) {
   ral::python::ask_python();
   ral_context* handle = context.get();
   Borrowed inputs;
   inputs.add_all(arguments, [&](int32_t index) { return ral_input_info(handle, index); }, "argument", false, !context.open_gpu.is_none());
-  if (inputs.on_gpu() >= 0) {
-    ral::python::raise(RAL_ERROR_DEVICE, "a model that keeps tensors from call to call, or writes inputs, takes tensors of the host: argument " +
-                                             std::to_string(inputs.on_gpu()) + " is on a GPU");
-  }
+  if (inputs.on_gpu() >= 0) return call_keeping_on_gpu(context, inputs);
   Outputs outputs(static_cast<size_t>(ral_output_count(handle)));
   check(without_gil([&] { return ral_call(handle, inputs.tensors(), inputs.count(), nullptr, outputs.data(), outputs.count()); }));
   outputs.made();
@@ -338,14 +395,17 @@ NB_MODULE(_ral, module) {
   module.def("set_stop", &ral::python::set_stop, nb::arg("function").none());
   module.def("set_stream", &ral::python::set_stream, nb::arg("stream").none());
   module.def("find_gpus", &find_gpus);
+  module.def("place_of", &place_of, nb::arg("arguments"));
   module.def("find_cores", &find_cores, nb::arg("root"));
   ral::python::bind_call_keys(module);
   ral::python::bind_facts(module);
   ral::python::bind_recorder(module);
   ral::python::bind_schedules(module);
+  nb::class_<Stored>(module, "Stored").def("read", &read_stored, nb::arg("array"));
   nb::class_<Context>(module, "Context")
       .def("call", &call, nb::arg("inputs"), nb::arg("out").none())
       .def("call_keeping", &call_keeping, nb::arg("inputs"))
+      .def("keep_on", &keep_on, nb::arg("array"), nb::arg("gpu"), nb::arg("input"))
       .def("verify", &verify)
       .def("synchronize", [](const Context& context) { check(without_gil([&] { return ral_synchronize(context.get()); })); })
       .def("remap", &remap, nb::arg("descriptor"))

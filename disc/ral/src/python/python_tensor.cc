@@ -71,6 +71,7 @@ struct KnownType {
   const DLPackExchangeAPI* exchange;  // its exchange interface, or null
   nb::object is_neg;                  // torch's method, or null: whether the memory holds the values negated
   bool masked;                        // a NumPy array with a mask
+  bool stored;                        // `Stored`
 };
 
 bool is_masked_array(nb::handle type) {
@@ -95,7 +96,8 @@ const KnownType& known_type(nb::handle object) {
     if (exchange->header.version.major != 1 || !exchange->dltensor_from_py_object_no_sync) exchange = nullptr;
   }
   const bool resolves = nb::hasattr(type, "is_neg") && nb::hasattr(type, "resolve_neg");
-  known.push_back({nb::borrow(type), exchange, resolves ? nb::object(type.attr("is_neg")) : nb::object(), is_masked_array(type)});
+  known.push_back({nb::borrow(type), exchange, resolves ? nb::object(type.attr("is_neg")) : nb::object(), is_masked_array(type),
+                   nb::isinstance<Stored>(object)});
   return known.back();
 }
 
@@ -439,6 +441,7 @@ void Borrowed::add(nb::handle object, const Place& place) {
 
 ral_tensor Borrowed::read(nb::handle object, const Place& place) {
   const KnownType& type = known_type(object);
+  if (type.stored) return nb::cast<const Stored&>(object).tensor;
   if (type.masked) {
     raise(RAL_ERROR_DTYPE, place.text() + "a masked array, whose mask would be lost: give .filled(value), or .data for all of it");
   }
@@ -458,6 +461,25 @@ ral_tensor Borrowed::read(nb::handle object, const Place& place) {
   if (PyObject_CheckBuffer(object.ptr())) return from_buffer(object, place, keeper());
   if (nb::hasattr(object, "__dlpack__")) return from_dlpack(object, place, keeper());
   raise(RAL_ERROR_DTYPE, place.text() + "expected a tensor, got " + Py_TYPE(object.ptr())->tp_name);
+}
+
+int32_t gpu_of(nb::handle object) {
+  const KnownType& type = known_type(object);
+  if (type.exchange) {
+    DLTensor tensor;
+    const bool read = type.exchange->dltensor_from_py_object_no_sync(object.ptr(), &tensor) == 0;
+    if (!read) PyErr_Clear();  // the call will say what is wrong
+    return read && tensor.device.device_type == kDLCUDA ? tensor.device.device_id : -1;
+  }
+  if (PyObject_CheckBuffer(object.ptr()) || !nb::hasattr(object, "__dlpack_device__")) return -1;
+  try {
+    const auto device = nb::cast<std::pair<int32_t, int32_t>>(call_method(object, "__dlpack_device__"));
+    return device.first == kDLCUDA ? device.second : -1;
+  } catch (nb::python_error&) {  // as above
+    return -1;
+  } catch (const nb::cast_error&) {
+    return -1;
+  }
 }
 
 Kind Borrowed::kind(nb::handle otherwise) const {

@@ -67,6 +67,26 @@ struct Place {
   std::string text() const;  // "input 'x' (argument 0): "
 };
 
+// A tensor on a GPU that a program keeps from call to call: an output of a call, or of ral_keep_tensor. program: its context, which lives as
+// long.
+class Stored {
+ public:
+  Stored(const nb::object& program, ral_context* handle, const ral_tensor& tensor) : tensor(tensor), handle(handle), program_(program) {}
+  Stored(const Stored&) = delete;
+  Stored& operator=(const Stored&) = delete;
+  ~Stored() { ral_release(&own_); }
+
+  const ral_tensor tensor;
+  ral_context* const handle;
+
+ private:
+  nb::object program_;
+  ral_tensor own_ = tensor;
+};
+
+// The number of the GPU where a tensor lies; -1 for anything else.
+int32_t gpu_of(nb::handle object);
+
 // What keeps one tensor's memory alive.
 struct Keeper {
   int64_t integer = 0;  // a Python scalar's value
