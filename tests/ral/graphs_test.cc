@@ -232,6 +232,21 @@ void test_failures() {
   CHECK(refused > 3);
 }
 
+// Descriptions of kernels that cannot be are refused before anything is launched.
+void test_wrong_descriptions() {
+  ral_context* context = loaded();
+  const fake_counts before = fake_get_counts();
+  for (int64_t number = 0; number < 16; ++number) {
+    Tensor x(Numbers(static_cast<size_t>(100 + number)), nullptr), y({1}, nullptr);
+    Numbers found[2];
+    const ral_status status = call(context, x, y, nullptr, found);
+    CHECK(status == (number == 4 ? RAL_ERROR_TARGET : RAL_ERROR_ARTIFACT));
+    CHECK(std::strstr(ral_last_error(), "kernel 'add' ") == ral_last_error());
+  }
+  CHECK(fake_get_counts().launches == before.launches);
+  ral_unload(context);
+}
+
 // An illegal address in a replay is told with the kernels of the graph.
 void test_crash() {
   ral_context* context = loaded();
@@ -263,6 +278,7 @@ int main() {
   }
   fake_set_protection(0);
   test_failures();
+  test_wrong_descriptions();
   test_crash();
   std::puts("graphs_test: all passed");
   return 0;

@@ -10,9 +10,23 @@ namespace {
 
 constexpr int32_t kDescriptionVersion = 2;  // of ral_gpu_kernel
 constexpr size_t kSlotsPerBlock = 128;      // one page
+constexpr int32_t kMostThreads = 1024;  // of a block
+constexpr int32_t kMostCluster = 16;    // blocks
 constexpr int32_t kPlainShared = 48 << 10;  // bytes of shared memory that a kernel has without asking
 
 std::string quoted(const char* name) { return "kernel '" + std::string(name) + "'"; }
+
+// What is wrong with a description; "" = nothing.
+std::string_view flaw(const ral_gpu_kernel& kernel) {
+  if (kernel.threads < 1 || kernel.threads > kMostThreads) return "threads";
+  if (kernel.cluster < 1 || kernel.cluster > kMostCluster) return "blocks of a cluster";
+  if (kernel.shared < 0) return "bytes of shared memory";
+  if (kernel.scratch < 0) return "bytes of scratch memory";
+  if (kernel.parameter_count < 0 || kernel.parameter_count > kMostParameters) return "parameters";
+  if (kernel.fault < -1 || kernel.fault >= kernel.parameter_count) return "place of faults";
+  if (!kernel.function || !kernel.images || kernel.image_count < 1 || (kernel.parameter_count > 0 && !kernel.parameter_sizes)) return "code";
+  return "";
+}
 
 bool runs(const ral_gpu_image& image, int32_t gpu) { return image.ptx ? image.architecture <= gpu : suits(image.architecture, gpu) >= 2; }
 
@@ -39,6 +53,9 @@ Status GpuProgram::load(const ral_gpu_kernel& kernel, const char* name, Function
   if (kernel.abi != kDescriptionVersion) {
     return error(RAL_ERROR_ARTIFACT, quoted(name) + " is described in version " + std::to_string(kernel.abi) + ", this library knows " +
                                          std::to_string(kDescriptionVersion));
+  }
+  if (const std::string_view wrong = flaw(kernel); !wrong.empty()) {
+    return error(RAL_ERROR_ARTIFACT, quoted(name) + " is described with wrong " + std::string(wrong));
   }
   if (kernel.shared > gpu_.shared_per_block()) {
     return error(RAL_ERROR_TARGET, quoted(name) + " needs " + std::to_string(kernel.shared) + " bytes of shared memory per block, " +

@@ -17,6 +17,8 @@
 
 namespace ral::cuda {
 
+constexpr int32_t kMostParameters = 512;  // a pointer each fills the 4 KiB that the driver takes
+
 // Where one launch reports an index out of range: memory of this process that the GPU writes to.
 struct alignas(32) Slot {
   volatile int64_t flag, index, size, unused;

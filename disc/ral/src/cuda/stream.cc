@@ -10,7 +10,6 @@ namespace ral::cuda {
 namespace {
 
 constexpr int64_t kMostAlong = 65535;  // blocks along y and z; along x it is INT32_MAX
-constexpr int32_t kMostParameters = 512;  // a pointer each fills the 4 KiB that the driver takes
 
 std::string grid_text(const std::array<uint32_t, 3>& grid) {
   return std::to_string(grid[0]) + " x " + std::to_string(grid[1]) + " x " + std::to_string(grid[2]);
@@ -112,12 +111,11 @@ FunctionHandle GpuStream::find(const ral_gpu_kernel& kernel, const char* name, S
 bool GpuStream::launch(const ral_launch& launch, int64_t, int32_t, int64_t* nanoseconds, Status* failure) {
   const auto& kernel = *reinterpret_cast<const ral_gpu_kernel*>(reinterpret_cast<uintptr_t>(launch.kernel));
   const int64_t check = std::exchange(check_, -1);
+  const FunctionHandle function = find(kernel, launch.name, failure);  // checks the description
+  if (!function) return false;
   const int64_t* grid = launch.args + kernel.parameter_count;
   if (grid[0] <= 0 || grid[1] <= 0 || grid[2] <= 0) return true;
-  const FunctionHandle function = find(kernel, launch.name, failure);
-  if (!function) return false;
-  const std::string_view wrong = kernel.parameter_count > kMostParameters                                      ? "too many parameters"
-                                 : grid[0] > INT32_MAX / kernel.cluster || grid[1] > kMostAlong || grid[2] > kMostAlong ? "too large a grid"
+  const std::string_view wrong = grid[0] > INT32_MAX / kernel.cluster || grid[1] > kMostAlong || grid[2] > kMostAlong ? "too large a grid"
                                  : kernel.fault >= 0 && check < 0 ? "no check to report under"
                                                                   : "";
   if (!wrong.empty()) {
