@@ -314,6 +314,36 @@ void test_choice() {
   CHECK(chosen({"cuda:x86-64", "cuda:no-such+sm_90"}, nullptr) == -1);
 }
 
+// Tensors that a program keeps: made of numbers of the host, copied there and back, and with every call of the driver failing once.
+void test_kept_tensors(ral_context* context) {
+  const Stream stream(0);
+  for (int64_t at = -1, hit = 1; hit; ++at) {
+    const fake_counts before = fake_get_counts();
+    Numbers numbers = {3, 1, 2}, found(3);
+    const int64_t dims[] = {3}, two[] = {2}, step[] = {2};
+    const ral_tensor here{numbers.data(), dims, nullptr, 1, RAL_I64, RAL_CPU, 0}, back{found.data(), dims, nullptr, 1, RAL_I64, RAL_CPU, 0};
+    fake_fail(at, 999);
+    ral_tensor kept{}, other{};
+    ral_status status = ral_keep_tensor(context, &here, &kept);
+    if (status == RAL_OK) status = ral_keep_tensor(context, &kept, &other);
+    if (status == RAL_OK) status = ral_copy_numbers(context, &kept, &other, stream.handle);
+    if (status == RAL_OK) status = ral_synchronize(context);
+    if (status == RAL_OK) status = ral_copy_numbers(context, &other, &back, nullptr);
+    hit = at < 0 || fake_get_counts().calls > at;
+    fake_fail(-1, 0);
+    CHECK(status == RAL_OK ? found == numbers : at >= 0 && (status == RAL_ERROR_DEVICE || status == RAL_ERROR_MEMORY));
+    ral_tensor smaller = back, apart = back;
+    smaller.dims = two;
+    apart.dims = two, apart.strides = step;
+    if (at < 0) CHECK(ral_copy_numbers(context, &other, &smaller, nullptr) == RAL_ERROR_SHAPE);
+    if (at < 0) CHECK(ral_copy_numbers(context, &apart, &apart, nullptr) == RAL_ERROR_ALIAS);
+    ral_release(&kept);
+    ral_release(&other);
+    const fake_counts after = fake_get_counts();
+    CHECK(after.live_blocks == before.live_blocks);
+  }
+}
+
 // In a child, CUDA does not work; nothing else may break.
 void test_fork(ral_context* context) {
   const Stream stream(0);
@@ -394,6 +424,7 @@ int main(int count, char** arguments) {
     test_out_of_memory(first);
     test_wrong_devices(first, second);
     test_strided(first);
+    test_kept_tensors(first);
     test_fork(first);
     ral_unload(first);
     ral_unload(second);
