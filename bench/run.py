@@ -1,8 +1,8 @@
 """Measures disc against its peers: `python -m bench.run --suite models --peers eager,ort --threads 1,2 --dtype fp32,bf16`.
 
-Suites: models, gemm, memory, conv, families, recurrent, library, blocks (a mixture of experts, a training step), dynamic (batches of trees
-and grids), forms (ONNX against the exported module) and overhead time calls; stream sends a thousand shapes through one process; compile
-times the compiler.
+Suites: models, gemm, memory, conv, families, recurrent, library, blocks (a mixture of experts), dynamic (batches of trees and grids),
+training (a step, forward to SGD), forms (ONNX against the exported module) and overhead time calls; stream sends a thousand shapes through
+one process; compile times the compiler.
 Every variant of every peer runs in a process of its own, whose environment says how many threads there are, for every library alike; they
 take turns, and whose turn it is not is stopped. A whole suite on an idle machine is kept in bench/results (`bench.store`); what ran on a
 busy one, or only in part, is smoke.
@@ -32,7 +32,8 @@ from bench.store import RESULTS, busy, command_line, keep, new_record, stem_of
 FRAMEWORKS = ("eager", "inductor", "ort", "openvino")
 DEFAULT_PEERS = {
     "gemm": ("eager", "onednn-packed", "mkl-packed"), "memory": ("eager", "inductor"), "recurrent": ("eager", "ort/plain", "openvino"),
-    "library": ("eager",), "blocks": ("eager", "inductor/plain"), "dynamic": ("eager", "by-hand", "dynet/depth", "dynet/agenda"),
+    "library": ("eager",), "blocks": ("eager", "inductor/plain"), "training": ("eager", "inductor/plain"),
+    "dynamic": ("eager", "by-hand", "dynet/depth", "dynet/agenda"),
     "forms": ("disc-onnx",), "stream": (),
 }  # others: FRAMEWORKS  # fmt: skip
 DEFAULT_REPEATS = {"gemm": 5, "recurrent": 5}  # others: 7. 154 sizes take some four minutes then

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.cases.breadth import BLOCK_CASES, LIBRARY_CASES, RECURRENT_CASES, TrainingStep
+from bench.cases.breadth import BLOCK_CASES, LIBRARY_CASES, RECURRENT_CASES
 from bench.cases.case import Case, Inputs, Shape, build, parse_shapes, shape_name
 from bench.cases.conv import CONV_CASES
 from bench.cases.dynamic import DYNAMIC_CASES, Instances, stacked
@@ -10,6 +10,7 @@ from bench.cases.families import FAMILY_CASES
 from bench.cases.gemm import GEMM_CASES
 from bench.cases.memory import MEMORY_CASES
 from bench.cases.models import ADD_ONE, MODEL_CASES, SMALL_BERT, ImageModel, TextModel
+from bench.cases.training import TRAINING_CASES, TrainingStep
 
 SUITE_CASES: dict[str, tuple[Case, ...]] = {
     "models": MODEL_CASES,
@@ -21,6 +22,7 @@ SUITE_CASES: dict[str, tuple[Case, ...]] = {
     "library": LIBRARY_CASES,
     "blocks": BLOCK_CASES,
     "dynamic": DYNAMIC_CASES,
+    "training": TRAINING_CASES,
     "forms": MODEL_CASES[:1],
     "overhead": (ADD_ONE,),
     "compile": MODEL_CASES[:1],

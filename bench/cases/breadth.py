@@ -1,22 +1,18 @@
-"""What models are made of beside the usual layers: recurrent layers, library functions, a mixture of experts, a training step."""
+"""What models are made of beside the usual layers: recurrent layers, library functions, a mixture of experts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench.cases.case import Case, Inputs, Shape, random_tensor
 
-VOCABULARY = 1000
 STEPS: tuple[Shape, ...] = tuple((batch, length) for batch in (1, 8) for length in (1, 10, 100, 500))
 LINES: tuple[Shape, ...] = ((1, 100), (1, 1000), (1, 10_000), (1, 100_000), (1, 1_000_000), (10, 10), (1000, 10), (1000, 100), (300, 1000))
 MATRICES: tuple[Shape, ...] = ((1, 10), (1, 30), (1, 100), (1, 300), (1, 1000), (100, 32))
 TOKENS: tuple[Shape, ...] = ((1, 1), (1, 16), (1, 128), (4, 128))
-BATCHES: tuple[Shape, ...] = ((2, 32), (4, 128), (8, 64))
 
 
 # --- recurrent layers: (batch, length) ------------------------------------------------------------------------------------------
@@ -98,51 +94,6 @@ def _experts() -> nn.Module:
     return block
 
 
-# --- a training step: (batch, length) -------------------------------------------------------------------------------------------
-
-
-class Classifier(nn.Module):
-    """The mean cross entropy of a transformer with dropout that predicts a class for every token."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, 256)
-        layer = nn.TransformerEncoderLayer(256, 4, 1024, dropout=0.1, activation="gelu", batch_first=True)
-        self.layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
-        self.head = nn.Linear(256, VOCABULARY)
-
-    def forward(self, ids: Tensor, classes: Tensor) -> Tensor:
-        return F.cross_entropy(self.head(self.layers(self.embedding(ids))).flatten(0, 1), classes.flatten())
-
-
-class TrainingStep(nn.Module):
-    """The loss of a network in training mode, and the gradients of its weights. `loss`: the network itself, or a compiled form of it."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-        self.loss: Callable[..., Tensor] = network
-
-    def train(self, mode: bool = True) -> TrainingStep:
-        """In training mode always."""
-        return super().train(True)
-
-    def compile_network(self, backend: str, options: dict[str, Any] | None = None) -> None:
-        self.loss = torch.compile(self.network, backend=backend, dynamic=True, options=options)
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        with torch.enable_grad():
-            self.network.zero_grad()
-            loss = self.loss(*inputs)
-            loss.backward()
-        return loss.detach()
-
-
-def _labelled(shape: Shape) -> Inputs:
-    generator = torch.Generator().manual_seed(sum(shape))
-    return tuple(torch.randint(VOCABULARY, shape, generator=generator) for _ in range(2))
-
-
 RECURRENT_CASES = tuple(_recurrent(kind, hidden) for kind in (nn.LSTM, nn.GRU) for hidden in (128, 512, 1024))
 LIBRARY_CASES = (
     _lines("sort", "Sort", _sorted),
@@ -150,8 +101,4 @@ LIBRARY_CASES = (
     *(_lines(f"top-{k}", f"Top {k}", _best(k), k) for k in (1, 10, 100)),
     Case("cholesky", "Cholesky", lambda: Function(torch.linalg.cholesky), _matrices, MATRICES, (0, 1, 2), (3, 70)),
 )
-BLOCK_CASES = (
-    Case("experts", "Mixture of experts", _experts, lambda shape: (random_tensor(*shape, WIDTH),), TOKENS, (0, 1), (2, 7)),
-    # What is dropped is drawn anew in every call: losses agree as far as means do.
-    Case("training", "Training step with dropout", lambda: TrainingStep(Classifier()), _labelled, BATCHES, (0, 1), (3, 17), tolerance=0.05),
-)
+BLOCK_CASES = (Case("experts", "Mixture of experts", _experts, lambda shape: (random_tensor(*shape, WIDTH),), TOKENS, (0, 1), (2, 7)),)

@@ -1,9 +1,8 @@
-"""Decompositions of distances, bags of embeddings, masked scatters and gradients of convolutions. Shapes stay symbolic."""
+"""Decompositions of distances, bags of embeddings and masked scatters. Shapes stay symbolic."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -124,70 +123,6 @@ def _maxima_of_bags(rows: Tensor, bag: Tensor, counts: Tensor, bags: int) -> tup
     return torch.where((first < beyond).unsqueeze(-1), values, 0.0), places
 
 
-# --- convolutions ---------------------------------------------------------------------------------------------------------------
-
-
-def convolution_backward(
-    gradient: Tensor, x: Tensor, weight: Tensor, bias_sizes: Sequence[int] | None, stride: Sequence[int], padding: Sequence[int],
-    dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int, output_mask: Sequence[bool],
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
-    """That of a transposed convolution by its input is a convolution; the gradients by the weight swap the roles of input and result."""
-    count = weight.dim() - 2
-    stride, padding, dilation = (list(each) * (count // len(each)) for each in (stride, padding, dilation))
-    if not all(isinstance(size, int) for size in weight.shape[2:]):
-        return NotImplemented
-    by_input = by_weight = by_bias = None
-    if output_mask[0] and transposed:
-        by_input = aten.convolution.default(gradient, weight, None, stride, padding, dilation, False, [0] * count, groups)
-    elif output_mask[0]:
-        by_input = _by_input(gradient, x, weight, stride, padding, dilation, groups)
-    if output_mask[1]:
-        wide, narrow = (gradient, x) if transposed else (x, gradient)
-        by_weight = _by_weight(wide, narrow, weight, stride, padding, dilation, groups)
-    if output_mask[2]:
-        by_bias = gradient.sum([0, *range(2, count + 2)])
-    return by_input, by_weight, by_bias
-
-
-def _by_input(
-    gradient: Tensor, x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
-) -> Tensor:
-    """A transposed convolution over all that the windows reach, of which the padding is cut off and the unread end is 0."""
-    count = weight.dim() - 2
-    whole = aten.convolution.default(gradient, weight, None, stride, [0] * count, dilation, True, [0] * count, groups)
-    for dim, pad in zip(range(2, count + 2), padding, strict=True):
-        size = x.shape[dim]
-        filled = torch.nn.functional.pad(whole, [0, 0] * (count + 1 - dim) + [0, size])
-        whole = filled.narrow(dim, pad, size)
-    return whole
-
-
-def _by_weight(
-    wide: Tensor, narrow: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
-) -> Tensor:
-    """One matrix product for each place of the kernel: of `narrow` and what of `wide` its windows have at that place."""
-    batch = wide.shape[0]
-    padded = torch.nn.functional.pad(wide, [part for pad in reversed(padding) for part in (pad, pad)])
-    space = narrow.shape[2:]
-    rows = narrow.reshape(batch, groups, -1, math.prod(space)).permute(1, 2, 0, 3).flatten(2)
-    products = []
-    for place in _places(weight.shape[2:]):
-        seen = padded
-        for dim, (at, step, spread, size) in enumerate(zip(place, stride, dilation, space, strict=True), 2):
-            seen = seen.index_select(dim, torch.arange(size) * step + at * spread)
-        columns = seen.reshape(batch, groups, -1, math.prod(space)).permute(1, 2, 0, 3).flatten(2)
-        products.append(torch.matmul(rows, columns.transpose(1, 2)))
-    stacked = torch.stack(products, -1)  # [groups, out / groups, in / groups, places]
-    return stacked.reshape([weight.shape[0], weight.shape[1], *weight.shape[2:]])
-
-
-def _places(kernel: Sequence[int]) -> list[tuple[int, ...]]:
-    places: list[tuple[int, ...]] = [()]
-    for size in kernel:
-        places = [(*before, at) for before in places for at in range(size)]
-    return places
-
-
 TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
     aten._cdist_forward.default: cdist,
     aten._pdist_forward.default: pdist,
@@ -196,5 +131,4 @@ TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
     aten.index_reduce.default: index_reduce,
     aten._embedding_bag.default: embedding_bag,
     aten._embedding_bag_forward_only.default: embedding_bag,
-    aten.convolution_backward.default: convolution_backward,
 }

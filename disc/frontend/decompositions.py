@@ -11,10 +11,13 @@ from torch._decomp import core_aten_decompositions, global_decomposition_table
 
 from disc.frontend import (
     composites,
+    convolution_gradients,
     encoder_layers,
+    loss_gradients,
     matrix_functions,
     multinomials,
     order_statistics,
+    pool_gradients,
     resampling,
     sized_forms,
     special_functions,
@@ -354,7 +357,10 @@ OURS: dict[torch._ops.OperatorBase, Decomposition] = {
     aten._is_any_true.default: lambda x: x.any(),
     **order_statistics.DECOMPOSITIONS,
     **windows.TABLE,
+    **pool_gradients.TABLE,
     **composites.TABLE,
+    **convolution_gradients.TABLE,
+    **loss_gradients.TABLE,
     **encoder_layers.TABLE,
     **matrix_functions.TABLE,
     **multinomials.TABLE,
@@ -387,8 +393,6 @@ def find_decomposition(op: torch._ops.OpOverload) -> Decomposition | None:
 LIFTING = (aten.lift_fresh.default, aten.lift.default)
 # PyTorch's decomposition writes into memory that it has made, which AOTAutograd does not take; complex numbers have forms of ours.
 WRITING = (aten.complex.default,)
-# Training leaves these to PyTorch's own kernels, against which their decompositions have not been measured.
-LEFT_TO_PYTORCH = (aten.convolution_backward.default,)
 
 
 def export_table() -> dict[torch._ops.OperatorBase, Decomposition]:
@@ -405,11 +409,11 @@ def training_table(eager_random: bool = False) -> dict[torch._ops.OperatorBase, 
     Results have eager's strides. eager_random: what draws random numbers stays whole, so that PyTorch draws what it does in eager mode.
     Otherwise that is lowered as it is, or by a decomposition of ours.
     """
-    table = {**_pytorch_without_rules(), **core_aten_decompositions(), **OURS}
+    table = {**_pytorch_without_rules(), **core_aten_decompositions(), **_of_dynamo(), **OURS}
     kept = {
         op: decomposition
         for op, decomposition in table.items()
-        if op not in (*LIFTING, *WRITING, *LEFT_TO_PYTORCH) and (not is_random(op) or (op in OURS and not eager_random))
+        if op not in (*LIFTING, *WRITING) and (not is_random(op) or (op in OURS and not eager_random))
     }
     kept |= registered_table()
     return {op: keep_strides(op, each) if isinstance(op, torch._ops.OpOverload) else each for op, each in kept.items()}
@@ -418,6 +422,12 @@ def training_table(eager_random: bool = False) -> dict[torch._ops.OperatorBase, 
 def is_random(op: object) -> bool:
     """Whether it is an op of PyTorch that draws random numbers."""
     return isinstance(op, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
+
+
+def _of_dynamo() -> dict[torch._ops.OperatorBase, Decomposition]:
+    """Dynamo writes `addcmul_` and `addcdiv_` of optimizers as a prim, which it registers when it first does. The product is rounded, as
+    by eager's kernels for CPUs."""
+    return {torch.ops.prims.fma.default: lambda a, b, c: a * b + c} if hasattr(torch.ops.prims, "fma") else {}
 
 
 def _pytorch_without_rules() -> dict[torch._ops.OperatorBase, Decomposition]:

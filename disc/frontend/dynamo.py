@@ -18,7 +18,7 @@ from typing import cast
 
 import sympy
 import torch
-from functorch.compile import default_partition
+from functorch.compile import min_cut_rematerialization_partition
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException
@@ -43,7 +43,7 @@ from disc.frontend.imported import Imported, OutputSpec
 from disc.frontend.locations import line_text
 from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, lower_or_refuse, warn_of_assertions
 from disc.frontend.memory_layouts import UNKNOWN_LAYOUT, memory_layout
-from disc.frontend.output_views import Assemble, computed_roots, cut_results, returned_nodes
+from disc.frontend.output_views import Assemble, computed_roots, cut_results, returned_nodes, turn_inputs
 from disc.frontend.recurrent_tracing import trace_recurrent_layers
 from disc.frontend.registered import graph_compiler
 from disc.frontend.symbols import shape_environment
@@ -150,12 +150,13 @@ trace_recurrent_layers(backend)
 
 
 def _partition(joint: fx.GraphModule, inputs: Sequence[object], **options: object) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """The forward and the backward graph. What was drawn is kept for the backward pass: checkpointing would draw anew."""
+    """The forward and the backward graph, with as little kept between them as a cut of the joint graph allows: what is cheap, views
+    above all, is computed again. What was drawn is kept for the backward pass, which would draw anew."""
     for node in joint.graph.nodes:
         if node.op == "call_function" and is_random(node.target):
             for kept in (node, *(user for user in node.users if user.target is operator.getitem)):
                 kept.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-    return default_partition(joint, inputs, **options)  # pyright: ignore[reportArgumentType]
+    return min_cut_rematerialization_partition(joint, inputs, **options)  # pyright: ignore[reportArgumentType]
 
 
 def targets_of(values: Iterable[object]) -> tuple[str, ...]:
@@ -286,10 +287,12 @@ def _eager(module: fx.GraphModule) -> Executable:
 
 @dataclass(frozen=True)
 class _Cut:
-    """A graph that returns each computed value once, and what makes the results of the whole graph of these."""
+    """A graph that takes and returns values in row-major order. turn: inputs of the whole graph → its own; assemble: the results of the
+    whole graph of its own, each of which it returns once."""
 
     module: fx.GraphModule
     assemble: Assemble
+    turn: Callable[[Sequence[object]], list[object]]
 
     @property
     def outputs(self) -> list[fx.Node]:
@@ -309,7 +312,7 @@ class _Lowered:
 
 def _cut(module: fx.GraphModule) -> _Cut:
     """Changes `module`. Raises: UnsupportedOpError."""
-    return _Cut(module, cut_results(module))
+    return _Cut(module, cut_results(module), turn_inputs(module))
 
 
 def _lowered(cut: _Cut) -> _Lowered:
@@ -374,7 +377,7 @@ def _compiled(lowered: _Lowered, settings: Settings) -> Executable:
     whole = [place for place, node in enumerate(outputs) if not isinstance(node.meta["val"], torch.Tensor)]
 
     def execute(inputs: list[object]) -> Sequence[object]:
-        results = list(run(inputs))
+        results = list(run(cut.turn(inputs)))
         for place in whole:
             results[place] = int(results[place])  # pyright: ignore[reportArgumentType]
         return cut.assemble(inputs, results)

@@ -60,6 +60,39 @@ def cut_results(module: fx.GraphModule) -> Assemble:
     return assemble
 
 
+def turn_inputs(module: fx.GraphModule) -> Callable[[Sequence[object]], list[object]]:
+    """Makes `module` take inputs that are dense in another order of dims in the order in which they lie, so that compiled code reads them
+    in place: what a forward pass has kept, laid out as in eager, is such an input of the backward pass.
+
+    Returns: the inputs of a call → what the changed module takes.
+    """
+    orders: dict[int, tuple[int, ...]] = {}
+    placeholders = module.graph.find_nodes(op="placeholder")
+    for place, node in enumerate(placeholders):
+        value = node.meta.get("val")
+        layout = memory_layout(value) if isinstance(value, torch.Tensor) else None
+        if layout is not None and layout.order != tuple(range(len(layout.order))):
+            orders[place] = layout.order
+            with module.graph.inserting_after(placeholders[-1]):
+                _turn(module.graph, node, layout.order)
+    module.recompile()
+
+    def turned(inputs: Sequence[object]) -> list[object]:
+        values = list(inputs)
+        for place, order in orders.items():
+            values[place] = values[place].permute(order)  # pyright: ignore[reportAttributeAccessIssue]
+        return values
+
+    return turned
+
+
+def _turn(graph: fx.Graph, placeholder: fx.Node, order: Sequence[int]) -> None:
+    value = placeholder.meta["val"]
+    back = graph.call_function(aten.permute.default, (placeholder, [order.index(dim) for dim in range(len(order))]))
+    placeholder.replace_all_uses_with(back, lambda user: user is not back)
+    back.meta, placeholder.meta = dict(placeholder.meta), {**placeholder.meta, "val": value.permute(order)}
+
+
 def computed_roots(graph: fx.Graph) -> list[fx.Node]:
     """What must be computed before the views among the results can be made: tensors, and sizes that are read off other tensors."""
     returned = [node for node in returned_nodes(graph) if isinstance(node, fx.Node)]

@@ -1,4 +1,4 @@
-"""Decompositions of pooling: adaptive windows, the places of maxima, gradients of averages. Shapes stay symbolic.
+"""Decompositions of pooling: adaptive windows, and the places of maxima. Shapes stay symbolic.
 
 A window along one dim is a row of positions and whether each of them counts; windows of several dims are taken dim by dim.
 """
@@ -75,31 +75,11 @@ def adaptive_average_backward(gradient: Tensor, x: Tensor) -> Tensor:
     return result.to(gradient.dtype)
 
 
-def _shared(gradient: Tensor, dim: int, inside: Tensor, length: Tensor | None) -> Tensor:
+def _shared(gradient: Tensor, dim: int, inside: Tensor, length: Tensor) -> Tensor:
     """The sum over the windows along `dim` that each position is in. inside: [positions, windows]; length: of the windows, to divide by."""
     after = [1] * (-dim - 1)
-    if length is not None:
-        gradient = gradient / length.reshape([-1, *after]).to(gradient.dtype)
+    gradient = gradient / length.reshape([-1, *after]).to(gradient.dtype)
     return torch.where(inside.reshape([*inside.shape, *after]), gradient.unsqueeze(dim - 1), 0.0).sum(dim)
-
-
-def average_backward(
-    gradient: Tensor, x: Tensor, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil_mode: bool,
-    count_include_pad: bool, divisor_override: int | None = None,
-) -> Tensor:  # fmt: skip
-    """As `adaptive_average_backward`; a window's count may leave out padding, and always leaves out what hangs over the end."""
-    result = gradient.to(torch.float32) if gradient.dtype in (torch.float16, torch.bfloat16) else gradient
-    kernels, paddings = list(kernel_size) * (2 // len(kernel_size)), list(padding) * (2 // len(padding))
-    strides = list(stride) * (2 // len(stride)) if stride else kernels
-    for dim, kernel, step, pad in zip((-2, -1), kernels, strides, paddings, strict=True):
-        size = x.shape[dim]
-        start = torch.arange(gradient.shape[dim]) * step - pad
-        end = torch.clamp(start + kernel, max=size + pad)
-        length = end - start if count_include_pad else torch.clamp(end, max=size) - torch.clamp(start, min=0)
-        position = torch.arange(size).unsqueeze(-1)
-        inside = (position >= start) & (position < end)
-        result = _shared(result, dim, inside, length if divisor_override is None else None)
-    return (result if divisor_override is None else result / divisor_override).to(gradient.dtype)
 
 
 # --- maxima and their places ----------------------------------------------------------------------------------------------------
@@ -169,7 +149,6 @@ def maximum_with_indices_3d(*args: object, **kwargs: object) -> tuple[Tensor, Te
 TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
     aten._adaptive_avg_pool3d.default: adaptive_average,
     aten._adaptive_avg_pool2d_backward.default: adaptive_average_backward,
-    aten.avg_pool2d_backward.default: average_backward,
     aten.adaptive_max_pool2d.default: adaptive_maximum,
     aten.adaptive_max_pool3d.default: adaptive_maximum,
 }

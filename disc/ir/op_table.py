@@ -127,6 +127,12 @@ def _reads_diagonals(node: Node, env: ShapeEnv) -> tuple[Map, ...]:
     return (tuple(distance if dim == column else at(dim) for dim in range(len(node.dims)) if dim != row),)
 
 
+def _reads_unfold(node: Node, env: ShapeEnv) -> tuple[Map, ...]:
+    along, inside = node.integer("dim"), len(node.dims) - 1
+    window = Place(ZERO, ((along, node.integer("step")), (inside, 1)))
+    return (tuple(window if dim == along else at(dim) for dim in range(inside)),)
+
+
 def _reads_reverse(node: Node, env: ShapeEnv) -> tuple[Map, ...]:
     reversed_dims = node.ints("dimensions")
     sizes = enumerate(node.operands[0].dims)
@@ -260,6 +266,9 @@ _VIEWS = (
     Op("disc.slice", Kind.VIEW, 0, needs=("starts", "strides"), operands=("source",), reads=_reads_slice, reorders=True,
        imported=("stablehlo.slice", "stablehlo.real_dynamic_slice"), mixing="it takes some of"),
     Op("disc.diagonals", Kind.VIEW, 0, needs=("row", "column"), operands=("source",), reads=_reads_diagonals, reorders=True, repeats=True),
+    # Windows along `dim`, every `step` elements one; the places in a window are one more dim, the last.
+    Op("disc.unfold", Kind.VIEW, 0, needs=("dim", "step"), operands=("source",), imported=("disc.dynamic_unfold",), sizes=Sizes.GIVEN,
+       reads=_reads_unfold, reorders=True, repeats=True, mixing="it takes windows along"),
     Op("stablehlo.reverse", Kind.VIEW, 0, imported=("stablehlo.reverse",), sizes=Sizes.FIRST, reads=_reads_reverse, reorders=True,
        mixing="it works along"),
 )  # fmt: skip

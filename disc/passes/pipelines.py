@@ -15,6 +15,7 @@ from disc.passes.fusion.fuse_compute import FuseCompute
 from disc.passes.fusion.fuse_elementwise import FuseElementwise
 from disc.passes.fusion.stitch import Stitch
 from disc.passes.fusion.tabulate_distances import TabulateDistances
+from disc.passes.fusion.turn_shared import TurnShared
 from disc.passes.graph.channels_last import ChannelsLast
 from disc.passes.graph.convert_dots import ConvertDots
 from disc.passes.graph.count_loops import CountLoops
@@ -81,6 +82,7 @@ def graph_passes(dtype: str) -> tuple[Pass, ...]:
 # named → fused (paper §4.1: small fusions first, then larger ones from them), the versions of each kernel, and, for every target, its plan
 FUSION: tuple[Pass, ...] = (
     TabulateDistances(),
+    TurnShared(),
     CloneProducers(),
     FuseElementwise(),
     FuseCompute(),
@@ -137,6 +139,7 @@ REGISTRY: dict[str, type[Pass]] = {
         StoreConstants,
         PackSequences,
         TabulateDistances,
+        TurnShared,
         CloneProducers,
         FuseElementwise,
         FuseCompute,

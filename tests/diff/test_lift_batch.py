@@ -88,6 +88,7 @@ CASES: dict[str, tuple[tuple[str, ...], str, str]] = {
     "sort": ((t(3, 5),), t(3, 5), '"disc.sort"({0}) {{dim = 1 : i64, descending = false}} : ({in}) -> ({out}, tensor<3x5xi64, [3, 5]>)'),
     "topk": ((t(3, 5),), t(3, 2), '"disc.topk"({0}) {{dim = 1 : i64, largest = true}} : ({in}) -> ({out}, tensor<3x2xi64, [3, 2]>)'),
     "diagonals": ((t(3, 9),), t(3, 4, 5), '"disc.diagonals"({0}) {{row = 1 : i64, column = 2 : i64}} : ({in}) -> {out}'),
+    "unfold": ((t(3, 9),), t(3, 4, 3), '"disc.unfold"({0}) {{dim = 1 : i64, step = 2 : i64}} : ({in}) -> {out}'),
 }  # fmt: skip
 REFUSED = {"pad": {1}, "convolution": {1}, "update": {2, 3}}  # operands that only shared ones are taken for
 

@@ -48,7 +48,7 @@ ROUND_ONCE: dict[str, Callable[[Array, Array], Array]] = {
     "stablehlo.add": np.add, "stablehlo.subtract": np.subtract, "stablehlo.multiply": np.multiply,
 }  # fmt: skip
 _HLO = "abs and ceil clamp compare concatenate constant convert floor maximum minimum negate not or reverse select sign transpose xor"
-_DISC = "broadcast_in_dim diagonals dim_value gather iota pad reshape slice weight"
+_DISC = "broadcast_in_dim diagonals dim_value gather iota pad reshape slice unfold weight"
 NEVER_ROUND = frozenset([*(f"stablehlo.{name}" for name in _HLO.split()), *(f"disc.{name}" for name in _DISC.split())])
 
 

@@ -103,3 +103,21 @@ func.func @main(%x: tensor<?x16x?xf32, [@S0, 16, @S1]>, %w: tensor<3x16x8xf32, [
   %2 = stablehlo.convolution(%1, %w) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {pad = [[1, 1]]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64} : (tensor<?x?x16xf32, [@S0, @S1, 16]>, tensor<3x16x8xf32, [3, 16, 8]>) -> tensor<?x?x8xf32, [@S0, @S1, 8]>
   return %2 : tensor<?x?x8xf32, [@S0, @S1, 8]>
 }
+
+// -----
+// What turns the kernel of a convolution is done once; a slice of one is read where it lies.
+// CHECK-LABEL: func.func @main
+// CHECK: stablehlo.transpose{{.*}}disc.group = 0 : i64, disc.kind = "loop", disc.store
+// CHECK: stablehlo.convolution{{.*}}disc.group = 1 : i64, disc.kind = "compute"
+// CHECK-NOT: "disc.slice"{{.*}}disc.store
+// CHECK: stablehlo.convolution{{.*}}disc.group = 2 : i64, disc.kind = "compute"
+"disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
+"disc.symbolic_dim"() {sym_name = "S1", min = 1 : i64, divisor = 1 : i64, source = "arg0.2"} : () -> ()
+func.func @main(%x: tensor<?x4x?xf32, [@S0, 4, @S1]>, %w: tensor<4x5x3xf32, [4, 5, 3]>, %v: tensor<6x4x3xf32, [6, 4, 3]>) -> (tensor<?x5x?xf32, [@S0, 5, @S1]>, tensor<?x5x?xf32, [@S0, 5, @S1]>) {
+  %0 = stablehlo.reverse %w, dims = [2] : tensor<4x5x3xf32, [4, 5, 3]>
+  %1 = stablehlo.transpose %0, dims = [1, 0, 2] : (tensor<4x5x3xf32, [4, 5, 3]>) -> tensor<5x4x3xf32, [5, 4, 3]>
+  %2 = stablehlo.convolution(%x, %1) dim_numbers = [b, f, 0]x[o, i, 0]->[b, f, 0], window = {pad = [[1, 1]]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64} : (tensor<?x4x?xf32, [@S0, 4, @S1]>, tensor<5x4x3xf32, [5, 4, 3]>) -> tensor<?x5x?xf32, [@S0, 5, @S1]>
+  %3 = "disc.slice"(%v) {starts = ["1", "0", "0"], strides = array<i64: 1, 1, 1>} : (tensor<6x4x3xf32, [6, 4, 3]>) -> tensor<5x4x3xf32, [5, 4, 3]>
+  %4 = stablehlo.convolution(%x, %3) dim_numbers = [b, f, 0]x[o, i, 0]->[b, f, 0], window = {pad = [[1, 1]]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64} : (tensor<?x4x?xf32, [@S0, 4, @S1]>, tensor<5x4x3xf32, [5, 4, 3]>) -> tensor<?x5x?xf32, [@S0, 5, @S1]>
+  return %2, %4 : tensor<?x5x?xf32, [@S0, 5, @S1]>, tensor<?x5x?xf32, [@S0, 5, @S1]>
+}

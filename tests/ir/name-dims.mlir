@@ -317,3 +317,14 @@ func.func @main(%x: tensor<?x?xf32>) -> (tensor<i64>, tensor<i64>) {
   %mod = stablehlo.select %step, %up, %t : tensor<i1>, tensor<i64>
   return %floor, %mod : tensor<i64>, tensor<i64>
 }
+
+// -----
+// Windows have a dim of their own; that they lie within the source is a condition where it is not known.
+// CHECK-LABEL: module attributes
+// CHECK: "disc.condition"() {expr = "11 <= S0"
+// CHECK: "disc.unfold"(%{{.*}}) {dim = 0 : i64, step = 2 : i64} : (tensor<?x4xf32, [@S0, 4]>) -> tensor<5x4x3xf32, [5, 4, 3]>
+func.func @main(%x: tensor<?x4xf32>) -> tensor<5x4x3xf32> {
+  %sizes = arith.constant dense<[5, 4, 3]> : tensor<3xindex>
+  %y = "disc.dynamic_unfold"(%x, %sizes) {dim = 0 : i64, step = 2 : i64} : (tensor<?x4xf32>, tensor<3xindex>) -> tensor<5x4x3xf32>
+  return %y : tensor<5x4x3xf32>
+}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import fx
+from torch_mlir import ir
 
 from disc.frontend.call import Call
 from disc.frontend.locations import line_text
@@ -320,15 +321,15 @@ def diagonal(e: OpBuilder, call: Call) -> Tensor:
 
 def unfold(e: OpBuilder, call: Call) -> Tensor:
     """Windows of `size` elements every `step` along a dim; the elements of a window come last."""
-    x, size, step = call.tensor("self"), call.integer("size"), call.integer("step")
+    x, size, step = call.tensor("self"), call.size("size"), call.integer("step")
     if x.rank == 0:  # as if it had one element, whether or not a window of `size` finds room
         return e.slice(e.reshape(x, (1,)), [0], call.shape, [1])
     dim = wrap_dim(call.integer("dimension"), x.rank)
     e.require(">=", x.shape[dim], size, f"{call.node.target} at {line_text(call.node)} finds room for a window")
-    windows = (call.shape[dim], size)
-    starts = e.binary("multiply", e.iota(windows, 0, torch.int64), e.scalar(step, torch.int64))
-    picked = take(e, x, e.binary("add", starts, e.iota(windows, 1, torch.int64)), [dim], vector=False)
-    return e.transpose(picked, [*range(2, 2 + dim), 0, *range(2 + dim, picked.rank), 1])
+    shape = (*x.shape[:dim], call.shape[dim], *x.shape[dim + 1 :], size)
+    i64 = ir.IntegerType.get_signless(64)
+    attributes = {"dim": ir.IntegerAttr.get(i64, dim), "step": ir.IntegerAttr.get(i64, step)}
+    return e.op("disc.dynamic_unfold", [x.value, e.shape_operand(shape)], shape, x.dtype, **attributes)
 
 
 OVERRIDES: dict[object, Override] = {

@@ -25,6 +25,12 @@ def _diagonals(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Ar
     return [np.moveaxis(operands[0].take(places, at), at, row)]
 
 
+def _unfold(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    shape, dim = scope.shape(op.results[0].type), int_attr(op, "dim")
+    places = np.arange(shape[dim])[:, None] * int_attr(op, "step") + np.arange(shape[-1])[None, :]
+    return [np.moveaxis(operands[0].take(places, dim), dim + 1, -1)]
+
+
 def _constant_like(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
     attribute = op.attributes["value"]
     value = ir.FloatAttr(attribute).value if isinstance(attribute, ir.FloatAttr) else ir.IntegerAttr(attribute).value
@@ -198,7 +204,8 @@ RULES: dict[str, Rule] = {
     "stablehlo.transpose": _transpose, "stablehlo.concatenate": _concatenate, "stablehlo.reverse": _reverse,
     "stablehlo.broadcast_in_dim": _broadcast, "disc.broadcast_in_dim": _broadcast,
     "stablehlo.iota": _iota, "disc.iota": _iota, "disc.dim_value": _dim_value,
-    "disc.slice": _slice, "disc.diagonals": _diagonals, "stablehlo.slice": _static_slice, "disc.pad": _pad, "stablehlo.pad": _static_pad,
+    "disc.slice": _slice, "disc.diagonals": _diagonals, "disc.unfold": _unfold,
+    "stablehlo.slice": _static_slice, "disc.pad": _pad, "stablehlo.pad": _static_pad,
     "stablehlo.dynamic_slice": _dynamic_slice, "stablehlo.dynamic_update_slice": _dynamic_update_slice,
     "disc.gather": _gather, "stablehlo.gather": _static_gather, "disc.cumulative": _cumulative,
 }  # fmt: skip

@@ -15,7 +15,7 @@ from torch_mlir import ir
 
 from disc.ir.costs import Costs, op_cost
 from disc.ir.graph import Node, is_row_reduction
-from disc.ir.op_table import ALONE, PRODUCTS, STRUCTURAL, VIEWS
+from disc.ir.op_table import ALONE, PRODUCTS, REORDERING, STRUCTURAL, VIEWS
 from disc.ir.passes import CompileState, FunctionPass
 from disc.passes.fusion.clusters import MOST_RESHAPES, Cluster, Clusters, Use
 from disc.shapes.recursion import Recursive, run_recursive
@@ -31,7 +31,9 @@ class FuseElementwise(FunctionPass):
         clusters = Clusters(module, state.thresholds, block)
         found = [node for node in clusters.body.nodes if may_transpose_source(node)]
         transposed = [node.operands[0] for node in found if should_transpose_apart(node.operands[0], clusters.costs)]
-        for view in [*transposed, *deep_reshapes(clusters)]:
+        kernels = [node.operands[1] for node in clusters.body.nodes if node.op == "stablehlo.convolution"]
+        kernels = [kernel for kernel in kernels if should_store_kernel(clusters, kernel)]
+        for view in [*transposed, *kernels, *deep_reshapes(clusters)]:
             if not clusters.is_real(view):
                 clusters.store_alone(view)
         for node in reversed(clusters.body.nodes):
@@ -62,6 +64,15 @@ def may_transpose_source(node: Node) -> bool:
     numbers = node.attrs["dimension_numbers"]
     assert isinstance(numbers, dict)
     return numbers["input_feature"] == len(node.dims) - 1
+
+
+def should_store_kernel(clusters: Clusters, view: Node) -> bool:
+    """Profit: every task of a convolution reads its kernel, which is small, for each few rows anew: what turns it is done once."""
+    while view.op in VIEWS and not clusters.is_real(view):
+        if view.op in REORDERING and view.op != "disc.slice":
+            return True
+        view = view.operands[0]
+    return False
 
 
 def _merge_into_consumer(clusters: Clusters, node: Node, cluster: Cluster) -> None:

@@ -303,7 +303,8 @@ def _draw(lift: Lifting, op: ir.Operation) -> None:
 
 OWN: dict[str, Rule] = {
     "disc.reshape": Lifting.retype, "disc.broadcast_in_dim": _broadcast, "stablehlo.transpose": _transpose, "disc.slice": _slice,
-    "disc.diagonals": _moved("row", "column"), "stablehlo.reverse": _moved("dimensions"), "stablehlo.concatenate": _moved("dimension"),
+    "disc.diagonals": _moved("row", "column"), "disc.unfold": _moved("dim"),
+    "stablehlo.reverse": _moved("dimensions"), "stablehlo.concatenate": _moved("dimension"),
     "disc.pad": _pad, "disc.gather": _gather, "stablehlo.dynamic_slice": _dynamic_slice,
     "stablehlo.dynamic_update_slice": _update_slice, "stablehlo.reduce": _reduce, "stablehlo.reduce_window": _reduce_window,
     "stablehlo.dot_general": _dot, "stablehlo.convolution": _convolution, "disc.cumulative": _moved("dim"), "disc.sort": _moved("dim"),

@@ -35,7 +35,7 @@ from disc.passes.shape.host_values import (
     scalar,
     vector,
 )
-from disc.shapes import ALWAYS, NEVER, Dim, Truth, dim_max
+from disc.shapes import ALWAYS, NEVER, Condition, Dim, Truth, dim_max
 
 Dims = tuple[Dim, ...]
 Rule = Callable[["Shapes", ir.Operation], Sequence[Dims]]
@@ -238,6 +238,17 @@ def _given(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
     """The sizes of result i are in operand i behind those that are data."""
     data = len(op.operands) - len(op.results)
     return [shapes.sizes(op.operands[data + number]) for number in range(len(op.results))]
+
+
+def _unfold(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
+    """Windows lie within the source: proved, or a condition of every call."""
+    (dims,), dim, source = _given(shapes, op), int_attr(op, "dim"), shapes.dims[op.operands[0]]
+    if int_attr(op, "step") < 1 or len(dims) != len(source) + 1:
+        raise UnsupportedFormatError(f"{op.name} at {location_text(op)} needs steps of 1 or more, and a result with one dim more")
+    along = (dims[dim] - 1) * int_attr(op, "step") + dims[-1]
+    shapes.env.require(Requirement(Condition.of("<=", along, source[dim]), f"needed by windows at {location_text(op)}"))
+    kept = (size if place == dim else shapes.same(size, own) for place, (size, own) in enumerate(zip(dims, source, strict=False)))
+    return [(*kept, dims[-1])]
 
 
 def _external(shapes: Shapes, op: ir.Operation) -> Sequence[Dims]:
@@ -517,7 +528,7 @@ _OWN: dict[str, Rule] = {
     "stablehlo.transpose": _transpose, "stablehlo.reduce": _reduce,
     "stablehlo.concatenate": _concatenate, "stablehlo.dot": _dot, "stablehlo.dot_general": _dot_general,
     "stablehlo.convolution": _convolution, "stablehlo.dynamic_conv": _convolution, "stablehlo.reduce_window": _reduce_window,
-    "disc.dynamic_window": _dynamic_window,
+    "disc.dynamic_window": _dynamic_window, "disc.dynamic_unfold": _unfold,
     "stablehlo.select_and_scatter": _select_and_scatter, "stablehlo.scatter": _each_operand,
     "stablehlo.gather": _gather, "stablehlo.dynamic_gather": _gather,
     "stablehlo.slice": _slice, "stablehlo.real_dynamic_slice": _slice, "stablehlo.dynamic_slice": _dynamic_slice,

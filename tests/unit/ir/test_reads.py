@@ -21,6 +21,7 @@ MOVING = {
     "disc.broadcast_in_dim": ('"disc.broadcast_in_dim"(%x) {{dims = array<i64: 2, 0, 3>, maybe = array<i64>}} : ({0}) -> {1}', (4, 2, 3, 8)),
     "disc.slice": ('"disc.slice"(%x) {{starts = ["1", "0", "2"], strides = array<i64: 1, 3, 2>}} : ({0}) -> {1}', (2, 2, 3)),
     "disc.diagonals": ('"disc.diagonals"(%x) {{row = 1 : i64, column = 3 : i64}} : ({0}) -> {1}', (3, 5, 4, 3)),
+    "disc.unfold": ('"disc.unfold"(%x) {{dim = 2 : i64, step = 2 : i64}} : ({0}) -> {1}', (3, 4, 3, 4)),
     "stablehlo.reverse": ("stablehlo.reverse %x, dims = [0, 2] : {0}", (3, 4, 8)),
     "disc.pad": (
         '"disc.pad"(%x, %fill) {{low = ["1", "-1", "0"], interior = array<i64: 0, 1, 2>}} : ({0}, tensor<i64>) -> {1}', (5, 6, 24)

@@ -1,0 +1,117 @@
+"""Gradients of pooling, element by element of the input: no scatter, and nothing depends on an order. Shapes stay symbolic.
+
+Element u of the padded input is in the windows u // stride - j, for the few j below kernel / stride.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._decomp import global_decomposition_table
+
+from disc.frontend.eager_strides import Decomposition
+
+aten = torch.ops.aten
+SCATTERED = global_decomposition_table["post_autograd"].get(aten.max_pool2d_with_indices_backward.default)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A dim, which counts from the end, of `size` elements, and how windows slide along it."""
+
+    dim: int
+    size: int
+    kernel: int
+    stride: int
+    padding: int
+
+    @property
+    def windows(self) -> int:
+        """In how many windows an element is at most."""
+        return -(-self.kernel // self.stride)
+
+    def spread(self, x: Tensor, j: int, fill: float) -> Tensor:
+        """For each element of the input what `x` has for the window u // stride - j, `fill` where there is none."""
+        after = -self.dim - 1  # dims
+        repeated = x.unsqueeze(self.dim).expand(*[-1] * (x.dim() - after), self.stride, *[-1] * after).flatten(self.dim - 1, self.dim)
+        edges = [*[0, 0] * after, j * self.stride - self.padding, self.size]
+        return F.pad(repeated, edges, value=fill).narrow(self.dim, 0, self.size)
+
+    def in_window(self, j: int) -> Tensor | None:
+        """Which elements are in the window u // stride - j, shaped to fit behind other dims; None: all."""
+        if (j + 1) * self.stride <= self.kernel:
+            return None
+        place = (torch.arange(self.size) + self.padding) % self.stride + j * self.stride
+        return (place < self.kernel).reshape([-1, *[1] * (-self.dim - 1)])
+
+
+def axes_of(x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> list[Axis]:
+    kernels, paddings = list(kernel) * (2 // len(kernel)), list(padding) * (2 // len(padding))
+    strides = list(stride) * (2 // len(stride)) if stride else kernels
+    return [Axis(dim, x.shape[dim], *each) for dim, *each in zip((-2, -1), kernels, strides, paddings, strict=True)]
+
+
+def wide(gradient: Tensor) -> Tensor:
+    """Sums of 16-bit floats are made in f32."""
+    return gradient.to(torch.float32) if gradient.dtype in (torch.float16, torch.bfloat16) else gradient
+
+
+def maximum_backward(
+    gradient: Tensor, x: Tensor, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
+    ceil_mode: bool, indices: Tensor,
+) -> Tensor:  # fmt: skip
+    """Each element takes the gradients of those of its windows whose maximum it is."""
+    if any(step != 1 for step in dilation):
+        return SCATTERED(gradient, x, kernel_size, stride, padding, dilation, ceil_mode, indices) if SCATTERED else NotImplemented
+    rows, columns = axes_of(x, kernel_size, stride, padding)
+    place = torch.arange(rows.size).unsqueeze(-1) * columns.size + torch.arange(columns.size)
+    total = None
+    for values, owners in _pairs(wide(gradient), indices, rows, columns):
+        part = torch.where(owners == place, values, 0.0)
+        total = part if total is None else total + part
+    assert total is not None
+    return total.to(gradient.dtype)
+
+
+def _pairs(gradient: Tensor, indices: Tensor, rows: Axis, columns: Axis) -> Iterator[tuple[Tensor, Tensor]]:
+    for j in range(rows.windows):
+        values, owners = rows.spread(gradient, j, 0), rows.spread(indices, j, -1)
+        for i in range(columns.windows):
+            yield columns.spread(values, i, 0), columns.spread(owners, i, -1)
+
+
+def average_backward(
+    gradient: Tensor, x: Tensor, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil_mode: bool,
+    count_include_pad: bool, divisor_override: int | None = None,
+) -> Tensor:  # fmt: skip
+    """A window's count may leave out padding, and always leaves out what hangs over the end."""
+    result = wide(gradient)
+    for axis in axes_of(x, kernel_size, stride, padding):
+        if divisor_override is None:
+            result = result / _lengths(axis, gradient.shape[axis.dim], count_include_pad).to(result.dtype)
+        total = None
+        for j in range(axis.windows):
+            part, inside = axis.spread(result, j, 0), axis.in_window(j)
+            part = part if inside is None else torch.where(inside, part, 0.0)
+            total = part if total is None else total + part
+        assert total is not None
+        result = total
+    return (result if divisor_override is None else result / divisor_override).to(gradient.dtype)
+
+
+def _lengths(axis: Axis, count: int, padded: bool) -> Tensor:
+    """Of `count` windows, shaped to fit behind other dims. padded: with the padding."""
+    start = torch.arange(count) * axis.stride - axis.padding
+    end = torch.clamp(start + axis.kernel, max=axis.size + axis.padding)
+    length = end - start if padded else torch.clamp(end, max=axis.size) - torch.clamp(start, min=0)
+    return length.reshape([-1, *[1] * (-axis.dim - 1)])
+
+
+TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
+    aten.max_pool2d_with_indices_backward.default: maximum_backward,
+    aten.avg_pool2d_backward.default: average_backward,
+}

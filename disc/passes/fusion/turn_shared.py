@@ -1,0 +1,58 @@
+"""turn-shared: a matrix that several products read along its rows is transposed once, not by each of them.
+
+    %a = dot_general %x, %w, contracting [1] x [1]          %t = stablehlo.transpose %w, dims = [1, 0] {disc.store}
+    %b = dot_general %y, %w, contracting [1] x [1]    ─►    %a = dot_general %x, %t, contracting [1] x [0]
+    %c = dot_general %z, %w, contracting [1] x [1]          %b = dot_general %y, %t, contracting [1] x [0]    ...
+
+A step of a recurrent network that Python's loop has written out is such a product, of a few rows and a weight that is an argument: to pack
+the weight takes half as long as to multiply by it. Requires stage `named`, before any groups; keeps it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch_mlir import ir
+
+from disc.ir.ops import block_ops, build, replace_op
+from disc.ir.passes import CompileState, FunctionPass
+from disc.ir.rewriting import element_type, entries, named_type
+from disc.passes.fusion.clusters import STORED
+from disc.passes.graph.constants import constant_values
+from disc.passes.graph.dot_numbers import DotNumbers
+
+FEWEST = 3  # products that share a matrix: one or two may have rows enough to pack it for themselves
+
+
+@dataclass(frozen=True)
+class TurnShared(FunctionPass):
+    """Writes what is shared in the order in which products read it in place."""
+
+    name: ClassVar[str] = "turn-shared"
+
+    def apply_block(self, block: ir.Block, module: ir.Module, state: CompileState) -> None:
+        constants = constant_values(block)
+        readers: dict[ir.Value, list[ir.Operation]] = {}
+        for op in block_ops(block):
+            if op.name == "stablehlo.dot_general" and reads_along_rows(op) and op.operands[1] not in constants:
+                readers.setdefault(op.operands[1], []).append(op)
+        for matrix, dots in readers.items():
+            if len(dots) >= FEWEST:
+                _turn(matrix, dots)
+
+
+def reads_along_rows(dot: ir.Operation) -> bool:
+    """Whether the right operand is one matrix, [columns of the result, contracted]. (Constants are packed ahead of time.)"""
+    numbers = DotNumbers.of(dot)
+    return len(entries(dot.operands[1].type)) == 2 and numbers.contracting[1] == (1,)
+
+
+def _turn(matrix: ir.Value, dots: list[ir.Operation]) -> None:
+    rows, columns = entries(matrix.type)
+    attributes = {"permutation": ir.DenseI64ArrayAttr.get([1, 0]), STORED: ir.UnitAttr.get()}
+    type_ = named_type(element_type(matrix.type), [columns, rows])
+    turned = build("stablehlo.transpose", [matrix], [type_], attributes, location=dots[0].location, before=dots[0]).results[0]
+    for dot in dots:
+        numbers = DotNumbers.of(dot).with_dims_of(1, (1, 0))
+        replace_op(dot, numbers.build_dot(dot, [dot.operands[0], turned], dot.results[0].type).results)

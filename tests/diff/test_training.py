@@ -1,0 +1,85 @@
+"""Models of paper 004 trained through torch.compile(backend="disc"): losses, gradients and weights of steps of changing sizes."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+from training_models import TRAININGS
+
+from disc import Executable
+from disc.frontend import dynamo, registered
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+
+def marked(name: str) -> object:
+    return pytest.param(name, marks=pytest.mark.long) if TRAININGS[name].long else name
+
+
+def trained(model: nn.Module, forward: nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
+    """The loss and the gradients of each step, then the weights and buffers."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    seen: list[torch.Tensor] = []
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = forward(*batch)
+        loss.backward()
+        optimizer.step()
+        seen += [loss.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+    return [*seen, *(value.detach() for value in model.state_dict().values())]
+
+
+@pytest.fixture
+def executables() -> Iterator[list[Executable]]:
+    """What torch.compile has had compiled."""
+    made: list[Executable] = []
+    compiler = registered.graph_compiler()
+
+    def recorded(*arguments: object) -> Executable:
+        made.append(compiler(*arguments))  # pyright: ignore[reportArgumentType]
+        return made[-1]
+
+    registered.set_graph_compiler(recorded)
+    yield made
+    registered.set_graph_compiler(compiler)
+
+
+@pytest.mark.parametrize("name", [marked(name) for name in TRAININGS])
+def test_steps_are_those_of_eager(name: str, executables: list[Executable]) -> None:
+    """In one graph each way, with nothing left to PyTorch and no input copied."""
+    training = TRAININGS[name]
+    model = training.make()
+    eager = copy.deepcopy(model)
+    batches = [training.inputs(*sizes) for sizes in training.sizes]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = trained(model, torch.compile(model, backend="disc", dynamic=True, options={"strict": True}), batches)
+    for ours, expected in zip(found, trained(eager, eager, batches), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=2e-3, atol=2e-5)
+    statistics = dynamo.statistics()
+    assert not statistics.eager and not statistics.failed and not statistics.refused_calls
+    assert len(executables) == training.graphs and not any(each.stats()["copied_bytes"] for each in executables)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_an_optimizer_is_one_graph(kind: type[torch.optim.SGD | torch.optim.AdamW], executables: list[Executable]) -> None:
+    """Its first step makes the state, the second has it; from then on steps take no other graph."""
+    settings = {"lr": 0.05, "weight_decay": 0.1, **({"momentum": 0.9} if kind is torch.optim.SGD else {})}
+    models = [nn.Linear(7, 5), nn.Linear(7, 5)]
+    models[1].load_state_dict(models[0].state_dict())
+    ours, eager = (kind(model.parameters(), **settings) for model in models)
+    step = torch.compile(ours.step, backend="disc", options={"strict": True})
+    for _ in range(5):
+        gradients = [torch.randn(5, 7), torch.randn(5)]
+        for model in models:
+            for weight, gradient in zip(model.parameters(), gradients, strict=True):
+                weight.grad = gradient.clone()
+        step()
+        eager.step()
+        torch.testing.assert_close(list(models[0].parameters()), list(models[1].parameters()), rtol=1e-5, atol=1e-6)
+    assert len(executables) <= 2 and not dynamo.statistics().eager
