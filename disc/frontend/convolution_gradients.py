@@ -156,10 +156,10 @@ def _met(padded: Tensor, kernel: Sequence[int], space: Sequence[int], sliding: S
     dims = list(zip(kernel, space, sliding.stride, sliding.dilation, strict=True))
     for number, (size, positions, stride, dilation) in enumerate(reversed(dims)):
         axis = padded.dim() - 1 - number
-        if number and stride == 1 and lead == 2:
-            padded = padded.unfold(axis, positions, dilation).movedim(-1, axis + 1).movedim(axis, lead)
+        reach = dilation * (size - 1) + 1
+        if number and stride == 1 and lead == 2:  # the size of windows is a plain int to PyTorch: it fixes one that is symbolic
+            padded = padded.unfold(axis, reach, 1)[..., ::dilation].movedim(-1, lead)
         else:
-            reach = dilation * (size - 1) + 1
             padded = torch.stack([_at(padded, axis, place * dilation, positions, stride, reach) for place in range(size)], lead)
     return padded
 
