@@ -278,6 +278,11 @@ def test_commands(lstm: Saved, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert " left (result 0), left (result 1), " in text or " right (result 0), " in text
     assert main(["explain", path, "--input", str(given)]) == 0
     assert "time" in capsys.readouterr().out
+    given.write_text(json.dumps([nested(each) for each in trees(8)]))
+    timeline = tmp_path / "trace.json"
+    assert main(["explain", path, "--input", str(given), "--trace", str(timeline)]) == 0
+    drawn = [row for row in json.loads(timeline.read_text())["traceEvents"] if row["ph"] == "X"]
+    assert {row["args"]["kernel"].partition(".")[0] for row in drawn} == {"0", "1"}, "kernels of both kinds of nodes"
     assert main(["verify", path]) == 0
     for wrong, message in (
         ("{", "cannot be read as JSON"),
