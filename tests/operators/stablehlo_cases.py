@@ -279,7 +279,7 @@ return %r : tensor<2x4xui32>
 return %r : tensor<Nx4xT>
 }""")),
     **{f"stablehlo.{name}": (("f32",), _line(_A, line, _R)) for name, line in {
-        "all_gather": f'"stablehlo.all_gather"(%a) {{all_gather_dim = 0 : i64, {_GROUPS}, {_CHANNEL}}} : (tensor<Nx4xT>) -> tensor<Nx4xT>',
+        "all_gather": f'"stablehlo.all_gather"(%a) {{all_gather_dim = 1 : i64, {_GROUPS}, {_CHANNEL}}} : (tensor<Nx4xT>) -> tensor<Nx4xT>',
         "all_reduce": f'"stablehlo.all_reduce"(%a) {_ADD} {{{_GROUPS}, {_CHANNEL}}} : (tensor<Nx4xT>) -> tensor<Nx4xT>',
         "all_to_all": f'"stablehlo.all_to_all"(%a) {{split_dimension = 1 : i64, concat_dimension = 1 : i64, split_count = 1 : i64, {_GROUPS}, {_CHANNEL}}} : (tensor<Nx4xT>) -> tensor<Nx4xT>',
         "collective_broadcast": f'"stablehlo.collective_broadcast"(%a) {{{_GROUPS}, {_CHANNEL}}} : (tensor<Nx4xT>) -> tensor<Nx4xT>',
@@ -305,7 +305,7 @@ CASES |= {
     "stablehlo.async_start": (("f32",), _text(f"""func.func @main(%a: tensor<Nx4xT>) -> tensor<Nx4xT> {{
 %f = "stablehlo.async_start"(%a) ({{
 ^bb0(%b: tensor<Nx4xT>):
-%g = "stablehlo.all_gather"(%b) {{all_gather_dim = 0 : i64, {_GROUPS}, {_CHANNEL}}} : (tensor<Nx4xT>) -> tensor<Nx4xT>
+%g = "stablehlo.all_gather"(%b) {{all_gather_dim = 1 : i64, {_GROUPS}, {_CHANNEL}}} : (tensor<Nx4xT>) -> tensor<Nx4xT>
 stablehlo.return %g : tensor<Nx4xT>
 }}) : (tensor<Nx4xT>) -> !stablehlo.future<tensor<Nx4xT>>
 %r = "stablehlo.async_done"(%f) : (!stablehlo.future<tensor<Nx4xT>>) -> tensor<Nx4xT>
