@@ -53,6 +53,7 @@ class StructuredProgram:
     like: object = None
     open_gpu: object = None
     kept: int = 0
+    graphs: int = 0
     written: Sequence[int] = ()
     single = False
 
@@ -208,6 +209,10 @@ class StructuredProgram:
             "copied_bytes": self._copied_bytes,
             "arena_bytes": tables + sum(each["arena_bytes"] for each in blocks),
         }
+
+    def graph_stats(self) -> dict[str, int]:
+        """None: all runs on the CPU."""
+        return {}
 
     def counters(self) -> list[int]:
         return list(chain.from_iterable(each.counters() for each in self._contexts))

@@ -42,7 +42,7 @@ def _check_each(program: str, names: str) -> None:
 
 @pytest.mark.parametrize("names", [*PROGRAMS, *(pytest.param(each, marks=pytest.mark.long) for each in LONG)])
 def test_values(names: str) -> None:
-    _check_each("programs.py", names)
+    _check_each("kernel_programs.py", names)
 
 
 def test_the_checker_finds_what_is_wrong() -> None:

@@ -71,8 +71,8 @@ def test_the_service_finds_the_pods() -> None:
 
 def test_the_settings_of_the_page_are_valid() -> None:
     page = (ROOT / "docs" / "deployment.md").read_text()
-    settings = settings_of(tomllib.loads(page.split("```toml\n")[1].split("```")[0]))
-    assert settings.tracing is not None and settings.tracing.endpoint == "http://collector:4318"
+    written = [settings_of(tomllib.loads(block.split("```")[0])) for block in page.split("```toml\n")[1:]]
+    assert "http://collector:4318" in [each.tracing.endpoint for each in written if each.tracing is not None]
     assert all(path in page for path in ("deploy/kubernetes/disc-serve.yaml", "deploy/Containerfile", "deploy/kserve/"))
 
 

@@ -37,7 +37,7 @@ class Recorded:
 def record(kind: str, name: str, file: Path) -> None:
     """Writes the `Recorded` of a program, or of a model, as a pickle."""
     sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "cuda")]
-    device_oracle, model_kernels, programs = map(importlib.import_module, ("device_oracle", "model_kernels", "programs"))
+    device_oracle, model_kernels, programs = map(importlib.import_module, ("device_oracle", "model_kernels", "kernel_programs"))
     made = Recorded()
     device_oracle.Checked.launched = staticmethod(lambda place, kernel, seen, tolerance: _launches(made, name, place, kernel, seen))
     count = model_kernels.check(name) if kind == "model" else sum(programs.PROGRAMS[name]())

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from disc.frontend.batched.contents import address_of
 from disc.frontend.batched.values import CONSTANTS
 from disc.ral._ral import Facts
 
@@ -45,7 +46,7 @@ def gathered(functions: Iterable[FunctionType], modules: Sequence[torch.nn.Modul
 def _fact(value: Any, depth: int) -> object:
     """What tells whether a value is still the same."""
     if isinstance(value, torch.Tensor):
-        return id(value), value._version
+        return id(value), value._version, address_of(value)
     if isinstance(value, CONSTANTS):
         return type(value), repr(value) if isinstance(value, float) else value
     if depth and isinstance(value, list | tuple):

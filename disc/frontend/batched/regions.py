@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from disc.frontend.batched.blocks import Block, Lifted
+from disc.frontend.batched.contents import Contents
 from disc.frontend.batched.rows import Row, RowClass, row_class
 from disc.frontend.batched.values import CONSTANTS
 from disc.ral import _ral
@@ -65,7 +66,7 @@ class Kind(_ral.Kind):
     plain: bool
     views: Views | None
     block: Block
-    weights: tuple[tuple[torch.Tensor, int], ...]
+    weights: tuple[tuple[torch.Tensor, Contents], ...]
     cost: float
     kept: object
     lifted: Lifted | None = None
@@ -79,7 +80,7 @@ class Kind(_ral.Kind):
         self.number = Kind.made
 
     def stale(self) -> bool:
-        return any(tensor._version != version for tensor, version in self.weights)
+        return any(not contents.are_those_of(tensor) for tensor, contents in self.weights)
 
 
 @dataclass(eq=False)

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from disc.frontend.batched.blocks import Block
+from disc.frontend.batched.contents import Contents
 from disc.frontend.batched.regions import Kind, NotRegular, Outputs, Region, Views
 from disc.frontend.batched.rows import Row, RowClass, containers, is_record, parts_of, row_class
 from disc.frontend.batched.values import CONSTANTS
@@ -185,13 +186,13 @@ class BlockModule(torch.nn.Module):
 
 @dataclass(frozen=True)
 class _Traced:
-    """found: what a region returned for `arguments` with `inputs` in the place of rows. weights: what it read besides, and their versions.
+    """found: what a region returned for `arguments` with `inputs` in the place of rows. weights: what it read besides, and their contents.
     indexed: identities of weights of which it read rows alone. held: the memory of both."""
 
     found: tuple[object, ...]
     arguments: Sequence[object]
     inputs: Sequence[torch.Tensor]
-    weights: tuple[tuple[torch.Tensor, int], ...]
+    weights: tuple[tuple[torch.Tensor, Contents], ...]
     indexed: set[int]
     held: set[int]
 
@@ -218,7 +219,7 @@ def _traced(
             raise NotRegular(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from error
         finally:
             _tracing.active = False
-    return _Traced(found, arguments, inputs, tuple((each, each._version) for each in watch.weights.values()), watch.indexed, watch.held)
+    return _Traced(found, arguments, inputs, tuple((each, Contents.of(each)) for each in watch.weights.values()), watch.indexed, watch.held)
 
 
 def straight(classified: Callable[[object], bool]) -> Callable[[Any], Any]:

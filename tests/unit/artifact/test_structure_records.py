@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import re
 from typing import Any, cast
 
 import pytest
 
 from disc.artifact.manifest import InputRecord, OutputRecord
 from disc.artifact.structures import StructuresRecord, malformed_structures, tensor_names
+from disc.ral import executable
+from disc.ral.structured import StructuredProgram
 
 RECORD: StructuresRecord = {
     "name": "tree",
@@ -81,3 +85,10 @@ def test_inputs_are_those_of_the_structure() -> None:
     inputs = inputs_of(RECORD)
     for wrong in (inputs[:-1], inputs[::-1], [*inputs[:-1], {**inputs[-1], "dtype": "i32"}], [*inputs[:-1], {**inputs[-1], "dims": []}]):
         assert malformed_structures(RECORD, cast("list[InputRecord]", wrong), OUTPUTS) is not None
+
+
+def test_a_program_over_structures_stands_in_place_of_a_context() -> None:
+    """It has all that executables ask of one."""
+    asked = set(re.findall(r"\b(?:_context|own)\.(\w+)", inspect.getsource(executable)))
+    assert {"stats", "graph_stats", "counters", "verify"} <= asked
+    assert [name for name in asked if not hasattr(StructuredProgram, name)] == []

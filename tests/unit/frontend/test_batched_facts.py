@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from disc.frontend.batched.contents import Contents
 from disc.frontend.batched.facts import gathered, watched
 
 SCALE, SIZES, TABLE = 2.5, [1, [2, 3]], {"a": 1, "b": [4]}
@@ -70,6 +71,9 @@ CHANGES: dict[str, Callable[[Net], Any]] = {
     "mode": lambda model: model.layer.eval(),
     "weight": lambda model: setattr(model.layer, "bias", nn.Parameter(torch.ones(3))),
     "weight in place": lambda model: model.layer.weight.detach().add_(1),
+    "weight's data": lambda model: setattr(model.layer.weight, "data", torch.ones(3, 3)),
+    "weights of another type": lambda model: model.double(),
+    "global tensor's data": lambda model: setattr(BIAS, "data", torch.ones(3)),
     "buffer": lambda model: setattr(model, "kept", torch.ones(3)),
     "module": lambda model: setattr(model, "layer", nn.Linear(3, 3)),
     "module added": lambda model: setattr(model, "other", nn.Linear(3, 3)),
@@ -107,11 +111,11 @@ def test_changes_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         return [*model.parameters(), *model.buffers()]
 
     before, quick = gathered(functions, modules), watched(functions, modules, weights())
-    versions = [each._version for each in weights()]
+    contents = [(each, Contents.of(each)) for each in weights()]
     assert quick.hold()
     CHANGES[name](model)
     assert not quick.hold()
-    seen_by_weights = [each._version for each in weights()] != versions
+    seen_by_weights = any(not held.are_those_of(each) for each, held in contents)
     assert gathered(functions, list(model.modules())) != before or seen_by_weights
     assert watched(functions, list(model.modules()), weights()).hold()
 

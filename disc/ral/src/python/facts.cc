@@ -13,7 +13,7 @@ namespace nb = nanobind;
 // object gets its address.
 class Facts {
  public:
-  Facts() : version_(nb::steal(PyUnicode_InternFromString("_version"))) {}
+  Facts() : version_(nb::steal(PyUnicode_InternFromString("_version"))), address_(nb::steal(PyUnicode_InternFromString("data_ptr"))) {}
 
   // The dict has the keys that it has now, the same objects in the same order; and, of those in `keys`, the same values.
   void add_dict(const nb::dict& dict, const nb::set& keys) {
@@ -47,7 +47,8 @@ class Facts {
     cells_.emplace_back(cell, value ? nb::borrow(value) : nb::object());
   }
 
-  void add_tensor(const nb::object& tensor) { tensors_.emplace_back(tensor, version_of(tensor)); }
+  // Its elements are those that it has now: writes are counted, and what is put in the place of `.data` lies elsewhere.
+  void add_tensor(const nb::object& tensor) { tensors_.push_back({tensor, version_of(tensor), address_of(tensor)}); }
 
   void swap(Facts& other) { std::swap(*this, other); }
 
@@ -74,8 +75,8 @@ class Facts {
       if (const int result = visit(cell.ptr())) return result;
       if (const int result = value.is_valid() ? visit(value.ptr()) : 0) return result;
     }
-    for (const auto& [tensor, version] : tensors_) {
-      if (const int result = visit(tensor.ptr())) return result;
+    for (const Tensor& each : tensors_) {
+      if (const int result = visit(each.tensor.ptr())) return result;
     }
     return 0;
   }
@@ -95,8 +96,8 @@ class Facts {
     for (const auto& [cell, value] : cells_) {
       if (PyCell_GET(cell.ptr()) != value.ptr()) return false;
     }
-    for (const auto& [tensor, version] : tensors_) {
-      if (version_of(tensor) != version) return false;
+    for (const Tensor& each : tensors_) {
+      if (version_of(each.tensor) != each.version || address_of(each.tensor) != each.address) return false;
     }
     return true;
   }
@@ -110,6 +111,11 @@ class Facts {
     nb::dict dict;
     nb::object key, value;
   };
+  struct Tensor {
+    nb::object tensor;
+    long long version, address;
+  };
+
   struct Sequence {
     nb::object sequence;
     std::vector<nb::object> elements;
@@ -142,12 +148,25 @@ class Facts {
     return number;
   }
 
-  nb::object version_;
+  // 0 for tensors without memory of their own.
+  long long address_of(const nb::object& tensor) const {
+    const nb::object address = nb::steal(PyObject_CallMethodNoArgs(tensor.ptr(), address_.ptr()));
+    if (!address.is_valid()) {
+      if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) nb::raise_python_error();
+      PyErr_Clear();
+      return 0;
+    }
+    const long long number = PyLong_AsLongLong(address.ptr());
+    if (number == -1 && PyErr_Occurred()) nb::raise_python_error();
+    return number;
+  }
+
+  nb::object version_, address_;
   std::vector<Dict> dicts_;
   std::vector<Item> items_;
   std::vector<Sequence> sequences_;
   std::vector<std::pair<nb::object, nb::object>> cells_;
-  std::vector<std::pair<nb::object, long long>> tensors_;
+  std::vector<Tensor> tensors_;
 };
 
 int facts_traverse(PyObject* self, visitproc visit, void* arg) {

@@ -1,4 +1,4 @@
-"""Programs whose kernels for GPUs are checked in Triton's interpreter; run as a process of its own: `python programs.py NAME`.
+"""Programs whose kernels for GPUs are checked in Triton's interpreter; run as a process of its own: `python kernel_programs.py NAME`.
 
 Prints how many versions of kernels gave what the interpreter of the IR gives.
 """
