@@ -19,9 +19,10 @@ CHECKED = 0.05  # a difference over it, of the largest value expected, is no rou
 
 @dataclass(frozen=True)
 class Figures:
-    """Seconds of single calls: median, percentiles; first: the very first call of these sizes. per_second: calls of all callers together.
-    difference: of the results, from eager's where it takes part, else from disc's. right: it is one of rounding. speed_up: of disc, by the
-    medians of one caller, by calls per second of several; None where results are not right, and of disc itself."""
+    """Seconds of single calls: median, percentiles p10, p90, p95 and p99 of `calls` calls; first: the very first call of these sizes.
+    per_second: calls of all callers together. difference: of the results, from eager's where it takes part, else from disc's. right: it is
+    one of rounding. speed_up: of disc, by the medians of one caller, by calls per second of several; None where results are not right, and
+    of disc itself."""
 
     shape: str
     model: str

@@ -18,7 +18,8 @@ MOST_CALLS = 20_000  # per turn
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds per call over the turns. spread: (the third quartile minus the first) / median."""
+    """Milliseconds per call over `turns` turns: median, low (the least), high (the greatest). spread: (the third quartile minus the first)
+    / median."""
 
     median: float
     low: float
@@ -55,7 +56,7 @@ def interleave(turns: Mapping[str, Callable[[], float]], repeats: int) -> dict[s
 
 @dataclass(frozen=True)
 class CallTimes:
-    """One turn of callers: its wall time, and that of every call, in seconds."""
+    """One turn of callers, in seconds: wall, from the first call to the last; calls, of every call."""
 
     wall: float
     calls: list[float]

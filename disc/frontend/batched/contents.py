@@ -21,7 +21,7 @@ def address_of(tensor: torch.Tensor) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """memory: shares it, so that nothing else gets its address."""
+    """version: how many writes were counted. address: in bytes. memory: shares it, so that nothing else gets its address."""
 
     version: int
     address: int
