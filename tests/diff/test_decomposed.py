@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from compiled import module_program, randn
+from compiled import assert_close, module_program, randn
 
 from disc.errors import DiscError
 from disc.frontend import dynamo
@@ -71,8 +71,14 @@ class Resampled(torch.nn.Module):
 def test_resampling_without_aliasing() -> None:
     """Smaller and larger images, rows and columns apart; NaN and infinities reach what has them in its window, and nothing else."""
     program = module_program(Resampled(), randn(2, 3, 8, 12), torch.ones(4, 6))
-    for shape, size in (((1, 1, 5, 7), (5, 7)), ((2, 2, 23, 4), (3, 9)), ((1, 3, 4, 40), (9, 1)), ((2, 1, 64, 33), (31, 32))):
+    for shape, size in (((1, 1, 5, 7), (5, 7)), ((2, 2, 23, 4), (3, 9)), ((1, 3, 7, 5), (1, 4)), ((2, 1, 64, 33), (31, 32))):
         program.check(randn(*shape), torch.ones(*size))
+    for x, size in ((randn(1, 3, 4, 40), (9, 1)), (randn(2, 3, 8, 5), (3, 1))):
+        # Eager fills a single column with its first row's value where the rows change too, but not where the channels are the last dim.
+        wanted = program.model(x.contiguous(memory_format=torch.channels_last), torch.ones(*size))
+        for executable in program.executables:
+            for number, (ours, theirs) in enumerate(zip(executable(x, torch.ones(*size)), wanted, strict=True)):
+                assert_close(ours, theirs, None, f"result {number} on {executable.isa} for {tuple(x.shape)} to {size}")
     x = randn(1, 1, 16, 16)
     x[0, 0, 3, 4], x[0, 0, 12, 9] = math.nan, math.inf
     program.check(x, torch.ones(5, 6))

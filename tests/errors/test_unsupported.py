@@ -77,7 +77,7 @@ def test_symbols_are_said_in_the_users_words() -> None:
             "stablehlo.rng_bit_generator at line 3: a state of tensor<1xui64>",
         ),
         (
-            '%r = "stablehlo.collective_broadcast"(%x) {replica_groups = dense<0> : tensor<1x1xi64>} : (tensor<?xf32>) -> tensor<?xf32>',
+            '%r = "stablehlo.collective_broadcast"(%x) {replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>} : (tensor<?xf32>) -> tensor<?xf32>',
             "stablehlo.collective_broadcast at line 2: it exchanges data with other devices",
         ),
         (
