@@ -23,7 +23,7 @@ MOST_PER_IMAGE = 1 << 17  # elements of a weight up to which each image has a pr
 
 @dataclass(frozen=True)
 class Sliding:
-    """How windows slide, one number per spatial dim."""
+    """How windows slide, one number per spatial dim: `stride`, `padding` and `dilation` in elements. groups: of channels."""
 
     stride: list[int]
     padding: list[int]

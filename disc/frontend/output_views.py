@@ -70,7 +70,8 @@ def turn_inputs(module: fx.GraphModule) -> Callable[[Sequence[object]], list[obj
     placeholders = module.graph.find_nodes(op="placeholder")
     for place, node in enumerate(placeholders):
         value = node.meta.get("val")
-        layout = memory_layout(value) if isinstance(value, torch.Tensor) else None
+        readable = isinstance(value, torch.Tensor) and not value.is_complex()  # a program reads complex inputs as they lie, and only so
+        layout = memory_layout(value) if readable else None
         if layout is not None and layout.order != tuple(range(len(layout.order))):
             orders[place] = layout.order
             with module.graph.inserting_after(placeholders[-1]):

@@ -21,7 +21,8 @@ SCATTERED = global_decomposition_table["post_autograd"].get(aten.max_pool2d_with
 
 @dataclass(frozen=True)
 class Axis:
-    """A dim, which counts from the end, of `size` elements, and how windows slide along it."""
+    """A dim, which counts from the end, of `size` elements, and how windows of `kernel` elements slide along it: by `stride` elements,
+    `padding` of them before the first and behind the last."""
 
     dim: int
     size: int

@@ -15,7 +15,6 @@ from disc.passes.fusion.fuse_compute import FuseCompute
 from disc.passes.fusion.fuse_elementwise import FuseElementwise
 from disc.passes.fusion.stitch import Stitch
 from disc.passes.fusion.tabulate_distances import TabulateDistances
-from disc.passes.fusion.turn_shared import TurnShared
 from disc.passes.graph.channels_last import ChannelsLast
 from disc.passes.graph.convert_dots import ConvertDots
 from disc.passes.graph.count_loops import CountLoops
@@ -34,6 +33,7 @@ from disc.passes.graph.quantize_dots import QuantizeDots
 from disc.passes.graph.simplify import Simplify
 from disc.passes.graph.split_batch import SplitBatch
 from disc.passes.graph.store_constants import StoreConstants
+from disc.passes.graph.turn_shared import TurnShared
 from disc.passes.shape.name_dims import NameDims
 from disc.passes.shape.normalize_reductions import NormalizeReductions
 from disc.passes.shape.resolve_broadcasts import ResolveBroadcasts

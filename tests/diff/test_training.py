@@ -68,18 +68,23 @@ def test_steps_are_those_of_eager(name: str, executables: list[Executable]) -> N
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
 def test_an_optimizer_is_one_graph(kind: type[torch.optim.SGD | torch.optim.AdamW], executables: list[Executable]) -> None:
-    """Its first step makes the state, the second has it; from then on steps take no other graph."""
+    """Its first step makes the state, the second has it; from then on steps take no other graph.
+
+    Compared with what Dynamo writes of a step, run by PyTorch: that has the number of steps as an f32 tensor, and 1 - 0.999 ** step loses four
+    digits which the eager step, in Python's floats, keeps.
+    """
     settings = {"lr": 0.05, "weight_decay": 0.1, **({"momentum": 0.9} if kind is torch.optim.SGD else {})}
     models = [nn.Linear(7, 5), nn.Linear(7, 5)]
     models[1].load_state_dict(models[0].state_dict())
     ours, eager = (kind(model.parameters(), **settings) for model in models)
     step = torch.compile(ours.step, backend="disc", options={"strict": True})
+    eager_step = torch.compile(eager.step, backend="eager")
     for _ in range(5):
         gradients = [torch.randn(5, 7), torch.randn(5)]
         for model in models:
             for weight, gradient in zip(model.parameters(), gradients, strict=True):
                 weight.grad = gradient.clone()
         step()
-        eager.step()
+        eager_step()
         torch.testing.assert_close(list(models[0].parameters()), list(models[1].parameters()), rtol=1e-5, atol=1e-6)
     assert len(executables) <= 2 and not dynamo.statistics().eager

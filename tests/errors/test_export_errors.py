@@ -117,7 +117,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], type[DiscError], str]] = {
     "size in a branch": (lambda: Calls(lambda x: torch.cond(x.sum() > 0, lambda x: x[x > 0].sum(), torch.sum, (x,))), UnsupportedOpError, "a size that depends on data, in a branch"),
     "result without a type": (lambda: Calls(lambda x: object()), ExportError, "torch.export"),
     "raises": (lambda: Calls(lambda x: [][0]), ExportError, "the model does not accept the example inputs: IndexError at .*test_export_errors.py"),
-    "no shape rule": (lambda: Calls(lambda x: torch.histogram(x, 3)[0]), UnsupportedOpError, "PyTorch cannot infer the shape of its result"),
+    "no shape rule": (lambda: Calls(lambda x: torch.geqrf(x)[0]), UnsupportedOpError, "PyTorch cannot infer the shape of its result"),
     "strided kernel": (lambda: Calls(lambda x: nn.functional.conv_transpose1d(x[None], x[:, None], stride=2, output_padding=1)), DiscError, ""),
 }  # fmt: skip
 

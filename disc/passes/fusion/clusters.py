@@ -14,13 +14,26 @@ from torch_mlir import ir
 
 from disc.ir.costs import Costs
 from disc.ir.graph import Attribute, Body, Node, Snapshot, is_row_reduction
-from disc.ir.op_table import ALONE, BINDING, CONTROL, LIBRARY, MADE, OPS, PRODUCTS, REORDERING, REPEATING, SEQUENTIAL, SOURCES, VIEWS
+from disc.ir.op_table import (
+    ALONE,
+    BINDING,
+    CONTROL,
+    LIBRARY,
+    MADE,
+    OPS,
+    PRODUCTS,
+    REORDERING,
+    REPEATING,
+    SEQUENTIAL,
+    SOURCES,
+    STORED,
+    VIEWS,
+)
 from disc.ir.ops import main_block
 from disc.ir.stages import load_env
 from disc.shapes import Dim, ShapeEnv, Truth
 from disc.targets.thresholds import DeviceThresholds
 
-STORED = "disc.store"  # marks a view that its producer writes to memory in the viewed order
 NOTE = "disc.note"  # marks an op with what `explain` shall say of the kernel that it becomes part of
 MOST_RESHAPES = 8  # of one kernel, one behind the other: each may divide a place that the one before divided, and doubles its expression
 

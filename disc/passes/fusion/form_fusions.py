@@ -12,10 +12,10 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from disc.ir.graph import Node
-from disc.ir.op_table import EXTERNAL
+from disc.ir.op_table import EXTERNAL, STORED
 from disc.ir.ops import strings
 from disc.ir.passes import CompileState, FunctionPass
-from disc.passes.fusion.clusters import NOTE, STORED, Cluster, Clusters
+from disc.passes.fusion.clusters import NOTE, Cluster, Clusters
 
 GROUPING = ("disc.group", "disc.kind", NOTE, STORED)  # attributes of ops in groups
 

@@ -23,14 +23,13 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 
 from disc.ir.costs import Costs, op_cost
 from disc.ir.graph import Body, Node, Snapshot
-from disc.ir.op_table import OPS, VIEWS, Kind, rules_by_op
+from disc.ir.op_table import OPS, STORED, VIEWS, Kind, rules_by_op
 from disc.ir.ops import Attribute, build, tensor_type
 from disc.ir.passes import CompileState, FunctionPass
 from disc.ir.reads import Place
 from disc.ir.rewriting import element_type, entries, erase_dead, make_reshape, make_splat, named_type, splat_value
 from disc.ir.stages import load_env
 from disc.ir.symbols import ModuleEnv
-from disc.passes.fusion.clusters import STORED
 from disc.shapes import Dim, ShapeEnv
 
 INTEGERS = {"i32": np.int32, "i64": np.int64}  # narrower ones might not hold a position

@@ -15,10 +15,10 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
+from disc.ir.op_table import STORED
 from disc.ir.ops import block_ops, build, replace_op
 from disc.ir.passes import CompileState, FunctionPass
 from disc.ir.rewriting import element_type, entries, named_type
-from disc.passes.fusion.clusters import STORED
 from disc.passes.graph.constants import constant_values
 from disc.passes.graph.dot_numbers import DotNumbers
 
