@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -36,6 +37,7 @@ WITHIN: dict[str, tuple[tuple[str, ...], ...]] = {
 # These run the compiler; all else of serving needs neither torch nor MLIR.
 COMPILING = frozenset({"disc.serving.compile_service.client", "disc.serving.compile_service.job", "disc.serving.ray.cluster"})
 COMPUTED = frozenset({"module_name"})  # cli.factory: the user's own module, by name
+PYTESTS = frozenset({"conftest", "__init__"})  # which pytest itself tells apart by their folders
 OUTSIDE = frozenset({"tools", "tests", "bench"})
 
 
@@ -201,6 +203,20 @@ def test_the_runtime_needs_neither_torch_nor_mlir(module: str) -> None:
 def test_nothing_imports_tools_tests_or_bench() -> None:
     wrong = [f"{module}:{each.line}" for module in MODULES for each in imports_of(module) if each.name.split(".")[0] in OUTSIDE]
     assert not wrong, wrong
+
+
+def names_twice(paths: Iterable[Path]) -> list[str]:
+    """Names of modules that several of the files have."""
+    counts = Counter(path.stem for path in paths)
+    return sorted(name for name, count in counts.items() if count > 1)
+
+
+def test_modules_of_tests_and_tools_have_names_of_their_own() -> None:
+    """pytest puts the folder of every test on the path, so `import programs` takes that of the folder that came last: of another test, whose
+    module may set variables of the whole process."""
+    files = [path for path in (*(ROOT / "tests").rglob("*.py"), *(ROOT / "tools").glob("*.py")) if path.stem.isidentifier()]
+    assert names_twice(path for path in files if path.stem not in PYTESTS) == []
+    assert names_twice([Path("tests/cuda/programs.py"), Path("tests/ral/programs.py"), Path("tests/models.py")]) == ["programs"]
 
 
 def test_config_alone_reads_the_environment() -> None:

@@ -251,10 +251,12 @@ class GraphThresholds:
 class FusionThresholds:
     """Fusion passes.
 
-    most_ops: ops of a fusion, at most.
+    most_ops: ops of a fusion, at most. turned_readers: products, at least, that read one matrix along its rows, for it to be transposed
+    once for all of them.
     """
 
     most_ops: int
+    turned_readers: int
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ _GRAPH = GraphThresholds(
 )
 _FUSION = FusionThresholds(
     most_ops=256,  # chosen: a larger region compiles slowly and gains nothing, for its values no longer fit registers
+    turned_readers=3,  # chosen: one or two products may have rows enough to pack the matrix for themselves
 )
 _VERSIONS = VersionThresholds(
     few_rows=4,  # chosen: there may be more threads than that

@@ -27,7 +27,7 @@ from tests.ral.programs import ADD, add_manifest, build
 
 GPU = "cuda:x86-64-v3+sm_90"
 
-# ADD of programs.py for a GPU. A block of the grid is a row; kernels of the stand-in are functions.
+# ADD of tests/ral/programs.py for a GPU. A block of the grid is a row; kernels of the stand-in are functions.
 GPU_ADD = """
 #include "ral.h"
 #include "fake_driver.h"

@@ -22,8 +22,6 @@ from disc.ir.rewriting import element_type, entries, named_type
 from disc.passes.graph.constants import constant_values
 from disc.passes.graph.dot_numbers import DotNumbers
 
-FEWEST = 3  # products that share a matrix: one or two may have rows enough to pack it for themselves
-
 
 @dataclass(frozen=True)
 class TurnShared(FunctionPass):
@@ -38,7 +36,7 @@ class TurnShared(FunctionPass):
             if op.name == "stablehlo.dot_general" and reads_along_rows(op) and op.operands[1] not in constants:
                 readers.setdefault(op.operands[1], []).append(op)
         for matrix, dots in readers.items():
-            if len(dots) >= FEWEST:
+            if len(dots) >= state.thresholds.fusion.turned_readers:
                 _turn(matrix, dots)
 
 

@@ -36,6 +36,8 @@ ALLOWED = {
     "codegen/cuda/attention.py:MOST_HELD": "registers of a thread, whatever the GPU",
     "codegen/cuda/attention.py:SPLIT_KEYS": "chosen; no GPU has measured it",
     "codegen/cuda/attention.py:WIDE": "registers of a thread, whatever the GPU",
+    "codegen/cuda/descriptors.py:ABI": LAYOUT,
+    "codegen/cuda/descriptors.py:ADDRESS": LAYOUT,
     "codegen/cuda/descriptors.py:ALIGNMENT": LAYOUT,
     "codegen/cuda/emission.py:MOST_ELEMENTS": LEGAL,
     "codegen/cuda/joins.py:PAGE": LAYOUT,
