@@ -238,6 +238,7 @@ class GraphThresholds:
     image_channels: channels of a channels-first source, at most, that is read as it is.
     batch_bytes: bytes of a weight up to which it is stacked with others into a batched dot.
     quantize_least: elements, at least, that a dot contracts, and columns that it has, to be quantized.
+    turned_readers: products, at least, that read one matrix along its rows, for it to be transposed once for all of them.
     """
 
     last_channels: int
@@ -245,18 +246,17 @@ class GraphThresholds:
     image_channels: int
     batch_bytes: int
     quantize_least: int
+    turned_readers: int
 
 
 @dataclass(frozen=True)
 class FusionThresholds:
     """Fusion passes.
 
-    most_ops: ops of a fusion, at most. turned_readers: products, at least, that read one matrix along its rows, for it to be transposed
-    once for all of them.
+    most_ops: ops of a fusion, at most.
     """
 
     most_ops: int
-    turned_readers: int
 
 
 @dataclass(frozen=True)

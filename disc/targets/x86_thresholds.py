@@ -49,10 +49,10 @@ _GRAPH = GraphThresholds(
     image_channels=4,  # chosen: padded in memory they cost little, and a line of the window is longer than they are
     batch_bytes=CACHES.l2 // 4,  # chosen: a larger weight keeps the cores busy on its own, while stacking the other operands costs a copy
     quantize_least=32,  # chosen: with fewer there is too little work per element quantized
+    turned_readers=3,  # chosen: one or two products may have rows enough to pack the matrix for themselves
 )
 _FUSION = FusionThresholds(
     most_ops=256,  # chosen: a larger region compiles slowly and gains nothing, for its values no longer fit registers
-    turned_readers=3,  # chosen: one or two products may have rows enough to pack the matrix for themselves
 )
 _VERSIONS = VersionThresholds(
     few_rows=4,  # chosen: there may be more threads than that

@@ -36,7 +36,7 @@ class TurnShared(FunctionPass):
             if op.name == "stablehlo.dot_general" and reads_along_rows(op) and op.operands[1] not in constants:
                 readers.setdefault(op.operands[1], []).append(op)
         for matrix, dots in readers.items():
-            if len(dots) >= state.thresholds.fusion.turned_readers:
+            if len(dots) >= state.thresholds.graph.turned_readers:
                 _turn(matrix, dots)
 
 
