@@ -5,17 +5,20 @@ Element u of the padded input is in the windows u // stride - j, for the few j b
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, fx
 from torch._decomp import global_decomposition_table
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 
 from disc.frontend.eager_strides import Decomposition
 
 aten = torch.ops.aten
+ALIASES = (aten.detach.default, aten.alias.default)
 SCATTERED = global_decomposition_table["post_autograd"].get(aten.max_pool2d_with_indices_backward.default)
 
 
@@ -65,9 +68,55 @@ def maximum_backward(
     gradient: Tensor, x: Tensor, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
     ceil_mode: bool, indices: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Each element takes the gradients of those of its windows whose maximum it is."""
-    if any(step != 1 for step in dilation):
-        return SCATTERED(gradient, x, kernel_size, stride, padding, dilation, ceil_mode, indices) if SCATTERED else NotImplemented
+    """Each element takes the gradients of those of its windows whose maximum it is.
+
+    Where the graph shows that `indices` are of this pool: eager adds what others name too, wherever they point.
+    """
+    settings = (kernel_size, stride, padding, dilation, ceil_mode)
+    if any(step != 1 for step in dilation) or not is_of_pool(node_of(indices), node_of(x), settings):
+        return SCATTERED(gradient, x, *settings, indices) if SCATTERED else NotImplemented
+    return from_windows(gradient, x, kernel_size, stride, padding, indices)
+
+
+def node_of(value: Tensor) -> fx.Node | None:
+    """The node that a traced value stands for, behind aliases; None where nothing is traced."""
+    mode = get_proxy_mode()
+    node = get_proxy_slot(value, mode.tracer, None, lambda slot: slot.proxy.node) if mode else None
+    while isinstance(node, fx.Node) and node.target in ALIASES:
+        node = node.args[0]
+    return node if isinstance(node, fx.Node) else None
+
+
+def is_of_pool(indices: fx.Node | None, x: fx.Node | None, settings: Sequence[object]) -> bool:
+    """Whether `indices` are the second result of the pool of x by `settings` (kernel, stride, padding, dilation, ceil mode)."""
+    if indices is None or x is None or indices.target is not operator.getitem or indices.args[1] != 1:
+        return False
+    pool = indices.args[0]
+    if not isinstance(pool, fx.Node) or pool.target is not aten.max_pool2d_with_indices.default or pool.kwargs:
+        return False
+    source, *given = pool.args
+    while isinstance(source, fx.Node) and source.target in ALIASES:
+        source = source.args[0]
+    return source is x and same_settings(given, settings)
+
+
+def same_settings(given: Sequence[object], settings: Sequence[object]) -> bool:
+    """Of the forward op, which may leave out the last ones, and of its gradient."""
+    filled = [*given, *([], [0, 0], [1, 1], False)[len(given) - 1 :]]
+    return all(_both(a) == _both(b) for a, b in zip(filled, settings, strict=True))
+
+
+def _both(setting: object) -> object:
+    """[k] is [k, k]."""
+    if not isinstance(setting, Sequence):
+        return setting
+    return [*setting] * 2 if len(setting) == 1 else [*setting]
+
+
+def from_windows(
+    gradient: Tensor, x: Tensor, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int], indices: Tensor
+) -> Tensor:
+    """The gradient of a pool without dilation whose `indices`, shaped like `gradient`, each lie in their window."""
     rows, columns = axes_of(x, kernel_size, stride, padding)
     place = torch.arange(rows.size).unsqueeze(-1) * columns.size + torch.arange(columns.size)
     total = None

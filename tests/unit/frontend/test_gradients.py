@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from disc.frontend import convolution_gradients
 from disc.frontend.convolution_gradients import convolution_backward
 from disc.frontend.loss_gradients import negative_log_likelihood_backward
-from disc.frontend.pool_gradients import average_backward, maximum_backward
+from disc.frontend.pool_gradients import TABLE, average_backward, from_windows, maximum_backward
 from disc.frontend.windows import maximum_with_indices_2d
 
 aten = torch.ops.aten
@@ -48,11 +50,43 @@ def test_pools(ceil_mode: bool) -> None:
         ours = maximum_with_indices_2d(x, *numbers, [dilation] * 2, ceil_mode)
         torch.testing.assert_close(ours, (values, places), equal_nan=True, rtol=0, atol=0)
         arguments = (torch.randn_like(values), x, *numbers, [dilation] * 2, ceil_mode, places)
-        torch.testing.assert_close(maximum_backward(*arguments), aten.max_pool2d_with_indices_backward(*arguments))
+        expected = aten.max_pool2d_with_indices_backward(*arguments)
+        torch.testing.assert_close(maximum_backward(*arguments), expected)
+        if dilation == 1:
+            torch.testing.assert_close(from_windows(*arguments[:2], *numbers, places), expected)
         for counted, divisor in ((True, None), (False, None), (True, 5)):
             average = (x, *numbers, ceil_mode, counted, divisor)
             gradient = torch.randn_like(aten.avg_pool2d(*average))
             torch.testing.assert_close(average_backward(gradient, *average), aten.avg_pool2d_backward(gradient, *average))
+
+
+def scatters(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> bool:
+    """Whether the function's trace, by our decompositions, has a scatter."""
+    traced = make_fx(function, decomposition_table=TABLE, tracing_mode="symbolic")(*inputs)  # pyright: ignore[reportArgumentType]
+    return any("scatter" in str(node.target) or "index_put" in str(node.target) for node in traced.graph.nodes)
+
+
+def test_indices_must_be_those_of_the_pool() -> None:
+    """Indices from elsewhere may point outside their windows; eager adds there too."""
+
+    def pooled(kernel: int, moved: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        def function(x: torch.Tensor) -> torch.Tensor:
+            values, places = aten.max_pool2d_with_indices(x, [3, 3], [2])
+            places = places + moved if moved else places.detach()
+            return aten.max_pool2d_with_indices_backward(values, x, [kernel] * 2, [2, 2], [0], [1, 1], False, places)
+
+        return function
+
+    def given(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        return aten.max_pool2d_with_indices_backward(
+            torch.ones_like(places, dtype=x.dtype), x, [3, 3], [2, 2], [0, 0], [1, 1], False, places
+        )
+
+    x = torch.randn(1, 2, 7, 9)
+    assert not scatters(lambda x: torch.autograd.grad(torch.nn.functional.max_pool2d(x, 3, 2).sum(), x)[0], x.requires_grad_())
+    x = x.detach()
+    assert not scatters(pooled(3, 0), x) and scatters(pooled(3, 1), x) and scatters(pooled(2, 0), torch.randn(1, 2, 7, 9)[..., :7])
+    assert scatters(given, x, torch.zeros(1, 2, 3, 4, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("reduction", [0, 1, 2])
