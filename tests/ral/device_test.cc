@@ -263,7 +263,7 @@ void test_wrong_devices() {
   apart[0].dims = dims;
   apart[0].strides = strides;
   CHECK(ral_call(on_fake, apart, 2, nullptr, &output, 1) == RAL_ERROR_DEVICE);
-  CHECK(std::string(ral_last_error()) == "input 'x' is not contiguous, and is copied on the CPU only");
+  CHECK(std::string(ral_last_error()) == "input 'x' is not contiguous, and is copied on CPUs and GPUs only");
   ral_unload(on_cpu);
   ral_unload(on_fake);
 }

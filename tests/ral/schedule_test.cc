@@ -219,12 +219,12 @@ void random_structures(unsigned seed) {
 void refused_structures() {
   Linear linear;
   CHECK(linear.run({{0, 0, 1}, {-1, -1, 0}, {-1, -1, 1}, {5, 6, 0}}) == RAL_OK);
-  CHECK(linear.run({{0, 0, 1}, {-1, -1, 2}, {-1, -1, 1}, {5, 6, 0}}) == RAL_ERROR_STRUCTURE);  // its own child
-  CHECK(linear.run({{1, 0, 1}, {2, -1, 0}, {1, -1, 1}, {5, 6, 0}}) == RAL_ERROR_STRUCTURE);    // a cycle of two
-  CHECK(linear.run({{0, 0, 1}, {-1, -1, 3}, {-1, -1, 1}, {5, 6, 0}}) == RAL_ERROR_STRUCTURE);  // no node
-  CHECK(linear.run({{0, 0, 1}, {-1, -1, -1}, {-1, -1, 1}, {5, 6, 0}}) == RAL_ERROR_STRUCTURE);
-  CHECK(linear.run({{0, 0, 1}, {1, -1, 0}, {-1, -1, 1}, {5, 6, 0}}) == RAL_ERROR_STRUCTURE);
-  CHECK(linear.run({{0, 0, 2}, {-1, -1, 0}, {-1, -1, 1}, {5, 6, 0}}) == RAL_ERROR_STRUCTURE);
+  CHECK(linear.run({{0, 0, 1}, {-1, -1, 2}, {-1, -1, 1}, {5, 6, 0}}) == RAL_ERROR_CYCLE);  // its own child
+  CHECK(linear.run({{1, 0, 1}, {2, -1, 0}, {1, -1, 1}, {5, 6, 0}}) == RAL_ERROR_CYCLE);    // of two
+  CHECK(linear.run({{0, 0, 1}, {-1, -1, 3}, {-1, -1, 1}, {5, 6, 0}}) == RAL_ERROR_NODE_INDEX);
+  CHECK(linear.run({{0, 0, 1}, {-1, -1, -1}, {-1, -1, 1}, {5, 6, 0}}) == RAL_ERROR_MISSING);
+  CHECK(linear.run({{0, 0, 1}, {1, -1, 0}, {-1, -1, 1}, {5, 6, 0}}) == RAL_ERROR_NODE_KIND);
+  CHECK(linear.run({{0, 0, 2}, {-1, -1, 0}, {-1, -1, 1}, {5, 6, 0}}) == RAL_ERROR_NODE_KIND);
 }
 
 }  // namespace
