@@ -74,7 +74,7 @@ def _calls(result: Record) -> str:
     lines = [
         f"## {title(result)}",
         "",
-        f"{_limits(result)} Set-up: {setup or 'none'}."
+        f"{_limits(result)} Set-up, two at a time: {setup or 'none'}."
         + f" First calls of all shapes together, recompiles included: {slow}." * bool(slow),
         *(f"{name} was skipped: {reason}" for name, reason in result["skipped"].items()),
         *(f"{name} failed at {row['shape']}: {reason}" for row in result["rows"] for name, reason in row["failed"].items()),

@@ -8,21 +8,18 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import levels
 import pytest
 
 # Before anything loads PyTorch: its threads would spin for the next small op of a tiny model, on the core that another worker compiles on.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-
 OBJECTS = "DISC_TEST_OBJECTS"  # the folder of `_shared_objects`: one for all workers
-
-
-EVERY_LEVEL = "DISC_TEST_EVERY_LEVEL"  # as in tests/diff/levels.py
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--long"):
-        os.environ[EVERY_LEVEL] = "1"
+        os.environ[levels.EVERY] = "1"
     if "PYTEST_XDIST_WORKER" not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="disc-objects-")
         os.environ[OBJECTS] = folder.name
@@ -80,7 +77,7 @@ def _shared_objects() -> Iterator[None]:
 @pytest.fixture
 def every_level(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of what differs between ISA levels: they compile for all."""
-    monkeypatch.setenv(EVERY_LEVEL, "1")
+    monkeypatch.setenv(levels.EVERY, "1")
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -66,14 +67,26 @@ def peer_names(job: Job) -> list[str]:
 
 
 def _opened(job: Job, case: Case, processes: list[PeerProcess], folder: Path) -> Run:
+    """Peers that read model files are built one after the other, since they share the files; the others beside them."""
     this = Run(job, case, build(case), folder)
+    lanes = [[each for each in processes if bool(VARIANTS[each.name].file) is reads] for reads in (False, True)]
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        found = dict(pair for lane in pool.map(lambda lane: [_open(this, each) for each in lane], lanes) for pair in lane)
     for process in processes:
-        try:
-            this.setup[process.name] = process.seconds("open", "setup", peer=process.name, **_opening(job, case, folder))
-            this.peers[process.name] = process
-        except PeerFailed as error:
-            this.skipped[process.name] = str(error)
+        outcome = found[process.name]
+        if isinstance(outcome, str):
+            this.skipped[process.name] = outcome
+        else:
+            this.setup[process.name], this.peers[process.name] = outcome, process
     return this
+
+
+def _open(this: Run, process: PeerProcess) -> tuple[str, float | str]:
+    """The peer's name; how long its set-up took, or why there is none."""
+    try:
+        return process.name, process.seconds("open", "setup", peer=process.name, **_opening(this.job, this.case, this.folder))
+    except PeerFailed as error:
+        return process.name, str(error)
 
 
 def _opening(job: Job, case: Case, folder: Path) -> dict[str, object]:

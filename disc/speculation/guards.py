@@ -202,6 +202,14 @@ def all_of(guards: Iterable[Guard]) -> Guard:
     return parts[0] if len(parts) == 1 else All(parts)
 
 
+def asked_of(guards: Iterable[Guard], env: ShapeEnv) -> Guard | None:
+    """The guard of those that do not hold in every call; None where one of them holds in none."""
+    truths = [(guard, guard.implied_by(env)) for guard in guards]
+    if any(truth is Truth.NO for _, truth in truths):
+        return None
+    return all_of(guard for guard, truth in truths if truth is not Truth.YES)
+
+
 def parse(text: str, dim: Callable[[str], Dim] = parse_dim) -> Guard:
     """The guard whose text this is. dim: reads a size, `ShapeEnv.parse` where symbols must have been declared.
 

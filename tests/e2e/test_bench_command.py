@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from disc.artifact.manifest import InputRecord
 from disc.cli.bench import figures, peers
 from disc.cli.bench.timing import CallTimes, time_callers
 from disc.cli.main import main
+from tests.e2e.commands import output_json
 
 FACTORY = """
 import torch
@@ -53,12 +53,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-
-
-def output_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
-    capsys.readouterr()
-    assert main([*arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 def installed(*packages: str) -> bool:

@@ -17,6 +17,7 @@ from disc.cli import main as cli
 from disc.cli.main import main
 from disc.config import Options
 from disc.speculation.tree import read_tree
+from tests.e2e.commands import output_json
 
 FACTORY = """
 import torch
@@ -65,12 +66,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-
-
-def output_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
-    capsys.readouterr()
-    assert main([*arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 def dims(record: dict) -> list[bool]:

@@ -65,10 +65,10 @@ class Program:
     def tensors(self) -> list[torch.Tensor]:
         return [leaf for leaf in self.leaves()[0] if isinstance(leaf, torch.Tensor)]
 
-    def module(self) -> torch.nn.Module:
+    def module(self) -> Calls:
         """Takes the tensors of the call; everything else is fixed."""
         leaves, spec = self.leaves()
-        return _Calls(self.function, [_HOLE if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], spec, self.clone)
+        return Calls(self.name, self.function, [_HOLE if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], spec, self.clone)
 
     def __str__(self) -> str:
         args, kwargs = pytree.tree_map(_shown, (self.args, self.kwargs))
@@ -78,10 +78,10 @@ class Program:
 _HOLE = object()
 
 
-class _Calls(torch.nn.Module):
-    def __init__(self, function: Callable[..., object], leaves: list[object], spec: pytree.TreeSpec, clone: bool) -> None:
+class Calls(torch.nn.Module):
+    def __init__(self, op: str, function: Callable[..., object], leaves: list[object], spec: pytree.TreeSpec, clone: bool) -> None:
         super().__init__()
-        self.function, self.leaves, self.spec, self.clone = function, leaves, spec, clone
+        self.op, self.function, self.leaves, self.spec, self.clone = op, function, leaves, spec, clone
         self.eval()
 
     def forward(self, *tensors: torch.Tensor) -> object:

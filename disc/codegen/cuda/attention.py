@@ -25,7 +25,7 @@ from disc.codegen.plan.softmax import read_causal, read_segments, read_softmax
 from disc.errors import CompilerBug, TargetError
 from disc.shapes import Dim, Truth
 from disc.speculation.block_schedules import AttentionBlock
-from disc.speculation.guards import ALWAYS, Aligned, AtLeast, AtMost, Divides, Guard, all_of
+from disc.speculation.guards import ALWAYS, Aligned, AtLeast, AtMost, Divides, Guard, all_of, asked_of
 
 MOST_HELD = 256  # elements of a query, and columns of the result, that lie in registers
 CHUNK = 64  # elements of longer queries at a time
@@ -93,10 +93,7 @@ class _Attention:
             parts = [self.join.fits, AtLeast(SPLIT_KEYS, self.one.n)]
         elif block.rows < rows:
             parts = [AtMost(block.rows, self.one.m)]
-        truths = [each.implied_by(self.space.env) for each in parts]
-        if Truth.NO in truths:
-            return None
-        return all_of(each for each, truth in zip(parts, truths, strict=True) if truth is not Truth.YES)
+        return asked_of(parts, self.space.env)
 
     def divides(self) -> tuple[Divides, ...]:
         """Conditions for loads of 16 bytes."""

@@ -28,7 +28,7 @@ from disc.ir.op_table import ELEMENTWISE
 from disc.ir.reducers import IN_ORDER
 from disc.shapes import Dim, Truth
 from disc.shapes.recursion import Recursive, run_recursive
-from disc.speculation.guards import AtLeast, Guard, all_of
+from disc.speculation.guards import AtLeast, Guard, all_of, asked_of
 from disc.targets.cuda_thresholds import KERNELS
 
 
@@ -140,15 +140,12 @@ def shared_versions(
         shared = _Shared(fusion, space, nest_of(space), dims, parts)
         if not shared.reductions:
             return
-        conditions = (shared.join.fits, AtLeast(parts * BLOCK.rows * KERNELS.column_steps, shared.length))
-        truths = [each.implied_by(space.env) for each in conditions]
-        if Truth.NO in truths:
-            continue
-        asked = [each for each, truth in zip(conditions, truths, strict=True) if truth is not Truth.YES]
-        yield emit_version(
-            fusion.body, space, symbols, f"[{BLOCK.rows}, {BLOCK.columns}]", shared.emit, (shared.tiles * parts,), BLOCK.warps,
-            guard=all_of((*asked, guard)), scratch=shared.join.scratch(),
-        )  # fmt: skip
+        asked = asked_of((shared.join.fits, AtLeast(parts * BLOCK.rows * KERNELS.column_steps, shared.length)), space.env)
+        if asked is not None:
+            yield emit_version(
+                fusion.body, space, symbols, f"[{BLOCK.rows}, {BLOCK.columns}]", shared.emit, (shared.tiles * parts,), BLOCK.warps,
+                guard=all_of((asked, guard)), scratch=shared.join.scratch(),
+            )  # fmt: skip
 
 
 class _Shared:

@@ -28,7 +28,7 @@ from disc.ir.graph import Body, Node
 from disc.ir.reducers import IN_ORDER
 from disc.shapes import Dim, Truth
 from disc.shapes.recursion import Recursive
-from disc.speculation.guards import ALWAYS, Aligned, AtLeast, AtMost, Divides, Guard, all_of
+from disc.speculation.guards import ALWAYS, Aligned, AtLeast, AtMost, Divides, Guard, all_of, asked_of
 from disc.targets.cuda_thresholds import KERNELS
 from disc.targets.thresholds import Thresholds
 
@@ -169,15 +169,12 @@ def _shared_versions(
     for parts in KERNELS.row_parts:
         space = fusion.space()
         rows = _Rows(fusion, space, plan_rows(space, fusion.body, frozenset(), thresholds), block, True, False, parts)
-        conditions = (rows.join.fits, AtLeast(parts * block.columns, rows.length))
-        truths = [each.implied_by(space.env) for each in conditions]
-        if not rows.may_share or Truth.NO in truths:
-            continue
-        asked = [each for each, truth in zip(conditions, truths, strict=True) if truth is not Truth.YES]
-        yield emit_version(
-            fusion.body, space, symbols, f"[{block.rows}, {block.columns}]", rows.emit, (rows.tiles * parts,), block.warps,
-            guard=all_of((*asked, guard)), scratch=rows.join.scratch(),
-        )  # fmt: skip
+        asked = asked_of((rows.join.fits, AtLeast(parts * block.columns, rows.length)), space.env)
+        if rows.may_share and asked is not None:
+            yield emit_version(
+                fusion.body, space, symbols, f"[{block.rows}, {block.columns}]", rows.emit, (rows.tiles * parts,), block.warps,
+                guard=all_of((asked, guard)), scratch=rows.join.scratch(),
+            )  # fmt: skip
 
 
 class _Rows:

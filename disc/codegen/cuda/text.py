@@ -94,13 +94,8 @@ class Writer:
     def block(self, head: str) -> Iterator[Scope]:
         """The scope behind a line that ends with a colon."""
         outer = self.scope
-        inner = Scope(outer.depth + 1)
-        self._open.append(inner)
-        try:
-            with self.at(inner):
-                yield inner
-        finally:
-            self._open.pop()
+        with self._within() as inner:
+            yield inner
         outer.lines.append(head)
         outer.lines.extend(INDENT + line for line in inner.lines or ["pass"])
 
@@ -108,14 +103,20 @@ class Writer:
     def part(self) -> Iterator[Scope]:
         """A scope of its own for statements that follow: what it remembers ends with it."""
         outer = self.scope
-        inner = Scope(outer.depth + 1)
+        with self._within() as inner:
+            yield inner
+        outer.lines.extend(inner.lines)
+
+    @contextmanager
+    def _within(self) -> Iterator[Scope]:
+        """A new scope, open meanwhile, that statements go to."""
+        inner = Scope(self.scope.depth + 1)
         self._open.append(inner)
         try:
             with self.at(inner):
                 yield inner
         finally:
             self._open.pop()
-        outer.lines.extend(inner.lines)
 
     @contextmanager
     def shaped(self, rows: int, columns: int) -> Iterator[None]:

@@ -9,7 +9,7 @@ from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeA
 from torch_mlir.passmanager import PassManager
 
 from disc.errors import UnsupportedOp, UnsupportedOpError
-from disc.frontend.hlo import bits, devices, draws, linear_algebra, norms, random_bits, slices, sorting
+from disc.frontend.hlo import bits, devices, draws, einsums, linear_algebra, norms, random_bits, slices, sorting
 from disc.frontend.hlo.convolutions import convolution
 from disc.frontend.hlo.custom_calls import call_form
 from disc.frontend.hlo.emit import Emitter, FormError, Values, kind_of, named_form
@@ -22,7 +22,7 @@ _stablehlo.register_stablehlo_passes()  # the wheel registers only those that it
 Form = Callable[[ir.Operation], Values | None]  # what takes the place of the results; None: the op stays as it is
 
 KEPT_COMPOSITES: Mapping[str, Form] = {"chlo.top_k": sorting.top_k_composite}
-DEPRECATED = frozenset(f"stablehlo.{name}" for name in ("broadcast", "cross-replica-sum", "einsum", "unary_einsum", "torch_index_select"))
+DEPRECATED = frozenset(f"stablehlo.{name}" for name in ("broadcast", "cross-replica-sum"))
 QUANTIZED = frozenset({"stablehlo.uniform_quantize", "stablehlo.uniform_dequantize"})  # by StableHLO's passes, as all ops on such types
 OUTSIDE = "it exchanges data with the host while the program runs: make it an input or a result"
 REFUSED: Mapping[str, str] = {f"stablehlo.{name}": OUTSIDE for name in ("infeed", "outfeed", "recv", "send")}
@@ -67,13 +67,13 @@ FORMS: Mapping[str, Form] = {
     "chlo.top_k": sorting.top_k, "stablehlo.batch_norm_grad": norms.gradient, "stablehlo.batch_norm_inference": norms.inference,
     "stablehlo.batch_norm_training": norms.training, "stablehlo.bitcast_convert": bits.bitcast_convert,
     "stablehlo.cholesky": linear_algebra.cholesky, "stablehlo.composite": _composite, "stablehlo.convolution": convolution,
-    "stablehlo.custom_call": call_form,
+    "stablehlo.custom_call": call_form, "stablehlo.einsum": einsums.einsum, "stablehlo.torch_index_select": einsums.torch_index_select,
     "stablehlo.get_tuple_element": _element_of_tuple, "stablehlo.map": _map, "stablehlo.optimization_barrier": _passed_on,
     "stablehlo.async_done": devices.awaited, "stablehlo.collective_permute": devices.permute,
     "stablehlo.partition_id": devices.number_of_device, "stablehlo.real_dynamic_slice": slices.real_dynamic_slice,
     "stablehlo.reduce_precision": bits.reduce_precision, "stablehlo.replica_id": devices.number_of_device, "stablehlo.rng": draws.rng,
     "stablehlo.rng_bit_generator": random_bits.rng_bit_generator, "stablehlo.set_dimension_size": _resized, "stablehlo.sort": sorting.sort,
-    "stablehlo.triangular_solve": linear_algebra.triangular_solve,
+    "stablehlo.triangular_solve": linear_algebra.triangular_solve, "stablehlo.unary_einsum": einsums.unary_einsum,
 }  # fmt: skip
 # Where nothing reads them.
 DROPPED = frozenset(f"stablehlo.{name}" for name in ("after_all", "async_start", "create_token", "tuple"))

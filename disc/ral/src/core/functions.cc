@@ -16,6 +16,7 @@
 
 #include "core/bytes.h"
 #include "core/fork.h"
+#include "core/layout.h"
 #include "core/sha256.h"
 #include "core/signature.h"
 #include "cpu/cpu.h"
@@ -118,11 +119,6 @@ void* memory(const ral_function_call* call, int64_t bytes) { return own(call).me
 
 int32_t parallel(const ral_function_call* call, ral_kernel body, const int64_t* args, int64_t tasks, int64_t cost, int64_t scratch_bytes) {
   return own(call).launch(body, args, tasks, cost, scratch_bytes) ? 0 : 1;
-}
-
-int64_t bytes_of(const ral_tensor& tensor) {
-  int64_t bytes = 0;  // of a size that the host has computed, so that it fits
-  return tensor_bytes(tensor.dims, tensor.rank, dtype_size(tensor.dtype), &bytes) ? bytes : 0;
 }
 
 // The results of a custom function, all with memory; the first are the new values of operands, which it finds the old ones in. numbers:

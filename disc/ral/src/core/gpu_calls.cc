@@ -1,19 +1,9 @@
 // Calls of a GPU: tensors in this process's memory are copied there and back, and faults come late.
-#include "core/bytes.h"
 #include "core/exec.h"
+#include "core/layout.h"
 
 using ral::error;
 using ral::Status;
-
-namespace {
-
-int64_t bytes_of(const ral_tensor& tensor) {
-  int64_t bytes = 0;
-  ral::tensor_bytes(tensor.dims, tensor.rank, ral::dtype_size(tensor.dtype), &bytes);
-  return bytes;
-}
-
-}  // namespace
 
 namespace ral {
 bool are_here(const ral_tensor* tensors, int32_t count) {
@@ -39,7 +29,7 @@ bool ral_exec::place_inputs() {
   placed_.clear();
   for (size_t i = 0; i < inputs_.size(); ++i) {
     if (inputs_[i].device != RAL_CPU) continue;
-    const int64_t bytes = bytes_of(inputs_[i]);
+    const int64_t bytes = ral::bytes_of(inputs_[i]);
     const auto* here = static_cast<const char*>(inputs_[i].data);
     inputs_[i].data = const_cast<char*>(nothing);
     if (bytes == 0) continue;
@@ -52,7 +42,7 @@ bool ral_exec::place_inputs() {
 
 bool ral_exec::place_strided() {
   for (const auto& [number, tensor] : strided_) {
-    inputs_[number].data = alloc(bytes_of(tensor));
+    inputs_[number].data = alloc(ral::bytes_of(tensor));
     if (!inputs_[number].data || !stream_->gather(inputs_[number].data, tensor, failure())) return false;
   }
   return true;
@@ -61,7 +51,7 @@ bool ral_exec::place_strided() {
 // Gives an output whose tensor lies in this process's memory a place on the device, where the code writes it.
 Status ral_exec::stage_output(size_t index) {
   Output& output = outputs_[index];
-  const int64_t bytes = bytes_of(output.tensor);
+  const int64_t bytes = ral::bytes_of(output.tensor);
   output.place = stream_->allocate(bytes, failure());
   if (output.place) return {};
   return status_.ok() ? error(RAL_ERROR_MEMORY, "cannot allocate " + std::to_string(bytes) + " bytes on " + program_.device->text() +
@@ -72,7 +62,7 @@ Status ral_exec::stage_output(size_t index) {
 // What a staged call has made and written comes to this process's memory, when the stream is waited for.
 bool ral_exec::return_results() {
   for (const Output& output : outputs_) {
-    const int64_t bytes = output.made ? bytes_of(output.tensor) : 0;
+    const int64_t bytes = output.made ? ral::bytes_of(output.tensor) : 0;
     if (bytes > 0 && !stream_->copy(output.tensor.data, output.place, bytes, failure())) return false;
   }
   for (const Placed& each : placed_) {

@@ -14,6 +14,11 @@ bool is_empty(const ral_tensor& tensor) { return std::find(tensor.dims, tensor.d
 
 }  // namespace
 
+int64_t bytes_of(const ral_tensor& tensor) {
+  int64_t bytes = 0;
+  return tensor_bytes(tensor.dims, tensor.rank, dtype_size(tensor.dtype), &bytes) ? bytes : 0;
+}
+
 std::vector<Axis> joined_axes(const ral_tensor& tensor, int64_t element) {
   std::vector<Axis> axes;
   std::vector<int64_t> strides(static_cast<size_t>(tensor.rank));

@@ -7,6 +7,9 @@
 
 namespace ral {
 
+// Of its elements; 0 where the size does not fit in memory.
+int64_t bytes_of(const ral_tensor& tensor);
+
 // Row-major without gaps, and aligned to its element.
 bool is_row_major(const ral_tensor& tensor, int64_t element);
 

@@ -8,19 +8,9 @@
 using ral::error;
 using ral::Status;
 
-namespace {
-
-int64_t bytes_of(const ral_tensor& tensor) {
-  int64_t bytes = 0;
-  ral::tensor_bytes(tensor.dims, tensor.rank, ral::dtype_size(tensor.dtype), &bytes);
-  return bytes;
-}
-
-}  // namespace
-
 Status ral_context::keep_tensor(const ral_tensor& from, ral_tensor* made) {
   const auto rank = static_cast<size_t>(from.rank);
-  const int64_t bytes = bytes_of(from), head = ral::round_up(static_cast<int64_t>((2 * rank + 1) * sizeof(int64_t)));
+  const int64_t bytes = ral::bytes_of(from), head = ral::round_up(static_cast<int64_t>((2 * rank + 1) * sizeof(int64_t)));
   int64_t capacity = 0;
   void* data = nullptr;
   auto* dims = static_cast<int64_t*>(device->acquire_lasting(head, bytes, &data, &capacity));
@@ -35,7 +25,7 @@ Status ral_context::keep_tensor(const ral_tensor& from, ral_tensor* made) {
 }
 
 Status ral_context::copy_numbers(const ral_tensor& from, const ral_tensor& to, void* stream) {
-  const int64_t element = ral::dtype_size(from.dtype), bytes = bytes_of(from);
+  const int64_t element = ral::dtype_size(from.dtype), bytes = ral::bytes_of(from);
   if (from.rank != to.rank || !std::equal(from.dims, from.dims + from.rank, to.dims)) {
     return error(RAL_ERROR_SHAPE, "a tensor of size " + ral::dims_text(from.dims, from.rank) + " is copied to one of size " +
                                       ral::dims_text(to.dims, to.rank));
