@@ -46,6 +46,7 @@ from disc.frontend.memory_layouts import UNKNOWN_LAYOUT, memory_layout
 from disc.frontend.output_views import Assemble, computed_roots, cut_results, returned_nodes, turn_inputs
 from disc.frontend.recurrent_tracing import trace_recurrent_layers
 from disc.frontend.registered import graph_compiler
+from disc.frontend.rolled_loops import roll_loops
 from disc.frontend.symbols import shape_environment
 from disc.ir.dialect import make_context
 from disc.targets.cuda import target_for
@@ -130,10 +131,14 @@ def backend(
     def compiler(graph: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
         return _boxed(graph, settings)
 
+    def inference_compiler(graph: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
+        roll_loops(graph)
+        return _boxed(graph, settings)
+
     eager = settings.options.random == "eager"
     compile_with_autograd = aot_autograd(
-        fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler, decompositions=training_table(eager_random=eager),
-        partition_fn=_partition,
+        fw_compiler=compiler, bw_compiler=compiler, inference_compiler=inference_compiler, partition_fn=_partition,
+        decompositions=training_table(eager_random=eager),
     )  # fmt: skip
     try:
         # The fused attention kernels cannot be looked into; the composite one is matmuls and a softmax.
@@ -151,7 +156,9 @@ trace_recurrent_layers(backend)
 
 def _partition(joint: fx.GraphModule, inputs: Sequence[object], **options: object) -> tuple[fx.GraphModule, fx.GraphModule]:
     """The forward and the backward graph, with as little kept between them as a cut of the joint graph allows: what is cheap, views
-    above all, is computed again. What was drawn is kept for the backward pass, which would draw anew."""
+    above all, is computed again. What was drawn is kept for the backward pass, which would draw anew. Loops are found before: a value
+    of all iterations is then one tensor."""
+    roll_loops(joint)
     for node in joint.graph.nodes:
         if node.op == "call_function" and is_random(node.target):
             for kept in (node, *(user for user in node.users if user.target is operator.getitem)):

@@ -1,4 +1,5 @@
-"""Gradients of losses, element by element. PyTorch scatters into a table of zeros: three more passes over memory."""
+"""Gradients of losses, element by element, where PyTorch scatters into a table of zeros: three more passes over memory. And of normed
+weights, which PyTorch has as one op."""
 
 from __future__ import annotations
 
@@ -30,7 +31,15 @@ def negative_log_likelihood_backward(
     return torch.where(meant, -gradient, 0.0).to(x.dtype)
 
 
+def weight_norm_backward(gradient: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """By v and g, of the weight g * v / norms, where norms are those of v over all dims but `dim`."""
+    others = [each for each in range(v.dim()) if each != dim % v.dim()]
+    along = (gradient * v).sum(others, keepdim=True) / norms
+    return g / norms * (gradient - v * (along / norms)), along
+
+
 TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
     aten.nll_loss_backward.default: negative_log_likelihood_backward,
     aten.nll_loss2d_backward.default: negative_log_likelihood_backward,
+    aten._weight_norm_interface_backward.default: weight_norm_backward,
 }

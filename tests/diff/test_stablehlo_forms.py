@@ -339,3 +339,49 @@ def test_exchanges_with_no_other_device(tmp_path: Path) -> None:
 def test_what_one_call_on_one_device_cannot_do(text: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedOpError, match=words):
         compiled(tmp_path, text)
+
+
+EINSUMS = """func.func @main(%a: tensor<?x3x3xf32>, %b: tensor<4x?x3xf32>, %c: tensor<2x5xf32>)
+    -> (tensor<?x4x3xf32>, tensor<4xf32>, tensor<2x?xf32>, tensor<?xf32>, tensor<3x?xf32>, tensor<4x?x3xf32>) {
+  %0 = "stablehlo.einsum"(%a, %b) {einsum_config = "nij,bnj->nbi"} : (tensor<?x3x3xf32>, tensor<4x?x3xf32>) -> tensor<?x4x3xf32>
+  %1 = "stablehlo.einsum"(%a, %b) {einsum_config = "nii,bnj->b"} : (tensor<?x3x3xf32>, tensor<4x?x3xf32>) -> tensor<4xf32>
+  %2 = "stablehlo.einsum"(%c, %a) {einsum_config = "xy,nij->xn"} : (tensor<2x5xf32>, tensor<?x3x3xf32>) -> tensor<2x?xf32>
+  %3 = "stablehlo.unary_einsum"(%a) {einsum_config = "nii->n"} : (tensor<?x3x3xf32>) -> tensor<?xf32>
+  %4 = "stablehlo.unary_einsum"(%a) {einsum_config = "nij->jn"} : (tensor<?x3x3xf32>) -> tensor<3x?xf32>
+  %5 = "stablehlo.einsum"(%b, %a) {einsum_config = "b...i, ...ij -> b...j"} : (tensor<4x?x3xf32>, tensor<?x3x3xf32>) -> tensor<4x?x3xf32>
+  return %0, %1, %2, %3, %4, %5 : tensor<?x4x3xf32>, tensor<4xf32>, tensor<2x?xf32>, tensor<?xf32>, tensor<3x?xf32>, tensor<4x?x3xf32>
+}"""
+
+
+def test_dims_with_letters(tmp_path: Path) -> None:
+    def oracle(a: Array, b: Array, c: Array) -> list[Array]:
+        pairs = {"nij,bnj->nbi": (a, b), "nii,bnj->b": (a, b), "xy,nij->xn": (c, a), "nii->n": (a,), "nij->jn": (a,)}
+        return [*(np.einsum(config, *given) for config, given in pairs.items()), np.einsum("bni,nij->bnj", b, a)]
+
+    check(compiled(tmp_path, EINSUMS), oracle, [(-1, 3, 3), (4, -1, 3), (2, 5)])
+
+
+@pytest.mark.parametrize("config", ["ab,bc->ad", "abc,bc->ac", "ab,bc", "a1,bc->ac", "ab,bc->aca"])
+def test_letters_that_do_not_fit_are_refused(tmp_path: Path, config: str) -> None:
+    text = f"""func.func @main(%a: tensor<?x4xf32>, %b: tensor<4x3xf32>) -> tensor<?x3xf32> {{
+  %0 = "stablehlo.einsum"(%a, %b) {{einsum_config = "{config}"}} : (tensor<?x4xf32>, tensor<4x3xf32>) -> tensor<?x3xf32>
+  return %0 : tensor<?x3xf32>
+}}"""
+    with pytest.raises(UnsupportedOpError, match=r"stablehlo\.einsum"):
+        compiled(tmp_path, text)
+
+
+SELECTS = """func.func @main(%a: tensor<?x5x4xf32>, %b: tensor<?x2xf32>) -> (tensor<?x?x2x4xf32>, tensor<?x2x4xf32>) {
+  %i = stablehlo.convert %b : (tensor<?x2xf32>) -> tensor<?x2xi32>
+  %0 = "stablehlo.torch_index_select"(%a, %i) {dim = 1 : i64, batch_dims = 0 : i64} : (tensor<?x5x4xf32>, tensor<?x2xi32>) -> tensor<?x?x2x4xf32>
+  %1 = "stablehlo.torch_index_select"(%a, %i) {dim = 1 : i64, batch_dims = 1 : i64} : (tensor<?x5x4xf32>, tensor<?x2xi32>) -> tensor<?x2x4xf32>
+  return %0, %1 : tensor<?x?x2x4xf32>, tensor<?x2x4xf32>
+}"""
+
+
+def test_rows_that_numbers_choose(tmp_path: Path) -> None:
+    def oracle(a: Array, b: Array) -> list[Array]:
+        rows = np.clip(b.astype(np.int32), 0, 4)
+        return [a[:, rows], a[np.arange(len(a))[:, None], rows]]
+
+    check(compiled(tmp_path, SELECTS), oracle, [(-1, 5, 4), (-1, 2)])

@@ -115,5 +115,7 @@ def torch_index_select(op: ir.Operation) -> Values:
         f"#stablehlo.gather<offset_dims = {offsets}, collapsed_slice_dims = [{dim}], operand_batching_dims = {shared}, "
         f"start_indices_batching_dims = {shared}, start_index_map = [{dim}], index_vector_dim = {rank_of(rows)}>"
     )
-    sizes = e.sizes([1 if each in (*shared, dim) else e.size(x, each) for each in range(rank_of(x))])
+    kept = [e.index(1 if each in (*shared, dim) else e.size(x, each)) for each in range(rank_of(x))]
+    words = [e.one("arith.index_cast", [size], signless(64)) for size in kept]  # the op's verifier refuses indices
+    sizes = e.one("tensor.from_elements", words, ir.RankedTensorType.get([len(words)], signless(64)))
     return [e.one("stablehlo.dynamic_gather", [x, rows, sizes], op.results[0].type, {"dimension_numbers": numbers})]

@@ -1,4 +1,5 @@
 // Calls of a GPU: tensors in this process's memory are copied there and back, and faults come late.
+#include "core/bytes.h"
 #include "core/exec.h"
 #include "core/layout.h"
 

@@ -1,0 +1,199 @@
+"""Loops that Python unrolled: which runs of nodes are found, that the graph computes the same with a scan, what leaves the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from disc.frontend import dynamo
+from disc.frontend.loops_found import FEWEST_STEPS
+from disc.frontend.rolled_loops import roll_loops
+
+STEPS = FEWEST_STEPS + 2
+B, F_IN, H = 3, 5, 4
+
+
+def rolled(function: Callable[..., object], *inputs: Tensor) -> tuple[fx.GraphModule, int]:
+    """The graph of the function after rolling, checked against the function, and the number of loops found."""
+    module = make_fx(function, tracing_mode="fake")(*inputs)
+    found = roll_loops(module)
+    module.graph.lint()
+    for ours, expected in zip(_leaves(module(*inputs)), _leaves(function(*inputs)), strict=True):
+        torch.testing.assert_close(ours, expected)
+    return module, found
+
+
+def _leaves(value: object) -> list[Tensor]:
+    return torch.utils._pytree.tree_leaves(value)
+
+
+def targets(module: fx.GraphModule) -> list[str]:
+    return [str(node.target) for node in module.graph.nodes if node.op == "call_function"]
+
+
+def weights() -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(F_IN, H), torch.randn(H, H), torch.randn(B, H)
+
+
+def forwards(x: Tensor, w: Tensor, u: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    states = []
+    for t in range(STEPS):
+        h = torch.tanh(x[t] @ w + h @ u)
+        states.append(h)
+    return torch.stack(states), h
+
+
+def backwards(x: Tensor, w: Tensor, u: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    states = []
+    for t in reversed(range(STEPS)):
+        h = torch.tanh(x[t] @ w + h @ u)
+        states.insert(0, h)
+    return torch.stack(states, 1), h
+
+
+def columns(x: Tensor, w: Tensor, u: Tensor, h: Tensor) -> Tensor:
+    """Rows along another dim, by unbind; the first one is taken before the loop."""
+    first, *others = x.transpose(0, 1).unbind(1)
+    h = h * first.sum()
+    for each in others:
+        h = torch.tanh(each @ w + h @ u)
+    return h
+
+
+def two_states(x: Tensor, w: Tensor, u: Tensor, h: Tensor) -> tuple[Tensor, ...]:
+    """What is carried twice; values of one iteration in the middle; an invariant in the loop."""
+    cell, seen = torch.zeros_like(h), []
+    for t in range(STEPS):
+        a, b = (x[t] @ w + h @ (u * u.norm())).chunk(2, -1)
+        cell = cell * torch.sigmoid(a).repeat(1, 2) + torch.tanh(b).repeat(1, 2)
+        h = torch.tanh(cell)
+        seen.append(a)
+    return h, cell, seen[3], seen[4] + seen[5]
+
+
+@pytest.mark.parametrize("function", [forwards, backwards, columns, two_states])
+def test_a_loop_is_found(function: Callable[..., object]) -> None:
+    module, found = rolled(function, torch.randn(STEPS, B, F_IN), *weights())
+    assert found == 1
+    assert len(targets(module)) < 4 * STEPS
+    assert targets(module).count("aten.mm.default") == 0
+
+
+def test_a_stack_of_all_states_is_the_result_of_the_loop() -> None:
+    module, _ = rolled(backwards, torch.randn(STEPS, B, F_IN), *weights())
+    names = targets(module)
+    assert not {"aten.cat.default", "aten.stack.default"} & set(names) and names.count("aten.select.int") == 1  # the last state alone
+
+
+def test_several_loops_one_behind_the_other() -> None:
+    def both(x: Tensor, w: Tensor, u: Tensor, h: Tensor) -> Tensor:
+        states, _ = forwards(x, w, u, h)
+        for t in range(STEPS):
+            h = torch.sigmoid(states[t] * h) + h.square()
+        return h
+
+    assert rolled(both, torch.randn(STEPS, B, F_IN), *weights())[1] == 2
+
+
+def own_weights(x: Tensor, w: Tensor, u: Tensor, h: Tensor) -> Tensor:
+    for t in range(STEPS):
+        h = torch.tanh(h @ (u if t % 3 else u.t()) + w.sum())
+    return h
+
+
+def few(x: Tensor, w: Tensor, u: Tensor, h: Tensor) -> Tensor:
+    for t in range(FEWEST_STEPS - 1):
+        h = torch.tanh(x[t] @ w + h @ u)
+    return h
+
+
+def other_numbers(x: Tensor, w: Tensor, u: Tensor, h: Tensor) -> Tensor:
+    for t in range(STEPS):
+        h = torch.tanh(h @ u + 0.5**t).exp()
+    return h
+
+
+def every_third_row(x: Tensor, w: Tensor, u: Tensor, h: Tensor) -> Tensor:
+    for t in range(STEPS):
+        h = torch.tanh(x[3 * t % STEPS] @ w + h @ u)
+    return h
+
+
+def two_before(x: Tensor, w: Tensor, u: Tensor, h: Tensor) -> Tensor:
+    states = [h, h + 1]
+    for t in range(STEPS):
+        states.append(torch.tanh(x[t] @ w + states[-2] @ u))
+    return states[-1]
+
+
+def test_iterations_may_begin_in_the_middle_of_one() -> None:
+    """What the iteration before the last one had is carried by a product of the last one."""
+    assert rolled(two_before, torch.randn(STEPS, B, F_IN), *weights())[1] == 1
+
+
+@pytest.mark.parametrize("function", [own_weights, few, other_numbers, every_third_row])
+def test_what_is_no_loop_stays(function: Callable[..., object]) -> None:
+    assert rolled(function, torch.randn(STEPS, B, F_IN), *weights())[1] == 0
+
+
+def test_random_numbers_stay() -> None:
+    def function(x: Tensor, w: Tensor, u: Tensor, h: Tensor) -> Tensor:
+        for t in range(STEPS):
+            h = torch.tanh(F.dropout(x[t] @ w, 0.5, True) + h @ u)
+        return h
+
+    module = make_fx(function, tracing_mode="fake")(torch.randn(STEPS, B, F_IN), *weights())
+    assert roll_loops(module) == 0
+
+
+class Normed(nn.Module):
+    """A recurrent cell whose weights are normed in every step, over words."""
+
+    def __init__(self, hidden: int = 8) -> None:
+        super().__init__()
+        norm = torch.nn.utils.parametrizations.weight_norm
+        self.embedding, self.state, self.gates = nn.Embedding(7, 4), norm(nn.Linear(hidden, hidden)), nn.Linear(4, hidden)
+        self.head = nn.Linear(hidden, 7)
+
+    def forward(self, ids: Tensor, words: Tensor) -> Tensor:
+        state, states = torch.zeros(ids.shape[0], self.state.in_features), []
+        for x in self.embedding(ids).unbind(1):
+            state = torch.tanh(self.gates(x) + torch.sigmoid(self.state(state)) * state + 1)
+            states.append(state)
+        return F.cross_entropy(self.head(torch.stack(states, 1)).flatten(0, 1), words.flatten())
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses and gradients are eager's; in both directions there is a loop, and no product of a weight's gradient in one."""
+    graphs: list[fx.GraphModule] = []
+    counts: list[int] = []
+
+    def recorded(module: fx.GraphModule) -> int:
+        counts.append(roll_loops(module))
+        graphs.append(module)
+        return counts[-1]
+
+    monkeypatch.setattr(dynamo, "roll_loops", recorded)
+    torch.manual_seed(0)
+    model = Normed()
+    compiled = torch.compile(model, backend="disc", dynamic=True, options={"strict": True})
+    for batch in (4, 6, 3):
+        ids, words = torch.randint(7, (2, batch, STEPS))
+        found, expected = [], []
+        for forward, results in ((compiled, found), (model, expected)):
+            model.zero_grad()
+            loss = forward(ids, words)
+            loss.backward()
+            results += [loss.detach(), *(each.grad.clone() for each in model.parameters() if each.grad is not None)]
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert counts == [2]
+    products = [str(node.target) for node in graphs[0].graph.nodes].count("aten.mm.default")
+    assert products < 2 * STEPS, "a product for each step is left: there are four"
