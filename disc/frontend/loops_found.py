@@ -122,8 +122,9 @@ def find_loop(graph: fx.Graph) -> Loop | None:
     known: dict[Hashable, int] = {}
     codes = np.array([known.setdefault(_signature(node), len(known)) for node in nodes], np.int64)
     candidates = sorted(_runs(codes), key=lambda run: (-run.size, run.period))
+    numbers = {node: number for number, node in enumerate(nodes)}
     for run in candidates[:MOST_TRIED]:
-        for shift in range(min(run.period, len(nodes))):
+        for shift in range(run.period if _goes_on_alike(nodes, numbers, run) else 0):
             steps = (run.size + _rest(codes, run) - shift) // run.period
             loop = _matched(nodes, Run(run.first + shift, run.period, steps)) if steps >= FEWEST_STEPS else None
             if loop is not None:
@@ -140,6 +141,18 @@ def _runs(codes: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Iterator[Ru
             steps = (end - begin) // period + 1
             if steps >= FEWEST_STEPS:
                 yield Run(begin, period, steps)
+
+
+def _goes_on_alike(nodes: Sequence[fx.Node], numbers: Mapping[fx.Node, int], run: Run) -> bool:
+    """Whether two iterations in the middle of a run have operands that go on by a period, stay the same or are rows: without that it is no
+    loop, wherever iterations begin. Layers of a network mostly end here."""
+    first = run.first + run.steps // 2 * run.period
+    pairs = zip(nodes[first - run.period : first], nodes[first : first + run.period], strict=True)
+    return all(
+        mine is theirs or numbers.get(theirs, 0) - numbers.get(mine, 0) == run.period or (row_of(mine) and row_of(theirs))
+        for before, after in pairs
+        for mine, theirs in zip(before.all_input_nodes, after.all_input_nodes, strict=False)
+    )
 
 
 def _rest(codes: np.ndarray[tuple[int, ...], np.dtype[np.int64]], run: Run) -> int:
