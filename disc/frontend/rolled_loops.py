@@ -43,12 +43,17 @@ class _Rewriting:
         self.name = f"rolled_{number}"
         self.sums = take_sums(loop)
         self.carried = cast("list[Carried]", loop.of_kind(Carried))
-        self.rows = cast("list[Rows]", loop.of_kind(Rows))
+        self.rows = cast("list[Rows]", loop.of_kind(Rows)) or [self._zeros()]
         self.outer = cast("list[fx.Node]", loop.of_kind(fx.Node))
         final = {each.place for each in self.carried}
         summed = places_of(self.sums)
         self.stacked = [place for place, _ in loop.body if place in summed or loop.is_read_outside(place, before_last=place in final)]
         self._every: dict[Source, fx.Node] = {}  # what a source is in all iterations
+
+    def _zeros(self) -> Rows:
+        """For a loop over nothing: a scan has something to go over."""
+        with self.graph.inserting_before(self.loop.iterations[0][0]):
+            return Rows(self._call(aten.full.default, [len(self.loop.iterations)], 0.0), 0, 0, 1)
 
     def run(self) -> None:
         with self.graph.inserting_before(self.loop.iterations[-1][-1].next):

@@ -299,8 +299,17 @@ def test_half_sent_bodies_hold_no_more_than_they_may(artifact: Path) -> None:
         gc.collect()
         assert resident() - before < 40 * MIB  # of 60 that were sent
         np.testing.assert_array_equal(client.infer("twice", x=X)["y"], 2 * X)
-        assert any(b"429" in connection.recv(4096) for connection in connections[4:6])
+        assert any(b"429" in answer(connection) for connection in connections)  # whichever came last
         assert within(10, lambda: ask(client, json.dumps(JSON).encode())[0] == 200)  # what they held is free again
+
+
+def answer(connection: socket.socket) -> bytes:
+    """What has been answered so far; nothing where the server still waits."""
+    connection.settimeout(0.05)
+    try:
+        return connection.recv(4096)
+    except OSError:
+        return b""
 
 
 def within(seconds: float, what: Callable[[], bool]) -> bool:

@@ -101,6 +101,40 @@ def test_several_loops_one_behind_the_other() -> None:
     assert rolled(both, torch.randn(STEPS, B, F_IN), *weights())[1] == 2
 
 
+def without_rows(x: Tensor, w: Tensor, u: Tensor, h: Tensor) -> Tensor:
+    for _ in range(STEPS):
+        h = torch.tanh(h @ u + w.sum()).exp()
+    return h + x.sum()
+
+
+def rows_of_sums_alone(x: Tensor, w: Tensor, u: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    """Once the sum has left the loop, the loop reads no row."""
+    total = torch.zeros_like(w)
+    for t in range(STEPS):
+        h = torch.tanh(h @ u).exp()
+        total = total + x[t].t() @ h
+    return h, total
+
+
+def sums_alone(x: Tensor, w: Tensor, u: Tensor, h: Tensor) -> Tensor:
+    """Nothing is carried from step to step once the sum has left."""
+    total = torch.zeros_like(w)
+    for t in range(STEPS):
+        total = total + x[t].t() @ torch.tanh(x[t] @ w + h).exp()
+    return total
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.parametrize("function", [without_rows, rows_of_sums_alone, sums_alone])
+def test_loops_that_go_over_nothing_or_carry_nothing(function: Callable[..., object]) -> None:
+    inputs = (torch.randn(STEPS, B, F_IN), *weights())
+    assert rolled(function, *inputs)[1] == 1
+    with torch.no_grad():
+        compiled = torch.compile(function, backend="disc", dynamic=True, options={"strict": True})
+        for ours, expected in zip(_leaves(compiled(*inputs)), _leaves(function(*inputs)), strict=True):
+            torch.testing.assert_close(ours, expected)
+
+
 def own_weights(x: Tensor, w: Tensor, u: Tensor, h: Tensor) -> Tensor:
     for t in range(STEPS):
         h = torch.tanh(h @ (u if t % 3 else u.t()) + w.sum())
