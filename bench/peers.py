@@ -144,6 +144,28 @@ def _trained(name: str, bench: Workbench, step: TrainingStep, backend: str, opti
     return Peer(name, lambda inputs: _call(step, inputs), time.perf_counter() - start)
 
 
+def build_disc_lazy(bench: Workbench) -> Peer:
+    """PyTorch's code under `disc.lazy`, recorded anew in every call: the backward pass and the optimizer are in the program. The process
+    must be this peer's alone."""
+    import disc
+
+    start = time.perf_counter()
+    disc.lazy.enable(threads=bench.threads, cache=False)
+
+    def bind(inputs: Inputs) -> Call:
+        def call() -> object:
+            result = bench.model(*inputs)
+            disc.lazy.flush()
+            return result
+
+        return call
+
+    call = bind(bench.case.inputs(bench.case.example))
+    for _ in range(3):  # a trace is compiled when it has come twice
+        call()
+    return Peer("disc-lazy", bind, time.perf_counter() - start)
+
+
 def build_eager(bench: Workbench) -> Peer:
     """The model itself; its weights and inputs in the dtype's own type."""
     model = _converted(bench)
@@ -283,6 +305,7 @@ VARIANTS: dict[str, Variant] = {
     "disc-bf16": Variant(build_disc_bf16, "disc in bf16"),
     "disc-fp32": Variant(build_disc_f32, "disc in f32"),
     "disc-onnx": Variant(build_disc_onnx, "disc.compile of the ONNX file of ort/plain", ("onnx",), "onnx"),
+    "disc-lazy": Variant(build_disc_lazy, "the PyTorch code under disc.lazy, recorded in every call, without the compile cache"),
     "eager": Variant(build_eager, f"PyTorch's module, called under no_grad; {_TORCH}"),
     "by-hand": Variant(build_by_hand, "models for one instance: PyTorch operators on all nodes of a level, found by Python in each call"),
     "dynet/depth": Variant(partial(build_dynet, strategy=1), "the models in DyNet, autobatch 1; one thread", ("dynet",)),

@@ -32,7 +32,7 @@ from bench.store import RESULTS, busy, command_line, keep, new_record, stem_of
 FRAMEWORKS = ("eager", "inductor", "ort", "openvino")
 DEFAULT_PEERS = {
     "gemm": ("eager", "onednn-packed", "mkl-packed"), "memory": ("eager", "inductor"), "recurrent": ("eager", "ort/plain", "openvino"),
-    "library": ("eager",), "blocks": ("eager", "inductor/plain"), "training": ("eager", "inductor/plain"),
+    "library": ("eager",), "blocks": ("eager", "inductor/plain"), "training": ("disc-lazy", "eager", "inductor/plain"),
     "dynamic": ("eager", "by-hand", "dynet/depth", "dynet/agenda"),
     "forms": ("disc-onnx",), "stream": (),
 }  # others: FRAMEWORKS  # fmt: skip

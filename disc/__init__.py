@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from disc.api import batched, compile
     from disc.frontend.imported import Imported
+    from disc.frontend.lazy.public import lazy
     from disc.frontend.user_lowerings import register_lowering
 
     cmake_prefix_path: str
@@ -32,13 +33,14 @@ __all__ = [
     "batched",
     "cmake_prefix_path",
     "compile",
+    "lazy",
     "load",
     "register_lowering",
     "register_op",
 ]
 
 
-_COMPILER = ("batched", "compile", "register_lowering")  # what needs torch and MLIR
+_COMPILER = ("batched", "compile", "lazy", "register_lowering")  # what needs torch and MLIR
 
 
 def __getattr__(name: str) -> object:
@@ -52,6 +54,8 @@ def __getattr__(name: str) -> object:
             from disc.api import compile as found
         elif name == "batched":
             from disc.api import batched as found
+        elif name == "lazy":
+            from disc.frontend.lazy.public import lazy as found
         else:
             from disc.frontend.user_lowerings import register_lowering as found
     except ModuleNotFoundError as error:

@@ -11,8 +11,8 @@ import logging
 import operator
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -118,7 +118,7 @@ def backend(
 
     Raises: DiscError for options that are not there.
     """
-    settings = _settings(options or {})
+    settings = checked_settings(options or {})
     try:
         here = targets_of([*example_inputs, *module.parameters(), *module.buffers()])
     except DiscError as error:
@@ -128,22 +128,10 @@ def backend(
     if mode is not None:
         _warn_once(f"torch.compile(mode={mode!r}): disc has no modes, this one is ignored")
 
-    def compiler(graph: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
-        return _boxed(graph, settings)
-
-    def inference_compiler(graph: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
-        roll_loops(graph)
-        return _boxed(graph, settings)
-
-    eager = settings.options.random == "eager"
-    compile_with_autograd = aot_autograd(
-        fw_compiler=compiler, bw_compiler=compiler, inference_compiler=inference_compiler, partition_fn=_partition,
-        decompositions=training_table(eager_random=eager),
-    )  # fmt: skip
     try:
         # The fused attention kernels cannot be looked into; the composite one is matmuls and a softmax.
         with sdpa_kernel([SDPBackend.MATH]):
-            return compile_with_autograd(module, list(example_inputs))
+            return with_autograd(settings)(module, list(example_inputs))
     except TorchDynamoException:
         raise
     except Exception as error:
@@ -152,6 +140,23 @@ def backend(
 
 
 trace_recurrent_layers(backend)
+
+
+def with_autograd(settings: Settings) -> Callable[[fx.GraphModule, list[object]], Callable[..., object]]:
+    """What makes a program of a module and examples of its inputs, of whose results gradients can be asked for."""
+
+    def compiler(graph: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
+        return _boxed(graph, settings)
+
+    def inference_compiler(graph: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
+        roll_loops(graph)
+        return _boxed(graph, settings)
+
+    eager = settings.options.random == "eager"
+    return aot_autograd(
+        fw_compiler=compiler, bw_compiler=compiler, inference_compiler=inference_compiler, partition_fn=_partition,
+        decompositions=training_table(eager_random=eager),
+    )  # fmt: skip
 
 
 def _partition(joint: fx.GraphModule, inputs: Sequence[object], **options: object) -> tuple[fx.GraphModule, fx.GraphModule]:
@@ -177,7 +182,7 @@ OPTIONS = ("threads", "dtype", "cache", "random", "tf32", "graphs")
 WORDS = (*OPTIONS, "target", "strict")
 
 
-def _settings(given: Mapping[str, object]) -> Settings:
+def checked_settings(given: Mapping[str, object]) -> Settings:
     """Raises DiscError for an option that is not there, or makes no sense here."""
     if "packed" in given:
         raise DiscError(
@@ -206,7 +211,8 @@ def _checked_targets(asked: tuple[str, ...], here: tuple[str, ...]) -> tuple[str
 
 def _boxed(module: fx.GraphModule, settings: Settings) -> Callable[..., object]:
     _statistics.graphs += 1
-    with unset_fake_temporarily():  # AOTAutograd calls while it traces; constants of the graph are real tensors
+    # AOTAutograd calls while it traces; constants of the graph are real tensors
+    with unset_fake_temporarily(), without_function_modes():
         run = compile_graph(module, settings)
 
     def boxed(inputs: list[object]) -> Sequence[object]:
@@ -216,6 +222,21 @@ def _boxed(module: fx.GraphModule, settings: Settings) -> Callable[..., object]:
 
     boxed._boxed_call = True  # pyright: ignore[reportFunctionMemberAccess]
     return boxed
+
+
+@contextmanager
+def without_function_modes() -> Iterator[None]:
+    """PyTorch's functions as they are. Modes that watch them are the program's, and so is where overriding is off: a backward graph is
+    compiled within a call of the program."""
+    modes = list[torch.overrides.TorchFunctionMode]()
+    while torch._C._len_torch_function_stack():
+        modes.append(torch._C._pop_torch_function_stack())
+    try:
+        with torch._C._EnableTorchFunction():
+            yield
+    finally:
+        for mode in reversed(modes):
+            torch._C._push_on_torch_function_stack(mode)
 
 
 def compile_graph(module: fx.GraphModule, settings: Settings) -> Executable:

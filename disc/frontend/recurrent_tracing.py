@@ -31,7 +31,7 @@ def trace_recurrent_layers(backend: Callable[..., object]) -> None:
         ours = any(_is_of(value, backend) for value in (*args, *kwargs.values()) if callable(value))
         if not ours:
             return original(*args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
-        with config.patch(allow_rnn=True), _forms():
+        with config.patch(allow_rnn=True), forms():
             return original(*args, **kwargs)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     convert_frame._compile = compile_frame  # pyright: ignore[reportAttributeAccessIssue]
@@ -44,8 +44,8 @@ def _is_of(function: Callable[..., object], backend: Callable[..., object]) -> b
 
 
 @contextmanager
-def _forms() -> Iterator[None]:
-    """The ops are the forms. Dynamo holds its lock meanwhile."""
+def forms() -> Iterator[None]:
+    """The ops are the forms. What traces holds a lock meanwhile."""
     kept = {(op, key): op.py_kernels.get(key) for op in FORMS for key in KEYS}
     _set({(op, key): FORMS[op] for op, key in kept})
     try:

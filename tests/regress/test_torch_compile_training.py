@@ -92,8 +92,9 @@ def compare(make: Callable[[], nn.Module], batches: Sequence[torch.Tensor], dyna
     assert not dynamo.statistics().refused_calls
 
 
+@pytest.mark.long
 def test_convolutional_network() -> None:
-    """The height is known only as a quotient behind the pool: the part after it could not be compiled. Dropout drew other numbers."""
+    """A smaller one is in tests/diff/test_training.py. The height is known only as a quotient behind the pool: the part after it could not be compiled. Dropout drew other numbers."""
     compare(SmallCnn, images((2, 14, 14), (3, 15, 14), (4, 16, 17), (3, 21, 18), (2, 14, 14)))
 
 

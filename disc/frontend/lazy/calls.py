@@ -1,0 +1,102 @@
+"""Calls of PyTorch functions as the recorder sees them: what makes one call the same as another, and how it is made again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+PLAIN = frozenset((float, bool, complex, torch.dtype, torch.device, torch.layout, torch.memory_format, type(Ellipsis)))
+TENSORS = frozenset((Tensor, nn.Parameter, nn.Buffer))
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What an earlier call of the same trace gave."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A tensor that was there before."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """One of the integers of a call."""
+
+    place: int
+
+
+def filled(template: Any, values: Sequence[Any] | Mapping[int, Any], inputs: Sequence[Any], wholes: Sequence[Any]) -> Any:
+    """The template of arguments with what its places stand for."""
+    kind = type(template)
+    if kind is Value:
+        return values[template.number]
+    if kind is Input:
+        return inputs[template.number]
+    if kind is Whole:
+        return wholes[template.place]
+    if kind is list or kind is tuple:
+        return kind([filled(each, values, inputs, wholes) for each in template])
+    if kind is dict:
+        return {name: filled(each, values, inputs, wholes) for name, each in template.items()}
+    if kind is slice:
+        return slice(*(filled(each, values, inputs, wholes) for each in (template.start, template.stop, template.step)))
+    return template
+
+
+def references(template: Any) -> list[Value | Input]:
+    """The places of tensors in a template."""
+    kind = type(template)
+    if kind is Value or kind is Input:
+        return [template]
+    if kind is list or kind is tuple:
+        return [found for each in template for found in references(each)]
+    if kind is dict:
+        return [found for each in template.values() for found in references(each)]
+    if kind is slice:
+        return references((template.start, template.stop, template.step))
+    return []
+
+
+def _named(names: str) -> dict[Callable[..., object], str]:
+    """What PyTorch calls for the methods and attributes of a tensor, by function."""
+    found = dict[Callable[..., object], str]()
+    for name in names.split():
+        member = getattr(Tensor, name, None)
+        if member is not None:
+            found[member if callable(member) else member.__get__] = name
+    return found
+
+
+# What is asked of a tensor, not computed.
+FACTS = _named(
+    "dtype device layout requires_grad is_leaf shape ndim itemsize nbytes is_cuda is_cpu is_meta is_sparse is_quantized is_nested is_mkldnn "
+    "is_sparse_csr is_xla is_mps is_xpu is_ipu is_vulkan is_maia is_ort is_mtia size dim ndimension numel nelement is_floating_point "
+    "is_complex is_signed element_size get_device __len__ stride is_contiguous storage_offset is_inference is_conj is_neg has_names names"
+)
+FACTS |= {torch.is_floating_point: "is_floating_point", torch.is_complex: "is_complex", torch.numel: "numel"}
+# What needs the tensor itself, or changes what is known of it.
+READS = frozenset(
+    _named(
+        "item tolist numpy __array__ __bool__ __int__ __float__ __complex__ __index__ __repr__ __format__ __contains__ __dlpack__ data_ptr "
+        "storage untyped_storage _typed_storage share_memory_ is_shared pin_memory is_pinned data grad_fn _version _base is_set_to _is_view "
+        "register_hook register_post_accumulate_grad_hook retain_grad retains_grad requires_grad_ set_ resize_ resize_as_ rename_ output_nr "
+        "_backward_hooks _post_accumulate_grad_hooks apply_ map_ map2_ __cuda_array_interface__ detach_ to_sparse record_stream module_load "
+        "_make_subclass as_subclass __dlpack_device__"
+    )
+) | {member.__set__ for name in ("data", "requires_grad") if (member := getattr(Tensor, name))}
+FILLED_BY_CHANCE = frozenset(
+    _named("normal_ uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_")
+)  # of a tensor nobody waits for: drawn at once, as without a recorder
+BACKWARD = Tensor.backward
+GRADIENTS_OF = torch.autograd.grad
+GRADIENT = Tensor.grad.__get__  # pyright: ignore[reportAttributeAccessIssue]
+SET_GRADIENT = Tensor.grad.__set__  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,518 @@
+"""A trace as one compiled program, for all sizes that its guards allow: the cached transformation of Dali (paper 004, section 2, Table 2).
+
+The calls are made once with PyTorch's fake tensors, whose sizes are symbols, backward passes and optimizers among them. The graph of ATen
+ops that comes of it goes the way of torch.compile's graphs. What PyTorch decided by sizes meanwhile are the guards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any, cast
+
+import sympy
+import torch
+from torch import fx
+from torch._C import DispatchKey, DispatchKeySet, _ExcludeDispatchKeyGuard
+from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo.convert_frame import compile_lock
+from torch._dynamo.source import ConstantSource
+from torch._functorch._aot_autograd.functional_utils import from_fun, has_data_mutation, to_fun
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensorMode
+from torch.fx import traceback as fx_traceback
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP, DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import _pytree as pytree
+from torch.utils._sympy.printers import PythonPrinter
+
+from disc.frontend.decompositions import training_table
+from disc.frontend.dynamo import Settings, compile_graph, with_autograd
+from disc.frontend.lazy.calls import BACKWARD, GRADIENT, GRADIENTS_OF, SET_GRADIENT, Input, Value, filled, references
+from disc.frontend.lazy.replay import context
+from disc.frontend.lazy.statistics import LazyStatistics
+from disc.frontend.lazy.traces import FEWEST_GENERAL, Bound, Made, Run, Segment, Step
+from disc.frontend.recurrent_tracing import forms as recurrent_forms
+from disc.frontend.rolled_loops import roll_loops
+
+Size = int | str  # a symbol by name
+Formula = int | tuple[Callable[..., Any], tuple[str, ...]]  # of these symbols
+
+
+class NotCompiledError(Exception):
+    """A trace that PyTorch goes on running. step: the call that is why, if one is."""
+
+    def __init__(self, why: str, step: Step | None = None) -> None:
+        super().__init__(why)
+        self.step = step
+
+
+@dataclass(frozen=True)
+class Guard:
+    needs: frozenset[str]
+    holds: Callable[..., bool]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What of the results of a program is what.
+
+    values: value → result; written: input → result that it becomes; gradients: input → the result that its gradient is, or the input
+    (Input), or None. views: calls that are made again, of what is there then: the value that each gives, which step, which of its results. freed: values
+    whose backward pass has been.
+    """
+
+    values: Mapping[int, int]
+    written: Mapping[int, int]
+    gradients: Mapping[int, int | Input | None]
+    views: Sequence[tuple[int, int, int]]
+    freed: frozenset[int] = frozenset()
+
+
+class _Freed(torch.autograd.Function):
+    """A value as it is after its backward pass: it requires gradients, and there is no second one."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> None:
+        raise RuntimeError(
+            "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
+            "Specify retain_graph=True if you need to backward through the graph a second time"
+        )
+
+
+def _as_freed(value: torch.Tensor) -> torch.Tensor:
+    with torch.enable_grad():
+        return super(torch.autograd.Function, _Freed).apply(value, torch.zeros((), requires_grad=True))
+
+
+@dataclass(eq=False)
+class Variant:
+    """A compiled trace.
+
+    inputs: sizes of the inputs; wholes: of the integers of each step; general: those that the program takes, by (step, place). shapes: of
+    the values. differentiable: whether gradients of the results can be asked for; then the program writes its inputs itself.
+    """
+
+    inputs: Sequence[Sequence[Size]]
+    wholes: Sequence[Sequence[Size | None]]
+    general: Sequence[str]
+    guards: Sequence[Guard]
+    shapes: Mapping[int, Sequence[Formula]]
+    effects: Effects
+    program: Callable[[list[object]], Sequence[object]]
+    steps: Sequence[Step]
+    differentiable: bool
+
+    def sizes(self, number: int, run: Run) -> list[int] | None:
+        """Of a value of a run that may come to be this trace; None where they are not known."""
+        bound = self._bound(run)
+        formulas = self.shapes.get(number)
+        if not bound.fits or formulas is None:
+            return None
+        try:
+            return [each if isinstance(each, int) else int(each[0](*(bound.symbols[name] for name in each[1]))) for each in formulas]
+        except KeyError:  # a size of an input that has not come yet
+            return None
+
+    def fits(self, run: Run, live: Sequence[int]) -> dict[str, int] | None:
+        """The values of the symbols, if the program computes what is needed and all guards hold."""
+        if not all(number in self.effects.values or any(number == made for made, _, _ in self.effects.views) for number in live):
+            return None
+        bound = self._bound(run)
+        return bound.symbols if bound.fits and not bound.unchecked else None
+
+    def _bound(self, run: Run) -> Bound:
+        bound = run.bound.get(self)
+        if bound is None:
+            bound = run.bound[self] = Bound(list(range(len(self.guards))))
+        if bound.fits and (bound.inputs < len(run.inputs) or bound.steps < len(run.wholes)):
+            bound.fits = self._bind(bound, run)
+        return bound
+
+    def _bind(self, bound: Bound, run: Run) -> bool:
+        found = [(zip(self.inputs[n], run.inputs[n].shape, strict=True)) for n in range(bound.inputs, len(run.inputs))]
+        found += [zip(self.wholes[n], run.wholes[n], strict=True) for n in range(bound.steps, len(run.wholes))]
+        bound.inputs, bound.steps = len(run.inputs), len(run.wholes)
+        for pairs in found:
+            for mine, size in pairs:
+                if isinstance(mine, str):
+                    bound.symbols[mine] = size
+                elif mine != size:
+                    return False
+        symbols, left = bound.symbols, list[int]()
+        for number in bound.unchecked:
+            guard = self.guards[number]
+            if not guard.needs <= symbols.keys():
+                left.append(number)
+            elif not guard.holds(*(symbols[name] for name in guard.names)):
+                return False
+        bound.unchecked = left
+        return True
+
+    def execute(self, run: Run, symbols: Mapping[str, int]) -> None:
+        """Computes the values of a run that fits, and writes what it writes."""
+        with torch.set_grad_enabled(self.differentiable):
+            results = self._results(run, symbols)
+        effects = self.effects
+        with torch.no_grad():
+            for number, place in effects.written.items():
+                run.inputs[number].copy_(results[place])
+            for leaf, what in effects.gradients.items():
+                run.inputs[leaf].grad = None if what is None else run.inputs[what.number] if isinstance(what, Input) else results[what]
+        values = {number: results[place] for number, place in effects.values.items()}
+        for number, place, leaf in effects.views:
+            step, wholes = self.steps[place], run.wholes[place]
+            with context(step.context):
+                made = step.func(*filled(step.args, values, run.inputs, wholes), **filled(step.kwargs, values, run.inputs, wholes))
+            values[number] = made if step.form is None else pytree.tree_leaves(made)[leaf]
+        for number, value in values.items():
+            proxy = run.proxies[number]()
+            if proxy is not None:
+                proxy._value = _as_freed(value) if number in effects.freed else value
+
+    def _results(self, run: Run, symbols: Mapping[str, int]) -> Sequence[torch.Tensor]:
+        """Of the program; each in memory of its own, unless it knows itself what shares memory."""
+        sizes = [symbols[name] for name in self.general]
+        if self.differentiable:
+            return cast("Sequence[torch.Tensor]", self.program([*run.inputs, *sizes]))
+        given = [each.detach() for each in run.inputs]
+        results = cast("Sequence[torch.Tensor]", self.program([*given, *sizes]))
+        seen, found = {each.untyped_storage()._cdata for each in given}, list[torch.Tensor]()
+        for each in results:
+            memory = each.untyped_storage()._cdata
+            found.append(each.clone() if memory in seen else each)
+            seen.add(memory)
+        return found
+
+
+def compile_run(run: Run, segment: Segment, settings: Settings, statistics: LazyStatistics) -> Variant:
+    """The program of a run that has ended. Raises NotCompiledError."""
+    began = perf_counter_ns()
+    again = _Tracing(run, segment)
+    if again.differentiable:
+        program = again.differentiable_program(settings)
+        statistics.optimizing_ns += perf_counter_ns() - began
+        return again.variant(program)
+    module = again.graph(settings)
+    statistics.transforming_ns += perf_counter_ns() - began
+    began = perf_counter_ns()
+    with compile_lock, _told():
+        roll_loops(module)
+        program = compile_graph(module, settings)
+    statistics.optimizing_ns += perf_counter_ns() - began
+    return again.variant(program)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What goes wrong is why a trace is not compiled."""
+    try:
+        yield
+    except NotCompiledError:
+        raise
+    except Exception as error:
+        cause = error.__cause__
+        if isinstance(cause, NotCompiledError):
+            raise cause from error
+        raise NotCompiledError(f"{type(error).__name__}: {error}") from error
+
+
+@dataclass
+class _Tracing:
+    """A run, made again with symbols for its sizes. Raises NotCompiledError for one that cannot be."""
+
+    run: Run
+    segment: Segment
+    steps: list[Step] = field(init=False)
+    needed: list[int] = field(init=False)
+    views: list[tuple[int, int, int]] = field(default_factory=list)
+    shapes: dict[int, list[object]] = field(default_factory=dict)
+    values: dict[int, int] = field(default_factory=dict)
+    written: dict[int, int] = field(default_factory=dict)
+    gradients: dict[int, int | Input | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.steps = self.run.here.steps()
+        self._check_inputs()
+        self._choose_outputs()
+        self.env = ShapeEnv(duck_shape=False)
+        self.mode = FakeTensorMode(shape_env=self.env)
+        self.fakes = [self._fake(number) for number in range(len(self.run.inputs))]
+        self.inputs = [[self._name(size) for size in each.shape] for each in self.fakes]
+        self._make_wholes()
+
+    # --- what goes in -----------------------------------------------------------------------------------------------------------------
+
+    def _check_inputs(self) -> None:
+        run = self.run
+        goes_on = any(each.requires_grad and not each.is_leaf for each in run.inputs)
+        if goes_on and any(step.func is BACKWARD for step in self.steps):
+            raise NotCompiledError("gradients go on into what was computed before the trace")
+        shared = [n for n, each in enumerate(run.inputs) if run.storages[each.untyped_storage()._cdata] != n]
+        if shared and self.segment.written:
+            raise NotCompiledError("the trace writes tensors, and some of its inputs share memory")
+        if any(each.is_conj() or each.is_neg() for each in run.inputs):
+            raise NotCompiledError("an input is a conjugate or a negative view")
+
+    def _is_static(self, number: int) -> bool:
+        """Weights, their gradients, and tensors that are there from trace to trace have one size."""
+        tensor, segment = self.run.inputs[number], self.segment
+        always = number in segment.written or number in segment.kept or number in self.run.gradients.values()
+        return always or (tensor.requires_grad and tensor.is_leaf)
+
+    def _fake(self, number: int) -> torch.Tensor:
+        real = self.run.inputs[number]
+        like = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=real.device)
+        dynamic = DimDynamic.STATIC if self._is_static(number) else DimDynamic.DYNAMIC
+        sizes = StatelessSymbolicContext(dynamic_sizes=[dynamic] * real.dim())
+        return self.mode.from_tensor(like, source=ConstantSource(f"input{number}"), symbolic_context=sizes)
+
+    def _name(self, size: object) -> Size:
+        return str(size.node.expr) if isinstance(size, torch.SymInt) else cast("int", size)
+
+    def _make_wholes(self) -> None:
+        """Integers that are not always the same, and those that are a size of an input now, are symbols."""
+        dynamic = {int(size) for each, names in zip(self.run.inputs, self.inputs, strict=True)
+                   for size, name in zip(each.shape, names, strict=True) if isinstance(name, str)}  # fmt: skip
+        self.wholes, self.general = list[list[Size]](), dict[str, torch.SymInt]()
+        self.taken = list[list[Any]]()
+        for number, (step, given) in enumerate(zip(self.steps, self.run.wholes, strict=True)):
+            sizes, taken = list[Size](), list[Any]()
+            for place, (mine, value) in enumerate(zip(step.wholes, given, strict=True)):
+                if value >= FEWEST_GENERAL and (mine is None or value in dynamic):
+                    source = ConstantSource(f"whole{number}_{place}")
+                    symbol = self.env.create_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+                    made = self.env.create_symintnode(symbol, hint=value, source=source)
+                    self.general[str(symbol)] = cast("torch.SymInt", made)
+                    sizes.append(str(symbol))
+                    taken.append(str(symbol))
+                else:
+                    sizes.append(value)
+                    taken.append(value)
+            self.wholes.append(sizes)
+            self.taken.append(taken)
+
+    # --- what comes out ----------------------------------------------------------------------------------------------------------------
+
+    def _choose_outputs(self) -> None:
+        """The values that somebody still holds. Views of others are taken anew of these."""
+        makers = {number: (place, step) for place, step in enumerate(self.steps) for number in _made_by(step)}
+        facts = {step.first + n: each for step in self.steps for n, each in enumerate(e for e in step.results if type(e) is Made)}
+        freed, live = _freed(self.steps, makers), self.run.live()
+        self.freed = frozenset(number for number in live if facts[number].requires_grad and number in freed)
+        kept = [number for number in live if facts[number].requires_grad and number not in freed]
+        self.differentiable = bool(kept)
+        if kept:
+            if any(step.func is BACKWARD for step in self.steps):
+                raise NotCompiledError(f"gradients of a value made at {makers[kept[0]][1].line} may be asked for after backward()")
+            self.needed = live
+            self._follow_gradients()
+            return
+        needed, views = dict[int, None](), dict[int, None]()
+
+        def need(number: int) -> None:
+            if facts[number].root is None:
+                needed[number] = None
+                return
+            _, step = makers[number]
+            for each in references((step.args, step.kwargs)):
+                if isinstance(each, Value):
+                    need(each.number)
+            if step.writes or any(each is not None and (type(each) is not Made or each.root is None) for each in step.results):
+                raise NotCompiledError(f"a view made at {step.line} is kept, and is not made by a call that only makes views")
+            views[number] = None
+
+        for number in live:
+            need(number)
+        self.needed = list(needed)
+        for number in views:
+            place, step = makers[number]
+            leaf = [n for n, each in enumerate(step.results) if type(each) is Made][number - step.first]
+            self.views.append((number, place, leaf))
+
+    def _follow_gradients(self) -> None:
+        """What becomes of `grad` of the inputs in a trace without a backward pass."""
+        for step in self.steps:
+            if step.func == SET_GRADIENT:
+                leaf, given = step.args
+                if not isinstance(leaf, Input) or isinstance(given, Value):
+                    raise NotCompiledError(f"a gradient is set at {step.line} before a backward pass")
+                self.gradients[leaf.number] = given
+            elif step.func == GRADIENT and any(type(each) is Made for each in step.results):
+                raise NotCompiledError(f"a gradient is read at {step.line} before a backward pass")
+
+    # --- the graph ---------------------------------------------------------------------------------------------------------------------
+
+    def graph(self, settings: Settings) -> fx.GraphModule:
+        """The graph of ATen ops."""
+        table = training_table(eager_random=settings.options.random == "eager")
+        state = torch.get_rng_state()
+        try:
+            with _told(), _tracing(self.mode), enable_python_dispatcher(), FunctionalTensorMode(_allow_token_discovery=True):
+                return make_fx(self._traced, decomposition_table=table)(*self.fakes, *self.general.values())
+        finally:
+            torch.set_rng_state(state)
+
+    def differentiable_program(self, settings: Settings) -> Callable[[list[object]], Sequence[object]]:
+        """As torch.compile makes one of a function: what gradients need is kept, and backward is a program too."""
+        given = [each.requires_grad_() if mine.requires_grad else each for each, mine in zip(self.fakes, self.run.inputs, strict=True)]
+        self.values = {number: place for place, number in enumerate(self.needed)}
+        with _told(), _tracing(self.mode), tracing(TracingContext(self.mode)):
+            run = with_autograd(settings)(_Again(self), [*given, *self.general.values()])  # pyright: ignore[reportArgumentType]
+        return lambda inputs: cast("Sequence[object]", run(*inputs))
+
+    def _traced(self, *given: Any) -> list[object]:
+        count, run = len(self.fakes), self.run
+        symbols = dict(zip(self.general, given[count:], strict=True))
+        with _ExcludeDispatchKeyGuard(DispatchKeySet(DispatchKey.Functionalize)):
+            inputs = [to_fun(each) for each in given[:count]]
+            for mine, real in zip(inputs, run.inputs, strict=True):
+                if real.requires_grad:
+                    mine.requires_grad_()
+            for leaf, number in run.gradients.items():
+                inputs[leaf].grad = inputs[number]
+            results = self._results(inputs, self.replayed(inputs, symbols))
+        return [from_fun(each) for each in results]
+
+    def replayed(self, inputs: Sequence[torch.Tensor], symbols: Mapping[str, object]) -> list[torch.Tensor]:
+        values = list[torch.Tensor]()
+        for step, taken in zip(self.steps, self.taken, strict=True):
+            if self.differentiable and step.func in (GRADIENT, SET_GRADIENT):
+                continue
+            wholes = [symbols[each] if isinstance(each, str) else each for each in taken]
+            fx_traceback.get_current_meta()["stack_trace"] = step.trace
+            try:
+                with context(step.context):
+                    result = step.func(*filled(step.args, values, inputs, wholes), **filled(step.kwargs, values, inputs, wholes))
+            except Exception as error:
+                raise NotCompiledError(f"{type(error).__name__} at {step.line}: {error}", step) from error
+            leaves = [result] if step.form is None else pytree.tree_leaves(result)
+            if len(leaves) != len(step.results) or any((a is None) != (b is None) for a, b in zip(leaves, step.results, strict=True)):
+                raise NotCompiledError(f"the call at {step.line} gives something else where its sizes are not known", step)
+            for leaf, each in zip(leaves, step.results, strict=True):
+                if type(each) is Made:
+                    if len(values) not in self.shapes:  # made again, it would know what later calls say of its symbols
+                        self.shapes[len(values)] = [size.node.expr if isinstance(size, torch.SymInt) else int(size) for size in leaf.shape]
+                    values.append(leaf)
+        return values
+
+    def _results(self, inputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What the graph returns; notes what is what."""
+        found, places = list[torch.Tensor](), dict[int, int]()
+
+        def put(tensor: torch.Tensor) -> int:
+            if id(tensor) not in places:
+                places[id(tensor)] = len(found)
+                found.append(tensor)
+            return places[id(tensor)]
+
+        for number in self.needed:
+            self.values[number] = put(values[number])
+        for number, each in enumerate(inputs):
+            if has_data_mutation(each):
+                self.written[number] = put(each)
+        for number, each in enumerate(inputs):
+            if not self.run.inputs[number].requires_grad:
+                continue
+            held, before = each.grad, self.run.gradients.get(number)
+            same = next((n for n, other in enumerate(inputs) if other is held), None) if held is not None else None
+            if held is None and before is not None:
+                self.gradients[number] = None
+            elif held is not None and same is None:
+                self.gradients[number] = put(held)
+            elif same is not None and same != before:
+                self.gradients[number] = Input(same)
+        return found
+
+    def variant(self, program: Callable[[list[object]], Sequence[object]]) -> Variant:
+        freed = frozenset[int]() if self.differentiable else self.freed
+        effects = Effects(self.values, {} if self.differentiable else self.written, self.gradients, self.views, freed)
+        shapes = {number: [each if isinstance(each, int) else _formula(each) for each in sizes] for number, sizes in self.shapes.items()}
+        return Variant(
+            self.inputs, self.wholes, list(self.general), self._guards(), shapes, effects, program, self.steps, self.differentiable
+        )  # pyright: ignore[reportArgumentType]
+
+    def _guards(self) -> list[Guard]:
+        """What PyTorch decided of the symbols, and the ranges that it took for granted."""
+        names = {*self.general, *(name for each in self.inputs for name in each if isinstance(name, str))}
+        found = [cast("sympy.Expr", each.expr) for each in self.env.guards]
+        for symbol, limits in self.env.var_to_range.items():
+            if str(symbol) in names:
+                found += [sympy.Ge(symbol, limits.lower)] if isinstance(limits.lower, sympy.Integer) else []
+                found += [sympy.Le(symbol, limits.upper)] if isinstance(limits.upper, sympy.Integer) else []
+        unknown = {str(symbol) for each in found for symbol in each.free_symbols} - names
+        if unknown:
+            raise NotCompiledError(f"sizes depend on values ({', '.join(sorted(unknown))})")
+        guards = list[Guard]()
+        for each in dict.fromkeys(found):
+            formula = _formula(each)
+            if not isinstance(formula, int):
+                guards.append(Guard(frozenset(formula[1]), formula[0], formula[1]))
+        return guards
+
+
+class _Again(torch.nn.Module):
+    """Makes the calls of a run again."""
+
+    def __init__(self, again: _Tracing) -> None:
+        super().__init__()
+        self.again = again
+
+    def forward(self, *given: Any) -> list[torch.Tensor]:
+        count = len(self.again.fakes)
+        values = self.again.replayed(given[:count], dict(zip(self.again.general, given[count:], strict=True)))
+        return [values[number] for number in self.again.needed]
+
+
+def _made_by(step: Step) -> range:
+    return range(step.first, step.first + sum(type(each) is Made for each in step.results))
+
+
+def _freed(steps: Sequence[Step], makers: Mapping[int, tuple[int, Step]]) -> set[int]:
+    """The values whose gradients cannot be asked for any more: backward has freed what they were computed with."""
+    found = set[int]()
+    for step in steps:
+        most = 2 if step.func is BACKWARD else 3
+        passes = step.func is BACKWARD or step.func is GRADIENTS_OF
+        if not passes or len(step.args) > most or step.kwargs.get("retain_graph") or step.kwargs.get("create_graph"):
+            continue
+        pending = [each.number for each in references(step.args[:1]) if isinstance(each, Value)]
+        while pending:
+            number = pending.pop()
+            if number not in found:
+                found.add(number)
+                maker = makers[number][1]
+                pending += [each.number for each in references((maker.args, maker.kwargs)) if isinstance(each, Value)]
+    return found
+
+
+def _formula(expression: object) -> Formula:
+    """As a function of its symbols."""
+    expr = cast("sympy.Expr", expression)
+    names = tuple(sorted(str(symbol) for symbol in expr.free_symbols))
+    if not names and isinstance(expr, sympy.Integer):
+        return int(expr)
+    return eval(f"lambda {', '.join(names)}: {PythonPrinter().doprint(expr)}", dict(SYMPY_INTERP)), names  # noqa: S307
+
+
+@contextmanager
+def _tracing(mode: FakeTensorMode) -> Iterator[None]:
+    """As AOTAutograd traces. The fused attention kernels cannot be looked into; the composite one is matmuls and a softmax."""
+    with (
+        compile_lock,
+        mode,
+        fx_traceback.preserve_node_meta(),
+        sdpa_kernel([SDPBackend.MATH]),
+        recurrent_forms(),
+        torch.autograd.set_multithreading_enabled(False),
+    ):
+        yield

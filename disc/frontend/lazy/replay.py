@@ -1,0 +1,64 @@
+"""Makes recorded calls again, with tensors or with what traces them."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from disc.frontend.lazy.calls import filled
+from disc.frontend.lazy.traces import Context, Made, Run
+from disc.frontend.locations import OURS, frame_text
+
+INSIDE = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(OURS[:-1]) + os.sep)
+
+
+@contextmanager
+def context(state: Context) -> Iterator[None]:
+    """Gradients and autocast as they were when a call was recorded."""
+    with torch.set_grad_enabled(state.grad):
+        if state.autocast is None:
+            yield
+        else:
+            with torch.autocast("cpu", state.autocast):
+                yield
+
+
+def run_again(run: Run) -> None:
+    """Has PyTorch make the calls of a run, and gives their results to what stands for them.
+
+    Raises: what PyTorch raises, with a note of the line where the call was recorded.
+    """
+    values, step = list[Any](), run.here
+    try:
+        for step, wholes in zip(run.here.steps(), run.wholes, strict=True):
+            with context(step.context):
+                result = step.func(*filled(step.args, values, run.inputs, wholes), **filled(step.kwargs, values, run.inputs, wholes))
+            leaves = [result] if step.form is None else pytree.tree_leaves(result)
+            values += [leaf for leaf, each in zip(leaves, step.results, strict=True) if type(each) is Made]
+    except Exception as error:
+        error.add_note(f"disc.lazy: the call was recorded at {step.line}")
+        raise
+    finally:
+        for proxy, value in zip(run.proxies, values, strict=False):
+            found = proxy()
+            if found is not None:
+                found._value = value
+
+
+def user_place() -> tuple[str, str]:
+    """The user's line that is running, as "file.py:3" and as PyTorch writes it into stack traces."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(INSIDE):
+        frame = frame.f_back
+    if frame is None:
+        return "unknown line", ""
+    path, line = frame.f_code.co_filename, frame.f_lineno
+    text = linecache.getline(path, line).strip()
+    return frame_text(path, line), f'  File "{path}", line {line}, in {frame.f_code.co_name}\n    {text}\n'

@@ -1,0 +1,146 @@
+"""Random programs under `disc.lazy`: values, what is written, losses and gradients are eager PyTorch's, over changing sizes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import disc
+from disc.frontend.lazy import public
+from tests.fuzz.seeds import seeds
+
+WIDTH = 4
+BATCHES = (3, 3, 3, 5, 3, 1, 7, 5, 0, 3)
+
+
+@dataclass
+class State:
+    """What a program works on. held: values that stay alive from step to step; read: numbers that it has read."""
+
+    weights: list[nn.Parameter]
+    buffers: list[Tensor]
+    held: dict[int, Tensor] = field(default_factory=dict)
+    read: list[Tensor] = field(default_factory=list)
+
+
+Values = list[Tensor]  # of a step, all [batch, WIDTH]
+Action = Callable[[Values, State], None]
+
+
+def fresh_state(seed: int) -> State:
+    generator = torch.Generator().manual_seed(seed)
+    weights = [nn.Parameter(torch.randn(WIDTH, WIDTH, generator=generator) / 2) for _ in range(3)]
+    return State(weights, [torch.zeros(WIDTH), torch.ones(2, WIDTH)])
+
+
+def action(draw: random.Random) -> Action:
+    """One of many, with its numbers drawn."""
+    a, b, w, kind = draw.randrange(100), draw.randrange(100), draw.randrange(3), draw.randrange(23)
+
+    def run(values: Values, state: State) -> None:
+        x, y, weight = values[a % len(values)], values[b % len(values)], state.weights[w]
+        plain = x.detach()
+        if kind <= 3:
+            values.append(torch.tanh(x @ weight))
+        elif kind == 4:
+            values.append(x * 0.5 + y)
+        elif kind == 5:
+            values.append(torch.relu(x - 0.1) + x.mean(0, keepdim=True).nan_to_num())
+        elif kind == 6:
+            values.append(x.reshape(-1, 2, WIDTH // 2).transpose(1, 2).reshape(-1, WIDTH))
+        elif kind == 7:
+            values.append(torch.cat([x[:, 2:], y[:, :2]], 1))
+        elif kind == 8:
+            values.append(plain.clone().add_(1).mul_(y.detach()))
+        elif kind == 9:
+            z = plain.clone()
+            z[:, 1] = y.detach()[:, 0]
+            values.append(z)
+        elif kind == 10:
+            with torch.no_grad():
+                state.buffers[0].mul_(0.5).add_(x.sum(0))
+        elif kind == 11:
+            with torch.no_grad():
+                state.buffers[1][0] = x.sum(0)
+            values.append(x + state.buffers[1][1])
+        elif kind == 12:
+            state.held[b % 3] = x.detach() * 2
+        elif kind == 13 and state.held:
+            values.append(x + next(iter(state.held.values())).sum(0))
+        elif kind == 14:
+            state.read.append(torch.tensor(x.sum().item()))
+        elif kind == 15 and x.sum() > 0:
+            values.append(x * 2)
+        elif kind == 16:
+            values.append(x.view(x.shape[0], WIDTH // 2, -1 if x.shape[0] else 2).flip(1).flatten(1))
+        elif kind == 17:
+            values.append(torch.softmax(x, -1) + x.size(-1))
+        elif kind == 18:
+            state.held[3] = x.detach().t()
+        elif kind == 19:
+            loss = x.square().sum() + y.sum()
+            if loss.requires_grad:
+                grads = torch.autograd.grad(loss, state.weights, allow_unused=True, retain_graph=True)
+                values.extend(plain + each.sum() for each in grads if each is not None)
+        elif kind == 20:
+            values.append(plain[plain[:, 0] > 0].sum(0) + x)
+        elif kind == 21:
+            z = plain.clone()
+            z.view(-1)[::2] += 1
+            values.append(z)
+        elif kind == 22:
+            with torch.no_grad():
+                weight.mul_(0.99)
+
+    return run
+
+
+def program(seed: int) -> Callable[[State], None]:
+    """Some actions, a loss of all values, its backward pass (sometimes after it has been read), and SGD by hand."""
+    draw = random.Random(seed)
+    actions = [action(draw) for _ in range(draw.randrange(2, 14))]
+    trains, before, holds = draw.random() < 0.8, draw.random() < 0.3, draw.random() < 0.3
+
+    def step(batch: int, state: State) -> None:
+        values = [torch.linspace(-0.9, 1.3, batch * WIDTH).view(batch, WIDTH)]
+        for each in actions:
+            each(values, state)
+        values = [each for each in values if each.isfinite().all()] if before and holds else values
+        loss = sum((each.square().mean().nan_to_num() for each in values[1:]), values[0].sum())
+        if before:
+            state.read.append(torch.tensor(float(loss)))  # pyright: ignore[reportArgumentType]
+        if holds:
+            state.held[4] = values[-1]
+        if trains and loss.requires_grad:  # pyright: ignore[reportAttributeAccessIssue]
+            loss.backward()  # pyright: ignore[reportAttributeAccessIssue]
+            with torch.no_grad():
+                for each in state.weights:
+                    if each.grad is not None:
+                        each.sub_(each.grad.clamp(-1, 1), alpha=0.1)
+                        each.grad = None
+        if not before:
+            state.read.append(torch.tensor(float(loss)))  # pyright: ignore[reportArgumentType]
+
+    return lambda state: [step(batch, state) for batch in BATCHES] and None
+
+
+def run(seed: int) -> None:
+    public._thread.__init__()
+    expected, found = fresh_state(seed), fresh_state(seed)
+    program(seed)(expected)
+    with disc.lazy():
+        program(seed)(found)
+    theirs = [*expected.read, *expected.weights, *expected.buffers, *expected.held.values()]
+    ours = [*found.read, *found.weights, *found.buffers, *found.held.values()]
+    for mine, wanted in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(torch.as_tensor(mine.detach().numpy()), wanted.detach(), rtol=2e-3, atol=2e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("seed", seeds(6, 200))
+def test_programs(seed: int) -> None:
+    run(seed)

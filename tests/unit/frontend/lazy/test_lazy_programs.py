@@ -1,0 +1,404 @@
+"""Programs under `disc.lazy` compute what PyTorch computes: training, reading in the middle, what is written, what cannot be compiled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+import disc
+from disc.errors import DiscError
+from disc.frontend.lazy import public
+from disc.frontend.lazy.tensors import LazyTensor
+
+SIZES = (6, 6, 6, 9, 4, 6, 13, 1, 5)
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """No traces of other tests."""
+    disc.lazy.disable()
+    public._thread.__init__()
+    yield
+    disc.lazy.disable()
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.norm(torch.relu(self.first(x))))
+
+
+class Convolutions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.Linear(8 * 4 * 4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(torch.relu(self.norm(self.first(x))), 2)
+        return self.last(x.view(x.shape[0], -1))
+
+
+def train(
+    make: Callable[[], nn.Module],
+    optimizer: Callable[..., torch.optim.Optimizer],
+    example: Callable[[int], Tensor],
+    *,
+    lazily: bool,
+    before: bool = False,
+    clip: bool = False,
+) -> tuple[list[float], list[Tensor]]:
+    """Losses, and the state at the end. before: the loss is read before the backward pass."""
+    torch.manual_seed(0)
+    model = make()
+    steps, losses = optimizer(model.parameters()), list[float]()
+
+    def run() -> None:
+        for batch in SIZES:
+            x, labels = example(batch), torch.randint(5, (batch,))
+            steps.zero_grad()
+            loss = F.cross_entropy(model(x), labels)
+            if before:
+                losses.append(loss.item())
+            loss.backward()
+            if clip:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            steps.step()
+            if not before:
+                losses.append(loss.item())
+
+    if lazily:
+        with disc.lazy(strict=True):
+            run()
+    else:
+        run()
+    gradients = [each.grad.detach() for each in model.parameters() if each.grad is not None]
+    return losses, [*(each.detach() for each in model.state_dict().values()), *gradients]
+
+
+def rows(batch: int) -> Tensor:
+    return torch.randn(batch, 8)
+
+
+def images(batch: int) -> Tensor:
+    return torch.randn(batch, 3, 8, 8)
+
+
+def sgd(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, 0.05, momentum=0.9, weight_decay=0.01)
+
+
+def adam(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, 0.01)
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("optimizer", [sgd, adam])
+@pytest.mark.parametrize(("make", "example"), [(Net, rows), (Convolutions, images)])
+def test_training(make: Callable[[], nn.Module], example: Callable[[int], Tensor], optimizer: Callable[..., torch.optim.Optimizer], before: bool) -> None:  # fmt: skip  # noqa: E501
+    losses, state = train(make, optimizer, example, lazily=True, before=before)
+    expected, end = train(make, optimizer, example, lazily=False, before=before)
+    np.testing.assert_allclose(losses, expected, rtol=1e-3, atol=1e-4)
+    for ours, theirs in zip(state, end, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=2e-4)
+    stats = disc.lazy.stats()
+    assert stats.hits >= len(SIZES) - 5, stats
+    assert not stats.refused, stats
+
+
+def test_gradients_are_clipped() -> None:
+    losses, state = train(Net, sgd, rows, lazily=True, clip=True)
+    expected, end = train(Net, sgd, rows, lazily=False, clip=True)
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    for ours, theirs in zip(state, end, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+    assert disc.lazy.stats().hits
+
+
+def repeated(function: Callable[[int], object], times: int = 5) -> list[object]:
+    """What the function gives with the numbers of its calls, lazily, after checking it against PyTorch."""
+    expected = [pytree.tree_map(_numbers, function(n)) for n in range(times)]
+    with disc.lazy(strict=True):
+        found = [pytree.tree_map(_numbers, function(n)) for n in range(times)]
+    for one, other in zip(found, expected, strict=True):
+        for ours, theirs in zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True):
+            if isinstance(theirs, Tensor | np.ndarray):
+                torch.testing.assert_close(torch.as_tensor(ours), torch.as_tensor(theirs), rtol=1e-4, atol=1e-5)
+            else:
+                assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-5) if isinstance(theirs, float) else ours == theirs
+    return found
+
+
+def _numbers(value: object) -> object:
+    return torch.as_tensor(value.detach().numpy().copy()) if isinstance(value, torch.Tensor) else value
+
+
+X = torch.linspace(-1, 1, 12).view(3, 4)
+W = torch.linspace(0, 2, 16).view(4, 4)
+
+
+@pytest.mark.parametrize("function", [
+    lambda n: torch.tanh(X @ W + n % 2),
+    lambda n: (X[: 2 + n % 2] @ W).softmax(-1).max(-1),
+    lambda n: torch.cat([X, X + 1]).view(-1, 2).sum(0, keepdim=True).expand(3 + n, 2),
+    lambda n: torch.where(X > 0.1, X, -X).t().contiguous(),
+    lambda n: [each * 2 for each in (X @ W).split(2, -1)],
+    lambda n: (X @ W).mean().item(),
+    lambda n: {"a": (X @ W)[1], "b": X.sum()},
+    lambda n: [len(X @ W), (X @ W).shape[1], (X * 2).dim(), (X + 1).dtype == torch.float32, (X @ W).size(-1)],
+    lambda n: [row.sum() for row in X @ W],
+    lambda n: (X @ W).view((X @ W).shape[0], 2, -1).permute(1, 0, 2),
+    lambda n: "positive" if (X @ W).sum() > 0 else "negative",
+    lambda n: np.asarray(X @ W).tolist(),
+    lambda n: torch.nonzero(X @ W > 0.5) * 2,
+    lambda n: (X @ W)[(X @ W) > 0.5].sum(),
+    lambda n: X.numpy() + 1,
+    lambda n: f"{(X @ W).sum():.2f} {(X * 0).sum()}",
+    lambda n: torch.stack([X.sum(), (X @ W).sum()]).tolist(),
+    lambda n: F.dropout(X, 0.0, True) + X.to(torch.float64).sum().float(),
+    lambda n: (X.double() @ W.double()).to(torch.bfloat16).float(),
+    lambda n: torch.einsum("ij,jk->ik", X, W).abs_().add_(1).sqrt_(),
+])  # fmt: skip
+def test_expressions(function: Callable[[int], object]) -> None:
+    repeated(function)
+
+
+def test_values_are_computed_when_they_are_read() -> None:
+    with disc.lazy():
+        for _ in range(3):
+            y = torch.tanh(X @ W)
+            y.sum().item()
+        y = torch.tanh(X @ W)
+        assert type(y) is LazyTensor and isinstance(y, torch.Tensor) and torch.is_tensor(y)
+        assert y._value is None and y.shape == (3, 4) and y.dtype is torch.float32 and y._value is None
+        z = y.sum()
+        assert disc.lazy.stats().hits == 1
+        assert z.item() == pytest.approx((X @ W).tanh().sum().item(), rel=1e-5)
+        assert disc.lazy.stats().hits == 2
+    torch.testing.assert_close(y + 0, torch.tanh(X @ W))
+    assert type(y + 0) is torch.Tensor
+
+
+def test_other_sizes_need_no_other_program() -> None:
+    def step(batch: int) -> float:
+        return (torch.ones(batch, 4) @ W).view(batch, 2, 2).relu().sum().item()
+
+    with disc.lazy(strict=True):
+        for batch in (5, 5, 7, 9, 3, 2, 11):
+            assert step(batch) == pytest.approx(4 * batch * 4, rel=1)
+    assert disc.lazy.stats().compiles == 1, disc.lazy.stats()
+    assert disc.lazy.stats().hits == 5
+
+
+def test_what_is_written_is_written() -> None:
+    counter, table = torch.zeros(3), torch.zeros(4, 3)
+
+    def step(n: int) -> list[Tensor]:
+        counter.add_(1).mul_(2)
+        table[1 + n % 2] = counter
+        view = table[0]
+        view += counter.sum()
+        return [counter * 2, table.sum(0)]
+
+    def both(n: int) -> list[Tensor]:
+        if n == 0:
+            counter.zero_()
+            table.zero_()
+        return [*step(n), counter, table]
+
+    repeated(both, 8)
+    assert disc.lazy.stats().hits
+
+
+def test_views_share_memory() -> None:
+    x = torch.zeros(4, 4)
+
+    def step(n: int) -> list[Tensor]:
+        if n == 0:
+            x.zero_()
+        y = x * 2 + n
+        rows, part = y.view(2, 8), x[1]
+        total = (rows + 1).sum()
+        total.item()
+        rows.add_(1)  # seen through y
+        part.add_(1)  # and this through x
+        return [y, x, rows, total]
+
+    repeated(step, 6)
+
+
+def test_inputs_that_share_memory() -> None:
+    base = torch.zeros(6)
+    left, right = base[:4], base[2:]
+
+    def step(n: int) -> list[Tensor]:
+        if n == 0:
+            base.zero_()
+        left.add_(1)
+        right.mul_(2)
+        return [left + 0, right + 0, base + 0]
+
+    repeated(step, 6)
+
+
+def test_gradients_add_up() -> None:
+    w = nn.Parameter(W.clone())
+
+    def step(n: int) -> list[Tensor]:
+        if n % 3 == 0:
+            w.grad = None
+        loss = (X @ w).tanh().sum()
+        loss.backward()
+        assert w.grad is not None
+        return [loss, w.grad]
+
+    repeated(step, 12)
+
+
+def test_a_graph_is_freed_once() -> None:
+    w = nn.Parameter(W.clone())
+    with disc.lazy():
+        for _ in range(4):
+            loss = (X @ w).tanh().sum()
+            loss.backward()
+            disc.lazy.flush()
+            assert loss.requires_grad
+            with pytest.raises(RuntimeError, match="second time"):
+                loss.backward()
+    assert disc.lazy.stats().hits
+
+
+def test_what_is_written_while_it_is_pending() -> None:
+    w = nn.Parameter(W.clone())
+
+    def step(n: int) -> list[object]:
+        if n == 0:
+            with torch.no_grad():
+                w.copy_(W)
+        y = X @ w
+        with torch.no_grad():
+            w.mul_(0.5)
+        w.data.add_(1)  # not recorded: what is pending comes first
+        return [y.detach(), (X @ w).detach(), w.sum().item()]
+
+    repeated(step)
+
+
+def test_gradients_by_function() -> None:
+    w = nn.Parameter(W.clone())
+    repeated(lambda n: list(torch.autograd.grad((X @ w).tanh().sum(), [w])))
+
+
+def test_gradients_twice() -> None:
+    w = nn.Parameter(W.clone())
+
+    def step(n: int) -> list[Tensor]:
+        (first,) = torch.autograd.grad((X @ w).tanh().sum(), [w], create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), [w])
+        return [first, second]
+
+    repeated(step)
+
+
+def test_no_grad_and_autocast_are_kept() -> None:
+    w = nn.Parameter(W.clone())
+
+    def step(n: int) -> list[object]:
+        with torch.no_grad():
+            a = X @ w
+        with torch.autocast("cpu", torch.bfloat16):
+            b = X @ W
+        c = X @ w
+        return [a.requires_grad, c.requires_grad, b.dtype is torch.bfloat16, a, c.detach()]
+
+    repeated(step)
+
+
+def test_custom_functions_see_tensors() -> None:
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: Tensor) -> Tensor:
+            assert type(x) is Tensor
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: object, *grads: Tensor) -> Tensor:
+            return grads[0] * 2
+
+    w = nn.Parameter(W.clone())
+
+    def step(n: int) -> list[object]:
+        w.grad = None
+        Double.apply(torch.tanh(X @ w)).sum().backward()  # pyright: ignore[reportOptionalMemberAccess]
+        return [w.grad]
+
+    repeated(step)
+
+
+def test_errors_are_pytorchs() -> None:
+    with disc.lazy():
+        for _ in range(4):
+            torch.tanh(X @ W).sum().item()
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            torch.tanh(X @ torch.ones(3, 3)).sum().item()
+        assert torch.tanh(X @ W).sum().item() == pytest.approx(torch.tanh(X @ W).sum().item())
+
+
+def test_an_exception_in_the_block_loses_nothing() -> None:
+    total = torch.zeros(3)
+    with pytest.raises(ValueError, match="mine"), disc.lazy():
+        for n in range(6):
+            total.add_(1)
+            total.mul_(1)
+            disc.lazy.flush()
+            if n == 5:
+                total.add_(1)
+                raise ValueError("mine")
+    assert total.tolist() == [7.0] * 3
+
+
+def test_threads_record_for_themselves() -> None:
+    found: dict[int, list[float]] = {}
+
+    def work(number: int) -> None:
+        with disc.lazy():
+            found[number] = [torch.tanh(X * number @ W).sum().item() for _ in range(5)]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    for number, values in found.items():
+        assert values == pytest.approx([torch.tanh(X * number @ W).sum().item()] * 5, rel=1e-5)
+
+
+def test_a_program_that_never_repeats_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from disc.frontend.lazy import recorder
+
+    monkeypatch.setattr(recorder, "FRUITLESS", 20)
+    with pytest.warns(UserWarning, match="none of which came twice") as caught, disc.lazy():
+        found = [(X * (n + 0.5)).sum().item() for n in range(60)]
+    assert found == pytest.approx([(X * (n + 0.5)).sum().item() for n in range(60)])
+    assert len(caught) == 1
+
+
+def test_misuse() -> None:
+    with pytest.raises(DiscError, match="no option treads"):
+        disc.lazy.enable(treads=2)
+    disc.lazy.enable()
+    with pytest.raises(DiscError, match="on already"):
+        disc.lazy.enable()
+    with disc.lazy():  # within: the same recorder
+        (X + 1).sum().item()
+    disc.lazy.disable()
+    disc.lazy.disable()
