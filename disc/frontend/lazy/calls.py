@@ -78,18 +78,20 @@ def _named(names: str) -> dict[Callable[..., object], str]:
 
 # What is asked of a tensor, not computed.
 FACTS = _named(
-    "dtype device layout requires_grad is_leaf shape ndim itemsize nbytes is_cuda is_cpu is_meta is_sparse is_quantized is_nested is_mkldnn "
-    "is_sparse_csr is_xla is_mps is_xpu is_ipu is_vulkan is_maia is_ort is_mtia size dim ndimension numel nelement is_floating_point "
-    "is_complex is_signed element_size get_device __len__ stride is_contiguous storage_offset is_inference is_conj is_neg has_names names"
+    "dtype device layout requires_grad is_leaf shape ndim itemsize nbytes is_cuda is_cpu is_meta is_sparse is_quantized is_nested "
+    "is_mkldnn is_sparse_csr is_xla is_mps is_xpu is_ipu is_vulkan is_maia is_ort is_mtia size dim ndimension numel nelement "
+    "is_floating_point is_complex is_signed element_size get_device __len__ stride is_contiguous storage_offset is_inference is_conj "
+    "is_neg has_names names"
 )
 FACTS |= {torch.is_floating_point: "is_floating_point", torch.is_complex: "is_complex", torch.numel: "numel"}
 # What needs the tensor itself, or changes what is known of it.
 READS = frozenset(
     _named(
         "item tolist numpy __array__ __bool__ __int__ __float__ __complex__ __index__ __repr__ __format__ __contains__ __dlpack__ data_ptr "
-        "storage untyped_storage _typed_storage share_memory_ is_shared pin_memory is_pinned data grad_fn _version _base is_set_to _is_view "
-        "register_hook register_post_accumulate_grad_hook retain_grad retains_grad requires_grad_ set_ resize_ resize_as_ rename_ output_nr "
-        "_backward_hooks _post_accumulate_grad_hooks apply_ map_ map2_ __cuda_array_interface__ detach_ to_sparse record_stream module_load "
+        "storage untyped_storage _typed_storage share_memory_ is_shared pin_memory is_pinned data grad_fn _version _base is_set_to "
+        "_is_view register_hook register_post_accumulate_grad_hook retain_grad retains_grad requires_grad_ set_ resize_ resize_as_ "
+        "rename_ output_nr _backward_hooks _post_accumulate_grad_hooks apply_ map_ map2_ __cuda_array_interface__ detach_ to_sparse "
+        "record_stream module_load t_ transpose_ squeeze_ unsqueeze_ swapaxes_ swapdims_ as_strided_ "
         "_make_subclass as_subclass __dlpack_device__"
     )
 ) | {member.__set__ for name in ("data", "requires_grad") if (member := getattr(Tensor, name))}
@@ -98,5 +100,5 @@ FILLED_BY_CHANCE = frozenset(
 )  # of a tensor nobody waits for: drawn at once, as without a recorder
 BACKWARD = Tensor.backward
 GRADIENTS_OF = torch.autograd.grad
-GRADIENT = Tensor.grad.__get__  # pyright: ignore[reportAttributeAccessIssue]
-SET_GRADIENT = Tensor.grad.__set__  # pyright: ignore[reportAttributeAccessIssue]
+_GRAD: Any = Tensor.grad
+GRADIENT, SET_GRADIENT = _GRAD.__get__, _GRAD.__set__

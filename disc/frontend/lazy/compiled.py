@@ -63,8 +63,8 @@ class Effects:
     """What of the results of a program is what.
 
     values: value → result; written: input → result that it becomes; gradients: input → the result that its gradient is, or the input
-    (Input), or None. views: calls that are made again, of what is there then: the value that each gives, which step, which of its results. freed: values
-    whose backward pass has been.
+    (Input), or None. views: calls that are made again, of what is there then: the value that each gives, which step, which of its results.
+    freed: values whose backward pass has been.
     """
 
     values: Mapping[int, int]
@@ -91,7 +91,8 @@ class _Freed(torch.autograd.Function):
 
 def _as_freed(value: torch.Tensor) -> torch.Tensor:
     with torch.enable_grad():
-        return super(torch.autograd.Function, _Freed).apply(value, torch.zeros((), requires_grad=True))
+        base: Any = super(torch.autograd.Function, _Freed)  # Function's own apply would end the trace
+        return base.apply(value, torch.zeros((), requires_grad=True))
 
 
 @dataclass(eq=False)
@@ -358,7 +359,7 @@ class _Tracing:
         state = torch.get_rng_state()
         try:
             with _told(), _tracing(self.mode), enable_python_dispatcher(), FunctionalTensorMode(_allow_token_discovery=True):
-                return make_fx(self._traced, decomposition_table=table)(*self.fakes, *self.general.values())
+                return make_fx(self._traced, decomposition_table=cast("Any", table))(*self.fakes, *self.general.values())
         finally:
             torch.set_rng_state(state)
 
@@ -501,7 +502,7 @@ def _formula(expression: object) -> Formula:
     names = tuple(sorted(str(symbol) for symbol in expr.free_symbols))
     if not names and isinstance(expr, sympy.Integer):
         return int(expr)
-    return eval(f"lambda {', '.join(names)}: {PythonPrinter().doprint(expr)}", dict(SYMPY_INTERP)), names  # noqa: S307
+    return eval(f"lambda {', '.join(names)}: {PythonPrinter().doprint(expr)}", dict(SYMPY_INTERP)), names
 
 
 @contextmanager

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-
-import torch
 
 from disc.errors import DiscError
 from disc.frontend.dynamo import checked_settings
 from disc.frontend.lazy.recorder import Recorder
 from disc.frontend.lazy.statistics import LazyStatistics
-from disc.frontend.lazy.tensors import LazyTensor
+from disc.frontend.lazy.taken_over import take_over
 
 
 class _Thread(threading.local):
@@ -67,9 +63,7 @@ class Lazy:
             settings = checked_settings(options)
             settings = dataclasses.replace(settings, targets=settings.targets or ("native",))
             recorder = _thread.recorders[key] = Recorder(settings, _thread.statistics)
-        _take_optimizers()
-        _take_functions()
-        _take_groups()
+        take_over(lambda: _thread.active)
         recorder.__enter__()
         recorder.active, _thread.active = True, recorder
 
@@ -93,75 +87,3 @@ class Lazy:
 
 _thread = _Thread()
 lazy = Lazy()
-
-
-# --- optimizers: numbers of their own that change in every step are tensors, as under torch.compile ------------------------------------
-
-
-def _take_optimizers() -> None:
-    """Optimizers that count their steps read the counts as Python numbers, unless they are told that a compiler is looking."""
-    pending = list(torch.optim.Optimizer.__subclasses__())
-    while pending:
-        kind = pending.pop()
-        pending += kind.__subclasses__()
-        step = vars(kind).get("step")
-        if callable(step) and not getattr(step, "taken_by_disc", False):
-            kind.step = _taken(step)  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _taken(step: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(step)
-    def taken(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        counting = [group for group in optimizer.param_groups if group.get("capturable") is False]
-        if _thread.active is None or not counting:
-            return step(optimizer, *args, **kwargs)
-        for group in counting:
-            group["capturable"] = True
-        kept, torch.compiler._is_compiling_flag = torch.compiler._is_compiling_flag, True
-        try:
-            return step(optimizer, *args, **kwargs)
-        finally:
-            torch.compiler._is_compiling_flag = kept
-            for group in counting:
-                group["capturable"] = False
-
-    taken.taken_by_disc = True  # pyright: ignore[reportFunctionMemberAccess]
-    return taken
-
-
-def _take_functions() -> None:
-    """Functions with a backward of their own run Python code: on tensors, and at once."""
-    original: Any = vars(torch.autograd.Function)["apply"].__func__
-    if getattr(original, "taken_by_disc", False):
-        return
-
-    @functools.wraps(original)
-    def apply(kind: type, *args: Any, **kwargs: Any) -> Any:
-        if _thread.active is None:
-            return original(kind, *args, **kwargs)
-        return _thread.active.run_now(functools.partial(original, kind), args, kwargs)
-
-    apply.taken_by_disc = True  # pyright: ignore[reportFunctionMemberAccess]
-    torch.autograd.Function.apply = classmethod(apply)  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _take_groups() -> None:
-    """Gradients are clipped in groups of one device and dtype, which native code makes of tensors alone."""
-    original: Any = torch._C._group_tensors_by_device_and_dtype
-    if getattr(original, "taken_by_disc", False):
-        return
-
-    @functools.wraps(original)
-    def group(tensors: list[list[Any]], with_indices: bool = False) -> dict[Any, Any]:
-        if not any(type(each) is LazyTensor for row in tensors for each in row):
-            return original(tensors, with_indices)
-        found: dict[Any, Any] = {}
-        for number, first in enumerate(tensors[0]):
-            rows, numbers = found.setdefault((first.device, first.dtype), ([[] for _ in tensors], []))
-            for row, mine in zip(rows, tensors, strict=True):
-                row.append(mine[number])
-            numbers.append(number)
-        return found
-
-    group.taken_by_disc = True  # pyright: ignore[reportFunctionMemberAccess]
-    torch._C._group_tensors_by_device_and_dtype = group

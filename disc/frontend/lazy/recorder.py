@@ -108,6 +108,7 @@ class Recorder(TorchFunctionMode):
             if found is not UNKNOWN:
                 return found
             self.statistics.settled[name] += 1
+            self._come_off()
         return func(*real(args), **real(dict(kwargs)))
 
     def _outside(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -245,8 +246,9 @@ class Recorder(TorchFunctionMode):
         return run.proxies[place.number]() if type(place) is Value else run.given[place.number]  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
 
     def _place(self, leaf: torch.Tensor | None, args: Any, kwargs: Any, same: bool) -> Result:
-        """What a result is: one of the arguments, or a new tensor, which may share the memory of one. same: whether an argument stays what it
-        is when it is given back. A call that changes nothing (`contiguous`) may do so for some sizes alone: there it is another tensor."""
+        """What a result is: one of the arguments, or a new tensor, which may share the memory of one. same: whether an argument stays what
+        it is when it is given back. A call that changes nothing (`contiguous`) may do so for some sizes alone: there it is
+        another tensor."""
         if leaf is None:
             return None
         run = self._run
@@ -376,7 +378,6 @@ class Recorder(TorchFunctionMode):
         if run.here.before is None:
             return
         segment = run.here.segment
-        segment.runs += 1
         if run.pending and self._run_compiled(run):
             return
         if self._steps > MOST_STEPS:
@@ -386,7 +387,7 @@ class Recorder(TorchFunctionMode):
         self.statistics.uncompiled += 1
         segment.note(run)
         if segment.runs >= WORTH_COMPILING:
-            self._fruitless = 0
+            self._fruitless = segment.runs = 0
             if not segment.refused and len(segment.variants) < MOST_VARIANTS and self._programs < MOST_PROGRAMS:
                 self._compile(run)
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch._C import DisableTorchFunction
@@ -83,13 +83,14 @@ def _method(function: Callable[..., object]) -> Callable[..., object]:
 
 
 def _attribute(descriptor: Any) -> property:
-    get, put = descriptor.__get__, getattr(descriptor, "__set__", None)
+    get, put = descriptor.__get__, cast("Callable[..., object] | None", getattr(descriptor, "__set__", None))
 
     def read(self: LazyTensor) -> object:
         with DisableTorchFunction():
             return self._recorder.call(get, (self,), {})
 
     def write(self: LazyTensor, value: object) -> None:
+        assert put is not None
         with DisableTorchFunction():
             self._recorder.call(put, (self, value), {})
 

@@ -107,8 +107,8 @@ class Step:
 class Segment:
     """A trace that has ended at a step.
 
-    runs: how often; written: inputs that it writes; kept: those that were the same tensors the time before; inputs: of the last time that
-    PyTorch ran it; refused: why it is not compiled.
+    runs: by PyTorch, since a program was made of it; written: inputs that it writes; kept: those that were the same tensors
+    the time before; inputs: of the last time that PyTorch ran it; refused: why it is not compiled.
     """
 
     runs: int = 0
@@ -118,9 +118,9 @@ class Segment:
     refused: str = ""
     variants: list[Variant] = field(default_factory=list)
 
-
     def note(self, run: Run) -> None:
         """A run of the trace by PyTorch."""
+        self.runs += 1
         self.written |= run.written()
         self.kept = frozenset(number for number, (held, each) in enumerate(zip(self.inputs, run.inputs, strict=False)) if held() is each)
         self.inputs = [weakref.ref(each) for each in run.inputs]

@@ -104,7 +104,9 @@ def adam(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("optimizer", [sgd, adam])
 @pytest.mark.parametrize(("make", "example"), [(Net, rows), (Convolutions, images)])
-def test_training(make: Callable[[], nn.Module], example: Callable[[int], Tensor], optimizer: Callable[..., torch.optim.Optimizer], before: bool) -> None:  # fmt: skip  # noqa: E501
+def test_training(
+    make: Callable[[], nn.Module], example: Callable[[int], Tensor], optimizer: Callable[..., torch.optim.Optimizer], before: bool
+) -> None:
     losses, state = train(make, optimizer, example, lazily=True, before=before)
     expected, end = train(make, optimizer, example, lazily=False, before=before)
     np.testing.assert_allclose(losses, expected, rtol=1e-3, atol=1e-4)

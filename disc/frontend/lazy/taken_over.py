@@ -1,0 +1,97 @@
+"""What of PyTorch does not go through its modes of functions, and has to know of lazy tensors: it is replaced when recording is first
+enabled, and does what it did wherever nothing is recorded."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from disc.frontend.lazy.recorder import Recorder
+from disc.frontend.lazy.tensors import LazyTensor
+
+Active = Callable[[], Recorder | None]  # the recorder of the thread
+_ours: set[Callable[..., Any]] = set()
+
+
+def take_over(active: Active) -> None:
+    """To be called whenever recording is enabled: there may be new optimizers."""
+    pending = list(torch.optim.Optimizer.__subclasses__())
+    while pending:
+        kind = pending.pop()
+        pending += kind.__subclasses__()
+        step = vars(kind).get("step")
+        if callable(step) and not _is_ours(step):
+            kind.step = _noted(_step(step, active))  # pyright: ignore[reportAttributeAccessIssue]
+    apply = vars(torch.autograd.Function)["apply"].__func__
+    if not _is_ours(apply):
+        torch.autograd.Function.apply = classmethod(_noted(_apply(apply, active)))  # pyright: ignore[reportAttributeAccessIssue]
+    group = torch._C._group_tensors_by_device_and_dtype
+    if not _is_ours(group):
+        torch._C._group_tensors_by_device_and_dtype = _noted(_group(group))
+
+
+def _noted(function: Callable[..., Any]) -> Callable[..., Any]:
+    _ours.add(function)
+    return function
+
+
+def _is_ours(function: Any) -> bool:
+    """Whether it is, or wraps one: an optimizer's class wraps its own step when it is first used."""
+    while function is not None and function not in _ours:
+        function = getattr(function, "__wrapped__", None)
+    return function is not None
+
+
+def _step(step: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    """Optimizers that count their steps read the counts as Python numbers, unless they are told that a compiler is looking."""
+
+    @functools.wraps(step)
+    def taken(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        counting = [group for group in optimizer.param_groups if group.get("capturable") is False]
+        if active() is None or not counting:
+            return step(optimizer, *args, **kwargs)
+        for group in counting:
+            group["capturable"] = True
+        kept, torch.compiler._is_compiling_flag = torch.compiler._is_compiling_flag, True
+        try:
+            return step(optimizer, *args, **kwargs)
+        finally:
+            torch.compiler._is_compiling_flag = kept
+            for group in counting:
+                group["capturable"] = False
+
+    return taken
+
+
+def _apply(apply: Callable[..., Any], active: Active) -> Callable[..., Any]:
+    """Functions with a backward of their own run Python code: on tensors, and at once."""
+
+    @functools.wraps(apply)
+    def taken(kind: type, *args: Any, **kwargs: Any) -> Any:
+        recorder = active()
+        if recorder is None:
+            return apply(kind, *args, **kwargs)
+        return recorder.run_now(functools.partial(apply, kind), args, kwargs)
+
+    return taken
+
+
+def _group(group: Callable[..., Any]) -> Callable[..., Any]:
+    """Gradients are clipped in groups of one device and dtype, which native code makes of tensors alone."""
+
+    @functools.wraps(group)
+    def taken(tensors: list[list[Any]], with_indices: bool = False) -> Any:
+        if not any(type(each) is LazyTensor for row in tensors for each in row):
+            return group(tensors, with_indices)
+        found: dict[Any, Any] = {}
+        for number, first in enumerate(tensors[0]):
+            rows, numbers = found.setdefault((first.device, first.dtype), ([[] for _ in tensors], []))
+            for row, mine in zip(rows, tensors, strict=True):
+                row.append(mine[number])
+            numbers.append(number)
+        return found
+
+    return taken
