@@ -37,7 +37,7 @@ from disc.frontend.lazy.compiled import NotCompiledError, Variant, compile_run
 from disc.frontend.lazy.facts import UNKNOWN, fact
 from disc.frontend.lazy.replay import run_again, user_place
 from disc.frontend.lazy.statistics import LazyStatistics
-from disc.frontend.lazy.tensors import LazyTensor, real
+from disc.frontend.lazy.tensors import LazyTensor, lazy_tensor, real
 from disc.frontend.lazy.traces import Context, Made, Result, Run, Step, root
 
 WORTH_COMPILING = 2  # runs of a trace
@@ -189,7 +189,7 @@ class Recorder(TorchFunctionMode):
         for each in step.results:
             kind = type(each)
             if kind is Made:
-                proxy = LazyTensor(self, run, len(run.proxies), each)  # pyright: ignore[reportArgumentType]
+                proxy = lazy_tensor(self, run, len(run.proxies), each)  # pyright: ignore[reportArgumentType]
                 run.proxies.append(weakref.ref(proxy))
                 leaves.append(proxy)
             elif kind is Value:
@@ -233,7 +233,7 @@ class Recorder(TorchFunctionMode):
         found = list[Any]()
         for leaf, place in zip(leaves, places, strict=True):
             if type(place) is Made:
-                proxy = LazyTensor(self, run, len(run.proxies), place, leaf)
+                proxy = lazy_tensor(self, run, len(run.proxies), place, leaf)
                 run.proxies.append(weakref.ref(proxy))
                 found.append(proxy)
             else:

@@ -1,7 +1,7 @@
-"""What recorded calls give: objects that stand for tensors which are not there yet.
+"""What recorded calls give: tensors that stand for others which are not there yet.
 
-They are no subclass of `torch.Tensor` (making one takes longer than recording the call does), but say that they are tensors, and every
-method and operator of a tensor goes to the recorder that made them, as PyTorch's own functions do when they are given one.
+Their own memory is that of one empty tensor. PyTorch hands every function that it is given one over to the recorder that made it, and so does
+every method and attribute here.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from disc.frontend.lazy.traces import Made, Run
 
 
-class LazyTensor:
+class LazyTensor(torch.Tensor):
     """run, number: which value of which run it is. value: the tensor, once it is there. facts: of the tensor, whatever its sizes are."""
 
-    __slots__ = ("__dict__", "__weakref__", "_facts", "_number", "_recorder", "_run", "_value")
-
-    def __init__(self, recorder: Recorder, run: Run, number: int, facts: Made, value: torch.Tensor | None = None) -> None:
-        self._recorder, self._run, self._number, self._facts, self._value = recorder, run, number, facts, value
+    _recorder: Recorder
+    _run: Run
+    _number: int
+    _facts: Made
+    _value: torch.Tensor | None
 
     @classmethod
     def __torch_function__(
@@ -32,13 +33,6 @@ class LazyTensor:
     ) -> object:
         """A function of PyTorch where nothing is recorded: the tensors are needed."""
         return func(*(real(each) for each in args), **{name: real(each) for name, each in (kwargs or {}).items()})
-
-    @property
-    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return torch.Tensor
-
-    def __hash__(self) -> int:
-        return id(self)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.unbind(0))  # pyright: ignore[reportAttributeAccessIssue]
@@ -50,10 +44,19 @@ class LazyTensor:
         return real(self).__reduce_ex__(protocol)  # pyright: ignore[reportArgumentType]
 
     def __getattr__(self, name: str) -> Any:
-        """What somebody has set on the tensor itself."""
+        """What somebody has set on the tensor that this one stands for."""
         if name.startswith("__") or name == "_is_param":
             raise AttributeError(name)
         return getattr(real(self), name)
+
+
+_NOTHING = torch.empty(0)
+
+
+def lazy_tensor(recorder: Recorder, run: Run, number: int, facts: Made, value: torch.Tensor | None = None) -> LazyTensor:
+    made: LazyTensor = torch.Tensor._make_subclass(LazyTensor, _NOTHING)  # pyright: ignore[reportAssignmentType, reportAttributeAccessIssue]
+    made._recorder, made._run, made._number, made._facts, made._value = recorder, run, number, facts, value
+    return made
 
 
 def real(value: Any) -> Any:
