@@ -1,7 +1,7 @@
 """What recorded calls give: tensors that stand for others which are not there yet.
 
-Their own memory is that of one empty tensor. PyTorch hands every function that it is given one over to the recorder that made it, and so does
-every method and attribute here.
+Their own memory is that of one empty tensor. PyTorch hands every function that it is given one over to the recorder that made it, and so
+does every method and attribute here.
 """
 
 from __future__ import annotations
