@@ -78,7 +78,7 @@ class Recorder(TorchFunctionMode):
     def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """What the function gives, or what stands for it. PyTorch's own modes are off meanwhile."""
         with self._lock:
-            if not self.active:
+            if not self.active or torch._C._are_functorch_transforms_active():
                 return func(*real(args), **real(dict(kwargs)))
             name = FACTS.get(func)
             if name is not None:

@@ -8,11 +8,19 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._functorch.eager_transforms
+import torch._functorch.vmap
+import torch.utils.dlpack
 
 from disc.frontend.lazy.recorder import Recorder
-from disc.frontend.lazy.tensors import LazyTensor
+from disc.frontend.lazy.tensors import LazyTensor, real
+from disc.ral.executable import Executable
 
 Active = Callable[[], Recorder | None]  # the recorder of the thread
+NATIVE = (
+    (torch.autograd, "backward"), (torch._functorch.vmap, "_add_batch_dim"), (torch._functorch.eager_transforms, "_wrap_for_grad"),
+    (torch.utils.dlpack, "to_dlpack"), (Executable, "__call__"),
+)  # fmt: skip
 _ours: set[Callable[..., Any]] = set()
 
 
@@ -31,6 +39,20 @@ def take_over(active: Active) -> None:
     group = torch._C._group_tensors_by_device_and_dtype
     if not _is_ours(group):
         torch._C._group_tensors_by_device_and_dtype = _noted(_group(group))
+    for module, name in NATIVE:
+        function = getattr(module, name)
+        if not _is_ours(function):
+            setattr(module, name, _noted(_with_tensors(function)))
+
+
+def _with_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Native code that takes tensors as they are."""
+
+    @functools.wraps(function)
+    def taken(*args: Any, **kwargs: Any) -> Any:
+        return function(*real(args), **real(kwargs))
+
+    return taken
 
 
 def _noted(function: Callable[..., Any]) -> Callable[..., Any]:

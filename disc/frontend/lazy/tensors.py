@@ -50,7 +50,7 @@ class LazyTensor(torch.Tensor):
         return getattr(real(self), name)
 
 
-_NOTHING = torch.empty(0)
+_NOTHING = torch.empty(0, device="meta")  # native code that does not ask fails on it, or what it gives has no values to read
 
 
 def lazy_tensor(recorder: Recorder, run: Run, number: int, facts: Made, value: torch.Tensor | None = None) -> LazyTensor:

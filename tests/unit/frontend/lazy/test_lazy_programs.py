@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import threading
 from collections.abc import Callable, Iterator
 
@@ -392,6 +394,54 @@ def test_a_program_that_never_repeats_says_so_once(monkeypatch: pytest.MonkeyPat
         found = [(X * (n + 0.5)).sum().item() for n in range(60)]
     assert found == pytest.approx([(X * (n + 0.5)).sum().item() for n in range(60)])
     assert len(caught) == 1
+
+
+def test_native_code_gets_tensors() -> None:
+    """Functions that PyTorch does not hand over: transforms, the engine of gradients, DLPack, copies and files, our own programs."""
+    w = nn.Parameter(W.clone())
+    exe = disc.compile(nn.Tanh(), (X,))
+
+    def step(n: int) -> list[object]:
+        w.grad = None
+        y = X @ w
+        torch.autograd.backward(y.sum())
+        copied = copy.deepcopy(nn.Linear(2, 2))
+        file = io.BytesIO()
+        torch.save(y.detach() * 2, file)
+        file.seek(0)
+        return [
+            torch.vmap(lambda row: row * 2)(y.detach()), torch.func.grad(lambda x: (x * y.detach()).sum())(X), w.grad,
+            torch.utils.dlpack.from_dlpack(y.detach() + 1), np.asarray(y.detach()), copied.weight.requires_grad, torch.load(file),
+            exe(y.detach() * 1), torch.func.functional_call(nn.Linear(4, 4), {"weight": W, "bias": W[0]}, (X,)),
+        ]  # fmt: skip
+
+    repeated(step)
+
+
+def test_hooks_run() -> None:
+    w = nn.Parameter(W.clone())
+    seen: list[float] = []
+
+    def step(n: int) -> list[object]:
+        w.grad = None
+        y = X @ w
+        y.register_hook(lambda gradient: seen.append(gradient.sum().item()))
+        y.sum().backward()
+        return [w.grad, len(seen) > n]
+
+    repeated(step)
+
+
+def test_a_late_error_names_the_line() -> None:
+    with disc.lazy():
+        for _ in range(3):
+            torch.tanh(torch.ones(2, 4) @ W).sum().item()
+        y = torch.tanh(torch.ones(2, 3) @ W).sum()
+        with pytest.raises(RuntimeError, match="cannot be multiplied") as raised:
+            y.item()
+        assert "test_lazy_programs.py:" in raised.value.__notes__[0]
+        with pytest.raises(RuntimeError, match="was not computed"):
+            y.item()
 
 
 def test_misuse() -> None:
