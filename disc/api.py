@@ -127,7 +127,7 @@ def compile(
 
 
 def compile_with_tree(
-    model: torch.nn.Module, example_inputs: tuple[torch.Tensor, ...], dynamic_shapes: tuple[dict[int, object], ...], tree: Tree
+    model: torch.nn.Module, example_inputs: tuple[torch.Tensor, ...], dynamic_shapes: tuple[object, ...], tree: Tree
 ) -> Executable:
     """`compile` for this CPU with schedules of GEMMs chosen by `tree`, and without the cache: what tuning measures."""
     return compile_imported(import_model(model, example_inputs, dynamic_shapes, make_context()), open_session(tree=tree))

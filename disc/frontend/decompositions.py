@@ -13,6 +13,7 @@ from disc.frontend import (
     composites,
     convolution_gradients,
     encoder_layers,
+    foreach,
     loss_gradients,
     matrix_functions,
     multinomials,
@@ -397,7 +398,7 @@ WRITING = (aten.complex.default,)
 
 def export_table() -> dict[torch._ops.OperatorBase, Decomposition]:
     """The table for `ExportedProgram.run_decompositions`: an op with a rule stays, ours come before PyTorch's."""
-    table = _pytorch_without_rules() | dict(torch.export.default_decompositions().items())
+    table = {**_pytorch_without_rules(), **dict(torch.export.default_decompositions().items()), **foreach.decompositions()}
     for op in KEPT:
         table.pop(op, None)
     return {**table, **OURS, **registered_table()}
@@ -409,7 +410,7 @@ def training_table(eager_random: bool = False) -> dict[torch._ops.OperatorBase, 
     Results have eager's strides. eager_random: what draws random numbers stays whole, so that PyTorch draws what it does in eager mode.
     Otherwise that is lowered as it is, or by a decomposition of ours.
     """
-    table = {**_pytorch_without_rules(), **core_aten_decompositions(), **_of_dynamo(), **OURS}
+    table = {**_pytorch_without_rules(), **core_aten_decompositions(), **foreach.decompositions(), **_of_dynamo(), **OURS}
     kept = {
         op: decomposition
         for op, decomposition in table.items()

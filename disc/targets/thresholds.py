@@ -277,7 +277,8 @@ class RuleThresholds:
     """The rules of `speculation/policy.py`, which overrule the tree of schedules.
 
     resident_bytes: bytes of a packed B, at most, that stays in L2; result_bytes: bytes of a result, beyond which it does not.
-    few_tasks: panels of all batches, and shared_rows: rows, up to which a tile is a task where there are more threads than panels.
+    few_tasks: panels of all batches up to which, and shared_rows: rows beyond and up to which, a tile is a task where there are more
+    threads than panels.
     split_rows: (panels of a product whose k is split, rows up to which it is, of panels of full width). split_columns: columns of a panel,
     split_depth: rows of a panel in a part, split_macs: multiply-adds of a product, each at least, to be split; split_parts: parts, at most.
     """
@@ -285,7 +286,7 @@ class RuleThresholds:
     resident_bytes: int
     result_bytes: int
     few_tasks: int
-    shared_rows: int
+    shared_rows: tuple[int, int]
     split_rows: tuple[tuple[int, int], ...]
     split_columns: int
     split_depth: int

@@ -17,38 +17,38 @@ TENSORS = frozenset((Tensor, nn.Parameter, nn.Buffer))
 class Value:
     """What an earlier call of the same trace gave."""
 
-    number: int
+    number: int  # of the value, in the order in which the calls gave them
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
     """A tensor that was there before."""
 
-    number: int
+    number: int  # of the tensor, in the order in which the calls took them
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """One of the integers of a call."""
+class Scalar:
+    """One of the Python numbers of a call."""
 
-    place: int
+    place: int  # among them
 
 
-def filled(template: Any, values: Sequence[Any] | Mapping[int, Any], inputs: Sequence[Any], wholes: Sequence[Any]) -> Any:
+def filled(template: Any, values: Sequence[Any] | Mapping[int, Any], inputs: Sequence[Any], scalars: Sequence[Any]) -> Any:
     """The template of arguments with what its places stand for."""
     kind = type(template)
     if kind is Value:
         return values[template.number]
     if kind is Input:
         return inputs[template.number]
-    if kind is Whole:
-        return wholes[template.place]
+    if kind is Scalar:
+        return scalars[template.place]
     if kind is list or kind is tuple:
-        return kind([filled(each, values, inputs, wholes) for each in template])
+        return kind([filled(each, values, inputs, scalars) for each in template])
     if kind is dict:
-        return {name: filled(each, values, inputs, wholes) for name, each in template.items()}
+        return {name: filled(each, values, inputs, scalars) for name, each in template.items()}
     if kind is slice:
-        return slice(*(filled(each, values, inputs, wholes) for each in (template.start, template.stop, template.step)))
+        return slice(*(filled(each, values, inputs, scalars) for each in (template.start, template.stop, template.step)))
     return template
 
 
@@ -64,6 +64,20 @@ def references(template: Any) -> list[Value | Input]:
     if kind is slice:
         return references((template.start, template.stop, template.step))
     return []
+
+
+def scaled(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A call of one of `VARYING` where tensors without dims stand for its floats. What has to be a Python number scales an argument: that
+    is multiplied by it."""
+    named = dict(kwargs)
+    scale = named.pop("alpha", None) if "alpha" in named else named.pop("value", None)
+    left = list(args)
+    if len(left) == POSITIONAL_VALUE:
+        scale = left.pop()
+    if not isinstance(scale, Tensor):
+        return func(*args, **kwargs)
+    left[1] = [each * scale for each in left[1]] if isinstance(left[1], list | tuple) else left[1] * scale
+    return func(*left, **named)
 
 
 def _named(names: str) -> dict[Callable[..., object], str]:
@@ -98,6 +112,17 @@ READS = frozenset(
 FILLED_BY_CHANCE = frozenset(
     _named("normal_ uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_")
 )  # of a tensor nobody waits for: drawn at once, as without a recorder
+# Whose Python floats may be tensors as well, or scale one.
+_SUMS = "add sub mul div true_divide lerp addcmul addcdiv"
+VARYING = frozenset(
+    _named(" ".join(f"{each} {each}_ __{each}__ __r{each}__ __i{each}__" for each in (*_SUMS.split(), "truediv")))
+) | {
+    getattr(torch, name)
+    for each in _SUMS.split()
+    for name in (each, f"_foreach_{each}", f"_foreach_{each}_")
+    if hasattr(torch, name) and name not in ("_foreach_sub", "_foreach_sub_", "_foreach_lerp", "_foreach_lerp_")
+}  # fmt: skip
+POSITIONAL_VALUE = 4  # arguments of addcmul and addcdiv, if the last is `value`
 BACKWARD = Tensor.backward
 GRADIENTS_OF = torch.autograd.grad
 _GRAD: Any = Tensor.grad

@@ -6,6 +6,7 @@ ops that comes of it goes the way of torch.compile's graphs. What PyTorch decide
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,13 +33,14 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from disc.frontend.decompositions import training_table
 from disc.frontend.dynamo import Settings, compile_graph, with_autograd
-from disc.frontend.lazy.calls import BACKWARD, GRADIENT, GRADIENTS_OF, SET_GRADIENT, Input, Value, filled, references
+from disc.frontend.lazy.calls import BACKWARD, GRADIENT, GRADIENTS_OF, SET_GRADIENT, Input, Value, filled, references, scaled
 from disc.frontend.lazy.replay import context
 from disc.frontend.lazy.statistics import LazyStatistics
 from disc.frontend.lazy.traces import FEWEST_GENERAL, Bound, Made, Run, Segment, Step
 from disc.frontend.recurrent_tracing import forms as recurrent_forms
 from disc.frontend.rolled_loops import roll_loops
 
+MOST_FLOAT = torch.finfo(torch.float32).max  # PyTorch refuses larger numbers beside tensors of f32
 Size = int | str  # a symbol by name
 Formula = int | tuple[Callable[..., Any], tuple[str, ...]]  # of these symbols
 
@@ -99,13 +101,14 @@ def _as_freed(value: torch.Tensor) -> torch.Tensor:
 class Variant:
     """A compiled trace.
 
-    inputs: sizes of the inputs; wholes: of the integers of each step; general: those that the program takes, by (step, place). shapes: of
+    inputs: sizes of the inputs; scalars: the numbers of each step; general: those that the program takes, floats with the dtype of the
+    tensor that each is there. shapes: of
     the values. differentiable: whether gradients of the results can be asked for; then the program writes its inputs itself.
     """
 
     inputs: Sequence[Sequence[Size]]
-    wholes: Sequence[Sequence[Size | None]]
-    general: Sequence[str]
+    scalars: Sequence[Sequence[float | str]]
+    general: Mapping[str, torch.dtype | None]
     guards: Sequence[Guard]
     shapes: Mapping[int, Sequence[Formula]]
     effects: Effects
@@ -124,7 +127,7 @@ class Variant:
         except KeyError:  # a size of an input that has not come yet
             return None
 
-    def fits(self, run: Run, live: Sequence[int]) -> dict[str, int] | None:
+    def fits(self, run: Run, live: Sequence[int]) -> dict[str, float] | None:
         """The values of the symbols, if the program computes what is needed and all guards hold."""
         if not all(number in self.effects.values or any(number == made for made, _, _ in self.effects.views) for number in live):
             return None
@@ -135,19 +138,20 @@ class Variant:
         bound = run.bound.get(self)
         if bound is None:
             bound = run.bound[self] = Bound(list(range(len(self.guards))))
-        if bound.fits and (bound.inputs < len(run.inputs) or bound.steps < len(run.wholes)):
+        if bound.fits and (bound.inputs < len(run.inputs) or bound.steps < len(run.scalars)):
             bound.fits = self._bind(bound, run)
         return bound
 
     def _bind(self, bound: Bound, run: Run) -> bool:
         found = [(zip(self.inputs[n], run.inputs[n].shape, strict=True)) for n in range(bound.inputs, len(run.inputs))]
-        found += [zip(self.wholes[n], run.wholes[n], strict=True) for n in range(bound.steps, len(run.wholes))]
-        bound.inputs, bound.steps = len(run.inputs), len(run.wholes)
+        found += [zip(self.scalars[n], run.scalars[n], strict=True) for n in range(bound.steps, len(run.scalars))]
+        bound.inputs, bound.steps = len(run.inputs), len(run.scalars)
         for pairs in found:
             for mine, size in pairs:
-                if isinstance(mine, str):
-                    bound.symbols[mine] = size
-                elif mine != size:
+                if not isinstance(mine, str):
+                    if mine != size:
+                        return False
+                elif bound.symbols.setdefault(mine, size) != size or MOST_FLOAT < abs(size) < math.inf:
                     return False
         symbols, left = bound.symbols, list[int]()
         for number in bound.unchecked:
@@ -159,7 +163,7 @@ class Variant:
         bound.unchecked = left
         return True
 
-    def execute(self, run: Run, symbols: Mapping[str, int]) -> None:
+    def execute(self, run: Run, symbols: Mapping[str, float]) -> None:
         """Computes the values of a run that fits, and writes what it writes."""
         with torch.set_grad_enabled(self.differentiable):
             results = self._results(run, symbols)
@@ -171,18 +175,18 @@ class Variant:
                 run.inputs[leaf].grad = None if what is None else run.inputs[what.number] if isinstance(what, Input) else results[what]
         values = {number: results[place] for number, place in effects.values.items()}
         for number, place, leaf in effects.views:
-            step, wholes = self.steps[place], run.wholes[place]
+            step, scalars = self.steps[place], run.scalars[place]
             with context(step.context):
-                made = step.func(*filled(step.args, values, run.inputs, wholes), **filled(step.kwargs, values, run.inputs, wholes))
+                made = step.func(*filled(step.args, values, run.inputs, scalars), **filled(step.kwargs, values, run.inputs, scalars))
             values[number] = made if step.form is None else pytree.tree_leaves(made)[leaf]
         for number, value in values.items():
             proxy = run.proxies[number]()
             if proxy is not None:
                 proxy._value = _as_freed(value) if number in effects.freed else value
 
-    def _results(self, run: Run, symbols: Mapping[str, int]) -> Sequence[torch.Tensor]:
+    def _results(self, run: Run, symbols: Mapping[str, float]) -> Sequence[torch.Tensor]:
         """Of the program; each in memory of its own, unless it knows itself what shares memory."""
-        sizes = [symbols[name] for name in self.general]
+        sizes = [symbols[name] if dtype is None else torch.tensor(symbols[name], dtype=dtype) for name, dtype in self.general.items()]
         if self.differentiable:
             return cast("Sequence[torch.Tensor]", self.program([*run.inputs, *sizes]))
         given = [each.detach() for each in run.inputs]
@@ -234,8 +238,8 @@ class _Tracing:
     run: Run
     segment: Segment
     steps: list[Step] = field(init=False)
-    needed: list[int] = field(init=False)
-    views: list[tuple[int, int, int]] = field(default_factory=list)
+    needed: list[int] = field(init=False)  # numbers of the values that outlive the run
+    views: list[tuple[int, int, int]] = field(default_factory=list)  # value, step, place among its results
     shapes: dict[int, list[object]] = field(default_factory=dict)
     values: dict[int, int] = field(default_factory=dict)
     written: dict[int, int] = field(default_factory=dict)
@@ -249,7 +253,7 @@ class _Tracing:
         self.mode = FakeTensorMode(shape_env=self.env)
         self.fakes = [self._fake(number) for number in range(len(self.run.inputs))]
         self.inputs = [[self._name(size) for size in each.shape] for each in self.fakes]
-        self._make_wholes()
+        self._make_scalars()
 
     # --- what goes in -----------------------------------------------------------------------------------------------------------------
 
@@ -280,27 +284,32 @@ class _Tracing:
     def _name(self, size: object) -> Size:
         return str(size.node.expr) if isinstance(size, torch.SymInt) else cast("int", size)
 
-    def _make_wholes(self) -> None:
-        """Integers that are not always the same, and those that are a size of an input now, are symbols."""
+    def _make_scalars(self) -> None:
+        """Numbers that are not always the same, and integers that are a size of an input now, are symbols; equal floats are one."""
         dynamic = {int(size) for each, names in zip(self.run.inputs, self.inputs, strict=True)
                    for size, name in zip(each.shape, names, strict=True) if isinstance(name, str)}  # fmt: skip
-        self.wholes, self.general = list[list[Size]](), dict[str, torch.SymInt]()
-        self.taken = list[list[Any]]()
-        for number, (step, given) in enumerate(zip(self.steps, self.run.wholes, strict=True)):
-            sizes, taken = list[Size](), list[Any]()
-            for place, (mine, value) in enumerate(zip(step.wholes, given, strict=True)):
-                if value >= FEWEST_GENERAL and (mine is None or value in dynamic):
-                    source = ConstantSource(f"whole{number}_{place}")
-                    symbol = self.env.create_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
-                    made = self.env.create_symintnode(symbol, hint=value, source=source)
+        self.scalars, self.general = list[list[float | str]](), dict[str, torch.SymInt | torch.Tensor]()
+        for number, (step, given) in enumerate(zip(self.steps, self.run.scalars, strict=True)):
+            names = list[float | str]()
+            for place, (mine, value) in enumerate(zip(step.scalars, given, strict=True)):
+                if type(value) is float:
+                    names.append(self._float(value, step) if mine is None else value)
+                elif value >= FEWEST_GENERAL and (mine is None or value in dynamic):
+                    source = ConstantSource(f"scalar{number}_{place}")
+                    symbol = self.env.create_symbol(cast("int", value), source=source, dynamic_dim=DimDynamic.DYNAMIC)
+                    made = self.env.create_symintnode(symbol, hint=cast("int", value), source=source)
                     self.general[str(symbol)] = cast("torch.SymInt", made)
-                    sizes.append(str(symbol))
-                    taken.append(str(symbol))
+                    names.append(str(symbol))
                 else:
-                    sizes.append(value)
-                    taken.append(value)
-            self.wholes.append(sizes)
-            self.taken.append(taken)
+                    names.append(value)
+            self.scalars.append(names)
+
+    def _float(self, value: float, step: Step) -> str:
+        """The name of a float: in the program it is a tensor without dims."""
+        name = f"{value!r} {step.floats}"
+        if name not in self.general:
+            self.general[name] = self.mode.from_tensor(torch.tensor(value, dtype=step.floats))
+        return name
 
     # --- what comes out ----------------------------------------------------------------------------------------------------------------
 
@@ -375,6 +384,7 @@ class _Tracing:
         count, run = len(self.fakes), self.run
         symbols = dict(zip(self.general, given[count:], strict=True))
         with _ExcludeDispatchKeyGuard(DispatchKeySet(DispatchKey.Functionalize)):
+            symbols = {name: to_fun(each) if isinstance(each, torch.Tensor) else each for name, each in symbols.items()}
             inputs = [to_fun(each) for each in given[:count]]
             for mine, real in zip(inputs, run.inputs, strict=True):
                 if real.requires_grad:
@@ -386,14 +396,15 @@ class _Tracing:
 
     def replayed(self, inputs: Sequence[torch.Tensor], symbols: Mapping[str, object]) -> list[torch.Tensor]:
         values = list[torch.Tensor]()
-        for step, taken in zip(self.steps, self.taken, strict=True):
+        for step, names in zip(self.steps, self.scalars, strict=True):
             if self.differentiable and step.func in (GRADIENT, SET_GRADIENT):
                 continue
-            wholes = [symbols[each] if isinstance(each, str) else each for each in taken]
+            scalars = [symbols[each] if isinstance(each, str) else each for each in names]
+            call = scaled if any(isinstance(each, torch.Tensor) for each in scalars) else _plain
             fx_traceback.get_current_meta()["stack_trace"] = step.trace
             try:
                 with context(step.context):
-                    result = step.func(*filled(step.args, values, inputs, wholes), **filled(step.kwargs, values, inputs, wholes))
+                    result = call(step.func, filled(step.args, values, inputs, scalars), filled(step.kwargs, values, inputs, scalars))
             except Exception as error:
                 raise NotCompiledError(f"{type(error).__name__} at {step.line}: {error}", step) from error
             leaves = [result] if step.form is None else pytree.tree_leaves(result)
@@ -436,11 +447,10 @@ class _Tracing:
 
     def variant(self, program: Callable[[list[object]], Sequence[object]]) -> Variant:
         freed = frozenset[int]() if self.differentiable else self.freed
+        general = {name: each.dtype if isinstance(each, torch.Tensor) else None for name, each in self.general.items()}
         effects = Effects(self.values, {} if self.differentiable else self.written, self.gradients, self.views, freed)
         shapes = {number: [each if isinstance(each, int) else _formula(each) for each in sizes] for number, sizes in self.shapes.items()}
-        return Variant(
-            self.inputs, self.wholes, list(self.general), self._guards(), shapes, effects, program, self.steps, self.differentiable
-        )  # pyright: ignore[reportArgumentType]
+        return Variant(self.inputs, self.scalars, general, self._guards(), shapes, effects, program, self.steps, self.differentiable)  # pyright: ignore[reportArgumentType]
 
     def _guards(self) -> list[Guard]:
         """What PyTorch decided of the symbols, and the ranges that it took for granted."""
@@ -472,6 +482,10 @@ class _Again(torch.nn.Module):
         count = len(self.again.fakes)
         values = self.again.replayed(given[:count], dict(zip(self.again.general, given[count:], strict=True)))
         return [values[number] for number in self.again.needed]
+
+
+def _plain(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return func(*args, **kwargs)
 
 
 def _made_by(step: Step) -> range:

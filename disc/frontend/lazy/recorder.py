@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from math import copysign
 from time import perf_counter_ns
 from typing import Any
 
@@ -27,11 +28,13 @@ from disc.frontend.lazy.calls import (
     FILLED_BY_CHANCE,
     GRADIENT,
     PLAIN,
+    POSITIONAL_VALUE,
     READS,
     TENSORS,
+    VARYING,
     Input,
+    Scalar,
     Value,
-    Whole,
 )
 from disc.frontend.lazy.compiled import NotCompiledError, Variant, compile_run
 from disc.frontend.lazy.facts import UNKNOWN, fact
@@ -139,13 +142,13 @@ class Recorder(TorchFunctionMode):
 
     def _recorded(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         began = perf_counter_ns()
-        run, wholes = self._run, list[int]()
+        run, scalars = self._run, list[float]()
         mark, self._tensors = len(run.inputs), 0
         grad = torch.is_grad_enabled()
         autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
         try:
-            described = self._described(args, wholes)
-            named = tuple((name, self._described(each, wholes)) for name, each in kwargs.items()) if kwargs else ()
+            described = tuple([self._argument(each, scalars) for each in args])
+            named = tuple([(name, self._argument(each, scalars)) for name, each in kwargs.items()]) if kwargs else ()
         except _NotRecordedError:
             _forget(run, mark)
             return self._outside(func, args, kwargs)
@@ -160,10 +163,10 @@ class Recorder(TorchFunctionMode):
             self._end()
             return self._call_now(func, args, kwargs)[1]
         key = (func, described, named, grad, autocast)
-        step = run.here.follow(key, wholes)
+        step = run.here.follow(key, scalars)
         if step is not None and step.ahead and run.deferring and run.pending < MOST_PENDING:
             run.here = step
-            run.wholes.append(tuple(wholes))
+            run.scalars.append(tuple(scalars))
             run.pending += 1
             promised = self._promised(step)
             self.statistics.recorded += 1
@@ -178,7 +181,7 @@ class Recorder(TorchFunctionMode):
             self._end()
             self.statistics.alone[step.line] += 1
             return self._call_now(func, args, kwargs)[1]
-        return self._noted(key, func, args, kwargs, wholes, self._context(grad, autocast), step)
+        return self._noted(key, func, args, kwargs, scalars, self._context(grad, autocast), step)
 
     def _context(self, grad: bool, autocast: torch.dtype | None) -> Context:
         return self._contexts.setdefault((grad, autocast), Context(grad, autocast))
@@ -204,7 +207,7 @@ class Recorder(TorchFunctionMode):
         func: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        wholes: list[int],
+        scalars: list[float],
         state: Context,
         step: Step | None,
     ) -> Any:
@@ -222,14 +225,14 @@ class Recorder(TorchFunctionMode):
             return ours
         places = [self._place(each, args, kwargs, writes or func == GRADIENT) for each in leaves]
         if step is None:
-            step = self._grown(key, func, args, kwargs, wholes, state)
+            step = self._grown(key, func, args, kwargs, scalars, state)
             step.results, step.form, step.writes = tuple(places), form, writes
         elif [type(each) for each in places] != [type(each) for each in step.results]:  # no part of a trace, then
             step.alone = True
             self._end()
             return ours
         run.here = step
-        run.wholes.append(tuple(wholes))
+        run.scalars.append(tuple(scalars))
         found = list[Any]()
         for leaf, place in zip(leaves, places, strict=True):
             if type(place) is Made:
@@ -272,22 +275,31 @@ class Recorder(TorchFunctionMode):
         return Made(leaf.dtype, leaf.device, leaf.requires_grad, leaf.is_leaf, above)
 
     def _grown(
-        self, key: Hashable, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], wholes: Sequence[int], state: Context
+        self, key: Hashable, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], scalars: Sequence[float], state: Context
     ) -> Step:
         """A new step behind where the run is."""
         run, count = self._run, [0]
         line, trace = user_place()
-        template, named = self._template(args, count), {name: self._template(each, count) for name, each in kwargs.items()}
-        step = Step(func, template, named, state, list(wholes), run.here, len(run.proxies), line=line, trace=trace)
+        template = tuple([self._argument_template(each, count) for each in args])
+        named = {name: self._argument_template(each, count) for name, each in kwargs.items()}
+        floats = _varying_floats(func, args, kwargs) if any(type(each) is float for each in scalars) else None
+        step = Step(func, template, named, state, list(scalars), run.here, len(run.proxies), floats, line=line, trace=trace)
         run.here.children.setdefault(key, []).append(step)
         self._steps += 1
         return step
 
     # --- arguments -------------------------------------------------------------------------------------------------------------------
 
-    def _described(self, value: Any, wholes: list[int]) -> Hashable:
+    def _argument(self, value: Any, scalars: list[float]) -> Hashable:
+        """As `_described`; a float that is an argument of its own is put into `scalars` as well."""
+        if type(value) is float:
+            scalars.append(value)
+            return float if value else (float, copysign(1, value))  # 0.0 == -0.0
+        return self._described(value, scalars)
+
+    def _described(self, value: Any, scalars: list[float]) -> Hashable:
         """What of an argument belongs to the trace: numbers of values, negative ones of inputs, what new inputs are like, constants. The
-        integers are put into `wholes`."""
+        integers are put into `scalars`."""
         kind = type(value)
         if kind is LazyTensor:
             self._tensors += 1
@@ -298,22 +310,28 @@ class Recorder(TorchFunctionMode):
             self._tensors += 1
             return self._input(value, value)
         if kind is int:
-            wholes.append(value)
-            return Whole
+            scalars.append(value)
+            return Scalar
         if value is None or kind is str:
             return value
         if kind is tuple or kind is list or kind is torch.Size:
-            return (kind, *[self._described(each, wholes) for each in value])
+            return (kind, *[self._described(each, scalars) for each in value])
         if kind in PLAIN:
             return kind, value
         if kind is slice:
-            return slice, *[self._described(each, wholes) for each in (value.start, value.stop, value.step)]
+            return slice, *[self._described(each, scalars) for each in (value.start, value.stop, value.step)]
         if kind is dict:
-            return dict, *[(name, self._described(each, wholes)) for name, each in value.items()]
+            return dict, *[(name, self._described(each, scalars)) for name, each in value.items()]
         raise _NotRecordedError
 
+    def _argument_template(self, value: Any, count: list[int]) -> Any:
+        if type(value) is float:
+            count[0] += 1
+            return Scalar(count[0] - 1)
+        return self._template(value, count)
+
     def _template(self, value: Any, count: list[int]) -> Any:
-        """An argument with places in it. count: integers seen so far."""
+        """An argument with places in it. count: numbers seen so far."""
         kind = type(value)
         if kind is LazyTensor:
             return Value(value._number) if value._run is self._run else Input(self._run.numbers[id(value._value)])
@@ -321,7 +339,7 @@ class Recorder(TorchFunctionMode):
             return Input(self._run.numbers[id(value)])
         if kind is int:
             count[0] += 1
-            return Whole(count[0] - 1)
+            return Scalar(count[0] - 1)
         if kind is tuple or kind is list or kind is torch.Size:
             return (list if kind is list else tuple)([self._template(each, count) for each in value])
         if kind is slice:
@@ -440,6 +458,17 @@ class Recorder(TorchFunctionMode):
         while step.before is not None:
             step.ahead.insert(0, variant)
             step = step.before
+
+
+def _varying_floats(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.dtype | None:
+    """The dtype of what floats of the call are computed with; None where they have to stay what they are."""
+    if func not in VARYING:
+        return None
+    dtypes = {(each._facts if type(each) is LazyTensor else each).dtype for each in _flat((args, tuple(kwargs.values())))}
+    scales = "alpha" in kwargs or "value" in kwargs or len(args) == POSITIONAL_VALUE
+    if len(dtypes) != 1 or not dtypes <= {torch.float32, torch.float64} or (scales and not _flat(args[1:2])):
+        return None
+    return dtypes.pop()
 
 
 def _forget(run: Run, mark: int) -> None:

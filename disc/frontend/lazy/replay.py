@@ -37,9 +37,9 @@ def run_again(run: Run) -> None:
     """
     values, step = list[Any](), run.here
     try:
-        for step, wholes in zip(run.here.steps(), run.wholes, strict=True):
+        for step, scalars in zip(run.here.steps(), run.scalars, strict=True):
             with context(step.context):
-                result = step.func(*filled(step.args, values, run.inputs, wholes), **filled(step.kwargs, values, run.inputs, wholes))
+                result = step.func(*filled(step.args, values, run.inputs, scalars), **filled(step.kwargs, values, run.inputs, scalars))
             leaves = [result] if step.form is None else pytree.tree_leaves(result)
             values += [leaf for leaf, each in zip(leaves, step.results, strict=True) if type(each) is Made]
     except Exception as error:

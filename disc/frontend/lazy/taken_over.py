@@ -112,7 +112,7 @@ def _group(group: Callable[..., Any]) -> Callable[..., Any]:
         for number, first in enumerate(tensors[0]):
             rows, numbers = found.setdefault((first.device, first.dtype), ([[] for _ in tensors], []))
             for row, mine in zip(rows, tensors, strict=True):
-                row.append(mine[number])
+                row += mine[number : number + 1]  # an optimizer that keeps no such tensors has an empty list
             numbers.append(number)
         return found
 

@@ -7,6 +7,7 @@ does every method and attribute here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from operator import is_
 from types import MethodType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -60,7 +61,8 @@ def lazy_tensor(recorder: Recorder, run: Run, number: int, facts: Made, value: t
 
 
 def real(value: Any) -> Any:
-    """With tensors where there are lazy ones, computed now if need be."""
+    """With tensors where there are lazy ones, computed now if need be. What holds none stays the object that it is: what is called may
+    write to a list of outputs, or give it back."""
     kind = type(value)
     if kind is LazyTensor:
         if value._value is None:
@@ -69,9 +71,11 @@ def real(value: Any) -> Any:
             raise RuntimeError("disc.lazy: the tensor was not computed: a call recorded before it failed")
         return value._value
     if kind is list or kind is tuple:
-        return kind(map(real, value))
+        items = [real(each) for each in value]
+        return value if all(map(is_, items, value)) else kind(items)
     if kind is dict:
-        return {name: real(each) for name, each in value.items()}
+        items = [real(each) for each in value.values()]
+        return value if all(map(is_, items, value.values())) else dict(zip(value, items, strict=True))
     if kind is slice:
         return slice(real(value.start), real(value.stop), real(value.step))
     return value

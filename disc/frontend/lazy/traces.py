@@ -1,8 +1,8 @@
 """Traces of recorded calls, as a tree: programs that begin alike share their first calls.
 
-A call is the same as another where the function, the structure of its arguments, what is no tensor and no integer in them, and which
-values and inputs they are, agree. Inputs agree in dtype, rank, and what they share memory with. Sizes are no part of it; integers are one
-only as long as they have always been the same.
+A call is the same as another where the function, the structure of its arguments, what is no tensor and no number in them, and which
+values and inputs they are, agree. Inputs agree in dtype, rank, and what they share memory with. Sizes are no part of it; numbers are one
+only as long as they have always been the same, and floats where only they can be computed with (`calls.VARYING`).
 """
 
 from __future__ import annotations
@@ -50,19 +50,20 @@ class Context:
 class Step:
     """A call behind the calls of `before`.
 
-    first: the number of the first value that it makes. wholes: integers of its arguments that have always been the same, None for others.
-    results: the leaves of `form`, or a single one; line: of the user, "file.py:3"; trace: the same as PyTorch writes it. ahead: compiled
-    traces that go through it, or end here. alone: it cannot be part of a compiled
-    program; writes: it changes an argument.
+    first: the number of the first value that it makes. scalars: Python numbers of its arguments that have always been the same, None for
+    others. floats: the dtype in which floats among them may differ, None where they may not. results: the leaves of `form`, or a single
+    one; line: of the user, "file.py:3"; trace: the same as PyTorch writes it. ahead: compiled traces that go through it, or end here.
+    alone: it cannot be part of a compiled program; writes: it changes an argument.
     """
 
     func: Callable[..., Any]
     args: Any
     kwargs: Any
     context: Context
-    wholes: list[int | None]
+    scalars: list[float | None]
     before: Step | None
     first: int
+    floats: torch.dtype | None = None
     results: tuple[Result, ...] = ()
     form: pytree.TreeSpec | None = None
     line: str = ""
@@ -81,25 +82,25 @@ class Step:
             step = step.before
         return found[::-1]
 
-    def follow(self, key: Hashable, wholes: list[int]) -> Step | None:
+    def follow(self, key: Hashable, scalars: list[float]) -> Step | None:
         """The call that comes next, if it is known."""
         known = self.children.get(key)
         if known is None:
             return None
-        if known[0].wholes == wholes:
+        if known[0].scalars == scalars:
             return known[0]
         for step in known:
-            if all(mine is None or mine == each for mine, each in zip(step.wholes, wholes, strict=True)):
+            if all(mine is None or mine == each for mine, each in zip(step.scalars, scalars, strict=True)):
                 return step
-        return next((step for step in known if step.admit(wholes)), None)
+        return next((step for step in known if step.admit(scalars)), None)
 
-    def admit(self, wholes: Sequence[int]) -> bool:
-        """Whether the step is for these integers from now on."""
-        general = [mine if mine == each else None for mine, each in zip(self.wholes, wholes, strict=True)]
-        changed = [(mine, each) for mine, each, now in zip(self.wholes, wholes, general, strict=True) if now is None and mine is not None]
-        if any(mine < FEWEST_GENERAL or each < FEWEST_GENERAL for mine, each in changed):
+    def admit(self, scalars: Sequence[float]) -> bool:
+        """Whether the step is for these numbers from now on."""
+        general = [mine if mine == each else None for mine, each in zip(self.scalars, scalars, strict=True)]
+        changed = [(mine, each) for mine, each, now in zip(self.scalars, scalars, general, strict=True) if now is None and mine is not None]
+        if any(self.floats is None if type(mine) is float else mine < FEWEST_GENERAL or each < FEWEST_GENERAL for mine, each in changed):
             return False
-        self.wholes = general
+        self.scalars = general
         return True
 
 
@@ -142,7 +143,7 @@ class Bound:
     unchecked: list[int]
     inputs: int = 0
     steps: int = 0
-    symbols: dict[str, int] = field(default_factory=dict)
+    symbols: dict[str, float] = field(default_factory=dict)
     fits: bool = True
 
 
@@ -152,7 +153,7 @@ class Run:
 
     inputs: tensors that were there before; given: as the program has them, lazy ones of earlier traces too; numbers: by identity;
     storages: the first input that lies in each; gradients: leaf → the input that is its gradient so far; versions: when an input was first
-    seen. wholes: of each step. proxies: the values. pending: how many steps have not been run; after a first one that had to be, none is
+    seen. scalars: of each step. proxies: the values. pending: how many steps have not been run; after a first one that had to be, none is
     (deferring). bound: what compiled traces have found of its sizes so far.
     """
 
@@ -163,7 +164,7 @@ class Run:
     storages: dict[int, int] = field(default_factory=dict)
     gradients: dict[int, int] = field(default_factory=dict)
     versions: list[int] = field(default_factory=list)
-    wholes: list[tuple[int, ...]] = field(default_factory=list)
+    scalars: list[tuple[float, ...]] = field(default_factory=list)
     proxies: list[weakref.ref[LazyTensor]] = field(default_factory=list)
     pending: int = 0
     deferring: bool = True

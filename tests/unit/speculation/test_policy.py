@@ -33,7 +33,7 @@ from disc.speculation.policy import (
 )
 from disc.speculation.quality import judge_rules
 from disc.speculation.records import Record
-from disc.speculation.schedules import FAMILY, TILE_ROWS, Schedule
+from disc.speculation.schedules import FAMILY, Schedule
 from disc.speculation.sizes import Point, coarse_points, effective, fine_points
 from disc.speculation.tree import LEAF, PACKAGED, Tree, read_tree
 from disc.targets.x86_thresholds import CPU
@@ -60,13 +60,9 @@ def test_a_small_b_is_streamed_past() -> None:
 def test_tiles_are_shared_where_threads_are_more_than_panels() -> None:
     found = share_tiles(layer(96, 100))
     assert [each.schedule for each in found] == [SHARED]
-    assert [found[0].decides(rows, 3) for rows in (TILE_ROWS, TILE_ROWS + 1, LIMITS.shared_rows, LIMITS.shared_rows + 1)] == [
-        False,
-        True,
-        True,
-        False,
-    ]
-    assert not found[0].decides(12, 2)  # as many threads as panels
+    low, high = LIMITS.shared_rows
+    assert [found[0].decides(rows, 3) for rows in (low, low + 1, high, high + 1)] == [False, True, True, False]
+    assert not found[0].decides(low + 1, 2)  # as many threads as panels
     assert share_tiles(layer(64 * LIMITS.few_tasks, 100)) and not share_tiles(layer(64 * LIMITS.few_tasks + 1, 100))
     assert not share_tiles(layer(64, 100, batch=Dim.symbol("b"))) and not share_tiles(layer(64, 100, batch=0))
 
