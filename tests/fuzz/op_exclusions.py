@@ -55,10 +55,12 @@ KNOWN: tuple[Known, ...] = (
         "values: .*(nan|inf)",
         "the order of a product decides whether it overflows on the way, and is not that of eager",
     ),
+    Known(r"\bempty", "wrong", "values", "memory as it was found"),
     Known("upsample", "answers", "output_size equals to", "a size of the result for some of its dims, which eager refuses"),
     Known(r"norm.*nan", "wrong", "nan for", "a norm of the order NaN is NaN, and 0 or 1 in eager where there is little to take it of"),
     Known("local_response_norm", "wrong", "dtype", "eager returns an input without elements as it is, integers too"),
     Known(r"aten\.normal", "wrong", "dtype", "for a mean or deviation of integers PyTorch's trace says float32, and eager gives integers"),
+    Known(r"prims\.signbit", "wrong", "dtype", "PyTorch's trace says that it keeps the type, and eager gives booleans"),
     Known(r"\bmode\b", "wrong", "result 1", "where the mode stands is any of its places, and in eager hangs on a sort that is not stable"),
     Known(
         "unpool",

@@ -14,7 +14,7 @@ def unique_of(op: str) -> Unique | None:
     """For an op that factors a matrix; None for others, all of whose results are unique. op: as `torch.linalg.svd`, `aten._linalg_svd`."""
     words = set(re.split(r"[._]", op))
     if "svd" in words or {"pca", "lowrank"} <= words:
-        return Unique(_of_svd_turned if "linalg" in words else _of_svd)
+        return Unique(_of_svd_turned if words & {"linalg", "prims"} else _of_svd)
     if "qr" in words:
         return Unique(_of_qr)
     return Unique(_of_eigh) if "eigh" in words else None
