@@ -66,6 +66,11 @@ def __getattr__(name: str) -> object:
     return found
 
 
+def __dir__() -> list[str]:
+    """What users call: neither submodules nor what this file imports."""
+    return __all__
+
+
 def _explainer() -> Explainer:
     from disc.explain import report
 

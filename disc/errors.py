@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import shlex
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -14,6 +15,12 @@ def printable(text: str) -> str:
     """`text` out of a file as it may be shown: what a terminal would obey (control characters, marks that turn the direction of text) and
     what has no bytes (lone surrogates) comes out as an escape, "\\x1b"."""
     return text if text.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """For the one of `words` nearest to what somebody wrote: " (did you mean threads?)"; "" where none is near."""
+    near = difflib.get_close_matches(word, words, n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 class DiscError(Exception):

@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from disc.config import Options
-from disc.errors import ConfigurationError, DeviceError, InputRankError, InputTypeError, UnsupportedFormatError, how_to_install
+from disc.errors import (
+    ConfigurationError,
+    DeviceError,
+    InputRankError,
+    InputTypeError,
+    UnsupportedFormatError,
+    did_you_mean,
+    how_to_install,
+)
 from disc.ral.executable import Executable, load
 
 try:
@@ -187,7 +195,7 @@ def load_folder(folder: Folder, task: str) -> tuple[torch.nn.Module, Mapping[str
     Raises UnsupportedFormatError for a task that is not there and a folder without config or weights.
     """
     if task not in TASKS:
-        raise UnsupportedFormatError(f"there is no task {task!r}; the tasks are {', '.join(TASKS)}")
+        raise UnsupportedFormatError(f"there is no task {task!r}{did_you_mean(task, TASKS)}; the tasks are {', '.join(TASKS)}")
     path = Path(folder)
     config = _config(path)
     config.use_cache = False

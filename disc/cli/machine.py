@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import shutil
+import textwrap
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from disc.targets import cuda
 from disc.targets.x86 import LEVELS, cpu_flags, further_flags, missing_flags
 
 cache_app = typer.Typer(no_args_is_help=True, help="The compile cache.")
+INPUTS_WIDTH = 72  # characters of a table's cell: programs of torch.compile may have hundreds of inputs
 
 
 @dataclass(frozen=True)
@@ -131,9 +133,10 @@ def cache_ls_command(as_json: AsJson = False, debug: Debug = False) -> None:
         listed = [{"key": each.key, "bytes": each.size, "used": each.used, "inputs": _inputs(each.path)} for each in entries]
         print_json({"folder": str(cache.folder), "limit": cache.limit, "entries": listed})
         return
-    rows = [
-        (each.key[:16], _inputs(each.path), byte_size(each.size), time.strftime("%F %T", time.localtime(each.used))) for each in entries
-    ]
+    rows = []
+    for each in entries:
+        inputs = textwrap.shorten(_inputs(each.path), INPUTS_WIDTH, placeholder=" ...")
+        rows.append((each.key[:16], inputs, byte_size(each.size), time.strftime("%F %T", time.localtime(each.used))))
     print_table(("key", "inputs", "size", "last used"), rows, left=2)
     print(f"{cache.folder}: {len(entries)} entries, {byte_size(sum(each.size for each in entries))} of {byte_size(cache.limit)}")
 

@@ -31,7 +31,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from torch_mlir import ir
 
 from disc.config import Options
-from disc.errors import CustomOpError, DiscError, TargetError, UnsupportedOp, UnsupportedOpError, warn
+from disc.errors import CustomOpError, DiscError, TargetError, UnsupportedOp, UnsupportedOpError, did_you_mean, warn
 from disc.frontend.complex_numbers import has_complex, without_complex
 from disc.frontend.control_flow import constants_and_bodies
 from disc.frontend.decompose import fake_mode
@@ -191,7 +191,8 @@ def checked_settings(given: Mapping[str, object]) -> Settings:
         )
     unknown = sorted(set(given) - set(WORDS))
     if unknown:
-        raise DiscError(f"torch.compile(options=...): disc has no option {', '.join(unknown)}; there are {', '.join(WORDS)}")
+        wrong = ", ".join(name + did_you_mean(name, WORDS) for name in unknown)
+        raise DiscError(f"torch.compile(options=...): disc has no option {wrong}; there are {', '.join(WORDS)}")
     fields = {name: value for name, value in given.items() if name in OPTIONS}
     asked = given.get("target")
     names = () if asked is None else (asked,) if isinstance(asked, str) else tuple(cast("Sequence[str]", asked))

@@ -59,6 +59,12 @@ def check_examples(model: torch.nn.Module, bound: inspect.BoundArguments) -> Non
     """Raises: InputTypeError for a tensor without data of its own, UnsupportedFormatError for a module or weight of such a kind."""
     if isinstance(model, torch.jit.ScriptModule):
         raise UnsupportedFormatError("a TorchScript module cannot be compiled: give the torch.nn.Module it was made of, or export that")
+    for name, module in model.named_modules():
+        if hasattr(module, "_packed_params"):
+            raise UnsupportedFormatError(
+                f"{type(module).__name__} '{name}' is quantized by PyTorch, which disc does not read: give the model before that; "
+                'disc.Options(dtype="int8") quantizes it'
+            )
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if isinstance(tensor, FakeTensor) or tensor.device.type == "meta":
             raise UnsupportedFormatError(f"weight '{name}': {_problem(tensor)}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar, cast
 
-from disc.errors import ConfigurationError
+from disc.errors import ConfigurationError, did_you_mean
 
 Settings = TypeVar("Settings")
 MIB = 1 << 20
@@ -245,7 +245,7 @@ def _read(kind: type[Settings], table: Mapping[str, object], where: str, base: S
     names = [each.name for each in dataclasses.fields(kind)]  # pyright: ignore[reportArgumentType]
     for key in table:
         if key not in names:
-            raise ConfigurationError(f"{where}{key} is no setting; there are {', '.join(names)}")
+            raise ConfigurationError(f"{where}{key} is no setting{did_you_mean(key, names)}; there are {', '.join(names)}")
     values = {key: _value(hints[key], value, f"{where}{key}") for key, value in table.items()}
     try:
         return dataclasses.replace(base, **values) if base is not None else kind(**values)  # pyright: ignore[reportArgumentType, reportCallIssue]

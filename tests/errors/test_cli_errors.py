@@ -95,6 +95,7 @@ MISTAKES = {
     "export fails": (["compile", "sum_factory:mismatched"], "the model does not accept the example inputs: "),
     "factory returns": (["compile", "sum_factory:wrong"], "must return (module, example_inputs"),
     "unknown target": (["compile", "sum_factory:build", "--target", "z80"], "there is no target 'z80'; the targets are native, x86-64-v3"),
+    "any gpu": (["compile", "sum_factory:build", "--target", "cuda"], "there is no target 'cuda' (a GPU goes by its generation); the targets are"),
     "gpu without code": (["compile", "sum_factory:build", "--target", "sm_70"], "there is no target 'sm_70'; the targets are native, "),
     "int8 on a gpu": (["compile", "sum_factory:build", "--target", "sm_90", "--amp", "int8"], 'dtype="int8" is for CPUs, not for sm_90'),
     "no code for a target": (["explain", "sum.disc", "--target", "sm_90"], "has no code for sm_90: it has "),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -107,9 +108,16 @@ def halves(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def quantized_by_pytorch() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4)), {nn.Linear})
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], type[DiscError], str]] = {
     "TorchScript": (lambda: torch.jit.script(linear()), UnsupportedFormatError, "a TorchScript module cannot be compiled"),
     "weights without data": (lambda: nn.Linear(4, 4, device="meta"), UnsupportedFormatError, "weight 'weight': a tensor on the meta device"),
+    "quantized by PyTorch": (quantized_by_pytorch, UnsupportedFormatError, "Linear '0' is quantized by PyTorch"),
     "branch on data": (lambda: Calls(branches), UnsupportedOpError, r"a branch in Python that depends on data at .*test_export_errors.py:\d+: use torch.cond"),
     "loop on data": (lambda: Calls(halves), UnsupportedOpError, r"a branch in Python that depends on data at .*test_export_errors.py:\d+: .*torch.while_loop"),
     "float of data": (lambda: Calls(lambda x: x * float(x.sum())), UnsupportedOpError, r"a number in Python that depends on data at .*test_export_errors.py:\d+"),

@@ -146,6 +146,6 @@ def run(seed: int) -> None:
         torch.testing.assert_close(torch.as_tensor(mine.detach().numpy()), wanted.detach(), rtol=2e-3, atol=2e-4, equal_nan=True)
 
 
-@pytest.mark.parametrize("seed", seeds(6, 200))
+@pytest.mark.parametrize("seed", seeds(3, 200))
 def test_programs(seed: int) -> None:
     run(seed)

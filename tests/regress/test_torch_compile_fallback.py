@@ -164,6 +164,8 @@ def test_options_and_mode() -> None:
     torch._dynamo.reset()
     with pytest.raises(Exception, match="disc has no option fast; there are threads, dtype, cache, random, tf32, graphs, target, strict"):
         torch.compile(lambda x: x + 1, backend="disc", options={"fast": True})(x)
+    with pytest.raises(Exception, match=r"disc has no option dtyp \(did you mean dtype\?\); there are"):
+        torch.compile(lambda x: x + 1, backend="disc", options={"dtyp": "bf16"})(x)
     torch._dynamo.reset()
     with pytest.raises(Exception, match="dtype='f8'"):
         torch.compile(lambda x: x + 1, backend="disc", options={"dtype": "f8"})(x)

@@ -241,7 +241,7 @@ def test_a_config_without_labels(tmp_path: Path) -> None:
     [
         ({"pooling": "max"}, "text.pooling must be one of '', 'mean', 'first', not 'max'"),
         ({"tokenizer": "../tokenizer.json"}, "text.tokenizer must be the name of a file in the model's folder"),
-        ({"tokeniser": "x"}, "models.counts.text.tokeniser is no setting; there are tokenizer, "),
+        ({"tokeniser": "x"}, "models.counts.text.tokeniser is no setting (did you mean tokenizer?); there are tokenizer, "),
     ],
 )
 def test_settings_that_are_wrong(text: dict[str, object], says: str) -> None:
