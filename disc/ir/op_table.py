@@ -312,6 +312,8 @@ _LIBRARY = (
     Op("disc.search", Kind.LIBRARY, 64, needs=("right",), operands=("values", "lines"), imported=("disc.search",), sizes=Sizes.FIRST),
     # How often each place of the result occurs among the operand's elements; those outside count nowhere.
     Op("disc.count", Kind.LIBRARY, 4, operands=("places",), imported=("disc.dynamic_count",), sizes=Sizes.GIVEN),
+    # For each segment the sum of the source's rows from its start up to its end, or with `maximum` their largest element, NaN above all.
+    Op("disc.reduce_segments", Kind.LIBRARY, 2, needs=("maximum",), operands=("source", "starts", "ends")),
     # Rows up to the first of `ends` times the first matrix, from there to the second times the second, ...; those behind the last are 0.
     Op("disc.grouped_dot", Kind.LIBRARY, 64, operands=("rows", "matrices", "ends"), imported=("disc.dynamic_grouped_dot",),
        sizes=Sizes.GIVEN),

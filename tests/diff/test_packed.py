@@ -176,3 +176,117 @@ def test_requests_that_do_not_fit() -> None:
         call_packed(executable, [(ids, mask[:1])])
     with pytest.raises(ShapeConstraintError, match="out of range"):
         call_packed(executable, [inputs(generator, 1, 513)])
+
+
+class Pooled(nn.Module):
+    """A sentence encoder: the mean over the tokens of the mask, normalized; other ways to pool beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = built("bert")
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        hidden = self.model(ids, mask)[0]
+        kept = mask.unsqueeze(-1)
+        total, count = (hidden * kept).sum(1), kept.sum(1).clamp(min=1e-9)
+        largest = hidden.masked_fill(kept == 0, -1e9).amax(1)
+        return nn.functional.normalize(total / count), hidden.mean(1), mask.sum(1), largest, total / kept.sum(1).sqrt()
+
+
+PRIMES = (2, 3, 5, 7, 11, 13, 67, 127, 257)
+
+
+def test_pooling() -> None:
+    """One sequence, many, lengths 1, 2 and primes; rows that are padded themselves; other requests leave no trace."""
+    model, generator = Pooled().eval(), np.random.default_rng(0)
+    executable = packed(model, tuple(torch.from_numpy(each) for each in inputs(generator, 2, 5)))
+    assert executable.manifest["packed"]["outputs"] == ["sequences"] * 5  # pyright: ignore[reportTypedDictNotRequiredAccess]
+    for lengths in (*LENGTHS, (1,), (2,), (1, 1), PRIMES, (3,) * 40):
+        compare(executable, model, [inputs(generator, 1, length) for length in lengths])
+    compare(executable, model, [inputs(generator, 3, 7), inputs(generator, 1, 29), inputs(generator, 2, 2)])
+    request = inputs(generator, 2, 13)
+    alone = call_packed(executable, [request])[0]
+    for one, other in zip(call_packed(executable, [inputs(generator, 1, 31), request, inputs(generator, 2, 9)])[1], alone, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
+
+
+class Reductions(nn.Module):
+    """What follows from the tokens of a sequence, from its length and from places in it, in all element types."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.project = nn.Linear(24, 130)
+
+    def forward(self, x: torch.Tensor, number: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        place = torch.arange(x.shape[1]).expand(x.shape[0], -1)
+        x = self.project(x)
+        heads = x.unflatten(-1, (2, -1)).transpose(1, 2)  # [rows, heads, tokens, width]
+        return (
+            x.sum(1), x.transpose(1, 2).mean(2), heads.amax(2), x.double().sum(1), number.sum(1), number.int().sum(1, dtype=torch.int32),
+            place.sum(1) + place[:, 0], x.sum(1) * (x.shape[1] * 2.0) ** 0.5, (number * place).sum(1), x.half().sum(1),
+        )  # fmt: skip
+
+
+def reductions(generator: np.random.Generator, rows: int, length: int) -> tuple[Array, Array]:
+    return generator.standard_normal((rows, length, 24)).astype(np.float32), generator.integers(-(2**62), 2**62, (rows, length))
+
+
+def test_reductions(tmp_path: Any) -> None:
+    model, generator = Reductions().eval(), np.random.default_rng(0)
+    example = tuple(torch.from_numpy(each) for each in reductions(generator, 2, 5))
+    for executable in compiled(model, example, tmp_path):
+        for lengths in (*LENGTHS, (1,), PRIMES, (1,) * 50):
+            requests = [reductions(generator, 1 + length % 2, length) for length in lengths]
+            for found, request in zip(call_packed(executable, requests), requests, strict=True):
+                with torch.no_grad():
+                    wanted = model(*(torch.from_numpy(each) for each in request))
+                for one, other in zip(found, wanted, strict=True):
+                    tolerance = 0 if one.dtype.kind == "i" else 1e-2 if one.dtype == np.float16 else 2e-5
+                    np.testing.assert_allclose(one, other.numpy(), rtol=tolerance, atol=tolerance)
+
+
+def test_values_that_are_not_finite_stay_in_their_sequence(tmp_path: Any) -> None:
+    class Both(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x.mean(1), x.amax(1)
+
+    x = np.random.default_rng(0).standard_normal((3, 1, 4, 70)).astype(np.float32)
+    x[0, 0, 1, :3] = np.nan, np.inf, -np.inf
+    x[2, 0, :, 5] = -np.inf
+    for executable in compiled(Both(), (torch.randn(2, 5, 70),), tmp_path):
+        compare(executable, Both(), [(each,) for each in x])
+        with pytest.raises(ShapeConstraintError, match="at least 1 tokens"):
+            call_packed(executable, [(x[0],), (x[0, :, :0],)])
+
+
+def test_a_mean_over_no_tokens(tmp_path: Any) -> None:
+    class Mean(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.mean(1)
+
+    x, none = np.ones((1, 3, 8), np.float32), np.zeros((1, 0, 8), np.float32)
+    for executable in compiled(Mean(), (torch.randn(2, 5, 8),), tmp_path):
+        compare(executable, Mean(), [(none,), (x,), (none,)])
+        compare(executable, Mean(), [(none,)])
+        for first, past in ((-(2**40), 2**40), (3, 1), (2**62, -(2**62)), (-1, 6)):  # bounds that are made up are cut
+            bounds = np.full(3, first, np.int64), np.full(3, past, np.int64), np.array([first]), np.array([past])
+            assert executable(x, *bounds).shape == (1, 8)
+
+
+@pytest.mark.parametrize("form", ["over rows", "given back", "length of tokens", "product", "variance"])
+def test_what_is_no_reduction_of_a_sequence(form: str) -> None:
+    class Refused(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if form == "over rows":
+                return x - x.sum((0, 1))
+            if form == "given back":
+                return x - x.mean(1, keepdim=True)
+            if form == "length of tokens":
+                return x * x.shape[1]
+            return x.prod(1) if form == "product" else x.var(1)
+
+    with pytest.warns(UserWarning, match=r"not packed: .* at .*test_packed\.py"):
+        found = disc.compile(Refused(), (torch.randn(3, 5, 8),), options=Options(packed=True, cache=False))
+    x = torch.randn(2, 7, 8)
+    torch.testing.assert_close(found(x), Refused()(x), atol=1e-5, rtol=1e-5)

@@ -64,6 +64,18 @@ def _count(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]
     return [np.bincount(flat[(flat >= 0) & (flat < size)], minlength=size).astype(np.int64)]
 
 
+def _reduce_segments(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    """Floats are summed in f64, as the runtime does."""
+    (source, starts, ends), maximum = operands, bool_attr(op, "maximum")
+    result = np.zeros(scope.shape(op.results[0].type), source.dtype)
+    floats = source.dtype.kind not in "iub"
+    least = -np.inf if floats else np.iinfo(source.dtype).min
+    for segment, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        rows = source[max(start, 0) : max(end, 0)]
+        result[segment] = rows.max(0, initial=least) if maximum else rows.sum(0, dtype=np.float64 if floats else source.dtype)
+    return [result]
+
+
 def _grouped_dot(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
     rows, matrices, ends = operands
     result, begin = np.zeros(scope.shape(op.results[0].type), np.float64), 0
@@ -292,5 +304,6 @@ RULES: dict[str, Rule] = {
     "disc.logcumsumexp": _logcumsumexp, "disc.zeta": _special(special.zeta), "disc.igamma": _special(special.igamma),
     "disc.igammac": _special(special.igammac), "disc.gcd": _of_integers(np.gcd), "disc.lcm": _of_integers(np.lcm),
     "disc.fft": _fft, "disc.rfft": _rfft, "disc.irfft": _irfft,
-    "disc.count": _count, "disc.grouped_dot": _grouped_dot, "disc.search": _search, "disc.sort": _sort, "disc.topk": _topk,
+    "disc.count": _count, "disc.grouped_dot": _grouped_dot, "disc.reduce_segments": _reduce_segments, "disc.search": _search,
+    "disc.sort": _sort, "disc.topk": _topk,
 }  # fmt: skip

@@ -5,6 +5,8 @@
         positions:   iota L                        →   iota T - %first
         scores:      %s                            →   select(%first[q] <= k < %past[q], %s, -inf)
         first token: slice %x[:, 0]                →   gather %x[:, %starts]
+        sum:         reduce %x, dims = [1]         →   reduce_segments %x, %starts, %ends
+        length:      dim_value L                   →   %ends - %starts
 
 `first` and `past`: for each token the first token of its sequence, and the one behind the last; `starts` and `ends`: the same for each
 sequence. What works on each token alone stays as it is, with one row of T tokens. The attention kernel reads the comparison of the scores
@@ -27,7 +29,7 @@ from disc.ir.passes import CompileState, Pass
 from disc.ir.rewriting import element_type, erase_dead, make_reshape, make_splat
 from disc.ir.stages import load_env
 from disc.ir.symbols import ModuleEnv
-from disc.passes.graph.token_rules import Findings, Kind, NotPacked, Number, Tokens
+from disc.passes.graph.token_rules import Findings, Kind, NotPacked, Number, Tokens, named
 from disc.shapes import Condition, Dim, parse_condition
 
 NAMES = ("first", "past", "starts", "ends")  # the further inputs, in order, with "sequence_" before them
@@ -46,6 +48,8 @@ class PackSequences(Pass):
             snapshot = Snapshot(env)
             body = snapshot.block(main_block(module))
             found = tokens.run(body)
+            if found.segments and any(target.device != "cpu" for target in state.targets):
+                raise NotPacked(f"{named(next(iter(found.segments)))}: there is no kernel for GPUs that reduces over each sequence's tokens")
         except NotPacked as reason:
             module.operation.attributes["disc.packed_refusal"] = ir.StringAttr.get(str(reason))
             return
@@ -189,6 +193,14 @@ class _Rewrite:
             if node in found.selections:
                 self._replace(node, self._selected(node, op))
                 return
+            if node in found.segments:
+                self._replace(node, self._reduced(node, op))
+                return
+            if node in found.spread:
+                op.attributes["dims"] = ir.DenseI64ArrayAttr.get([found.spread[node]])
+            if found.numbers.get(node) is Number.LENGTH:
+                self._of_length(node, op)
+                return
             if node not in found.raw and node not in found.numbers:
                 for place, operand in enumerate(node.operands):
                     if found.numbers.get(operand) is Number.POSITION:
@@ -260,10 +272,47 @@ class _Rewrite:
             place = build("stablehlo.add", [bound, more], [bound.type], before=op).results[0]
         rest = list(source.dims[axis + 1 :])
         element = element_type(op.results[0].type)
-        flat = make_reshape(op.operands[0], tensor_type([self.tokens.length, *rest], element, self.env), op)
+        flat = make_reshape(self._read(source), tensor_type([self.tokens.length, *rest], element, self.env), op)
         sizes = ["1", *(str(dim) for dim in rest)]
         chosen = self._gather(flat, place, (0, sizes), tensor_type([self.sequences, *rest], element, self.env), op)
         return make_reshape(chosen, self._packed_type(node), op)
+
+    def _read(self, node: Node) -> ir.Value:
+        """The value of an operand, with positions in the sequence where it is one."""
+        return self._position(node) if self.found.numbers.get(node) is Number.POSITION else self.values[node]
+
+    def _reduced(self, node: Node, op: ir.Operation) -> ir.Value:
+        """x.sum(1) becomes the sums over each sequence's tokens, which come first for it."""
+        source, (axis,) = node.operands[0], node.ints("dimensions")
+        order = [axis, *(each for each in range(len(source.dims)) if each != axis)]
+        value, element = self._read(source), element_type(op.results[0].type)
+        heads = self.tokens.env.exact_div(source.dims[0], self.tokens.rows)
+        assert heads is not None  # by token_rules
+        sizes = [*((heads,) if heads != 1 else ()), *(source.dims[each] for each in order[2:])]
+        if axis != 1 or heads != 1:
+            turned = tensor_type([source.dims[each] for each in order], element, self.env)
+            value = build("stablehlo.transpose", [value], [turned], {"permutation": order}, before=op).results[0]
+        flat = make_reshape(value, tensor_type([self.tokens.length, *sizes], element, self.env), op)
+        kind = tensor_type([self.sequences, *sizes], element, self.env)
+        maximum = ir.BoolAttr.get(self.found.segments[node])
+        found = build("disc.reduce_segments", [flat, self.starts, self.ends], [kind], {"maximum": maximum}, before=op).results[0]
+        return make_reshape(found, self._packed_type(node), op)
+
+    def _of_length(self, node: Node, op: ir.Operation) -> None:
+        """A scalar that follows from the number of tokens becomes one of each sequence."""
+        kind = tensor_type([self.sequences], element_type(op.results[0].type), self.env)
+        if node.op == "disc.dim_value":
+            lengths = build("stablehlo.subtract", [self.ends, self.starts], [self.ends.type], before=op).results[0]
+            value = lengths if kind == lengths.type else build("stablehlo.convert", [lengths], [kind], before=op).results[0]
+            self._replace(node, value)
+            return
+        for place, operand in enumerate(node.operands):
+            if self.found.numbers.get(operand) is not Number.LENGTH:
+                wide = tensor_type([self.sequences], element_type(op.operands[place].type), self.env)
+                op.operands[place] = build(
+                    "disc.broadcast_in_dim", [op.operands[place]], [wide], {"dims": [], "maybe": []}, before=op
+                ).results[0]
+        self.values[node].set_type(kind)
 
     def _gather(self, table: ir.Value, places: ir.Value, where: tuple[int, list[str]], kind: ir.Type, before: ir.Operation) -> ir.Value:
         """The slices of `table` along axis where[0] at `places`; where[1]: the size of a slice."""

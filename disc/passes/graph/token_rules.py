@@ -4,7 +4,8 @@ A program takes rows (B) of tokens (L). By its sizes alone a value is *uniform* 
 L, or both merged as B * L) or of *pairs* of tokens (two L: attention scores). The rules prove that element (b, l) of every value of tokens
 depends on sequence b alone, at the same place in each op, so that the sequences may lie one behind the other along one L:
 element-wise ops, sums over features, products with weights and table look-ups keep to their token; pairs are made by a dot and by
-broadcasts, and only a softmax or the dot that follows brings them together again, where pairs of two sequences can be hidden.
+broadcasts, and only a softmax or the dot that follows brings them together again, where pairs of two sequences can be hidden. A sum or
+maximum over all tokens of a sequence is one over its segment of the tokens, and a value of the sequence, as is what follows from its length.
 """
 
 from __future__ import annotations
@@ -24,10 +25,16 @@ from disc.ir.reducers import IN_ORDER
 from disc.shapes import Dim, ShapeEnv, Truth
 
 ONE = Dim.of(1)
+SUMMED = ("f32", "f64", "bf16", "f16", "i32", "i64")  # what is reduced over the tokens of a sequence
 
 
 class NotPacked(Exception):
     """Why sequences of different lengths cannot be computed one behind the other."""
+
+
+def named(node: Node) -> str:
+    """The op and its line, where it has one."""
+    return f"{node.op}{f' at {node.line}' if node.line else ''}"
 
 
 class Kind(Enum):
@@ -38,11 +45,13 @@ class Kind(Enum):
 
 
 class Number(Enum):
-    """What the values of an iota over rows or tokens, and of views of it, may be used for besides their value."""
+    """What the values of an iota over rows or tokens, and of views of it, may be used for besides their value; and what follows from the
+    number of tokens."""
 
     ROW = "row"
     POSITION = "position"
     PLACE = "place"  # a row and a position: the index of a token
+    LENGTH = "length"  # a scalar that follows from the number of tokens: each sequence has its own
 
 
 @dataclass(frozen=True)
@@ -56,14 +65,17 @@ class Selection:
 @dataclass
 class Findings:
     """What the rewrite has to do. hidden: fill of each value of pairs whose pairs of two sequences must be hidden. own: gathers of each
-    token's own element; raw: comparisons of positions of a pair, which hold for places among all tokens as well; least: the fewest
-    tokens that a sequence may have."""
+    token's own element; raw: comparisons of positions of a pair, which hold for places among all tokens as well; segments: reductions over
+    the tokens of a sequence, true for maxima; spread: broadcasts of what follows from a sequence's length, and the axis of sequences;
+    least: the fewest tokens that a sequence may have."""
 
     kinds: dict[Node, Kind] = field(default_factory=dict)
     numbers: dict[Node, Number] = field(default_factory=dict)
     hidden: dict[Node, tuple[float, int]] = field(default_factory=dict)
     tables: dict[Node, tuple[int, int]] = field(default_factory=dict)
     selections: dict[Node, Selection] = field(default_factory=dict)
+    segments: dict[Node, bool] = field(default_factory=dict)
+    spread: dict[Node, int] = field(default_factory=dict)
     own: set[Node] = field(default_factory=set)
     raw: set[Node] = field(default_factory=set)
     least: int = 0
@@ -77,7 +89,7 @@ class Tokens:
         self.names = (rows, length)
         self.rows = Dim.symbol(rows)
         self.length = Dim.symbol(length)
-        self.found = Findings()
+        self.found = Findings(least=env.range(self.length)[0] or 0)
         self.outside: dict[Node, float] = {}  # of values of pairs: what every pair of two sequences holds
 
     def run(self, body: Body) -> Findings:
@@ -109,20 +121,23 @@ class Tokens:
             self.found.kinds[node] = self.kind(node)
             RULES[node.op](self, node)
             self._check_kinds(node)
-            numbers = [each for each in node.operands if self.found.numbers.get(each) in (Number.ROW, Number.PLACE)]
-            if numbers and node not in self.found.numbers and node not in self.found.own:
+            numbers = {self.found.numbers.get(each) for each in node.operands} if node not in self.found.numbers else set()
+            if numbers & {Number.ROW, Number.PLACE} and node not in self.found.own:
                 raise NotPacked("it uses the place of a row as data")
+            if Number.LENGTH in numbers and node not in self.found.spread:
+                raise NotPacked("the number of tokens is used as data other than of a sequence")
         except NotPacked as reason:
-            raise NotPacked(f"{node.op}{f' at {node.line}' if node.line else ''}: {reason}") from None
+            raise NotPacked(f"{named(node)}: {reason}") from None
 
     def _check_kinds(self, node: Node) -> None:
-        """What holds independent of the rule: nothing is less apart than what it is computed from, but for a chosen token."""
+        """What holds independent of the rule: nothing is less apart than what it is computed from, but for what reads a sequence's tokens."""
         kinds = self.found.kinds
         given = {kinds[each] for each in node.operands if self.found.numbers.get(each) is not Number.ROW}
         kind = kinds[node]
         if kind is Kind.UNIFORM and given - {Kind.UNIFORM}:
             raise NotPacked("its result is one for all rows and tokens")
-        if kind is Kind.SEQUENCES and given - {Kind.UNIFORM, Kind.SEQUENCES} and node not in self.found.selections:
+        of_sequence = node in self.found.selections or node in self.found.segments
+        if kind is Kind.SEQUENCES and given - {Kind.UNIFORM, Kind.SEQUENCES} and not of_sequence:
             raise NotPacked("its result is one for all tokens")
         if kind in (Kind.TOKENS, Kind.PAIRS) and Kind.SEQUENCES in given:
             raise NotPacked("it gives all tokens of a sequence a value of the sequence")
@@ -187,6 +202,9 @@ def _same(tokens: Tokens, node: Node) -> None:
         raise NotPacked("a scalar operand depends on tokens")
     if kinds[node] is Kind.PAIRS:
         _pairs(tokens, node)
+    numbers = tokens.found.numbers
+    if not node.dims and any(numbers.get(operand) is Number.LENGTH for operand in node.operands):
+        numbers[node] = Number.LENGTH
 
 
 def _pairs(tokens: Tokens, node: Node) -> None:
@@ -228,7 +246,10 @@ def _made(tokens: Tokens, node: Node) -> None:
 
 
 def _dim_value(tokens: Tokens, node: Node) -> None:
-    if tokens.mentioned(str(node.attrs["expr"])):
+    value = tokens.env.simplify(tokens.env.parse(str(node.attrs["expr"])))
+    if value == tokens.length:
+        tokens.found.numbers[node] = Number.LENGTH
+    elif tokens.mentions(value):
         raise NotPacked("the number of rows or tokens is used as data")
 
 
@@ -244,6 +265,9 @@ def _iota(tokens: Tokens, node: Node) -> None:
 
 def _broadcast(tokens: Tokens, node: Node) -> None:
     (source,) = node.operands
+    if tokens.found.numbers.get(source) is Number.LENGTH:
+        _spread(tokens, node)
+        return
     targets, undecided = node.ints("dims"), node.ints("maybe")
     for axis, target in enumerate(targets):
         size, wide = source.dims[axis], node.dims[target]
@@ -256,6 +280,13 @@ def _broadcast(tokens: Tokens, node: Node) -> None:
     if tokens.found.kinds[source] is Kind.PAIRS and source in tokens.outside:
         tokens.outside[node] = tokens.outside[source]
     _number_of_view(tokens, node)
+
+
+def _spread(tokens: Tokens, node: Node) -> None:
+    """What follows from the length of a sequence, given to values of sequences."""
+    axes = tokens.marked(node)
+    if tokens.found.kinds[node] is Kind.SEQUENCES and tokens.letters(node.dims[axes[0]]) == ("B", ONE):
+        tokens.found.spread[node] = axes[0]
 
 
 def _number_of_view(tokens: Tokens, node: Node) -> None:
@@ -310,9 +341,20 @@ def _reduce(tokens: Tokens, node: Node) -> None:
         axes = [axis for axis in node.ints("dimensions") if axis in tokens.marked(source)]
         if not axes:
             continue
-        if tokens.found.kinds[source] is not Kind.PAIRS or len(axes) > 1 or axes[0] not in tokens.token_axes(source):
+        if len(axes) > 1 or axes[0] not in tokens.token_axes(source):
             raise NotPacked("it reduces over rows or tokens")
-        _hide(tokens, source, axes[0], _neutral(node))
+        if tokens.found.kinds[source] is Kind.PAIRS:
+            _hide(tokens, source, axes[0], _neutral(node))
+        else:
+            _segment(tokens, node)
+
+
+def _segment(tokens: Tokens, node: Node) -> None:
+    """A reduction of values of tokens to one value of each sequence."""
+    source = node.operands[0]
+    if len(node.ints("dimensions")) != 1 or tokens.letters(source.dims[0])[0] != "B" or source.element not in SUMMED:
+        raise NotPacked("it reduces over rows or tokens")
+    tokens.found.segments[node] = _neutral(node) == -np.inf
 
 
 def _neutral(node: Node) -> float:
@@ -320,7 +362,7 @@ def _neutral(node: Node) -> float:
     inside = [each.op for each in node.body.nodes if each.op != "input"] if node.body is not None else []
     fill = {"stablehlo.add": 0.0, "stablehlo.maximum": -np.inf}.get(inside[0]) if len(inside) == 1 else None
     if len(node.operands) != 2 or IN_ORDER in node.attrs or fill is None or splat(node.operands[1]) != fill:
-        raise NotPacked("it reduces over the tokens that a token sees, neither as a sum nor as a maximum")
+        raise NotPacked("it reduces over tokens, neither as a sum nor as a maximum")
     return fill
 
 

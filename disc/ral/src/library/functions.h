@@ -19,6 +19,10 @@ void search(LibraryCall& call);
 // (places i32 or i64) → how often each number from 0 to the size of the result, i64, is there.
 void count(LibraryCall& call);
 
+// (x [t, ...], starts i64 [n], ends i64 [n]) → [n, ...]: the sums over the rows of x from each start up to the end, or their maxima, NaN being
+// the largest; of no rows 0, or the least number. Floats are summed in f64. numbers: whether maxima are wanted.
+void reduce_segments(LibraryCall& call);
+
 // (rows [s, k], matrices [e, k, n], ends [e] i32 or i64) → [s, n]: rows up to the first end times the first matrix, from there up to the
 // second times the second; rows behind the last are 0. Of floats; those of 16 bits are summed in f32.
 void grouped_dot(LibraryCall& call);

@@ -12,8 +12,9 @@ constexpr std::pair<std::string_view, LibraryFunction> kFunctions[] = {
     {"count", count}, {"determinant", determinant}, {"eigh", eigh}, {"fft", fft}, {"gcd", gcd}, {"grouped_dot", grouped_dot},
     {"householder", householder}, {"householder_product", householder_product}, {"igamma", igamma}, {"igammac", igammac},
     {"inverse", inverse}, {"irfft", irfft}, {"lcm", lcm}, {"logcumsumexp", logcumsumexp}, {"lu", lu}, {"lu_checked", lu_checked},
-    {"matrix_exp", matrix_exp}, {"order_rows", order_rows}, {"permutation", permutation}, {"rfft", rfft}, {"search", search},
-    {"solve", solve}, {"sort", sort}, {"svd", svd}, {"topk", topk}, {"triangular_solve", triangular_solve}, {"zeta", zeta},
+    {"matrix_exp", matrix_exp}, {"order_rows", order_rows}, {"permutation", permutation},
+    {"reduce_segments", reduce_segments}, {"rfft", rfft}, {"search", search}, {"solve", solve}, {"sort", sort}, {"svd", svd},
+    {"topk", topk}, {"triangular_solve", triangular_solve}, {"zeta", zeta},
 };
 
 }  // namespace
