@@ -196,6 +196,26 @@ class Program:
         one = self.view("slice", self.pick(), FEATURES, ("S0", 1, WIDTH), attrs)
         self.rows.append(self.view("reshape", one, ("S0", 1, WIDTH), ROWS))
 
+    def pooled(self) -> None:
+        """A sum or maximum over all tokens, of features or of heads; of a sum the mean."""
+        value, name = self.pick(), self.random.choice(["add", "add", "maximum"])
+        if self.random.random() < 0.5:
+            found = self.reduce(value, FEATURES, 1, name)
+        else:
+            half = WIDTH // 2
+            split = self.view("reshape", value, FEATURES, ("S0", "S1", 2, half))
+            dims = ("S0", 2, half, "S1")
+            turned = self.op(
+                f'"stablehlo.transpose"({split}) {{permutation = array<i64: 0, 2, 3, 1>}} : ({kind(("S0", "S1", 2, half))})', dims
+            )
+            flat = self.view("reshape", turned, dims, ("S5", half, "S1"))
+            found = self.view("reshape", self.reduce(flat, ("S5", half, "S1"), 2, name), ("S5", half), ROWS)
+        if name == "add":
+            size = self.op('"disc.dim_value"() {expr = "S1"} : ()', (), "i64")
+            length = self.op(f'"stablehlo.convert"({size}) : (tensor<i64>)', ())
+            found = self.same("divide", [found, self.spread(self.same("add", [length, self.constant("1.0")], ()), (), ROWS, [])], ROWS)
+        self.rows.append(found)
+
     def of_rows(self) -> None:
         if not self.rows:
             return self.chosen()
@@ -208,10 +228,11 @@ class Program:
 
     def mix(self) -> None:
         value = self.pick()
-        forms = ["mean", "scan", "flip", "shift", "length", "product", "spread", "merge", "columns"]
+        forms = ["rows", "scan", "flip", "shift", "length", "product", "spread", "merge", "columns"]
         self.mixed = self.random.choice(forms)
-        if self.mixed == "mean":
-            self.rows.append(self.reduce(value, FEATURES, 1))
+        if self.mixed == "rows":
+            total = self.spread(self.reduce(value, FEATURES, 0), FEATURES[1:], FEATURES, [1, 2])
+            self.tokens.append(self.same("add", [value, total], FEATURES))
         elif self.mixed == "scan":
             self.tokens.append(self.view("cumulative", value, FEATURES, FEATURES, '{dim = 1 : i64, kind = "sum"}'))
         elif self.mixed == "flip":
@@ -257,6 +278,7 @@ class Program:
             self.attention,
             self.attention,
             self.chosen,
+            self.pooled,
             self.of_rows,
         ]
         for _ in range(self.random.randint(2, 9)):

@@ -104,7 +104,7 @@ func.func @main(%x: tensor<?x?x8xf32, [@S0, @S1, 8]>) -> tensor<?x8xf32, [@S1, 8
 
 // -----
 // The length of a sequence has no place yet among its tokens.
-// CHECK: disc.packed_refusal = "stablehlo.multiply at {{.*}}: the number of tokens is used as data other than of a sequence"
+// CHECK: disc.packed_refusal = "disc.broadcast_in_dim at {{.*}}: the number of tokens is used as data other than of a sequence"
 "disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
 "disc.symbolic_dim"() {sym_name = "S1", min = 0 : i64, divisor = 1 : i64, source = "arg0.1"} : () -> ()
 func.func @main(%x: tensor<?x?x8xi64, [@S0, @S1, 8]>) -> tensor<?x?x8xi64, [@S0, @S1, 8]> {

@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -127,6 +128,45 @@ def test_packed_requests_that_do_not_fit(packed_artifact: Path) -> None:
             assert code == "INVALID_ARGUMENT" and words in text
         code, text = failure(lambda: client.infer("bert", input_ids=np.ones((1, 65), np.int64), attention_mask=np.ones((1, 65), np.int64)))
         assert code == "INVALID_ARGUMENT" and "at most 64" in text
+
+
+class Sentences(torch.nn.Module):
+    """The normalized mean over the tokens of the mask."""
+
+    def __init__(self, model: BertModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        kept = attention_mask.unsqueeze(-1)
+        total = (self.model(input_ids, attention_mask).last_hidden_state * kept).sum(1)
+        return torch.nn.functional.normalize(total / kept.sum(1).clamp(min=1e-9))
+
+
+def test_packed_sentence_embeddings(model: BertModel, tmp_path: Path) -> None:
+    """Requests of all lengths at once, each with the embedding that it has alone."""
+    sentences, ones = Sentences(model).eval(), torch.ones(2, 7, dtype=torch.int64)
+    disc.compile(sentences, {"input_ids": ones, "attention_mask": ones}, options=Options(packed=True)).save(tmp_path / "sentences.disc")
+    random = np.random.default_rng(0)
+    requests = [random.integers(0, 100, (1 + number % 2, length)) for number, length in enumerate((1, 2, 3, 5, 7, 11, 31, 64))]
+    found: dict[int, np.ndarray[Any, Any]] = {}
+    with serving(tmp_path, models={"sentences": {"queue_delay_us": 200_000, "concurrency": 1}}) as client:
+
+        def ask(number: int) -> None:
+            ids = requests[number]
+            mask = (np.arange(ids.shape[1]) <= 2 * ids.shape[1] // 3).astype(np.int64)[None].repeat(len(ids), 0)
+            (found[number],) = client.infer("sentences", input_ids=ids, attention_mask=mask).values()
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(requests))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert client.call("ModelStatistics", name="sentences").model_stats[0].execution_count < len(requests)  # some were joined
+    for number, ids in enumerate(requests):
+        mask = (torch.arange(ids.shape[1]) <= 2 * ids.shape[1] // 3).long()[None].repeat(len(ids), 1)
+        with torch.no_grad():
+            np.testing.assert_allclose(found[number], sentences(torch.from_numpy(ids), mask).numpy(), atol=2e-5, rtol=1e-4)
 
 
 def test_packed_requests_need_no_padding(packed_artifact: Path) -> None:

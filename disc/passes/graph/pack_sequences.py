@@ -49,7 +49,9 @@ class PackSequences(Pass):
             body = snapshot.block(main_block(module))
             found = tokens.run(body)
             if found.segments and any(target.device != "cpu" for target in state.targets):
-                raise NotPacked(f"{named(next(iter(found.segments)))}: there is no kernel for GPUs that reduces over each sequence's tokens")
+                raise NotPacked(
+                    f"{named(next(iter(found.segments)))}: there is no kernel for GPUs that reduces over each sequence's tokens"
+                )
         except NotPacked as reason:
             module.operation.attributes["disc.packed_refusal"] = ir.StringAttr.get(str(reason))
             return

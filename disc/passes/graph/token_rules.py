@@ -5,7 +5,8 @@ L, or both merged as B * L) or of *pairs* of tokens (two L: attention scores). T
 depends on sequence b alone, at the same place in each op, so that the sequences may lie one behind the other along one L:
 element-wise ops, sums over features, products with weights and table look-ups keep to their token; pairs are made by a dot and by
 broadcasts, and only a softmax or the dot that follows brings them together again, where pairs of two sequences can be hidden. A sum or
-maximum over all tokens of a sequence is one over its segment of the tokens, and a value of the sequence, as is what follows from its length.
+maximum over all tokens of a sequence is one over its segment of the tokens, and a value of the sequence; what follows from the length
+alone is one, too.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ class Tokens:
             raise NotPacked(f"{named(node)}: {reason}") from None
 
     def _check_kinds(self, node: Node) -> None:
-        """What holds independent of the rule: nothing is less apart than what it is computed from, but for what reads a sequence's tokens."""
+        """What holds independent of the rule: nothing is less apart than what it is computed from, but for what reads a sequence."""
         kinds = self.found.kinds
         given = {kinds[each] for each in node.operands if self.found.numbers.get(each) is not Number.ROW}
         kind = kinds[node]
