@@ -52,6 +52,8 @@ API = """# Python API
 
 ::: disc.hf.DiscModel
 
+::: disc.hf.sentences.DiscTransformer
+
 ::: disc.errors
 """
 
