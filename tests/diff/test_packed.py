@@ -303,3 +303,14 @@ def test_gpus_refuse_by_name() -> None:
         found = disc.compile(Mean(), (torch.randn(3, 5, 8),), target=["x86-64-v3", "sm_90"], options=Options(packed=True, cache=False))
     x = torch.randn(2, 7, 8)
     torch.testing.assert_close(found(x), Mean()(x), atol=1e-5, rtol=1e-5)
+
+
+def test_chosen_places_count_from_the_start_of_their_sequence(tmp_path: Any) -> None:
+    class Chosen(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            place = torch.arange(x.shape[1]).expand(x.shape[0], -1)
+            return place[:, 1] + x[:, 1], place[:, -1] * x[:, 0]
+
+    requests = [(np.full((1, length), length),) for length in (2, 5, 3)]
+    for executable in compiled(Chosen(), (torch.ones(2, 5, dtype=torch.int64),), tmp_path):
+        compare(executable, Chosen(), requests)
