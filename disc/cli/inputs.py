@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from disc.artifact.manifest import InputRecord, Manifest, arguments_of
 from disc.cli.output import type_text
 from disc.errors import InputRankError, InputTypeError, ShapeConstraintError
+from disc.explain.symbols import find_symbols
 from disc.ir.weights import STORAGE
 from disc.ral.nested import flat_arrays
 from disc.ral.structured import MOST_NODES
@@ -24,6 +26,12 @@ RANDOM_HELP = (
     "Random inputs by name: 'ids=2x17,mask=2x17'. Floats are normal, integers 0 or 1, or of a range: 'ids=2x17:0..30000' "
     "(the end is left out). Inputs of static sizes may be left out; without names the entries are taken in order."
 )
+SWEEP_HELP = (
+    "Time over the sizes of one symbol or dim, the others as in the inputs: 'S1=1:512' (powers of two, what lies next and between), "
+    "'S1=1:512:32' (each 32nd), 'S1=1,8,100', 'x.1=1:512' (the size of dim 1 of input 'x'), 'S0,S2=1:64' (both have the same)."
+)
+MOST_SIZES = 1000  # of a sweep
+_RANGE = re.compile(r"(?P<first>\d+):(?P<last>\d+)(?::(?P<step>\d+))?")
 _RANDOM = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<sizes>\d+(?:x\d+)*)?(?::(?P<low>-?\d+)\.\.(?P<high>-?\d+))?")
 
 
@@ -146,3 +154,38 @@ def _random(record: InputRecord, request: _Request, generator: np.random.Generat
     if dtype.startswith("f"):
         return np.asarray(generator.standard_normal(request.sizes), STORAGE[dtype])
     return np.asarray(generator.integers(request.low, request.high, request.sizes), STORAGE[dtype])
+
+
+def swept(manifest: Manifest, text: str) -> tuple[str, list[int]]:
+    """The symbol and its sizes, of "S1=1:512" and the like; of a range without a step, those that the symbol may have.
+
+    Raises ShapeConstraintError for other text, and for a symbol that is not there.
+    """
+    name, equals, wanted = text.rpartition("=")
+    match = _RANGE.fullmatch(wanted)
+    if not equals or not (match or re.fullmatch(r"\d+(,\d+)*", wanted)):
+        raise ShapeConstraintError(f"--sweep {text}: write S1=1:512, S1=1:512:32 or S1=1,8,100, with the symbol or dim that varies")
+    symbols = find_symbols(manifest, name)
+    if match is None:
+        return name, [int(size) for size in wanted.split(",")]
+    first, last = int(match["first"]), int(match["last"])
+    step = int(match["step"] or 1)
+    if first > last or step < 1:
+        raise ShapeConstraintError(f"--sweep {text}: the range {wanted} is empty")
+    if match["step"] is None:
+        divisor = math.lcm(*(record["divisor"] for record in manifest["symbols"] if record["name"] in symbols))
+        return name, _telling_sizes(first, last, divisor)
+    if (last - first) // step >= MOST_SIZES:
+        raise ShapeConstraintError(
+            f"--sweep {text}: these are {(last - first) // step + 1} sizes, more than {MOST_SIZES}: take a larger step"
+        )
+    return name, list(range(first, last + 1, step))
+
+
+def _telling_sizes(first: int, last: int, divisor: int) -> list[int]:
+    """Both ends and, in units of `divisor`, between them powers of two, the sizes behind these, and those half way to the next: where other
+    versions begin to run, and where a remainder is left."""
+    powers = (divisor << exponent for exponent in range(64))
+    found = {size for power in powers for size in (power, power + divisor, power + power // divisor // 2 * divisor)}
+    ends = {first, last} if divisor == 1 else {-(-first // divisor) * divisor, last // divisor * divisor}
+    return sorted(size for size in found | ends if first <= size <= last) or [first]

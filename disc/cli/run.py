@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,10 +16,11 @@ from disc.artifact import file as artifact
 from disc.artifact.manifest import Manifest, arguments_of, results_of
 from disc.artifact.output import check_output, whole_file, writing
 from disc.artifact.signing import check_signature, sign
-from disc.cli.inputs import RANDOM_HELP, Array, inputs_of
+from disc.cli.inputs import RANDOM_HELP, SWEEP_HELP, Array, inputs_of, swept
 from disc.cli.output import AsJson, Debug, Ops, Threads, byte_size, duration, print_json, print_table, spinner, type_text
 from disc.errors import ConfigurationError, TargetError, UnsupportedFormatError, printable
-from disc.explain.report import check_text, decision_texts, symbol_text
+from disc.explain.report import check_text, decision_texts
+from disc.explain.symbols import symbol_text
 from disc.explain.timeline import timeline
 from disc.ral.custom_functions import register_ops
 from disc.ral.executable import Executable, describe, load
@@ -117,6 +119,7 @@ def explain_command(
     random: Random = None,
     html: Annotated[Path | None, typer.Option(help="Write the report as one HTML page.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a timeline of threads and launches of one call, for Perfetto.")] = None,
+    sweep: Annotated[str | None, typer.Option(help=SWEEP_HELP)] = None,
     target: Annotated[str | None, typer.Option(help="Explain the code for this target, such as sm_90, without running it.")] = None,
     threads: Threads = None,
     ops: Ops = None,
@@ -129,11 +132,16 @@ def explain_command(
         raise ConfigurationError("--target explains code that is not run: leave out the inputs")
     if trace is not None and not inputs and random is None:
         raise ConfigurationError("--trace is of one call: give --input NAME=FILE.npy for each input, or --random")
+    if sweep is not None and not inputs and random is None:
+        raise ConfigurationError("--sweep measures calls: give --input NAME=FILE.npy for each input, or --random")
     executable = load(path, threads=threads) if target is None else describe(path, _section(path, target))
     with spinner("measuring"):
         if inputs or random is not None:
             arrays = inputs_of(executable.manifest, inputs or [], random)
             report = executable.explain(*arrays)
+            if sweep is not None:
+                symbol, sizes = swept(executable.manifest, sweep)
+                report = dataclasses.replace(report, sweep=executable.sweep(symbol, sizes, *arrays))
             if trace is not None:
                 with writing(trace):
                     trace.write_text(timeline(executable.trace(*arrays), executable.manifest), encoding="utf-8")

@@ -10,7 +10,9 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from disc.errors import printable
-from disc.explain.text import counted_names, module_text
+from disc.explain.chart import sweep_html
+from disc.explain.sweep import time_text
+from disc.explain.text import calls_text, counted_names, module_text
 
 if TYPE_CHECKING:
     from disc.explain.report import Explanation, KernelReport
@@ -29,6 +31,7 @@ def page(report: Explanation) -> str:
     data = json.dumps(_shown(json.loads(report.to_json()))).replace("<", "\\u003c")  # valid JSON that cannot close its script element
     colors, legend = _kinds(report)
     filled = frame.replace("<!--HEADER-->", _header(report)).replace("<!--LEGEND-->", legend).replace("/*KINDS*/", colors)
+    filled = filled.replace("<!--SWEEP-->", sweep_html(report.sweep) if report.sweep is not None else "")
     return filled.replace("<!--GRAPH-->", _graph(report)).replace("/*DATA*/", data)
 
 
@@ -58,7 +61,7 @@ def _header(report: Explanation) -> str:
     launches = sum(len(kernel.launches) for kernel in report.kernels)
     facts = [f"{len(report.kernels)} kernels in {launches} launches", report.isa, f"threads: {report.threads}"]
     if report.seconds is not None and report.limits is not None:
-        facts.append(f"{report.seconds * 1e3:.3f} ms in kernels")
+        facts.append(f"{time_text(report.seconds)} in kernels{calls_text(report.calls)}")
         facts.append(f"limits: {report.limits.gflops:.0f} GFLOP/s, {report.limits.gbytes:.1f} GB/s ({report.limits.source})")
     lines = [f"<p>{' · '.join(_escaped(fact) for fact in facts)}</p>"]
     sizes = " · ".join(f"{name} = {value}" for name, value in report.sizes.items())

@@ -5,23 +5,29 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import statistics
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from disc.artifact.bounds import EXPLAINED, MADE
+from disc.artifact.bounds import EXPLAINED
 from disc.artifact.manifest import Manifest, arguments_of, results_of
 from disc.errors import ArtifactError, printable
 from disc.explain.gpus import gpu_limits, gpu_of, resident_blocks
 from disc.explain.machine import MachineLimits, machine_limits
 from disc.explain.page import page
+from disc.explain.sweep import Sweep
+from disc.explain.sweep import sweep as sweep
+from disc.explain.symbols import sizes_of, symbol_text
 from disc.explain.text import text_lines
 from disc.ral.executable import Executable, Profiled
 from disc.ral.structured import structure_lines
 from disc.shapes import parse_dim
 
 Record = Mapping[str, object]
+SECONDS, MOST_CALLS = 0.2, 25  # of the calls that are measured, after the first one of these
 RESOURCES = ("threads", "registers", "stack", "shared", "scratch", "bytes")  # of a version on a GPU
 
 
@@ -121,6 +127,7 @@ class Explanation:
     threads: per call; copied_inputs: how many were not contiguous and were copied, since loading.
     decisions: what became of the conditions on sizes under which the program was exported: their numbers, then those among the checks.
     fixed_dims: who fixed a dim that could have been dynamic. structures: the kinds of nodes of a model over structures.
+    calls: how many were measured; seconds are their medians. sweep: the time over the sizes of a symbol, where somebody added it.
     """
 
     isa: str
@@ -137,6 +144,8 @@ class Explanation:
     copied_inputs: int
     limits: MachineLimits | None
     structures: tuple[str, ...] = ()
+    calls: int = 0
+    sweep: Sweep | None = None
 
     def __str__(self) -> str:
         return "\n".join(map(printable, text_lines(self)))
@@ -160,7 +169,7 @@ def explain(executable: Executable) -> Explanation:
     times = [(launches[str(record["name"])] // names[str(record["name"])], None) for record in manifest["kernels"]]
     threads = 0 if executable.isa.startswith("cuda:") else executable.threads
     return _explanation(
-        _Ran(executable, manifest, executable.isa, threads, [counters[name] for name in manifest["counters"]]), times, {}, None
+        _Ran(executable, manifest, executable.isa, threads, [counters[name] for name in manifest["counters"]]), times, {}, None, 0
     )
 
 
@@ -168,11 +177,25 @@ def explain_call(executable: Executable, inputs: Sequence[object], profiled: Cal
     """What the program does on these inputs. profiled: runs them."""
     _check_records(executable.manifest)
     profiled()  # the first call allocates and touches its memory
-    call = profiled()
+    calls = _calls(executable.manifest, profiled)
+    call = calls[-1]
     _check_records(call.manifest)
+    seconds = [statistics.median(each) for each in zip(*([seconds for _, seconds in each.kernels] for each in calls), strict=True)]
+    times = [(runs, middle) for (runs, _), middle in zip(call.kernels, seconds, strict=True)]
     limits = machine_limits(executable.threads) if call.gpu is None else gpu_limits(call.gpu)
     ran = _Ran(executable, call.manifest, call.isa, executable.threads if call.gpu is None else 0, call.counters)
-    return _explanation(ran, call.kernels, _sizes(call.manifest, inputs), limits)
+    return _explanation(ran, times, sizes_of(call.manifest, inputs), limits, len(calls))
+
+
+def _calls(manifest: Manifest, profiled: Callable[[], Profiled]) -> list[Profiled]:
+    """Several, for medians; one of a model that calls change: that keeps tensors, or writes its inputs."""
+    state = manifest.get("state")
+    most = 1 if state is not None and (state["buffers"] or state["written"]) else MOST_CALLS
+    calls = [profiled()]
+    end = time.perf_counter() + SECONDS
+    while len(calls) < most and time.perf_counter() < end:
+        calls.append(profiled())
+    return calls
 
 
 @dataclass(frozen=True)
@@ -193,20 +216,8 @@ def _check_records(manifest: Manifest) -> None:
             raise ArtifactError(f"the artifact says nothing of kernel '{record['name']}' but its name: compile it again with this version")
 
 
-def _sizes(manifest: Manifest, inputs: Sequence[object]) -> dict[str, int]:
-    """The value of every symbol for these inputs, but of those that kernels compute."""
-    sizes: dict[str, int] = {}
-    for record in manifest["symbols"]:
-        source = record.get("source", MADE)
-        if source != MADE:
-            argument, _, dim = source.removeprefix("arg").partition(".")
-            given = inputs[int(argument)]
-            sizes[record["name"]] = int(given.shape[int(dim)]) if dim else int(given)  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
-    return sizes
-
-
 def _explanation(
-    ran: _Ran, times: Sequence[tuple[int, float | None]], sizes: Mapping[str, int], limits: MachineLimits | None
+    ran: _Ran, times: Sequence[tuple[int, float | None]], sizes: Mapping[str, int], limits: MachineLimits | None, calls: int
 ) -> Explanation:
     manifest = ran.manifest
     total = sum(seconds or 0.0 for _, seconds in times) if limits is not None else None
@@ -222,7 +233,7 @@ def _explanation(
             f"{record['name']}: {record['dtype']}[{', '.join(map(str, record.get('dims', ['?'] * record['rank'])))}]"
             for record in results_of(manifest)
         ),
-        symbols=tuple(symbol_text(cast("Record", record), manifest) for record in manifest["symbols"]),
+        symbols=tuple(symbol_text(record, manifest) for record in manifest["symbols"]),
         checks=tuple(check_text(record["message"]) for record in manifest["checks"]),
         decisions=decision_texts(manifest),
         fixed_dims=tuple(manifest.get("fixed_dims", ())),
@@ -231,6 +242,7 @@ def _explanation(
         seconds=total,
         copied_inputs=cast("int", ran.executable.stats()["copied_inputs"]),
         limits=limits,
+        calls=calls,
         structures=tuple(structure_lines(manifest["structures"])) if "structures" in manifest else (),
     )
 
@@ -251,19 +263,6 @@ def decision_texts(manifest: Manifest) -> tuple[str, ...]:
     total = proved + layout + len(checked)
     counts = f"{proved} proved, {layout} about strides alone, {len(checked)} checked in every call"
     return (f"{total} condition{'' if total == 1 else 's'} on sizes: {counts}", *(f"  {check_text(message)}" for message in checked))
-
-
-def symbol_text(record: Record, manifest: Manifest) -> str:
-    """ "S0 = dim 1 of input 'ids', 0 to 512, a multiple of 8"."""
-    text = str(record["name"])
-    if "what" in record:
-        text += f" = {record['what']}"
-    elif "source" in record:
-        argument, _, dim = str(record["source"]).removeprefix("arg").partition(".")
-        name = manifest["inputs"][int(argument)]["name"]
-        text += f" = dim {dim} of input '{name}'" if dim else f" = the value of input '{name}'"
-    text += f", {record['min']} to {record.get('max', 'any')}"
-    return text + (f", a multiple of {record['divisor']}" if record["divisor"] != 1 else "")
 
 
 def _kernel(

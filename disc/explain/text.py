@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from disc.explain.sweep import sweep_lines, time_text
+
 if TYPE_CHECKING:
     from disc.explain.report import Explanation, KernelReport, VersionReport
 
@@ -28,11 +30,17 @@ def text_lines(report: Explanation) -> list[str]:
     lines += [f"export {each}" for each in report.decisions]
     if report.limits is not None and report.seconds is not None:
         lines.append(f"limits {report.limits.gflops:.0f} GFLOP/s, {report.limits.gbytes:.1f} GB/s: {report.limits.source}")
-        lines.append(f"time   {report.seconds * 1e3:.3f} ms in kernels")
+        lines.append(f"time   {time_text(report.seconds)} in kernels{calls_text(report.calls)}")
     if report.copied_inputs:
         lines.append(f"copies {report.copied_inputs} inputs were not contiguous and were copied since loading")
     kernels = sorted(report.kernels, key=lambda kernel: -(kernel.measured.seconds if kernel.measured else 0.0))
-    return [*lines, "", *_table(kernels), "", *(line for kernel in kernels for line in _details(kernel))]
+    swept = ["", *sweep_lines(report.sweep)] if report.sweep is not None else []
+    return [*lines, *swept, "", *_table(kernels), "", *(line for kernel in kernels for line in _details(kernel))]
+
+
+def calls_text(calls: int) -> str:
+    """ ", the median of 25 calls"; "" where one was measured."""
+    return f", the median of {calls} calls" if calls > 1 else ""
 
 
 def _table(kernels: Sequence[KernelReport]) -> list[str]:

@@ -28,6 +28,7 @@ from disc.ral.widen import widened
 
 if TYPE_CHECKING:
     from disc.explain.report import Explanation
+    from disc.explain.sweep import Sweep
 
 
 class Explainer(Protocol):
@@ -39,6 +40,17 @@ class Explainer(Protocol):
 
     def explain_call(self, executable: Executable, inputs: Sequence[object], profiled: Callable[[], Profiled]) -> Explanation:
         """What the program does on these inputs. profiled: runs them."""
+        ...
+
+    def sweep(
+        self,
+        executable: Executable,
+        symbol: str,
+        sizes: Sequence[int],
+        inputs: Sequence[object],
+        profiled: Callable[[Sequence[object]], Profiled],
+    ) -> Sweep:
+        """The time of a call over the sizes of a symbol. profiled: runs such inputs."""
         ...
 
 
@@ -455,15 +467,24 @@ class Executable:
         return sorted((TraceEvent(*event) for event in self._context.take_trace()), key=lambda event: event.start_ns)
 
     def explain(self, *inputs: object, **named: object) -> Explanation:
-        """Per kernel: source ops and lines, versions, guards, the version that ran. With inputs, of one profiled call on them (after one
-        to warm up), with times and the share of the machine's limit; without, of the calls since loading."""
-        if _find_explainer is None:
-            raise DiscError("nothing is registered that explains executables: import disc")
-        explainer = _find_explainer()
+        """Per kernel: source ops and lines, versions, guards, the version that ran. With inputs, of a profiled call on them, with times
+        (medians of up to 25 calls after one to warm up; of a single one where calls change the model's state) and the share of the
+        machine's limit; without, of the calls since loading."""
+        explainer = _explainer()
         if not inputs and not named and self._names:
             return explainer.explain(self)
         arranged = self._arrange(inputs, named)
         return explainer.explain_call(self, arranged, lambda: self._profiled(arranged, {}))
+
+    def sweep(self, symbol: str, sizes: Sequence[int], /, *inputs: object, **named: object) -> Sweep:
+        """How long a call takes at each size of one symbol ("S1", or "x.1" for dim 1 of input 'x'; "S0,S2": of several that have the same
+        size), in seconds, and which versions of the kernels run there. The inputs are repeated or cut to each size; dims of other symbols
+        keep theirs.
+
+        Sizes that a call refuses are in the result with the reason. Raises ShapeConstraintError for a symbol that is not there, and where
+        every size is refused.
+        """
+        return _explainer().sweep(self, symbol, sizes, self._arrange(inputs, named), lambda given: self._profiled(tuple(given), {}))
 
     def _profiled(self, inputs: tuple[object, ...], named: dict[str, object], how: int = TIMES) -> Profiled:
         """Runs one call. Where it is the first on a GPU, which opens the program there, another one."""
@@ -479,6 +500,12 @@ class Executable:
                 if each is not None:
                     return each
         raise CompilerBug("a profiled call ran no program")
+
+
+def _explainer() -> Explainer:
+    if _find_explainer is None:
+        raise DiscError("nothing is registered that explains executables: import disc")
+    return _find_explainer()
 
 
 class _Watched:
