@@ -19,6 +19,7 @@ from disc.artifact.signing import check_signature, sign
 from disc.cli.inputs import RANDOM_HELP, SWEEP_HELP, Array, inputs_of, swept
 from disc.cli.output import AsJson, Debug, Ops, Threads, byte_size, duration, print_json, print_table, spinner, type_text
 from disc.errors import ConfigurationError, TargetError, UnsupportedFormatError, printable
+from disc.explain.export import model_explorer_json
 from disc.explain.report import check_text, decision_texts
 from disc.explain.symbols import symbol_text
 from disc.explain.timeline import timeline
@@ -167,10 +168,23 @@ def _section(path: Path, target: str) -> str:
     return found[-1]
 
 
-def inspect_command(path: Artifact, as_json: AsJson = False, debug: Debug = False) -> None:
+def inspect_command(
+    path: Artifact,
+    export: Annotated[Path | None, typer.Option(help="Write the graph of launches, nested by module, as JSON for Model Explorer.")] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
     """Show what an artifact is: inputs, outputs, sections, kernels, weights. Runs nothing of it."""
     sections = artifact.read_sections(path)
     manifest = read_described(path)
+    if export is not None:
+        with writing(export):
+            export.write_text(model_explorer_json(manifest, path.name), encoding="utf-8")
+        if as_json:
+            print_json({"file": str(export)})
+        else:
+            print(f"wrote {export}")
+        return
     if as_json:
         print_json({**manifest, "sections": [{"name": each.name, "offset": each.offset, "bytes": each.size} for each in sections]})
         return

@@ -21,7 +21,10 @@ Place = Callable[[float], float]  # a value's pixel
 def sweep_html(found: Sweep) -> str:
     """The picture, the sizes that were refused, a table of all points, and what the letters are. Names out of files are escaped."""
     others = ", ".join(f"{name} = {size}" for name, size in found.others.items())
-    parts = [f"<h2>Time over {_escaped(found.symbol)}{_escaped(f' at {others}') if others else ''}</h2>", chart(found)]
+    parts = [
+        f"<h2>Time over {_escaped(found.symbol)}{_escaped(f' at {others}') if others else ''}</h2>",
+        f'<div class="wide">{chart(found)}</div>',
+    ]
     parts += [f"<p>{_escaped(f'{found.symbol} = {size} is refused: {reason}')}</p>" for size, reason in found.refused]
     parts.append("<details><summary>all sizes, and the versions that ran</summary>")
     parts.append(_table(found))
@@ -72,10 +75,11 @@ def _changes(found: Sweep, across: Place) -> list[str]:
         if place and not changes:
             continue
         x = across(point.size)
-        title = "\n".join([f"from {found.symbol} = {point.size} on: versions {letters(point.versions)}", *changes])
+        lines = [f"from {found.symbol} = {point.size} on: versions {letters(point.versions)}", *changes]
+        title = "\n".join(map(_escaped, lines))
         letter = _text("middle", x, TOP - 8, letters(point.versions)) if x - last >= LETTER_SPACE else ""
         last = x if letter else last
-        parts.append(f'<g class="change">{_line("", x, TOP, x, HEIGHT - BOTTOM)}{letter}<title>{_escaped(title)}</title></g>')
+        parts.append(f'<g class="change">{_line("", x, TOP, x, HEIGHT - BOTTOM)}{letter}<title>{title}</title></g>')
     return parts
 
 

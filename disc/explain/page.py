@@ -6,6 +6,7 @@ import html
 import json
 import re
 import textwrap
+from collections.abc import Sequence
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ COLORS = {
     "loop": "#3b82f6", "stitch": "#10b981", "compute": "#f59e0b", "attention": "#ef4444", "library": "#a855f7", "reduce": "#06b6d4",
     "other": "#ec4899", "another": "#84cc16",
 }  # fmt: skip
+LONGEST_FACT = 200  # characters of one line above the table
 ARC_SPACE = 170  # pixels left of the boxes, for edges that pass over other boxes
 
 
@@ -74,10 +76,16 @@ def _header(report: Explanation) -> str:
         ("exported under", report.decisions),
     ]
     rows += [("this call", (sizes,))] if sizes else []
-    for title, entries in rows:
-        if entries:
-            lines.append(f"<p><b>{title}</b> {' · '.join(f'<code>{_escaped(entry)}</code>' for entry in entries)}</p>")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(_fact(title, entries) for title, entries in rows if entries)])
+
+
+def _fact(title: str, entries: Sequence[str]) -> str:
+    """A line; what is longer opens on a click."""
+    shown = [f"<code>{_escaped(entry)}</code>" for entry in entries]
+    if sum(map(len, entries)) <= LONGEST_FACT:
+        return f"<p><b>{title}</b> {' · '.join(shown)}</p>"
+    items = "".join(f"<li>{each}</li>" for each in shown)
+    return f'<details class="fact"><summary><b>{title}</b> {len(entries)}</summary><ul>{items}</ul></details>'
 
 
 def _graph(report: Explanation) -> str:
@@ -118,7 +126,7 @@ def _box(kernel: KernelReport, group: int, number: int, row: int, longest: float
     bar = round(BOX_WIDTH * seconds / longest) if longest else 0
     module = module_text(next(launch.modules for launch in kernel.launches if launch.number == number))
     named = f"{module}: " if module else ""
-    title = _escaped(textwrap.shorten(f"{number} {named}{counted_names(kernel.ops)}", 52, placeholder=" …"))
+    title = _escaped(textwrap.shorten(f"{number} {named}{_telling_ops(kernel)}", 52, placeholder=" …"))
     time = f"{seconds * 1e6:.1f} µs" if kernel.measured is not None else ""
     return (
         f'<g class="box {_escaped(kernel.kind)}" data-kernel="{group}" data-launch="{number}" data-row="{row}" tabindex="0">'
@@ -127,6 +135,20 @@ def _box(kernel: KernelReport, group: int, number: int, row: int, longest: float
         f'<text x="{ARC_SPACE + 8}" y="{top + 20}">{title}</text>'
         f'<text class="right" x="{ARC_SPACE + BOX_WIDTH - 8}" y="{top + 20}">{time}</text></g>'
     )
+
+
+def _telling_ops(kernel: KernelReport) -> str:
+    """ "dot_general, add, tanh" of the kernel "compute_dot_general_add_tanh_8": the ops that the compiler named it by."""
+    rest = kernel.name.removeprefix(f"{kernel.kind}_")
+    names = sorted({op.split(".", 1)[-1] for op in kernel.ops}, key=len, reverse=True)
+    words: list[str] = []
+    while rest and not rest.isdecimal():
+        word = next((name for name in names if rest == name or rest.startswith(f"{name}_")), None)
+        if word is None:
+            return counted_names(kernel.ops)
+        words.append(word)
+        rest = rest[len(word) + 1 :]
+    return ", ".join(words) or counted_names(kernel.ops)
 
 
 def _top(row: int) -> int:

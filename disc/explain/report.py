@@ -18,6 +18,7 @@ from disc.errors import ArtifactError, printable
 from disc.explain.gpus import gpu_limits, gpu_of, resident_blocks
 from disc.explain.machine import MachineLimits, machine_limits
 from disc.explain.page import page
+from disc.explain.sources import source_texts
 from disc.explain.sweep import Sweep
 from disc.explain.sweep import sweep as sweep
 from disc.explain.symbols import sizes_of, symbol_text
@@ -128,6 +129,7 @@ class Explanation:
     decisions: what became of the conditions on sizes under which the program was exported: their numbers, then those among the checks.
     fixed_dims: who fixed a dim that could have been dynamic. structures: the kinds of nodes of a model over structures.
     calls: how many were measured; seconds are their medians. sweep: the time over the sizes of a symbol, where somebody added it.
+    sources: the text of each line, of those that this machine has, as it has them now.
     """
 
     isa: str
@@ -145,6 +147,7 @@ class Explanation:
     limits: MachineLimits | None
     structures: tuple[str, ...] = ()
     calls: int = 0
+    sources: Mapping[str, str] = field(default_factory=dict)
     sweep: Sweep | None = None
 
     def __str__(self) -> str:
@@ -243,6 +246,7 @@ def _explanation(
         copied_inputs=cast("int", ran.executable.stats()["copied_inputs"]),
         limits=limits,
         calls=calls,
+        sources=source_texts(line for kernel in kernels for line in kernel.lines),
         structures=tuple(structure_lines(manifest["structures"])) if "structures" in manifest else (),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,7 @@ def text_lines(report: Explanation) -> list[str]:
         lines.append(f"copies {report.copied_inputs} inputs were not contiguous and were copied since loading")
     kernels = sorted(report.kernels, key=lambda kernel: -(kernel.measured.seconds if kernel.measured else 0.0))
     swept = ["", *sweep_lines(report.sweep)] if report.sweep is not None else []
-    return [*lines, *swept, "", *_table(kernels), "", *(line for kernel in kernels for line in _details(kernel))]
+    return [*lines, *swept, "", *_table(kernels), "", *(line for kernel in kernels for line in _details(kernel, report.sources))]
 
 
 def calls_text(calls: int) -> str:
@@ -71,12 +71,12 @@ def limit_text(share: float, bound: str | None) -> str:
     return "in cache" if share > 1 else f"{share:.0%} {bound}"
 
 
-def _details(kernel: KernelReport) -> list[str]:
+def _details(kernel: KernelReport, sources: Mapping[str, str]) -> list[str]:
     lines = [f"{kernel.name}: {kernel.kind}", f"  ops      {counted_names(kernel.ops)}"]
     modules = list(dict.fromkeys(filter(None, (module_text(launch.modules) for launch in kernel.launches))))
     more = f" and {len(modules) - MODULES_SHOWN} more" if len(modules) > MODULES_SHOWN else ""
     lines += [f"  module   {', '.join(modules[:MODULES_SHOWN])}{more}"] if modules else []
-    lines += [f"  line     {short_line(line)}" for line in kernel.lines]
+    lines += [f"  line     {short_line(line)}{f'  {sources[line]}' if line in sources else ''}" for line in kernel.lines]
     lines += [f"  {word}{each}" for word, all_of in (("input    ", kernel.inputs), ("result   ", kernel.results)) for each in all_of]
     for version in kernel.versions:
         lines.append(f"  version  {version.guard or 'any shape'}: ran {version.runs} times")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from disc.ral.gpu_programs import NONE, GpuPrograms, from_sections, gpu_number, 
 from disc.ral.results import builder
 from disc.ral.state import Array, HiddenValues, Seed, State
 from disc.ral.structured import StructuredProgram, load_structured
+from disc.ral.torch_profiler import Profiler, find_profiler, ranges
 from disc.ral.widen import widened
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ class Profiled:
 
 TIMES, TRACE = 1, 2  # of `set_profile`
 _find_explainer: Callable[[], Explainer] | None = None
+_profiler: Profiler | None = None  # PyTorch's, once PyTorch is there
 
 
 def set_explainer(find: Callable[[], Explainer]) -> None:
@@ -240,13 +243,23 @@ class Executable:
             inputs = self._arrange(inputs, named) if named else inputs
             if widen:
                 inputs = widened(self._without_fixed(self._by_position(inputs)), arguments_of(self._manifest))
+        if _profiler is None and "torch" in sys.modules:
+            _seek_profiler()
+        call = self._call
+        if _profiler is not None and _profiler._is_profiler_enabled:  # pyright: ignore[reportPrivateUsage]
+            call = self._observed
         try:
-            return self._call(inputs, out)
+            return call(inputs, out)
         except (InputRankError, InputTypeError) as error:
             tensors = self._without_fixed(self._by_position(inputs))
             if tensors is inputs:
                 raise self._with_hint(error, inputs) from error.__cause__
-        return self._call(tensors, out)
+        return call(tensors, out)
+
+    def _observed(self, inputs: tuple[object, ...], out: object) -> object:
+        """A call under PyTorch's profiler."""
+        with ranges([str(record.get("kernel", record["name"])) for record in self._manifest["kernels"]]):
+            return self._call(inputs, out)
 
     def synchronize(self) -> None:
         """Waits until the GPUs have done what calls asked for. Raises what their kernels found: ShapeConstraintError, DeviceError."""
@@ -500,6 +513,11 @@ class Executable:
                 if each is not None:
                     return each
         raise CompilerBug("a profiled call ran no program")
+
+
+def _seek_profiler() -> None:
+    global _profiler
+    _profiler = find_profiler()
 
 
 def _explainer() -> Explainer:

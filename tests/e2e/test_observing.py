@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import disc
+from disc.ral import _ral
 
 
 def double(x: Tensor) -> Tensor:
@@ -38,6 +40,108 @@ def test_a_graph_is_a_range_of_the_profiler(caplog: pytest.LogCaptureFixture) ->
     with torch.profiler.profile() as profile:
         compiled(torch.randn(5))
     assert f"disc: {PLACE}" in [event.name for event in profile.events() or ()]
+
+
+class Layers(nn.Module):
+    """Two kernels and a library function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sort(torch.softmax(self.linear(x), -1)).values
+
+
+def kernel_ranges(profile: torch.profiler.profile) -> list[str]:
+    """Those within the only call, one after the other."""
+    events = sorted(profile.events() or (), key=lambda event: event.time_range.start)
+    (call,) = (event for event in events if event.name == "disc.Executable")
+    found = [event for event in events if event.cpu_parent is call]
+    assert all(one.time_range.end <= other.time_range.start for one, other in pairwise(found))
+    return [event.name for event in found]
+
+
+def test_kernels_are_ranges_within_their_call() -> None:
+    """By the names that `explain` gives, while a profiler is active and only then; results are the same."""
+    executable = disc.compile(Layers().eval(), torch.randn(3, 8))
+    x = torch.randn(5, 8)
+    expected = executable(x)
+    with torch.profiler.profile() as profile:
+        assert torch.equal(executable(x), expected)  # type: ignore[arg-type]
+    kernels = {launch.number: kernel.name for kernel in executable.explain().kernels for launch in kernel.launches}
+    assert kernel_ranges(profile) == [kernels[number] for number in sorted(kernels)] and len(kernels) > 1
+    assert _ral.set_observer(None) is None, "nobody is told of calls any more"
+    with torch.profiler.profile() as after:
+        pass
+    assert not after.events()
+
+
+def test_kernels_are_ranges_within_a_graph_of_torch_compile() -> None:
+    compiled = torch.compile(double, backend="disc", dynamic=True)
+    compiled(torch.randn(4))
+    with torch.profiler.profile() as profile:
+        compiled(torch.randn(5))
+    assert len(kernel_ranges(profile)) == 1
+    call = next(event for event in profile.events() or () if event.name == "disc.Executable")
+    assert call.cpu_parent.name == f"disc: {PLACE}"
+
+
+LATE = """
+import sys
+import disc
+executable = disc.load(sys.argv[1])
+assert "torch" not in sys.modules
+import torch
+with torch.profiler.profile() as profile:
+    executable(torch.randn(3))
+print([event.name for event in profile.events()])
+"""
+
+
+def test_pytorch_may_come_after_the_model(tmp_path: Path) -> None:
+    disc.compile(double, torch.randn(3)).save(tmp_path / "double.disc")
+    command = [sys.executable, "-c", LATE, str(tmp_path / "double.disc")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    assert "'disc.Executable', 'loop_add" in done.stdout
+
+
+def test_an_observer_that_fails_ends_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    executable = disc.compile(double, torch.randn(3))
+    told: list[tuple[str | None, int]] = []
+    failed: list[object] = []
+
+    def observe(name: str | None, number: int) -> None:
+        told.append((name, number))
+        raise ValueError("by design")
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: failed.append(error.exc_value))
+    assert _ral.set_observer(observe) is None
+    try:
+        assert torch.equal(executable(torch.ones(3)), torch.full((3,), 2.0))  # type: ignore[arg-type]
+    finally:
+        assert _ral.set_observer(None) is observe
+    assert told == [(executable.manifest["kernels"][0]["name"], 0), (None, 0)]
+    assert [type(error) for error in failed] == [ValueError, ValueError]
+    executable(torch.ones(3))
+    assert len(told) == 2
+
+
+def test_a_signal_while_ranges_are_told_ends_up_behind_the_call() -> None:
+    """Ctrl+C is not lost in the observer, where Python may handle it."""
+    executable = disc.compile(double, torch.randn(3))
+
+    def observe(name: str | None, number: int) -> None:
+        raise KeyboardInterrupt
+
+    _ral.set_observer(observe)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            executable(torch.ones(3))
+            for _ in range(1000):
+                pass
+    finally:
+        _ral.set_observer(None)
 
 
 PLACE = f"{Path(__file__).name}:{double.__code__.co_firstlineno + 1}"

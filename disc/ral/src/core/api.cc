@@ -155,6 +155,10 @@ ral_status ral_copy_numbers(ral_context* context, const ral_tensor* from, const 
 
 void ral_set_stop(int32_t (*stop)(void* state), void* state) { ral::thread_stop() = {stop, state}; }
 
+void ral_set_observer(void (*observer)(void* state, const char* name, int64_t kernel), void* state) {
+  ral::thread_observer() = {observer, state};
+}
+
 void ral_release(ral_tensor* output) { ral::release_output(output); }
 
 ral_status ral_run_batches(const ral_block* blocks, int32_t block_count, const ral_tensor* tables, int64_t* used, int32_t table_count,

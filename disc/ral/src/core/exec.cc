@@ -20,6 +20,23 @@ constexpr int32_t kCallsPerTrim = 64;  // what a call needed is given back after
 
 constexpr int32_t kTraced = 2;  // of ral_set_profile
 
+// Tells the observer of a launch, if there is one, as long as it lives.
+class Observed {
+ public:
+  Observed(const ral::Observer& observer, const std::string& name, int64_t kernel) : observer_(observer), kernel_(kernel) {
+    if (observer_.function) observer_.function(observer_.state, name.c_str(), kernel);
+  }
+  Observed(const Observed&) = delete;
+  Observed& operator=(const Observed&) = delete;
+  ~Observed() {
+    if (observer_.function) observer_.function(observer_.state, nullptr, kernel_);
+  }
+
+ private:
+  const ral::Observer& observer_;
+  const int64_t kernel_;
+};
+
 constexpr int64_t kAskNanoseconds = 20'000'000;  // how often a call asks whether it is to go on
 
 // To the tick of the system (1 to 4 ms), for a fifth of the price of the exact clock: it is read in every iteration of a loop.
@@ -40,6 +57,11 @@ namespace ral {
 Stop& thread_stop() {
   thread_local Stop stop;
   return stop;
+}
+
+Observer& thread_observer() {
+  thread_local Observer observer;
+  return observer;
 }
 
 Status failed_check(const Signature& signature, int64_t check_id, int64_t actual, int64_t expected) {
@@ -88,6 +110,7 @@ Status ral_exec::run(const ral_tensor* inputs, int32_t input_count, const ral_te
   trim();
   asks_at_ = 0;
   profile_ = program_.profile.load(std::memory_order_relaxed);
+  observer_ = on_gpu_ ? ral::Observer{} : ral::thread_observer();
   given_ = given;
   staged_ = on_gpu_ && ral::are_here(inputs, input_count) && (!given || ral::are_here(given, output_count));
   std::fill(outputs_.begin(), outputs_.end(), Output{});
@@ -308,6 +331,7 @@ int32_t ral_exec::launch(int64_t id, ral_kernel kernel, const int64_t* args, int
     launch.args = traced.arguments();
   }
   int64_t* nanoseconds = profile_ ? &counts.nanoseconds[slot] : nullptr;
+  const Observed observed(observer_, program_.signature.kernels[slot], id);
   return stream_->launch(launch, cost, program_.threads.load(std::memory_order_relaxed), nanoseconds, failure()) ? 0 : 1;
 }
 
@@ -324,6 +348,7 @@ int32_t ral_exec::library(int64_t id, int64_t check_id, int64_t function, const 
                                         program_.signature.kernels[slot] + "'");
   }
   counts.launches[slot] += 1;
+  const Observed observed(observer_, program_.signature.kernels[slot], id);
   const int64_t start = profile_ ? ral::now_nanoseconds() : 0;
   ral::LibraryCall call(this, slot, static_cast<size_t>(check_id), layout, args);
   program_.functions[static_cast<size_t>(function)].call(call);

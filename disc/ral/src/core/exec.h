@@ -12,6 +12,15 @@
 #include "cpu/memory.h"
 #include "ral.h"
 
+namespace ral {
+// Whom the calls of this thread tell of the launches on a CPU.
+struct Observer {
+  void (*function)(void* state, const char* name, int64_t kernel) = nullptr;
+  void* state = nullptr;
+};
+Observer& thread_observer();
+}  // namespace ral
+
 struct ral_exec {
   explicit ral_exec(const ral::Program& program);
   ral_exec(const ral_exec&) = delete;
@@ -93,6 +102,7 @@ struct ral_exec {
   ral::Block copies_;  // of inputs that are not row-major
   int32_t calls_until_trim_ = 0;
   int32_t profile_ = 0;  // as ral_set_profile has it
+  ral::Observer observer_;
   std::vector<ral_tensor> inputs_;  // as the entry sees them
   std::vector<int64_t> strides_;    // of all inputs
   std::vector<Output> outputs_;

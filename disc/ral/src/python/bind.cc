@@ -393,6 +393,7 @@ NB_MODULE(_ral, module) {
   module.def("set_finder", &ral::python::set_finder, nb::arg("find"));
   module.def("measure_limits", &measure_limits);
   module.def("set_stop", &ral::python::set_stop, nb::arg("function").none());
+  module.def("set_observer", &ral::python::set_observer, nb::arg("function").none());
   module.def("set_stream", &ral::python::set_stream, nb::arg("stream").none());
   module.def("find_gpus", &find_gpus);
   module.def("place_of", &place_of, nb::arg("arguments"));

@@ -40,6 +40,28 @@ int32_t asked_python(void*) {
   return stop;
 }
 
+// What `set_observer` was given for this thread, a reference that it owns: null = nothing.
+thread_local PyObject* python_observer = nullptr;
+
+// Runs in a call, without the GIL. An error of the observer ends no call: Python reports it. What a signal raised comes again behind the call.
+void tell_python(void*, const char* name, int64_t kernel) {
+  const PyGILState_STATE state = waiting_for_gil([] { return PyGILState_Ensure(); });
+  PyObject* observer = Py_XNewRef(python_observer);
+  PyObject* answer = nullptr;
+  if (observer) answer = waiting_for_gil([&] { return PyObject_CallFunction(observer, "zL", name, static_cast<long long>(kernel)); });
+  if (observer && !answer) {
+    if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
+      PyErr_Clear();
+      PyErr_SetInterrupt();
+    } else {
+      PyErr_WriteUnraisable(observer);
+    }
+  }
+  Py_XDECREF(answer);
+  Py_XDECREF(observer);
+  PyGILState_Release(state);
+}
+
 // Raises InputTypeError for the Python error that is set, keeping it as the cause. What is no `Exception` (KeyboardInterrupt, SystemExit)
 // goes on as it is.
 [[noreturn]] void raise_unreadable(const Place& place, nb::python_error& cause) {
@@ -399,6 +421,13 @@ void ask_python() {
 void set_stop(nb::handle function) {
   Py_XDECREF(python_stop);
   python_stop = function.is_none() ? nullptr : function.inc_ref().ptr();
+}
+
+nb::object set_observer(nb::handle function) {
+  nb::object before = python_observer ? nb::steal(python_observer) : nb::none();
+  python_observer = function.is_none() ? nullptr : function.inc_ref().ptr();
+  ral_set_observer(python_observer ? tell_python : nullptr, nullptr);
+  return before;
 }
 
 void set_stream(const std::optional<int64_t>& stream) { python_stream = stream; }

@@ -47,6 +47,10 @@ void ask_python();
 // function: without arguments, says whether the calls of this thread are to end; None = they are not.
 void set_stop(nb::handle function);
 
+// function: called by the calls of this thread before each launch on a CPU, with the kernel's name and number, and behind it, with None and the
+// number; None = nobody. Returns the one before.
+nb::object set_observer(nb::handle function);
+
 // The stream of a GPU that calls of this thread run on from now on; None = that of the tensors' framework, or the default one.
 void set_stream(const std::optional<int64_t>& stream);
 
