@@ -186,7 +186,7 @@ def test_the_command(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(command) == 0
     text = capsys.readouterr().out
     assert "time over S1 at S0 = 2" in text
-    marked = dict(re.findall(r"^ +(1[567]) +.* to .* ([A-Z])$", text, re.MULTILINE))
+    marked = dict(re.findall(r"^ *(1[567]) +.* to .* ([A-Z])$", text, re.MULTILINE))
     assert marked.keys() == {"15", "16", "17"} and marked["15"] == "A" != marked["16"] != marked["17"]
     (about,) = re.findall(rf"^versions {marked['16']}\n((?:  .*\n)+)", text, re.MULTILINE)
     assert "divides(16, S1)" in about
