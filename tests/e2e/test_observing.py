@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import disc
+from disc.errors import DiscError
 from disc.ral import _ral
 
 
@@ -125,6 +126,18 @@ def test_an_observer_that_fails_ends_no_call(monkeypatch: pytest.MonkeyPatch) ->
     assert [type(error) for error in failed] == [ValueError, ValueError]
     executable(torch.ones(3))
     assert len(told) == 2
+
+
+def test_an_observer_is_told_of_the_end_of_a_launch_that_fails() -> None:
+    executable = disc.compile(lambda x: torch.linalg.inv(x), torch.eye(3))
+    told: list[str | None] = []
+    _ral.set_observer(lambda name, _: told.append(name))
+    try:
+        with pytest.raises(DiscError, match="singular"):
+            executable(torch.zeros(3, 3))
+    finally:
+        _ral.set_observer(None)
+    assert told and all((name is None) == (place % 2 == 1) for place, name in enumerate(told)) and len(told) % 2 == 0
 
 
 def test_a_signal_while_ranges_are_told_ends_up_behind_the_call() -> None:
