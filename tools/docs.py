@@ -1,43 +1,50 @@
 """Makes the pages of the documentation site that are not written by hand, and gathers the others: `tools/docs.sh` runs it before mkdocs.
 
 python tools/docs.py FOLDER    # the pages of the site
-python tools/docs.py --write   # docs/settings.md
-python tools/docs.py --check   # exit status 1 where docs/settings.md is not what the sources say
+python tools/docs.py --write   # docs/settings.md and deploy/serve.schema.json
+python tools/docs.py --check   # exit status 1 where they are not what the sources say
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from disc import config  # noqa: E402
-from disc.serving import settings  # noqa: E402
+from disc.serving.settings import settings_schema  # noqa: E402
 
 SETTINGS = ROOT / "docs" / "settings.md"
+SCHEMA = ROOT / "deploy" / "serve.schema.json"
 HEAD = """# Settings
 
 Made by `tools/docs.py` from the sources: of compiling, of the environment, and of `serve.toml`. A misspelt key is an error that names it.
+
+Editors know the keys of `serve.toml`, too: `disc serve --schema > serve.schema.json` writes a JSON Schema (`deploy/serve.schema.json`), and
+`#:schema serve.schema.json` as the first line of `serve.toml` names it, for those with [Taplo](https://taplo.tamasfe.dev).
 """
-# A heading, the class, and where its keys stand in serve.toml ("" = they do not).
+# A heading, the table in the schema of the settings ("" = the whole file), and where it stands.
 TABLES = (
-    ("Options of compiling: `disc.Options`", config.Options, ""),
-    ("`serve.toml`: the server", settings.ServerSettings, "top level"),
-    ("Limits of requests", settings.Limits, "[limits]"),
-    ("A model", settings.ModelSettings, "[defaults], [models.NAME]"),
-    ("Lengths that may be padded", settings.Sequence, "sequence = { ... } of a model"),
-    ("Texts", settings.Text, "text = { ... } of a model"),
-    ("TLS", settings.Tls, "tls = { ... }"),
-    ("Access", settings.Access, "access = { ... }"),
-    ("Traces", settings.Tracing, "tracing = { ... }"),
-    ("Metrics", settings.Metrics, "metrics = { ... }"),
+    ("`serve.toml`: the server", "", "top level"),
+    ("Limits of requests", "Limits", "[limits]"),
+    ("A model", "ModelSettings", "[defaults], [models.NAME]"),
+    ("Lengths that may be padded", "Sequence", "sequence = { ... } of a model"),
+    ("Texts", "Text", "text = { ... } of a model"),
+    ("TLS", "Tls", "tls = { ... }"),
+    ("Access", "Access", "access = { ... }"),
+    ("Traces", "Tracing", "tracing = { ... }"),
+    ("Metrics", "Metrics", "metrics = { ... }"),
 )
+# JSON's types, in Python's words, which the errors use as well.
+TYPES = {"integer": "int", "number": "float", "string": "str", "boolean": "bool"}
 API = """# Python API
 
 ::: disc.api.compile
@@ -70,15 +77,15 @@ def described(kind: type) -> dict[str, str]:
     return found
 
 
-def default_of(field: dataclasses.Field[object]) -> str:
-    if field.default is not dataclasses.MISSING:
-        return f"`{field.default!r}`"
-    return "" if field.default_factory is dataclasses.MISSING else "a table"
-
-
 def settings_page() -> str:
-    """Raises KeyError for a field that its docstring does not describe."""
-    return "\n".join([HEAD, *_environment(), *(line for table in TABLES for line in _table(*table))])
+    """Raises KeyError for a key without a description."""
+    schema = settings_schema()
+    tables = (line for heading, name, place in TABLES for line in _table(heading, schema["$defs"][name] if name else schema, place))
+    return "\n".join([HEAD, *_environment(), *_options(), *tables])
+
+
+def schema_file() -> str:
+    return json.dumps(settings_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def _environment() -> Iterator[str]:
@@ -90,16 +97,35 @@ def _environment() -> Iterator[str]:
     yield ""
 
 
-def _table(heading: str, kind: type, place: str) -> Iterator[str]:
-    words = described(kind)
-    yield from (f"## {heading}", "")
-    if place:
-        yield from (f"In `serve.toml`: `{place}`.", "")
-    yield from ("| key | type | default | |", "|---|---|---|---|")
-    for field in dataclasses.fields(kind):
+def _options() -> Iterator[str]:
+    words = described(config.Options)
+    yield from ("## Options of compiling: `disc.Options`", "", "| key | type | default | |", "|---|---|---|---|")
+    for field in dataclasses.fields(config.Options):
         type_text = str(field.type).replace("|", "or")
-        yield f"| `{field.name}` | {type_text} | {default_of(field)} | {words[field.name]} |"
+        yield f"| `{field.name}` | {type_text} | `{field.default!r}` | {words[field.name]} |"
     yield ""
+
+
+def _table(heading: str, table: dict[str, Any], place: str) -> Iterator[str]:
+    yield from (f"## {heading}", "", f"In `serve.toml`: `{place}`.", "", "| key | type | default | |", "|---|---|---|---|")
+    for name, key in table["properties"].items():
+        default = f"`{json.dumps(key['default'])}`" if "default" in key else "needed" if name in table.get("required", ()) else ""
+        yield f"| `{name}` | {type_of(key)} | {default} | {' '.join(key['description'].split())} |"
+    yield ""
+
+
+def type_of(key: dict[str, Any]) -> str:
+    """The type of a key and its bounds: "int, 0 to 65535". Raises KeyError for what no setting has been so far."""
+    if "$ref" in key:
+        return "table"
+    if "enum" in key:
+        return " or ".join(f"`{json.dumps(each)}`" for each in key["enum"])
+    if key["type"] == "object":
+        return f"table of {type_of(key['additionalProperties'])}s"
+    if key["type"] == "array":
+        return f"list of {type_of(key['items'])}"
+    bounds = {"maximum": f"0 to {key.get('maximum')}", "exclusiveMinimum": "more than 0", "minimum": f"from {key.get('minimum')}"}
+    return ", ".join([TYPES[key["type"]], *[words for bound, words in bounds.items() if bound in key][:1]])
 
 
 def gather(folder: Path) -> None:
@@ -132,8 +158,9 @@ def relinked(path: Path, places: dict[Path, str]) -> str:
 def main(arguments: list[str]) -> int:
     if arguments == ["--write"]:
         SETTINGS.write_text(settings_page())
+        SCHEMA.write_text(schema_file())
     elif arguments == ["--check"]:
-        return int(SETTINGS.read_text() != settings_page())
+        return int(SETTINGS.read_text() != settings_page() or SCHEMA.read_text() != schema_file())
     elif len(arguments) == 1 and not arguments[0].startswith("-"):
         gather(Path(arguments[0]))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,16 @@ from disc.cli.output import AsJson, Debug, Ops, print_json
 from disc.config import silence_grpc
 from disc.errors import ConfigurationError, how_to_install
 from disc.ral.custom_functions import register_ops
+
+
+def _print_schema(wanted: bool) -> None:
+    if wanted:
+        try:
+            from disc.serving.settings import settings_schema
+        except ModuleNotFoundError as error:
+            raise ConfigurationError(f"disc serve needs {error.name}; install it with: {how_to_install('serve')}") from error
+        print(json.dumps(settings_schema(), indent=2, ensure_ascii=False))
+        raise typer.Exit
 
 
 def serve_command(
@@ -29,6 +40,9 @@ def serve_command(
     admin: Annotated[bool, typer.Option("--admin", help="Let clients load and unload models.")] = False,
     allow_failed_models: Annotated[
         bool, typer.Option("--allow-failed-models", help="Serve the others where a model cannot be loaded.")
+    ] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", is_eager=True, callback=_print_schema, help="Print the JSON Schema of the settings, for editors.")
     ] = False,
     ops: Ops = None,
     as_json: AsJson = False,

@@ -410,10 +410,10 @@ def test_idle_connections_lock_nobody_out(artifact: Path) -> None:
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
-        ({"arrival_s": 0}, "limits.arrival_s must not be 0"),
-        ({"connections": 0}, "limits.connections must not be 0"),
-        ({"held_bytes": 1}, "must not be less than limits.message_bytes"),
-        ({"arrival_rate": -1}, "must not be negative"),
+        ({"arrival_s": 0}, "limits.arrival_s must be more than 0, not 0"),
+        ({"connections": 0}, "limits.connections must be at least 1, not 0"),
+        ({"held_bytes": 1}, "limits.held_bytes must not be less than limits.message_bytes"),
+        ({"arrival_rate": -1}, "limits.arrival_rate must be at least 1, not -1"),
     ],
 )
 def test_limits_that_make_no_sense(limits: dict[str, object], words: str) -> None:

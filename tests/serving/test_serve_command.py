@@ -112,7 +112,7 @@ def test_health_says_so_at_once_and_requests_are_taken_during_the_drain_delay(ar
         (["nowhere.disc"], None, "no such file"),
         ([], "ports = 3", "ports is no setting"),
         ([], 'port = "a"', "port must be of type int"),
-        ([], "[models.twice]\nmax_batch = -1", "must not be negative"),
+        ([], "[models.twice]\nmax_batch = -1", "models.twice.max_batch must be at least 1, not -1"),
         ([], "port = [", "not valid TOML"),
         ([], '[tls]\ncertificate = "none.pem"\nkey = "none.pem"', "none.pem cannot be read"),
         ([], '[access]\ninference_tokens = "none.txt"', "none.txt cannot be read"),

@@ -178,7 +178,7 @@ def test_without_protection_the_model_is_taken_out(place: Path) -> None:
 
 
 def test_what_copy_may_be() -> None:
-    with pytest.raises(ConfigurationError, match="copy must be one of when_needed, always, never"):
+    with pytest.raises(ConfigurationError, match=r"models\.sum\.copy must be one of 'when_needed', 'always' or 'never', not 'sometimes'"):
         settings_of({"models": {"sum": {"copy": "sometimes"}}})
 
 

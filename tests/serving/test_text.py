@@ -239,8 +239,11 @@ def test_a_config_without_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ({"pooling": "max"}, "text.pooling must be one of '', 'mean', 'first', not 'max'"),
-        ({"tokenizer": "../tokenizer.json"}, "text.tokenizer must be the name of a file in the model's folder"),
+        ({"pooling": "max"}, "models.counts.text.pooling must be one of '', 'mean' or 'first', not 'max'"),
+        (
+            {"tokenizer": "../tokenizer.json"},
+            "models.counts.text.tokenizer must be the name of a file in the model's folder, not '../tokenizer.json'",
+        ),
         ({"tokeniser": "x"}, "models.counts.text.tokeniser is no setting (did you mean tokenizer?); there are tokenizer, "),
     ],
 )

@@ -14,27 +14,42 @@ from pathlib import Path
 import pytest
 
 import docs
-from disc.serving.settings import ServerSettings, settings_of
+from disc.config import Options
+from disc.serving.settings import ServerSettings, settings_of, settings_schema
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_settings_page_is_what_the_sources_say() -> None:
+def test_the_settings_page_and_the_schema_are_what_the_sources_say() -> None:
     assert docs.SETTINGS.read_text() == docs.settings_page(), "run: python tools/docs.py --write"
+    assert docs.SCHEMA.read_text() == docs.schema_file(), "run: python tools/docs.py --write"
 
 
-@pytest.mark.parametrize("kind", [table[1] for table in docs.TABLES], ids=lambda kind: kind.__name__)
-def test_every_setting_has_its_words(kind: type) -> None:
-    words = docs.described(kind)
-    assert set(words) == {each.name for each in dataclasses.fields(kind)} and all(words.values())
+def test_every_option_of_compiling_has_its_words() -> None:
+    words = docs.described(Options)
+    assert set(words) == {each.name for each in dataclasses.fields(Options)} and all(words.values())
 
 
 def test_every_table_of_the_server_is_there() -> None:
-    """What the settings take, the page has."""
-    kinds = {table[1].__name__ for table in docs.TABLES}
-    named = {name for field in dataclasses.fields(ServerSettings) for name in re.findall(r"[A-Z]\w+", str(field.type))}
-    assert named - {"None", "Mapping"} <= kinds
+    """What the settings take, the page has, with a description."""
+    schema = settings_schema()
+    assert set(schema["$defs"]) == {name for _, name, _ in docs.TABLES if name}
+    for table in (schema, *schema["$defs"].values()):
+        assert table["additionalProperties"] is False and all(key["description"] for key in table["properties"].values())
     assert settings_of({}) == ServerSettings()
+
+
+def test_the_page_says_types_bounds_and_defaults() -> None:
+    page = docs.settings_page()
+    for row in (
+        "| `http_port` | int, 0 to 65535 | `8000` |",
+        "| `idle_s` | float, more than 0 | `300.0` |",
+        "| `certificate` | str | needed |",
+        "| `pad` | table of floats |  |",
+        "| `warm_up` | list of str | `[]` |",
+        '| `copy` | `"when_needed"` or `"always"` or `"never"` | `"when_needed"` |',
+    ):
+        assert row in page
 
 
 def test_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
