@@ -341,7 +341,7 @@ def build_peer(name: str, bench: Workbench) -> Peer | Skipped:
     variant = VARIANTS[name]
     missing = [package for package in variant.needs if importlib.util.find_spec(package) is None]
     if missing:
-        return Skipped(name, f"not installed: {', '.join(missing)} (pip install -e '.[bench]')")
+        return Skipped(name, f"not installed: {', '.join(missing)} (pip install --group bench)")
     try:
         return variant.build(bench)
     except Exception as error:

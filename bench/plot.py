@@ -19,7 +19,7 @@ WIDTH, HEIGHT = 12, 2.6  # inches of the picture, and of one row of it
 def plot(record: Record, path: Path) -> str | None:
     """Writes a PNG; or says why it cannot."""
     if importlib.util.find_spec("matplotlib") is None:
-        return "matplotlib is not installed (pip install -e '.[bench]')"
+        return "matplotlib is not installed (pip install --group bench)"
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The documentation site in build/site, from docs/, README and the docstrings; without the network. Dead links and settings without a word
-# are errors. Needs the extra `docs`.   tools/docs.sh [serve]   serve: shows it on http://127.0.0.1:8002.
+# are errors. Needs the group `docs`.   tools/docs.sh [serve]   serve: shows it on http://127.0.0.1:8002.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python tools/docs.py --check || { echo "docs/settings.md is stale: python tools/docs.py --write" >&2; exit 1; }

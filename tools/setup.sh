@@ -1,16 +1,19 @@
 # Sourced by tools/test.sh and by people: makes the virtual environment, installs the project into it, and activates it.
-# DISC_VENV: its folder (default .venv). DISC_EXTRAS: extras to install (default compile,test). Python: $PYTHON or python3.11.
-# Nothing outside the folder is touched. A second run is quick: a stamp holds the hash of pyproject.toml, the constraints and the extras.
+# DISC_VENV: its folder (default .venv). Python: $PYTHON or python3.11. DISC_EXTRAS: extras to install (default: what the tests need).
+# DISC_GROUPS: groups of development tools, such as test,bench,docs,release (default test; "" = none).
+# Nothing outside the folder is touched. A second run is quick: a stamp holds the hash of pyproject.toml, the constraints and these choices.
 # tools/constraints.txt has the versions that were tested, where pyproject.toml gives ranges.
 
 disc_setup() {
-  local root venv extras stamp wanted constraints
+  local root venv extras groups group stamp wanted constraints
   root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)" || return 1
   venv="${DISC_VENV:-$root/.venv}"
-  extras="${DISC_EXTRAS:-compile,test}"
+  extras="${DISC_EXTRAS:-compile,cuda,onnx,otel,remote,sentences,serve,sign,text,tune}"
+  groups=()
+  for group in $(tr , ' ' <<<"${DISC_GROUPS-test}"); do groups+=(--group "$root/pyproject.toml:$group"); done
   stamp="$venv/disc-setup.stamp"
   constraints="$root/tools/constraints.txt"
-  wanted="$(cat "$root/pyproject.toml" "$constraints" | sha256sum | cut -d' ' -f1) $extras"
+  wanted="$(cat "$root/pyproject.toml" "$constraints" | sha256sum | cut -d' ' -f1) $extras ${groups[*]}"
   if [ ! -x "$venv/bin/python" ]; then
     "${PYTHON:-python3.11}" -m venv "$venv" || return 1
   fi
@@ -18,9 +21,10 @@ disc_setup() {
   . "$venv/bin/activate" || return 1
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     # torch first: what comes later must fit the pinned version, not the other way round.
+    python -m pip install --quiet --upgrade "pip>=25.1,<27" || return 1 # knows --group
     python -m pip install --quiet "torch==2.13.0" || return 1
     python -m pip install --quiet "scikit-build-core>=1.1" "nanobind>=3.1" cmake ninja || return 1
-    python -m pip install --quiet --no-build-isolation --constraint "$constraints" --editable "$root[$extras]" || return 1
+    python -m pip install --quiet --no-build-isolation --constraint "$constraints" --editable "$root[$extras]" "${groups[@]}" || return 1
     echo "$wanted" >"$stamp"
   else
     # The extension alone; ninja does nothing when no source changed.

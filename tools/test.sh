@@ -2,7 +2,7 @@
 # Everything a change must pass: build, ruff, pyright, lit, pytest. From a fresh checkout it makes .venv first.
 #   --sanitize  also builds the runtime with ASan, UBSan and TSan and runs its C++ tests under each
 #   --long      also the tests marked `long`
-# DISC_VENV and DISC_EXTRAS as in tools/setup.sh.
+# DISC_VENV, DISC_EXTRAS and DISC_GROUPS as in tools/setup.sh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

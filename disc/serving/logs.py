@@ -1,4 +1,8 @@
-"""Structured logs: one JSON object per line, through Python's logging (logger "disc.serving")."""
+"""Structured logs: one JSON object per line, through Python's logging (logger "disc.serving").
+
+A line is one `json.dumps`; what is ours beside it is that clients and libraries cannot fill the log, which packages for JSON logs
+(python-json-logger, structlog) leave to their users.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What happened in the last minute: requests per second, percentiles of their time, errors, and what the process uses."""
+"""What happened in the last minute: requests per second, percentiles of their time, errors, and what the process uses.
+
+Percentiles are those of an HDR or DD sketch: buckets of equal ratio, counted exactly, and added over the seconds of the window. That is a
+Counter and a logarithm: a package (ddsketch, hdrhistogram) would still need the window around it.
+"""
 
 from __future__ import annotations
 

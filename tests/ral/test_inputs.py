@@ -147,3 +147,41 @@ def test_paths_that_no_file_has(tmp_path: Path) -> None:
         executable.load(strange)
     good.rename(strange)
     assert executable.load(strange).isa == "x86-64-v3"
+
+
+class ExchangeHeader(ctypes.Structure):
+    """`DLPackExchangeAPIHeader`: the version, and the interface of an older one."""
+
+    _fields_ = (("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("older", ctypes.c_void_p))
+
+
+def exchange_capsule(header: ExchangeHeader) -> object:
+    make = ctypes.pythonapi.PyCapsule_New
+    make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    return make(ctypes.addressof(header), b"dlpack_exchange_api", None)
+
+
+def torch_exchange() -> int:
+    """The address of PyTorch's interface."""
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    return get(torch.Tensor.__dlpack_c_exchange_api__, b"dlpack_exchange_api")  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_newer_dlpack_that_keeps_the_older_interface(kept: bool) -> None:
+    """Of an interface with another major version nothing but its header may be read."""
+    header = ExchangeHeader(2, 0, torch_exchange() if kept else None)
+
+    class Newer(torch.Tensor):
+        __dlpack_c_exchange_api__ = exchange_capsule(header)
+
+        def __dlpack__(self, **options: object) -> object:
+            raise RuntimeError("asked for a capsule")
+
+    x = torch.ones(2, 3).as_subclass(Newer)
+    if kept:
+        assert np.asarray(copier()(x)).tolist() == [[1, 1, 1], [1, 1, 1]]
+        return
+    with pytest.raises(InputTypeError, match="cannot be read as a tensor"):
+        copier()(x)

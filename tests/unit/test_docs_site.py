@@ -66,7 +66,7 @@ def test_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="needs the extra docs")
+@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="needs the group docs")
 def test_the_site_builds_without_the_network(tmp_path: Path) -> None:
     """Every page of the menu, nothing of other servers in them; a dead link within a page ends it."""
     tree = tmp_path / "tree"

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
 import torch
+import wheels
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import disc
 from disc.cli.main import main
 from disc.errors import DISTRIBUTION, how_to_install
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+WRITTEN = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT, GROUPS = WRITTEN["project"], WRITTEN["dependency-groups"]
 FOREIGN = re.compile(r"""(pip|uv)\s+(install|add)[^\n]*['"\s](disc|disc-compiler)(\[|['"]|\s|$)""")
 
 
@@ -46,20 +50,50 @@ def test_the_names_agree() -> None:
     assert PROJECT["entry-points"]["torch_dynamo_backends"] == {"disc": "disc.frontend.dynamo:backend"}
 
 
+LOCK = {
+    canonicalize_name(name): version
+    for name, version in (line.split("==") for line in (ROOT / "tools" / "constraints.txt").read_text().splitlines() if line[0] != "#")
+}
+
+
 def test_people_get_ranges_and_the_tests_what_was_tested() -> None:
-    constraints = dict(
-        line.split("==") for line in (ROOT / "tools" / "constraints.txt").read_text().splitlines() if not line.startswith("#")
-    )
-    ranged = {
-        name: each for name, each in PROJECT["optional-dependencies"].items() if name not in ("compile", "bench", "docs", "test", "all")
-    }
-    for requirements in ranged.values():
-        for text in requirements:
-            if text.startswith(DISTRIBUTION):
-                continue
-            name, specifiers = re.fullmatch(r"([\w.-]+)(?:\[[\w,-]+\])?(.*)", text).groups()  # pyright: ignore[reportOptionalMemberAccess]
-            assert re.fullmatch(r">=[\d.]+,<\d+", specifiers), text
-            assert name in constraints, f"{name}: tools/constraints.txt has no version of it"
+    ranged = [each for name, each in PROJECT["optional-dependencies"].items() if name not in ("compile", "all")]
+    for text in {text for requirements in ranged for text in requirements if not text.startswith(DISTRIBUTION)}:
+        name, specifiers = re.fullmatch(r"([\w.-]+)(?:\[[\w,-]+\])?(.*)", text).groups()  # pyright: ignore[reportOptionalMemberAccess]
+        assert re.fullmatch(r">=[\d.]+,<\d+", specifiers), text
+        assert Requirement(text).specifier.contains(LOCK[canonicalize_name(name)]), f"{text}: run python tools/lock.py"
+
+
+def test_what_people_install_has_no_tools_of_ours() -> None:
+    assert not set(GROUPS) & set(PROJECT["optional-dependencies"])
+    everything = Requirement(PROJECT["optional-dependencies"]["all"][0]).extras
+    assert everything == set(PROJECT["optional-dependencies"]) - {"all"}
+
+
+def test_the_lock_is_whole() -> None:
+    """Of all that is installed here and that an extra or a group brings, and what that needs in turn, the lock has the version."""
+    asked = [
+        *PROJECT["dependencies"],
+        *(text for table in (PROJECT["optional-dependencies"], GROUPS) for each in table.values() for text in each),
+    ]
+    left, seen, absent = [Requirement(text) for text in asked if not text.startswith(DISTRIBUTION)], set[str](), set[str]()
+    while left:
+        wanted = left.pop()
+        if str(wanted) in seen:
+            continue
+        seen.add(str(wanted))
+        name = canonicalize_name(wanted.name)
+        if name not in LOCK:
+            absent.add(name)
+        try:
+            needs = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        for each in map(Requirement, needs):
+            if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in ("", *wanted.extras)):
+                left.append(each)
+    assert not absent, f"run python tools/lock.py: {', '.join(sorted(absent))}"
+    assert len(seen) > 60
 
 
 LISTED = [
@@ -67,7 +101,7 @@ LISTED = [
     "disc-compiler[cli] ; extra == 'serve'",
     'grpcio<2,>=1.85.1; extra == "serve"',
     "rich<16,>=15; extra == 'cli'",
-    'atheris==2.3.0; python_version < "3.12" and extra == "test"',
+    'atheris==2.3.0; python_version < "3.12" and extra == "fuzz"',
 ]
 
 
@@ -75,7 +109,7 @@ def test_the_command_names_packages_not_us(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: LISTED if name == DISTRIBUTION else None)
     assert how_to_install("serve") == "pip install 'rich<16,>=15' 'grpcio<2,>=1.85.1'"
     assert how_to_install("cli", "serve") == "pip install 'rich<16,>=15' 'grpcio<2,>=1.85.1'"
-    assert how_to_install("test") == "pip install atheris==2.3.0"
+    assert how_to_install("fuzz") == "pip install atheris==2.3.0"
 
 
 def test_the_command_in_a_checkout_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,29 +164,50 @@ def test_repr_of_an_executable() -> None:
     assert repr(linear) == f"<disc.Executable (input: f32[S0, 4]) -> (f32[S0, 3]), {linear.isa}, 1 threads>"
 
 
+def test_pythons_that_no_wheel_can_be_built_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken, old, bare = (tmp_path / name for name in ("python3.12", "python3.10", "python3.13"))
+    for path, script in (
+        (broken, "echo no such version; exit 127"),
+        (old, "echo 3 10 /usr cpython"),
+        (bare, f"echo 3 13 {tmp_path} cpython"),
+    ):
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+    assert wheels.found([str(broken), str(old), str(bare), str(tmp_path / "absent"), sys.executable]) == [
+        (sys.executable, sys.version_info[1])
+    ]
+    errors = capsys.readouterr().err
+    for words in (
+        "does not run: no such version",
+        "is cpython 3.10; disc needs CPython 3.11",
+        "/Python.h",
+        "no " + str(tmp_path / "absent"),
+    ):
+        assert words in errors
+    assert wheels.main([str(old)]) == 1
+
+
+def test_wheels_that_fit_this_machine_alone() -> None:
+    python = wheels.Interpreter("python3.12", 12)
+    wheels.check_name("disc_compiler-0.1.0-cp312-cp312-manylinux_2_34_x86_64.whl", python)
+    wheels.check_name("disc_compiler-0.1.0-cp312-cp312-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl", python)
+    for name in ("disc_compiler-0.1.0-cp312-cp312-linux_x86_64.whl", "disc_compiler-0.1.0-cp311-cp311-manylinux_2_34_x86_64.whl"):
+        with pytest.raises(wheels.WheelError, match="should be a manylinux wheel for cp312"):
+            wheels.check_name(name, python)
+
+
 @pytest.mark.long
 def test_the_wheel_with_numpy_alone(tmp_path: Path) -> None:
-    """Built, installed into an environment of its own, and run there."""
-    disc.compile(torch.nn.Linear(4, 3).eval(), (torch.randn(2, 4),)).save(tmp_path / "linear.disc")
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path / "dist"), str(ROOT)]
-    subprocess.run(command, check=True, timeout=900)
-    (wheel,) = (tmp_path / "dist").glob("disc_compiler-*.whl")
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    subprocess.run([str(python), "-m", "pip", "install", "-q", str(wheel)], check=True, timeout=900)
-    code = f"""
-import importlib.metadata, importlib.util, json
-from pathlib import Path
-import numpy as np, disc
-metadata = importlib.metadata.metadata("{DISTRIBUTION}")
-print(json.dumps({{
-    "shape": disc.load("linear.disc")(np.ones((5, 4), np.float32)).shape, "typed": (Path(disc.__file__).parent / "py.typed").exists(),
-    "torch": importlib.util.find_spec("torch") is not None, "name": metadata["Name"], "classifiers": metadata.get_all("Classifier"),
-    "readme": metadata.get_payload()[:6],
-}}))"""
-    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=True)
-    found = json.loads(done.stdout)
-    assert (found["shape"], found["typed"], found["torch"], found["name"]) == ([5, 3], True, False, DISTRIBUTION)
-    assert "Typing :: Typed" in found["classifiers"] and found["readme"] == "# disc"
-    plain = subprocess.run([str(python.parent / "disc")], capture_output=True, text=True, cwd=tmp_path, timeout=60)
-    assert plain.returncode == 1 and re.search(r"needs \w+; install it with: pip install '(typer|rich)", plain.stderr), plain.stderr
+    """Built, installed into an environment of its own, and run there, with the tools of a release."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "wheels.py", "--output", tmp_path, sys.executable], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "golden artifacts right" in done.stdout, done.stdout + done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (metadata,) = (archive.read(name).decode() for name in names if name.endswith("/METADATA"))
+    assert metadata.endswith((ROOT / "README.md").read_text())
+    assert {"LICENSE", "third_party/dlpack/LICENSE", "third_party/pocketfft/LICENSE.md"} <= {
+        name.partition("/licenses/")[2] for name in names
+    }

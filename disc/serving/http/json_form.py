@@ -1,4 +1,8 @@
-"""The REST form of inference: JSON, with the binary extension for tensors."""
+"""The REST form of inference: JSON, with the binary extension for tensors.
+
+JSON is the standard library's: orjson is faster, but makes floats of integers beyond 64 bits, which here are refused. What is large goes as
+binary data, which no parser touches.
+"""
 
 from __future__ import annotations
 

@@ -104,6 +104,16 @@ bool is_masked_array(nb::handle type) {
   return false;
 }
 
+// The exchange interface of a type, in the version that this file knows (a type of a newer DLPack may keep an older interface); null = none.
+const DLPackExchangeAPI* exchange_of(nb::handle type) {
+  const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
+  if (!PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) return nullptr;
+  const auto* header = static_cast<DLPackExchangeAPIHeader*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  while (header && header->version.major != DLPACK_MAJOR_VERSION) header = header->prev_api;
+  const auto* exchange = reinterpret_cast<const DLPackExchangeAPI*>(header);
+  return exchange && exchange->dltensor_from_py_object_no_sync ? exchange : nullptr;
+}
+
 // What is known of an object's type. Looked up once per type; guarded by the GIL.
 const KnownType& known_type(nb::handle object) {
   static auto& known = *new std::deque<KnownType>;  // never destroyed: it holds Python objects; entries stay where they are
@@ -111,14 +121,8 @@ const KnownType& known_type(nb::handle object) {
   for (const KnownType& entry : known) {
     if (entry.type.is(type)) return entry;
   }
-  const DLPackExchangeAPI* exchange = nullptr;
-  const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
-  if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) {
-    exchange = static_cast<const DLPackExchangeAPI*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
-    if (exchange->header.version.major != 1 || !exchange->dltensor_from_py_object_no_sync) exchange = nullptr;
-  }
   const bool resolves = nb::hasattr(type, "is_neg") && nb::hasattr(type, "resolve_neg");
-  known.push_back({nb::borrow(type), exchange, resolves ? nb::object(type.attr("is_neg")) : nb::object(), is_masked_array(type),
+  known.push_back({nb::borrow(type), exchange_of(type), resolves ? nb::object(type.attr("is_neg")) : nb::object(), is_masked_array(type),
                    nb::isinstance<Stored>(object)});
   return known.back();
 }
@@ -168,7 +172,7 @@ DLDataType dl_type(int32_t dtype) {
   if (dtype == RAL_BF16) return {kDLBfloat, 16, 1};
   if (dtype >= RAL_C64) return {kDLComplex, bits, 1};
   if (dtype >= RAL_F16) return {kDLFloat, bits, 1};
-  return {dtype >= RAL_UI8 ? kDLUInt : kDLInt, bits, 1};
+  return {static_cast<uint8_t>(dtype >= RAL_UI8 ? kDLUInt : kDLInt), bits, 1};
 }
 
 // A struct format character of the buffer protocol, of elements of so many bytes; native byte order only.
@@ -310,7 +314,7 @@ nb::object dlpack_capsule(nb::handle object, bool gpu) {
   nb::dict options;
   if (gpu) options["stream"] = python_stream ? std::max<int64_t>(*python_stream, 1) : known_type(object).exchange ? -1 : 1;
   nb::dict plain_options = nb::borrow<nb::dict>(options.attr("copy")());
-  options["max_version"] = nb::make_tuple(1, 0);
+  options["max_version"] = nb::make_tuple(DLPACK_MAJOR_VERSION, 0);
   try {
     return call_python(attribute(plain, "__dlpack__"), nb::make_tuple(), options.ptr());
   } catch (nb::python_error& refused) {
@@ -323,13 +327,13 @@ nb::object dlpack_capsule(nb::handle object, bool gpu) {
 ral_tensor from_dlpack(nb::handle object, const Place& place, Keeper& keeper) {
   const auto device = reading(place, [&] { return nb::cast<std::pair<int32_t, int32_t>>(call_method(object, "__dlpack_device__")); });
   if (device.first != kDLCPU && (device.first != kDLCUDA || !place.gpus))  // refused before anything is asked of it
-    return from_dl({nullptr, {device.first, device.second}, 0, {kDLInt, 8, 1}, nullptr, nullptr, 0}, place);
+    return from_dl({nullptr, {static_cast<DLDeviceType>(device.first), device.second}, 0, {kDLInt, 8, 1}, nullptr, nullptr, 0}, place);
   keeper.owner = reading(place, [&] { return dlpack_capsule(object, device.first == kDLCUDA); });
   PyObject* capsule = keeper.owner.ptr();
   if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
     const auto* managed = static_cast<DLManagedTensorVersioned*>(PyCapsule_GetPointer(capsule, "dltensor_versioned"));
-    if (managed->version.major != 1) raise(RAL_ERROR_DTYPE, place.text() + "uses an unknown version of DLPack");
-    if (place.writable && managed->flags & kDLReadOnly) raise(RAL_ERROR_DTYPE, place.text() + "is read-only");
+    if (managed->version.major != DLPACK_MAJOR_VERSION) raise(RAL_ERROR_DTYPE, place.text() + "uses an unknown version of DLPack");
+    if (place.writable && managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) raise(RAL_ERROR_DTYPE, place.text() + "is read-only");
     return from_dl(managed->dl_tensor, place);
   }
   if (!PyCapsule_IsValid(capsule, "dltensor")) raise(RAL_ERROR_DTYPE, place.text() + "its __dlpack__ returned something else");
@@ -364,7 +368,7 @@ struct LentTensor {
 // The framework's object for `managed`, of `owner`, which it takes, also when it fails.
 template <typename Owner>
 nb::object exchanged(const DLPackExchangeAPI* exchange, Owner* owner, const ral_tensor& tensor) {
-  owner->managed = {{1, 0},
+  owner->managed = {{DLPACK_MAJOR_VERSION, 0},
                     owner,
                     Owner::release,
                     0,

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "python/dlpack.h"
+#include "dlpack/dlpack.h"
 #include "ral.h"
 
 namespace ral::python {
