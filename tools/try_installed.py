@@ -32,7 +32,7 @@ def check_artifact(path: Path) -> None:
     results = disc.load(path)(*(stored[name] for name in stored.files if name.startswith("input")))
     expected = [stored[name] for name in stored.files if name.startswith("output")]
     for result, each in zip(results if isinstance(results, tuple) else (results,), expected, strict=True):
-        np.testing.assert_allclose(result, each, rtol=2e-5, atol=2e-6)
+        np.testing.assert_allclose(np.asarray(result), each, rtol=2e-5, atol=2e-6)
 
 
 if __name__ == "__main__":

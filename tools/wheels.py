@@ -14,6 +14,7 @@ There is one wheel for each version of Python, not one by the stable ABI (abi3):
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -41,9 +42,17 @@ class Interpreter(NamedTuple):
     minor: int
 
 
+def call(*command: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Without the variables that lead a Python to packages of this machine."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return subprocess.run(
+        [str(each) for each in command], cwd=cwd, env=plain, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+
+
 def run(*command: str | Path, cwd: Path | None = None) -> str:
     """The output of a command. Raises WheelError."""
-    done = subprocess.run([str(each) for each in command], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = call(*command, cwd=cwd)
     if done.returncode:
         raise WheelError(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout[-3000:]}")
     return done.stdout
@@ -83,7 +92,7 @@ def environment(python: str, folder: Path, *arguments: str | Path) -> Path:
     return folder / "bin" / "python"
 
 
-def build(python: Interpreter, auditor: Path, work: Path, output: Path) -> Path:
+def build(python: Interpreter, auditor: Path, work: Path) -> Path:
     """The wheel for one Python, with its manylinux tag. Raises WheelError."""
     run(python.path, "-m", "pip", "wheel", "--no-deps", "-w", work / "raw", ROOT)
     (raw,) = (work / "raw").glob("disc_compiler-*.whl")
@@ -91,8 +100,7 @@ def build(python: Interpreter, auditor: Path, work: Path, output: Path) -> Path:
     run("env", f"PATH={auditor.parent}:/usr/bin:/bin", auditor, "-m", "auditwheel", "repair", "-w", work / "tagged", raw)
     (tagged,) = (work / "tagged").glob("disc_compiler-*.whl")
     check_name(tagged.name, python)
-    output.mkdir(parents=True, exist_ok=True)
-    return Path(shutil.copy2(tagged, output))
+    return tagged
 
 
 def check_name(name: str, python: Interpreter) -> None:
@@ -108,9 +116,9 @@ def try_wheel(wheel: Path, python: Interpreter, work: Path) -> str:
     place.mkdir()
     alone = environment(python.path, work / "alone", wheel)
     says = run(alone, "-I", ROOT / "tools" / "try_installed.py", GOLDEN, cwd=place).strip()
-    plain = subprocess.run([alone.parent / "disc"], cwd=place, capture_output=True, text=True)
-    if plain.returncode != 1 or not re.search(r"needs \w+; install it with: pip install '(typer|rich)", plain.stderr):
-        raise WheelError(f"disc without its extras should say what to install, and said: {plain.stdout}{plain.stderr}")
+    plain = call(alone.parent / "disc", cwd=place)
+    if plain.returncode != 1 or not re.search(r"needs \w+; install it with: pip install '(typer|rich)", plain.stdout):
+        raise WheelError(f"disc without its extras should say what to install, and said: {plain.stdout}")
     run(alone, "-m", "pip", "install", "--quiet", f"{wheel}[cli]")
     artifact = sorted(GOLDEN.glob("*/*.disc"))[0]
     for arguments in (["--version"], ["inspect", artifact], ["verify", artifact]):
@@ -132,8 +140,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             auditor = environment(sys.executable, Path(folder) / "auditor", *release)
             for python in pythons:
                 work = Path(folder) / str(python.minor)
-                wheel = build(python, auditor, work, given.output)
-                print(f"{wheel}: {wheel.stat().st_size / 1e6:.1f} MB, {try_wheel(wheel, python, work)}", flush=True)
+                wheel = build(python, auditor, work)
+                says = try_wheel(wheel, python, work)
+                given.output.mkdir(parents=True, exist_ok=True)
+                print(f"{shutil.copy2(wheel, given.output)}: {wheel.stat().st_size / 1e6:.1f} MB, {says}", flush=True)
     except WheelError as error:
         print(error, file=sys.stderr)
         return 1

@@ -1,7 +1,7 @@
 """ModelMetadata, ModelConfig and ModelStatistics of a loaded model, as the fields of their messages.
 
-The HTTP form sends the same fields. It is not protobuf's `json_format` of the messages, which writes 64-bit integers (dims, counts) as strings:
-Triton's JSON has numbers.
+The HTTP form sends the same fields. It is not protobuf's `json_format` of the messages, which writes 64-bit integers (dims, counts) as
+strings: Triton's JSON has numbers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`grpc.health.v1.Health` and server reflection, on the private descriptor pool.
 
-Not grpcio-health-checking and grpcio-reflection: their methods register with gRPC themselves, so that calls whose request never arrives could
-not be ended (`handlers.py`) and watchers not be counted; and reflection would describe the default pool.
+Not grpcio-health-checking and grpcio-reflection: their methods register with gRPC themselves, so that calls whose request never arrives
+could not be ended (`handlers.py`) and watchers not be counted; and reflection would describe the default pool.
 """
 
 from __future__ import annotations
