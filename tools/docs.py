@@ -124,8 +124,12 @@ def type_of(key: dict[str, Any]) -> str:
         return f"table of {type_of(key['additionalProperties'])}s"
     if key["type"] == "array":
         return f"list of {type_of(key['items'])}"
-    bounds = {"maximum": f"0 to {key.get('maximum')}", "exclusiveMinimum": "more than 0", "minimum": f"from {key.get('minimum')}"}
-    return ", ".join([TYPES[key["type"]], *[words for bound, words in bounds.items() if bound in key][:1]])
+    words = TYPES[key["type"]]
+    if "maximum" in key:
+        return f"{words}, {key['minimum']} to {key['maximum']}"
+    if "exclusiveMinimum" in key:
+        return f"{words}, more than {key['exclusiveMinimum']}"
+    return f"{words}, from {key['minimum']}" if "minimum" in key else words
 
 
 def gather(folder: Path) -> None:

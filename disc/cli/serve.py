@@ -17,10 +17,8 @@ from disc.ral.custom_functions import register_ops
 
 def _print_schema(wanted: bool) -> None:
     if wanted:
-        try:
-            from disc.serving.settings import settings_schema
-        except ModuleNotFoundError as error:
-            raise ConfigurationError(f"disc serve needs {error.name}; install it with: {how_to_install('serve')}") from error
+        from disc.serving.settings import settings_schema  # of the extra `serve` it needs pydantic alone, which typer has brought
+
         print(json.dumps(settings_schema(), indent=2, ensure_ascii=False))
         raise typer.Exit
 

@@ -127,6 +127,11 @@ def test_the_command_in_a_checkout_that_is_not_installed(monkeypatch: pytest.Mon
         ("rich", "import disc.cli.main", "the disc command needs rich; install it with: pip install "),
         ("torch_mlir", "import disc; disc.compile", "disc.compile needs torch_mlir; install the compiler with: pip install "),
         ("grpc", "from disc.cli.main import main; main(['serve', 'x.disc'])", "disc serve needs grpc; install it with: pip install "),
+        (
+            "ray",
+            "from disc.cli.main import main; main(['ray', 'serve', 'x.disc'])",
+            "disc ray serve needs ray; install it with: pip install ",
+        ),
         ("cryptography", "import disc; disc.load('x.disc', key='x.pem')", "signatures need cryptography; install it with: pip install "),
     ],
 )
