@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from torch_mlir import ir
 
 from disc.artifact.cache import cache_key, file_view, open_cache, open_kernels
-from disc.artifact.manifest import Manifest, TargetRecord
+from disc.artifact.manifest import Manifest, TargetRecord, arguments_of
 from disc.artifact.structure import with_names
 from disc.codegen.build import Built, Part, build
 from disc.codegen.compiles import thread_compiles
@@ -24,7 +24,7 @@ from disc.codegen.manifest import manifest_tables, state_table, target_tables
 from disc.codegen.packed import obstacle, packed_entry, packed_refusal, plain_tables
 from disc.codegen.plan.listing import Means
 from disc.config import VERSION, Environment, Options, read_environment
-from disc.errors import DiscError, StackError, TargetError, UnsupportedFormatError, warn
+from disc.errors import DiscError, StackError, TargetError, UnsupportedFormatError, UnsupportedOpError, warn
 from disc.frontend.imported import FixedArgument, Imported
 from disc.frontend.jax_export import JaxProgram
 from disc.frontend.models import DynamicShapes, import_model, import_program, model_files, program_of, stablehlo_of
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 Instances = TypeVar("Instances")  # a model of one instance: a module, a class of modules or a function
 
 _LOGGER = logging.getLogger("disc.cache")
+WAY_OUT = 'torch.compile(model, backend="disc") runs such ops in PyTorch and compiles the rest; docs/operators.md lists what compiles'
+FIXED_SIZES = "every dim of this program is fixed: it takes the sizes of its inputs alone"
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def compile(
     """
     if options is not None and options.random == "eager":
         raise DiscError('random="eager" is for torch.compile: a compiled program runs without PyTorch')
-    with _stack_named():
+    with _stack_named(), _way_out(model):
         session = open_session(target, options)  # before the export: a target that does not exist should fail at once
         with Steps(on_step) as steps:
             steps("export", 0.0)
@@ -123,7 +125,30 @@ def compile(
         executable = _through_cache(session, lambda: _key(program, session), lambda: compile_program(program, session, on_step))
     if "packed_refusal" in executable.manifest:
         warn(f"not packed: {executable.manifest['packed_refusal']}")
+    if dynamic_shapes is None and not isinstance(program, JaxProgram) and not _is_code(model) and _all_fixed(executable.manifest):
+        warn(f"{FIXED_SIZES}; to leave them open, export the model with dynamic_shapes, or give disc.compile the module")
     return executable
+
+
+def _is_code(model: object) -> bool:
+    """Whether it is a module or a function, whose sizes disc leaves open by itself, and not what was exported before."""
+    return callable(model) and not hasattr(model, "range_constraints")
+
+
+def _all_fixed(manifest: Manifest) -> bool:
+    dims = [dim for record in arguments_of(manifest) for dim in record["dims"]]
+    return bool(dims) and all(isinstance(dim, int) for dim in dims)
+
+
+@contextmanager
+def _way_out(model: object) -> Iterator[None]:
+    """Adds to a refusal of ops what else the user of a PyTorch module can do."""
+    try:
+        yield
+    except UnsupportedOpError as error:
+        if _is_code(model):
+            error.add_note(WAY_OUT)
+        raise
 
 
 def compile_with_tree(

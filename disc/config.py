@@ -12,6 +12,10 @@ from disc.errors import DiscError
 VERSION = "0.1.0"  # of disc, as pyproject.toml has it
 RANDOM = ("philox", "eager")
 DTYPES = ("f32", "bf16", "f16", "int8")
+_SPELLINGS = {
+    "float32": "f32", "fp32": "f32", "float": "f32", "float64": "f64", "fp64": "f64", "double": "f64",
+    "float16": "f16", "fp16": "f16", "half": "f16", "bfloat16": "bf16",
+}  # fmt: skip
 MAX_THREADS = 1024  # per call; the pool of a process has fewer
 MAX_GRAPHS = 1 << 16  # of a program on one GPU
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -75,6 +79,13 @@ def check_threads(threads: object) -> None:
         raise DiscError(f"threads={threads!r}: give a number from 1 to {MAX_THREADS}, or None for the default")
 
 
+def dtype_name(dtype: object) -> str:
+    """Our name of a type that is given as NumPy, PyTorch or other tools spell it: "f16" for "float16", "fp16" or torch.float16. Another word
+    is returned as it is."""
+    name = str(dtype).removeprefix("torch.")
+    return _SPELLINGS.get(name, name)
+
+
 def check_graphs(graphs: object) -> None:
     """Raises DiscError for what is no number of CUDA graphs."""
     if isinstance(graphs, bool) or not isinstance(graphs, int) or not 0 <= graphs <= MAX_GRAPHS:
@@ -104,7 +115,7 @@ class Options:
     (automatic mixed precision: they still accumulate in f32, and everything else stays f32; "bf16" rounds those of convolutions over an
     even number of channels-last channels too, "f16" of none but those that are dots); "int8" multiplies f32 activations by weights in 8
     bits, both quantized (weights per output column and 128 values when compiling, activations per row in every call), and does the
-    other dots in bf16. cache: use the compile cache. embed_stablehlo: store the model as StableHLO portable bytecode in the artifact
+    other dots in bf16; other spellings (fp16, bfloat16, torch.float16) mean the same. cache: use the compile cache. embed_stablehlo: store the model as StableHLO portable bytecode in the artifact
     (for models that come as StableHLO files). packed: compile for a server that computes requests of different lengths one behind the
     other, without padding; where that cannot be proved, the artifact is an ordinary one and says why. debug_checks: legality check
     after every pass (on by default). random: "philox" draws random numbers with a counter-based generator, the same for any number of
@@ -127,7 +138,9 @@ class Options:
     def __post_init__(self) -> None:
         check_threads(self.threads)
         check_graphs(self.graphs)
-        if self.dtype not in DTYPES:
+        name = dtype_name(self.dtype)
+        if name not in DTYPES:
             raise DiscError(f"dtype={self.dtype!r}: choose one of {', '.join(DTYPES)}")
+        object.__setattr__(self, "dtype", name)
         if self.random not in RANDOM:
             raise DiscError(f"random={self.random!r}: choose one of {', '.join(RANDOM)}")

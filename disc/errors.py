@@ -17,10 +17,16 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
+def nearest(word: str, words: Iterable[str]) -> str | None:
+    """The one of `words` nearest to what somebody wrote, None where none is near."""
+    near = difflib.get_close_matches(word, words, n=1)
+    return near[0] if near else None
+
+
 def did_you_mean(word: str, words: Iterable[str]) -> str:
     """For the one of `words` nearest to what somebody wrote: " (did you mean threads?)"; "" where none is near."""
-    near = difflib.get_close_matches(word, words, n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
+    near = nearest(word, words)
+    return f" (did you mean {near}?)" if near else ""
 
 
 class DiscError(Exception):

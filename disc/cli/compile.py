@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 import time
 import warnings
@@ -19,7 +20,7 @@ from disc.artifact.output import check_output
 from disc.cli.factory import from_factory
 from disc.cli.output import AsJson, Debug, Threads, byte_size, print_json, progress, type_text
 from disc.config import DTYPES as OPTION_DTYPES
-from disc.config import Options
+from disc.config import Options, dtype_name
 from disc.errors import ConfigurationError, InputTypeError, ShapeConstraintError, UnsupportedFormatError, how_to_install
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def compile_command(
         raise UnsupportedFormatError(
             "--dynamic, --static and --dtype are for package.module:factory; a file has its dims and types already"
         )
-    if amp and amp not in AMP:
+    if amp and dtype_name(amp) not in AMP:
         raise InputTypeError(f"--amp {amp}: the types are {', '.join(AMP)}")
     if embed_stablehlo and not (is_file and model.endswith((".mlir", ".mlirbc"))):
         raise UnsupportedFormatError("--embed-stablehlo is for models that come as StableHLO (.mlir, .mlirbc)")
@@ -88,6 +89,7 @@ def compile_command(
     start = time.perf_counter()
     with progress(f"compiling {model}", verbose) as on_step:
         import disc
+        from disc.api import FIXED_SIZES
 
         source = model
         if folder is not None and task is not None:
@@ -113,6 +115,8 @@ def compile_command(
         else:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="not packed: ")  # printed below, for a remote compile too
+                if not is_file:  # only what the factory or the options fixed is fixed
+                    warnings.filterwarnings("ignore", message=re.escape(FIXED_SIZES))
                 executable = disc.compile(source, target=targets, options=options, on_step=on_step)
             executable.save(path)
             cached = executable.stats()["compiles"] == 0
@@ -151,11 +155,12 @@ def _compile_remote(
 def _converted(module: torch.nn.Module, inputs: Sequence[object], dtype: str | None) -> tuple[torch.nn.Module, Sequence[object]]:
     if dtype is None:
         return module, inputs
-    if dtype not in DTYPES:
+    name = dtype_name(dtype)
+    if name not in DTYPES:
         raise InputTypeError(f"--dtype {dtype}: the types are {', '.join(DTYPES)}")
     import torch
 
-    wanted = getattr(torch, DTYPES[dtype])
+    wanted = getattr(torch, DTYPES[name])
     converted = [each.to(wanted) if isinstance(each, torch.Tensor) and each.is_floating_point() else each for each in inputs]
     return module.to(wanted), tuple(converted)
 

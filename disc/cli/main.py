@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -27,11 +28,12 @@ from disc.cli.run import explain_command, inspect_command, run_command, sign_com
 from disc.cli.serve import serve_command
 from disc.cli.tune import tune_command
 from disc.config import VERSION
-from disc.errors import CompilerBug, DiscError, printable
+from disc.errors import CompilerBug, DiscError, DiscWarning, printable
 
 DONE, YOURS, OURS = 0, 1, 2
+BUILD, RUN, LOOK, SERVE, MACHINE = "Compile", "Run and measure", "Look into an artifact", "Serve", "Machine and compiler"  # in the help
 
-app = typer.Typer(name="disc", no_args_is_help=True, add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
+app = typer.Typer(name="disc", no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
 
 
 def _print_version(asked: bool) -> None:
@@ -49,25 +51,26 @@ def disc_command(
     """Compile a model once, run it at every input shape."""
 
 
-app.command("compile")(compile_command)
-app.command("run")(run_command)
-app.command("inspect")(inspect_command)
-app.command("verify")(verify_command)
-app.command("sign")(sign_command)
-app.command("bench")(bench_command)
-app.command("explain")(explain_command)
-app.command("compile-server")(compile_server_command)
-app.command("doctor")(doctor_command)
-app.command("serve")(serve_command)
-app.command("tune")(tune_command)
-app.add_typer(cache_app, name="cache")
-app.add_typer(ray_app, name="ray")
-app.add_typer(debug_app, name="debug")
+app.command("compile", rich_help_panel=BUILD)(compile_command)
+app.command("run", rich_help_panel=RUN)(run_command)
+app.command("inspect", rich_help_panel=LOOK)(inspect_command)
+app.command("verify", rich_help_panel=LOOK)(verify_command)
+app.command("sign", rich_help_panel=LOOK)(sign_command)
+app.command("bench", rich_help_panel=RUN)(bench_command)
+app.command("explain", rich_help_panel=LOOK)(explain_command)
+app.command("compile-server", rich_help_panel=BUILD)(compile_server_command)
+app.command("serve", rich_help_panel=SERVE)(serve_command)
+app.command("doctor", rich_help_panel=MACHINE)(doctor_command)
+app.command("tune", rich_help_panel=BUILD)(tune_command)
+app.add_typer(cache_app, name="cache", rich_help_panel=MACHINE)
+app.add_typer(ray_app, name="ray", rich_help_panel=SERVE)
+app.add_typer(debug_app, name="debug", rich_help_panel=MACHINE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code: 0 done, 1 the user's mistake, 2 ours."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    before, warnings.formatwarning = warnings.formatwarning, _warning_text
     try:
         return app(given, prog_name="disc", standalone_mode=False) or DONE
     except BrokenPipeError:  # the reader has enough, as in `disc explain model.disc | head`
@@ -79,6 +82,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         _report(error, code, as_json="--json" in given)
         return code
+    finally:
+        warnings.formatwarning = before
+
+
+def _warning_text(message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
+    """A command is no line of the user's code, so our warnings name none."""
+    if issubclass(category, DiscWarning):
+        return "disc: warning: " + "".join(f"{printable(each)}\n" for each in str(message).splitlines())
+    return f"{filename}:{lineno}: {category.__name__}: {message}\n"
 
 
 def _exit_code(error: Exception) -> int:
@@ -90,6 +102,7 @@ def _exit_code(error: Exception) -> int:
 def _report(error: Exception, code: int, *, as_json: bool) -> None:
     """The message: on standard error, or as JSON on standard output."""
     message = error.format_message() if isinstance(error, typer.TyperException) else str(error) or type(error).__name__
+    message = "\n".join([message, *getattr(error, "__notes__", ())])
     message = "\n".join(map(printable, message.split("\n")))
     kind = type(error).__name__
     if as_json:

@@ -74,8 +74,12 @@ def run_command(
     if as_json:
         print_json({"seconds": seconds, "outputs": rows, "files": targets})
         return
-    print_table(("result", "type", "min", "mean", "max", "not finite"), [tuple(row.values()) for row in rows], left=2)
-    print(f"one call: {duration(seconds)}" + (f"; wrote {', '.join(targets)}" if targets else ""))
+    print_table(("result", "type", "min", "mean", "max", "NaN/Inf"), [tuple(map(_cell, row.values())) for row in rows], left=2)
+    print(f"first call: {duration(seconds)}" + (f"; wrote {', '.join(targets)}" if targets else ""))
+
+
+def _cell(value: object) -> object:
+    return f"{value:.6g}" if isinstance(value, float) else "-" if value is None else value
 
 
 def _results(executable: Executable, arrays: Sequence[Array]) -> list[Array]:
@@ -228,8 +232,15 @@ def _description(path: Path, manifest: Manifest, sections: Sequence[artifact.Sec
         yield f"export {text}"
     kinds = Counter(str(record.get("kind", "kernel")) for record in manifest["kernels"])
     yield f"launches {len(manifest['kernels'])}: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-    yield f"weights {len(manifest.get('weights', []))}, options {manifest['options']}"
-    yield f"the program as StableHLO: {'in section stablehlo' if any(each.name == 'stablehlo' for each in sections) else 'not in here'}"
+    yield f"weights {len(manifest.get('weights', []))}"
+    yield f"options {', '.join(f'{name}: {_option(value)}' for name, value in manifest['options'].items())}"
+    yield f"embedded StableHLO: {'section stablehlo' if any(each.name == 'stablehlo' for each in sections) else 'no'}"
+
+
+def _option(value: object) -> str:
+    if value is None:
+        return "default"
+    return " ".join(map(str, cast("list[object]", value))) if isinstance(value, list) else str(value)
 
 
 def verify_command(
@@ -246,7 +257,7 @@ def verify_command(
         print_json({"path": str(path), "ok": True, "bytes": path.stat().st_size, "signed": key is not None})
         return
     print(
-        f"{printable(str(path))}: {byte_size(path.stat().st_size)}, whole" + (f", signed by the owner of {key}" if key is not None else "")
+        f"{printable(str(path))}: {byte_size(path.stat().st_size)}, all checksums match" + (f", signed by the owner of {key}" if key is not None else "")
     )
 
 

@@ -20,7 +20,7 @@ from disc.codegen.host.memory import Plans, plan_memory
 from disc.codegen.host.program import Check, Program, Source
 from disc.codegen.host.steps import Function, Launch, Mode, Parameter, Read, Value, roots_of
 from disc.codegen.manifest import input_names, read_source, size_words
-from disc.codegen.plan.index import ONE, ZERO, checks_indices
+from disc.codegen.plan.index import ONE, ZERO, checks_indices, index_arguments
 from disc.codegen.plan.kernel import Kernel
 from disc.codegen.plan.listing import Assembled, Listing, Means
 from disc.codegen.steps import StepMaker, ValueOf, weight_value
@@ -319,7 +319,9 @@ def _kernel(backend: Backend, planned: Planned, target: Target, number: int) -> 
     kernel = backend.emit(f"{work.name}_{number}".replace(".", "_"), work, planned.plan, target)
     checks = kernel.checks_indices or checks_indices(work.checked, work.body)
     notes = (*kernel.notes, *planned.place.node.texts("notes"))
-    return replace(kernel, checks_indices=checks, notes=notes, plan=str(planned.plan))
+    holders = index_arguments(work.body) if checks else frozenset[Node]()
+    indices = frozenset(number for number, argument in enumerate(planned.place.arguments) if argument in holders)
+    return replace(kernel, checks_indices=checks, indices=indices, notes=notes, plan=str(planned.plan))
 
 
 def _symbols(check: Check) -> set[str]:
@@ -337,11 +339,12 @@ def _reported(launch: Launch, inputs: Mapping[Value, str]) -> Check:
 
 
 def _index_check(launch: Launch, inputs: Mapping[Value, str]) -> Check:
-    """What a launch that gathers reports when an index in its data is out of range; names the input where only one can hold the index."""
-    integers = [value for value in launch.inputs if value.element.lstrip("u").startswith("i") and value.element != "i1"]
-    names = [f"input '{inputs[value]}': " for value in integers if value in inputs]
+    """What a launch that gathers reports when an index in its data is out of range; names the inputs where only these can hold the index."""
+    held = [launch.inputs[number] for number in sorted(launch.kernel.indices)]
+    integers = dict.fromkeys(value for value in held if value.element.lstrip("u").startswith("i") and value.element != "i1")
+    names = [f"'{inputs[value]}'" for value in integers if value in inputs]
     where = f" at {', '.join(launch.kernel.lines[:3])}" if launch.kernel.lines else ""
-    name = names[0] if len(integers) == len(names) == 1 else ""
+    name = f"input {' or '.join(names)}: " if 0 < len(integers) == len(names) else ""
     if launch.kernel.reports:
         return Check("index", Dim.of(0), Dim.of(0), f"{launch.kernel.reports}{where} ({launch.name})")
     message = f"{name}index {{actual}} is out of range for a dim of size {{expected}}{where} ({launch.name})"

@@ -44,7 +44,8 @@ def calls_text(calls: int) -> str:
 
 
 def _table(kernels: Sequence[KernelReport]) -> list[str]:
-    rows = [_COLUMNS, *(table_cells(kernel) for kernel in kernels)]
+    shown = len(_COLUMNS) if any(kernel.measured for kernel in kernels) else _COLUMNS.index("time")
+    rows = [row[:shown] for row in (_COLUMNS, *(table_cells(kernel) for kernel in kernels))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines: list[str] = []
     for row in rows:

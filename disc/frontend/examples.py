@@ -47,12 +47,13 @@ def _as_tensor(leaf: object) -> object:
 
 def bind_examples(model: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> inspect.BoundArguments:
     """The inputs by parameter of `forward`. Raises InputRankError where they do not fit it."""
-    signature = "(...)"
+    taken = "..."
     try:
         signature = inspect.signature(model.forward)
+        taken = ", ".join(signature.parameters)
         return signature.bind(*args, **kwargs)
     except (TypeError, ValueError) as error:
-        raise InputRankError(f"example_inputs do not fit forward{signature}: {error}") from error
+        raise InputRankError(f"example_inputs do not fit forward({taken}): {error}; give one tuple or dict of all inputs") from error
 
 
 def check_examples(model: torch.nn.Module, bound: inspect.BoundArguments) -> None:

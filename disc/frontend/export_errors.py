@@ -69,6 +69,24 @@ def quiet() -> Iterator[None]:
             each.removeFilter(silent)
 
 
+@contextmanager
+def logged_errors(name: str) -> Iterator[list[BaseException]]:
+    """Gathers the exceptions that this logger is given, in place of printing them."""
+    found: list[BaseException] = []
+
+    def gathered(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        found.extend([] if error is None else [error])
+        return error is None
+
+    logger = logging.getLogger(name)
+    logger.addFilter(gathered)
+    try:
+        yield found
+    finally:
+        logger.removeFilter(gathered)
+
+
 def export_error(error: Exception, refuses: Callable[[], Exception | None]) -> DiscError:
     """The error to raise in the place of `error`. refuses: what the model itself says to its example, None if it takes it."""
     if isinstance(error, DiscError):
@@ -146,10 +164,10 @@ def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def shortened(error: Exception) -> str:
+def shortened(error: BaseException) -> str:
     """The first paragraph of the message, without what PyTorch says about itself there."""
     text = re.split(r"\n\s*\n|\n(?=For more information|The following call|Exception raised from|from user code)", str(error).strip())[0]
-    text = re.sub(r"\(?Could this error message be improved\?.*|\(Triggered internally at.*|<Call Stack.*", "", text, flags=re.DOTALL)
+    text = re.sub(r"\(?Could this error message be improved\?.*|\(Triggered internally at.*|<Call Stack.*|See https://github\.com/pytorch/functorch.*", "", text, flags=re.DOTALL)
     text = " ".join(text.split())
     return f"{text[:LONGEST]} ..." if len(text) > LONGEST else text or "(no message)"
 

@@ -37,7 +37,7 @@ from disc.frontend.decompositions import export_table
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.effect_tokens import warn_of_prints
 from disc.frontend.examples import bind_examples, check_examples, check_specs
-from disc.frontend.export_errors import DATA_DEPENDENT, error_line, export_error, quiet, shortened
+from disc.frontend.export_errors import DATA_DEPENDENT, error_line, export_error, logged_errors, quiet, shortened
 from disc.frontend.imported import Constant, FixedArgument, Imported, OutputSpec, structure_of
 from disc.frontend.in_place import RetraceError
 from disc.frontend.locations import line_text
@@ -470,10 +470,12 @@ def load_pt2(path: str | Path) -> ExportedProgram:
     ours = torch.__version__.split("+")[0]
     if written is not None and written.split("+")[0].split(".")[:2] != ours.split(".")[:2]:
         raise UnsupportedFormatError(f"{path} was written by PyTorch {written}; this is PyTorch {ours}: export the model again")
-    try:
-        program = torch.export.load(path)
-    except Exception as error:
-        raise UnsupportedFormatError(f"{path}: PyTorch cannot load this program: {type(error).__name__}: {shortened(error)}") from error
+    with logged_errors("torch.export") as logged:
+        try:
+            program = torch.export.load(path)
+        except Exception as error:
+            cause = logged[-1] if logged else error  # what is raised then only says that something was logged
+            raise UnsupportedFormatError(f"{path}: PyTorch cannot load this program: {type(cause).__name__}: {shortened(cause)}") from error
     return with_plain_weights(program)
 
 

@@ -11,6 +11,7 @@ import logging
 import sys
 import threading
 import time
+from datetime import UTC, datetime
 
 SELDOM_S = 10.0  # at most one message of a kind in this time
 _LOGGER = logging.getLogger("disc.serving")
@@ -31,7 +32,12 @@ def log_seldom(event: str, *, message: str, **fields: object) -> None:
 
 
 def _line(event: str, **fields: object) -> str:
-    return json.dumps({"time": round(time.time(), 3), "event": event, **fields}, default=str, ensure_ascii=False)
+    return json.dumps({"time": _now(), "event": event, **fields}, default=str, ensure_ascii=False)
+
+
+def _now() -> str:
+    """ "2026-11-22T09:30:00.123+00:00"."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def _unsaid(message: str) -> int | None:

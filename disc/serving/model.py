@@ -210,7 +210,10 @@ def _zeros(signature: Signature, text: str) -> Inputs:
     for entry in filter(None, text.split(",")):
         name, _, sizes = entry.partition("=")
         parts = [part for part in sizes.split("x") if part]
-        if name not in signature.positions or not all(part.isdecimal() for part in parts):
+        if name not in signature.positions:
+            names = ", ".join(f"'{spec.name}'" for spec in signature.inputs)
+            raise ConfigurationError(f"warm_up: {entry!r}: the model has no input '{name}'; its inputs are {names}")
+        if not all(part.isdecimal() for part in parts):
             raise ConfigurationError(f"warm_up: {entry!r} is not INPUT=SIZES, such as {signature.inputs[0].name}=1x16")
         shapes[name] = tuple(int(part) for part in parts)
     for spec in signature.inputs:

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, ConfigDict, Field, Strict, TypeAdapter, Val
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import ErrorDetails, core_schema
 
-from disc.errors import ConfigurationError, did_you_mean
+from disc.errors import ConfigurationError, did_you_mean, nearest
 
 MIB = 1 << 20
 
@@ -332,7 +332,8 @@ def _message(error: ErrorDetails) -> str:
         return ".".join([*map(str, error["loc"]), str(bounds["error"])])
     if kind == "unexpected_keyword_argument":
         names = _keys_at(above)
-        return f"{where} is no setting{did_you_mean(str(last), names)}; there are {', '.join(names)}"
+        near = did_you_mean(str(last), names) or ("" if above else _elsewhere(str(last)))
+        return f"{where} is no setting{near}; there are {', '.join(names)}"
     if kind == "missing":
         return f"{'.'.join(map(str, above)) or 'the file'} is not complete: {last} is missing"
     if kind in _TYPES:
@@ -342,6 +343,15 @@ def _message(error: ErrorDetails) -> str:
     if kind in _BOUNDS:
         return f"{where} must be {_BOUNDS[kind].format(**bounds)}, not {given!r}"
     return f"{where} {bounds['error'] if kind == 'value_error' else error['msg']}, not {given!r}"
+
+
+def _elsewhere(key: str) -> str:
+    """ " (did you mean max_batch, in [defaults]?)", of a key at the top of the file."""
+    for table in ("defaults", "limits"):
+        near = nearest(key, _keys_at([table]))
+        if near is not None:
+            return f" (did you mean {near}, in [{table}]?)"
+    return ""
 
 
 _TOML: dict[type, str] = {dict: "a table", list: "a list"}

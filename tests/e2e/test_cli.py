@@ -142,7 +142,7 @@ def test_compile_stablehlo_to_the_default_name(capsys: pytest.CaptureFixture[str
 
 def test_embedded_stablehlo(capsys: pytest.CaptureFixture[str]) -> None:
     Path("checked.mlir").write_text(CHECKED)
-    for options, says in (((), "not in here"), (("--embed-stablehlo",), "in section stablehlo")):
+    for options, says in (((), "embedded StableHLO: no"), (("--embed-stablehlo",), "embedded StableHLO: section stablehlo")):
         assert main(["compile", "checked.mlir", *options]) == 0
         assert main(["inspect", "checked.disc"]) == 0
         assert f"the program as StableHLO: {says}\n" in capsys.readouterr().out

@@ -204,9 +204,9 @@ def test_results_outlive_the_executable() -> None:
 @pytest.mark.parametrize(
     ("inputs", "error", "message"),
     [
-        (((2, 4),), InputRankError, "expected 2 inputs, got 1"),
-        (((2, 4), (2, 4), (2, 4)), InputRankError, "expected 2 inputs, got 3"),
-        (((2, 4), (2, 4, 1)), InputRankError, r"input 'b' \(argument 1\): expected rank 2, got 3"),
+        (((2, 4),), InputRankError, r"expected 2 inputs \(.a., .b.\), got 1"),
+        (((2, 4), (2, 4), (2, 4)), InputRankError, r"expected 2 inputs \(.a., .b.\), got 3"),
+        (((2, 4), (2, 4, 1)), InputRankError, r"input 'b' \(argument 1\): expected rank 2, got 3 \(shape \[2, 4, 1\]\)"),
         (((2, 5), (2, 4)), ShapeConstraintError, r"input 'a' \(argument 0\): dim 1 must be 4, got 5"),
         (((2, 4), (3, 4)), ShapeConstraintError, "dim 0 of input 'b' must equal dim 0 of input 'a': got 3, expected 2"),
     ],

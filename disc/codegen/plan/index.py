@@ -17,6 +17,7 @@ from disc.shapes import Dim, FloorDiv, Mod, ShapeEnv, Symbol, Truth, dim_max, di
 from disc.shapes.algebra import Atom, of_atom, of_terms
 
 Index = tuple[Dim, ...]
+_INDEXED = ("disc.gather", "stablehlo.scatter")  # the operand in the middle has the indices
 ZERO = Dim.of(0)
 ONE = Dim.of(1)
 
@@ -233,4 +234,13 @@ def part_at(space: IndexSpace, node: Node, index: Index) -> tuple[Node, Index] |
 
 def checks_indices(checked: bool, body: Body) -> bool:
     """True when the kernel of a fusion gets one more argument, where it reports an index out of range. checked: are these errors?"""
-    return checked and any(node.op in ("disc.gather", "stablehlo.scatter") and IN_RANGE not in node.attrs for node in body.nodes)
+    return checked and any(node.op in _INDEXED and IN_RANGE not in node.attrs for node in body.nodes)
+
+
+def index_arguments(body: Body) -> frozenset[Node]:
+    """The arguments of a fusion from which its indices that may be out of range are computed."""
+    found = {node.operands[len(node.operands) // 2] for node in body.nodes if node.op in _INDEXED and IN_RANGE not in node.attrs}
+    for node in reversed(body.nodes):
+        if node in found:
+            found.update(node.operands)
+    return frozenset(found.intersection(body.arguments))

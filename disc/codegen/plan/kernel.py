@@ -155,7 +155,7 @@ class Kernel:
     micro_kernels: the shared (form, rows, vectors) functions that `source` calls; functions: further shared ones, as
     (name, MLIR text); packed: weights wanted in panels.
     checks_indices: the last argument is where an index out of range is reported. reports: the words for that, with "{actual}" and
-    "{expected}", where it is no index of a gather.
+    "{expected}", where it is no index of a gather. indices: the numbers of the arguments that such indices are computed from.
     library: of a kernel that is a call of a library function, which has no `source` and divides its work into tasks itself.
     updates: the argument in whose memory the one result lies; None where results have memory of their own.
     plan: the text of what was decided. arithmetic: of products that a GPU's tensor cores do: "bf16", "f16", "tf32x3" or "tf32".
@@ -183,6 +183,7 @@ class Kernel:
     block_choice: BlockChoice | None = None
     split: Split | None = None
     checks_indices: bool = False
+    indices: frozenset[int] = frozenset()
     reports: str = ""
     library: LibraryCall | None = None
     updates: int | None = None

@@ -1,4 +1,7 @@
 // Checks of what the caller hands in, before any generated code runs.
+#include <string>
+#include <vector>
+
 #include "core/bytes.h"
 #include "core/devices.h"
 #include "core/exec.h"
@@ -11,6 +14,23 @@ namespace {
 
 std::string name_of(const char* kind, const std::string& name, size_t index, const char* counted) {
   return std::string(kind) + " '" + name + "' (" + counted + std::to_string(index) + "): ";
+}
+
+constexpr size_t kNamedInputs = 8;  // more names than that hide the count
+
+// " ('input_ids', 'mask')", or "" where there are too many to read.
+std::string names_of(const std::vector<ral::ValueInfo>& infos) {
+  if (infos.empty() || infos.size() > kNamedInputs) return "";
+  std::string names;
+  for (const ral::ValueInfo& info : infos) names += (names.empty() ? " ('" : ", '") + info.name + "'";
+  return names + ")";
+}
+
+// "[2, 17]".
+std::string shape_of(const ral_tensor& tensor) {
+  std::string dims;
+  for (int32_t d = 0; d < tensor.rank; ++d) dims += (d == 0 ? "" : ", ") + std::to_string(tensor.dims[d]);
+  return "[" + dims + "]";
 }
 
 }  // namespace
@@ -28,7 +48,8 @@ Status ral_exec::check_device(const ral_tensor& tensor, Name name) const {
 Status ral_exec::check_inputs(const ral_tensor* inputs, int32_t count) const {
   const auto& infos = program_.signature.inputs;
   if (count != static_cast<int32_t>(infos.size())) {
-    return error(RAL_ERROR_RANK, "expected " + std::to_string(infos.size()) + " inputs, got " + std::to_string(count));
+    return error(RAL_ERROR_RANK, "expected " + std::to_string(infos.size()) + (infos.size() == 1 ? " input" : " inputs") + names_of(infos) +
+                                     ", got " + std::to_string(count));
   }
   for (size_t i = 0; i < infos.size(); ++i) {
     const ral::ValueInfo& info = infos[i];
@@ -42,7 +63,7 @@ Status ral_exec::check_inputs(const ral_tensor* inputs, int32_t count) const {
     }
     if (input.rank != info.rank) {
       return error(RAL_ERROR_RANK, name_of("input", info.name, i, "argument ") + "expected rank " + std::to_string(info.rank) + ", got " +
-                                       std::to_string(input.rank));
+                                       std::to_string(input.rank) + " (shape " + shape_of(input) + ")");
     }
     bool empty = false;
     for (int32_t d = 0; d < info.rank; ++d) {

@@ -1,0 +1,253 @@
+"""Typical mistakes of people who come from torch.compile, ONNX Runtime or Triton, and the whole text that each of them reads.
+
+Each mistake is one function; TEXTS has, under its name, what disc says: read it as somebody who has not seen the code. It should name the
+input and the dim, what was expected, what came, and what to do.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+import warnings
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+import disc
+from disc.errors import DiscError, DiscWarning
+
+TEXTS = {
+    "the_tuple_of_inputs_is_forgotten": """
+        InputRankError: example_inputs do not fit forward(input_ids, attention_mask): missing a required argument: 'attention_mask'; \
+give one tuple or dict of all inputs
+    """,
+    "eval_is_forgotten": """
+        DiscWarning: the model is in training mode and is compiled so; for inference, call model.eval() first:
+          aten.dropout.default at test_typical_mistakes.py:LINE
+    """,
+    "ids_of_32_bits": """
+        InputTypeError: input 'input_ids' (argument 0): expected dtype i64, got i32; with cast=True the call widens it
+    """,
+    "a_batch_without_its_dim": """
+        InputRankError: input 'input_ids' (argument 0): expected rank 2, got 1 (shape [5])
+    """,
+    "an_input_is_left_out": """
+        InputRankError: expected 2 inputs ('input_ids', 'attention_mask'), got 1
+    """,
+    "inputs_of_different_lengths": """
+        ShapeConstraintError: dim 1 of input 'attention_mask' must equal dim 1 of input 'input_ids': got 4, expected 5
+    """,
+    "a_token_that_the_model_does_not_have": """
+        ShapeConstraintError: input 'input_ids': index 100 is out of range for a dim of size 100 at test_typical_mistakes.py:LINE, \
+test_typical_mistakes.py:LINE (loop_gather_convert_multiply)
+    """,
+    "dynamic_shapes_with_a_wrong_name": """
+        ShapeConstraintError: dynamic_shapes names 'ids', which is no input of this call; the inputs are 'input_ids', 'attention_mask'
+    """,
+    "a_batch_beyond_the_bound": """
+        ShapeConstraintError: dim 0 of input 'x' must be at most 16 (its range ends at 16): got 17
+    """,
+    "an_op_that_disc_does_not_have": """
+        UnsupportedOpError: 1 op of this model cannot be compiled:
+          - aten.special_airy_ai.default at test_typical_mistakes.py:LINE: no lowering for this op
+        torch.compile(model, backend="disc") runs such ops in PyTorch and compiles the rest; docs/operators.md lists what compiles
+    """,
+    "a_program_of_another_pytorch": """
+        UnsupportedFormatError: model.pt2 was written by PyTorch 1.99.0; this is PyTorch VERSION: export the model again
+    """,
+    "a_program_for_one_size": """
+        DiscWarning: every dim of this program is fixed: it takes the sizes of its inputs alone; to leave them open, export the model with \
+dynamic_shapes, or give disc.compile the module
+    """,
+    "int8_on_a_gpu": """
+        TargetError: dtype="int8" is for CPUs, not for sm_90: choose "bf16" or "f16", or leave the GPU out
+    """,
+    "a_file_of_other_things": """
+        ArtifactError: 'model.onnx': header: not a disc artifact
+    """,
+    "an_empty_folder_is_served": """
+        disc: models has no model: expected NAME.disc or NAME/VERSION/model.disc, such as bert/1/model.disc
+    """,
+    "a_key_of_serve_toml_is_misspelt": """
+        disc: defaults.max_bacth is no setting (did you mean max_batch?); there are batching, max_batch, max_tokens, queue_delay_us, \
+max_queue, concurrency, threads, priority_levels, default_priority, default_timeout_us, versions, warm_up, sequence, text, copy
+    """,
+    "a_key_of_serve_toml_is_in_no_table": """
+        disc: max_batch is no setting (did you mean max_batch, in [defaults]?); there are host, port, http_port, admin, \
+allow_failed_models, shared_memory, memory_bytes, drain_delay_s, drain_timeout_s, limits, tls, access, tracing, metrics, request_log, \
+defaults, models
+    """,
+    "warm_up_names_no_input": """
+        disc: model 'encoder' cannot be served: warm_up: 'ids=1x16': the model has no input 'ids'; its inputs are 'input_ids', \
+'attention_mask'
+    """,
+}
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.dropout = nn.Embedding(100, 8), nn.Dropout()
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        rows = self.embedding(input_ids)
+        return torch.nn.functional.dropout(rows, 0.1, self.training) * attention_mask.unsqueeze(-1)
+
+
+class TakesAiry(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.special.airy_ai(x)
+
+
+class Twice(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+
+class Refused(Exception):
+    """What `disc serve` wrote to standard error."""
+
+
+ENCODER = Encoder().eval()
+IDS, MASK = torch.ones(2, 5, dtype=torch.int64), torch.ones(2, 5, dtype=torch.int64)
+
+
+@pytest.fixture(scope="module")
+def encoder() -> disc.Executable:
+    return disc.compile(ENCODER, (IDS, MASK))
+
+
+def the_tuple_of_inputs_is_forgotten(encoder: disc.Executable) -> None:
+    disc.compile(ENCODER, IDS)
+
+
+def eval_is_forgotten(encoder: disc.Executable) -> None:
+    disc.compile(Encoder(), (IDS, MASK))
+
+
+def ids_of_32_bits(encoder: disc.Executable) -> None:
+    encoder(IDS.int(), MASK)
+
+
+def a_batch_without_its_dim(encoder: disc.Executable) -> None:
+    encoder(IDS[0], MASK)
+
+
+def an_input_is_left_out(encoder: disc.Executable) -> None:
+    encoder(IDS)
+
+
+def inputs_of_different_lengths(encoder: disc.Executable) -> None:
+    encoder(IDS, MASK[:, :4])
+
+
+def a_token_that_the_model_does_not_have(encoder: disc.Executable) -> None:
+    encoder(100 * IDS, MASK)
+
+
+def dynamic_shapes_with_a_wrong_name(encoder: disc.Executable) -> None:
+    disc.compile(ENCODER, (IDS, MASK), dynamic_shapes={"ids": {0: Dim("batch")}, "attention_mask": {0: Dim("batch")}})
+
+
+def a_batch_beyond_the_bound(encoder: disc.Executable) -> None:
+    disc.compile(Twice(), torch.ones(2, 5), dynamic_shapes={"x": {0: Dim("batch", max=16)}})(torch.ones(17, 5))
+
+
+def an_op_that_disc_does_not_have(encoder: disc.Executable) -> None:
+    disc.compile(TakesAiry(), torch.ones(3))
+
+
+def a_program_of_another_pytorch(encoder: disc.Executable) -> None:
+    torch.export.save(torch.export.export(Twice(), (torch.ones(2),)), "ours.pt2")
+    with zipfile.ZipFile("ours.pt2") as source, zipfile.ZipFile("model.pt2", "w") as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name).replace(torch.__version__.encode(), b"1.99.0"))
+    disc.compile("model.pt2")
+
+
+def a_program_for_one_size(encoder: disc.Executable) -> None:
+    disc.compile(torch.export.export(Twice(), (torch.ones(2, 5),)))
+
+
+def int8_on_a_gpu(encoder: disc.Executable) -> None:
+    disc.compile(Twice(), torch.ones(2), target="sm_90", options=disc.Options(dtype="int8"))
+
+
+def a_file_of_other_things(encoder: disc.Executable) -> None:
+    Path("model.onnx").write_bytes(b"\x08\x08onnx" * 200)
+    disc.load("model.onnx")
+
+
+def an_empty_folder_is_served(encoder: disc.Executable) -> None:
+    Path("models").mkdir()
+    _serve("models")
+
+
+def a_key_of_serve_toml_is_misspelt(encoder: disc.Executable) -> None:
+    encoder.save("encoder.disc")
+    _serve("encoder.disc", "[defaults]\nmax_bacth = 16\n")
+
+
+def a_key_of_serve_toml_is_in_no_table(encoder: disc.Executable) -> None:
+    encoder.save("encoder.disc")
+    _serve("encoder.disc", "max_batch = 16\n")
+
+
+def warm_up_names_no_input(encoder: disc.Executable) -> None:
+    encoder.save("encoder.disc")
+    _serve("encoder.disc", '[models.encoder]\nwarm_up = ["ids=1x16"]\n')
+
+
+def _serve(path: str, settings: str = "") -> None:
+    """`disc serve`, which does not start. In a process of its own: a server takes over the log of its process."""
+    Path("serve.toml").write_text(settings)
+    command = [sys.executable, "-m", "disc.cli", "serve", path, "--config", "serve.toml", "--port", "0", "--http-port", "0"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1
+    raise Refused(ended.stderr)
+
+
+MISTAKES = (
+    the_tuple_of_inputs_is_forgotten, eval_is_forgotten, ids_of_32_bits, a_batch_without_its_dim, an_input_is_left_out,
+    inputs_of_different_lengths, a_token_that_the_model_does_not_have, dynamic_shapes_with_a_wrong_name, a_batch_beyond_the_bound,
+    an_op_that_disc_does_not_have, a_program_of_another_pytorch, a_program_for_one_size, int8_on_a_gpu, a_file_of_other_things,
+    an_empty_folder_is_served, a_key_of_serve_toml_is_misspelt, a_key_of_serve_toml_is_in_no_table, warm_up_names_no_input,
+)  # fmt: skip
+
+
+def said(mistake: Callable[[disc.Executable], None], encoder: disc.Executable) -> str:
+    """The error with its notes, what a command writes to standard error that is no line of its log, or else the warnings."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            mistake(encoder)
+        except DiscError as error:
+            return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+        except Refused as error:
+            return "\n".join(line for line in str(error).splitlines() if not line.startswith("{"))
+    return "\n".join(f"{each.category.__name__}: {each.message}" for each in warned if issubclass(each.category, DiscWarning))
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
+def test_what_a_typical_mistake_is_told(
+    mistake: Callable[[disc.Executable], None],
+    encoder: disc.Executable,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = said(mistake, encoder)
+    text = re.sub(r"[\w/.]*test_typical_mistakes\.py:\d+", "test_typical_mistakes.py:LINE", text)
+    text = text.replace(torch.__version__.split("+")[0], "VERSION")
+    assert text == inspect.cleandoc(TEXTS[mistake.__name__])
+
+
+def test_every_text_has_its_mistake() -> None:
+    assert list(TEXTS) == [each.__name__ for each in MISTAKES]
