@@ -80,8 +80,8 @@ def check_threads(threads: object) -> None:
 
 
 def dtype_name(dtype: object) -> str:
-    """Our name of a type that is given as NumPy, PyTorch or other tools spell it: "f16" for "float16", "fp16" or torch.float16. Another word
-    is returned as it is."""
+    """Our name of a type that is spelt as PyTorch or other tools do: "f16" for "float16", "fp16" or torch.float16. Another word is returned
+    as it is."""
     name = str(dtype).removeprefix("torch.")
     return _SPELLINGS.get(name, name)
 
@@ -114,15 +114,15 @@ class Options:
     control group grant. dtype: "f32" computes in the model's own types; "bf16" or "f16" rounds the operands of f32 dots to that type
     (automatic mixed precision: they still accumulate in f32, and everything else stays f32; "bf16" rounds those of convolutions over an
     even number of channels-last channels too, "f16" of none but those that are dots); "int8" multiplies f32 activations by weights in 8
-    bits, both quantized (weights per output column and 128 values when compiling, activations per row in every call), and does the
-    other dots in bf16; other spellings (fp16, bfloat16, torch.float16) mean the same. cache: use the compile cache. embed_stablehlo: store the model as StableHLO portable bytecode in the artifact
-    (for models that come as StableHLO files). packed: compile for a server that computes requests of different lengths one behind the
-    other, without padding; where that cannot be proved, the artifact is an ordinary one and says why. debug_checks: legality check
-    after every pass (on by default). random: "philox" draws random numbers with a counter-based generator, the same for any number of
-    threads; "eager" (for torch.compile alone) leaves them to PyTorch, which then draws what it draws without torch.compile.
-    tf32: on GPUs, products of f32 round their operands to tf32, 10 bits behind the point, instead of splitting them into parts that
-    together are as exact as f32. CPUs multiply f32 as it is. graphs: how many CUDA graphs the program keeps on each GPU
-    (`Executable.graphs`); the file says nothing of it, `disc.load(..., graphs=8)` does.
+    bits, both quantized (weights per output column and 128 values when compiling, activations per row in every call), and does the other
+    dots in bf16; other spellings (fp16, bfloat16, torch.float16) mean the same. cache: use the compile cache. embed_stablehlo: store the
+    model as StableHLO portable bytecode in the artifact (for models that come as StableHLO files). packed: compile for a server that
+    computes requests of different lengths one behind the other, without padding; where that cannot be proved, the artifact is an ordinary
+    one and says why. debug_checks: legality check after every pass (on by default). random: "philox" draws random numbers with a
+    counter-based generator, the same for any number of threads; "eager" (for torch.compile alone) leaves them to PyTorch, which then draws
+    what it draws without torch.compile. tf32: on GPUs, products of f32 round their operands to tf32, 10 bits behind the point, instead of
+    splitting them into parts that together are as exact as f32. CPUs multiply f32 as it is. graphs: how many CUDA graphs the program keeps
+    on each GPU (`Executable.graphs`); the file says nothing of it, `disc.load(..., graphs=8)` does.
     """
 
     threads: int | None = None

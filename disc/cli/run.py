@@ -257,7 +257,8 @@ def verify_command(
         print_json({"path": str(path), "ok": True, "bytes": path.stat().st_size, "signed": key is not None})
         return
     print(
-        f"{printable(str(path))}: {byte_size(path.stat().st_size)}, all checksums match" + (f", signed by the owner of {key}" if key is not None else "")
+        f"{printable(str(path))}: {byte_size(path.stat().st_size)}, all checksums match"
+        + (f", signed by the owner of {key}" if key is not None else "")
     )
 
 

@@ -339,7 +339,7 @@ def _reported(launch: Launch, inputs: Mapping[Value, str]) -> Check:
 
 
 def _index_check(launch: Launch, inputs: Mapping[Value, str]) -> Check:
-    """What a launch that gathers reports when an index in its data is out of range; names the inputs where only these can hold the index."""
+    """What a launch that gathers reports when an index in its data is out of range; names the inputs where only these can hold it."""
     held = [launch.inputs[number] for number in sorted(launch.kernel.indices)]
     integers = dict.fromkeys(value for value in held if value.element.lstrip("u").startswith("i") and value.element != "i1")
     names = [f"'{inputs[value]}'" for value in integers if value in inputs]

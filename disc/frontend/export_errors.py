@@ -43,6 +43,9 @@ LOUD = (
     "torch.fx.experimental.proxy_tensor",
 )
 LONGEST = 400
+_OF_ITSELF = (
+    r"\(?Could this error message be improved\?.*|\(Triggered internally at.*|<Call Stack.*|See https://github\.com/pytorch/functorch.*"
+)
 
 
 @contextmanager
@@ -167,7 +170,7 @@ def first_line(error: Exception) -> str:
 def shortened(error: BaseException) -> str:
     """The first paragraph of the message, without what PyTorch says about itself there."""
     text = re.split(r"\n\s*\n|\n(?=For more information|The following call|Exception raised from|from user code)", str(error).strip())[0]
-    text = re.sub(r"\(?Could this error message be improved\?.*|\(Triggered internally at.*|<Call Stack.*|See https://github\.com/pytorch/functorch.*", "", text, flags=re.DOTALL)
+    text = re.sub(_OF_ITSELF, "", text, flags=re.DOTALL)
     text = " ".join(text.split())
     return f"{text[:LONGEST]} ..." if len(text) > LONGEST else text or "(no message)"
 

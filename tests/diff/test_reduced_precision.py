@@ -258,5 +258,6 @@ def test_weights_are_stored_narrow() -> None:
 def test_errors() -> None:
     with pytest.raises(DiscError, match="dtype='int4': choose one of f32, bf16, f16, int8"):
         Options(dtype="int4")
+    assert [Options(dtype=str(each)) for each in ("float16", "fp16", "half", torch.float16)] == [Options(dtype="f16")] * 4
     with pytest.raises(TargetError, match=re.escape(f"the targets are native, {', '.join(ALL_ISAS)}")):
         disc.compile(Layer(2, 2), (randn(2, 2),), target="x86-64-v4+amx")

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 import disc
+from disc import errors
 from disc.artifact import file as artifact
 from disc.cli import main as cli
 from disc.cli.main import main
@@ -145,7 +147,7 @@ def test_embedded_stablehlo(capsys: pytest.CaptureFixture[str]) -> None:
     for options, says in (((), "embedded StableHLO: no"), (("--embed-stablehlo",), "embedded StableHLO: section stablehlo")):
         assert main(["compile", "checked.mlir", *options]) == 0
         assert main(["inspect", "checked.disc"]) == 0
-        assert f"the program as StableHLO: {says}\n" in capsys.readouterr().out
+        assert f"{says}\n" in capsys.readouterr().out
     Path("again.mlirbc").write_bytes(artifact.read_section("checked.disc", "stablehlo"))
     assert main(["compile", "again.mlirbc", "--embed-stablehlo"]) == 0
     assert artifact.read_section("again.disc", "stablehlo") == Path("again.mlirbc").read_bytes()
@@ -159,6 +161,15 @@ def test_compile_pt2_warns(capsys: pytest.CaptureFixture[str]) -> None:
     torch.export.save(program, "relu.pt2")
     assert main(["compile", "relu.pt2"]) == 0
     assert "may run code" in capsys.readouterr().err
+
+
+def test_fixed_sizes_are_said_of_files_alone() -> None:
+    torch.export.save(torch.export.export(torch.nn.ReLU(), (torch.randn(2, 3),)), "fixed.pt2")
+    with pytest.warns(errors.DiscWarning, match="every dim of this program is fixed"):
+        assert main(["compile", "fixed.pt2"]) == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", errors.DiscWarning)
+        assert main(["compile", "scaled_factory:build", "-o", "chosen.disc", "--static", "x", "--static", "scale"]) == 0
 
 
 def test_run_reads_and_writes_files(capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,14 +195,31 @@ def test_run_random(capsys: pytest.CaptureFixture[str]) -> None:
     assert result["outputs"][0]["not_finite"] == 0
 
 
+def test_run_prints_six_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("third.mlir").write_text(
+        "func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> {\n  %c = stablehlo.constant dense<3.0> : tensor<1xf32>\n"
+        "  %y = chlo.broadcast_divide %x, %c : (tensor<?xf32>, tensor<1xf32>) -> tensor<?xf32>\n  return %y : tensor<?xf32>\n}\n"
+    )
+    np.save("one.npy", np.array([1, np.nan], np.float32))
+    assert main(["compile", "third.mlir"]) == 0
+    capsys.readouterr()
+    assert main(["run", "third.disc", "--input", "one.npy"]) == 0
+    header, row, time, *rest = capsys.readouterr().out.splitlines()
+    assert header.split() == ["result", "type", "min", "mean", "max", "NaN/Inf"] and row.split()[2:] == ["0.333333"] * 3 + ["1"]
+    assert time.startswith("first call: ") and not rest
+
+
 def test_inspect_and_verify(capsys: pytest.CaptureFixture[str]) -> None:
     value = output_json(capsys, "inspect", "scaled.disc")
     assert [record["name"] for record in value["inputs"]] == ["x", "scale"]
     assert value["sections"][-1]["name"] == "weights"
     assert output_json(capsys, "verify", "scaled.disc")["ok"] is True
+    assert main(["verify", "scaled.disc"]) == 0
+    assert capsys.readouterr().out.endswith("all checksums match\n")
     assert main(["inspect", "scaled.disc"]) == 0
     text = capsys.readouterr().out
     assert "input  x: f32[S0, 4]" in text and "manifest" in text
+    assert "options threads: default, isas: " in text and "{" not in text
     assert "symbol S0 = dim 0 of input 'x', 0 to any\n" in text and "a multiple of 1" not in text
 
 
@@ -264,6 +292,33 @@ def test_starts_fast_and_without_torch() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False False\n"
     assert time.perf_counter() - start < 2
+
+
+def test_the_help_is_in_groups_and_shells_complete(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    places = [text.index(f" {heading} ") for heading in (cli.BUILD, cli.RUN, cli.LOOK, cli.SERVE, cli.MACHINE)]
+    assert places == sorted(places) and text.count("Commands ") == 0
+    asked = {**os.environ, "_DISC_COMPLETE": "complete_bash", "COMP_WORDS": "disc insp", "COMP_CWORD": "1"}
+    found = subprocess.run([sys.executable, "-m", "disc.cli"], env=asked, capture_output=True, text=True, timeout=60)
+    assert found.stdout.split() == ["inspect"], found.stderr
+
+
+def test_warnings_of_a_command_name_no_line_of_ours(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def warns() -> None:
+        errors.warn("first\n  second \x1b[0m")
+        warnings.warn("of others", UserWarning, stacklevel=1)
+
+    monkeypatch.setattr(warnings, "showwarning", lambda *fields: print(warnings.formatwarning(*fields[:4]), end=""))
+    before = warnings.formatwarning
+    command = cli.app.registered_commands[0]
+    monkeypatch.setattr(command, "callback", warns)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main([command.name or ""]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("disc: warning: first\n  second \\x1b[0m\n") and "UserWarning: of others" in text
+    assert warnings.formatwarning is before
 
 
 @pytest.mark.parametrize("command", ["compile", "run", "inspect", "verify", "bench", "explain", "doctor", "cache"])

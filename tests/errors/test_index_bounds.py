@@ -28,6 +28,27 @@ CALLS: dict[str, tuple[Call, int]] = {
 }
 
 
+class TwoTables(nn.Module):
+    """Two inputs hold indices of one kernel, a third one none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.kinds = nn.Embedding(10, 8), nn.Embedding(3, 8)
+
+    def forward(self, ids: torch.Tensor, kinds: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return (self.words(ids) + self.kinds(kinds)) * mask.unsqueeze(-1)
+
+
+def test_the_inputs_that_hold_indices_are_named() -> None:
+    ones = torch.ones(2, 5, dtype=torch.int64)
+    executable = disc.compile(TwoTables().eval(), (ones, ones, ones), options=disc.Options(cache=False, threads=1))
+    for inputs, index, size in ((10 * ones, ones, ones), 10, 10), ((ones, 4 * ones, 7 * ones), 4, 3):
+        with pytest.raises(
+            ShapeConstraintError, match=f"^input 'ids' or 'kinds': index {index} is out of range for a dim of size {size} at"
+        ):
+            executable(*inputs)
+
+
 @pytest.mark.parametrize(
     ("start", "end", "fits", "refused"),
     [

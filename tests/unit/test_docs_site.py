@@ -52,6 +52,11 @@ def test_the_page_says_types_bounds_and_defaults() -> None:
         assert row in page
 
 
+def test_every_page_is_in_the_menu() -> None:
+    menu = (ROOT / "tools/mkdocs.yml").read_text()
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if f": {page.name}\n" not in menu] == []
+
+
 def test_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(docs, "ROOT", tmp_path)
     (tmp_path / "docs").mkdir()
