@@ -132,7 +132,11 @@ def compile(
 
 def _is_code(model: object) -> bool:
     """Whether it is a module or a function, whose sizes disc leaves open by itself, and not what was exported before."""
-    return callable(model) and not hasattr(model, "range_constraints")
+    return callable(model) and not _is_exported(model)
+
+
+def _is_exported(model: object) -> bool:
+    return hasattr(model, "range_constraints")
 
 
 def _all_fixed(manifest: Manifest) -> bool:
@@ -146,7 +150,7 @@ def _way_out(model: object) -> Iterator[None]:
     try:
         yield
     except UnsupportedOpError as error:
-        if _is_code(model):
+        if _is_code(model) or _is_exported(model):
             error.add_note(WAY_OUT)
         raise
 

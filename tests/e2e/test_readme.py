@@ -115,5 +115,5 @@ def test_its_list_of_unsupported_ops(folder: Path) -> None:
     with pytest.raises(UnsupportedOpError) as error:
         disc.compile(Ranked(), (torch.randn(2, 4),))
     shown = next(block.text for block in blocks() if "UnsupportedOpError" in block.text).splitlines()
-    said = f"UnsupportedOpError: {error.value}".splitlines()
+    said = [*f"UnsupportedOpError: {error.value}".splitlines(), *error.value.__notes__]
     assert [re.sub(r"\S+\.py:\d+", "model.py:19", line) for line in said] == shown

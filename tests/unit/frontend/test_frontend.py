@@ -219,6 +219,18 @@ def test_pt2_round_trip_and_other_version(tmp_path: Path) -> None:
         load_pt2(tmp_path / "text.pt2")
 
 
+def test_pt2_that_pytorch_cannot_load_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """PyTorch logs the reason with its traceback, and raises that something was logged."""
+    path, other = tmp_path / "model.pt2", tmp_path / "other.pt2"
+    torch.export.save(export_module(nn.Linear(4, 2), (torch.randn(3, 4),)), path)
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(other, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, re.sub(rb'"schema_version": \{"major": \d+', b'"schema_version": {"major": 99', source.read(name)))
+    with pytest.raises(UnsupportedFormatError, match=r"other\.pt2: PyTorch cannot load this program: SerializeError: .*major=99"):
+        load_pt2(other)
+    assert "deserializing" not in caplog.text
+
+
 def test_context_is_the_callers() -> None:
     context = make_context()
     imported = import_stablehlo("func.func @main() { return }", context)
