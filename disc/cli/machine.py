@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import shutil
@@ -26,6 +27,13 @@ from disc.targets.x86 import LEVELS, cpu_flags, further_flags, missing_flags
 cache_app = typer.Typer(no_args_is_help=True, help="The compile cache.")
 INPUTS_WIDTH = 72  # characters of a table's cell: programs of torch.compile may have hundreds of inputs
 
+# What the extras that users may want are recognized by.
+EXTRAS = {
+    "serve": ("aiohttp", "grpc", "prometheus_client"), "onnx": ("onnx",), "hf": ("transformers",), "text": ("tokenizers",),
+    "cuda": ("triton",), "sign": ("cryptography",), "otel": ("opentelemetry",), "remote": ("grpc", "safetensors"), "ray": ("ray",),
+    "tune": ("sklearn",),
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -38,7 +46,7 @@ class Finding:
 
 def doctor_command(as_json: AsJson = False, debug: Debug = False) -> None:
     """Check that this machine can compile and run. Exits with 1 when something is missing."""
-    findings = [*_cpu(), *_gpus(), *_packages(), _linker(), _cache_folder(), _threads()]
+    findings = [*_cpu(), *_gpus(), *_packages(), _extras(), _linker(), _cache_folder(), _threads()]
     healthy = not any(finding.problem for finding in findings)
     if as_json:
         print_json({"ok": healthy, "findings": [asdict(finding) for finding in findings]})
@@ -98,6 +106,12 @@ def _packages() -> list[Finding]:
     return found
 
 
+def _extras() -> Finding:
+    there = [name for name, modules in EXTRAS.items() if all(importlib.util.find_spec(module) for module in modules)]
+    others = [name for name in EXTRAS if name not in there]
+    return Finding("extras", (", ".join(there) or "none") + (f"; not installed: {', '.join(others)}" if others else ""))
+
+
 def _linker() -> Finding:
     path = shutil.which("ld") or shutil.which("cc") or shutil.which("gcc")
     return Finding("linker", path or "none", "" if path else "compiling needs ld or cc on PATH: install binutils or gcc")
@@ -111,6 +125,7 @@ def _cache_folder() -> Finding:
     nearest = environment.cache_dir
     while not nearest.exists():
         nearest = nearest.parent
+    value += f"; {byte_size(shutil.disk_usage(nearest).free)} free on its disk"
     writable = os.access(nearest, os.W_OK)
     return Finding("cache", value, "" if writable or not environment.cache else f"{nearest} cannot be written: set DISC_CACHE_DIR")
 

@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+import tomllib
 import warnings
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import disc
 from disc import errors
 from disc.artifact import file as artifact
 from disc.cli import main as cli
+from disc.cli.machine import EXTRAS
 from disc.cli.main import main
 from disc.config import Options
 from disc.speculation.tree import read_tree
@@ -259,6 +262,12 @@ def test_doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
     assert {"ISA levels", "torch", "torch-mlir", "linker", "cache", "threads"} <= {finding["name"] for finding in value["findings"]}
     threads = next(finding["value"] for finding in value["findings"] if finding["name"] == "threads")
     assert f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} CPUs allowed" in threads and "CPU quota" in threads
+    assert re.search(r"; [\d.]+ \w+ free on its disk$", next(each["value"] for each in value["findings"] if each["name"] == "cache"))
+    there, _, others = next(each["value"] for each in value["findings"] if each["name"] == "extras").partition("; not installed: ")
+    assert {*there.split(", "), *filter(None, others.split(", "))} - {"none"} == set(EXTRAS) and "serve" in there
+    assert set(EXTRAS) <= set(
+        tomllib.loads((Path(disc.__file__).parents[1] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    )
     monkeypatch.setenv("PATH", "")
     assert main(["doctor"]) == 1
     assert "install binutils" in capsys.readouterr().out
