@@ -1,8 +1,9 @@
 """How the results of a program stand within the value that the model returned, as the manifest says it: `structure`.
 
 A structure is JSON: the number of a result; {"value": a constant}; {"tuple" or "list": [structures]}; {"dict" or "ordered": [[key,
-structure], ...]}, whose keys are texts or integers; {"named_tuple" or "record": "module:class", "fields": [[name, structure], ...]}. A
-record is one of transformers' outputs.
+structure], ...]}, whose keys are texts or integers; {"named_tuple" or "record": "module:class", "fields": [[name, structure], ...]};
+{"cache": [{"dict": [["key", structure], ["value", structure]]}, ...]}. A record is one of transformers' outputs, a cache its DynamicCache,
+layer by layer.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
-SEQUENCES = ("tuple", "list")
+SEQUENCES = ("tuple", "list", "cache")
 MAPPINGS = ("dict", "ordered")
+LAYER = ("key", "value")  # what a layer of a cache has
 CLASSES = ("named_tuple", "record")
 _DEFAULT = re.compile(r"output[0-9]+")  # what a result without a name of its own is called
 
@@ -85,7 +87,14 @@ def _malformed(structure: object) -> str | None:
         if wrong or len({part[0] for part in parts}) != len(parts):
             return f"has a {kind} with keys that are none, or not unique"
         parts = [part[1] for part in parts]
+    if kind == "cache" and not all(isinstance(part, dict) and _is_layer(part) for part in parts):
+        return "has a cache with a layer that has not a key and a value"
     return next((problem for problem in map(_malformed, cast("Sequence[object]", parts)) if problem is not None), None)
+
+
+def _is_layer(part: dict[str, object]) -> bool:
+    fields = part.get("dict")
+    return isinstance(fields, list) and [each[0] for each in fields if isinstance(each, list) and each] == list(LAYER)
 
 
 def _is_key(key: object, kind: str) -> bool:

@@ -27,6 +27,7 @@ from torch_mlir import ir
 from disc.artifact.structure import result_names
 from disc.errors import CompilerBug, DiscError, UnsupportedFormatError, UnsupportedOp, UnsupportedOpError, warn
 from disc.frontend.archive import check_archive
+from disc.frontend.caches import CacheLayers, growing_dims, input_names, is_layers, takes_layers, without_caches
 from disc.frontend.call import arguments_by_name
 from disc.frontend.complex_numbers import has_complex
 from disc.frontend.conditions import relation
@@ -94,7 +95,7 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
     warn_of_effects(program.graph)
     warn_of_prints(program.graph)
     stored += size_checks(program.graph_module, arguments_by_name)
-    names: Sequence[str] | None = program.graph_module.meta.get(INPUT_NAMES)
+    names: Sequence[str] | None = program.graph_module.meta.get(INPUT_NAMES) or _cache_names(program)
     program, decomposed = _decomposed(program)
     _refuse_shared(program, program.graph_signature.buffers_to_mutate.values())
     placeholders = {node.name: decomposed.values[node] for node in program.graph.nodes if node.op == "placeholder"}
@@ -142,6 +143,13 @@ def _imported(program: ExportedProgram, context: ir.Context) -> Imported:
         tuple(i for i, is_argument in enumerate(leaves) if is_argument),
         tuple(fixed),
     )
+
+
+def _cache_names(program: ExportedProgram) -> Sequence[str] | None:
+    """What the inputs of a program are called that takes a cache; None for others."""
+    tree = program.call_spec.in_spec
+    names = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
+    return input_names(names, tree) if tree is not None and tree.num_leaves == len(names) else None
 
 
 def _output_spec(program: ExportedProgram, lowered: LoweredGraph, hidden: int) -> OutputSpec:
@@ -288,9 +296,10 @@ def export_module(
     Raises: UnsupportedOpError when the model's control flow or sizes depend on data, or an op has no shape rule; InputRankError,
     InputTypeError, ShapeConstraintError, UnsupportedFormatError where the model, the inputs or `dynamic_shapes` are wrong; ExportError.
     """
-    positional, named = _distinct(example_inputs, kwargs or {})
+    positional, named = _distinct(*without_caches(example_inputs, kwargs or {}))
     bound = bind_examples(model, positional, named)
     check_examples(model, bound)
+    model = takes_layers(model)
     widening = Widening(bound, _specs_by_name(bound, dynamic_shapes))
     while True:
         try:
@@ -445,7 +454,7 @@ def _is_int(value: object) -> bool:
 def _specs_by_name(bound: inspect.BoundArguments, dynamic_shapes: DynamicShapes) -> dict[str, object]:
     """Parameter name → the dynamic dims of each tensor in its argument; all of them when the user says nothing."""
     if dynamic_shapes is None:
-        return {name: pytree.tree_map(_every_dim, value) for name, value in bound.arguments.items()}
+        return {name: pytree.tree_map(_every_dim, value, is_leaf=is_layers) for name, value in bound.arguments.items()}
     check_specs(list(bound.arguments), dynamic_shapes)
     if isinstance(dynamic_shapes, Mapping):
         return dict(dynamic_shapes)
@@ -453,6 +462,8 @@ def _specs_by_name(bound: inspect.BoundArguments, dynamic_shapes: DynamicShapes)
 
 
 def _every_dim(value: object) -> object:
+    if isinstance(value, CacheLayers):
+        return growing_dims(value)
     return {dim: Dim.AUTO for dim in range(value.dim())} if isinstance(value, torch.Tensor) else None
 
 

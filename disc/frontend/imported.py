@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, is_dataclass
 from torch.utils import _pytree as pytree
 from torch_mlir import ir
 
+from disc.frontend.caches import CacheLayers
 from disc.ir.weights import WeightTable
 
 Constant = int | float | bool | str | None
@@ -63,6 +64,8 @@ def _structure(tree: pytree.TreeSpec, leaves: Iterator[object]) -> object:
         return {kind.__name__: parts}
     if kind in (dict, OrderedDict) and all(isinstance(key, int | str) for key in context):
         return {"dict" if kind is dict else "ordered": [list(each) for each in zip(context, parts, strict=True)]}
+    if kind is CacheLayers:
+        return {"cache": parts}
     if kind is namedtuple:  # so PyTorch marks all of them; the class is the context
         return _record("named_tuple", context, context._fields, parts)
     if is_dataclass(kind) and issubclass(kind, OrderedDict):  # transformers' ModelOutput

@@ -141,7 +141,7 @@ def _map_values(value: object, spec: object, function: LeafMap) -> object:
         if len(value) != len(spec):
             raise ShapeConstraintError(f"dynamic_shapes has {len(spec)} entries for a {type(value).__name__} of {len(value)} inputs")
         parts = [_map_values(part, inner, function) for part, inner in zip(value, spec, strict=True)]
-        return parts if isinstance(value, list) else tuple(parts)
+        return type(value)(parts) if isinstance(value, list) else tuple(parts)
     return value
 
 

@@ -1,11 +1,12 @@
 """Models of Hugging Face folders, compiled: `DiscModelForSequenceClassification.from_pretrained(folder)` takes the model's place in
-`transformers.pipeline`.
+`transformers.pipeline`. `DiscModelForCausalLM` generates, by transformers' own `generate`: one program is the prompt's and each step's.
 
 Nothing of a folder is executed: weights are read from safetensors alone, and code that a folder brings along is not run.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -18,10 +19,12 @@ from disc.errors import (
     DeviceError,
     InputRankError,
     InputTypeError,
+    InputValueError,
     UnsupportedFormatError,
     did_you_mean,
     how_to_install,
 )
+from disc.ral.caches import layers_of, put_layers
 from disc.ral.executable import Executable, load
 
 try:
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
 
 ARTIFACT, RECORD = "model.disc", "disc.json"
 BESIDE = (  # files of tokenizers and processors, which are copied as they are
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
+    "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
     "spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "preprocessor_config.json", "processor_config.json",
 )  # fmt: skip
 # What transformers' models take for an input of text that is left out, by name.
@@ -114,6 +117,12 @@ class DiscModel:
         for switch in SWITCHES:
             if named.pop(switch, None):
                 raise InputTypeError(f"{switch}=True: the model was compiled without; its results are {', '.join(self._results())}")
+        given = self._by_name(inputs, named)
+        result: Any = self.executable(cast=True, **given)
+        return result.to_tuple() if as_tuple and hasattr(result, "to_tuple") else result
+
+    def _by_name(self, inputs: tuple[object, ...], named: Mapping[str, object]) -> dict[str, object]:
+        """All inputs that are given, and those that a default takes the place of. Raises InputRankError for too many."""
         given = {name: value for name, value in named.items() if value is not None}
         if len(inputs) > len(self._names):
             raise InputRankError(f"{len(inputs)} inputs given; the inputs are {', '.join(self._names)}")
@@ -122,8 +131,7 @@ class DiscModel:
         for name in self._names:
             if name not in given and name in DEFAULTS and isinstance(first, torch.Tensor):
                 given[name] = DEFAULTS[name](first)
-        result: Any = self.executable(cast=True, **given)
-        return result.to_tuple() if as_tuple and hasattr(result, "to_tuple") else result
+        return given
 
     def forward(self, *inputs: object, **named: object) -> Any:
         """As a call."""
@@ -177,6 +185,106 @@ class DiscModelForImageClassification(DiscModel):
     task, auto_class = "image-classification", "AutoModelForImageClassification"
 
 
+class DiscModelForCausalLM(DiscModel, transformers.GenerationMixin):
+    """`logits` of the next token, and a cache of keys and values; `generate` is that of transformers (greedy, sampling, beams, streamers).
+
+    One program computes prompts and steps, any number of tokens behind a cache of any length, 0 too: both differ in sizes alone.
+    """
+
+    task, auto_class = "text-generation", "AutoModelForCausalLM"
+    _is_stateful = False  # to transformers: a cache can go back to an earlier token
+
+    def __init__(self, executable: Executable, config: transformers.PretrainedConfig, folder: Path | None = None) -> None:
+        """folder: where the files of the tokenizer and `generation_config.json` lie."""
+        super().__init__(executable, config, folder)
+        stored = folder is not None and (folder / "generation_config.json").is_file()
+        made = transformers.GenerationConfig
+        self.generation_config = made.from_pretrained(str(folder)) if stored else made.from_model_config(config)
+        self._longest: int | None = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
+
+    def save_pretrained(self, folder: Folder) -> None:
+        """As of `DiscModel`, and `generation_config.json`."""
+        super().save_pretrained(folder)
+        self.generation_config.save_pretrained(str(folder))
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: transformers.Cache | None = None,
+        *,
+        logits_to_keep: int | torch.Tensor = 0,
+        use_cache: bool | None = None,
+        return_dict: bool | None = None,
+        **named: object,
+    ) -> Any:
+        """Logits of each token, float [batch, tokens, vocabulary], as transformers' model gives them, which `past_key_values` grows in.
+
+        input_ids: i64 [batch, tokens]. attention_mask: i64 [batch, past + tokens], all ones where it is left out. position_ids: i64
+        [batch, tokens], those behind the past where they are left out. past_key_values: a DynamicCache, which gets the new tokens; None or
+        one without tensors: there is no past. logits_to_keep: of the last so many tokens (0: of all), or of these places, i64 [places].
+
+        Raises InputValueError for more tokens than the model has positions; InputTypeError for another kind of cache and for switches that
+        need another program; and as calls of an `Executable`.
+        """
+        for switch in SWITCHES:
+            if named.pop(switch, None):
+                raise InputTypeError(f"{switch}=True: the model was compiled without; its results are {', '.join(self._results())}")
+        cache: Any = transformers.DynamicCache() if past_key_values is None else past_key_values
+        layers = layers_of(cache, "past_key_values")
+        (batch, tokens), past = _sizes(input_ids), layers[0]["key"].shape[2] if layers else 0
+        if self._longest is not None and past + tokens > self._longest:
+            raise InputValueError(
+                f"{past + tokens} tokens ({past} of them in the cache): the model has positions for {self._longest}; give a shorter prompt, "
+                "or fewer max_new_tokens"
+            )
+        given: dict[str, object] = {"input_ids": input_ids, **{name: value for name, value in named.items() if value is not None}}
+        given["attention_mask"] = torch.ones(batch, past + tokens, dtype=torch.int64) if attention_mask is None else attention_mask
+        given["past_key_values"] = layers or cache
+        if "position_ids" in self._names:
+            places = torch.arange(past, past + tokens).repeat(batch, 1)
+            given["position_ids"] = places if position_ids is None else position_ids
+        if "logits_to_keep" in self._names:
+            given["logits_to_keep"] = _kept_places(logits_to_keep, tokens)
+        result: Any = self.executable(cast=True, **given)
+        if "logits_to_keep" not in self._names:
+            result.logits = result.logits[:, _kept_places(logits_to_keep, tokens)]
+        put_layers(cache, layers_of(result.past_key_values, "the result"))
+        result.past_key_values = None if use_cache is False else cache
+        return result.to_tuple() if return_dict is False else result
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """As `forward`."""
+        return self.forward(*inputs, **named)
+
+    @classmethod
+    def can_generate(cls) -> bool:
+        """True."""
+        return True
+
+    def is_remote_code(self) -> bool:
+        """False: no code of the folder is run. transformers' `generate` asks."""
+        return False
+
+    def get_experts_implementation(self) -> dict[str, str]:
+        """{}: the program is compiled. transformers' `generate` asks."""
+        return {}
+
+
+def _sizes(ids: object) -> tuple[int, int]:
+    if not isinstance(ids, torch.Tensor) or ids.dim() != 2:
+        raise InputRankError("input_ids: expected a tensor [batch, tokens]")
+    return ids.shape[0], ids.shape[1]
+
+
+def _kept_places(keep: int | torch.Tensor, tokens: int) -> torch.Tensor:
+    """The places of the tokens whose logits are computed."""
+    if isinstance(keep, torch.Tensor):
+        return keep
+    return torch.arange(max(tokens - keep, 0) if keep else 0, tokens)
+
+
 TASKS: dict[str, type[DiscModel]] = {
     each.task: each
     for each in (
@@ -185,26 +293,28 @@ TASKS: dict[str, type[DiscModel]] = {
         DiscModelForTokenClassification,
         DiscModelForMaskedLM,
         DiscModelForImageClassification,
+        DiscModelForCausalLM,
     )
 }
 
 
-def load_folder(folder: Folder, task: str) -> tuple[torch.nn.Module, Mapping[str, torch.Tensor]]:
+def load_folder(folder: Folder, task: str) -> tuple[torch.nn.Module, Mapping[str, object]]:
     """The model of a folder with weights in safetensors, and example inputs by name.
 
-    Raises UnsupportedFormatError for a task that is not there and a folder without config or weights.
+    Raises UnsupportedFormatError for a task that is not there, a folder without config or weights, and, to generate, a model that keeps
+    no cache or not a DynamicCache.
     """
     if task not in TASKS:
         raise UnsupportedFormatError(f"there is no task {task!r}{did_you_mean(task, TASKS)}; the tasks are {', '.join(TASKS)}")
     path = Path(folder)
     config = _config(path)
-    config.use_cache = False
+    config.use_cache = generates = TASKS[task] is DiscModelForCausalLM
     loader: Any = getattr(transformers, TASKS[task].auto_class)
     try:
         model = loader.from_pretrained(path, config=config, use_safetensors=True, trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise UnsupportedFormatError(f"{path}: transformers cannot load it for {task}: {_first_line(error)}") from error
-    return model.eval(), _examples(model, path)
+    return model.eval(), _steps(model, path) if generates else _examples(model, path)
 
 
 def _config(path: Path) -> transformers.PretrainedConfig:
@@ -244,6 +354,31 @@ def _examples(model: Any, path: Path) -> dict[str, torch.Tensor]:
     return {name: DEFAULTS.get(name, torch.ones_like)(torch.ones(2, 8, dtype=torch.int64)) for name in names}
 
 
+def _steps(model: Any, path: Path) -> dict[str, object]:
+    """Inputs behind a cache. Sizes that are not the same differ."""
+    batch, past, tokens, kept = 2, 3, 4, 5
+    accepted = inspect.signature(model.forward).parameters
+    problem = "takes no past_key_values"
+    cache: Any = transformers.DynamicCache()
+    if "past_key_values" in accepted:
+        try:
+            with torch.no_grad():
+                cache = model(torch.ones(batch, past, dtype=torch.int64), past_key_values=cache).past_key_values
+            problem = None if layers_of(cache, "its cache") else "returns no keys and values"
+        except Exception as error:  # models that keep something else refuse such a cache in many ways
+            problem = f"cannot be run with a DynamicCache: {_first_line(error)}"
+    if problem is not None:
+        raise UnsupportedFormatError(f"{path}: {type(model).__name__} {problem}; text-generation needs a model with a cache of keys and values")
+    inputs: dict[str, object] = {
+        "input_ids": torch.ones(batch, tokens, dtype=torch.int64),
+        "past_key_values": cache,
+        "attention_mask": torch.ones(batch, past + tokens, dtype=torch.int64),
+        "position_ids": torch.arange(past, past + tokens).repeat(batch, 1),
+        "logits_to_keep": torch.arange(kept) % tokens,
+    }
+    return {name: value for name, value in inputs.items() if name in accepted}
+
+
 def _tokenizer_names(path: Path) -> list[str]:
     """What the folder's tokenizer gives to the model; [] without one that says so."""
     try:
@@ -264,6 +399,7 @@ def _first_line(error: Exception) -> str:
 __all__ = [
     "TASKS",
     "DiscModel",
+    "DiscModelForCausalLM",
     "DiscModelForFeatureExtraction",
     "DiscModelForImageClassification",
     "DiscModelForMaskedLM",

@@ -20,6 +20,7 @@ from disc.config import check_graphs, check_threads, read_environment
 from disc.errors import ArtifactError, CompilerBug, DiscError, InputRankError, InputTypeError, TargetError
 from disc.ral import _ral
 from disc.ral import torch_functions as torch_functions  # registers itself with the runtime
+from disc.ral.caches import CacheInputs
 from disc.ral.elsewhere import Elsewhere
 from disc.ral.gpu_programs import NONE, GpuPrograms, from_sections, gpu_number, programs_in, programs_of, stream_handle
 from disc.ral.results import builder
@@ -154,6 +155,7 @@ class Executable:
         self._parts = parts
         self._compiles = compiles
         self._names = [record["name"] for record in arguments_of(manifest)]
+        self._caches = CacheInputs(arguments_of(manifest), {record["position"] for record in manifest.get("fixed", [])})
         self._hidden: HiddenValues | None = None
         self._call: Callable[[tuple[object, ...], object], object] = context.call
         context.single = manifest["single"]
@@ -227,6 +229,9 @@ class Executable:
         `stream=`, where the model has no input of that name: the CUDA stream (its handle, or a framework's object) that a call on tensors
         of a GPU runs on, and that lives as long as the results.
 
+        An input that was a DynamicCache of transformers is given as one, or as [{"key": ..., "value": ...}, ...] by name, and is not
+        written to; one in the result comes back likewise. Its tensors are inputs of their own, too: `past_key_values.0.key`.
+
         Arguments that were fixed at compile time, since they are no tensors, may be left out; another value is an InputTypeError.
 
         Ctrl+C ends a loop whose end depends on data; the call then raises KeyboardInterrupt.
@@ -251,7 +256,7 @@ class Executable:
         try:
             return call(inputs, out)
         except (InputRankError, InputTypeError) as error:
-            tensors = self._without_fixed(self._by_position(inputs))
+            tensors = self._without_fixed(self._by_position(self._caches.spread(inputs, {})[0]))
             if tensors is inputs:
                 raise self._with_hint(error, inputs) from error.__cause__
         return call(tensors, out)
@@ -332,6 +337,7 @@ class Executable:
             if record["name"] in named:
                 _check_fixed(record, named[record["name"]])
                 named = {name: value for name, value in named.items() if name != record["name"]}
+        inputs, named = self._caches.spread(inputs, named)
         expected = self._names[len(inputs) :]
         missing = [name for name in expected if name not in named]
         unknown = [name for name in named if name not in expected]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import SupportsIndex, cast
 
 from disc.artifact.structure import CLASSES, kind_of, parts_of
+from disc.ral.caches import Layer, cache_of
 
 Build = Callable[[Sequence[object]], object]
 
@@ -48,6 +49,8 @@ def builder(structure: object) -> Build:
         return lambda results: [make(results) for make in makers]
     if kind == "tuple":
         return lambda results: tuple(make(results) for make in makers)
+    if kind == "cache":
+        return lambda results: cache_of(cast("list[Layer]", [make(results) for make in makers]))
     whole = _class_of(kind, str(record[kind]), cast("list[str]", keys)) if kind in CLASSES else _MAPPINGS[kind]
     return lambda results: whole({key: make(results) for key, make in parts})
 

@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
-_DTYPES = {  # as manifests write it → as torch names it; NumPy's name is the same but for bool
+DTYPES = {  # as manifests write it → as torch names it; NumPy's name is the same but for bool
     "i1": "bool", "i8": "int8", "ui8": "uint8", "i16": "int16", "ui16": "uint16", "i32": "int32", "ui32": "uint32", "i64": "int64",
     "ui64": "uint64", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "c64": "complex64", "c128": "complex128",
 }  # fmt: skip
@@ -38,7 +38,7 @@ def widened(inputs: Sequence[object], arguments: Sequence[Mapping[str, object]])
 
 
 def _widened(value: object, dtype: str) -> object:
-    given, wanted = _dtype_of(value), _DTYPES.get(dtype)
+    given, wanted = _dtype_of(value), DTYPES.get(dtype)
     if given is None or wanted is None or given == wanted or not is_exact(given, wanted):
         return value
     if isinstance(value, np.ndarray | np.generic):
@@ -54,4 +54,4 @@ def _dtype_of(value: object) -> str | None:
         name = str(getattr(value, "dtype", "")).removeprefix("torch.")
     else:
         return None
-    return name if name in _DTYPES.values() else None
+    return name if name in DTYPES.values() else None

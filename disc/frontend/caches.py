@@ -1,0 +1,101 @@
+"""transformers' caches of keys and values among the arguments and results of a module: for torch.export they are plain structures.
+
+model(ids, past_key_values=DynamicCache)  →  model(ids, past_key_values=CacheLayers([{"key": tensor, "value": tensor}, ...]))
+
+What the model does to its cache in place is among its results, where it returns the cache; a cache that is given is not written.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar, cast
+
+import torch
+from torch.export import Dim
+from torch.utils import _pytree as pytree
+
+from disc.errors import InputTypeError
+from disc.ral.caches import Layer, cache_of, is_cache, layers_of
+
+Value = TypeVar("Value")
+
+
+class CacheLayers(list[Layer]):
+    """The key and the value of each layer, [batch, heads, length, size]."""
+
+
+pytree.register_pytree_node(
+    CacheLayers,
+    lambda layers: (list(layers), None),
+    lambda layers, _: CacheLayers(layers),
+    serialized_type_name="disc.CacheLayers",
+    flatten_with_keys_fn=lambda layers: ([(pytree.SequenceKey(place), each) for place, each in enumerate(layers)], None),
+)
+
+
+def without_caches(inputs: tuple[object, ...], named: Mapping[str, object]) -> tuple[tuple[object, ...], dict[str, object]]:
+    """Example inputs with layers in the place of caches. Raises InputTypeError for a cache that has no such form, or no tensors."""
+    if "transformers.cache_utils" not in sys.modules:
+        return inputs, dict(named)
+    return _replaced((inputs, dict(named)), is_cache, _example_layers)
+
+
+def is_layers(value: object) -> bool:
+    return isinstance(value, CacheLayers)
+
+
+def growing_dims(layers: CacheLayers) -> object:
+    """The dims that are dynamic where the user names none: batch and length; heads and size are the model's."""
+    return CacheLayers({part: {0: Dim.AUTO, 2: Dim.AUTO} for part in each} for each in layers)
+
+
+def takes_layers(model: torch.nn.Module) -> torch.nn.Module:
+    """The model, with layers in the place of caches, among its arguments and in what it returns; of the same class, with the same weights."""
+    if "transformers.cache_utils" not in sys.modules or isinstance(model, torch.jit.ScriptModule):
+        return model
+    taking = copy.copy(model)
+    run = taking.forward
+
+    @functools.wraps(run)
+    def forward(*inputs: object, **named: object) -> object:
+        inputs, named = _replaced((inputs, named), is_layers, lambda layers: cache_of(cast("CacheLayers", layers)))
+        return _replaced(run(*inputs, **named), is_cache, lambda cache: CacheLayers(layers_of(cache, "the cache that the model returns")))
+
+    taking.forward = forward
+    return taking
+
+
+def _example_layers(cache: object) -> CacheLayers:
+    layers = layers_of(cache, "the cache of the example")
+    if not layers:
+        raise InputTypeError(
+            "the cache of the example is empty: give one whose layers have tensors [batch, heads, length, size], which tell how many layers "
+            "and heads there are (the length does not matter: what model(ids).past_key_values is)"
+        )
+    return CacheLayers(layers)
+
+
+def _replaced(value: Value, matches: Callable[[object], bool], replace: Callable[[object], object]) -> Value:
+    """The value itself where nothing in it matches."""
+    if not any(map(matches, pytree.tree_leaves(value, is_leaf=matches))):
+        return value
+    return pytree.tree_map(lambda leaf: replace(leaf) if matches(leaf) else leaf, value, is_leaf=matches)
+
+
+def input_names(names: Iterable[str], tree: pytree.TreeSpec) -> list[str]:
+    """The names of a program's inputs, those of a cache's tensors as "past_key_values.0.key". tree: of the arguments."""
+    marked = pytree.tree_unflatten(list(names), tree)
+
+    def renamed(layers: CacheLayers) -> CacheLayers:
+        return CacheLayers({part: _dotted(str(name), f"{place}", part) for part, name in each.items()} for place, each in enumerate(layers))
+
+    return pytree.tree_leaves(_replaced(marked, is_layers, renamed))
+
+
+def _dotted(name: str, place: str, part: str) -> str:
+    """ "past_key_values.0.key" of "past_key_values_0_key"; a name that has another end stays."""
+    prefix = name.removesuffix(f"_{place}_{part}")
+    return name if prefix == name else f"{prefix}.{place}.{part}"
