@@ -17,7 +17,7 @@ import torch
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
-from disc.errors import InputTypeError
+from disc.errors import ExportError, InputTypeError
 from disc.ral.caches import Layer, cache_of, is_cache, layers_of
 
 Value = TypeVar("Value")
@@ -52,9 +52,12 @@ def growing_dims(layers: CacheLayers) -> object:
     return CacheLayers({part: {0: Dim.AUTO, 2: Dim.AUTO} for part in each} for each in layers)
 
 
-def takes_layers(model: torch.nn.Module) -> torch.nn.Module:
-    """The model, with layers in the place of caches, among its arguments and in what it returns; of the same class, with the same weights."""
-    if "transformers.cache_utils" not in sys.modules or isinstance(model, torch.jit.ScriptModule):
+def takes_layers(model: torch.nn.Module, inputs: object) -> torch.nn.Module:
+    """The model, with layers in the place of caches, among its arguments and in what it returns; of the same class, with the same weights.
+
+    inputs: of the example. A model that has no cache among them, and no part of transformers', is returned as it is.
+    """
+    if not any(map(is_layers, pytree.tree_leaves(inputs, is_leaf=is_layers))) and not any(map(_is_pretrained, model.modules())):
         return model
     taking = copy.copy(model)
     run = taking.forward
@@ -62,20 +65,32 @@ def takes_layers(model: torch.nn.Module) -> torch.nn.Module:
     @functools.wraps(run)
     def forward(*inputs: object, **named: object) -> object:
         inputs, named = _replaced((inputs, named), is_layers, lambda layers: cache_of(cast("CacheLayers", layers)))
-        return _replaced(run(*inputs, **named), is_cache, lambda cache: CacheLayers(layers_of(cache, "the cache that the model returns")))
+        return _replaced(run(*inputs, **named), is_cache, _returned_layers)
 
     taking.forward = forward
     return taking
+
+
+def _is_pretrained(module: torch.nn.Module) -> bool:
+    kind = getattr(sys.modules.get("transformers.modeling_utils"), "PreTrainedModel", None)
+    return kind is not None and isinstance(module, kind)
 
 
 def _example_layers(cache: object) -> CacheLayers:
     layers = layers_of(cache, "the cache of the example")
     if not layers:
         raise InputTypeError(
-            "the cache of the example is empty: give one whose layers have tensors [batch, heads, length, size], which tell how many layers "
-            "and heads there are (the length does not matter: what model(ids).past_key_values is)"
+            "the cache of the example is empty: give one whose layers have tensors [batch, heads, length, size], such as "
+            "model(ids).past_key_values; the length does not matter"
         )
     return CacheLayers(layers)
+
+
+def _returned_layers(cache: object) -> CacheLayers:
+    try:
+        return CacheLayers(layers_of(cache, "the cache that the model returns"))
+    except InputTypeError as error:
+        raise ExportError(f"{error}: give the model a DynamicCache() made without a config, or set model.config.use_cache = False") from None
 
 
 def _replaced(value: Value, matches: Callable[[object], bool], replace: Callable[[object], object]) -> Value:

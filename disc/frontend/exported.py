@@ -299,7 +299,7 @@ def export_module(
     positional, named = _distinct(*without_caches(example_inputs, kwargs or {}))
     bound = bind_examples(model, positional, named)
     check_examples(model, bound)
-    model = takes_layers(model)
+    model = takes_layers(model, (positional, named))
     widening = Widening(bound, _specs_by_name(bound, dynamic_shapes))
     while True:
         try:

@@ -20,6 +20,7 @@ from disc.errors import (
     InputRankError,
     InputTypeError,
     InputValueError,
+    ShapeConstraintError,
     UnsupportedFormatError,
     did_you_mean,
     how_to_install,
@@ -225,7 +226,7 @@ class DiscModelForCausalLM(DiscModel, transformers.GenerationMixin):
         [batch, tokens], those behind the past where they are left out. past_key_values: a DynamicCache, which gets the new tokens; None or
         one without tensors: there is no past. logits_to_keep: of the last so many tokens (0: of all), or of these places, i64 [places].
 
-        Raises InputValueError for more tokens than the model has positions; InputTypeError for another kind of cache and for switches that
+        Raises InputValueError for more tokens than the model has positions; ShapeConstraintError for another mask; InputTypeError for another kind of cache and for switches that
         need another program; and as calls of an `Executable`.
         """
         for switch in SWITCHES:
@@ -238,6 +239,10 @@ class DiscModelForCausalLM(DiscModel, transformers.GenerationMixin):
             raise InputValueError(
                 f"{past + tokens} tokens ({past} of them in the cache): the model has positions for {self._longest}; give a shorter prompt, "
                 "or fewer max_new_tokens"
+            )
+        if attention_mask is not None and attention_mask.shape != (batch, past + tokens):
+            raise ShapeConstraintError(
+                f"attention_mask is {list(attention_mask.shape)}; expected [{batch}, {past + tokens}]: {past} tokens in the cache, and {tokens}"
             )
         given: dict[str, object] = {"input_ids": input_ids, **{name: value for name, value in named.items() if value is not None}}
         given["attention_mask"] = torch.ones(batch, past + tokens, dtype=torch.int64) if attention_mask is None else attention_mask
@@ -355,7 +360,7 @@ def _examples(model: Any, path: Path) -> dict[str, torch.Tensor]:
 
 
 def _steps(model: Any, path: Path) -> dict[str, object]:
-    """Inputs behind a cache. Sizes that are not the same differ."""
+    """Inputs behind a cache, in the order of the program's. Sizes that are not the same differ."""
     batch, past, tokens, kept = 2, 3, 4, 5
     accepted = inspect.signature(model.forward).parameters
     problem = "takes no past_key_values"
@@ -376,7 +381,7 @@ def _steps(model: Any, path: Path) -> dict[str, object]:
         "position_ids": torch.arange(past, past + tokens).repeat(batch, 1),
         "logits_to_keep": torch.arange(kept) % tokens,
     }
-    return {name: value for name, value in inputs.items() if name in accepted}
+    return {name: inputs[name] for name in accepted if name in inputs}
 
 
 def _tokenizer_names(path: Path) -> list[str]:

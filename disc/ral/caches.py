@@ -33,17 +33,14 @@ def layers_of(cache: object, where: str) -> list[Layer]:
     Raises InputTypeError for a cache of another kind than a DynamicCache, or one that keeps a part of the tokens alone.
     """
     if not any(base.__name__ == "DynamicCache" for base in type(cache).__mro__):
-        raise InputTypeError(f"{where} is a {type(cache).__name__}; of transformers' caches, only a DynamicCache can be compiled")
+        raise InputTypeError(f"{where} is of {type(cache).__name__}; of transformers' caches, only a DynamicCache can be compiled")
     layers = cast("list[Any]", cast("Any", cache).layers)
     if not any(getattr(layer, "is_initialized", True) for layer in layers):
         return []
     for number, layer in enumerate(layers):
         if type(layer).__name__ != "DynamicLayer" or not layer.is_initialized:
-            what = "no tensors" if type(layer).__name__ == "DynamicLayer" else f"a {type(layer).__name__}"
-            raise InputTypeError(
-                f"layer {number} of {where} has {what}, and every layer has to be a DynamicLayer, of all tokens, with tensors: give "
-                "past_key_values=DynamicCache(), made without a config"
-            )
+            what = "has no tensors" if type(layer).__name__ == "DynamicLayer" else f"is a {type(layer).__name__}"
+            raise InputTypeError(f"layer {number} of {where} {what}; every layer has to be a DynamicLayer, of all tokens, with tensors")
         if getattr(layer.keys, "ndim", 4) != 4 or getattr(layer.values, "ndim", 4) != 4:
             raise InputTypeError(f"layer {number} of {where} has tensors of {layer.keys.ndim} dims; expected [batch, heads, length, size]")
     return [{"key": layer.keys, "value": layer.values} for layer in layers]
@@ -135,7 +132,7 @@ class CacheInputs:
             return
         found = {f"{prefix}.{number}.{part}": tensor for number, layer in enumerate(layers) for part, tensor in layer.items()}
         if len(found) != len(self._members[prefix]):
-            raise InputRankError(f"input '{prefix}' has {len(layers)} layers; the model has {len(self._members[prefix]) // len(LAYER)}")
+            raise InputRankError(f"input '{prefix}' is a cache of {len(layers)} layers; the model's has {len(self._members[prefix]) // len(LAYER)}")
         given |= found
 
     def _zeros(self, name: str, given: Mapping[str, object]) -> object:

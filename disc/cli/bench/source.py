@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from disc.artifact.manifest import InputRecord
 from disc.cli.factory import from_factory
 from disc.errors import ConfigurationError
+from disc.frontend.caches import takes_layers, without_caches
 from disc.frontend.models import DynamicShapes
 
 OPSET = 18
@@ -61,7 +62,8 @@ def read_source(model: str, task: str | None) -> Source:
         from disc.hf import load_folder
 
         module, examples = load_folder(model.removeprefix("hf:"), task)
-        return Source(module, (), dict(examples))
+        plain = without_caches((), examples)[1]
+        return Source(takes_layers(module, plain), (), plain)
     if ":" in model and not os.path.exists(model):
         module, inputs, shapes = from_factory(model)
         return Source(module, tuple(inputs), {}, shapes)
