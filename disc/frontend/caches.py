@@ -11,7 +11,7 @@ import copy
 import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch.export import Dim
@@ -27,12 +27,16 @@ class CacheLayers(list[Layer]):
     """The key and the value of each layer, [batch, heads, length, size]."""
 
 
+def _with_keys(layers: CacheLayers) -> list[tuple[Any, object]]:
+    return [(pytree.SequenceKey(place), each) for place, each in enumerate(layers)]
+
+
 pytree.register_pytree_node(
     CacheLayers,
     lambda layers: (list(layers), None),
     lambda layers, _: CacheLayers(layers),
     serialized_type_name="disc.CacheLayers",
-    flatten_with_keys_fn=lambda layers: ([(pytree.SequenceKey(place), each) for place, each in enumerate(layers)], None),
+    flatten_with_keys_fn=lambda layers: (_with_keys(layers), None),
 )
 
 
@@ -90,7 +94,8 @@ def _returned_layers(cache: object) -> CacheLayers:
     try:
         return CacheLayers(layers_of(cache, "the cache that the model returns"))
     except InputTypeError as error:
-        raise ExportError(f"{error}: give the model a DynamicCache() made without a config, or set model.config.use_cache = False") from None
+        hint = "give the model a DynamicCache() made without a config, or set model.config.use_cache = False"
+        raise ExportError(f"{error}: {hint}") from None
 
 
 def _replaced(value: Value, matches: Callable[[object], bool], replace: Callable[[object], object]) -> Value:
@@ -104,13 +109,14 @@ def input_names(names: Iterable[str], tree: pytree.TreeSpec) -> list[str]:
     """The names of a program's inputs, those of a cache's tensors as "past_key_values.0.key". tree: of the arguments."""
     marked = pytree.tree_unflatten(list(names), tree)
 
-    def renamed(layers: CacheLayers) -> CacheLayers:
-        return CacheLayers({part: _dotted(str(name), f"{place}", part) for part, name in each.items()} for place, each in enumerate(layers))
+    def renamed(layers: object) -> CacheLayers:
+        numbered = enumerate(cast("CacheLayers", layers))
+        return CacheLayers({part: _dotted(str(name), place, part) for part, name in each.items()} for place, each in numbered)
 
     return pytree.tree_leaves(_replaced(marked, is_layers, renamed))
 
 
-def _dotted(name: str, place: str, part: str) -> str:
+def _dotted(name: str, place: int, part: str) -> str:
     """ "past_key_values.0.key" of "past_key_values_0_key"; a name that has another end stays."""
     prefix = name.removesuffix(f"_{place}_{part}")
     return name if prefix == name else f"{prefix}.{place}.{part}"

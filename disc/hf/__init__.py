@@ -25,7 +25,7 @@ from disc.errors import (
     did_you_mean,
     how_to_install,
 )
-from disc.ral.caches import layers_of, put_layers
+from disc.ral.caches import layers_of
 from disc.ral.executable import Executable, load
 
 try:
@@ -41,11 +41,13 @@ if TYPE_CHECKING:
 
 ARTIFACT, RECORD = "model.disc", "disc.json"
 BESIDE = (  # files of tokenizers and processors, which are copied as they are
-    "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
-    "spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "preprocessor_config.json", "processor_config.json",
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
+    "spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "chat_template.jinja", "preprocessor_config.json",
+    "processor_config.json",
 )  # fmt: skip
 # What transformers' models take for an input of text that is left out, by name.
 DEFAULTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"attention_mask": torch.ones_like, "token_type_ids": torch.zeros_like}
+OPTIONAL = ("position_ids", "logits_to_keep")  # what some models that generate do not take
 SWITCHES = ("return_dict", "output_attentions", "output_hidden_states", "use_cache")
 Self = TypeVar("Self", bound="DiscModel")
 
@@ -115,12 +117,16 @@ class DiscModel:
         Raises InputTypeError for switches that need another program (`output_attentions=True`), and as calls of an `Executable`.
         """
         as_tuple = named.pop("return_dict", None) is False
-        for switch in SWITCHES:
-            if named.pop(switch, None):
-                raise InputTypeError(f"{switch}=True: the model was compiled without; its results are {', '.join(self._results())}")
-        given = self._by_name(inputs, named)
+        given = self._by_name(inputs, self._without_switches(named))
         result: Any = self.executable(cast=True, **given)
         return result.to_tuple() if as_tuple and hasattr(result, "to_tuple") else result
+
+    def _without_switches(self, named: Mapping[str, object]) -> dict[str, object]:
+        """Raises InputTypeError for one that is on."""
+        for switch in SWITCHES:
+            if named.get(switch):
+                raise InputTypeError(f"{switch}=True: the model was compiled without; its results are {', '.join(self._results())}")
+        return {name: value for name, value in named.items() if name not in SWITCHES}
 
     def _by_name(self, inputs: tuple[object, ...], named: Mapping[str, object]) -> dict[str, object]:
         """All inputs that are given, and those that a default takes the place of. Raises InputRankError for too many."""
@@ -141,7 +147,8 @@ class DiscModel:
     def _results(self) -> list[str]:
         return [value.name for value in self.executable.outputs]
 
-    def can_generate(self) -> bool:
+    @classmethod
+    def can_generate(cls) -> bool:
         """False: it is one call of the model."""
         return False
 
@@ -208,7 +215,7 @@ class DiscModelForCausalLM(DiscModel, transformers.GenerationMixin):
         super().save_pretrained(folder)
         self.generation_config.save_pretrained(str(folder))
 
-    def forward(
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]: transformers reads off it what the model takes
         self,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
@@ -220,44 +227,44 @@ class DiscModelForCausalLM(DiscModel, transformers.GenerationMixin):
         return_dict: bool | None = None,
         **named: object,
     ) -> Any:
-        """Logits of each token, float [batch, tokens, vocabulary], as transformers' model gives them, which `past_key_values` grows in.
+        """Logits of each token, float [batch, tokens, vocabulary], and the cache, as transformers' model gives them.
 
         input_ids: i64 [batch, tokens]. attention_mask: i64 [batch, past + tokens], all ones where it is left out. position_ids: i64
-        [batch, tokens], those behind the past where they are left out. past_key_values: a DynamicCache, which gets the new tokens; None or
-        one without tensors: there is no past. logits_to_keep: of the last so many tokens (0: of all), or of these places, i64 [places].
+        [batch, tokens], those behind the past where they are left out. past_key_values: a DynamicCache, which gets the new tokens, too;
+        None or one without tensors: there is no past. logits_to_keep: of the last so many tokens (0: of all), or of these places, i64
+        [places].
 
-        Raises InputValueError for more tokens than the model has positions; ShapeConstraintError for another mask; InputTypeError for another kind of cache and for switches that
-        need another program; and as calls of an `Executable`.
+        Raises InputValueError for more tokens than the model has positions; ShapeConstraintError for a mask of another shape;
+        InputTypeError for another kind of cache, and for switches that need another program; and as calls of an `Executable`.
         """
-        for switch in SWITCHES:
-            if named.pop(switch, None):
-                raise InputTypeError(f"{switch}=True: the model was compiled without; its results are {', '.join(self._results())}")
         cache: Any = transformers.DynamicCache() if past_key_values is None else past_key_values
-        layers = layers_of(cache, "past_key_values")
+        layers: Any = layers_of(cache, "past_key_values")
         (batch, tokens), past = _sizes(input_ids), layers[0]["key"].shape[2] if layers else 0
-        if self._longest is not None and past + tokens > self._longest:
-            raise InputValueError(
-                f"{past + tokens} tokens ({past} of them in the cache): the model has positions for {self._longest}; give a shorter prompt, "
-                "or fewer max_new_tokens"
-            )
-        if attention_mask is not None and attention_mask.shape != (batch, past + tokens):
-            raise ShapeConstraintError(
-                f"attention_mask is {list(attention_mask.shape)}; expected [{batch}, {past + tokens}]: {past} tokens in the cache, and {tokens}"
-            )
-        given: dict[str, object] = {"input_ids": input_ids, **{name: value for name, value in named.items() if value is not None}}
-        given["attention_mask"] = torch.ones(batch, past + tokens, dtype=torch.int64) if attention_mask is None else attention_mask
-        given["past_key_values"] = layers or cache
-        if "position_ids" in self._names:
-            places = torch.arange(past, past + tokens).repeat(batch, 1)
-            given["position_ids"] = places if position_ids is None else position_ids
-        if "logits_to_keep" in self._names:
-            given["logits_to_keep"] = _kept_places(logits_to_keep, tokens)
-        result: Any = self.executable(cast=True, **given)
+        self._check_length(past, tokens)
+        _check_mask(attention_mask, batch, past, tokens)
+        places = _kept_places(logits_to_keep, tokens)
+        inputs = {
+            "input_ids": input_ids,
+            "attention_mask": torch.ones(batch, past + tokens, dtype=torch.int64) if attention_mask is None else attention_mask,
+            "position_ids": torch.arange(past, past + tokens).repeat(batch, 1) if position_ids is None else position_ids,
+            "past_key_values": layers or cache,
+            "logits_to_keep": places,
+        }
+        taken = {name: value for name, value in inputs.items() if name not in OPTIONAL or name in self._names}
+        others = {name: value for name, value in self._without_switches(named).items() if value is not None}
+        result: Any = self.executable(cast=True, **taken, **others)
         if "logits_to_keep" not in self._names:
-            result.logits = result.logits[:, _kept_places(logits_to_keep, tokens)]
-        put_layers(cache, layers_of(result.past_key_values, "the result"))
+            result.logits = result.logits[:, places]
+        cache.layers = result.past_key_values.layers
         result.past_key_values = None if use_cache is False else cache
         return result.to_tuple() if return_dict is False else result
+
+    def _check_length(self, past: int, tokens: int) -> None:
+        if self._longest is not None and past + tokens > self._longest:
+            raise InputValueError(
+                f"{past + tokens} tokens ({past} of them in the cache), and the model has positions for {self._longest}: give a shorter "
+                "prompt, or fewer max_new_tokens"
+            )
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """As `forward`."""
@@ -281,6 +288,13 @@ def _sizes(ids: object) -> tuple[int, int]:
     if not isinstance(ids, torch.Tensor) or ids.dim() != 2:
         raise InputRankError("input_ids: expected a tensor [batch, tokens]")
     return ids.shape[0], ids.shape[1]
+
+
+def _check_mask(mask: torch.Tensor | None, batch: int, past: int, tokens: int) -> None:
+    if mask is not None and mask.shape != (batch, past + tokens):
+        raise ShapeConstraintError(
+            f"attention_mask is {list(mask.shape)}; expected [{batch}, {past + tokens}], for {past} tokens in the cache and {tokens} more"
+        )
 
 
 def _kept_places(keep: int | torch.Tensor, tokens: int) -> torch.Tensor:
@@ -369,11 +383,13 @@ def _steps(model: Any, path: Path) -> dict[str, object]:
         try:
             with torch.no_grad():
                 cache = model(torch.ones(batch, past, dtype=torch.int64), past_key_values=cache).past_key_values
-            problem = None if layers_of(cache, "its cache") else "returns no keys and values"
+            problem = None if cache is not None and layers_of(cache, "its cache") else "keeps no cache"
         except Exception as error:  # models that keep something else refuse such a cache in many ways
             problem = f"cannot be run with a DynamicCache: {_first_line(error)}"
     if problem is not None:
-        raise UnsupportedFormatError(f"{path}: {type(model).__name__} {problem}; text-generation needs a model with a cache of keys and values")
+        raise UnsupportedFormatError(
+            f"{path}: {type(model).__name__} {problem}; text-generation needs a model with a cache of keys and values"
+        )
     inputs: dict[str, object] = {
         "input_ids": torch.ones(batch, tokens, dtype=torch.int64),
         "past_key_values": cache,

@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from disc.artifact.structure import LAYER
 from disc.errors import InputRankError, InputTypeError
 from disc.ral.widen import DTYPES
+
+if TYPE_CHECKING:
+    import torch
 
 Layer = dict[str, object]
 _PLACE = re.compile(r"(.+)\.([0-9]+)\.(key|value)")
@@ -56,19 +59,12 @@ def cache_of(layers: Sequence[Layer]) -> object:
     if module is None or tensor is None or not all(isinstance(value, tensor) for layer in layers for value in layer.values()):
         return list(layers)
     cache = module.DynamicCache()
-    put_layers(cache, layers)
+    for each in cast("Sequence[dict[str, torch.Tensor]]", layers):
+        layer = module.DynamicLayer()
+        layer.keys, layer.values = key, value = each["key"], each["value"]
+        layer.dtype, layer.device, layer.is_initialized = key.dtype, value.device, True
+        cache.layers.append(layer)
     return cache
-
-
-def put_layers(cache: Any, layers: Sequence[Mapping[str, object]]) -> None:
-    """Makes these tensors all that the cache holds."""
-    made: list[object] = []
-    for each in layers:
-        layer = sys.modules["transformers.cache_utils"].DynamicLayer()
-        layer.lazy_initialization(each["key"], each["value"])
-        layer.keys, layer.values = each["key"], each["value"]
-        made.append(layer)
-    cache.layers = made
 
 
 class CacheInputs:
@@ -132,7 +128,9 @@ class CacheInputs:
             return
         found = {f"{prefix}.{number}.{part}": tensor for number, layer in enumerate(layers) for part, tensor in layer.items()}
         if len(found) != len(self._members[prefix]):
-            raise InputRankError(f"input '{prefix}' is a cache of {len(layers)} layers; the model's has {len(self._members[prefix]) // len(LAYER)}")
+            raise InputRankError(
+                f"input '{prefix}' is a cache of {len(layers)} layers; the model's has {len(self._members[prefix]) // len(LAYER)}"
+            )
         given |= found
 
     def _zeros(self, name: str, given: Mapping[str, object]) -> object:
@@ -159,5 +157,7 @@ class CacheInputs:
 def _plain_layers(prefix: str, value: object) -> list[Layer]:
     """Layers as a call returns them without transformers."""
     if not isinstance(value, list | tuple) or not all(isinstance(each, Mapping) and set(each) == set(LAYER) for each in value):
-        raise InputTypeError(f"input '{prefix}': expected a DynamicCache or [{{'key': ..., 'value': ...}}, ...], got a {type(value).__name__}")
+        raise InputTypeError(
+            f"input '{prefix}': expected a DynamicCache or [{{'key': ..., 'value': ...}}, ...], got a {type(value).__name__}"
+        )
     return [dict(each) for each in value]
