@@ -10,13 +10,14 @@ from __future__ import annotations
 import copy
 import functools
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
 import torch
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
+from disc.artifact.structure import LAYER
 from disc.errors import ExportError, InputTypeError
 from disc.ral.caches import Layer, cache_of, is_cache, layers_of
 
@@ -105,18 +106,37 @@ def _replaced(value: Value, matches: Callable[[object], bool], replace: Callable
     return pytree.tree_map(lambda leaf: replace(leaf) if matches(leaf) else leaf, value, is_leaf=matches)
 
 
+def by_parts(tree: pytree.TreeSpec) -> bool:
+    """Whether the tree is a DynamicCache as transformers registers it with PyTorch for exports of one's own: a list of keys, and one of
+    values. Not one that keeps the last tokens alone."""
+    whole = f"{tree.type.__module__}.{tree.type.__qualname__}" == "transformers.cache_utils.DynamicCache"
+    if not whole or not isinstance(tree.context, list) or len(tree.context) != 2:
+        return False
+    kinds, windows = tree.context
+    layers = [part.num_children for part in tree.children()]
+    return kinds == ["key_cache", "value_cache"] and layers == [len(windows)] * 2 and all(window is None for window in windows)
+
+
 def input_names(names: Iterable[str], tree: pytree.TreeSpec) -> list[str]:
     """The names of a program's inputs, those of a cache's tensors as "past_key_values.0.key". tree: of the arguments."""
-    marked = pytree.tree_unflatten(list(names), tree)
-
-    def renamed(layers: object) -> CacheLayers:
-        numbered = enumerate(cast("CacheLayers", layers))
-        return CacheLayers({part: _dotted(str(name), place, part) for part, name in each.items()} for place, each in numbered)
-
-    return pytree.tree_leaves(_replaced(marked, is_layers, renamed))
+    return list(_named(tree, iter(names)))
 
 
-def _dotted(name: str, place: int, part: str) -> str:
+def _named(tree: pytree.TreeSpec, names: Iterator[str]) -> Iterator[str]:
+    if tree.is_leaf():
+        yield next(names)
+    elif tree.type is CacheLayers:
+        for place in range(tree.num_children):
+            yield from (_dotted(next(names), f"_{place}_{part}", place, part) for part in LAYER)
+    elif by_parts(tree):
+        for part, layers in zip(LAYER, tree.children(), strict=True):
+            yield from (_dotted(next(names), f"_{part}_cache_{place}", place, part) for place in range(layers.num_children))
+    else:
+        for child in tree.children():
+            yield from _named(child, names)
+
+
+def _dotted(name: str, end: str, place: int, part: str) -> str:
     """ "past_key_values.0.key" of "past_key_values_0_key"; a name that has another end stays."""
-    prefix = name.removesuffix(f"_{place}_{part}")
+    prefix = name.removesuffix(end)
     return name if prefix == name else f"{prefix}.{place}.{part}"

@@ -31,7 +31,7 @@ BRANCH = "use torch.cond(condition, then, other, operands), torch.while_loop for
 NUMBER = "int(), float(), item() and sizes of results need values that are known only when the program runs: compute with the tensor itself"
 HINTS = (
     (r"DynamicCache|StaticCache|past_key_values|\bCache\b",
-     "keys and values in a cache object cannot be compiled: set model.config.use_cache = False, or take and return them as tensors"),
+     "of cache objects, only transformers' DynamicCache can be compiled: set model.config.use_cache = False, or take and return tensors"),
     (r"[Uu]nsupported (input|output) type|is not a pytree|not a valid (input|output)|only tensors|Input type",
      "inputs and results may be tensors, numbers, and tuples, lists and dicts of these"),
 )  # fmt: skip

@@ -6,11 +6,12 @@ import itertools
 from collections import OrderedDict, namedtuple
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
+from typing import cast
 
 from torch.utils import _pytree as pytree
 from torch_mlir import ir
 
-from disc.frontend.caches import CacheLayers
+from disc.frontend.caches import CacheLayers, by_parts
 from disc.ir.weights import WeightTable
 
 Constant = int | float | bool | str | None
@@ -66,6 +67,9 @@ def _structure(tree: pytree.TreeSpec, leaves: Iterator[object]) -> object:
         return {"dict" if kind is dict else "ordered": [list(each) for each in zip(context, parts, strict=True)]}
     if kind is CacheLayers:
         return {"cache": parts}
+    if by_parts(tree):
+        keys, values = (cast("dict[str, list[object]]", part)["list"] for part in parts)
+        return {"cache": [{"dict": [["key", key], ["value", value]]} for key, value in zip(keys, values, strict=True)]}
     if kind is namedtuple:  # so PyTorch marks all of them; the class is the context
         return _record("named_tuple", context, context._fields, parts)
     if is_dataclass(kind) and issubclass(kind, OrderedDict):  # transformers' ModelOutput

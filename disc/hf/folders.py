@@ -1,0 +1,148 @@
+"""Folders of models as transformers writes them: what they hold, and what their models take."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from disc.errors import ConfigurationError, UnsupportedFormatError, did_you_mean, how_to_install
+from disc.ral.caches import layers_of
+
+try:
+    import torch
+    import transformers
+except ModuleNotFoundError as missing:
+    raise ConfigurationError(f"disc.hf needs {missing.name}; install it with: {how_to_install('hf')}") from missing
+
+if TYPE_CHECKING:
+    import os
+
+    Folder = str | os.PathLike[str]
+
+ARTIFACT, RECORD = "model.disc", "disc.json"
+
+
+@dataclass(frozen=True)
+class Task:
+    """model: its class in `disc.hf`; auto: the class of transformers that loads its folders."""
+
+    model: str
+    auto: str
+
+
+TASKS = {
+    "feature-extraction": Task("DiscModelForFeatureExtraction", "AutoModel"),
+    "text-classification": Task("DiscModelForSequenceClassification", "AutoModelForSequenceClassification"),
+    "token-classification": Task("DiscModelForTokenClassification", "AutoModelForTokenClassification"),
+    "fill-mask": Task("DiscModelForMaskedLM", "AutoModelForMaskedLM"),
+    "image-classification": Task("DiscModelForImageClassification", "AutoModelForImageClassification"),
+    "text-generation": Task("DiscModelForCausalLM", "AutoModelForCausalLM"),
+}
+GENERATION = "text-generation"
+# What transformers' models take for an input of text that is left out, by name.
+DEFAULTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"attention_mask": torch.ones_like, "token_type_ids": torch.zeros_like}
+
+
+def load_folder(folder: Folder, task: str) -> tuple[torch.nn.Module, Mapping[str, object]]:
+    """The model of a folder with weights in safetensors, and example inputs by name.
+
+    Raises UnsupportedFormatError for a task that is not there, a folder without config or weights, and, to generate, a model that keeps
+    no cache or not a DynamicCache.
+    """
+    if task not in TASKS:
+        raise UnsupportedFormatError(f"there is no task {task!r}{did_you_mean(task, TASKS)}; the tasks are {', '.join(TASKS)}")
+    path = Path(folder)
+    config = read_config(path)
+    config.use_cache = generates = task == GENERATION
+    loader: Any = getattr(transformers, TASKS[task].auto)
+    try:
+        model = loader.from_pretrained(path, config=config, use_safetensors=True, trust_remote_code=False, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise UnsupportedFormatError(f"{path}: transformers cannot load it for {task}: {_first_line(error)}") from error
+    return model.eval(), _steps(model, path) if generates else _examples(model, path)
+
+
+def read_config(path: Path) -> transformers.PretrainedConfig:
+    """Raises UnsupportedFormatError for a folder without a config that transformers knows."""
+    if not (path / "config.json").is_file():
+        raise UnsupportedFormatError(f"{path} has no config.json: give the folder of a model of Hugging Face")
+    try:
+        return transformers.AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise UnsupportedFormatError(f"{path}/config.json: {_first_line(error)}") from error
+
+
+def check_task(path: Path, task: str) -> None:
+    """Raises UnsupportedFormatError for an artifact of another task."""
+    try:
+        found = json.loads((path / RECORD).read_text())["task"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UnsupportedFormatError(f"{path / RECORD} does not say which task {ARTIFACT} is for: {error}") from error
+    if found != task:
+        raise UnsupportedFormatError(f"{path / ARTIFACT} is for the task {found}, not {task}: give {_class_name(found)}, or another folder")
+
+
+def _class_name(task: object) -> str:
+    found = TASKS.get(task) if isinstance(task, str) else None
+    return f"disc.hf.{found.model}" if found is not None else "the class of that task"
+
+
+def _examples(model: Any, path: Path) -> dict[str, torch.Tensor]:
+    """One valid set of inputs: those that the tokenizer of the folder makes, or pixels of the config's size."""
+    config = model.config
+    if model.main_input_name == "pixel_values":
+        size = getattr(config, "image_size", 224)
+        height, width = (size, size) if isinstance(size, int) else size
+        return {"pixel_values": torch.zeros(2, getattr(config, "num_channels", 3), height, width)}
+    if model.main_input_name != "input_ids":
+        raise UnsupportedFormatError(f"{path}: a model of '{model.main_input_name}'; disc.hf knows input_ids and pixel_values")
+    names = _tokenizer_names(path) or ["input_ids", "attention_mask"]
+    return {name: DEFAULTS.get(name, torch.ones_like)(torch.ones(2, 8, dtype=torch.int64)) for name in names}
+
+
+def _steps(model: Any, path: Path) -> dict[str, object]:
+    """Inputs behind a cache, in the order of the program's. Sizes that are not the same differ."""
+    batch, past, tokens, kept = 2, 3, 4, 5
+    accepted = inspect.signature(model.forward).parameters
+    problem = "takes no past_key_values"
+    cache: Any = transformers.DynamicCache()
+    if "past_key_values" in accepted:
+        try:
+            with torch.no_grad():
+                cache = model(torch.ones(batch, past, dtype=torch.int64), past_key_values=cache).past_key_values
+            problem = None if cache is not None and layers_of(cache, "its cache") else "keeps no cache"
+        except Exception as error:  # models that keep something else refuse such a cache in many ways
+            problem = f"cannot be run with a DynamicCache: {_first_line(error)}"
+    if problem is not None:
+        raise UnsupportedFormatError(
+            f"{path}: {type(model).__name__} {problem}; text-generation needs a model with a cache of keys and values"
+        )
+    inputs: dict[str, object] = {
+        "input_ids": torch.ones(batch, tokens, dtype=torch.int64),
+        "past_key_values": cache,
+        "attention_mask": torch.ones(batch, past + tokens, dtype=torch.int64),
+        "position_ids": torch.arange(past, past + tokens).repeat(batch, 1),
+        "logits_to_keep": torch.arange(kept) % tokens,
+    }
+    return {name: inputs[name] for name in accepted if name in inputs}
+
+
+def _tokenizer_names(path: Path) -> list[str]:
+    """What the folder's tokenizer gives to the model; [] without one that says so."""
+    try:
+        found = json.loads((path / "tokenizer_config.json").read_text()).get("model_input_names", [])
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, AttributeError) as error:
+        raise UnsupportedFormatError(f"{path / 'tokenizer_config.json'}: {error}") from error
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise UnsupportedFormatError(f"{path / 'tokenizer_config.json'}: model_input_names is no list of names")
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
