@@ -103,8 +103,10 @@ class CacheInputs:
         """What stands at each place: the name of an input, whose value is put into `given`; or None and a value that is no input."""
         flat: list[tuple[str | None, object]] = []
         names = list(self._records)
+        tensors = sum(1 for value in inputs if not is_cache(value)) + sum(map(len, self._members.values()))
+        fixed = () if tensors == len(names) else self._fixed  # they may be left out
         for value in inputs:
-            if len(flat) in self._fixed or not names:
+            if len(flat) in fixed or not names:
                 flat.append((None, value))
                 continue
             place = _PLACE.fullmatch(names[0])

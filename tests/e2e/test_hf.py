@@ -14,6 +14,15 @@ from transformers import (
     BertConfig,
     BertForSequenceClassification,
     BertModel,
+    BloomConfig,
+    BloomForCausalLM,
+    DynamicCache,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
     PreTrainedTokenizerFast,
     ResNetConfig,
     ResNetForImageClassification,
@@ -21,9 +30,15 @@ from transformers import (
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 import disc
+import disc.hf
 from disc.cli.main import main
-from disc.errors import DeviceError, InputTypeError, UnsupportedFormatError
-from disc.hf import DiscModelForFeatureExtraction, DiscModelForImageClassification, DiscModelForSequenceClassification
+from disc.errors import DeviceError, InputTypeError, InputValueError, ShapeConstraintError, UnsupportedFormatError
+from disc.hf import (
+    DiscModelForCausalLM,
+    DiscModelForFeatureExtraction,
+    DiscModelForImageClassification,
+    DiscModelForSequenceClassification,
+)
 
 WORDS = ["[PAD]", "[UNK]", "a", "good", "bad", "film", "not", "very"]
 SMALL: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 8}
@@ -146,3 +161,131 @@ def test_code_in_a_folder_is_not_run(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedFormatError):
         DiscModelForSequenceClassification.from_pretrained(tmp_path)
     assert not (tmp_path / "ran").exists()
+
+
+# --- generation -----------------------------------------------------------------------------------------------------------------
+
+TOKENS: dict[str, Any] = {"vocab_size": 50, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+LLAMA: dict[str, Any] = {
+    **TOKENS,
+    **{k: SMALL[k] for k in ("hidden_size", "num_attention_heads", "intermediate_size")},
+    "num_hidden_layers": 2,
+}
+MAKERS: dict[str, Any] = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**LLAMA, num_key_value_heads=1, max_position_embeddings=64)),
+    "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**TOKENS, n_embd=32, n_head=2, n_layer=2, n_positions=64)),
+    "bloom": lambda: BloomForCausalLM(BloomConfig(**TOKENS, hidden_size=32, n_head=2, n_layer=1)),  # takes no positions
+}
+PADDED = torch.tensor([[0, 0, 5, 9], [4, 9, 7, 20]]), torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
+
+
+def pair(name: str, folder: Path) -> tuple[Any, DiscModelForCausalLM]:
+    """The model in eager, and compiled, saved and loaded."""
+    torch.manual_seed(0)
+    eager = MAKERS[name]().eval()
+    eager.generation_config.repetition_penalty = 1.2
+    eager.save_pretrained(folder / name)
+    DiscModelForCausalLM.from_pretrained(folder / name).save_pretrained(folder / f"{name}-compiled")
+    return eager, DiscModelForCausalLM.from_pretrained(folder / f"{name}-compiled", compile=False)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, DiscModelForCausalLM]:
+    return pair("llama", tmp_path_factory.mktemp("llama"))
+
+
+def check_generation(eager: Any, model: Any) -> None:
+    assert model.can_generate() and model.generation_config.repetition_penalty == 1.2
+    for ids, mask in (PADDED, (torch.tensor([[3, 4, 5, 9, 11]]), None), (torch.tensor([[7]]), None)):
+        for options in (
+            {},
+            {"do_sample": True, "top_k": 9, "temperature": 1.5},
+            {"num_beams": 3, "max_new_tokens": 5},
+            {"use_cache": False},
+        ):
+            found = []
+            for each in (eager, model):
+                torch.manual_seed(1)
+                found.append(each.generate(ids, attention_mask=mask, **{"max_new_tokens": 12, **options}))
+            assert torch.equal(*found), options
+
+
+def test_generation_is_that_of_the_model(llama: tuple[Any, DiscModelForCausalLM]) -> None:
+    check_generation(*llama)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bloom"])
+def test_generation_of_others(name: str, tmp_path: Path) -> None:
+    check_generation(*pair(name, tmp_path))
+
+
+def test_steps_behind_a_cache(llama: tuple[Any, DiscModelForCausalLM]) -> None:
+    eager, model = llama
+    theirs, ours = DynamicCache(config=eager.config), DynamicCache(config=eager.config)
+    ids, mask = PADDED
+    for tokens, rows in ((ids, mask), (ids[:, :1], torch.cat([mask, torch.ones(2, 1, dtype=torch.int64)], 1))):
+        with torch.no_grad():
+            wanted = eager(tokens, attention_mask=rows, past_key_values=theirs)
+        found = model(tokens, attention_mask=rows.bool(), past_key_values=ours)
+        assert found.past_key_values is ours and ours.get_seq_length() == rows.shape[1]
+        torch.testing.assert_close(found.logits, wanted.logits, atol=1e-5, rtol=1e-5)
+    with torch.no_grad():
+        whole = eager(ids).logits
+    for keep, kept in ((0, whole), (1, whole[:, -1:]), (9, whole), (torch.tensor([2, 0]), whole[:, [2, 0]])):
+        torch.testing.assert_close(model(ids, logits_to_keep=keep).logits, kept, atol=1e-5, rtol=1e-5)
+    assert model(ids, use_cache=False).past_key_values is None and isinstance(model(ids, return_dict=False), tuple)
+    going_on = DynamicCache()
+    first = model.generate(ids[1:], max_new_tokens=4, past_key_values=going_on)
+    longer = torch.cat([first, torch.tensor([[8, 9]])], 1)
+    assert torch.equal(model.generate(longer, max_new_tokens=4, past_key_values=going_on), eager.generate(longer, max_new_tokens=4))
+
+
+def test_a_pipeline_generates(folder: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(**{**LLAMA, "vocab_size": 8}, max_position_embeddings=64)).save_pretrained(tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    DiscModelForCausalLM.from_pretrained(tmp_path).save_pretrained(tmp_path / "compiled")
+    model: Any = DiscModelForCausalLM.from_pretrained(tmp_path / "compiled", compile=False)
+    options: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False, "batch_size": 2}
+    wanted = transformers.pipeline("text-generation", model=str(tmp_path))(TEXTS, **options)
+    assert transformers.pipeline("text-generation", model=model, tokenizer=str(tmp_path / "compiled"))(TEXTS, **options) == wanted
+
+
+def test_generation_on_the_command_line(
+    llama: tuple[Any, DiscModelForCausalLM], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    eager, _ = llama
+    eager.save_pretrained(tmp_path / "llama")
+    source, path = [f"hf:{tmp_path / 'llama'}", "--task", "text-generation"], tmp_path / "out.disc"
+    assert main(["compile", *source, "-o", str(path)]) == 0
+    executable = disc.load(path)
+    layers = [f"past_key_values.{layer}.{part}" for layer in range(2) for part in ("key", "value")]
+    assert [each.name for each in executable.inputs] == ["input_ids", "attention_mask", "position_ids", *layers, "logits_to_keep"]
+    assert [each.name for each in executable.outputs] == ["logits", *layers]
+    shape = ",".join(
+        ["input_ids=2x3", "attention_mask=2x8", "position_ids=2x3", *(f"{name}=2x1x5x16" for name in layers), "logits_to_keep=1"]
+    )
+    assert main(["run", str(path), "--random", shape]) == 0
+    assert "past_key_values.1.value" in capsys.readouterr().out
+    assert main(["bench", *source, "--against", "eager", "--shape", shape, "--seconds", "0.1"]) == 0
+    assert "eager was not timed" not in capsys.readouterr().out
+
+
+def test_generation_that_does_not_go(llama: tuple[Any, DiscModelForCausalLM], folder: Path, tmp_path: Path) -> None:
+    _, model = llama
+    with pytest.raises(InputValueError, match=r"65 tokens \(64 of them in the cache\), and the model has positions for 64"):
+        model.generate(torch.ones(1, 60, dtype=torch.int64), max_new_tokens=9, eos_token_id=None)
+    with pytest.raises(InputTypeError, match="past_key_values is of StaticCache"):
+        model.generate(PADDED[0], max_new_tokens=2, cache_implementation="static")
+    with pytest.raises(ShapeConstraintError, match=r"attention_mask is \[1, 4\]; expected \[2, 4\], for 0 tokens in the cache and 4 more"):
+        model(PADDED[0], attention_mask=PADDED[1][:1])
+    with pytest.raises(InputTypeError, match="output_hidden_states=True: the model was compiled without"):
+        model(PADDED[0], output_hidden_states=True)
+    with pytest.raises(UnsupportedFormatError, match=r"BertLMHeadModel .*; text-generation needs a model with a cache of keys and values"):
+        DiscModelForCausalLM.from_pretrained(folder)
+    MambaForCausalLM(MambaConfig(vocab_size=8, hidden_size=16, num_hidden_layers=1)).save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedFormatError, match="MambaForCausalLM takes no past_key_values"):
+        DiscModelForCausalLM.from_pretrained(tmp_path)
+    with pytest.raises(AttributeError, match="no attribute 'DiscModelForPoetry'"):
+        _ = disc.hf.DiscModelForPoetry  # pyright: ignore[reportAttributeAccessIssue]
