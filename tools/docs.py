@@ -61,6 +61,8 @@ API = """# Python API
 
 ::: disc.hf.sentences.DiscTransformer
 
+::: disc.hf.generation.DiscModelForCausalLM
+
 ::: disc.errors
 """
 
