@@ -29,7 +29,7 @@ class DiscModelForCausalLM(DiscModel, transformers.GenerationMixin):
     _is_stateful = False  # to transformers: a cache can go back to an earlier token
 
     def __init__(self, executable: Executable, config: transformers.PretrainedConfig, folder: Path | None = None) -> None:
-        """folder: where the files of the tokenizer and `generation_config.json` lie."""
+        """folder: where the files of the tokenizer, and the settings of generation, lie."""
         super().__init__(executable, config, folder)
         stored = folder is not None and (folder / "generation_config.json").is_file()
         made = transformers.GenerationConfig
@@ -37,7 +37,7 @@ class DiscModelForCausalLM(DiscModel, transformers.GenerationMixin):
         self._longest: int | None = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
 
     def save_pretrained(self, folder: Folder) -> None:
-        """As of `DiscModel`, and `generation_config.json`."""
+        """As of `DiscModel`, and the settings of generation."""
         super().save_pretrained(folder)
         self.generation_config.save_pretrained(str(folder))
 
