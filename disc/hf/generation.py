@@ -92,6 +92,11 @@ class DiscModelForCausalLM(DiscModel, transformers.GenerationMixin):
                 "prompt, or fewer max_new_tokens"
             )
 
+    def generate(self, *inputs: Any, **options: Any) -> Any:
+        """As of transformers: tokens i64 [batch, prompt + new], or its output with scores where that is asked for. A `DynamicCache` that is
+        given as `past_key_values` gets the tokens, too. Raises what `forward` does."""
+        return super().generate(*inputs, **options)  # pyright: ignore[reportAttributeAccessIssue]: it has what `generate` uses of a model
+
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """As `forward`."""
         return self.forward(*inputs, **named)
