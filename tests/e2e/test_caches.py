@@ -46,7 +46,7 @@ def cache(batch: int, length: int, layers: int = 2, heads: int = 2, size: int = 
 
 
 @pytest.fixture(scope="module")
-def llama() -> LlamaForCausalLM:
+def llama() -> Any:
     torch.manual_seed(0)
     return LlamaForCausalLM(LlamaConfig(**SIZES)).eval()
 
@@ -61,7 +61,7 @@ def check(executable: Any, model: Any, past: Any, ids: Tensor) -> None:
     with torch.no_grad():
         wanted = model(ids, past_key_values=copy.deepcopy(past))
     found = executable(input_ids=ids, past_key_values=past)
-    assert type(found) is type(wanted) and type(found.past_key_values) is DynamicCache
+    assert [type(found), type(found.past_key_values)] == [type(wanted), DynamicCache]
     torch.testing.assert_close(found.logits, wanted.logits, atol=1e-5, rtol=1e-5)
     assert len(found.past_key_values) == len(wanted.past_key_values)
     for layer, eager in zip(found.past_key_values.layers, wanted.past_key_values.layers, strict=True):
@@ -138,8 +138,8 @@ def test_a_model_that_makes_its_own(llama: LlamaForCausalLM) -> None:
     """`use_cache` is transformers' default."""
     found: Any = disc.compile(llama, {"input_ids": IDS})(IDS[:, :3])
     with torch.no_grad():
-        wanted: Any = llama(IDS[:, :3])
-    assert type(found.past_key_values) is DynamicCache
+        wanted = llama(IDS[:, :3])
+    assert str(found.past_key_values).startswith("DynamicCache(")
     torch.testing.assert_close(found.past_key_values.layers[1].values, wanted.past_key_values.layers[1].values, atol=1e-5, rtol=1e-5)
 
 
