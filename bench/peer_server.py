@@ -64,6 +64,15 @@ class Server:
         call = self.call
         return {"bytes": peak_of(lambda: [call() for _ in range(3)])}
 
+    def launches(self) -> Message:
+        """Answers count: kernels that one call of the bound shape runs; none where no executable tells."""
+        assert self.call is not None and self.peer is not None
+        if self.peer.executable is None:
+            return {}
+        before = self.peer.executable.stats()["launches"]
+        self.call()
+        return {"count": self.peer.executable.stats()["launches"] - before}  # pyright: ignore[reportOperatorIssue]
+
     def save(self, path: str) -> Message:
         """Writes disc's artifact."""
         assert self.peer is not None and self.peer.executable is not None
@@ -75,7 +84,14 @@ def main(answers: str) -> None:
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     torch.set_num_interop_threads(1)
     server = Server()
-    commands = {"open": server.open, "bind": server.bind, "turn": server.turn, "peak": server.peak, "save": server.save}
+    commands = {
+        "open": server.open,
+        "bind": server.bind,
+        "turn": server.turn,
+        "peak": server.peak,
+        "launches": server.launches,
+        "save": server.save,
+    }
     with torch.no_grad():
         answer_commands(answers, commands)
 

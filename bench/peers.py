@@ -5,6 +5,7 @@ A peer whose package is missing, or that cannot build the model, is a `Skipped` 
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import time
 import warnings
@@ -13,12 +14,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import torch
 from torch import nn
 from torch._inductor import config as inductor_config
 
-from bench.cases import Case, Inputs, Instances, TrainingStep, stacked
+from bench.cases import MOST_INPUTS, Case, Inputs, Instances, TrainingStep, stacked
 from bench.checks import first_tensor
 from bench.dtypes import DTYPES, Dtype
 from bench.figures import peer_of
@@ -69,6 +71,18 @@ def build_disc(bench: Workbench) -> Peer:
 def build_disc_bf16(bench: Workbench) -> Peer:
     """What disc's 8 bits are judged by."""
     return _compiled("disc-bf16", bench, "bf16")
+
+
+def build_disc_limited(bench: Workbench, inputs: int) -> Peer:
+    """disc whose fusions read at most so many inputs. The process must be this peer's alone."""
+    from disc.targets import select
+
+    own = select.native_target()
+    device = own.thresholds.device
+    fusion = dataclasses.replace(device.fusion, most_inputs=inputs)
+    limited = dataclasses.replace(own, thresholds=dataclasses.replace(own.thresholds, device=dataclasses.replace(device, fusion=fusion)))
+    mock.patch.object(select, "native_target", lambda: limited).start()
+    return _compiled(f"disc-f{inputs}", bench, bench.dtype.disc)
 
 
 def build_disc_f32(bench: Workbench) -> Peer:
@@ -306,6 +320,10 @@ VARIANTS: dict[str, Variant] = {
     "disc-fp32": Variant(build_disc_f32, "disc in f32"),
     "disc-onnx": Variant(build_disc_onnx, "disc.compile of the ONNX file of ort/plain", ("onnx",), "onnx"),
     "disc-lazy": Variant(build_disc_lazy, "the PyTorch code under disc.lazy, recorded in every call, without the compile cache"),
+    **{
+        f"disc-f{count}": Variant(partial(build_disc_limited, inputs=count), f"disc, whose fusions read at most {count} inputs")
+        for count in MOST_INPUTS
+    },
     "eager": Variant(build_eager, f"PyTorch's module, called under no_grad; {_TORCH}"),
     "by-hand": Variant(build_by_hand, "models for one instance: PyTorch operators on all nodes of a level, found by Python in each call"),
     "dynet/depth": Variant(partial(build_dynet, strategy=1), "the models in DyNet, autobatch 1; one thread", ("dynet",)),

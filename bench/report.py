@@ -81,7 +81,15 @@ def _calls(result: Record) -> str:
         "",
         table(header, [_shape_row(row, peers) for row in result["rows"]]),
     ]  # fmt: skip
-    return "\n".join([*lines, *_variants(result), *_memory(result)])
+    return "\n".join([*lines, *_launches(result), *_variants(result), *_memory(result)])
+
+
+def _launches(result: Record) -> list[str]:
+    """Kernels of a call, where there are several kinds of disc."""
+    counts = {name: count for name, count in result.get("launches", {}).items() if count is not None}
+    if len(counts) < 2:
+        return []
+    return ["", f"Kernels of a call: {', '.join(f'{name} {count}' for name, count in counts.items())}."]
 
 
 def _variants(result: Record) -> list[str]:

@@ -1,8 +1,8 @@
 """Measures disc against its peers: `python -m bench.run --suite models --peers eager,ort --threads 1,2 --dtype fp32,bf16`.
 
 Suites: models, gemm, memory, conv, families, recurrent, library, blocks (a mixture of experts), dynamic (batches of trees and grids),
-training (a step, forward to SGD), forms (ONNX against the exported module) and overhead time calls; stream sends a thousand shapes through
-one process; compile times the compiler.
+training (a step, forward to SGD), fusion (by how many inputs a kernel may read), forms (ONNX against the exported module) and overhead
+time calls; stream sends a thousand shapes through one process; compile times the compiler.
 Every variant of every peer runs in a process of its own, whose environment says how many threads there are, for every library alike; they
 take turns, and whose turn it is not is stopped. A whole suite on an idle machine is kept in bench/results (`bench.store`); what ran on a
 busy one, or only in part, is smoke.
@@ -21,7 +21,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.cases import CASES, SUITE_CASES, parse_shapes
+from bench.cases import CASES, MOST_INPUTS, SUITE_CASES, parse_shapes
 from bench.dtypes import DTYPES
 from bench.job import Job
 from bench.machine import ROOT, others_running, wait_until_idle
@@ -34,7 +34,7 @@ DEFAULT_PEERS = {
     "gemm": ("eager", "onednn-packed", "mkl-packed"), "memory": ("eager", "inductor"), "recurrent": ("eager", "ort/plain", "openvino"),
     "library": ("eager",), "blocks": ("eager", "inductor/plain"), "training": ("disc-lazy", "eager", "inductor/plain"),
     "dynamic": ("eager", "by-hand", "dynet/depth", "dynet/agenda"),
-    "forms": ("disc-onnx",), "stream": (),
+    "fusion": tuple(f"disc-f{count}" for count in MOST_INPUTS), "forms": ("disc-onnx",), "stream": (),
 }  # others: FRAMEWORKS  # fmt: skip
 DEFAULT_REPEATS = {"gemm": 5, "recurrent": 5}  # others: 7. 154 sizes take some four minutes then
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "DISC_THREADS")

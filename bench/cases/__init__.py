@@ -7,6 +7,7 @@ from bench.cases.case import Case, Inputs, Shape, build, parse_shapes, shape_nam
 from bench.cases.conv import CONV_CASES
 from bench.cases.dynamic import DYNAMIC_CASES, Instances, stacked
 from bench.cases.families import FAMILY_CASES
+from bench.cases.fusion import FUSION_CASES, MOST_INPUTS
 from bench.cases.gemm import GEMM_CASES
 from bench.cases.memory import MEMORY_CASES
 from bench.cases.models import ADD_ONE, MODEL_CASES, SMALL_BERT, ImageModel, TextModel
@@ -23,6 +24,7 @@ SUITE_CASES: dict[str, tuple[Case, ...]] = {
     "blocks": BLOCK_CASES,
     "dynamic": DYNAMIC_CASES,
     "training": TRAINING_CASES,
+    "fusion": FUSION_CASES,
     "forms": MODEL_CASES[:1],
     "overhead": (ADD_ONE,),
     "compile": MODEL_CASES[:1],
@@ -32,6 +34,7 @@ CASES: dict[str, Case] = {case.name: case for cases in SUITE_CASES.values() for 
 
 __all__ = [
     "CASES",
+    "MOST_INPUTS",
     "SUITE_CASES",
     "Case",
     "ImageModel",

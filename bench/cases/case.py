@@ -17,7 +17,8 @@ Shape = tuple[int, ...]
 class Case:
     """One model. `dynamic`: the dims of every input that may change. `example`: the shape to compile with, not among `shapes`. `network`: a
     whole one, whose memory counts and which has processes of its own, so that memory and times do not depend on the case before. `tuned`:
-    whether the compiler was tuned with this shape; None where nothing was tuned by sizes. `tolerance`: of results, None: the dtype's."""
+    whether the compiler was tuned with this shape; None where nothing was tuned by sizes. `tolerance`: of results, None: the dtype's.
+    `variadic`: `forward` takes them as `*inputs`."""
 
     name: str
     title: str
@@ -29,11 +30,13 @@ class Case:
     network: bool = False
     tuned: Callable[[Shape], bool] | None = None
     tolerance: float | None = None
+    variadic: bool = False
 
     @property
-    def dynamic_shapes(self) -> tuple[dict[int, object], ...]:
+    def dynamic_shapes(self) -> tuple[object, ...]:
         """As `torch.export` and `disc.compile` take them."""
-        return tuple({dim: Dim.AUTO for dim in self.dynamic} for _ in self.inputs(self.example))
+        each: tuple[object, ...] = tuple({dim: Dim.AUTO for dim in self.dynamic} for _ in self.inputs(self.example))
+        return (each,) if self.variadic else each
 
 
 def build(case: Case) -> nn.Module:

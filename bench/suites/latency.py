@@ -96,6 +96,7 @@ def _opening(job: Job, case: Case, folder: Path) -> dict[str, object]:
 def _case(this: Run) -> Result:
     """One row per shape."""
     shapes = parse_shapes(this.job.shapes, this.case)
+    rows = [_row(this, shape) for shape in shapes]
     return {
         "case": this.case.name,
         "title": this.case.title,
@@ -103,7 +104,8 @@ def _case(this: Run) -> Result:
         "dtype": this.job.dtype,
         "setup_s": this.setup,
         "skipped": this.skipped,
-        "rows": [_row(this, shape) for shape in shapes],
+        "rows": rows,
+        "launches": {name: process.ask("launches").get("count") for name, process in this.peers.items()},
         "memory": _memory(this, max(shapes, key=math.prod)) if this.case.network else None,
     }
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from disc.ir.graph import Node
-from disc.ir.op_table import OPS
+from disc.ir.op_table import ONE, OPS
 from disc.targets.thresholds import DeviceThresholds, Rates
 
 
@@ -34,6 +34,29 @@ def node_cost(node: Node, limit: int = 64) -> int:
                 seen.add(operand)
                 pending.append(operand)
     return total
+
+
+def inputs_of(node: Node) -> set[Node]:
+    """The inputs of which a vector along the last dim of `node` loads a vector; not what is reduced, or the same all along a row."""
+    found, pending, seen = set[Node](), [node], {node}
+    while pending:
+        current = pending.pop()
+        if current.op == "input" and any(dim != ONE for dim in current.dims):
+            found.add(current)
+        if current.op == "stablehlo.reduce" or _same_along_rows(current):
+            continue
+        fresh = [operand for operand in current.operands if operand not in seen]
+        seen.update(fresh)
+        pending += fresh
+    return found
+
+
+def _same_along_rows(node: Node) -> bool:
+    """True for a broadcast along its last dim."""
+    if node.op != "disc.broadcast_in_dim" or not node.dims:
+        return False
+    axes = node.ints("dims")
+    return len(node.dims) - 1 not in axes or node.operands[0].dims[axes.index(len(node.dims) - 1)] == ONE
 
 
 @dataclass(frozen=True)
@@ -73,6 +96,10 @@ class Costs:
     def keep(self) -> float:
         """A vector that is stored in a row of scratch and loaded again."""
         return self.seconds(self.rates.kept_cycles)
+
+    def reload(self, rows: int) -> float:
+        """A vector of so many rows that a core's cache holds, loaded beside others."""
+        return self.seconds(rows * self.rates.reload_cycles)
 
     def transpose(self, elements: int) -> float:
         """So many elements by a kernel of its own, which transposes blocks in registers; its loads and stores included."""

@@ -109,6 +109,7 @@ _RATES = Rates(
     shared_cycles=5,  # derived: some 5.5 TB/s of L2, shared by 132 SMs, are 21 to 25 bytes per cycle of each
     memory_cycles=20,  # derived: 3.35 TB/s are 13 bytes per cycle of an SM, and of each vector another one is read
     kept_cycles=2,  # derived: twice near_cycles
+    reload_cycles=1,  # vendor: as near_cycles
     transpose_cycles=0.4,  # derived: 8 bytes per element, half of them written, at the rate of L2
     scatter_cycles=1.3,  # derived: a sector of 32 bytes per element, at the rate of L2
 )
@@ -119,6 +120,7 @@ GPU = DeviceThresholds(
     graph=CPU.graph,  # chosen: as on CPUs, so that both read the same weights; 8 channels of bf16 are 16 bytes, as wide as a load
     fusion=FusionThresholds(
         most_ops=256,  # chosen: as on CPUs
+        most_inputs=64,  # chosen: as on CPUs; a launch may have some 500 arguments of 8 bytes
     ),
     versions=CPU.versions,  # chosen: nothing reads them, since a GPU's kernels have the versions that their emitters give them
     rules=CPU.rules,  # chosen: nothing reads them, since a GPU's schedules come from a tree of its own

@@ -58,8 +58,8 @@ class Rates:
     gigahertz: cycles of a nanosecond. instructions_per_cycle: vector instructions; multiply-adds are such.
     In cycles: near_cycles: to load a vector of a small value that is read again and again; shared_cycles: of a value that another kernel
     made; memory_cycles: until a vector of a result larger than the caches is written, and what it is made of is read; kept_cycles: to store
-    a vector in a row of scratch and load it again. transpose_cycles: for an element of a value that a kernel transposes; scatter_cycles:
-    for an element that is loaded or stored alone.
+    a vector in a row of scratch and load it again; reload_cycles: to load a vector of a row once more, beside others. transpose_cycles: for
+    an element of a value that a kernel transposes; scatter_cycles: for an element that is loaded or stored alone.
     """
 
     gigahertz: int
@@ -68,6 +68,7 @@ class Rates:
     shared_cycles: float
     memory_cycles: float
     kept_cycles: float
+    reload_cycles: float
     transpose_cycles: float
     scatter_cycles: float
 
@@ -253,10 +254,12 @@ class GraphThresholds:
 class FusionThresholds:
     """Fusion passes.
 
-    most_ops: ops of a fusion, at most.
+    most_ops: ops of a fusion, at most. most_inputs: values that it reads from memory, at most (F_max of Dali, paper 004 §2.2); those of
+    one element are not counted.
     """
 
     most_ops: int
+    most_inputs: int
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace, part_at, split
 from disc.codegen.plan.nests import LoopVariable, Nest, Visit, choose_nest, choose_nests
 from disc.codegen.plan.probe import Probe
 from disc.errors import CompilerBug
-from disc.ir.costs import Costs, node_cost, op_cost
+from disc.ir.costs import Costs, inputs_of, node_cost, op_cost
 from disc.ir.graph import Body, Node, is_row_reduction
 from disc.ir.op_table import PARTIAL, PRODUCTS
 from disc.shapes import Dim, Truth
@@ -270,13 +270,14 @@ def _nests(
 
 def rows_to_keep(body: Body, dims: tuple[Dim, ...], costs: Costs) -> tuple[Node, ...]:
     """Values worth keeping as a row: read by a reduction and by something else, and no cheaper to compute again, per vector, than to store
-    and load."""
+    and load. To compute it again is to load its inputs again, but for one, in whose place it would be loaded."""
     chosen: list[Node] = []
     for node in body.nodes:
         if node.element == "i1" or op_cost(node) == 0 or node.op == "stablehlo.reduce" or len(set(node.uses)) < 2:
             continue
         feeds_reduction = any(user.op == "stablehlo.reduce" for user in node.uses)
-        if feeds_reduction and node.dims == dims and costs.compute(node_cost(node)) >= costs.keep():
+        again = costs.compute(node_cost(node)) + costs.reload(max(len(inputs_of(node)) - 1, 0))
+        if feeds_reduction and node.dims == dims and again >= costs.keep():
             chosen.append(node)
     return tuple(chosen)
 

@@ -137,6 +137,31 @@ class Clusters:
             return True
         return node.op not in MADE and node.op not in VIEWS
 
+    def may_hold(self, nodes: list[Node]) -> bool:
+        """Legality: a loop or row kernel of these ops is not larger than the device's limits."""
+        return len(nodes) <= self.limits.most_ops and self.reshapes_behind(nodes) <= MOST_RESHAPES and self.may_read(nodes)
+
+    def may_read(self, nodes: list[Node]) -> bool:
+        """Legality, for every fusion pass: a kernel of these ops reads no more inputs than F_max (Dali, paper 004 §2.2)."""
+        return len(self.inputs(nodes)) <= self.limits.most_inputs
+
+    def inputs(self, nodes: list[Node]) -> set[Node]:
+        """What a kernel of these ops would read from memory: several elements each, by whatever views."""
+        inside, found = set(nodes), set[Node]()
+        pending = [operand for node in nodes for operand in node.operands]
+        seen = set(pending)
+        while pending:
+            node = pending.pop()
+            if node in inside or (node.siblings and node.siblings[0] in inside):
+                continue
+            through = node.op in VIEWS and not self.is_real(node)
+            if not through and node.op not in MADE and self.count(node) != 1:
+                found.add(node)
+            fresh = [each for each in node.operands if through and each not in seen]
+            seen.update(fresh)
+            pending += fresh
+        return found
+
     def reshapes_behind(self, nodes: list[Node]) -> int:
         """How many reshapes may lie one behind the other in a kernel of these ops and the views that they read through."""
         inside, depths = set(nodes), dict[Node, int]()

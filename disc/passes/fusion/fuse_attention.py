@@ -171,6 +171,8 @@ def _first_obstacle(clusters: Clusters, first: Cluster, middle: Cluster, last: C
     reason = _scores_obstacle(clusters, first, middle, clusters.roots(middle)[0])
     if reason is None and (clusters.would_cycle(first, middle) or clusters.would_cycle(middle, last)):
         return "another kernel reads one part of it and is read by the next"
+    if reason is None and not clusters.may_read([*first.nodes, *middle.nodes, *last.nodes]):
+        return f"together they read more than {clusters.limits.most_inputs} values"
     return reason
 
 

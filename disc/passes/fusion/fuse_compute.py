@@ -78,7 +78,7 @@ def may_be_epilogue(clusters: Clusters, dot: Node, epilogue: Cluster) -> bool:
     reached = _reached(clusters, dot, epilogue)
     if reached is None or any(root not in reached for root in clusters.roots(epilogue)):
         return False
-    return not clusters.would_cycle(clusters.of[dot], epilogue)
+    return clusters.may_read([*clusters.of[dot].nodes, *epilogue.nodes]) and not clusters.would_cycle(clusters.of[dot], epilogue)
 
 
 def should_be_epilogue(epilogue: Cluster, costs: Costs) -> bool:

@@ -87,11 +87,9 @@ def may_fuse(clusters: Clusters, node: Node, cluster: Cluster, target: Cluster) 
     """Legality: both are memory-bound, the result can be one iteration space, and no other group lies between."""
     if cluster.kind not in ("loop", "stitch") or target.kind not in ("loop", "stitch") or node.op in ALONE or node.op in PRODUCTS:
         return False
-    if len(cluster.nodes) + len(target.nodes) > clusters.limits.most_ops or is_row_reduction(node):
+    if is_row_reduction(node) or not clusters.may_hold([*cluster.nodes, *target.nodes]):
         return False
     if clusters.escapes(node, (target, cluster)) and not _same_space(clusters, node, target):
-        return False
-    if clusters.reshapes_behind([*cluster.nodes, *target.nodes]) > MOST_RESHAPES:
         return False
     if not _reduces_once(clusters, node, target) or not _leaves_epilogues(clusters, node, target):
         return False

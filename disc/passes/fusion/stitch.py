@@ -19,7 +19,7 @@ from torch_mlir import ir
 from disc.ir.graph import Node, is_row_reduction
 from disc.ir.op_table import ALONE
 from disc.ir.passes import CompileState, FunctionPass
-from disc.passes.fusion.clusters import MOST_RESHAPES, Cluster, Clusters
+from disc.passes.fusion.clusters import Cluster, Clusters
 from disc.passes.fusion.fuse_attention import match_attention
 from disc.shapes import Dim, Truth
 
@@ -83,7 +83,7 @@ def may_stitch(clusters: Clusters, producer: Cluster, consumer: Cluster) -> Rows
     if any(each.kind not in ("loop", "stitch") for each in both) or "stitch" not in (producer.kind, consumer.kind):
         return None
     nodes = producer.nodes + consumer.nodes
-    if len(nodes) > clusters.limits.most_ops or any(node.op in ALONE for node in nodes) or clusters.reshapes_behind(nodes) > MOST_RESHAPES:
+    if any(node.op in ALONE for node in nodes) or not clusters.may_hold(nodes):
         return None
     if any(node.op == "stablehlo.reduce" and not is_row_reduction(node) for node in nodes):
         return None

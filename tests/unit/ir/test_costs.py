@@ -68,6 +68,29 @@ def test_rows_are_kept_where_a_store_and_a_load_take_no_longer(negations: int, k
     assert not rows_to_keep(body, body.yields[0].dims, slow)
 
 
+def summed_rows(count: int, broadcast: bool = False) -> Body:
+    """Sums of so many rows, or of so many numbers of each row, minus their own sum."""
+    rows, sums = (Dim.symbol("S0"), Dim.symbol("S1")), (Dim.symbol("S0"),)
+    inputs = [Node(number, "input", (), sums if broadcast and number else rows, "f32", {}) for number in range(count)]
+    nodes, value = list(inputs), inputs[0]
+    for number, each in enumerate(inputs[1:]):
+        if broadcast:
+            each = Node(50 + number, "disc.broadcast_in_dim", (each,), rows, "f32", {"dims": (0,)})
+            nodes.append(each)
+        value = Node(70 + number, "stablehlo.add", (value, each), rows, "f32", {})
+        nodes.append(value)
+    total = Node(91, "stablehlo.reduce", (value, value), sums, "f32", {"dimensions": (1,)})
+    result = Node(92, "stablehlo.subtract", (value, total), rows, "f32", {})
+    value.uses.extend((total, result))
+    return Body(tuple(inputs), (*nodes, total, result), (result,))
+
+
+@pytest.mark.parametrize(("count", "broadcast", "kept"), [(3, False, False), (4, False, True), (4, True, False)])
+def test_rows_are_kept_that_would_load_many_inputs_again(count: int, broadcast: bool, kept: bool) -> None:
+    body = summed_rows(count, broadcast)
+    assert bool(rows_to_keep(body, body.yields[0].dims, COSTS)) is kept
+
+
 def loop(negations: int) -> Body:
     """Elements that are negated so often."""
     nodes = [Node(0, "input", (), (Dim.symbol("S0"),), "f32", {})]
