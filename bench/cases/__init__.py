@@ -24,7 +24,7 @@ SUITE_CASES: dict[str, tuple[Case, ...]] = {
     "blocks": BLOCK_CASES,
     "dynamic": DYNAMIC_CASES,
     "training": TRAINING_CASES,
-    "fusion": FUSION_CASES,
+    "fusion": (*FUSION_CASES, *(case for case in TRAINING_CASES if case.name == "training")),
     "forms": MODEL_CASES[:1],
     "overhead": (ADD_ONE,),
     "compile": MODEL_CASES[:1],

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench.cases.case import Case, Inputs, Shape, random_tensor
-from bench.cases.training import TRAINING_CASES
 
 WIDTH = 1024
 MOST_INPUTS = (2, 3, 4, 6, 8, 12, 16, 24, 32)  # of a fusion; disc's own limit is beside them
@@ -53,5 +52,4 @@ FUSION_CASES = (
     _case("fusion-sum", "Sum of 40 tensors", total, 40),
     _case("fusion-gates", "Sum of 16 gated products", gated, 32),
     _case("fusion-rows", "Norm and softmax of 12 tensors", normalized, 12),
-    *(case for case in TRAINING_CASES if case.name == "training-transformer"),
 )

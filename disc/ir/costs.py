@@ -37,7 +37,8 @@ def node_cost(node: Node, limit: int = 64) -> int:
 
 
 def inputs_of(node: Node) -> set[Node]:
-    """The inputs of which a vector along the last dim of `node` loads a vector; not what is reduced, or the same all along a row."""
+    """The inputs of which a vector along the last dim of `node` loads a vector; not what is reduced, or the same all along a row, nor the
+    numbers of gathered rows."""
     found, pending, seen = set[Node](), [node], {node}
     while pending:
         current = pending.pop()
@@ -45,7 +46,8 @@ def inputs_of(node: Node) -> set[Node]:
             found.add(current)
         if current.op == "stablehlo.reduce" or _same_along_rows(current):
             continue
-        fresh = [operand for operand in current.operands if operand not in seen]
+        read = current.operands[:1] if current.op == "disc.gather" else current.operands
+        fresh = [operand for operand in read if operand not in seen]
         seen.update(fresh)
         pending += fresh
     return found
