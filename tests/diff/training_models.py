@@ -126,7 +126,7 @@ def _words(batch: int, length: int) -> tuple[Tensor, Tensor]:
 
 
 TRAININGS = {
-    "cnn": Training(Cnn, _images(1), ((3, 28), (4, 28), (2, 28), (7, 28))),
+    "cnn": Training(Cnn, _images(1), ((3, 28), (4, 28), (2, 28), (7, 28)), long=True),
     "normed-cnn": Training(NormedCnn, _images(3), ((3, 17), (4, 22)), long=True),
     "transformer": Training(Transformer, _words, ((2, 5), (3, 7), (5, 4), (2, 16)), long=True),
     "mlstm": Training(MultiplicativeLstm, _words, ((2, 3), (5, 3), (3, 3)), long=True),
