@@ -50,10 +50,10 @@ def attention(*inputs: Tensor) -> Tensor:
 
 # function, inputs, and for each limit the kinds of the kernels
 PROGRAMS: dict[str, tuple[Callable[..., Tensor], int, dict[int, str]]] = {
-    "sum": (total, 9, {2: "loop " * 8, 3: "loop " * 4, 4: "loop " * 3, 64: "loop "}),
-    "rows": (normalized, 6, {3: "loop stitch stitch ", 64: "stitch "}),
-    "epilogue": (product, 5, {3: "compute compute loop ", 64: "compute compute "}),
-    "attention": (attention, 6, {4: "compute stitch compute ", 64: "attention "}),
+    "sum": (total, 9, {2: "loop " * 8, 3: "loop " * 4, 4: "loop " * 3, 12: "loop "}),
+    "rows": (normalized, 6, {3: "loop stitch stitch ", 12: "stitch "}),
+    "epilogue": (product, 5, {3: "compute compute loop ", 12: "compute compute "}),
+    "attention": (attention, 6, {4: "compute stitch compute ", 12: "attention "}),
 }
 
 
