@@ -243,7 +243,7 @@ def test_it_is_saved_again_and_described(lstm: Saved, tmp_path: Path) -> None:
     assert "kind 0: TreeLSTM.forward" in text
     assert "dynamic_models.py" in text
     assert any(runs and seconds > 0 for _, runs, seconds in again.profile(*GOOD))
-    assert again.stats()["calls"] == 3
+    assert 3 <= again.stats()["calls"] <= 27  # one to warm up, up to 25 that are explained, one for the profile
 
 
 def test_a_damaged_file(lstm: Saved, tmp_path: Path) -> None:

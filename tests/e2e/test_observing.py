@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import subprocess
 import sys
 from itertools import pairwise
@@ -147,6 +148,7 @@ def test_a_signal_while_ranges_are_told_ends_up_behind_the_call() -> None:
     def observe(name: str | None, number: int) -> None:
         raise KeyboardInterrupt
 
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background may have been started without
     _ral.set_observer(observe)
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -155,6 +157,7 @@ def test_a_signal_while_ranges_are_told_ends_up_behind_the_call() -> None:
                 pass
     finally:
         _ral.set_observer(None)
+        signal.signal(signal.SIGINT, before)
 
 
 PLACE = f"{Path(__file__).name}:{double.__code__.co_firstlineno + 1}"
