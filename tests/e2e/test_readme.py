@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from commands import shell
 
 import disc
 from disc.errors import DiscError, UnsupportedOpError
@@ -24,7 +22,6 @@ NOT_RUN = {  # by the first line → why
     "pip install '.[compile,serve]'": "changes the environment; tests/unit/test_installation.py builds the wheel and installs it into another",
     "python -m bench.run --suite models": "measures for an hour; tests/unit/test_bench.py runs its parts",
 }
-NAMESPACE = ["unshare", "--map-root-user", "--net"]  # ports of its own, where the kernel lets us
 
 
 @dataclass(frozen=True)
@@ -49,15 +46,6 @@ def blocks() -> Iterator[Block]:
 
 def not_run(block: Block) -> bool:
     return any(block.text.startswith(start) for start in NOT_RUN)
-
-
-def shell(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
-    """The script in bash, which stops at the first command that fails."""
-    command = ["bash", "-euo", "pipefail", "-c", script]
-    if subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode == 0:
-        command = [*NAMESPACE, "bash", "-euo", "pipefail", "-c", f"ip link set lo up; {script}"]
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "DISC_CACHE_DIR": str(folder / "cache")}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture(scope="module")
