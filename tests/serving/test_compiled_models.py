@@ -21,6 +21,7 @@ from disc.artifact.file import read_manifest
 from disc.config import Options
 from disc.errors import ConfigurationError
 from disc.serving.batcher import Job
+from disc.serving.http.status import status
 from disc.serving.joining import joining_of
 from disc.serving.metrics import metrics_text
 from disc.serving.settings import ModelSettings, Sequence
@@ -103,6 +104,8 @@ def test_joined_requests_agree_with_eager(client: Client, model: BertModel) -> N
     statistics = client.call("ModelStatistics", name="bert").model_stats[0]
     assert statistics.inference_stats.success.count == 96
     packed = client.server.core.repository.find("bert").signature.packed is not None
+    (described,) = status(client.server.core)["models"]  # pyright: ignore[reportGeneralTypeIssues]
+    assert described["joined"] == ("requests are joined without padding" if packed else "requests are joined along input_ids.0")
     text = metrics_text(client.server.core)[0].decode()
     assert ('disc_packed_requests_total{model="bert",version="1"} 96.0' in text) == packed
     if packed or client.server.settings.models["bert"].sequence is not None:

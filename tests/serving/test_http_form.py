@@ -201,6 +201,7 @@ def test_status_page(client: Client) -> None:
     answer = get(client, "/status.json")
     assert isinstance(answer, dict)
     twice = next(model for model in answer["models"] if model["name"] == "twice")
+    assert twice["joined"] == "requests are joined along x.0"
     assert twice["batch_dim"] == "S0" and twice["requests"] > 0 and twice["shapes"] and twice["kernel_versions"]
 
 

@@ -19,6 +19,7 @@ import disc
 from disc.artifact.structures import StructuresRecord
 from disc.config import Options
 from disc.errors import ConfigurationError, NodeIndexError
+from disc.serving.http.status import status
 from disc.serving.joining import JoinStructures
 from disc.serving.model import load_model
 from disc.serving.settings import Limits, ModelSettings
@@ -48,6 +49,8 @@ def expected(module: TreeGRU, instances: list[Tree]) -> np.ndarray:
 
 
 def test_what_it_says_of_itself(served: tuple[Client, TreeGRU, Path]) -> None:
+    (described,) = status(served[0].server.core)["models"]  # pyright: ignore[reportGeneralTypeIssues]
+    assert described["joined"] == "requests are joined: all their structures together"
     found = served[0].call("ModelMetadata", name="tree")
     assert [(each.name, each.datatype, list(each.shape)) for each in found.inputs] == [(name, "INT64", [-1]) for name in NAMES]
     assert [(each.name, each.datatype, list(each.shape)) for each in found.outputs] == [("output0", "FP32", [-1, 8])]

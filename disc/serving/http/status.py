@@ -33,6 +33,7 @@ def _model(model: LoadedModel) -> dict[str, object]:
         "name": model.name,
         "version": model.version,
         "batch_dim": batch.symbol if batch else None,
+        "joined": _joined(model),
         "structures": model.signature.structures is not None,
         "packed": model.signature.packed is not None,
         "symbols": model.signature.places(),
@@ -56,6 +57,20 @@ def _model(model: LoadedModel) -> dict[str, object]:
         "shapes": dict(total.shapes.most_common()),
         "kernel_versions": {name: count for name, count in cast("dict[str, int]", executable.stats()["counters"]).items() if count},
     }
+
+
+def _joined(model: LoadedModel) -> str:
+    """How requests that wait share a call."""
+    signature = model.signature
+    if not model.settings.batching:
+        return "requests run alone: batching is off"
+    if signature.structures is not None:
+        return "requests are joined: all their structures together"
+    if signature.packed is not None:
+        return "requests are joined without padding"
+    if signature.batch is None:
+        return "requests run alone: no batch dim is proved"
+    return f"requests are joined along {signature.places()[signature.batch.symbol]}"
 
 
 def _example(model: LoadedModel) -> dict[str, object]:
