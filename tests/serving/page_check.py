@@ -51,7 +51,7 @@ def look(page: Page, url: str, shot: str) -> dict[str, object]:
     page.wait_for_function("before => document.getElementById('state').innerText !== before", arg=first, timeout=30_000)  # it goes on
     tried = page.locator("section", has_text="twice, version 2")
     tried.get_by_text("Try it").click()
-    asked = tried.locator("textarea").input_value()
+    body = tried.locator("textarea").input_value()
     tried.get_by_role("button").click()
     state = page.inner_text("#state")
     page.wait_for_function("before => document.getElementById('state').innerText !== before", arg=state, timeout=30_000)
@@ -60,7 +60,7 @@ def look(page: Page, url: str, shot: str) -> dict[str, object]:
     )
     page.screenshot(path=shot, full_page=True)
     return {
-        "tried": [asked, tried.locator("output").inner_text()],
+        "tried": [body, tried.locator("output").inner_text()],
         "said": said, "asked": asked, "state": [first, page.inner_text("#state")], "title": page.inner_text("#server"),
         "sections": page.locator("section").all_inner_texts(), "contrast": page.evaluate(CONTRAST),
         "widths": page.evaluate("[document.documentElement.scrollWidth, innerWidth]"),
