@@ -29,8 +29,8 @@ INPUTS_WIDTH = 72  # characters of a table's cell: programs of torch.compile may
 
 # What the extras that users may want are recognized by.
 EXTRAS = {
-    "serve": ("aiohttp", "grpc", "prometheus_client"), "onnx": ("onnx",), "hf": ("transformers",), "sentences": ("sentence_transformers",),
-    "text": ("tokenizers",),
+    "serve": ("aiohttp", "grpc", "prometheus_client", "pydantic"), "onnx": ("onnx",), "hf": ("transformers",),
+    "sentences": ("sentence_transformers",), "text": ("tokenizers",),
     "cuda": ("triton",), "sign": ("cryptography",), "otel": ("opentelemetry",), "remote": ("grpc", "safetensors"), "ray": ("ray",),
     "tune": ("sklearn",),
 }  # fmt: skip

@@ -275,9 +275,9 @@ def rows_to_keep(body: Body, dims: tuple[Dim, ...], costs: Costs) -> tuple[Node,
     for node in body.nodes:
         if node.element == "i1" or op_cost(node) == 0 or node.op == "stablehlo.reduce" or len(set(node.uses)) < 2:
             continue
-        feeds_reduction = any(user.op == "stablehlo.reduce" for user in node.uses)
-        again = costs.compute(node_cost(node)) + costs.reload(max(len(inputs_of(node)) - 1, 0))
-        if feeds_reduction and node.dims == dims and again >= costs.keep():
+        if node.dims != dims or all(user.op != "stablehlo.reduce" for user in node.uses):
+            continue
+        if costs.compute(node_cost(node)) + costs.reload(max(len(inputs_of(node)) - 1, 0)) >= costs.keep():
             chosen.append(node)
     return tuple(chosen)
 

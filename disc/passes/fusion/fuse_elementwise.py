@@ -87,9 +87,11 @@ def may_fuse(clusters: Clusters, node: Node, cluster: Cluster, target: Cluster) 
     """Legality: both are memory-bound, the result can be one iteration space, and no other group lies between."""
     if cluster.kind not in ("loop", "stitch") or target.kind not in ("loop", "stitch") or node.op in ALONE or node.op in PRODUCTS:
         return False
-    if is_row_reduction(node) or not clusters.may_hold([*cluster.nodes, *target.nodes]):
+    if is_row_reduction(node):
         return False
     if clusters.escapes(node, (target, cluster)) and not _same_space(clusters, node, target):
+        return False
+    if not clusters.may_hold([*cluster.nodes, *target.nodes]):
         return False
     if not _reduces_once(clusters, node, target) or not _leaves_epilogues(clusters, node, target):
         return False
