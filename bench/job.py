@@ -12,7 +12,7 @@ class Job:
     """One process' work: cases one after the other, with one number of threads, in one dtype.
 
     shapes: as on the command line; None = the case's own. inductor_shapes: those that inductor takes part in; None = all.
-    repeats: turns per figure.
+    repeats: turns per figure. freeze: the control group that stands still while anything is timed (`bench.freezer`); None = there is none.
     """
 
     suite: str
@@ -23,3 +23,4 @@ class Job:
     repeats: int
     dtype: str = "fp32"
     inductor_shapes: str | None = None
+    freeze: str | None = None

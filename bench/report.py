@@ -40,6 +40,8 @@ def head(record: Record) -> str:
         "",
         f"`{record['command']}`",
     ]
+    if record.get("froze"):
+        lines += ["", "Other work stood still whenever something was timed (`bench.freezer`); the load is what ran even then."]
     if record["smoke"]:
         lines += ["", f"**A smoke test: {'; '.join(record['smoke'])}.**"]
     return "\n".join(lines)

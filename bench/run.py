@@ -23,6 +23,7 @@ from typing import Any
 
 from bench.cases import CASES, MOST_INPUTS, SUITE_CASES, parse_shapes
 from bench.dtypes import DTYPES
+from bench.freezer import frozen
 from bench.job import Job
 from bench.machine import ROOT, others_running, wait_until_idle
 from bench.peers import PEERS, VARIANTS
@@ -56,11 +57,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measured(chosen: argparse.Namespace, dtype: str, threads: int, arguments: Sequence[str]) -> dict[str, Any]:
-    """The record of one suite in one dtype with so many threads. The load that it states is the highest seen before and between jobs."""
-    if not chosen.smoke:
+    """The record of one suite in one dtype with so many threads. The load that it states is the highest seen before, between and within
+    jobs. Where other work is frozen, the load before the run is no matter: it is that work's."""
+    if not chosen.smoke and not chosen.freeze:
         wait_until_idle()
-    record = new_record(chosen.suite, command_line("python -m bench.run", arguments), [])
-    load = max(record["machine"]["load"], others_running())
+    record = {**new_record(chosen.suite, command_line("python -m bench.run", arguments), []), "froze": bool(chosen.freeze)}
+    with frozen(chosen.freeze):
+        load = others_running()
+    if not chosen.freeze:
+        load = max(load, record["machine"]["load"])
     failed: list[dict[str, object]] = []
     for job in jobs(chosen, dtype, threads):
         print(f"{job.suite}: {', '.join(job.cases)}; {job.threads} threads, {job.dtype}", file=sys.stderr, flush=True)
@@ -69,7 +74,9 @@ def _measured(chosen: argparse.Namespace, dtype: str, threads: int, arguments: S
             failed.append({"cases": list(job.cases), "threads": job.threads, "dtype": job.dtype, "reason": outcome})
         else:
             record["results"] += outcome
-        load = max(load, others_running())
+            load = max([load, *(row["load"] for result in outcome for row in result.get("rows", []))])
+        with frozen(chosen.freeze):
+            load = max(load, others_running())
     record["machine"]["load"] = round(load, 2)
     names = dict.fromkeys(["disc", *chosen.peers, *DTYPES[dtype].extra_peers])
     settings = {name: VARIANTS[name].settings for name in names}
@@ -94,7 +101,8 @@ def jobs(chosen: argparse.Namespace, dtype: str, threads: int) -> list[Job]:
     rest = tuple(case for case in chosen.cases if not CASES[case].network)
     groups += [rest] if rest else []
     return [
-        Job(chosen.suite, group, threads, chosen.peers, chosen.shapes, chosen.repeats, dtype, chosen.inductor_shapes) for group in groups
+        Job(chosen.suite, group, threads, chosen.peers, chosen.shapes, chosen.repeats, dtype, chosen.inductor_shapes, chosen.freeze)
+        for group in groups
     ]
 
 
@@ -108,6 +116,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dtype", default="fp32", help=f"of {', '.join(DTYPES)}")
     parser.add_argument("--shapes", help="such as 1x16,4x50; default: those of the case")
     parser.add_argument("--inductor-shapes", help="the shapes that inductor takes part in (it compiles for minutes); default: all")
+    parser.add_argument("--freeze", metavar="FOLDER", help="a control group whose processes stand still while anything is timed")
     parser.add_argument("--repeats", type=int, help="turns per figure; default: 7 (gemm, which has the most figures: 5)")
     parser.add_argument("--smoke", action="store_true", help="on a busy machine: do not wait, keep nothing in bench/results")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
@@ -157,7 +166,7 @@ def _cases(suite: str, text: str | None) -> list[str]:
     return list(found)
 
 
-def run_job(job: Job) -> list[dict[str, object]] | str:
+def run_job(job: Job) -> list[dict[str, Any]] | str:
     """The worker's results, or why there are none."""
     with tempfile.TemporaryDirectory(prefix="disc-bench-") as folder:
         job_path, result_path = Path(folder, "job.json"), Path(folder, "result.json")

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from bench.cases import SUITE_CASES
+from bench.freezer import frozen
 from bench.job import Job
 
 # The module of each suite: the suites of calls differ in their cases alone.
@@ -25,7 +26,7 @@ def main(job_path: str, result_path: str) -> None:
     torch.set_num_interop_threads(1)
     suite = importlib.import_module(f"bench.suites.{MODULES[job.suite]}")
     start = time.perf_counter()
-    with torch.no_grad():
+    with torch.no_grad(), frozen(job.freeze if MODULES[job.suite] != "latency" else None):  # calls are timed shape by shape
         results = suite.run(job)
     Path(result_path).write_text(json.dumps({"results": results, "wall_s": time.perf_counter() - start}))
 

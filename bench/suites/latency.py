@@ -23,14 +23,18 @@ from bench.checks import error_of, first_tensor, work_of
 from bench.dtypes import DTYPES
 from bench.figures import peer_of
 from bench.files import file_path
+from bench.freezer import frozen
 from bench.job import Job, Result
 from bench.limits import HOW, Limits, Work, bound, higher, measure_limits
+from bench.machine import others_running
 from bench.memory import runtime_memory
 from bench.peer_process import PeerProcess
 from bench.peers import VARIANTS, file_kind
 from disc.cli.bench.process import PeerFailed
 from disc.cli.bench.runtimes import OPEN
 from disc.cli.bench.timing import interleave
+
+LOOK_SECONDS = 0.1  # at who else wants to run, behind the turns of every shape
 
 
 @dataclass
@@ -126,7 +130,9 @@ def _row(this: Run, shape: Shape) -> dict[str, object]:
         except PeerFailed as error:
             failed[name] = str(error)
     turns: dict[str, Callable[[], float]] = {name: _turn(this.peers[name]) for name in firsts}
-    timings = interleave(turns, this.job.repeats)
+    with frozen(this.job.freeze):
+        timings = interleave(turns, this.job.repeats)
+        load = others_running(LOOK_SECONDS)
     line = ", ".join(f"{name} {timing.median:.3f} ms" for name, timing in timings.items())
     print(f"  {this.case.name} {shape_name(shape)}: {line}", file=sys.stderr, flush=True)
     dtype = DTYPES[this.job.dtype]
@@ -140,6 +146,7 @@ def _row(this: Run, shape: Shape) -> dict[str, object]:
         "error": errors,
         "wrong": [name for name, error in errors.items() if not error <= tolerance],
         "failed": failed,
+        "load": load,
     }
 
 
@@ -153,7 +160,8 @@ def _turn(process: PeerProcess) -> Callable[[], float]:
 def _limits(job: Job) -> Limits | None:
     """None where the machine's limits cannot be measured."""
     try:
-        return measure_limits(job.threads, DTYPES[job.dtype].limit)
+        with frozen(job.freeze):
+            return measure_limits(job.threads, DTYPES[job.dtype].limit)
     except (OSError, subprocess.CalledProcessError) as error:
         print(f"no limits: {error}", file=sys.stderr, flush=True)
         return None

@@ -14,7 +14,7 @@ def row(disc_ms: float, peer_ms: float, *, wrong: tuple[str, ...] = (), held_out
     return {
         "shape": "1x16", "held_out": held_out, "work": {"flops": 2_000_000, "read": 10, "written": 10}, "bound": {"compute_ms": 2.0, "memory_ms": 1.0},
         "ms": {"disc": timing(disc_ms), "eager": timing(peer_ms)}, "first_s": {"disc": 0.1, "eager": 2.0},
-        "error": {"disc": 1e-6, "eager": 0.0}, "wrong": list(wrong), "failed": {},
+        "error": {"disc": 1e-6, "eager": 0.0}, "wrong": list(wrong), "failed": {}, "load": 0.0,
     }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from bench import figures, goals, machine, report, run, store, summary
+from bench import figures, freezer, goals, machine, report, run, store, summary
 from bench.cases import CASES, SUITE_CASES
 from bench.cases.gemm import ROWS
 from tests.unit.bench_records import record, row, timing
@@ -101,6 +101,60 @@ def test_a_busy_machine_and_half_a_suite_are_smoke(
     assert kept["smoke"] == reasons and kept["machine"]["load"] == others
     assert kept["command"] == " ".join(["python -m bench.run --suite memory", *options])
     assert set(kept["peers"]) == ({"disc", "eager"} if "--peers" in options else {"disc", "eager", "inductor/plain", "inductor/frozen"})
+
+
+def test_a_row_that_others_ran_beside_makes_smoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def loaded(job: object) -> Any:
+        results = cast("Any", record(4.0, 10.0)["results"])
+        results[0]["rows"][0]["load"] = 0.5
+        return results
+
+    monkeypatch.setattr(run, "run_job", loaded)
+    monkeypatch.setattr(run, "wait_until_idle", lambda: None)
+    monkeypatch.setattr(run, "others_running", lambda: 0.0)
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    assert run.main(["--suite", "memory", "--output", str(tmp_path)]) == 0
+    (path,) = tmp_path.glob("*/memory-fp32-t1.json")
+    assert json.loads(path.read_text())["smoke"] == ["the machine was not idle (load 0.50)"]
+
+
+@pytest.fixture(params=["freezer.state", "cgroup.freeze"])
+def group(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A folder with the files of a control group of version 1 or 2; it stands still at once."""
+    tmp_path.joinpath(request.param).write_text("")
+    tmp_path.joinpath("cgroup.events").write_text("populated 1\nfrozen 1\n")
+    return tmp_path / request.param
+
+
+def test_other_work_is_frozen_while_something_is_timed(group: Path) -> None:
+    with pytest.raises(KeyError), freezer.frozen(str(group.parent)):
+        assert group.read_text() in ("FROZEN", "1")
+        raise KeyError
+    assert group.read_text() in ("THAWED", "0")
+    with freezer.frozen(None):
+        assert group.read_text() in ("THAWED", "0")
+
+
+def test_a_group_that_cannot_be_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(freezer.CannotFreeze, match=r"neither freezer\.state nor cgroup\.freeze"), freezer.frozen(str(tmp_path)):
+        pass
+    tmp_path.joinpath("cgroup.freeze").write_text("")
+    tmp_path.joinpath("cgroup.events").write_text("populated 1\nfrozen 0\n")
+    monkeypatch.setattr(freezer, "SECONDS", 0.01)
+    with pytest.raises(freezer.CannotFreeze, match="does not stand still"), freezer.frozen(str(tmp_path)):
+        pass
+    assert tmp_path.joinpath("cgroup.freeze").read_text() == "0"
+
+
+def test_a_run_with_frozen_work_says_so_and_does_not_mind_the_load_before(
+    group: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "run_job", lambda job: record(4.0, 10.0)["results"])
+    monkeypatch.setattr(run, "others_running", lambda: 0.0)
+    monkeypatch.setattr("os.getloadavg", lambda: (7.0, 7.0, 7.0))
+    assert run.main(["--suite", "memory", "--freeze", str(group.parent), "--output", str(tmp_path)]) == 0
+    (path,) = tmp_path.glob("*/memory-fp32-t1.json")
+    assert json.loads(path.read_text())["smoke"] == [] and "stood still" in path.with_suffix(".md").read_text()
 
 
 def test_a_run_that_failed_in_part_is_smoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
