@@ -18,6 +18,7 @@ from disc.artifact.output import check_output, whole_file, writing
 from disc.artifact.signing import check_signature, sign
 from disc.cli.inputs import RANDOM_HELP, SWEEP_HELP, Array, inputs_of, swept
 from disc.cli.output import AsJson, Debug, Ops, Threads, byte_size, duration, print_json, print_table, spinner, type_text
+from disc.config import MAX_GRAPHS
 from disc.errors import ConfigurationError, TargetError, UnsupportedFormatError, printable
 from disc.explain.export import model_explorer_json
 from disc.explain.report import check_text, decision_texts
@@ -25,6 +26,7 @@ from disc.explain.symbols import symbol_text
 from disc.explain.timeline import timeline
 from disc.ral.custom_functions import register_ops
 from disc.ral.executable import Executable, describe, load
+from disc.ral.gpu_programs import device_code
 from disc.ral.structured import read_described, structure_lines
 
 Artifact = Annotated[Path, typer.Argument(help="A .disc file.", metavar="MODEL.disc")]
@@ -32,17 +34,13 @@ Inputs = Annotated[
     list[str] | None, typer.Option("--input", help="[NAME=]FILE.npy; repeat for each input. Of a model over structures: one FILE.json.")
 ]
 Random = Annotated[str | None, typer.Option("--random", help=RANDOM_HELP)]
+Graphs = Annotated[
+    int,
+    typer.Option(
+        min=0, max=MAX_GRAPHS, help="How many calls a GPU keeps as CUDA graphs: from the third with the same sizes on, one launch each."
+    ),
+]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, or cuda:N for one of several GPUs; by default what the file has code for.")]
-
-
-def code_of(device: str | None) -> str | None:
-    """What `load` takes as `isa` for a device. Raises TargetError for another name."""
-    if device is None:
-        return None
-    name, colon, number = device.partition(":")
-    if name not in ("cpu", "cuda") or (colon and not number.isdecimal()):
-        raise TargetError(f"--device {printable(device)}: there are cpu, cuda, and cuda:N for one of several GPUs")
-    return f"{name}@{number or 0}"
 
 
 def run_command(
@@ -60,7 +58,7 @@ def run_command(
 ) -> None:
     """Run an artifact on given or random inputs."""
     register_ops(ops or ())
-    executable = load(path, threads=threads, isa=code_of(device))
+    executable = load(path, threads=threads, isa=device_code(device))
     arrays = inputs_of(executable.manifest, inputs or [], random)
     targets = _output_files(outputs or [], len(results_of(executable.manifest)))
     start = time.perf_counter()

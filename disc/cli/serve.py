@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from disc.cli.output import AsJson, Debug, Ops, print_json
-from disc.config import silence_grpc
+from disc.config import MAX_GRAPHS, silence_grpc
 from disc.errors import ConfigurationError, how_to_install
 from disc.ral.custom_functions import register_ops
 
@@ -33,6 +33,10 @@ def serve_command(
     http_port: Annotated[int | None, typer.Option(min=0, max=65535, help="HTTP port; default 8000, 0: any free one.")] = None,
     metrics_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="A port for /metrics alone; default: it is on the HTTP port.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N, for every model; by default what its file has code for.")] = None,
+    graphs: Annotated[
+        int | None, typer.Option(min=0, max=MAX_GRAPHS, help="CUDA graphs that each model keeps on its GPU; default 0.")
     ] = None,
     log_requests: Annotated[bool, typer.Option("--log-requests", help="A line of the log for every request.")] = False,
     admin: Annotated[bool, typer.Option("--admin", help="Let clients load and unload models.")] = False,
@@ -65,7 +69,7 @@ def serve_command(
         "request_log": log_requests or settings.request_log,
     }
     metrics = settings.metrics if metrics_port is None else dataclasses.replace(settings.metrics, port=metrics_port)
-    settings = dataclasses.replace(settings, **given, **flags, metrics=metrics)
+    settings = dataclasses.replace(settings, **given, **flags, metrics=metrics).for_all_models(device, graphs)
     register_ops(ops or ())
     log_to_stderr()
     few_arenas()

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from disc.artifact import file as artifact
 from disc.artifact.manifest import Manifest, StoredManifest
-from disc.errors import CompilerBug, InputTypeError
+from disc.errors import CompilerBug, InputTypeError, TargetError, printable
 from disc.ral import _ral
 
 Program = tuple[_ral.Context, Manifest]
@@ -100,6 +100,16 @@ def programs_in(file: memoryview, threads: int) -> GpuPrograms:
 
 def _for_gpus(stored: StoredManifest) -> bool:
     return any(name.startswith("cuda:") for name in stored["code"])
+
+
+def device_code(device: str | None) -> str | None:
+    """What `disc.load` takes as `isa` for a device as users write it ("cpu", "cuda", "cuda:1"). Raises TargetError for another name."""
+    if device is None:
+        return None
+    name, colon, number = device.partition(":")
+    if name not in ("cpu", "cuda") or (colon and (name == "cpu" or not number.isdecimal())):
+        raise TargetError(f"device {printable(device)}: there are cpu, cuda, and cuda:N for one of several GPUs")
+    return f"{name}@{number or 0}"
 
 
 def gpu_number(wanted: str | None) -> int:

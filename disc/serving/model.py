@@ -27,6 +27,7 @@ from disc.errors import (
     WithdrawnError,
 )
 from disc.ral.executable import Executable, load
+from disc.ral.gpu_programs import device_code
 from disc.serving.artifact_source import Source
 from disc.serving.batcher import Batcher, Job
 from disc.serving.datatypes import BYTES, OF_DTYPE
@@ -175,7 +176,7 @@ def load_model(name: str, version: str, path: Path, settings: ModelSettings, lim
     """Loads an artifact, checks all of it, and warms it up. Raises DiscError."""
     source = Source(path, settings.copy)
     try:
-        executable = load(source.readable, threads=settings.threads or None)
+        executable = load(source.readable, threads=settings.threads or None, isa=device_code(settings.device), graphs=settings.graphs)
         executable.verify()
     except ArtifactError as error:
         raise ArtifactError(str(error).replace(source.readable, str(path))) from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,7 +18,9 @@ from pydantic import AfterValidator, ConfigDict, Field, Strict, TypeAdapter, Val
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import ErrorDetails, core_schema
 
-from disc.errors import ConfigurationError, did_you_mean, nearest
+from disc.config import MAX_GRAPHS
+from disc.errors import ConfigurationError, TargetError, did_you_mean, nearest
+from disc.ral.gpu_programs import device_code
 
 MIB = 1 << 20
 
@@ -33,10 +35,20 @@ def _file_name(text: str) -> str:
     return text
 
 
+def _device_name(text: str) -> str:
+    try:
+        device_code(text)
+    except TargetError as error:
+        raise ValueError("must be cpu, cuda, or cuda:N for one of several GPUs") from error
+    return text
+
+
 # Strict: TOML has types of its own, "8" is no number and 1 is not true. A whole number is a float as well.
 Flag = Annotated[bool, Strict()]
 String = Annotated[str, Strict()]
 FileName = Annotated[str, Strict(), AfterValidator(_file_name)]
+DeviceName = Annotated[str, Strict(), AfterValidator(_device_name)]
+Graphs = Annotated[int, Strict(), Field(ge=0, le=MAX_GRAPHS)]
 Count = Annotated[int, Strict(), Field(ge=0)]
 Positive = Annotated[int, Strict(), Field(ge=1)]
 Port = Annotated[int, Strict(), Field(ge=0, le=65535)]
@@ -144,6 +156,10 @@ class ModelSettings:
     """calls at the same time"""
     threads: Count = 0
     """per call; 0: as the executable was loaded"""
+    device: DeviceName | None = None
+    """"cpu", "cuda", or "cuda:N" for one of several GPUs; without it what the file has code for, CPUs first"""
+    graphs: Graphs = 0
+    """how many calls a GPU keeps as CUDA graphs: from the third with the same sizes on, a call is one launch"""
     priority_levels: Positive = 10
     """priorities go from 1 (first) to this number"""
     default_priority: Positive = 5
@@ -261,6 +277,13 @@ class ServerSettings:
 
     def for_model(self, name: str) -> ModelSettings:
         return self.models.get(name, self.defaults)
+
+    def for_all_models(self, device: str | None, graphs: int | None) -> ServerSettings:
+        """These, but with every model on a device, and with so many CUDA graphs, where they are given. Raises TargetError."""
+        device_code(device)
+        chosen: dict[str, Any] = {key: value for key, value in {"device": device, "graphs": graphs}.items() if value is not None}
+        models = {name: replace(each, **chosen) for name, each in self.models.items()}
+        return replace(self, defaults=replace(self.defaults, **chosen), models=models)
 
 
 def read_settings(path: Path) -> ServerSettings:

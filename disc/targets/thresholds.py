@@ -338,11 +338,12 @@ class GpuThresholds:
     loop: elements and warps of a block of a loop kernel. rows: columns, rows and warps of the blocks in which rows lie whole, the shortest
     first; wide_row: the columns of the longest of these where positions have 64 bits; looped: of that of longer rows; row_parts: programs
     that share one of those. columns: columns of a result in a block of a loop kernel that reduces columns, elements of each that are loaded
-    at once, warps; column_parts: programs that share those; column_steps: blocks of rows of each part, at least. scans: columns, rows and
-    warps of a block of short lines, of long ones, and of lines side by side. scatter: updates that a program looks through at once, warps,
-    programs among which what is updated is dealt out, at most. ranks: elements of a program that sorts or counts, those that they are
-    compared with at once, warps. search: values of a program, warps. grouped: rows, columns, steps of k and warps of a block of a product
-    of groups.
+    at once, warps; column_parts: programs that share those; column_steps: blocks of rows of each part, at least; column_sums: sums that a
+    loop over rows makes, at most. wide_product: rows, columns, steps of k, warps and stages of a block of a product whose positions have 64
+    bits. scans: columns, rows and warps of a block of short lines, of long ones, and of lines side by side. scatter: updates that a program
+    looks through at once, warps, programs among which what is updated is dealt out, at most. ranks: elements of a program that sorts or
+    counts, those that they are compared with at once, warps. search: values of a program, warps. grouped: rows, columns, steps of k and
+    warps of a block of a product of groups.
     """
 
     loop: tuple[int, int]
@@ -353,6 +354,8 @@ class GpuThresholds:
     columns: tuple[int, int, int]
     column_parts: tuple[int, ...]
     column_steps: int
+    column_sums: int
+    wide_product: tuple[int, int, int, int, int]
     scans: tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int]]
     scatter: tuple[int, int, int]
     ranks: tuple[int, int, int]

@@ -1,4 +1,4 @@
-"""Kernels as code for GPUs of three generations; prints how many were compiled. `first`, `all`: of the versions of kernels of every kind;
+"""Kernels as code for GPUs of three generations; prints how many were compiled. `first`, `all`: of the versions of kernels of every kind, `all` for every GPU;
 `library`: of library ops; `schedules`: every schedule of products with a bias and GELU, with a line of each that says what it takes.
 Further arguments: the GPUs, in place of those of three generations."""
 
@@ -25,11 +25,13 @@ from disc.codegen.cuda.plans import product_plan
 from disc.speculation.block_families import FAMILIES
 from disc.speculation.block_trees import FAST, HALF, KINDS, SINGLE, BlockTree
 from disc.speculation.guards import Aligned, parts_of
+from disc.targets import cuda
 from disc.targets.cuda import read_target
 from disc.targets.thresholds import Gpu
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-NAMES = ("sm_80", "sm_90", "sm_100")  # others as further arguments
+NAMES = {"all": cuda.NAMES}  # of the others, three generations
+THREE = ("sm_80", "sm_90", "sm_100")
 
 
 def resources(code: bytes) -> tuple[int, int]:
@@ -101,7 +103,7 @@ if __name__ == "__main__":
     assert os.environ.get("TRITON_INTERPRET", "0") == "0"
     torch.manual_seed(0)
     done: set[tuple[str, str]] = set()
-    for name in sys.argv[2:] or NAMES:
+    for name in sys.argv[2:] or NAMES.get(sys.argv[1], THREE):
         gpu = read_target(name).gpu
         assert gpu is not None
         for what, version in versions(sys.argv[1], name, gpu):

@@ -5,8 +5,10 @@ The arrays are those of gpu_arrays.py, a framework with `from_dlpack`.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
+import io
 import sys
 import tempfile
 from collections.abc import Callable
@@ -20,9 +22,13 @@ from gpu_arrays import Array, Counts, counts, on, start, wait
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import disc.errors
+from disc.cli.main import main as command
 from disc.errors import DiscError
 from disc.ral import _ral
 from disc.ral.executable import Executable, load
+from disc.serving.model import load_model
+from disc.serving.request import GivenTensor, Request
+from disc.serving.settings import ModelSettings, ServerSettings
 from tests.ral.programs import ADD, add_manifest, build
 
 GPU = "cuda:x86-64-v3+sm_90"
@@ -124,6 +130,23 @@ def check_staged(path: str) -> None:
         assert [launches for _, launches, _ in exe.profile(x, x)] == [1]
 
 
+def check_commands(path: str) -> None:
+    """`disc bench --graphs`, and a server whose settings ask for a GPU and graphs, replay calls of equal sizes."""
+    before = counts().graph_launches
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert command(["bench", path, "--shape", "a=2x4,b=2x4", "--device", "cuda:1", "--graphs", "2", "--seconds", "0.05"]) == 0
+    assert counts().graph_launches > before and "a=2x4,b=2x4" in printed.getvalue(), printed.getvalue()
+    settings = ServerSettings(defaults=ModelSettings(device="cuda:1", graphs=2))
+    model = load_model("add", "1", Path(path), settings.for_model("add"), settings.limits)
+    assert model.executable.isa == GPU
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    for number in range(3):
+        request = Request("add", "", "", {}, [GivenTensor(name, "FP32", (2, 4), memoryview((number + x).tobytes())) for name in "ab"], [])
+        assert np.array_equal(model.infer(request).outputs[0][2], 2 * (number + x) + 0.5)
+    executable: Any = model.executable
+    assert executable.stats()["graphs"]["replays"] == 1
+
+
 def main() -> None:
     start(sys.argv[1])
     found = _ral.find_gpus()
@@ -140,6 +163,7 @@ def main() -> None:
         check_calls(loaded)
         assert loaded.stats()["calls"] == loaded.stats()["launches"] == 12, loaded.stats()
         check_staged(path)
+        check_commands(path)
     del exe, loaded
     gc.collect()
     wait()

@@ -72,6 +72,22 @@ def test_products_of_f32_are_as_exact_as_is_asked_for(tf32: bool, precision: str
     assert all(f'input_precision="{precision}"' in version.text for version in kernel.versions)
 
 
+def test_sums_of_columns_share_a_loop() -> None:
+    """Reductions that do not need each other load what they have in common once (paper 002, section 5.1)."""
+    dims = ({0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC},)
+    (kernel,) = Fused.of_model(ColumnSums(), (torch.ones(3, 4),), dims).kernels
+    for version in kernel.versions:
+        loops = [line for line in version.text.splitlines() if " in range(" in line and "part" not in line]
+        assert len(loops) == 1 and version.text.count("tl.load(a0") == 1, version.text
+
+
+class ColumnSums(nn.Module):
+    """Two rounds over the same columns, if they are not one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * x).sum(0) - x.amin(0)
+
+
 def test_sections() -> None:
     """One artifact for CPUs and GPUs: cubins, what describes them, grids, scratch, watched checks."""
     assert int(_run("gpu_sections.py").split()[0]) > 0

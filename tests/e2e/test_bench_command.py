@@ -114,6 +114,7 @@ def test_a_peer_that_cannot_take_part_is_a_line(capsys: pytest.CaptureFixture[st
         (("scaled.disc", "--plot", "x.txt"), "--plot x.txt: pictures are .png, .svg, .pdf files"),
         (("hf:folder", "--against", "eager"), "hf:FOLDER needs --task"),
         (("bench_factory:build", "--device", "cpu"), "--device is for .disc files"),
+        (("bench_factory:build", "--graphs", "2"), "--graphs is for .disc files"),
         (("scaled.disc",), "which sizes? give --shape once or more"),
     ],
 )

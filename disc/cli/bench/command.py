@@ -21,11 +21,12 @@ from disc.cli.bench.process import TIMED, PeerFailed, StoppedProcess
 from disc.cli.bench.timing import CallTimes, in_turns, time_callers
 from disc.cli.inputs import RANDOM_HELP, random_inputs
 from disc.cli.output import AsJson, Debug, Ops, Threads, duration, print_json, print_table, spinner
-from disc.cli.run import Device, code_of
+from disc.cli.run import Device, Graphs
 from disc.config import Options
 from disc.errors import ConfigurationError, InputRankError, UnsupportedFormatError
 from disc.ral.custom_functions import register_ops
 from disc.ral.executable import Executable, load
+from disc.ral.gpu_programs import device_code
 
 ROUNDS = 5  # turns that each has per set of sizes
 WARM_UP_CALLS = 3
@@ -42,6 +43,7 @@ def bench_command(
     plot: Annotated[Path | None, typer.Option(help="Write a picture (.png, .svg or .pdf).")] = None,
     threads: Threads = None,
     device: Device = None,
+    graphs: Graphs = 0,
     ops: Ops = None,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -53,7 +55,7 @@ def bench_command(
     names = peers_of(against) if against is not None else []
     origin = _origin(model, source, names)
     register_ops(ops or ())
-    executable = _executable(model, task, threads, device)
+    executable = _executable(model, task, threads, device, graphs)
     records = arguments_of(executable.manifest)
     _check_shapes(records, shapes)
     rows: list[Figures] = []
@@ -89,12 +91,13 @@ def _origin(model: str, source: str | None, names: Sequence[str]) -> str:
     return origin
 
 
-def _executable(model: str, task: str | None, threads: int | None, device: str | None) -> Executable:
+def _executable(model: str, task: str | None, threads: int | None, device: str | None, graphs: int) -> Executable:
     """The artifact, or the model compiled. Raises what either raises."""
     if model.endswith(".disc"):
-        return load(model, threads=threads, isa=code_of(device))
-    if device is not None:
-        raise ConfigurationError("--device is for .disc files: compile the model first")
+        return load(model, threads=threads, isa=device_code(device), graphs=graphs)
+    for name, given in (("--device", device is not None), ("--graphs", graphs > 0)):
+        if given:
+            raise ConfigurationError(f"{name} is for .disc files: compile the model first")
     if not model.startswith("hf:") and task is not None:
         raise UnsupportedFormatError("--task is for hf:FOLDER")
     with spinner(f"compiling {model}"):

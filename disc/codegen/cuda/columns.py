@@ -9,7 +9,7 @@ leaves what its part of the rows gives, and the one that comes last combines the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from disc.codegen.cuda.elementwise import combined
@@ -63,6 +63,11 @@ def column_version(
         place = w.let(f"{program} * {block.columns} + tl.arange(0, {block.columns})[None, :]", "i")
         w.bind("flat", Variable(place, w.root, frozenset({1}), w.let(f"{place} < {w.number(count)}", "m")))
         e.bind_loops(space.variable("flat", count), nest.variables)
+        together = _independent(body, space, dims)
+        if together:
+            at = root_index(space, nest.index, dims, together[0])
+            values = _together(e, together, at, "0", w.number(_length(space, together[0])))
+            e.leaves |= {node: only_at(node, at, value) for node, value in values.items()}
         for root, result in zip(body.yields, results, strict=True):
             index = root_index(space, nest.index, dims, root)
             e.store(result, space.linear(index, root.dims), e.value(root, index))
@@ -94,7 +99,21 @@ def _alone(e: Emitter, node: Node, index: Index, predicate: Predicate) -> Recurs
 
 def _reduced(e: Emitter, node: Node, index: Index, predicate: Predicate) -> Recursive[tuple[str, ...]]:
     """Over all rows."""
-    return (yield from _reduced_between(e, node, index, predicate, "0", e.w.number(_length(e.space, node))))
+    past = e.w.number(_length(e.space, node))
+    found = yield from _reduced_between(e, node.siblings, index, predicate, "0", past)
+    return tuple(found[each] for each in node.siblings)
+
+
+def _together(e: Emitter, firsts: Sequence[Node], index: Index, first: str, past: str) -> dict[Node, str]:
+    """The values of reductions that do not need each other, and of their siblings: a loop loads what several share once (paper 002,
+    section 5.1). It has as many sums as registers hold."""
+    found, loop = dict[Node, str](), list[Node]()
+    for node in firsts:
+        if len(loop) + len(node.siblings) > KERNELS.column_sums:
+            found |= run_recursive(_reduced_between(e, loop, index, (), first, past)) if loop else {}
+            loop = []
+        loop += node.siblings
+    return found | run_recursive(_reduced_between(e, loop, index, (), first, past))
 
 
 def _length(space: IndexSpace, node: Node) -> Dim:
@@ -102,29 +121,34 @@ def _length(space: IndexSpace, node: Node) -> Dim:
     return space.env.product([node.operands[0].dims[axis] for axis in sorted(node.ints("dimensions"))])
 
 
-def _reduced_between(e: Emitter, node: Node, index: Index, predicate: Predicate, first: str, past: str) -> Recursive[tuple[str, ...]]:
-    """All results of a reduction over the rows from `first` to `past`."""
-    w, space, siblings = e.w, e.space, node.siblings
-    sizes, reduced = node.operands[0].dims, node.ints("dimensions")
-    extents = [sizes[axis] for axis in sorted(reduced)]
-    sums, starts = list[str](), list[str]()
-    for each in siblings:
-        start: str = yield e.compute(node.operands[len(siblings) + each.result], ())
-        starts.append(start)
-        sums.append(w.name("sum"))
-        w.statement(f"{sums[-1]} = tl.broadcast_to({start}, {w.shape})")
+def _reduced_between(
+    e: Emitter, nodes: Sequence[Node], index: Index, predicate: Predicate, first: str, past: str
+) -> Recursive[dict[Node, str]]:
+    """Results of reductions of columns of one length over the rows from `first` to `past`."""
+    w, space = e.w, e.space
+    sums, starts = dict[Node, str](), dict[Node, str]()
+    for each in nodes:
+        start: str = yield e.compute(each.operands[len(each.siblings) + each.result], ())
+        starts[each], sums[each] = start, w.name("sum")
+        w.statement(f"{sums[each]} = tl.broadcast_to({start}, {w.shape})")
     begin, name = w.name("begin"), w.name("down")
     with w.block(f"for {begin} in range({first}, {past}, {BLOCK.rows}):") as scope:
         place = w.let(f"{begin} + tl.arange(0, {BLOCK.rows})[:, None]", "p")
         live = w.let(f"{place} < {past}", "m")
         w.bind(name, Variable(place, scope, frozenset({0}), live))
-        positions, kept = iter(space.delinear(space.variable(name, _length(space, node)), extents)), iter(index)
-        at = tuple(next(positions) if axis in reduced else next(kept) for axis in range(len(sizes)))
-        for each, held, start in zip(siblings, sums, starts, strict=True):
-            value: str = yield e.compute(node.operands[each.result], at, predicate)
-            counted = w.let(f"tl.where({live}, {value}, {start})")
-            w.statement(f"{held} = tl.broadcast_to({combined(reduced_kind(each), each.element, held, counted)}, {w.shape})")
-    return tuple(reduced_along(e, each, held, 0) for each, held in zip(siblings, sums, strict=True))
+        down = space.variable(name, _length(space, nodes[0]))
+        for each in nodes:
+            value: str = yield e.compute(each.operands[each.result], _source(space, each, down, index), predicate)
+            counted = w.let(f"tl.where({live}, {value}, {starts[each]})")
+            w.statement(f"{sums[each]} = tl.broadcast_to({combined(reduced_kind(each), each.element, sums[each], counted)}, {w.shape})")
+    return {each: reduced_along(e, each, sums[each], 0) for each in nodes}
+
+
+def _source(space: IndexSpace, node: Node, down: Dim, index: Index) -> Index:
+    """The index in what is reduced, at position `down` of the column at `index`."""
+    sizes, reduced = node.operands[0].dims, node.ints("dimensions")
+    positions, kept = iter(space.delinear(down, [sizes[axis] for axis in sorted(reduced)])), iter(index)
+    return tuple(next(positions) if axis in reduced else next(kept) for axis in range(len(sizes)))
 
 
 # --- columns that programs share --------------------------------------------------------------------------------------------
@@ -154,7 +178,7 @@ class _Shared:
     def __init__(self, fusion: Fusion, space: IndexSpace, nest: Nest, dims: tuple[Dim, ...], parts: int) -> None:
         self.body, self.space, self.nest, self.dims, self.parts = fusion.body, space, nest, dims, parts
         self.count = space.env.product(dims)
-        self.reductions = _independent(self.body, space, dims)
+        self.reductions = _words(_independent(self.body, space, dims))
         self.length = _length(space, self.reductions[0]) if self.reductions else Dim.of(0)
         self.tiles = (self.count + (BLOCK.columns - 1)) // BLOCK.columns
         self.join = Join(parts, BLOCK.columns * sum(len(node.siblings) for node in self.reductions), self.tiles)
@@ -167,11 +191,8 @@ class _Shared:
         e.bind_loops(self.space.variable("flat", self.count), self.nest.variables)
         span = w.let(f"tl.cdiv(tl.cdiv({w.number(self.length)}, {BLOCK.rows}), {parts}) * {BLOCK.rows}", "i")
         begin, end = w.let(f"{part} * {span}", "i"), w.let(f"tl.minimum({part} * {span} + {span}, {w.number(self.length)})", "i")
-        found: list[tuple[Node, Index, str]] = []
-        for node in self.reductions:
-            index = root_index(self.space, self.nest.index, self.dims, node)
-            values = run_recursive(_reduced_between(e, node, index, (), begin, end))
-            found += [(each, index, value) for each, value in zip(node.siblings, values, strict=True)]
+        index = root_index(self.space, self.nest.index, self.dims, self.reductions[0])
+        found = [(each, index, value) for each, value in _together(e, self.reductions, index, begin, end).items()]
         lanes = [w.let(f"tl.arange(0, {BLOCK.columns})[None, :] + {number * BLOCK.columns}", "i") for number in range(len(found))]
         for (_, _, value), places in zip(found, lanes, strict=True):
             self.join.leave(e, tile, part, places, value)
@@ -188,11 +209,16 @@ class _Shared:
                 e.store(result, self.space.linear(index, root.dims), e.value(root, index))
 
 
+def _words(reductions: tuple[Node, ...]) -> tuple[Node, ...]:
+    """These, where programs can leave each other their values in scratch; else ()."""
+    return reductions if all(each.element == "f32" for node in reductions for each in node.siblings) else ()
+
+
 def _independent(body: Body, space: IndexSpace, dims: tuple[Dim, ...]) -> tuple[Node, ...]:
     """The reductions of a body, the first of each group of siblings, where all go over as many elements, none needs another, and what is
     made of them has their dims and is element-wise; () where that is not so."""
     every = [node for node in body.nodes if node.op == "stablehlo.reduce"]
-    plain = all(IN_ORDER not in node.attrs and node.element == "f32" and node.dims == dims for node in every)
+    plain = all(IN_ORDER not in node.attrs and node.dims == dims for node in every)
     above = set[Node]()  # what needs a reduction
     for node in body.nodes:
         if any(operand in above or operand in every for operand in node.operands):

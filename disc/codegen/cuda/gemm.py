@@ -26,6 +26,7 @@ from disc.speculation.block_families import ANY_PRODUCT
 from disc.speculation.block_schedules import BlockSchedule
 from disc.speculation.block_trees import HALF, BlockTree, one_schedule
 from disc.speculation.guards import ALWAYS, Aligned, Guard, all_of
+from disc.targets.cuda_thresholds import KERNELS
 
 
 def product_versions(
@@ -61,7 +62,8 @@ def product_versions(
         versions.append(_Product(fusion, plain, precision, False).version(symbols, all_of(wide_loads)))
     if divides and wide:
         versions.append(_Product(fusion, plain, precision, False).version(symbols, narrow[0]))
-    versions.append(_Product(fusion, plain, precision, bool(wide)).version(symbols, ALWAYS))
+    last = BlockSchedule(*KERNELS.wide_product) if wide else plain
+    versions.append(_Product(fusion, last, precision, bool(wide)).version(symbols, ALWAYS))
     return tuple(versions), DeviceChoice(tree, (c.m, c.n, c.k, c.batch))
 
 
