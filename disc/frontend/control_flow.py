@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import sympy
@@ -39,11 +40,13 @@ def constants_and_bodies(module: fx.GraphModule) -> tuple[dict[fx.Node, tuple[st
 
 @dataclass(frozen=True)
 class ControlCall:
-    """A call. value: of an argument; run: emits a graph (its get_attr node) for operands at the insertion point, returns its results."""
+    """A call. value: of an argument; run: emits a graph (its get_attr node) for operands at the insertion point, returns its results;
+    draws: whether a graph, or one that it runs, draws random numbers."""
 
     node: fx.Node
     value: Callable[[object], object]
     run: Callable[[fx.Node, Sequence[object]], list[Tensor]]
+    draws: Callable[[fx.Node], bool]
 
     def graph(self, position: int) -> fx.Node:
         found = self.node.args[position]
@@ -130,15 +133,34 @@ def _while_loop(emitter: OpBuilder, call: ControlCall) -> tuple[Tensor, ...]:
         (found,) = call.run(call.graph(0), [*values, *further])
         return [emitter.convert(emitter.reshape(found, ()), torch.bool)]
 
-    return _loop(emitter, carried, condition, lambda values: call.run(call.graph(1), [*values, *further]))
+    def body(values: Sequence[Tensor]) -> list[Tensor]:
+        return call.run(call.graph(1), [*values, *further])
+
+    if call.draws(call.graph(0)) or call.draws(call.graph(1)):
+        return drawing_loop(emitter, carried, condition, body)
+    return loop(emitter, carried, condition, body)
 
 
-def _loop(
-    emitter: OpBuilder,
-    carried: Sequence[Tensor],
-    condition: Callable[[Sequence[Tensor]], list[Tensor]],
-    body: Callable[[Sequence[Tensor]], list[Tensor]],
-) -> tuple[Tensor, ...]:
+Region = Callable[[Sequence[Tensor]], list[Tensor]]
+
+
+def drawing_loop(emitter: OpBuilder, carried: Sequence[Tensor], condition: Region, body: Region) -> tuple[Tensor, ...]:
+    """A loop whose regions draw random numbers: it carries the number of the iteration, too, on which the seed in it depends."""
+    word = torch.int64
+
+    def next_state(values: Sequence[Tensor]) -> list[Tensor]:
+        with emitter.seeded_by(values[0]):
+            return [emitter.binary("add", values[0], emitter.scalar(1, word)), *body(values[1:])]
+
+    def goes_on(values: Sequence[Tensor]) -> list[Tensor]:
+        with emitter.seeded_by(values[0]):
+            return condition(values[1:])
+
+    return loop(emitter, [emitter.scalar(0, word), *carried], goes_on, next_state)[1:]
+
+
+def loop(emitter: OpBuilder, carried: Sequence[Tensor], condition: Region, body: Region) -> tuple[Tensor, ...]:
+    """What a loop leaves that goes on while `condition` holds, a bool without dims, of what it carries."""
     kinds = [tensor_type(each.shape, each.dtype) for each in carried]
     initial = [_fitted(emitter, each, kind).value for each, kind in zip(carried, kinds, strict=True)]
     op = ir.Operation.create("stablehlo.while", results=kinds, operands=initial, regions=2)
@@ -176,12 +198,13 @@ def _stacking_loop(
     def body(values: Sequence[Tensor]) -> list[Tensor]:
         index, state, buffers = values[0], values[1 : 1 + len(carried)], values[1 + len(carried) :]
         slices = [_row(emitter, each, index) for each in sources]
-        returned = call.run(graph, [*state, *slices, *further])
+        with emitter.seeded_by(index) if call.draws(graph) else nullcontext():
+            returned = call.run(graph, [*state, *slices, *further])
         rows = [returned[place] for place in read]
         written = [_written(emitter, *each, index) for each in zip(buffers, rows, strict=True)]
         return [emitter.binary("add", index, emitter.scalar(1, word)), *returned[: len(carried)], *written]
 
-    found = _loop(emitter, [start, *carried, *stacked], lambda values: [emitter.compare("lt", values[0], trips)], body)[1:]
+    found = loop(emitter, [start, *carried, *stacked], lambda values: [emitter.compare("lt", values[0], trips)], body)[1:]
     written = dict(zip((*range(len(carried)), *read), found, strict=True))
     return tuple(written.get(place, start) for place in range(len(call.results)))  # what nobody reads may be anything
 

@@ -6,6 +6,7 @@ A decomposition is traced once per kind of operands, by itself; PyTorch's own `r
 from __future__ import annotations
 
 import copy
+import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._higher_order_ops.effects import with_effects
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature, TensorArgument
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -102,7 +104,20 @@ def without_bodies(program: ExportedProgram) -> ExportedProgram:
     while _inline_first(module):
         pass
     module.recompile()
-    return program._update(module, program.graph_signature)
+    return program._update(module, _signature_of(module, program.graph_signature))
+
+
+def _signature_of(module: fx.GraphModule, signature: ExportGraphSignature) -> ExportGraphSignature:
+    """The signature with the names that the results of a rewritten graph have."""
+    (returned,) = module.graph.output_node().args
+    assert isinstance(returned, list | tuple)
+    results = [
+        dataclasses.replace(spec, arg=TensorArgument(name=node.name))
+        if isinstance(node, fx.Node) and isinstance(spec.arg, TensorArgument)
+        else spec
+        for spec, node in zip(signature.output_specs, returned, strict=True)
+    ]
+    return dataclasses.replace(signature, output_specs=results)
 
 
 def _inline_first(module: fx.GraphModule) -> bool:

@@ -45,6 +45,7 @@ from disc.frontend.op_builder import (
     tensor_type,
 )
 from disc.frontend.rules import complex_views, data_sizes, factorizations, override_of
+from disc.frontend.rules.distributions import is_drawn
 from disc.frontend.rules.random import RANDOM
 from disc.frontend.symbol_names import explained, symbol_places
 from disc.frontend.symbols import (
@@ -246,7 +247,7 @@ class _Lowering:
             taken.append(argument)
             types.append(kind)
             attributes.append(ir.DictAttr.get(described))
-        seeded = any(node.target in RANDOM and node not in self.refused for graph in self.source.graphs for node in graph.nodes)
+        seeded = any(is_random(node.target) and node not in self.refused for graph in self.source.graphs for node in graph.nodes)
         if seeded:
             types.append(tensor_type((), torch.int64))
             attributes.append(ir.DictAttr.get({"disc.name": ir.StringAttr.get(SEED)}))
@@ -496,8 +497,6 @@ class _Lowering:
             for placeholder, operand in zip(body.find_nodes(op="placeholder"), operands, strict=True):
                 if isinstance(operand, Tensor):
                     self.values[placeholder] = operand
-            seed = emitter.seed
-            emitter.seed = seed if node.target is torch.ops.higher_order.cond else None  # iterations would all draw the same
             for inner in body.nodes:
                 if user_line(inner.meta.get("stack_trace")) is None:  # PyTorch ran the graph as generated code
                     inner.meta["stack_trace"] = node.meta.get("stack_trace")
@@ -505,7 +504,6 @@ class _Lowering:
                     self._emit_node(emitter, inner)
                 if self.tolerant and inner in self.refused:  # PyTorch can run the control flow as a whole alone
                     raise RuleError(str(self.refused[inner]))
-            emitter.seed = seed
             (returned,) = body.output_node().args
             found = [self._argument_value(each) for each in (returned if isinstance(returned, list | tuple) else [returned])]
             if not all(isinstance(each, Tensor) for each in found):
@@ -514,7 +512,12 @@ class _Lowering:
 
         if any(each.op == "get_attr" and each not in self.source.bodies and each not in self.values for each in node.all_input_nodes):
             raise RuleError(NO_RULE)
-        return ControlCall(node, self._argument_value, run)
+        return ControlCall(node, self._argument_value, run, self._draws)
+
+    def _draws(self, graph: fx.Node) -> bool:
+        """Whether a graph that control flow runs draws random numbers, or one that it runs itself."""
+        nodes = self.source.bodies[graph].nodes
+        return any(is_random(node.target) or (node in self.source.bodies and self._draws(node)) for node in nodes)
 
     def _checked(self, emitter: OpBuilder, node: fx.Node, result: Tensor, meta: torch.Tensor) -> Tensor:
         """The result under the shape that PyTorch computed; a static size known on either side is kept."""
@@ -646,6 +649,11 @@ def _sizes_of(value: object) -> list[Size]:
     if isinstance(value, list | tuple):
         return [size for item in value for size in _sizes_of(item)]
     return []
+
+
+def is_random(op: object) -> bool:
+    """Whether an op draws from the seed of the call."""
+    return op in RANDOM or is_drawn(op)
 
 
 def _dim_reader(arithmetic: IndexArithmetic, value: ir.Value, dim: int) -> Callable[[], ir.Value]:

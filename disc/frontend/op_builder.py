@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import sympy
@@ -183,10 +184,31 @@ class OpBuilder:
         return size
 
     def seed_of_call(self) -> Tensor:
-        """Raises: RuleError where random numbers cannot be drawn."""
+        """Of the draws at the insertion point, i64 without dims.
+
+        Raises: RuleError where the program has none.
+        """
         if self.seed is None:
-            raise RuleError("random numbers are not drawn in a loop: draw those of all iterations before it")
+            raise RuleError("random numbers are not drawn here")
         return self.seed
+
+    @contextmanager
+    def seeded_by(self, number: Tensor) -> Iterator[None]:
+        """Within, draws have a seed of their own for each value of `number`, i64 without dims: words of Philox at that position. Of two
+        such contexts no seeds are equal but by a chance of 2^-64."""
+        outer, stream = self.seed_of_call(), self.next_stream()
+        low, high = (self.convert(self.philox(number, outer, stream, word), torch.int64) for word in (0, 1))
+        self.seed = self.binary("or", low, self.binary("shift_left", high, self.scalar(32, torch.int64)))
+        try:
+            yield
+        finally:
+            self.seed = outer
+
+    def philox(self, position: Tensor, seed: Tensor, stream: int, word: int) -> Tensor:
+        """A random word, ui32, of each position (i64)."""
+        number = ir.IntegerType.get_signless(64)
+        attributes = {"stream": ir.IntegerAttr.get(number, stream), "word": ir.IntegerAttr.get(number, word)}
+        return self.op("disc.philox", [position.value, seed.value], position.shape, torch.uint32, **attributes)
 
     def next_stream(self) -> int:
         """A number for each draw of the program."""

@@ -27,6 +27,7 @@ from torch.utils._sympy.functions import Mod, PythonMod
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from disc.frontend.associative_scans import sequential_scans
+from disc.frontend.distribution_forms import FORMS as DISTRIBUTIONS
 from disc.frontend.grouped_products import FORMS as GROUPED_FORMS
 from disc.frontend.histograms import FORMS as HISTOGRAMS
 from disc.frontend.locations import user_line
@@ -326,6 +327,7 @@ FORMS: dict[Callable[..., object], Form] = {
     **PACKED_FORMS,
     **SPECTROGRAMS,
     **HISTOGRAMS,
+    **DISTRIBUTIONS,
     **GROUPED_FORMS,
     **MATRIX_FORMS,
     **SIZED_FORMS,

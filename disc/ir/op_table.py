@@ -349,11 +349,12 @@ _LIBRARY = (
     Op("disc.eigh", Kind.LIBRARY, 256, operands=("source",), results=2, imported=("disc.dynamic_eigh",), sizes=Sizes.GIVEN),
     Op("disc.svd", Kind.LIBRARY, 512, operands=("source",), results=3, imported=("disc.dynamic_svd",), sizes=Sizes.GIVEN),
     Op("disc.matrix_exp", Kind.LIBRARY, 256, operands=("source",), imported=("disc.matrix_exp",), sizes=Sizes.FIRST),
-    # Of the rows of a matrix their places in lexicographic order; weights, or finite numbers, as they are, where they are none the call
-    # fails; the logarithms of the sums of exp(x) up to each element; elementwise functions of two numbers that take iterations.
+    # Of the rows of a matrix their places in lexicographic order; weights, finite numbers, or rates, as they are, where they are none the
+    # call fails; the logarithms of the sums of exp(x) up to each element; elementwise functions of two numbers that take iterations.
     Op("disc.order_rows", Kind.LIBRARY, 64, operands=("rows",), imported=("disc.dynamic_order_rows",), sizes=Sizes.GIVEN),
     Op("disc.check_weights", Kind.LIBRARY, 4, operands=("weights",), imported=("disc.check_weights",), sizes=Sizes.FIRST),
     Op("disc.check_finite", Kind.LIBRARY, 4, operands=("numbers",), imported=("disc.check_finite",), sizes=Sizes.FIRST),
+    Op("disc.check_rates", Kind.LIBRARY, 4, operands=("numbers",), imported=("disc.check_rates",), sizes=Sizes.FIRST),
     Op("disc.logcumsumexp", Kind.LIBRARY, 64, needs=("dim",), operands=("source",), imported=("disc.logcumsumexp",), sizes=Sizes.FIRST,
        reads=_reads_along_dim, mixing="it adds along"),
     Op("disc.zeta", Kind.LIBRARY, 512, operands=("x", "q"), imported=("disc.zeta",), sizes=Sizes.FIRST),

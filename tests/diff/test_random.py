@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops import scan
 from torch.utils.checkpoint import checkpoint as checkpointed_call
 
 import disc
-from disc.errors import DiscError, DiscWarning, InputTypeError, UnsupportedOpError
+from disc.errors import DiscError, DiscWarning, InputTypeError, InputValueError, UnsupportedOpError
 from disc.frontend import dynamo
 from disc.frontend.models import import_model
 from disc.ir.dialect import make_context
@@ -279,7 +280,7 @@ def test_the_server_draws_for_each_request() -> None:
     assert [each.name for each in signature.inputs] == ["inputs_0"] and len(signature.outputs) == 1 and signature.batch is None
 
 
-def test_branches_draw_and_loops_are_refused() -> None:
+def test_branches_draw() -> None:
     def branch(x: torch.Tensor) -> torch.Tensor:
         return torch.cond(x.sum() > 0, lambda x: x + torch.rand_like(x), lambda x: x - torch.rand_like(x), (x,))
 
@@ -287,11 +288,114 @@ def test_branches_draw_and_loops_are_refused() -> None:
     for sign in (1, -1):
         found = np.asarray(executable(torch.full((1000,), float(sign)), seed=1))
         assert abs((found * sign - 1).mean() - 0.5) < 0.05
-    with pytest.raises(UnsupportedOpError, match="random numbers are not drawn in a loop"):
-        compiled(
-            lambda x: torch.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x + torch.rand_like(x)), (torch.tensor(0), x))[1],
-            torch.ones(3),
-        )
+
+
+def _walk(x: torch.Tensor) -> torch.Tensor:
+    """Rows [i, ...] are what iteration i of a loop draws in a loop of two iterations, and in a branch of it: [8, n]."""
+
+    def inner(count: torch.Tensor, total: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        drawn = torch.cond(count > 0, lambda total: torch.rand_like(total), lambda total: -torch.rand_like(total), (total,))
+        return count + 1, total * 3 + drawn
+
+    def step(count: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        start = (torch.zeros((), dtype=torch.int64), torch.zeros_like(rows[0]))
+        both = torch.while_loop(lambda count, total: count < 2, inner, start)[1]
+        return count + 1, torch.cat([rows[2:], torch.stack([both, torch.rand_like(both)])])
+
+    return torch.while_loop(lambda count, rows: count < 4, step, (torch.zeros((), dtype=torch.int64), x))[1]
+
+
+def _scanned(x: torch.Tensor) -> torch.Tensor:
+    return scan(lambda total, row: (total + row, torch.rand_like(row)), x[0], x)[1]  # pyright: ignore[reportReturnType, reportArgumentType]
+
+
+@pytest.mark.parametrize("function", [_walk, _scanned])
+def test_each_iteration_draws_anew(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """No two rows are alike or correlate; the numbers are those of the seed, with any number of threads."""
+    executables = [compiled(function, torch.zeros(8, 5), threads=threads) for threads in (1, 2)]
+    x = torch.zeros(8, 4001)
+    rows, again = (np.asarray(each(x, seed=3)) for each in executables)
+    assert np.array_equal(rows, again) and not np.array_equal(rows, np.asarray(executables[0](x, seed=4)))
+    correlation = np.corrcoef(rows) - np.eye(len(rows))
+    assert np.abs(correlation).max() < 4.5 / math.sqrt(x.shape[1])
+    np.testing.assert_allclose(np.asarray(executables[0](torch.zeros(8, 1), seed=3))[:, 0], rows[:, 0])
+
+
+@functools.cache
+def rejected() -> disc.Executable:
+    return compiled(
+        lambda x: (
+            torch._standard_gamma(x + 2.5), torch._standard_gamma(x + 0.4), torch._sample_dirichlet(torch.stack([x + 2, x + 1, x + 3], -1)),  # pyright: ignore
+            torch.poisson(x + 3.5), torch.poisson(x.double() + 30), torch.binomial(x + 10, x + 0.3), torch.binomial(x + 200, x + 0.7),
+        ),
+        torch.zeros(3, 4),
+    )  # fmt: skip
+
+
+def gamma_cdf(shape: float) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda x: torch.special.gammainc(torch.full(x.shape, shape, dtype=torch.float64), torch.tensor(x)).numpy()
+
+
+def test_gammas_and_betas() -> None:
+    """A part of a Dirichlet distribution has a beta distribution: of (2, 1 + 3) its function is 1 - (1 - x)^5 - 5 x (1 - x)^4."""
+    found = [np.asarray(each).astype(np.float64) for each in rejected()(torch.zeros(SHAPE), seed=7)]  # pyright: ignore[reportGeneralTypeIssues]
+    np.testing.assert_allclose(found[2].sum(-1), 1, atol=1e-6)
+    beta = (found[2][..., 0], lambda x: 1 - (1 - x) ** 5 - 5 * x * (1 - x) ** 4)
+    for values, function in ((found[0], gamma_cdf(2.5)), (found[1], gamma_cdf(0.4)), beta):
+        expected = function(np.sort(values.ravel()))
+        steps = np.arange(COUNT + 1) / COUNT
+        distance = max((steps[1:] - expected).max(), (expected - steps[:-1]).max())
+        assert distance < math.sqrt(-math.log(1e-5 / 2) / 2 / COUNT)
+
+
+@pytest.mark.parametrize(
+    ("place", "logarithm"),
+    [
+        (3, lambda k: k * math.log(3.5) - 3.5 - math.lgamma(k + 1)),
+        (4, lambda k: k * math.log(30) - 30 - math.lgamma(k + 1)),
+        (5, lambda k: math.log(math.comb(10, k)) + k * math.log(0.3) + (10 - k) * math.log(0.7) if k <= 10 else -math.inf),
+        (6, lambda k: math.log(math.comb(200, k)) + k * math.log(0.7) + (200 - k) * math.log(0.3) if k <= 200 else -math.inf),
+    ],
+)
+def test_poisson_and_binomial(place: int, logarithm: Callable[[int], float]) -> None:
+    """By search and by rejection: how often each number comes."""
+    values = np.asarray(rejected()(torch.zeros(SHAPE), seed=7)[place]).ravel()  # pyright: ignore[reportIndexIssue]
+    for number in range(int(values.max()) + 2):
+        chance = math.exp(logarithm(number))
+        assert abs((values == number).sum() - COUNT * chance) <= 4.5 * math.sqrt(COUNT * chance * (1 - chance)) + 3, number
+    assert (values >= 0).all()
+
+
+def test_distributions_at_their_limits() -> None:
+    """No element; parameters at which eager's distributions have one value; rates that eager refuses."""
+    assert [tuple(each.shape) for each in rejected()(torch.zeros(0, 5))][:4] == [(0, 5), (0, 5), (0, 5, 3), (0, 5)]  # pyright: ignore
+    draw = compiled(lambda count, chance: (torch.binomial(count, chance), torch._standard_gamma(count)), torch.ones(2), torch.ones(2))  # pyright: ignore
+    counts, chances = torch.tensor([0.0, 7, 7, 7, 1e6, math.nan]), torch.tensor([0.5, 0.0, 1.0, -0.5, 1.5, 0.5])
+    found = [np.asarray(each) for each in draw(counts, chances)]  # pyright: ignore[reportGeneralTypeIssues]
+    np.testing.assert_array_equal(found[0], [0, 0, 7, 0, 1e6, math.nan])
+    assert found[1][0] == torch.finfo(torch.float32).tiny and np.isnan(found[1][-1])
+    poisson = compiled(torch.poisson, torch.ones(3))
+    assert np.asarray(poisson(torch.zeros(3))).tolist() == [0, 0, 0]
+    for rate in (-1.0, math.nan, math.inf):
+        with pytest.raises(InputValueError, match=r"a rate is .*: it must be finite, and not negative"):
+            poisson(torch.tensor([1.0, rate]))
+
+
+def test_distributions_of_torch() -> None:
+    """Objects of `torch.distributions` as programs make them, whose arguments PyTorch does not check while it traces."""
+    made = (
+        lambda x: torch.distributions.Gamma(x, x * 2, validate_args=False).sample(),
+        lambda x: torch.distributions.Beta(x, x, validate_args=False).sample(),
+        lambda x: torch.distributions.NegativeBinomial(x, x / 4, validate_args=False).sample(),
+    )
+    found = compiled(lambda x: tuple(each(x) for each in made), torch.ones(3, 4))(torch.full(SHAPE, 2.0), seed=1)
+    for values, mean, variance in zip(found, (0.5, 0.5, 2.0), (0.125, 0.05, 4.0), strict=True):  # pyright: ignore
+        assert abs(np.asarray(values).mean() - mean) < 4.5 * math.sqrt(variance / COUNT)
+
+
+def test_a_generator_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedOpError, match=r"bernoulli.* of type Generator is not supported"):
+        compiled(lambda x: torch.bernoulli(x, generator=torch.Generator()), torch.ones(3))
 
 
 def test_permutations_and_draws_without_replacement() -> None:

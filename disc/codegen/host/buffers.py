@@ -13,6 +13,7 @@ from disc.shapes import Dim, ShapeEnv, Valuation, dim_max
 ZERO = Dim.of(0)
 LINE = 64  # bytes: every buffer begins on a cache line
 SAMPLE = 97  # the size of a dynamic dim in the order of buffers, which decides about memory alone
+LONGEST_PLACE = 1 << 14  # characters of an expression; each place that is a maximum of others may double it
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,10 @@ def plan_buffers(env: ShapeEnv, lifetimes: Sequence[Lifetime]) -> Plan:
     """The better of two plans: by offsets, which needs proofs that sizes fit into each other, and in slots, which needs none."""
     planner = _Planner(env)
     sizes = {each.value: buffer_bytes(env, each.value) for each in lifetimes}
-    return min(planner.by_offsets(lifetimes, sizes), planner.in_slots(lifetimes, sizes), key=lambda plan: planner.sample(plan.size))
+    plans = [planner.in_slots(lifetimes, sizes)]
+    if (offsets := planner.by_offsets(lifetimes, sizes)) is not None:
+        plans.insert(0, offsets)
+    return min(plans, key=lambda plan: planner.sample(plan.size))
 
 
 @dataclass
@@ -77,9 +81,10 @@ class _Planner:
         """What buffers are ordered by."""
         return dim.evaluate(self._order)
 
-    def by_offsets(self, lifetimes: Sequence[Lifetime], sizes: Mapping[Value, Dim]) -> Plan:
+    def by_offsets(self, lifetimes: Sequence[Lifetime], sizes: Mapping[Value, Dim]) -> Plan | None:
         """Greedy, the largest first: each value goes to the lowest place, 0 or the end of another, where it provably (for all sizes)
-        meets no value that lives at the same time; where nothing is provable, behind all of those."""
+        meets no value that lives at the same time; where nothing is provable, behind all of those. None where so little is provable that
+        the places, maxima of sums of maxima, become long expressions."""
         placed: list[_Placed] = []
         for lifetime in sorted(lifetimes, key=lambda each: -self.sample(sizes[each.value])):
             size = sizes[lifetime.value]
@@ -88,6 +93,8 @@ class _Planner:
             start = next((start for start in starts if all(self._apart(start, start + size, each) for each in others)), None)
             if start is None:
                 start = self.largest([each.end for each in others])
+                if len(str(start)) > LONGEST_PLACE:
+                    return None
             placed.append(_Placed(lifetime, start, start + size))
         return Plan({each.lifetime.value: each.start for each in placed}, self.largest([each.end for each in placed]))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from disc.frontend.rules import (
     contractions,
+    distributions,
     elementwise,
     factorizations,
     fourier,
@@ -33,6 +34,7 @@ def _merged() -> dict[object, Override]:
         indexing,
         pooling,
         random,
+        distributions,
         sorting,
         linalg,
         factorizations,
@@ -48,7 +50,13 @@ def _merged() -> dict[object, Override]:
 
 
 OVERRIDES = _merged()
-_OF_PACKAGES: dict[str, Override] = {**sorting.OF_PACKAGES, **fourier.OF_PACKAGES, **random.OF_PACKAGES, **special.OF_PACKAGES}
+_OF_PACKAGES: dict[str, Override] = {
+    **sorting.OF_PACKAGES,
+    **fourier.OF_PACKAGES,
+    **random.OF_PACKAGES,
+    **distributions.OF_PACKAGES,
+    **special.OF_PACKAGES,
+}
 
 
 def override_of(op: object) -> Override | None:

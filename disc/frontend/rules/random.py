@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 
 import sympy
 import torch
-from torch_mlir import ir
 
 from disc.frontend.call import Call
 from disc.frontend.op_builder import OpBuilder, RuleError, Tensor
@@ -38,9 +37,7 @@ class Draw:
 
     def word(self, number: int) -> Tensor:
         """ui32."""
-        word = ir.IntegerType.get_signless(64)
-        attributes = {"stream": ir.IntegerAttr.get(word, self.stream), "word": ir.IntegerAttr.get(word, number)}
-        return self.e.op("disc.philox", [self.position.value, self.seed.value], self.shape, torch.uint32, **attributes)
+        return self.e.philox(self.position, self.seed, self.stream, number)
 
     def long_word(self, number: int) -> Tensor:
         """ui64, of the words `number` and `number` + 1."""

@@ -238,6 +238,12 @@ def _check_finite(op: ir.Operation, operands: list[Array], scope: Scope) -> list
     return [operands[0]]
 
 
+def _check_rates(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    if not (np.isfinite(operands[0]) & (operands[0] >= 0)).all():
+        raise InputValueError("check_rates: a rate must be finite, and not negative")
+    return [operands[0]]
+
+
 def _logcumsumexp(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
     with np.errstate(invalid="ignore"):
         return [np.logaddexp.accumulate(operands[0], int_attr(op, "dim"), dtype=operands[0].dtype)]
@@ -301,6 +307,7 @@ RULES: dict[str, Rule] = {
     "disc.permutation": _permutation, "disc.householder": _householder,
     "disc.householder_product": _householder_product, "disc.eigh": _eigh, "disc.svd": _svd, "disc.matrix_exp": _matrix_exp,
     "disc.order_rows": _order_rows, "disc.check_weights": _check_weights, "disc.check_finite": _check_finite,
+    "disc.check_rates": _check_rates,
     "disc.logcumsumexp": _logcumsumexp, "disc.zeta": _special(special.zeta), "disc.igamma": _special(special.igamma),
     "disc.igammac": _special(special.igammac), "disc.gcd": _of_integers(np.gcd), "disc.lcm": _of_integers(np.lcm),
     "disc.fft": _fft, "disc.rfft": _rfft, "disc.irfft": _irfft,

@@ -104,5 +104,15 @@ def test_values_of_unrelated_sizes_take_turns_in_slots() -> None:
         assert plan.size.evaluate(named) <= 2 * (4 * max(values) + LINE)
 
 
+def test_places_of_which_little_is_provable_stay_short() -> None:
+    """Each value lies behind the larger of two of unrelated sizes, which lie so themselves: an expression as long as the two together."""
+    env = ShapeEnv()
+    symbols = [env.symbol(f"S{number}") for number in range(7)]
+    lifetimes = program(*((symbols[number % 7], number, number + 3) for number in range(60)))
+    plan = plan_buffers(env, lifetimes)
+    assert max(len(str(each)) for each in (plan.size, *plan.offsets.values())) < 1 << 16
+    check(env, lifetimes, plan, {f"S{number}": 50 * number for number in range(7)})
+
+
 def test_no_values() -> None:
     assert plan_buffers(ShapeEnv(), []).size == Dim.of(0)

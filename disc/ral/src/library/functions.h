@@ -79,6 +79,8 @@ void order_rows(LibraryCall& call);
 void check_weights(LibraryCall& call);
 // (x, f32 or f64) → the same. Fails where an element is not finite.
 void check_finite(LibraryCall& call);
+// (x, f32 or f64) → the same. Fails where an element is negative or not finite.
+void check_rates(LibraryCall& call);
 
 // Fourier transforms along a dim, f32 or f64, the parts of complex numbers in the last dim; numbers: dim, for the first whether it is inverse,
 // norm (the sums times 1, the root of 1 / n, or 1 / n).

@@ -54,19 +54,33 @@ void check_weights(LibraryCall& call) {
   call.fail("is computed in f32 and f64 alone", RAL_ERROR_DTYPE);
 }
 
-void check_finite(LibraryCall& call) {
+namespace {
+
+// The numbers themselves, of which all must be accepted. what: they, and what they must be.
+template <typename Accept>
+void check_numbers(LibraryCall& call, const char* what, const char* demanded, const Accept& accept) {
   const ral_tensor &source = call.operands[0], &result = call.results[0];
   if (!demand(call, is_like(result, source, source.dtype))) return;
   const auto run = [&](auto zero) {
     using T = decltype(zero);
     const auto *begin = static_cast<const T*>(source.data), *end = begin + element_count(source);
-    const auto* found = std::find_if(begin, end, [](T value) { return !std::isfinite(value); });
-    if (found != end) return call.fail("a number is " + std::to_string(*found) + ": it must be finite");
+    const auto* found = std::find_if_not(begin, end, accept);
+    if (found != end) return call.fail(std::string(what) + std::to_string(*found) + demanded);
     std::copy(begin, end, static_cast<T*>(result.data));
   };
   if (source.dtype == RAL_F32) return run(float{});
   if (source.dtype == RAL_F64) return run(double{});
   call.fail("is computed in f32 and f64 alone", RAL_ERROR_DTYPE);
+}
+
+}  // namespace
+
+void check_finite(LibraryCall& call) {
+  check_numbers(call, "a number is ", ": it must be finite", [](auto value) { return std::isfinite(value); });
+}
+
+void check_rates(LibraryCall& call) {
+  check_numbers(call, "a rate is ", ": it must be finite, and not negative", [](auto value) { return std::isfinite(value) && value >= 0; });
 }
 
 }  // namespace ral

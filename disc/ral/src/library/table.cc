@@ -8,8 +8,8 @@ namespace ral {
 namespace {
 
 constexpr std::pair<std::string_view, LibraryFunction> kFunctions[] = {
-    {"check_finite", check_finite}, {"check_weights", check_weights}, {"cholesky", cholesky}, {"cholesky_ex", cholesky_ex},
-    {"count", count}, {"determinant", determinant}, {"eigh", eigh}, {"fft", fft}, {"gcd", gcd}, {"grouped_dot", grouped_dot},
+    {"check_finite", check_finite}, {"check_rates", check_rates}, {"check_weights", check_weights}, {"cholesky", cholesky},
+    {"cholesky_ex", cholesky_ex}, {"count", count}, {"determinant", determinant}, {"eigh", eigh}, {"fft", fft}, {"gcd", gcd}, {"grouped_dot", grouped_dot},
     {"householder", householder}, {"householder_product", householder_product}, {"igamma", igamma}, {"igammac", igammac},
     {"inverse", inverse}, {"irfft", irfft}, {"lcm", lcm}, {"logcumsumexp", logcumsumexp}, {"lu", lu}, {"lu_checked", lu_checked},
     {"matrix_exp", matrix_exp}, {"order_rows", order_rows}, {"permutation", permutation},
