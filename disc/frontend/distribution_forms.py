@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-_SAMPLE_DIRICHLET = torch._C._VariableFunctions._sample_dirichlet
+_SAMPLE_DIRICHLET = torch._sample_dirichlet  # pyright: ignore[reportPrivateImportUsage]
 _OPS = torch.library.Library("disc", "FRAGMENT")
 _OPS.define("binomial(Tensor count, Tensor prob) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
 _OPS.define("dirichlet(Tensor alpha) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))

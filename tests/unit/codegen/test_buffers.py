@@ -88,7 +88,7 @@ def test_maps_that_shrink_need_what_lives_at_once(rounded_up: bool) -> None:
     for sizes in ((1, 1, 1), (0, 32, 32), (1, 224, 224), (3, 33, 190), (2, 8, 500)):
         named = dict(zip(("S0", "S1", "S2"), sizes, strict=True))
         check(env, lifetimes, plan, named)
-    named = {"S0": 2, "S1": 224, "S2": 192}
+    named: dict[str, int] = {"S0": 2, "S1": 224, "S2": 192}
     assert plan.size.evaluate(named) <= 1.001 * live_bytes(env, lifetimes, named)
 
 
