@@ -6,7 +6,6 @@ ops that comes of it goes the way of torch.compile's graphs. What PyTorch decide
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,13 +35,13 @@ from disc.frontend.dynamo import Settings, compile_graph, with_autograd
 from disc.frontend.lazy.calls import BACKWARD, GRADIENT, GRADIENTS_OF, SET_GRADIENT, Input, Value, filled, references, scaled
 from disc.frontend.lazy.replay import context
 from disc.frontend.lazy.statistics import LazyStatistics
-from disc.frontend.lazy.traces import FEWEST_GENERAL, Bound, Made, Run, Segment, Step
+from disc.frontend.lazy.traces import FEWEST_GENERAL, Made, Run, Segment, Step
+from disc.frontend.lazy.variants import Effects, Formula, Guard, Variant
 from disc.frontend.recurrent_tracing import forms as recurrent_forms
 from disc.frontend.rolled_loops import roll_loops
+from disc.ral._ral import LazyBinding
 
-MOST_FLOAT = torch.finfo(torch.float32).max  # PyTorch refuses larger numbers beside tensors of f32
 Size = int | str  # a symbol by name
-Formula = int | tuple[Callable[..., Any], tuple[str, ...]]  # of these symbols
 
 
 class NotCompiledError(Exception):
@@ -51,152 +50,6 @@ class NotCompiledError(Exception):
     def __init__(self, why: str, step: Step | None = None) -> None:
         super().__init__(why)
         self.step = step
-
-
-@dataclass(frozen=True)
-class Guard:
-    needs: frozenset[str]
-    holds: Callable[..., bool]
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Effects:
-    """What of the results of a program is what.
-
-    values: value → result; written: input → result that it becomes; gradients: input → the result that its gradient is, or the input
-    (Input), or None. views: calls that are made again, of what is there then: the value that each gives, which step, which of its results.
-    freed: values whose backward pass has been.
-    """
-
-    values: Mapping[int, int]
-    written: Mapping[int, int]
-    gradients: Mapping[int, int | Input | None]
-    views: Sequence[tuple[int, int, int]]
-    freed: frozenset[int] = frozenset()
-
-
-class _Freed(torch.autograd.Function):
-    """A value as it is after its backward pass: it requires gradients, and there is no second one."""
-
-    @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> None:
-        raise RuntimeError(
-            "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
-            "Specify retain_graph=True if you need to backward through the graph a second time"
-        )
-
-
-def _as_freed(value: torch.Tensor) -> torch.Tensor:
-    with torch.enable_grad():
-        base: Any = super(torch.autograd.Function, _Freed)  # Function's own apply would end the trace
-        return base.apply(value, torch.zeros((), requires_grad=True))
-
-
-@dataclass(eq=False)
-class Variant:
-    """A compiled trace.
-
-    inputs: sizes of the inputs; scalars: the numbers of each step; general: those that the program takes, floats with the dtype of the
-    tensor that each is there. shapes: of
-    the values. differentiable: whether gradients of the results can be asked for; then the program writes its inputs itself.
-    """
-
-    inputs: Sequence[Sequence[Size]]
-    scalars: Sequence[Sequence[float | str]]
-    general: Mapping[str, torch.dtype | None]
-    guards: Sequence[Guard]
-    shapes: Mapping[int, Sequence[Formula]]
-    effects: Effects
-    program: Callable[[list[object]], Sequence[object]]
-    steps: Sequence[Step]
-    differentiable: bool
-
-    def sizes(self, number: int, run: Run) -> list[int] | None:
-        """Of a value of a run that may come to be this trace; None where they are not known."""
-        bound = self._bound(run)
-        formulas = self.shapes.get(number)
-        if not bound.fits or formulas is None:
-            return None
-        try:
-            return [each if isinstance(each, int) else int(each[0](*(bound.symbols[name] for name in each[1]))) for each in formulas]
-        except KeyError:  # a size of an input that has not come yet
-            return None
-
-    def fits(self, run: Run, live: Sequence[int]) -> dict[str, float] | None:
-        """The values of the symbols, if the program computes what is needed and all guards hold."""
-        if not all(number in self.effects.values or any(number == made for made, _, _ in self.effects.views) for number in live):
-            return None
-        bound = self._bound(run)
-        return bound.symbols if bound.fits and not bound.unchecked else None
-
-    def _bound(self, run: Run) -> Bound:
-        bound = run.bound.get(self)
-        if bound is None:
-            bound = run.bound[self] = Bound(list(range(len(self.guards))))
-        if bound.fits and (bound.inputs < len(run.inputs) or bound.steps < len(run.scalars)):
-            bound.fits = self._bind(bound, run)
-        return bound
-
-    def _bind(self, bound: Bound, run: Run) -> bool:
-        found = [(zip(self.inputs[n], run.inputs[n].shape, strict=True)) for n in range(bound.inputs, len(run.inputs))]
-        found += [zip(self.scalars[n], run.scalars[n], strict=True) for n in range(bound.steps, len(run.scalars))]
-        bound.inputs, bound.steps = len(run.inputs), len(run.scalars)
-        for pairs in found:
-            for mine, size in pairs:
-                if not isinstance(mine, str):
-                    if mine != size:
-                        return False
-                elif bound.symbols.setdefault(mine, size) != size or MOST_FLOAT < abs(size) < math.inf:
-                    return False
-        symbols, left = bound.symbols, list[int]()
-        for number in bound.unchecked:
-            guard = self.guards[number]
-            if not guard.needs <= symbols.keys():
-                left.append(number)
-            elif not guard.holds(*(symbols[name] for name in guard.names)):
-                return False
-        bound.unchecked = left
-        return True
-
-    def execute(self, run: Run, symbols: Mapping[str, float]) -> None:
-        """Computes the values of a run that fits, and writes what it writes."""
-        with torch.set_grad_enabled(self.differentiable):
-            results = self._results(run, symbols)
-        effects = self.effects
-        with torch.no_grad():
-            for number, place in effects.written.items():
-                run.inputs[number].copy_(results[place])
-            for leaf, what in effects.gradients.items():
-                run.inputs[leaf].grad = None if what is None else run.inputs[what.number] if isinstance(what, Input) else results[what]
-        values = {number: results[place] for number, place in effects.values.items()}
-        for number, place, leaf in effects.views:
-            step, scalars = self.steps[place], run.scalars[place]
-            with context(step.context):
-                made = step.func(*filled(step.args, values, run.inputs, scalars), **filled(step.kwargs, values, run.inputs, scalars))
-            values[number] = made if step.form is None else pytree.tree_leaves(made)[leaf]
-        for number, value in values.items():
-            proxy = run.proxies[number]()
-            if proxy is not None:
-                proxy._value = _as_freed(value) if number in effects.freed else value
-
-    def _results(self, run: Run, symbols: Mapping[str, float]) -> Sequence[torch.Tensor]:
-        """Of the program; each in memory of its own, unless it knows itself what shares memory."""
-        sizes = [symbols[name] if dtype is None else torch.tensor(symbols[name], dtype=dtype) for name, dtype in self.general.items()]
-        if self.differentiable:
-            return cast("Sequence[torch.Tensor]", self.program([*run.inputs, *sizes]))
-        given = [each.detach() for each in run.inputs]
-        results = cast("Sequence[torch.Tensor]", self.program([*given, *sizes]))
-        seen, found = {each.untyped_storage()._cdata for each in given}, list[torch.Tensor]()
-        for each in results:
-            memory = each.untyped_storage()._cdata
-            found.append(each.clone() if memory in seen else each)
-            seen.add(memory)
-        return found
 
 
 def compile_run(run: Run, segment: Segment, settings: Settings, statistics: LazyStatistics) -> Variant:
@@ -238,6 +91,7 @@ class _Tracing:
     run: Run
     segment: Segment
     steps: list[Step] = field(init=False)
+    tensors: list[torch.Tensor] = field(init=False)  # that go in
     needed: list[int] = field(init=False)  # numbers of the values that outlive the run
     views: list[tuple[int, int, int]] = field(default_factory=list)  # value, step, place among its results
     shapes: dict[int, list[object]] = field(default_factory=dict)
@@ -246,12 +100,12 @@ class _Tracing:
     gradients: dict[int, int | Input | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.steps = self.run.here.steps()
+        self.steps, self.tensors = self.run.here.steps(), self.run.inputs
         self._check_inputs()
         self._choose_outputs()
         self.env = ShapeEnv(duck_shape=False)
         self.mode = FakeTensorMode(shape_env=self.env)
-        self.fakes = [self._fake(number) for number in range(len(self.run.inputs))]
+        self.fakes = [self._fake(number) for number in range(len(self.tensors))]
         self.inputs = [[self._name(size) for size in each.shape] for each in self.fakes]
         self._make_scalars()
 
@@ -259,23 +113,23 @@ class _Tracing:
 
     def _check_inputs(self) -> None:
         run = self.run
-        goes_on = any(each.requires_grad and not each.is_leaf for each in run.inputs)
+        goes_on = any(each.requires_grad and not each.is_leaf for each in self.tensors)
         if goes_on and any(step.func is BACKWARD for step in self.steps):
             raise NotCompiledError("gradients go on into what was computed before the trace")
-        shared = [n for n, each in enumerate(run.inputs) if run.storages[each.untyped_storage()._cdata] != n]
+        shared = [n for n, each in enumerate(self.tensors) if run.first_in(each.untyped_storage()._cdata) != n]
         if shared and self.segment.written:
             raise NotCompiledError("the trace writes tensors, and some of its inputs share memory")
-        if any(each.is_conj() or each.is_neg() for each in run.inputs):
+        if any(each.is_conj() or each.is_neg() for each in self.tensors):
             raise NotCompiledError("an input is a conjugate or a negative view")
 
     def _is_static(self, number: int) -> bool:
         """Weights, their gradients, and tensors that are there from trace to trace have one size."""
-        tensor, segment = self.run.inputs[number], self.segment
+        tensor, segment = self.tensors[number], self.segment
         always = number in segment.written or number in segment.kept or number in self.run.gradients.values()
         return always or (tensor.requires_grad and tensor.is_leaf)
 
     def _fake(self, number: int) -> torch.Tensor:
-        real = self.run.inputs[number]
+        real = self.tensors[number]
         like = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=real.device)
         dynamic = DimDynamic.STATIC if self._is_static(number) else DimDynamic.DYNAMIC
         sizes = StatelessSymbolicContext(dynamic_sizes=[dynamic] * real.dim())
@@ -286,7 +140,7 @@ class _Tracing:
 
     def _make_scalars(self) -> None:
         """Numbers that are not always the same, and integers that are a size of an input now, are symbols; equal floats are one."""
-        dynamic = {int(size) for each, names in zip(self.run.inputs, self.inputs, strict=True)
+        dynamic = {int(size) for each, names in zip(self.tensors, self.inputs, strict=True)
                    for size, name in zip(each.shape, names, strict=True) if isinstance(name, str)}  # fmt: skip
         self.scalars, self.general = list[list[float | str]](), dict[str, torch.SymInt | torch.Tensor]()
         for number, (step, given) in enumerate(zip(self.steps, self.run.scalars, strict=True)):
@@ -374,7 +228,7 @@ class _Tracing:
 
     def differentiable_program(self, settings: Settings) -> Callable[[list[object]], Sequence[object]]:
         """As torch.compile makes one of a function: what gradients need is kept, and backward is a program too."""
-        given = [each.requires_grad_() if mine.requires_grad else each for each, mine in zip(self.fakes, self.run.inputs, strict=True)]
+        given = [each.requires_grad_() if mine.requires_grad else each for each, mine in zip(self.fakes, self.tensors, strict=True)]
         self.values = {number: place for place, number in enumerate(self.needed)}
         with _told(), _tracing(self.mode), tracing(TracingContext(self.mode)):
             run = with_autograd(settings)(_Again(self), [*given, *self.general.values()])  # pyright: ignore[reportArgumentType]
@@ -386,7 +240,7 @@ class _Tracing:
         with _ExcludeDispatchKeyGuard(DispatchKeySet(DispatchKey.Functionalize)):
             symbols = {name: to_fun(each) if isinstance(each, torch.Tensor) else each for name, each in symbols.items()}
             inputs = [to_fun(each) for each in given[:count]]
-            for mine, real in zip(inputs, run.inputs, strict=True):
+            for mine, real in zip(inputs, self.tensors, strict=True):
                 if real.requires_grad:
                     mine.requires_grad_()
             for leaf, number in run.gradients.items():
@@ -433,7 +287,7 @@ class _Tracing:
             if has_data_mutation(each):
                 self.written[number] = put(each)
         for number, each in enumerate(inputs):
-            if not self.run.inputs[number].requires_grad:
+            if not self.tensors[number].requires_grad:
                 continue
             held, before = each.grad, self.run.gradients.get(number)
             same = next((n for n, other in enumerate(inputs) if other is held), None) if held is not None else None
@@ -449,8 +303,14 @@ class _Tracing:
         freed = frozenset[int]() if self.differentiable else self.freed
         general = {name: each.dtype if isinstance(each, torch.Tensor) else None for name, each in self.general.items()}
         effects = Effects(self.values, {} if self.differentiable else self.written, self.gradients, self.views, freed)
+        symbols = list(dict.fromkeys([*general, *(size for each in self.inputs for size in each if isinstance(size, str))]))
+        places = {name: place for place, name in enumerate(symbols)}
+        inputs, scalars = ([[(places[size], 0) if isinstance(size, str) else (-1, size) for size in each] for each in given]
+                           for given in (self.inputs, self.scalars))  # fmt: skip
+        binding = LazyBinding(inputs, scalars, len(symbols))
         shapes = {number: [each if isinstance(each, int) else _formula(each) for each in sizes] for number, sizes in self.shapes.items()}
-        return Variant(self.inputs, self.scalars, general, self._guards(), shapes, effects, program, self.steps, self.differentiable)  # pyright: ignore[reportArgumentType]
+        label = f"disc.lazy: {self.steps[-1].line}"
+        return Variant(symbols, binding, general, self._guards(), shapes, effects, program, self.steps, self.differentiable, label)
 
     def _guards(self) -> list[Guard]:
         """What PyTorch decided of the symbols, and the ranges that it took for granted."""

@@ -62,5 +62,5 @@ def sizes_of(number: int, run: Run) -> torch.Size | None:
     for variant in run.here.ahead:
         sizes = variant.sizes(number, run)
         if sizes is not None:
-            return torch.Size(sizes)
+            return sizes
     return None

@@ -12,6 +12,7 @@ from disc.frontend.dynamo import checked_settings
 from disc.frontend.lazy.recorder import Recorder
 from disc.frontend.lazy.statistics import LazyStatistics
 from disc.frontend.lazy.taken_over import take_over
+from disc.ral._ral import set_following
 
 
 class _Thread(threading.local):
@@ -65,14 +66,16 @@ class Lazy:
             recorder = _thread.recorders[key] = Recorder(settings, _thread.statistics)
         take_over(lambda: _thread.active)
         recorder.__enter__()
-        recorder.active, _thread.active = True, recorder
+        recorder.follower.active, _thread.active = True, recorder
+        set_following(recorder.follower)
 
     def disable(self) -> None:
         """Computes what has been recorded, and records no more."""
         recorder, _thread.active = _thread.active, None
         if recorder is not None:
+            set_following(None)
             recorder.__exit__(None, None, None)
-            recorder.active = False
+            recorder.follower.active = False
             recorder.settle()
 
     def flush(self) -> None:
@@ -81,7 +84,9 @@ class Lazy:
             _thread.active.settle()
 
     def stats(self) -> LazyStatistics:
-        """The live counters of this thread."""
+        """The live counters of this thread, up to now."""
+        if _thread.active is not None:
+            _thread.statistics.follow(_thread.active.follower)
         return _thread.statistics
 
 

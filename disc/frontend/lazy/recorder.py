@@ -9,10 +9,10 @@ compiled runs if the trace ends there and its guards hold of the sizes; if not, 
 from __future__ import annotations
 
 import threading
-import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from math import copysign
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from time import perf_counter_ns
+from types import MethodType
 from typing import Any
 
 import torch
@@ -36,59 +36,86 @@ from disc.frontend.lazy.calls import (
     Scalar,
     Value,
 )
-from disc.frontend.lazy.compiled import NotCompiledError, Variant, compile_run
+from disc.frontend.lazy.compiled import NotCompiledError, compile_run
 from disc.frontend.lazy.facts import UNKNOWN, fact
 from disc.frontend.lazy.replay import run_again, user_place
 from disc.frontend.lazy.statistics import LazyStatistics
-from disc.frontend.lazy.tensors import LazyTensor, lazy_tensor, real
+from disc.frontend.lazy.tensors import LazyTensor, new_handle, real
 from disc.frontend.lazy.traces import Context, Made, Result, Run, Step, root
+from disc.frontend.lazy.variants import Variant
+from disc.ral._ral import Follower, LazyCall
 
 WORTH_COMPILING = 2  # runs of a trace
 MOST_PENDING = 50_000  # calls
 MOST_VARIANTS = 8  # of a trace, for sizes that its guards tell apart
 MOST_PROGRAMS = 64  # of a recorder
 MOST_STEPS = 500_000  # calls of all traces that are kept
+RECORDED, FACT, READ, BACKWARD_PASS, DRAWN, ROLES = 0, 1, 2, 3, 4, 8  # what a function is to the follower
 FRUITLESS = 500  # traces that never came again, until recording stops
 
 
-class _NotRecordedError(Exception):
-    """The call is made at once."""
+def _framework() -> dict[str, object]:
+    """What `_ral.Follower` has to know of PyTorch."""
+    return {
+        "handle": LazyTensor, "make": new_handle, "without": DisableTorchFunction, "grad_enabled": torch.is_grad_enabled,
+        "autocast": torch._C._is_any_autocast_enabled, "autocast_dtype": _autocast, "unflatten": pytree.tree_unflatten,
+        "transforms": torch._C._are_functorch_transforms_active, "storage": torch.Tensor.untyped_storage, "size": torch.Size,
+        "is_inference": torch.Tensor.is_inference, "is_neg": torch.Tensor.is_neg, "is_conj": torch.Tensor.is_conj,
+        "tensors": TENSORS, "constants": PLAIN,
+    }  # fmt: skip
+
+
+def _autocast() -> torch.dtype | None:
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
 
 
 class Recorder(TorchFunctionMode):
-    """settings: as of torch.compile. active: whether anything is recorded. Calls of other threads that use its values take turns with its
-    own."""
+    """settings: as of torch.compile. Calls of other threads that use its values take turns with its own.
+
+    Calls that a compiled trace goes through never come here: `_ral.Follower` gives what stands for their results.
+    """
 
     def __init__(self, settings: Settings, statistics: LazyStatistics) -> None:
         super().__init__()
         self.settings, self.statistics = settings, statistics
+        self.follower = Follower(_framework(), self._called)
+        self.follower.recorder = self
+        vars(self)["__torch_function__"] = MethodType(self.follower.mode_function, self)  # what PyTorch calls
         self._lock = threading.RLock()
         self._roots: dict[object, Step] = {}
         self._contexts: dict[tuple[bool, torch.dtype | None], Context] = {}
         self._run = self._new_run()
-        self._tensors = 0  # of the call that is being described
         self._fruitless = 0
         self._steps = 0
         self._programs = 0
-        self._stopped = False
-        self.active = False
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        return self.call(func, args, kwargs or {})
+    def _called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], inside: bool) -> Any:
+        """A call that no compiled trace goes through. inside: PyTorch's modes are on, as a method of a handle was called."""
+        with self._lock, DisableTorchFunction() if inside else nullcontext():
+            self.follower.enter()
+            try:
+                return self._taken(func, args, kwargs)
+            finally:
+                self.follower.leave()
 
-    def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """What the function gives, or what stands for it. PyTorch's own modes are off meanwhile."""
-        with self._lock:
-            if not self.active or torch._C._are_functorch_transforms_active():
-                return func(*real(args), **real(dict(kwargs)))
-            name = FACTS.get(func)
-            if name is not None:
-                return self._fact(name, func, args, kwargs)
-            if func in READS or self._stopped:
-                return self._outside(func, args, kwargs)
-            return self._recorded(func, args, kwargs)
+    def _taken(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self.follower.active or torch._C._are_functorch_transforms_active():
+            return func(*real(args), **real(kwargs))
+        role = self._role(func)
+        if role == FACT:
+            return self._fact(FACTS[func], func, args, kwargs)
+        if role == READ or self.follower.stopped:
+            return self._outside(func, args, kwargs)
+        return self._recorded(func, args, kwargs)
+
+    def _role(self, func: Callable[..., Any]) -> int:
+        """What the function is to a recorder; from now on the follower knows it."""
+        known = self.follower.roles.get(func)
+        if known is None:
+            role = FACT if func in FACTS else READ if func in READS else BACKWARD_PASS if func is BACKWARD else RECORDED
+            role = DRAWN if func in FILLED_BY_CHANCE else role
+            known = self.follower.roles[func] = len(self.follower.roles) * ROLES + role
+        return known % ROLES
 
     def run_now(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A function that PyTorch does not hand over, which may read anything."""
@@ -129,7 +156,7 @@ class Recorder(TorchFunctionMode):
         if kind is list or kind is tuple:
             return any(map(self._concerns, value))
         if isinstance(value, torch.Tensor):
-            return value.layout is not torch.strided or value.untyped_storage()._cdata in self._run.storages
+            return value.layout is not torch.strided or self._run.first_in(value.untyped_storage()._cdata) is not None
         return False
 
     def _call_now(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -140,83 +167,54 @@ class Recorder(TorchFunctionMode):
         result = func(*real(args), **real(dict(kwargs)))
         return result, given.get(id(result), result) if given else result
 
-    def _recorded(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        began = perf_counter_ns()
-        run, scalars = self._run, list[float]()
-        mark, self._tensors = len(run.inputs), 0
-        grad = torch.is_grad_enabled()
-        autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-        try:
-            described = tuple([self._argument(each, scalars) for each in args])
-            named = tuple([(name, self._argument(each, scalars)) for name, each in kwargs.items()]) if kwargs else ()
-        except _NotRecordedError:
-            _forget(run, mark)
+    def _recorded(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        run, follower = self._run, self.follower
+        tensors = _flat((args, tuple(kwargs.values())))
+        for each in tensors:
+            if type(each) is LazyTensor and each._run is not run:
+                real(each)
+        if run.deferring:
+            promised = follower.follow(func, args, kwargs)
+            if promised is not NotImplemented:
+                return promised
+        call = follower.describe(func, args, kwargs)
+        if call is None:
             return self._outside(func, args, kwargs)
-        if not self._tensors:
+        if not call.tensors:
             return func(*args, **kwargs)
-        drawn = func in FILLED_BY_CHANCE and args and type(args[0]) in TENSORS and run.numbers[id(args[0])] >= mark
-        if drawn:
-            _forget(run, mark)
+        first = run.number_of(args[0]) if args and type(args[0]) in TENSORS else None
+        if func in FILLED_BY_CHANCE and first is not None and first >= call.mark:
+            follower.forget(call)
             return self._outside(func, args, kwargs)
         if func is BACKWARD and (type(args[0]) is not LazyTensor or args[0]._run is not run):  # a program of its own
-            _forget(run, mark)
+            follower.forget(call)
             self._end()
             return self._call_now(func, args, kwargs)[1]
-        key = (func, described, named, grad, autocast)
-        step = run.here.follow(key, scalars)
-        if step is not None and step.ahead and run.deferring and run.pending < MOST_PENDING:
-            run.here = step
-            run.scalars.append(tuple(scalars))
-            run.pending += 1
-            promised = self._promised(step)
-            self.statistics.recorded += 1
-            self.statistics.recording_ns += perf_counter_ns() - began
-            return promised
         if run.pending:  # described anew: what is pending has values then, or belongs to a run that is over
-            _forget(run, mark)
+            follower.forget(call)
             self._come_off()
             return self._recorded(func, args, kwargs)
+        step = follower.next(call)
         if step is not None and step.alone:
-            _forget(run, mark)
+            follower.forget(call)
             self._end()
             self.statistics.alone[step.line] += 1
             return self._call_now(func, args, kwargs)[1]
-        return self._noted(key, func, args, kwargs, scalars, self._context(grad, autocast), step)
+        return self._noted(call, func, args, kwargs, step)
 
-    def _context(self, grad: bool, autocast: torch.dtype | None) -> Context:
+    def _context(self) -> Context:
+        grad, autocast = torch.is_grad_enabled(), _autocast()
         return self._contexts.setdefault((grad, autocast), Context(grad, autocast))
 
-    def _promised(self, step: Step) -> Any:
-        """What stands for the results of a step that is pending."""
-        run, leaves = self._run, list[Any]()
-        for each in step.results:
-            kind = type(each)
-            if kind is Made:
-                proxy = lazy_tensor(self, run, len(run.proxies), each)  # pyright: ignore[reportArgumentType]
-                run.proxies.append(weakref.ref(proxy))
-                leaves.append(proxy)
-            elif kind is Value:
-                leaves.append(run.proxies[each.number]())  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
-            else:
-                leaves.append(None if each is None else run.given[each.number])  # pyright: ignore[reportAttributeAccessIssue]
-        return leaves[0] if step.form is None else pytree.tree_unflatten(leaves, step.form)
-
-    def _noted(
-        self,
-        key: Hashable,
-        func: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        scalars: list[float],
-        state: Context,
-        step: Step | None,
-    ) -> Any:
+    def _noted(self, call: LazyCall, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], step: Step | None) -> Any:
         """Runs a call, and notes it."""
-        run = self._run
+        run, state = self._run, self._context()
         run.deferring = False
         given = [each if type(each) in TENSORS else real(each) for each in _flat((args, tuple(kwargs.values())))]
         before = [each._version for each in given]
         result, ours = self._call_now(func, args, kwargs)
+        if self._run is not run:  # what it called has read something
+            return ours
         writes = before != [each._version for each in given]
         single = result is None or isinstance(result, torch.Tensor)
         leaves, form = ([result], None) if single else pytree.tree_flatten(result)
@@ -225,20 +223,17 @@ class Recorder(TorchFunctionMode):
             return ours
         places = [self._place(each, args, kwargs, writes or func == GRADIENT) for each in leaves]
         if step is None:
-            step = self._grown(key, func, args, kwargs, scalars, state)
-            step.results, step.form, step.writes = tuple(places), form, writes
+            step = self._grown(call, func, args, kwargs, state, tuple(places), form)
+            step.writes = writes
         elif [type(each) for each in places] != [type(each) for each in step.results]:  # no part of a trace, then
             step.alone = True
             self._end()
             return ours
-        run.here = step
-        run.scalars.append(tuple(scalars))
+        self.follower.go_to(call, step, step.number)
         found = list[Any]()
         for leaf, place in zip(leaves, places, strict=True):
             if type(place) is Made:
-                proxy = lazy_tensor(self, run, len(run.proxies), place, leaf)
-                run.proxies.append(weakref.ref(proxy))
-                found.append(proxy)
+                found.append(self.follower.hand_out(place, leaf))
             else:
                 found.append(leaf if place is None else ours if single else self._owner(place))
         self.statistics.noted += 1
@@ -246,7 +241,8 @@ class Recorder(TorchFunctionMode):
 
     def _owner(self, place: Result) -> Any:
         run = self._run
-        return run.proxies[place.number]() if type(place) is Value else run.given[place.number]  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+        assert isinstance(place, Value | Input)
+        return run.proxy(place.number) if type(place) is Value else run.given[place.number]
 
     def _place(self, leaf: torch.Tensor | None, args: Any, kwargs: Any, same: bool) -> Result:
         """What a result is: one of the arguments, or a new tensor, which may share the memory of one. same: whether an argument stays what
@@ -255,7 +251,7 @@ class Recorder(TorchFunctionMode):
         if leaf is None:
             return None
         run = self._run
-        number = run.numbers.get(id(leaf)) if same else None
+        number = run.number_of(leaf) if same else None
         if number is not None:
             return Input(number)
         above: Value | Input | None = None
@@ -269,60 +265,34 @@ class Recorder(TorchFunctionMode):
             else:
                 tensor = each._value if type(each) is LazyTensor else each
                 if isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata == memory:
-                    above = above or Input(run.numbers[id(tensor)])
-        if above is None and memory in run.storages:  # the gradient of a parameter, a part of something seen before
-            above = Input(run.storages[memory])
+                    above = above or Input(self._input(tensor))
+        first = run.first_in(memory) if above is None else None
+        if first is not None:  # the gradient of a parameter, a part of something seen before
+            above = Input(first)
         return Made(leaf.dtype, leaf.device, leaf.requires_grad, leaf.is_leaf, above)
 
     def _grown(
-        self, key: Hashable, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], scalars: Sequence[float], state: Context
-    ) -> Step:
+        self, call: LazyCall, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], state: Context, results: tuple[Result, ...],
+        form: pytree.TreeSpec | None,
+    ) -> Step:  # fmt: skip
         """A new step behind where the run is."""
         run, count = self._run, [0]
         line, trace = user_place()
         template = tuple([self._argument_template(each, count) for each in args])
         named = {name: self._argument_template(each, count) for name, each in kwargs.items()}
-        floats = _varying_floats(func, args, kwargs) if any(type(each) is float for each in scalars) else None
-        step = Step(func, template, named, state, list(scalars), run.here, len(run.proxies), floats, line=line, trace=trace)
-        run.here.children.setdefault(key, []).append(step)
+        reals = any(type(each) is float for each in (*args, *kwargs.values()))
+        floats = _varying_floats(func, args, kwargs) if reals else None
+        step = Step(
+            func, template, named, state, run.here, run.proxy_count, floats=floats, results=results, form=form, line=line, trace=trace
+        )
+        step.number = self.follower.add(call, step, floats is not None)
+        flat = form is not None and form.type in (tuple, list) and all(each.is_leaf() for each in form.children())
+        codes = [_code(each) for each in results]
+        self.follower.set_results(step.number, codes, list(results), None if form is None else form.type if flat else form)
         self._steps += 1
         return step
 
     # --- arguments -------------------------------------------------------------------------------------------------------------------
-
-    def _argument(self, value: Any, scalars: list[float]) -> Hashable:
-        """As `_described`; a float that is an argument of its own is put into `scalars` as well."""
-        if type(value) is float:
-            scalars.append(value)
-            return float if value else (float, copysign(1, value))  # 0.0 == -0.0
-        return self._described(value, scalars)
-
-    def _described(self, value: Any, scalars: list[float]) -> Hashable:
-        """What of an argument belongs to the trace: numbers of values, negative ones of inputs, what new inputs are like, constants. The
-        integers are put into `scalars`."""
-        kind = type(value)
-        if kind is LazyTensor:
-            self._tensors += 1
-            if value._run is self._run:
-                return value._number
-            return self._input(real(value), value)
-        if kind in TENSORS:
-            self._tensors += 1
-            return self._input(value, value)
-        if kind is int:
-            scalars.append(value)
-            return Scalar
-        if value is None or kind is str:
-            return value
-        if kind is tuple or kind is list or kind is torch.Size:
-            return (kind, *[self._described(each, scalars) for each in value])
-        if kind in PLAIN:
-            return kind, value
-        if kind is slice:
-            return slice, *[self._described(each, scalars) for each in (value.start, value.stop, value.step)]
-        if kind is dict:
-            return dict, *[(name, self._described(each, scalars)) for name, each in value.items()]
-        raise _NotRecordedError
 
     def _argument_template(self, value: Any, count: list[int]) -> Any:
         if type(value) is float:
@@ -334,9 +304,9 @@ class Recorder(TorchFunctionMode):
         """An argument with places in it. count: numbers seen so far."""
         kind = type(value)
         if kind is LazyTensor:
-            return Value(value._number) if value._run is self._run else Input(self._run.numbers[id(value._value)])
+            return Value(value._number) if value._run is self._run else Input(self._input(value._value))
         if kind in TENSORS:
-            return Input(self._run.numbers[id(value)])
+            return Input(self._input(value))
         if kind is int:
             count[0] += 1
             return Scalar(count[0] - 1)
@@ -348,29 +318,11 @@ class Recorder(TorchFunctionMode):
             return {name: self._template(each, count) for name, each in value.items()}
         return value
 
-    def _input(self, tensor: torch.Tensor, given: Any) -> Hashable:
-        run = self._run
-        number = run.numbers.get(id(tensor))
-        if number is not None:
-            return ~number
-        leaf = tensor.is_leaf
-        if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_inference() or type(tensor) not in TENSORS:
-            raise _NotRecordedError
-        number = run.numbers[id(tensor)] = len(run.inputs)
-        run.inputs.append(tensor)
-        run.given.append(given)
-        run.versions.append(tensor._version)
-        shared = run.storages.setdefault(tensor.untyped_storage()._cdata, number)
-        strides = None if tensor.is_contiguous() else tensor.stride()
-        grad = None
-        if leaf and tensor.requires_grad:
-            if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:  # pyright: ignore[reportAttributeAccessIssue]
-                raise _NotRecordedError
-            held = tensor.grad
-            if held is not None:
-                grad = self._input(held, held)
-                run.gradients[number] = run.numbers[id(held)]
-        return tensor.dtype, tensor.dim(), tensor.requires_grad, leaf, strides, shared, grad, tensor.is_conj(), tensor.is_neg()
+    def _input(self, tensor: object) -> int:
+        """The number of an input that the run has."""
+        number = self._run.number_of(tensor)
+        assert number is not None
+        return number
 
     # --- the end of a trace ------------------------------------------------------------------------------------------------------------
 
@@ -378,23 +330,33 @@ class Recorder(TorchFunctionMode):
         state = torch.get_default_dtype()
         begin = self._roots.get(state)
         if begin is None:
-            begin = self._roots[state] = root(Context(True, None))
-        return Run(begin)
+            begin = self._roots[state] = root(Context(True, None), self.follower.add_root())
+        return self.follower.begin(begin, begin.number)
 
     def _come_off(self) -> None:
         """The program does not go on as any compiled trace: what is pending gets values, and the rest of the run is run as it comes."""
         run = self._run
         if self._run_compiled(run):
             self._run = self._new_run()
+            self.follower.finish(run)
             return
         run.deferring, run.pending = False, 0
-        run_again(run)
+        try:
+            run_again(run)
+        finally:
+            self.follower.loosen()
 
     def _end(self) -> None:
         """The trace ends here."""
         run, self._run = self._run, self._new_run()
-        if run.here.before is None:
-            return
+        try:
+            if run.here.before is not None:
+                self._end_of(run)
+        finally:
+            self.follower.finish(run)
+            self.statistics.follow(self.follower)
+
+    def _end_of(self, run: Run) -> None:
         segment = run.here.segment
         if run.pending and self._run_compiled(run):
             return
@@ -414,7 +376,8 @@ class Recorder(TorchFunctionMode):
                 self._stop(f"{FRUITLESS} traces, none of which came twice", run)
 
     def _stop(self, why: str, run: Run) -> None:
-        self._stopped = True
+        self.follower.stopped = True
+        self.follower.forget_traces()
         self._roots.clear()
         self._run = self._new_run()
         warn(f"disc.lazy: {why}; nothing is recorded any more (at {run.here.line})")
@@ -439,6 +402,8 @@ class Recorder(TorchFunctionMode):
 
     def _compile(self, run: Run) -> None:
         segment, step = run.here.segment, run.here
+        for each in step.steps():
+            each.scalars = self.follower.numbers(each.number)
         try:
             with without_function_modes():
                 variant: Variant = compile_run(run, segment, self.settings, self.statistics)
@@ -457,6 +422,7 @@ class Recorder(TorchFunctionMode):
             warn(f"disc.lazy: {MOST_PROGRAMS} programs have been compiled, no further ones are; do Python numbers change in every step?")
         while step.before is not None:
             step.ahead.insert(0, variant)
+            self.follower.set_ahead(step.number)
             step = step.before
 
 
@@ -471,14 +437,11 @@ def _varying_floats(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Map
     return dtypes.pop()
 
 
-def _forget(run: Run, mark: int) -> None:
-    """Takes the inputs from number `mark` on out of the run."""
-    for tensor in run.inputs[mark:]:
-        del run.numbers[id(tensor)]
-    del run.inputs[mark:], run.given[mark:], run.versions[mark:]
-    for table in (run.storages, run.gradients):
-        for each in [each for each, number in table.items() if number >= mark]:
-            del table[each]
+def _code(result: Result) -> int:
+    """As `_ral.Follower.set_results` takes it: -1: None, -2: a new one, 2 n: value n, 2 n + 1: input n."""
+    if result is None:
+        return -1
+    return -2 if isinstance(result, Made) else 2 * result.number + isinstance(result, Input)
 
 
 def _flat(value: Any) -> list[Any]:

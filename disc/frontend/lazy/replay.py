@@ -6,10 +6,11 @@ import linecache
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch.autograd import profiler
 from torch.utils import _pytree as pytree
 
 from disc.frontend.lazy.calls import filled
@@ -30,26 +31,30 @@ def context(state: Context) -> Iterator[None]:
                 yield
 
 
+def range_of(label: str) -> AbstractContextManager[object]:
+    """A range of this name, if a profiler of PyTorch is on."""
+    return profiler.record_function(label) if profiler._is_profiler_enabled else nullcontext()  # pyright: ignore[reportPrivateUsage]
+
+
 def run_again(run: Run) -> None:
     """Has PyTorch make the calls of a run, and gives their results to what stands for them.
 
     Raises: what PyTorch raises, with a note of the line where the call was recorded.
     """
-    values, step = list[Any](), run.here
+    values, step, inputs = list[Any](), run.here, run.inputs
     try:
         for step, scalars in zip(run.here.steps(), run.scalars, strict=True):
             with context(step.context):
-                result = step.func(*filled(step.args, values, run.inputs, scalars), **filled(step.kwargs, values, run.inputs, scalars))
+                result = step.func(*filled(step.args, values, inputs, scalars), **filled(step.kwargs, values, inputs, scalars))
             leaves = [result] if step.form is None else pytree.tree_leaves(result)
             values += [leaf for leaf, each in zip(leaves, step.results, strict=True) if type(each) is Made]
     except Exception as error:
         error.add_note(f"disc.lazy: the call was recorded at {step.line}")
         raise
     finally:
-        for proxy, value in zip(run.proxies, values, strict=False):
-            found = proxy()
-            if found is not None:
-                found._value = value
+        for number in run.live():
+            if number < len(values):
+                run.proxy(number)._value = values[number]
 
 
 def user_place() -> tuple[str, str]:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from disc.ral._ral import Follower
 
 
 @dataclass
@@ -32,3 +36,9 @@ class LazyStatistics:
     transforming_ns: int = 0
     optimizing_ns: int = 0
     computing_ns: int = 0
+
+    def follow(self, follower: Follower) -> None:
+        """Takes over what a follower has counted since the last time."""
+        self.recorded += follower.recorded
+        self.recording_ns += follower.recording_ns
+        follower.recorded = follower.recording_ns = 0

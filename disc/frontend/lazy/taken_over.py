@@ -4,16 +4,19 @@ enabled, and does what it did wherever nothing is recorded."""
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch._functorch.eager_transforms
 import torch._functorch.vmap
+import torch.overrides
 import torch.utils.dlpack
 
 from disc.frontend.lazy.recorder import Recorder
 from disc.frontend.lazy.tensors import LazyTensor, real
+from disc.ral._ral import replace_handler
 from disc.ral.executable import Executable
 
 Active = Callable[[], Recorder | None]  # the recorder of the thread
@@ -39,10 +42,22 @@ def take_over(active: Active) -> None:
     group = torch._C._group_tensors_by_device_and_dtype
     if not _is_ours(group):
         torch._C._group_tensors_by_device_and_dtype = _noted(_group(group))
+    _replace_handler()
     for module, name in NATIVE:
         function = getattr(module, name)
         if not _is_ours(function):
             setattr(module, name, _noted(_with_tensors(function)))
+
+
+def _replace_handler() -> None:
+    """Functions of PyTorch in Python ask in Python who is to run them; the follower is asked first, without."""
+    handler = torch.overrides.handle_torch_function
+    if _is_ours(handler):
+        return
+    ours = _noted(replace_handler(handler, torch._C._len_torch_function_stack, torch._C._get_function_stack_at))
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "torch" and vars(module).get("handle_torch_function") is handler:
+            module.handle_torch_function = ours  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _with_tensors(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,20 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from operator import is_
 from types import MethodType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._C import DisableTorchFunction
+
+from disc.ral._ral import LazyAttribute, LazyMethod
 
 if TYPE_CHECKING:
-    from disc.frontend.lazy.recorder import Recorder
     from disc.frontend.lazy.traces import Made, Run
+    from disc.ral._ral import Follower
 
 
 class LazyTensor(torch.Tensor):
-    """run, number: which value of which run it is. value: the tensor, once it is there. facts: of the tensor, whatever its sizes are."""
+    """run, number: which value of which run it is. value: the tensor, once it is there. facts: of the tensor, whatever its sizes are.
 
-    _recorder: Recorder
+    follower: of the recorder that gave it, which writes all of these, and gives a tensor that nobody holds any more another time.
+    """
+
+    __slots__ = ("_facts", "_follower", "_number", "_run", "_value")
+    _follower: Follower
     _run: Run
     _number: int
     _facts: Made
@@ -54,10 +59,9 @@ class LazyTensor(torch.Tensor):
 _NOTHING = torch.empty(0, device="meta")  # native code that does not ask fails on it, or what it gives has no values to read
 
 
-def lazy_tensor(recorder: Recorder, run: Run, number: int, facts: Made, value: torch.Tensor | None = None) -> LazyTensor:
-    made: LazyTensor = torch.Tensor._make_subclass(LazyTensor, _NOTHING)  # pyright: ignore[reportAssignmentType, reportAttributeAccessIssue]
-    made._recorder, made._run, made._number, made._facts, made._value = recorder, run, number, facts, value
-    return made
+def new_handle() -> LazyTensor:
+    """One that stands for nothing yet."""
+    return torch.Tensor._make_subclass(LazyTensor, _NOTHING)  # pyright: ignore[reportReturnType, reportAttributeAccessIssue]
 
 
 def real(value: Any) -> Any:
@@ -66,7 +70,7 @@ def real(value: Any) -> Any:
     kind = type(value)
     if kind is LazyTensor:
         if value._value is None:
-            value._recorder.settle()
+            value._follower.recorder.settle()
         if value._value is None:
             raise RuntimeError("disc.lazy: the tensor was not computed: a call recorded before it failed")
         return value._value
@@ -81,35 +85,12 @@ def real(value: Any) -> Any:
     return value
 
 
-def _method(function: Callable[..., object]) -> Callable[..., object]:
-    def method(self: LazyTensor, *args: object, **kwargs: object) -> object:
-        with DisableTorchFunction():
-            return self._recorder.call(function, (self, *args), kwargs)
-
-    return method
-
-
-def _attribute(descriptor: Any) -> property:
-    get, put = descriptor.__get__, cast("Callable[..., object] | None", getattr(descriptor, "__set__", None))
-
-    def read(self: LazyTensor) -> object:
-        with DisableTorchFunction():
-            return self._recorder.call(get, (self,), {})
-
-    def write(self: LazyTensor, value: object) -> None:
-        assert put is not None
-        with DisableTorchFunction():
-            self._recorder.call(put, (self, value), {})
-
-    return property(read, write if put is not None else None)
-
-
 OWN = {*vars(LazyTensor), *vars(object), "__class_getitem__", "__torch_dispatch__", "__weakref__", "__dict__", "__getstate__"}
 for _name in dir(torch.Tensor):
     _found = getattr(torch.Tensor, _name)
     if _name in OWN and _name not in ("__repr__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__format__"):
         continue
     if hasattr(_found, "__get__") and not callable(_found):
-        setattr(LazyTensor, _name, _attribute(_found))
+        setattr(LazyTensor, _name, LazyAttribute(_found.__get__, getattr(_found, "__set__", None)))
     elif callable(_found) and not isinstance(_found, MethodType):
-        setattr(LazyTensor, _name, _method(_found))
+        setattr(LazyTensor, _name, LazyMethod(_found))

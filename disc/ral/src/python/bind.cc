@@ -14,6 +14,7 @@
 
 #include "python/call_key.h"
 #include "python/facts.h"
+#include "python/follower.h"
 #include "python/host_functions.h"
 #include "python/python_tensor.h"
 #include "python/recorder.h"
@@ -400,6 +401,7 @@ NB_MODULE(_ral, module) {
   module.def("find_cores", &find_cores, nb::arg("root"));
   ral::python::bind_call_keys(module);
   ral::python::bind_facts(module);
+  ral::python::bind_followers(module);
   ral::python::bind_recorder(module);
   ral::python::bind_schedules(module);
   nb::class_<Stored>(module, "Stored").def("read", &read_stored, nb::arg("array"));

@@ -496,13 +496,19 @@ ral_tensor Borrowed::read(nb::handle object, const Place& place) {
   raise(RAL_ERROR_DTYPE, place.text() + "expected a tensor, got " + Py_TYPE(object.ptr())->tp_name);
 }
 
-int32_t gpu_of(nb::handle object) {
+std::optional<DLTensor> dl_tensor(nb::handle object) {
   const KnownType& type = known_type(object);
-  if (type.exchange) {
-    DLTensor tensor;
-    const bool read = type.exchange->dltensor_from_py_object_no_sync(object.ptr(), &tensor) == 0;
-    if (!read) PyErr_Clear();  // the call will say what is wrong
-    return read && tensor.device.device_type == kDLCUDA ? tensor.device.device_id : -1;
+  DLTensor tensor;
+  if (!type.exchange) return std::nullopt;
+  if (type.exchange->dltensor_from_py_object_no_sync(object.ptr(), &tensor) == 0) return tensor;
+  PyErr_Clear();
+  return std::nullopt;
+}
+
+int32_t gpu_of(nb::handle object) {
+  if (known_type(object).exchange) {
+    const std::optional<DLTensor> tensor = dl_tensor(object);  // if it refuses, the call will say what is wrong
+    return tensor && tensor->device.device_type == kDLCUDA ? tensor->device.device_id : -1;
   }
   if (PyObject_CheckBuffer(object.ptr()) || !nb::hasattr(object, "__dlpack_device__")) return -1;
   try {

@@ -88,6 +88,10 @@ class Stored {
   ral_tensor own_ = tensor;
 };
 
+// What the exchange interface of its type says of a tensor, without its sizes' memory being kept; nothing where there is no interface, or
+// it refuses.
+std::optional<DLTensor> dl_tensor(nb::handle object);
+
 // The number of the GPU where a tensor lies; -1 for anything else.
 int32_t gpu_of(nb::handle object);
 

@@ -1,0 +1,172 @@
+"""Compiled traces, and how they run: the cached transformation of Dali (paper 004, section 2, Table 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch.utils import _pytree as pytree
+
+from disc.frontend.lazy.calls import Input, filled
+from disc.frontend.lazy.replay import context, range_of
+from disc.frontend.lazy.traces import Run, Step
+from disc.ral._ral import LazyBinding, overlapping
+
+MOST_KNOWN = 256  # values of a trace's symbols whose consequences are kept
+Formula = int | tuple[Callable[..., Any], tuple[str, ...]]  # of these symbols
+
+
+@dataclass(frozen=True)
+class Guard:
+    needs: frozenset[str]
+    holds: Callable[..., bool]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What of the results of a program is what.
+
+    values: value → result; written: input → result that it becomes; gradients: input → the result that its gradient is, or the input
+    (Input), or None. views: calls that are made again, of what is there then: the value that each gives, which step, which of its results.
+    freed: values whose backward pass has been.
+    """
+
+    values: Mapping[int, int]
+    written: Mapping[int, int]
+    gradients: Mapping[int, int | Input | None]
+    views: Sequence[tuple[int, int, int]]
+    freed: frozenset[int] = frozenset()
+
+
+class _Freed(torch.autograd.Function):
+    """A value as it is after its backward pass: it requires gradients, and there is no second one."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> None:
+        raise RuntimeError(
+            "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
+            "Specify retain_graph=True if you need to backward through the graph a second time"
+        )
+
+
+def _as_freed(value: torch.Tensor) -> torch.Tensor:
+    with torch.enable_grad():
+        base: Any = super(torch.autograd.Function, _Freed)  # Function's own apply would end the trace
+        return base.apply(value, torch.zeros((), requires_grad=True))
+
+
+@dataclass
+class _Known:
+    """What follows from values of the symbols. holds: those guards that need no others; sizes: of values of the trace."""
+
+    holds: bool
+    complete: bool
+    sizes: dict[int, torch.Size | None] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Variant:
+    """A compiled trace.
+
+    binding: finds the values of `symbols` in a run; general: those that the program takes, floats with the dtype of the tensor that each is
+    there. shapes: of the values. differentiable: whether gradients of the results can be asked for; then the program writes its inputs
+    itself. known: by values of the symbols, of the last runs.
+    """
+
+    symbols: Sequence[str]
+    binding: LazyBinding
+    general: Mapping[str, torch.dtype | None]
+    guards: Sequence[Guard]
+    shapes: Mapping[int, Sequence[Formula]]
+    effects: Effects
+    program: Callable[[list[object]], Sequence[object]]
+    steps: Sequence[Step]
+    differentiable: bool
+    label: str
+    known: dict[tuple[float | None, ...], _Known] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._made = frozenset(self.effects.values).union(number for number, _, _ in self.effects.views)
+        self._places = [self.symbols.index(name) for name in self.general]
+        self._dtypes = list(self.general.values())
+
+    def sizes(self, number: int, run: Run) -> torch.Size | None:
+        """Of a value of a run that may come to be this trace; None where they are not known."""
+        values = self.binding.values(run)
+        known = None if values is None else self._known(values)
+        if values is None or known is None or not known.holds:
+            return None
+        if number not in known.sizes:
+            known.sizes[number] = self._sizes(number, dict(zip(self.symbols, values, strict=True)))
+        return known.sizes[number]
+
+    def fits(self, run: Run, live: Sequence[int]) -> tuple[float, ...] | None:
+        """The values of the symbols, if the program computes what is needed and all guards hold."""
+        if not self._made.issuperset(live):
+            return None
+        values = self.binding.values(run)
+        known = None if values is None else self._known(values)
+        return cast("tuple[float, ...]", values) if known is not None and known.holds and known.complete else None
+
+    def _known(self, values: tuple[float | None, ...]) -> _Known:
+        known = self.known.get(values)
+        if known is None:
+            if len(self.known) >= MOST_KNOWN:
+                self.known.clear()
+            symbols = {name: value for name, value in zip(self.symbols, values, strict=True) if value is not None}
+            ready = [each for each in self.guards if each.needs <= symbols.keys()]
+            holds = all(each.holds(*(symbols[name] for name in each.names)) for each in ready)
+            known = self.known[values] = _Known(holds, len(ready) == len(self.guards) and None not in values)
+        return known
+
+    def _sizes(self, number: int, symbols: Mapping[str, float | None]) -> torch.Size | None:
+        formulas = self.shapes.get(number)
+        needed = [name for each in formulas or () if not isinstance(each, int) for name in each[1]]
+        if formulas is None or any(symbols[name] is None for name in needed):  # a size of an input that has not come yet
+            return None
+        return torch.Size(each if isinstance(each, int) else int(each[0](*(symbols[name] for name in each[1]))) for each in formulas)
+
+    def execute(self, run: Run, values: Sequence[float]) -> None:
+        """Computes the values of a run that fits, and writes what it writes."""
+        with range_of(self.label):
+            self._execute(run, values)
+
+    def _execute(self, run: Run, values: Sequence[float]) -> None:
+        inputs, effects = run.inputs, self.effects
+        with torch.set_grad_enabled(self.differentiable):
+            results = self._results(inputs, values)
+        made = {number: results[place] for number, place in effects.values.items()}
+        if effects.written or effects.gradients:
+            with torch.no_grad():
+                for number, place in effects.written.items():
+                    inputs[number].copy_(results[place])
+                for leaf, what in effects.gradients.items():
+                    inputs[leaf].grad = None if what is None else inputs[what.number] if isinstance(what, Input) else results[what]
+        scalars = run.scalars if effects.views else []
+        for number, place, leaf in effects.views:
+            step, given = self.steps[place], scalars[place]
+            with context(step.context):
+                view = step.func(*filled(step.args, made, inputs, given), **filled(step.kwargs, made, inputs, given))
+            made[number] = view if step.form is None else pytree.tree_leaves(view)[leaf]
+        for number in effects.freed:
+            made[number] = _as_freed(made[number])
+        run.give(list(made), list(made.values()))
+
+    def _results(self, inputs: list[torch.Tensor], values: Sequence[float]) -> list[torch.Tensor]:
+        """Of the program; each in memory of its own, unless it knows itself what shares memory."""
+        given = [values[place] if dtype is None else torch.tensor(values[place], dtype=dtype)
+                 for place, dtype in zip(self._places, self._dtypes, strict=True)]  # fmt: skip
+        results = cast("Sequence[torch.Tensor]", self.program([*inputs, *given]))
+        if self.differentiable:
+            return list(results)
+        found = list(results)
+        for number in overlapping(inputs, found):
+            found[number] = found[number].clone()
+        return found

@@ -1,0 +1,501 @@
+#include "python/follower.h"
+
+#include <structmember.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+namespace ral::python {
+
+thread_local Follower* following = nullptr;
+
+namespace {
+
+int64_t now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Until its end no garbage is collected: finalizers may run anything, also calls that are recorded.
+class WithoutCollector {
+ public:
+  WithoutCollector() : was_on_(PyGC_Disable()) {}
+  WithoutCollector(const WithoutCollector&) = delete;
+  WithoutCollector& operator=(const WithoutCollector&) = delete;
+  ~WithoutCollector() {
+    if (was_on_) PyGC_Enable();
+  }
+
+ private:
+  int was_on_;
+};
+
+nb::object owned(PyObject* made) {
+  if (!made) nb::raise_python_error();
+  return nb::steal(made);
+}
+
+nb::object called(const nb::object& function) { return owned(PyObject_CallNoArgs(function.ptr())); }
+
+bool is_true(const nb::object& value) { return value.ptr() == Py_True; }
+
+Py_ssize_t slot_of(nb::handle type, const char* name) {
+  const nb::object member = type.attr(name);
+  if (Py_TYPE(member.ptr()) != &PyMemberDescr_Type) throw nb::type_error("a handle's field is no slot");
+  return reinterpret_cast<PyMemberDescrObject*>(member.ptr())->d_member->offset;
+}
+
+std::vector<nb::object> all_of(nb::handle sequence) {
+  std::vector<nb::object> found;
+  for (nb::handle each : sequence) found.push_back(nb::borrow(each));
+  return found;
+}
+
+}  // namespace
+
+PyObject* Arguments::tuple() const {
+  PyObject* made = PyTuple_New(count);
+  for (Py_ssize_t i = 0; made && i < count; ++i) PyTuple_SET_ITEM(made, i, Py_NewRef(values[i]));
+  return made;
+}
+
+PyObject* Arguments::keywords() const {
+  PyObject* made = dict ? PyDict_Copy(dict) : PyDict_New();
+  for (Py_ssize_t i = 0; made && names && i < PyTuple_GET_SIZE(names); ++i) {
+    if (PyDict_SetItem(made, PyTuple_GET_ITEM(names, i), values[count + i]) < 0) Py_CLEAR(made);
+  }
+  return made;
+}
+
+Follower::Follower(const nb::dict& framework, nb::object slow) : slow_(std::move(slow)) {
+  const auto object = [&](const char* name) { return nb::borrow(framework[name]); };
+  framework_.handle = object("handle");
+  const nb::handle type = framework_.handle;
+  framework_.fields = {slot_of(type, "_follower"), slot_of(type, "_run"), slot_of(type, "_number"), slot_of(type, "_facts"),
+                       slot_of(type, "_value")};
+  framework_.make = object("make");
+  framework_.without = object("without");
+  framework_.grad_enabled = object("grad_enabled");
+  framework_.autocast = object("autocast");
+  framework_.autocast_dtype = object("autocast_dtype");
+  framework_.transforms = object("transforms");
+  framework_.unflatten = object("unflatten");
+  framework_.storage = object("storage");
+  framework_.is_inference = object("is_inference");
+  framework_.is_neg = object("is_neg");
+  framework_.is_conj = object("is_conj");
+  framework_.size = object("size");
+  framework_.tensors = all_of(framework["tensors"]);
+  framework_.constants = all_of(framework["constants"]);
+  roles = nb::dict();
+}
+
+// --- a call -------------------------------------------------------------------------------------------------------------------------
+
+PyObject* Follower::call(PyObject* function, const Arguments& arguments, bool inside) {
+  PyObject* result = nullptr;
+  if (fast(function, arguments, inside, result)) return result;
+  PyObject* values = arguments.tuple();
+  PyObject* keywords = arguments.keywords();
+  if (values && keywords) result = PyObject_CallFunctionObjArgs(slow_.ptr(), function, values, keywords, inside ? Py_True : Py_False, nullptr);
+  Py_XDECREF(values);
+  Py_XDECREF(keywords);
+  return result;
+}
+
+bool Follower::fast(PyObject* function, const Arguments& arguments, bool inside, PyObject*& result) try {
+  if (!active || (depth_ && owner_ != PyThread_get_thread_ident())) return false;
+  const WithoutCollector collected_later;
+  const auto plain = [&] {  // PyTorch's own, at once
+    const nb::object values = owned(arguments.tuple()), keywords = owned(arguments.keywords());
+    result = PyObject_Call(function, values.ptr(), keywords.ptr());
+    return true;
+  };
+  if (stopped) {
+    if (inside) return false;
+    for (Py_ssize_t i = 0; i < arguments.count; ++i) {
+      if (holds_handle(arguments.values[i])) return false;
+    }
+    if (arguments.dict && holds_handle(arguments.dict)) return false;
+    return plain();
+  }
+  PyObject* found = PyDict_GetItemWithError(roles.ptr(), function);
+  if (!found) return PyErr_Clear(), false;
+  const int64_t role = PyLong_AsLongLong(found);
+  if (is_true(called(framework_.transforms))) return false;
+  if (role % 8 == kFact) {
+    if (inside || arguments.count == 0 || !is_tensor(arguments.values[0])) return false;
+    return plain();
+  }
+  if (role % 8 == kRead || !run_->deferring || run_->pending >= kMostPending) return false;
+  if (role % 8 == kBackward) {
+    const bool mine = arguments.count > 0 && Py_TYPE(arguments.values[0]) == reinterpret_cast<PyTypeObject*>(framework_.handle.ptr()) &&
+                      is_mine(arguments.values[0]);
+    if (!mine) return false;
+  }
+  const int64_t began = now();
+  const Described described = describe(role / 8, arguments, inside);
+  if (described == Described::kYes && !tensors_ && !inside) return plain();
+  const bool drawn = role % 8 == kDrawn && arguments.count > 0 && run_->is_new(arguments.values[0], mark_);
+  const int32_t step = described == Described::kYes && tensors_ && !drawn ? tree_.follow(run_->here, call_) : TraceTree::kNone;
+  if (step == TraceTree::kNone || !ahead[static_cast<size_t>(step)]) {
+    run_->forget(mark_);
+    return false;
+  }
+  result = promise(step);
+  if (!result) return true;
+  ++recorded;
+  recording_ns += now() - began;
+  return true;
+} catch (nb::python_error& error) {
+  error.restore();
+  run_->forget(mark_);
+  result = nullptr;
+  return true;
+}
+
+PyObject* Follower::promise(int32_t number) {
+  const Node& node = nodes_[static_cast<size_t>(number)];
+  std::vector<nb::object> leaves;
+  leaves.reserve(node.results.size());
+  for (const Result& each : node.results) {
+    if (each.code == -2) {
+      leaves.push_back(owned(new_handle(each.made, Py_None)));
+      run_->proxies.push_back({Py_NewRef(leaves.back().ptr()), false});
+    } else if (each.code == -1) {
+      leaves.push_back(nb::none());
+    } else if (each.code % 2 == 0) {
+      leaves.push_back(run_->proxy(static_cast<size_t>(each.code / 2)));
+    } else {
+      leaves.push_back(nb::borrow(run_->given.at(static_cast<size_t>(each.code / 2))));
+    }
+  }
+  nb::object result;
+  if (node.form == Form::kSingle) {
+    result = leaves.at(0);
+  } else {
+    const auto size = static_cast<Py_ssize_t>(leaves.size());
+    result = owned(node.form == Form::kTuple ? PyTuple_New(size) : PyList_New(size));
+    for (Py_ssize_t i = 0; i < size; ++i) {
+      PyObject* leaf = leaves[static_cast<size_t>(i)].inc_ref().ptr();
+      if (node.form == Form::kTuple) PyTuple_SET_ITEM(result.ptr(), i, leaf);
+      else PyList_SET_ITEM(result.ptr(), i, leaf);
+    }
+    if (node.form == Form::kOther) result = framework_.unflatten(result, node.spec);
+  }
+  run_->add(call_, node.step, number);
+  ++run_->pending;
+  return result.release().ptr();
+}
+
+PyObject* Follower::new_handle(PyObject* facts, PyObject* value) {
+  PyObject* handle = pool_.take();
+  if (!handle) {
+    const nb::object off = called(framework_.without);
+    off.attr("__enter__")();
+    handle = PyObject_CallNoArgs(framework_.make.ptr());
+    off.attr("__exit__")(nb::none(), nb::none(), nb::none());
+    if (!handle) return nullptr;
+  }
+  PyObject* number = PyLong_FromSize_t(run_->proxies.size());
+  const HandleFields& fields = framework_.fields;
+  const std::pair<Py_ssize_t, PyObject*> given[] = {{fields.follower, nb::find(this).ptr()}, {fields.run, run_object_.ptr()},
+                                                    {fields.facts, facts}, {fields.value, value}};
+  for (const auto& [offset, object] : given) {
+    PyObject* old = HandleFields::at(handle, offset);
+    HandleFields::at(handle, offset) = Py_XNewRef(object);
+    Py_XDECREF(old);
+  }
+  PyObject* old = HandleFields::at(handle, fields.number);
+  HandleFields::at(handle, fields.number) = number;
+  Py_XDECREF(old);
+  return handle;
+}
+
+// --- what a call is -----------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// The lowest three bits of a word say what it is. Scalars stand in the numbers of a call; what is kStructure has its elements behind it.
+enum Tag : uint64_t { kValue, kInput, kNewInput = Follower::kNewInputTag, kConstant, kStructure, kInteger, kReal, kName };
+enum Structure : uint64_t { kTuple, kList, kSize, kSlice, kDict, kKeywords };
+
+uint64_t word(Tag tag, int64_t payload) { return static_cast<uint64_t>(payload) << 3 | tag; }
+
+uint64_t structure(Structure kind, Py_ssize_t size) { return word(kStructure, size << 3 | static_cast<int64_t>(kind)); }
+
+}  // namespace
+
+uint64_t Follower::state() {
+  uint64_t found = is_true(called(framework_.grad_enabled));
+  if (!is_true(called(framework_.autocast))) return found;
+  const nb::object dtype = called(framework_.autocast_dtype);
+  if (dtype.is_none()) return found;
+  const auto known = std::find_if(dtypes_.begin(), dtypes_.end(), [&](const nb::object& each) { return each.is(dtype); });
+  found |= static_cast<uint64_t>(known - dtypes_.begin() + 1) << 1;
+  if (known == dtypes_.end()) dtypes_.push_back(dtype);
+  return found;
+}
+
+Follower::Described Follower::describe(int64_t function, const Arguments& arguments, bool inside) {
+  call_.clear();
+  mark_ = run_->inputs.size();
+  tensors_ = 0;
+  call_.words.push_back(static_cast<uint64_t>(function));
+  call_.words.push_back(state());
+  Described all = Described::kYes;
+  for (Py_ssize_t i = 0; i < arguments.count && all == Described::kYes; ++i) all = argument(arguments.values[i], inside);
+  const Py_ssize_t named = arguments.dict ? PyDict_GET_SIZE(arguments.dict) : arguments.names ? PyTuple_GET_SIZE(arguments.names) : 0;
+  if (all != Described::kYes || named == 0) return all;
+  call_.words.push_back(structure(kKeywords, named));
+  PyObject *name = nullptr, *value = nullptr;
+  Py_ssize_t at = 0;
+  for (Py_ssize_t i = 0; i < named && all == Described::kYes; ++i) {
+    if (arguments.dict) {
+      if (!PyDict_Next(arguments.dict, &at, &name, &value)) break;
+    } else {
+      name = PyTuple_GET_ITEM(arguments.names, i);
+      value = arguments.values[arguments.count + i];
+    }
+    call_.words.push_back(word(kName, number_of_constant(name)));
+    all = argument(value, inside);
+  }
+  return all;
+}
+
+// A float that is an argument of its own may come to differ; its zeros may not, which have a sign.
+Follower::Described Follower::argument(PyObject* value, bool inside) {
+  if (!PyFloat_CheckExact(value)) return part(value, inside);
+  const double number = PyFloat_AS_DOUBLE(value);
+  call_.words.push_back(word(kReal, number != 0 ? 0 : std::signbit(number) ? 1 : 2));
+  call_.numbers.push_back(Number::of(number));
+  return Described::kYes;
+}
+
+Follower::Described Follower::part(PyObject* value, bool inside) {
+  PyTypeObject* type = Py_TYPE(value);
+  if (type == reinterpret_cast<PyTypeObject*>(framework_.handle.ptr())) return handle(value, inside);
+  if (is_tensor(value)) return input(value, value, inside);
+  if (type == &PyLong_Type) {
+    int overflow = 0;
+    const int64_t number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (overflow) return Described::kNo;
+    call_.words.push_back(word(kInteger, 0));
+    call_.numbers.push_back(Number::of(number));
+    return Described::kYes;
+  }
+  if (PyTuple_Check(value) || type == &PyList_Type) return sequence(value, inside);
+  if (type == &PyDict_Type) return mapping(value, inside);
+  if (type == &PySlice_Type) {
+    const auto* range = reinterpret_cast<PySliceObject*>(value);
+    call_.words.push_back(structure(kSlice, 3));
+    for (PyObject* each : {range->start, range->stop, range->step}) {
+      if (const Described found = part(each, inside); found != Described::kYes) return found;
+    }
+    return Described::kYes;
+  }
+  return constant(value);
+}
+
+Follower::Described Follower::sequence(PyObject* value, bool inside) {
+  const Py_ssize_t size = PySequence_Fast_GET_SIZE(value);
+  const bool plain = PyTuple_CheckExact(value) || PyList_CheckExact(value);
+  if (!plain && !Py_IS_TYPE(value, reinterpret_cast<PyTypeObject*>(framework_.size.ptr()))) return Described::kNo;
+  call_.words.push_back(structure(!plain ? kSize : PyList_CheckExact(value) ? kList : kTuple, size));
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    if (const Described found = part(PySequence_Fast_GET_ITEM(value, i), inside); found != Described::kYes) return found;
+  }
+  return Described::kYes;
+}
+
+Follower::Described Follower::mapping(PyObject* value, bool inside) {
+  call_.words.push_back(structure(kDict, PyDict_GET_SIZE(value)));
+  PyObject *name = nullptr, *each = nullptr;
+  for (Py_ssize_t at = 0; PyDict_Next(value, &at, &name, &each);) {
+    if (!PyUnicode_CheckExact(name)) return Described::kNo;
+    call_.words.push_back(word(kName, number_of_constant(name)));
+    if (const Described found = part(each, inside); found != Described::kYes) return found;
+  }
+  return Described::kYes;
+}
+
+// By type and value; floats bit by bit.
+Follower::Described Follower::constant(PyObject* value) {
+  if (PyFloat_CheckExact(value)) {
+    const double number = PyFloat_AS_DOUBLE(value);
+    uint64_t bits = 0;
+    std::memcpy(&bits, &number, sizeof bits);
+    call_.words.insert(call_.words.end(), {word(kConstant, 0), bits});
+    return Described::kYes;
+  }
+  PyTypeObject* type = Py_TYPE(value);
+  const bool known = value == Py_None || type == &PyUnicode_Type ||
+                     std::any_of(framework_.constants.begin(), framework_.constants.end(),
+                                 [&](const nb::object& each) { return each.ptr() == reinterpret_cast<PyObject*>(type); });
+  if (!known) return Described::kNo;
+  call_.words.push_back(word(kConstant, number_of_constant(value)));
+  return Described::kYes;
+}
+
+// From 1 on; the number of another type's constant is another.
+int64_t Follower::number_of_constant(PyObject* value) {
+  nb::object& known = constants_[Py_TYPE(value)];
+  if (!known.is_valid()) known = nb::dict();
+  PyObject* number = PyDict_GetItemWithError(known.ptr(), value);
+  if (!number && PyErr_Occurred()) nb::raise_python_error();
+  if (number) return PyLong_AsLongLong(number);
+  const nb::int_ made(++constant_count_);
+  if (PyDict_SetItem(known.ptr(), value, made.ptr()) < 0) nb::raise_python_error();
+  return constant_count_;
+}
+
+Follower::Described Follower::handle(PyObject* value, bool inside) {
+  if (is_mine(value)) {
+    ++tensors_;
+    call_.words.push_back(word(kValue, PyLong_AsLongLong(HandleFields::at(value, framework_.fields.number))));
+    return Described::kYes;
+  }
+  PyObject* tensor = HandleFields::at(value, framework_.fields.value);
+  if (!tensor || tensor == Py_None) return Described::kUnread;
+  return input(tensor, value, inside);
+}
+
+Follower::Described Follower::input(PyObject* tensor, PyObject* given, bool inside) {
+  ++tensors_;
+  const auto known = run_->numbers.find(tensor);
+  if (known != run_->numbers.end()) {
+    call_.words.push_back(word(kInput, known->second));
+    return Described::kYes;
+  }
+  if (!inside) return new_input(tensor, given);
+  const nb::object off = called(framework_.without);
+  off.attr("__enter__")();
+  const Described found = new_input(tensor, given);
+  off.attr("__exit__")(nb::none(), nb::none(), nb::none());
+  return found;
+}
+
+bool Follower::is_tensor(PyObject* value) const {
+  return std::any_of(framework_.tensors.begin(), framework_.tensors.end(),
+                     [&](const nb::object& each) { return Py_IS_TYPE(value, reinterpret_cast<PyTypeObject*>(each.ptr())); });
+}
+
+bool Follower::holds_handle(PyObject* value) const {
+  if (Py_IS_TYPE(value, reinterpret_cast<PyTypeObject*>(framework_.handle.ptr()))) return true;
+  if (PyTuple_Check(value) || PyList_CheckExact(value)) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i) {
+      if (holds_handle(PySequence_Fast_GET_ITEM(value, i))) return true;
+    }
+  }
+  if (PyDict_CheckExact(value)) {
+    PyObject *name = nullptr, *each = nullptr;
+    for (Py_ssize_t at = 0; PyDict_Next(value, &at, &name, &each);) {
+      if (holds_handle(each)) return true;
+    }
+  }
+  return false;
+}
+
+// --- for Python's part --------------------------------------------------------------------------------------------------------------
+
+std::optional<DescribedCall> Follower::describe(nb::handle function, const nb::tuple& arguments, const nb::dict& keywords) {
+  PyObject* role = PyDict_GetItemWithError(roles.ptr(), function.ptr());
+  if (!role) throw nb::key_error("a function without a role");
+  const Arguments given{&PyTuple_GET_ITEM(arguments.ptr(), 0), PyTuple_GET_SIZE(arguments.ptr()), keywords.ptr(), nullptr};
+  if (describe(PyLong_AsLongLong(role) / 8, given, false) == Described::kYes) return DescribedCall{call_, mark_, tensors_};
+  run_->forget(mark_);
+  return std::nullopt;
+}
+
+nb::object Follower::next(const DescribedCall& call) {
+  const int32_t step = tree_.follow(run_->here, call.call);
+  return step == TraceTree::kNone ? nb::none() : nodes_[static_cast<size_t>(step)].step;
+}
+
+int32_t Follower::add_step(int32_t number, nb::handle step) {
+  nodes_.push_back({nb::borrow(step), {}, nb::list(), Form::kSingle, nb::none()});
+  ahead.push_back(0);
+  return number;
+}
+
+int32_t Follower::add(const DescribedCall& call, nb::handle step, bool reals_vary) {
+  return add_step(tree_.add(run_->here, call.call, reals_vary), step);
+}
+
+void Follower::set_results(int32_t step, const std::vector<int64_t>& codes, const nb::list& made, nb::object form) {
+  Node& node = nodes_.at(static_cast<size_t>(step));
+  if (made.size() != codes.size()) throw nb::value_error("as many results as codes");
+  node.results.clear();
+  node.made = made;
+  for (size_t i = 0; i < codes.size(); ++i) node.results.push_back({codes[i], nb::handle(made[i]).ptr()});
+  const PyObject* kind = form.ptr();
+  node.form = form.is_none() ? Form::kSingle : kind == reinterpret_cast<PyObject*>(&PyTuple_Type) ? Form::kTuple
+              : kind == reinterpret_cast<PyObject*>(&PyList_Type) ? Form::kList : Form::kOther;
+  node.spec = std::move(form);
+}
+
+void Follower::go_to(const DescribedCall& call, nb::handle step, int32_t number) { run_->add(call.call, step, number); }
+
+nb::object Follower::hand_out(nb::handle facts, nb::handle value) {
+  const nb::object made = owned(new_handle(facts.ptr(), value.ptr()));
+  run_->add_proxy(made);
+  return made;
+}
+
+nb::object Follower::begin(nb::handle step, int32_t number) {
+  run_object_ = nb::cast(new Run(number, nb::borrow(step), framework_.fields.value), nb::rv_policy::take_ownership);
+  run_ = nb::inst_ptr<Run>(run_object_);
+  return run_object_;
+}
+
+void Follower::finish(nb::handle run) {
+  Run& over = nb::cast<Run&>(run);
+  over.loosen(pool_, framework_.fields);
+  over.clear();
+}
+
+nb::list Follower::numbers(int32_t step) const {
+  nb::list found;
+  for (const Number& each : tree_.numbers(step)) {
+    if (each.any) found.append(nb::none());
+    else if (each.kind == Number::kReal) found.append(nb::float_(each.real));
+    else found.append(nb::int_(each.integer));
+  }
+  return found;
+}
+
+void Follower::enter() {
+  owner_ = PyThread_get_thread_ident();
+  ++depth_;
+}
+
+void Follower::leave() { --depth_; }
+
+void Follower::forget_traces() {
+  tree_ = TraceTree();
+  std::vector<Node> old;
+  old.swap(nodes_);
+  ahead.clear();
+}
+
+int Follower::traverse(visitproc visit, void* arg) const {
+  for (const Node& each : nodes_) {
+    Py_VISIT(each.step.ptr());
+    Py_VISIT(each.made.ptr());
+    Py_VISIT(each.spec.ptr());
+  }
+  Py_VISIT(slow_.ptr());
+  Py_VISIT(run_object_.ptr());
+  Py_VISIT(recorder.ptr());
+  return pool_.traverse(visit, arg);
+}
+
+void Follower::drop() {
+  active = false;
+  forget_traces();
+  pool_.clear();
+  const nb::object slow = std::move(slow_), owner = std::move(recorder);
+}
+
+}  // namespace ral::python

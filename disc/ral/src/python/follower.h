@@ -1,0 +1,157 @@
+// Follows the cached traces of `disc.lazy` (disc/frontend/lazy/recorder.py): a call that a compiled trace goes through is only compared, and
+// gives objects without values. All else is Python's.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/trace_tree.h"
+#include "python/lazy_run.h"
+
+namespace ral::python {
+
+namespace nb = nanobind;
+
+// The arguments of a call as Python gives them: positional ones, and a dict, or names of the ones behind those, or neither.
+struct Arguments {
+  PyObject* const* values;
+  Py_ssize_t count;
+  PyObject* dict;
+  PyObject* names;
+
+  PyObject* tuple() const;  // a new reference, as of all that are made
+  PyObject* keywords() const;
+};
+
+// What a function of PyTorch is to the recorder: disc/frontend/lazy/calls.py.
+enum Role : int64_t { kRecorded, kFact, kRead, kBackward, kDrawn };
+
+// The framework's part in it. Nothing here knows PyTorch: types and functions are handed over.
+struct Framework {
+  HandleFields fields;
+  nb::object handle;           // the class of handles
+  nb::object make;             // a new handle, without arguments
+  nb::object without;          // a context manager: functions are not handed over in it
+  nb::object grad_enabled;     // () -> bool
+  nb::object autocast;         // () -> whether any is on
+  nb::object autocast_dtype;   // () -> None, or the dtype of this device's
+  nb::object transforms;       // () -> whether a transform of functions (vmap) is on
+  nb::object unflatten;        // (leaves, form)
+  nb::object storage;          // (tensor) -> its memory
+  nb::object is_inference, is_neg, is_conj;
+  nb::object size;                             // the class of shapes, tuples
+  std::vector<nb::object> tensors, constants;  // classes
+};
+
+// A call behind where a run is. mark: how many inputs the run had before it; tensors: among the arguments.
+struct DescribedCall {
+  Call call;
+  size_t mark;
+  int64_t tensors;
+};
+
+class Follower {
+ public:
+  static constexpr uint64_t kNewInputTag = 2;
+  static constexpr int64_t kMostPending = 50'000;
+
+  // framework: the fields of Framework by name; slow: (function, arguments, keywords, inside) -> what Python's part
+  // gives.
+  Follower(const nb::dict& framework, nb::object slow);
+
+  // A call as a mode of PyTorch gets it (`inside` false: PyTorch's modes are off meanwhile), or a handle. A new reference, or null with
+  // Python's error set.
+  PyObject* call(PyObject* function, const Arguments& arguments, bool inside);
+  // Whether the call could be followed; `result` then is what it gives, null with Python's error set.
+  bool fast(PyObject* function, const Arguments& arguments, bool inside, PyObject*& result);
+
+  // For Python's part.
+  // The call with what the run has learnt by it; nothing if it cannot be recorded.
+  std::optional<DescribedCall> describe(nb::handle function, const nb::tuple& arguments, const nb::dict& keywords);
+  void forget(const DescribedCall& call) { run_->forget(call.mark); }
+  nb::object next(const DescribedCall& call);  // the step that it is, None if there is none
+  int32_t add(const DescribedCall& call, nb::handle step, bool reals_vary);
+  void set_results(int32_t step, const std::vector<int64_t>& codes, const nb::list& made, nb::object form);
+  void go_to(const DescribedCall& call, nb::handle step, int32_t number);
+  nb::object hand_out(nb::handle facts, nb::handle value);
+  nb::object begin(nb::handle step, int32_t number);  // a new run
+  int32_t add_root() { return add_step(tree_.add_root(), nb::none()); }
+  void finish(nb::handle run);
+  void loosen() { run_->loosen(pool_, framework_.fields); }
+  nb::list numbers(int32_t step) const;
+  void enter();
+  void leave();
+  void forget_traces();
+
+  int traverse(visitproc visit, void* arg) const;
+  void drop();  // what may be part of a cycle
+
+  const HandleFields& fields() const { return framework_.fields; }
+
+  nb::object recorder;
+  bool active = false, stopped = false;
+  int64_t recorded = 0, recording_ns = 0;
+  nb::dict roles;  // function -> 8 * its number + Role
+  std::vector<char> ahead;  // for each step, whether compiled traces go through it
+
+ private:
+  enum class Described { kYes, kNo, kUnread };  // kUnread: a handle has no value yet
+  enum class Form { kSingle, kTuple, kList, kOther };
+  struct Result {
+    int64_t code;  // 2 n: value n; 2 n + 1: input n; -1: None; -2: new
+    PyObject* made;  // borrowed from Node
+  };
+  struct Node {
+    nb::object step;
+    std::vector<Result> results;
+    nb::list made;
+    Form form = Form::kSingle;
+    nb::object spec;
+  };
+
+  int32_t add_step(int32_t number, nb::handle step);
+  Described describe(int64_t function, const Arguments& arguments, bool inside);
+  Described argument(PyObject* value, bool inside);
+  Described part(PyObject* value, bool inside);
+  Described sequence(PyObject* value, bool inside);
+  Described mapping(PyObject* value, bool inside);
+  Described constant(PyObject* value);
+  Described handle(PyObject* value, bool inside);
+  Described input(PyObject* tensor, PyObject* given, bool inside);
+  Described new_input(PyObject* tensor, PyObject* given);
+  bool is_tensor(PyObject* value) const;
+  bool holds_handle(PyObject* value) const;
+  uint64_t state();  // of gradients and autocast
+  int64_t number_of_constant(PyObject* value);
+  PyObject* promise(int32_t step);
+  PyObject* new_handle(PyObject* facts, PyObject* value);
+  bool is_mine(PyObject* handle) const { return HandleFields::at(handle, framework_.fields.run) == run_object_.ptr(); }
+
+  Framework framework_;
+  nb::object slow_;
+  TraceTree tree_;
+  std::vector<Node> nodes_;
+  HandlePool pool_;
+  nb::object run_object_;
+  Run* run_ = nullptr;
+  Call call_;
+  size_t mark_ = 0;       // how many inputs there were before it
+  int64_t tensors_ = 0;  // of the call that is being described
+  std::unordered_map<PyTypeObject*, nb::object> constants_;  // value -> its number
+  int64_t constant_count_ = 0;
+  std::unordered_map<std::string, uint64_t> kinds_;  // of inputs
+  std::vector<nb::object> dtypes_;                   // of autocast, that were seen
+  unsigned long owner_ = 0;  // the thread that is in Python's part
+  int depth_ = 0;
+};
+
+// The follower whose calls this thread records; null = none.
+extern thread_local Follower* following;
+
+void bind_followers(nb::module_& module);
+
+}  // namespace ral::python

@@ -1,0 +1,101 @@
+// What of a tensor that a trace takes belongs to the trace: its dtype and rank, and what it shares memory with; no sizes.
+#include <cstring>
+
+#include "python/follower.h"
+#include "python/python_tensor.h"
+
+namespace ral::python {
+
+namespace {
+
+struct Names {
+  PyObject *requires_grad, *is_leaf, *version, *address, *backward_hooks, *accumulate_hooks, *grad;
+
+  static const Names& get() {
+    static const Names names{PyUnicode_InternFromString("requires_grad"),
+                             PyUnicode_InternFromString("is_leaf"),
+                             PyUnicode_InternFromString("_version"),
+                             PyUnicode_InternFromString("_cdata"),
+                             PyUnicode_InternFromString("_backward_hooks"),
+                             PyUnicode_InternFromString("_post_accumulate_grad_hooks"),
+                             PyUnicode_InternFromString("grad")};
+    return names;
+  }
+};
+
+nb::object attribute(PyObject* object, PyObject* name) {
+  PyObject* found = PyObject_GetAttr(object, name);
+  if (!found) nb::raise_python_error();
+  return nb::steal(found);
+}
+
+bool says(PyObject* object, PyObject* name) { return attribute(object, name).ptr() == Py_True; }
+
+nb::object asked(const nb::object& method, PyObject* object) {
+  PyObject* found = PyObject_CallOneArg(method.ptr(), object);
+  if (!found) nb::raise_python_error();
+  return nb::steal(found);
+}
+
+int64_t integer(PyObject* object, PyObject* name) {
+  const int64_t number = integer_attribute(object, name);
+  if (number == -1 && PyErr_Occurred()) nb::raise_python_error();
+  return number;
+}
+
+// As PyTorch says it: the strides of dims of one element mean nothing.
+bool is_row_major(const DLTensor& tensor) {
+  int64_t expected = 1;
+  for (int32_t i = tensor.ndim; i-- > 0;) {
+    if (tensor.shape[i] == 0) return true;
+  }
+  for (int32_t i = tensor.ndim; i-- > 0;) {
+    if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;
+    expected *= tensor.shape[i];
+  }
+  return true;
+}
+
+}  // namespace
+
+Follower::Described Follower::new_input(PyObject* tensor, PyObject* given) {
+  const Names& names = Names::get();
+  const std::optional<DLTensor> memory = dl_tensor(tensor);
+  if (!memory || memory->device.device_type != kDLCPU || asked(framework_.is_inference, tensor).ptr() == Py_True) return Described::kNo;
+  const bool tracked = says(tensor, names.requires_grad), leaf = !tracked || says(tensor, names.is_leaf);
+  if (tracked && leaf) {
+    for (PyObject* hooks : {names.backward_hooks, names.accumulate_hooks}) {
+      if (PyObject_IsTrue(attribute(tensor, hooks).ptr()) != 0) return Described::kNo;
+    }
+  }
+  const bool conjugated = memory->dtype.code == kDLComplex && asked(framework_.is_conj, tensor).ptr() == Py_True;
+  const bool negated = asked(framework_.is_neg, tensor).ptr() == Py_True;
+  const int64_t address = integer(asked(framework_.storage, tensor).ptr(), names.address), version = integer(tensor, names.version);
+
+  const auto number = static_cast<int32_t>(run_->inputs.size());
+  run_->inputs.push_back(Py_NewRef(tensor));
+  run_->given.push_back(Py_NewRef(given));
+  run_->versions.push_back(version);
+  run_->numbers.emplace(tensor, number);
+  std::vector<int64_t> kind{memory->dtype.code, memory->dtype.bits, memory->dtype.lanes, memory->ndim, tracked, leaf, conjugated, negated,
+                            run_->storages.try_emplace(address, number).first->second};
+  if (!is_row_major(*memory)) kind.insert(kind.end(), memory->strides, memory->strides + memory->ndim);
+  const size_t place = call_.words.size();
+  call_.words.push_back(0);
+  if (tracked && leaf) {
+    const nb::object gradient = attribute(tensor, names.grad);
+    if (!gradient.is_none()) {
+      if (!is_tensor(gradient.ptr())) return Described::kNo;
+      const Described found = input(gradient.ptr(), gradient.ptr(), false);
+      if (found != Described::kYes) return found;
+      run_->gradients.emplace_back(number, run_->numbers.at(gradient.ptr()));
+      kind.push_back(-2);  // no stride of a tensor
+    }
+  }
+  const std::string key(reinterpret_cast<const char*>(kind.data()), kind.size() * sizeof(int64_t));
+  const uint64_t word = kinds_.try_emplace(key, kinds_.size()).first->second;
+  call_.words[place] = word << 3 | kNewInputTag;
+  return Described::kYes;
+}
+
+}  // namespace ral::python

@@ -1,0 +1,255 @@
+#include "python/lazy_run.h"
+
+#include <nanobind/stl/vector.h>
+
+namespace ral::python {
+
+namespace {
+
+PyObject* version_name = nullptr;
+
+// What a weak reference refers to, borrowed: whoever asks keeps it. Null if it is gone.
+PyObject* referent(PyObject* reference) {
+#if PY_VERSION_HEX >= 0x030D0000
+  PyObject* found = nullptr;
+  if (PyWeakref_GetRef(reference, &found) < 0) PyErr_Clear();
+  Py_XDECREF(found);  // another reference is left, or it would be gone
+  return found;
+#else
+  PyObject* found = PyWeakref_GetObject(reference);
+  return found == Py_None ? nullptr : found;
+#endif
+}
+
+// Whether somebody looks at the object from aside, or has given it attributes.
+bool is_marked(PyObject* handle) {
+  if (PyObject** references = nullptr; Py_TYPE(handle)->tp_weaklistoffset) {
+    references = reinterpret_cast<PyObject**>(reinterpret_cast<char*>(handle) + Py_TYPE(handle)->tp_weaklistoffset);
+    if (*references) return true;
+  }
+  PyObject* attributes = PyObject_GenericGetDict(handle, nullptr);
+  const bool marked = !attributes || PyDict_GET_SIZE(attributes) > 0;
+  if (!attributes) PyErr_Clear();
+  Py_XDECREF(attributes);
+  return marked;
+}
+
+PyObject* number_object(const Number& number) {
+  return number.kind == Number::kInteger ? PyLong_FromLongLong(number.integer) : PyFloat_FromDouble(number.real);
+}
+
+// The numbers of each call: a list of tuples.
+nb::list scalars_of(const Run& run) {
+  nb::list found;
+  size_t begin = 0;
+  for (const size_t end : run.ends) {
+    nb::object call = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(end - begin)));
+    for (size_t i = begin; i < end; ++i) PyTuple_SET_ITEM(call.ptr(), static_cast<Py_ssize_t>(i - begin), number_object(run.scalars[i]));
+    found.append(call);
+    begin = end;
+  }
+  return found;
+}
+
+nb::list objects(const std::vector<PyObject*>& held) {
+  nb::list found;
+  for (PyObject* each : held) found.append(nb::handle(each));
+  return found;
+}
+
+nb::dict gradients_of(const Run& run) {
+  nb::dict found;
+  for (const auto& [leaf, gradient] : run.gradients) found[nb::int_(leaf)] = gradient;
+  return found;
+}
+
+template <typename Key>
+nb::object number_in(const std::unordered_map<Key, int32_t>& table, Key key) {
+  const auto found = table.find(key);
+  return found == table.end() ? nb::none() : nb::object(nb::int_(found->second));
+}
+
+int run_traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  return nb::inst_ready(self) ? nb::inst_ptr<Run>(self)->traverse(visit, arg) : 0;
+}
+
+int run_clear(PyObject* self) {
+  if (nb::inst_ready(self)) nb::inst_ptr<Run>(self)->clear();
+  return 0;
+}
+
+PyType_Slot run_slots[] = {
+    {Py_tp_traverse, reinterpret_cast<void*>(run_traverse)}, {Py_tp_clear, reinterpret_cast<void*>(run_clear)}, {0, nullptr}};
+
+}  // namespace
+
+int64_t integer_attribute(PyObject* object, PyObject* name) {
+  PyObject* value = PyObject_GetAttr(object, name);
+  const int64_t number = value ? PyLong_AsLongLong(value) : -1;
+  Py_XDECREF(value);
+  return number;
+}
+
+PyObject* HandlePool::take() {
+  if (free_.empty()) return nullptr;
+  PyObject* handle = free_.back();
+  free_.pop_back();
+  return handle;
+}
+
+bool HandlePool::give(PyObject* handle, const HandleFields& fields) {
+  if (free_.size() >= kMost || is_marked(handle)) return false;
+  for (const Py_ssize_t offset : {fields.follower, fields.run, fields.facts, fields.value}) {
+    PyObject* old = HandleFields::at(handle, offset);
+    HandleFields::at(handle, offset) = Py_NewRef(Py_None);
+    Py_XDECREF(old);
+  }
+  free_.push_back(handle);
+  return true;
+}
+
+void HandlePool::clear() {
+  std::vector<PyObject*> old;
+  old.swap(free_);
+  for (PyObject* each : old) Py_DECREF(each);
+}
+
+int HandlePool::traverse(visitproc visit, void* arg) const {
+  for (PyObject* each : free_) Py_VISIT(each);
+  return 0;
+}
+
+void Run::add(const Call& call, nb::handle next, int32_t number) {
+  step = nb::borrow(next);
+  here = number;
+  scalars.insert(scalars.end(), call.numbers.begin(), call.numbers.end());
+  ends.push_back(scalars.size());
+}
+
+bool Run::is_new(PyObject* tensor, size_t mark) const {
+  const auto found = numbers.find(tensor);
+  return found != numbers.end() && static_cast<size_t>(found->second) >= mark;
+}
+
+void Run::forget(size_t mark) {
+  for (size_t i = mark; i < inputs.size(); ++i) numbers.erase(inputs[i]);
+  const auto after = static_cast<int32_t>(mark);
+  std::erase_if(storages, [&](const auto& each) { return each.second >= after; });
+  std::erase_if(gradients, [&](const auto& each) { return each.first >= after || each.second >= after; });
+  std::vector<PyObject*> old(inputs.begin() + after, inputs.end());
+  old.insert(old.end(), given.begin() + after, given.end());
+  inputs.resize(mark);
+  given.resize(mark);
+  versions.resize(mark);
+  for (PyObject* each : old) Py_DECREF(each);
+}
+
+nb::object Run::proxy(size_t number) const {
+  const Proxy& each = proxies.at(number);
+  if (!each.object) return nb::none();
+  PyObject* found = each.weak ? referent(each.object) : each.object;
+  return found ? nb::borrow(found) : nb::none();
+}
+
+std::vector<int64_t> Run::live() const {
+  std::vector<int64_t> found;
+  for (size_t i = 0; i < proxies.size(); ++i) {
+    const Proxy& each = proxies[i];
+    if (!each.object) continue;
+    if (each.weak ? referent(each.object) != nullptr : Py_REFCNT(each.object) > 1) found.push_back(static_cast<int64_t>(i));
+  }
+  return found;
+}
+
+std::vector<int64_t> Run::written() const {
+  std::vector<int64_t> found;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const int64_t version = integer_attribute(inputs[i], version_name);
+    if (version == -1 && PyErr_Occurred()) nb::raise_python_error();
+    if (version != versions[i]) found.push_back(static_cast<int64_t>(i));
+  }
+  return found;
+}
+
+void Run::add_proxy(nb::handle handle) {
+  PyObject* reference = PyWeakref_NewRef(handle.ptr(), nullptr);
+  if (!reference) nb::raise_python_error();
+  proxies.push_back({reference, true});
+}
+
+void Run::give(const std::vector<size_t>& places, const nb::list& tensors) const {
+  for (size_t i = 0; i < places.size(); ++i) {
+    const nb::object handle = proxy(places[i]);
+    if (handle.is_none()) continue;
+    PyObject* old = HandleFields::at(handle.ptr(), value_field_);
+    HandleFields::at(handle.ptr(), value_field_) = nb::object(tensors[i]).release().ptr();
+    Py_XDECREF(old);
+  }
+}
+
+void Run::loosen(HandlePool& pool, const HandleFields& fields) {
+  for (Proxy& each : proxies) {
+    if (!each.object || each.weak) continue;
+    PyObject* handle = each.object;
+    if (Py_REFCNT(handle) > 1) {
+      PyObject* reference = PyWeakref_NewRef(handle, nullptr);
+      if (!reference) PyErr_Clear();
+      each = {reference, true};
+      Py_DECREF(handle);
+    } else {
+      each = {nullptr, true};
+      if (!pool.give(handle, fields)) Py_DECREF(handle);
+    }
+  }
+}
+
+void Run::clear() {
+  std::vector<PyObject*> old;
+  old.swap(inputs);
+  old.insert(old.end(), given.begin(), given.end());
+  given.clear();
+  for (const Proxy& each : proxies) {
+    if (each.object) old.push_back(each.object);
+  }
+  proxies.clear();
+  numbers.clear();
+  storages.clear();
+  gradients.clear();
+  versions.clear();
+  bounds.clear();
+  const nb::object last_step = std::move(step);
+  for (PyObject* each : old) Py_DECREF(each);
+}
+
+int Run::traverse(visitproc visit, void* arg) const {
+  for (PyObject* each : inputs) Py_VISIT(each);
+  for (PyObject* each : given) Py_VISIT(each);
+  for (const Proxy& each : proxies) Py_VISIT(each.object);
+  Py_VISIT(step.ptr());
+  return 0;
+}
+
+void bind_runs(nb::module_& module) {
+  version_name = PyUnicode_InternFromString("_version");
+  if (!version_name) nb::raise_python_error();
+  nb::class_<Run>(module, "LazyRun", nb::type_slots(run_slots))
+      .def_prop_ro("here", [](const Run& run) { return run.step; })
+      .def_rw("pending", &Run::pending)
+      .def_rw("deferring", &Run::deferring)
+      .def_prop_ro("inputs", [](const Run& run) { return objects(run.inputs); })
+      .def_prop_ro("given", [](const Run& run) { return objects(run.given); })
+      .def_prop_ro("scalars", &scalars_of)
+      .def_prop_ro("gradients", &gradients_of)
+      .def_prop_ro("proxy_count", [](const Run& run) { return run.proxies.size(); })
+      .def("number_of", [](const Run& run, nb::handle tensor) { return number_in(run.numbers, tensor.ptr()); }, nb::arg("tensor"))
+      .def("first_in", [](const Run& run, int64_t storage) { return number_in(run.storages, storage); }, nb::arg("storage"))
+      .def("proxy", &Run::proxy, nb::arg("number"))
+      .def("live", &Run::live)
+      .def("give", &Run::give, nb::arg("numbers"), nb::arg("tensors"))
+      .def("written", &Run::written)
+      .def("add_proxy", &Run::add_proxy, nb::arg("handle"))
+      .def("clear", &Run::clear);
+}
+
+}  // namespace ral::python
