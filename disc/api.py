@@ -168,9 +168,9 @@ def compile_block(
     """Compiles a module that computes one instance into a program for any number of them, for `disc.ral.schedule`.
 
     example_inputs: of one instance; their sizes are those of all instances. The module's weights are shared. tables: for each input the
-    number of the table whose rows it is, None for an input that every call gives for all instances, [count, ...]. The program takes the
-    tables, [rows, ...], in order of first use, then for each input that is a row a vector of row numbers, i64 [count], then the other
-    inputs; its results are [count, ...]. Row numbers are not checked, but moved into the table.
+    number of the table whose rows it is, None for an input that every call gives for all instances, [count, ...]; inputs behind those are
+    the same for all instances. The program takes the tables, [rows, ...], in order of first use, then for each input that is a row a vector
+    of row numbers, i64 [count], then the other inputs; its results are [count, ...]. Row numbers are not checked, but moved into the table.
 
     Raises what `compile` does; UnsupportedOpError for an op that cannot be computed for several instances at once; DiscError for a module
     that keeps state or draws random numbers.
@@ -188,7 +188,8 @@ def compile_block(
 def batched(model: Instances, *, options: Options | None = None) -> Instances:
     """`model` for batches of instances, any Python objects: `batched(module)` and `@batched` on a function give a
     `disc.frontend.batched.public.Batched`, with `batch(instances)`, `explain` and `stats`; `@batched` on a class of modules gives each of
-    its modules these, and calls of one instance run as batches of one. `batch` returns what single calls would, without gradients.
+    its modules these, and calls of one instance run as batches of one. `batch` returns what single calls would, with gradients where
+    `gradients=True` asks for them.
 
     Blocks, straight-line tensor code between calls, branches and reads of values, are found while instances run, and compiled when they
     were called some times. Raises UnsupportedFormatError for what is neither a module, a class of modules nor a function.

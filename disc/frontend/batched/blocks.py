@@ -52,3 +52,4 @@ class Lifted(Protocol):
 
 
 Lift = Callable[[Block], Lifted]
+CompileBlock = Callable[[torch.nn.Module, tuple[torch.Tensor, ...], Sequence[int | None]], "Executable"]  # as `disc.api.compile_block`

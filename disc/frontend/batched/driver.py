@@ -281,8 +281,7 @@ class Driver:
             return row.tensor()
 
         given = {name: settled(each, tensor) for name, each in (named or {}).items()}
-        with torch.no_grad():
-            result = callee(*(settled(each, tensor) for each in arguments), **given)
+        result = callee(*(settled(each, tensor) for each in arguments), **given)
         for row in shared:
             if row.tensor()._version != row.version:
                 raise AliasError(f"{getattr(callee, '__qualname__', callee)} changes in place a tensor {row.kind} that has views")
@@ -416,8 +415,7 @@ class Driver:
                 if isinstance(each, torch.Tensor) and self._recorder.shares(each):
                     self._refuse_change(f"a tensor {list(each.shape)}")
             self._touch()
-        with torch.no_grad():
-            found = region.code(*(settled(each, Row.own if refused_effects else Row.tensor) for each in arguments))
+        found = region.code(*(settled(each, Row.own if refused_effects else Row.tensor) for each in arguments))
         if refused_effects:
             self._check_facts()
         self._own_parts(found, arguments)

@@ -29,7 +29,7 @@ class Function:
     entry: its present code, called with the runtime before its own arguments. asks: whether that is a generator.
     """
 
-    def __init__(self, original: FunctionType, find: Callable[[object], Function | None]) -> None:
+    def __init__(self, original: FunctionType, find: Callable[[object], Function | None], *, gradients: bool = False) -> None:
         self.original = original
         self.name = original.__qualname__.replace("<locals>.", "")
         self.file = original.__code__.co_filename
@@ -43,7 +43,7 @@ class Function:
         self._deciding = False
         self._changes: bool | None = None
         try:
-            self.source = read_source(original)
+            self.source = read_source(original, gradients=gradients)
         except NotUnderstood as error:
             self.refusal = error
 

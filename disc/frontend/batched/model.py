@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -46,7 +47,9 @@ class Counts:
 
 
 class Model:
-    """target: a module with `forward` of one instance, or a function. lift: compiles a block."""
+    """target: a module with `forward` of one instance, or a function. lift: compiles a block. gradients: whether results have some."""
+
+    gradients: ClassVar[bool] = False
 
     def __init__(self, target: torch.nn.Module | FunctionType, lift: Callable[[Block], Lifted], techniques: Techniques) -> None:
         self.target = target
@@ -73,12 +76,20 @@ class Model:
 
     def batch(self, instances: Sequence[object]) -> list[object]:
         """`[target(each) for each in instances]`, computed together. Raises InstanceError where some instances fail."""
-        with self._lock, torch.no_grad():
+        with self._lock, self.mode():
             self.running.active = True
             try:
                 return self._batch([self._arguments(each) for each in instances])
             finally:
                 self.running.active = False
+
+    def mode(self) -> contextlib.AbstractContextManager[None]:
+        """What the model's own code runs in."""
+        return torch.no_grad()
+
+    def recorder(self) -> Recorder:
+        """A recorder of one batch."""
+        return Recorder(self._lower, self._programs_now(), self.techniques)
 
     def _arguments(self, instance: object) -> tuple[object, ...]:
         return (self.target, instance) if isinstance(self.target, torch.nn.Module) else (instance,)
@@ -88,7 +99,7 @@ class Model:
         found = self._walked(arguments)
         if found is not None:
             return found
-        recorder = Recorder(self._lower, self._programs_now(), self.techniques)
+        recorder = self.recorder()
         instances = [Instance(number, each) for number, each in enumerate(arguments)]
         if self._in_python is None:
             driver = Driver(recorder, self, self.root, ordered=self._ordered is not None)
@@ -175,11 +186,11 @@ class Model:
         return known if known is not None else self._function(function) if category_of(callee) == "function" else None
 
     def _function(self, original: Any) -> Function:
-        while hasattr(original, "__wrapped__") and original.__globals__.get("__name__") == "torch.utils._contextlib":
+        while not self.gradients and hasattr(original, "__wrapped__") and original.__globals__.get("__name__") == "torch.utils._contextlib":
             original = original.__wrapped__  # `@torch.no_grad()`: results carry no gradients anyway
         found = self._functions.get(original)
         if found is None:
-            found = self._functions[original] = Function(original, self.find)
+            found = self._functions[original] = Function(original, self.find, gradients=self.gradients)
             found.refresh()
         return found
 
@@ -235,13 +246,17 @@ class Model:
         if self._holds():
             return
         facts = self._gathered_facts()
-        if facts != self._facts or any(kind.stale() for kind in self._kinds()):
+        if facts != self._facts or any(map(self.is_stale, self._kinds())):
             made = [region for region in self.regions() if region.kinds]
             self.counts.recaptures += bool(made)
             for region in made:
                 region.forget()
             self._dropped = True
         self._watch(facts)
+
+    def is_stale(self, kind: Kind) -> bool:
+        """Whether a weight that the block was made with has other elements now."""
+        return kind.stale()
 
     def _holds(self) -> bool:
         """Whether all is as it was, the objects themselves, and no more of the model is known than then."""
@@ -282,7 +297,9 @@ def _results(recorder: Recorder, instances: Sequence[Instance]) -> list[object]:
             settled(instance.result, collect)
             instance.error = next((row.launch.error for row in wanted if row.launch is not None and row.launch.error is not None), None)
         instance.sent = wanted
-    recorder.fetch([row for each in instances if each.error is None for row in each.sent])  # pyright: ignore
+    wanted = [row for each in instances if each.error is None for row in each.sent]  # pyright: ignore
+    recorder.fetch(wanted)
+    recorder.hand_out(wanted)
     handed: set[int] = set()
     return [each.error if each.error is not None else settled(each.result, lambda row: _own_tensor(row, handed)) for each in instances]
 

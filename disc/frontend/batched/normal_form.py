@@ -42,8 +42,9 @@ class Source:
     line: int
 
 
-def read_source(function: FunctionType) -> Source:
-    """Raises NotUnderstood for a function without source, or with statements that have no steps."""
+def read_source(function: FunctionType, *, gradients: bool) -> Source:
+    """Raises NotUnderstood for a function without source, or with statements that have no steps. gradients: whether results have some, so
+    that `with torch.no_grad()` is such a statement."""
     if hasattr(function, "__wrapped__"):
         raise NotUnderstood("a decorator is around it", function.__code__.co_firstlineno)
     try:
@@ -56,7 +57,11 @@ def read_source(function: FunctionType) -> Source:
         raise NotUnderstood("it is no function with a `def` of its own", first)
     ast.increment_lineno(tree, first - 1)
     return Source(
-        function.__qualname__, definition.args, _Lowering().block(definition.body), function.__code__.co_filename, definition.lineno
+        function.__qualname__,
+        definition.args,
+        _Lowering(gradients).block(definition.body),
+        function.__code__.co_filename,
+        definition.lineno,
     )
 
 
@@ -66,7 +71,8 @@ def is_temporary(name: str) -> bool:
 
 
 class _Lowering:
-    def __init__(self) -> None:
+    def __init__(self, gradients: bool) -> None:
+        self._gradients = gradients
         self._count = 0
         self._out: list[Step] = []
 
@@ -202,7 +208,8 @@ class _Lowering:
     def _with(self, node: ast.With) -> None:
         for item in node.items:
             called = item.context_expr
-            if item.optional_vars is not None or not isinstance(called, ast.Call) or ast.unparse(called.func) not in NO_GRADIENTS:
+            followed = item.optional_vars is None and isinstance(called, ast.Call) and ast.unparse(called.func) in NO_GRADIENTS
+            if self._gradients or not followed:
                 raise NotUnderstood(f"`with {ast.unparse(item)}` is not followed", node.lineno)
         for statement in node.body:  # results carry no gradients anyway
             self._statement(statement)

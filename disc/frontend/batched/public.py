@@ -11,8 +11,9 @@ from weakref import WeakKeyDictionary
 import torch
 
 from disc.errors import InputTypeError, InstanceError, UnsupportedFormatError
-from disc.frontend.batched.blocks import Block, Lift
+from disc.frontend.batched.blocks import Block, CompileBlock, Lift
 from disc.frontend.batched.explain import explained
+from disc.frontend.batched.gradients import TrainedBlock, TrainedModel
 from disc.frontend.batched.model import Model
 from disc.frontend.batched.saving import save_model
 from disc.frontend.batched.techniques import ALL, Techniques
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from disc.ral.executable import Executable
 
 Target = TypeVar("Target")
-CompileBlock = Callable[[torch.nn.Module, tuple[torch.Tensor, ...], Sequence[int | None]], "Executable"]  # as `disc.api.compile_block`
 
 
 class LiftedBlock:
@@ -50,28 +50,37 @@ class LiftedBlock:
 class Batched:
     """A model that takes one instance, and many together. Attributes of the module are found through it.
 
-    Results carry no gradients. Calls of several threads take turns.
+    Results carry gradients where these are asked for. Calls of several threads take turns.
     """
 
-    def __init__(self, target: torch.nn.Module | FunctionType, lift: Lift, techniques: Techniques = ALL) -> None:
+    def __init__(
+        self, target: torch.nn.Module | FunctionType, lift: Lift, techniques: Techniques = ALL, trained: Lift | None = None
+    ) -> None:
+        """lift: compiles blocks with their weights as constants. trained: blocks that give gradients; None: `lift`, and PyTorch does."""
         self.__disc_target__ = target
         self._model = Model(target, lift, techniques)
+        self._trained = TrainedModel(target, trained or lift, techniques)
 
     def __call__(self, instance: object) -> Any:
         """The result of one instance. Raises what the model raises."""
-        if getattr(self._model.running, "active", False):  # the model calls itself from what runs in Python
+        if self.is_running():
             return self.__disc_target__(instance)
         try:
             return self._model.batch([instance])[0]
         except InstanceError as error:
             raise error.failures[0] from error
 
-    def batch(self, instances: Sequence[object]) -> list[Any]:
-        """`[model(each) for each in instances]`, computed together. Raises InstanceError where instances fail, with the other results;
-        InputTypeError for what is no sequence."""
+    def is_running(self) -> bool:
+        """Whether this thread is in a batch: the model calls itself from what runs in Python."""
+        return any(getattr(each.running, "active", False) for each in (self._model, self._trained))
+
+    def batch(self, instances: Sequence[object], *, gradients: bool = False) -> list[Any]:
+        """`[model(each) for each in instances]`, computed together. gradients: of weights, and of the tensors of instances that require
+        them, can be computed of the results, once. Raises InstanceError where instances fail, with the other results; InputTypeError for
+        what is no sequence."""
         if not isinstance(instances, Sequence) or isinstance(instances, str | bytes):
             raise InputTypeError(f"batch takes a list of instances, not a {type(instances).__name__}; for one instance call the model")
-        return self._model.batch(instances)
+        return (self._trained if gradients else self._model).batch(instances)
 
     def save(self, path: str | os.PathLike[str], instances: Sequence[object] | None = None) -> None:
         """Writes an artifact that `disc.load` runs without PyTorch and without the model's code: docs/batched.md says of which models.
@@ -86,24 +95,15 @@ class Batched:
         instances: a batch to run first."""
         if instances is not None:
             self.batch(instances)
-        return explained(self._model)
+        plain, trained = explained(self._model), self._trained.counts.batches
+        return f"{plain}\nwith gradients:\n{explained(self._trained)}" if trained else plain
 
     def stats(self) -> dict[str, int]:
         """Counts since the model was made: batches, instances, launches of compiled blocks and the rows in them, block calls that PyTorch
         ran one by one (eager), results that were wanted before others could wait (immediate), blocks compiled (compiles), batches by a
         native walk over the instances (walked), and how often all was forgotten as a weight or a setting had changed (recaptures)."""
-        counts, kinds = self._model.counts, [kind for region in self._model.regions() for kind in region.kinds.values()]
-        return {
-            "batches": counts.batches,
-            "instances": counts.instances,
-            "launches": counts.launches,
-            "rows": sum(size * times for kind in kinds for size, times in kind.sizes.items()),
-            "eager": sum(kind.eager for kind in kinds),
-            "immediate": counts.immediate,
-            "compiles": counts.compiles,
-            "walked": counts.walked,
-            "recaptures": counts.recaptures,
-        }
+        plain, trained = (_counted(each) for each in (self._model, self._trained))
+        return {name: count + trained[name] for name, count in plain.items()}
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -111,20 +111,38 @@ class Batched:
         return getattr(self.__disc_target__, name)
 
 
+def _counted(model: Model) -> dict[str, int]:
+    counts, kinds = model.counts, [kind for region in model.regions() for kind in region.kinds.values()]
+    return {
+        "batches": counts.batches,
+        "instances": counts.instances,
+        "launches": counts.launches,
+        "rows": sum(size * times for kind in kinds for size, times in kind.sizes.items()),
+        "eager": sum(kind.eager for kind in kinds),
+        "immediate": counts.immediate,
+        "compiles": counts.compiles,
+        "walked": counts.walked,
+        "recaptures": counts.recaptures,
+    }
+
+
 def make_batched(model: Target, compile_block: CompileBlock) -> Target:
     """As `disc.api.batched`, which says how blocks are compiled."""
 
-    def lift(block: Block) -> LiftedBlock:
+    def plain(block: Block) -> LiftedBlock:
         return LiftedBlock(block, compile_block)
 
+    def trained(block: Block) -> TrainedBlock:
+        return TrainedBlock(block, compile_block)
+
     if isinstance(model, type) and issubclass(model, torch.nn.Module):
-        return cast("Target", _batched_class(model, lift))
+        return cast("Target", _batched_class(model, lambda module: Batched(module, plain, trained=trained)))
     if not isinstance(model, torch.nn.Module | FunctionType):
         raise UnsupportedFormatError(f"cannot batch a {type(model).__name__}: give a torch.nn.Module, a class of modules, or a function")
-    return cast("Target", Batched(model, lift))
+    return cast("Target", Batched(model, plain, trained=trained))
 
 
-def _batched_class(cls: type[torch.nn.Module], lift: Lift) -> type[torch.nn.Module]:
+def _batched_class(cls: type[torch.nn.Module], make: Callable[[torch.nn.Module], Batched]) -> type[torch.nn.Module]:
     """The class itself, with the methods of `Batched`."""
     runners: WeakKeyDictionary[torch.nn.Module, Batched] = WeakKeyDictionary()
     eager = cls.__call__
@@ -132,11 +150,11 @@ def _batched_class(cls: type[torch.nn.Module], lift: Lift) -> type[torch.nn.Modu
     def runner(module: torch.nn.Module) -> Batched:
         found = runners.get(module)
         if found is None:
-            found = runners[module] = Batched(module, lift)
+            found = runners[module] = make(module)
         return found
 
     def call(self: torch.nn.Module, *arguments: object, **named: object) -> object:
-        if len(arguments) != 1 or named or getattr(runner(self)._model.running, "active", False):
+        if len(arguments) != 1 or named or runner(self).is_running():
             return eager(self, *arguments, **named)
         return runner(self)(arguments[0])
 

@@ -34,7 +34,7 @@ class Recorder(_ral.Tape):
         self._lower = lower
         self._programs = programs
         self._techniques = techniques
-        self._tables: dict[RowClass, Table] = {}
+        self.tables: dict[RowClass, Table] = {}
         self._constants: dict[Kind, tuple[int, ...]] = {}  # their places in the tables
         self._placed: dict[tuple[int, int], tuple[torch.Tensor, int]] = {}  # by identity and version: the tensor and its row
         self._given: dict[int, Row] = {}  # by the tensor's identity; the row holds the tensor
@@ -103,7 +103,7 @@ class Recorder(_ral.Tape):
             row.place, row.depth = place, 0
 
     def _placed_value(self, value: torch.Tensor) -> int:
-        table = self._table(row_class(value))
+        table = self.table(row_class(value))
         table.take(1)[0] = value
         return table.used - 1
 
@@ -124,7 +124,7 @@ class Recorder(_ral.Tape):
         if launch.error is not None:
             raise launch.error
         if row.value is None:
-            row.value = self._tables[row.kind].data[row.place].clone()
+            row.value = self.tables[row.kind].data[row.place].clone()
             row.version = row.value._version
 
     def flush(self, needed: Sequence[Row] | None = None) -> None:
@@ -143,7 +143,7 @@ class Recorder(_ral.Tape):
             else:
                 groups.setdefault(row.kind, []).append(number)
         for kind, numbers in groups.items():
-            data = self._tables[kind].data[torch.tensor([rows[each].place for each in numbers])].tolist()
+            data = self.tables[kind].data[torch.tensor([rows[each].place for each in numbers])].tolist()
             for number, value in zip(numbers, data, strict=True):
                 found[number] = value
         return found
@@ -155,10 +155,13 @@ class Recorder(_ral.Tape):
             if row.value is None and row.launch is not None and row.launch.error is None:
                 groups.setdefault(row.kind, []).append(row)
         for kind, members in groups.items():
-            data = self._tables[kind].data[torch.tensor([each.place for each in members])]
+            data = self.tables[kind].data[torch.tensor([each.place for each in members])]
             for row, value in zip(members, data.unbind(0), strict=True):
                 own = value.data  # no view, which PyTorch lets nobody change where gradients are recorded
                 row.value, row.version = own, own._version
+
+    def hand_out(self, rows: Sequence[Row]) -> None:
+        """Called with the rows of the results, which have their values, before the user gets these."""
 
     def _execute(self, groups: list[list[Launch]]) -> None:
         """Launches, those of a group of one kind, which depend on nothing that waits but groups before theirs."""
@@ -194,8 +197,8 @@ class Recorder(_ral.Tape):
 
     def _run_together(self, groups: list[list[Launch]], given: list[Row]) -> bool:
         """Whether all could be computed. given: rows that lie in no table yet."""
-        self._place(given)
-        tables = [self._table(each) for each in self._programs.classes]
+        self.place(given)
+        tables = [self.table(each) for each in self._programs.classes]
         batches, indices, used = _ral.arrange(groups, [each.used for each in tables])
         for table, rows in zip(tables, used, strict=True):
             table.reserve(rows - table.used)
@@ -261,21 +264,21 @@ class Recorder(_ral.Tape):
     def _run_lifted(self, kind: Kind, group: list[Launch]) -> None:
         given = _ral.unplaced([group])
         assert given is not None  # none of the group failed
-        self._place(given)
+        self.place(given)
         count = len(group)
         rows = [torch.tensor([each.rows[place].place for each in group]) for place in range(len(kind.rows))]
         values = [torch.tensor([each.values[place] for each in group]) for place in range(kind.values)]
-        tables = [self._table(each) for each in kind.block.tables()]
+        tables = [self.table(each) for each in kind.block.tables()]
         wanted: dict[RowClass, int] = {}
         for each in kind.results:
             wanted[each] = wanted.get(each, 0) + count
         for each, rows_wanted in wanted.items():
-            self._table(each).reserve(rows_wanted)
+            self.table(each).reserve(rows_wanted)
         views = [table.data[: table.used] for table in tables]
-        before = {each: self._table(each).used for each in wanted}
+        before = {each: self.table(each).used for each in wanted}
         places, out = [], []
         for each in kind.results:
-            table = self._table(each)
+            table = self.table(each)
             places.append(table.used)
             out.append(table.take(count))
         try:
@@ -283,7 +286,7 @@ class Recorder(_ral.Tape):
             kind.lifted(views, rows, values, out)
         except Exception:
             for each, used in before.items():
-                self._table(each).used = used
+                self.table(each).used = used
             raise
         self._count(group)
         for number, each in enumerate(group):
@@ -299,7 +302,7 @@ class Recorder(_ral.Tape):
                 raise AliasError(f"a tensor {kind} was changed in place after a block was to read it")
             if (id(row.value), row.value._version) not in self._placed:
                 new[id(row.value), row.value._version] = row.value
-        table = self._table(kind)
+        table = self.table(kind)
         first = table.used
         if new:
             torch.stack([each.detach() for each in new.values()], out=table.take(len(new)))
@@ -309,13 +312,13 @@ class Recorder(_ral.Tape):
             assert row.value is not None
             row.place = self._placed[id(row.value), row.value._version][1]
 
-    def _table(self, kind: RowClass) -> Table:
-        table = self._tables.get(kind)
+    def table(self, kind: RowClass) -> Table:
+        table = self.tables.get(kind)
         if table is None:
-            table = self._tables[kind] = Table(kind, self._programs.rows.get(kind, 0))
+            table = self.tables[kind] = Table(kind, self._programs.rows.get(kind, 0))
         return table
 
-    def _place(self, given: list[Row]) -> None:
+    def place(self, given: list[Row]) -> None:
         """Copies the values that no table holds yet: given tensors, and what PyTorch computed."""
         missing: dict[RowClass, dict[int, Row]] = {}
         for row in given:

@@ -23,15 +23,19 @@ from disc.ir.ops import build, main_block, main_function, string_attr, strings, 
 from disc.ir.passes import CompileState, Pass
 from disc.ir.rewriting import element_type, entries, named_type
 from disc.ir.stages import load_env
+from disc.passes.graph.lift_batch import SHARED
 
 TABLE = "disc.table"  # of an argument: the number of the table whose rows it holds; -1 = it comes as it is, for all instances
 
 
 def mark_rows(module: ir.Module, tables: Sequence[int | None]) -> None:
-    """Marks the arguments of a module at stage `imported` for `map-rows`: the table of which each is a row, or None."""
+    """Marks the arguments of a module at stage `imported` for `map-rows`: the table of which each is a row, or None. Those behind are the
+    same for all instances."""
     main = main_function(module)
     given = [{each.name: each.attr for each in ir.DictAttr(entry)} for entry in ir.ArrayAttr(main.attributes["arg_attrs"])]
-    for entry, number in zip(given, tables, strict=True):
+    for entry in given[len(tables) :]:
+        entry[SHARED] = ir.UnitAttr.get()
+    for entry, number in zip(given, tables, strict=False):
         entry[TABLE] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), -1 if number is None else number)
     main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(entry) for entry in given])
 

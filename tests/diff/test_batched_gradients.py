@@ -1,0 +1,198 @@
+"""Gradients of batches against those of the model run instance by instance in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from batched_blocks import by_pytorch
+from dynamic_models import CASES, TreeLSTM, trees
+from torch import Tensor, nn
+
+import disc
+from disc.errors import InstanceError
+from disc.frontend.batched.blocks import Block
+from disc.frontend.batched.differentiate import forward_graph, gradient_graph
+from disc.frontend.batched.rows import row_class
+
+HIDDEN = 8
+
+
+def tensors(found: Any) -> list[Tensor]:
+    """The floats among results."""
+    if isinstance(found, Tensor):
+        return [found] if found.is_floating_point() else []
+    return [each for part in found for each in tensors(part)] if isinstance(found, list | tuple) else []
+
+
+def loss(results: Any) -> Tensor:
+    """Another factor for every element of every result."""
+    found = tensors(results)
+    return torch.stack([(each * torch.linspace(0.5, 1.5, each.numel()).reshape(each.shape)).sum() / (2 + place)
+                        for place, each in enumerate(found)]).sum()  # fmt: skip
+
+
+def gradients(results: Any, sources: Sequence[Tensor]) -> list[Tensor]:
+    total = loss(results)
+    found = torch.autograd.grad(total, sources, allow_unused=True)
+    return [total.detach(), *(torch.zeros_like(source) if each is None else each for source, each in zip(sources, found, strict=True))]
+
+
+def check(model: nn.Module, batched: Any, instances: list[Any], sources: Sequence[Tensor] | None = None) -> None:
+    sources = sources or list(model.parameters())
+    expected = gradients([model(each) for each in instances], sources)
+    found = gradients(batched.batch(instances, gradients=True), sources)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_models(name: str) -> None:
+    torch.manual_seed(0)
+    make, instances = CASES[name]
+    model = make(HIDDEN).eval()
+    batched = by_pytorch(model)
+    for count in (1, 6, 3):
+        check(model, batched, instances(count))
+    assert batched.stats()["launches"] > 0 and batched.stats()["recaptures"] == 0, batched.explain()
+
+
+def test_training_with_compiled_blocks() -> None:
+    """Weights change from step to step: blocks are compiled once, and take them as they are."""
+    torch.manual_seed(0)
+    model, twin = TreeLSTM(HIDDEN), TreeLSTM(HIDDEN)
+    twin.load_state_dict(model.state_dict())
+    batched: Any = disc.batched(model)
+    many = trees(24)
+    optimizers = [torch.optim.SGD(each.parameters(), 0.02) for each in (model, twin)]
+    compiles = []
+    for step, count in enumerate((8, 1, 5, 24, 3)):
+        chosen = many[step : step + count]
+        losses = [loss(batched.batch(chosen, gradients=True)), loss([twin(each) for each in chosen])]
+        torch.testing.assert_close(losses[0], losses[1], rtol=1e-4, atol=1e-5)
+        for each, optimizer in zip(losses, optimizers, strict=True):
+            optimizer.zero_grad()
+            each.backward()
+            optimizer.step()
+        compiles.append(batched.stats()["compiles"])
+    for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    assert compiles[0] == compiles[-1] > 0 and batched.stats()["recaptures"] == 0
+    assert "with gradients" in batched.explain()
+    with torch.no_grad():  # without gradients the new weights are seen
+        torch.testing.assert_close(loss(batched.batch(many)), loss([model(each) for each in many]), rtol=1e-4, atol=1e-5)
+
+
+class Chain(nn.Module):
+    """What an instance holds, through blocks, code that runs in Python, and a part without gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, steps: list[Tensor]) -> Tensor:
+        h = torch.zeros(3)
+        for x in steps:
+            h = torch.tanh(self.first(h + x))
+            if h.sum() > 0.4:
+                h = self.second(h)
+        with torch.no_grad():
+            size = h.norm()
+        return outside(h) / (1 + size)
+
+
+def outside(h: Tensor) -> Tensor:
+    global calls  # a statement that is not followed: the function runs in Python
+    calls += 1
+    return h * h + h.detach()
+
+
+calls = 0
+
+
+def test_given_tensors_reads_and_python() -> None:
+    torch.manual_seed(1)
+    model = Chain()
+    batched = by_pytorch(model)
+    instances = [[torch.randn(3, requires_grad=(count + each) % 2 == 0) for each in range(count)] for count in (1, 2, 4, 5, 3)]
+    given = [x for each in instances for x in each if x.requires_grad]
+    for _ in range(2):
+        check(model, batched, instances, [*model.parameters(), *given])
+
+
+def test_what_autograd_refuses() -> None:
+    model = TreeLSTM(HIDDEN)
+    batched, many = by_pytorch(model), trees(3)
+    results = batched.batch(many, gradients=True)
+    with torch.no_grad():
+        next(model.parameters()).mul_(2)
+    with pytest.raises(RuntimeError, match="was changed in place before its gradient was computed"):
+        loss(results).backward()
+    assert not loss(batched.batch(many)).requires_grad  # where none are asked for
+    frozen = TreeLSTM(HIDDEN).requires_grad_(False)
+    assert not loss(by_pytorch(frozen).batch(many, gradients=True)).requires_grad
+
+
+def test_an_instance_that_fails() -> None:
+    model = TreeLSTM(HIDDEN)
+    many = trees(4)
+    with pytest.raises(InstanceError) as caught:
+        by_pytorch(model).batch([*many, object()], gradients=True)
+    sources = list(model.parameters())
+    expected = gradients([model(each) for each in many], sources)
+    for one, other in zip(gradients(caught.value.results[:4], sources), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+# --- what weights get -----------------------------------------------------------------------------------------------------------
+
+
+class Terms(nn.Module):
+    """A product with a vector, with a matrix from either side, an outer product, a row of a table, a bias, and an element-wise factor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.table = nn.Linear(3, 4), nn.Embedding(5, 3)
+        self.left, self.right, self.both = (nn.Parameter(torch.randn(size)) for size in ((2, 3), (4, 2), (3, 4)))
+
+    def forward(self, x: Tensor, word: Tensor) -> tuple[Tensor, ...]:
+        row = torch.ops.aten.index.Tensor(self.table.weight, [word])
+        square = torch.outer(x + row, self.linear(x))
+        return self.left @ square @ self.right, square * self.both, word + 1
+
+
+def test_terms_of_weights() -> None:
+    module, x = Terms(), torch.randn(6, 3)
+    words = torch.tensor([4, 0, 4, 1, 1, 4])
+    results = tuple(row_class(each) for each in module(x[0], words[0]))
+    block = Block("terms", module, (row_class(x[0]),), 1, results)
+    assert len(forward_graph(block).weights) == 6
+    found = gradient_graph(block)
+    assert found is not None and found.rows == (0,) and found.results == (0, 1)
+    kinds = {id(found.graph.weights[term.weight]): term.kind for term in found.terms}
+    named = {name: kinds[id(each)] for name, each in module.named_parameters()}
+    assert named == {"linear.weight": "product", "linear.bias": "whole", "table.weight": "row", "left": "product",
+                     "right": "product", "both": "whole"}  # fmt: skip
+    incoming = [torch.randn(6, 2, 2), torch.randn(6, 3, 4)]
+    plain = [each.detach() for each in found.graph.weights]
+    launches = [found.graph.module(x[each], words[each], *(g[each] for g in incoming), *plain) for each in range(6)]
+    stacked = [torch.stack([each[place] for each in launches]) for place in range(len(launches[0]))]
+    sums = [torch.zeros_like(each) for each in plain]
+    for term in found.terms:
+        term.added(stacked, sums[term.weight])
+    made = [module(x[each], words[each]) for each in range(6)]
+    pairs = [(each[place], incoming[place][number]) for number, each in enumerate(made) for place in (0, 1)]
+    expected = torch.autograd.grad([each for each, _ in pairs], found.graph.weights, [each for _, each in pairs])
+    for one, other in zip(sums, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_block_without_gradients() -> None:
+    class Whole(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            return (x + 1,)
+
+    number = row_class(torch.zeros(2, dtype=torch.int64))
+    assert gradient_graph(Block("whole", Whole(), (number,), 0, (number,))) is None
