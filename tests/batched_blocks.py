@@ -21,6 +21,7 @@ class OneByOne:
     """A block for B instances, instance by instance."""
 
     executable: Any = None
+    takes_weights = False
 
     def __init__(self, block: Block) -> None:
         self.block = block

@@ -35,9 +35,11 @@ class Block:
 
 
 class Lifted(Protocol):
-    """A block for B instances. executable: that of `compile_block`; None where it is no compiled program."""
+    """A block for B instances. executable: that of `compile_block`; None where it is no compiled program. takes_weights: they are inputs of
+    it, behind the others."""
 
     executable: Executable | None
+    takes_weights: bool
 
     def __call__(
         self,

@@ -1,4 +1,4 @@
-"""Batches whose results have gradients: what a recorder ran is gone through backwards, launch by launch, each launch as one launch.
+"""Gradients of batches: what ran is gone through backwards, launch by launch, each as one launch.
 
 Gradients of rows lie in tables like the rows'. A row that several launches read, as a node that several parents share, gets the sum of
 what they hand back; a weight gets what all rows of all launches add in one sum, at the end.
@@ -6,9 +6,9 @@ what they hand back; a weight gets what all rows of all launches add in one sum,
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -17,25 +17,24 @@ from torch.autograd.function import once_differentiable
 from disc.errors import DiscError
 from disc.frontend.batched.blocks import Block, CompileBlock
 from disc.frontend.batched.differentiate import Gradient, Graph, forward_graph, gradient_graph
-from disc.frontend.batched.model import Model
-from disc.frontend.batched.recorder import Recorder
 from disc.frontend.batched.regions import Kind
-from disc.frontend.batched.rows import Row, RowClass
+from disc.frontend.batched.rows import RowClass
 
 if TYPE_CHECKING:
-    from disc.ral._ral import Launch
     from disc.ral.executable import Executable
 
 
 class TrainedBlock:
-    """A block for B instances, and its gradient, as programs that take the weights: a `Lifted` that is part of no native schedule."""
+    """A block for B instances, and its gradient, as programs that take the weights."""
+
+    takes_weights = True
 
     def __init__(self, block: Block, compile_block: CompileBlock) -> None:
-        self.executable: Executable | None = None
         self._block = block
         self._compile = compile_block
         self._graph = forward_graph(block)
         self._forward = self._compiled(self._graph, ())
+        self.executable: Executable | None = self._forward
         self._gradient: tuple[Gradient, Executable] | str | None = None
 
     def __call__(self, tables: Sequence[Tensor], rows: Sequence[Tensor], values: Sequence[Tensor], out: Sequence[Tensor]) -> None:
@@ -69,199 +68,188 @@ def _plain(weights: Sequence[Tensor]) -> list[Tensor]:
     return [each.detach() for each in weights]
 
 
-class _Entry:
-    """Launches of one kind that ran together. places, results: i64 [rows, B], [results, B], in the tables of their classes. values: i64
+# --- what ran -------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Calls of one kind that ran together. given, made: i64 [rows, B], [results, B], places in the tables of their classes. values: i64
     [values, B]."""
 
-    def __init__(self, kind: Kind, launches: Sequence[Launch]) -> None:
-        self.kind = kind
-        self.given: list[tuple[Row, ...]] = [each.rows for each in launches]
-        self.made: list[tuple[Row, ...]] = [each.results for each in launches]
-        self.values = torch.tensor([each.values for each in launches], dtype=torch.int64).reshape(len(launches), kind.values).t()
+    kind: Kind
+    given: Tensor
+    values: Tensor
+    made: Tensor
 
-    def rows(self) -> list[Row]:
-        return [row for rows in (*self.given, *self.made) for row in rows]
-
-    def places(self, groups: Sequence[tuple[Row, ...]], count: int) -> Tensor:
-        return torch.tensor([[row.place for row in rows] for rows in groups], dtype=torch.int64).reshape(len(groups), count).t()
+    def of(self, mask: Tensor) -> Launches:
+        """Some of the calls. mask: bool [B]."""
+        return self if mask.all() else Launches(self.kind, self.given[:, mask], self.values[:, mask], self.made[:, mask])
 
 
-class GradientRecorder(Recorder):
-    """Keeps what ran, and gives rows that become tensors their gradients."""
+class Ran(Protocol):
+    """What a batch computed."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._entries: list[_Entry] = []
-        self._leaves: dict[int, Tensor] = {}  # weights and given tensors that may have gradients, by identity
-        self._inputs: dict[int, Row] = {}  # the rows of the latter
+    def before(self, count: int) -> Sequence[Launches]:
+        """The first `count` of them, in order; whatever they read and made lies in tables."""
+        ...
 
-    # --- forward ----------------------------------------------------------------------------------------------------------------
+    def rows_of(self, kind: RowClass) -> Tensor:
+        """[rows, *shape]; the rows that are in use."""
+        ...
 
-    def constant(self, launch: Launch) -> None:
-        """What depends on weights alone is computed once, and has gradients like anything else."""
-        super().constant(launch)
-        self._keep(launch.kind, [launch])
-
-    def compute(self, row: Row) -> None:
-        with torch.no_grad():
-            super().compute(row)
-        self._attach([row])
-
-    def hand_out(self, rows: Sequence[Row]) -> None:
-        self._attach(rows)
-
-    def _run_group(self, group: list[Launch]) -> None:
-        with torch.no_grad():
-            super()._run_group(group)
-        ran = [each for each in group if each.error is None]
-        if ran:
-            self._keep(ran[0].kind, ran)
-            self._attach([row for each in ran for row in each.results])  # those that PyTorch computed
-
-    def _keep(self, kind: Kind, launches: Sequence[Launch]) -> None:
-        entry = _Entry(kind, launches)
-        self._entries.append(entry)
-        for weight, _ in kind.weights:
-            if weight.requires_grad:
-                self._leaves[id(weight)] = weight
-        for rows in entry.given:
-            for row in rows:
-                if row.launch is None and row.value is not None and row.value.requires_grad and id(row.value) not in self._leaves:
-                    self._leaves[id(row.value)] = row.value
-                    self._inputs[id(row.value)] = row
-
-    def _attach(self, rows: Sequence[Row]) -> None:
-        """Gives the rows that have values gradients."""
-        found = {id(row): row for row in rows if row.launch is not None and row.value is not None and _may_need(row.value)}
-        leaves = tuple(self._leaves.values())
-        if not found or not leaves:
-            return
-        with torch.enable_grad():
-            values = _Results.apply(_Sweep(self, list(found.values()), leaves), *leaves)
-        for row, value in zip(found.values(), values, strict=True):
-            row.value, row.version = value, value._version
-
-    # --- backward ---------------------------------------------------------------------------------------------------------------
-
-    def entries(self) -> list[_Entry]:
-        return list(self._entries)
-
-    def input_of(self, leaf: Tensor) -> Row | None:
-        """The row of a given tensor."""
-        return self._inputs.get(id(leaf))
+    def given(self, leaf: Tensor) -> tuple[RowClass, int] | None:
+        """The row of a tensor of an instance."""
+        ...
 
 
-def _may_need(value: Tensor) -> bool:
-    return value.is_floating_point() and not value.requires_grad
+Target = Callable[[], tuple[RowClass, int]]
 
 
-class _Sweep:
-    """One way back through what ran up to now, from `rows` to `leaves`."""
+@dataclass(frozen=True)
+class _Results:
+    """Tensors that depend on leaves by the first `count` launches. targets: their rows, known when a gradient is computed."""
 
-    def __init__(self, recorder: GradientRecorder, rows: Sequence[Row], leaves: Sequence[Tensor]) -> None:
-        self.recorder = recorder
-        self.rows = rows
-        self.values = [row.value for row in rows]
-        self.leaves = leaves
-        self.entries = recorder.entries()
-        self.versions = [each._version for each in leaves]
+    ran: Ran
+    count: int
+    values: Sequence[Tensor]
+    targets: Sequence[Target]
+    leaves: Sequence[Tensor]
+    versions: Sequence[int]
+
+
+def attached(ran: Ran, count: int, values: Sequence[Tensor], targets: Sequence[Target], leaves: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The values as tensors whose gradients reach the leaves: weights, and tensors of instances."""
+    if not leaves or not values:
+        return values
+    with torch.enable_grad():
+        return _Attach.apply(_Results(ran, count, values, targets, leaves, [each._version for each in leaves]), *leaves)
+
+
+class _Attach(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, results: _Results, *leaves: Tensor) -> tuple[Tensor, ...]:
+        ctx.results = results
+        ctx.set_materialize_grads(False)
+        return tuple(value.detach() for value in results.values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        return _swept(ctx, *gradients)
+
+
+@once_differentiable
+def _swept(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+    return None, *Sweep(ctx.results).run(gradients)
+
+
+# --- the way back ---------------------------------------------------------------------------------------------------------------
+
+
+class Sweep:
+    """One way back through launches."""
+
+    def __init__(self, results: _Results) -> None:
+        self._of = results
+        self._gradients: dict[RowClass, Tensor] = {}
+        self._reached: dict[RowClass, Tensor] = {}
+        self._sums: dict[int, Tensor] = {}  # of weights, by identity
+        self._terms: dict[Kind, list[Sequence[Tensor]]] = {}
 
     def run(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """The gradients of the leaves. Raises RuntimeError where a weight has changed meanwhile, as PyTorch does."""
-        for leaf, version in zip(self.leaves, self.versions, strict=True):
+        """The gradients of the leaves. Raises RuntimeError where one has changed meanwhile, as PyTorch does."""
+        for leaf, version in zip(self._of.leaves, self._of.versions, strict=True):
             if leaf._version != version:
                 shape = list(leaf.shape)
                 raise RuntimeError(f"a tensor {shape} that `batch` computed with was changed in place before its gradient was computed")
-        self.recorder.place([row for entry in self.entries for row in entry.rows() if row.place < 0])
-        self.gradients: dict[RowClass, Tensor] = {}
-        self.reached: dict[RowClass, Tensor] = {}
-        self.sums: dict[int, Tensor] = {}
-        terms: dict[Kind, list[Sequence[Tensor]]] = {}
-        for row, gradient in zip(self.rows, gradients, strict=True):
+        launches = self._of.ran.before(self._of.count)
+        self._begin(gradients)
+        for each in reversed(launches):
+            self._back(each)
+        for kind, found in self._terms.items():
+            self._sum(kind, found)
+        return [self._of_leaf(leaf) for leaf in self._of.leaves]
+
+    def _begin(self, gradients: Sequence[Tensor | None]) -> None:
+        groups: dict[RowClass, list[tuple[int, Tensor]]] = {}
+        for target, gradient in zip(self._of.targets, gradients, strict=True):
             if gradient is not None:
-                self._hand_back(row.kind, torch.tensor([row.place]), gradient.unsqueeze(0))
-        for entry in reversed(self.entries):
-            self._entry(entry, terms)
-        for kind, launches in terms.items():
-            self._sum(kind, launches)
-        return [self._of_leaf(leaf) for leaf in self.leaves]
+                kind, place = target()
+                groups.setdefault(kind, []).append((place, gradient))
+        for kind, found in groups.items():
+            self._hand_back(kind, torch.tensor([place for place, _ in found]), torch.stack([each for _, each in found]))
 
     def _of_leaf(self, leaf: Tensor) -> Tensor | None:
-        row, found = self.recorder.input_of(leaf), self.sums.get(id(leaf))
-        if row is not None and row.place >= 0 and row.kind in self.reached and self.reached[row.kind][row.place]:
-            own = self.gradients[row.kind][row.place]
-            return own if found is None else own + found
-        return found
+        found = self._sums.get(id(leaf))
+        given = self._of.ran.given(leaf)
+        if given is None or given[0] not in self._reached or not self._reached[given[0]][given[1]]:
+            return found
+        own = self._gradients[given[0]][given[1]]
+        return own if found is None else own + found
 
     def _hand_back(self, kind: RowClass, places: Tensor, gradient: Tensor) -> None:
-        if kind not in self.gradients:
-            rows = self.recorder.table(kind).used
-            self.gradients[kind] = torch.zeros((rows, *kind.shape), dtype=kind.dtype)
-            self.reached[kind] = torch.zeros(rows, dtype=torch.bool)
-        self.gradients[kind].index_add_(0, places, gradient)
-        self.reached[kind][places] = True
+        if kind not in self._gradients:
+            table = self._of.ran.rows_of(kind)
+            self._gradients[kind] = torch.zeros_like(table)
+            self._reached[kind] = torch.zeros(len(table), dtype=torch.bool)
+        self._gradients[kind].index_add_(0, places, gradient)
+        self._reached[kind][places] = True
 
-    def _entry(self, entry: _Entry, terms: dict[Kind, list[Sequence[Tensor]]]) -> None:
-        kind = entry.kind
-        made = entry.places(entry.made, len(kind.results))
-        known = [self.reached[each][places] for each, places in zip(kind.results, made, strict=True) if each in self.reached]
-        mask = torch.stack(known).any(0) if known else torch.zeros(len(entry.made), dtype=torch.bool)
+    def _back(self, launches: Launches) -> None:
+        kind = launches.kind
+        known = [self._reached[each][places] for each, places in zip(kind.results, launches.made, strict=True) if each in self._reached]
+        mask = torch.stack(known).any(0) if known else torch.zeros(0, dtype=torch.bool)
         if not mask.any():
             return
-        given = entry.places(entry.given, len(kind.rows))[:, mask]
-        made, values = made[:, mask], entry.values[:, mask]
-        block = kind.lifted
-        compiled = block.gradient() if isinstance(block, TrainedBlock) else "it is not compiled"
+        chosen = launches.of(mask)
+        compiled = kind.lifted.gradient() if isinstance(kind.lifted, TrainedBlock) else "it is not compiled"
         if compiled is None:
             return
         if isinstance(compiled, str):
-            for each in range(given.shape[1]):
-                self._one(kind, given[:, each], values[:, each], made[:, each])
+            for each in range(chosen.made.shape[1]):
+                self._one(kind, chosen.given[:, each], chosen.values[:, each], chosen.made[:, each])
             return
         gradient, executable = compiled
-        tables = [self.recorder.table(each).data for each in kind.block.tables()]
-        inputs = [self._gathered(kind.results[place], made[place]) for place in gradient.results]
-        vectors = [each.contiguous() for each in (*given, *values)]
-        made_of = executable(*tables, *vectors, *inputs, *_plain(gradient.graph.weights))
-        found = cast("list[Tensor]", list(made_of) if isinstance(made_of, tuple) else [made_of])
+        tables = [self._of.ran.rows_of(each) for each in kind.block.tables()]
+        inputs = [self._gathered(kind.results[place], chosen.made[place]) for place in gradient.results]
+        vectors = [each.contiguous() for each in (*chosen.given, *chosen.values)]
+        made = executable(*tables, *vectors, *inputs, *_plain(gradient.graph.weights))
+        found = cast("list[Tensor]", list(made) if isinstance(made, tuple) else [made])
         for place, each in zip(gradient.rows, found, strict=False):
-            self._hand_back(kind.rows[place], given[place], each)
-        terms.setdefault(kind, []).append(found)
+            self._hand_back(kind.rows[place], chosen.given[place], each)
+        self._terms.setdefault(kind, []).append(found)
 
     def _gathered(self, kind: RowClass, places: Tensor) -> Tensor:
-        if kind in self.gradients:
-            return self.gradients[kind][places]
+        if kind in self._gradients:
+            return self._gradients[kind][places]
         return torch.zeros((len(places), *kind.shape), dtype=kind.dtype)
 
     def _sum(self, kind: Kind, launches: Sequence[Sequence[Tensor]]) -> None:
         """What all rows of all launches of a kind add to weights."""
-        block = kind.lifted
-        assert isinstance(block, TrainedBlock)
-        compiled = block.gradient()
+        assert isinstance(kind.lifted, TrainedBlock)
+        compiled = kind.lifted.gradient()
         assert isinstance(compiled, tuple)
         gradient, _ = compiled
         first = len(gradient.rows)
-        joined = {place: torch.cat([each[place] for each in launches]) for place in range(first, len(launches[0]))}
-        results = [joined.get(place, launches[0][place]) for place in range(len(launches[0]))]
+        results = [torch.cat([each[place] for each in launches]) if place >= first else launches[0][place]
+                   for place in range(len(launches[0]))]  # fmt: skip
         for term in gradient.terms:
-            weight = gradient.graph.weights[term.weight]
-            term.added(results, self._sum_of(weight))
+            term.added(results, self._sum_of(gradient.graph.weights[term.weight]))
 
     def _sum_of(self, weight: Tensor) -> Tensor:
-        found = self.sums.get(id(weight))
+        found = self._sums.get(id(weight))
         if found is None:
-            found = self.sums[id(weight)] = torch.zeros_like(weight, requires_grad=False)
+            found = self._sums[id(weight)] = torch.zeros_like(weight, requires_grad=False)
         return found
 
     def _one(self, kind: Kind, given: Tensor, values: Tensor, made: Tensor) -> None:
         """The gradient of one call, in PyTorch."""
-        rows = [self.recorder.table(each).data[place].clone() for each, place in zip(kind.rows, given, strict=True)]
+        rows = [self._of.ran.rows_of(each)[place].clone() for each, place in zip(kind.rows, given, strict=True)]
         leaves = [each.requires_grad_() if each.is_floating_point() else each for each in rows]
         weights = [weight for weight, _ in kind.weights if weight.requires_grad]
         with torch.enable_grad():
             results = kind.run(*leaves, *values)
-        reached = [(each, self.gradients[of][place]) for each, of, place in zip(results, kind.results, made, strict=True)
-                   if each.requires_grad and of in self.gradients]  # fmt: skip
+        reached = [(each, self._gradients[of][place]) for each, of, place in zip(results, kind.results, made, strict=True)
+                   if each.requires_grad and of in self._gradients]  # fmt: skip
         places = [place for place, each in enumerate(leaves) if each.requires_grad]
         sources = [*(leaves[place] for place in places), *weights]
         if not reached or not sources:
@@ -274,37 +262,3 @@ class _Sweep:
         for weight, each in zip(weights, found[len(places) :], strict=True):
             if each is not None:
                 self._sum_of(weight).add_(each)
-
-
-class _Results(torch.autograd.Function):
-    """The results of a batch as tensors that depend on the leaves."""
-
-    @staticmethod
-    def forward(ctx: Any, sweep: _Sweep, *leaves: Tensor) -> tuple[Tensor, ...]:
-        ctx.sweep = sweep
-        ctx.set_materialize_grads(False)
-        return tuple(value.detach() for value in sweep.values if value is not None)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        return _swept(ctx, *gradients)
-
-
-@once_differentiable
-def _swept(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-    return None, *ctx.sweep.run(gradients)
-
-
-class TrainedModel(Model):
-    """A model whose batches have gradients. Weights are no part of blocks: they may change from batch to batch."""
-
-    gradients: ClassVar[bool] = True
-
-    def mode(self) -> contextlib.AbstractContextManager[None]:
-        return torch.enable_grad()
-
-    def recorder(self) -> Recorder:
-        return GradientRecorder(self._lower, self._programs_now(), self.techniques)
-
-    def is_stale(self, kind: Kind) -> bool:
-        return any(not weight.requires_grad and not contents.are_those_of(weight) for weight, contents in kind.weights)

@@ -48,9 +48,9 @@ class Programs:
         self._schedule: Schedule | None = None
 
     def admit(self, kind: Kind) -> None:
-        """Adds the block of a kind, if it is a compiled program."""
+        """Adds the block of a kind, if it is a compiled program that takes nothing but rows and numbers."""
         executable = executable_of(kind)
-        if executable is None:
+        if executable is None or (kind.lifted is not None and kind.lifted.takes_weights):
             return
         kind.targets = tuple(map(self._number, kind.results))
         self._blocks.append(ScheduledBlock(executable, tuple(map(self._number, kind.rows)), kind.values, kind.targets))

@@ -131,6 +131,23 @@ class Model:
 
     def _walked(self, arguments: Sequence[tuple[object, ...]]) -> list[object] | None:
         """The results by a native walk over the instances; None where the model's code has to run."""
+        recursion = self._known_recursion(arguments)
+        found = self.walk(recursion, [each[-1] for each in arguments]) if recursion is not None else None
+        if found is None:
+            return None
+        results, launches = found
+        self.counts.batches += 1
+        self.counts.walked += 1
+        self.counts.instances += len(arguments)
+        self.counts.launches += launches
+        return results
+
+    def walk(self, recursion: Recursion, instances: Sequence[object]) -> tuple[list[object], int] | None:
+        """As `Recursion.run`."""
+        return recursion.run(instances)
+
+    def _known_recursion(self, arguments: Sequence[tuple[object, ...]]) -> Recursion | None:
+        """What takes the place of the model's code, if that is known."""
         if not self.techniques.native_walk:
             return None
         recursion = self._recursion
@@ -143,15 +160,7 @@ class Model:
             recursion = self._recursion = find_recursion(self.root, arguments[0][:-1], self.find)
             if isinstance(recursion, str):
                 return None
-        found = recursion.run([each[-1] for each in arguments])
-        if found is None:
-            return None
-        results, launches = found
-        self.counts.batches += 1
-        self.counts.walked += 1
-        self.counts.instances += len(arguments)
-        self.counts.launches += launches
-        return results
+        return recursion
 
     def recursion_to_save(self) -> Recursion | str:
         """The recursion with all of its blocks compiled; or why it is not known to be one that instances decide."""

@@ -13,10 +13,11 @@ import torch
 from disc.errors import InputTypeError, InstanceError, UnsupportedFormatError
 from disc.frontend.batched.blocks import Block, CompileBlock, Lift
 from disc.frontend.batched.explain import explained
-from disc.frontend.batched.gradients import TrainedBlock, TrainedModel
+from disc.frontend.batched.gradients import TrainedBlock
 from disc.frontend.batched.model import Model
 from disc.frontend.batched.saving import save_model
 from disc.frontend.batched.techniques import ALL, Techniques
+from disc.frontend.batched.trained import TrainedModel
 
 if TYPE_CHECKING:
     from disc.ral.executable import Executable
@@ -26,6 +27,8 @@ Target = TypeVar("Target")
 
 class LiftedBlock:
     """A block for B instances as one compiled program."""
+
+    takes_weights = False
 
     def __init__(self, block: Block, compile_block: CompileBlock) -> None:
         numbers = [torch.zeros((), dtype=torch.int64) for _ in range(block.values)]

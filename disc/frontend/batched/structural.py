@@ -344,6 +344,27 @@ def _leaves(result: object) -> Iterator[int]:
 # --- running ------------------------------------------------------------------------------------------------------------------
 
 
+UNKNOWN = (
+    DiscError,
+    NotPlain,
+    AttributeError,
+    TypeError,
+    ValueError,
+    RecursionError,
+)  # an instance fails, or the walk knows none of its kind
+
+
+@dataclass(frozen=True)
+class Walked:
+    """What a batch is to compute, as `Structures.walk` finds it. batches: i64 [n, 3], the path, how many nodes, where their numbers begin
+    in `indices`. rows: i64 [instances, results]. used: rows of each table."""
+
+    batches: np.ndarray
+    indices: np.ndarray
+    rows: np.ndarray
+    used: list[int]
+
+
 class Recursion:
     """A model whose recursion instances alone decide, with a compiled block for each kind of node."""
 
@@ -380,16 +401,39 @@ class Recursion:
         """The results, and how many launches they took; None where the model's code has to run: an instance fails, or is none that the walk
         knows."""
         try:
-            batches, indices, rows, used = self._structures.walk(instances, [0] * len(self._classes))
-            self._reserve(used)
-            self._schedule.run(self._tables, [0] * len(self._classes), batches, indices)
-        except (DiscError, NotPlain, AttributeError, TypeError, ValueError, RecursionError):
+            walked = self.arranged(instances)
+            self._reserve(walked.used)
+            self._schedule.run(self._tables, [0] * len(self._classes), walked.batches, walked.indices)
+        except UNKNOWN:
             return None
-        for block, count in zip(batches[:, 0].tolist(), batches[:, 1].tolist(), strict=True):
+        self.count(walked)
+        columns = [self._rows(place, walked.rows[:, number]) for number, place in enumerate(self._places)]
+        return [_filled(self.result, each) for each in zip(*columns, strict=True)], len(walked.batches)
+
+    def arranged(self, instances: Sequence[object]) -> Walked:
+        """What a batch is to compute. Raises one of `UNKNOWN`."""
+        return Walked(*self._structures.walk(instances, [0] * len(self._classes)))
+
+    def count(self, walked: Walked) -> None:
+        """Notes the launches of a batch."""
+        for block, count in zip(walked.batches[:, 0].tolist(), walked.batches[:, 1].tolist(), strict=True):
             sizes = self._kinds[block].sizes
             sizes[count] = sizes.get(count, 0) + 1
-        columns = [self._rows(place, rows[:, number]) for number, place in enumerate(self._places)]
-        return [_filled(self.result, each) for each in zip(*columns, strict=True)], len(batches)
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """The block of each path."""
+        return self._kinds
+
+    @property
+    def classes(self) -> list[RowClass]:
+        """Those of the tables."""
+        return self._classes
+
+    @property
+    def filled(self) -> Callable[[Sequence[torch.Tensor]], object]:
+        """Makes a result of its tensors, those of `results`."""
+        return lambda values: _filled(self.result, values)
 
     def _reserve(self, used: Sequence[int]) -> None:
         """Tables are kept from batch to batch: what is handed out is copied."""

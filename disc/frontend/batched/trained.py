@@ -1,0 +1,198 @@
+"""Batches whose results have gradients: what ran, by a recorder or by a native walk, and the model whose batches these are."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from disc.frontend.batched.gradients import Launches, Target, TrainedBlock, attached
+from disc.frontend.batched.model import Model
+from disc.frontend.batched.recorder import Recorder
+from disc.frontend.batched.regions import Kind
+from disc.frontend.batched.rows import Row, RowClass
+from disc.frontend.batched.structural import UNKNOWN, Recursion, Walked
+
+if TYPE_CHECKING:
+    from disc.ral._ral import Launch
+
+
+class _Noted:
+    """Launches of one kind that a recorder ran together."""
+
+    def __init__(self, kind: Kind, launches: Sequence[Launch]) -> None:
+        self.kind = kind
+        self.given: list[tuple[Row, ...]] = [each.rows for each in launches]
+        self._made: list[tuple[Row, ...]] = [each.results for each in launches]
+        self._values = [each.values for each in launches]
+
+    def rows(self) -> list[Row]:
+        return [row for rows in (*self.given, *self._made) for row in rows]
+
+    def launches(self) -> Launches:
+        """As they lie in tables."""
+        values = torch.tensor(self._values, dtype=torch.int64).reshape(len(self._values), self.kind.values).t()
+        return Launches(self.kind, self._places(self.given, len(self.kind.rows)), values, self._places(self._made, len(self.kind.results)))
+
+    @staticmethod
+    def _places(groups: Sequence[tuple[Row, ...]], count: int) -> Tensor:
+        return torch.tensor([[row.place for row in rows] for rows in groups], dtype=torch.int64).reshape(len(groups), count).t()
+
+
+class GradientRecorder(Recorder):
+    """Keeps what ran (`Ran`), and gives rows that become tensors their gradients."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._noted: list[_Noted] = []
+        self._leaves: dict[int, Tensor] = {}  # weights and given tensors that may have gradients, by identity
+        self._inputs: dict[int, Row] = {}  # the rows of the latter
+
+    # --- forward ----------------------------------------------------------------------------------------------------------------
+
+    def constant(self, launch: Launch) -> None:
+        """What depends on weights alone is computed once, and has gradients like anything else."""
+        super().constant(launch)
+        self._keep(launch.kind, [launch])
+
+    def compute(self, row: Row) -> None:
+        with torch.no_grad():
+            super().compute(row)
+        self._attach([row])
+
+    def hand_out(self, rows: Sequence[Row]) -> None:
+        self._attach(rows)
+
+    def _run_group(self, group: list[Launch]) -> None:
+        with torch.no_grad():
+            super()._run_group(group)
+        ran = [each for each in group if each.error is None]
+        if ran:
+            self._keep(ran[0].kind, ran)
+            self._attach([row for each in ran for row in each.results])  # those that PyTorch computed
+
+    def _keep(self, kind: Kind, launches: Sequence[Launch]) -> None:
+        noted = _Noted(kind, launches)
+        self._noted.append(noted)
+        self._leaves |= {id(weight): weight for weight, _ in kind.weights if weight.requires_grad}
+        for row in (row for rows in noted.given for row in rows):
+            if row.launch is None and row.value is not None and row.value.requires_grad and id(row.value) not in self._leaves:
+                self._leaves[id(row.value)] = row.value
+                self._inputs[id(row.value)] = row
+
+    def _attach(self, rows: Sequence[Row]) -> None:
+        """Gives the rows that have values gradients."""
+        found = list({id(row): row for row in rows if row.launch is not None and _may_need(row.value)}.values())
+        values = [row.value for row in found if row.value is not None]
+        made = attached(self, len(self._noted), values, [_target(row) for row in found], list(self._leaves.values()))
+        for row, value in zip(found, made, strict=True):
+            row.value, row.version = value, value._version
+
+    # --- backward ---------------------------------------------------------------------------------------------------------------
+
+    def before(self, count: int) -> Sequence[Launches]:
+        """As of `Ran`."""
+        with torch.no_grad():
+            self.place([row for each in self._noted for row in each.rows() if row.place < 0])
+        return [each.launches() for each in self._noted[:count]]
+
+    def rows_of(self, kind: RowClass) -> Tensor:
+        table = self.tables[kind]
+        return table.data[: table.used]
+
+    def given(self, leaf: Tensor) -> tuple[RowClass, int] | None:
+        """As of `Ran`."""
+        row = self._inputs.get(id(leaf))
+        return (row.kind, row.place) if row is not None and row.place >= 0 else None
+
+
+def _may_need(value: Tensor | None) -> bool:
+    return value is not None and value.is_floating_point() and not value.requires_grad
+
+
+def _target(row: Row) -> Target:
+    return lambda: (row.kind, row.place)
+
+
+class WalkedBatch:
+    """A batch that a native walk has found (`Ran`)."""
+
+    def __init__(self, recursion: Recursion, walked: Walked) -> None:
+        self._recursion = recursion
+        self._walked = walked
+        self._tables = {kind: torch.empty((count, *kind.shape), dtype=kind.dtype)
+                        for kind, count in zip(recursion.classes, walked.used, strict=True)}  # fmt: skip
+        self._used = dict.fromkeys(self._tables, 0)
+        indices = torch.from_numpy(walked.indices)
+        self._launches = [self._run(recursion.kinds[block], indices, count, offset) for block, count, offset in walked.batches.tolist()]
+
+    def _run(self, kind: Kind, indices: Tensor, count: int, offset: int) -> Launches:
+        rows, block = len(kind.rows), kind.lifted
+        assert block is not None
+        vectors = indices[offset : offset + (rows + kind.values) * count].reshape(rows + kind.values, count)
+        tables = [self._tables[each][: self._used[each]] for each in kind.block.tables()]
+        made, out = [], []
+        for each in kind.results:
+            first = self._used[each]
+            self._used[each] = first + count
+            made.append(torch.arange(first, first + count))
+            out.append(self._tables[each][first : first + count])
+        block(tables, list(vectors[:rows]), list(vectors[rows:]), out)
+        return Launches(kind, vectors[:rows], vectors[rows:], torch.stack(made))
+
+    def results(self) -> list[object]:
+        """Those of the instances, with gradients."""
+        columns: list[Sequence[Tensor]] = []
+        weights = {id(weight): weight for kind in self._recursion.kinds for weight, _ in kind.weights if weight.requires_grad}
+        for number, kind in enumerate(self._recursion.results):
+            places = self._walked.rows[:, number].tolist()
+            values = [each.data for each in self._tables[kind][places].unbind(0)]
+            targets = [_fixed(kind, place) for place in places]
+            leaves = list(weights.values()) if kind.dtype.is_floating_point else []
+            columns.append(attached(self, len(self._launches), values, targets, leaves))
+        return [self._recursion.filled(each) for each in zip(*columns, strict=True)]
+
+    def before(self, count: int) -> Sequence[Launches]:
+        """As of `Ran`."""
+        return self._launches[:count]
+
+    def rows_of(self, kind: RowClass) -> Tensor:
+        """As of `Ran`."""
+        return self._tables[kind]
+
+    def given(self, leaf: Tensor) -> None:
+        """As of `Ran`: numbers are all that a walk takes from instances."""
+
+
+def _fixed(kind: RowClass, place: int) -> Target:
+    return lambda: (kind, place)
+
+
+class TrainedModel(Model):
+    """A model whose batches have gradients. Weights are no part of blocks: they may change from batch to batch."""
+
+    gradients: ClassVar[bool] = True
+
+    def mode(self) -> contextlib.AbstractContextManager[None]:
+        return torch.enable_grad()
+
+    def recorder(self) -> Recorder:
+        return GradientRecorder(self._lower, self._programs_now(), self.techniques)
+
+    def is_stale(self, kind: Kind) -> bool:
+        return any(not weight.requires_grad and not contents.are_those_of(weight) for weight, contents in kind.weights)
+
+    def walk(self, recursion: Recursion, instances: Sequence[object]) -> tuple[list[object], int] | None:
+        if not all(isinstance(kind.lifted, TrainedBlock) for kind in recursion.kinds):
+            return None
+        try:
+            walked = recursion.arranged(instances)
+            with torch.no_grad():
+                batch = WalkedBatch(recursion, walked)
+        except UNKNOWN:
+            return None
+        recursion.count(walked)
+        return batch.results(), len(walked.batches)
