@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
 import sys
 import time
@@ -23,8 +24,8 @@ from disc.codegen.compiles import thread_compiles
 from disc.codegen.manifest import manifest_tables, state_table, target_tables
 from disc.codegen.packed import obstacle, packed_entry, packed_refusal, plain_tables
 from disc.codegen.plan.listing import Means
-from disc.config import VERSION, Environment, Options, read_environment
-from disc.errors import DiscError, StackError, TargetError, UnsupportedFormatError, UnsupportedOpError, warn
+from disc.config import VERSION, Environment, Options, checked_options, option_names, read_environment
+from disc.errors import DiscError, StackError, TargetError, UnsupportedFormatError, UnsupportedOpError, named_arguments, warn
 from disc.frontend.imported import FixedArgument, Imported
 from disc.frontend.jax_export import JaxProgram
 from disc.frontend.models import DynamicShapes, import_model, import_program, model_files, program_of, stablehlo_of
@@ -75,7 +76,7 @@ class Session:
 
 def open_session(target: str | Sequence[str] = "native", options: Options | None = None, tree: Tree | None = None) -> Session:
     """Reads the environment and the machine. tree: None = the one of this machine. Raises TargetError; DiscError for the environment."""
-    options, environment = options or Options(), read_environment()
+    options, environment = checked_options(options), read_environment()
     threads = options.threads or environment.threads or int(_ral.find_cores("")["threads"])
     targets = tuple(dataclasses.replace(each, tf32=options.tf32 and each.gpu is not None) for each in select_targets(target))
     _check_options(targets, options)
@@ -89,6 +90,14 @@ def _check_options(targets: Sequence[Target], options: Options) -> None:
         raise TargetError(f'dtype="int8" is for CPUs, not for {", ".join(gpus)}: choose "bf16" or "f16", or leave the GPU out')
 
 
+def _explain_argument(name: str) -> str:
+    """What to write instead of an argument that `compile` does not have."""
+    if name in option_names():
+        return f"it is one of the options: disc.compile(..., options=disc.Options({name}=...))"
+    return f"there are {', '.join(inspect.signature(compile).parameters)}; options are given as options=disc.Options(threads=2)"
+
+
+@named_arguments(_explain_argument)
 def compile(
     model: Model,
     example_inputs: Examples = None,
@@ -115,7 +124,7 @@ def compile(
     fit), UnsupportedFormatError, TargetError, ShapeConstraintError, StackError, CompilerBug; ConfigurationError where the package `onnx` is
     missing.
     """
-    if options is not None and options.random == "eager":
+    if checked_options(options).random == "eager":
         raise DiscError('random="eager" is for torch.compile: a compiled program runs without PyTorch')
     with _stack_named(), _way_out(model):
         session = open_session(target, options)  # before the export: a target that does not exist should fail at once

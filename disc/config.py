@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
-from disc.errors import DiscError
+from disc.errors import ArgumentError, DiscError, did_you_mean
 
 VERSION = "0.1.0"  # of disc, as pyproject.toml has it
 RANDOM = ("philox", "eager")
@@ -135,6 +135,14 @@ class Options:
     tf32: bool = False
     graphs: int = 0
 
+    def __new__(cls, *values: object, **named: object) -> Options:
+        """Raises ArgumentError for an option that there is not."""
+        for name in named:
+            if name not in option_names():
+                known = ", ".join(option_names())
+                raise ArgumentError(f"disc.Options has no {name!r}{did_you_mean(name, option_names())}; there are {known}")
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         check_threads(self.threads)
         check_graphs(self.graphs)
@@ -144,3 +152,17 @@ class Options:
         object.__setattr__(self, "dtype", name)
         if self.random not in RANDOM:
             raise DiscError(f"random={self.random!r}: choose one of {', '.join(RANDOM)}")
+
+
+def option_names() -> list[str]:
+    return [each.name for each in fields(Options)]
+
+
+def checked_options(given: object) -> Options:
+    """The options of a call, None = the defaults. Raises ArgumentError for what are none."""
+    if given is None:
+        return Options()
+    if not isinstance(given, Options):
+        example = ", ".join(f"{name}={value!r}" for name, value in given.items()) if isinstance(given, dict) else "threads=2"
+        raise ArgumentError(f"options is a {type(given).__name__}: give disc.Options({example})")
+    return given

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 import re
 import shlex
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 
 def printable(text: str) -> str:
@@ -58,6 +64,29 @@ class UnsupportedOp:
 
     def __str__(self) -> str:
         return f"{self.op} at {self.location}: {self.reason}"
+
+
+class ArgumentError(DiscError, TypeError):
+    """A function of disc has no such argument, or it is of another kind."""
+
+
+def named_arguments(explain: Callable[[str], str]) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
+    """For a function that people call: an argument by a name that it does not have is an ArgumentError, which says by `explain` what to
+    write instead."""
+
+    def decorate(function: Callable[Given, Result]) -> Callable[Given, Result]:
+        known = inspect.signature(function).parameters
+
+        @functools.wraps(function)
+        def checked(*positional: Given.args, **named: Given.kwargs) -> Result:
+            for name in named:
+                if name not in known:
+                    raise ArgumentError(f"{function.__name__} has no argument {name!r}{did_you_mean(name, known)}: {explain(name)}")
+            return function(*positional, **named)
+
+        return checked
+
+    return decorate
 
 
 class UnsupportedOpError(DiscError):

@@ -38,6 +38,11 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(10_000, 10, 10)
 
 
+def pytest_sessionfinish() -> None:
+    """What was kept may go: the interpreter's exit would call it leaked, by the name of each type of MLIR's and Triton's bindings."""
+    gc.unfreeze()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--long"):
         return

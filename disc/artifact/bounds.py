@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         WeightRecord,
     )
 
+SHARED = -1  # in the place of an axis of the batch: an input without rows
 MAX_RANK = 64  # as in disc/ral/src/core/signature.cc
 _DEEPEST = 32  # lists and objects within each other
 _SOURCE = re.compile(r"arg([0-9]{1,9})(?:\.([0-9]{1,9}))?")
@@ -212,7 +213,7 @@ def _batch(batch: BatchRecord | None, inputs: Sequence[InputRecord], outputs: Se
         return None
     ranks = {"inputs": [len(record["dims"]) for record in inputs], "outputs": [record["rank"] for record in outputs]}
     for key, of_values in ranks.items():
-        axes = cast("Mapping[str, list[int]]", batch)[key]
-        if len(axes) != len(of_values) or any(not 0 <= axis < rank for axis, rank in zip(axes, of_values, strict=True)):
+        axes, least = cast("Mapping[str, list[int]]", batch)[key], SHARED if key == "inputs" else 0
+        if len(axes) != len(of_values) or any(not least <= axis < rank for axis, rank in zip(axes, of_values, strict=True)):
             return f"manifest.batch.{key}: no axes of the {key}"
     return None

@@ -38,6 +38,7 @@ from disc.artifact.manifest import (
     weight_offsets,
 )
 from disc.artifact.output import whole_file
+from disc.artifact.pointers import POINTER, POINTER_MAGIC
 from disc.errors import ArtifactError, OutputError, printable
 
 MAGIC = b"DISC\r\n\x1a\n"
@@ -415,7 +416,7 @@ def _read_table(file: _Bytes, size: int | None = None) -> tuple[int, list[Sectio
         raise ArtifactError(f"header: the file has {size} bytes, too few for an artifact")
     magic, version, count, file_size, reserved = _HEADER.unpack(head)
     if magic != MAGIC:
-        raise ArtifactError("header: not a disc artifact")
+        raise ArtifactError(POINTER if magic == POINTER_MAGIC else "header: not a disc artifact")
     if version > FORMAT_VERSION:
         newer = f"header: format version {version} is newer than this runtime reads ({FORMAT_VERSION})"
         raise ArtifactError(f"{newer}; rebuild the artifact or upgrade disc")

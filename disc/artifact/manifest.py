@@ -89,7 +89,8 @@ class WeightRecord(TypedDict):
 class BatchRecord(TypedDict):
     """The dim along which a program treats every row alone, as `find-batch-dim` proved: requests may be joined along it.
 
-    symbol: its name. inputs, outputs: the axis of each that has this size.
+    symbol: its name. inputs, outputs: the axis of each that has this size, SHARED for an input without rows, which requests that are joined
+    must have in common.
     """
 
     symbol: str

@@ -53,7 +53,9 @@ def bind_examples(model: torch.nn.Module, args: Sequence[object], kwargs: Mappin
         taken = ", ".join(signature.parameters)
         return signature.bind(*args, **kwargs)
     except (TypeError, ValueError) as error:
-        raise InputRankError(f"example_inputs do not fit forward({taken}): {error}; give one tuple or dict of all inputs") from error
+        nested = len(args) == 1 and isinstance(args[0], tuple | list)
+        hint = "it has a tuple in a tuple: write (x, mask), not ((x, mask),)" if nested else "give one tuple or dict of all inputs"
+        raise InputRankError(f"example_inputs do not fit forward({taken}): {error}; {hint}") from error
 
 
 def check_examples(model: torch.nn.Module, bound: inspect.BoundArguments) -> None:
@@ -102,7 +104,11 @@ def weight_problem(tensor: torch.Tensor) -> str | None:
 
 
 def check_specs(names: Sequence[str], specs: object) -> None:
-    """Raises: ShapeConstraintError where `dynamic_shapes` is not one entry per input."""
+    """Raises: ShapeConstraintError where `dynamic_shapes` is not one entry per input, or has the name of a dim in a dim's place."""
+    for path, leaf in pytree.tree_leaves_with_path(specs):
+        if isinstance(leaf, str):
+            place = f"dynamic_shapes{pytree.keystr(path)}"
+            raise ShapeConstraintError(f"{place} is {leaf!r}: give torch.export.Dim({leaf!r}); without dynamic_shapes every dim is dynamic")
     inputs = ", ".join(map(repr, names)) or "none"
     if isinstance(specs, Mapping):
         unknown = [name for name in specs if name not in names]

@@ -29,6 +29,7 @@ NO_STATIC_ANSWER = (*DATA_DEPENDENT, UnsupportedOperatorException, UnsupportedFa
 NO_SHAPES = "PyTorch cannot infer the shape of its result (the op has no fake implementation)"
 BRANCH = "use torch.cond(condition, then, other, operands), torch.while_loop for a loop, or torch.where to choose elements"
 NUMBER = "int(), float(), item() and sizes of results need values that are known only when the program runs: compute with the tensor itself"
+OUTSIDE = "NumPy computes outside of PyTorch, where nothing can be traced: use torch's functions, or a custom op"
 HINTS = (
     (r"DynamicCache|StaticCache|past_key_values|\bCache\b",
      "of cache objects, only transformers' DynamicCache can be compiled: set model.config.use_cache = False, or take and return tensors"),
@@ -98,6 +99,8 @@ def export_error(error: Exception, refuses: Callable[[], Exception | None]) -> D
         return _refused(*_data_dependence(error), error)
     if isinstance(error, UnsupportedOperatorException | UnsupportedFakeTensorException):
         return _refused(str(getattr(error, "func", "an op")), NO_SHAPES, error)
+    if ".numpy() is not supported for tensor subclasses" in str(error):
+        return _refused("Tensor.numpy()", OUTSIDE, error)
     if isinstance(error, TorchDynamoException) and not isinstance(error, UserError):  # which export raises for these ops alone
         return _refused(*_control_flow(str(error)), error)
     if isinstance(error, ConstraintViolationError) or (

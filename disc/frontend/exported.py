@@ -41,6 +41,7 @@ from disc.frontend.examples import bind_examples, check_examples, check_specs
 from disc.frontend.export_errors import DATA_DEPENDENT, error_line, export_error, logged_errors, quiet, shortened
 from disc.frontend.imported import Constant, FixedArgument, Imported, OutputSpec, structure_of
 from disc.frontend.in_place import RetraceError
+from disc.frontend.kept_values import KeptValues, kept_values
 from disc.frontend.locations import line_text
 from disc.frontend.lowering import GraphInput, GraphSource, LoweredGraph, lower_graph, warn_of_assertions
 from disc.frontend.needed_sizes import DrySession, contradictions, inputs_of, refused_sizes
@@ -303,7 +304,7 @@ def export_module(
     widening = Widening(bound, _specs_by_name(bound, dynamic_shapes))
     while True:
         try:
-            program, forms = _export(model, widening)
+            program, forms, kept = _export(model, widening)
         except RecursionError:
             raise  # says nothing about the model
         except Exception as error:
@@ -317,6 +318,7 @@ def export_module(
             widened = [key for key in found.fixed if widening.widen_more(key)]
             needs = found.needs | {key: need for key, need in found.fixed.items() if key not in widened}
             if not needs and not widened:
+                kept.check(program)
                 _note_fixed_dims(program, widening, forms)
                 return with_plain_weights(program)
         for key, need in needs.items():
@@ -369,7 +371,7 @@ def _without_fake_cache() -> AbstractContextManager[object]:
     return dynamo_config.patch(fake_tensor_cache_enabled=False)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _export(model: torch.nn.Module, widening: Widening) -> tuple[ExportedProgram, SymbolicForms]:
+def _export(model: torch.nn.Module, widening: Widening) -> tuple[ExportedProgram, SymbolicForms, KeptValues]:
     example, shapes = widening.arguments(), widening.specs
     with (
         warnings.catch_warnings(),
@@ -380,11 +382,12 @@ def _export(model: torch.nn.Module, widening: Widening) -> tuple[ExportedProgram
         roots_of_sizes(),
         Recorder() as recorder,
         SymbolicForms() as forms,
+        kept_values(model) as kept,
     ):
         warnings.simplefilter("ignore")
         program = torch.export.export(model, example.args, example.kwargs, dynamic_shapes=shapes, strict=False)
     _record(program, shapes, recorder.recorded)
-    return program, forms
+    return program, forms, kept
 
 
 def _note_fixed_dims(program: ExportedProgram, widening: Widening, forms: SymbolicForms) -> None:

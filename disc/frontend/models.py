@@ -12,6 +12,7 @@ from torch_mlir import ir
 from disc.errors import ConfigurationError, UnsupportedFormatError, how_to_install
 from disc.frontend.imported import Imported
 from disc.frontend.jax_export import JaxProgram, is_exported, program_of_jax
+from disc.frontend.not_models import check_model_file, no_model
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,8 +46,7 @@ def program_of(model: Model, example_inputs: Examples, dynamic_shapes: DynamicSh
         raise UnsupportedFormatError("dynamic_shapes is for a torch.nn.Module; a file or an exported program has its dims already")
     if isinstance(model, str | os.PathLike):
         path = Path(model)
-        if not path.is_file():
-            raise UnsupportedFormatError(f"{path}: there is no such file")
+        check_model_file(path)
         return path if path.suffix != ".onnx" or example_inputs is None else _export_onnx(path, example_inputs)
     from disc.frontend.examples import examples_of
     from disc.frontend.exported import export_module, with_plain_weights
@@ -56,8 +56,7 @@ def program_of(model: Model, example_inputs: Examples, dynamic_shapes: DynamicSh
         return with_plain_weights(model)
     module = model if isinstance(model, torch.nn.Module) else as_module(model)
     if module is None:
-        expected = "give a torch.nn.Module, a function of tensors, an ExportedProgram, an exported JAX function or a path"
-        raise UnsupportedFormatError(f"cannot compile a {type(model).__name__}: {expected}")
+        raise UnsupportedFormatError(no_model(model))
     if example_inputs is None:
         raise UnsupportedFormatError("compiling a module or function needs example_inputs: one tuple of valid inputs of any size")
     args, kwargs = examples_of(example_inputs)

@@ -36,7 +36,7 @@ def load_stablehlo(path: str | Path, context: ir.Context) -> Imported:
     """
     path = Path(path)
     if path.suffix not in (".mlir", ".mlirbc"):
-        raise UnsupportedFormatError(f"{path}: unknown suffix {path.suffix!r}; disc reads .pt2, .onnx, .mlir and .mlirbc")
+        raise UnsupportedFormatError(f"{path}: StableHLO files have the suffix .mlir or .mlirbc")
     return import_stablehlo(path.read_bytes(), context, str(path))
 
 

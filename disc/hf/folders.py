@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from disc.artifact.pointers import check_pointer
 from disc.errors import ConfigurationError, UnsupportedFormatError, did_you_mean, how_to_install
 from disc.ral.caches import layers_of
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     Folder = str | os.PathLike[str]
 
 ARTIFACT, RECORD = "model.disc", "disc.json"
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
 @dataclass(frozen=True)
@@ -58,16 +61,34 @@ def load_folder(folder: Folder, task: str) -> tuple[torch.nn.Module, Mapping[str
     path = Path(folder)
     config = read_config(path)
     config.use_cache = generates = task == GENERATION
+    for weights in path.glob("*.safetensors"):
+        check_pointer(weights)
     loader: Any = getattr(transformers, TASKS[task].auto)
+    options = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": True, "output_loading_info": True}
     try:
-        model = loader.from_pretrained(path, config=config, use_safetensors=True, trust_remote_code=False, local_files_only=True)
+        model, loaded = loader.from_pretrained(path, config=config, **options)
     except (OSError, ValueError, KeyError) as error:
         raise UnsupportedFormatError(f"{path}: transformers cannot load it for {task}: {_first_line(error)}") from error
+    _check_head(model, loaded["missing_keys"], path, task)
     return model.eval(), _steps(model, path) if generates else _examples(model, path)
+
+
+def _check_head(model: Any, missing: Iterable[str], path: Path, task: str) -> None:
+    """Raises UnsupportedFormatError where what makes the base model one for this task has no weights: transformers draws them at random.
+    missing: names of weights. What the base model lacks, such as a pooler that is not used, stays as transformers has it."""
+    base = f"{model.base_model_prefix}."
+    drawn = sorted(name for name in missing if model.base_model is not model and not name.startswith(base))
+    if drawn:
+        raise UnsupportedFormatError(
+            f"{path} has no weights for {task}: {', '.join(drawn[:3])} would be random; it is a model for another task"
+        )
 
 
 def read_config(path: Path) -> transformers.PretrainedConfig:
     """Raises UnsupportedFormatError for a folder without a config that transformers knows."""
+    if not path.is_dir():
+        hint = f"; from the hub: hf download {path} --local-dir FOLDER" if _HUB_NAME.fullmatch(str(path)) else ""
+        raise UnsupportedFormatError(f"there is no folder {path}, and nothing is downloaded{hint}")
     if not (path / "config.json").is_file():
         raise UnsupportedFormatError(f"{path} has no config.json: give the folder of a model of Hugging Face")
     try:

@@ -111,6 +111,12 @@ class DiscModel:
             raise InputRankError(f"{len(inputs)} inputs given; the inputs are {', '.join(self._names)}")
         given = {**dict(zip(self._names, inputs, strict=False)), **given}
         first = given.get(self.main_input_name)
+        for name, value in given.items():
+            if isinstance(value, str | list):
+                what = "a text" if isinstance(value, str) else "a list"
+                raise InputTypeError(
+                    f"input '{name}' is {what}; the model takes what a tokenizer makes: model(**tokenizer(texts, return_tensors=\"pt\"))"
+                )
         for name in self._names:
             if name not in given and name in DEFAULTS and isinstance(first, torch.Tensor):
                 given[name] = DEFAULTS[name](first)

@@ -23,6 +23,7 @@ from disc.ral import torch_functions as torch_functions  # registers itself with
 from disc.ral.caches import CacheInputs
 from disc.ral.elsewhere import Elsewhere
 from disc.ral.gpu_programs import NONE, GpuPrograms, from_sections, gpu_number, programs_in, programs_of, stream_handle
+from disc.ral.mistakes import no_attribute, way_to_a_tensor
 from disc.ral.results import builder
 from disc.ral.state import Array, HiddenValues, Seed, State
 from disc.ral.structured import StructuredProgram, load_structured
@@ -208,6 +209,12 @@ class Executable:
         made.graphs = graphs
         return made
 
+    if not TYPE_CHECKING:  # a type checker finds what is not there by itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """What somebody looks for who takes it for a module. Raises AttributeError."""
+            raise AttributeError(no_attribute(name), name=name, obj=self)
+
     def __repr__(self) -> str:
         """What it takes and gives, for which CPU, and with how many threads."""
         inputs, outputs = ", ".join(f"{each.name}: {each}" for each in self.inputs), ", ".join(map(str, self.outputs))
@@ -259,7 +266,10 @@ class Executable:
             tensors = self._without_fixed(self._by_position(self._caches.spread(inputs, {})[0]))
             if tensors is inputs:
                 raise self._with_hint(error, inputs) from error.__cause__
-        return call(tensors, out)
+        try:
+            return call(tensors, out)
+        except (InputRankError, InputTypeError) as error:
+            raise self._with_hint(error, tensors) from error.__cause__
 
     def _observed(self, inputs: tuple[object, ...], out: object) -> object:
         """A call under PyTorch's profiler."""
@@ -322,8 +332,11 @@ class Executable:
         return tuple(value for place, value in enumerate(inputs) if place not in places)
 
     def _with_hint(self, error: DiscError, inputs: tuple[object, ...]) -> DiscError:
-        """The error of a call; where a dtype can be widened, it says how."""
+        """The error of a call; where a dtype can be widened, or the input is no dense tensor, it says how."""
         tensors = widened(inputs, arguments_of(self._manifest))
+        way = way_to_a_tensor(error, inputs)
+        if way is not None:
+            return InputTypeError(f"{error}; {way}")
         if not isinstance(error, InputTypeError) or all(new is old for new, old in zip(tensors, inputs, strict=True)):
             return error
         return InputTypeError(f"{error}; with cast=True the call widens it")

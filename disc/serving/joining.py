@@ -9,6 +9,7 @@ from typing import Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
+from disc.artifact.bounds import SHARED
 from disc.artifact.structures import ROOT, StructuresRecord
 from disc.errors import ConfigurationError, InputRankError, NodeIndexError, RequestError, ShapeConstraintError
 from disc.serving.cost import CallCost
@@ -70,6 +71,12 @@ class Alone:
         return None
 
 
+def _without(array: Array, axes: Sequence[int | None]) -> Hashable:
+    """What has to be equal of an input: its other sizes, and all of one that requests have in common."""
+    sizes = tuple(size for axis, size in enumerate(array.shape) if axis not in axes)
+    return (sizes, array.tobytes()) if SHARED in axes else sizes
+
+
 class Concatenate:
     """Requests that agree in all other sizes, concatenated along the batch dim."""
 
@@ -82,12 +89,15 @@ class Concatenate:
     def key(self, member: Member) -> Hashable | None:
         if not self.joinable(member):
             return None
-        return tuple((*array.shape[:axis], *array.shape[axis + 1 :]) for array, axis in zip(member.inputs, self.batch.inputs, strict=True))
+        return tuple(_without(array, (axis,)) for array, axis in self._with_axes(member))
+
+    def _with_axes(self, member: Member) -> list[tuple[Array, int]]:
+        return list(zip(member.inputs, self.batch.inputs, strict=True))
 
     def joinable(self, member: Member) -> bool:
         """Whether all inputs have the same number of rows; by itself, a request may also have, say, one mask for many rows."""
         rows = self.rows(member)
-        return all(array.shape[axis] == rows for array, axis in zip(member.inputs, self.batch.inputs, strict=True))
+        return all(axis == SHARED or array.shape[axis] == rows for array, axis in self._with_axes(member))
 
     def admits(self, members: Sequence[Member], candidate: Member) -> bool:
         return True
@@ -98,7 +108,8 @@ class Concatenate:
     def concatenated(self, given: Sequence[Inputs]) -> Inputs:
         if len(given) == 1:
             return given[0]
-        return [np.concatenate(column, axis) for column, axis in zip(zip(*given, strict=True), self.batch.inputs, strict=True)]
+        columns = zip(zip(*given, strict=True), self.batch.inputs, strict=True)
+        return [column[0] if axis == SHARED else np.concatenate(column, axis) for column, axis in columns]
 
     def split(self, outputs: Sequence[Array], members: Sequence[Member]) -> list[list[Array]]:
         if len(members) == 1:
@@ -189,8 +200,9 @@ class PadToLongest(Concatenate):
     def key(self, member: Member) -> Hashable | None:
         if not self.joinable(member):
             return None
-        dropped = zip(member.inputs, self.batch.inputs, self._lengths.inputs, strict=True)
-        return tuple(tuple(size for axis, size in enumerate(array.shape) if axis not in gone) for array, *gone in dropped)
+        return tuple(
+            _without(array, (axis, gone)) for (array, axis), gone in zip(self._with_axes(member), self._lengths.inputs, strict=True)
+        )
 
     def _length(self, member: Member) -> int:
         return member.sizes[self._lengths.symbol]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from disc.artifact.bounds import SHARED
 from disc.artifact.manifest import Manifest, arguments_of, results_of
 from disc.errors import ArtifactError, RequestError
 from disc.serving.datatypes import OF_DTYPE, Datatype
@@ -28,8 +29,8 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Batch:
-    """The dim along which requests may be joined, as the compiler proved. inputs, outputs: the axis of each. most: rows, None for any
-    number."""
+    """The dim along which requests may be joined, as the compiler proved. inputs, outputs: the axis of each; SHARED for an input without
+    rows, which has to be equal. most: rows, None for any number."""
 
     symbol: str
     inputs: tuple[int, ...]
@@ -93,11 +94,12 @@ class Signature:
         if record is None:
             return None
         inputs, outputs = tuple(record["inputs"]), tuple(record["outputs"])
-        sides = ((self.inputs, inputs), (self.outputs, outputs))
-        if record["symbol"] not in self._first or any(axis < 0 or isinstance(spec.dims[axis], int) for specs, axes in sides
-                                                      for spec, axis in zip(specs, axes, strict=True)):  # fmt: skip
+        rows = [(spec, axis) for spec, axis in zip(self.inputs, inputs, strict=True) if axis != SHARED]
+        results = zip(self.outputs, outputs, strict=True)
+        wrong = any(axis < 0 or isinstance(spec.dims[axis], int) for spec, axis in (*rows, *results))
+        if record["symbol"] not in self._first or not rows or wrong:
             raise ValueError("its batch dim is not one of its dims")
-        firsts = {str(spec.dims[axis]) for spec, axis in zip(self.inputs, inputs, strict=True)}
+        firsts = {str(spec.dims[axis]) for spec, axis in rows}
         bounds = [each.most for name, each in self._ranges.items() if name in firsts and each.most is not None]
         return Batch(record["symbol"], inputs, outputs, min(bounds, default=None))
 

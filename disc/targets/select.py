@@ -54,7 +54,10 @@ def select_targets(names: str | Sequence[str]) -> tuple[Target, ...]:
         elif family is not None:
             target = family.read(name)
         else:
-            hint = " (a GPU goes by its generation)" if name.partition(":")[0] in (cuda.DEVICE, "gpu") else ""
+            device = name.partition(":")[0]
+            hint = (
+                " (a GPU goes by its generation)" if device in (cuda.DEVICE, "gpu") else " (this CPU is native)" if device == "cpu" else ""
+            )
             raise TargetError(f"there is no target {name!r}{hint}; the targets are native, {', '.join(known)}")
         place = known.index(name if family is not None else target.name)
         found.setdefault(target.name, (place, target))

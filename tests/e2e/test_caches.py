@@ -83,6 +83,15 @@ def test_gpt2_from_an_example_of_one_token_without_past() -> None:
         check(executable, model, cache(batch, past, heads=4), torch.randint(50, (batch, tokens)))
 
 
+def test_requests_with_caches_may_be_joined(compiled: disc.Executable) -> None:
+    """A condition of transformers on the elements of a cache, which more rows satisfy, too, is none on joining."""
+    assert compiled.manifest.get("batch") == {"symbol": "S0", "inputs": [0] * 5, "outputs": [0] * 5}
+    parts = [(torch.randint(50, (rows, 2)), *(torch.randn(rows, 2, 3, 8) for _ in range(4))) for rows in (1, 3)]
+    together = compiled.flat(*(torch.cat(each) for each in zip(*parts, strict=True)))
+    for each, apart in zip(together, zip(*(compiled.flat(*part) for part in parts), strict=True), strict=True):
+        torch.testing.assert_close(each, torch.cat(apart), atol=1e-5, rtol=1e-5)
+
+
 def test_a_cache_goes_round(llama: LlamaForCausalLM, compiled: disc.Executable) -> None:
     past: Any = DynamicCache()
     eager = DynamicCache()

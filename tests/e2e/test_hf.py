@@ -12,6 +12,7 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     BertConfig,
+    BertForMaskedLM,
     BertForSequenceClassification,
     BertModel,
     BloomConfig,
@@ -282,8 +283,11 @@ def test_generation_that_does_not_go(llama: tuple[Any, DiscModelForCausalLM], fo
         model(PADDED[0], attention_mask=PADDED[1][:1])
     with pytest.raises(InputTypeError, match="output_hidden_states=True: the model was compiled without"):
         model(PADDED[0], output_hidden_states=True)
-    with pytest.raises(UnsupportedFormatError, match=r"BertLMHeadModel .*; text-generation needs a model with a cache of keys and values"):
+    with pytest.raises(UnsupportedFormatError, match=r"has no weights for text-generation: cls.predictions.bias, .* would be random"):
         DiscModelForCausalLM.from_pretrained(folder)
+    BertForMaskedLM(BertConfig(**SMALL)).save_pretrained(tmp_path / "masked")
+    with pytest.raises(UnsupportedFormatError, match=r"BertLMHeadModel .*; text-generation needs a model with a cache of keys and values"):
+        DiscModelForCausalLM.from_pretrained(tmp_path / "masked")
     MambaForCausalLM(MambaConfig(vocab_size=8, hidden_size=16, num_hidden_layers=1)).save_pretrained(tmp_path)
     with pytest.raises(UnsupportedFormatError, match="MambaForCausalLM takes no past_key_values"):
         DiscModelForCausalLM.from_pretrained(tmp_path)

@@ -169,9 +169,9 @@ def test_unsupported_ops_with_their_lines(capsys: pytest.CaptureFixture[str]) ->
 def test_compile_something_else() -> None:
     with pytest.raises(
         errors.UnsupportedFormatError,
-        match=r"cannot compile a int: give a torch.nn.Module, a function of tensors, an ExportedProgram, an exported JAX function or a path",
+        match=r"cannot compile an object of the class int: give a torch.nn.Module, a function of tensors, an ExportedProgram, an exported JAX function or a path",
     ):
-        disc.compile(42)
+        disc.compile(42)  # pyright: ignore[reportArgumentType]
 
 
 def test_compile_without_inputs() -> None:

@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -22,6 +23,7 @@ from torch.export import Dim
 
 import disc
 from disc.errors import DiscError, DiscWarning
+from disc.hf import DiscModelForFeatureExtraction
 
 TEXTS = {
     "the_tuple_of_inputs_is_forgotten": """
@@ -72,6 +74,71 @@ dynamic_shapes, or give disc.compile the module
     "a_file_of_other_things": """
         ArtifactError: 'model.onnx': header: not a disc artifact
     """,
+    "a_class_in_place_of_a_model": """
+        UnsupportedFormatError: Encoder is a class, not a model: give one of its objects, such as Encoder(...).eval()
+    """,
+    "a_state_dict_in_place_of_a_model": """
+        UnsupportedFormatError: a dict of weights has no code: make the module, load_state_dict() these into it, and give the module
+    """,
+    "a_file_of_weights": """
+        UnsupportedFormatError: model.safetensors: files of this kind hold weights without the code that uses them: make the module, \
+load_state_dict() these into it, and give the module
+    """,
+    "a_clone_without_git_lfs": """
+        ArtifactError: 'encoder.disc': this is a pointer of Git LFS, not the file that it stands for: fetch that with git lfs pull
+    """,
+    "a_compiled_model_again": """
+        UnsupportedFormatError: this is a compiled model already: call it, or compile the module that it was made of
+    """,
+    "a_tuple_in_a_tuple": """
+        InputRankError: example_inputs do not fit forward(input_ids, attention_mask): missing a required argument: 'attention_mask'; \
+it has a tuple in a tuple: write (x, mask), not ((x, mask),)
+    """,
+    "an_option_as_an_argument": """
+        ArgumentError: compile has no argument 'dtype': it is one of the options: disc.compile(..., options=disc.Options(dtype=...))
+    """,
+    "options_as_a_dict": """
+        ArgumentError: options is a dict: give disc.Options(threads=2)
+    """,
+    "a_misspelt_option": """
+        ArgumentError: disc.Options has no 'thread' (did you mean threads?); there are threads, dtype, cache, embed_stablehlo, packed, \
+debug_checks, random, tf32, graphs
+    """,
+    "names_in_place_of_dims": """
+        ShapeConstraintError: dynamic_shapes['input_ids'][0] is 'batch': give torch.export.Dim('batch'); without dynamic_shapes every dim \
+is dynamic
+    """,
+    "numpy_in_the_model": """
+        UnsupportedOpError: 1 op of this model cannot be compiled:
+          - Tensor.numpy() at test_typical_mistakes.py:LINE: NumPy computes outside of PyTorch, where nothing can be traced: use torch's \
+functions, or a custom op
+        torch.compile(model, backend="disc") runs such ops in PyTorch and compiles the rest; docs/operators.md lists what compiles
+    """,
+    "a_state_that_is_no_buffer": """
+        UnsupportedOpError: 1 op of this model cannot be compiled:
+          - attribute total at test_typical_mistakes.py:LINE: forward reads what an earlier call left there, and it is no buffer: \
+register_buffer keeps it from call to call
+        torch.compile(model, backend="disc") runs such ops in PyTorch and compiles the rest; docs/operators.md lists what compiles
+    """,
+    "a_counter_that_is_no_buffer": """
+        DiscWarning: forward sets calls: a compiled program does not, and begins each call with what was there when it was compiled
+    """,
+    "a_tokenizer_without_return_tensors": """
+        InputTypeError: input 'input_ids' (argument 0): expected a tensor, got list; give torch.tensor(...) or numpy.array(...) of it; \
+tokenizers make tensors with return_tensors="pt" or "np"
+    """,
+    "a_sparse_tensor": """
+        InputTypeError: input 'attention_mask' (argument 1): cannot be read as a tensor: Cannot access data pointer of Tensor that doesn't \
+have storage; the tensor is not dense: give x.to_dense(), or x.to_padded_tensor(0) of a nested one
+    """,
+    "a_program_taken_for_a_module": """
+        AttributeError: 'Executable' object has no attribute 'to': it is a compiled program, no module; a module is what \
+torch.compile(model, backend="disc") gives, and disc.hf
+    """,
+    "a_name_of_the_hub": """
+        UnsupportedFormatError: there is no folder bert-base-uncased, and nothing is downloaded; from the hub: hf download \
+bert-base-uncased --local-dir FOLDER
+    """,
     "an_empty_folder_is_served": """
         disc: models has no model: expected NAME.disc or NAME/VERSION/model.disc, such as bert/1/model.disc
     """,
@@ -109,6 +176,33 @@ class TakesAiry(nn.Module):
 class Twice(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return 2 * x
+
+
+class WithNumpy(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(np.tanh(x.numpy()))
+
+
+class Sums(nn.Module):
+    """Of all calls, in an attribute that is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = torch.zeros(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total = self.total + x
+        return self.total * 1
+
+
+class Counts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x * 2
 
 
 class Refused(Exception):
@@ -185,6 +279,76 @@ def a_file_of_other_things(encoder: disc.Executable) -> None:
     disc.load("model.onnx")
 
 
+def a_class_in_place_of_a_model(encoder: disc.Executable) -> None:
+    disc.compile(Encoder, (IDS, MASK))
+
+
+def a_state_dict_in_place_of_a_model(encoder: disc.Executable) -> None:
+    disc.compile(ENCODER.state_dict(), (IDS, MASK))  # pyright: ignore[reportArgumentType]
+
+
+def a_file_of_weights(encoder: disc.Executable) -> None:
+    Path("model.safetensors").write_bytes(bytes(64))
+    disc.compile("model.safetensors", (IDS, MASK))
+
+
+def a_clone_without_git_lfs(encoder: disc.Executable) -> None:
+    Path("encoder.disc").write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 90516992\n")
+    disc.load("encoder.disc")
+
+
+def a_compiled_model_again(encoder: disc.Executable) -> None:
+    disc.compile(encoder, (IDS, MASK))
+
+
+def a_tuple_in_a_tuple(encoder: disc.Executable) -> None:
+    disc.compile(ENCODER, ((IDS, MASK),))
+
+
+def an_option_as_an_argument(encoder: disc.Executable) -> None:
+    disc.compile(ENCODER, (IDS, MASK), dtype="bf16")  # pyright: ignore[reportCallIssue]
+
+
+def options_as_a_dict(encoder: disc.Executable) -> None:
+    disc.compile(ENCODER, (IDS, MASK), options={"threads": 2})  # pyright: ignore[reportArgumentType]
+
+
+def a_misspelt_option(encoder: disc.Executable) -> None:
+    disc.Options(thread=2)  # pyright: ignore[reportCallIssue]
+
+
+def names_in_place_of_dims(encoder: disc.Executable) -> None:
+    disc.compile(ENCODER, (IDS, MASK), dynamic_shapes={"input_ids": {0: "batch"}, "attention_mask": {0: "batch"}})
+
+
+def numpy_in_the_model(encoder: disc.Executable) -> None:
+    disc.compile(WithNumpy(), torch.ones(3))
+
+
+def a_state_that_is_no_buffer(encoder: disc.Executable) -> None:
+    disc.compile(Sums(), torch.ones(3))
+
+
+def a_counter_that_is_no_buffer(encoder: disc.Executable) -> None:
+    disc.compile(Counts(), torch.ones(3))
+
+
+def a_tokenizer_without_return_tensors(encoder: disc.Executable) -> None:
+    encoder({"input_ids": [[1, 2, 3]], "attention_mask": [[1, 1, 1]]})
+
+
+def a_sparse_tensor(encoder: disc.Executable) -> None:
+    encoder(IDS, MASK.to_sparse())
+
+
+def a_program_taken_for_a_module(encoder: disc.Executable) -> None:
+    encoder.to("cpu")  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def a_name_of_the_hub(encoder: disc.Executable) -> None:
+    DiscModelForFeatureExtraction.from_pretrained("bert-base-uncased")
+
+
 def an_empty_folder_is_served(encoder: disc.Executable) -> None:
     Path("models").mkdir()
     _serve("models")
@@ -218,7 +382,10 @@ MISTAKES = (
     the_tuple_of_inputs_is_forgotten, eval_is_forgotten, ids_of_32_bits, a_batch_without_its_dim, an_input_is_left_out,
     inputs_of_different_lengths, a_token_that_the_model_does_not_have, dynamic_shapes_with_a_wrong_name, a_batch_beyond_the_bound,
     an_op_that_disc_does_not_have, a_program_of_another_pytorch, a_program_for_one_size, int8_on_a_gpu, a_file_of_other_things,
-    an_empty_folder_is_served, a_key_of_serve_toml_is_misspelt, a_key_of_serve_toml_is_in_no_table, warm_up_names_no_input,
+    a_class_in_place_of_a_model, a_state_dict_in_place_of_a_model, a_file_of_weights, a_clone_without_git_lfs, a_compiled_model_again,
+    a_tuple_in_a_tuple, an_option_as_an_argument, options_as_a_dict, a_misspelt_option, names_in_place_of_dims, numpy_in_the_model,
+    a_state_that_is_no_buffer, a_counter_that_is_no_buffer, a_tokenizer_without_return_tensors, a_sparse_tensor,
+    a_program_taken_for_a_module, a_name_of_the_hub, an_empty_folder_is_served, a_key_of_serve_toml_is_misspelt, a_key_of_serve_toml_is_in_no_table, warm_up_names_no_input,
 )  # fmt: skip
 
 
@@ -228,7 +395,7 @@ def said(mistake: Callable[[disc.Executable], None], encoder: disc.Executable) -
         warnings.simplefilter("always")
         try:
             mistake(encoder)
-        except DiscError as error:
+        except (DiscError, AttributeError) as error:
             return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
         except Refused as error:
             return "\n".join(line for line in str(error).splitlines() if not line.startswith("{"))

@@ -65,3 +65,24 @@ func.func @main(%x: tensor<?x?xf32, [@S0, @S1]>, %y: tensor<?xf32, [@S0]>) -> te
   %1 = stablehlo.add %x, %0 : tensor<?x?xf32, [@S0, @S1]>
   return %1 : tensor<?x?xf32, [@S0, @S1]>
 }
+
+// -----
+// A vector without rows: requests that are joined have an equal one. Conditions that more rows satisfy, too, are none on joining.
+// CHECK: disc.batch = {inputs = array<i64: 0, -1>, outputs = array<i64: 0>, symbol = "S0"}
+"disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
+"disc.symbolic_dim"() {sym_name = "S1", min = 0 : i64, divisor = 1 : i64, source = "arg0.1"} : () -> ()
+"disc.condition"() {expr = "S1 == 0 or S0 * S1 != 0", why = "decided at cache.py:1"} : () -> ()
+"disc.condition"() {expr = "S0 * S1 >= 4", why = "decided at cache.py:2"} : () -> ()
+func.func @main(%x: tensor<?x?xf32, [@S0, @S1]>, %i: tensor<2xi64, [2]>) -> tensor<?x?xf32, [@S0, @S1]> {
+  return %x : tensor<?x?xf32, [@S0, @S1]>
+}
+
+// -----
+// More rows may break these: one row of the wrong number, or too many.
+// CHECK: disc.batch_refusal = "every call is checked for a condition on it: S1 == 0 or S0 * S1 != 6{{.*}}"
+"disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
+"disc.symbolic_dim"() {sym_name = "S1", min = 0 : i64, divisor = 1 : i64, source = "arg0.1"} : () -> ()
+"disc.condition"() {expr = "S1 == 0 or S0 * S1 != 6", why = "decided at cache.py:1"} : () -> ()
+func.func @main(%x: tensor<?x?xf32, [@S0, @S1]>) -> tensor<?x?xf32, [@S0, @S1]> {
+  return %x : tensor<?x?xf32, [@S0, @S1]>
+}

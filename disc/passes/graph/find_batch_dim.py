@@ -19,6 +19,7 @@ from typing import ClassVar
 
 from torch_mlir import ir
 
+from disc.artifact.bounds import SHARED
 from disc.errors import ShapeConstraintError
 from disc.ir.graph import Attribute, Node, Snapshot
 from disc.ir.op_table import BINDING, OPS, VIEWS, Kind, rules_by_op
@@ -27,7 +28,7 @@ from disc.ir.passes import CompileState, Pass
 from disc.ir.reads import Map, dims_in, numbers_of
 from disc.ir.stages import load_env
 from disc.ir.symbols import ModuleEnv
-from disc.shapes import Condition, Dim, ShapeEnv, Truth
+from disc.shapes import Comparison, Condition, Dim, ShapeEnv, Truth
 
 ONE = Dim.of(1)
 
@@ -40,11 +41,26 @@ class FindBatchDim(Pass):
 
     def apply(self, module: ir.Module, state: CompileState) -> None:
         try:
-            found = prove(module)
+            found = _proof(module)
         except NotIndependent as reason:
             module.operation.attributes["disc.batch_refusal"] = ir.StringAttr.get(str(reason))
         else:
             module.operation.attributes["disc.batch"] = _attribute(found)
+
+
+def _proof(module: ir.Module) -> Proof:
+    """With rows in all inputs; else with rows in those that are no scalars and vectors. Raises NotIndependent, as of the first."""
+    try:
+        return prove(module)
+    except NotIndependent as reason:
+        ranks = [len(node.dims) for node in Snapshot(load_env(module)).block(main_block(module)).arguments]
+        shared = frozenset(number for number, rank in enumerate(ranks) if rank < 2)
+        if not shared or len(shared) == len(ranks):
+            raise
+        try:
+            return prove(module, shared)
+        except NotIndependent:
+            raise reason from None
 
 
 class NotIndependent(Exception):
@@ -53,7 +69,7 @@ class NotIndependent(Exception):
 
 @dataclass(frozen=True)
 class Proof:
-    """The batch dim: its axis in each of the inputs that are not shared, and of the outputs."""
+    """The batch dim: its axis in each of the inputs, SHARED where all rows have the input in common, and of the outputs."""
 
     symbol: str
     inputs: tuple[int, ...]
@@ -96,9 +112,10 @@ def prove(module: ir.Module, shared: frozenset[int] = frozenset()) -> Proof:
     _check_facts(env, symbol)
     body = Snapshot(env).block(main_block(module))
     analysis = _Analysis(env, symbol)
-    inputs = [analysis.input_axis(number, node) for number, node in enumerate(body.arguments) if number not in shared]
-    for number in shared:
-        analysis.shared_input(number, body.arguments[number])
+    inputs = [
+        analysis.shared_input(number, node) if number in shared else analysis.input_axis(number, node)
+        for number, node in enumerate(body.arguments)
+    ]
     for node in body.nodes:
         if node.op != "input":
             analysis.visit(node)
@@ -138,15 +155,26 @@ def _check_facts(env: ModuleEnv, symbol: str) -> None:
         raise NotIndependent("it stands in a relation to other sizes")
     if env.divisor(Dim.symbol(symbol)) != 1:
         raise NotIndependent("it must be a multiple of another number")
-    conditions = [each for each in env.requirements.values() if symbol in each.condition.symbols() and not _is_minimum(each.condition)]
+    conditions = [
+        each for each in env.requirements.values() if symbol in each.condition.symbols() and not _stays(env, each.condition, symbol)
+    ]
     if conditions:
         raise NotIndependent(f"every call is checked for a condition on it: {conditions[0].text()}")
 
 
-def _is_minimum(condition: Condition) -> bool:
-    """Whether the condition bounds one size from below: more rows satisfy it, too."""
-    bound = condition.bound()
-    return bound is not None and bound[1] is not None and bound[0].symbols() == (str(bound[0]),)
+def _stays(env: ShapeEnv, condition: Condition, symbol: str) -> bool:
+    """Whether the condition, where it holds for some rows, holds for more of them, too: all its comparisons do."""
+    return all(symbol not in (*each.left.symbols(), *each.right.symbols()) or _grows(env, each, symbol) for each in condition.comparisons())
+
+
+def _grows(env: ShapeEnv, comparison: Comparison, symbol: str) -> bool:
+    """Of `p >= 0`: whether another row makes p no smaller. Of `p != 0`: that, and p is never negative."""
+    order = comparison.at_least()
+    if order is None and comparison.sign != "!=":
+        return False
+    size = order[0] - order[1] if order is not None else comparison.left - comparison.right
+    grows = env.at_most(size, size.replace({symbol: Dim.symbol(symbol) + 1}))
+    return grows and (order is not None or env.at_most(0, size))
 
 
 class _Analysis:
@@ -163,10 +191,11 @@ class _Analysis:
         self.states[node] = Carried(0)
         return 0
 
-    def shared_input(self, number: int, node: Node) -> None:
+    def shared_input(self, number: int, node: Node) -> int:
         if any(self.mentions(dim) for dim in node.dims):
             raise NotIndependent(f"input {number}, which all rows share, has it as a size")
         self.states[node] = None
+        return SHARED
 
     def output_axis(self, number: int, node: Node) -> int:
         state = self.states[node]

@@ -90,9 +90,14 @@ MIXING: dict[str, tuple[Any, ...]] = {
     "rows in another dim of the result": (lambda x: x.transpose(0, 1),),
     "merged in the wrong order": (lambda x: x.transpose(0, 1).reshape(-1, 8),),
     "rows merged for good": (lambda x: x.reshape(-1, 8),),
-    "an input that all share": (lambda x, w: x * w, X, torch.randn(8)),
-    "a scalar that all share": (lambda x, s: x * s, X, torch.tensor(2.0)),
+    "a matrix that all share": (lambda x, w: x @ w, X, torch.randn(8, 8)),
+    "a vector of the rows in a row": (lambda x, w: x[:, 0, 0] * torch.cat([w[1:], w[:1]]), X, torch.randn(3)),
     "a result of the weights alone": (lambda x: (x, torch.ones(3)),),
+}
+SHARED: dict[str, tuple[Any, ...]] = {
+    "vector": (lambda x, w: x * w, X, torch.randn(8)),
+    "scalar": (lambda x, s: x * s, X, torch.tensor(2.0)),
+    "indices": (lambda x, i: x[:, i], X, torch.tensor([0, 2])),
 }
 
 
@@ -106,10 +111,16 @@ def test_independent_rows_are_proved(case: str) -> None:
 @pytest.mark.parametrize("case", MIXING)
 def test_rows_that_influence_each_other_are_refused(case: str) -> None:
     model, *inputs = MIXING[case]
-    shapes = (({0: torch.export.Dim.AUTO}, {}),) if case.startswith(("an input", "a scalar")) else None
-    attributes = found(model, *inputs, shapes=shapes)
+    attributes = found(model, *inputs)
     assert "disc.batch" not in attributes, attributes
     assert attributes["disc.batch_refusal"]
+
+
+@pytest.mark.parametrize("case", SHARED)
+def test_what_has_no_rows_is_shared(case: str) -> None:
+    model, *inputs = SHARED[case]
+    batch = found(model, *inputs, shapes=(({0: torch.export.Dim.AUTO}, {}),))["disc.batch"]
+    assert isinstance(batch, dict) and list(batch["inputs"]) == [0, -1], batch  # pyright: ignore[reportArgumentType]
 
 
 def test_the_refusal_names_the_op_and_the_line() -> None:

@@ -87,6 +87,9 @@ Status ArtifactFile::map(const char* path) {
 Status ArtifactFile::read_header() {
   Header header;
   std::memcpy(&header, bytes_.data(), sizeof header);
+  if (std::memcmp(header.magic, "version ", sizeof kMagic) == 0) {
+    return damaged("this is a pointer of Git LFS, not the file that it stands for: fetch that with git lfs pull");
+  }
   if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) return damaged("header: not a disc artifact");
   if (header.version > kFormatVersion) {
     return damaged("header: format version " + std::to_string(header.version) + " is newer than this runtime reads (" +

@@ -1,0 +1,50 @@
+"""What people give in place of a model: what it is, and what to give instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from disc.artifact.pointers import check_pointer
+from disc.errors import UnsupportedFormatError
+from disc.ral.executable import Executable
+
+READ = (".pt2", ".onnx", ".mlir", ".mlirbc")
+OF_WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
+LOADING = "make the module, load_state_dict() these into it, and give the module"
+
+
+def no_model(given: object) -> str:
+    """Why an object is no model."""
+    if isinstance(given, type):
+        return f"{given.__name__} is a class, not a model: give one of its objects, such as {given.__name__}(...).eval()"
+    if isinstance(given, Executable):
+        return "this is a compiled model already: call it, or compile the module that it was made of"
+    if isinstance(given, Mapping):
+        return f"a dict of weights has no code: {LOADING}"
+    expected = "give a torch.nn.Module, a function of tensors, an ExportedProgram, an exported JAX function or a path"
+    return f"cannot compile an object of the class {type(given).__name__}: {expected}"
+
+
+def check_model_file(path: Path) -> None:
+    """Raises UnsupportedFormatError for a path that is none of a model's file."""
+    if path.is_dir():
+        hint = (
+            f'use disc.hf ("disc compile hf:{path} --task ..." on the command line)' if (path / "config.json").is_file() else "give a file"
+        )
+        raise UnsupportedFormatError(f"{path} is a folder: {hint}")
+    if not path.is_file():
+        raise UnsupportedFormatError(f"{path}: there is no such file")
+    check_pointer(path)
+    if path.suffix not in READ:
+        raise UnsupportedFormatError(f"{path}: {_other_file(path.suffix)}")
+
+
+def _other_file(suffix: str) -> str:
+    if suffix in OF_WEIGHTS:
+        return f"files of this kind hold weights without the code that uses them: {LOADING}"
+    if suffix == ".disc":
+        return "this is a compiled model already: disc.load() it"
+    if suffix == ".py":
+        return "to compile what a function of this file returns, disc.compile(model, example_inputs), or: disc compile NAME:FUNCTION"
+    return f"unknown suffix {suffix!r}; disc reads {', '.join(READ[:-1])} and {READ[-1]}"
