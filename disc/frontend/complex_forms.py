@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from disc.frontend import complex_functions as functions
+from disc.frontend import complex_matrices as matrices
 from disc.frontend import fourier
 from disc.frontend.complex_functions import REAL_OF, Pair, multiply, pair_of
 
@@ -406,8 +407,68 @@ def transformed(function: Callable[..., Tensor], *names: str) -> Form:
     return form
 
 
+def of_matrices(function: Callable[[Given, Tensor], Tensor | Sequence[Tensor]], source: str = "A") -> Form:
+    """A function of matrices. source: the argument that has them."""
+
+    def form(given: Given) -> object:
+        found = function(given, _memory(given.raw(source)))
+        results = given.result if isinstance(given.result, list | tuple) else [given.result]
+        made = [found] if isinstance(found, Tensor) else found
+        kept = [Joined(each) if isinstance(kind, Tensor) and kind.is_complex() else each for each, kind in zip(made, results, strict=True)]
+        return kept[0] if isinstance(given.result, Tensor) else kept
+
+    return form
+
+
+def _memory(value: object) -> Tensor:
+    """A complex tensor as it lies in memory, or a real one."""
+    found = value.tensor if isinstance(value, Joined) else value
+    assert isinstance(found, Tensor)
+    return found
+
+
+def _solved(given: Given, matrix: Tensor) -> Tensor:
+    return matrices.solve(matrix, _memory(given.raw("B")), given.raw("left") is not False)
+
+
+def _svd(given: Given, matrix: Tensor) -> Sequence[Tensor]:
+    left, values, right = matrices.disc.complex_svd(matrix, given.raw("full_matrices") is not False)
+    if given.raw("compute_uv") is not False:
+        return left, values, right
+    nothing = matrix.new_empty([0, 2])
+    return nothing, values, nothing
+
+
+def _hermitian(given: Given, matrix: Tensor) -> Sequence[Tensor]:
+    values, vectors = matrices.eigh(matrix, str(given.raw("UPLO") or "L"))
+    return values, matrix.new_empty([0, 2]) if given.raw("compute_v") is False else vectors
+
+
+def _pairs(given: Given, matrix: Tensor) -> Sequence[Tensor]:
+    return matrices.eig(matrix, isinstance(given.raw(next(iter(given.arguments))), Joined))
+
+
+_INVERSE = of_matrices(lambda given, matrix: matrices.inverse(matrix))
+_MATRICES: dict[str, Form] = {
+    "linalg_solve": of_matrices(_solved), "linalg_inv": _INVERSE,
+    "inverse": of_matrices(lambda given, matrix: matrices.inverse(matrix), "self"),
+    "linalg_cholesky": of_matrices(lambda given, matrix: matrices.cholesky(matrix, given.raw("upper") is True), "self"),
+    "cholesky": of_matrices(lambda given, matrix: matrices.cholesky(matrix, given.raw("upper") is True), "self"),
+    "linalg_qr": of_matrices(lambda given, matrix: matrices.qr(matrix, str(given.raw("mode")))),
+    "linalg_det": of_matrices(lambda given, matrix: matrices.disc.complex_determinant(matrix)[0]),
+    "det": of_matrices(lambda given, matrix: matrices.disc.complex_determinant(matrix)[0], "self"),
+    "linalg_slogdet": of_matrices(lambda given, matrix: matrices.disc.complex_determinant(matrix)[1:]),
+    "linalg_eigh": of_matrices(_hermitian, "self"), "_linalg_eigh": of_matrices(_hermitian),
+    "linalg_eigvalsh": of_matrices(lambda given, matrix: _hermitian(given, matrix)[0], "self"),
+    "linalg_svd": of_matrices(_svd), "_linalg_svd": of_matrices(_svd),
+    "linalg_svdvals": of_matrices(lambda given, matrix: _svd(given, matrix)[1]),
+    "linalg_eig": of_matrices(_pairs, "self"),
+    **{name: of_matrices(lambda given, matrix: _pairs(given, matrix)[0], "self") for name in ("linalg_eigvals", "_linalg_eigvals")},
+}  # fmt: skip
+
 # Forms that take and make tensors as they lie in memory.
 JOINED: dict[object, Form] = {
+    **{getattr(aten, name).default: form for name, form in _MATRICES.items()},
     aten._fft_c2c.default: transformed(fourier.complex_to_complex, "dim", "normalization", "forward"),
     aten._fft_r2c.default: transformed(fourier.real_to_complex, "dim", "normalization", "onesided"),
     aten._fft_c2r.default: transformed(fourier.complex_to_real, "dim", "normalization", "last_dim_size"),

@@ -349,6 +349,14 @@ _LIBRARY = (
     Op("disc.eigh", Kind.LIBRARY, 256, operands=("source",), results=2, imported=("disc.dynamic_eigh",), sizes=Sizes.GIVEN),
     Op("disc.svd", Kind.LIBRARY, 512, operands=("source",), results=3, imported=("disc.dynamic_svd",), sizes=Sizes.GIVEN),
     Op("disc.matrix_exp", Kind.LIBRARY, 256, operands=("source",), imported=("disc.matrix_exp",), sizes=Sizes.FIRST),
+    # Of complex matrices [..., m, n, 2]: as those of real ones above; (determinant, divided by its magnitude, the logarithm of that);
+    # (Q, R); of any square matrix, real or complex, (eigenvalues, eigenvectors).
+    *(Op(f"disc.{name}", Kind.LIBRARY, cost, operands=operands, results=results, imported=(f"disc.dynamic_{name}",), sizes=Sizes.GIVEN)
+      for name, cost, operands, results in (
+          ("complex_cholesky", 128, ("source",), 1), ("complex_determinant", 128, ("source",), 3), ("complex_eig", 1024, ("source",), 2),
+          ("complex_eigh", 1024, ("source",), 2), ("complex_qr", 128, ("source",), 2), ("complex_solve", 128, ("right", "matrix"), 1),
+          ("complex_svd", 1024, ("source",), 3), ("eig", 512, ("source",), 2),
+      )),
     # Of the rows of a matrix their places in lexicographic order; weights, finite numbers, or rates, as they are, where they are none the
     # call fails; the logarithms of the sums of exp(x) up to each element; elementwise functions of two numbers that take iterations.
     Op("disc.order_rows", Kind.LIBRARY, 64, operands=("rows",), imported=("disc.dynamic_order_rows",), sizes=Sizes.GIVEN),

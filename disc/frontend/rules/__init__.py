@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from disc.frontend.rules import (
+    complex_matrices,
     contractions,
     distributions,
     elementwise,
@@ -53,6 +54,7 @@ OVERRIDES = _merged()
 _OF_PACKAGES: dict[str, Override] = {
     **sorting.OF_PACKAGES,
     **fourier.OF_PACKAGES,
+    **complex_matrices.OF_PACKAGES,
     **random.OF_PACKAGES,
     **distributions.OF_PACKAGES,
     **special.OF_PACKAGES,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from torch_mlir import ir
@@ -218,6 +219,50 @@ def _matrix_exp(op: ir.Operation, operands: list[Array], scope: Scope) -> list[A
     return [found.astype(operands[0].dtype)]
 
 
+def _joined(x: Any) -> Array:
+    """Complex numbers as pairs."""
+    return np.stack([x.real, x.imag], -1) if x.dtype.kind == "c" else x
+
+
+def _of_complex(function: Callable[..., Any], count: int = 1) -> Rule:
+    """A function of complex matrices. count: of its results."""
+
+    def rule(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+        given: list[Any] = [
+            (each[..., 0] + 1j * each[..., 1]).astype(np.result_type(each.dtype, np.complex64)) for each in map(_finite, operands)
+        ]
+        if function in (_singular_values, _orthogonal):
+            given.append([scope.shape(result.type) for result in op.results])
+        try:
+            found = function(*given)
+        except np.linalg.LinAlgError as error:
+            raise SingularMatrixError(str(error)) from error
+        kinds = [len(scope.shape(result.type)) for result in op.results]
+        results = [np.asarray(each) for each in ([found] if count == 1 else list(found))]
+        whole = [each if each.ndim == rank else _joined(each.astype(given[0].dtype)) for each, rank in zip(results, kinds, strict=True)]
+        return [each.astype(operands[0].dtype) for each in whole]
+
+    return rule
+
+
+def _determinants(x: Array) -> tuple[Array, ...]:
+    return np.linalg.det(x), *np.linalg.slogdet(x)
+
+
+def _singular_values(x: Array, shapes: list[tuple[int, ...]]) -> tuple[Array, ...]:
+    least = min(x.shape[-2:])
+    return np.linalg.svd(x, full_matrices=shapes[0][-2] != least or shapes[2][-3] != least)
+
+
+def _orthogonal(x: Array, shapes: list[tuple[int, ...]]) -> tuple[Array, ...]:
+    return np.linalg.qr(x, "reduced" if shapes[0][-2] == min(x.shape[-2:]) else "complete")
+
+
+def _eig(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
+    found = np.linalg.eig(_finite(operands[0]))
+    return [_joined(each.astype(np.complex128)).astype(operands[0].dtype) for each in found]
+
+
 def _order_rows(op: ir.Operation, operands: list[Array], scope: Scope) -> list[Array]:
     (rows,) = operands
     if not rows.shape[1]:
@@ -306,6 +351,10 @@ RULES: dict[str, Rule] = {
     "disc.determinant": _determinant, "disc.lu": _lu, "disc.lu_checked": _lu_checked,
     "disc.permutation": _permutation, "disc.householder": _householder,
     "disc.householder_product": _householder_product, "disc.eigh": _eigh, "disc.svd": _svd, "disc.matrix_exp": _matrix_exp,
+    "disc.complex_cholesky": _of_complex(np.linalg.cholesky), "disc.complex_determinant": _of_complex(_determinants, 3),
+    "disc.complex_eig": _of_complex(np.linalg.eig, 2), "disc.complex_eigh": _of_complex(np.linalg.eigh, 2),
+    "disc.complex_qr": _of_complex(_orthogonal, 2), "disc.complex_solve": _of_complex(lambda right, a: np.linalg.solve(a, right)),
+    "disc.complex_svd": _of_complex(_singular_values, 3), "disc.eig": _eig,
     "disc.order_rows": _order_rows, "disc.check_weights": _check_weights, "disc.check_finite": _check_finite,
     "disc.check_rates": _check_rates,
     "disc.logcumsumexp": _logcumsumexp, "disc.zeta": _special(special.zeta), "disc.igamma": _special(special.igamma),

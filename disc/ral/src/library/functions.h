@@ -60,6 +60,23 @@ void svd(LibraryCall& call);
 // (a), square → its exponential.
 void matrix_exp(LibraryCall& call);
 
+// Of complex matrices [..., m, n, 2] in f32 or f64, k = min(m, n):
+// (b [..., n, c, 2], a [..., n, n, 2]) → x of a * x = b. Fails where a is singular.
+void complex_solve(LibraryCall& call);
+// (a), square → determinant [..., 2], divided by its magnitude [..., 2], the logarithm of that.
+void complex_determinant(LibraryCall& call);
+// (a), Hermitian and positive-definite, of which the lower triangle is read → L of L * L^H.
+void complex_cholesky(LibraryCall& call);
+// (a) → Q [..., m, c, 2], R [..., c, n, 2], whose diagonal is real; c is k or m.
+void complex_qr(LibraryCall& call);
+// (a), Hermitian, of which the lower triangle is read → eigenvalues [..., n], ascending; eigenvectors in columns.
+void complex_eigh(LibraryCall& call);
+// (a) → U, singular values [..., k], descending, V^H: as `svd`.
+void complex_svd(LibraryCall& call);
+// (a), any square matrix → eigenvalues [..., n, 2], eigenvectors in columns, of size 1, with a real largest element.
+void eig(LibraryCall& call);          // of a real one [..., n, n]
+void complex_eig(LibraryCall& call);  // of a complex one
+
 // (x) → the logarithms of the sums of exp(x) up to each element along a dim, f32 or f64; numbers: dim.
 void logcumsumexp(LibraryCall& call);
 
