@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bench.cases import CASES, build
+from bench.cases import CASES, Inputs, build
 from bench.dtypes import DTYPES
 from bench.memory import peak_of
 from bench.peers import Call, Peer, Skipped, Workbench, as_tensor, build_peer
@@ -28,6 +28,7 @@ class Server:
         self.bench: Workbench | None = None
         self.peer: Peer | None = None
         self.call: Call | None = None
+        self.inputs: Inputs | None = None  # of the bound shape
         self.count = 1
 
     def open(self, peer: str, case: str, threads: int, dtype: str, folder: str) -> Message:
@@ -43,7 +44,8 @@ class Server:
     def bind(self, shape: list[int], output: str) -> Message:
         """Makes the first call with a shape, recompiles included, and writes its result to `output` (.npy). Answers first: seconds."""
         assert self.peer is not None and self.bench is not None
-        self.call = self.peer.bind(self.bench.case.inputs(tuple(shape)))
+        self.inputs = self.bench.case.inputs(tuple(shape))
+        self.call = self.peer.bind(self.inputs)
         start = time.perf_counter()
         result = self.call()
         first = time.perf_counter() - start
@@ -73,6 +75,11 @@ class Server:
         self.call()
         return {"count": self.peer.executable.stats()["launches"] - before}  # pyright: ignore[reportOperatorIssue]
 
+    def recording(self) -> Message:
+        """Answers what recording a call of the bound shape costs (`Peer.recording`); nothing where none is recorded."""
+        assert self.peer is not None and self.inputs is not None
+        return {} if self.peer.recording is None else {**self.peer.recording(self.inputs)}
+
     def save(self, path: str) -> Message:
         """Writes disc's artifact."""
         assert self.peer is not None and self.peer.executable is not None
@@ -90,6 +97,7 @@ def main(answers: str) -> None:
         "turn": server.turn,
         "peak": server.peak,
         "launches": server.launches,
+        "recording": server.recording,
         "save": server.save,
     }
     with torch.no_grad():

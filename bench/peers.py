@@ -6,7 +6,9 @@ A peer whose package is missing, or that cannot build the model, is a `Skipped` 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
+import statistics
 import time
 import warnings
 from collections.abc import Callable
@@ -33,16 +35,19 @@ if TYPE_CHECKING:
 Call = Callable[[], object]
 Bind = Callable[[Inputs], Call]
 Build = Callable[["Workbench"], "Peer"]
+RECORDINGS = 20  # calls whose recording is timed apart
 
 
 @dataclass(frozen=True)
 class Peer:
-    """bind: the inputs, converted outside the timed part → the call. setup: seconds until the first call could be made."""
+    """bind: the inputs, converted outside the timed part → the call. setup: seconds until the first call could be made. recording: what
+    calls of the model with such inputs cost to record, where they are."""
 
     name: str
     bind: Bind
     setup: float
     executable: Executable | None = None
+    recording: Callable[[Inputs], dict[str, float]] | None = None
 
 
 @dataclass(frozen=True)
@@ -164,6 +169,7 @@ def build_disc_lazy(bench: Workbench) -> Peer:
     import disc
 
     start = time.perf_counter()
+    disc.lazy.disable()  # of the case before
     disc.lazy.enable(threads=bench.threads, cache=False)
 
     def bind(inputs: Inputs) -> Call:
@@ -177,7 +183,62 @@ def build_disc_lazy(bench: Workbench) -> Peer:
     call = bind(bench.case.inputs(bench.case.example))
     for _ in range(3):  # a trace is compiled when it has come twice
         call()
-    return Peer("disc-lazy", bind, time.perf_counter() - start)
+    return Peer("disc-lazy", bind, time.perf_counter() - start, recording=partial(_recording, bench.model))
+
+
+def _recording(model: nn.Module, inputs: Inputs) -> dict[str, float]:
+    """Of one call, in microseconds: `recording`, until the model has returned, and the times that `disc.lazy.stats()` tells apart. calls:
+    that were recorded; first_transformation: of the program, when it was made."""
+    import disc
+
+    stats = disc.lazy.stats()
+    first, before, recording = stats.transforming_ns / max(stats.compiles, 1), dataclasses.replace(stats), list[int]()
+    start = time.perf_counter_ns()
+    for _ in range(RECORDINGS):
+        begin = time.perf_counter_ns()
+        result = model(*inputs)
+        recording.append(time.perf_counter_ns() - begin)
+        disc.lazy.flush()
+        del result
+    step, after = time.perf_counter_ns() - start, disc.lazy.stats()
+
+    def each(name: str) -> float:
+        return (getattr(after, name) - getattr(before, name)) / RECORDINGS
+
+    times = {"recording": statistics.median(recording), "hash": each("recording_ns"), "transformation": each("replaying_ns"),
+             "computation": each("computing_ns"), "step": step / RECORDINGS, "first_transformation": first}  # fmt: skip
+    return {"calls": each("recorded"), "hits": each("hits"), **{name: value / 1e3 for name, value in times.items()}}
+
+
+@functools.cache
+def _start_torch_lazy() -> None:
+    """Once in a process."""
+    import torch._lazy.ts_backend
+
+    torch._lazy.ts_backend.init()
+
+
+def build_torch_lazy(bench: Workbench) -> Peer:
+    """PyTorch's own lazy tensors, by their TorchScript backend: recorded anew in every call, computed at its end. Results are read into the
+    CPU's memory. The process must be this peer's alone."""
+    import torch._lazy
+
+    start = time.perf_counter()
+    _start_torch_lazy()
+    model = _converted(bench).to("lazy")
+
+    def bind(inputs: Inputs) -> Call:
+        given = [each.to("lazy") for each in _cast(inputs, bench)]
+
+        def call() -> object:
+            result = model(*given)
+            torch._lazy.mark_step()
+            return first_tensor(result).to("cpu")
+
+        return call
+
+    bind(bench.case.inputs(bench.case.example))()
+    return Peer("torch-lazy", bind, time.perf_counter() - start)
 
 
 def build_eager(bench: Workbench) -> Peer:
@@ -320,6 +381,7 @@ VARIANTS: dict[str, Variant] = {
     "disc-fp32": Variant(build_disc_f32, "disc in f32"),
     "disc-onnx": Variant(build_disc_onnx, "disc.compile of the ONNX file of ort/plain", ("onnx",), "onnx"),
     "disc-lazy": Variant(build_disc_lazy, "the PyTorch code under disc.lazy, recorded in every call, without the compile cache"),
+    "torch-lazy": Variant(build_torch_lazy, "PyTorch's lazy tensors (torch._lazy, TorchScript), one mark_step a call, its result read"),
     **{
         f"disc-f{count}": Variant(partial(build_disc_limited, inputs=count), f"disc, whose fusions read at most {count} inputs")
         for count in MOST_INPUTS

@@ -83,7 +83,7 @@ def _calls(result: Record) -> str:
         "",
         table(header, [_shape_row(row, peers) for row in result["rows"]]),
     ]  # fmt: skip
-    return "\n".join([*lines, *_launches(result), *_variants(result), *_memory(result)])
+    return "\n".join([*lines, *_launches(result), *_recordings(result), *_variants(result), *_memory(result)])
 
 
 def _launches(result: Record) -> list[str]:
@@ -92,6 +92,20 @@ def _launches(result: Record) -> list[str]:
     if len(counts) < 2:
         return []
     return ["", f"Kernels of a call: {', '.join(f'{name} {count}' for name, count in counts.items())}."]
+
+
+def _recordings(result: Record) -> list[str]:
+    """What recording costs, where calls are recorded: per recorded call, and as shares of a step (paper 004, Table 2)."""
+    header = ["", "shape", "calls", "us a call", "hash", "transformation", "computation", "first ÷ cached transformation"]
+    rows = [
+        [name, row["shape"], f"{cost['calls']:.0f}", f"{cost['recording'] / max(cost['calls'], 1):.2f}",
+         *(f"{cost[part] / cost['step']:.1%}" for part in ("hash", "transformation", "computation")),
+         f"{cost['first_transformation'] / cost['transformation']:,.0f}" if cost["transformation"] else "-"]
+        for row in result["rows"]
+        for name, cost in row.get("recording", {}).items()
+    ]  # fmt: skip
+    about = "Recording: until the model has returned, per recorded call; hash, transformation and computation as shares of a call."
+    return ["", about, "", table(header, rows)] if rows else []
 
 
 def _variants(result: Record) -> list[str]:

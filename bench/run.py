@@ -1,7 +1,8 @@
 """Measures disc against its peers: `python -m bench.run --suite models --peers eager,ort --threads 1,2 --dtype fp32,bf16`.
 
 Suites: models, gemm, memory, conv, families, recurrent, library, blocks (a mixture of experts), dynamic (batches of trees and grids),
-training (a step, forward to SGD), fusion (by how many inputs a kernel may read), forms (ONNX against the exported module) and overhead
+training (a step, forward to SGD), lazy (PyTorch
+code that is recorded), fusion (by how many inputs a kernel may read), forms (ONNX against the exported module) and overhead
 time calls; stream sends a thousand shapes through one process; compile times the compiler.
 Every variant of every peer runs in a process of its own, whose environment says how many threads there are, for every library alike; they
 take turns, and whose turn it is not is stopped. A whole suite on an idle machine is kept in bench/results (`bench.store`); what ran on a
@@ -34,6 +35,7 @@ FRAMEWORKS = ("eager", "inductor", "ort", "openvino")
 DEFAULT_PEERS = {
     "gemm": ("eager", "onednn-packed", "mkl-packed"), "memory": ("eager", "inductor"), "recurrent": ("eager", "ort/plain", "openvino"),
     "library": ("eager",), "blocks": ("eager", "inductor/plain"), "training": ("disc-lazy", "eager", "inductor/plain"),
+    "lazy": ("disc-lazy", "eager", "torch-lazy"),
     "dynamic": ("eager", "by-hand", "dynet/depth", "dynet/agenda"),
     "fusion": tuple(f"disc-f{count}" for count in MOST_INPUTS), "forms": ("disc-onnx",), "stream": (),
 }  # others: FRAMEWORKS  # fmt: skip

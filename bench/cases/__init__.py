@@ -9,6 +9,7 @@ from bench.cases.dynamic import DYNAMIC_CASES, Instances, stacked
 from bench.cases.families import FAMILY_CASES
 from bench.cases.fusion import FUSION_CASES, MOST_INPUTS
 from bench.cases.gemm import GEMM_CASES
+from bench.cases.lazy import LAZY_CASES
 from bench.cases.memory import MEMORY_CASES
 from bench.cases.models import ADD_ONE, MODEL_CASES, SMALL_BERT, ImageModel, TextModel
 from bench.cases.training import TRAINING_CASES, TrainingStep
@@ -24,6 +25,7 @@ SUITE_CASES: dict[str, tuple[Case, ...]] = {
     "blocks": BLOCK_CASES,
     "dynamic": DYNAMIC_CASES,
     "training": TRAINING_CASES,
+    "lazy": LAZY_CASES,
     "fusion": (*FUSION_CASES, *(case for case in TRAINING_CASES if case.name == "training")),
     "forms": MODEL_CASES[:1],
     "overhead": (ADD_ONE,),

@@ -82,7 +82,7 @@ class MultiplicativeLstm(nn.Module):
         self.gates, self.gates_of_m = nn.Linear(64, 4 * hidden), norm(nn.Linear(hidden, 4 * hidden, bias=False))
 
     def forward(self, ids: Tensor, words: Tensor) -> Tensor:
-        state = cell = torch.zeros(ids.shape[0], self.hidden)
+        state = cell = torch.zeros(ids.shape[0], self.hidden, device=ids.device)
         states = []
         for x in self.embedding(ids).unbind(1):
             i, f, o, u = (self.gates(x) + self.gates_of_m(self.by_input(x) * self.by_state(state))).chunk(4, 1)

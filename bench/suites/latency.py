@@ -132,6 +132,7 @@ def _row(this: Run, shape: Shape) -> dict[str, object]:
     turns: dict[str, Callable[[], float]] = {name: _turn(this.peers[name]) for name in firsts}
     with frozen(this.job.freeze):
         timings = interleave(turns, this.job.repeats)
+        recording = {name: cost for name in firsts if (cost := this.peers[name].ask("recording"))}
         load = others_running(LOOK_SECONDS)
     line = ", ".join(f"{name} {timing.median:.3f} ms" for name, timing in timings.items())
     print(f"  {this.case.name} {shape_name(shape)}: {line}", file=sys.stderr, flush=True)
@@ -147,6 +148,7 @@ def _row(this: Run, shape: Shape) -> dict[str, object]:
         "wrong": [name for name, error in errors.items() if not error <= tolerance],
         "failed": failed,
         "load": load,
+        **({"recording": recording} if recording else {}),
     }
 
 
