@@ -12,7 +12,7 @@ import operator
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -434,10 +434,11 @@ def _native_compiler(imported: Imported, settings: Settings, label: str) -> Exec
     seeded = state is not None and state["seeded"]
 
     def run(inputs: list[object]) -> Sequence[object]:
-        # Parameters come as they are; a tensor that requires gradients cannot be exported.
-        given = (x.detach() if isinstance(x, torch.Tensor) else x for x in inputs)
-        with profiler.record_function(label) if profiler._is_profiler_enabled else nullcontext():  # pyright: ignore[reportPrivateUsage]
-            results = executable(*given, seed=_drawn_seed()) if seeded else executable(*given)
+        if seeded or profiler._is_profiler_enabled:  # pyright: ignore[reportPrivateUsage]
+            with profiler.record_function(label):
+                results = executable(*inputs, seed=_drawn_seed()) if seeded else executable(*inputs)
+        else:
+            results = executable(*inputs)
         return [results] if single else cast("Sequence[object]", results)
 
     return run

@@ -89,6 +89,20 @@ def test_kernels_are_ranges_within_a_graph_of_torch_compile() -> None:
     assert call.cpu_parent.name == f"disc: {PLACE}"
 
 
+def test_recorded_calls_are_a_range() -> None:
+    """With the program and its kernels inside, as those of torch.compile."""
+    x = torch.randn(5)
+    with disc.lazy():
+        for _ in range(4):
+            double(x).sum().item()
+        with torch.profiler.profile() as profile:
+            double(x).sum().item()
+    events = profile.events() or ()
+    call = next(event for event in events if event.name == "disc.Executable")
+    assert call.cpu_parent.cpu_parent.name.startswith("disc.lazy: test_observing.py:")
+    assert kernel_ranges(profile)
+
+
 LATE = """
 import sys
 import disc

@@ -65,7 +65,9 @@ class Lazy:
             settings = dataclasses.replace(settings, targets=settings.targets or ("native",))
             recorder = _thread.recorders[key] = Recorder(settings, _thread.statistics)
         take_over(lambda: _thread.active)
-        recorder.__enter__()
+        if not recorder.follower.stopped:
+            recorder.__enter__()
+            recorder.entered = True
         recorder.follower.active, _thread.active = True, recorder
         set_following(recorder.follower)
 
@@ -74,7 +76,9 @@ class Lazy:
         recorder, _thread.active = _thread.active, None
         if recorder is not None:
             set_following(None)
-            recorder.__exit__(None, None, None)
+            if recorder.entered:
+                recorder.__exit__(None, None, None)
+                recorder.entered = False
             recorder.follower.active = False
             recorder.settle()
 

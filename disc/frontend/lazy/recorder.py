@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from time import perf_counter_ns
 from types import MethodType
 from typing import Any
@@ -88,15 +87,29 @@ class Recorder(TorchFunctionMode):
         self._fruitless = 0
         self._steps = 0
         self._programs = 0
+        self.entered = False  # it is among the modes of PyTorch
 
     def _called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], inside: bool) -> Any:
         """A call that no compiled trace goes through. inside: PyTorch's modes are on, as a method of a handle was called."""
-        with self._lock, DisableTorchFunction() if inside else nullcontext():
+        if inside:
+            with DisableTorchFunction():
+                result = self._called(func, args, kwargs, False)
+            if self.follower.stopped:
+                self.step_aside()
+            return result
+        with self._lock:
             self.follower.enter()
             try:
                 return self._taken(func, args, kwargs)
             finally:
                 self.follower.leave()
+
+    def step_aside(self) -> None:
+        """Leaves the modes of PyTorch, if it is the last one: what is never recorded costs nothing then."""
+        count = torch._C._len_torch_function_stack()
+        if self.entered and count and torch._C._get_function_stack_at(count - 1) is self:
+            self.entered = False
+            self.__exit__(None, None, None)
 
     def _taken(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self.follower.active or torch._C._are_functorch_transforms_active():
@@ -161,6 +174,9 @@ class Recorder(TorchFunctionMode):
 
     def _call_now(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
         """What the function gives, and the same with the caller's own objects where it gives one of its arguments."""
+        if not kwargs and len(args) == 1 and type(args[0]) is LazyTensor:  # most reads
+            result = func(value := real(args[0]))
+            return result, args[0] if result is value else result
         given = dict[int, LazyTensor]()
         _lazy_ones(args, given)
         _lazy_ones(tuple(kwargs.values()), given)

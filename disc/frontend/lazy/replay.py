@@ -6,11 +6,10 @@ import linecache
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.autograd import profiler
 from torch.utils import _pytree as pytree
 
 from disc.frontend.lazy.calls import filled
@@ -29,11 +28,6 @@ def context(state: Context) -> Iterator[None]:
         else:
             with torch.autocast("cpu", state.autocast):
                 yield
-
-
-def range_of(label: str) -> AbstractContextManager[object]:
-    """A range of this name, if a profiler of PyTorch is on."""
-    return profiler.record_function(label) if profiler._is_profiler_enabled else nullcontext()  # pyright: ignore[reportPrivateUsage]
 
 
 def run_again(run: Run) -> None:

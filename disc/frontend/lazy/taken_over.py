@@ -16,7 +16,7 @@ import torch.utils.dlpack
 
 from disc.frontend.lazy.recorder import Recorder
 from disc.frontend.lazy.tensors import LazyTensor, real
-from disc.ral._ral import replace_handler
+from disc.ral._ral import has_handle, replace_handler
 from disc.ral.executable import Executable
 
 Active = Callable[[], Recorder | None]  # the recorder of the thread
@@ -65,7 +65,7 @@ def _with_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def taken(*args: Any, **kwargs: Any) -> Any:
-        return function(*real(args), **real(kwargs))
+        return function(*real(args), **real(kwargs)) if has_handle(args, kwargs) else function(*args, **kwargs)
 
     return taken
 
@@ -88,7 +88,8 @@ def _step(step: Callable[..., Any], active: Active) -> Callable[..., Any]:
     @functools.wraps(step)
     def taken(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         counting = [group for group in optimizer.param_groups if group.get("capturable") is False]
-        if active() is None or not counting:
+        recorder = active()
+        if recorder is None or recorder.follower.stopped or not counting:
             return step(optimizer, *args, **kwargs)
         for group in counting:
             group["capturable"] = True

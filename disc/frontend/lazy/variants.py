@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
+from torch.autograd import profiler
 from torch.utils import _pytree as pytree
 
 from disc.frontend.lazy.calls import Input, filled
-from disc.frontend.lazy.replay import context, range_of
+from disc.frontend.lazy.replay import context
 from disc.frontend.lazy.traces import Run, Step
 from disc.ral._ral import LazyBinding, overlapping
 
@@ -135,13 +136,20 @@ class Variant:
 
     def execute(self, run: Run, values: Sequence[float]) -> None:
         """Computes the values of a run that fits, and writes what it writes."""
-        with range_of(self.label):
+        if profiler._is_profiler_enabled:  # pyright: ignore[reportPrivateUsage]
+            with profiler.record_function(self.label):
+                self._execute(run, values)
+        else:
             self._execute(run, values)
 
     def _execute(self, run: Run, values: Sequence[float]) -> None:
         inputs, effects = run.inputs, self.effects
-        with torch.set_grad_enabled(self.differentiable):
+        gradients = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(self.differentiable)
+        try:
             results = self._results(inputs, values)
+        finally:
+            torch._C._set_grad_enabled(gradients)
         made = {number: results[place] for number, place in effects.values.items()}
         if effects.written or effects.gradients:
             with torch.no_grad():

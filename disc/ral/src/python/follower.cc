@@ -36,6 +36,31 @@ nb::object owned(PyObject* made) {
   return nb::steal(made);
 }
 
+// While it lives, functions of PyTorch are not handed over.
+class NotHandedOver {
+ public:
+  explicit NotHandedOver(const nb::object& type) : manager_(owned(PyObject_CallNoArgs(type.ptr()))) {
+    owned(PyObject_CallMethodNoArgs(manager_.ptr(), names()[0]));
+  }
+  NotHandedOver(const NotHandedOver&) = delete;
+  NotHandedOver& operator=(const NotHandedOver&) = delete;
+  ~NotHandedOver() {
+    PyObject* nothing[] = {manager_.ptr(), Py_None, Py_None, Py_None};
+    PyObject *kind = nullptr, *value = nullptr, *trace = nullptr;
+    PyErr_Fetch(&kind, &value, &trace);
+    Py_XDECREF(PyObject_VectorcallMethod(names()[1], nothing, 4, nullptr));
+    PyErr_Restore(kind, value, trace);
+  }
+
+ private:
+  static PyObject* const* names() {
+    static PyObject* const found[] = {PyUnicode_InternFromString("__enter__"), PyUnicode_InternFromString("__exit__")};
+    return found;
+  }
+
+  nb::object manager_;
+};
+
 nb::object called(const nb::object& function) { return owned(PyObject_CallNoArgs(function.ptr())); }
 
 bool is_true(const nb::object& value) { return value.ptr() == Py_True; }
@@ -53,6 +78,24 @@ std::vector<nb::object> all_of(nb::handle sequence) {
 }
 
 }  // namespace
+
+bool holds_handle(PyObject* value, PyTypeObject* handle) {
+  if (Py_IS_TYPE(value, handle)) return true;
+  if (PyTuple_Check(value) || PyList_CheckExact(value)) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i) {
+      if (holds_handle(PySequence_Fast_GET_ITEM(value, i), handle)) return true;
+    }
+  } else if (PySlice_Check(value)) {
+    const auto* range = reinterpret_cast<PySliceObject*>(value);
+    return holds_handle(range->start, handle) || holds_handle(range->stop, handle) || holds_handle(range->step, handle);
+  } else if (PyDict_CheckExact(value)) {
+    PyObject *name = nullptr, *each = nullptr;
+    for (Py_ssize_t at = 0; PyDict_Next(value, &at, &name, &each);) {
+      if (holds_handle(each, handle)) return true;
+    }
+  }
+  return false;
+}
 
 PyObject* Arguments::tuple() const {
   PyObject* made = PyTuple_New(count);
@@ -114,16 +157,16 @@ bool Follower::fast(PyObject* function, const Arguments& arguments, bool inside,
   };
   if (stopped) {
     if (inside) return false;
+    auto* const handle = reinterpret_cast<PyTypeObject*>(framework_.handle.ptr());
     for (Py_ssize_t i = 0; i < arguments.count; ++i) {
-      if (holds_handle(arguments.values[i])) return false;
+      if (holds_handle(arguments.values[i], handle)) return false;
     }
-    if (arguments.dict && holds_handle(arguments.dict)) return false;
+    if (arguments.dict && holds_handle(arguments.dict, handle)) return false;
     return plain();
   }
   PyObject* found = PyDict_GetItemWithError(roles.ptr(), function);
   if (!found) return PyErr_Clear(), false;
   const int64_t role = PyLong_AsLongLong(found);
-  if (is_true(called(framework_.transforms))) return false;
   if (role % 8 == kFact) {
     if (inside || arguments.count == 0 || !is_tensor(arguments.values[0])) return false;
     return plain();
@@ -192,10 +235,8 @@ PyObject* Follower::promise(int32_t number) {
 PyObject* Follower::new_handle(PyObject* facts, PyObject* value) {
   PyObject* handle = pool_.take();
   if (!handle) {
-    const nb::object off = called(framework_.without);
-    off.attr("__enter__")();
+    const NotHandedOver off(framework_.without);
     handle = PyObject_CallNoArgs(framework_.make.ptr());
-    off.attr("__exit__")(nb::none(), nb::none(), nb::none());
     if (!handle) return nullptr;
   }
   PyObject* number = PyLong_FromSize_t(run_->proxies.size());
@@ -369,32 +410,13 @@ Follower::Described Follower::input(PyObject* tensor, PyObject* given, bool insi
     return Described::kYes;
   }
   if (!inside) return new_input(tensor, given);
-  const nb::object off = called(framework_.without);
-  off.attr("__enter__")();
-  const Described found = new_input(tensor, given);
-  off.attr("__exit__")(nb::none(), nb::none(), nb::none());
-  return found;
+  const NotHandedOver off(framework_.without);
+  return new_input(tensor, given);
 }
 
 bool Follower::is_tensor(PyObject* value) const {
   return std::any_of(framework_.tensors.begin(), framework_.tensors.end(),
                      [&](const nb::object& each) { return Py_IS_TYPE(value, reinterpret_cast<PyTypeObject*>(each.ptr())); });
-}
-
-bool Follower::holds_handle(PyObject* value) const {
-  if (Py_IS_TYPE(value, reinterpret_cast<PyTypeObject*>(framework_.handle.ptr()))) return true;
-  if (PyTuple_Check(value) || PyList_CheckExact(value)) {
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i) {
-      if (holds_handle(PySequence_Fast_GET_ITEM(value, i))) return true;
-    }
-  }
-  if (PyDict_CheckExact(value)) {
-    PyObject *name = nullptr, *each = nullptr;
-    for (Py_ssize_t at = 0; PyDict_Next(value, &at, &name, &each);) {
-      if (holds_handle(each)) return true;
-    }
-  }
-  return false;
 }
 
 // --- for Python's part --------------------------------------------------------------------------------------------------------------

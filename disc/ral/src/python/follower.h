@@ -35,7 +35,7 @@ struct Framework {
   HandleFields fields;
   nb::object handle;           // the class of handles
   nb::object make;             // a new handle, without arguments
-  nb::object without;          // a context manager: functions are not handed over in it
+  nb::object without;          // a class of context managers: functions are not handed over in them
   nb::object grad_enabled;     // () -> bool
   nb::object autocast;         // () -> whether any is on
   nb::object autocast_dtype;   // () -> None, or the dtype of this device's
@@ -46,6 +46,9 @@ struct Framework {
   nb::object size;                             // the class of shapes, tuples
   std::vector<nb::object> tensors, constants;  // classes
 };
+
+// Whether an argument is a handle of this class, or has one in it.
+bool holds_handle(PyObject* value, PyTypeObject* handle);
 
 // A call behind where a run is. mark: how many inputs the run had before it; tensors: among the arguments.
 struct DescribedCall {
@@ -124,7 +127,6 @@ class Follower {
   Described input(PyObject* tensor, PyObject* given, bool inside);
   Described new_input(PyObject* tensor, PyObject* given);
   bool is_tensor(PyObject* value) const;
-  bool holds_handle(PyObject* value) const;
   uint64_t state();  // of gradients and autocast
   int64_t number_of_constant(PyObject* value);
   PyObject* promise(int32_t step);

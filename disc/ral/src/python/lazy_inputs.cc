@@ -61,6 +61,10 @@ bool is_row_major(const DLTensor& tensor) {
 Follower::Described Follower::new_input(PyObject* tensor, PyObject* given) {
   const Names& names = Names::get();
   const std::optional<DLTensor> memory = dl_tensor(tensor);
+  // What a transform of functions (vmap) computes with comes here in each of its calls, being new: it is PyTorch's.
+  const nb::object transforms = nb::steal(PyObject_CallNoArgs(framework_.transforms.ptr()));
+  if (!transforms.is_valid()) nb::raise_python_error();
+  if (transforms.ptr() == Py_True) return Described::kNo;
   if (!memory || memory->device.device_type != kDLCPU || asked(framework_.is_inference, tensor).ptr() == Py_True) return Described::kNo;
   const bool tracked = says(tensor, names.requires_grad), leaf = !tracked || says(tensor, names.is_leaf);
   if (tracked && leaf) {

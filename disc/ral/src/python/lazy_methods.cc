@@ -218,6 +218,11 @@ nb::object follow(Follower& follower, nb::handle function, const nb::tuple& argu
   return nb::steal(result);
 }
 
+bool has_handle(const nb::tuple& arguments, const nb::dict& keywords) {
+  auto* const handle = reinterpret_cast<PyTypeObject*>(handle_type);
+  return handle && (holds_handle(arguments.ptr(), handle) || holds_handle(keywords.ptr(), handle));
+}
+
 void set_following(nb::handle follower) { following = follower.is_none() ? nullptr : nb::cast<Follower*>(follower); }
 
 }  // namespace
@@ -229,6 +234,7 @@ void bind_followers(nb::module_& module) {
   module.attr("LazyMethod") = nb::borrow(reinterpret_cast<PyObject*>(method_type));
   module.attr("LazyAttribute") = nb::borrow(reinterpret_cast<PyObject*>(attribute_type));
   module.def("replace_handler", &replacement, nb::arg("function"), nb::arg("count"), nb::arg("mode_at"));
+  module.def("has_handle", &has_handle, nb::arg("arguments"), nb::arg("keywords"));
   module.def("set_following", &set_following, nb::arg("follower").none());
   bind_runs(module);
   bind_bindings(module);

@@ -1,0 +1,232 @@
+"""Mistakes and odd programs under `disc.lazy` end as in PyTorch, in calls that are only recorded too: the same errors with the user's line."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import disc
+from disc.frontend.lazy import public, recorder
+
+X = torch.linspace(-1, 1, 12).view(3, 4)
+W = torch.linspace(0, 2, 16).view(4, 4)
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """No traces of other tests."""
+    disc.lazy.disable()
+    public._thread.__init__()
+    yield
+    disc.lazy.disable()
+
+
+def outcome(step: Callable[[], object]) -> tuple[object, str]:
+    """What a step gives, or the kind and the beginning of its error; the notes of the error."""
+    try:
+        value = step()
+        return value.tolist() if isinstance(value, Tensor | np.ndarray) else value, ""
+    except RuntimeError as error:
+        return (type(error), str(error).split("\n")[0][:60]), " ".join(getattr(error, "__notes__", []))
+
+
+def both(step: Callable[[int], object], times: int = 6) -> list[str]:
+    """Runs a step in eager mode and lazily; the outcomes have to agree. Returns the notes of the lazy errors."""
+    expected = [outcome(lambda n=n: step(n))[0] for n in range(times)]
+    with disc.lazy():
+        found = [outcome(lambda n=n: step(n)) for n in range(times)]
+    for ours, theirs in zip(found, expected, strict=True):
+        if isinstance(theirs, float | list):
+            np.testing.assert_allclose(ours[0], theirs, rtol=1e-4)
+        else:
+            assert ours[0] == theirs
+    return [notes for _, notes in found]
+
+
+def test_a_loss_that_is_no_scalar() -> None:
+    w = nn.Parameter(W.clone())
+
+    def step(n: int) -> object:
+        w.grad = None
+        loss = (X @ w).tanh()
+        (loss.sum() if n < 4 else loss).backward()
+        return w.grad
+
+    both(step)
+    assert disc.lazy.stats().hits
+
+
+def test_a_loss_that_is_a_scalar_for_some_sizes() -> None:
+    """The backward pass is only recorded when the sizes come that make it an error."""
+    w = nn.Parameter(W[0].clone())
+
+    def step(n: int) -> object:
+        w.grad = None
+        loss = X[: 1 if n < 4 else 2] @ w
+        loss.backward()
+        return w.grad.sum().item()  # pyright: ignore[reportOptionalMemberAccess]
+
+    notes = both(step)
+    assert disc.lazy.stats().hits
+    assert all(not each or "test_lazy_misuse.py:" in each for each in notes)
+
+
+def test_a_graph_is_freed_twice() -> None:
+    w = nn.Parameter(W.clone())
+
+    def step(n: int) -> object:
+        w.grad = None
+        loss = (X @ w).square().sum()
+        loss.backward()
+        if n >= 3:
+            loss.backward()
+        return w.grad
+
+    both(step)
+
+
+def test_a_parameter_is_changed_while_it_is_needed() -> None:
+    w = nn.Parameter(W.clone())
+
+    def step(n: int) -> object:
+        w.grad = None
+        loss = (X @ w).square().sum()
+        if n >= 3:
+            with torch.no_grad():
+                w.mul_(1.0)
+        loss = loss + (w * w).sum()
+        if n == 4:
+            w.data.mul_(1.0)
+        loss.backward()
+        return w.grad
+
+    both(step)
+
+    def late(n: int) -> object:
+        w.grad = None
+        loss = (w * w).sum()
+        with torch.no_grad():
+            w.add_(0.0)
+        loss.backward()  # "modified by an inplace operation"
+        return w.grad
+
+    both(late)
+
+
+def test_an_exception_between_recorded_calls() -> None:
+    total = torch.zeros(3)
+
+    def step(n: int) -> object:
+        if n == 0:
+            total.zero_()
+        total.add_(1)
+        if n in (2, 4):
+            raise RuntimeError("mine")
+        return (total * 2).tolist()
+
+    both(step, 8)
+
+
+def test_a_read_inside_a_hook() -> None:
+    w, seen = nn.Parameter(W.clone()), list[float]()
+
+    def step(n: int) -> object:
+        w.grad = None
+        other = (X @ W).tanh().sum()
+        loss = (X @ w).square().sum()
+        if n >= 3:
+            handle = w.register_hook(lambda gradient: seen.append(other.item() + gradient.sum().item()))
+            loss.backward()
+            handle.remove()
+        else:
+            loss.backward()
+        return w.grad
+
+    both(step)
+    assert len(seen) == 6
+    np.testing.assert_allclose(seen[3:], seen[:3], rtol=1e-4)
+
+
+def test_threads_record_at_once_and_read_each_others_values() -> None:
+    w, found, gate = nn.Parameter(W.clone()), dict[int, list[float]](), threading.Barrier(3)
+    handed: dict[int, Tensor] = {}
+
+    def work(number: int) -> None:
+        gate.wait()
+        with disc.lazy():
+            found[number] = []
+            for _ in range(6):
+                handed[number] = torch.tanh(X * (number + 1) @ w.detach())
+                found[number].append(handed[number].sum().item())
+            handed[number] = torch.tanh(X * (number + 1) @ w.detach())
+            gate.wait()
+            found[number].append((handed[(number + 1) % 3] * 2).sum().item())  # pending in another thread
+            gate.wait()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+    for number in range(3):
+        own, next_one = ((torch.tanh(X * (which + 1) @ W).sum().item()) for which in (number, (number + 1) % 3))
+        np.testing.assert_allclose(found[number], [own] * 6 + [2 * next_one], rtol=1e-4)
+
+
+def test_a_fork_leaves_pending_values_to_both() -> None:
+    read, write = os.pipe()
+    expected = torch.tanh(X @ W).sum().item()
+    with disc.lazy():
+        for _ in range(4):
+            torch.tanh(X @ W).sum().item()
+        pending = torch.tanh(X @ W).sum()
+        child = os.fork()
+        if child == 0:
+            try:
+                values = [pending.item(), torch.tanh(X @ W).sum().item()]
+                os.write(write, ("ok" if np.allclose(values, expected, rtol=1e-4) else repr(values)).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert os.read(read, 100) == b"ok"
+        assert pending.item() == pytest.approx(expected, rel=1e-4)
+    os.close(read)
+    os.close(write)
+
+
+def test_handles_are_used_again_only_when_nobody_holds_them() -> None:
+    held = list[Tensor]()
+    with disc.lazy():
+        for n in range(8):
+            y = torch.tanh(X @ W) + n % 2
+            if n >= 4:
+                y.mine = n  # pyright: ignore[reportAttributeAccessIssue]
+                held.append(y)
+            assert y.sum().item() == pytest.approx((torch.tanh(X @ W) + n % 2).sum().item(), rel=1e-4)
+            assert not hasattr(torch.tanh(X @ W), "mine")
+    assert len(set(map(id, held))) == 4
+    for n, each in enumerate(held, 4):
+        assert each.mine == n  # pyright: ignore[reportAttributeAccessIssue]
+        torch.testing.assert_close(each + 0, torch.tanh(X @ W) + n % 2)
+
+
+def test_what_never_repeats_leaves_pytorch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the warning no call is handed over any more, and a block that is entered again does not start anew."""
+    monkeypatch.setattr(recorder, "FRUITLESS", 20)
+    with pytest.warns(UserWarning, match="none of which came twice") as caught, disc.lazy():
+        for n in range(30):
+            X.clamp(max=n / 40).sum().item()
+        assert torch._C._len_torch_function_stack() == 0
+        held = X.clamp(max=0.5).sum()
+        assert type(held) is Tensor
+    with disc.lazy():
+        assert torch._C._len_torch_function_stack() == 0
+        X.sum().item()
+    assert torch._C._len_torch_function_stack() == 0
+    assert len(caught) == 1
