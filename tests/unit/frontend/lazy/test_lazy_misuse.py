@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ def fresh() -> Iterator[None]:
     disc.lazy.disable()
 
 
-def outcome(step: Callable[[], object]) -> tuple[object, str]:
+def outcome(step: Callable[[], object]) -> tuple[Any, str]:
     """What a step gives, or the kind and the beginning of its error; the notes of the error."""
     try:
         value = step()
@@ -70,7 +71,8 @@ def test_a_loss_that_is_a_scalar_for_some_sizes() -> None:
         w.grad = None
         loss = X[: 1 if n < 4 else 2] @ w
         loss.backward()
-        return w.grad.sum().item()  # pyright: ignore[reportOptionalMemberAccess]
+        assert w.grad is not None
+        return w.grad.sum().item()
 
     notes = both(step)
     assert disc.lazy.stats().hits
