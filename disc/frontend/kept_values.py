@@ -1,7 +1,7 @@
 """What a module keeps from call to call in plain attributes: PyTorch restores them behind an export, and a program has no such memory.
 
-self.h = self.h + x        # a tensor that is read before it is set: refused; a buffer would be kept
-self.calls += 1            # a number, a list, a tensor that is set alone: a warning
+self.total = self.total + x    # a tensor that is read before it is set: refused; a buffer would be kept
+self.calls += 1                # a number, a list, a tensor that is set alone: a warning
 """
 
 from __future__ import annotations
