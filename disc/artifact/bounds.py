@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 
 from disc.artifact.records import mismatch
+from disc.artifact.skeletons import malformed_skeleton
 from disc.artifact.structure import malformed
 from disc.artifact.structures import malformed_structures
 
@@ -129,6 +130,8 @@ def contradiction(manifest: Manifest) -> str | None:
         found = None if problem is None else f"manifest.structure: {problem}"
     if found is None and "structures" in manifest:
         found = malformed_structures(manifest["structures"], inputs, outputs)
+    if found is None and "skeleton" in manifest:
+        found = malformed_skeleton(manifest["skeleton"], inputs, outputs)
     return found
 
 

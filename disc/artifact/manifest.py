@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from disc.artifact.bounds import contradiction, disagreement, hidden_outputs, unbounded
 from disc.artifact.records import mismatch
+from disc.artifact.skeletons import SkeletonRecord
 from disc.artifact.structures import StructuresRecord
 from disc.errors import ArtifactError, printable
 
@@ -194,6 +195,7 @@ class Manifest(TypedDict):
     tools: NotRequired[dict[str, object]]  # that made a GPU's code, for display
     state: NotRequired[StateRecord]
     structures: NotRequired[StructuresRecord]  # of a model over structures: sections "block/..." have its programs
+    skeleton: NotRequired[SkeletonRecord]  # of one that decides by values, likewise
     format: NotRequired[int]
     code: NotRequired[list[str]]
     weights: NotRequired[list[WeightRecord]]
@@ -218,6 +220,7 @@ class StoredManifest(TypedDict):
     packed_refusal: NotRequired[str]
     state: NotRequired[StateRecord]
     structures: NotRequired[StructuresRecord]
+    skeleton: NotRequired[SkeletonRecord]
     format: int
     code: list[str]
     weights: list[WeightRecord]
@@ -388,7 +391,9 @@ def stored_manifests(sections: Mapping[str, bytes | memoryview]) -> tuple[Stored
     found = cast("StoredManifest", value)
     problem = problem or (disagreement(found) if stored else None)
     manifests = _manifests(found) if problem is None else {}
-    described = [*manifests.values()] or ([manifest_for(found)] if problem is None and "structures" in found else [])
+    described = [*manifests.values()] or (
+        [manifest_for(found)] if problem is None and ("structures" in found or "skeleton" in found) else []
+    )
     problem = problem or next(filter(None, map(contradiction, described)), None)
     if problem is not None:
         raise ArtifactError(f"section 'manifest' is malformed: {printable(problem)}")

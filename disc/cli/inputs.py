@@ -8,17 +8,20 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from disc.artifact.manifest import InputRecord, Manifest, arguments_of
+from disc.artifact.structures import StructuresRecord
 from disc.cli.output import type_text
 from disc.errors import InputRankError, InputTypeError, ShapeConstraintError
 from disc.explain.symbols import find_symbols
 from disc.ir.weights import STORAGE
+from disc.ral.block_programs import MOST_NODES
+from disc.ral.flat_values import flat_instances
 from disc.ral.nested import flat_arrays
-from disc.ral.structured import MOST_NODES
 
 Array = npt.NDArray[np.generic]
 
@@ -37,27 +40,29 @@ _RANDOM = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<sizes>\d+(?:x\d+)*)?(?::(?P<low>
 
 def inputs_of(manifest: Manifest, files: Sequence[str], random: str | None) -> list[Array]:
     """As `given_inputs`; a model over structures also takes one JSON file with a structure, or a list of some."""
-    record = manifest.get("structures")
+    record, skeleton = manifest.get("structures"), manifest.get("skeleton")
     nested = [each.rpartition("=")[2] for each in files if each.endswith(".json")]
-    if record is None or not nested:
+    if (record is None and skeleton is None) or not nested:
         return given_inputs(arguments_of(manifest), files, random)
     if len(files) > 1 or random is not None:
         raise InputRankError("a JSON file has whole structures: give one, and no other inputs")
-    return list(flat_arrays(record, _instances(nested[0]), MOST_NODES))
+    found = _json(nested[0])
+    instances = found if isinstance(found, list) else [found]
+    if skeleton is not None:
+        return list(flat_instances(skeleton, instances, MOST_NODES))
+    if not all(isinstance(each, dict) for each in instances):
+        raise InputTypeError(f"{nested[0]} is neither a JSON object nor a list of objects")
+    return list(flat_arrays(cast("StructuresRecord", record), cast("list[Mapping[str, object]]", instances), MOST_NODES))
 
 
-def _instances(path: str) -> list[Mapping[str, object]]:
+def _json(path: str) -> object:
     """Raises InputTypeError."""
     try:
-        found = json.loads(Path(path).read_bytes())
+        return json.loads(Path(path).read_bytes())
     except (OSError, ValueError) as error:
         raise InputTypeError(f"{path} cannot be read as JSON: {error}") from error
     except RecursionError as error:
         raise InputTypeError(f"{path} nests deeper than JSON is read: give the structure as .npy files") from error
-    instances = found if isinstance(found, list) else [found]
-    if not all(isinstance(each, dict) for each in instances):
-        raise InputTypeError(f"{path} is neither a JSON object nor a list of objects")
-    return instances
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,12 @@ from disc.explain.export import model_explorer_json
 from disc.explain.report import check_text, decision_texts
 from disc.explain.symbols import symbol_text
 from disc.explain.timeline import timeline
+from disc.ral.block_files import read_described
 from disc.ral.custom_functions import register_ops
 from disc.ral.executable import Executable, describe, load
 from disc.ral.gpu_programs import device_code
-from disc.ral.structured import read_described, structure_lines
+from disc.ral.skeletal import skeleton_lines
+from disc.ral.structured import structure_lines
 
 Artifact = Annotated[Path, typer.Argument(help="A .disc file.", metavar="MODEL.disc")]
 Inputs = Annotated[
@@ -215,7 +217,9 @@ def _description(path: Path, manifest: Manifest, sections: Sequence[artifact.Sec
     for symbol in manifest["symbols"]:
         yield f"symbol {symbol_text(cast('Mapping[str, object]', symbol), manifest)}"
     batch = manifest.get("batch")
-    if structures is not None:
+    if "skeleton" in manifest:
+        yield from skeleton_lines(manifest["skeleton"])
+    if structures is not None or "skeleton" in manifest:
         yield "batch  structures of several requests"
     else:
         yield f"batch  {batch['symbol']}" if batch is not None else f"batch  none: {manifest.get('batch_refusal', 'not looked for')}"

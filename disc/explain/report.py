@@ -24,6 +24,7 @@ from disc.explain.sweep import sweep as sweep
 from disc.explain.symbols import sizes_of, symbol_text
 from disc.explain.text import text_lines
 from disc.ral.executable import Executable, Profiled
+from disc.ral.skeletal import skeleton_lines
 from disc.ral.structured import structure_lines
 from disc.shapes import parse_dim
 
@@ -212,6 +213,13 @@ class _Ran:
     counters: Sequence[int]
 
 
+def _structures(manifest: Manifest) -> tuple[str, ...]:
+    """The kinds of nodes, or the skeleton."""
+    if "skeleton" in manifest:
+        return tuple(skeleton_lines(manifest["skeleton"]))
+    return tuple(structure_lines(manifest["structures"])) if "structures" in manifest else ()
+
+
 def _check_records(manifest: Manifest) -> None:
     """Raises ArtifactError for an artifact whose kernels are described by name only."""
     for record in manifest["kernels"]:
@@ -247,7 +255,7 @@ def _explanation(
         limits=limits,
         calls=calls,
         sources=source_texts(line for kernel in kernels for line in kernel.lines),
-        structures=tuple(structure_lines(manifest["structures"])) if "structures" in manifest else (),
+        structures=_structures(manifest),
     )
 
 

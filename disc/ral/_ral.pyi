@@ -71,6 +71,27 @@ class Schedule:
     def __init__(self, blocks: Sequence[tuple[Context, Sequence[int], Sequence[int], int, Sequence[int]]]) -> None: ...
     def run(self, tables: tuple[Any, ...], used: list[int], batches: Numbers, indices: Numbers) -> list[int]: ...
 
+SKELETON_OPS: tuple[tuple[str, str], ...]  # (name, letters of operands)
+
+class Skeleton:
+    def __init__(
+        self,
+        functions: Sequence[tuple[Any, ...]],
+        constants: Sequence[tuple[Any, ...]],
+        texts: Sequence[str],
+        names: Sequence[tuple[Any, ...]],
+        objects: Sequence[tuple[Any, ...]],
+        classes: Sequence[tuple[int, Sequence[int], int]],
+        rows: Sequence[tuple[Any, bytes]],
+        regions: Sequence[tuple[Any, ...]],
+        kinds: Sequence[tuple[Any, ...]],
+        slots: Sequence[tuple[int, int, int, int, int, Sequence[int]]],
+        results: Sequence[tuple[int, int, Sequence[int]]],
+        head: tuple[int, int, int, int, int],
+    ) -> None: ...
+    def run(self, schedule: Schedule, arrays: Sequence[Any], names: Sequence[str], most_nodes: int) -> tuple[Any, ...]: ...
+    def table_bytes(self) -> int: ...
+
 class Facts:
     def __init__(self) -> None: ...
     def add_dict(self, dict: dict[Any, Any], keys: set[Any]) -> None: ...

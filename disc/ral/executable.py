@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
@@ -20,13 +21,15 @@ from disc.config import check_graphs, check_threads, read_environment
 from disc.errors import ArtifactError, CompilerBug, DiscError, InputRankError, InputTypeError, TargetError
 from disc.ral import _ral
 from disc.ral import torch_functions as torch_functions  # registers itself with the runtime
+from disc.ral.block_files import has_blocks, load_blocks
+from disc.ral.block_programs import BlockPrograms
 from disc.ral.caches import CacheInputs
 from disc.ral.elsewhere import Elsewhere
 from disc.ral.gpu_programs import NONE, GpuPrograms, from_sections, gpu_number, programs_in, programs_of, stream_handle
 from disc.ral.mistakes import no_attribute, way_to_a_tensor
 from disc.ral.results import builder
 from disc.ral.state import Array, HiddenValues, Seed, State
-from disc.ral.structured import StructuredProgram, load_structured
+from disc.ral.structured import StructuredProgram
 from disc.ral.torch_profiler import Profiler, find_profiler, ranges
 from disc.ral.widen import widened
 
@@ -290,11 +293,15 @@ class Executable:
         """The result of each instance, for a model over structures (`disc.batched`): all computed together.
 
         instances: mappings ({"word": 3}, {"left": {...}, "right": {...}}), or objects with such attributes. Results are NumPy arrays, or of
-        the kind of `like`. Raises InputTypeError; CycleError, MissingFieldError, NodeIndexError, NodeKindError, TooManyNodesError.
+        the kind of `like`. Raises InputTypeError; CycleError, MissingFieldError, NodeIndexError, NodeKindError, TooManyNodesError;
+        InstanceError where a model that decides by values fails for some.
         """
-        results = self._structured().batch(instances)
-        build = builder(self._manifest["structure"]) if "structure" in self._manifest else None
-        return [each[0] if build is None else build(each) for each in results]
+        program = self._structured()
+        results = program.batch(instances)
+        if not isinstance(program, StructuredProgram):
+            return results
+        build = builder(self._manifest["structure"]) if "structure" in self._manifest else itemgetter(0)
+        return [build(cast("Sequence[object]", each)) for each in results]
 
     @property
     def most_nodes(self) -> int:
@@ -305,10 +312,10 @@ class Executable:
     def most_nodes(self, count: int) -> None:
         self._structured().most_nodes = count
 
-    def _structured(self) -> StructuredProgram:
+    def _structured(self) -> BlockPrograms:
         """Raises InputTypeError for a model of tensors."""
         context = cast("object", self._context)
-        if not isinstance(context, StructuredProgram):
+        if not isinstance(context, BlockPrograms):
             raise InputTypeError("this model takes tensors, not structures: call it with them")
         return context
 
@@ -609,9 +616,9 @@ def load(
     try:
         context = _ral.load_file(artifact.system_path(path), _threads(threads), isa, digest)
     except TargetError:
-        if "structures" not in artifact.read_manifest(path):
+        if not has_blocks(artifact.read_manifest(path)):
             raise
-        program, manifest = load_structured(path, _threads(threads), isa, digest)
+        program, manifest = load_blocks(path, _threads(threads), isa, digest)
         return Executable(cast("_ral.Context", program), manifest, None, 0, NONE)
     view = context.file_view()
     try:

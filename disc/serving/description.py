@@ -38,7 +38,7 @@ def model_config(model: LoadedModel) -> Fields:
         "output": [{"name": name, "data_type": _kind(datatype), "dims": shape} for name, datatype, shape in model.outputs],
         "instance_group": [{"name": model.name, "count": settings.concurrency, "kind": CPU}],
     }
-    if settings.batching and (signature.batch or signature.packed or signature.structures):
+    if settings.batching and (signature.batch or signature.packed or signature.structures or signature.skeleton):
         policy = {
             "default_timeout_microseconds": settings.default_timeout_us,
             "allow_timeout_override": True,

@@ -13,6 +13,7 @@ from disc.artifact.bounds import SHARED
 from disc.artifact.structures import ROOT, StructuresRecord
 from disc.errors import ConfigurationError, InputRankError, NodeIndexError, RequestError, ShapeConstraintError
 from disc.serving.cost import CallCost
+from disc.serving.join_instances import JoinInstances
 from disc.serving.packing import PackedLayout
 from disc.serving.settings import ModelSettings
 from disc.serving.settings import Sequence as SequenceSettings
@@ -293,6 +294,10 @@ def joining_of(signature: Signature, settings: ModelSettings) -> Joining:
         if sequence is not None:
             raise ConfigurationError("sequence: this model takes structures, which have no padding; leave the table out")
         return JoinStructures(signature.structures, batching, settings.max_tokens)
+    if signature.skeleton is not None:
+        if sequence is not None:
+            raise ConfigurationError("sequence: this model takes instances, which have no padding; leave the table out")
+        return JoinInstances(signature.skeleton, batching, settings.max_tokens)
     if signature.packed is not None:
         if sequence is not None:
             raise ConfigurationError("sequence: this program is packed, so that requests need no padding; leave the table out")

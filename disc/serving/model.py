@@ -75,9 +75,9 @@ class LoadedModel:
         joining = joining_of(self.signature, settings)
         most = self.signature.batch.most if self.signature.batch else None
         self.batcher = Batcher(_runner(executable), joining, settings, most, self.statistics.batch)
-        structures = self.signature.structures
-        if structures is not None:
-            widest = max((math.prod(each["dims"]) for each in structures["tables"]), default=1)
+        structured = self.signature.structures or self.signature.skeleton
+        if structured is not None:
+            widest = max((math.prod(each["dims"]) for each in structured["tables"]), default=1)
             executable.most_nodes = limits.elements // max(widest, 1)
         if settings.threads:
             executable.threads = settings.threads
@@ -183,7 +183,7 @@ def load_model(name: str, version: str, path: Path, settings: ModelSettings, lim
     model = LoadedModel(name, version, executable, settings, limits, source, path.parent)
     if model.text is not None:
         _check_vocabulary(executable, model.signature, model.text)
-    if settings.warm_up and model.signature.structures is not None:
+    if settings.warm_up and (model.signature.structures or model.signature.skeleton) is not None:
         raise ConfigurationError("warm_up: a model over structures is not warmed up by sizes; leave it out")
     for text in settings.warm_up:
         inputs = _zeros(model.signature, text)

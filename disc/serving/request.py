@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
+from disc.artifact.structures import StructuresRecord
 from disc.errors import RequestError, StructureError, UnsupportedRequestError
+from disc.ral.flat_values import flat_instances
 from disc.ral.nested import flat_arrays
 from disc.serving.datatypes import NESTED
 from disc.serving.settings import Limits, ModelSettings
@@ -78,17 +80,20 @@ def arrays_of(request: Request, signature: Signature, limits: Limits) -> list[Ar
 
 def _nested(inputs: list[GivenTensor], signature: Signature, limits: Limits) -> list[Array]:
     """The arrays of structures that are given as JSON. Raises RequestError."""
-    record = signature.structures
+    record = signature.structures or signature.skeleton
     if record is None:
         raise RequestError(f"datatype {NESTED} is for models over structures; this one takes tensors")
     (given, *others), name = inputs, record["name"]
     instances = given.content
     if others or given.name != name or isinstance(instances, memoryview | SharedBytes):
         raise RequestError(f"structures as {NESTED} are the one input '{name}'")
-    if given.shape != (len(instances),) or not all(isinstance(each, dict) for each in instances):
+    objects = signature.skeleton is not None or all(isinstance(each, dict) for each in instances)
+    if given.shape != (len(instances),) or not objects:
         raise RequestError(f"input '{name}' must be a list of JSON objects, and its shape their number")
     try:
-        return list(flat_arrays(record, cast("list[Mapping[str, object]]", instances), limits.elements))
+        if signature.skeleton is not None:
+            return list(flat_instances(signature.skeleton, instances, limits.elements))
+        return list(flat_arrays(cast("StructuresRecord", record), cast("list[Mapping[str, object]]", instances), limits.elements))
     except StructureError as error:
         raise RequestError(str(error)) from error
 

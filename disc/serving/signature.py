@@ -56,6 +56,7 @@ class Signature:
         try:
             self.packed = layout_of(manifest)
             self.structures = manifest.get("structures")
+            self.skeleton = manifest.get("skeleton")
             self._read(_as_users_know_it(manifest))
         except (ValueError, KeyError, IndexError) as error:
             raise ArtifactError(f"the manifest contradicts itself: {type(error).__name__}: {error}") from error

@@ -38,11 +38,13 @@ RUNTIME = "_disc_rt"
 
 @dataclass
 class Emitted:
-    """What the function's new code needs besides the user's names: environment by name; regions by the name of their function."""
+    """What the function's new code needs besides the user's names: environment by name; regions by the name of their function. calls: the
+    steps that became calls of the user's functions, by their statement."""
 
     body: list[ast.stmt]
     environment: dict[str, object]
     regions: dict[str, tuple[Region, ast.FunctionDef]]
+    calls: dict[ast.stmt, Compute] = field(default_factory=dict)
 
 
 @dataclass
@@ -141,6 +143,7 @@ class Emitter:
     # --- regions ----------------------------------------------------------------------------------------------------------------
 
     def _close(self, region: _Open, out: list[ast.stmt], live: set[str]) -> _Open:
+        self._leave_packing(region)
         tensors = sum(self._classes.of(each) == "tensor" for each in region.steps)
         if tensors:
             self._call_region(region, out, live, tensors)
@@ -150,6 +153,21 @@ class Emitter:
         for step in region.later:
             self._native(step, out)
         return _Open()
+
+    def _leave_packing(self, region: _Open) -> None:
+        """Takes out what comes last and only packs results with values from outside, such as a counter: each of these would be a constant
+        of another block."""
+        while region.steps and self._classes.of(region.steps[-1]) == "glue" and isinstance(region.steps[-1], Compute):
+            last = region.steps[-1]
+            bound = set().union(*(defines(each) for each in region.steps[:-1]))
+            if not (uses(last) & bound and (uses(last) - bound) & self._local) or defines(last) & (bound | uses(last)):
+                return
+            region.steps.pop()
+            region.later.insert(0, last)
+            region.bound, region.read = set(), set()
+            for each in region.steps:
+                region.read |= uses(each) - region.bound
+                region.bound |= defines(each)
 
     def _call_region(self, region: _Open, out: list[ast.stmt], live: set[str], tensors: int) -> None:
         wanted = live.union(*(uses(each) for each in region.later))
@@ -252,7 +270,9 @@ class Emitter:
             keys: list[ast.expr | None] = [ast.Constant(each.arg) if each.arg is not None else None for each in called.keywords]
             keywords = ast.Dict(keys, [each.value for each in called.keywords])
         arguments = ast.Tuple(list(called.args), ast.Load())
-        return ast.Assign([ast.Name(step.target, ast.Store())], _ask(request, *more, called.func, arguments, keywords))
+        made = ast.Assign([ast.Name(step.target, ast.Store())], _ask(request, *more, called.func, arguments, keywords))
+        self.emitted.calls[made] = step
+        return made
 
     # --- what has not run yet ---------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ class Function:
         self.regions: dict[tuple[object, ...], Region] = {}
         self.entry: Callable[..., Any] = original
         self.asks = False
+        self.emitted: Emitted | None = None  # what `entry` was made of
         self._find = find
         self._names = self.original.__code__.co_names
         self._deciding = False
@@ -151,7 +152,7 @@ class Function:
         local = {each.arg for each in _parameters(source.arguments)}
         local |= {name for step in walk(source.steps) for name in defines(step)}
         local |= {name for name in self._names if kind_of(self.original.__globals__.get(name, self._find)) in DATA}
-        emitted = Emitter(source.steps, self._classes(), local, self._own_containers(source), self._region).emitted
+        self.emitted = emitted = Emitter(source.steps, self._classes(), local, self._own_containers(source), self._region).emitted
         made = self._built(source, emitted)
         self.entry = made[0]
         for code, (region, _) in zip(made[1:], emitted.regions.values(), strict=True):

@@ -28,6 +28,9 @@ from disc.frontend.batched.techniques import Techniques
 from disc.frontend.batched.values import category_of, unwrapped
 from disc.ral._ral import Facts
 
+EXAMPLES = 64  # instances that are kept, to learn from them what instances are when the model is saved
+ROUNDS = 8  # runs of examples until nothing more is learnt
+
 
 @dataclass
 class Counts:
@@ -68,6 +71,7 @@ class Model:
         self._recursion: Recursion | str = "nothing has run yet"
         self._searched: tuple[int, int] | None = None
         self._lock = threading.RLock()
+        self._examples: list[object] = []
         self.running = threading.local()
         root = type(target).forward if isinstance(target, torch.nn.Module) else target
         self.root = self._function(root)
@@ -99,6 +103,14 @@ class Model:
         found = self._walked(arguments)
         if found is not None:
             return found
+        known = (Seen.changes, Kind.made)
+        results = self._run(arguments)
+        if known != (Seen.changes, Kind.made):
+            self._examples = [*self._examples, *(each[-1] for each in arguments)][-EXAMPLES:]
+        return results
+
+    def _run(self, arguments: Sequence[tuple[object, ...]]) -> list[object]:
+        """The results by the model's rewritten code. Raises InstanceError."""
         recorder = self.recorder()
         instances = [Instance(number, each) for number, each in enumerate(arguments)]
         if self._in_python is None:
@@ -173,6 +185,50 @@ class Model:
                         self._lower(kind)
             owner = (self.target,) if isinstance(self.target, torch.nn.Module) else ()
             return find_recursion(self.root, owner, self.find)
+
+    @property
+    def examples(self) -> list[object]:
+        """The last instances of batches that showed more of the model than those before them."""
+        return list(self._examples)
+
+    def why_not_native(self) -> str | None:
+        """Why instances run one after another, or all in Python, so that no skeleton takes the code's place."""
+        return self._in_python or self._ordered
+
+    def run_until_known(self, examples: Sequence[object]) -> list[object]:
+        """The results of examples, by runs that leave nothing of the code to be learnt, with all blocks compiled. Raises InstanceError."""
+        with self._lock, torch.no_grad():
+            self.check_facts()
+            arguments = [self._arguments(each) for each in examples]
+            results: list[object] = []
+            for _ in range(ROUNDS):
+                known = (Seen.changes, Kind.made)
+                self.running.active = True
+                try:
+                    results = self._run(arguments)
+                finally:
+                    self.running.active = False
+                self.refresh()
+                if known == (Seen.changes, Kind.made):
+                    break
+            for kind in list(self._kinds()):
+                if kind.lifted is None and kind.refusal is None and (kind.rows or kind.values):
+                    self._lower(kind)
+        return results
+
+    def learnt(self, original: FunctionType, arguments: Sequence[object]) -> Function:
+        """A function of one argument that the model did not call itself, such as a property's, after runs on these."""
+        function = self._function(original)
+        with self._lock, torch.no_grad():
+            for _ in range(ROUNDS):
+                known = (Seen.changes, Kind.made)
+                Driver(self.recorder(), self, function, ordered=False).run(
+                    [Instance(number, (each,)) for number, each in enumerate(arguments)]
+                )
+                self.refresh()
+                if known == (Seen.changes, Kind.made):
+                    break
+        return function
 
     def _failure_text(self, failures: dict[int, Exception]) -> str:
         number, error = next(iter(failures.items()))

@@ -91,7 +91,7 @@ class Batched:
         needs Python; OutputError."""
         if instances is not None:
             self.batch(instances)
-        save_model(self._model, path)
+        save_model(self._model, path, instances or ())
 
     def explain(self, instances: Sequence[object] | None = None) -> str:
         """The blocks, how often and with how many rows each was launched since the model was made, and what did not batch, with its line.

@@ -50,7 +50,8 @@ class Kind(_ral.Kind):
     run: flat tensors of one instance → results. outputs: makes what the region returns of the rows of the results, of those that it was
     given and of its arguments; plain: that is the results alone. views: the rows that it is given and its results that are views of each
     other or of weights; None where there are none. weights: the tensors that it read, which all instances share, and their versions. cost:
-    of a launch, however many rows it has, in microseconds. sizes: how many rows its launches had: size → launches. eager: how many calls
+    of a launch, however many rows it has, in microseconds. kept: arguments of a call, without their data. written: `outputs` as an
+    expression, and what its names mean. sizes: how many rows its launches had: size → launches. eager: how many calls
     ran in PyTorch.
 
     What the recorder writes lies in C++. number: of the kinds made so far; calls: how often it was called; consumed: another block has read
@@ -68,7 +69,8 @@ class Kind(_ral.Kind):
     block: Block
     weights: tuple[tuple[torch.Tensor, Contents], ...]
     cost: float
-    kept: object
+    kept: Sequence[object]
+    written: tuple[str, dict[str, object]]
     lifted: Lifted | None = None
     refusal: str | None = None
     sizes: dict[int, int] = field(default_factory=dict)

@@ -17,17 +17,25 @@ from disc.errors import SaveError
 from disc.frontend.batched.functions import Function
 from disc.frontend.batched.model import Model
 from disc.frontend.batched.regions import Region
+from disc.frontend.batched.saving_skeleton import save_skeleton
 from disc.frontend.batched.structural import Asked, Recursion, refused_line
 from disc.ral.schedule import Question
 
 STORED = {name for name in STORAGE if name != "bf16"}  # what tables of NumPy have
 
 
-def save_model(model: Model, path: str | os.PathLike[str]) -> None:
-    """Writes the artifact. Raises SaveError, which names the line that needs Python; OutputError."""
+def save_model(model: Model, path: str | os.PathLike[str], examples: Sequence[object] = ()) -> None:
+    """Writes the artifact. examples: instances that ran. Raises SaveError, which names the line that needs Python; OutputError."""
     found = model.recursion_to_save()
     if not isinstance(found, Recursion):
-        raise _needs_python(model.root, found)
+        known = [*examples, *model.examples]
+        why = model.why_not_native()
+        if why is not None:
+            raise SaveError(f"the model cannot be saved: {why}")
+        if not known:
+            raise _not_yet(model.root, found)
+        save_skeleton(model, path, known)
+        return
     blocks = [each.contents() for each in found.executables]
     manifest = _manifest(found, blocks, model.root)
     write_structures(
@@ -50,19 +58,14 @@ def _with_names(block: Contents, columns: Sequence[str], root: Function) -> Cont
     return replace(block, manifest=cast("StoredManifest", {**block.manifest, "targets": targets}))
 
 
-def _needs_python(root: Function, reason: str) -> SaveError:
-    line, new = refused_line(root)
+def _not_yet(root: Function, reason: str) -> SaveError:
+    """Of a model that has not run."""
+    line, _ = refused_line(root)
+    if not line:
+        return SaveError(f"the model cannot be saved: {root.file}:{root.original.__code__.co_firstlineno}: {reason}")
     text = linecache.getline(root.file, line).strip()
     where = f"{root.file}:{line}" + (f": `{text}`" if text else "")
-    if new:
-        return SaveError(f"the model cannot be saved yet: {where} has not run; give `save` instances that come there")
-    if line:
-        return SaveError(
-            f"the model cannot be saved: {where} needs Python. A model that runs without it asks whether attributes of its last parameter "
-            "are true or None, calls itself with others, and computes"
-        )
-    first = root.original.__code__.co_firstlineno
-    return SaveError(f"the model cannot be saved: {root.file}:{first}: {reason}")
+    return SaveError(f"the model cannot be saved yet: {where} has not run; give `save` instances that come there")
 
 
 def _manifest(recursion: Recursion, blocks: Sequence[Contents], root: Function) -> Manifest:

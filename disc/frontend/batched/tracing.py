@@ -132,7 +132,7 @@ def make_kind(region: Region, arguments: Sequence[object], rows: Sequence[object
         return [next(numbers) if index else rebuilt(each, leaves) for each, index in zip(arguments, counted, strict=True)]
 
     traced = _traced(region.code, filled, classes, values)
-    outputs, places, plain = _outputs(traced)
+    outputs, places, plain, written = _outputs(traced)
     leaves = _leaves(traced.found, {})
     results = tuple(row_class(leaves[place]) for place in places)
     if any(isinstance(size, torch.SymInt) for each in results for size in each.shape):
@@ -145,7 +145,7 @@ def make_kind(region: Region, arguments: Sequence[object], rows: Sequence[object
     region_code = region.code
     block = Block(region.name, BlockModule(run, arguments, [each for each, _ in traced.weights]), classes, values, results)
     views = _views(traced, [leaves[place] for place in places])
-    return Kind(region, classes, values, results, run, outputs, plain, views, block, traced.weights, _cost(traced), arguments)
+    return Kind(region, classes, values, results, run, outputs, plain, views, block, traced.weights, _cost(traced), arguments, written)
 
 
 def _cost(traced: _Traced) -> float:
@@ -255,13 +255,14 @@ def _remade(kind: type, values: Sequence[object]) -> object:
     return made
 
 
-def _outputs(traced: _Traced) -> tuple[Outputs, list[int], bool]:
-    """What makes the region's outputs of the results, which of the tensors among the outputs are results, and whether the outputs are the
-    results, in order."""
+def _outputs(traced: _Traced) -> tuple[Outputs, list[int], bool, tuple[str, dict[str, object]]]:
+    """What makes the region's outputs of the results, which of the tensors among the outputs are results, whether the outputs are the
+    results, in order, and the expression of the first with its names."""
     written = _Written(traced)
     text = "".join(f"{written.value(each)}, " for each in traced.found)
     plain = text == "".join(f"made[{number}], " for number in range(len(written.places)))
-    return eval(f"lambda made, given, arguments: ({text})", written.environment), written.places, plain
+    made = eval(f"lambda made, given, arguments: ({text})", written.environment)
+    return made, written.places, plain, (f"({text})", written.environment)
 
 
 class _Written:

@@ -34,7 +34,7 @@ def _model(model: LoadedModel) -> dict[str, object]:
         "version": model.version,
         "batch_dim": batch.symbol if batch else None,
         "joined": _joined(model),
-        "structures": model.signature.structures is not None,
+        "structures": (model.signature.structures or model.signature.skeleton) is not None,
         "packed": model.signature.packed is not None,
         "symbols": model.signature.places(),
         "isa": executable.isa,
@@ -64,7 +64,7 @@ def _joined(model: LoadedModel) -> str:
     signature = model.signature
     if not model.settings.batching:
         return "requests run alone: batching is off"
-    if signature.structures is not None:
+    if signature.structures is not None or signature.skeleton is not None:
         return "requests are joined: all their structures together"
     if signature.packed is not None:
         return "requests are joined without padding"

@@ -422,6 +422,8 @@ void ask_python() {
   asked = true;
 }
 
+bool python_says_stop() { return asked_python(nullptr) != 0; }
+
 void set_stop(nb::handle function) {
   Py_XDECREF(python_stop);
   python_stop = function.is_none() ? nullptr : function.inc_ref().ptr();

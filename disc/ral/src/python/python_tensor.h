@@ -44,6 +44,9 @@ ral_status without_gil(Body body) {
 // From now on, calls of this thread let Python handle its signals, and ask what `set_stop` was given.
 void ask_python();
 
+// Asks them: whether this call, which runs without the GIL, is to end.
+bool python_says_stop();
+
 // function: without arguments, says whether the calls of this thread are to end; None = they are not.
 void set_stop(nb::handle function);
 

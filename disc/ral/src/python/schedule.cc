@@ -21,8 +21,8 @@ namespace ral::python {
 
 namespace {
 
-using Numbers = nb::ndarray<const int64_t, nb::c_contig, nb::device::cpu>;
-using Classes = std::vector<int32_t>;
+using Numbers = Schedule::Numbers;
+using Classes = Schedule::Classes;
 
 void check(ral_status status) {
   if (status != RAL_OK) raise(status, ral_last_error());
@@ -41,48 +41,6 @@ nb::object owned_room(Room&& numbers, std::initializer_list<size_t> shape) {
   const nb::capsule owner(kept, [](void* pointer) noexcept { delete[] static_cast<int64_t*>(pointer); });
   return nb::cast(nb::ndarray<nb::numpy, int64_t>(kept, shape, owner));
 }
-
-// The programs of a schedule, and which tables each of them reads and writes.
-class Schedule {
- public:
-  // Of each block: the `_ral.Context` of its program, and tables, rows, number of other vectors, and results as in ral_block.
-  explicit Schedule(const std::vector<std::tuple<nb::object, Classes, Classes, int32_t, Classes>>& blocks) {
-    kept_.reserve(3 * blocks.size());
-    for (const auto& [context, tables, rows, values, results] : blocks) {
-      contexts_.push_back(context);
-      const nb::capsule handle = nb::cast<nb::capsule>(context.attr("handle")());
-      const Classes &first = keep(tables), &second = keep(rows), &third = keep(results);
-      blocks_.push_back({static_cast<ral_context*>(handle.data()), first.data(), second.data(), third.data(), size_of(first), size_of(second),
-                         values, size_of(third)});
-    }
-  }
-  Schedule(const Schedule&) = delete;
-
-  // Runs batches [n, 3] of (block, count, offset into `indices`); returns how many rows of each table are used then. Tables are written.
-  std::vector<int64_t> run(const nb::tuple& tables, std::vector<int64_t> used, const Numbers& batches, const Numbers& indices) const {
-    if (batches.ndim() != 2 || batches.shape(1) != 3 || indices.ndim() != 1 || used.size() != tables.size())
-      throw nb::value_error("batches are [n, 3], indices [m], and `used` has a number for each table");
-    ask_python();
-    Borrowed lent;
-    lent.add_all(tables, [](int32_t) { return ral_value_info{}; }, "table", true);
-    static_assert(sizeof(ral_batch) == 3 * sizeof(int64_t));
-    check(without_gil([&] {
-      return ral_run_batches(blocks_.data(), size_of(blocks_), lent.tensors(), used.data(), size_of(used),
-                             reinterpret_cast<const ral_batch*>(batches.data()), static_cast<int64_t>(batches.shape(0)), indices.data(),
-                             static_cast<int64_t>(indices.size()));
-    }));
-    return used;
-  }
-
-  const std::vector<ral_block>& blocks() const { return blocks_; }
-
- private:
-  const Classes& keep(const Classes& list) { return *kept_.emplace_back(std::make_unique<Classes>(list)); }
-
-  std::vector<nb::object> contexts_;
-  std::vector<std::unique_ptr<Classes>> kept_;
-  std::vector<ral_block> blocks_;
-};
 
 // What is known of structures: the kinds of their nodes, what is read of each, and the block that computes it.
 class Structures {
@@ -225,6 +183,32 @@ class Structures {
 };
 
 }  // namespace
+
+Schedule::Schedule(const std::vector<std::tuple<nb::object, Classes, Classes, int32_t, Classes>>& blocks) {
+  kept_.reserve(3 * blocks.size());
+  for (const auto& [context, tables, rows, values, results] : blocks) {
+    contexts_.push_back(context);
+    const nb::capsule handle = nb::cast<nb::capsule>(context.attr("handle")());
+    const Classes &first = keep(tables), &second = keep(rows), &third = keep(results);
+    blocks_.push_back({static_cast<ral_context*>(handle.data()), first.data(), second.data(), third.data(), size_of(first), size_of(second),
+                       values, size_of(third)});
+  }
+}
+
+std::vector<int64_t> Schedule::run(const nb::tuple& tables, std::vector<int64_t> used, const Numbers& batches, const Numbers& indices) const {
+  if (batches.ndim() != 2 || batches.shape(1) != 3 || indices.ndim() != 1 || used.size() != tables.size())
+    throw nb::value_error("batches are [n, 3], indices [m], and `used` has a number for each table");
+  ask_python();
+  Borrowed lent;
+  lent.add_all(tables, [](int32_t) { return ral_value_info{}; }, "table", true);
+  static_assert(sizeof(ral_batch) == 3 * sizeof(int64_t));
+  check(without_gil([&] {
+    return ral_run_batches(blocks_.data(), size_of(blocks_), lent.tensors(), used.data(), size_of(used),
+                           reinterpret_cast<const ral_batch*>(batches.data()), static_cast<int64_t>(batches.shape(0)), indices.data(),
+                           static_cast<int64_t>(indices.size()));
+  }));
+  return used;
+}
 
 nb::object owned(std::vector<int64_t>&& numbers, std::initializer_list<size_t> shape) {
   auto* kept = new std::vector<int64_t>(std::move(numbers));

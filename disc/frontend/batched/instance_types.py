@@ -1,0 +1,226 @@
+"""How a model's instances and results lie in tensors, learnt from examples: slots of `disc.artifact.skeletons`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from disc.artifact.skeletons import (
+    INSTANCES,
+    INTEGER,
+    ITEMS,
+    NODE,
+    NODES,
+    NOTHING,
+    OPTIONAL,
+    PARTS,
+    REAL,
+    TENSOR,
+    TRUTH,
+    NodeRecord,
+    SlotRecord,
+)
+from disc.errors import SaveError
+from disc.frontend.batched.rows import RowClass, row_class
+
+MOST_LEARNT = 4096  # nodes that a property is tried on
+MOST_CLASSES = 30  # of nodes: bits of `is_instance`
+_SCALARS = (bool, int, float, str, bytes, complex, type(None))
+
+
+class Slots:
+    """Slots that are found. table: the number of a class of rows."""
+
+    def __init__(self, table: Callable[[RowClass], int]) -> None:
+        self.records: list[SlotRecord] = []
+        self.domains = 2
+        self._table = table
+
+    def found(self, values: Sequence[Any], name: str, domain: int, *, results: bool = False) -> int:
+        """The number of the slot that these values fit, one for each of some positions. Raises SaveError."""
+        given = [each for each in values if each is not None]
+        kinds = {type(each) for each in given}
+        number = self._add(NOTHING, "", domain)
+        record = self.records[number]
+        if not given:
+            return number
+        if kinds == {bool}:
+            self._fill(record, TRUTH, name)
+        elif kinds == {int}:
+            self._fill(record, INTEGER, name)
+        elif kinds <= {int, float}:
+            self._fill(record, REAL, name)
+        elif all(isinstance(each, torch.Tensor) for each in given):
+            self._tensor(record, given, name)
+        elif kinds == {tuple} and len({len(each) for each in given}) == 1:
+            record["kind"] = PARTS
+            parts = list(zip(*given, strict=True))
+            record["parts"] = [
+                self.found(part, _part_name(name, place, results), domain, results=results) for place, part in enumerate(parts)
+            ]
+        elif kinds in ({list}, {tuple}):
+            self._items(record, given, name, results)
+        elif results or any(issubclass(each, (*_SCALARS, dict, set, frozenset)) for each in kinds) or kinds & {list, tuple}:
+            raise SaveError(f"the model cannot be saved: {name} is {_names(kinds)}, which tensors cannot say")
+        else:
+            self._fill(record, NODE, name)
+            return number
+        self._check_none(record, values, given, name)
+        return number
+
+    def _check_none(self, record: SlotRecord, values: Sequence[Any], given: Sequence[Any], name: str) -> None:
+        if len(given) == len(values):
+            return
+        if record["kind"] != INTEGER or min(given) < 0:
+            raise SaveError(
+                f"the model cannot be saved: {name} is sometimes None and sometimes {_names(map(type, given))}, which tensors cannot say"
+            )
+        record["kind"] = OPTIONAL
+
+    def _add(self, kind: str, name: str, domain: int) -> int:
+        self.records.append({"kind": kind, "name": name, "domain": domain, "inner": 0, "table": 0, "parts": [], "tuple": False})
+        return len(self.records) - 1
+
+    @staticmethod
+    def _fill(record: SlotRecord, kind: str, name: str) -> None:
+        record["kind"], record["name"] = kind, name
+
+    def _tensor(self, record: SlotRecord, given: Sequence[torch.Tensor], name: str) -> None:
+        classes = {row_class(each) for each in given}
+        if len(classes) > 1:
+            raise SaveError(
+                f"the model cannot be saved: {name} is a tensor of several shapes or dtypes ({', '.join(sorted(map(str, classes)))})"
+            )
+        self._fill(record, TENSOR, name)
+        record["table"] = self._table(classes.pop())
+
+    def _items(self, record: SlotRecord, given: Sequence[Sequence[Any]], name: str, results: bool) -> None:
+        self._fill(record, ITEMS, f"{name}.offsets")
+        record["inner"], record["tuple"] = self.domains, type(given[0]) is tuple
+        self.domains += 1
+        elements = [part for each in given for part in each]
+        nested = bool(elements) and isinstance(elements[0], list | tuple)
+        record["parts"] = [self.found(elements, f"{name}.items" if nested else name, record["inner"], results=results)]
+
+
+def _part_name(name: str, place: int, results: bool) -> str:
+    return f"{name}{place}" if results and name == "output" else f"{name}.{place}"
+
+
+def _names(kinds: Iterable[type]) -> str:
+    return " or ".join(sorted({each.__name__ for each in kinds}))
+
+
+class Instances:
+    """What examples show of instances. attributes: what the code reads of nodes, name → "file:line"."""
+
+    def __init__(self, name: str, examples: Sequence[Any], attributes: dict[str, str], table: Callable[[RowClass], int]) -> None:
+        self.name = name
+        self.slots = Slots(table)
+        self.getters: dict[str, list[FunctionType]] = {}
+        self.attributes = attributes
+        self._seen: list[Any] = []
+        self._known: set[int] = set()
+        self.classes: list[type] = []
+        for each in examples:
+            self._reach(each)
+        self._check_classes()
+        self.fields = self._fields()
+        self.root = self.slots.found(examples, name, INSTANCES)
+        if self._is_node(self.root):
+            self.slots.records[self.root]["name"] = f"{name}.root"
+        self.nodes: list[NodeRecord] = []
+        self.names: dict[str, int] = {}
+        self.kind = self._node_slots()
+
+    def _is_node(self, slot: int) -> bool:
+        return self.slots.records[slot]["kind"] == NODE
+
+    def mask(self, kind: type) -> int:
+        """The bits of classes of nodes that are of a type."""
+        return sum(1 << place for place, each in enumerate(self.classes) if issubclass(each, kind))
+
+    def field_mask(self, name: str) -> int:
+        """The bits of classes that hold an attribute."""
+        return sum(1 << place for place, each in enumerate(self.classes) if name in self.fields[each])
+
+    def getter_mask(self, name: str) -> int:
+        """The bits of classes that have a property of this name."""
+        return sum(1 << place for place, each in enumerate(self.classes) if isinstance(inspect.getattr_static(each, name, None), property))
+
+    def with_getter(self, name: str, getter: FunctionType) -> list[Any]:
+        """Nodes whose attribute is found by a property's function."""
+        found = [each for each in self._seen if getattr(inspect.getattr_static(type(each), name, None), "fget", None) is getter]
+        return found[:MOST_LEARNT]
+
+    def _reach(self, start: Any) -> None:
+        """Finds the nodes that attributes lead to, without Python's stack."""
+        waiting = [start]
+        while waiting:
+            value = waiting.pop()
+            if isinstance(value, list | tuple):
+                waiting += value
+            if isinstance(value, (*_SCALARS, list, tuple, dict, set, frozenset, torch.Tensor)) or id(value) in self._known:
+                continue
+            self._known.add(id(value))
+            self._seen.append(value)
+            if type(value) not in self.classes:
+                self.classes.append(type(value))
+            waiting += [getattr(value, name) for name in self.attributes if self._holds(value, name)]
+
+    def _holds(self, value: Any, name: str) -> bool:
+        """Whether an attribute is data that the object has; notes properties. Raises SaveError for methods."""
+        held = inspect.getattr_static(type(value), name, None)
+        if isinstance(held, property) and isinstance(held.fget, FunctionType):
+            known = self.getters.setdefault(name, [])
+            if held.fget not in known:
+                known.append(held.fget)
+            return False
+        if isinstance(held, FunctionType):
+            raise SaveError(
+                f"the model cannot be saved: {self.attributes[name]} calls '{name}' of an instance's class: make it a function of the model"
+            )
+        return hasattr(value, name)
+
+    def _check_classes(self) -> None:
+        if len(self.classes) > MOST_CLASSES:
+            raise SaveError(
+                f"the model cannot be saved: its instances are of {len(self.classes)} classes; at most {MOST_CLASSES} are saved"
+            )
+        for each in self.classes:
+            odd = [name for name in ("__bool__", "__len__", "__iter__", "__getitem__", "__getattr__") if hasattr(each, name)]
+            if odd:
+                raise SaveError(
+                    f"the model cannot be saved: instances are of the class {each.__name__}, which has {odd[0]}: only attributes are read"
+                )
+
+    def _fields(self) -> dict[type, list[str]]:
+        return {
+            kind: [name for name in self.attributes if any(self._holds(each, name) for each in self._seen if type(each) is kind)]
+            for kind in self.classes
+        }
+
+    def _node_slots(self) -> int:
+        """The slots of attributes; the number of that of a node's class."""
+        for name in self.attributes:
+            held = [each for each in self._seen if name in self.fields[type(each)]]
+            if held:
+                self.names[name] = self._field(name, held)
+        for kind in self.classes:
+            self.nodes.append({"name": kind.__name__, "fields": [[name, self.names[name]] for name in self.fields[kind]]})
+        if len(self.classes) < 2:
+            return -1
+        self.slots.records.append(
+            {"kind": INTEGER, "name": f"{self.name}.class", "domain": NODES, "inner": 0, "table": 0, "parts": [], "tuple": False}
+        )
+        return len(self.slots.records) - 1
+
+    def _field(self, name: str, held: Sequence[Any]) -> int:
+        missing = [each for each in held if not hasattr(each, name)]
+        if missing:
+            raise SaveError(f"the model cannot be saved: {self.attributes[name]}: some {type(missing[0]).__name__} have no '{name}'")
+        return self.slots.found([getattr(each, name) for each in held], f"{self.name}.{name}", NODES)

@@ -1,0 +1,478 @@
+"""From a function's rewritten code (`emit.py`) to instructions of a skeleton, which `ral/src/tasks/` runs without Python (ACROBAT,
+sections 4 and 6: its control flow is compiled ahead of time, too).
+
+The code is straight-line assignments between `if`, `for`, `while True`, so that each statement becomes a few instructions over registers,
+one register a name. What has no instruction raises `NeedsPython` with the user's line.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from disc.artifact.skeletons import BINARY, BUILTINS, COMPARE, METHODS, READS, TAGS
+from disc.frontend.batched.emit import CALL, READ, RUNTIME
+from disc.frontend.batched.functions import Function
+from disc.frontend.batched.regions import Region
+from disc.frontend.batched.skeleton_values import Constants, Unsayable
+from disc.frontend.batched.steps import Compute
+from disc.ral import _ral
+
+OPS = {name: number for number, (name, _) in enumerate(_ral.SKELETON_OPS)}
+_FUNCTIONS = {getattr(builtins, name): number for number, name in enumerate(BUILTINS) if hasattr(builtins, name)}
+_MASKS: dict[object, int] = {bool: 1 << TAGS.index("bool"), int: 1 << TAGS.index("int") | 1 << TAGS.index("bool"),
+                             float: 1 << TAGS.index("float"), str: 1 << TAGS.index("text"), list: 1 << TAGS.index("list"),
+                             tuple: 1 << TAGS.index("tuple"), type(None): 1 << TAGS.index("none")}  # fmt: skip
+
+
+class NeedsPython(Exception):
+    """Code that has no instructions. line: of the user's file; new: it only has not run yet."""
+
+    def __init__(self, reason: str, file: str, line: int, *, new: bool = False) -> None:
+        super().__init__(reason)
+        self.reason, self.file, self.line, self.new = reason, file, line, new
+
+
+class Lowering:
+    """The functions that a model's skeleton has. node_mask: of a class that nodes are of → the bits of `is_instance`; tensors: the class
+    of tensors."""
+
+    def __init__(self, constants: Constants, node_mask: Callable[[type], int], tensor: type) -> None:
+        self.constants = constants
+        self.names: dict[str, int] = {}
+        self.functions: dict[Function, int] = {}
+        self.regions: dict[Region, int] = {}
+        self.code: list[FunctionCode] = []
+        self.node_mask = node_mask
+        self.tensor = tensor
+
+    def lower(self, function: Function) -> int:
+        """The number of a function, with all that it calls. Raises NeedsPython."""
+        number = self.function(function)
+        while len(self.code) < len(self.functions):
+            self.code.append(FunctionCode(self, [*self.functions][len(self.code)]))
+        return number
+
+    def function(self, function: Function) -> int:
+        return self.functions.setdefault(function, len(self.functions))
+
+    def name(self, name: str) -> int:
+        return self.names.setdefault(name, len(self.names))
+
+    def region(self, region: Region) -> int:
+        return self.regions.setdefault(region, len(self.regions))
+
+
+class FunctionCode:
+    """One function's instructions. lines: (place, line)."""
+
+    def __init__(self, whole: Lowering, function: Function) -> None:
+        self.function = function
+        self.code: list[int] = []
+        self.lines: list[list[int]] = []
+        self._whole = whole
+        self._line = function.original.__code__.co_firstlineno
+        if function.source is None or function.emitted is None:
+            assert function.refusal is not None
+            raise NeedsPython(function.refusal.reason, function.file, function.refusal.line or self._line)
+        arguments = function.source.arguments
+        if arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
+            raise self._refused("a parameter that takes any number of arguments, or only named ones")
+        self.parameters = function.parameters()
+        self._calls = function.emitted.calls
+        self._environment = function.emitted.environment
+        stored = {
+            each.id
+            for part in function.emitted.body
+            for each in ast.walk(part)
+            if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)
+        }
+        self._registers = {name: place for place, name in enumerate(dict.fromkeys([*self.parameters, *sorted(stored)]))}
+        self._count = len(self._registers)
+        self._loops: list[tuple[int, list[int]]] = []  # (place of the next iteration, jumps to the end)
+        self._texts = self._words(function.emitted.body)
+        self._block(function.emitted.body)
+        self._op("return", self._constant(None))
+
+    @property
+    def registers(self) -> int:
+        return max(self._count, 1)
+
+    def _refused(self, what: str) -> NeedsPython:
+        return NeedsPython(what, self.function.file, self._line)
+
+    # --- instructions -----------------------------------------------------------------------------------------------------------
+
+    def _op(self, name: str, *operands: int) -> int:
+        """Adds an instruction; its place."""
+        place = len(self.code)
+        if not self.lines or self.lines[-1][1] != self._line:
+            self.lines.append([place, self._line])
+        self.code += [OPS[name], *operands]
+        return place
+
+    def _fresh(self) -> int:
+        self._count += 1
+        return self._count - 1
+
+    def _constant(self, value: object, target: int | None = None) -> int:
+        try:
+            place = self._whole.constants.place(self._whole.constants.number(value))
+        except Unsayable as reason:
+            raise self._refused(f"{reason}") from None
+        register = self._fresh() if target is None else target
+        self._op("const", register, place)
+        return register
+
+    def _jump(self, op: str, *operands: int) -> int:
+        """A jump to a place that is not known yet; where to write it."""
+        self._op(op, *operands, -1)
+        return len(self.code) - 1
+
+    def _here(self, *jumps: int) -> None:
+        for each in jumps:
+            self.code[each] = len(self.code)
+
+    # --- statements -------------------------------------------------------------------------------------------------------------
+
+    def _block(self, statements: Sequence[ast.stmt]) -> None:
+        for each in statements:
+            self._line = getattr(each, "lineno", self._line)
+            method = getattr(self, f"_{type(each).__name__.lower()}", None)
+            if method is None:
+                raise self._refused(f"`{ast.unparse(each)}`")
+            method(each)
+
+    def _pass(self, node: ast.Pass) -> None:
+        del node
+
+    def _delete(self, node: ast.Delete) -> None:
+        """A name that nobody reads from then on, or a mistake that PyTorch would find."""
+        del node
+
+    def _expr(self, node: ast.Expr) -> None:
+        if isinstance(node.value, ast.Call) and _is_runtime(node.value, "changing"):
+            return  # what is changed is a list that the model made: others have no instruction
+        self._value(node.value)
+
+    def _assign(self, node: ast.Assign) -> None:
+        target = node.targets[0]
+        if isinstance(node.value, ast.Call) and _is_runtime(node.value, "region"):
+            self._region(node.value, cast("ast.Tuple", target))
+        elif isinstance(target, ast.Name):
+            if target.id not in self._texts:
+                self._value(node.value, node, self._registers[target.id])
+        elif isinstance(target, ast.Subscript):
+            owner, index = self._value(target.value), self._index(target.slice)
+            self._op("set_item", owner, index, self._value(node.value))
+        else:
+            self._unpack(target, self._value(node.value))
+
+    def _unpack(self, target: ast.expr, value: int) -> None:
+        if isinstance(target, ast.Name):
+            self._op("move", self._registers[target.id], value)
+            return
+        if not isinstance(target, ast.Tuple | ast.List):
+            raise self._refused(f"a value is bound to `{ast.unparse(target)}`")
+        parts = [self._registers[each.id] if isinstance(each, ast.Name) else self._fresh() for each in target.elts]
+        self._op("unpack", value, len(parts), *parts)
+        for each, part in zip(target.elts, parts, strict=True):
+            if not isinstance(each, ast.Name):
+                self._unpack(each, part)
+
+    def _augassign(self, node: ast.AugAssign) -> None:
+        if not isinstance(node.target, ast.Name):
+            raise self._refused(f"`{ast.unparse(node)}`")
+        if not isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.Div | ast.FloorDiv | ast.Mod | ast.Pow):
+            raise self._refused(f"`{ast.unparse(node)}`")
+        register, value = self._registers[node.target.id], self._value(node.value)
+        if isinstance(node.op, ast.Add):  # a list is changed itself
+            tested = self._fresh()
+            self._op("is_instance", tested, register, _MASKS[list], 0)
+            other = self._jump("jump_if_not", tested)
+            self._op("method", self._fresh(), register, METHODS.index("extend"), 1, value)
+            end = self._jump("jump")
+            self._here(other)
+            self._op("binary", register, BINARY.index("add"), register, value)
+            self._here(end)
+            return
+        self._op("binary", register, BINARY.index(type(node.op).__name__.lower()), register, value)
+
+    def _if(self, node: ast.If) -> None:
+        other = self._jump("jump_if_not", self._value(node.test))
+        self._block(node.body)
+        if not node.orelse:
+            self._here(other)
+            return
+        end = self._jump("jump")
+        self._here(other)
+        self._block(node.orelse)
+        self._here(end)
+
+    def _while(self, node: ast.While) -> None:
+        start = len(self.code)
+        self._loops.append((start, []))
+        self._block(node.body)
+        self._op("jump", start)
+        self._here(*self._loops.pop()[1])
+
+    def _for(self, node: ast.For) -> None:
+        iterator = self._fresh()
+        self._op("iter", iterator, self._value(node.iter))
+        start = len(self.code)
+        self._loops.append((start, []))
+        end = self._jump("next", self._registers[cast("ast.Name", node.target).id], iterator)
+        self._block(node.body)
+        self._op("jump", start)
+        self._here(end)
+        jumps = self._loops.pop()[1]
+        self._block(node.orelse)
+        self._here(*jumps)
+
+    def _break(self, node: ast.Break) -> None:
+        del node
+        self._loops[-1][1].append(self._jump("jump"))
+
+    def _continue(self, node: ast.Continue) -> None:
+        del node
+        self._op("jump", self._loops[-1][0])
+
+    def _return(self, node: ast.Return) -> None:
+        self._op("return", self._value(node.value) if node.value is not None else self._constant(None))
+
+    def _raise(self, node: ast.Raise) -> None:
+        if node.exc is None:
+            raise self._refused("`raise` without an error")
+        value = self._found(node.exc) if isinstance(node.exc, ast.Name) and node.exc.id not in self._registers else None
+        if isinstance(value, type):
+            self._op("raise", self._error(value, []))
+        else:
+            self._op("raise", self._value(node.exc))
+
+    # --- blocks -----------------------------------------------------------------------------------------------------------------
+
+    def _region(self, call: ast.Call, targets: ast.Tuple) -> None:
+        region = self._environment[cast("ast.Name", call.args[0]).id]
+        assert isinstance(region, Region)
+        if region.irregular:
+            reason = next(iter(region.irregular))
+            raise NeedsPython(reason, region.file, region.line)
+        inputs = [self._value(each) for each in cast("ast.Tuple", call.args[1]).elts]
+        outputs = [self._registers[cast("ast.Name", each).id] for each in targets.elts]
+        self._op("call_block", self._whole.region(region), len(inputs), *inputs, len(outputs), *outputs)
+
+    # --- expressions ------------------------------------------------------------------------------------------------------------
+
+    def _value(self, node: ast.expr, place: ast.stmt | None = None, target: int | None = None) -> int:
+        """The register that has the value: `target`, where one is given. place: the statement."""
+        if isinstance(node, ast.Name) and node.id in self._registers:
+            if node.id in self._texts:
+                raise self._refused(f"`{self._texts[node.id]}`")
+            if target is None:
+                return self._registers[node.id]
+            self._op("move", target, self._registers[node.id])
+            return target
+        if isinstance(node, ast.Name | ast.Constant):
+            return self._constant(self._found(node), target)
+        register = self._fresh() if target is None else target
+        method = getattr(self, f"_{type(node).__name__.lower()}_value", None)
+        if method is None:
+            raise self._refused(f"`{ast.unparse(node)}`")
+        if isinstance(node, ast.Yield):
+            self._yield_value(node, register, place)
+        else:
+            method(node, register)
+        return register
+
+    def _found(self, node: ast.expr) -> Any:
+        """What a name means that the function does not bind, or a constant."""
+        if isinstance(node, ast.Constant):
+            return node.value
+        assert isinstance(node, ast.Name)
+        original = self.function.original
+        cells = dict(zip(original.__code__.co_freevars, original.__closure__ or (), strict=True))
+        if node.id in cells:
+            return cells[node.id].cell_contents
+        if node.id in original.__globals__:
+            return original.__globals__[node.id]
+        if not hasattr(builtins, node.id):
+            raise self._refused(f"the name `{node.id}` means nothing")
+        return getattr(builtins, node.id)
+
+    def _static(self, node: ast.expr) -> Any:
+        """What a name that the function does not bind means; None for others."""
+        return self._found(node) if isinstance(node, ast.Name) and node.id not in self._registers else None
+
+    def _attribute_value(self, node: ast.Attribute, register: int) -> None:
+        owner = self._static(node.value)
+        if owner is math or isinstance(owner, type):
+            self._constant(getattr(owner, node.attr), register)
+            return
+        self._op("field", register, self._value(node.value), self._whole.name(node.attr))
+
+    def _subscript_value(self, node: ast.Subscript, register: int) -> None:
+        owner = self._value(node.value)
+        if isinstance(node.slice, ast.Slice):
+            bounds = [
+                self._value(each) if each is not None else self._constant(None)
+                for each in (node.slice.lower, node.slice.upper, node.slice.step)
+            ]
+            self._op("slice", register, owner, *bounds)
+        else:
+            self._op("item", register, owner, self._index(node.slice))
+
+    def _index(self, node: ast.expr) -> int:
+        if not isinstance(node, ast.Name | ast.Constant):
+            raise self._refused(f"the index `{ast.unparse(node)}`")
+        return self._value(node)
+
+    def _binop_value(self, node: ast.BinOp, register: int) -> None:
+        name = type(node.op).__name__.lower()
+        if name not in BINARY:
+            raise self._refused(f"`{ast.unparse(node)}`")
+        self._op("binary", register, BINARY.index(name), self._value(node.left), self._value(node.right))
+
+    def _unaryop_value(self, node: ast.UnaryOp, register: int) -> None:
+        if isinstance(node.op, ast.Not):
+            self._op("not", register, self._value(node.operand))
+        elif isinstance(node.op, ast.USub):
+            self._op("negative", register, self._value(node.operand))
+        else:
+            raise self._refused(f"`{ast.unparse(node)}`")
+
+    def _compare_value(self, node: ast.Compare, register: int) -> None:
+        name = type(node.ops[0]).__name__.lower()
+        self._op("compare", register, COMPARE.index(name), self._value(node.left), self._value(node.comparators[0]))
+
+    def _list_value(self, node: ast.List, register: int) -> None:
+        self._display("list", node.elts, register)
+
+    def _tuple_value(self, node: ast.Tuple, register: int) -> None:
+        self._display("tuple", node.elts, register)
+
+    def _display(self, op: str, parts: Sequence[ast.expr], register: int) -> None:
+        if any(isinstance(each, ast.Starred) for each in parts):
+            raise self._refused("a starred part of a list or tuple")
+        values = [self._value(each) for each in parts]
+        self._op(op, register, len(values), *values)
+
+    def _yield_value(self, node: ast.Yield, register: int, place: ast.stmt | None) -> None:
+        assert isinstance(node.value, ast.Tuple)
+        kind, *parts = node.value.elts
+        request = cast("ast.Constant", kind).value
+        if request == READ:
+            how = cast("ast.Constant", parts[0]).value
+            self._op("read", register, READS.index(str(how)), self._value(parts[1]))
+        elif request == CALL:
+            assert place is not None
+            self._call_user(self._calls[place], register)
+        else:
+            raise NeedsPython("a call that has not run", self.function.file, self._line, new=True)
+
+    # --- calls ------------------------------------------------------------------------------------------------------------------
+
+    def _call_user(self, step: Compute, register: int) -> None:
+        called = cast("ast.Call", step.value)
+        callees = [each for each in step.seen.callees if isinstance(each, Function)]
+        if step.seen.categories != {"function"} or not callees:
+            raise self._refused(f"the call `{ast.unparse(called)}`")
+        for each in callees:
+            self._whole.function(each)
+        bound = step.seen.bound == {True}
+        if len(step.seen.bound) != 1 or any(isinstance(each, ast.Starred) for each in called.args):
+            raise self._refused(f"the call `{ast.unparse(called)}`")
+        arguments = [self._value(each) for each in self._given(called, callees, bound)]
+        self._op("call", register, self._value(called.func), len(arguments), *arguments)
+
+    def _given(self, called: ast.Call, callees: Sequence[Function], bound: bool) -> list[ast.expr]:
+        """The arguments by position, with defaults; all callees must take the same."""
+        forms: list[list[ast.expr]] = []
+        for function in callees:
+            names = function.parameters()[bound:]
+            defaults = function.original.__defaults__ or ()
+            given: dict[str, ast.expr] = dict(zip(names, called.args, strict=False))
+            given |= {str(each.arg): each.value for each in called.keywords}
+            rest = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True)) if defaults else {}
+            if (
+                len(called.args) > len(names)
+                or not given.keys() <= set(names)
+                or any(name not in given and name not in rest for name in names)
+            ):
+                raise self._refused(f"the arguments of `{ast.unparse(called)}`")
+            forms.append([given[name] if name in given else ast.Constant(rest[name]) for name in names])
+        if any(list(map(ast.dump, each)) != list(map(ast.dump, forms[0])) for each in forms):
+            raise self._refused(f"`{ast.unparse(called)}` calls functions with different parameters")
+        return forms[0]
+
+    def _call_value(self, node: ast.Call, register: int) -> None:
+        if _is_runtime(node, "owned"):
+            self._value(node.args[0], None, register)
+            return
+        if isinstance(node.func, ast.Name) and node.func.id.startswith("_disc_"):
+            self._helper(node, register)
+            return
+        if isinstance(node.func, ast.Attribute) and not isinstance(self._static(node.func.value), type(math)):
+            self._method(node, node.func, register)
+            return
+        callee = self._found(node.func) if isinstance(node.func, ast.Name) and node.func.id not in self._registers else None
+        if isinstance(callee, type) and issubclass(callee, BaseException):
+            self._error(callee, node.args, register)
+            return
+        names = {str(each.arg): each.value for each in node.keywords}
+        number = _FUNCTIONS.get(callee) if callee is not None else None
+        if callee is zip and "strict" in names:
+            strict = names.pop("strict")
+            number = BUILTINS.index("zip_strict") if isinstance(strict, ast.Constant) and strict.value is True else number
+        extra = [names.pop("start")] if callee in (enumerate, sum) and "start" in names else []
+        if number is None or names or any(isinstance(each, ast.Starred) for each in node.args):
+            raise self._refused(f"the call `{ast.unparse(node)}`")
+        values = [self._value(each) for each in (*node.args, *extra)]
+        self._op("builtin", register, number, len(values), *values)
+
+    def _error(self, kind: type, words: Sequence[ast.expr], target: int | None = None) -> int:
+        register = self._fresh() if target is None else target
+        values = [self._constant(kind.__name__)]
+        for each in words:
+            text = self._texts.get(each.id) if isinstance(each, ast.Name) else None
+            values.append(self._constant(text) if text is not None else self._value(each))
+        self._op("builtin", register, BUILTINS.index("error"), len(values), *values)
+        return register
+
+    def _method(self, node: ast.Call, called: ast.Attribute, register: int) -> None:
+        if called.attr not in METHODS or node.keywords or any(isinstance(each, ast.Starred) for each in node.args):
+            raise self._refused(f"the call `{ast.unparse(node)}`")
+        owner, values = self._value(called.value), [self._value(each) for each in node.args]
+        self._op("method", register, owner, METHODS.index(called.attr), len(values), *values)
+
+    def _helper(self, node: ast.Call, register: int) -> None:
+        name = cast("ast.Name", node.func).id
+        if name in ("_disc_note", "_disc_force"):
+            raise NeedsPython("a step that has not run", self.function.file, self._line, new=True)
+        if name != "_disc_isinstance":
+            raise self._refused(f"`{ast.unparse(node)}`")
+        kinds = self._static(node.args[1])
+        tags = nodes = 0
+        for each in kinds if isinstance(kinds, tuple) else (kinds,):
+            if not isinstance(each, type):
+                raise self._refused(f"`{ast.unparse(node)}`")
+            tags |= _MASKS.get(each, 0) | (1 << TAGS.index("row") if issubclass(self._whole.tensor, each) else 0)
+            nodes |= self._whole.node_mask(each)
+        self._op("is_instance", register, self._value(node.args[0]), tags, nodes)
+
+    @staticmethod
+    def _words(body: Sequence[ast.stmt]) -> dict[str, str]:
+        """Names of texts with values in them, as they are written: such texts are only made for errors."""
+        found: dict[str, str] = {}
+        for part in body:
+            for each in ast.walk(part):
+                if isinstance(each, ast.Assign) and isinstance(each.value, ast.JoinedStr) and isinstance(each.targets[0], ast.Name):
+                    found[each.targets[0].id] = ast.unparse(each.value)
+        return found
+
+
+def _is_runtime(node: ast.Call, name: str) -> bool:
+    called = node.func
+    return isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == RUNTIME and called.attr == name

@@ -1,0 +1,149 @@
+"""Constants of a skeleton: what its code names besides its own variables, as numbers of a manifest."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from types import FunctionType, MethodType
+from typing import Any, cast
+
+import torch
+
+from disc.artifact.skeletons import TAGS
+from disc.frontend.batched.functions import Function
+from disc.frontend.batched.values import CONSTANTS
+
+Number = tuple[int, int]  # (tag, number); of a float its bits
+NONE, BOOL, INT, FLOAT, TEXT, OBJECT = (TAGS.index(each) for each in ("none", "bool", "int", "float", "text", "object"))
+LIST, TUPLE = TAGS.index("list"), TAGS.index("tuple")
+_LARGEST = 1 << 63
+MOST_OBJECTS = 4096
+
+
+class Unsayable(Exception):
+    """A value that a skeleton has no constant for."""
+
+
+class _Held:
+    """An object among the constants. value is kept, so that its identity stays its own."""
+
+    def __init__(self, value: Any, like: int, text: str) -> None:
+        self.value, self.like, self.text = value, like, text
+        self.items: list[Number] = []
+        self.attributes: dict[int, Number] = {}
+        self.function = -1
+        self.bound: list[Number] = []
+
+
+class Constants:
+    """The constants, objects and texts of one skeleton."""
+
+    def __init__(self, find: Callable[[Any], Function | None]) -> None:
+        self.numbers: list[Number] = []
+        self.texts: list[str] = []
+        self.objects: list[_Held] = []
+        self._find = find
+        self._places: dict[Number, int] = {}
+        self._known: dict[object, int] = {}
+
+    def place(self, number: Number) -> int:
+        """The place of a constant in the table."""
+        if number not in self._places:
+            self._places[number] = len(self.numbers)
+            self.numbers.append(number)
+        return self._places[number]
+
+    def number(self, value: Any) -> Number:
+        """Raises Unsayable."""
+        if value is None:
+            return NONE, 0
+        if isinstance(value, bool):
+            return BOOL, int(value)
+        if isinstance(value, int):
+            if not -_LARGEST <= value < _LARGEST:
+                raise Unsayable(f"{value} has more than 64 bits")
+            return INT, int(value)
+        if isinstance(value, float):
+            return FLOAT, struct.unpack("<q", struct.pack("<d", value))[0]
+        if isinstance(value, str):
+            return TEXT, self._text(value)
+        if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
+            raise Unsayable("a tensor that is no parameter")
+        return OBJECT, self.object(value)
+
+    def _text(self, value: str) -> int:
+        if value not in self.texts:
+            self.texts.append(value)
+        return self.texts.index(value)
+
+    def key(self, value: Any) -> object:
+        """What names an object."""
+        if isinstance(value, MethodType):
+            return "method", id(value.__func__), id(value.__self__)
+        return id(value)
+
+    def known(self, key: object) -> int | None:
+        """The number of the object that a key names."""
+        return self._known.get(key)
+
+    def object(self, value: Any) -> int:
+        """The number of an object. Raises Unsayable."""
+        key = self.key(value)
+        if key in self._known:
+            return self._known[key]
+        if len(self.objects) >= MOST_OBJECTS:
+            raise Unsayable("more constant objects than a skeleton has")
+        plain = type(value) in (list, tuple)
+        # a container comes behind what it holds
+        items = [self.number(each) for each in cast("Sequence[Any]", value)] if plain else []
+        like = LIST if type(value) is list else TUPLE if type(value) is tuple else OBJECT
+        self._known[key] = len(self.objects)
+        held = _Held(value, like, _text_of(value))
+        self.objects.append(held)
+        held.items = items
+        if isinstance(value, torch.nn.ModuleList | torch.nn.Sequential):
+            held.items = [self.number(each) for each in value]
+        return self._known[key]
+
+    def finish(self, names: dict[str, int], functions: dict[Function, int]) -> None:
+        """Fills in what the code may ask of objects: attributes of these names, and calls."""
+        done = 0
+        while done < len(self.objects):
+            held = self.objects[done]
+            done += 1
+            if held.like != OBJECT or isinstance(held.value, CONSTANTS):
+                continue
+            for name, number in names.items():
+                self._attribute(held, name, number)
+            function = self._find(held.value)
+            if function is not None and function in functions:
+                held.function = functions[function]
+                owner = getattr(held.value, "__self__", held.value if isinstance(held.value, torch.nn.Module) else None)
+                held.bound = [] if isinstance(held.value, FunctionType) else [self.number(owner)]
+
+    def _attribute(self, held: _Held, name: str, number: int) -> None:
+        if isinstance(getattr(type(held.value), name, None), property):
+            return  # may tell something else later
+        try:
+            held.attributes[number] = self.number(getattr(held.value, name))
+        except (AttributeError, Unsayable):
+            return  # nobody asks for it, or the call fails with its name
+
+    def records(self) -> list[list[object]]:
+        """The objects as the manifest has them."""
+        return [
+            [
+                each.like,
+                each.text,
+                each.items,
+                sorted(each.attributes.items()),
+                each.function,
+                each.bound,
+                bool(each.items) or each.like != OBJECT,
+            ]
+            for each in self.objects
+        ]
+
+
+def _text_of(value: Any) -> str:
+    return str(getattr(value, "__qualname__", None) or getattr(value, "__name__", None) or type(value).__name__)

@@ -1,0 +1,263 @@
+#include "python/tasks.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "python/python_tensor.h"
+#include "python/schedule.h"
+#include "tasks/machine.h"
+
+namespace ral::python {
+
+namespace {
+
+using tasks::Code;
+using tasks::Machine;
+using tasks::SlotKind;
+using tasks::Tag;
+
+using Constant = std::pair<int32_t, int64_t>;  // tag, number; of a float its bits
+using Given = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+using Ints = std::vector<int32_t>;
+
+// As the manifest has them: the fields of the structs of tasks/code.h, in order.
+using Functions = std::vector<std::tuple<std::string, std::string, int32_t, int32_t, bool, Ints, std::vector<std::pair<int32_t, int32_t>>>>;
+using Names = std::vector<std::tuple<std::string, int32_t, int32_t, int32_t, int32_t>>;
+using Objects = std::vector<std::tuple<int32_t, std::string, std::vector<Constant>, std::vector<std::pair<int32_t, Constant>>, int32_t, std::vector<Constant>, bool>>;
+using Classes = std::vector<std::tuple<int32_t, std::vector<int64_t>, int64_t>>;
+using Rows = std::vector<std::pair<int32_t, nb::bytes>>;
+using Regions = std::vector<std::tuple<std::string, std::string, Ints, Ints>>;
+using Kinds = std::vector<std::tuple<int32_t, std::vector<int64_t>, int32_t, Ints, Ints, Ints, int32_t, double, Ints>>;
+using Slots = std::vector<std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, Ints>>;
+using Results = std::vector<std::tuple<int32_t, int32_t, Ints>>;
+
+tasks::Value value_of(const Constant& constant) {
+  const auto& [tag, number] = constant;
+  if (tag < 0 || tag > static_cast<int32_t>(Tag::kObject)) throw nb::value_error("a skeleton with a constant of no type");
+  return tasks::Value::of(static_cast<Tag>(tag), number);
+}
+
+tasks::Items values_of(const std::vector<Constant>& constants) {
+  tasks::Items items;
+  for (const Constant& each : constants) items.push_back(value_of(each));
+  return items;
+}
+
+void fill_code(Code& code, const Functions& functions, const Names& names, const Objects& objects, const Classes& classes, const Rows& rows) {
+  for (const auto& [name, file, parameters, registers, memo, words, lines] : functions)
+    code.functions.push_back({name, file, parameters, registers, memo, words, lines});
+  for (const auto& [text, slot, holders, getter, owners] : names) code.names.push_back({text, slot, holders, getter, owners});
+  for (const auto& [like, text, items, attributes, function, bound, sequence] : objects) {
+    tasks::Object& object = code.objects.emplace_back();
+    object.like = like < 0 || like > static_cast<int32_t>(Tag::kObject) ? Tag::kUnset : static_cast<Tag>(like);
+    object.text = text;
+    object.items = values_of(items);
+    for (const auto& [name, held] : attributes) object.attributes.emplace(name, value_of(held));
+    object.function = function;
+    object.bound = values_of(bound);
+    object.sequence = sequence;
+  }
+  for (const auto& [dtype, dims, bytes] : classes) {
+    int64_t size = bytes < 0 ? -1 : 1;
+    for (const int64_t dim : dims) {
+      if (dim < 0 || (dim > 0 && size > (int64_t{1} << 40) / dim)) throw nb::value_error("a skeleton with rows of no size");
+      size *= dim;
+    }
+    if (size < 0 || bytes > 8 * size) throw nb::value_error("a skeleton with rows of no size");
+    code.classes.push_back({dtype, dims, bytes});
+  }
+  for (const auto& [row_class, bytes] : rows) code.rows.emplace_back(row_class, std::string(bytes.c_str(), bytes.size()));
+}
+
+// A model's skeleton, and the tables that its calls use.
+class Skeleton {
+ public:
+  Skeleton(const Functions& functions, const std::vector<Constant>& constants, std::vector<std::string> texts, const Names& names,
+           const Objects& objects, const Classes& classes, const Rows& rows, const Regions& regions, const Kinds& kinds, const Slots& slots,
+           const Results& results, std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t> head) {
+    fill_code(code_, functions, names, objects, classes, rows);
+    code_.constants = values_of(constants);
+    code_.texts = std::move(texts);
+    for (const auto& [name, line, indices, own] : regions) code_.regions.push_back({name, line, {indices.begin(), indices.end()}, own});
+    for (const auto& [region, tokens, block, places, read, made, values, cost, outputs] : kinds)
+      code_.kinds.push_back({region, tokens, block, places, read, made, values, cost, outputs});
+    for (const auto& [kind, array, domain, inner, row_class, parts] : slots)
+      code_.slots.push_back({static_cast<SlotKind>(kind), array, domain, inner, row_class, parts});
+    for (const auto& [kind, row_class, parts] : results) code_.results.push_back({static_cast<SlotKind>(kind), row_class, parts});
+    std::tie(code_.root, code_.result, code_.kind_slot, code_.arrays, code_.domains) = head;
+    if (code_.domains > 1 << 16) throw nb::value_error("a skeleton of too many lists");
+    if (const std::string wrong = code_.verify(); !wrong.empty()) throw nb::value_error(("a skeleton with " + wrong).c_str());
+  }
+  Skeleton(const Skeleton&) = delete;
+
+  // (failures, columns, launches) of instances that lie in arrays; failures: (instance, error, words, function, line); columns: of each slot of
+  // results (numbers, reals, offsets), where numbers of tensors are their bytes [count, bytes].
+  nb::tuple run(const Schedule& schedule, const std::vector<Given>& given, const std::vector<std::string>& names, int64_t most_nodes) {
+    if (given.size() != static_cast<size_t>(code_.arrays) || names.size() != given.size()) throw nb::value_error("an array for each input");
+    check_blocks(schedule.blocks());
+    std::vector<tasks::Array> arrays;
+    for (const Given& each : given) arrays.push_back({each.data(), static_cast<int64_t>(each.ndim() == 0 ? 0 : each.shape(0))});
+    check_sizes(given);
+    std::vector<int64_t> domains;
+    bool shared = false;
+    std::string words;
+    if (const ral_status status = tasks::check_arrays(code_, arrays, names, domains, shared, words); status != RAL_OK) raise(status, words);
+    if (domains[1] > most_nodes) return nb::make_tuple(domains[1]);
+    ask_python();
+    std::vector<tasks::Table> tables = take_tables();
+    std::optional<Machine> machine;
+    std::vector<Machine::Column> columns;
+    const ral_status status = without_gil([&] {
+      try {
+        if (!fill_constants(tables)) return RAL_ERROR_MEMORY;
+        machine.emplace(code_, schedule.blocks(), tables, arrays, domains, shared, python_says_stop);
+        const ral_status ran = machine->run();
+        if (ran == RAL_OK) columns = machine->results();
+        return ran;
+      } catch (const std::bad_alloc&) {
+        return RAL_ERROR_MEMORY;
+      } catch (const tasks::Cancelled&) {
+        return RAL_ERROR_CANCELLED;
+      }
+    });
+    if (status == RAL_ERROR_CANCELLED) raise(status, "the call was cancelled");
+    if (status != RAL_OK) raise(status, status == RAL_ERROR_MEMORY ? "there is no memory for what the instances compute" : ral_last_error());
+    nb::tuple made = nb::make_tuple(failures(*machine), columns_of(columns, tables), sizes_of(*machine));
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(tables));
+    return made;
+  }
+
+  int64_t table_bytes() {
+    const std::lock_guard lock(mutex_);
+    int64_t bytes = 0;
+    for (const auto& tables : free_) {
+      for (const tasks::Table& each : tables) bytes += each.bytes();
+    }
+    return bytes;
+  }
+
+ private:
+  void check_blocks(const std::vector<ral_block>& blocks) const {
+    for (const tasks::Kind& each : code_.kinds) {
+      if (each.block < 0) continue;
+      const ral_block* block = static_cast<size_t>(each.block) < blocks.size() ? &blocks[static_cast<size_t>(each.block)] : nullptr;
+      const auto equal = [](const Ints& one, const int32_t* other, int32_t count) {
+        return one.size() == static_cast<size_t>(count) && std::equal(one.begin(), one.end(), other);
+      };
+      if (!block || block->value_count != each.values || !equal(each.rows, block->rows, block->row_count) || !equal(each.results, block->results, block->result_count))
+        throw nb::value_error("a skeleton of other blocks");
+    }
+  }
+
+  // The elements of each array have the size that its slot reads.
+  void check_sizes(const std::vector<Given>& given) const {
+    for (const tasks::Slot& slot : code_.slots) {
+      if (slot.array < 0) continue;
+      const Given& array = given[static_cast<size_t>(slot.array)];
+      size_t row = array.itemsize();
+      for (size_t d = 1; d < array.ndim(); ++d) row *= array.shape(d);
+      const size_t wanted = slot.kind == SlotKind::kTensor  ? static_cast<size_t>(code_.classes[static_cast<size_t>(slot.row_class)].bytes)
+                            : slot.kind == SlotKind::kTruth ? 1
+                                                            : sizeof(int64_t);
+      if (array.ndim() == 0 || row != wanted) throw nb::value_error("an array with elements of another size");
+    }
+  }
+
+  std::vector<tasks::Table> take_tables() {
+    const std::lock_guard lock(mutex_);
+    std::vector<tasks::Table> tables;
+    if (!free_.empty()) {
+      tables = std::move(free_.back());
+      free_.pop_back();
+    } else {
+      for (const tasks::RowClass& each : code_.classes) tables.emplace_back(each);
+    }
+    for (tasks::Table& each : tables) each.used = 0;
+    return tables;
+  }
+
+  bool fill_constants(std::vector<tasks::Table>& tables) const {
+    for (tasks::Table& each : tables) {
+      if (!each.reserve(1)) return false;
+    }
+    for (const auto& [row_class, bytes] : code_.rows) {
+      tasks::Table& table = tables[static_cast<size_t>(row_class)];
+      if (!table.reserve(table.used + 1)) return false;
+      std::memcpy(table.row(table.used++), bytes.data(), bytes.size());
+    }
+    return true;
+  }
+
+  nb::list failures(const Machine& machine) const {
+    nb::list made;
+    for (const tasks::Failed& each : machine.failed) {
+      const tasks::Function* function = each.function < 0 ? nullptr : &code_.functions[static_cast<size_t>(each.function)];
+      const std::string where = function ? function->file + ":" + std::to_string(each.line) : "";
+      made.append(nb::make_tuple(each.instance, each.failure.kind, each.failure.words, where));
+    }
+    return made;
+  }
+
+  static nb::list sizes_of(Machine& machine) {
+    nb::list made;
+    for (const auto& [kind, count] : machine.launches().sizes) made.append(nb::make_tuple(kind, count));
+    return made;
+  }
+
+  nb::list columns_of(std::vector<Machine::Column>& columns, const std::vector<tasks::Table>& tables) const {
+    nb::list made;
+    for (size_t i = 0; i < columns.size(); ++i) {
+      Machine::Column& each = columns[i];
+      const tasks::ResultSlot& slot = code_.results[i];
+      nb::object numbers;
+      const size_t count = each.numbers.size();
+      if (slot.kind == SlotKind::kTensor) {
+        const auto bytes = static_cast<size_t>(code_.classes[static_cast<size_t>(slot.row_class)].bytes);
+        auto* data = new uint8_t[std::max<size_t>(count * bytes, 1)];
+        const nb::capsule owner(data, [](void* pointer) noexcept { delete[] static_cast<uint8_t*>(pointer); });
+        for (size_t j = 0; j < count; ++j) std::memcpy(data + j * bytes, tables[static_cast<size_t>(slot.row_class)].row(each.numbers[j]), bytes);
+        numbers = nb::cast(nb::ndarray<nb::numpy, uint8_t>(data, {count, bytes}, owner));
+      } else {
+        numbers = owned(std::move(each.numbers), {count});
+      }
+      const size_t reals = each.reals.size(), offsets = each.offsets.size();
+      auto* kept = new std::vector<double>(std::move(each.reals));
+      const nb::capsule owner(kept, [](void* pointer) noexcept { delete static_cast<std::vector<double>*>(pointer); });
+      made.append(nb::make_tuple(numbers, nb::cast(nb::ndarray<nb::numpy, double>(kept->data(), {reals}, owner)), owned(std::move(each.offsets), {offsets})));
+    }
+    return made;
+  }
+
+  Code code_;
+  std::mutex mutex_;
+  std::vector<std::vector<tasks::Table>> free_;  // that no call uses
+};
+
+}  // namespace
+
+void bind_tasks(nb::module_& module) {
+  using Head = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t>;
+  nb::list ops;
+  for (const tasks::OpInfo& each : tasks::kOps) ops.append(nb::make_tuple(each.text, each.operands));
+  module.attr("SKELETON_OPS") = nb::tuple(ops);
+  nb::class_<Skeleton>(module, "Skeleton")
+      .def(nb::init<const Functions&, const std::vector<Constant>&, std::vector<std::string>, const Names&, const Objects&, const Classes&,
+                    const Rows&, const Regions&, const Kinds&, const Slots&, const Results&, Head>())
+      .def("run", &Skeleton::run, nb::arg("schedule"), nb::arg("arrays"), nb::arg("names"), nb::arg("most_nodes"))
+      .def("table_bytes", &Skeleton::table_bytes);
+}
+
+}  // namespace ral::python

@@ -1,0 +1,159 @@
+// Python's functions, and the methods of its lists, on values of a skeleton.
+#include <algorithm>
+#include <cmath>
+
+#include "tasks/machine.h"
+
+namespace ral::tasks {
+
+Value Machine::builtin(int32_t which, const Items& given) {
+  const auto sized = [&](size_t least, size_t most) {
+    if (given.size() < least || given.size() > most) raise("TypeError", "a call with " + std::to_string(given.size()) + " arguments");
+  };
+  const auto made = [&](Iterator iterator) {
+    iterators_.push_back(std::move(iterator));
+    return Value::of(Tag::kIter, static_cast<int64_t>(iterators_.size()) - 1);
+  };
+  switch (which) {
+    case kLen: sized(1, 1); return Value::integer(length(given[0]));
+    case kRangeOf: {
+      sized(1, 3);
+      for (const Value& each : given) {
+        if (!each.is_integer()) raise("TypeError", std::string("a range of ") + name_of(each.tag));
+      }
+      const Range range{given.size() > 1 ? given[0].i : 0, given.size() > 1 ? given[1].i : given[0].i, given.size() > 2 ? given[2].i : 1};
+      if (range.step == 0) raise("ValueError", "range() arg 3 must not be zero");
+      constexpr int64_t kFar = int64_t{1} << 61;
+      for (const int64_t each : {range.start, range.stop, range.step}) {
+        if (each > kFar || each < -kFar) raise("OverflowError", "a range of too large numbers");
+      }
+      ranges_.push_back(range);
+      return Value::of(Tag::kRange, static_cast<int64_t>(ranges_.size()) - 1);
+    }
+    case kEnumerateOf: {
+      sized(1, 2);
+      if (given.size() > 1 && !given[1].is_integer()) raise("TypeError", "enumerate() from what is no integer");
+      return made({Walk::kEnumerate, given.size() > 1 ? given[1].i : 0, 0, {iterator(given[0])}});
+    }
+    case kZipOf:
+    case kStrictZipOf: {
+      Items parts;
+      for (const Value& each : given) parts.push_back(iterator(each));
+      return made({which == kZipOf ? Walk::kZip : Walk::kStrictZip, 0, 0, std::move(parts)});
+    }
+    case kReversedOf:
+      sized(1, 1);
+      if (given[0].tag == Tag::kIter || given[0].tag == Tag::kRow) raise("TypeError", std::string(name_of(given[0].tag)) + " is not reversible");
+      return made({Walk::kReversed, length(given[0]) - 1, 0, {given[0]}});
+    case kListOf:
+    case kTupleOf:
+      sized(0, 1);
+      return list(given.empty() ? Items{} : items_of(given[0]), which == kListOf ? Tag::kList : Tag::kTuple);
+    case kIntOf:
+      sized(1, 1);
+      if (given[0].tag != Tag::kFloat) {
+        if (!given[0].is_integer()) raise("TypeError", std::string("int() of ") + name_of(given[0].tag));
+        return Value::integer(given[0].i);
+      }
+      if (!(std::abs(given[0].f) < 9.2e18)) raise("OverflowError", "int() of a number of more than 64 bits");
+      return Value::integer(static_cast<int64_t>(given[0].f));
+    case kFloatOf:
+      sized(1, 1);
+      if (!given[0].is_number()) raise("TypeError", std::string("float() of ") + name_of(given[0].tag));
+      return Value::real(given[0].as_real());
+    case kBoolOf: sized(1, 1); return Value::boolean(truth(given[0]));
+    case kAbs:
+      sized(1, 1);
+      if (given[0].tag == Tag::kFloat) return Value::real(std::abs(given[0].f));
+      if (!given[0].is_integer()) raise("TypeError", std::string("abs() of ") + name_of(given[0].tag));
+      return given[0].i < 0 ? binary(kSubtract, Value::integer(0), given[0]) : Value::integer(given[0].i);
+    case kMin:
+    case kMax: {
+      const Items items = given.size() == 1 ? items_of(given[0]) : given;
+      if (items.empty()) raise("ValueError", "min() or max() of nothing");
+      Value best = items[0];
+      for (size_t i = 1; i < items.size(); ++i) {
+        if (compare(which == kMin ? kLess : kGreater, items[i], best)) best = items[i];
+      }
+      return best;
+    }
+    case kSum: {
+      sized(1, 2);
+      Value total = given.size() > 1 ? given[1] : Value::integer(0);
+      for (const Value& each : items_of(given[0])) total = binary(kAdd, total, each);
+      return total;
+    }
+    case kAny:
+    case kAll: {
+      sized(1, 1);
+      const Items items = items_of(given[0]);
+      const auto holds = [&](const Value& each) { return truth(each); };
+      return Value::boolean(which == kAny ? std::any_of(items.begin(), items.end(), holds) : std::all_of(items.begin(), items.end(), holds));
+    }
+    case kError: {  // (name, words...): what `raise` raises
+      std::string words;
+      for (size_t i = 0; i < given.size(); ++i) words += (i == 0 ? "" : i == 1 ? ": " : ", ") + text(given[i]);
+      texts_.push_back(std::move(words));
+      return Value::of(Tag::kText, static_cast<int64_t>(code_.texts.size() + texts_.size()) - 1);
+    }
+    default: raise("TypeError", "a function that there is not");
+  }
+}
+
+Value Machine::method(int32_t which, const Value& value, const Items& given) {
+  if (value.tag != Tag::kList) {
+    if (which == kCopy && value.tag == Tag::kPart) return list(items_of(value));
+    raise("AttributeError", std::string(name_of(value.tag)) + " is changed");
+  }
+  const auto sized = [&](size_t least, size_t most) {
+    if (given.size() < least || given.size() > most) raise("TypeError", "a call with " + std::to_string(given.size()) + " arguments");
+  };
+  switch (which) {
+    case kAppend: sized(1, 1); lists_[static_cast<size_t>(value.i)].push_back(given[0]); return Value::none();
+    case kExtend: {
+      sized(1, 1);
+      const Items more = items_of(given[0]);
+      Items& items = lists_[static_cast<size_t>(value.i)];
+      items.insert(items.end(), more.begin(), more.end());
+      return Value::none();
+    }
+    case kCopy: sized(0, 0); return list(Items(lists_[static_cast<size_t>(value.i)]));
+    default: break;
+  }
+  Items& items = lists_[static_cast<size_t>(value.i)];
+  const auto count = static_cast<int64_t>(items.size());
+  switch (which) {
+    case kPop: {
+      sized(0, 1);
+      if (!given.empty() && !given[0].is_integer()) raise("TypeError", "pop() of what is no integer");
+      int64_t at = given.empty() ? -1 : given[0].i;
+      at = at < 0 ? at + count : at;
+      if (at < 0 || at >= count) raise("IndexError", count == 0 ? "pop from an empty list" : "pop index out of range");
+      const Value taken = items[static_cast<size_t>(at)];
+      items.erase(items.begin() + at);
+      return taken;
+    }
+    case kInsert: {
+      sized(2, 2);
+      if (!given[0].is_integer()) raise("TypeError", "insert() at what is no integer");
+      const int64_t at = std::clamp<int64_t>(given[0].i < 0 ? given[0].i + count : given[0].i, 0, count);
+      items.insert(items.begin() + at, given[1]);
+      return Value::none();
+    }
+    case kClear: sized(0, 0); items.clear(); return Value::none();
+    case kReverse: sized(0, 0); std::reverse(items.begin(), items.end()); return Value::none();
+    default: raise("TypeError", "a method that there is not");
+  }
+}
+
+void Machine::set_item(const Value& value, const Value& index, const Value& item) {
+  if (value.tag != Tag::kList) raise("TypeError", std::string(name_of(value.tag)) + " is changed");
+  if (!index.is_integer()) raise("TypeError", "an index that is " + std::string(name_of(index.tag)));
+  Items& items = lists_[static_cast<size_t>(value.i)];
+  const auto count = static_cast<int64_t>(items.size());
+  const int64_t place = index.i < 0 ? index.i + count : index.i;
+  if (place < 0 || place >= count) raise("IndexError", "index " + std::to_string(index.i) + " of " + std::to_string(count) + " items is out of range");
+  items[static_cast<size_t>(place)] = item;
+}
+
+}  // namespace ral::tasks

@@ -1,0 +1,172 @@
+// The code of a skeleton: instructions over registers, with what they refer to. Made by disc/frontend/batched/skeleton.py, checked by `verify`.
+//
+// Letters of an operand: d register that is written, r register that is read, c constant, n name of an attribute, t place in the code, i number;
+// * and D: a count, and so many registers that are read or written.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "tasks/value.h"
+
+namespace ral::tasks {
+
+#define RAL_TASK_OPS(OP)                                                                                                             \
+  OP(kConst, "const", "dc")                                                                                                          \
+  OP(kMove, "move", "dr")                                                                                                            \
+  OP(kField, "field", "drn")                                                                                                         \
+  OP(kItem, "item", "drr")                                                                                                           \
+  OP(kSlice, "slice", "drrrr")                                                                                                       \
+  OP(kBinary, "binary", "dirr")                                                                                                      \
+  OP(kCompare, "compare", "dirr")                                                                                                    \
+  OP(kNot, "not", "dr")                                                                                                              \
+  OP(kNegative, "negative", "dr")                                                                                                    \
+  OP(kList, "list", "d*")                                                                                                            \
+  OP(kTuple, "tuple", "d*")                                                                                                          \
+  OP(kUnpack, "unpack", "rD")                                                                                                        \
+  OP(kJump, "jump", "t")                                                                                                             \
+  OP(kJumpIf, "jump_if", "rt")                                                                                                       \
+  OP(kJumpIfNot, "jump_if_not", "rt")                                                                                                \
+  OP(kIter, "iter", "dr")                                                                                                            \
+  OP(kNext, "next", "drt")                                                                                                           \
+  OP(kCall, "call", "dr*")                                                                                                           \
+  OP(kBuiltin, "builtin", "di*")                                                                                                     \
+  OP(kMethod, "method", "dri*")                                                                                                      \
+  OP(kSetItem, "set_item", "rrr")                                                                                                    \
+  OP(kIsInstance, "is_instance", "drii")                                                                                             \
+  OP(kBlock, "call_block", "i*D")                                                                                                    \
+  OP(kRead, "read", "dir")                                                                                                           \
+  OP(kReturn, "return", "r")                                                                                                         \
+  OP(kRaise, "raise", "r")
+
+enum class Op : int32_t {
+#define RAL_TASK_OP(name, text, operands) name,
+  RAL_TASK_OPS(RAL_TASK_OP)
+#undef RAL_TASK_OP
+};
+
+struct OpInfo {
+  const char* text;
+  const char* operands;
+};
+inline constexpr OpInfo kOps[] = {
+#define RAL_TASK_OP(name, text, operands) {text, operands},
+    RAL_TASK_OPS(RAL_TASK_OP)
+#undef RAL_TASK_OP
+};
+inline constexpr int32_t kOpCount = static_cast<int32_t>(sizeof(kOps) / sizeof(*kOps));
+
+// Numbers in instructions; disc/artifact/skeletons.py has the same lists.
+enum Binary : int32_t { kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModulo, kPower, kBinaries };
+enum Compare : int32_t { kEqual, kUnequal, kLess, kLessEqual, kGreater, kGreaterEqual, kIs, kIsNot, kIn, kNotIn, kCompares };
+enum Builtin : int32_t {
+  kLen, kRangeOf, kEnumerateOf, kZipOf, kStrictZipOf, kReversedOf, kListOf, kTupleOf, kIntOf, kFloatOf, kBoolOf, kAbs, kMin, kMax, kSum,
+  kAny, kAll, kError, kBuiltins
+};
+enum Method : int32_t { kAppend, kExtend, kPop, kInsert, kClear, kReverse, kCopy, kMethods };
+enum Read : int32_t { kReadBool, kReadFloat, kReadInt, kReadItem, kReadList, kReads };
+
+struct Function {
+  std::string name, file;
+  int32_t parameters, registers;
+  bool memo;  // results may be used again for the same arguments
+  std::vector<int32_t> code;
+  std::vector<std::pair<int32_t, int32_t>> lines;  // (place in the code, line), ascending
+};
+
+// How the parts of an instance lie in the arrays: position p of a slot is
+//   kInteger, kTruth, kReal: element p of its array; kNode: the node of this number, -1 = None; kOptional: an integer, -1 = None;
+//   kItems: a list, positions [offsets[p], offsets[p + 1]) of slot `parts[0]`; kParts: a tuple, position p of each of `parts`;
+//   kTensor: row p of its array, of class `row_class`; kNothing: None.
+enum class SlotKind : int32_t { kInteger, kTruth, kReal, kNode, kOptional, kItems, kParts, kTensor, kNothing };
+
+struct Slot {
+  SlotKind kind;
+  int32_t array;      // -1 where there is none
+  int32_t domain;     // of which its positions are: 0 instances, 1 nodes, 2 + n: elements of the n-th list
+  int32_t inner;      // the domain of a list's elements
+  int32_t row_class;
+  std::vector<int32_t> parts;
+};
+
+// What is known of the name of an attribute. slot: of nodes; getter: the function of a property; and the bits of the classes of nodes that
+// have it so.
+struct Name {
+  std::string text;
+  int32_t slot, slot_classes, getter, getter_classes;
+};
+
+struct Object {
+  Tag like;  // kList or kTuple for constant containers, else kObject
+  std::string text;
+  Items items;
+  std::unordered_map<int32_t, Value> attributes;
+  int32_t function = -1;  // what a call of it runs
+  Items bound;            // its arguments before those of the call
+  bool sequence = false;  // it has a length and items
+};
+
+struct RowClass {
+  int32_t dtype;
+  std::vector<int64_t> dims;
+  int64_t bytes;
+};
+
+using Tokens = std::vector<int64_t>;
+
+// A block for one form of a region's arguments. outputs: a program of `Output`s for each output.
+struct Kind {
+  int32_t region;
+  Tokens tokens;
+  int32_t block;                // of the schedule; -1: its results are constant rows
+  std::vector<int32_t> constants;
+  std::vector<int32_t> rows, results;  // classes
+  int32_t values;
+  double cost;
+  std::vector<int32_t> outputs;
+};
+enum class Output : int32_t { kMade, kGiven, kConstant, kTuple, kList, kArgument };
+
+struct Region {
+  std::string name;
+  std::string line;
+  std::vector<uint8_t> indices;  // of each input: whether it only indexes
+  std::vector<int32_t> kinds;
+};
+
+// What is written in the tokens of a region's arguments.
+enum Token : int64_t { kTokenRow, kTokenIndex, kTokenFloat, kTokenNone, kTokenBool, kTokenInt, kTokenText, kTokenObject, kTokenList, kTokenTuple };
+
+// How results lie in arrays: kRow: [positions, ...]; kInteger, kTruth, kReal: [positions]; kItems: offsets, and the elements; kParts: each.
+struct ResultSlot {
+  SlotKind kind;
+  int32_t row_class;
+  std::vector<int32_t> parts;
+};
+
+struct Code {
+  std::vector<Function> functions;
+  std::vector<Value> constants;
+  std::vector<std::string> texts;
+  std::vector<Name> names;
+  std::vector<Object> objects;
+  std::vector<RowClass> classes;
+  std::vector<std::pair<int32_t, std::string>> rows;  // constant rows: class, bytes
+  std::vector<Region> regions;
+  std::vector<Kind> kinds;
+  std::vector<Slot> slots;
+  std::vector<ResultSlot> results;
+  int32_t root = 0;        // slot of the instances
+  int32_t result = 0;      // slot of results
+  int32_t kind_slot = -1;  // slot of nodes that has the number of their class; -1: all are of class 0
+  int32_t arrays = 0;
+  int32_t domains = 2;
+
+  // What is wrong with code from an untrusted file; empty if it can be run.
+  std::string verify() const;
+};
+
+}  // namespace ral::tasks

@@ -1,0 +1,357 @@
+// What Python's operators and containers do, on values of a skeleton. Integers have 64 bits: what does not fit is an error.
+#include <algorithm>
+#include <cmath>
+
+#include "tasks/machine.h"
+
+namespace ral::tasks {
+
+const char* name_of(Tag tag) {
+  static constexpr const char* kNames[] = {"nothing", "None", "a bool", "an int", "a float", "a str", "a tensor", "a list", "a tuple", "a range", "an iterator", "a node", "a list", "a constant"};
+  return kNames[static_cast<size_t>(tag)];
+}
+
+void Machine::raise(const char* kind, std::string words) { throw Failure{kind, std::move(words)}; }
+
+std::string Machine::text(const Value& value) const {
+  if (value.tag == Tag::kText) {
+    const auto own = static_cast<size_t>(value.i);
+    return own < code_.texts.size() ? code_.texts[own] : texts_[own - code_.texts.size()];
+  }
+  if (value.tag == Tag::kObject) return code_.objects[static_cast<size_t>(value.i)].text;
+  if (value.is_integer()) return std::to_string(value.i);
+  return name_of(value.tag);
+}
+
+bool Machine::truth(const Value& value) const {
+  switch (value.tag) {
+    case Tag::kNone: return false;
+    case Tag::kBool:
+    case Tag::kInt: return value.i != 0;
+    case Tag::kFloat: return value.f != 0;
+    case Tag::kText: return !text(value).empty();
+    case Tag::kNode:
+    case Tag::kIter: return true;
+    case Tag::kObject:
+      if (!code_.objects[static_cast<size_t>(value.i)].sequence) return true;
+      break;
+    case Tag::kRow:
+    case Tag::kUnset: raise("TypeError", std::string("whether ") + name_of(value.tag) + " is true");
+    default: break;
+  }
+  return length(value) != 0;
+}
+
+int64_t Machine::length(const Value& value) const {
+  switch (value.tag) {
+    case Tag::kList:
+    case Tag::kTuple: return static_cast<int64_t>(lists_[static_cast<size_t>(value.i)].size());
+    case Tag::kRange: return ranges_[static_cast<size_t>(value.i)].count();
+    case Tag::kText: return static_cast<int64_t>(text(value).size());
+    case Tag::kPart: {
+      const Slot& slot = code_.slots[static_cast<size_t>(value.aux)];
+      if (slot.kind == SlotKind::kParts) return static_cast<int64_t>(slot.parts.size());
+      const auto* offsets = static_cast<const int64_t*>(arrays_[static_cast<size_t>(slot.array)].data);
+      return offsets[value.i + 1] - offsets[value.i];
+    }
+    case Tag::kRow: {
+      const RowClass& row_class = code_.classes[static_cast<size_t>(launches_.row(value.i).row_class)];
+      if (row_class.dims.empty()) raise("TypeError", "len() of a tensor without dims");
+      return row_class.dims[0];
+    }
+    case Tag::kObject: {
+      const Object& object = code_.objects[static_cast<size_t>(value.i)];
+      if (object.sequence) return static_cast<int64_t>(object.items.size());
+      break;
+    }
+    default: break;
+  }
+  raise("TypeError", std::string(name_of(value.tag)) + " has no length");
+}
+
+Value Machine::slot_value(int32_t number, int64_t position) {
+  const Slot& slot = code_.slots[static_cast<size_t>(number)];
+  const void* data = slot.array >= 0 ? arrays_[static_cast<size_t>(slot.array)].data : nullptr;
+  switch (slot.kind) {
+    case SlotKind::kInteger: return Value::integer(static_cast<const int64_t*>(data)[position]);
+    case SlotKind::kTruth: return Value::boolean(static_cast<const uint8_t*>(data)[position] != 0);
+    case SlotKind::kReal: return Value::real(static_cast<const double*>(data)[position]);
+    case SlotKind::kNode:
+    case SlotKind::kOptional: {
+      const int64_t found = static_cast<const int64_t*>(data)[position];
+      if (found < 0 && (slot.kind == SlotKind::kNode || found == -1)) return Value::none();
+      return Value::of(slot.kind == SlotKind::kNode ? Tag::kNode : Tag::kInt, found);
+    }
+    case SlotKind::kItems:
+    case SlotKind::kParts: return Value::of(Tag::kPart, position, number);
+    case SlotKind::kTensor: return Value::of(Tag::kRow, launches_.add_given(slot.row_class, slot_rows_[static_cast<size_t>(number)] + position));
+    case SlotKind::kNothing: break;
+  }
+  return Value::none();
+}
+
+// Part `place` of a container, which has as many.
+Value Machine::item_at(const Value& value, int64_t place) {
+  switch (value.tag) {
+    case Tag::kList:
+    case Tag::kTuple: return lists_[static_cast<size_t>(value.i)][static_cast<size_t>(place)];
+    case Tag::kRange: {
+      const Range& range = ranges_[static_cast<size_t>(value.i)];
+      return Value::integer(range.start + place * range.step);
+    }
+    case Tag::kPart: {
+      const Slot& slot = code_.slots[static_cast<size_t>(value.aux)];
+      if (slot.kind == SlotKind::kParts) return slot_value(slot.parts[static_cast<size_t>(place)], value.i);
+      return slot_value(slot.parts[0], static_cast<const int64_t*>(arrays_[static_cast<size_t>(slot.array)].data)[value.i] + place);
+    }
+    case Tag::kObject: return code_.objects[static_cast<size_t>(value.i)].items[static_cast<size_t>(place)];
+    default: raise("TypeError", std::string(name_of(value.tag)) + " has no items");
+  }
+}
+
+Value Machine::item(const Value& value, const Value& index) {
+  if (!index.is_integer()) raise("TypeError", "an index that is " + std::string(name_of(index.tag)));
+  if (value.tag == Tag::kRow || value.tag == Tag::kText || value.tag == Tag::kIter || value.tag == Tag::kNode)
+    raise("TypeError", std::string(name_of(value.tag)) + " has no items");
+  const int64_t count = length(value), place = index.i < 0 ? index.i + count : index.i;
+  if (place < 0 || place >= count) raise("IndexError", "index " + std::to_string(index.i) + " of " + std::to_string(count) + " items is out of range");
+  return item_at(value, place);
+}
+
+Value Machine::slice(const Value& value, const Value& low, const Value& high, const Value& by) {
+  const auto number = [&](const Value& bound, int64_t otherwise) {
+    if (bound.tag == Tag::kNone) return otherwise;
+    if (!bound.is_integer()) raise("TypeError", "a slice with " + std::string(name_of(bound.tag)));
+    return bound.i;
+  };
+  const int64_t count = length(value), step = number(by, 1);
+  if (step == 0) raise("ValueError", "slice step cannot be zero");
+  const auto bounded = [&](int64_t at) {
+    if (at < 0) at = std::max<int64_t>(at + count, step < 0 ? -1 : 0);
+    return std::min(at, step < 0 ? count - 1 : count);
+  };
+  const Range range{low.tag == Tag::kNone ? (step < 0 ? count - 1 : 0) : bounded(number(low, 0)),
+                    high.tag == Tag::kNone ? (step < 0 ? -1 : count) : bounded(number(high, 0)), step};
+  Items items;
+  for (int64_t i = 0, n = range.count(); i < n; ++i) items.push_back(item_at(value, range.start + i * step));
+  const bool tuple = value.tag == Tag::kTuple || (value.tag == Tag::kPart && code_.slots[static_cast<size_t>(value.aux)].kind == SlotKind::kParts) ||
+                     (value.tag == Tag::kObject && code_.objects[static_cast<size_t>(value.i)].like == Tag::kTuple);
+  return list(std::move(items), tuple ? Tag::kTuple : Tag::kList);
+}
+
+// getter: the property's function, where it has to run.
+Value Machine::field(const Value& value, int32_t number, int32_t& getter) {
+  const Name& name = code_.names[static_cast<size_t>(number)];
+  if (value.tag == Tag::kNode) {
+    const int64_t kind = code_.kind_slot < 0 ? 0 : slot_value(code_.kind_slot, value.i).i;
+    const auto of = [kind](int32_t classes) { return kind >= 0 && kind < 31 && (classes >> kind & 1) != 0; };
+    if (name.slot >= 0 && of(name.slot_classes)) return slot_value(name.slot, value.i);
+    if (name.getter >= 0 && of(name.getter_classes)) {
+      getter = name.getter;
+      return {};
+    }
+  } else if (value.tag == Tag::kObject) {
+    const auto& attributes = code_.objects[static_cast<size_t>(value.i)].attributes;
+    const auto found = attributes.find(number);
+    if (found != attributes.end()) return found->second;
+  }
+  raise("AttributeError", (value.tag == Tag::kNone ? "None" : text(value)) + " has no attribute '" + name.text + "'");
+}
+
+Value Machine::binary(int32_t op, const Value& left, const Value& right) {
+  if (!left.is_number() || !right.is_number()) {
+    if (op == kAdd && left.tag == right.tag && left.tag == Tag::kText) {
+      texts_.push_back(text(left) + text(right));
+      return Value::of(Tag::kText, static_cast<int64_t>(code_.texts.size() + texts_.size()) - 1);
+    }
+    const auto sequence = [&](const Value& each) { return each.tag == Tag::kList || each.tag == Tag::kTuple || each.tag == Tag::kPart || each.tag == Tag::kObject; };
+    if (op == kAdd && sequence(left) && sequence(right)) {
+      Items items = items_of(left);
+      const Items more = items_of(right);
+      items.insert(items.end(), more.begin(), more.end());
+      return list(std::move(items), left.tag == Tag::kTuple ? Tag::kTuple : Tag::kList);
+    }
+    const Value& whole = left.is_integer() ? right : left;
+    const Value& times = left.is_integer() ? left : right;
+    if (op == kMultiply && sequence(whole) && times.is_integer()) {
+      const Items one = items_of(whole);
+      if (times.i > 0 && one.size() > (1U << 26) / static_cast<uint64_t>(times.i)) raise("MemoryError", "a list of too many items");
+      Items items;
+      for (int64_t i = 0; i < times.i; ++i) items.insert(items.end(), one.begin(), one.end());
+      return list(std::move(items), whole.tag == Tag::kTuple ? Tag::kTuple : Tag::kList);
+    }
+    raise("TypeError", std::string("an operator between ") + name_of(left.tag) + " and " + name_of(right.tag));
+  }
+  if (left.is_integer() && right.is_integer() && op != kDivide && !(op == kPower && right.i < 0)) {
+    int64_t made = 0;
+    bool over = false;
+    switch (op) {
+      case kAdd: over = __builtin_add_overflow(left.i, right.i, &made); break;
+      case kSubtract: over = __builtin_sub_overflow(left.i, right.i, &made); break;
+      case kMultiply: over = __builtin_mul_overflow(left.i, right.i, &made); break;
+      case kFloorDivide:
+      case kModulo: {
+        if (right.i == 0) raise("ZeroDivisionError", "integer division or modulo by zero");
+        over = left.i == INT64_MIN && right.i == -1;
+        if (over) break;
+        int64_t whole = left.i / right.i, rest = left.i % right.i;
+        if (rest != 0 && (rest < 0) != (right.i < 0)) {
+          --whole;
+          rest += right.i;
+        }
+        made = op == kFloorDivide ? whole : rest;
+        break;
+      }
+      default:
+        made = 1;
+        for (int64_t i = 0; i < right.i && !over; ++i) {
+          over = __builtin_mul_overflow(made, left.i, &made);
+          if (made == 0 || (made == 1 && left.i == 1)) break;
+          if (left.i == -1) {
+            made = right.i % 2 ? -1 : 1;
+            break;
+          }
+        }
+    }
+    if (over) raise("OverflowError", "an integer of more than 64 bits");
+    return Value::integer(made);
+  }
+  const double a = left.as_real(), b = right.as_real();
+  switch (op) {
+    case kAdd: return Value::real(a + b);
+    case kSubtract: return Value::real(a - b);
+    case kMultiply: return Value::real(a * b);
+    case kPower:
+      if (a == 0 && b < 0) raise("ZeroDivisionError", "0.0 cannot be raised to a negative power");
+      if (a < 0 && b != std::floor(b)) raise("ValueError", "a fractional power of a negative number");
+      return Value::real(std::pow(a, b));
+    default: break;
+  }
+  if (b == 0) raise("ZeroDivisionError", "float division by zero");
+  if (op == kDivide) return Value::real(a / b);
+  double rest = std::fmod(a, b);
+  if (rest != 0 && (rest < 0) != (b < 0)) rest += b;
+  if (rest == 0) rest = std::copysign(0.0, b);
+  if (op == kModulo) return Value::real(rest);
+  const double whole = (a - rest) / b;
+  return Value::real(whole == 0 ? std::copysign(0.0, a / b) : std::floor(whole + 0.5));
+}
+
+bool Machine::equal(const Value& left, const Value& right, int32_t depth) {
+  if (depth > 64) raise("RecursionError", "containers nest too deep to compare");
+  if (left.is_number() && right.is_number()) {
+    if (left.is_integer() && right.is_integer()) return left.i == right.i;
+    return left.as_real() == right.as_real();
+  }
+  if (left.tag == Tag::kText && right.tag == Tag::kText) return text(left) == text(right);
+  const auto opaque = [](const Value& value) { return value.tag == Tag::kRow || value.tag == Tag::kNode || value.tag == Tag::kIter; };
+  if (opaque(left) && opaque(right)) raise("TypeError", std::string("== between ") + name_of(left.tag) + " and " + name_of(right.tag));
+  const auto sequence = [&](const Value& each) {
+    return each.tag == Tag::kList || each.tag == Tag::kTuple || each.tag == Tag::kPart ||
+           (each.tag == Tag::kObject && code_.objects[static_cast<size_t>(each.i)].like != Tag::kObject);
+  };
+  if (sequence(left) && sequence(right)) {
+    const int64_t count = length(left);
+    if (count != length(right)) return false;
+    for (int64_t i = 0; i < count; ++i) {
+      if (!equal(item_at(left, i), item_at(right, i), depth + 1)) return false;
+    }
+    return true;
+  }
+  return left.same(right);
+}
+
+bool Machine::contains(const Value& items, const Value& value) {
+  const int64_t count = length(items);
+  for (int64_t i = 0; i < count; ++i) {
+    const Value each = item_at(items, i);
+    if (each.same(value) || equal(each, value)) return true;
+  }
+  return false;
+}
+
+bool Machine::compare(int32_t op, const Value& left, const Value& right) {
+  switch (op) {
+    case kEqual: return equal(left, right);
+    case kUnequal: return !equal(left, right);
+    case kIs: return left.same(right);
+    case kIsNot: return !left.same(right);
+    case kIn: return contains(right, left);
+    case kNotIn: return !contains(right, left);
+    default: break;
+  }
+  if (left.tag == Tag::kText && right.tag == Tag::kText) {
+    const int order = text(left).compare(text(right));
+    return op == kLess ? order < 0 : op == kLessEqual ? order <= 0 : op == kGreater ? order > 0 : order >= 0;
+  }
+  if (!left.is_number() || !right.is_number()) raise("TypeError", std::string("an order between ") + name_of(left.tag) + " and " + name_of(right.tag));
+  const auto decide = [op](auto a, auto b) { return op == kLess ? a < b : op == kLessEqual ? a <= b : op == kGreater ? a > b : a >= b; };
+  return left.is_integer() && right.is_integer() ? decide(left.i, right.i) : decide(left.as_real(), right.as_real());
+}
+
+// --- iterators --------------------------------------------------------------------------------------------------------------------
+
+Value Machine::iterator(const Value& value) {
+  if (value.tag == Tag::kIter) return value;
+  if (value.tag == Tag::kRow || value.tag == Tag::kText || value.tag == Tag::kNode) raise("TypeError", std::string("a loop over ") + name_of(value.tag));
+  (void)length(value);
+  iterators_.push_back({Walk::kItems, 0, 0, {value}});
+  return Value::of(Tag::kIter, static_cast<int64_t>(iterators_.size()) - 1);
+}
+
+bool Machine::next(Value& from, Value& made) {
+  if (from.tag != Tag::kIter) raise("TypeError", std::string("the next of ") + name_of(from.tag));
+  Iterator& iterator = iterators_[static_cast<size_t>(from.i)];
+  switch (iterator.walk) {
+    case Walk::kItems:
+      if (iterator.next >= length(iterator.parts[0])) return false;  // a list may grow meanwhile
+      made = item_at(iterator.parts[0], iterator.next++);
+      return true;
+    case Walk::kReversed:
+      if (iterator.next < 0 || iterator.next >= length(iterator.parts[0])) return false;
+      made = item_at(iterator.parts[0], iterator.next--);
+      return true;
+    case Walk::kEnumerate: {
+      Value item;
+      if (!next(iterator.parts[0], item)) return false;
+      made = list({Value::integer(iterator.next++), item}, Tag::kTuple);
+      return true;
+    }
+    default: break;
+  }
+  Items items(iterator.parts.size());
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (next(iterator.parts[i], items[i])) continue;
+    if (iterator.walk == Walk::kStrictZip) {
+      Value more;
+      bool longer = i > 0;
+      for (size_t j = i + 1; j < items.size(); ++j) longer = longer || next(iterator.parts[j], more);
+      if (longer) raise("ValueError", "zip() argument " + std::to_string(i + 1) + " has another length than the others");
+    }
+    return false;
+  }
+  if (items.empty()) return false;
+  made = list(std::move(items), Tag::kTuple);
+  return true;
+}
+
+Items Machine::items_of(const Value& value) {
+  if (value.tag == Tag::kList || value.tag == Tag::kTuple) return lists_[static_cast<size_t>(value.i)];
+  Value from = iterator(value), made;
+  Items items;
+  while (next(from, made)) items.push_back(made);
+  return items;
+}
+
+bool Machine::is_instance(const Value& value, int32_t tags, int32_t classes) {
+  if (value.tag == Tag::kNode) {
+    const int64_t kind = code_.kind_slot < 0 ? 0 : slot_value(code_.kind_slot, value.i).i;
+    return kind >= 0 && kind < 31 && (classes >> kind & 1) != 0;
+  }
+  Tag tag = value.tag;
+  if (tag == Tag::kPart) tag = code_.slots[static_cast<size_t>(value.aux)].kind == SlotKind::kParts ? Tag::kTuple : Tag::kList;
+  if (tag == Tag::kObject) tag = code_.objects[static_cast<size_t>(value.i)].like;
+  return (tags >> static_cast<int32_t>(tag) & 1) != 0;
+}
+
+}  // namespace ral::tasks
