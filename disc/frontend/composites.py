@@ -1,4 +1,4 @@
-"""Decompositions of distances, bags of embeddings and masked scatters. Shapes stay symbolic."""
+"""Decompositions of distances, bags of embeddings, masked scatters and memberships. Shapes stay symbolic."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from disc.frontend.eager_strides import Decomposition
 
 aten = torch.ops.aten
+FEW = 32  # numbers with which each element is compared: sorting them takes a launch of its own
 
 
 # --- distances ------------------------------------------------------------------------------------------------------------------
@@ -123,12 +124,41 @@ def _maxima_of_bags(rows: Tensor, bag: Tensor, counts: Tensor, bags: int) -> tup
     return torch.where((first < beyond).unsqueeze(-1), values, 0.0), places
 
 
+def isin(elements: Tensor, test_elements: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    """Whether each element is among others, of which few are compared one by one, and many are sorted: an element that is among them comes
+    before more of them from the right than from the left. A NaN is among none."""
+    kind = torch.result_type(elements, test_elements)
+    left, right = elements.to(kind), test_elements.to(kind).reshape(-1)
+    count = right.shape[0]
+    if isinstance(count, int) and count <= FEW:
+        found = (left.unsqueeze(-1) == right).any(-1)
+    else:
+        numbers = right.nan_to_num(math.inf, math.inf, -math.inf) if kind.is_floating_point else right  # a search takes no NaN
+        ordered = torch.sort(numbers)[0]
+        found = torch.searchsorted(ordered, left, right=True) > torch.searchsorted(ordered, left)
+        if kind.is_floating_point:
+            found = torch.where(left == math.inf, (right == math.inf).any(), found & (left == left))
+    return found.logical_not() if invert else found
+
+
+def isin_of_number(elements: Tensor, test_element: float, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    return elements != test_element if invert else elements == test_element
+
+
+def number_isin(element: float, test_elements: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    found = (test_elements == element).any()
+    return found.logical_not() if invert else found
+
+
 TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
     aten._cdist_forward.default: cdist,
     aten._pdist_forward.default: pdist,
     aten.masked_scatter.default: masked_scatter,
     aten.put.default: put,
     aten.index_reduce.default: index_reduce,
+    aten.isin.Tensor_Tensor: isin,
+    aten.isin.Tensor_Scalar: isin_of_number,
+    aten.isin.Scalar_Tensor: number_isin,
     aten._embedding_bag.default: embedding_bag,
     aten._embedding_bag_forward_only.default: embedding_bag,
 }

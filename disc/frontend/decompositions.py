@@ -185,6 +185,8 @@ def round_decimals(x: Tensor, *, decimals: int = 0) -> Tensor:
 
 
 def addbmm(x: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    if not (x.is_floating_point() or x.is_complex()):
+        alpha, beta = int(alpha), int(beta)  # as eager, whose factors have the type of the tensors
     product = torch.bmm(left, right).sum(0) * alpha
     return product if beta == 0 else product + x * beta  # what is multiplied by 0 may be infinite
 
@@ -198,8 +200,7 @@ def variance_of(x: Tensor, dim: Sequence[int] | None, correction: float | None, 
     centered = values - mean
     count = math.prod(x.shape[d] for d in dims)
     taken = 1 if correction is None else correction
-    left = count - int(taken) if float(taken).is_integer() else count - taken
-    divisor = torch.sym_max(left, 0)
+    divisor = sized_forms.less_by(count, taken, 0, values.dtype)
     squares = centered * centered
     variance = (squares.sum(dims, keepdim=True) if dims else squares) / divisor
     if not keepdim:

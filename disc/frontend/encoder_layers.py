@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.modules import transformer
 
 from disc.frontend.eager_strides import Decomposition
 
 aten = torch.ops.aten
 # What a mask says, by the number that PyTorch gives its kind.
 OF_POSITIONS, OF_PADDING = 0, 1
+
+
+@contextmanager
+def masks_as_given() -> Iterator[None]:
+    """`nn.TransformerEncoder` and `nn.TransformerDecoder` compare a mask with the causal one, and branch on the result; whether they use a
+    mask or know that it is the causal one, the result is the same. Here they use it, unless they are told `is_causal=True`."""
+    original = transformer._detect_is_causal_mask  # pyright: ignore[reportPrivateUsage]
+
+    def told(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+        return is_causal is True
+
+    transformer._detect_is_causal_mask = told  # pyright: ignore[reportPrivateUsage]
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = original  # pyright: ignore[reportPrivateUsage]
 
 
 def heads_of(x: Tensor, heads: int) -> Tensor:

@@ -37,6 +37,7 @@ from disc.frontend.decompose import CONTROL, Decomposed, constants_by_attribute,
 from disc.frontend.decompositions import export_table
 from disc.frontend.dialects import load_frontend_dialects
 from disc.frontend.effect_tokens import warn_of_prints
+from disc.frontend.encoder_layers import masks_as_given
 from disc.frontend.examples import bind_examples, check_examples, check_specs
 from disc.frontend.export_errors import DATA_DEPENDENT, error_line, export_error, logged_errors, quiet, shortened
 from disc.frontend.imported import Constant, FixedArgument, Imported, OutputSpec, structure_of
@@ -379,6 +380,7 @@ def _export(model: torch.nn.Module, widening: Widening) -> tuple[ExportedProgram
         _without_fake_cache(),
         quiet(),
         graphs_of_control_flow(),
+        masks_as_given(),
         roots_of_sizes(),
         Recorder() as recorder,
         SymbolicForms() as forms,

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from disc.frontend.eager_strides import Decomposition
 
+ANY_SIZE = 8  # that a size which depends on data is taken for, where its number decides nothing but an order
 Size = int  # or torch.SymInt, which PyTorch's declarations leave out
 Form = Callable[..., object]
 
@@ -27,8 +28,27 @@ def _is_plain(options: Mapping[str, object]) -> bool:
     return all(value in usual[name] if name in usual else not value for name, value in options.items())
 
 
-def _at_least_one(size: Size) -> Size:
-    return cast(Size, torch.sym_max(size, 1))
+def less_by(size: Size, number: float, least: int, dtype: torch.dtype = torch.float64) -> float | Tensor:
+    """max(size - number, least), to compute with. Of a symbolic size it is a tensor without dims: PyTorch takes every size to be at least
+    2, by which it would decide which is larger, and a difference of sizes that may be negative for 0 would be a bound."""
+    if isinstance(size, int):
+        return max(size - number, least)
+    return (torch.full((), size, dtype=dtype) - number).clamp(min=least)
+
+
+# --- order ----------------------------------------------------------------------------------------------------------------------
+
+
+def roll(x: Tensor, shifts: Sequence[Size], dims: Sequence[int] = ()) -> Tensor:
+    """The places are computed as data: a size that a shift is taken modulo may be 0."""
+    if not dims and len(shifts) == 1:
+        return roll(x.reshape(-1), shifts, (0,)).reshape(x.shape)
+    if len(shifts) != len(dims) or not shifts:
+        raise RuntimeError(f"shifts and dimensions must align. shifts: {len(shifts)}, dims:{len(dims)}")  # eager's words
+    for shift, dim in zip(shifts, dims, strict=True):
+        size = x.shape[dim]
+        x = x.index_select(dim, torch.remainder(torch.arange(size) - shift, size))
+    return x
 
 
 # --- points and windows ---------------------------------------------------------------------------------------------------------
@@ -37,8 +57,8 @@ def _at_least_one(size: Size) -> Size:
 def points(start: float, end: float, count: Size, dtype: torch.dtype) -> Tensor:
     """As eager's linspace: each half from its own end, so that both ends are exact."""
     places = torch.arange(count)
-    step = (end - start) / _at_least_one(count - 1)
-    left, right = start + places.to(dtype) * step, end - (count - 1 - places).to(dtype) * step
+    step = (end - start) / less_by(count, 1, 1)
+    left, right = start + places.to(dtype) * step, end - (count - places - 1).to(dtype) * step
     return torch.where(places * 2 < count, left, right)
 
 
@@ -50,37 +70,37 @@ def linspace(start: float, end: float, steps: Size, *, dtype: torch.dtype | None
     return points(start, end, steps, wanted)
 
 
-def _cosines(weights: Sequence[float]) -> Callable[[Tensor, Size], Tensor]:
+def _cosines(weights: Sequence[float]) -> Callable[[Tensor, float | Tensor], Tensor]:
     """The sum of weights[k] * cos(2 * pi * k * i / last)."""
 
-    def window(i: Tensor, last: Size) -> Tensor:
+    def window(i: Tensor, last: float | Tensor) -> Tensor:
         turn = i * (2 * math.pi / last)
         return sum((weight * torch.cos(turn * k) for k, weight in enumerate(weights) if k), torch.full_like(i, weights[0]))
 
     return window
 
 
-def _triangle(i: Tensor, last: Size) -> Tensor:
+def _triangle(i: Tensor, last: float | Tensor) -> Tensor:
     rising = i * (2 / last)
     return torch.where(rising <= 1, rising, 2 - rising)
 
 
-def _kaiser(beta: float) -> Callable[[Tensor, Size], Tensor]:
-    def window(i: Tensor, last: Size) -> Tensor:
+def _kaiser(beta: float) -> Callable[[Tensor, float | Tensor], Tensor]:
+    def window(i: Tensor, last: float | Tensor) -> Tensor:
         place = i * (2 / last) - 1
         return torch.special.i0(beta * torch.sqrt((1 - place * place).clamp(min=0))) / torch.special.i0(torch.full_like(place, beta))
 
     return window
 
 
-def windowed(count: Size, periodic: bool, window: Callable[[Tensor, Size], Tensor], dtype: torch.dtype | None) -> Tensor:
+def windowed(count: Size, periodic: bool, window: Callable[[Tensor, float | Tensor], Tensor], dtype: torch.dtype | None) -> Tensor:
     """window: of places and the last one, which a periodic window leaves out. One element alone is 1."""
     i = torch.arange(count, dtype=dtype or torch.get_default_dtype())
-    values = window(i, _at_least_one(count if periodic else count - 1))
+    values = window(i, less_by(count, 0 if periodic else 1, 1))
     return torch.where(torch.arange(count) + count == 1, 1.0, values)
 
 
-def _window(make: Callable[..., Callable[[Tensor, Size], Tensor]]) -> Decomposition:
+def _window(make: Callable[..., Callable[[Tensor, float | Tensor], Tensor]]) -> Decomposition:
     """make: of the numbers that a window takes."""
 
     def decomposition(
@@ -94,7 +114,7 @@ def _window(make: Callable[..., Callable[[Tensor, Size], Tensor]]) -> Decomposit
     return decomposition
 
 
-def _hamming(alpha: float = 0.54, beta: float = 0.46) -> Callable[[Tensor, Size], Tensor]:
+def _hamming(alpha: float = 0.54, beta: float = 0.46) -> Callable[[Tensor, float | Tensor], Tensor]:
     return _cosines([alpha, -beta])
 
 
@@ -149,6 +169,59 @@ def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     return functools.reduce(torch.matmul, tensors)
 
 
+def einsum(*arguments: object) -> Tensor:
+    """Of three operands or more, opt_einsum chooses the order by their sizes, and fixes them: here by those of the example, as numbers."""
+    operands = arguments[1:]
+    if len(operands) == 1 and isinstance(operands[0], list | tuple):
+        return einsum(arguments[0], *operands[0])
+    if len(operands) <= 2 or not isinstance(arguments[0], str) or not all(isinstance(each, Tensor) for each in operands):
+        with torch.backends.opt_einsum.flags(enabled=False):  # pyright: ignore
+            return torch.einsum(*arguments)  # pyright: ignore
+    tensors = cast("tuple[Tensor, ...]", operands)
+    path = None
+    if torch.backends.opt_einsum.is_available():
+        shapes = [tuple(map(_size_of_example, each.shape)) for each in tensors]
+        pairs = torch.backends.opt_einsum.get_opt_einsum().contract_path(arguments[0], *shapes, shapes=True)[0]
+        path = [place for pair in pairs for place in pair]
+    return torch._VF.einsum(arguments[0], tensors, path=path)  # pyright: ignore
+
+
+def _size_of_example(size: Size) -> int:
+    return size if isinstance(size, int) else size.node.hint or ANY_SIZE
+
+
+# --- differences ----------------------------------------------------------------------------------------------------------------
+
+
+def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None) -> Tensor:
+    """One difference after the other: PyTorch's own takes their number from the example where there are several."""
+    if n < 2 or not _is_symbolic(input.shape):
+        return torch.diff(input, n, dim, prepend, append)
+    parts = [each for each in (prepend, input, append) if each is not None]
+    joined = torch.cat(parts, dim) if len(parts) > 1 else input
+    return functools.reduce(lambda x, _: torch.diff(x, 1, dim), range(n), joined)
+
+
+def gradient(input: Tensor, *, spacing: object = 1, dim: object = None, edge_order: int = 1) -> tuple[Tensor, ...] | list[Tensor]:
+    """As eager's for points at equal distances, whose sizes it reads as integers."""
+    spacings = spacing if isinstance(spacing, list | tuple) else None
+    dims = list(range(input.dim())) if dim is None else [dim] if isinstance(dim, int) else dim
+    distances = spacings or [spacing] * len(cast("list[int]", dims))
+    numbers = all(isinstance(each, int | float) for each in distances) and len(distances) == len(cast("list[int]", dims))
+    if edge_order != 1 or not numbers or not _is_symbolic(input.shape):
+        return torch.gradient(input, spacing=spacing, dim=dim, edge_order=edge_order)  # pyright: ignore
+    return [_gradient(input, each, cast("float", step)) for each, step in zip(cast("list[int]", dims), distances, strict=True)]
+
+
+def _gradient(x: Tensor, dim: int, step: float) -> Tensor:
+    size = x.shape[dim]
+    torch._check(size >= 2, lambda: "torch.gradient expected each dimension size to be at least edge_order+1")
+    first = (x.narrow(dim, 1, 1) - x.narrow(dim, 0, 1)) / step
+    inner = (x.narrow(dim, 2, size - 2) - x.narrow(dim, 0, size - 2)) / (2 * step)
+    last = (x.narrow(dim, size - 1, 1) - x.narrow(dim, size - 2, 1)) / step
+    return torch.cat([first, inner, last], dim)
+
+
 def powers(x: Tensor, count: Size | None, increasing: bool) -> Tensor:
     """x to the powers 0, 1, ..., in the last dim, by products as eager computes them."""
     first = torch.arange(x.shape[-1] if count is None else count) == 0
@@ -194,10 +267,13 @@ def gaussian_nll_loss(
 
 aten = torch.ops.aten
 TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
-    getattr(getattr(aten, name), overload): WINDOWS[name]
-    for name in ("hamming_window", "blackman_window", "bartlett_window", "kaiser_window")
-    for overload in getattr(aten, name).overloads()
-    if "out" not in overload
+    aten.roll.default: roll,
+    **{
+        getattr(getattr(aten, name), overload): WINDOWS[name]
+        for name in ("hamming_window", "blackman_window", "bartlett_window", "kaiser_window")
+        for overload in getattr(aten, name).overloads()
+        if "out" not in overload
+    },
 }
 FORMS: dict[Callable[..., object], Form] = {
     **{getattr(torch, name): _window_form(name) for name in WINDOWS},
@@ -205,6 +281,10 @@ FORMS: dict[Callable[..., object], Form] = {
     torch.kron: kron,
     torch.Tensor.kron: kron,
     torch.linalg.multi_dot: multi_dot,
+    torch.einsum: einsum,
+    torch.diff: diff,
+    torch.Tensor.diff: diff,
+    torch.gradient: gradient,
     torch.vander: vander,
     torch.linalg.norm: _norm(torch.linalg.norm),
     F.affine_grid: affine_grid,

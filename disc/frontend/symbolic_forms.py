@@ -36,6 +36,7 @@ from disc.frontend.packed_sequences import FORMS as PACKED_FORMS
 from disc.frontend.packed_sequences import sizes_of_packed_batches
 from disc.frontend.recurrent_forms import RECURRENT_FORMS
 from disc.frontend.sized_forms import FORMS as SIZED_FORMS
+from disc.frontend.sized_forms import less_by
 from disc.frontend.spectrograms import SPECTROGRAMS
 
 Form = Callable[..., object]
@@ -279,7 +280,7 @@ def cov(x: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweig
     rows = x.reshape(1, -1) if x.dim() < 2 else x
     rows = rows if x.is_floating_point() else rows.to(torch.get_default_dtype())
     centered = rows - rows.mean(1, keepdim=True)
-    return (centered @ centered.transpose(0, 1) / torch.sym_max(rows.shape[1] - correction, 0)).squeeze()
+    return (centered @ centered.transpose(0, 1) / less_by(rows.shape[1], correction, 0)).squeeze()
 
 
 def corrcoef(x: Tensor) -> Tensor:

@@ -153,6 +153,8 @@ def _written_at(e: OpBuilder, x: Tensor, part: Tensor, dim: int, start: Size) ->
 def slice_scatter(e: OpBuilder, call: Call) -> Tensor:
     x = call.tensor("self")
     source = e.convert(call.tensor("src"), x.dtype)
+    if x.rank == 0 or source.rank != x.rank:
+        raise RuleError(f"a part of {source.rank} dims of a tensor of {x.rank} dims; PyTorch refuses it too")
     dim = wrap_dim(call.integer("dim"), x.rank)
     start = slice_start(e, call.size("start") if call.has("start") else 0, x.shape[dim])
     end = call.size("end") if call.has("end") else sys.maxsize
