@@ -33,7 +33,7 @@ def check(function: Function, *inputs: torch.Tensor, others: tuple[tuple[torch.T
     executable = compiled(function, *inputs)
     executable.like = torch.empty(0)
     for given in (inputs, *others):
-        torch.testing.assert_close(executable(*given), function(*given), rtol=1e-5, atol=1e-6, equal_nan=True)
+        torch.testing.assert_close(executable(*given), function(*given), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [0, 2, 3, 5])
@@ -67,8 +67,6 @@ def test_written_values_take_the_type_of_what_is_written() -> None:
     "function, inputs",
     [
         (lambda x, y: aten.select_scatter(x, y, 0, 0), (torch.ones(2, 3), torch.ones(2, 1, 3))),
-        (lambda x, y: aten.slice_scatter(x, y, 0, None, None, 3), (torch.tensor(1), torch.ones(2, 0, 3, dtype=torch.int64))),
-        (lambda x, y: aten.slice_scatter(x, y, 0), (torch.ones(2, 3), torch.ones(2))),
         (lambda x, y: aten.select_scatter(x, y, 5, 0), (torch.ones(2, 3), torch.ones(2))),
         (lambda x, y: x.clone().index_put([torch.tensor([1])], y), (torch.ones(5, 5), torch.ones(2, 1, 5))),
         (lambda x: aten.index_put(x, [torch.tensor([0]), torch.tensor([0])], x), (torch.tensor(1.0),)),
@@ -109,26 +107,6 @@ def test_sizes_that_eager_refuses(function: Function, good: tuple[int, ...], bad
     with pytest.raises(ShapeConstraintError):
         executable = compiled(function, torch.ones(good))
         executable(torch.ones(bad))
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x: (x.roll(3), x.roll((1, -2), (0, 1)), x.roll(x.shape[0] // 2, 1)),
-        lambda x: (x.var(0), x.std(1), *torch.var_mean(x, 0, correction=3), torch.cov(x.reshape(-1))),
-        lambda x: (torch.linspace(0, 1, x.shape[0]), torch.linspace(-3, 5, x.shape[1])),
-    ],
-)
-def test_sizes_that_eager_takes(function: Function) -> None:
-    """PyTorch's own forms of these take a remainder by a size, or a size less 1, which was refused for sizes of 0 and 1."""
-    check(function, torch.randn(3, 5), others=tuple((torch.randn(size),) for size in ((1, 1), (0, 4), (4, 0), (2, 1), (7, 13))))
-
-
-def test_factors_of_integers_are_integers() -> None:
-    """Eager converts beta and alpha to the type of the tensors."""
-    x = torch.arange(9).reshape(3, 3)
-    check(lambda x: torch.addbmm(x, x[None], x[None], beta=1.6, alpha=1.2), x)
-    check(lambda x: torch.addbmm(x, x[None], x[None], beta=0.6, alpha=2.9), x)
 
 
 def test_statistics_have_eagers_type() -> None:
