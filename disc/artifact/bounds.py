@@ -33,11 +33,12 @@ _LARGEST = (1 << 63) - 1
 
 
 class _VersionRecord(TypedDict):
-    """From `grid` on: of a GPU's code. threads: of a block; registers, and bytes of stack, of a thread; shared: bytes, of a block; scratch:
-    bytes of global memory for each block; bytes: of the code."""
+    """predicted: picoseconds of a thread. From `grid` on: of a GPU's code. threads: of a block; registers, and bytes of stack, of a thread;
+    shared: bytes, of a block; scratch: bytes of global memory for each block; bytes: of the code."""
 
     function: str
     guard: str
+    predicted: NotRequired[str]
     grid: NotRequired[list[str]]
     threads: NotRequired[int]
     registers: NotRequired[int]

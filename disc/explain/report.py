@@ -38,7 +38,8 @@ class VersionReport:
     """One version of a kernel; `runs` counts the launches that took it. On a GPU: grid: blocks along x, y, z, expressions over the symbols;
     resources: threads and bytes of shared memory of a block, registers and bytes of stack (what spills lies there) of a thread, bytes of
     code; blocks: of a launch in the profiled call, where it ran there; resident: blocks that an SM runs at a time; occupancy: the share of
-    the SM's threads that these have."""
+    the SM's threads that these have. predicted: picoseconds that a launch takes one thread by the rates of the target, an expression over
+    the symbols; "" where nobody counted."""
 
     function: str
     guard: str
@@ -48,6 +49,7 @@ class VersionReport:
     blocks: int | None = None
     resident: int | None = None
     occupancy: float | None = None
+    predicted: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class Measured:
     """One kernel in a profiled call, all its launches together. flops, bytes: None where they were not counted.
 
     share: of the time of all kernels; limit_share: the least time that the machine's limits allow, over the time taken; bound: the limit
-    that decides, "compute" or "memory".
+    that decides, "compute" or "memory". predicted: seconds of one thread, by the rates of the target, of the versions that ran.
     """
 
     seconds: float
@@ -89,6 +91,7 @@ class Measured:
     gbytes: float | None = None
     limit_share: float | None = None
     bound: str | None = None
+    predicted: float | None = None
 
 
 @dataclass(frozen=True)
@@ -289,9 +292,12 @@ def _kernel(
     records: Sequence[Record] = ran.manifest["kernels"]
     record = records[numbers[0]]
     launches = tuple(_launch(number, records[number], *times[number]) for number in numbers)
+    versions = _versions([records[number] for number in numbers], ran, sizes)
     measured = None
     if limits is not None and total is not None:
         measured = _measured(launches, sizes, limits.of(record.get("arithmetic", "")), total)
+        alike = all(records[number]["versions"] == record["versions"] for number in numbers)
+        measured = dataclasses.replace(measured, predicted=_predicted(versions, sizes) if alike else None)
     return KernelReport(
         name=str(record["kernel"]),
         kind=str(record["kind"]),
@@ -305,10 +311,18 @@ def _kernel(
         tasks=launches[0].tasks,
         flops=launches[0].flops,
         bytes=launches[0].bytes,
-        versions=_versions([records[number] for number in numbers], ran, sizes),
+        versions=versions,
         launches=launches,
         measured=measured,
     )
+
+
+def _predicted(versions: Sequence[VersionReport], sizes: Mapping[str, int]) -> float | None:
+    """Seconds of one thread of all launches; None where a version that ran has no prediction."""
+    ran = [(version.runs, version.predicted) for version in versions if version.runs]
+    if not ran or any(not text or not set(parse_dim(text).symbols()) <= sizes.keys() for _, text in ran):
+        return None
+    return sum(runs * parse_dim(text).evaluate(sizes) for runs, text in ran) * 1e-12
 
 
 def _launch(number: int, record: Record, runs: int, seconds: float | None) -> LaunchReport:
@@ -341,7 +355,8 @@ def _versions(records: Sequence[Record], ran: _Ran, sizes: Mapping[str, int]) ->
 def _version(record: Record, ran: _Ran, runs: int, sizes: Mapping[str, int]) -> VersionReport:
     resources = {name: cast("int", record[name]) for name in RESOURCES if name in record}
     grid = _texts(record, "grid")
-    plain = VersionReport(str(record["function"]), str(record["guard"]), runs, grid, resources)
+    predicted = str(record.get("predicted", ""))
+    plain = VersionReport(str(record["function"]), str(record["guard"]), runs, grid, resources, predicted=predicted)
     gpu = gpu_of(ran.isa)
     if gpu is None or not resources.keys() >= {"threads", "registers", "shared"}:
         return plain

@@ -82,6 +82,9 @@ def _details(kernel: KernelReport, sources: Mapping[str, str]) -> list[str]:
     for version in kernel.versions:
         lines.append(f"  version  {version.guard or 'any shape'}: ran {version.runs} times")
         lines += [f"  {word}{each}" for word, each in (("grid     ", grid_text(version)), ("code     ", resources_text(version))) if each]
+    if kernel.measured is not None and kernel.measured.predicted is not None:
+        predicted, seconds = kernel.measured.predicted, kernel.measured.seconds
+        lines.append(f"  model    {time_text(predicted)} of one thread were predicted, {time_text(seconds)} measured")
     lines += [f"  note     {note}" for note in kernel.notes]
     alike = {(each.inputs, each.results, each.flops, each.bytes, each.tasks): each for each in reversed(kernel.launches)}
     for number, launch in enumerate(reversed(alike.values())):  # over other symbols after the first

@@ -44,7 +44,7 @@ def inputs_of(node: Node) -> set[Node]:
         current = pending.pop()
         if current.op == "input" and any(dim != ONE for dim in current.dims):
             found.add(current)
-        if current.op == "stablehlo.reduce" or _same_along_rows(current):
+        if current.op == "stablehlo.reduce" or is_same_along_rows(current):
             continue
         read = current.operands[:1] if current.op == "disc.gather" else current.operands
         fresh = [operand for operand in read if operand not in seen]
@@ -53,7 +53,7 @@ def inputs_of(node: Node) -> set[Node]:
     return found
 
 
-def _same_along_rows(node: Node) -> bool:
+def is_same_along_rows(node: Node) -> bool:
     """True for a broadcast along its last dim."""
     if node.op != "disc.broadcast_in_dim" or not node.dims:
         return False

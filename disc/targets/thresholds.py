@@ -88,6 +88,8 @@ class RowThresholds:
     strip: elements of the input's rows in a task of transposed blocks; reach: lanes of one column of blocks.
     part: elements of a part of a long row, at least; parts: parts of a row, at most.
     nests: loop nests of one kernel, at most.
+    searched_rows: lengths of rows, in elements, at which plans are compared where the length is not known; rates: what they
+    cost; least_gain: the share of the rules' time that each departure from them must gain, with data in caches and in memory.
     """
 
     chunk: int
@@ -107,6 +109,56 @@ class RowThresholds:
     part: int
     parts: int
     nests: int
+    searched_rows: tuple[int, ...]
+    rates: LoopRates
+    least_gain: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class LoopRates:
+    """What the loops of row kernels take, by which plans are searched (`codegen/plan/search/`), in cycles of a core. A vector is one of the
+    device's `lanes`.
+
+    instruction: a vector instruction of a loop, as `disc/ir/op_table.py` counts them; join: the sum across the lanes of a vector, and
+    join_wait: what a row waits for it, which rows side by side share; once_wait: what a row waits for an instruction of what is computed
+    once per row; loop: what a loop costs before its first vector; masked: how many times as long a vector takes that is left over.
+    Besides, of a vector of inputs that are first read: streams: for each row side by side, where these rows together have more than `apart`
+    bytes. crowd: of such a vector, or one of results, where more than `crowded` vectors of a row are side by side.
+    Of a vector: first_load: of an input that another kernel made, when it is first read; again: when a later pass reads it; keep, kept: to
+    store it in a row of scratch, and to load it from there; store: of a result, in cache; memory_load, memory_store: from and to memory,
+    past the caches; allocate: besides memory_store, where it goes through the caches.
+    latency: of an addition in a chain of sums. stall: the share of its instructions for which a vector that is computed alone waits.
+    live, math_live, constants: registers that a vector of cheap values has, of values with functions, and that a function's constants
+    have; spill: what a register that there is not costs, per vector. code: vector instructions of a loop, beyond which each takes `fetch`
+    times as long.
+    """
+
+    instruction: float
+    join: float
+    join_wait: float
+    once_wait: float
+    masked: float
+    streams: float
+    apart: int
+    crowd: float
+    crowded: int
+    loop: float
+    first_load: float
+    again: float
+    keep: float
+    kept: float
+    store: float
+    memory_load: float
+    memory_store: float
+    allocate: float
+    latency: float
+    stall: float
+    live: int
+    math_live: int
+    constants: int
+    spill: float
+    code: int
+    fetch: float
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 // An input is read across its rows: blocks are transposed in registers.
 // CHECK-LABEL: func.func @main
-// CHECK: disc.plan = {"x86-64-v4" = "rows{regions = [region{form = blocks, tiles = 1, rows = 1, columns = 1, stages = [], cached = []}], versions = [0, 2, 3], parts = 0}"}
+// CHECK: disc.plan = {"x86-64-v4" = "rows{regions = [region{form = blocks, tiles = 1, rows = 1, short = 0, columns = 1, vectors = [1], stages = [], cached = []}], streamed = [region{form = blocks, tiles = 1, rows = 1, short = 0, columns = 1, vectors = [1], stages = [], cached = []}], versions = [0, 2, 3], parts = 0, searches = []}"}
 "disc.symbolic_dim"() {sym_name = "S0", min = 0 : i64, divisor = 1 : i64, source = "arg0.0"} : () -> ()
 "disc.symbolic_dim"() {sym_name = "S1", min = 0 : i64, divisor = 1 : i64, source = "arg0.1"} : () -> ()
 

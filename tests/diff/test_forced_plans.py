@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -76,6 +77,26 @@ func.func @main(%x: tensor<?x?xf32, [@S0, @S1]>) -> tensor<?x?xf32, [@S0, @S1]> 
   %s = stablehlo.reduce(%e init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<?x?xf32, [@S0, @S1]>, tensor<f32>) -> tensor<?xf32, [@S0]>
   %sb = "disc.broadcast_in_dim"(%s) {dims = array<i64: 0>, maybe = array<i64>} : (tensor<?xf32, [@S0]>) -> tensor<?x?xf32, [@S0, @S1]>
   %p = stablehlo.divide %e, %sb : tensor<?x?xf32, [@S0, @S1]>
+  return %p : tensor<?x?xf32, [@S0, @S1]>
+}
+"""
+)
+THREE_REDUCTIONS = (
+    S0
+    + S1
+    + """
+func.func @main(%x: tensor<?x?xf32, [@S0, @S1]>) -> tensor<?x?xf32, [@S0, @S1]> {
+  %low = stablehlo.constant dense<0xFF800000> : tensor<f32>
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %s = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<?x?xf32, [@S0, @S1]>, tensor<f32>) -> tensor<?xf32, [@S0]>
+  %m = stablehlo.reduce(%x init: %low) applies stablehlo.maximum across dimensions = [1] : (tensor<?x?xf32, [@S0, @S1]>, tensor<f32>) -> tensor<?xf32, [@S0]>
+  %sb = "disc.broadcast_in_dim"(%s) {dims = array<i64: 0>, maybe = array<i64>} : (tensor<?xf32, [@S0]>) -> tensor<?x?xf32, [@S0, @S1]>
+  %d = stablehlo.subtract %x, %sb : tensor<?x?xf32, [@S0, @S1]>
+  %t = stablehlo.tanh %d : tensor<?x?xf32, [@S0, @S1]>
+  %q = stablehlo.reduce(%t init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<?x?xf32, [@S0, @S1]>, tensor<f32>) -> tensor<?xf32, [@S0]>
+  %r = stablehlo.add %q, %m : tensor<?xf32, [@S0]>
+  %rb = "disc.broadcast_in_dim"(%r) {dims = array<i64: 0>, maybe = array<i64>} : (tensor<?xf32, [@S0]>) -> tensor<?x?xf32, [@S0, @S1]>
+  %p = stablehlo.add %t, %rb : tensor<?x?xf32, [@S0, @S1]>
   return %p : tensor<?x?xf32, [@S0, @S1]>
 }
 """
@@ -165,7 +186,9 @@ func.func @main(%x: tensor<?x24xf32, [@S0, 24]>) -> tensor<?x24xf32, [@S0, 24]> 
 PRODUCT = f"product{{form = f32, left = in-place, right = RIGHT, panel = 64, vectors = {LANES // 4}}}"
 TREE = "tree{schedules = [12x16+ahead, 6x4096+panels], nodes = [m>8?1:2, @0, @1], split_rows = 0}"
 INDIRECT = f"indirect{{form = f32, panel = 48, lanes = {LANES}, taps = 9, rows = 120, order = rows}}"
-REGION = "region{form = groups, tiles = 1, rows = 4, columns = 1, stages = [STAGES], cached = [CACHED]}"
+
+
+FLAT_REGION = "region{form = flat, tiles = 1, rows = 1, short = 0, columns = 1, vectors = [1], stages = [], cached = []}"
 
 
 class Forced:
@@ -285,12 +308,37 @@ def test_rows(rows: int, parts: int) -> None:
     forced, more = Forced(SOFTMAX, [(9, 40)]), [(0, 5), (1, 1), (3, 17), (2, 140_000)]
     with disc_context():
         _, chosen = forced.compiled(None)
-    text = str(chosen).replace("rows = 4", f"rows = {rows}").replace("parts = 32", f"parts = {parts}")
+    text = str(chosen).replace("parts = 32", f"parts = {parts}")
+    text = re.sub(r"rows = \d+, short = \d+", f"rows = {rows}, short = {64 if rows > 1 else 0}", text)
     if not parts:
         text = text.replace("versions = [0, ", "versions = [")
     forced.check(text, *more)
-    if "cached = []" not in text:
-        forced.check(text[: text.index("cached")] + "cached = []" + text[text.index("]}", text.index("cached")) + 1 :], *more)
+    for cached in ("[]", "[5]", "[5, 6]"):
+        if f"cached = {cached}" not in text:
+            forced.check(re.sub(r"cached = \[[^]]*\]", f"cached = {cached}", text), *more)
+
+
+@pytest.mark.parametrize("vectors", [(1, 1, 1), (8, 2, 4), (2, 8, 8)])
+def test_vectors_of_rows(vectors: tuple[int, ...]) -> None:
+    forced, more = Forced(SOFTMAX, [(9, 40)]), [(0, 5), (1, 1), (3, 17), (5, 129), (2, 1000)]
+    with disc_context():
+        _, chosen = forced.compiled(None)
+    text = re.sub(r"vectors = \[\d+, \d+, \d+\]", f"vectors = {list(vectors)}", str(chosen))
+    forced.check(text, *more)
+    forced.check(re.sub(r"short = \d+", "short = 1000", text), *more)
+
+
+def test_a_reduction_in_a_later_round() -> None:
+    """The maximum is needed by the result alone, the second sum needs the first."""
+    forced, more = Forced(THREE_REDUCTIONS, [(9, 40)]), [(0, 5), (1, 1), (3, 17), (2, 1000)]
+    with disc_context():
+        _, chosen = forced.compiled(None)
+    assert "stages = [[3, 4], [8]]" in str(chosen)
+    forced.check(str(chosen).replace("[[3, 4], [8]]", "[[3], [4, 8]]"), *more)
+    with disc_context(), pytest.raises(PlanError, match="stages a reduction comes before what it needs"):
+        forced.compiled(str(chosen).replace("[[3, 4], [8]]", "[[4], [3, 8]]"))
+    with disc_context(), pytest.raises(PlanError, match="stages must have those of"):
+        forced.compiled(str(chosen).replace("[[3, 4], [8]]", "[[3, 4], [4]]"))
 
 
 @pytest.mark.parametrize(("program", "shape", "forms"), [(TRANSPOSE, (67, 70), ("blocks", "groups")), (FLAT, (33, 24), ("flat", "groups"))])
@@ -392,7 +440,7 @@ def test_a_library_function() -> None:
 @pytest.mark.parametrize(
     ("forced", "plan", "message"),
     [
-        (convolution(), "rows{regions = [], versions = [0], parts = 0}", "a fusion of kind compute cannot be a kernel rows"),
+        (convolution(), "rows{regions = [], streamed = [], versions = [0], parts = 0, searches = []}", "a fusion of kind compute cannot be a kernel rows"),
         (convolution(), INDIRECT.replace("taps = 9", "taps = 10"), "taps must be from 1 to 9"),
         (convolution(), INDIRECT.replace("rows = 120", "rows = 20"), "rows must be a multiple of 6"),
         (convolution(), INDIRECT.replace("panel = 48", "panel = 64"), "panel follows from the fusion and must be 48"),
@@ -414,8 +462,14 @@ def test_a_library_function() -> None:
         (Forced(SCAN, [(9, 24)]), "library{function = sort}", "needs an op that a function of the runtime computes"),
         (Forced(SORT, [(9, 24)]), "scatter{}", "needs a scan or scatter"),
         (Forced(SORT, [(9, 24)]), "library{function = search}", "function follows from the fusion and must be sort"),
-        (Forced(FLAT, [(2, 24)]), "rows{regions = [region{form = blocks, tiles = 1, rows = 1, columns = 1, stages = [], cached = []}], versions = [0], parts = 0}",
+        (Forced(FLAT, [(2, 24)]), f"rows{{regions = [{FLAT_REGION.replace('flat', 'blocks')}], streamed = [], versions = [1], parts = 0, searches = []}}",
          "form must be groups or flat"),
+        (Forced(FLAT, [(2, 24)]), f"rows{{regions = [{FLAT_REGION.replace('[1]', '[3]')}], streamed = [], versions = [1], parts = 0, searches = []}}",
+         "vectors must be 1 of [1, 2, 4, 8]"),
+        (Forced(FLAT, [(2, 24)]), f"rows{{regions = [{FLAT_REGION.replace('short = 0', 'short = 64')}], streamed = [], versions = [1], parts = 0, searches = []}}",
+         "short must be from 0 to 0"),
+        (Forced(FLAT, [(2, 24)]), f"rows{{regions = [{FLAT_REGION}], streamed = [], versions = [0, 1], parts = 0, searches = []}}",
+         "streamed there must be 1"),
         (Forced(FLAT, [(2, 24)]), "update{}", "needs a slice or a scatter over an argument which nothing reads afterwards"),
         (Forced(POOL, [(2, 13, 11, 16)]), "pool{band = 7, rows = 3}", "band must be a multiple of rows"),
     ],

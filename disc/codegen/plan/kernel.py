@@ -43,13 +43,14 @@ class Version:
     """One compiled version: its function name, and the guard that must hold for it.
 
     schedule: of a kernel with a `Choice`, how this version walks over its matrices; the tree chooses it, not the guard.
-    blocks: of a version for a GPU.
+    blocks: of a version for a GPU. predicted: picoseconds that one thread takes, by the rates of the target; None: nobody counted.
     """
 
     function: str
     guard: Guard = ALWAYS
     schedule: Schedule | None = None
     blocks: Blocks | None = None
+    predicted: Dim | None = None
 
     def describe(self) -> str:
         """For display and the manifest: when it runs, or how; "" for the version without a condition."""

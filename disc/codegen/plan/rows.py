@@ -47,7 +47,8 @@ class RowPlan:
     space: the dims iterated; group_dims, group_index: the part that names a row (stitch); tiles: one, unless elements of a row are those of
     a concatenation's parts, none where nothing is stored per element; cached: values kept as a row in scratch. stages: the reductions that
     are the same for all of a row, with their indices, in rounds that need only the rounds before. rows_together: group iterations whose
-    loops are the same; columns_together: vectors of columns that are reduced in one loop.
+    loops are the same, where a row has up to `short_row` elements; columns_together: vectors of columns that are reduced in one loop.
+    vectors: of a row, computed side by side in the loop of each round, then of the results; (): as the emitter has it.
     """
 
     space: tuple[Dim, ...]
@@ -60,7 +61,9 @@ class RowPlan:
     cached: tuple[Node, ...] = ()
     stages: tuple[tuple[Dominant, ...], ...] = ()
     rows_together: int = 1
+    short_row: int = 0
     columns_together: int = 1
+    vectors: tuple[int, ...] = ()
 
     def groups(self, space: IndexSpace) -> Dim:
         """The number of group iterations."""

@@ -29,7 +29,7 @@ from disc.codegen.x86.plans import (
     WinogradPlan,
     check,
 )
-from disc.codegen.x86.rows.kernels import choose_rows, may_be_rows
+from disc.codegen.x86.rows.regions import choose_rows, may_be_rows
 from disc.codegen.x86.rows.sequential import choose_sequential, may_be_sequential
 from disc.codegen.x86.rows.updates import may_update
 from disc.errors import CompilerBug

@@ -83,6 +83,7 @@ class Emitter(Lanes):
     streams: bool = False  # results bypass the caches in this version
     ahead: Ahead | None = None  # where the cache line lies that is to be fetched when an input is read at an offset
     fetched: set[Node] = field(default_factory=set)  # inputs of which lines were
+    side_by_side: int | None = None  # vectors that the loops of row reductions compute so; None: as the rules have it
     row_loop: bool = False  # the open lane loop passes over a whole row in order
 
     # --- values -----------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from disc.codegen.x86.plans import (
     RowsPlan,
     ScanPlan,
     ScatterPlan,
+    SearchPlan,
     UpdatePlan,
     WindowLastPlan,
     WinogradPlan,
@@ -58,10 +59,7 @@ def _sentences(plan: Plan, body: Body, target: Target) -> Iterator[str]:
     elif isinstance(plan, AttentionBlocksPlan | AttentionRowsPlan):
         yield from _attention(plan, body, target)
     elif isinstance(plan, RowsPlan):
-        for region in plan.regions:
-            yield from _region(region, body)
-        if plan.parts:
-            yield f"a few long rows are cut into up to {plan.parts} parts each"
+        yield from _rows(plan, body)
     elif isinstance(plan, ScanPlan):
         yield "scan: lanes along the last dim" if plan.lanes == "across" else "scan: one row per task, its values one after the other"
     elif isinstance(plan, LibraryPlan):
@@ -152,6 +150,25 @@ def _attention(plan: AttentionBlocksPlan | AttentionRowsPlan, body: Body, target
     gathered = len([node for node in body.nodes if node.op == "disc.gather"])
     if gathered:
         yield f"{gathered} terms of a score gathered where it is made, no buffer of them"
+
+
+def _rows(plan: RowsPlan, body: Body) -> Iterator[str]:
+    for region in plan.regions:
+        yield from _region(region, body)
+    if plan.parts:
+        yield f"a few long rows are cut into up to {plan.parts} parts each"
+    for found, where in zip(plan.searches, ("in caches", "in memory"), strict=False):
+        yield _search(found, where)
+
+
+def _search(found: SearchPlan, where: str) -> str:
+    """With times for 1,024 elements of a row."""
+    best, rules = f"{found.best / 1000:.1f} ns", f"{found.rules / 1000:.1f} ns"
+    times = f"{best} instead of {rules} by the rules" if found.best < found.rules else f"the rules' {rules}, nothing is better"
+    return (
+        f"searched for data {where}: {found.left} of {found.variables} variables, {found.left_space} of {found.space} plans, "
+        f"{found.candidates} candidates; predicted for 1024 elements: {times}"
+    )
 
 
 def _region(plan: RegionPlan, body: Body) -> Iterator[str]:

@@ -265,9 +265,9 @@ def _unroll(e: Emitter, reductions: Sequence[_Reduction]) -> int:
     """Copies of the accumulators: enough chains to hide an addition's latency, but no more than a known row fills."""
     inner, limits = reductions[0].inner, e.target.thresholds.rows
     if any(node_cost(source) > limits.turn_cost for each in reductions for source in each.sources):
-        return 1 << (max(1, in_turns(e) // len(reductions)).bit_length() - 1)
-    unroll = limits.chains
-    while unroll > 1 and (unroll * len(reductions) >= 2 * limits.chains or (inner.is_const and inner.const < unroll * e.b.lanes)):
+        return 1 << (max(1, (e.side_by_side or in_turns(e)) // len(reductions)).bit_length() - 1)
+    unroll = most = e.side_by_side or limits.chains
+    while unroll > 1 and (unroll * len(reductions) >= 2 * most or (inner.is_const and inner.const < unroll * e.b.lanes)):
         unroll //= 2
     return unroll
 

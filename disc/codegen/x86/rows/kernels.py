@@ -10,106 +10,24 @@ from functools import partial
 from disc.codegen.mlir.builder import register_element
 from disc.codegen.plan.index import ONE, ZERO, Index, IndexSpace, split_linear
 from disc.codegen.plan.kernel import Kernel, Split, Version
-from disc.codegen.plan.probe import Probe
-from disc.codegen.plan.rows import RowPlan, Tile, numbers_of, plan_kernel, root_index
+from disc.codegen.plan.rows import RowPlan, Tile, plan_kernel, root_index
 from disc.codegen.plan.summary import kernel_ops, traffic
 from disc.codegen.plan.symbols import body_symbols
 from disc.codegen.plan.versions import RowVersion, read_version
-from disc.codegen.x86.emit import Ahead, Emitter, RowCache
+from disc.codegen.x86.emit import Ahead, RowCache
 from disc.codegen.x86.function import Frame, emit_function, rounded_up
 from disc.codegen.x86.memory import Buffer, address, fence_streams, prefetch
-from disc.codegen.x86.plans import RegionPlan, RowsPlan, check, keep_equal
-from disc.codegen.x86.reductions import in_turns, reduce_columns_together, reduce_together
-from disc.codegen.x86.rows.blocked import Blocked, emit_blocked, plan_blocks
+from disc.codegen.x86.plans import RowsPlan, SearchPlan
+from disc.codegen.x86.reductions import reduce_columns_together, reduce_together
+from disc.codegen.x86.rows.blocked import emit_blocked
 from disc.codegen.x86.rows.long_rows import emit_long_rows, plan_long_rows
+from disc.codegen.x86.rows.regions import Region, block_of, chunk_of, mean, region_of, streams
 from disc.codegen.x86.rows.row_softmax import bind_softmaxes
-from disc.ir.costs import node_cost, op_cost
 from disc.ir.graph import Body, Node
 from disc.ir.weights import ELEMENT_BYTES
-from disc.shapes import Dim, dim_max, dim_min
+from disc.shapes import Dim, dim_min
 from disc.speculation.guards import Guard
 from disc.targets.target import Target
-from disc.targets.thresholds import RowThresholds
-
-MOST_TOGETHER = 8  # rows worked on at once
-MOST_PARTS = 1024  # of a long row
-
-
-@dataclass(frozen=True)
-class _Region:
-    """The loops of one plan of a kernel: `tasks` of `elements` each, work: cost of an element. decided: their form and numbers."""
-
-    plan: RowPlan
-    decided: RegionPlan
-    blocked: Blocked | None
-    tasks: Dim
-    elements: Dim
-    work: int
-
-    def cost(self, space: IndexSpace, target: Target) -> Dim:
-        """Cycles of a task."""
-        instructions = self.elements * self.plan.depth(space) * self.work
-        return instructions // target.macs_per_cycle("f32") + target.thresholds.rows.task_cycles
-
-    @property
-    def flat(self) -> bool:
-        """One loop over all elements?"""
-        return self.decided.form == "flat"
-
-
-def choose_rows(body: Body, kind: str, space: IndexSpace, target: Target, guards: Sequence[Guard]) -> RowsPlan:
-    """The plan that the kernel of a loop or stitch fusion should have."""
-    limits = target.thresholds.rows
-    plans = plan_kernel(space, body, kind, target.thresholds)
-    regions = [_region(space, body, plan, kind, target) for plan in plans]
-    long_rows = plan_long_rows(space, body, plans[0], target.thresholds, limits.parts) if len(plans) == 1 else None
-    kept: list[int] = []
-    parts = 0
-    for number, version in enumerate(read_version(guard, body) for guard in guards):
-        if version.most_rows is not None:
-            if long_rows is None:
-                continue
-            parts = limits.parts
-        elif not any(_has_version(space, region, version, target.thresholds.device.lanes) for region in regions):
-            continue
-        kept.append(number)
-    return RowsPlan(tuple(region.decided for region in regions), tuple(kept), parts)
-
-
-def may_be_rows(body: Body, kind: str, space: IndexSpace, target: Target, guards: Sequence[Guard], plan: RowsPlan) -> None:
-    """Raises IllegalPlan for a plan that the fusion cannot have."""
-    plans = plan_kernel(space, body, kind, target.thresholds)
-    check(len(plan.regions) == len(plans), "regions", f"there must be {len(plans)}")
-    for loops, region in zip(plans, plan.regions, strict=True):
-        _may_be_region(space, body, loops, kind, target, region)
-    known, last = range(len(guards)), len(guards) - 1
-    versions = plan.versions
-    check(
-        all(number in known for number in versions) and versions == tuple(sorted(set(versions))), "versions", f"are some of {list(known)}"
-    )
-    check(versions[-1:] == (last,), "versions", f"the last must be {last}, which always holds")
-    long = any(read_version(guards[number], body).most_rows is not None for number in versions)
-    check(long == (plan.parts > 0), "parts", "must be 0 unless there is code for few long rows, and more where there is")
-    if long:
-        found = plan_long_rows(space, body, plans[0], target.thresholds, plan.parts) if len(plans) == 1 else None
-        check(found is not None, "versions", "rows cannot be cut into parts")
-        check(plan.parts <= MOST_PARTS, "parts", f"must be up to {MOST_PARTS}")
-
-
-def _may_be_region(space: IndexSpace, body: Body, loops: RowPlan, kind: str, target: Target, region: RegionPlan) -> None:
-    flat = _may_be_flat(loops, kind)
-    forms = ["groups", *(["flat"] if flat else [])]
-    limits = target.thresholds.rows
-    if kind == "loop" and plan_blocks(space, loops, limits.strip) is not None:
-        forms.append("blocks")
-    check(region.form in forms, "form", f"must be {' or '.join(forms)}")
-    most = MOST_TOGETHER if loops.stages and loops.group and region.form == "groups" else 1
-    check(1 <= region.rows <= most, "rows", f"must be from 1 to {most}")
-    most = limits.columns if loops.columns else 1
-    check(1 <= region.columns <= most, "columns", f"must be from 1 to {most}")
-    derived = _region(space, body, loops, kind, target).decided
-    keep_equal(region, derived, "stages", "tiles")
-    check(set(region.cached) <= set(derived.cached), "cached", f"may be some of {list(derived.cached)}")
 
 
 def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, target: Target, guards: Sequence[Guard], plan: RowsPlan) -> Kernel:
@@ -117,7 +35,10 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, target: Targe
     without broadcasts that expand no index arithmetic for them, and results beyond the caches bypass these."""
     loops = plan_kernel(space, body, kind, target.thresholds)
     symbols = body_symbols(space, body)
-    regions = [_region(space, body, each, kind, target, decided) for each, decided in zip(loops, plan.regions, strict=True)]
+    regions, streamed = (
+        [region_of(space, body, each, target, decided) for each, decided in zip(loops, decisions, strict=bool(decisions))]
+        for decisions in (plan.regions, plan.streamed)
+    )
     plans = [region.plan for region in regions]
     long_rows = plan_long_rows(space, body, plans[0], target.thresholds, plan.parts) if plan.parts else None
     versions: list[Version] = []
@@ -140,96 +61,31 @@ def emit_rows(name: str, body: Body, kind: str, space: IndexSpace, target: Targe
             bind_softmaxes(frame.emitter, body)
             space.broadcasts_resolved = version.resolved
             frame.emitter.whole = version.whole_length(target.lanes)
-            _emit_regions(frame, regions, version)
+            _emit_regions(frame, streamed if version.streams else regions, version)
             space.broadcasts_resolved = False
 
         source += emit_function(function, body, body.yields, symbols, space, target, emit)
-        versions.append(Version(function, version.guard))
+        versions.append(Version(function, version.guard, predicted=_predicted(space, plans, plan.searches[version.streams :])))
     tasks = sum((region.tasks for region in regions), ZERO)
     costs = [region.cost(space, target) for region in regions]
-    cost = costs[0] if len(regions) == 1 else _mean(tasks, [region.tasks * cost for region, cost in zip(regions, costs, strict=True)])
+    cost = costs[0] if len(regions) == 1 else mean(tasks, [region.tasks * cost for region, cost in zip(regions, costs, strict=True)])
     flops = sum((plan.groups(space) * plan.row(space) * region.work for plan, region in zip(plans, regions, strict=True)), ZERO)
-    scratch = rounded_up(plans[0].row(space), target.lanes) * (8 * len(plans[0].cached) * plans[0].rows_together)
+    cached = max(len(each[0].plan.cached) for each in (regions, streamed) if each)
+    scratch = rounded_up(plans[0].row(space), target.lanes) * (8 * cached) * block_of(space, plans[0])
     return Kernel(
         name, kind, tuple(versions), symbols, tasks, cost, scratch, source, body.lines(), kernel_ops(body),
         flops=flops, bytes=traffic(space, body), split=split,
     )  # fmt: skip
 
 
-def _mean(tasks: Dim, costs: Sequence[Dim]) -> Dim:
-    return sum(costs, ZERO) // dim_max(tasks, ONE)
+def _predicted(space: IndexSpace, plans: Sequence[RowPlan], searches: Sequence[SearchPlan]) -> Dim | None:
+    """Picoseconds of one thread, as the search counted them; None where it did not, and for loops one after the other."""
+    if not searches or len(plans) != 1:
+        return None
+    return plans[0].groups(space) * plans[0].row(space) * searches[0].best // 1024
 
 
-def _region(space: IndexSpace, body: Body, plan: RowPlan, kind: str, target: Target, decided: RegionPlan | None = None) -> _Region:
-    """The loops of `plan`; decided: None = as they should be."""
-    row, groups, limits = plan.row(space), plan.groups(space), target.thresholds.rows
-    work = _work(space, body, plan)
-    if decided is None:
-        blocks = kind == "loop" and work <= limits.block_cost and plan_blocks(space, plan, limits.strip) is not None
-        form = "flat" if _may_be_flat(plan, kind) else "blocks" if blocks else "groups"
-        decided = _decide(body, plan, form, limits)
-    cached = tuple(body.nodes[number] for number in decided.cached)
-    plan = replace(plan, cached=cached, rows_together=decided.rows, columns_together=decided.columns)
-    blocked = plan_blocks(space, plan, limits.strip) if decided.form == "blocks" else None
-    tasks, elements = groups, row
-    if decided.form == "flat":
-        chunk = chunk_of(plan, target)
-        tasks, elements = (row + (chunk - 1)) // chunk, Dim.of(chunk)
-    elif plan.rows_together > 1:
-        block = _block(space, body.arguments, plan, target)
-        tasks, elements = (groups + (block - 1)) // block, row * block
-    elif blocked is not None:
-        tasks, elements = blocked.tasks(space), row * limits.strip
-    return _Region(plan, decided, blocked, tasks, elements, work)
-
-
-def _may_be_flat(plan: RowPlan, kind: str) -> bool:
-    """Whether all elements are those of one loop."""
-    return kind == "loop" and not plan.group and [len(tile.variables) for tile in plan.tiles] == [1]
-
-
-def _decide(body: Body, plan: RowPlan, form: str, limits: RowThresholds) -> RegionPlan:
-    """With row reductions, whose last steps are long chains of dependent instructions, several rows share their loops; with reductions of
-    columns, as many vectors as whole cache lines side by side, and as many chains of additions."""
-    together = limits.rows if plan.stages and plan.group else 1
-    reductions = max((sum(len(stage) for stage in tile.columns) for tile in plan.tiles), default=0)
-    columns = max(1, limits.columns // reductions) if reductions else 1
-    stages = tuple(numbers_of(body, (node for node, _ in stage)) for stage in plan.stages)
-    return RegionPlan(form, len(plan.tiles), together, columns, stages, numbers_of(body, plan.cached))
-
-
-def _work(space: IndexSpace, body: Body, plan: RowPlan) -> int:
-    """The cost of an element of all results: where they are concatenated, of the parts that are read alone."""
-    if not any(node.op == "stablehlo.concatenate" for node in body.nodes):
-        return sum(node_cost(root) + 2 for root in body.yields)
-    probe = Probe(space, frozenset())
-    for tile in plan.tiles:
-        for root in plan.full_roots:
-            probe.visit(root, root_index(space, tile.index, plan.space, root))
-    return sum(op_cost(node) for node in probe.ops) + 2 * len(body.yields)
-
-
-def _has_version(space: IndexSpace, region: _Region, version: RowVersion, widest: int) -> bool:
-    """False where a version that bypasses the caches would not bypass them with vectors of the widest level: all levels have the same."""
-    return not version.streams or _streams(space, region, version, widest, widest)
-
-
-def _streams(space: IndexSpace, region: _Region, version: RowVersion, lanes: int, widest: int) -> bool:
-    """Whether a version bypasses the caches at this ISA level. Only whole lines do: loops over rows that begin within one begin on a line
-    themselves, but blocks do not, nor do loops over values in scratch that cannot be shifted."""
-    if not version.streams:
-        return False
-    plan = region.plan
-    whole = version.is_whole(space, lanes, [tile.lane.extent for tile in plan.tiles if tile.variables])
-    return whole or not (region.blocked is not None or _is_fixed(plan, lanes != widest))
-
-
-def _is_fixed(plan: RowPlan, narrow: bool) -> bool:
-    """True when values in scratch can only be read in the vectors in which they were stored. narrow: vectors are not the widest ones."""
-    return any(narrow or register_element(node.element) not in ("f32", "i32") for node in plan.cached)
-
-
-def _emit_regions(frame: Frame, regions: Sequence[_Region], version: RowVersion) -> None:
+def _emit_regions(frame: Frame, regions: Sequence[Region], version: RowVersion) -> None:
     """The tasks of all regions, numbered one region after the other."""
     b, e = frame.b, frame.emitter
     if len(regions) == 1:
@@ -246,9 +102,9 @@ def _emit_regions(frame: Frame, regions: Sequence[_Region], version: RowVersion)
         start = start + region.tasks
 
 
-def _emit(frame: Frame, region: _Region, version: RowVersion) -> None:
+def _emit(frame: Frame, region: Region, version: RowVersion) -> None:
     e = frame.emitter
-    e.streams = _streams(e.space, region, version, frame.b.lanes, e.target.thresholds.device.lanes)
+    e.streams = streams(e.space, region, version, frame.b.lanes, e.target.thresholds.device.lanes)
     if region.blocked is not None:
         emit_blocked(frame, region.plan, region.blocked)
     elif region.flat:
@@ -267,7 +123,7 @@ def _emit_groups(frame: Frame, plan: RowPlan) -> None:
         return
     # A task is a block, so that which rows go side by side, and with it the order of sums, does not depend on the number of threads.
     b = frame.b
-    block = b.scalar(_block(frame.emitter.space, frame.arguments, plan, frame.emitter.target))
+    block = b.scalar(block_of(frame.emitter.space, plan))
     begin = b.op(f"arith.muli {frame.begin}, {block} : i64")
     end = b.op(f"arith.minsi {b.op(f'arith.muli {frame.end}, {block} : i64')}, {b.scalar(groups)} : i64")
     rest = b.op(f"arith.remui {b.op(f'arith.subi {end}, {begin} : i64')}, {b.index(rows)} : i64")
@@ -275,17 +131,6 @@ def _emit_groups(frame: Frame, plan: RowPlan) -> None:
     low = b.op(f"arith.select {whole}, {b.op(f'arith.subi {end}, {rest} : i64')}, {begin} : i64")
     _loop_over_groups(frame, plan, groups, (begin, low), rows)
     _loop_over_groups(frame, plan, groups, (low, end), 1)
-
-
-def _block(space: IndexSpace, arguments: Sequence[Node], plan: RowPlan, target: Target) -> Dim:
-    """Rows of a task: those of the plan where they are so short that they go side by side, else 1."""
-    whole = space.env.product(plan.space)
-    inputs = [node for node in arguments if space.env.product(node.dims) == whole]
-    size = max(1, sum(ELEMENT_BYTES[node.element] for node in (*inputs, *plan.cached)))  # bytes on chip of one element of a row
-    length = space.env.product(plan.space[len(plan.group_dims) :])
-    rows = plan.rows_together
-    short = dim_min(Dim.of(target.thresholds.rows.rows_bytes // (rows * size)) // dim_max(length, 1), 1)
-    return short * (rows - 1) + 1
 
 
 def _loop_over_groups(frame: Frame, plan: RowPlan, groups: Dim, limits: tuple[str, str], rows: int) -> None:
@@ -299,19 +144,11 @@ def _loop_over_groups(frame: Frame, plan: RowPlan, groups: Dim, limits: tuple[st
         emit_groups(frame, plan, positions)
 
 
-def chunk_of(plan: RowPlan, target: Target) -> int:
-    """Elements of a flat loop per task."""
-    return target.thresholds.rows.chunk if plan.columns_together == 1 else plan.columns_together * target.lanes
-
-
-def vectors_at_once(e: Emitter, plan: RowPlan, rows: int) -> int:
-    """How many vectors of a row share the loop over its lanes: of columns, or of values that are expensive to compute. In a row kernel what
-    is expensive is computed once per row, or kept from the pass that reduced it."""
+def _vectors_at_once(plan: RowPlan, rows: int) -> int:
+    """How many vectors of a row share the loop over its lanes: of columns, or of values that are expensive to compute."""
     if plan.columns:
         return plan.columns_together
-    limits = e.target.thresholds.rows
-    dear = not plan.stages and limits.turn_cost < sum(node_cost(root) for root in plan.full_roots) <= limits.most_turn_cost
-    return max(1, in_turns(e) // rows) if dear else 1
+    return max(1, plan.vectors[-1] // rows) if plan.vectors else 1
 
 
 def emit_group(frame: Frame, plan: RowPlan, position: Dim) -> None:
@@ -353,7 +190,9 @@ def _emit_rows(frame: Frame, plan: RowPlan, rows: Sequence[_Row]) -> None:
     for number, stage in enumerate(plan.stages):
         if number:
             e.ahead = _next_rows(frame, plan)
+        e.side_by_side = plan.vectors[number] if plan.vectors else None
         reduce_together(e, [(node, row.of(index)) for row in rows for node, index in stage])
+        e.side_by_side = None
     if plan.stages:
         e.ahead = _next_rows(frame, plan)
     for root, output in zip(frame.roots, frame.outputs, strict=True):
@@ -429,7 +268,7 @@ def _lanes(frame: Frame, plan: RowPlan, tile: Tile, rows: Sequence[_Row], limits
         _store_full(frame, plan, tile, copies)
         return []
 
-    frame.emitter.lane_loop(variable.name, *limits, extent, vectors_at_once(frame.emitter, plan, len(rows)), [], body)
+    frame.emitter.lane_loop(variable.name, *limits, extent, _vectors_at_once(plan, len(rows)), [], body)
 
 
 def _line_base(frame: Frame, plan: RowPlan, tile: Tile, row: _Row) -> Dim | None:
