@@ -5,8 +5,9 @@ python tools/wheels.py python3.12 /opt/py/bin/python  # these
 python tools/wheels.py --output FOLDER                # default: dist
 
 auditwheel gives a wheel the oldest manylinux tag that its symbols allow (build in a container of an older manylinux for an older one), and
-refuses one that needs a library of this machine. On glibc 2.36 that is manylinux_2_35: hypot and hypotf are new there, dlopen and its like in
-2.34, fstat in 2.33; so another way to link libstdc++ would not lower it. Then the wheel alone, with NumPy, runs the golden artifacts, and `disc` answers.
+refuses one that needs a library of this machine. On glibc 2.36 that is manylinux_2_35: hypot and hypotf are new there, dlopen and its like
+in 2.34, fstat in 2.33; so another way to link libstdc++ would not lower it. Then the wheel alone, with NumPy, runs the golden
+artifacts, and `disc` answers.
 
 There is one wheel for each version of Python, not one by the stable ABI (abi3): what `disc.batched` and `disc.lazy` look at in every call
 (tuples, lists, cells and types of the user's objects) is read through the macros and structures of CPython, which that ABI has not.

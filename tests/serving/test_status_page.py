@@ -66,7 +66,7 @@ def seen(http_port: int, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 def test_the_page_shows_each_model_and_what_it_did(seen: dict[str, dict[str, Any]]) -> None:
     page = seen["light"]
-    state = r"ready, up \d+ s, [\d,]+ requests answered, \d+\.\d cores busy, [\d.,]+ MiB of memory$"
+    state = r"ready, up (\d+ min )?\d+ s, [\d,]+ requests answered, \d+\.\d cores busy, [\d.,]+ MiB of memory$"
     assert page["title"].startswith("disc ") and re.match(state, page["state"][1])
     sections = {text.splitlines()[0]: text for text in page["sections"]}
     assert list(sections) == [f"{LONG_NAME}, version 20261121", "add, version 1", "twice, version 1", "twice, version 2"]
