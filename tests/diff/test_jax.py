@@ -125,6 +125,19 @@ def waves(z: Any, x: Any) -> Any:
     return *moved, *functions, *spectrum, y @ jnp.ones((4, 3), np.complex64), y.sum(), jnp.abs(y), jnp.angle(y), jnp.zeros(0, np.complex64)
 
 
+def turning(z: Any, n: Any) -> Any:
+    """Complex numbers that loops carry and stack, and that branches take and return."""
+
+    def step(carried: tuple[Any, Any], row: Any) -> Any:
+        h = carried[0] * row * (0.5 + 0.5j) + 1j
+        return (h, carried[1] + 1), (jnp.abs(h), h)
+
+    last, stacked = lax.scan(step, (z[0] * 0, 0), z)
+    turned = lax.fori_loop(0, n, lambda i, v: v * (1 + 1j) / 2, z)
+    chosen = lax.cond(n > 2, lambda v: v * 2j, jnp.conj, z), lax.switch(n, [lambda v: v, lambda v: v + turned, jnp.exp], z)
+    return *last, *stacked, turned, *chosen
+
+
 def strided(w: Any, d: Any, x: Any) -> Any:
     """Padding that depends on sizes, and the gradient of groups of features, which are groups of the batch."""
     numbers = ("NHWC", "HWIO", "NHWC")
@@ -157,6 +170,7 @@ PROGRAMS: dict[str, tuple[Any, ...]] = {
     "strided": (strided, ((3, 3, 3, 8), F), ((3, 3, 1, 3), F), (("b", "t + 3", "t + 3", 3), F)),
     "factored": (factored, (("b", 4, 4), F)),
     "waves": (waves, (("b", 4), jnp.complex64), (("b", 5), F)),
+    "turning": (turning, (("t", "b"), jnp.complex64), ((), jnp.int32)),
     "solved": (solved, (("b", 4, 4), F), (("b", 4, 2), F)),
 }
 

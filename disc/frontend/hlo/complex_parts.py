@@ -9,7 +9,7 @@ lies in memory; the attribute `disc.complex` says so. Fourier transforms become 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from torch_mlir import ir
@@ -20,7 +20,7 @@ from disc.frontend.hlo import devices
 from disc.frontend.hlo.complex_arithmetic import Parts
 from disc.frontend.hlo.custom_calls import PARTS, PASSED_ON
 from disc.frontend.hlo.emit import Emitter, FormError, Values, kind_of
-from disc.ir.ops import Attribute, block_ops, element_of, ints_attr, location_text, rank_of, string_attr
+from disc.ir.ops import Attribute, block_ops, build, element_of, ints_attr, location_text, rank_of, string_attr
 from disc.ir.state import COMPLEX
 
 Value = ir.Value | Parts
@@ -134,6 +134,11 @@ class _Rewriter:
     def _rewrite(self, op: ir.Operation) -> None:
         if op.name == "func.return":
             return self._return(op)
+        if op.name in CONTROL:
+            return self._control(op)
+        if op.name == "stablehlo.return":
+            build(op.name, self._split(op.operands), before=op)
+            return None
         given: list[Value] = [self.parts.get(operand, operand) for operand in op.operands]
         try:
             if any(is_complex(each) for each in given if isinstance(each, ir.Value)):
@@ -151,6 +156,37 @@ class _Rewriter:
             else:
                 result.replace_all_uses_with(value)
 
+    def _control(self, op: ir.Operation) -> None:
+        """A loop or branch: a complex value that it carries or returns is two, the imaginary parts behind all others."""
+        blocks = [block for region in op.regions for block in region.blocks]
+        kinds = [_real(each.type) if is_complex(each) else each.type for each in op.results]
+        kinds += [_real(each.type) for each in op.results if is_complex(each)]
+        attributes: dict[str, Attribute] = {name: op.attributes[name] for name in op.attributes}
+        made = build(op.name, self._split(op.operands), kinds, attributes, len(blocks), before=op)
+        for block, region in zip(blocks, made.regions, strict=True):
+            block.append_to(region)
+            self._block(block)
+        behind = iter(list(made.results)[len(op.results) :])
+        for old, new in zip(op.results, list(made.results)[: len(op.results)], strict=True):
+            if is_complex(old):
+                self.parts[old] = Parts(new, next(behind))
+            else:
+                old.replace_all_uses_with(new)
+
+    def _block(self, block: ir.Block) -> None:
+        """Of a loop or branch, with its arguments and what it returns."""
+        ops = block_ops(block)
+        for argument in [each for each in block.arguments if is_complex(each)]:
+            kind = _real(argument.type)
+            argument.set_type(kind)
+            self.parts[argument] = Parts(argument, block.add_argument(kind, ops[-1].location))
+        self.ops(ops)
+
+    def _split(self, values: Iterable[ir.Value]) -> list[ir.Value]:
+        """Real parts in the place of complex numbers, the imaginary parts of these behind."""
+        found = [(value, self.parts.get(value)) for value in values]
+        return [value if parts is None else parts.re for value, parts in found] + [parts.im for _, parts in found if parts is not None]
+
     def _return(self, op: ir.Operation) -> None:
         e = Emitter(op)
         for number, operand in enumerate(op.operands):
@@ -158,6 +194,8 @@ class _Rewriter:
                 self.returned.append(number)
                 op.operands[number] = joined(e, self.parts[operand])
 
+
+CONTROL = ("stablehlo.while", "stablehlo.if", "stablehlo.case")
 
 # --- forms ----------------------------------------------------------------------------------------------------------------------
 
