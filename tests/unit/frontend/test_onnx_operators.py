@@ -228,6 +228,52 @@ def test_fourier_transforms(tmp_path: Path) -> None:
         np.testing.assert_allclose(whole, np.stack([padded.real, padded.imag], -1), atol=2e-5)
 
 
+SPECTRA = """
+spectra (float[b, t, 1] x) => (float[b, t, 2] whole, float[b, h, 2] half, float[b, t, 2] back, float[b, r, 1] real) {
+  axis = Constant <value: tensor = int64 {1}> ()
+  whole = DFT (x, , axis)
+  half = DFT <onesided: int = 1> (x, , axis)
+  back = DFT <inverse: int = 1> (whole, , axis)
+  real = DFT <onesided: int = 1, inverse: int = 1> (half, , axis)
+}"""
+
+
+def test_fourier_transforms_of_dynamic_length(tmp_path: Path) -> None:
+    save(SPECTRA, tmp_path / "spectra.onnx", header=NEW)
+    run = compiled(tmp_path / "spectra.onnx")
+    for batch, length in ((2, 2), (1, 13), (3, 64)):
+        x = normal(batch, length, 1)
+        whole, half, back, real = run(x)
+        for have, want in ((whole, np.fft.fft(x[..., 0])), (half, np.fft.rfft(x[..., 0])), (back, x[..., 0] + 0j)):
+            np.testing.assert_allclose(have, np.stack([want.real, want.imag], -1), atol=2e-5)
+        even = 2 * (length // 2)
+        np.testing.assert_allclose(real[..., 0], np.fft.irfft(np.fft.rfft(x[..., 0]), even), atol=2e-5)
+
+
+STACKING = """
+stacking (float[n] x, float limit, int64 most) => (float[n] last, float[k, n] rows) {
+  zero = Sub (x, x)
+  last, rows = Loop (most, , zero) <body = turn (int64 i, bool on, float[n] s) => (bool next, float[n] t, float[n] row) {
+    t = Add (s, x) row = Mul (t, t)
+    sum = ReduceSum <keepdims: int = 0> (t)
+    next = Less (sum, limit)
+  }>
+}"""
+
+
+def test_stacked_results_of_loops_that_data_end(tmp_path: Path) -> None:
+    """Ended by the condition, by the number of turns, before the first."""
+    save(STACKING, tmp_path / "stacking.onnx", header=NEW)
+    run = compiled(tmp_path / "stacking.onnx")
+    for size, limit, most, turns in ((3, 9.5, 100, 4), (2, 9.5, 2, 2), (5, 1.0, 7, 1), (4, 1.0, 0, 0)):
+        x = np.ones(size, np.float32)
+        last, rows = run(x, np.float32(limit), np.array(most))
+        expected = np.arange(1, turns + 1, dtype=np.float32)[:, None] * x
+        np.testing.assert_allclose(last, turns * x)
+        np.testing.assert_allclose(rows, expected**2)
+        assert rows.shape == (turns, size)
+
+
 UNSIGNED = """
 unsigned (uint64[n] a, uint64[n] b) => (uint64[n] q, uint64[n] r, uint64[n] most, bool[n] more, uint64[n] shifted) {
   q = Div (a, b) r = Mod (a, b) most = Max (a, b) more = Greater (a, b)

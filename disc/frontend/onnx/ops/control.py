@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Items
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from disc.frontend.onnx.node import Node
+from disc.frontend.onnx.node import Node, Traced
 from disc.frontend.onnx.ops.structure import axis_of
 from disc.frontend.onnx.values import (
     Constant,
     Leaf,
     NodeError,
+    Number,
     Result,
     Sequence,
     Sizes,
@@ -88,27 +90,46 @@ def _unrolled(node: Node, turns: int | None, going: bool) -> Result | None:
 
 
 def _turning(node: Node) -> Result:
-    """A loop of the program, whose number of turns may depend on data. What it carries keeps its shape."""
+    """A loop of the program, whose number of turns may depend on data. What it carries keeps its shape.
+
+    Where it stacks results, such a loop finds the number of turns first, and a second one fills as many rows.
+    """
     body = node.traced(node.attr_graph("body"))
     state = [node.as_tensor(each, "what a loop on data carries") for each in node.inputs[2:]]
     going = node.tensor(1).reshape([]) if node.has(1) else torch.ones([], dtype=torch.bool)
     limit = node.tensor(0).reshape([]) if node.has(0) else None
-    if node.outputs > len(state):
-        raise NodeError("its stacked results have as many rows as it takes turns, which depends on data")
+    turns, *last = _while(node, body, state, [], going, limit)
+    if node.outputs <= len(state):
+        return tuple(last)
+    count = cast(Number, turns.item())
+    torch._check(count >= 0)
+    rows = body.call((torch.zeros([], dtype=torch.int64), torch.ones([], dtype=torch.bool), *state), body.operands)[1 + len(state) :]
+    stacked = [torch.zeros([count, *row.shape], dtype=row.dtype) for row in (node.as_tensor(each) for each in rows)]
+    return tuple(_while(node, body, state, stacked, going, limit)[1:])
+
+
+def _while(
+    node: Node, body: Traced, state: Items[Tensor], stacked: Items[Tensor], going: Tensor, limit: Tensor | None
+) -> tuple[Tensor, ...]:
+    """The number of turns, and what the loop carries after the last: its state, and what it stacks, in tensors with room for it."""
+    carried_state = 2 + len(state)
+    carried = (torch.zeros([], dtype=torch.int64), going, *state, *stacked)
 
     def goes_on(*given: Tensor) -> Tensor:
         turn, going = given[0], given[1]
-        return going if limit is None else going & (turn < given[2 + len(state)])
+        return going if limit is None else going & (turn < given[len(carried)])
 
     def once(*given: Tensor) -> tuple[Tensor, ...]:
-        rest = given[2 + len(state) + (limit is not None) :]
-        condition, *results = body.call((given[0], given[1], *given[2 : 2 + len(state)]), rest)
-        after = [node.as_tensor(each, "what a loop on data carries").clone() for each in (condition, *results)]
-        return (given[0] + 1, after[0].reshape([]), *after[1:])
+        turn, outside = given[0], given[len(carried) + (limit is not None) :]
+        condition, *results = (node.as_tensor(each) for each in body.call((turn, given[1], *given[2:carried_state]), outside))
+        rows = zip(given[carried_state : len(carried)], results[len(state) :], strict=False)
+        written = [buffer.index_copy(0, turn.reshape([1]), row.unsqueeze(0)) for buffer, row in rows]
+        after = (condition.reshape([]), *results[: len(state)], *written)
+        return (turn + 1, *(each.clone() for each in after))
 
-    carried = (torch.zeros([], dtype=torch.int64), going.clone(), *(each.clone() for each in state))
     outside = (*(() if limit is None else (limit.clone(),)), *body.operands)
-    return tuple(HIGHER.while_loop(goes_on, once, carried, outside)[2:])
+    found = HIGHER.while_loop(goes_on, once, tuple(each.clone() for each in carried), outside)
+    return (found[0], *found[2:])
 
 
 def _scan(node: Node) -> Result:

@@ -1,7 +1,8 @@
-"""Fourier transforms as products with matrices of cosines and sines, and what stands around them in models of sound.
+"""Fourier transforms, and what stands around them in models of sound.
 
-A transform of n values is a product with a constant matrix of n x n, which is fast for the frames of sound that models have, of some
-hundred values; the sums are those of a product of matrices, in the type of the signal.
+A transform of n values is a product with a constant matrix of cosines and sines, n x n, which is fast for the frames of sound that models
+have, of some hundred values; the sums are those of a product of matrices, in the type of the signal. A longer one, or one whose length a
+size decides, is a fast transform (torch.fft).
 """
 
 from __future__ import annotations
@@ -18,13 +19,11 @@ from disc.frontend.onnx.ops.structure import axis_of
 from disc.frontend.onnx.values import NodeError, Number, Result
 
 Rule = Callable[[Node], Result]
-LONGEST = 4096  # values of a transform
+LONGEST = 4096  # values of a transform that is a product
 
 
-def _length(length: Number) -> int:
-    if not isinstance(length, int) or length > LONGEST:
-        raise NodeError(f"a transform of {length} values; it can have up to {LONGEST}, a number that no size decides")
-    return length
+def _is_product(length: Number) -> bool:
+    return isinstance(length, int) and length <= LONGEST
 
 
 def _turns(rows: int, columns: int, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -41,8 +40,27 @@ def _fitted(x: Tensor, length: int) -> Tensor:
     return x if isinstance(size, int) and size == length else F.pad(x, [0, length - size])
 
 
-def _transformed(real: Tensor, imaginary: Tensor | None, length: int, count: int, inverse: bool) -> tuple[Tensor, Tensor]:
-    """The first `count` values of the transform along the last dim."""
+def _wide(x: Tensor) -> Tensor:
+    """As a type that torch.fft takes on CPUs."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _fast(real: Tensor, imaginary: Tensor | None, length: Number, one_sided: bool, inverse: bool) -> tuple[Tensor, Tensor]:
+    dtype, real = real.dtype, _wide(real)
+    if imaginary is None and one_sided and not inverse:
+        found = torch.fft.rfft(real, n=length)
+    else:
+        signal = torch.complex(real, torch.zeros_like(real) if imaginary is None else _wide(imaginary))
+        found = torch.fft.ifft(signal, n=length) if inverse else torch.fft.fft(signal, n=length)
+        found = found[..., : length // 2 + 1] if one_sided else found
+    return found.real.to(dtype), found.imag.to(dtype)
+
+
+def _transformed(real: Tensor, imaginary: Tensor | None, length: Number, one_sided: bool, inverse: bool) -> tuple[Tensor, Tensor]:
+    """The transform along the last dim, or its first `length // 2 + 1` values."""
+    if not _is_product(length):
+        return _fast(real, imaginary, length, one_sided, inverse)
+    count = length // 2 + 1 if one_sided else length
     cosines, sines = _turns(length, count, length, real.dtype)
     sines = sines if inverse else -sines
     real = _fitted(real, length)
@@ -53,8 +71,10 @@ def _transformed(real: Tensor, imaginary: Tensor | None, length: int, count: int
     return (parts[0] / length, parts[1] / length) if inverse else parts
 
 
-def _real_inverse(real: Tensor, imaginary: Tensor, length: int) -> Tensor:
+def _real_inverse(real: Tensor, imaginary: Tensor, length: Number) -> Tensor:
     """The real signal whose transform begins with these values: the others are their mirror's conjugates."""
+    if not _is_product(length):
+        return torch.fft.irfft(torch.complex(_wide(real), _wide(imaginary)), n=length).to(real.dtype)
     count = length // 2 + 1
     cosines, sines = _turns(count, length, length, real.dtype)
     twice = torch.tensor([1.0 if k == 0 or 2 * k == length else 2.0 for k in range(count)], dtype=real.dtype).unsqueeze(1) / length
@@ -71,12 +91,11 @@ def _dft(node: Node) -> Tensor:
     real, imaginary = moved[..., 0], moved[..., 1] if isinstance(x.shape[-1], int) and x.shape[-1] == 2 else None
     size: Number = x.shape[axis]
     default = 2 * (size - 1) if inverse and one_sided else size
-    length = _length(node.integer(1, "length") if node.has(1) else default)
+    length = node.integer(1, "length") if node.has(1) else default
     if inverse and one_sided:
         signal = _real_inverse(real, imaginary if imaginary is not None else torch.zeros_like(real), length)
         return signal.unsqueeze(-1).movedim(-2, axis)
-    count = length // 2 + 1 if one_sided else length
-    return torch.stack(_transformed(real, imaginary, length, count, inverse), -1).movedim(-2, axis)
+    return torch.stack(_transformed(real, imaginary, length, one_sided, inverse), -1).movedim(-2, axis)
 
 
 def _stft(node: Node) -> Tensor:
@@ -84,7 +103,7 @@ def _stft(node: Node) -> Tensor:
     x, step, window = node.tensor(0), node.integer(1, "step"), node.optional(2)
     if window is None and not node.has(3):
         raise NodeError("it has neither a window nor a length of its frames", unsupported=False)
-    length = _length(node.integer(3, "length of its frames") if node.has(3) else window.shape[0] if window is not None else 0)
+    length = node.integer(3, "length of its frames") if node.has(3) else window.shape[0] if window is not None else 0
     if not isinstance(step, int):
         raise NodeError("its step depends on sizes")
     one_sided = bool(node.attr_int("onesided"))
@@ -93,8 +112,7 @@ def _stft(node: Node) -> Tensor:
     imaginary = frames[:, :, 1] if isinstance(x.shape[-1], int) and x.shape[-1] == 2 else None
     if imaginary is not None and one_sided:
         raise NodeError("one side of the transform of a complex signal", unsupported=False)
-    count = length // 2 + 1 if one_sided else length
-    return torch.stack(_transformed(frames[:, :, 0], imaginary, length, count, False), -1)
+    return torch.stack(_transformed(frames[:, :, 0], imaginary, length, one_sided, False), -1)
 
 
 def _mel_weights(node: Node) -> Tensor:
