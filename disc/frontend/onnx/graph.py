@@ -78,6 +78,8 @@ class Graph(Subgraph):
         self.outputs = tuple(each.name for each in proto.output)
         self.constants: Values = {each.name: self._stored(each).value() for each in proto.initializer}
         self.steps = [self._step(node, number) for number, node in enumerate(proto.node)]
+        inner = [each for step in self.steps for each in step.attributes.values() if isinstance(each, Graph)]
+        self.draws = any(step.op in RANDOM for step in self.steps) or any(graph.draws for graph in inner)
 
     def _stored(self, proto: onnx.TensorProto) -> StoredTensor:
         return stored_tensor(proto, self.model.folder, self.model.name)

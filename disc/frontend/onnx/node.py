@@ -17,10 +17,11 @@ from disc.frontend.onnx.values import Sequence as ValueSequence
 
 
 class Subgraph:
-    """A graph that a node holds. inputs, outputs: names, in order."""
+    """A graph that a node holds. inputs, outputs: names, in order. draws: whether it draws random numbers, or a graph in it does."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    draws: bool
 
 
 Attribute = int | float | str | bytes | list[int] | list[float] | list[str] | torch.Tensor | Narrow | Subgraph

@@ -98,6 +98,8 @@ def _turning(node: Node) -> Result:
     state = [node.as_tensor(each, "what a loop on data carries") for each in node.inputs[2:]]
     going = node.tensor(1).reshape([]) if node.has(1) else torch.ones([], dtype=torch.bool)
     limit = node.tensor(0).reshape([]) if node.has(0) else None
+    if node.outputs > len(state) and node.attr_graph("body").draws:
+        raise NodeError("its stacked results have as many rows as it takes turns, which random numbers may decide")
     turns, *last = _while(node, body, state, [], going, limit)
     if node.outputs <= len(state):
         return tuple(last)
