@@ -28,7 +28,7 @@ from disc.frontend.complex_numbers import has_complex, without_complex
 from disc.frontend.custom_ops import FUNCTIONALIZED
 from disc.frontend.decompositions import PARTLY_LOWERED, Decomposition, find_decomposition
 from disc.frontend.effect_tokens import CHECKS, PRINTS
-from disc.frontend.in_place import RetraceError, Write, local_writes
+from disc.frontend.in_place import PARTS, RetraceError, Write, local_writes
 from disc.frontend.locations import line_text
 from disc.frontend.rules.max_pooling import looks_in_large_windows
 from disc.frontend.symbols import to_shape, to_size
@@ -167,8 +167,12 @@ class _Writer:
                 return _mapped(node.args[0], values)
             if node in values:
                 continue
-            result = self._node(module, node, writes.get(node), values, origin)
-            values.update(dict.fromkeys(writes[node].written if node in writes else (node,), result))
+            write = writes.get(node)
+            result = self._node(module, node, write, values, origin)
+            if write is not None and write.parts:
+                values[node] = result
+                result = self._whole(write, result, values, origin or node.meta)
+            values.update(dict.fromkeys((node,) if write is None else write.written, result))
             if node in constants and isinstance(result, fx.Node):
                 self.constants[result] = constants[node]
             if node.op == "get_attr" and isinstance(result, fx.Node) and any(user.target in CONTROL for user in node.users):
@@ -205,6 +209,16 @@ class _Writer:
         if trace:
             copy.meta[NOT_DECOMPOSED] = trace
         return copy
+
+    def _whole(self, write: Write, part: object, values: Values, origin: Mapping[str, object]) -> object:
+        """What is written to as a whole, with the part of it that was written."""
+        for view in reversed(write.parts):
+            source = view.args[0]
+            assert isinstance(source, fx.Node)
+            arguments, others = _mapped((view.args[1:], view.kwargs), values)  # pyright: ignore[reportGeneralTypeIssues]
+            part = self.graph.call_function(PARTS[view.target], (values[source], part, *arguments), others)  # pyright: ignore
+            part.meta = {"val": source.meta["val"], **{name: origin[name] for name in ORIGIN if name in origin}}
+        return part
 
     def _without_token(self, node: fx.Node, values: Values) -> object:
         """Adds a check that PyTorch strings on a token; what the program prints is left out. Returns the token, which is the next, too.

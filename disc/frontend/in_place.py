@@ -1,8 +1,9 @@
-"""Writes in place that can be read as new values: where they touch nothing but the result of one op, the graph needs no retracing."""
+"""Writes in place that can be read as new values: where they touch nothing but the result of one op, or a part of it, the graph needs no
+retracing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +20,17 @@ NEW_MEMORY = (aten.linear.default, aten.matmul.default, aten.layer_norm.default,
               aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)  # fmt: skip
 HIDDEN_VIEWS = (aten._unsafe_view.default,)  # a view, whatever its schema says
 CHANGES_NOTHING = (aten.detach_.default,)  # writes no element
+DROPOUTS: Mapping[object, torch._ops.OpOverload] = {
+    aten.dropout_.default: aten.dropout.default,
+    aten.feature_dropout_.default: aten.feature_dropout.default,
+    aten.alpha_dropout_.default: aten.alpha_dropout.default,
+    aten.feature_alpha_dropout_.default: aten.feature_alpha_dropout.default,
+}
+# A part of a tensor → the op that gives the tensor with another such part.
+PARTS: Mapping[object, torch._ops.OpOverload] = {
+    aten.slice.Tensor: aten.slice_scatter.default,
+    aten.select.int: aten.select_scatter.default,
+}
 
 
 class RetraceError(Exception):
@@ -27,10 +39,12 @@ class RetraceError(Exception):
 
 @dataclass(frozen=True)
 class Write:
-    """op: computes what is written; written: the nodes that mean this value from there on."""
+    """op: computes what is written. written: the nodes that mean this value from there on; where it is a part of their memory, `parts` are
+    the views that lead to it, each of the one before."""
 
     op: torch._ops.OpOverload
     written: tuple[fx.Node, ...]
+    parts: tuple[fx.Node, ...] = ()
 
 
 def local_writes(graph: fx.Graph, mode: FakeTensorMode) -> Mapping[fx.Node, Write]:
@@ -41,20 +55,63 @@ def local_writes(graph: fx.Graph, mode: FakeTensorMode) -> Mapping[fx.Node, Writ
     """
     writes: dict[fx.Node, Write] = {}
     names: dict[fx.Node, tuple[fx.Node, ...]] = {}  # node → all nodes so far that are the same memory, the op that made it first
+    latest: dict[fx.Node, fx.Node] = {}  # op that made some memory → what wrote there last
     for node in graph.nodes:
         if not _is_writing(node):
             continue
         target = node.args[0] if node.args else None
         if not isinstance(target, fx.Node):  # a list of tensors, or given by name
             raise RetraceError(str(node.target))
-        same = names.get(target, (target,))
-        readers = [user for each in same for user in each.users if user not in same and user < node]
+        if _is_without_effect(node):
+            writes[node] = Write(DROPOUTS[node.target], (node,))
+            continue
         op = _functional(node, mode)
-        if op is None or not all(map(_is_new_memory, (same[0], *readers))):
+        whole, parts = _parts(target)
+        same = names.get(whole, (whole,))
+        written = {part for write in writes.values() for part in write.parts}  # parts that nothing reads any more
+        readers = [user for each in same for user in each.users if user not in same and user < node and user not in (*parts, *written)]
+        if op is None or not _is_new_memory(same[0]) or not all(_is_past(each, node) for each in readers):
             raise RetraceError(str(node.target))
-        writes[node] = Write(op, (*same, node))
-        names |= dict.fromkeys((*same, node), (*same, node))
+        last = latest.get(same[0])
+        if last is not None and writes[last].parts and any(user > node for user in last.users):
+            raise RetraceError(str(node.target))  # the part as it was before
+        if parts:
+            if any(len(part.users) > 1 or (last is not None and part < last) for part in parts) or not all(
+                map(_only_reads(node), node.users)
+            ):
+                raise RetraceError(str(node.target))
+            writes[node] = Write(op, same, parts)
+        else:
+            writes[node] = Write(op, (*same, node))
+            names |= dict.fromkeys((*same, node), (*same, node))
+        latest[same[0]] = node
     return writes
+
+
+def _parts(target: fx.Node) -> tuple[fx.Node, tuple[fx.Node, ...]]:
+    """The tensor of which `target` is a part, and the views that lead there from it."""
+    parts: list[fx.Node] = []
+    while target.target in PARTS and isinstance(target.args[0], fx.Node):
+        parts.insert(0, target)
+        target = target.args[0]
+    return target, tuple(parts)
+
+
+def _is_past(reader: fx.Node, write: fx.Node) -> bool:
+    """Whether nothing reads the memory by way of `reader`, which stands before `write`, after it."""
+    if _is_new_memory(reader):
+        return True
+    return not _is_writing(reader) and all(user < write and _is_past(user, write) for user in reader.users)
+
+
+def _only_reads(value: fx.Node) -> Callable[[fx.Node], bool]:
+    """Whether a user of `value` gives no other name to its memory."""
+    return lambda user: _is_new_memory(user) or (_is_writing(user) and value not in user.args[:1] and user.target not in CHANGES_NOTHING)
+
+
+def _is_without_effect(node: fx.Node) -> bool:
+    """A dropout that drops nothing."""
+    return node.target in DROPOUTS and len(node.args) == 3 and (node.args[1] == 0 or node.args[2] is False)
 
 
 def _is_writing(node: fx.Node) -> bool:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
+import sympy
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -150,6 +151,55 @@ def affine_grid(theta: Tensor, size: Sequence[Size], align_corners: bool | None 
     return (base @ theta.transpose(1, 2)).reshape([theta.shape[0], *dims, len(dims)])
 
 
+# --- views ----------------------------------------------------------------------------------------------------------------------
+
+
+def _rest(sizes: Sequence[Size], given: Sequence[Size]) -> Size | None:
+    """The size that -1 stands for among the `given` ones, in a view of a tensor with these `sizes`; None where PyTorch may say it.
+
+    PyTorch divides one product by another, and cancels their common factors by algebra on the whole of both: where sizes are themselves
+    sums and quotients (a map padded to whole windows, stage by stage), that takes minutes for one view. Here equal dims cancel first.
+    """
+    if sum(isinstance(each, int) and each == -1 for each in given) != 1 or not any(map(_is_composed, sizes)):
+        return None
+    above, below = list(sizes), list[Size]()
+    for each in (each for each in given if not (isinstance(each, int) and each == -1)):
+        match = next((place for place, size in enumerate(above) if _expression(size) == _expression(each)), None)
+        if match is None:
+            below.append(each)
+        else:
+            del above[match]
+    dividend, divisor = (sympy.Mul(*map(_expression, dims)) for dims in (above, below))
+    if divisor.is_zero or (dividend / divisor).as_numer_denom()[1] != 1:
+        return None
+    return math.prod(above) // math.prod(below) if below else math.prod(above)
+
+
+def _expression(size: Size) -> sympy.Expr:
+    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
+
+
+def _is_composed(size: Size) -> bool:
+    """Whether it is more than a symbol, or a multiple of one."""
+    return isinstance(size, torch.SymInt) and not all(each.is_Atom for each in sympy.Mul.make_args(size.node.expr))
+
+
+def _view_form(original: Callable[..., Tensor]) -> Form:
+    def view(x: Tensor, *shape: object, **named: object) -> Tensor:
+        given = cast(
+            "Sequence[object]", shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape or named.get("shape", ())
+        )
+        if not all(isinstance(each, int | torch.SymInt) for each in given):
+            return original(x, *shape, **named)
+        sizes = cast("Sequence[Size]", given)
+        rest = _rest(x.shape, sizes)
+        if rest is None:
+            return original(x, *shape, **named)
+        return original(x, tuple(rest if isinstance(each, int) and each == -1 else each for each in sizes))
+
+    return view
+
+
 # --- products -------------------------------------------------------------------------------------------------------------------
 
 
@@ -277,6 +327,7 @@ TABLE: dict[torch._ops.OperatorBase, Decomposition] = {
 }
 FORMS: dict[Callable[..., object], Form] = {
     **{getattr(torch, name): _window_form(name) for name in WINDOWS},
+    **{original: _view_form(original) for original in (torch.Tensor.view, torch.Tensor.reshape, torch.reshape)},
     torch.linspace: linspace,
     torch.kron: kron,
     torch.Tensor.kron: kron,

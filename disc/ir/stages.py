@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from functools import lru_cache
 
 from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
@@ -13,7 +14,7 @@ from disc.ir.op_table import BINDING, CONTROL, OPS, PRODUCTS
 from disc.ir.ops import DYNAMIC, block_ops, dims_of, function_blocks, functions_of, location_text, main_block, string_attr, terminator_of
 from disc.ir.reducers import REDUCTIONS, reduction_fault
 from disc.ir.symbols import DEFINITIONS, KERNEL, ModuleEnv, Requirement, condition, relation, symbolic_dim
-from disc.shapes import Dim, parse_condition, parse_dim
+from disc.shapes import Dim, ShapeEnv, parse_condition, parse_dim
 
 STAGES = ("imported", "named", "fused")
 
@@ -168,15 +169,21 @@ def load_env(module: ir.Module, unknown: Container[str] = ()) -> ModuleEnv:
     """The facts that a module of stage `named` or later states. unknown: symbols that no relation is to say anything about."""
     env = ModuleEnv(module)
     ops = [op.operation for op in module.body.operations]
+    symbols: list[tuple[str, int | None, int | None, int]] = []
     for op in ops:
         if op.name == "disc.symbolic_dim" and "source" in op.attributes:
-            bounds = [ir.IntegerAttr(op.attributes[key]).value if key in op.attributes else None for key in ("min", "max", "divisor")]
-            env.add_base(string_attr(op, "sym_name"), string_attr(op, "source"), bounds[0], bounds[1], bounds[2] or 1)
+            low, high, divisor = (
+                ir.IntegerAttr(op.attributes[key]).value if key in op.attributes else None for key in ("min", "max", "divisor")
+            )
+            symbols.append((string_attr(op, "sym_name"), low, high, divisor or 1))
+            env.sources[symbols[-1][0]] = string_attr(op, "source")
+    relations: list[tuple[Dim, Dim]] = []
     for op in ops:
         if op.name == "disc.relation":
-            left, right = (env.parse(string_attr(op, side)) for side in ("lhs", "rhs"))
+            left, right = (parse_dim(string_attr(op, side)) for side in ("lhs", "rhs"))
             if not any(name in unknown for name in (*left.symbols(), *right.symbols())):
-                env.equate(left, right)
+                relations.append((left, right))
+    env.adopt(_base_facts(tuple(symbols), tuple(relations)))
     for op in ops:
         if op.name == "disc.condition":
             requirement = _requirement(op)
@@ -184,6 +191,18 @@ def load_env(module: ir.Module, unknown: Container[str] = ()) -> ModuleEnv:
     for op in ops:
         if op.name == "disc.symbolic_dim" and "expr" in op.attributes:
             env.add_derived(string_attr(op, "sym_name"), env.parse(string_attr(op, "expr")))
+    return env
+
+
+@lru_cache(maxsize=16)
+def _base_facts(symbols: tuple[tuple[str, int | None, int | None, int], ...], relations: tuple[tuple[Dim, Dim], ...]) -> ShapeEnv:
+    """What base symbols (name, least, largest, divisor) and relations say. Every pass reads its module's anew, and few passes change them:
+    what follows from many relations takes seconds to find."""
+    env = ShapeEnv()
+    for symbol in symbols:
+        env.symbol(*symbol)
+    for left, right in relations:
+        env.equate(left, right)
     return env
 
 

@@ -8,7 +8,7 @@ Three means, the best answer wins: interval arithmetic (also with each atom writ
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from disc.shapes.algebra import Atom, Dim, FloorDiv, Max, Min, Mod, Monomial, Symbol, divide_monomials, inner_first, of_atom, of_terms
 from disc.shapes.chains import in_parts
@@ -199,20 +199,32 @@ def _split(dim: Dim, atom: Atom) -> tuple[Dim, Dim] | None:
     return of_terms(factor), of_terms(rest)
 
 
-def _shift(atom: Atom, interval: Interval) -> Dim:
-    low, high = interval
-    if isinstance(low, int):
-        return of_atom(atom) + low
-    return high - of_atom(atom) if isinstance(high, int) else of_atom(atom)
-
-
 def _shifted_end(dim: Dim, ranges: Mapping[Atom, Interval]) -> End:
     """The lower end of the interval, of the expression as it is and of the one with atoms that start at zero."""
     plain = _interval(dim, ranges)[0]
     if len(dim.monomials) < 2 or all(len(product) < 2 and sum(p for _, p in product) < 2 for _, product in dim.monomials):
         return plain
-    shifted = dim.map_atoms(lambda atom: _shift(atom, ranges[atom]))
-    return max(plain, _interval(shifted, {atom: _shifted_range(interval) for atom, interval in ranges.items()})[0])
+    # What an atom is over its distance to an end is multiplied out here, not as a Dim: a question asks this of hundreds of expressions.
+    total: dict[tuple[tuple[Atom, int], ...], int] = {}
+    for coefficient, product in dim.monomials:
+        terms: list[tuple[tuple[tuple[Atom, int], ...], int]] = [((), coefficient)]
+        for atom, power in product:
+            factors = _shifted_power(ranges[atom], power)
+            terms = [((*left, (atom, rest)) if rest else left, number * factor) for left, number in terms for rest, factor in factors]
+        for left, number in terms:
+            total[left] = total.get(left, 0) + number
+    shifted = {atom: _shifted_range(interval) for atom, interval in ranges.items()}
+    return max(plain, _interval_of([(number, product) for product, number in total.items() if number], shifted)[0])
+
+
+def _shifted_power(interval: Interval, power: int) -> list[tuple[int, int]]:
+    """The power of an atom, as (power, coefficient) of terms in its distance to the lower end of its range, else to the upper one."""
+    low, high = interval
+    end, sign = (low, 1) if isinstance(low, int) else (high, -1) if isinstance(high, int) else (0, 1)
+    if not end:
+        return [(power, sign**power)]
+    assert isinstance(end, int)
+    return [(rest, math.comb(power, rest) * sign**rest * end ** (power - rest)) for rest in range(power + 1)]
 
 
 def _shifted_range(interval: Interval) -> Interval:
@@ -223,8 +235,12 @@ def _shifted_range(interval: Interval) -> Interval:
 
 
 def _interval(dim: Dim, ranges: Mapping[Atom, Interval]) -> Interval:
+    return _interval_of(dim.monomials, ranges)
+
+
+def _interval_of(terms: Iterable[tuple[int, Monomial]], ranges: Mapping[Atom, Interval]) -> Interval:
     total: Interval = (0, 0)
-    for coefficient, product in dim.monomials:
+    for coefficient, product in terms:
         part: Interval = (coefficient, coefficient)
         for atom, power in product:
             part = _multiply(part, ranges[atom] if power == 1 else _power(ranges[atom], power))

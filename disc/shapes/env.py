@@ -103,9 +103,13 @@ class ShapeEnv:
     def copy(self) -> ShapeEnv:
         """An independent environment with the same knowledge."""
         other = ShapeEnv()
-        other._facts = self._facts.copy_with_answers()
-        other._next_fresh = self._next_fresh
+        other.adopt(self)
         return other
+
+    def adopt(self, other: ShapeEnv) -> None:
+        """Takes over all that `other` knows, in the place of what is known here."""
+        self._facts = other._facts.copy_with_answers()
+        self._next_fresh = other._next_fresh
 
     # Facts
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import cycle
 
 from disc.errors import ShapeConstraintError
@@ -68,6 +69,18 @@ class Rule:
     coefficient: int
     product: Monomial
     rest: Dim
+
+    @cached_property
+    def zero(self) -> Dim:
+        """The difference of both sides."""
+        return of_terms([(self.coefficient, self.product)]) - self.rest
+
+    def agrees(self, values: Valuation) -> bool:
+        """Whether it holds for these sizes; where it divides by zero, it does not."""
+        try:
+            return self.zero.evaluate(values) == 0
+        except ZeroDivisionError:
+            return False
 
 
 @dataclass(eq=False)
@@ -143,9 +156,8 @@ class Facts:
         return self._current_witnesses
 
     def _agrees(self, values: Valuation) -> bool:
-        zeros = [of_terms([(rule.coefficient, rule.product)]) - rule.rest for rule in self.rules]
         try:
-            return all(zero.evaluate(values) == 0 for zero in zeros) and all(fact.evaluate(values) >= 0 for fact in self.inequalities)
+            return all(rule.agrees(values) for rule in self.rules) and all(fact.evaluate(values) >= 0 for fact in self.inequalities)
         except ZeroDivisionError:
             return False
 
@@ -168,7 +180,7 @@ class Facts:
         for name, (low, high) in self.ranges.items():
             base, divisor = self.quotient_of.get(name, (name, 1))
             found.append((f"is {divisor} times {low} to {high}", Dim.symbol(base)))
-        found += [("is 0", self.restore(of_terms([(rule.coefficient, rule.product)]) - rule.rest)) for rule in self.rules]
+        found += [("is 0", self.restore(rule.zero)) for rule in self.rules]
         return found + [("is not negative", self.restore(each)) for each in self.inequalities]
 
     def check_declared(self, dim: Dim) -> None:
@@ -515,8 +527,7 @@ class Facts:
             self.forget_answers()
             facts = list(self.inequalities)
             for rule in self.rules:
-                zero = of_terms([(rule.coefficient, rule.product)]) - rule.rest
-                facts += [zero, -zero]
+                facts += [rule.zero, -rule.zero]
             narrowed = [self._tighten_by(fact, left, right) for fact in facts]
             if not any(narrowed):
                 break
@@ -579,8 +590,11 @@ class Facts:
             rest = zero - of_terms([(coefficient, product)])
             if product and all(divide_monomials(other, product) is None for _, other in rest.monomials):
                 sign = 1 if coefficient > 0 else -1
-                self.rules.append(Rule(abs(coefficient), product, rest * -sign))
+                rule = Rule(abs(coefficient), product, rest * -sign)
+                left = tuple(each for each in self.witnesses() if rule.agrees(each))
+                self.rules.append(rule)
                 self.forget_answers()
+                self._current_witnesses = left
                 return
 
     def _elimination_order(self, product: Monomial) -> tuple[int, list[tuple[tuple[int, int, str], int]]]:

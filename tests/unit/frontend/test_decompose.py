@@ -101,7 +101,30 @@ def without_gradient(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return scaled * y
 
 
-@pytest.mark.parametrize("function", [add_to_product, chain, read_before, without_gradient])
+def write_row(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    total = x + y
+    total[0] = 5.0
+    return total
+
+
+def write_parts(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    total = x.new_full((x.shape[0] + 2, 4), -1.0)
+    total[1:-1] = x
+    before = total * 2
+    total[:, 1:3] += y[0, 0]
+    total[0, ::2].mul_(y[0, 1])
+    total[-1] = total[0] * 3
+    return total + before
+
+
+def dropout_of_view(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.dropout(x.reshape(-1, 4), 0.5, training=False, inplace=True) * y
+
+
+LOCAL = [add_to_product, chain, read_before, without_gradient, write_row, write_parts, dropout_of_view]
+
+
+@pytest.mark.parametrize("function", LOCAL)
 def test_local_writes_need_no_retracing(function: Function, monkeypatch: pytest.MonkeyPatch) -> None:
     program = export_module(Pair(function), inputs(3))
 
@@ -110,12 +133,6 @@ def test_local_writes_need_no_retracing(function: Function, monkeypatch: pytest.
 
     monkeypatch.setattr(ExportedProgram, "run_decompositions", refused)
     assert_agrees(program, function)
-
-
-def write_row(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    total = x + y
-    total[0] = 5.0
-    return total
 
 
 def view_taken_before(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -140,7 +157,24 @@ def comparison(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return (x * 1).lt_(y)
 
 
-@pytest.mark.parametrize("function", [write_row, view_taken_before, composite_op_returns_its_input, narrower_target, comparison])
+def part_taken_before(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    total = x + y
+    first = total[:, 0]
+    total[:, 1] = y[:, 2]
+    total[:, :2] *= 2
+    return first
+
+
+def part_changed_again(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    total = x + y
+    first = total[:, 0].add_(1)
+    total.mul_(2)
+    return total[:, 1] + first
+
+
+@pytest.mark.parametrize(
+    "function", [part_taken_before, part_changed_again, view_taken_before, composite_op_returns_its_input, narrower_target, comparison]
+)
 def test_other_writes_go_through_pytorch(function: Function) -> None:
     program = export_module(Pair(function), inputs(3))
     with pytest.raises(RetraceError):
