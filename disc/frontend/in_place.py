@@ -111,7 +111,7 @@ def _only_reads(value: fx.Node) -> Callable[[fx.Node], bool]:
 
 def _is_without_effect(node: fx.Node) -> bool:
     """A dropout that drops nothing."""
-    return node.target in DROPOUTS and len(node.args) == 3 and (node.args[1] == 0 or node.args[2] is False)
+    return node.target in DROPOUTS and len(node.args) == 3 and (node.args[1] in (0,) or node.args[2] is False)
 
 
 def _is_writing(node: fx.Node) -> bool:
