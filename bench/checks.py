@@ -9,9 +9,11 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.cases import Inputs, Instances
+from bench.cases import Inputs, Instances, TrainedInstances
 from bench.dtypes import Dtype
 from bench.limits import Work
+
+TRAINED = 3  # times the matrix products of a call has a step of training: two factors have gradients
 
 
 def first_tensor(result: object) -> torch.Tensor:
@@ -45,7 +47,7 @@ def matrix_flops(model: nn.Module, inputs: Inputs) -> int:
     call = model.by_hand if isinstance(model, Instances) else model  # products of a matrix and a vector are not counted
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         call(*inputs)
-    return counter.get_total_flops()
+    return counter.get_total_flops() * (TRAINED if isinstance(model, TrainedInstances) else 1)
 
 
 def weight_elements(model: nn.Module) -> int:

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench.cases import Instances
+import numpy as np
+
+from bench.cases import Instances, TrainedInstances
+from bench.cases.training import RATE
 
 MEGABYTES = 2048  # DyNet takes all that it will use at the start
 Cell = Callable[..., Any]
@@ -28,10 +31,10 @@ class Weights:
     """The weights of a module by name: matrices and biases as parameters, tables as lookup parameters."""
 
     def __init__(self, dynet: Any, model: Instances) -> None:
-        self._collection = dynet.ParameterCollection()
+        self.collection = dynet.ParameterCollection()
         self._made: dict[str, Any] = {}
         for name, each in model.model.named_parameters():
-            add = self._collection.lookup_parameters_from_numpy if name in TABLES else self._collection.parameters_from_numpy
+            add = self.collection.lookup_parameters_from_numpy if name in TABLES else self.collection.parameters_from_numpy
             array = each.detach().numpy()
             self._made[name] = add(array.swapaxes(1, 2) if array.ndim == 3 else array)  # it reads a table's matrices by columns
 
@@ -47,15 +50,26 @@ TABLES = ("emb.weight", "vectors.weight", "matrices")
 
 
 def bind(dynet: Any, model: Instances, instances: Sequence[Any]) -> Callable[[], Any]:
-    """The call: the first results of all instances as an array, [instances, hidden]."""
+    """The call: the first results of all instances as an array, [instances, hidden]; of a step of training the loss."""
     weights = Weights(dynet, model)
     build = BUILDERS[type(model.model).__name__](dynet, weights)
 
-    def call() -> Any:
+    def results() -> Any:
         dynet.renew_cg()
-        return dynet.concatenate_cols([build(each) for each in instances]).npvalue().reshape(-1, len(instances)).T
+        return dynet.concatenate_cols([build(each) for each in instances])
 
-    return call
+    trainer = dynet.SimpleSGDTrainer(weights.collection, learning_rate=RATE)
+
+    def step() -> Any:
+        loss = dynet.mean_elems(dynet.square(results()))
+        loss.forward()
+        loss.backward()
+        trainer.update()
+        return np.asarray(loss.value(), np.float32)
+
+    if isinstance(model, TrainedInstances):
+        return step
+    return lambda: results().npvalue().reshape(-1, len(instances)).T
 
 
 def _tree(leaf: Cell, node: Cell) -> Cell:

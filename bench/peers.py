@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch._inductor import config as inductor_config
 
-from bench.cases import MOST_INPUTS, Case, Inputs, Instances, TrainingStep, stacked
+from bench.cases import MOST_INPUTS, Case, Inputs, Instances, TrainedInstances, TrainingStep, stacked
 from bench.checks import first_tensor
 from bench.dtypes import DTYPES, Dtype
 from bench.figures import peer_of
@@ -118,6 +118,8 @@ def _batched(name: str, bench: Workbench, model: Instances, dtype: str) -> Peer:
 
     def bind(inputs: Inputs) -> Call:
         instances = model.chosen(*inputs)
+        if isinstance(model, TrainedInstances):
+            return lambda: model.step(lambda: stacked(batched.batch(instances, gradients=True)))  # pyright: ignore[reportCallIssue]
         return lambda: stacked(batched.batch(instances))  # pyright: ignore[reportCallIssue]
 
     call = bind(bench.case.inputs(bench.case.example))
@@ -129,8 +131,8 @@ def _batched(name: str, bench: Workbench, model: Instances, dtype: str) -> Peer:
 def build_by_hand(bench: Workbench) -> Peer:
     """A model for one instance as PyTorch code that someone has batched level by level. Its structure is found in each call."""
     model = bench.model
-    if not isinstance(model, Instances):
-        raise TypeError("only models for one instance are batched by hand")
+    if not isinstance(model, Instances) or isinstance(model, TrainedInstances):
+        raise TypeError("only models for one instance are batched by hand, and their training is not")
     return Peer("by-hand", lambda inputs: lambda: model.by_hand(*inputs), 0.0)
 
 

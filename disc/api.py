@@ -205,7 +205,11 @@ def batched(model: Instances, *, options: Options | None = None) -> Instances:
     """
     from disc.frontend.batched.public import make_batched
 
-    return make_batched(model, lambda module, example, tables: compile_block(module, example, tables, options))
+    return make_batched(
+        model,
+        lambda module, example, tables: compile_block(module, example, tables, options),
+        lambda module, example: compile(module, example, options=options),
+    )
 
 
 def compile_graph(imported: Imported, options: Options, targets: Sequence[str]) -> Executable:

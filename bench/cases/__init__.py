@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.cases.breadth import BLOCK_CASES, LIBRARY_CASES, RECURRENT_CASES
 from bench.cases.case import Case, Inputs, Shape, build, parse_shapes, shape_name
 from bench.cases.conv import CONV_CASES
-from bench.cases.dynamic import DYNAMIC_CASES, Instances, stacked
+from bench.cases.dynamic import DYNAMIC_CASES, Instances, TrainedInstances, stacked
 from bench.cases.families import FAMILY_CASES
 from bench.cases.fusion import FUSION_CASES, MOST_INPUTS
 from bench.cases.gemm import GEMM_CASES
@@ -44,6 +44,7 @@ __all__ = [
     "Instances",
     "Shape",
     "TextModel",
+    "TrainedInstances",
     "TrainingStep",
     "build",
     "parse_shapes",

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.cases.case import Case
+from bench.cases.training import RATE
 
 WORDS, MATRICES, SIDE, LEAVES, COUNT, CLASSES = 1000, 200, 10, 128, 64, 16
 BATCHES = ((1,), (10,), (64,))
@@ -291,16 +292,39 @@ class Instances(nn.Module):
         return self.model.by_hand(self.chosen(numbers))  # pyright: ignore[reportCallIssue]
 
 
+class TrainedInstances(Instances):
+    """A step of training: the mean square of the first results, and then weights are changed. SGD is PyTorch's own for every peer of it."""
+
+    def __init__(self, model: nn.Module, made: Callable[[], Sequence[Any]]) -> None:
+        super().__init__(model, made)
+        self._optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        return self.step(lambda: super(TrainedInstances, self).forward(numbers))
+
+    def step(self, results: Callable[[], Tensor]) -> Tensor:
+        """The loss, of results that have gradients."""
+        with torch.enable_grad():
+            self._optimizer.zero_grad()
+            loss = results().square().mean()
+            loss.backward()
+        self._optimizer.step()
+        return loss.detach()
+
+
 def stacked(results: Sequence[Any]) -> Tensor:
     """The first result of each instance."""
     return torch.stack([each[0] if isinstance(each, tuple) else each for each in results])
 
 
-def _case(name: str, model: Callable[[int], nn.Module], made: Callable[[], Sequence[Any]], hidden: int) -> Case:
+def _case(
+    name: str, model: Callable[[int], nn.Module], made: Callable[[], Sequence[Any]], hidden: int, kind: type[Instances] = Instances
+) -> Case:
+    words = ("-training", ", a step of training") if kind is TrainedInstances else ("", "")
     return Case(
-        f"{name.lower().replace('-', '')}-{hidden}",
-        f"{name}, hidden {hidden}",
-        lambda: Instances(model(hidden), made),
+        f"{name.lower().replace('-', '')}-{hidden}{words[0]}",
+        f"{name}, hidden {hidden}{words[1]}",
+        lambda: kind(model(hidden), made),
         lambda shape: (torch.arange(shape[0]),),
         BATCHES,
         (0,),
@@ -315,4 +339,5 @@ DYNAMIC_CASES: tuple[Case, ...] = (
     *(_case("MV-RNN", MVRNN, trees_of_few_words, hidden) for hidden in (64, 128)),
     *(_case("DAG-RNN", DAGRNN, grids, hidden) for hidden in (256, 512)),
     *(_case("BiRNN", BiRNN, sentences, hidden) for hidden in (256, 512)),
+    *(_case("TreeLSTM", TreeLSTM, parse_trees, hidden, TrainedInstances) for hidden in (256, 512)),
 )

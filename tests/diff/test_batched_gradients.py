@@ -181,7 +181,7 @@ def test_terms_of_weights() -> None:
     stacked = [torch.stack([each[place] for each in launches]) for place in range(len(launches[0]))]
     sums = [torch.zeros_like(each) for each in plain]
     for term in found.terms:
-        term.added(stacked, sums[term.weight])
+        term.added(stacked, sums[term.weight], lambda left, right: left.t() @ right)
     made = [module(x[each], words[each]) for each in range(6)]
     pairs = [(each[place], incoming[place][number]) for number, each in enumerate(made) for place in (0, 1)]
     expected = torch.autograd.grad([each for each, _ in pairs], found.graph.weights, [each for _, each in pairs])

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from bench import figures, peers, report, run
-from bench.cases import CASES, SUITE_CASES, Case, Instances, TrainingStep, build, parse_shapes
+from bench.cases import CASES, SUITE_CASES, Case, Instances, TrainedInstances, TrainingStep, build, parse_shapes
 from bench.cases.case import random_tensor
+from bench.cases.dynamic import parse_trees
 from bench.checks import error_of, first_tensor, matrix_flops, weight_elements, work_of
 from bench.compare import comparison
 from bench.compare import figures as compared
@@ -155,8 +156,19 @@ def test_models_batched_by_hand_are_the_models(case: Case) -> None:
     with torch.no_grad():
         model, inputs = build(case), case.inputs((2,))
         assert isinstance(model, Instances)
-        assert error_of(model.by_hand(*inputs), model(*inputs)) < 1e-5
+        plain = Instances.forward(model, *inputs)
+        assert error_of(model.by_hand(*inputs), plain) < 1e-5
         assert matrix_flops(model, inputs) > 0
+
+
+def test_a_step_of_a_batched_model() -> None:
+    model, inputs = build(CASES["treelstm-256-training"]), (torch.arange(2),)
+    assert isinstance(model, TrainedInstances)
+    with torch.no_grad():
+        loss = model(*inputs)
+        assert torch.equal(loss, Instances.forward(model, *inputs).square().mean()) and not loss.requires_grad
+        assert all(each.grad is not None for each in model.parameters())
+        assert matrix_flops(model, inputs) == 3 * matrix_flops(Instances(model.model, parse_trees), inputs)
 
 
 def test_a_training_step_makes_gradients_where_none_are_wanted() -> None:

@@ -7,7 +7,7 @@ or, of anything else, the term.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,9 @@ from disc.frontend.batched.blocks import Block
 aten = torch.ops.aten
 SAME = (aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.clone.default, aten.detach.default, aten.alias.default)
 ZEROS = (aten.zeros.default, aten.new_zeros.default, aten.zeros_like.default)
+
+
+Product = Callable[[Tensor, Tensor], Tensor]  # [rows, m], [rows, n] → [m, n], the product of the first one's transpose with the second
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Term:
     first: int
     turned: bool = False
 
-    def added(self, results: Sequence[Tensor], gradient: Tensor) -> None:
+    def added(self, results: Sequence[Tensor], gradient: Tensor, product: Product) -> None:
         """Adds what all rows of the results, [B, ...], add to the weight's gradient."""
         first = results[self.first]
         target = gradient.t() if self.turned else gradient
@@ -50,9 +53,8 @@ class Term:
         elif self.kind == "row":
             target.index_add_(0, results[self.first + 1], first)
         else:
-            left, right = first, results[self.first + 1]
-            rows, columns = left.shape[1], right.shape[2]
-            target.addmm_(left.transpose(0, 1).reshape(rows, -1), right.reshape(-1, columns))
+            left, right = first.transpose(1, 2).flatten(0, 1), results[self.first + 1].flatten(0, 1)
+            target += product(left, right)
 
 
 @dataclass(frozen=True)

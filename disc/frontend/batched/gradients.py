@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from disc.errors import DiscError
 from disc.frontend.batched.blocks import Block, CompileBlock
-from disc.frontend.batched.differentiate import Gradient, Graph, forward_graph, gradient_graph
+from disc.frontend.batched.differentiate import Gradient, Graph, Product, forward_graph, gradient_graph
 from disc.frontend.batched.regions import Kind
 from disc.frontend.batched.rows import RowClass
 
@@ -29,7 +29,8 @@ class TrainedBlock:
 
     takes_weights = True
 
-    def __init__(self, block: Block, compile_block: CompileBlock) -> None:
+    def __init__(self, block: Block, compile_block: CompileBlock, product: Product) -> None:
+        self.product = product
         self._block = block
         self._compile = compile_block
         self._graph = forward_graph(block)
@@ -233,7 +234,7 @@ class Sweep:
         results = [torch.cat([each[place] for each in launches]) if place >= first else launches[0][place]
                    for place in range(len(launches[0]))]  # fmt: skip
         for term in gradient.terms:
-            term.added(results, self._sum_of(gradient.graph.weights[term.weight]))
+            term.added(results, self._sum_of(gradient.graph.weights[term.weight]), kind.lifted.product)
 
     def _sum_of(self, weight: Tensor) -> Tensor:
         found = self._sums.get(id(weight))

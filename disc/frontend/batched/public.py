@@ -15,6 +15,7 @@ from disc.frontend.batched.blocks import Block, CompileBlock, Lift
 from disc.frontend.batched.explain import explained
 from disc.frontend.batched.gradients import TrainedBlock
 from disc.frontend.batched.model import Model
+from disc.frontend.batched.products import CompileProduct, Products
 from disc.frontend.batched.saving import save_model
 from disc.frontend.batched.techniques import ALL, Techniques
 from disc.frontend.batched.trained import TrainedModel
@@ -129,14 +130,16 @@ def _counted(model: Model) -> dict[str, int]:
     }
 
 
-def make_batched(model: Target, compile_block: CompileBlock) -> Target:
-    """As `disc.api.batched`, which says how blocks are compiled."""
+def make_batched(model: Target, compile_block: CompileBlock, compile_product: CompileProduct) -> Target:
+    """As `disc.api.batched`, which says how blocks are compiled, and the products that weights get."""
+
+    products = Products(compile_product)
 
     def plain(block: Block) -> LiftedBlock:
         return LiftedBlock(block, compile_block)
 
     def trained(block: Block) -> TrainedBlock:
-        return TrainedBlock(block, compile_block)
+        return TrainedBlock(block, compile_block, products)
 
     if isinstance(model, type) and issubclass(model, torch.nn.Module):
         return cast("Target", _batched_class(model, lambda module: Batched(module, plain, trained=trained)))

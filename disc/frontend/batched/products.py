@@ -1,0 +1,34 @@
+"""Products over rows whose number differs from call to call, as gradients of weights are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor
+
+CompileProduct = Callable[[torch.nn.Module, tuple[Tensor, Tensor]], Callable[[Tensor, Tensor], object]]  # every dim is dynamic
+
+
+class RowProduct(torch.nn.Module):
+    """[rows, m], [rows, n] → [m, n]."""
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return left.t() @ right
+
+
+class Products:
+    """The product as a compiled program, one for each dtype, made when it is first needed."""
+
+    def __init__(self, compile_product: CompileProduct) -> None:
+        self._compile = compile_product
+        self._compiled: dict[torch.dtype, Callable[[Tensor, Tensor], object]] = {}
+
+    def __call__(self, left: Tensor, right: Tensor) -> Tensor:
+        """[rows, m], [rows, n] → [m, n], in the dtype of both."""
+        found = self._compiled.get(left.dtype)
+        if found is None:
+            example = (torch.ones(5, 3, dtype=left.dtype), torch.ones(5, 4, dtype=left.dtype))
+            found = self._compiled[left.dtype] = self._compile(RowProduct(), example)
+        return cast("Tensor", found(left, right))
