@@ -212,7 +212,8 @@ def dot(conjugated: bool) -> Form:
 
 
 def product_along(given: Given) -> object:
-    """The product of the elements along a dim, halved again and again, so that each result is a product of two."""
+    """The product of the elements along a dim: of as many as are known, halved again and again, so that each result is a product of two;
+    else that of the magnitudes, and the sum of the phases."""
     x, dim, keepdim = given.pair("self"), given.raw("dim"), given.raw("keepdim") is True
     if dim is None:
         x, dim = Pair(x.re.reshape(-1), x.im.reshape(-1)), 0
@@ -221,7 +222,8 @@ def product_along(given: Given) -> object:
         return x
     size = x.re.shape[dim]
     if not isinstance(size, int):
-        return NotImplemented
+        magnitude, phase = _polar(x)
+        return functions.polar(magnitude.prod(dim, keepdim), phase.sum(dim, keepdim))
     if size == 0:
         shape = [each for place, each in enumerate(x.re.shape) if place != dim % x.re.dim()]
         found = Pair(x.re.new_ones(shape), x.re.new_zeros(shape))
@@ -234,6 +236,20 @@ def product_along(given: Given) -> object:
         x = Pair(torch.cat([each.re for each in both], dim), torch.cat([each.im for each in both], dim)) if rest else both[0]
         size = half + size % 2
     return x if keepdim else Pair(x.re.squeeze(dim), x.im.squeeze(dim))
+
+
+def _polar(x: Pair) -> tuple[Tensor, Tensor]:
+    """(magnitudes, phases) in f64, in which the errors of many phases add up to none of f32."""
+    wide = x.to(torch.float64)
+    return functions.magnitude(wide), functions.phase(wide)
+
+
+def products_along(given: Given) -> object:
+    """The products of the elements up to each."""
+    x, dim = given.pair("self"), given.raw("dim")
+    assert isinstance(dim, int)
+    magnitude, phase = _polar(x)
+    return functions.polar(magnitude.cumprod(dim), phase.cumsum(dim)) if x.re.dim() else x
 
 
 def variance(given: Given) -> object:
@@ -382,7 +398,7 @@ _NAMED: dict[str, Form] = {
     "mv": with_products(("self", "vec")),
     "addmm": added_product(("mat1", "mat2")), "baddbmm": added_product(("batch1", "batch2")), "addmv": added_product(("mat", "vec")),
     "linear": linear, "convolution": convolution, "dot": dot(False), "vdot": dot(True),
-    "prod": product_along, "var": variance, "linalg_vector_norm": vector_norm,
+    "prod": product_along, "cumprod": products_along, "var": variance, "linalg_vector_norm": vector_norm,
     "view_as_real": joined, "view_as_complex": parted, "complex": complex_of, "polar": polar,
     "_to_copy": converted, "to": converted, "full": filled, "full_like": filled, "new_full": filled, "fill": filled,
     "scalar_tensor": filled,

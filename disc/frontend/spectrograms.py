@@ -49,11 +49,12 @@ def istft(
 ) -> Tensor:  # fmt: skip
     """The frames added where they overlap, over the squares of the window there. A gap between windows fails the call, as in eager."""
     hop, width = n_fft // 4 if hop_length is None else hop_length, n_fft if win_length is None else win_length
-    whole = onesided is False or return_complex or input.dim() not in (2, 3) or hop <= 0 or not 0 < width <= n_fft
-    if whole or not input.is_complex() or (window is not None and tuple(window.shape) != (width,)):
+    unusual = return_complex or input.dim() not in (2, 3) or hop <= 0 or not 0 < width <= n_fft
+    if unusual or not input.is_complex() or (window is not None and tuple(window.shape) != (width,)):
         return torch.istft(input, n_fft, hop_length, win_length, window, center, normalized, onesided, length, return_complex)
     spectra = (input.unsqueeze(0) if input.dim() == 2 else input).transpose(1, 2)
-    frames = torch.fft.irfft(spectra, n_fft, norm="ortho" if normalized else None)
+    norm = "ortho" if normalized else None
+    frames = torch.fft.ifft(spectra, n_fft, norm=norm).real if onesided is False else torch.fft.irfft(spectra, n_fft, norm=norm)
     taper = _window(window, width, n_fft, frames)
     batch, count = frames.shape[0], frames.shape[1]
     total = n_fft + hop * (count - 1)

@@ -65,7 +65,7 @@ def movement(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def products(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return (
         a @ b.mT, a.mH @ b, torch.einsum("ij,kj->ik", a, b), torch.linalg.vecdot(a, b), torch.bmm(a[None], b.mT[None]),
-        torch.nn.functional.linear(a, b), torch.addmm(b[:, :1], a, b.mT), torch.vdot(a[0], b[0]), torch.dot(a[0], b[0]), torch.mv(a, b[0]),
+        torch.nn.functional.linear(a, b), torch.addmm(b[:, :1], a, b.mT), torch.vdot(a[0], b[0]), torch.dot(a[0], b[0]), torch.mv(a, b[0]), a.prod(0), (a / a.abs().mean()).prod(), b.prod(1, keepdim=True), a.cumprod(1), b.cumprod(0),
     )  # fmt: skip
 
 

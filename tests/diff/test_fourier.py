@@ -103,6 +103,7 @@ def spectrograms(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         plain, torch.stft(x, 16, 5, 12, center=False, normalized=True, return_complex=True), torch.stft(x[0], 9, 3, onesided=False, return_complex=True),
         torch.stft(x, 16, pad_mode="constant", window=window, return_complex=False), plain.abs().square().mean(2),
         torch.istft(plain, 16, window=window), torch.istft(plain, 16, window=window, length=x.shape[1]),
+        torch.istft(torch.stft(x, 16, window=window, onesided=False, return_complex=True), 16, window=window, onesided=False),
         torch.istft(torch.stft(x, 12, normalized=True, return_complex=True), 12, normalized=True, length=50),
     )  # fmt: skip
 
