@@ -48,7 +48,7 @@ _RATES = Rates(
 # Measured, but where a row says otherwise: fitted to 600 timings on one thread of a Zen 5 core (family 26), in cache: softmax, log-softmax,
 # norms, norm and GELU, SiLU and RMS norm, the softmax of a norm of a sum of three, GELU, with rows of 16 to 1,024 elements, 1 to 8 rows or
 # vectors side by side, values kept or not. How many times as fast as the rules a plan is comes out within 10 % (the root of the mean
-# square), times within 1.4 times. Zen 4, whose vectors of 16 take two steps, decides alike: all of its times are longer.
+# square), times within 1.4 times. Not measured on Zen 4, whose vectors of 16 take two steps, nor with AVX2.
 _LOOP_RATES = LoopRates(
     instruction=0.23,
     join=1.7,
