@@ -99,6 +99,10 @@ class BlockPrograms:
             "arena_bytes": self.table_bytes() + sum(each["arena_bytes"] for each in blocks),
         }
 
+    def fetches(self) -> dict[str, int]:
+        """None: all runs on the CPU."""
+        return dict.fromkeys(("fetches", "fetched_bytes"), 0)
+
     def graph_stats(self) -> dict[str, int]:
         """None: all runs on the CPU."""
         return {}

@@ -50,6 +50,9 @@ class Elsewhere:
     def stats(self) -> dict[str, int]:
         return dict.fromkeys(("calls", "copied_inputs", "copied_bytes", "arena_bytes"), 0)
 
+    def fetches(self) -> dict[str, int]:
+        return dict.fromkeys(("fetches", "fetched_bytes"), 0)
+
     def graph_stats(self) -> dict[str, int]:
         return dict.fromkeys(("records", "replays", "evictions", "refusals"), 0)
 

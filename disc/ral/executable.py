@@ -471,13 +471,15 @@ class Executable:
 
     def stats(self) -> dict[str, int | dict[str, int]]:
         """Counts since loading: compiles (how often this process called the code generator for it: 0 for what was loaded or came out of the
-        cache), calls, copied_inputs, copied_bytes, arena_bytes (held), launches (kernels run), "kernels" (launches by kernel name),
+        cache), calls, copied_inputs, copied_bytes, arena_bytes (held), fetches and fetched_bytes (calls of a GPU waited to
+        read sizes, or what a library function computes on the host), launches (kernels run), "kernels" (launches by kernel name),
         "counters" (by name: versions taken and the like) and "graphs" (calls as CUDA graphs: records, replays, evictions, refusals)."""
         programs = [(self._context, self._manifest), *self._gpus.opened().values()]
         launches = _summed(chain(*(zip(_kernel_names(about), own.kernels()[0], strict=True) for own, about in programs)))
         return {
             "compiles": self._compiles,
             **_summed(chain(*(own.stats().items() for own, _ in programs))),
+            **_summed(chain(*(own.fetches().items() for own, _ in programs))),
             "launches": sum(launches.values()),
             "kernels": launches,
             "counters": _summed(chain(*(zip(about["counters"], own.counters(), strict=True) for own, about in programs))),

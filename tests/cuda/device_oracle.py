@@ -15,8 +15,9 @@ from torch_mlir import ir
 
 from disc.codegen.cuda.kernel import DeviceKernel
 from disc.codegen.fusions import Place
+from disc.ir.bf16 import bf16_bits, bf16_values
 from disc.ir.interp import oracle
-from disc.ir.interp.values import Array, bf16_bits, bf16_values
+from disc.ir.interp.values import Array
 
 
 @dataclass(frozen=True)

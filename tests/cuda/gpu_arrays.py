@@ -71,6 +71,11 @@ def counts() -> Counts:
     return _driver[0].fake_get_counts()
 
 
+def context(gpu: int) -> c_void_p:
+    """The primary one of a GPU."""
+    return _contexts[gpu]
+
+
 def on(gpu: int, name: str, *arguments: object) -> None:
     """Calls the driver with this GPU's context."""
     driver = _driver[0]

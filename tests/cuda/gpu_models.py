@@ -76,6 +76,30 @@ class Chosen(nn.Module):
         return torch.nonzero(x)
 
 
+class Hosted(nn.Module):
+    """Ops without a kernel for GPUs, between some that have one: functions of the runtime compute them on the host."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        whole = (x * 8).to(torch.int64)
+        near = x.mT @ x + 8 * torch.eye(8)
+        solved = torch.linalg.solve(near, x.sum(0) + 1)
+        spectrum = torch.view_as_real(torch.fft.rfft(x * 2))
+        return (
+            solved * 2,
+            spectrum + 1,
+            torch.logcumsumexp(x, 0).exp(),
+            torch.gcd(whole, whole.flip(1)),
+            torch.special.zeta(x.abs() + 2, x.abs() + 1),
+        )
+
+
+class Unique(nn.Module):
+    """Rows, of which the host counts those that differ."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.unique((x * 2).round(), dim=0) + 1
+
+
 class Counting(nn.Module):
     """Keeps tensors from call to call."""
 
@@ -112,9 +136,11 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     ),
     "image": lambda: (Image().eval(), [_numbers(2, 3, 9, 11), _numbers(1, 3, 12, 7)], ({0: DYNAMIC, 2: DYNAMIC, 3: DYNAMIC},)),
     "rows": lambda: (Rows().eval(), [_ids(5), _ids(1), _ids(8), _ids(0)], ({0: DYNAMIC},)),
+    "hosted": lambda: (Hosted(), [_numbers(5, 8), _numbers(1, 8), _numbers(13, 8)], ({0: DYNAMIC},)),
+    "unique": lambda: (Unique(), [_numbers(7, 1), _numbers(1, 1)], ({0: DYNAMIC},)),
     "chosen": lambda: (Chosen(), [(_numbers(3, 5)[0].relu(),), (torch.zeros(2, 2),)], ({0: DYNAMIC, 1: DYNAMIC},)),
 }  # fmt: skip
-READS = {"chosen"}  # waits for what it reads
+READS = {"chosen", "hosted", "unique"}  # wait for what they read
 
 
 def program(name: str) -> Program:
@@ -211,6 +237,7 @@ def check(name: str, executor: Executor, folder: Path) -> int:
     check_calls(exe, module, cases, name in READS)
     check_strided(exe, module, cases[0])
     check_graphs(exe, module, cases[:2], name in READS)
+    assert all((exe.stats()[each] > 0) == (name in READS) for each in ("fetches", "fetched_bytes"))
     del exe, staged
     settle(start_counts)
     return executor.launched - launched

@@ -2,6 +2,7 @@
 element, every element of a result is written, and bf16 computes as numbers.
 
 The variable TRITON_INTERPRET decides while Triton is imported, so a process interprets or compiles.
+Needs no torch-mlir: the stand-in driver executes launches on machines without a compiler.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import linecache
 import os
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -22,8 +23,11 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle, interpreter_builder
 
-from disc.codegen.cuda.kernel import NAME, SCRATCH, DeviceVersion
-from disc.ir.interp.values import bf16_bits, round_to_bf16
+from disc.codegen.cuda.names import NAME, SCRATCH
+from disc.ir.bf16 import bf16_bits, round_to_bf16
+
+if TYPE_CHECKING:
+    from disc.codegen.cuda.kernel import DeviceVersion
 
 builder: Any = interpreter_builder  # its methods are replaced while a launch is checked
 _NAMES = ("create_dot", "create_masked_load", "create_masked_store", "create_atomic_rmw")

@@ -17,7 +17,8 @@ from fused_programs import CONVOLUTION, Layers, Rows, Sums, every_leaf
 from library_programs import PROGRAMS as LIBRARY_PROGRAMS
 from torch import nn
 
-from disc.ir.interp.values import Array, round_to_bf16
+from disc.ir.bf16 import round_to_bf16
+from disc.ir.interp.values import Array
 from disc.speculation.block_families import FAMILIES
 from disc.speculation.block_schedules import BlockSchedule, read_schedule
 

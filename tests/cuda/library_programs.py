@@ -10,7 +10,7 @@ import numpy as np
 from device_oracle import Checked
 from library_models import GROUPS, Scans, Scatters, Sorts
 
-from disc.ir.interp.values import round_to_bf16
+from disc.ir.bf16 import round_to_bf16
 
 
 def scans() -> Iterator[int]:

@@ -11,7 +11,7 @@ import pytest
 from tests.models import MODELS
 
 HERE = Path(__file__).parent
-MODELS_AT_ONCE = "mlp rows chosen state"
+MODELS_AT_ONCE = "mlp rows chosen hosted unique state"
 LONG = ("layer", "image", *(each for each in MODELS if each not in MODELS_AT_ONCE.split()))
 
 

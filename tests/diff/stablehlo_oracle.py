@@ -17,8 +17,9 @@ from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
 from disc.frontend.dialects import load_frontend_dialects
+from disc.ir.bf16 import bf16_values
 from disc.ir.dialect import make_context
-from disc.ir.interp.values import bf16_values, constant_attribute, constant_value, element_name, held_dtype
+from disc.ir.interp.values import constant_attribute, constant_value, element_name, held_dtype
 from disc.ral.executable import Executable
 
 _LETTER = re.compile(r"(?<=[<x])([A-Z])(?=x)")

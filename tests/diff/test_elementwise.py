@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from compiled import SIZES, TextProgram, function_text, module_program, randn, text_program, to_bits
 
-from disc.ir.interp.values import held_dtype, round_to_bf16
+from disc.ir.bf16 import round_to_bf16
+from disc.ir.interp.values import held_dtype
 
 Array = np.ndarray[Any, Any]
 

@@ -12,9 +12,10 @@ import pytest
 from torch_mlir import ir
 
 from disc.config import Options
+from disc.ir.bf16 import bf16_bits, round_to_bf16
 from disc.ir.dialect import disc_context
 from disc.ir.interp.oracle import interpret
-from disc.ir.interp.values import bf16_bits, element_name, held_dtype, round_to_bf16
+from disc.ir.interp.values import element_name, held_dtype
 from disc.ir.ops import block_ops, main_block, string_attr
 from disc.ir.passes import CompileState, Pass, run_passes
 from disc.ir.stages import parse_module

@@ -13,9 +13,10 @@ from torch import nn
 from torch_mlir import ir
 
 from disc.config import Options
+from disc.ir.bf16 import round_to_bf16
 from disc.ir.dialect import disc_context
 from disc.ir.interp.oracle import interpret
-from disc.ir.interp.values import held_dtype, round_to_bf16, stored_weight
+from disc.ir.interp.values import held_dtype, stored_weight
 from disc.ir.ops import block_ops, main_block
 from disc.ir.passes import CompileState, run_passes
 from disc.ir.stages import parse_module

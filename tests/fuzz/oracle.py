@@ -17,9 +17,10 @@ from torch_mlir import ir
 from disc.api import compile_state, executable_of, generate, open_session
 from disc.config import Options
 from disc.errors import DiscError
+from disc.ir.bf16 import bf16_bits, bf16_values
 from disc.ir.dialect import disc_context
 from disc.ir.interp.oracle import Symbols, evaluate_op, make_scope
-from disc.ir.interp.values import bf16_bits, bf16_values, element_name, held_dtype, stored_weight
+from disc.ir.interp.values import element_name, held_dtype, stored_weight
 from disc.ir.ops import block_ops, int_attr, ints_attr, main_block, string_attr
 from disc.ir.passes import CompileState, run_passes
 from disc.ir.stages import check_stage, load_env, parse_module

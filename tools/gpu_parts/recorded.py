@@ -79,7 +79,7 @@ def _parameter(version: Any, parameter: Any, kinds: dict[str, tuple[str, str]], 
 
 def stored(array: Array, element: str) -> Array:
     """As the array lies in memory."""
-    from disc.ir.interp.values import bf16_bits
+    from disc.ir.bf16 import bf16_bits
 
     plain = np.ascontiguousarray(array).reshape(np.shape(array))
     return bf16_bits(plain) if element == "bf16" else plain

@@ -19,7 +19,8 @@ from disc.artifact.cache import Cache
 from disc.artifact.file import write_bytes
 from disc.codegen.cuda import cubin
 from disc.codegen.cuda.cubin import Cubin, from_bytes, parameters, resources, to_bytes
-from disc.codegen.cuda.kernel import NAME, DeviceVersion
+from disc.codegen.cuda.kernel import DeviceVersion
+from disc.codegen.cuda.names import NAME
 from disc.errors import CompilerBug, TargetError, how_to_install
 from disc.targets.thresholds import Gpu
 

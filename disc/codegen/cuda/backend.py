@@ -12,11 +12,13 @@ from disc.codegen.cuda.descriptors import descriptor_source
 from disc.codegen.cuda.emission import choose_device, emit_device, may_have
 from disc.codegen.cuda.kernel import DeviceChoice, DeviceVersion
 from disc.codegen.cuda.library import library_reports
-from disc.codegen.cuda.plans import KINDS, LibraryPlan
+from disc.codegen.cuda.plans import KINDS, HostPlan, LibraryPlan
 from disc.codegen.mlir.lower import compile_object, compile_objects, link_shared
 from disc.codegen.plan.fusion import Fusion, KernelPlan
 from disc.codegen.plan.index import ZERO
 from disc.codegen.plan.kernel import BlockChoice, Blocks, Kernel, Version
+from disc.codegen.plan.library import LibraryPlan as HostLibraryPlan
+from disc.codegen.plan.library import emit_library
 from disc.codegen.plan.listing import Assembled, Listing, Means
 from disc.codegen.plan.summary import kernel_ops, traffic
 from disc.codegen.plan.text import IllegalPlan, Plan, read_plan
@@ -55,6 +57,8 @@ class _Cuda:
 
     def emit(self, name: str, fusion: Fusion, plan: KernelPlan, target: Target) -> Kernel:
         """The kernel of a plan: its source is the text of each version, which nothing of MLIR reads."""
+        if isinstance(plan, HostPlan):
+            return emit_library(name, fusion.body, fusion.env, HostLibraryPlan(plan.function))
         made = emit_device(fusion, cast("Plan", plan), target)
         versions = tuple(
             Version(f"{name}_v{number}", each.guard, blocks=_blocks(each, made.choice)) for number, each in enumerate(made.versions)
@@ -78,6 +82,8 @@ class _Cuda:
         gpu, host = _gpu(target), target.host()
         versions: dict[str, DeviceVersion] = {}
         for kernel in listing.kernels:
+            if kernel.library is not None:
+                continue
             if not isinstance(kernel, CudaKernel):
                 raise CompilerBug(f"kernel {kernel.name} is none of a GPU")
             versions.update(zip((each.function for each in kernel.versions), kernel.device, strict=True))

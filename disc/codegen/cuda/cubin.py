@@ -8,7 +8,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from disc.codegen.cuda.kernel import NAME
+from disc.codegen.cuda.names import NAME
 from disc.errors import ArtifactError
 
 _HEAD = struct.Struct("<32sII")  # SHA-256 of all that follows, bytes of the facts and of the code

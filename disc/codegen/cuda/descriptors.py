@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from disc.codegen.cuda.assemble import PORTABLE
 from disc.codegen.cuda.cubin import Cubin
-from disc.codegen.cuda.kernel import NAME, DeviceVersion
+from disc.codegen.cuda.kernel import DeviceVersion
+from disc.codegen.cuda.names import NAME
 
 ABI = 2  # of ral_gpu_kernel
 ADDRESS = 128  # RAL_GPU_ADDRESS

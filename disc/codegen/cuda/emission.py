@@ -6,10 +6,12 @@ from disc.codegen.cuda.attention import attention_versions
 from disc.codegen.cuda.factors import TENSOR
 from disc.codegen.cuda.gemm import product_tree, product_versions
 from disc.codegen.cuda.grouped import GROUPED
-from disc.codegen.cuda.kernel import FAULT, DeviceChoice, DeviceKernel
+from disc.codegen.cuda.kernel import DeviceChoice, DeviceKernel
 from disc.codegen.cuda.library import OPS, library_extents, library_op, library_versions
+from disc.codegen.cuda.names import FAULT
 from disc.codegen.cuda.plans import (
     AttentionPlan,
+    HostPlan,
     LibraryPlan,
     LoopPlan,
     ProductPlan,
@@ -23,12 +25,14 @@ from disc.codegen.cuda.rows import loop_versions, row_versions
 from disc.codegen.plan.attention import read_attention
 from disc.codegen.plan.contraction import read_contraction
 from disc.codegen.plan.fusion import Fusion
+from disc.codegen.plan.library import LibraryPlan as HostLibraryPlan
+from disc.codegen.plan.library import choose_library, may_be_library
 from disc.codegen.plan.rows import check_single_dot, plan_rows
 from disc.codegen.plan.softmax import read_segments
 from disc.codegen.plan.symbols import body_symbols
 from disc.codegen.plan.text import IllegalPlan, Plan
-from disc.errors import CompilerBug, TargetError
-from disc.ir.op_table import ALONE, ELEMENTWISE
+from disc.errors import CompilerBug
+from disc.ir.op_table import ELEMENTWISE
 from disc.shapes import Dim
 from disc.speculation.block_families import ATTENTION
 from disc.speculation.block_trees import FAST, SINGLE, packaged_trees
@@ -36,17 +40,17 @@ from disc.targets.cuda_thresholds import KERNELS
 from disc.targets.target import Target
 
 MOST_ELEMENTS = 1 << 20  # of a block, in Triton
-_KINDS: dict[str, type[Plan]] = {
+_KINDS: dict[str, type[Plan] | tuple[type[Plan], ...]] = {
     "loop": LoopPlan,
     "stitch": RowsPlan,
     "compute": ProductPlan,
     "attention": AttentionPlan,
-    "library": LibraryPlan,
+    "library": (LibraryPlan, HostPlan),
 }
 
 
 def choose_device(fusion: Fusion, target: Target) -> Plan:
-    """The plan of a fusion's kernel. Raises TargetError for ops that have no kernel on a GPU."""
+    """The plan of a fusion's kernel."""
     kind, precision = fusion.kind, FAST if target.tf32 else SINGLE
     if kind == "loop":
         return LoopPlan(*KERNELS.loop)
@@ -58,17 +62,8 @@ def choose_device(fusion: Fusion, target: Target) -> Plan:
         return AttentionPlan(tuple(map(str, ATTENTION)), precision)
     if kind == "library":
         op = library_op(fusion).op
-        if op not in OPS:
-            raise _without_kernel(fusion, target)
-        return LibraryPlan(op, precision)
+        return LibraryPlan(op, precision) if op in OPS else HostPlan(choose_library(fusion.body).function)
     raise CompilerBug(f"fusion {fusion.name} has the unknown kind {kind!r}")
-
-
-def _without_kernel(fusion: Fusion, target: Target) -> TargetError:
-    node = next((each for each in fusion.body.nodes if each.op in ALONE), fusion.body.yields[0])
-    name = node.attrs.get("function", node.op)
-    where = f" at {node.line}" if node.line else ""
-    return TargetError(f"{name}{where} has no kernel for GPUs yet (target {target.label}): compile the program for CPUs alone")
 
 
 def may_have(fusion: Fusion, plan: Plan) -> None:
@@ -93,9 +88,11 @@ def may_have(fusion: Fusion, plan: Plan) -> None:
                 raise IllegalPlan("schedules", "the last must be for any number of rows")
             _check_precision(plan.precision)
         case LibraryPlan():
-            if plan.op != library_op(fusion).op:
-                raise IllegalPlan("op", f"follows from the fusion and must be {library_op(fusion).op}")
+            if plan.op != library_op(fusion).op or plan.op not in OPS:
+                raise IllegalPlan("op", f"follows from the fusion and must be {library_op(fusion).op}, which must have a kernel")
             _check_precision(plan.precision)
+        case HostPlan():
+            may_be_library(fusion.body, HostLibraryPlan(plan.function))
         case _:
             raise CompilerBug(f"nothing checks a plan {plan.name}")
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from disc.codegen.cuda.emit import Emitter
-from disc.codegen.cuda.kernel import SCRATCH, Scratch
+from disc.codegen.cuda.kernel import Scratch
+from disc.codegen.cuda.names import SCRATCH
 from disc.shapes import Dim, dim_min
 from disc.speculation.block_schedules import SPLIT_PROGRAMS
 from disc.speculation.guards import AtMost

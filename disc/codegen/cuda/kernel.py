@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from disc.codegen.cuda.emit import Buffer, Emitter
+from disc.codegen.cuda.names import FAULT, NAME, SCRATCH
 from disc.codegen.cuda.structural import RULES
 from disc.codegen.cuda.text import INDENT, Variable, Writer
 from disc.codegen.cuda.types import MEMORY
@@ -17,9 +18,6 @@ from disc.shapes import Dim, Truth
 from disc.shapes.algebra import Symbol
 from disc.speculation.block_trees import BlockTree
 from disc.speculation.guards import ALWAYS, Aligned, Divides, Guard, parts_of
-
-NAME = "kernel"  # of every kernel's function: equal texts are one kernel
-FAULT, SCRATCH = "fault", "scratch"  # parameters
 
 
 @dataclass(frozen=True)

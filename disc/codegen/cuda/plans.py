@@ -68,6 +68,15 @@ class LibraryPlan(Plan):
     precision: str
 
 
+@dataclass(frozen=True)
+class HostPlan(Plan):
+    """An op without a kernel for GPUs: the runtime's function of this name computes it on the CPU, of copies of its operands, for which the
+    call waits."""
+
+    name: ClassVar[str] = "host"
+    function: str
+
+
 def product_plan(tree: BlockTree, precision: str) -> ProductPlan:
     """A tree as a plan."""
     return ProductPlan(tuple(map(str, tree.schedules)), node_texts(tree.nodes), precision)
@@ -92,4 +101,6 @@ def read_blocks(plan: AttentionPlan) -> tuple[AttentionBlock, ...]:
         raise IllegalPlan("schedules", str(error)) from error
 
 
-KINDS: dict[str, type[Plan]] = {each.name: each for each in (LoopPlan, RowBlock, RowsPlan, ProductPlan, AttentionPlan, LibraryPlan)}
+KINDS: dict[str, type[Plan]] = {
+    each.name: each for each in (LoopPlan, RowBlock, RowsPlan, ProductPlan, AttentionPlan, LibraryPlan, HostPlan)
+}

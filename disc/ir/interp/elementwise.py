@@ -13,7 +13,8 @@ import numpy as np
 from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
-from disc.ir.interp.values import Array, Rule, Scope, bf16_bits, bf16_values, element_name, held_dtype, round_to_bf16
+from disc.ir.bf16 import bf16_bits, bf16_values, round_to_bf16
+from disc.ir.interp.values import Array, Rule, Scope, element_name, held_dtype
 from disc.ir.ops import int_attr
 from disc.ir.philox import words_at
 

@@ -13,12 +13,13 @@ import numpy as np
 from torch_mlir import ir
 
 from disc.errors import CompilerBug, InputRankError, InputTypeError, ShapeConstraintError
+from disc.ir.bf16 import round_to_bf16
 from disc.ir.interp import compute as interp_compute
 from disc.ir.interp import control as interp_control
 from disc.ir.interp import elementwise as interp_elementwise
 from disc.ir.interp import library as interp_library
 from disc.ir.interp import structure as interp_structure
-from disc.ir.interp.values import Array, Rule, Scope, element_name, held_dtype, round_to_bf16
+from disc.ir.interp.values import Array, Rule, Scope, element_name, held_dtype
 from disc.ir.op_table import rules_by_op
 from disc.ir.ops import TERMINATORS, block_ops, int_attr, location_text, main_block, string_attr
 from disc.ir.symbols import DEFINITIONS, KERNEL

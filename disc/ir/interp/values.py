@@ -16,6 +16,7 @@ from torch_mlir import ir
 
 from disc.errors import CompilerBug
 from disc.ir import ops
+from disc.ir.bf16 import bf16_bits, bf16_values
 from disc.ir.weights import STORAGE, Weight, WeightTable
 from disc.shapes import parse_dim
 
@@ -32,24 +33,6 @@ def held_dtype(element: str) -> np.dtype[Any]:
     if element not in STORAGE:
         raise CompilerBug(f"the interpreter holds no tensors of {element}")
     return np.dtype(np.float32 if element == "bf16" else STORAGE[element])
-
-
-def round_to_bf16(array: Array) -> Array:
-    """float32 → the nearest bf16 value (ties to even), still held as float32."""
-    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
-    quiet = (bits | np.uint32(0x00400000)) & np.uint32(0xFFFF0000)
-    return np.where(np.isnan(array), quiet, rounded).astype(np.uint32).view(np.float32).reshape(array.shape)
-
-
-def bf16_bits(array: Array) -> npt.NDArray[np.uint16]:
-    """The 16 bits of each value of a float32 array that holds bf16."""
-    return (np.ascontiguousarray(array, np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16).reshape(array.shape)
-
-
-def bf16_values(bits: Array) -> Array:
-    """The inverse of `bf16_bits`."""
-    return (np.ascontiguousarray(bits, np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32).reshape(bits.shape)
 
 
 def held_weight(weight: Weight) -> Array:

@@ -9,8 +9,9 @@ import numpy as np
 from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
+from disc.ir.bf16 import round_to_bf16
 from disc.ir.interp.oracle import evaluate_scalars
-from disc.ir.interp.values import Array, held_dtype, round_to_bf16
+from disc.ir.interp.values import Array, held_dtype
 from disc.ir.op_table import ELEMENTWISE
 from disc.ir.ops import build, int_attr, string_attr
 from disc.ir.rewriting import defining, element_type, entries, is_one, make_splat, splat_value

@@ -498,6 +498,9 @@ typedef struct ral_graph_stats {
 RAL_API void ral_set_graphs(ral_context* context, int32_t most);
 RAL_API int32_t ral_graphs(const ral_context* context);
 RAL_API void ral_get_graph_stats(ral_context* context, ral_graph_stats* stats);
+
+/* How often calls of a GPU waited for it to fetch what lies there, numbers and the operands of library functions, and how many bytes. */
+RAL_API void ral_get_fetches(ral_context* context, int64_t* count, int64_t* bytes);
 RAL_API void ral_set_threads(ral_context* context, int32_t threads);                         /* as ral_options.threads */
 RAL_API int32_t ral_threads(const ral_context* context);
 /* From now on every choice among schedules takes this number, or the last one where there are fewer; -1 = the tree decides. For measuring. */

@@ -12,10 +12,11 @@ from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo  # pyright: ignore[reportAttributeAccessIssue]
 
 from disc.errors import InputRankError, InputTypeError, ShapeConstraintError
+from disc.ir.bf16 import bf16_bits, bf16_values, round_to_bf16
 from disc.ir.dialect import disc_context
 from disc.ir.graph import dense_array
 from disc.ir.interp.oracle import interpret
-from disc.ir.interp.values import bf16_bits, bf16_values, constant_attribute, constant_value, is_splat, round_to_bf16
+from disc.ir.interp.values import constant_attribute, constant_value, is_splat
 from disc.ir.ops import dense_to_array
 from disc.ir.stages import parse_module
 from disc.ir.weights import Weight, WeightTable

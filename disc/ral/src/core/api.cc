@@ -242,6 +242,11 @@ void ral_get_graph_stats(ral_context* context, ral_graph_stats* stats) {
   const ral::Counts totals = context->totals();
   *stats = {totals.graph_records, totals.graph_replays, totals.graph_evictions, totals.graph_refusals};
 }
+void ral_get_fetches(ral_context* context, int64_t* count, int64_t* bytes) {
+  const ral::Counts totals = context->totals();
+  *count = totals.fetches;
+  *bytes = totals.fetched_bytes;
+}
 void ral_force_choice(ral_context* context, int64_t number) { context->forced_choice = number; }
 
 ral_status ral_get_cores(const char* root, ral_cores* cores) {

@@ -9,33 +9,17 @@
 #include "core/clock.h"
 #include "core/devices.h"
 #include "core/layout.h"
+#include "core/observed.h"
 #include "cpu/pool.h"
 
 using ral::error;
+using ral::kTraced;
+using ral::Observed;
 using ral::Status;
 
 namespace {
 
 constexpr int32_t kCallsPerTrim = 64;  // what a call needed is given back after as many to twice as many that need less than half of it
-
-constexpr int32_t kTraced = 2;  // of ral_set_profile
-
-// Tells the observer of a launch, if there is one, as long as it lives.
-class Observed {
- public:
-  Observed(const ral::Observer& observer, const std::string& name, int64_t kernel) : observer_(observer), kernel_(kernel) {
-    if (observer_.function) observer_.function(observer_.state, name.c_str(), kernel);
-  }
-  Observed(const Observed&) = delete;
-  Observed& operator=(const Observed&) = delete;
-  ~Observed() {
-    if (observer_.function) observer_.function(observer_.state, nullptr, kernel_);
-  }
-
- private:
-  const ral::Observer& observer_;
-  const int64_t kernel_;
-};
 
 constexpr int64_t kAskNanoseconds = 20'000'000;  // how often a call asks whether it is to go on
 
@@ -264,6 +248,7 @@ int32_t ral_exec::read(const void* from, int64_t* value) {
     std::memcpy(value, each.here + (place - each.there), sizeof *value);
     return 0;
   }
+  if (on_gpu_) count_fetch(sizeof *value);
   const bool copied = stream_->copy(value, from, sizeof *value, failure());
   return copied && (!on_gpu_ || stream_->synchronize(failure())) ? 0 : 1;
 }
@@ -334,80 +319,6 @@ int32_t ral_exec::launch(int64_t id, ral_kernel kernel, const int64_t* args, int
   const Observed observed(observer_, program_.signature.kernels[slot], id);
   return stream_->launch(launch, cost, program_.threads.load(std::memory_order_relaxed), nanoseconds, failure()) ? 0 : 1;
 }
-
-int32_t ral_exec::library(int64_t id, int64_t check_id, int64_t function, const int64_t* layout, const int64_t* args) {
-  if (id < 0 || id >= static_cast<int64_t>(counts.launches.size()) || function < 0 ||
-      function >= static_cast<int64_t>(program_.functions.size()) || check_id < 0 ||
-      check_id >= static_cast<int64_t>(program_.signature.checks.size())) {
-    return record(RAL_ERROR_INTERNAL, "library: kernel " + std::to_string(id) + ", check " + std::to_string(check_id) + " or function " +
-                                          std::to_string(function) + " is out of range (compiler bug)");
-  }
-  const auto slot = static_cast<size_t>(id);
-  if (program_.device->number() != RAL_CPU) {
-    return record(RAL_ERROR_TARGET, "device '" + program_.device->name() + "' has no library functions, such as that of kernel '" +
-                                        program_.signature.kernels[slot] + "'");
-  }
-  counts.launches[slot] += 1;
-  const Observed observed(observer_, program_.signature.kernels[slot], id);
-  const int64_t start = profile_ ? ral::now_nanoseconds() : 0;
-  ral::LibraryCall call(this, slot, static_cast<size_t>(check_id), layout, args);
-  program_.functions[static_cast<size_t>(function)].call(call);
-  if (profile_) {
-    const int64_t stop = ral::now_nanoseconds();
-    counts.nanoseconds[slot] += stop - start;
-    if (profile_ == kTraced) program_.trace.add({id, ral::thread_number(), start, stop, -1, -1});
-  }
-  return call.failed() ? 1 : 0;
-}
-
-namespace ral {
-
-LibraryCall::LibraryCall(ral_exec* exec, size_t kernel, size_t check, const int64_t* layout, const int64_t* args)
-    : exec_(exec), kernel_(kernel), check_(check), tensors_(static_cast<size_t>(layout[0] + layout[1])) {
-  const int64_t* dims = args + tensors_.size();
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    const auto dtype = static_cast<uint16_t>(layout[3 + 2 * i]);
-    const auto rank = static_cast<int32_t>(layout[4 + 2 * i]);
-    tensors_[i] = {reinterpret_cast<void*>(args[i]), dims, nullptr, rank, dtype, RAL_CPU, 0};
-    dims += rank;
-  }
-  operands = {tensors_.data(), static_cast<size_t>(layout[0])};
-  results = {tensors_.data() + layout[0], static_cast<size_t>(layout[1])};
-  numbers = {dims, static_cast<size_t>(layout[2])};
-}
-
-LibraryCall::~LibraryCall() {
-  for (void* block : blocks_) exec_->stream_->free(block);
-}
-
-void LibraryCall::fail(const std::string& reason, ral_status code) {
-  failed_ = true;
-  exec_->record(code, exec_->program_.signature.checks[check_] + ": " + reason);
-}
-
-char* LibraryCall::memory(int64_t bytes) {
-  blocks_.reserve(blocks_.size() + 1);
-  void* block = exec_->stream_->allocate(bytes, exec_->failure());
-  if (block) {
-    blocks_.push_back(block);
-  } else {
-    failed_ = true;
-    exec_->record(RAL_ERROR_MEMORY, "cannot allocate " + std::to_string(bytes) + " bytes for " + exec_->program_.signature.checks[check_]);
-  }
-  return static_cast<char*>(block);
-}
-
-bool LibraryCall::launch(ral_kernel kernel, const int64_t* args, int64_t tasks, int64_t cost, int64_t scratch_bytes) {
-  if (tasks <= 0) return true;
-  const ral_launch launch{exec_->program_.signature.kernels[kernel_].c_str(), kernel, args, tasks, scratch_bytes};
-  const int32_t threads = exec_->program_.threads.load(std::memory_order_relaxed);
-  if (!exec_->stream_->launch(launch, cost, threads, nullptr, exec_->failure())) failed_ = true;
-  return !failed_;
-}
-
-int32_t LibraryCall::threads() const { return exec_->program_.threads.load(std::memory_order_relaxed); }
-
-}  // namespace ral
 
 int32_t ral_exec::fail(int64_t check_id, int64_t actual, int64_t expected) {
   Status failed = ral::failed_check(program_.signature, check_id, actual, expected);

@@ -81,7 +81,12 @@ struct ral_exec {
   ral::Status stage_output(size_t index);
   bool return_results();
   void name_inputs();
+  // Of library functions (library.cc), which run on the CPU: whose memory and threads they have.
+  ral::Stream* here() const { return on_gpu_ ? host_stream_.get() : stream_.get(); }
+  bool run_library(const ral::Function& function, size_t kernel, size_t check, const int64_t* layout, const int64_t* args);
+  bool run_here(const ral::Function& function, size_t kernel, size_t check, const int64_t* layout, const int64_t* args);
   bool is_cancelled();
+  void count_fetch(int64_t bytes) { counts.fetches += 1, counts.fetched_bytes += bytes; }
   ral::Status make_output(size_t index, const int64_t* dims);
   void release_outputs();
   void trim();
@@ -99,6 +104,8 @@ struct ral_exec {
   const ral::Program& program_;
   ral::Status status_, later_;
   std::unique_ptr<ral::Stream> stream_;
+  std::unique_ptr<ral::DeviceProgram> host_program_;  // of a call of a GPU: what library functions use here; made when one is called
+  std::unique_ptr<ral::Stream> host_stream_;
   ral::Block copies_;  // of inputs that are not row-major
   int32_t calls_until_trim_ = 0;
   int32_t profile_ = 0;  // as ral_set_profile has it

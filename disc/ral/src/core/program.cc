@@ -32,7 +32,7 @@ Counts::Counts(const Signature& signature)
     : counters(signature.counters.size()), launches(signature.kernels.size()), nanoseconds(signature.kernels.size()) {}
 
 void Counts::clear() {
-  calls = copied_inputs = copied_bytes = graph_records = graph_replays = graph_evictions = graph_refusals = 0;
+  calls = copied_inputs = copied_bytes = graph_records = graph_replays = graph_evictions = graph_refusals = fetches = fetched_bytes = 0;
   for (auto* list : {&counters, &launches, &nanoseconds}) std::fill(list->begin(), list->end(), 0);
 }
 
@@ -47,6 +47,8 @@ void Counts::add(const Counts& other) {
   graph_replays += other.graph_replays;
   graph_evictions += other.graph_evictions;
   graph_refusals += other.graph_refusals;
+  fetches += other.fetches;
+  fetched_bytes += other.fetched_bytes;
   add_list(counters, other.counters);
   add_list(launches, other.launches);
   add_list(nanoseconds, other.nanoseconds);

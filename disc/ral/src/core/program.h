@@ -26,6 +26,7 @@ struct Counts {
   int64_t copied_inputs = 0;
   int64_t copied_bytes = 0;
   int64_t graph_records = 0, graph_replays = 0, graph_evictions = 0, graph_refusals = 0;
+  int64_t fetches = 0, fetched_bytes = 0;
   std::vector<int64_t> counters;
   std::vector<int64_t> launches;     // per kernel
   std::vector<int64_t> nanoseconds;  // per kernel, while profiling

@@ -314,6 +314,15 @@ nb::dict stats(const Context& context) {
   return result;
 }
 
+nb::dict fetches(const Context& context) {
+  int64_t count = 0, bytes = 0;
+  ral_get_fetches(context.get(), &count, &bytes);
+  nb::dict result;
+  result["fetches"] = count;
+  result["fetched_bytes"] = bytes;
+  return result;
+}
+
 nb::dict graph_stats(const Context& context) {
   ral_graph_stats values;
   ral_get_graph_stats(context.get(), &values);
@@ -416,6 +425,7 @@ NB_MODULE(_ral, module) {
       .def("remap", &remap, nb::arg("descriptor"))
       .def("stats", &stats)
       .def("graph_stats", &graph_stats)
+      .def("fetches", &fetches)
       .def("counters", &counters)
       .def("kernels", &kernels)
       .def("set_profile", [](const Context& context, int32_t on) { ral_set_profile(context.get(), on); })
