@@ -27,7 +27,6 @@ ROUNDS, SHORT = 200, 8  # calls of each program; launches of the short one
 SIZE = 64  # features of a layer
 # Asks for `count` launches of a kernel with as many parameters as a layer has, and drops them.
 LOOP = """
-#include <dlfcn.h>
 #include <stdint.h>
 #include <time.h>
 #include "fake_driver.h"
@@ -36,10 +35,10 @@ static const uint8_t sizes[] = {8, 8, 8, 8, 4, 8, 8};
 static const fake_kernel own = {"kernel", nothing, 7, sizes};
 static const fake_image image = {FAKE_MAGIC, 1, &own};
 typedef struct { unsigned grid[3], block[3], shared; void* stream; void* attributes; unsigned count; } Config;
-double nanoseconds(int64_t count, void* stream) {
-  int (*load)(void**, const void*, unsigned, void*, void*) = dlsym(RTLD_DEFAULT, "cuModuleLoadDataEx");
-  int (*find)(void**, void*, const char*) = dlsym(RTLD_DEFAULT, "cuModuleGetFunction");
-  int (*launch)(const Config*, void*, void**, void**) = dlsym(RTLD_DEFAULT, "cuLaunchKernelEx");
+typedef int (*Load)(void**, const void*, unsigned, void*, void*);
+typedef int (*Find)(void**, void*, const char*);
+typedef int (*Launch)(const Config*, void*, void**, void**);
+double nanoseconds(int64_t count, void* stream, Load load, Find find, Launch launch) {
   void *module = 0, *function = 0, *slots[7];
   uint64_t values[7] = {0};
   for (int i = 0; i < 7; ++i) slots[i] = values + i;
@@ -82,17 +81,19 @@ def measure(launches: int, folder: Path) -> dict[str, float]:
     """Nanoseconds of a launch: of all, of the driver, of ours. folder: for what is made."""
     import numpy as np
 
-    paths = {count: _program(count, folder) for count in (SHORT, SHORT + launches)}
     library = _build((ROOT / "tests" / "cuda" / "fake_driver.c").read_text(), folder / "libcuda.so.1", "-Wl,-soname,libcuda.so.1")
     import gpu_arrays
+
     from disc.ral.executable import load
 
-    driver: Any = gpu_arrays.start(library)
+    driver: Any = gpu_arrays.start(library)  # before disc looks for a driver
+    paths = {count: _program(count, folder) for count in (SHORT, SHORT + launches)}
     executor = ctypes.CFUNCTYPE(c_int32, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int32)(lambda *_: 0)
     driver.fake_set_executor(executor)
     driver.fake_set_seed(0, 0)
     loop = ctypes.CDLL(_build(LOOP, folder / "loop.so"))
-    loop.nanoseconds.restype, loop.nanoseconds.argtypes = ctypes.c_double, (c_int64, c_void_p)
+    loop.nanoseconds.restype, loop.nanoseconds.argtypes = ctypes.c_double, (c_int64, *[c_void_p] * 4)
+    functions = [ctypes.cast(getattr(driver, name), c_void_p) for name in ("cuModuleLoadDataEx", "cuModuleGetFunction", "cuLaunchKernelEx")]
     stream = c_void_p()
     gpu_arrays.on(0, "cuStreamCreate", ctypes.byref(stream), 1)
     x = gpu_arrays.Array(np.ones((5, SIZE), np.float32))
@@ -106,7 +107,7 @@ def measure(launches: int, folder: Path) -> dict[str, float]:
 
     def asked() -> float:
         driver.cuCtxPushCurrent_v2(gpu_arrays.context(0))
-        found = float(loop.nanoseconds(launches, stream))
+        found = float(loop.nanoseconds(launches, stream, *functions))
         driver.cuCtxPopCurrent_v2(ctypes.byref(c_void_p()))
         gpu_arrays.on(0, "cuStreamSynchronize", stream)
         return found

@@ -21,11 +21,12 @@ from disc.ral.executable import Executable
 from gpu_parts.recorded import Texts, enter_text
 from gpu_parts.report import BOUNDS, TF32
 from gpu_parts.timed import TIMED
-from gpu_parts.weights import SMALL, Recipes, seed_module
+from gpu_parts.weights import SMALL, Recipes, sampled, seed_module
 from tests import models
 
 CPU = "x86-64-v3"  # the reference of random shapes
 ARITHMETIC = {"f32": ({}, BOUNDS["f32"]), "bf16": ({"dtype": "bf16"}, BOUNDS["bf16"]), "tf32": ({"tf32": True}, TF32)}
+REFERENCES = 2  # sizes of a model of full size whose results are recorded
 CALLS = (0, 4, 9)  # of `models.shapes`
 BATCH, LENGTH, IMAGE = (1, 6), (1, 96), (32, 96)  # sizes of random calls, by the dim
 
@@ -153,12 +154,22 @@ def _big(folder: Path, name: str, big: Big, full: bool, gpus: Sequence[str], tex
     head, stem = f"big/{name}.head", f"big/{name}.npz"
     (folder / head).write_bytes(content[:begin])
     weights, plain = _weights(content, begin, Recipes(parameters))
-    np.savez_compressed(folder / stem, **plain)
+    sizes = big.sizes if full else [_small(big)]
+    recorded = [_reference(module, getattr(models, big.inputs)(*each)) for each in sizes[:REFERENCES]]
+    arrays = {f"{number}.{name}": array for number, each in enumerate(recorded) for name, array in each.items()}
+    np.savez_compressed(folder / stem, **plain, **arrays)
     made = len(weights) - len(plain)
     print(f"{name}: {made} of {len(weights)} weights from seeds, {sum(each.nbytes for each in plain.values()) / 2**20:.1f} MiB as they are")
-    about = {"name": name, "factory": big.factory, "full": full, "arithmetic": big.arithmetic, "inputs": big.inputs}
-    sizes = big.sizes if full else [_small(big)]
+    about: dict[str, Any] = {"name": name, "factory": big.factory, "full": full, "arithmetic": big.arithmetic, "inputs": big.inputs}
+    about |= {"references": len(recorded), "parameters": {name: array.shape for name, array in parameters.items()}}
     return {**about, "sizes": sizes, "head": head, "arrays": stem, "size": len(content), "weights": weights}
+
+
+def _reference(module: Any, inputs: Sequence[torch.Tensor]) -> dict[str, Any]:
+    """For a machine without transformers: inputs, and some elements of eager's first result."""
+    with torch.inference_mode():
+        wanted = next(each for each in tree_leaves(module(*inputs)) if isinstance(each, torch.Tensor))
+    return {**{f"i{number}": each.numpy() for number, each in enumerate(inputs)}, "o": sampled(wanted.float().numpy())}
 
 
 def _small(big: Big) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SCALE = 0.035  # from -SCALE to SCALE: a deviation of 0.02
 SMALL = 1 << 12  # bytes: smaller weights are stored as they are
+SAMPLES = 4096  # of a result that is recorded
 Piece = tuple[str, bool]  # a parameter, and whether it is transposed
 
 
@@ -42,6 +43,11 @@ def seed_module(module: nn.Module) -> dict[str, Array]:
                 made[name] = seeded(name, tuple(parameter.shape))
                 parameter.copy_(torch.from_numpy(made[name]))
     return made
+
+
+def sampled(array: Array) -> Array:
+    """Some elements, evenly spaced."""
+    return array.reshape(-1)[np.linspace(0, array.size - 1, min(array.size, SAMPLES)).astype(np.int64)]
 
 
 def to_bf16(array: Array) -> Array:
