@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import importlib
 import json
 import subprocess
 import sys
@@ -82,7 +83,7 @@ def measure(launches: int, folder: Path) -> dict[str, float]:
     import numpy as np
 
     library = _build((ROOT / "tests" / "cuda" / "fake_driver.c").read_text(), folder / "libcuda.so.1", "-Wl,-soname,libcuda.so.1")
-    import gpu_arrays
+    gpu_arrays: Any = importlib.import_module("gpu_arrays")  # of tests/cuda
 
     from disc.ral.executable import load
 

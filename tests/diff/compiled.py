@@ -21,10 +21,9 @@ import disc
 from disc.codegen.plan.text import Plan, read_plan
 from disc.codegen.x86.plans import KINDS
 from disc.frontend.stablehlo import import_stablehlo
-from disc.ir.bf16 import bf16_bits, bf16_values
 from disc.ir.dialect import make_context
 from disc.ir.interp.oracle import interpret
-from disc.ir.interp.values import element_name
+from disc.ir.interp.values import bf16_bits, bf16_values, element_name
 from disc.ir.ops import main_block, terminator_of
 from disc.ir.passes import CompileState, run_passes
 from disc.passes.pipelines import FRONT
