@@ -231,7 +231,8 @@ def check(name: str, executor: Executor, folder: Path) -> int:
     path = folder / f"{name}.disc"
     with texts():
         disc.compile(module, cases[0], dims, ["x86-64-v3", "sm_90"], disc.Options(cache=False)).save(path)
-    exe, staged = load(path), load(path, isa="cuda@1")
+    exe: Any = load(path)
+    staged: Any = load(path, isa="cuda@1")
     for inputs in cases:
         same(staged.flat(*(each.numpy() for each in inputs)), eager(module, inputs))
     check_calls(exe, module, cases, name in READS)
