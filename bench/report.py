@@ -78,12 +78,19 @@ def _calls(result: Record) -> str:
         "",
         f"{_limits(result)} Set-up, two at a time: {setup or 'none'}."
         + f" First calls of all shapes together, recompiles included: {slow}." * bool(slow),
+        *_run(result),
         *(f"{name} was skipped: {reason}" for name, reason in result["skipped"].items()),
         *(f"{name} failed at {row['shape']}: {reason}" for row in result["rows"] for name, reason in row["failed"].items()),
         "",
         table(header, [_shape_row(row, peers) for row in result["rows"]]),
     ]  # fmt: skip
     return "\n".join([*lines, *_launches(result), *_recordings(result), *_variants(result), *_memory(result)])
+
+
+def _run(result: Record) -> list[str]:
+    """Which run a case is of, if not of that of the others."""
+    run = result.get("run")
+    return [f"Of a later run: {run['date']}, commit {run['commit']}, load {run['load']}, `{run['command']}`."] if run else []
 
 
 def _launches(result: Record) -> list[str]:

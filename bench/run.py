@@ -29,7 +29,7 @@ from bench.job import Job
 from bench.machine import ROOT, others_running, wait_until_idle
 from bench.peers import PEERS, VARIANTS
 from bench.report import markdown
-from bench.store import RESULTS, busy, command_line, keep, new_record, stem_of
+from bench.store import RESULTS, busy, command_line, keep, new_record, stem_of, updated
 
 FRAMEWORKS = ("eager", "inductor", "ort", "openvino")
 DEFAULT_PEERS = {
@@ -51,9 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for dtype in chosen.dtype:
         for threads in chosen.threads:
             record = _measured(chosen, dtype, threads, sys.argv[1:] if arguments is None else arguments)
+            stem = stem_of(chosen.suite, dtype, threads)
+            if chosen.update:
+                record = updated(record, stem, chosen.output)
             text = markdown(record)
             print(text)
-            keep(record, text, stem_of(chosen.suite, dtype, threads), chosen.output)
+            keep(record, text, stem, chosen.output)
             fine &= not record["failed"] and not any(row["wrong"] for result in record["results"] for row in result.get("rows", []))
     return 0 if fine else 1
 
@@ -90,7 +93,7 @@ def _partial(chosen: argparse.Namespace) -> list[str]:
     """Why this is not the whole suite: it would replace one that is."""
     whole = {
         "--smoke": not chosen.smoke,
-        "--cases": {case.name for case in SUITE_CASES[chosen.suite]} <= set(chosen.cases),
+        "--cases": chosen.update or {case.name for case in SUITE_CASES[chosen.suite]} <= set(chosen.cases),
         "--shapes": not chosen.shapes,
         "--peers": set(_variants(None, chosen.suite)) <= set(chosen.peers),
     }
@@ -120,6 +123,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--inductor-shapes", help="the shapes that inductor takes part in (it compiles for minutes); default: all")
     parser.add_argument("--freeze", metavar="FOLDER", help="a control group whose processes stand still while anything is timed")
     parser.add_argument("--repeats", type=int, help="turns per figure; default: 7 (gemm, which has the most figures: 5)")
+    parser.add_argument("--update", action="store_true", help="these cases take the place of the same ones in the result that is kept")
     parser.add_argument("--smoke", action="store_true", help="on a busy machine: do not wait, keep nothing in bench/results")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     chosen = parser.parse_args(arguments)

@@ -69,6 +69,17 @@ def keep(record: Record, text: str, stem: str, folder: Path = RESULTS) -> Path:
     return path
 
 
+def updated(record: Record, stem: str, folder: Path) -> Record:
+    """The result that is kept, with the cases of `record` in the place of the same ones; each says of which run it is. Raises
+    FileNotFoundError where none is kept."""
+    path = folder / machine_name(record["machine"]) / f"{stem}.json"
+    kept = json.loads(path.read_text())
+    run = {"date": record["date"], "commit": record["machine"]["commit"], "command": record["command"], "load": record["machine"]["load"]}
+    new = {each["case"]: {**each, "run": run} for each in record["results"]}
+    results = [new.pop(each["case"], each) for each in kept["results"]]
+    return {**kept, "results": [*results, *new.values()], "smoke": [*kept["smoke"], *record["smoke"]]}
+
+
 def finding(suite: str, program: str, results: Mapping[str, object], output: Path | None) -> None:
     """What a fuzzer or a test of faults found: printed, or written to `output` with what a result says first, whatever the load was."""
     if output is None:

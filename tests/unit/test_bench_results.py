@@ -165,6 +165,20 @@ def test_a_run_that_failed_in_part_is_smoke(tmp_path: Path, monkeypatch: pytest.
     assert "a part of it failed" in json.loads(path.read_text())["smoke"]
 
 
+def test_cases_take_the_place_of_those_that_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "RESULTS", tmp_path)
+    other = {**cast("Any", record(5.0, 10.0))["results"][0], "case": "gpt2", "title": "GPT-2"}
+    both = {**record(4.0, 10.0), "results": [*cast("Any", record(4.0, 10.0)["results"]), other]}
+    store.keep(both, "", "models-fp32-t1", tmp_path)
+    later = {**record(2.0, 10.0), "date": "later", "command": "again"}
+    made = store.updated(later, "models-fp32-t1", tmp_path)
+    assert [each["rows"][0]["ms"]["disc"]["median"] for each in made["results"]] == [2.0, 5.0]
+    assert made["date"] == "today" and made["results"][0]["run"]["date"] == "later" and "run" not in made["results"][1]
+    assert "Of a later run: later, commit abc, load 0.0, `again`." in report.markdown(made)
+    with pytest.raises(FileNotFoundError):
+        store.updated(later, "models-fp32-t2", tmp_path)
+
+
 def test_commands_name_no_folder_of_this_machine() -> None:
     given = ["--suite", "gemm", "--output", "/home/me/results", "--output=/tmp", "/home/me/models"]
     assert store.command_line("python -m bench.run", given) == "python -m bench.run --suite gemm models"
