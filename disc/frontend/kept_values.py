@@ -32,7 +32,7 @@ class KeptValues:
         after = _held(self.model)
         for path in self.before.keys() | after.keys():
             old = self.before.get(path)
-            if _differ(old, after.get(path)):
+            if _differ(old, after.get(path)) and not (path not in self.before and _is_mark(path, after[path])):
                 self.set_by_forward[path] = old[-1] if isinstance(old, tuple) else old
 
     def check(self, program: ExportedProgram) -> None:
@@ -50,6 +50,11 @@ class KeptValues:
         """Of the forward of the module that has the attribute."""
         code = getattr(type(self.model.get_submodule(path.rpartition(".")[0])).forward, "__code__", None)
         return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code is not None else "unknown line"
+
+
+def _is_mark(path: str, value: object) -> bool:
+    """Whether a new attribute says no more than that something was done once, as libraries mark what they have set up."""
+    return isinstance(value, bool) and path.rpartition(".")[2].startswith("_")
 
 
 def _place(tensor: torch.Tensor) -> int:

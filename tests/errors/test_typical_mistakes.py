@@ -144,7 +144,7 @@ bert-base-uncased --local-dir FOLDER
     """,
     "a_key_of_serve_toml_is_misspelt": """
         disc: defaults.max_bacth is no setting (did you mean max_batch?); there are batching, max_batch, max_tokens, queue_delay_us, \
-max_queue, concurrency, threads, priority_levels, default_priority, default_timeout_us, versions, warm_up, sequence, text, copy
+max_queue, concurrency, threads, device, graphs, priority_levels, default_priority, default_timeout_us, versions, warm_up, sequence, text, copy
     """,
     "a_key_of_serve_toml_is_in_no_table": """
         disc: max_batch is no setting (did you mean max_batch, in [defaults]?); there are host, port, http_port, admin, \

@@ -26,7 +26,7 @@ class Model(torch.nn.Module):
         return torch.softmax(self.linear(x), -1), x.sum(0)
 class Bad(torch.nn.Module):
     def forward(self, x):
-        return torch.linalg.eigvals(x)
+        return torch.special.airy_ai(x)
 def good():
     return Model().eval(), (torch.randn(3, 6),)
 def bad():

@@ -108,7 +108,8 @@ Target = Callable[[], tuple[RowClass, int]]
 
 @dataclass(frozen=True)
 class _Results:
-    """Tensors that depend on leaves by the first `count` launches. targets: their rows, known when a gradient is computed."""
+    """Tensors that depend on leaves by the first `count` launches. targets: their rows, known when a gradient is computed.
+    versions: of the leaves, as PyTorch counts writes to them."""
 
     ran: Ran
     count: int

@@ -20,6 +20,7 @@ from disc.frontend.hlo import devices
 from disc.frontend.hlo.complex_arithmetic import Parts
 from disc.frontend.hlo.custom_calls import PARTS, PASSED_ON
 from disc.frontend.hlo.emit import Emitter, FormError, Values, kind_of
+from disc.ir.op_table import CONTROL
 from disc.ir.ops import Attribute, block_ops, build, element_of, ints_attr, location_text, rank_of, string_attr
 from disc.ir.state import COMPLEX
 
@@ -194,8 +195,6 @@ class _Rewriter:
                 self.returned.append(number)
                 op.operands[number] = joined(e, self.parts[operand])
 
-
-CONTROL = ("stablehlo.while", "stablehlo.if", "stablehlo.case")
 
 # --- forms ----------------------------------------------------------------------------------------------------------------------
 

@@ -192,7 +192,7 @@ def test_stablehlo_bytecode(kind: str) -> None:
 
 def test_stablehlo_refusals(tmp_path: Path) -> None:
     context = make_context()
-    cases = {"x.tflite": "unknown suffix '.tflite'", "x.mlir": r"x\.mlir:1:"}
+    cases = {"x.tflite": r"x\.tflite: StableHLO files have the suffix \.mlir or \.mlirbc", "x.mlir": r"x\.mlir:1:"}
     for name, message in cases.items():
         (tmp_path / name).write_text("func.func @f(")
         with pytest.raises(UnsupportedFormatError, match=message):

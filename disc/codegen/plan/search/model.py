@@ -205,7 +205,8 @@ class OnceTerm:
 
 @dataclass(frozen=True, eq=False)
 class DepartureTerm:
-    """What a decision other than the rules' must gain: what the rates say is not exact."""
+    """What a decision other than the rules' must gain: what the rates say is not exact. scope: the number of its variable. rule: the value
+    that the rules give it."""
 
     scope: tuple[int, ...]
     rule: int
@@ -217,7 +218,8 @@ class DepartureTerm:
 
 @dataclass(frozen=True, eq=False)
 class OrderTerm:
-    """A reduction comes in a later round than those that it needs: 0 where that holds or is open, else infinite."""
+    """A reduction comes in a later round than those that it needs: 0 where that holds or is open, else infinite. scope: the numbers of the
+    variables that say the rounds of the reductions `moved`."""
 
     stages: Stages
     scope: tuple[int, ...]

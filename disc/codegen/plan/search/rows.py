@@ -36,7 +36,7 @@ class Decision:
 @dataclass(frozen=True)
 class RowsProblem:
     """problem: over what coupling left; costs: the same without what a departure from the rules must gain; variables, space: how many
-    decisions and assignments there were before."""
+    decisions and assignments there were before; moved: the numbers of the reductions whose round is decided."""
 
     problem: Problem
     costs: Problem
