@@ -20,7 +20,7 @@ from disc.frontend.hlo import devices
 from disc.frontend.hlo.complex_arithmetic import Parts
 from disc.frontend.hlo.custom_calls import PARTS, PASSED_ON
 from disc.frontend.hlo.emit import Emitter, FormError, Values, kind_of
-from disc.ir.op_table import CONTROL
+from disc.ir.control import REGION_OPS
 from disc.ir.ops import Attribute, block_ops, build, element_of, ints_attr, location_text, rank_of, string_attr
 from disc.ir.state import COMPLEX
 
@@ -135,7 +135,7 @@ class _Rewriter:
     def _rewrite(self, op: ir.Operation) -> None:
         if op.name == "func.return":
             return self._return(op)
-        if op.name in CONTROL:
+        if op.name in REGION_OPS:
             return self._control(op)
         if op.name == "stablehlo.return":
             build(op.name, self._split(op.operands), before=op)
