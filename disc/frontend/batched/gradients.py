@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
@@ -36,23 +37,19 @@ class TrainedBlock:
         self._graph = forward_graph(block)
         self._forward = self._compiled(self._graph, ())
         self.executable: Executable | None = self._forward
-        self._gradient: tuple[Gradient, Executable] | str | None = None
 
     def __call__(self, tables: Sequence[Tensor], rows: Sequence[Tensor], values: Sequence[Tensor], out: Sequence[Tensor]) -> None:
         """As `Lifted`."""
         self._forward(*tables, *rows, *values, *_plain(self._graph.weights), out=out[0] if len(out) == 1 else tuple(out))
 
+    @cached_property
     def gradient(self) -> tuple[Gradient, Executable] | str | None:
         """What gives the gradients, made when it is first asked for; why it cannot be compiled; None where there are no gradients."""
-        if self._gradient is None:
-            try:
-                found = gradient_graph(self._block)
-                if found is None:
-                    return None
-                self._gradient = found, self._compiled(found.graph, found.results)
-            except DiscError as error:
-                self._gradient = f"{type(error).__name__}: {error}"
-        return self._gradient
+        try:
+            found = gradient_graph(self._block)
+            return None if found is None else (found, self._compiled(found.graph, found.results))
+        except DiscError as error:
+            return f"{type(error).__name__}: {error}"
 
     def _compiled(self, graph: Graph, gradients: Sequence[int]) -> Executable:
         """gradients: the places of results whose gradients the graph takes."""
@@ -203,7 +200,7 @@ class Sweep:
         if not mask.any():
             return
         chosen = launches.of(mask)
-        compiled = kind.lifted.gradient() if isinstance(kind.lifted, TrainedBlock) else "it is not compiled"
+        compiled = kind.lifted.gradient if isinstance(kind.lifted, TrainedBlock) else "it is not compiled"
         if compiled is None:
             return
         if isinstance(compiled, str):
@@ -228,7 +225,7 @@ class Sweep:
     def _sum(self, kind: Kind, launches: Sequence[Sequence[Tensor]]) -> None:
         """What all rows of all launches of a kind add to weights."""
         assert isinstance(kind.lifted, TrainedBlock)
-        compiled = kind.lifted.gradient()
+        compiled = kind.lifted.gradient
         assert isinstance(compiled, tuple)
         gradient, _ = compiled
         first = len(gradient.rows)
