@@ -233,6 +233,12 @@ def combinations(x: Tensor, r: int = 2, with_replacement: bool = False) -> Tenso
     return x[functools.reduce(torch.logical_and, ordered).nonzero()]
 
 
+def unique_consecutive(x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> object:
+    """PyTorch's trace of a negative dim gives a result of other dims."""
+    place = dim + x.dim() if dim is not None and -x.dim() <= dim < 0 else dim
+    return torch.unique_consecutive(x, return_inverse, return_counts, place)
+
+
 def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     """As many classes as the largest number says are a size that depends on data; PyTorch's decomposition makes it a Python number."""
     if num_classes != -1:
@@ -336,6 +342,8 @@ FORMS: dict[Callable[..., object], Form] = {
     torch.max_pool1d: max_pool_1d,
     torch.take_along_dim: take_along_dim,
     torch.combinations: combinations,
+    torch.unique_consecutive: unique_consecutive,
+    torch.Tensor.unique_consecutive: unique_consecutive,
     F.one_hot: one_hot,
     F.pad: pad,
     torch.Tensor.take_along_dim: take_along_dim,

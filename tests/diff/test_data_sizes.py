@@ -132,6 +132,17 @@ def test_runs_of_equal_elements() -> None:
     check(function, *([torch.tensor(x), torch.tensor([[1, 1, 2, 2], [1, 1, 1, 3]])] for x in xs))
 
 
+@pytest.mark.parametrize("function", [torch.unique_consecutive, torch.unique])
+def test_unique_slices(function: Callable[..., Any]) -> None:
+    """Of a dim from the end; slices without elements are compared by neither."""
+    ys = torch.tensor([[1, 1, 2, 2], [1, 1, 1, 1], [1, 1, 1, 1]]), torch.ones(2, 5), torch.ones(1, 1), torch.ones(4, 0)
+    executable = check(
+        lambda y: (*function(y, return_inverse=True, return_counts=True, dim=-1), function(y, dim=-2)), *([y.long()] for y in ys[:3])
+    )
+    with pytest.raises(ShapeConstraintError, match=r"unique.*compares slices that have elements"):
+        executable(ys[3].long())
+
+
 def test_unique_elements() -> None:
     def function(x: Tensor) -> Results:
         return *torch.unique(x, return_inverse=True, return_counts=True), torch.unique(x > 0)

@@ -68,6 +68,12 @@ KNOWN: tuple[Known, ...] = (
         "invalid output_size",
         "a size of the result that eager refuses for an input of size 1, which PyTorch's trace takes to be 2",
     ),
+    Known(
+        r"\bsym_stride\b",
+        "wrong",
+        "number",
+        "a program takes inputs for dense and row-major, whatever memory they come in, and strides are of that",
+    ),
     Known("pin_memory=True", "answers", "pin_memory", "eager cannot pin memory without another device"),
 )
 

@@ -134,10 +134,21 @@ def runs(e: OpBuilder, x: Tensor, size: Size, what: str) -> tuple[Tensor, Tensor
 def unique_consecutive(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
     x = call.tensor("self")
     dim = wrap_dim(call.integer("dim"), x.rank) if call.has("dim") else None
+    if dim is not None:
+        if len(call.results[0].shape) != x.rank:
+            raise RuleError("PyTorch's trace of a negative dim gives a result of other dims")
+        _require_elements(e, call, x, dim)
     rows = e.reshape(x, (product(x.shape),)) if dim is None else e.transpose(x, [dim, *(i for i in range(x.rank) if i != dim)])
     values, inverse, counts = runs(e, rows, call.shape[dim or 0], _words(call))
     back = [*range(1, (dim or 0) + 1), 0, *range((dim or 0) + 1, values.rank)]
     return _asked_for(e, call, e.transpose(values, back), e.reshape(inverse, x.shape if dim is None else inverse.shape), counts)
+
+
+def _require_elements(e: OpBuilder, call: Call, x: Tensor, dim: int) -> None:
+    """Eager compares no slices without elements."""
+    for other, size in enumerate(x.shape):
+        if other != dim:
+            e.require(">=", size, 1, f"{call.node.target} at {line_text(call.node)} compares slices that have elements")
 
 
 def _asked_for(e: OpBuilder, call: Call, *results: Tensor) -> tuple[Tensor, ...]:
@@ -160,6 +171,7 @@ def unique_rows(e: OpBuilder, call: Call) -> tuple[Tensor, ...]:
     """The runs of the slices along a dim in lexicographic order."""
     x = call.tensor("self")
     dim = wrap_dim(call.integer("dim"), x.rank)
+    _require_elements(e, call, x, dim)
     slices = e.transpose(x, [dim, *(i for i in range(x.rank) if i != dim)])
     flat = e.reshape(slices, (slices.shape[0], product(slices.shape[1:])))
     flat = e.convert(flat, torch.uint8) if x.dtype == torch.bool else flat

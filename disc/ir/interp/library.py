@@ -96,10 +96,19 @@ def _cholesky_ex(op: ir.Operation, operands: list[Array], scope: Scope) -> list[
     factors, failed = np.zeros_like(operands[0]), np.zeros(operands[0].shape[:-2], np.int32)
     for place in np.ndindex(*failed.shape):
         size = operands[0].shape[-1]
-        failed[place] = next((k for k in range(1, size + 1) if not _is_positive(operands[0][place][:k, :k])), 0)
-        if not failed[place]:
-            factors[place] = np.linalg.cholesky(operands[0][place])
+        matrix = operands[0][place]
+        minor = next((k for k in range(1, size + 1) if not _is_positive(matrix[:k, :k])), 0)
+        factors[place], failed[place] = _left(matrix, minor) if minor else np.linalg.cholesky(matrix), minor
     return [factors, failed]
+
+
+def _left(matrix: Array, minor: int) -> Array:
+    """What is left of a matrix whose leading minor of this order is not positive-definite."""
+    done, left = minor - 1, np.tril(matrix)
+    left[:done, :done] = np.linalg.cholesky(matrix[:done, :done])
+    left[done:, :done] = np.linalg.solve(left[:done, :done], matrix[done:, :done].T).T
+    left[done, done] -= left[done, :done] @ left[done, :done]
+    return left
 
 
 def _is_positive(matrix: Array) -> bool:

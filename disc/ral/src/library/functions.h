@@ -30,7 +30,8 @@ void grouped_dot(LibraryCall& call);
 // Of matrices [..., n, n] in f32 or f64:
 // (a) → the lower factor of a positive-definite one, of which the lower triangle is read.
 void cholesky(LibraryCall& call);
-// The same, and 0 for each matrix, or the order of its leading minor that is not positive-definite, i32 [...]: then its factor is undefined.
+// The same, and 0 for each matrix, or the order of its leading minor that is not positive-definite, i32 [...]: then the
+// columns before are its factor's, and what is behind is as LAPACK leaves it without blocks: the pivot, and the matrix's own elements.
 void cholesky_ex(LibraryCall& call);
 // (b [..., n, m], a) → x of a * x = b for a triangular a; numbers: whether the upper triangle is it, and whether its diagonal is 1.
 void triangular_solve(LibraryCall& call);

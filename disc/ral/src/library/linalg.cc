@@ -109,6 +109,28 @@ struct Cholesky {
     return 0;
   }
 
+  // What LAPACK without blocks leaves where the leading minor of order `bad` is not positive-definite: the columns before it, its last pivot,
+  // which is no positive number, and the source in the columns behind. Returns the minor at which it ends itself.
+  int64_t leave(int64_t bad) const {
+    const auto rest = [&](int64_t i, int64_t j) {
+      T sum = source[i * n + j];
+      for (int64_t p = 0; p < j; ++p) sum -= lower[i * n + p] * lower[j * n + p];
+      return sum;
+    };
+    int64_t done = 0;
+    for (; done + 1 < bad && rest(done, done) > 0; ++done) {
+      const T root = lower[done * n + done] = std::sqrt(rest(done, done));
+      for (int64_t i = done + 1; i < n; ++i) lower[i * n + done] = rest(i, done) / root;
+    }
+    const T pivot = rest(done, done);
+    for (int64_t i = 0; i < n; ++i) {
+      if (i >= done) std::copy(source + i * n + done, source + i * n + i + 1, lower + i * n + done);
+      std::fill(lower + i * n + i + 1, lower + (i + 1) * n, T{0});
+    }
+    lower[done * n + done] = pivot;
+    return done + 1;
+  }
+
   void turn(int64_t column, int64_t width) const {
     for (int64_t first = 0; first < column; first += kBlock) {  // so that what is written stays in L1
       for (int64_t j = 0; j < width; ++j) {
@@ -277,7 +299,11 @@ void factor_all(LibraryCall& call, const Finish& finish) {
     if (!minors || !result) return;
     const auto* source = static_cast<const T*>(call.operands[0].data);
     const bool done = call.parallel(batch.count, batch.cost() / 6, Cholesky<T>::bytes(batch.n), [&](int64_t begin, int64_t end, char* memory) {
-      for (int64_t i = begin; i < end; ++i) minors[i] = Cholesky<T>(source + i * size, result + i * size, batch.n, memory).factor();
+      for (int64_t i = begin; i < end; ++i) {
+        const Cholesky<T> matrix(source + i * size, result + i * size, batch.n, memory);
+        minors[i] = matrix.factor();
+        if (minors[i]) minors[i] = matrix.leave(minors[i]);
+      }
     });
     if (done) finish(minors, batch.count);
   });
