@@ -89,7 +89,7 @@ class RowThresholds:
     part: elements of a part of a long row, at least; parts: parts of a row, at most.
     nests: loop nests of one kernel, at most.
     searched_rows: lengths of rows, in elements, at which plans are compared where the length is not known; rates: what they
-    cost; least_gain: the share of the rules' time that each departure from them must gain, with data in caches and in memory.
+    cost; least_gain: the share of the rules' time that each departure from them must gain.
     """
 
     chunk: int
@@ -111,7 +111,7 @@ class RowThresholds:
     nests: int
     searched_rows: tuple[int, ...]
     rates: LoopRates
-    least_gain: tuple[float, float]
+    least_gain: float
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def pose(space: IndexSpace, body: Body, plan: RowPlan, target: Target, rule: Reg
     machine = Machine(limits.rates, target.lanes, target.registers, target.thresholds.device.rates.gigahertz, rows, beyond)
     cached = tuple(body.nodes[number] for number in rule.cached)
     decision = Decision(rule.rows, rule.short, beyond, rule.vectors, plan.stages, cached)
-    return rows_problem(space, body, plan, machine, decision, limits.least_gain[beyond], is_open=not beyond)
+    return rows_problem(space, body, plan, machine, decision, limits.least_gain, is_open=not beyond)
 
 
 def _told(posed: RowsProblem, found: Found) -> SearchPlan:
