@@ -168,8 +168,8 @@ def _rows(caches: Caches) -> RowThresholds:
         nests=64,  # chosen: each is code of its own
         searched_rows=(32, 64, 128, 256, 512, 2048),  # chosen: from rows of two vectors to rows of half an L1
         rates=_LOOP_RATES,
-        # Derived: what the rates are wrong by (above). Measured, of 16 kernels with rows of 100 to 4,096: with 0.03 in caches plans that were
-        # to gain 3 to 10 % (rows of 250, two side by side) lost up to 23 %; those that were to gain 13 % or more gained 10 to 70 %.
+        # Derived: what the rates are wrong by (above). Measured, of 16 kernels with rows of 100 to 4,096: with 0.03 in caches, plans that
+        # were to gain 3 to 10 % (rows of 250, two side by side) lost up to 23 %; of 13 % or more, plans gained 10 to 70 %.
         least_gain=0.1,
     )
 
