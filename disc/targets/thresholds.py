@@ -128,9 +128,9 @@ class LoopRates:
     store it in a row of scratch, and to load it from there; store: of a result, in cache; memory_load, memory_store: from and to memory,
     past the caches; allocate: besides memory_store, where it goes through the caches.
     latency: of an addition in a chain of sums. stall: the share of its instructions for which a vector that is computed alone waits.
-    live, math_live, constants: registers that a vector of cheap values has, of values with functions, and that a function's constants
-    have; spill: what a register that there is not costs, per vector. code: vector instructions of a loop, beyond which each takes `fetch`
-    times as long.
+    math: instructions of an op from which on it is a function with constants. live, math_live, constants: registers that a vector of cheap
+    values has, of values with functions, and that a function's constants have; spill: what a register that there is not costs, per vector.
+    code: vector instructions of a loop, beyond which each takes `fetch` times as long.
     """
 
     instruction: float
@@ -153,6 +153,7 @@ class LoopRates:
     allocate: float
     latency: float
     stall: float
+    math: int
     live: int
     math_live: int
     constants: int

@@ -72,6 +72,7 @@ _LOOP_RATES = LoopRates(
     allocate=4.7,  # derived: a line that is not written past the caches is read first
     latency=0.89,
     stall=0.41,
+    math=14,  # derived: of the table of ops (disc/ir/op_table.py), exponentials and what is longer
     live=2,
     math_live=3,
     constants=4,

@@ -59,7 +59,6 @@ ALLOWED = {
     "codegen/mlir/parts.py:PARTS": COMPILING,
     "codegen/plan/search/astar.py:MOST_CANDIDATES": "bounds the time of a search",
     "codegen/plan/search/astar.py:_LEAST_GAIN": "rounding",
-    "codegen/plan/search/model.py:MATH_COST": "which ops of the table are functions with constants",
     "codegen/plan/search/model.py:WIDTHS": "what is tried: the rates of the table decide",
     "codegen/plan/search/rows.py:SHORT": "what is tried: the rates of the table decide",
     "codegen/plan/winograd.py:POINTS": "points of the algorithm",

@@ -17,7 +17,6 @@ from disc.ir.graph import Node
 from disc.targets.thresholds import LoopRates
 
 WIDTHS = (1, 2, 4, 8)  # rows, or vectors of a row, side by side
-MATH_COST = 14  # vector instructions of an op from which on it is a function with constants
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,8 @@ class PassTerm:
         computed = nodes - free - loaded
         inputs = [node for node in computed if node.op == "input" and node.dims]
         instructions = sum(op_cost(node) for node in computed if node.op != "stablehlo.reduce")
-        functions = len({node.op for node in computed if op_cost(node) >= MATH_COST and node.op != "stablehlo.reduce"})
+        math = self.machine.rates.math
+        functions = len({node.op for node in computed if op_cost(node) >= math and node.op != "stablehlo.reduce"})
         first = [node for node in inputs if self._is_first(node, moved)]
         is_result = here == [RESULTS]
         return Work(
