@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -90,5 +91,5 @@ def by_pytorch(model: nn.Module) -> Batched:
 
 
 def scheduled(model: nn.Module, techniques: Techniques = ALL) -> Batched:
-    """Where `Schedule` is `PythonSchedule`."""
-    return Batched(model, Scheduled, techniques)
+    """Where `Schedule` is `PythonSchedule`, which the runtime's interpreter cannot call."""
+    return Batched(model, Scheduled, replace(techniques, native_skeleton=False))

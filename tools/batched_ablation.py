@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -22,14 +23,16 @@ from disc.config import Options
 from disc.frontend.batched.public import Batched, LiftedBlock
 from disc.frontend.batched.techniques import AGENDA, ALL, DEPTH, MOST, Techniques
 
+_IN_PYTHON = Techniques(native_walk=False, native_skeleton=False)
 WITHOUT = {
     "all": ALL,
     "without the walk": Techniques(native_walk=False),
-    "without the recorder in C++": Techniques(native_walk=False, native_recorder=False),
-    "without native schedules": Techniques(native_walk=False, native_schedule=False),
-    "by depth": Techniques(native_walk=False, order=DEPTH),
-    "by mean depth": Techniques(native_walk=False, order=AGENDA),
-    "most rows first": Techniques(native_walk=False, order=MOST),
+    "without the interpreter": _IN_PYTHON,
+    "without the recorder in C++": replace(_IN_PYTHON, native_recorder=False),
+    "without native schedules": replace(_IN_PYTHON, native_schedule=False),
+    "by depth": replace(_IN_PYTHON, order=DEPTH),
+    "by mean depth": replace(_IN_PYTHON, order=AGENDA),
+    "most rows first": replace(_IN_PYTHON, order=MOST),
 }
 WARM_UP = 3  # batches, in which blocks are found and compiled
 

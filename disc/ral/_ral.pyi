@@ -91,7 +91,23 @@ class Skeleton:
         head: tuple[int, int, int, int, int],
     ) -> None: ...
     def run(self, schedule: Schedule, arrays: Sequence[Any], names: Sequence[str], most_nodes: int) -> tuple[Any, ...]: ...
+    def run_objects(
+        self,
+        schedule: Schedule,
+        reader: InstanceReader,
+        instances: list[Any],
+        most_nodes: int,
+        stack: Callable[[int, list[Any]], Any],
+        fetch: Callable[[int, Any], list[Any]],
+        objects: list[Any],
+    ) -> Any: ...
+    def refuses(self, reader: InstanceReader, instances: list[Any], most_nodes: int) -> str: ...
     def table_bytes(self) -> int: ...
+
+class InstanceReader:
+    def __init__(
+        self, classes: Sequence[tuple[type, Sequence[tuple[str, int]]]], tensor: type, check: Callable[[type], None] | None
+    ) -> None: ...
 
 class Facts:
     def __init__(self) -> None: ...

@@ -51,7 +51,7 @@ class SkeletalProgram(BlockPrograms):
         try:
             blocks = _scheduled(record, self._contexts)
             self._schedule = Schedule(blocks)
-            self._skeleton = _native(record)
+            self._skeleton = native_skeleton(record)
         except (ValueError, TypeError, IndexError) as error:
             raise ArtifactError(f"its skeleton cannot be run: {error}") from error
 
@@ -153,8 +153,8 @@ def _scheduled(record: SkeletonRecord, contexts: Sequence[_ral.Context]) -> list
     return cast("list[ScheduledBlock]", blocks)
 
 
-def _native(record: SkeletonRecord) -> _ral.Skeleton:
-    """Raises ValueError, TypeError."""
+def native_skeleton(record: SkeletonRecord) -> _ral.Skeleton:
+    """What runs it. Raises ValueError, TypeError."""
     inputs = {id(slot): number for number, slot in enumerate(tensors_of(record["slots"]))}
     slots = [
         (

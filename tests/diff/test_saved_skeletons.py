@@ -40,7 +40,7 @@ from disc.errors import (
 from disc.ral import _ral
 from disc.ral.executable import Executable, stopping
 from disc.ral.flat_values import flat_instances, results_of
-from disc.ral.skeletal import SkeletalProgram, _native  # pyright: ignore[reportPrivateUsage]
+from disc.ral.skeletal import SkeletalProgram, native_skeleton
 
 HIDDEN = 8
 OPTIONS = Options(cache=False, threads=1)
@@ -423,7 +423,7 @@ def test_records_that_are_changed_are_refused_or_run(drnn: Saved) -> None:
         code = draw.choice(changed["functions"])["code"]
         code[draw.randrange(len(code))] = draw.choice([-1, 0, 1, 2, 3, 5, 17, len(code), 1 << 30])
         try:
-            _native(changed)
+            native_skeleton(changed)
         except (ValueError, TypeError):
             refused += 1
     assert 300 < refused < 1500

@@ -54,6 +54,8 @@ def check(seed: int, path: Path) -> str:
         compared(source, run(program, [nested(each, known) for each in examples]), expected)
     with torch.no_grad():
         compared(source, run(program, others), [model(each) for each in others])
+        for given in (examples, others, examples):  # in the process: the interpreter runs, or the code where it cannot
+            compared(source, batched.batch(given), [model(each) for each in given])
     return "saved"
 
 

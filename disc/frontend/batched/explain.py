@@ -20,6 +20,9 @@ def _lines(model: Model) -> Iterator[str]:
     ran = f"{counted(counts.batches, 'batch')}, {counted(counts.instances, 'instance')}, {order}"
     yield f"{ran}; {counted(counts.launches, 'launch')} of compiled blocks"
     yield f"{counts.walked} of them by a native walk over the instances" + (f"; not others: {model.recursion}" if model.recursion else "")
+    if model.recursion is not None and not model.gradients:
+        ran = "native" if model.interpreted is None else f"Python, because {model.interpreted}"
+        yield f"skeleton: {ran}; {counted(counts.interpreted, 'batch')} by the interpreter"
     yield "blocks (straight-line tensor code; rows: block calls in one launch):"
     for region in model.regions():
         for kind in region.kinds.values():

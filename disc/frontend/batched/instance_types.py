@@ -24,8 +24,8 @@ from disc.artifact.skeletons import (
     NodeRecord,
     SlotRecord,
 )
-from disc.errors import SaveError
 from disc.frontend.batched.rows import RowClass, row_class
+from disc.frontend.batched.skeleton_values import NotSkeletal
 
 MOST_LEARNT = 4096  # nodes that a property is tried on
 MOST_CLASSES = 30  # of nodes: bits of `is_instance`
@@ -38,10 +38,11 @@ class Slots:
     def __init__(self, table: Callable[[RowClass], int]) -> None:
         self.records: list[SlotRecord] = []
         self.domains = 2
+        self.converted: str | None = None  # what is something else than it was as it lies in tensors
         self._table = table
 
     def found(self, values: Sequence[Any], name: str, domain: int, *, results: bool = False) -> int:
-        """The number of the slot that these values fit, one for each of some positions. Raises SaveError."""
+        """The number of the slot that these values fit, one for each of some positions. Raises NotSkeletal."""
         given = [each for each in values if each is not None]
         kinds = {type(each) for each in given}
         number = self._add(NOTHING, "", domain)
@@ -54,6 +55,8 @@ class Slots:
             self._fill(record, INTEGER, name)
         elif kinds <= {int, float}:
             self._fill(record, REAL, name)
+            if int in kinds:
+                self.converted = f"{name} is an int or a float"
         elif all(isinstance(each, torch.Tensor) for each in given):
             self._tensor(record, given, name)
         elif kinds == {tuple} and len({len(each) for each in given}) == 1:
@@ -65,7 +68,7 @@ class Slots:
         elif kinds in ({list}, {tuple}):
             self._items(record, given, name, results)
         elif results or any(issubclass(each, (*_SCALARS, dict, set, frozenset)) for each in kinds) or kinds & {list, tuple}:
-            raise SaveError(f"the model cannot be saved: {name} is {_names(kinds)}, which tensors cannot say")
+            raise NotSkeletal(f"{name} is {_names(kinds)}, which tensors cannot say")
         else:
             self._fill(record, NODE, name)
             return number
@@ -76,9 +79,7 @@ class Slots:
         if len(given) == len(values):
             return
         if record["kind"] != INTEGER or min(given) < 0:
-            raise SaveError(
-                f"the model cannot be saved: {name} is sometimes None and sometimes {_names(map(type, given))}, which tensors cannot say"
-            )
+            raise NotSkeletal(f"{name} is sometimes None and sometimes {_names(map(type, given))}, which tensors cannot say")
         record["kind"] = OPTIONAL
 
     def _add(self, kind: str, name: str, domain: int) -> int:
@@ -92,15 +93,15 @@ class Slots:
     def _tensor(self, record: SlotRecord, given: Sequence[torch.Tensor], name: str) -> None:
         classes = {row_class(each) for each in given}
         if len(classes) > 1:
-            raise SaveError(
-                f"the model cannot be saved: {name} is a tensor of several shapes or dtypes ({', '.join(sorted(map(str, classes)))})"
-            )
+            raise NotSkeletal(f"{name} is a tensor of several shapes or dtypes ({', '.join(sorted(map(str, classes)))})")
         self._fill(record, TENSOR, name)
         record["table"] = self._table(classes.pop())
 
     def _items(self, record: SlotRecord, given: Sequence[Sequence[Any]], name: str, results: bool) -> None:
         self._fill(record, ITEMS, f"{name}.offsets")
         record["inner"], record["tuple"] = self.domains, type(given[0]) is tuple
+        if record["tuple"]:
+            self.converted = f"{name} is a tuple of any length"
         self.domains += 1
         elements = [part for each in given for part in each]
         nested = bool(elements) and isinstance(elements[0], list | tuple)
@@ -173,7 +174,7 @@ class Instances:
             waiting += [getattr(value, name) for name in self.attributes if self._holds(value, name)]
 
     def _holds(self, value: Any, name: str) -> bool:
-        """Whether an attribute is data that the object has; notes properties. Raises SaveError for methods."""
+        """Whether an attribute is data that the object has; notes properties. Raises NotSkeletal for methods."""
         held = inspect.getattr_static(type(value), name, None)
         if isinstance(held, property) and isinstance(held.fget, FunctionType):
             known = self.getters.setdefault(name, [])
@@ -181,22 +182,16 @@ class Instances:
                 known.append(held.fget)
             return False
         if isinstance(held, FunctionType):
-            raise SaveError(
-                f"the model cannot be saved: {self.attributes[name]} calls '{name}' of an instance's class: make it a function of the model"
-            )
+            raise NotSkeletal(f"{self.attributes[name]} calls '{name}' of an instance's class: make it a function of the model")
         return hasattr(value, name)
 
     def _check_classes(self) -> None:
         if len(self.classes) > MOST_CLASSES:
-            raise SaveError(
-                f"the model cannot be saved: its instances are of {len(self.classes)} classes; at most {MOST_CLASSES} are saved"
-            )
+            raise NotSkeletal(f"its instances are of {len(self.classes)} classes; at most {MOST_CLASSES} are saved")
         for each in self.classes:
             odd = [name for name in ("__bool__", "__len__", "__iter__", "__getitem__", "__getattr__") if hasattr(each, name)]
             if odd:
-                raise SaveError(
-                    f"the model cannot be saved: instances are of the class {each.__name__}, which has {odd[0]}: only attributes are read"
-                )
+                raise NotSkeletal(f"instances are of the class {each.__name__}, which has {odd[0]}: only attributes are read")
 
     def _fields(self) -> dict[type, list[str]]:
         return {
@@ -222,5 +217,5 @@ class Instances:
     def _field(self, name: str, held: Sequence[Any]) -> int:
         missing = [each for each in held if not hasattr(each, name)]
         if missing:
-            raise SaveError(f"the model cannot be saved: {self.attributes[name]}: some {type(missing[0]).__name__} have no '{name}'")
+            raise NotSkeletal(f"{self.attributes[name]}: some {type(missing[0]).__name__} have no '{name}'")
         return self.slots.found([getattr(each, name) for each in held], f"{self.name}.{name}", NODES)

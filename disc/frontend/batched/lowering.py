@@ -38,14 +38,16 @@ class NeedsPython(Exception):
 
 class Lowering:
     """The functions that a model's skeleton has. node_mask: of a class that nodes are of → the bits of `is_instance`; tensors: the class
-    of tensors."""
+    of tensors. partial: steps that have not run yet fail, rather than being no instructions."""
 
-    def __init__(self, constants: Constants, node_mask: Callable[[type], int], tensor: type) -> None:
+    def __init__(self, constants: Constants, node_mask: Callable[[type], int], tensor: type, *, partial: bool) -> None:
+        self.partial = partial
         self.constants = constants
         self.names: dict[str, int] = {}
         self.functions: dict[Function, int] = {}
         self.regions: dict[Region, int] = {}
         self.code: list[FunctionCode] = []
+        self.read: list[tuple[type, str, object]] = []  # attributes of classes that became constants
         self.node_mask = node_mask
         self.tensor = tensor
 
@@ -144,7 +146,16 @@ class FunctionCode:
             method = getattr(self, f"_{type(each).__name__.lower()}", None)
             if method is None:
                 raise self._refused(f"`{ast.unparse(each)}`")
-            method(each)
+            place, registers = len(self.code), self._count
+            try:
+                method(each)
+            except NeedsPython as needed:
+                if not (needed.new and self._whole.partial):
+                    raise
+                del self.code[place:]
+                self._count = registers
+                self.lines = [each for each in self.lines if each[0] < place]
+                self._op("raise", self._error(NotImplementedError, [ast.Constant("a step that has not run")]))
 
     def _pass(self, node: ast.Pass) -> None:
         del node
@@ -309,7 +320,10 @@ class FunctionCode:
     def _attribute_value(self, node: ast.Attribute, register: int) -> None:
         owner = self._static(node.value)
         if owner is math or isinstance(owner, type):
-            self._constant(getattr(owner, node.attr), register)
+            value = getattr(owner, node.attr)
+            if isinstance(owner, type):
+                self._whole.read.append((owner, node.attr, value))
+            self._constant(value, register)
             return
         self._op("field", register, self._value(node.value), self._whole.name(node.attr))
 

@@ -18,6 +18,7 @@ from disc.frontend.batched.driver import Driver
 from disc.frontend.batched.facts import gathered, watched
 from disc.frontend.batched.functions import Function
 from disc.frontend.batched.instances import Instance, run_plain
+from disc.frontend.batched.interpreted import Interpreter
 from disc.frontend.batched.launches import Programs
 from disc.frontend.batched.recorder import Recorder, too_many
 from disc.frontend.batched.regions import STRUCTURES, Kind, Region
@@ -37,7 +38,7 @@ class Counts:
     """Since the model was made. batches: calls of `batch`; instances: of all of them; launches: of compiled blocks; rows: block
     calls in them; compiles: blocks compiled; recaptures: times that all was forgotten as a weight or a setting had changed; eager:
     block calls that ran in PyTorch one by one; immediate: results that were wanted as tensors before the instance could wait for
-    them; walked: batches by a native walk."""
+    them; walked: batches by a native walk; interpreted: by the runtime's interpreter."""
 
     batches: int = 0
     instances: int = 0
@@ -46,6 +47,7 @@ class Counts:
     recaptures: int = 0
     immediate: int = 0
     walked: int = 0
+    interpreted: int = 0
     in_python: dict[str, str] = field(default_factory=dict)
 
 
@@ -70,6 +72,8 @@ class Model:
         self._dropped = False  # kinds whose blocks are in `_programs`
         self._recursion: Recursion | str = "nothing has run yet"
         self._searched: tuple[int, int] | None = None
+        self._interpreter = Interpreter()
+        self._settled = False  # the last batch showed nothing new
         self._lock = threading.RLock()
         self._examples: list[object] = []
         self.running = threading.local()
@@ -101,13 +105,19 @@ class Model:
     def _batch(self, arguments: Sequence[tuple[object, ...]]) -> list[object]:
         self.check_facts()
         found = self._walked(arguments)
-        if found is not None:
-            return found
+        if found is None:
+            found = self._interpreted(arguments)
+        return found if found is not None else self._learning(arguments)
+
+    def _learning(self, arguments: Sequence[tuple[object, ...]]) -> list[object]:
+        """As `_run`; instances that showed something are kept."""
         known = (Seen.changes, Kind.made)
-        results = self._run(arguments)
-        if known != (Seen.changes, Kind.made):
-            self._examples = [*self._examples, *(each[-1] for each in arguments)][-EXAMPLES:]
-        return results
+        try:
+            return self._run(arguments)
+        finally:
+            self._settled = known == (Seen.changes, Kind.made)
+            if not self._settled:
+                self._examples = [*self._examples, *(each[-1] for each in arguments)][-EXAMPLES:]
 
     def _run(self, arguments: Sequence[tuple[object, ...]]) -> list[object]:
         """The results by the model's rewritten code. Raises InstanceError."""
@@ -128,6 +138,43 @@ class Model:
         if not self._holds():
             self._watch(self._gathered_facts())
         failures = {each.number: each.error for each in instances if each.error is not None}
+        if failures:
+            raise InstanceError(self._failure_text(failures), results, failures)
+        return results
+
+    def _interpreted(self, arguments: Sequence[tuple[object, ...]]) -> list[object] | None:
+        """The results by the runtime's interpreter; None where the model's code has to run. Instances that it cannot tell of run by the
+        code, which also says what is wrong with them. Raises InstanceError."""
+        interpreter = self._interpreter
+        if self.gradients or not self.techniques.native_skeleton or self.why_not_native() is not None or not arguments:
+            return None
+        if not interpreter.runs and not self._settled:
+            return None
+        if interpreter.prepare(self, self.examples, self._modules(), (Seen.changes, Kind.made, self.counts.compiles)):
+            self.refresh()
+            self._watch(self._gathered_facts())
+        ran = interpreter.run([each[-1] for each in arguments])
+        if ran is None:
+            return None
+        results, why, launches = ran
+        self.counts.batches += not why
+        self.counts.interpreted += 1
+        self.counts.instances += len(arguments) - len(why)
+        self.counts.launches += launches
+        return self._completed(arguments, results, why) if why else results
+
+    def _completed(self, arguments: Sequence[tuple[object, ...]], results: list[object], why: dict[int, str]) -> list[object]:
+        """Results with those that the model's code gives for the instances of `why`. Raises InstanceError."""
+        known = (Seen.changes, Kind.made, self.counts.compiles)
+        failures: dict[int, Exception] = {}
+        try:
+            found = self._learning([arguments[each] for each in why])
+        except InstanceError as error:
+            numbers = [*why]
+            found, failures = error.results, {numbers[place]: each for place, each in error.failures.items()}
+        for number, result in zip(why, found, strict=True):
+            results[number] = result
+        self._interpreter.judge(why, len(failures), len(arguments), known != (Seen.changes, Kind.made, self.counts.compiles))
         if failures:
             raise InstanceError(self._failure_text(failures), results, failures)
         return results
@@ -300,6 +347,13 @@ class Model:
         return self._recursion if isinstance(self._recursion, str) else None
 
     @property
+    def interpreted(self) -> str | None:
+        """Why the skeleton is not interpreted; None where it is."""
+        if not self.techniques.native_skeleton:
+            return "it is left out"
+        return self.why_not_native() or self._interpreter.reason
+
+    @property
     def in_python(self) -> str | None:
         """Why all runs in Python, instance by instance; None where blocks run."""
         return self._in_python
@@ -317,6 +371,7 @@ class Model:
             for region in made:
                 region.forget()
             self._dropped = True
+            self._interpreter.forget()
         self._watch(facts)
 
     def is_stale(self, kind: Kind) -> bool:

@@ -105,7 +105,8 @@ class Batched:
     def stats(self) -> dict[str, int]:
         """Counts since the model was made: batches, instances, launches of compiled blocks and the rows in them, block calls that PyTorch
         ran one by one (eager), results that were wanted before others could wait (immediate), blocks compiled (compiles), batches by a
-        native walk over the instances (walked), and how often all was forgotten as a weight or a setting had changed (recaptures)."""
+        native walk over the instances (walked) or by the runtime's interpreter (interpreted), and how often all was forgotten as a weight
+        or a setting had changed (recaptures)."""
         plain, trained = (_counted(each) for each in (self._model, self._trained))
         return {name: count + trained[name] for name, count in plain.items()}
 
@@ -126,6 +127,7 @@ def _counted(model: Model) -> dict[str, int]:
         "immediate": counts.immediate,
         "compiles": counts.compiles,
         "walked": counts.walked,
+        "interpreted": counts.interpreted,
         "recaptures": counts.recaptures,
     }
 

@@ -24,7 +24,15 @@ class Unsayable(Exception):
     """A value that a skeleton has no constant for."""
 
 
-class _Held:
+class NotSkeletal(Exception):
+    """Why a model has no skeleton. new: only because some of it has not run yet."""
+
+    def __init__(self, reason: str, *, new: bool = False) -> None:
+        super().__init__(reason)
+        self.new = new
+
+
+class Held:
     """An object among the constants. value is kept, so that its identity stays its own."""
 
     def __init__(self, value: Any, like: int, text: str) -> None:
@@ -41,7 +49,7 @@ class Constants:
     def __init__(self, find: Callable[[Any], Function | None]) -> None:
         self.numbers: list[Number] = []
         self.texts: list[str] = []
-        self.objects: list[_Held] = []
+        self.objects: list[Held] = []
         self._find = find
         self._places: dict[Number, int] = {}
         self._known: dict[object, int] = {}
@@ -98,7 +106,7 @@ class Constants:
         items = [self.number(each) for each in cast("Sequence[Any]", value)] if plain else []
         like = LIST if type(value) is list else TUPLE if type(value) is tuple else OBJECT
         self._known[key] = len(self.objects)
-        held = _Held(value, like, _text_of(value))
+        held = Held(value, like, _text_of(value))
         self.objects.append(held)
         held.items = items
         if isinstance(value, torch.nn.ModuleList | torch.nn.Sequential):
@@ -121,7 +129,7 @@ class Constants:
                 owner = getattr(held.value, "__self__", held.value if isinstance(held.value, torch.nn.Module) else None)
                 held.bound = [] if isinstance(held.value, FunctionType) else [self.number(owner)]
 
-    def _attribute(self, held: _Held, name: str, number: int) -> None:
+    def _attribute(self, held: Held, name: str, number: int) -> None:
         if isinstance(getattr(type(held.value), name, None), property):
             return  # may tell something else later
         try:

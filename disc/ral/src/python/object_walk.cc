@@ -2,57 +2,13 @@
 
 #include <algorithm>
 
+#include "python/object_numbers.h"
 #include "python/python_tensor.h"
 #include "ral.h"
 
 namespace ral::python {
 
 namespace {
-
-constexpr int64_t kNew = -1, kOpen = -2;
-
-// Objects by address → the number of their node. Open addressing; the objects are held by the walk.
-class Numbers {
- public:
-  Numbers() : slots_(64, {nullptr, kNew}) {}
-
-  // Where the object's number is; valid until the next call.
-  int64_t& at(PyObject* object) {
-    if (2 * used_ > slots_.size()) grow();
-    Slot& slot = find(object);
-    if (!slot.object) {
-      slot.object = object;
-      ++used_;
-    }
-    return slot.number;
-  }
-
- private:
-  struct Slot {
-    PyObject* object;
-    int64_t number;
-  };
-
-  Slot& find(PyObject* object) {
-    const size_t mask = slots_.size() - 1;
-    auto hash = reinterpret_cast<uintptr_t>(object) >> 4;
-    hash ^= hash >> 17;
-    for (size_t i = hash & mask;; i = (i + 1) & mask) {
-      if (!slots_[i].object || slots_[i].object == object) return slots_[i];
-    }
-  }
-
-  void grow() {
-    std::vector<Slot> old(2 * slots_.size(), {nullptr, kNew});
-    old.swap(slots_);
-    for (const Slot& slot : old) {
-      if (slot.object) find(slot.object) = slot;
-    }
-  }
-
-  std::vector<Slot> slots_;
-  size_t used_ = 0;
-};
 
 nb::object attribute(PyObject* object, const nb::object& name) {
   PyObject* found = PyObject_GetAttr(object, name.ptr());
@@ -74,7 +30,7 @@ class Walk {
     const int64_t known = numbers_.at(root.ptr());
     if (known >= 0) return known;
     open(std::move(root));
-    int64_t last = kNew;
+    int64_t last = ObjectNumbers::kNew;
     while (!path_.empty()) {
       Frame& frame = path_.back();
       const KindAttributes& kind = kinds_[static_cast<size_t>(frame.kind)];
@@ -86,8 +42,8 @@ class Walk {
       nb::object child = attribute(frame.object, kind.fields[frame.next].second);
       if (child.is_none()) fail(frame, kind.fields[frame.next].second, "it is None; a node of this kind needs a child there", RAL_ERROR_MISSING);
       const int64_t number = numbers_.at(child.ptr());
-      if (number == kOpen) cycle(child.ptr());
-      if (number == kNew)
+      if (number == ObjectNumbers::kOpen) cycle(child.ptr());
+      if (number == ObjectNumbers::kNew)
         open(std::move(child));
       else
         take_child(number);
@@ -125,7 +81,7 @@ class Walk {
       last_type_ = Py_TYPE(object.ptr());
     }
     const int32_t kind = questions_.empty() ? 0 : kind_of(object.ptr());
-    numbers_.at(object.ptr()) = kOpen;
+    numbers_.at(object.ptr()) = ObjectNumbers::kOpen;
     path_.push_back({object.ptr(), kind, 0});
     held_.push_back(std::move(object));
   }
@@ -184,7 +140,7 @@ class Walk {
   const std::vector<KindAttributes>& kinds_;
   TypeCheck& check_;
   PyTypeObject* last_type_ = nullptr;  // of the last object that was opened: its check has passed
-  Numbers numbers_;
+  ObjectNumbers numbers_;
   std::vector<Frame> path_;
   std::vector<int64_t> pending_;    // numbers of children, of all nodes on the path
   std::vector<nb::object> held_;    // addresses stay those of these objects

@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "python/instance_results.h"
+#include "python/instance_walk.h"
 #include "python/python_tensor.h"
 #include "python/schedule.h"
 #include "tasks/machine.h"
@@ -115,28 +117,60 @@ class Skeleton {
     std::string words;
     if (const ral_status status = tasks::check_arrays(code_, arrays, names, domains, shared, words); status != RAL_OK) raise(status, words);
     if (domains[1] > most_nodes) return nb::make_tuple(domains[1]);
-    ask_python();
     std::vector<tasks::Table> tables = take_tables();
     std::optional<Machine> machine;
     std::vector<Machine::Column> columns;
-    const ral_status status = without_gil([&] {
-      try {
-        if (!fill_constants(tables)) return RAL_ERROR_MEMORY;
-        machine.emplace(code_, schedule.blocks(), tables, arrays, domains, shared, python_says_stop);
-        const ral_status ran = machine->run();
-        if (ran == RAL_OK) columns = machine->results();
-        return ran;
-      } catch (const std::bad_alloc&) {
-        return RAL_ERROR_MEMORY;
-      } catch (const tasks::Cancelled&) {
-        return RAL_ERROR_CANCELLED;
-      }
-    });
-    if (status == RAL_ERROR_CANCELLED) raise(status, "the call was cancelled");
-    if (status != RAL_OK) raise(status, status == RAL_ERROR_MEMORY ? "there is no memory for what the instances compute" : ral_last_error());
+    run_machine(machine, schedule, tables, arrays, domains, shared, [&] { columns = machine->results(); });
     nb::tuple made = nb::make_tuple(failures(*machine), columns_of(columns, tables), sizes_of(*machine));
-    const std::lock_guard lock(mutex_);
-    free_.push_back(std::move(tables));
+    give_back(std::move(tables));
+    return made;
+  }
+
+  // Why `reader` does not take instances; empty where it does.
+  std::string refuses(InstanceReader& reader, const nb::list& instances, int64_t most_nodes) const {
+    FlatInstances flat;
+    return reader.read(code_, instances, most_nodes, flat);
+  }
+
+  // Runs instances that are Python objects. Why they are none that `reader` takes, as a text; else (results, why instances have none by
+  // their numbers, launches). stack: called with the number of a slot and its tensors, gives them as one, or None where they are others than
+  // instances had. objects, fetch: as of ResultObjects.
+  nb::object run_objects(const Schedule& schedule, InstanceReader& reader, const nb::list& instances, int64_t most_nodes, const nb::callable& stack,
+                         const nb::callable& fetch, const nb::list& objects) {
+    check_blocks(schedule.blocks());
+    FlatInstances flat;
+    if (const std::string why = reader.read(code_, instances, most_nodes, flat); !why.empty()) return nb::str(why.c_str());
+    std::vector<Given> held;
+    std::vector<tasks::Array> arrays(static_cast<size_t>(code_.arrays));
+    std::vector<int64_t> domains(static_cast<size_t>(code_.domains), 0);
+    domains[0] = static_cast<int64_t>(nb::len(instances));
+    domains[1] = static_cast<int64_t>(flat.nodes.size());
+    for (size_t i = 0; i < code_.slots.size(); ++i) {
+      const tasks::Slot& slot = code_.slots[i];
+      if (slot.array < 0) continue;
+      FlatInstances::Column& column = flat.columns[i];
+      tasks::Array& array = arrays[static_cast<size_t>(slot.array)];
+      if (slot.kind == SlotKind::kItems) domains[static_cast<size_t>(slot.inner)] = column.integers.back();
+      if (slot.kind == SlotKind::kTruth) {
+        array = {column.truths.data(), static_cast<int64_t>(column.truths.size())};
+      } else if (slot.kind == SlotKind::kReal) {
+        array = {column.reals.data(), static_cast<int64_t>(column.reals.size())};
+      } else if (slot.kind != SlotKind::kTensor) {
+        array = {column.integers.data(), static_cast<int64_t>(column.integers.size())};
+      } else if (const auto count = static_cast<int64_t>(nb::len(column.tensors)); count > 0) {
+        const nb::object whole = stack(i, column.tensors);
+        if (whole.is_none()) return nb::str("an instance has a tensor of another shape or dtype than instances had");
+        held.push_back(nb::cast<Given>(whole));
+        const auto bytes = static_cast<size_t>(code_.classes[static_cast<size_t>(slot.row_class)].bytes);
+        if (held.back().nbytes() != static_cast<size_t>(count) * bytes) throw nb::value_error("tensors of another size");
+        array = {held.back().data(), count};
+      }
+    }
+    std::vector<tasks::Table> tables = take_tables();
+    std::optional<Machine> machine;
+    run_machine(machine, schedule, tables, arrays, domains, flat.shared, [] {});
+    nb::object made = objects_of(*machine, tables, flat, objects, fetch, static_cast<size_t>(domains[0]));
+    give_back(std::move(tables));
     return made;
   }
 
@@ -150,6 +184,51 @@ class Skeleton {
   }
 
  private:
+  // then: what to do besides, without the GIL, when all instances have run.
+  template <typename Then>
+  void run_machine(std::optional<Machine>& machine, const Schedule& schedule, std::vector<tasks::Table>& tables, const std::vector<tasks::Array>& arrays,
+                   const std::vector<int64_t>& domains, bool shared, Then then) const {
+    ask_python();
+    const ral_status status = without_gil([&] {
+      try {
+        if (!fill_constants(tables)) return RAL_ERROR_MEMORY;
+        machine.emplace(code_, schedule.blocks(), tables, arrays, domains, shared, python_says_stop);
+        const ral_status ran = machine->run();
+        if (ran == RAL_OK) then();
+        return ran;
+      } catch (const std::bad_alloc&) {
+        return RAL_ERROR_MEMORY;
+      } catch (const tasks::Cancelled&) {
+        return RAL_ERROR_CANCELLED;
+      }
+    });
+    if (status == RAL_ERROR_CANCELLED) raise(status, "the call was cancelled");
+    if (status != RAL_OK) raise(status, status == RAL_ERROR_MEMORY ? "there is no memory for what the instances compute" : ral_last_error());
+  }
+
+  nb::tuple objects_of(Machine& machine, const std::vector<tasks::Table>& tables, const FlatInstances& flat, const nb::list& objects,
+                       const nb::callable& fetch, size_t count) const {
+    ResultObjects made(machine, code_, tables, flat, objects, fetch);
+    std::vector<uint8_t> bad(count, 0);
+    for (const tasks::Failed& each : machine.failed) bad[static_cast<size_t>(each.instance)] = 1;
+    for (size_t i = 0; i < count; ++i) bad[i] = bad[i] || !made.take(machine.result(i));
+    made.fetch();
+    nb::list results;
+    std::vector<std::string> why(count);
+    nb::dict failed;
+    for (const tasks::Failed& each : machine.failed) why[static_cast<size_t>(each.instance)] = words_of(each);
+    for (size_t i = 0; i < count; ++i) {
+      results.append(bad[i] ? nb::none() : made.make(machine.result(i)));
+      if (bad[i]) failed[nb::int_(i)] = (why[i].empty() ? std::string("its result") : why[i]).c_str();
+    }
+    return nb::make_tuple(results, failed, sizes_of(machine));
+  }
+
+  void give_back(std::vector<tasks::Table>&& tables) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(tables));
+  }
+
   void check_blocks(const std::vector<ral_block>& blocks) const {
     for (const tasks::Kind& each : code_.kinds) {
       if (each.block < 0) continue;
@@ -203,12 +282,17 @@ class Skeleton {
 
   nb::list failures(const Machine& machine) const {
     nb::list made;
-    for (const tasks::Failed& each : machine.failed) {
-      const tasks::Function* function = each.function < 0 ? nullptr : &code_.functions[static_cast<size_t>(each.function)];
-      const std::string where = function ? function->file + ":" + std::to_string(each.line) : "";
-      made.append(nb::make_tuple(each.instance, each.failure.kind, each.failure.words, where));
-    }
+    for (const tasks::Failed& each : machine.failed) made.append(nb::make_tuple(each.instance, each.failure.kind, each.failure.words, where(each)));
     return made;
+  }
+
+  std::string where(const tasks::Failed& failed) const {
+    return failed.function < 0 ? "" : code_.functions[static_cast<size_t>(failed.function)].file + ":" + std::to_string(failed.line);
+  }
+
+  std::string words_of(const tasks::Failed& failed) const {
+    const std::string at = where(failed);
+    return at + (at.empty() ? "" : ": ") + failed.failure.words;
   }
 
   static nb::list sizes_of(Machine& machine) {
@@ -257,7 +341,13 @@ void bind_tasks(nb::module_& module) {
       .def(nb::init<const Functions&, const std::vector<Constant>&, std::vector<std::string>, const Names&, const Objects&, const Classes&,
                     const Rows&, const Regions&, const Kinds&, const Slots&, const Results&, Head>())
       .def("run", &Skeleton::run, nb::arg("schedule"), nb::arg("arrays"), nb::arg("names"), nb::arg("most_nodes"))
+      .def("run_objects", &Skeleton::run_objects, nb::arg("schedule"), nb::arg("reader"), nb::arg("instances"), nb::arg("most_nodes"),
+           nb::arg("stack"), nb::arg("fetch"), nb::arg("objects"))
+      .def("refuses", &Skeleton::refuses, nb::arg("reader"), nb::arg("instances"), nb::arg("most_nodes"))
       .def("table_bytes", &Skeleton::table_bytes);
+  nb::class_<InstanceReader>(module, "InstanceReader")
+      .def(nb::init<const std::vector<std::pair<nb::object, InstanceReader::Fields>>&, nb::object, nb::object>(), nb::arg("classes"), nb::arg("tensor"),
+           nb::arg("check").none());
 }
 
 }  // namespace ral::python

@@ -45,6 +45,14 @@ class Machine {
   std::vector<Failed> failed;
   Launches& launches() { return launches_; }
 
+  // What a value of an instance's result is.
+  const Value& result(size_t instance) const { return instances_[instance].result; }
+  const Items& list_items(const Value& value) const { return lists_[static_cast<size_t>(value.i)]; }
+  const Row& row(int64_t number) const { return launches_.row(number); }
+  const std::string* failure(const Row& row) const { return launches_.failure(row); }
+  int64_t slot_row(size_t slot) const { return slot_rows_[slot]; }
+  std::string words(const Value& value) const { return text(value); }
+
   // Of the results: numbers and rows of each slot, in the order of positions; of instances that failed nothing.
   struct Column {
     std::vector<int64_t> numbers;  // of a row: its place in its table
@@ -98,6 +106,8 @@ class Machine {
   Value field(const Value& value, int32_t name, int32_t& getter);
   Value slot_value(int32_t slot, int64_t position);
   Value binary(int32_t op, const Value& left, const Value& right);
+  static double exact(const Value& value);
+  bool identical(const Value& left, const Value& right) const;
   bool compare(int32_t op, const Value& left, const Value& right);
   bool equal(const Value& left, const Value& right, int32_t depth = 0);
   bool contains(const Value& items, const Value& value);

@@ -158,6 +158,13 @@ Value Machine::field(const Value& value, int32_t number, int32_t& getter) {
   raise("AttributeError", (value.tag == Tag::kNone ? "None" : text(value)) + " has no attribute '" + name.text + "'");
 }
 
+// A number as a float that is the same number.
+double Machine::exact(const Value& value) {
+  constexpr int64_t kExact = int64_t{1} << 53;
+  if (value.tag != Tag::kFloat && (value.i > kExact || value.i < -kExact)) raise("OverflowError", "an integer of more than 53 bits beside a float");
+  return value.as_real();
+}
+
 Value Machine::binary(int32_t op, const Value& left, const Value& right) {
   if (!left.is_number() || !right.is_number()) {
     if (op == kAdd && left.tag == right.tag && left.tag == Tag::kText) {
@@ -216,7 +223,7 @@ Value Machine::binary(int32_t op, const Value& left, const Value& right) {
     if (over) raise("OverflowError", "an integer of more than 64 bits");
     return Value::integer(made);
   }
-  const double a = left.as_real(), b = right.as_real();
+  const double a = exact(left), b = exact(right);
   switch (op) {
     case kAdd: return Value::real(a + b);
     case kSubtract: return Value::real(a - b);
@@ -224,7 +231,8 @@ Value Machine::binary(int32_t op, const Value& left, const Value& right) {
     case kPower:
       if (a == 0 && b < 0) raise("ZeroDivisionError", "0.0 cannot be raised to a negative power");
       if (a < 0 && b != std::floor(b)) raise("ValueError", "a fractional power of a negative number");
-      return Value::real(std::pow(a, b));
+      if (const double made = std::pow(a, b); !std::isinf(made) || std::isinf(a) || std::isinf(b)) return Value::real(made);
+      raise("OverflowError", "a power that is too large");
     default: break;
   }
   if (b == 0) raise("ZeroDivisionError", "float division by zero");
@@ -241,7 +249,7 @@ bool Machine::equal(const Value& left, const Value& right, int32_t depth) {
   if (depth > 64) raise("RecursionError", "containers nest too deep to compare");
   if (left.is_number() && right.is_number()) {
     if (left.is_integer() && right.is_integer()) return left.i == right.i;
-    return left.as_real() == right.as_real();
+    return exact(left) == exact(right);
   }
   if (left.tag == Tag::kText && right.tag == Tag::kText) return text(left) == text(right);
   const auto opaque = [](const Value& value) { return value.tag == Tag::kRow || value.tag == Tag::kNode || value.tag == Tag::kIter; };
@@ -270,12 +278,23 @@ bool Machine::contains(const Value& items, const Value& value) {
   return false;
 }
 
+// Whether both are one object of Python; raises where that depends on more than values tell.
+bool Machine::identical(const Value& left, const Value& right) const {
+  if (left.tag != right.tag) return false;
+  const bool same = left.same(right);
+  const bool kept = left.tag == Tag::kInt && left.i >= -5 && left.i <= 256;  // one object each in CPython
+  const bool by_value = left.tag == Tag::kInt || left.tag == Tag::kFloat;
+  const bool by_place = left.tag == Tag::kPart || left.tag == Tag::kRow || left.tag == Tag::kTuple;
+  if ((by_value && same && !kept) || (by_place && !same)) raise("TypeError", std::string("`is` between ") + name_of(left.tag) + " and " + name_of(right.tag));
+  return same;
+}
+
 bool Machine::compare(int32_t op, const Value& left, const Value& right) {
   switch (op) {
     case kEqual: return equal(left, right);
     case kUnequal: return !equal(left, right);
-    case kIs: return left.same(right);
-    case kIsNot: return !left.same(right);
+    case kIs: return identical(left, right);
+    case kIsNot: return !identical(left, right);
     case kIn: return contains(right, left);
     case kNotIn: return !contains(right, left);
     default: break;
@@ -286,7 +305,7 @@ bool Machine::compare(int32_t op, const Value& left, const Value& right) {
   }
   if (!left.is_number() || !right.is_number()) raise("TypeError", std::string("an order between ") + name_of(left.tag) + " and " + name_of(right.tag));
   const auto decide = [op](auto a, auto b) { return op == kLess ? a < b : op == kLessEqual ? a <= b : op == kGreater ? a > b : a >= b; };
-  return left.is_integer() && right.is_integer() ? decide(left.i, right.i) : decide(left.as_real(), right.as_real());
+  return left.is_integer() && right.is_integer() ? decide(left.i, right.i) : decide(exact(left), exact(right));
 }
 
 // --- iterators --------------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,281 @@
+"""What a model that decides by values is without its tensor code: its functions in instructions (`lowering.py`), a block for each form of
+its regions, and how its instances lie in tensors (`instance_types.py`). `saving_skeleton.py` saves it, `interpreted.py` runs it."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import linecache
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FunctionType
+from typing import Any, Protocol, cast
+
+import torch
+
+from disc.artifact.skeletons import OUTPUTS, TOKENS, SkeletonRecord, SlotRecord
+from disc.artifact.structures import TableRecord
+from disc.frontend.batched.functions import Function
+from disc.frontend.batched.instance_types import Instances
+from disc.frontend.batched.lowering import Lowering, NeedsPython
+from disc.frontend.batched.regions import INDEX, Kind
+from disc.frontend.batched.rows import RowClass, containers, parts_of
+from disc.frontend.batched.skeleton_values import Constants, NotSkeletal, Unsayable
+from disc.frontend.batched.steps import Compute, walk
+
+_DTYPES = {torch.bool: "i1", torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64", torch.uint8: "ui8",
+           torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64"}  # fmt: skip
+
+
+class Learnt(Protocol):
+    """A model of which something is known by running it (`Model`)."""
+
+    target: Any
+    root: Function
+
+    def find(self, callee: Any) -> Function | None: ...
+    def functions(self) -> list[Function]: ...
+    def learnt(self, original: FunctionType, arguments: Sequence[object]) -> Function: ...
+
+
+class Skeleton:
+    """programs: the kinds that have one, by the number of their block. kinds: all of them, in the order of the record. Raises NotSkeletal,
+    which names the line that needs Python."""
+
+    def __init__(self, model: Learnt, examples: Sequence[Any], taken: Callable[[Kind], bool], *, partial: bool = False) -> None:
+        """examples: instances that ran. taken: says which kinds with programs are part of it. partial: as of `Lowering`."""
+        self._model, self._root, self._taken = model, model.root, taken
+        self._tables: dict[RowClass, int] = {}
+        self._rows: list[list[object]] = []
+        self._held: dict[int, int] = {}  # constant rows of each table
+        self.programs: list[Kind] = []
+        self.kinds: list[Kind] = []
+        self.name = self._root.parameters()[-1]
+        self.constants = Constants(model.find)
+        self.constants.object(self._root.original if not isinstance(model.target, torch.nn.Module) else model.target)
+        self.instances = self._instances(examples)
+        self.lowering = Lowering(self.constants, self.instances.mask, torch.Tensor, partial=partial)
+        try:
+            self._lower()
+        except NeedsPython as needed:
+            raise _needs_python(needed) from None
+        self._kinds, self._regions = self._blocks()
+
+    def _instances(self, examples: Sequence[Any]) -> Instances:
+        """What instances are; properties that the code asks for read attributes, too."""
+        attributes = self._attributes()
+        while True:
+            found = Instances(self.name, examples, attributes, self.table)
+            for name, getters in found.getters.items():
+                for getter in getters:
+                    self._model.learnt(getter, found.with_getter(name, getter))
+            again = self._attributes()
+            if again.keys() == attributes.keys():
+                return found
+            attributes = again
+
+    def _attributes(self) -> dict[str, str]:
+        """What the code reads of objects that are no modules: name → "file:line"."""
+        found: dict[str, str] = {}
+        for function in self._model.functions():
+            for step in walk(function.source.steps) if function.source is not None else ():
+                value = step.value if isinstance(step, Compute) else None
+                if isinstance(value, ast.Attribute) and step.seen.kinds & {"object", "tensors"}:
+                    found.setdefault(value.attr, f"{function.file}:{step.line}")
+        return found
+
+    def _lower(self) -> None:
+        """All functions, with properties of instances. Raises NeedsPython."""
+        lowering = self.lowering
+        lowering.lower(self._root)
+        self._getters: dict[str, int] = {}
+        for name, getters in self.instances.getters.items():
+            if len(getters) > 1:
+                where = self.instances.attributes[name]
+                raise NotSkeletal(f"{where}: '{name}' is another property in another class")
+            self._getters[name] = lowering.lower(self._model.learnt(getters[0], ()))
+        for name in (*self.instances.names, *self._getters):
+            lowering.name(name)
+        self.constants.finish(lowering.names, lowering.functions)
+
+    def _name(self, name: str) -> list[object]:
+        """An attribute: the slot of nodes that have it, and of which classes; the function of a property, and of which."""
+        found = self.instances
+        return [name, found.names.get(name, -1), found.field_mask(name), self._getters.get(name, -1), found.getter_mask(name)]
+
+    # --- rows and blocks --------------------------------------------------------------------------------------------------------
+
+    def _blocks(self) -> tuple[list[list[object]], list[list[object]]]:
+        kinds: list[list[object]] = []
+        regions: list[list[object]] = []
+        for number, region in enumerate(self.lowering.regions):
+            own: list[int] = []
+            for kind_key, kind in region.kinds.items():
+                tokens = self._tokens(kind_key)
+                if tokens is not None and (self._taken(kind) or not _has_program(kind)):
+                    own.append(len(kinds))
+                    kinds.append(self._kind(number, kind, tokens))
+            indices = [int(place in region.indices) for place in range(len(region.inputs))]
+            regions.append([region.name, f"{Path(region.file).name}:{region.line}", indices, own])
+        return kinds, regions
+
+    def _kind(self, region: int, kind: Kind, tokens: list[int]) -> list[object]:
+        rows, results = [self.table(each) for each in kind.rows], [self.table(each) for each in kind.results]
+        block, places = -1, []
+        self.kinds.append(kind)
+        if _has_program(kind):
+            block = len(self.programs)
+            self.programs.append(kind)
+        else:
+            with torch.no_grad():
+                places = [self._constant_row(value, table) for value, table in zip(kind.run(), results, strict=True)]
+        return [region, tokens, block, places, rows, results, kind.values, kind.cost, self._outputs(kind)]
+
+    def _constant_row(self, value: torch.Tensor, table: int) -> int:
+        data = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
+        self._rows.append([table, base64.b64encode(data).decode()])
+        self._held[table] = self._held.get(table, 0) + 1
+        return self._held[table] - 1
+
+    def _tokens(self, key: tuple[object, ...]) -> list[int] | None:
+        """A region's key as the machine makes it; None for one that holds what no instance of the saved model can have."""
+        tokens: list[int] = []
+        for part in key:
+            made = self._token(part)
+            if made is None:
+                return None
+            tokens += made
+        return tokens
+
+    def _token(self, part: Any) -> list[int] | None:
+        number = TOKENS.index
+        if isinstance(part, RowClass):
+            return [number("row"), self.table(part)]
+        if part == INDEX:
+            return [number("index")]
+        if not isinstance(part, tuple) or len(part) < 2:
+            return None
+        first, second = part[0], part[1]
+        if first == "float":
+            return [number("float"), struct.unpack("<q", struct.pack("<d", float.fromhex(second)))[0]]
+        if first in ("object", "method"):
+            found = self.constants.known(part[1:] if first == "object" and len(part) > 2 else second if first == "object" else part)
+            return [number("object"), found] if found is not None else None
+        if first in (list, tuple):
+            return [number("list" if first is list else "tuple"), second]
+        if first in (bool, int):
+            return [number("bool" if first is bool else "int"), int(second)]
+        if first is str:
+            return [number("text"), self.constants.number(second)[1]]
+        if second is None:
+            return [number("none")]
+        found = self.constants.known(id(second))
+        return [number("object"), found] if found is not None else None
+
+    def _outputs(self, kind: Kind) -> list[int]:
+        """What a region returns, of what its block computes."""
+        text, environment = kind.written
+        tree = ast.parse(text, mode="eval").body
+        assert isinstance(tree, ast.Tuple)
+        return [number for each in tree.elts for number in self._output(each, environment, kind)]
+
+    def _output(self, node: ast.expr, environment: dict[str, object], kind: Kind) -> list[int]:
+        number = OUTPUTS.index
+        if isinstance(node, ast.IfExp):  # given[n], as a row or a tensor
+            return [number("given"), _subscript(cast("ast.Compare", node.test).left.value)]  # pyright: ignore[reportAttributeAccessIssue]
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+            return [number("made"), _subscript(node)]
+        if isinstance(node, ast.Subscript):  # containers(arguments)[n]
+            path = _path_of(kind.kept, containers(kind.kept)[_subscript(node)])
+            return [number("argument"), path[0], len(path) - 1, *path[1:]]
+        if isinstance(node, ast.Name):
+            try:
+                return [number("constant"), self.constants.place(self.constants.number(environment[node.id]))]
+            except Unsayable as reason:
+                raise NotSkeletal(f"{kind.region.file}:{kind.region.line}: {reason}") from None
+        if isinstance(node, ast.Tuple | ast.List):
+            parts = [part for each in node.elts for part in self._output(each, environment, kind)]
+            return [number("tuple" if isinstance(node, ast.Tuple) else "list"), len(node.elts), *parts]
+        where = f"{kind.region.file}:{kind.region.line}"
+        raise NotSkeletal(f"{where}: tensor code there makes a dict or a record: return tuples or lists of tensors")
+
+    # --- what it is -------------------------------------------------------------------------------------------------------------
+
+    def table_records(self) -> list[TableRecord]:
+        """What lies in each table."""
+        return [{"dtype": _DTYPES[each.dtype], "dims": list(each.shape)} for each in self._tables]
+
+    def record(self, results: Sequence[SlotRecord]) -> SkeletonRecord:
+        """results: how results lie in tensors."""
+        return {
+            "name": self.name,
+            "functions": [
+                {
+                    "name": function.name,
+                    "file": Path(function.file).name,
+                    "parameters": len(code.parameters),
+                    "registers": code.registers,
+                    "memo": not function.changes_arguments(),
+                    "code": code.code,
+                    "lines": code.lines,
+                }
+                for function, code in zip(self.lowering.functions, self.lowering.code, strict=True)
+            ],
+            "constants": [list(each) for each in self.constants.numbers],
+            "texts": self.constants.texts,
+            "names": [self._name(each) for each in self.lowering.names],
+            "objects": self.constants.records(),
+            "tables": self.table_records(),
+            "rows": self._rows,
+            "regions": self._regions,
+            "kinds": self._kinds,
+            "slots": self.instances.slots.records,
+            "results": list(results),
+            "nodes": self.instances.nodes,
+            "root": self.instances.root,
+            "result": 0,
+            "kind": self.instances.kind,
+            "domains": self.instances.slots.domains,
+        }
+
+    def table(self, kind: RowClass) -> int:
+        """The number of the table of such rows. Raises NotSkeletal."""
+        if kind.dtype not in _DTYPES:
+            raise NotSkeletal(f"it has tensors of {kind.dtype}")
+        return self._tables.setdefault(kind, len(self._tables))
+
+    @property
+    def tables(self) -> list[RowClass]:
+        return [*self._tables]
+
+
+def _has_program(kind: Kind) -> bool:
+    """Others depend on weights alone."""
+    return bool(kind.rows or kind.values)
+
+
+def _subscript(node: ast.expr) -> int:
+    assert isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
+    return int(node.slice.value)  # pyright: ignore[reportArgumentType]
+
+
+def _path_of(values: Sequence[object], wanted: object) -> list[int]:
+    """The places that lead to a container, by identity."""
+    for place, each in enumerate(values):
+        if each is wanted:
+            return [place]
+        parts = parts_of(each)
+        if parts is not None:
+            found = _path_of(parts, wanted)
+            if found:
+                return [place, *found]
+    return []
+
+
+def _needs_python(needed: NeedsPython) -> NotSkeletal:
+    text = linecache.getline(needed.file, needed.line).strip()
+    where = f"{needed.file}:{needed.line}" + (f": `{text}`" if text else "")
+    if needed.new:
+        return NotSkeletal(f"{where} has not run", new=True)
+    return NotSkeletal(f"{where} needs Python: {needed.reason}")

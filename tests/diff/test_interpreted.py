@@ -1,0 +1,238 @@
+"""Models that decide by values, in the process that learnt them: the runtime's interpreter gives what the model's code gives, and where it
+cannot tell, the code runs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from dynamic_models import CASES, WORDS, Tree
+from torch import nn
+
+import disc
+from disc.config import Options
+from disc.errors import InstanceError
+
+HIDDEN = 8
+OPTIONS = Options(cache=False, threads=1)
+LIMITS = SimpleNamespace(deep=SimpleNamespace(deeper=SimpleNamespace(most=4)))
+
+
+def same(found: Any, expected: Any) -> None:
+    assert type(found) is type(expected)
+    if isinstance(expected, torch.Tensor):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            same(one, other)
+    else:
+        assert found == (pytest.approx(expected, abs=1e-4) if isinstance(expected, float) else expected)
+
+
+class Part:
+    """A node of another class than `Tree`: its attributes lie elsewhere, and it tells more."""
+
+    def __init__(self, word: int, parts: list[Any], pair: tuple[int, float], at: torch.Tensor) -> None:
+        self.word, self.parts, self.pair, self.at = word, parts, pair, at
+        self.own = True
+
+
+class Deciding(nn.Module):
+    """Reads, loops, properties, results of all kinds, and errors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb, self.cell = nn.Embedding(WORDS, HIDDEN), nn.Linear(2 * HIDDEN, HIDDEN)
+
+    def node(self, part, found):
+        h = torch.tanh(self.cell(torch.cat([self.emb.weight[part.word], part.at])))
+        score = float(h.sum())
+        found.append((h, score))
+        below = []
+        for each in part.parts:
+            below.append(self.node(each, found))
+            if len(below) >= LIMITS.deep.deeper.most:
+                break
+        if part.pair[0] < 0:
+            raise ValueError("a negative count")
+        return h, part, below
+
+    def forward(self, part):
+        found = []
+        h, again, below = self.node(part, found)
+        numbers = [score > 0.5 for _, score in found]
+        kind = "large" if sum(numbers) > 1 else "small"
+        if part.pair[1] > 1.0:
+            return h, h, again, part.at, below, kind
+        return found, numbers, found, len(numbers), part.pair[1] / 2, kind
+
+
+def parts(count: int, seed: int, depth: int = 2) -> list[Part]:
+    draw = torch.Generator().manual_seed(seed)
+
+    def number(most: int) -> int:
+        return int(torch.randint(most, (), generator=draw))
+
+    def part(depth: int) -> Part:
+        below = [part(depth - 1) for _ in range(number(4) if depth else 0)]
+        return Part(number(WORDS), below, (number(9), number(40) / 16), torch.randn(HIDDEN, generator=draw))
+
+    return [part(depth) for _ in range(count)]
+
+
+class Learnt(SimpleNamespace):
+    """A model that ran until its skeleton is interpreted."""
+
+    module: Deciding
+    batched: Any
+
+    def interpreted(self) -> int:
+        return self.batched.stats()["interpreted"]
+
+
+@pytest.fixture(scope="module")
+def model() -> Learnt:
+    torch.manual_seed(0)
+    module = Deciding().eval()
+    batched: Any = disc.batched(module, options=OPTIONS)
+    for seed in range(4):
+        batched.batch(parts(12, seed))
+    made = Learnt(module=module, batched=batched)
+    assert made.interpreted(), batched.explain()
+    return made
+
+
+def eager(module: nn.Module, instances: list[Any]) -> list[Any]:
+    with torch.no_grad():
+        return [module(each) for each in instances]
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 64])
+def test_results_are_those_of_the_code(model: Learnt, count: int) -> None:
+    before, instances = model.interpreted(), parts(count, 100 + count)
+    same(model.batched.batch(instances), eager(model.module, instances))
+    assert model.interpreted() == before + (count > 0)
+    assert "skeleton: native; " in model.batched.explain()
+
+
+def test_results_are_objects_of_their_own(model: Learnt) -> None:
+    instances = parts(12, 7)
+    for instance, result in zip(instances, model.batched.batch(instances), strict=True):
+        if instance.pair[1] > 1.0:
+            h, again, node, at, _, _ = result
+            assert node is instance and at is instance.at and h is not again and torch.equal(h, again)
+            again.add_(1)
+            assert not torch.equal(h, again)
+        else:
+            assert result[0] is result[2]
+
+
+def test_errors_are_those_of_the_code(model: Learnt) -> None:
+    instances = parts(6, 3)
+    instances[4].pair = (-1, 2.0)
+    with pytest.raises(InstanceError) as info:
+        model.batched.batch(instances)
+    assert [*info.value.failures] == [4] and isinstance(info.value.failures[4], ValueError)
+    assert str(info.value).startswith("instance 4 failed at ") and "test_interpreted.py:" in str(info.value)
+    good = [each for each in range(6) if each != 4]
+    same([info.value.results[each] for each in good], eager(model.module, [instances[each] for each in good]))
+
+
+class Word(int):
+    """A number that is more than a number."""
+
+
+def odd(change: str) -> list[Any]:
+    instances = parts(4, 11)
+    at = instances[2]
+    if change == "class":
+        instances[2] = SimpleNamespace(word=at.word, parts=at.parts, pair=at.pair, at=at.at)  # pyright: ignore
+    elif change == "subclass":
+        at.word = Word(3)
+    elif change == "tuple":
+        at.parts = tuple(at.parts)  # pyright: ignore
+    elif change == "float":
+        at.pair = (1.5, 2.0)  # pyright: ignore
+    elif change == "strided":
+        at.at = torch.randn(2 * HIDDEN)[::2]
+    return instances
+
+
+def test_what_became_a_constant_is_looked_at(model: Learnt, monkeypatch: pytest.MonkeyPatch) -> None:
+    instances = parts(8, 21)
+    monkeypatch.setattr(LIMITS.deep.deeper, "most", 1)
+    same(model.batched.batch(instances), eager(model.module, instances))
+
+
+def test_properties_that_change(model: Learnt, monkeypatch: pytest.MonkeyPatch) -> None:
+    instances = parts(8, 22)
+    monkeypatch.setattr(Part, "word", property(lambda self: 1, lambda self, value: None), raising=False)
+    same(model.batched.batch(instances), eager(model.module, instances))
+
+
+@pytest.mark.parametrize("change", ["class", "subclass", "tuple", "strided", "float"])
+def test_other_forms_of_instances(model: Learnt, change: str) -> None:
+    """The last test of this model: forms that are learnt stay."""
+    for _ in range(2):
+        instances = odd(change)
+        same(model.batched.batch(instances), eager(model.module, instances))
+
+
+class Same(nn.Module):
+    """Asks whether objects are one object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb = nn.Embedding(WORDS, HIDDEN)
+
+    def forward(self, node):
+        h = self.emb.weight[node.word] * 2
+        if float(h[0]) > 9:
+            h = h * 2
+        count = node.word + 1000
+        return h, node.left is node.right, node.left is not None, count is node.word
+
+
+def test_identity() -> None:
+    torch.manual_seed(0)
+    module = Same().eval()
+    batched: Any = disc.batched(module, options=OPTIONS)
+    for _ in range(4):
+        leaf = Tree(2, None, None)  # pyright: ignore
+        instances = [Tree(1, leaf, leaf), Tree(1, leaf, Tree(3, None, None)), leaf] * 3  # pyright: ignore
+        same(batched.batch(instances), eager(module, instances))
+    assert batched.stats()["interpreted"], batched.explain()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ("TreeFC", "TreeLSTM", "TreeGRU", "MV-RNN")])
+def test_models(name: str) -> None:
+    make, instances = CASES[name]
+    torch.manual_seed(0)
+    module = make(HIDDEN).eval()
+    batched: Any = disc.batched(module, options=OPTIONS)
+    for count in (9, 9, 9, 0, 1, 64):
+        given = instances(count)
+        same(batched.batch(given), eager(module, given))
+    assert batched.stats()["interpreted"] > 1, batched.explain()
+
+
+@pytest.mark.long
+def test_why_python_runs() -> None:
+    class WithDict(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.emb = nn.Embedding(WORDS, HIDDEN)
+
+        def forward(self, part):
+            found = {}
+            found["h"] = self.emb.weight[part.word] * 2
+            return found["h"]
+
+    batched: Any = disc.batched(WithDict().eval(), options=OPTIONS)
+    for seed in range(3):
+        batched.batch(parts(6, seed))
+    assert "skeleton: Python, because " in batched.explain() and "test_interpreted.py:" in batched.explain()
