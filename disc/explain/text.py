@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 MODULES_SHOWN = 4
 _COLUMNS = ("kernel", "kind", "runs", "time", "share", "GFLOP/s", "GB/s", "of limit")
+_RESOURCES = ("kernel", "version", "threads", "registers", "spilled", "shared", "per SM", "occupancy", "runs")
 
 
 def text_lines(report: Explanation) -> list[str]:
@@ -35,7 +36,10 @@ def text_lines(report: Explanation) -> list[str]:
         lines.append(f"copies {report.copied_inputs} inputs were not contiguous and were copied since loading")
     kernels = sorted(report.kernels, key=lambda kernel: -(kernel.measured.seconds if kernel.measured else 0.0))
     swept = ["", *sweep_lines(report.sweep)] if report.sweep is not None else []
-    return [*lines, *swept, "", *_table(kernels), "", *(line for kernel in kernels for line in _details(kernel, report.sources))]
+    resources = resource_rows(report.kernels)
+    tables = [*_aligned([_COLUMNS[: _shown(kernels)], *(table_cells(each)[: _shown(kernels)] for each in kernels)]), ""]
+    tables += [*_aligned([_RESOURCES, *resources]), ""] if resources else []
+    return [*lines, *swept, "", *tables, *(line for kernel in kernels for line in _details(kernel, report.sources))]
 
 
 def calls_text(calls: int) -> str:
@@ -43,9 +47,24 @@ def calls_text(calls: int) -> str:
     return f", the median of {calls} calls" if calls > 1 else ""
 
 
-def _table(kernels: Sequence[KernelReport]) -> list[str]:
-    shown = len(_COLUMNS) if any(kernel.measured for kernel in kernels) else _COLUMNS.index("time")
-    rows = [row[:shown] for row in (_COLUMNS, *(table_cells(kernel) for kernel in kernels))]
+def _shown(kernels: Sequence[KernelReport]) -> int:
+    """How many columns have anything to say."""
+    return len(_COLUMNS) if any(kernel.measured for kernel in kernels) else _COLUMNS.index("time")
+
+
+def resource_rows(kernels: Sequence[KernelReport]) -> list[tuple[str, ...]]:
+    """A row for each version on a GPU, which its code gives without one."""
+    found: list[tuple[str, ...]] = []
+    for kernel in kernels:
+        versions = [each for each in kernel.versions if each.resident is not None]
+        for number, each in enumerate(versions):
+            numbers = [str(each.resources.get(name, 0)) for name in ("threads", "registers", "stack", "shared")]
+            found.append((kernel.name, str(number), *numbers, str(each.resident), f"{each.occupancy:.0%}", str(each.runs)))
+    return found
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Cells in columns, the first two to the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines: list[str] = []
     for row in rows:

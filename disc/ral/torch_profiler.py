@@ -1,6 +1,7 @@
-"""Ranges of calls and of their kernels for PyTorch's profiler, on CPUs. Nothing here imports PyTorch: who profiles has done so.
+"""Ranges of calls and of their kernels for PyTorch's profiler. Nothing here imports PyTorch: who profiles has done so.
 
-The profiler takes no events of the past, so its ranges are entered and left around each launch, by the thread of the call.
+The profiler takes no events of the past, so its ranges are entered and left around each launch, by the thread of the call. On a GPU that is
+the request: the profiler's own record of what ran there names the range that asked for it.
 """
 
 from __future__ import annotations

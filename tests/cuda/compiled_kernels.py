@@ -1,16 +1,22 @@
-"""Kernels as code for GPUs of three generations; prints how many were compiled. `first`, `all`: of the versions of kernels of every kind, `all` for every GPU;
-`library`: of library ops; `schedules`: every schedule of products with a bias and GELU, with a line of each that says what it takes.
-Further arguments: the GPUs, in place of those of three generations."""
+"""Kernels as code for GPUs of three generations: none spills, all stay within the shared memory of a block, and take the parameters that
+launches give. Prints how many there are.
+
+`first`: the first version of a kernel of every kind. `whole`: all versions of kernels of every kind, of library ops, and by every schedule of
+products with a bias and GELU. `recorded`: the same, not compiled, but looked up in tests/golden/gpu_code.json, where `record` writes what
+their code takes; a text that is another one than was compiled then is found. Further arguments: the GPUs, in place of those of three
+generations."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import triton
@@ -18,20 +24,33 @@ from fused_programs import ANY_SIZE, CONVOLUTION, Fused, Kinds, Layers, Rows, Su
 from library_models import GROUPS, Scans, Scatters, Sorts
 from torch import nn
 
-from disc.codegen.cuda.assemble import assemble
+from disc.codegen.cuda.assemble import assemble, tool_facts
 from disc.codegen.cuda.emission import emit_device
 from disc.codegen.cuda.kernel import DeviceKernel, DeviceVersion
 from disc.codegen.cuda.plans import product_plan
 from disc.speculation.block_families import FAMILIES
 from disc.speculation.block_trees import FAST, HALF, KINDS, SINGLE, BlockTree
 from disc.speculation.guards import Aligned, parts_of
-from disc.targets import cuda
 from disc.targets.cuda import read_target
 from disc.targets.thresholds import Gpu
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-NAMES = {"all": cuda.NAMES}  # of the others, three generations
+RECORD = Path(__file__).parents[1] / "golden" / "gpu_code.json"
+ONE_ROW = "g1 < 1\n"  # so short that a lane holds a number or two
+KEY = 24  # characters of the key of a version
 THREE = ("sm_80", "sm_90", "sm_100")
+
+
+class Code(NamedTuple):
+    """What the code of a version takes. threads: of a block; registers, and bytes that are spilled, of a thread; shared, of a block; size of
+    the code: bytes."""
+
+    what: str
+    threads: int
+    registers: int
+    shared: int
+    spilled: int
+    size: int
 
 
 def resources(code: bytes) -> tuple[int, int]:
@@ -99,23 +118,95 @@ def schedules(name: str, architecture: int) -> Iterator[tuple[str, DeviceVersion
                 yield f"{kind} {family[version.schedule]}", version
 
 
+def whole(name: str, gpu: Gpu) -> Iterator[tuple[str, DeviceVersion]]:
+    """All of a target, each once."""
+    done: set[str] = set()
+    for chosen in ("all", "library", "schedules"):
+        for what, version in versions(chosen, name, gpu):
+            if version.key not in done:
+                yield what, version
+            done.add(version.key)
+
+
+def compiled(name: str, gpu: Gpu, what: str, version: DeviceVersion) -> Code:
+    """Compiles a version, looks at its code, and prints a line of it."""
+    (cubin,) = assemble([version], gpu).values()
+    print(f"{name} {what}: {cubin.registers} registers, {cubin.shared} bytes shared, {cubin.stack} spilled", flush=True)
+    assert (cubin.registers, cubin.stack) == resources(cubin.code) and cubin.stack == 0, version.text
+    assert cubin.shared <= gpu.shared_block
+    wide = Aligned(16) in parts_of(version.guard) and any(each.name == "a0" for each in version.parameters) and ONE_ROW not in version.text
+    assert not (wide and cubin.ptx) or "ld.global.v4" in cubin.ptx or "cp.async" in cubin.ptx, version.text
+    if wide and what == "compute_convolution":  # over channels-last values: both factors go to shared memory 16 bytes at a time
+        assert not cubin.ptx or set(re.findall(r"cp\.async\.c[ag]\.shared\.global [^;]*?, (0x\w+)", cubin.ptx)) == {"0x10"}
+    return Code(what, cubin.threads, cubin.registers, cubin.shared, cubin.stack, len(cubin.code))
+
+
+def read_record() -> tuple[dict[str, str], dict[str, dict[str, Code]]]:
+    """What made the code that was recorded, and that code, by target and key."""
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {"tools": {}, "targets": {}}
+    return record["tools"], {name: {key: Code(*each) for key, each in codes.items()} for name, codes in record["targets"].items()}
+
+
+def write_record(found: Mapping[str, Mapping[str, Code]]) -> None:
+    """A line for each version."""
+    lines = [
+        f"  {json.dumps(name)}: {{\n" + ",\n".join(f"   {json.dumps(key)}: {json.dumps(each)}" for key, each in codes.items()) + "\n  }"
+        for name, codes in found.items()
+    ]
+    RECORD.write_text(f'{{"tools": {json.dumps(own_tools())},\n "targets": {{\n' + ",\n".join(lines) + "\n}}\n")
+
+
+def own_tools() -> dict[str, str]:
+    """Triton and its ptxas."""
+    return {name: tool_facts()[name] for name in ("triton", "ptxas")}
+
+
+def look_up(name: str, gpu: Gpu, known: Mapping[str, Code]) -> int:
+    """Every version of a target was compiled; how many there are."""
+    found = [(what, known.get(version.key[:KEY])) for what, version in whole(name, gpu)]
+    stale = [what for what, code in found if code is None]
+    assert not stale, f"for {name} others than those that were compiled: {stale}; run {Path(__file__).name} record"
+    assert all(code is None or (code.spilled == 0 and code.shared <= gpu.shared_block) for _, code in found)
+    return len(found)
+
+
+def compile_whole(name: str, gpu: Gpu, known: Mapping[str, Code]) -> tuple[dict[str, Code], list[str]]:
+    """Compiles every version of a target that is not known. Returns their code, and what is not as it should be."""
+    found, wrong = dict[str, Code](), list[str]()
+    for what, version in whole(name, gpu):
+        key = version.key[:KEY]
+        try:
+            found[key] = known[key] if key in known else compiled(name, gpu, what, version)
+        except AssertionError as error:
+            wrong.append(f"{name} {what} {version.guard}: {error}")
+    return found, wrong
+
+
+def main(chosen: str, names: Sequence[str]) -> int:
+    """Returns how many versions were looked at."""
+    tools, known = read_record()
+    count, alike = 0, tools == own_tools()
+    for name in names or THREE:
+        gpu = read_target(name).gpu
+        assert gpu is not None
+        old = known.get(name, {})
+        if chosen == "first":
+            count += len([compiled(name, gpu, what, version) for what, version in versions(chosen, name, gpu)])
+        elif chosen == "recorded":
+            count += look_up(name, gpu, old)
+        else:
+            found, wrong = compile_whole(name, gpu, old if chosen == "record" and alike else {})
+            count += len(found)
+            if chosen == "record":
+                known[name] = found
+                write_record(known)
+            assert not wrong, "\n".join(wrong)
+            if chosen == "whole":
+                assert not alike or found == old, f"{name}: its code takes something else than was recorded"
+    return count
+
+
 if __name__ == "__main__":
     assert os.environ.get("TRITON_INTERPRET", "0") == "0"
     torch.manual_seed(0)
-    done: set[tuple[str, str]] = set()
-    for name in sys.argv[2:] or NAMES.get(sys.argv[1], THREE):
-        gpu = read_target(name).gpu
-        assert gpu is not None
-        for what, version in versions(sys.argv[1], name, gpu):
-            if (name, version.key) in done:
-                continue
-            done.add((name, version.key))
-            (cubin,) = assemble([version], gpu).values()
-            print(f"{name} {what}: {cubin.registers} registers, {cubin.shared} bytes shared, {cubin.stack} spilled", flush=True)
-            assert (cubin.registers, cubin.stack) == resources(cubin.code) and cubin.stack == 0, version.text
-            assert cubin.shared <= gpu.shared_block
-            wide = Aligned(16) in parts_of(version.guard)
-            assert not (wide and cubin.ptx) or "ld.global.v4" in cubin.ptx or "cp.async" in cubin.ptx, version.text
-            if wide and what == "compute_convolution":  # over channels-last values: both factors go to shared memory 16 bytes at a time
-                assert not cubin.ptx or set(re.findall(r"cp\.async\.c[ag]\.shared\.global [^;]*?, (0x\w+)", cubin.ptx)) == {"0x10"}
-    print(len(done), "compiled")
+    print(main(sys.argv[1], sys.argv[2:]), "compiled")

@@ -130,6 +130,19 @@ def check_staged(path: str) -> None:
         assert [launches for _, launches, _ in exe.profile(x, x)] == [1]
 
 
+def check_ranges(exe: Any) -> None:
+    """Who profiles is told of each request for a launch, as on a CPU."""
+    told: list[str | None] = []
+    a = Array(np.ones((2, 4), np.float32))
+    _ral.set_observer(lambda name, _: told.append(name))
+    try:
+        exe(a, a)
+    finally:
+        _ral.set_observer(None)
+    exe(a, a)
+    assert told == ["add_rows", None], told
+
+
 def check_commands(path: str) -> None:
     """`disc bench --graphs`, and a server whose settings ask for a GPU and graphs, replay calls of equal sizes."""
     before = counts().graph_launches
@@ -156,6 +169,7 @@ def main() -> None:
     assert counts().live_modules == 0, "nothing of a GPU is opened before its tensors come"
     check_calls(exe)
     check_errors(exe)
+    check_ranges(exe)
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "add.disc")
         exe.save(path)

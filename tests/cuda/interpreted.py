@@ -126,6 +126,8 @@ class Checked:
             setattr(builder, name, method)
         # Triton patches its language anew at every call of a function of a text, which would take most of the time.
         self._patches = _PATCH(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
+        # Numbers are arrays of one element there, which NumPy 2.5 makes no int of by itself: Triton 3.6 asks it to.
+        self._patches.set_attr(tl.core.tensor, "__index__", lambda each: each.handle.data.item())
         triton_itself._patch_lang = lambda fn: type(self._patches)()  # pyright: ignore[reportUnknownLambdaType]
         return self
 

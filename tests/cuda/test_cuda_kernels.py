@@ -29,7 +29,9 @@ LONG = ("elementwise", "long_rows", "long_sums", "every_schedule", "long_scans",
 
 def _run(program: str, *arguments: str) -> str:
     environment = {**os.environ, "DISC_CACHE": "0", "PYTHONPATH": str(FOLDER.parent.parent)}
-    done = subprocess.run([sys.executable, str(FOLDER / program), *arguments], capture_output=True, text=True, check=False, env=environment)
+    newer = ["-W", "error:Conversion of an array"]  # an error of NumPy 2.5, which Triton's interpreter may meet on other machines
+    command = [sys.executable, *newer, str(FOLDER / program), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-6000:]
     return done.stdout
 
@@ -50,11 +52,14 @@ def test_the_checker_finds_what_is_wrong() -> None:
     assert _run("wrong_kernels.py").split() == ["4", "found"]
 
 
-@pytest.mark.parametrize("versions", ["first", *(pytest.param(each, marks=pytest.mark.long) for each in ("all", "library", "schedules"))])
-def test_code(versions: str) -> None:
+@pytest.mark.parametrize(
+    "arguments", ["first", "recorded sm_90", *(pytest.param(each, marks=pytest.mark.long) for each in ("recorded", "whole"))]
+)
+def test_code(arguments: str) -> None:
     """Kernels of every kind, and by every schedule of products, compile for GPUs of three generations, with the parameters that a launch
-    gives them, without spills and within the shared memory of a block."""
-    assert _run("compiled_kernels.py", versions).strip().endswith("compiled")
+    gives them, without spills and within the shared memory of a block. Those of sm_90 are the texts that were compiled when the record was
+    made."""
+    assert _run("compiled_kernels.py", *arguments.split()).strip().endswith("compiled")
 
 
 @pytest.mark.parametrize(("rows", "kinds"), [(nn.LayerNorm(8), ["compute", "stitch", "compute"]), (nn.Softmax(-1), ["attention"])])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,10 +19,12 @@ from disc.artifact import file as artifact
 from disc.artifact.manifest import STORAGE, StoredManifest
 from disc.codegen.cuda import backend
 from disc.ral.executable import Executable
+from gpu_parts.arrays import LARGE, Stored
+from gpu_parts.job import PACKED, write_packed
 from gpu_parts.recorded import Texts, enter_text
 from gpu_parts.report import BOUNDS, TF32
 from gpu_parts.timed import TIMED
-from gpu_parts.weights import SMALL, Recipes, sampled, seed_module
+from gpu_parts.weights import SMALL, Recipes, seed_module
 from tests import models
 
 CPU = "x86-64-v3"  # the reference of random shapes
@@ -93,8 +96,8 @@ def _model(folder: Path, name: str, arithmetic: str, gpus: Sequence[str], texts:
     module, example, dims = models.MODELS[name]()
     options, bound = ARITHMETIC[arithmetic]
     made = _compile(module, example, dims, [CPU, *gpus], texts, **options)
-    file, stem = f"models/{name}-{arithmetic}.disc", f"models/{name}-{arithmetic}.npz"
-    made.save(folder / file)
+    file, stem = f"models/{name}-{arithmetic}.disc{PACKED}", f"models/{name}-{arithmetic}.npz"
+    save_packed(made, folder / file)
     arrays = dict[str, Any]()
     calls = [models.shapes(name)[number] for number in CALLS]
     for call, inputs in enumerate(calls):
@@ -106,6 +109,14 @@ def _model(folder: Path, name: str, arithmetic: str, gpus: Sequence[str], texts:
     print(f"{name}, {arithmetic}: an artifact", flush=True)
     about = {"name": f"{name}-{arithmetic}", "file": file, "arrays": stem, "calls": len(calls), "bound": bound, "cpu": CPU}
     return {**about, "sizes": _ranges(made, name in ("resnet", "convnext")), "high": models.VOCABULARY}
+
+
+def save_packed(made: Executable, file: Path) -> None:
+    """Writes an artifact, packed."""
+    with tempfile.TemporaryDirectory() as scratch:
+        plain = Path(scratch) / "model.disc"
+        made.save(plain)
+        write_packed(file, plain.read_bytes())
 
 
 def _ranges(made: Executable, images: bool) -> dict[str, tuple[int, int]]:
@@ -129,7 +140,8 @@ def prepare_timed(folder: Path, names: Sequence[str], gpus: Sequence[str], texts
         timed = TIMED[name]
         example = tuple(torch.zeros(shape, dtype=dtypes[timed.element]) for shape in timed.tiny)
         dims = tuple(dict.fromkeys(each, torch.export.Dim.AUTO) for each in timed.dims)
-        _compile(timed.build().eval(), example, dims, gpus, texts, tf32=timed.tf32).save(folder / "timed" / f"{name}.disc")
+        made = _compile(timed.build().eval(), example, dims, gpus, texts, tf32=timed.tf32)
+        save_packed(made, folder / "timed" / f"{name}.disc{PACKED}")
         print(f"{name}: an artifact", flush=True)
 
 
@@ -151,25 +163,30 @@ def _big(folder: Path, name: str, big: Big, full: bool, gpus: Sequence[str], tex
     content = path.read_bytes()
     path.unlink()
     begin = len(content) - len(artifact.sections(memoryview(content))["weights"])
-    head, stem = f"big/{name}.head", f"big/{name}.npz"
-    (folder / head).write_bytes(content[:begin])
+    head, stem = f"big/{name}.head{PACKED}", f"big/{name}.npz"
+    write_packed(folder / head, content[:begin])
     weights, plain = _weights(content, begin, Recipes(parameters))
     sizes = big.sizes if full else [_small(big)]
-    recorded = [_reference(module, getattr(models, big.inputs)(*each)) for each in sizes[:REFERENCES]]
-    arrays = {f"{number}.{name}": array for number, each in enumerate(recorded) for name, array in each.items()}
-    np.savez_compressed(folder / stem, **plain, **arrays)
-    made = len(weights) - len(plain)
+    arrays = Stored()
+    references = [_reference(module, getattr(models, big.inputs)(*each), arrays) for each in sizes[:REFERENCES]]
+    plain |= arrays.plain
+    np.savez_compressed(folder / stem, **plain)
+    made = len([each for each in weights if each["recipe"] is not None])
     print(f"{name}: {made} of {len(weights)} weights from seeds, {sum(each.nbytes for each in plain.values()) / 2**20:.1f} MiB as they are")
     about: dict[str, Any] = {"name": name, "factory": big.factory, "full": full, "arithmetic": big.arithmetic, "inputs": big.inputs}
-    about |= {"references": len(recorded), "parameters": {name: array.shape for name, array in parameters.items()}}
+    about |= {"references": references, "about": arrays.about, "parameters": {name: array.shape for name, array in parameters.items()}}
     return {**about, "sizes": sizes, "head": head, "arrays": stem, "size": len(content), "weights": weights}
 
 
-def _reference(module: Any, inputs: Sequence[torch.Tensor]) -> dict[str, Any]:
-    """For a machine without transformers: inputs, and some elements of eager's first result."""
+def _reference(module: Any, inputs: Sequence[torch.Tensor], arrays: Stored) -> dict[str, Any]:
+    """For a machine without transformers: inputs, and eager's first result."""
+    given = list(inputs)
+    for number, each in enumerate(inputs):
+        if each.dtype == torch.float32 and each.nbytes > LARGE:
+            given[number] = torch.from_numpy(arrays.draw(each.numpy(), f"input {number} of {tuple(each.shape)}", bf16=False))
     with torch.inference_mode():
-        wanted = next(each for each in tree_leaves(module(*inputs)) if isinstance(each, torch.Tensor))
-    return {**{f"i{number}": each.numpy() for number, each in enumerate(inputs)}, "o": sampled(wanted.float().numpy())}
+        wanted = next(each for each in tree_leaves(module(*given)) if isinstance(each, torch.Tensor))
+    return {"inputs": [arrays.argument(each.numpy()) for each in given], "result": arrays.result(wanted.float().numpy(), "f32")}
 
 
 def _small(big: Big) -> tuple[int, ...]:

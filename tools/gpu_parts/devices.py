@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpu_parts.driver import Array, Gpu
-from gpu_parts.job import ROOT, Job
+from gpu_parts.job import PACKED, ROOT, Job, read_packed
 
 if TYPE_CHECKING:
     from disc.ral.executable import Executable
@@ -28,12 +29,22 @@ class Host:
     def __init__(self, job: Job) -> None:
         self.gpu = Gpu(job.driver())  # before disc looks for a driver: the runtime takes the library that is loaded
         sys.path[:0] = [str(ROOT)]
+        self._scratch = tempfile.TemporaryDirectory()  # files that programs may read later
 
     def load(self, path: Path) -> Executable:
-        """The program of a file for this GPU."""
+        """The program of a file, packed or not, for this GPU."""
+        return self.load_for(path, "cuda")
+
+    def load_for(self, path: Path, isa: str | None) -> Executable:
+        """The program of a file, packed or not, as `disc.load` does."""
         import disc
 
-        return disc.load(path, isa="cuda")
+        if path.suffix == PACKED:
+            plain = Path(self._scratch.name) / path.stem
+            if not plain.exists():
+                plain.write_bytes(read_packed(path))
+            path = plain
+        return disc.load(path, isa=isa)
 
     def place(self, array: Array, element: str) -> Any:
         """A tensor with the array's values. bf16 comes as its bits."""
@@ -85,9 +96,7 @@ class Cuda(Host):
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
     def load(self, path: Path) -> Executable:
-        import disc
-
-        return disc.load(path)
+        return self.load_for(path, None)
 
     def place(self, array: Array, element: str) -> Any:
         tensor = self._torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))

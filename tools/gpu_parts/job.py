@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import ctypes
+import lzma
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpu_parts.report import Report, Row
+
 ROOT = Path(__file__).resolve().parents[2]
+PACKED = ".xz"  # what a packed file's name ends with
+
+
+def write_packed(file: Path, content: bytes) -> None:
+    """Writes a file of the folder that is taken along."""
+    file.write_bytes(lzma.compress(content, preset=6))
+
+
+def read_packed(file: Path) -> bytes:
+    """What `write_packed` was given."""
+    return lzma.decompress(file.read_bytes())
 
 
 @dataclass(frozen=True)
@@ -31,6 +45,16 @@ class Job:
     def left(self) -> float:
         """Seconds until the part should end by itself."""
         return self.begin + self.seconds - time.monotonic()
+
+    def is_late(self, report: Report, rest: str) -> bool:
+        """Whether the part's time is up. What is then not run is wrong; on the stand-in, which is slow, it is a row of the table."""
+        if self.left >= 0:
+            return False
+        if self.fake:
+            report.row(Row("left out", note=rest))
+        else:
+            report.wrong(f"time is up: {rest} not run")
+        return True
 
     def driver(self) -> ctypes.CDLL:
         """NVIDIA's, or the stand-in. Raises OSError where there is none."""

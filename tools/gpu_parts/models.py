@@ -25,9 +25,9 @@ def check(job: Job, report: Report) -> None:
     """Each model, every call twice; writes what `explain` says of the last call to explain.txt."""
     device = job.device()
     with (job.out / "explain.txt").open("w") as words:
-        for model in listed(job):
-            if job.left < 0:
-                report.wrong(f"time is up: {model['name']} and what follows were not run")
+        models = listed(job)
+        for number, model in enumerate(models):
+            if job.is_late(report, ", ".join(each["name"] for each in models[number:])):
                 return
             row = Row(model["name"])
             try:
@@ -43,9 +43,10 @@ def _check(device: Host, job: Job, model: Mapping[str, Any], row: Row, report: R
     """Returns the explanation of the last call."""
     program, arrays = device.load(job.folder / model["file"]), np.load(job.folder / model["arrays"])
     inputs: list[Any] = []
-    for call in range(model["calls"]):
+    for call in range(1 if job.fake else model["calls"]):
         inputs = [device.place(arrays[f"{call}.i{number}"], each.dtype) for number, each in enumerate(program.inputs)]
-        program.flat(*inputs)
+        if not job.fake:  # a call that finds what one before it left
+            program.flat(*inputs)
         results = program.flat(*inputs)
         program.synchronize()
         for number, (found, about) in enumerate(zip(results, program.outputs, strict=True)):

@@ -10,11 +10,13 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gpu_parts.arrays import LARGE, Stored
 from gpu_parts.driver import Array
 from gpu_parts.job import ROOT
 from gpu_parts.stand_in import code_name
@@ -24,9 +26,9 @@ Texts = dict[str, dict[str, object]]  # as `write_texts` takes them
 
 @dataclass
 class Recorded:
-    """What one program's launches need. arrays: by name, as they lie in memory (bf16 as its bits); versions: by key, as `DeviceVersion`."""
+    """What one program's launches need. arrays: as they lie in memory (bf16 as its bits); versions: by key, as `DeviceVersion`."""
 
-    arrays: dict[str, Array] = field(default_factory=dict)
+    arrays: Stored = field(default_factory=Stored)
     cases: list[dict[str, Any]] = field(default_factory=list)
     versions: dict[str, Any] = field(default_factory=dict)
 
@@ -38,11 +40,20 @@ def record(kind: str, name: str, file: Path) -> None:
     """Writes the `Recorded` of a program, or of a model, as a pickle."""
     sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "cuda")]
     device_oracle, model_kernels, programs = map(importlib.import_module, ("device_oracle", "model_kernels", "kernel_programs"))
-    made = Recorded()
+    made, run, inputs = Recorded(), device_oracle.Checked.run, count()
+    device_oracle.Checked.run = lambda self, given: run(self, [_drawn(made.arrays, each, f"{name} {next(inputs)}") for each in given])
     device_oracle.Checked.launched = staticmethod(lambda place, kernel, seen, tolerance: _launches(made, name, place, kernel, seen))
-    count = model_kernels.check(name) if kind == "model" else sum(programs.PROGRAMS[name]())
-    assert count == len(made.cases)
-    file.write_bytes(pickle.dumps((made.arrays, made.cases, made.versions)))
+    launches = model_kernels.check(name) if kind == "model" else sum(programs.PROGRAMS[name]())
+    assert launches == len(made.cases)
+    file.write_bytes(pickle.dumps((made.arrays.plain, made.arrays.about, made.cases, made.versions)))
+
+
+def _drawn(arrays: Stored, values: Array, name: str) -> Array:
+    """An input of a program: large ones come from seeds."""
+    from disc.ir.bf16 import round_to_bf16
+
+    large = values.dtype == np.float32 and values.nbytes > LARGE
+    return arrays.draw(values, name, np.array_equal(round_to_bf16(values), values)) if large else values
 
 
 def _launches(made: Recorded, program: str, place: Any, kernel: Any, seen: Any) -> int:
@@ -52,24 +63,26 @@ def _launches(made: Recorded, program: str, place: Any, kernel: Any, seen: Any) 
     kinds = {f"a{at}": ("argument", node.element) for at, node in enumerate(body.arguments)}
     kinds |= {f"r{at}": ("result", node.element) for at, node in enumerate(body.yields)}
     arrays = {f"a{at}": x for at, x in enumerate(seen.operands)} | {f"r{at}": x for at, x in enumerate(seen.results)}
+    names = dict[str, str]()
+    for each, (what, element) in kinds.items():
+        lies = stored(arrays[each], element)
+        names[each] = made.arrays.argument(lies) if what == "argument" else made.arrays.result(lies, element)
     for version in kernel.versions:
         if not version.guard.holds(seen.sizes, 1 << 30):
             continue
         made.versions[version.key] = version
-        parameters = [_parameter(version, each, kinds, f"{number}.", seen.sizes) for each in version.parameters]
+        parameters = [_parameter(version, each, kinds, names, seen.sizes) for each in version.parameters]
         grid = [dim.evaluate(seen.sizes) for dim in version.grid]
         made.cases.append(
             {"program": program, "launch": number, "kernel": place.work.name, "key": version.key, "grid": grid, "parameters": parameters}
         )
-    for each, (_, element) in kinds.items():
-        made.arrays[f"{number}.{each}"] = stored(arrays[each], element)
     return len(made.cases) - before
 
 
-def _parameter(version: Any, parameter: Any, kinds: dict[str, tuple[str, str]], prefix: str, sizes: Any) -> dict[str, Any]:
+def _parameter(version: Any, parameter: Any, kinds: dict[str, tuple[str, str]], names: dict[str, str], sizes: Any) -> dict[str, Any]:
     if parameter.name in kinds:
         kind, element = kinds[parameter.name]
-        return {"kind": kind, "array": prefix + parameter.name, "element": element}
+        return {"kind": kind, "array": names[parameter.name], "element": element, "name": parameter.name}
     if parameter.name == "scratch":
         return {"kind": "scratch", "bytes": version.scratch.bytes.evaluate(sizes), "zeroed": version.scratch.zeroed.evaluate(sizes)}
     if parameter.name == "fault":
@@ -91,21 +104,21 @@ def stored(array: Array, element: str) -> Array:
 def prepare_kernels(folder: Path, wanted: Mapping[str, Sequence[str]], architectures: Sequence[int], texts: Texts) -> int:
     """Writes the listing of launches, the arrays of each program and the code of all versions. wanted: names by "program" and "model".
     Returns how many launches there are."""
-    cases, versions = list[dict[str, Any]](), dict[str, Any]()
+    cases, versions, about = list[dict[str, Any]](), dict[str, Any](), dict[str, Any]()
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}", "DISC_CACHE": "0"}
     for kind, names in wanted.items():
         for name in names:
             file = folder / "recorded"
             command = [sys.executable, str(ROOT / "tools" / "gpu_prepare.py"), "--record", kind, name, str(file)]
             subprocess.run(command, check=True, env=environment)
-            arrays, found, kernels = pickle.loads(file.read_bytes())  # that this file wrote just now
+            arrays, about[name], found, kernels = pickle.loads(file.read_bytes())  # that this file wrote just now
             file.unlink()
             np.savez_compressed(folder / f"{name}.npz", **arrays)
             cases += found
             versions |= kernels
             print(f"{name}: {len(found)} launches of {len(kernels)} versions", flush=True)
     kernels = assembled(folder, versions, architectures, texts)
-    (folder / "cases.json").write_text(json.dumps({"cases": cases, "kernels": kernels}))
+    (folder / "cases.json").write_text(json.dumps({"cases": cases, "kernels": kernels, "arrays": about}))
     return len(cases)
 
 

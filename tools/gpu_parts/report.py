@@ -89,7 +89,12 @@ def difference(found: Array, wanted: Array, element: str) -> float:
 
 def judge(row: Row, found: Array, wanted: Array, element: str, bound: float | None = None) -> str:
     """Enters a result into a row. Returns what is wrong with it, or "". bound: of floating-point results; None: of their type."""
+    return enter_share(row, difference(found, wanted, element), wanted.shape, element, bound)
+
+
+def enter_share(row: Row, away: float, shape: tuple[int, ...], element: str, bound: float | None = None) -> str:
+    """Enters a difference, as `difference` gives it, as `judge` does."""
     allowed = bound if bound is not None and element in BOUNDS else BOUNDS.get(element, 0.5)
-    share = difference(found, wanted, element) / allowed
+    share = away / allowed
     row.worst = max(row.worst, share)
-    return f"differs by {share:.3g} of what is allowed ({element} {wanted.shape})" if not share <= 1 else ""
+    return f"differs by {share:.3g} of what is allowed ({element} {shape})" if not share <= 1 else ""

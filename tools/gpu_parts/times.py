@@ -11,7 +11,7 @@ import numpy as np
 
 from gpu_parts.devices import Host
 from gpu_parts.driver import Array
-from gpu_parts.job import Job
+from gpu_parts.job import PACKED, Job
 from gpu_parts.report import TF32, Report, Row, judge
 from gpu_parts.timed import TIMED, Shapes, Timed
 
@@ -35,7 +35,7 @@ def check(job: Job, report: Report) -> None:
 
 
 def _file(job: Job, name: str) -> Path:
-    return job.folder / "timed" / f"{name}.disc"
+    return job.folder / "timed" / f"{name}.disc{PACKED}"
 
 
 def _copy_floor(device: Host) -> Row:
@@ -54,8 +54,7 @@ def _check_program(device: Host, job: Job, name: str, timed: Timed, report: Repo
     module = timed.build().eval()
     eager = module.cuda() if device.peers else module
     for shapes in timed.shapes if device.peers else [timed.tiny]:
-        if job.left < 0:
-            report.wrong(f"time is up: {name} at {shapes} and what follows were not measured")
+        if job.is_late(report, f"{name} at {shapes} and what follows"):
             return
         row = Row(f"{name} {_shape_text(shapes)}", 1)
         arrays = [_array(shape, timed.element, f"{name}{number}") for number, shape in enumerate(shapes)]

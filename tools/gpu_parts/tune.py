@@ -28,8 +28,7 @@ def check(job: Job, report: Report) -> None:
     gpu, points = device.gpu, list[dict[str, Any]]()
     memory = _Memory(gpu, listing["bytes"])
     for point in listing["points"][: 1 if job.fake else None]:
-        if job.left < 0:
-            report.wrong(f"time is up: {len(listing['points']) - len(points)} of {len(listing['points'])} sizes were not measured")
+        if job.is_late(report, f"{len(listing['points']) - len(points)} of {len(listing['points'])} sizes"):
             break
         times = {each["schedule"]: _time(gpu, job, each, listing["kernels"], memory) for each in point["launches"]}
         library = _library(device, point) if device.peers else None

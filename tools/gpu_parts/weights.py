@@ -18,18 +18,22 @@ if TYPE_CHECKING:
 
 SCALE = 0.035  # from -SCALE to SCALE: a deviation of 0.02
 SMALL = 1 << 12  # bytes: smaller weights are stored as they are
-SAMPLES = 4096  # of a result that is recorded
 Piece = tuple[str, bool]  # a parameter, and whether it is transposed
+
+
+def drawn(name: str, shape: Sequence[int]) -> Array:
+    """f32 values from -1 to 1, by a name."""
+    count = int(np.prod(shape))
+    bits = np.random.PCG64(zlib.crc32(name.encode())).random_raw(-(-count // 2)).view(np.uint32)[:count]
+    return ((bits >> np.uint32(8)).astype(np.float32) * np.float32(2**-23) - np.float32(1)).reshape(shape)
 
 
 def seeded(name: str, shape: Sequence[int]) -> Array:
     """f32 values of a parameter; of vectors called weight, which scale, around 1."""
-    count = int(np.prod(shape))
-    bits = np.random.PCG64(zlib.crc32(name.encode())).random_raw(-(-count // 2)).view(np.uint32)[:count]
-    values = ((bits >> np.uint32(8)).astype(np.float32) * np.float32(2**-23) - np.float32(1)) * np.float32(SCALE)
+    values = np.asarray(drawn(name, shape) * np.float32(SCALE))
     if len(shape) == 1 and name.endswith("weight"):
         values += np.float32(1)
-    return values.reshape(shape)
+    return values
 
 
 def seed_module(module: nn.Module) -> dict[str, Array]:
@@ -43,11 +47,6 @@ def seed_module(module: nn.Module) -> dict[str, Array]:
                 made[name] = seeded(name, tuple(parameter.shape))
                 parameter.copy_(torch.from_numpy(made[name]))
     return made
-
-
-def sampled(array: Array) -> Array:
-    """Some elements, evenly spaced."""
-    return array.reshape(-1)[np.linspace(0, array.size - 1, min(array.size, SAMPLES)).astype(np.int64)]
 
 
 def to_bf16(array: Array) -> Array:

@@ -315,8 +315,8 @@ RAL_API ral_status ral_call(ral_context* context, const ral_tensor* inputs, int3
 /* From now on, calls of this thread ask `stop` from time to time (some 20 ms) while they run loops whose end depends on data; an answer other
  * than 0 ends the call with RAL_ERROR_CANCELLED, and what it held is freed. NULL: nobody is asked. `stop` is called by this thread. */
 RAL_API void ral_set_stop(int32_t (*stop)(void* state), void* state);
-/* From now on, calls of this thread tell `observer` right before each launch of a kernel on a CPU, by its name and its number in the program, and
- * behind it (name == NULL), also when the launch fails. NULL: nobody is told. `observer` is called by this thread. For profilers. */
+/* From now on, calls of this thread tell `observer` right before each launch of a kernel, by its name and its number in the program, and behind
+ * it (name == NULL), also when the launch fails. On a GPU that is when it was asked for. NULL: nobody is told. `observer` is called by this thread. For profilers. */
 RAL_API void ral_set_observer(void (*observer)(void* state, const char* name, int64_t kernel), void* state);
 RAL_API void ral_release(ral_tensor* output); /* frees a tensor made by ral_call and clears it */
 /* As ral_call, in the order of `stream`, a CUstream of the GPU where the tensors lie; it lives as long as the results. */

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from disc.explain.gpus import gpu_limits, gpu_of, resident_blocks
-from disc.explain.report import VersionReport
-from disc.explain.text import grid_text
+from disc.explain.report import KernelReport, VersionReport
+from disc.explain.text import grid_text, resource_rows
 from disc.ral import _ral
 
 
@@ -48,3 +48,19 @@ def test_words() -> None:
     version = VersionReport("f", "", 2, ("S0", "4"), {"threads": 128}, 32, 4, 0.25)
     assert grid_text(version) == "S0 x 4: 32 blocks, 4 on an SM at a time, 25% of its threads"
     assert grid_text(VersionReport("f", "", 2)) == ""
+
+
+def test_resources_of_versions_on_a_gpu_are_a_table() -> None:
+    """A row for each; none for a CPU's."""
+    resources = {"threads": 128, "registers": 255, "stack": 16, "shared": 4096}
+    versions = (VersionReport("f", "", 2, (), resources, None, 2, 0.125), VersionReport("g", "", 0, (), {"threads": 64}, None, 16, 0.5))
+    assert resource_rows([_kernel("name", versions), _kernel("other", (VersionReport("f", "", 1),))]) == [
+        ("name", "0", "128", "255", "16", "4096", "2", "12%", "2"), ("name", "1", "64", "0", "0", "0", "16", "50%", "0")
+    ]  # fmt: skip
+
+
+def _kernel(name: str, versions: tuple[VersionReport, ...]) -> KernelReport:
+    return KernelReport(
+        name=name, kind="loop", ops=(), lines=(), inputs=(), results=(), notes=(), plan="", scratch="", tasks="", flops=None, bytes=None,
+        versions=versions, launches=(), measured=None,
+    )  # fmt: skip

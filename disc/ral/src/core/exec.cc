@@ -94,7 +94,7 @@ Status ral_exec::run(const ral_tensor* inputs, int32_t input_count, const ral_te
   trim();
   asks_at_ = 0;
   profile_ = program_.profile.load(std::memory_order_relaxed);
-  observer_ = on_gpu_ ? ral::Observer{} : ral::thread_observer();
+  observer_ = ral::thread_observer();
   given_ = given;
   staged_ = on_gpu_ && ral::are_here(inputs, input_count) && (!given || ral::are_here(given, output_count));
   std::fill(outputs_.begin(), outputs_.end(), Output{});
